@@ -1,7 +1,7 @@
-//! What apt said before, for as long as nothing has changed from which it said it.
+//! A cache of apt's query results, valid until apt's lists or settings change.
 //!
-//! To ask apt takes longer by far than to look at its files from outside. Packages that were asked about once are
-//! not asked about again until a list, a source or a preference changes.
+//! A query to apt takes much longer than checking the metadata of its files. A package is queried
+//! once, and again only after a list, a source or a preference has changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use super::{Key, status};
 use crate::backend::{Choice, Transaction};
 use crate::root::Root;
 
-/// What the answers of `apt-cache policy` are made from, but for what is installed.
+/// The inputs of `apt-cache policy`, apart from the installed packages.
 const LISTS: [&str; 8] = [
     "/var/lib/apt/lists",
     "/etc/apt/sources.list",
@@ -29,23 +29,24 @@ const LISTS: [&str; 8] = [
     "/etc/apt/apt.conf.d",
     "/var/lib/dpkg/arch",
 ];
-/// What is installed, and how apt regards it.
+/// The installed packages, and apt's state about them.
 const STATUS: [&str; 3] = [status::PATH, "/var/lib/dpkg/updates", "/var/lib/apt/extended_states"];
-/// What is looked for in the lists.
+/// The field to search for in the lists.
 const PHASED: &[u8] = b"\nPhased-Update-Percentage:";
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// How files look from outside: names, numbers, sizes and times. Two that are equal mean that nothing changed.
+/// A fingerprint of files: names, inodes, sizes and times. Equal fingerprints mean that nothing
+/// changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Look(u64);
 
 impl Look {
-    /// That of apt's lists and settings.
+    /// Of apt's lists and settings.
     pub(super) fn at_lists(root: &Root) -> Look {
         Look::at(root, &LISTS)
     }
 
-    /// That of what is installed.
+    /// Of the installed packages.
     pub(super) fn at_status(root: &Root) -> Look {
         Look::at(root, &STATUS)
     }
@@ -60,13 +61,14 @@ impl Look {
             files.sort_unstable();
             for file in files {
                 let Ok(found) = fs::symlink_metadata(&file) else { continue };
-                // Of directories inside, such as `partial`, apt says nothing; locks say nothing of content.
+                // Subdirectories, such as `partial`, and lock files do not affect apt's output.
                 if found.is_dir() || file.ends_with("lock") {
                     continue;
                 }
                 file.hash(&mut hasher);
                 hash_metadata(&found, &mut hasher);
-                // The list of a `file:` repository is a link to the repository's own file, which changes in place.
+                // The list of a `file:` repository is a link to the repository's own file, which
+                // may change in place.
                 if found.is_symlink() {
                     match fs::metadata(root.follow(&file)) {
                         Ok(target) => hash_metadata(&target, &mut hasher),
@@ -87,34 +89,33 @@ fn hash_metadata(found: &fs::Metadata, hasher: &mut DefaultHasher) {
 /// What is known of an installed version.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Seen {
-    /// Where it came from.
     pub(super) origin: Option<String>,
-    /// What would replace it, and whether that is handed out in phases. Holds and what keeps it back are not in it.
+    /// Its update, and whether that is phased. Holds and other blocks are not included.
     pub(super) update: Option<Box<(Pending, bool)>>,
 }
 
-/// What apt said.
+/// The cached query results.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Memory {
-    /// The lists that all of it is about.
+    /// The lists that the results are based on.
     lists: Option<Look>,
-    /// What is behind each source.
+    /// The release of each source.
     pub(super) releases: Option<Releases>,
     #[serde(with = "pairs")]
     pub(super) packages: BTreeMap<Key, Seen>,
-    /// Whether any list hands something out in phases.
+    /// Whether any list contains phased updates.
     phases: Option<bool>,
-    /// What was pending when this was installed.
+    /// The pending updates for these installed packages.
     pub(super) pending: Option<(Look, Vec<Pending>)>,
-    /// What these choices would mean while this is installed.
+    /// The transaction for these choices, while these packages are installed.
     #[serde(skip)]
     pub(super) foreseen: Option<(Look, Vec<Choice>, Transaction)>,
-    /// Whether it holds something that was not written down.
+    /// Whether the cache contains results that are not on disk yet.
     #[serde(skip)]
     pub(super) is_new: bool,
 }
 
-/// A map by something that is no text, as a list of pairs.
+/// Serializes a map whose keys are not strings as a list of pairs.
 mod pairs {
     use super::{BTreeMap, Deserialize as _, Deserializer, Key, Seen, Serializer};
 
@@ -133,7 +134,7 @@ mod pairs {
 }
 
 impl Memory {
-    /// Forgets everything if a list or a setting has changed.
+    /// Empties the cache if a list or a setting has changed.
     pub(super) fn wake(&mut self, root: &Root) {
         let lists = Some(Look::at_lists(root));
         if self.lists != lists {
@@ -141,7 +142,7 @@ impl Memory {
         }
     }
 
-    /// Whether any list hands something out in phases. One that cannot be read from here may.
+    /// Whether any list contains phased updates. A compressed or unreadable list may.
     pub(super) fn has_phases(&mut self, root: &Root) -> bool {
         *self.phases.get_or_insert_with(|| {
             let entries = fs::read_dir(root.path("/var/lib/apt/lists")).into_iter().flatten();
@@ -161,7 +162,7 @@ fn mentions(file: &Path) -> std::io::Result<bool> {
     let mut file = fs::File::open(file)?;
     let finder = memchr::memmem::Finder::new(PHASED);
     let mut bytes = vec![0; CHUNK_BYTES];
-    // So much of what was read stays, since the words may lie across two reads.
+    // The end of each chunk is kept, because the text may span two reads.
     let mut kept = 0;
     loop {
         let more = file.read(&mut bytes[kept..])?;
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_are_found_wherever_they_lie_in_a_list() {
+    fn phased_updates_are_found_at_any_offset() {
         let dir = std::env::temp_dir().join(format!("fleetmend-phases-{}", std::process::id()));
         let lists = dir.join("var/lib/apt/lists");
         fs::create_dir_all(&lists).unwrap();
@@ -203,9 +204,10 @@ mod tests {
         fs::remove_dir_all(dir).unwrap();
     }
 
-    /// As apt does it for a `file:` repository: the list is a link to an absolute path of the managed system.
+    /// As apt does for a `file:` repository: the list is a link to an absolute path of the managed
+    /// system.
     #[test]
-    fn list_behind_an_absolute_link_looks_different_when_it_changes() {
+    fn fingerprint_follows_absolute_links_inside_the_root() {
         let dir = std::env::temp_dir().join(format!("fleetmend-link-{}", std::process::id()));
         let root = Root::under(&dir);
         let lists = dir.join("var/lib/apt/lists");
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changes_looks_different() {
+    fn fingerprint_changes_with_a_file() {
         let dir = std::env::temp_dir().join(format!("fleetmend-look-{}", std::process::id()));
         let root = Root::under(&dir);
         let nothing = Look::at_lists(&root);

@@ -1,9 +1,9 @@
-//! Debian, Ubuntu and their kin: dpkg and apt-get, always the managed system's own.
+//! Debian, Ubuntu and derivatives: dpkg and apt-get, always those of the managed system.
 //!
-//! What is installed and what is half done takes no process (`status`). What is pending takes three, however many packages
-//! there are, and none while nothing has changed (`memory`); what an order for named packages means
-//! takes one (`preview`). `ask` asks; `read`, `policy` and `diagnose` understand the answers; `system` looks at
-//! files and locks.
+//! Listing installed and damaged packages takes no process (`status`). Listing pending updates
+//! takes three, whatever the number of packages, and none while nothing has changed (`memory`).
+//! Resolving an order for named packages takes one (`preview`). `ask` runs the queries; `read`,
+//! `policy` and `diagnose` parse their output; `system` inspects files and locks.
 
 mod ask;
 mod diagnose;
@@ -26,33 +26,31 @@ use crate::command::Command;
 use crate::root::Root;
 use memory::Memory;
 
-/// How long apt-get waits for someone else's lock by itself.
+/// How long apt-get itself waits for the lock.
 const LOCK_SECONDS: &str = "DPkg::Lock::Timeout=600";
-/// The most bytes of one argument; the kernel's limit is 131,072.
+/// Maximum length of one argument; the kernel's limit is 131,072.
 const ARGUMENT_BYTES_MAX: usize = 100_000;
-/// Only what is there, and a name is nothing but a name.
+/// Only upgrade installed packages, and take names literally.
 const EXACTLY: [&str; 4] = ["--only-upgrade", "-o", "APT::Cmd::Pattern-Only=true", "install"];
-/// Edited configuration is kept, and what a package brings is put beside it.
+/// Keep edited configuration files, and store new versions next to them.
 const KEEP_EDITED: [&str; 2] = ["--force-confdef", "--force-confold"];
 
-/// apt on the system under one root.
 #[derive(Debug)]
 pub struct Apt {
     root: Root,
     memory: Mutex<Memory>,
 }
 
-/// A version of a package.
+/// Name, architecture and version of a package.
 type Key = (String, String, String);
 
 impl Apt {
-    /// The one of a system.
     pub fn new(root: Root) -> Apt {
         Apt { root, memory: Mutex::default() }
     }
 
-    /// apt-get for something that changes the system or fetches for it: no prompt, nothing removed,
-    /// nothing that is only recommended, edited configuration kept.
+    /// apt-get for commands that change the system or download for it: no prompt, nothing removed,
+    /// no recommended packages, edited configuration kept.
     fn apt_get(&self, options: &[&str]) -> Command {
         let command = unattended(self.root.inside("apt-get"));
         let keep = KEEP_EDITED.map(|option| format!("Dpkg::Options::={option}"));
@@ -64,9 +62,9 @@ impl Apt {
             .args(options.iter().copied())
     }
 
-    /// Hooks that give packages their auto marks back: `apt-get install` takes the mark from everything
-    /// that it is told to install. A hook of apt's own runs also if a script fails or the agent is
-    /// killed, which a command of ours after it would not.
+    /// Hooks that restore the auto-installed marks of packages: `apt-get install` removes the mark
+    /// from everything that it is told to install. apt's own hook runs even if a script fails or
+    /// the agent is killed; a separate command afterwards would not.
     fn auto_marks(&self, chosen: &[Choice]) -> Vec<String> {
         let text = system::read(&self.root, "/var/lib/apt/extended_states");
         let marked: BTreeSet<String> = text
@@ -91,7 +89,7 @@ impl Apt {
         hooks.into_iter().flat_map(|hook| ["-o".to_owned(), hook]).collect()
     }
 
-    /// A question about an order. It takes no lock, so it may be asked at any time.
+    /// A simulation of an order. It takes no lock, so it can run at any time.
     fn simulated(&self, options: &[&str]) -> Command {
         unattended(self.root.inside("apt-get")).args(options.iter().copied()).args([
             "--no-remove",
@@ -108,7 +106,7 @@ impl Backend for Apt {
     }
 
     fn recall(&self, memory: &[u8]) {
-        // What cannot be read is asked again.
+        // If the cache cannot be parsed, the queries run again.
         if let Ok(memory) = serde_json::from_slice(memory) {
             *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
         }
@@ -133,7 +131,7 @@ impl Backend for Apt {
     }
 
     fn refresh(&self) -> Vec<Command> {
-        // Any source that does not answer is an error, not a warning with exit code 0.
+        // A source that fails must be an error, not a warning with exit code 0.
         vec![self.apt_get(&["-o", "APT::Update::Error-Mode=any", "update"])]
     }
 
@@ -177,7 +175,7 @@ impl Backend for Apt {
         if let Some(packages) = status::read(&self.root)? {
             return Ok(status::damage(&packages));
         }
-        // It ends with 1 if it finds something, and did not always.
+        // It exits with 1 if it finds something, but older versions with 0.
         let answer = self.ask(&self.root.inside("dpkg").arg("--audit"))?;
         if !matches!(answer.exit, Some(0 | 1)) {
             let diagnosis = self.diagnose(answer.exit, &answer.stderr);
@@ -185,7 +183,7 @@ impl Backend for Apt {
         }
         let mut damage = read::audit(&answer.stdout);
         if damage.is_empty() && system::is_interrupted(&self.root)? {
-            damage.push("dpkg was interrupted while it wrote its database".into());
+            damage.push("dpkg was interrupted while writing its database".into());
         }
         Ok(damage)
     }
@@ -194,7 +192,8 @@ impl Backend for Apt {
         let dpkg = unattended(self.root.inside("dpkg")).args(KEEP_EDITED);
         let mut commands =
             vec![dpkg.args(["--configure", "-a"]), self.apt_get(&["--fix-broken", "install"])];
-        // What was cut off while it was unpacked neither of them mends: dpkg wants it unpacked again.
+        // Neither of them repairs a package whose unpacking was interrupted: dpkg requires that it
+        // is unpacked again.
         let messed = self.messed();
         if !messed.is_empty() {
             let again = self.apt_get(&["--reinstall"]).args(self.auto_marks(&messed));
@@ -208,7 +207,7 @@ impl Backend for Apt {
     }
 
     fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError> {
-        // Kernels that are installed only matter to a kernel that runs.
+        // Installed kernels matter only if the running kernel belongs to this system.
         let installed = if running_kernel.is_empty() { Vec::new() } else { self.listed()? };
         system::reboot_reasons(&self.root, running_kernel, &installed)
     }
@@ -218,7 +217,7 @@ impl Backend for Apt {
     }
 }
 
-/// With what keeps packages from asking: debconf, needrestart, apt-listchanges and ucf.
+/// Adds the environment that keeps debconf, needrestart, apt-listchanges and ucf from prompting.
 fn unattended(command: Command) -> Command {
     command
         .env("DEBIAN_FRONTEND", "noninteractive")
@@ -227,30 +226,30 @@ fn unattended(command: Command) -> Command {
         .env("UCF_FORCE_CONFFOLD", "1")
 }
 
-/// `install NAME:ARCH=VERSION…`, with every other way switched off in which apt-get could understand a
-/// name: as a pattern, or as something to install that is not there.
+/// `install NAME:ARCH=VERSION…`, with every other interpretation of a name disabled: as a pattern,
+/// or as a package that is not installed.
 fn to_install(chosen: &[Choice]) -> Vec<String> {
     let exact = |choice: &Choice| format!("{}:{}={}", choice.name, choice.arch, choice.to);
     let exact = chosen.iter().filter(|choice| is_sound(choice)).map(exact);
     EXACTLY.into_iter().map(str::to_owned).chain(exact).collect()
 }
 
-/// The same in whichever version the host's own sources and pins prefer: the one that was there may be gone
-/// from the archive, and is half replaced anyway.
+/// Like [`to_install`], in the version that the host's own sources and pins prefer: the installed
+/// version may be gone from the archive, and is half replaced anyway.
 fn by_name(chosen: &[Choice]) -> Vec<String> {
     let named = |choice: &Choice| format!("{}:{}", choice.name, at_home(&choice.arch));
     let named = chosen.iter().filter(|choice| is_sound(choice)).map(named);
     EXACTLY.into_iter().map(str::to_owned).chain(named).collect()
 }
 
-/// Whether name, architecture and version are made of what Debian's may be made of. Whether it is
-/// installed is another question; this one keeps options and paths away from every command line.
+/// Whether name, architecture and version contain only characters that Debian allows. This does not
+/// check whether the package is installed; it keeps options and paths out of every command line.
 fn is_sound(choice: &Choice) -> bool {
     let made_of = |text: &str, more: &str| {
         text.starts_with(|first: char| first.is_ascii_alphanumeric())
             && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
     };
-    // An argument that ends in `-` is a removal to apt-get, and no version does.
+    // apt-get takes an argument that ends in `-` for a removal. No version ends so.
     let version = made_of(&choice.to, ".+~:-") && !choice.to.ends_with('-');
     made_of(&choice.name, "+.-") && made_of(&choice.arch, "-") && version
 }
@@ -264,7 +263,7 @@ fn key(package: &Installed) -> Key {
     (package.name.clone(), package.arch.clone(), package.version.clone())
 }
 
-/// As apt-cache takes it. What is of no architecture counts to the machine's own.
+/// The spelling for apt-cache. Packages for all architectures count as native.
 fn spelled(package: &Installed) -> String {
     match package.arch.as_str() {
         "all" | "" => package.name.clone(),
@@ -272,8 +271,8 @@ fn spelled(package: &Installed) -> String {
     }
 }
 
-/// The architecture that apt counts a package to. What is of no architecture counts to the machine's
-/// own, and a package may become so, or cease to be, from one version to the next.
+/// The architecture that apt assigns to a package. `all` counts as native, and a package may switch
+/// between `all` and a specific architecture from one version to the next.
 fn at_home(arch: &str) -> String {
     match arch {
         "all" => native().to_owned(),
@@ -281,7 +280,7 @@ fn at_home(arch: &str) -> String {
     }
 }
 
-/// The machine's own architecture, as Debian calls it. The agent is built for it.
+/// The native architecture in Debian's naming. The agent is built for it.
 fn native() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -293,7 +292,7 @@ fn native() -> &'static str {
     }
 }
 
-/// Runs every parser of this backend on a text that may come from anywhere.
+/// Runs every parser of this back end on arbitrary text.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(text: &str) {
     let releases = policy::Releases::read(text);
@@ -325,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_exact_names_and_versions_reaches_a_command_line() {
+    fn only_exact_names_and_versions_reach_the_command_line() {
         let hostile = [
             choice("bash-", "2"),
             choice("/tmp/x.deb", "2"),
@@ -337,7 +336,7 @@ mod tests {
             choice("bash", "2-"),
             choice("", "2"),
         ];
-        // A name may end in `-`, but with an architecture and a version behind it it is only a name.
+        // A name may end in `-`, but followed by an architecture and a version it is only a name.
         assert_eq!(to_install(&hostile)[4..], ["bash-:amd64=2"]);
         let apt = Apt::new(Root::running());
         let command = &apt.install(&[choice("libstdc++6", "1:2.0~rc1-1")])[0];

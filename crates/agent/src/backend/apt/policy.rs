@@ -1,5 +1,5 @@
-//! What `apt-cache policy` says: which versions there are of a package, where each comes from, and which
-//! one apt would take. From it follow what is pending, what is a security update, and what a pin blocks.
+//! Parses `apt-cache policy`: the versions of a package, the sources of each, and apt's candidate.
+//! Derives the pending update, whether it is a security update, and whether a pin blocks it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, UpdateType};
 
-/// The release behind each source, by the source's own line: `http://… bookworm/main amd64 Packages`.
+/// The release of each source, by the source's line: `http://… bookworm/main amd64 Packages`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Releases(BTreeMap<String, Release>);
 
@@ -21,7 +21,7 @@ struct Release {
 }
 
 impl Release {
-    /// Whether what it holds was put there to mend flaws.
+    /// Whether this release contains security updates.
     fn is_security(&self) -> bool {
         self.label == "Debian-Security"
             || self.archive.ends_with("-security")
@@ -30,7 +30,7 @@ impl Release {
 }
 
 impl Releases {
-    /// Reads what `apt-cache policy` says when it is asked for no package.
+    /// Parses the output of `apt-cache policy` without package names.
     pub(super) fn read(said: &str) -> Releases {
         let mut releases = BTreeMap::new();
         let mut source = None;
@@ -63,16 +63,16 @@ fn release(fields: &str) -> Release {
     release
 }
 
-/// `500 http://…` as its number and the rest.
+/// Splits `500 http://…` into its number and the rest.
 fn priority(text: &str) -> Option<(i32, &str)> {
     let (number, rest) = text.split_once(' ')?;
     Some((number.parse().ok()?, rest))
 }
 
-/// One package in the answer.
+/// One package in the output.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// As apt-cache calls it: with its architecture only if that is not the machine's own.
+    /// The name in apt-cache's spelling: with its architecture only if that is not the native one.
     pub(super) name: String,
     candidate: String,
     versions: Vec<Version>,
@@ -85,7 +85,7 @@ struct Version {
     sources: Vec<(i32, String)>,
 }
 
-/// Reads what `apt-cache policy NAME…` says.
+/// Parses the output of `apt-cache policy NAME…`.
 pub(super) fn read(said: &str) -> Vec<Known> {
     let mut packages: Vec<Known> = Vec::new();
     for line in said.lines() {
@@ -115,20 +115,20 @@ pub(super) fn read(said: &str) -> Vec<Known> {
     packages
 }
 
-/// The least priority of a source that apt takes new versions from by itself. Backports and the like
-/// have less: what only they hold is not pending.
+/// The lowest priority of a source from which apt installs new versions without being told.
+/// Backports and the like have a lower one: versions that only they contain are not pending.
 const BY_ITSELF: i32 = 500;
 
 impl Known {
-    /// The update that is pending for an installed package, if one is. Whether it is held, or apt keeps it back, is
-    /// not to be seen here.
+    /// The pending update of an installed package, if any. Holds and kept-back updates are not
+    /// visible here.
     pub(super) fn pending(&self, installed: &Installed, releases: &Releases) -> Option<Pending> {
         let from = installed.version.as_str();
         let is_newer = |version: &Version| compare(&version.version, from) == Ordering::Greater;
         let offered =
             |version: &Version| version.sources.iter().any(|(priority, _)| *priority >= BY_ITSELF);
         let candidate = self.versions.iter().find(|v| v.version == self.candidate && is_newer(v));
-        // A newer version that apt would take were it not for a pin.
+        // A newer version that apt would install if no pin prevented it.
         let newest = || {
             let newer = self.versions.iter().filter(|v| is_newer(v) && offered(v));
             newer.max_by(|a, b| compare(&a.version, &b.version))
@@ -149,12 +149,12 @@ impl Known {
         Some(pending)
     }
 
-    /// Whether the distribution hands the candidate out in phases.
+    /// Whether the candidate is a phased update.
     pub(super) fn is_phased(&self) -> bool {
         self.versions.iter().any(|v| v.version == self.candidate && v.is_phased)
     }
 
-    /// Where a version of it comes from, if a source still has it.
+    /// The origin of a version, if a source still has it.
     pub(super) fn origin(&self, version: &str, releases: &Releases) -> Option<String> {
         let version = self.versions.iter().find(|known| known.version == version)?;
         let named = version.releases(releases).find(|release| !release.origin.is_empty());
@@ -194,7 +194,7 @@ Pinned packages:
      odd -> 1.0 with priority 1001
 ";
 
-    /// The pending update of a package at 1.0 of which these versions are known: `version priority from`.
+    /// The pending update of a package at 1.0 with these versions: `version priority source`.
     fn pending(candidate: &str, versions: &[(&str, &str, &str)]) -> Option<Pending> {
         let mut said =
             format!("p:\n  Installed: 1.0\n  Candidate: {candidate}\n  Version table:\n");
@@ -215,7 +215,7 @@ Pinned packages:
     const ESM: &str = "510 https://esm.example/apps/ubuntu jammy-apps/main";
 
     #[test]
-    fn a_fix_that_a_later_version_overtook_is_still_a_security_update() {
+    fn superseded_security_fix_still_makes_a_security_update() {
         let overtaken = pending("1.2", &[("1.2", "500", UPDATES), ("1.1", "500", SECURITY)]);
         assert!(overtaken.is_some_and(|update| update.security && update.candidate == "1.2"));
         let own = pending("1.1", &[("1.1", "500", SECURITY)]).unwrap();
@@ -224,7 +224,7 @@ Pinned packages:
     }
 
     #[test]
-    fn an_older_fix_or_one_beyond_the_candidate_does_not_make_an_update_a_security_update() {
+    fn fix_outside_the_version_range_is_no_security_update() {
         let old = pending("1.2", &[("1.2", "500", MAIN), ("0.9", "500", SECURITY)]).unwrap();
         assert!(!old.security && old.update_type == UpdateType::Other);
         let beyond = pending("1.2", &[("1.3", "-1", SECURITY), ("1.2", "990", MAIN)]).unwrap();
@@ -232,7 +232,7 @@ Pinned packages:
     }
 
     #[test]
-    fn what_a_pin_blocks_is_shown_and_what_only_backports_hold_is_not() {
+    fn pinned_updates_are_listed_and_backports_are_not() {
         let pinned = pending("1.0", &[("2.0", "-1", SECURITY)]).unwrap();
         assert_eq!(pinned.blocked_by, Some(BlockedBy::Pinned));
         assert!(pinned.security && pinned.candidate == "2.0");
@@ -242,7 +242,7 @@ Pinned packages:
     }
 
     #[test]
-    fn a_phased_version_is_known_as_such_and_an_origin_is_that_of_the_version() {
+    fn phasing_and_origin_belong_to_the_version() {
         let said = "libc6:i386:\n  Installed: 1.0\n  Candidate: 2.0\n  Version table:\n     \
                     2.0 500 (phased 10%)\n        \
                     500 http://deb.example/debian bookworm-updates/main amd64 Packages\n \

@@ -1,12 +1,12 @@
-//! What `apt-get --print-uris -V install …` says: what would change, how much would be fetched, and how much more
-//! would be used. One question for all of it; `apt-get -s` says nothing of sizes.
+//! Parses `apt-get --print-uris -V install …`: the changes, the download size and the disk usage.
+//! One command provides all of this; `apt-get -s` does not print sizes.
 
 use std::collections::BTreeMap;
 
 use super::read::{bytes_to_fetch, disk_bytes};
 use crate::backend::{Change, Transaction};
 
-/// The lists in the answer that tell of a change, by the ends of their headings.
+/// The lists of changes in the output, by the ends of their headings.
 const LISTS: [(&str, Kind); 4] = [
     ("will be REMOVED:", Kind::Removed),
     ("NEW packages will be installed:", Kind::New),
@@ -21,8 +21,9 @@ enum Kind {
     Removed,
 }
 
-/// Reads the answer of an apt-get that ended well. What it lists must add up to what it counts. `native` is the architecture
-/// that apt-get leaves unsaid, and `is_all` says which installed packages are of none.
+/// Parses the output of a successful apt-get. The listed changes must add up to the printed counts.
+/// `native` is the architecture that apt-get omits, and `is_all` tells which installed packages
+/// have the architecture `all`.
 pub(super) fn read(
     said: &str,
     native: &str,
@@ -37,18 +38,22 @@ pub(super) fn read(
             continue;
         };
         let Some(kind) = list else { continue };
-        let change = change(item, kind, native).ok_or_else(|| format!("the line {line:?}"))?;
+        let change =
+            change(item, kind, native).ok_or_else(|| format!("unexpected line {line:?}"))?;
         changes.push(at_home(change, &archs, native, &is_all));
     }
     match counted(said) {
         Some(count) if count == changes.len() => {}
-        count => return Err(format!("{} changes are listed, {count:?} counted", changes.len())),
+        count => {
+            return Err(format!("{} changes are listed, but {count:?} are counted", changes.len()));
+        }
     }
     let (download_bytes, disk_bytes) = (Some(bytes_to_fetch(said)), disk_bytes(said));
     Ok(Transaction { changes, download_bytes, disk_bytes })
 }
 
-/// `NAME (NEW)`, `NAME (OLD => NEW)` or `NAME (OLD)`; names of another architecture end in `:ARCH`.
+/// `NAME (NEW)`, `NAME (OLD => NEW)` or `NAME (OLD)`; names of a foreign architecture end in
+/// `:ARCH`.
 fn change(item: &str, kind: Kind, native: &str) -> Option<Change> {
     let (full, versions) = item.strip_suffix(')')?.split_once(" (")?;
     let full = full.trim_end_matches('*');
@@ -62,8 +67,8 @@ fn change(item: &str, kind: Kind, native: &str) -> Option<Change> {
     Some(Change { name: name.to_owned(), arch: home.to_owned(), from, to })
 }
 
-/// apt-get counts what is of no architecture to the machine's own. The file that would be fetched says what it
-/// is; if it lies here already, it is taken to be what it was.
+/// apt-get prints packages with the architecture `all` as native. The name of the file to download
+/// contains the real architecture; without a download, the installed one is assumed.
 fn at_home(
     change: Change,
     archs: &BTreeMap<(String, String), String>,
@@ -78,7 +83,8 @@ fn at_home(
     if of_none { Change { arch: "all".to_owned(), ..change } } else { change }
 }
 
-/// The architectures of what would be fetched, by name and version: `'URI' NAME_VERSION_ARCH.deb BYTES HASH`.
+/// The architectures of the downloads, by name and version: `'URI' NAME_VERSION_ARCH.deb BYTES
+/// HASH`.
 fn architectures(said: &str) -> BTreeMap<(String, String), String> {
     let file = |line: &str| {
         let (_, rest) = line.strip_prefix('\'')?.split_once("' ")?;
@@ -113,7 +119,7 @@ mod tests {
         'http://x/b%20c_1.deb' newdep_1%3a7_all.deb 20628 SHA256:00\n";
 
     #[test]
-    fn one_answer_tells_what_changes_and_how_many_bytes() {
+    fn output_contains_changes_and_sizes() {
         let transaction = read(SAID, "amd64", |name| name == "back").unwrap();
         let version = |v: &Option<String>| v.clone().unwrap_or_else(|| "-".to_owned());
         let shown: Vec<String> = transaction
@@ -137,11 +143,11 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_does_not_add_up_is_not_believed() {
+    fn output_that_does_not_add_up_is_rejected() {
         let less = SAID.replace("   grows (1 => 2)\n", "");
         assert_eq!(
             read(&less, "amd64", |_| false).unwrap_err(),
-            "5 changes are listed, Some(6) counted"
+            "5 changes are listed, but Some(6) are counted"
         );
         assert!(read("Reading package lists...\n", "amd64", |_| false).is_err());
         let nothing = "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded.\n";

@@ -1,22 +1,22 @@
-//! What dpkg and apt-get say, read. Nothing here runs anything.
+//! Parses the output of dpkg and apt-get. Runs nothing.
 
 use vocab::Line;
 use vocab::listing::Installed;
 
 use crate::backend::Change;
 
-/// The format that [`installed`] reads, for `dpkg-query -W`.
+/// The format for `dpkg-query -W` that [`installed`] parses.
 pub(super) const FORMAT: &str = "-f=${Package}\\t${Architecture}\\t${Version}\\t${source:Package}\\t\
                                  ${source:Version}\\t${db:Status-Abbrev}\\n";
 
-/// The packages that are there, whole or half. What is only remembered (`rc`, `un`) is not: of it at
-/// most configuration is left.
+/// The packages that are installed, completely or partly. Removed packages (`rc`, `un`) are not
+/// included: at most their configuration is left.
 pub(super) fn installed(said: &str) -> Result<Vec<Installed>, String> {
     let mut packages = Vec::new();
     for line in said.lines() {
         let parts: Vec<&str> = line.split('\t').collect();
         let [name, arch, version, source, source_version, status] = parts[..] else {
-            return Err(format!("the line {line:?}"));
+            return Err(format!("unexpected line {line:?}"));
         };
         if version.is_empty() || matches!(status.as_bytes().get(1), None | Some(b'n' | b'c')) {
             continue;
@@ -28,10 +28,10 @@ pub(super) fn installed(said: &str) -> Result<Vec<Installed>, String> {
     Ok(packages)
 }
 
-/// What `apt-get -s` would do: its `Inst`, `Remv` and `Purg` lines. `native` is the architecture that
-/// apt-get leaves unsaid.
+/// The changes that `apt-get -s` would make: its `Inst`, `Remv` and `Purg` lines. `native` is the
+/// architecture that apt-get omits.
 ///
-/// `Inst NAME [OLD] (NEW ORIGIN:SUITE, … [ARCH]) …`, `Remv NAME [OLD] …`; names of another
+/// `Inst NAME [OLD] (NEW ORIGIN:SUITE, … [ARCH]) …`, `Remv NAME [OLD] …`; names of a foreign
 /// architecture end in `:ARCH`.
 pub(super) fn simulation(said: &str, native: &str) -> Result<Vec<Change>, String> {
     let mut changes: Vec<Change> = Vec::new();
@@ -41,8 +41,8 @@ pub(super) fn simulation(said: &str, native: &str) -> Result<Vec<Change>, String
             continue;
         }
         let change = if verb == "Inst" { inst(rest) } else { remv(rest, native) };
-        let change = change.ok_or_else(|| format!("the line {line:?}"))?;
-        // A removal may be told twice, as `Remv` and as `Purg`.
+        let change = change.ok_or_else(|| format!("unexpected line {line:?}"))?;
+        // A removal may be listed twice, as `Remv` and as `Purg`.
         if !changes.contains(&change) {
             changes.push(change);
         }
@@ -60,7 +60,7 @@ fn inst(rest: &str) -> Option<Change> {
         None => (None, rest),
     };
     let (to, rest) = rest.strip_prefix('(')?.split_once(' ')?;
-    // The label of an archive may hold parentheses; its architecture comes last.
+    // The label of an archive may contain parentheses; the architecture comes last.
     let inside = rest.rsplit_once("])").map_or(rest, |(inside, _)| inside);
     let (_, arch) = inside.rsplit_once('[')?;
     let (name, _) = name.split_once(':').unwrap_or((name, ""));
@@ -79,7 +79,7 @@ fn remv(rest: &str, native: &str) -> Option<Change> {
     })
 }
 
-/// How many bytes `apt-get --print-uris` would fetch: `'URI' FILE BYTES HASH` a line.
+/// The size of the downloads listed by `apt-get --print-uris`: `'URI' FILE BYTES HASH` per line.
 pub(super) fn bytes_to_fetch(said: &str) -> u64 {
     let bytes = |line: &str| {
         let (_, rest) = line.strip_prefix('\'')?.split_once("' ")?;
@@ -88,7 +88,7 @@ pub(super) fn bytes_to_fetch(said: &str) -> u64 {
     said.lines().filter_map(bytes).sum()
 }
 
-/// `After this operation, 12.3 MB of additional disk space will be used.` or `… will be freed.`, as
+/// `After this operation, 12.3 MB of additional disk space will be used.` or `… will be freed.`, in
 /// bytes. apt-get rounds to three digits.
 pub(super) fn disk_bytes(said: &str) -> Option<i64> {
     let line = said.lines().find_map(|line| line.strip_prefix("After this operation, "))?;
@@ -106,9 +106,10 @@ pub(super) fn disk_bytes(said: &str) -> Option<i64> {
     Some(if line.contains("will be freed") { -bytes } else { bytes })
 }
 
-/// What `dpkg --audit` found half done, a line a package. Each part of the audit is a few lines of prose
-/// that end in a colon, and then the packages, indented. Files that dpkg misses in its own records, and
-/// odd architectures, are passed over: nothing is half done there, and no repair would change them.
+/// The damaged packages listed by `dpkg --audit`, one line per package. Each section of the audit
+/// consists of a few lines of prose that end in a colon, followed by indented package names.
+/// Missing control files and unknown architectures are skipped: those packages are not half
+/// installed, and no repair would change them.
 pub(super) fn audit(said: &str) -> Vec<Line> {
     let mut found = Vec::new();
     let mut prose = String::new();
@@ -131,19 +132,19 @@ pub(super) fn audit(said: &str) -> Vec<Line> {
 
 fn kind_of_damage(prose: &str) -> &str {
     const KINDS: [(&str, &str); 6] = [
-        ("in a mess", "must be installed again"),
+        ("in a mess", "must be reinstalled"),
         ("unpacked but not yet configured", "unpacked, not configured"),
         ("half configured", "half configured"),
         ("half installed", "half installed"),
-        ("awaiting processing of triggers", "waits for triggers of others"),
+        ("awaiting processing of triggers", "waiting for triggers of other packages"),
         ("been triggered", "its triggers have not run"),
     ];
     let known = KINDS.iter().find(|(words, _)| prose.contains(words));
     known.map_or(prose.trim().trim_end_matches(':'), |(_, kind)| kind)
 }
 
-/// The packages that apt believes to be there only because others need them, as `name:arch`, from its
-/// file `extended_states`.
+/// The packages that apt considers automatically installed, as `name:arch`, from its file
+/// `extended_states`.
 pub(super) fn auto_marked(text: &str) -> Vec<String> {
     let field = |stanza: &str, name: &str| {
         let line = stanza.lines().find_map(|line| line.strip_prefix(name))?;
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_half_installed_is_listed_and_what_is_only_remembered_is_not() {
+    fn partly_installed_packages_are_listed_and_removed_are_not() {
         let said = "ep\tamd64\t1:1.0-1\tepsrc\t3.0-1\tiHR\n\
                     held\tamd64\t1.0\theld\t1.0\thi \n\
                     gone\tall\t2\tgone\t2\trc \n\
@@ -171,11 +172,11 @@ mod tests {
         assert_eq!(names, ["ep", "held"]);
         assert_eq!((packages[0].source(), packages[0].source_version()), ("epsrc", "3.0-1"));
         assert_eq!(packages.iter().map(|package| package.held).collect::<Vec<_>>(), [false, true]);
-        assert_eq!(installed("bash 5.2\n").unwrap_err(), "the line \"bash 5.2\"");
+        assert_eq!(installed("bash 5.2\n").unwrap_err(), "unexpected line \"bash 5.2\"");
     }
 
     #[test]
-    fn a_simulation_names_what_comes_what_goes_and_of_which_architecture() {
+    fn simulation_lists_changes_with_their_architecture() {
         let said = "Reading package lists...\n\
             3 upgraded, 1 newly installed, 1 to remove and 2 not upgraded.\n\
             Remv victim [1.0] [other:amd64 ]\n\
@@ -201,11 +202,11 @@ mod tests {
                 "newdep:amd64 - > 1",
             ]
         );
-        assert_eq!(simulation("Inst odd\n", "amd64").unwrap_err(), "the line \"Inst odd\"");
+        assert_eq!(simulation("Inst odd\n", "amd64").unwrap_err(), "unexpected line \"Inst odd\"");
     }
 
     #[test]
-    fn bytes_are_summed_from_the_uris_and_the_room_is_read_with_its_unit() {
+    fn sizes_are_parsed_from_uris_and_summary() {
         let said = "Need to get 41.3 kB of archives.\n\
             After this operation, 1234 kB of additional disk space will be used.\n\
             'copy:/repo/a_1.deb' a_1.deb 20672 MD5Sum:091f\n\
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_audit_becomes_a_line_a_package() {
+    fn audit_becomes_one_line_per_package() {
         let said = "The following packages are in a mess due to serious problems during\n\
             installation.  They must be reinstalled for them (and any packages\n\
             that depend on them) to function properly:\n \
@@ -238,13 +239,13 @@ mod tests {
         let lines: Vec<String> = audit(said).iter().map(ToString::to_string).collect();
         assert_eq!(
             lines,
-            ["ep: must be installed again", "plain: half configured", "sec: half configured"]
+            ["ep: must be reinstalled", "plain: half configured", "sec: half configured"]
         );
         assert_eq!(audit(""), []);
     }
 
     #[test]
-    fn only_what_is_marked_is_auto() {
+    fn only_marked_packages_are_auto_installed() {
         let text = "Package: a\nArchitecture: amd64\nAuto-Installed: 1\n\n\
                     Package: b\nArchitecture: amd64\nAuto-Installed: 0\n\n\
                     Package: c\nArchitecture: i386\nAuto-Installed: 1\n";

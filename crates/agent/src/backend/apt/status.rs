@@ -1,8 +1,8 @@
-//! dpkg's own database, read without dpkg: what is installed, and what is half done.
+//! Reads dpkg's database without running dpkg: installed packages and damaged ones.
 //!
-//! dpkg writes what it does into numbered files beside its database, and puts them into it when it ends. While there are
-//! none, the file says everything that dpkg-query and `dpkg --audit` would say, and costs no process. While
-//! there are some, dpkg itself is asked.
+//! dpkg writes its changes to numbered files next to the database, and merges them when it ends.
+//! While there are none, the database contains everything that dpkg-query and `dpkg --audit` would
+//! print, and no process is needed. Otherwise dpkg itself is run.
 
 use vocab::Line;
 use vocab::listing::Installed;
@@ -11,21 +11,20 @@ use super::{native, system};
 use crate::backend::{BackendError, Choice};
 use crate::root::Root;
 
-/// Where it lies.
 pub(super) const PATH: &str = "/var/lib/dpkg/status";
 
-/// A package of which there is at least a part.
+/// A package that is installed at least partly.
 #[derive(Debug, PartialEq)]
 pub(super) struct Package {
     pub(super) installed: Installed,
     state: String,
-    /// dpkg wants it installed again.
+    /// Whether dpkg requires a reinstallation.
     messed: bool,
 }
 
-/// The packages that are there, whole or half; nothing while the file is not the whole truth.
+/// The packages that are installed, completely or partly; `None` while the database is incomplete.
 pub(super) fn read(root: &Root) -> Result<Option<Vec<Package>>, BackendError> {
-    // In this order: if dpkg begins in between, the file is what it was when there was nothing beside it.
+    // The order matters: if dpkg starts in between, the database is still in the state from before.
     if system::is_interrupted(root)? {
         return Ok(None);
     }
@@ -43,11 +42,11 @@ fn packages(text: &str) -> Result<Vec<Package>, String> {
     Ok(packages)
 }
 
-/// What a stanza tells of; nothing if of the package at most configuration is left.
+/// Parses a stanza; `None` if at most the package's configuration is left.
 fn package(stanza: &str) -> Result<Option<Package>, String> {
     let (mut name, mut status, mut arch, mut version, mut source) = ("", "", "", "", "");
     for line in stanza.lines() {
-        // What is indented goes on with the field before it.
+        // Indented lines continue the previous field.
         let Some((field, value)) = line.split_once(':').filter(|_| !line.starts_with([' ', '\t']))
         else {
             continue;
@@ -66,7 +65,7 @@ fn package(stanza: &str) -> Result<Option<Package>, String> {
     let (Some(want), Some(flag), Some(state), None, false) =
         (words.next(), words.next(), words.next(), words.next(), name.is_empty())
     else {
-        return Err(format!("the package {name:?} with the status {status:?}"));
+        return Err(format!("package {name:?} with the invalid status {status:?}"));
     };
     if version.is_empty() || matches!(state, "not-installed" | "config-files") {
         return Ok(None);
@@ -82,16 +81,16 @@ fn package(stanza: &str) -> Result<Option<Package>, String> {
     Ok(Some(Package { installed, state: state.to_owned(), messed: flag == "reinstreq" }))
 }
 
-/// What is half done, a line a package, in the words of [`super::read::audit`].
+/// The damaged packages, one line each, in the words of [`super::read::audit`].
 pub(super) fn damage(packages: &[Package]) -> Vec<Line> {
     let line = |package: &Package| {
         let kind = match (package.messed, package.state.as_str()) {
-            (true, _) => "must be installed again",
+            (true, _) => "must be reinstalled",
             (false, "installed") => return None,
             (false, "unpacked") => "unpacked, not configured",
             (false, "half-configured") => "half configured",
             (false, "half-installed") => "half installed",
-            (false, "triggers-awaited") => "waits for triggers of others",
+            (false, "triggers-awaited") => "waiting for triggers of other packages",
             (false, "triggers-pending") => "its triggers have not run",
             (false, other) => other,
         };
@@ -103,7 +102,7 @@ pub(super) fn damage(packages: &[Package]) -> Vec<Line> {
     packages.iter().filter_map(line).collect()
 }
 
-/// What must be installed again, in the version that is there.
+/// The packages that must be reinstalled, in their installed version.
 pub(super) fn messed(packages: &[Package]) -> Vec<Choice> {
     let choice = |package: &Package| Choice {
         name: package.installed.name.clone(),
@@ -114,7 +113,7 @@ pub(super) fn messed(packages: &[Package]) -> Vec<Choice> {
     packages.iter().filter(|package| package.messed).map(choice).collect()
 }
 
-/// Reads dpkg's file of states, and what is damaged in it.
+/// Parses dpkg's database, including damaged packages.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(text: &str) {
     if let Ok(packages) = packages(text) {
@@ -135,7 +134,7 @@ mod tests {
         Package: never\nStatus: unknown ok not-installed\n\n";
 
     #[test]
-    fn what_is_half_installed_is_listed_and_what_is_only_remembered_is_not() {
+    fn partly_installed_packages_are_listed_and_removed_are_not() {
         let packages = packages(STATUS).unwrap();
         let shown: Vec<String> = packages
             .iter()
@@ -150,14 +149,14 @@ mod tests {
             ["ep 1:1.0-1 from epsrc 3.0-1", "held 1.0 from other 1.0 held", "sec 1.1 from sec 1.1"]
         );
         let lines: Vec<String> = damage(&packages).iter().map(ToString::to_string).collect();
-        assert_eq!(lines, ["ep: must be installed again", "sec: half configured"]);
+        assert_eq!(lines, ["ep: must be reinstalled", "sec: half configured"]);
         assert_eq!(messed(&packages)[0].to, "1:1.0-1");
     }
 
     #[test]
-    fn a_stanza_without_a_name_or_a_status_is_not_taken_for_nothing() {
+    fn stanza_without_name_or_status_is_an_error() {
         let odd = packages("Package: odd\nVersion: 1\n\n").unwrap_err();
-        assert_eq!(odd, "the package \"odd\" with the status \"\"");
+        assert_eq!(odd, "package \"odd\" with the invalid status \"\"");
         assert!(packages("Status: install ok installed\nVersion: 1\n").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! What can be seen of the system without asking dpkg or apt: locks, files put aside, reboots.
+//! Inspects the system without running dpkg or apt: locks, new configuration files, reboot reasons.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use vocab::listing::Installed;
 use crate::backend::{BackendError, LockHolder};
 use crate::root::Root;
 
-/// Whoever holds one of these is at work: the whole, the database, the lists, the downloads.
+/// The locks of the package manager: frontend, database, lists, downloads.
 const LOCKS: [&str; 4] = [
     "/var/lib/dpkg/lock-frontend",
     "/var/lib/dpkg/lock",
@@ -19,8 +19,8 @@ const LOCKS: [&str; 4] = [
     "/var/cache/apt/archives/lock",
 ];
 
-/// Who holds one of the locks. The kernel is asked about the lock itself: a lock file that merely
-/// exists means nothing.
+/// Who holds one of the locks. The kernel is asked about the lock itself: the mere existence of a
+/// lock file means nothing.
 pub(super) fn lock_holder(root: &Root) -> Result<Option<LockHolder>, BackendError> {
     for lock in LOCKS {
         let path = root.path(lock);
@@ -38,13 +38,13 @@ pub(super) fn lock_holder(root: &Root) -> Result<Option<LockHolder>, BackendErro
 }
 
 fn name_of(pid: Option<i32>) -> Line {
-    let Some(pid) = pid else { return "a process that cannot be seen from here".into() };
+    let Some(pid) = pid else { return "a process in another PID namespace".into() };
     let called = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let called = if called.trim().is_empty() { "a process" } else { called.trim() };
     Line::made_of(&format!("{called} (pid {pid})"))
 }
 
-/// Whether dpkg left changes behind that are not in its database yet: files with numbers for names.
+/// Whether dpkg left changes that are not in its database yet: files whose names are numbers.
 pub(super) fn is_interrupted(root: &Root) -> Result<bool, BackendError> {
     let updates = root.path("/var/lib/dpkg/updates");
     let entries = match fs::read_dir(&updates) {
@@ -56,7 +56,7 @@ pub(super) fn is_interrupted(root: &Root) -> Result<bool, BackendError> {
     Ok(entries.flatten().any(|entry| is_number(&entry.file_name().to_string_lossy())))
 }
 
-/// Files that dpkg, or a script by `ucf`, put beside an edited one.
+/// New configuration files that dpkg, or a script using `ucf`, stored next to edited ones.
 pub(super) fn set_aside(root: &Root) -> Result<Vec<PathBuf>, BackendError> {
     const ENDS: [&str; 2] = [".dpkg-dist", ".ucf-dist"];
     let mut found = Vec::new();
@@ -65,7 +65,7 @@ pub(super) fn set_aside(root: &Root) -> Result<Vec<PathBuf>, BackendError> {
         let dir = root.path(&inside.to_string_lossy());
         let entries = match fs::read_dir(&dir) {
             Ok(entries) => entries,
-            // Something else may be tidying up at the same time.
+            // Another process may be removing files at the same time.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(unreadable(&dir, &error)),
         };
@@ -84,7 +84,7 @@ pub(super) fn set_aside(root: &Root) -> Result<Vec<PathBuf>, BackendError> {
     Ok(found)
 }
 
-/// Why the system should be rebooted: what packages asked for, and a kernel that is not running yet.
+/// Why the host needs a reboot: requests of packages, and a newer kernel that is not running yet.
 pub(super) fn reboot_reasons(
     root: &Root,
     running_kernel: &str,
@@ -97,18 +97,19 @@ pub(super) fn reboot_reasons(
         names.retain(|name| !name.is_empty());
         names.sort_unstable();
         names.dedup();
-        let asked = |name: &&str| Line::made_of(&format!("{name} asks for a reboot"));
+        let asked = |name: &&str| Line::made_of(&format!("{name} requires a reboot"));
         reasons.extend(names.iter().map(asked));
         if reasons.is_empty() {
-            reasons.push("the system asks for a reboot".into());
+            reasons.push("the system requires a reboot".into());
         }
     }
     reasons.extend(newer_kernel(running_kernel, installed));
     Ok(reasons)
 }
 
-/// A newer kernel of the running one's flavour. Where the running kernel is no package of this system,
-/// in a container or on a host that boots from elsewhere, its kernels say nothing.
+/// A newer kernel of the same flavor as the running one. If the running kernel is not a package of
+/// this system, in a container or on a host that boots from elsewhere, the installed kernels are
+/// irrelevant.
 fn newer_kernel(running: &str, installed: &[Installed]) -> Option<Line> {
     let release = |package: &Installed| -> Option<String> {
         let name = package.name.strip_prefix("linux-image-")?;
@@ -128,7 +129,7 @@ fn newer_kernel(running: &str, installed: &[Installed]) -> Option<Line> {
         .then(|| Line::made_of(&format!("kernel {newest} is installed, {running} is running")))
 }
 
-/// `6.1.0-21-cloud-amd64` as `6.1.0-21` and `cloud-amd64`.
+/// Splits `6.1.0-21-cloud-amd64` into `6.1.0-21` and `cloud-amd64`.
 fn parts(release: &str) -> (&str, &str) {
     let is_flavour = |(at, _): &(usize, &str)| {
         release[at + 1..].starts_with(|first: char| first.is_ascii_alphabetic())
@@ -139,7 +140,7 @@ fn parts(release: &str) -> (&str, &str) {
     }
 }
 
-/// What a file of the system holds; nothing if there is none.
+/// The content of a file of the system; `None` if it does not exist.
 pub(super) fn read(root: &Root, inside: &str) -> Result<Option<String>, BackendError> {
     let path = root.path(inside);
     match fs::read(&path) {
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_kernel_of_the_same_flavour_is_a_reason_to_reboot() {
+    fn newer_kernel_of_the_same_flavor_requires_a_reboot() {
         assert_eq!(
             kernels("6.1.0-9-amd64", &["6.1.0-9-amd64", "6.1.0-21-amd64", "amd64"]).as_deref(),
             Some("kernel 6.1.0-21-amd64 is installed, 6.1.0-9-amd64 is running")
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_does_not_ask_for_a_reboot_because_of_kernels_that_lie_in_it() {
+    fn kernels_in_a_container_require_no_reboot() {
         assert_eq!(kernels("6.8.0-host", &["6.1.0-9-amd64", "6.1.0-21-amd64"]), None);
         assert_eq!(kernels("6.1.0-9-amd64", &[]), None);
     }

@@ -1,4 +1,4 @@
-//! What dnf 4 and dnf 5 say alike.
+//! Parses the output that is the same in dnf 4 and dnf 5.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use vocab::Line;
 use crate::backend::BackendError;
 use crate::backend::rpm::nevra::{Nevra, evr};
 
-/// The format of `repoquery`. dnf 4 ends each line by itself and dnf 5 does not; neither has a `|` in
-/// any of these, and dnf 5 does not expand a tab.
+/// The format of `repoquery`. dnf 4 adds a line break and dnf 5 does not; none of these fields
+/// contains a `|`, and dnf 5 does not expand a tab.
 pub(super) const FORMAT: &str = "%{name}|%{epoch}|%{version}|%{release}|%{arch}\\n";
 
-/// Reads `repoquery --upgrades`: of each name and architecture the newest version.
+/// Parses `repoquery --upgrades`: the newest version of each name and architecture.
 pub(super) fn candidates(answer: &str) -> Result<Vec<Nevra>, BackendError> {
     let mut newest: BTreeMap<(String, String), String> = BTreeMap::new();
-    // A plugin may talk in between, even if it was told to be quiet.
+    // A plugin may print in between, even with `-q`.
     for line in answer.lines().map(str::trim).filter(|line| line.contains('|')) {
         let fields: Vec<&str> = line.split('|').collect();
         let [name, epoch, version, release, arch] = fields[..] else {
             return Err(BackendError::Unreadable {
                 what: "the list of updates".to_owned(),
-                why: format!("`{line}` is no package"),
+                why: format!("`{line}` is not a package"),
             });
         };
         let evr = evr(epoch, version, release);
@@ -32,15 +32,15 @@ pub(super) fn candidates(answer: &str) -> Result<Vec<Nevra>, BackendError> {
     Ok(newest.into_iter().map(|((name, arch), evr)| Nevra { name, evr, arch }).collect())
 }
 
-/// The packages whose update would take another package away: the names below which the table says
-/// `replacing` with a name of its own.
+/// The packages whose update would remove another package: the rows followed by `replacing` with
+/// another name.
 pub(super) fn replacers(said: &str) -> Vec<String> {
     let mut owner = "";
     let mut found = Vec::new();
     for line in said.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
-            // dnf 4 writes `name.arch version`, dnf 5 `name arch version …`.
+            // dnf 4 prints `name.arch version`, dnf 5 `name arch version …`.
             ["replacing", replaced, ..] if line.starts_with("  ") => {
                 let name = match replaced.rsplit_once('.') {
                     Some((name, _)) if words.len() == 3 => name,
@@ -50,7 +50,7 @@ pub(super) fn replacers(said: &str) -> Vec<String> {
                     found.push(owner.to_owned());
                 }
             }
-            // A row stands one space from the left; what was too wide for it, further in.
+            // A row is indented by one space, its continuation lines further.
             [name, ..] if line.starts_with(' ') && !line.starts_with("  ") => owner = name,
             _ => {}
         }
@@ -58,21 +58,21 @@ pub(super) fn replacers(said: &str) -> Vec<String> {
     found
 }
 
-/// How many bytes would be fetched: `Total download size: 1.3 M`, `Need to download 19 KiB.`
+/// The download size: `Total download size: 1.3 M`, `Need to download 19 KiB.`
 pub(super) fn download_bytes(said: &str) -> Option<u64> {
     let after = |sign: &str| said.lines().find_map(|line| Some(line.split_once(sign)?.1));
     let text = after("Total download size:").or_else(|| after("Need to download"))?;
     bytes(text)
 }
 
-/// How much more room it takes: `After this operation, 22 B extra will be used (…)`.
+/// The additional disk usage: `After this operation, 22 B extra will be used (…)`.
 pub(super) fn disk_bytes(said: &str) -> Option<i64> {
     let line = said.lines().find_map(|line| line.strip_prefix("After this operation, "))?;
     let size = i64::try_from(bytes(line)?).ok()?;
     Some(if line.contains("will be freed") { -size } else { size })
 }
 
-/// `1.3 M`, `19 KiB.`, `812`.
+/// Parses `1.3 M`, `19 KiB.`, `812`.
 fn bytes(text: &str) -> Option<u64> {
     let mut words = text.split_whitespace();
     let number: f64 = words.next()?.parse().ok()?;
@@ -83,13 +83,13 @@ fn bytes(text: &str) -> Option<u64> {
         Some('T') => 1024.0 * 1024.0 * 1024.0 * 1024.0,
         _ => 1.0,
     };
-    // Estimates of some gigabytes: nothing is lost that anyone would miss.
+    // These are estimates of some gigabytes: the rounding does not matter.
     let bytes = (number * factor).max(0.0);
     (bytes < 1e18).then_some(bytes as u64)
 }
 
-/// Why a system should be rebooted, from `needs-restarting -r`. Its exit code 1 says yes, and also that
-/// there is no such command: only the words count.
+/// The reboot reasons from `needs-restarting -r`. Exit code 1 means that a reboot is needed, but
+/// also that the command does not exist, so only the text is used.
 pub(super) fn reboot(said: &str) -> Option<Vec<Line>> {
     if said.contains("Reboot should not be necessary")
         || said.contains("No core libraries or services have been updated")
@@ -104,12 +104,12 @@ pub(super) fn reboot(said: &str) -> Option<Vec<Line>> {
         .map(|name| Line::from(format!("{} was updated since the last boot", name.trim())))
         .collect();
     if reasons.is_empty() {
-        reasons.push("dnf says that a reboot is required".into());
+        reasons.push("dnf reports that a reboot is required".into());
     }
     Some(reasons)
 }
 
-/// Whether dnf does not know the command: it is a plugin's, and the plugin is not installed.
+/// Whether dnf does not have the command, because its plugin is not installed.
 pub(super) fn is_unknown_command(said: &str) -> bool {
     ["No such command", "Unknown argument", "Unknown command"]
         .iter()
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_of_several_versions_is_the_candidate() {
+    fn newest_of_several_versions_is_the_candidate() {
         let answer = "bash|0|5.1.8|6.el9|noarch\n\nopenssl-libs|1|3.0.1|44.el9_0|noarch\n\n\
                       openssl-libs|1|3.0.1|43.el9_0|noarch\n";
         let list = candidates(answer).unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_that_takes_another_package_away_is_known_by_what_it_replaces() {
+    fn update_that_removes_another_package_is_detected() {
         let four = " eater                noarch         2-1          t         6.2 k\n     \
                     replacing  victim.noarch 1-1\n openssl-libs noarch 1 t 6.2 k\n";
         assert_eq!(replacers(four), ["eater"]);
@@ -144,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_in_both_spellings() {
+    fn sizes_are_parsed_in_both_formats() {
         assert_eq!(download_bytes("Total download size: 1.5 M\n"), Some(1_572_864));
         assert_eq!(
             download_bytes("Total size of inbound is 50 KiB. Need to download 19 KiB.\n"),
             Some(19_456)
         );
-        assert_eq!(download_bytes("Total size: 44 k\n"), None, "nothing is fetched");
+        assert_eq!(download_bytes("Total size: 44 k\n"), None, "nothing is downloaded");
         assert_eq!(
             disk_bytes("After this operation, 88 B extra will be used (install …).\n"),
             Some(88)
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_words_say_that_a_reboot_is_needed() {
+    fn reboot_need_is_determined_by_the_text() {
         let yes = "Core libraries or services have been updated since boot-up:\n  * kernel-core\n  \
                    * systemd\n\nReboot is required to fully utilize these updates.\n";
         let reasons = reboot(yes).unwrap();

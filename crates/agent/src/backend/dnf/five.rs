@@ -1,4 +1,4 @@
-//! What dnf 5 says: JSON of advisories, and a table of what it would do.
+//! Parses the output of dnf 5: advisories as JSON, and the transaction table.
 
 use serde_json::Value;
 
@@ -7,21 +7,21 @@ use crate::backend::rpm::advisory::{Fix, severity, update_type};
 use crate::backend::rpm::nevra::{Nevra, plain};
 use crate::backend::rpm::transaction::Moves;
 
-/// Reads `advisory info --json`.
+/// Parses `advisory info --json`.
 pub(super) fn fixes(answer: &str) -> Result<Vec<Fix>, BackendError> {
     let unreadable =
         |why: String| BackendError::Unreadable { what: "the advisories".to_owned(), why };
-    // Nothing at all is said where there is no advisory, and a plugin may talk before anything is.
+    // Without advisories there is no output, and a plugin may print before it.
     let Some(start) = answer.find('[') else {
         return match answer.contains('{') {
-            true => Err(unreadable("it is no list".to_owned())),
+            true => Err(unreadable("not a list".to_owned())),
             false => Ok(Vec::new()),
         };
     };
     let answer = &answer[start..];
     let list: Value =
         serde_json::from_str(answer).map_err(|error| unreadable(error.to_string()))?;
-    let list = list.as_array().ok_or_else(|| unreadable("it is no list".to_owned()))?;
+    let list = list.as_array().ok_or_else(|| unreadable("not a list".to_owned()))?;
     Ok(list.iter().flat_map(fixes_of).collect())
 }
 
@@ -47,7 +47,7 @@ fn fixes_of(advisory: &Value) -> Vec<Fix> {
         .collect()
 }
 
-/// The packages of one collection, or of a list of them.
+/// The packages of one collection, or of a list of collections.
 fn packages(collections: &Value) -> Vec<Nevra> {
     match collections {
         Value::Array(list) => list.iter().flat_map(packages).collect(),
@@ -58,7 +58,7 @@ fn packages(collections: &Value) -> Vec<Nevra> {
     }
 }
 
-/// Reads the table of what would be done: sections of rows, and below a row what it replaces.
+/// Parses the transaction table: sections of rows, each followed by the packages that it replaces.
 pub(super) fn moves(said: &str) -> Moves {
     let mut moves = Moves::default();
     let mut goes = None;
@@ -113,7 +113,7 @@ mod tests {
 ]"#;
 
     #[test]
-    fn advisories_come_with_their_cves_and_packages() {
+    fn advisories_are_parsed_with_cves_and_packages() {
         let fixes = fixes(ADVISORIES).unwrap();
         let names: Vec<&str> = fixes.iter().map(|fix| fix.name.as_str()).collect();
         assert_eq!(names, ["openssl-libs", "bash", "bash-doc"]);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_no_advisory_and_noise_is_an_error() {
+    fn empty_output_has_no_advisories_and_invalid_is_an_error() {
         assert_eq!(super::fixes("").unwrap(), []);
         assert_eq!(super::fixes("[]\n").unwrap(), []);
         assert!(super::fixes("{}").is_err());
@@ -166,7 +166,7 @@ Operation aborted by the user.
 ";
 
     #[test]
-    fn the_table_tells_what_comes_and_what_goes() {
+    fn table_lists_added_and_removed_packages() {
         let moves = moves(TABLE);
         let text = |list: &[Nevra]| {
             let names: Vec<String> = list.iter().map(|p| format!("{}={}", p.name, p.evr)).collect();

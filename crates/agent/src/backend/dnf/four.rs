@@ -1,4 +1,4 @@
-//! What dnf 4 says. It knows no format for programs but the one of `repoquery`; the rest is text, in
+//! Parses the output of dnf 4. Only `repoquery` has a machine-readable format; the rest is text, in
 //! English because the locale is C.
 
 use crate::backend::rpm::advisory::{Fix, severity, update_type};
@@ -6,8 +6,9 @@ use crate::backend::rpm::nevra::{Nevra, plain};
 use crate::backend::rpm::transaction::Moves;
 use vocab::{Severity, UpdateType};
 
-/// Reads `updateinfo list`, and `updateinfo list --with-cve`: the one has the advisory of each package
-/// version in its first column, the other one each CVE. What they say of the same version is joined.
+/// Parses `updateinfo list` and `updateinfo list --with-cve`: for each package version, the first
+/// column contains the advisory in one and each CVE in the other. Rows of the same version are
+/// joined.
 pub(super) fn fixes(advisories: &str, with_cves: &str) -> Vec<Fix> {
     let cves: Vec<(String, Nevra)> = with_cves
         .lines()
@@ -24,7 +25,8 @@ pub(super) fn fixes(advisories: &str, with_cves: &str) -> Vec<Fix> {
                 advisory: advisory.to_owned(),
                 update_type,
                 severity,
-                // Two advisories for one version are told apart by nothing; a bug fix is for no CVE.
+                // Two advisories for the same version cannot be distinguished; a bug fix has no
+                // CVEs.
                 cves: match update_type {
                     UpdateType::Security => same.map(|(cve, _)| cve.clone()).collect(),
                     _ => Vec::new(),
@@ -54,8 +56,9 @@ fn kind(label: &str) -> (UpdateType, Option<Severity>) {
     }
 }
 
-/// Reads what `dnf -v` tells while it resolves: a line a package, which no width of a terminal breaks.
-/// The second list holds what would be downgraded; what goes for it, dnf does not tell.
+/// Parses the output of `dnf -v` during dependency resolution: one line per package, not wrapped to
+/// the terminal's width. The second list contains the downgrades; dnf does not print the versions
+/// that they replace.
 pub(super) fn moves(said: &str) -> (Moves, Vec<Nevra>) {
     let mut moves = Moves::default();
     let mut downgrades = Vec::new();
@@ -98,7 +101,7 @@ CVE-2022-3786 Important/Sec. openssl-libs-1:3.0.1-43.el9_0.noarch
 ";
 
     #[test]
-    fn advisories_and_cves_are_joined_by_the_version_that_both_name() {
+    fn advisories_and_cves_are_joined_by_version() {
         let fixes = fixes(LIST, WITH_CVES);
         let lines: Vec<String> = fixes
             .iter()
@@ -117,7 +120,7 @@ CVE-2022-3786 Important/Sec. openssl-libs-1:3.0.1-43.el9_0.noarch
     }
 
     #[test]
-    fn a_security_advisory_without_a_severity_is_still_one() {
+    fn security_advisory_without_severity_counts() {
         let fixes = fixes("RLSA-1 Unknown/Sec. a-1-1.noarch\nLast metadata expiration check\n", "");
         assert_eq!((fixes.len(), fixes[0].update_type), (1, UpdateType::Security));
         assert_eq!(fixes[0].severity, None);
@@ -138,7 +141,7 @@ DNF version: 4.14.0
 ";
 
     #[test]
-    fn every_package_that_comes_or_goes_is_told_on_a_line_of_its_own() {
+    fn added_and_removed_packages_are_parsed_by_line() {
         let (moves, downgrades) = moves(RESOLVING);
         let text = |list: &[Nevra]| {
             let names: Vec<String> = list.iter().map(|p| format!("{}={}", p.name, p.evr)).collect();

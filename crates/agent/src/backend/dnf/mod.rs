@@ -1,10 +1,10 @@
-//! dnf 4 and dnf 5: RHEL 8 to 10 and their kin, Fedora.
+//! dnf 4 and dnf 5: RHEL 8 to 10 and derivatives, Fedora.
 //!
-//! Both are asked from their caches alone; only `refresh` and `download` go to the network. What is
-//! installed is named in full, with epoch and architecture, and always by `upgrade`: it never brings what
-//! is not there, and it does not mark a dependency as wanted by hand. Obsoletes are switched off, for
-//! they would put another package in the place of the one that was chosen; one that comes with the very
-//! version that was chosen shows up as a removal.
+//! Queries use only the cache; only `refresh` and `download` use the network. Packages are named in
+//! full, with epoch and architecture, and always installed by `upgrade`: it never installs a
+//! package that is not present, and it does not mark a dependency as user-installed. Obsoletes are
+//! disabled, because they would replace the chosen package with another; if the chosen version
+//! itself obsoletes a package, that shows up as a removal.
 
 mod answers;
 mod five;
@@ -27,20 +27,21 @@ use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction};
 use crate::command::{Answer, Command};
 use crate::root::Root;
 
-/// How long a question may take: dnf builds its caches anew when it has to, for minutes on small hosts.
+/// Timeout of a query: dnf rebuilds its caches when needed, which takes minutes on small hosts.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// What holds for every question and every order.
+/// Options for every query and command.
 const SETTINGS: [&str; 4] = [
     "--setopt=obsoletes=0",
     "--setopt=install_weak_deps=0",
     "--setopt=clean_requirements_on_remove=0",
-    // Whoever waits for a lock decides how long, and names who holds it; dnf would wait for ever.
+    // The agent decides how long to wait for a lock, and reports its holder; dnf would wait
+    // forever.
     "--setopt=exit_on_lock=1",
 ];
 
-/// What was asked is answered from the lists that were fetched last, however old they are by now: what
-/// was chosen from them is what is installed.
+/// Commands use the package lists that were downloaded last, whatever their age: the versions that
+/// were chosen from them are the ones that are installed.
 const SAME_LISTS: [&str; 2] = ["--setopt=metadata_expire=-1", "--setopt=*.metadata_expire=-1"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +50,6 @@ enum Generation {
     Five,
 }
 
-/// dnf on one system.
 #[derive(Debug, Clone)]
 pub struct Dnf {
     rpm: Rpm,
@@ -58,12 +58,14 @@ pub struct Dnf {
 }
 
 impl Dnf {
-    /// Whether this system is managed with dnf: it has the program, or was made by one from outside.
+    /// Whether this system is managed with dnf: it has the program, or was created by dnf from
+    /// outside.
     pub fn is_here(root: &Root) -> bool {
         root.has_program("dnf") || root.has_program("dnf5") || root.path("/etc/dnf").is_dir()
     }
 
-    /// dnf on the system under `root`: the system's own, else the host's with `--installroot`.
+    /// dnf on the system under `root`: the system's own, or the running system's with
+    /// `--installroot`.
     pub fn of(root: Root) -> Dnf {
         let own = root.has_program("dnf") || root.has_program("dnf5");
         let home = if own { root.clone() } else { Root::running() };
@@ -75,7 +77,7 @@ impl Dnf {
         self.rpm.program(self.program, "--installroot=").args(SETTINGS)
     }
 
-    /// A question that is answered from the caches.
+    /// A query that is answered from the cache.
     fn ask(&self, args: &[&str], what: &'static str) -> Result<String, BackendError> {
         let answer = self.dnf().args(["-q", "-C"]).args(args.iter().copied()).ask(PATIENCE)?;
         match answer.exit {
@@ -89,7 +91,8 @@ impl Dnf {
         BackendError::Failed { what, diagnosis: self.diagnose(answer.exit, &said) }
     }
 
-    /// What dnf would do, and all that it said of it. It is told to go on and then not to.
+    /// The transaction that dnf would run, and its whole output. dnf resolves it and then stops at
+    /// `--assumeno`.
     fn would(&self, best: bool, specs: &[String]) -> Result<(Moves, String), BackendError> {
         let (told, best) = match (self.generation, best) {
             (Generation::Four, true) => (&["-v"][..], "--best"),
@@ -143,7 +146,7 @@ impl Dnf {
         }
     }
 
-    /// Every update there is, also those that are locked or excluded.
+    /// All available updates, including locked and excluded ones.
     fn candidates(&self) -> Result<Vec<Nevra>, BackendError> {
         let everything: &[&str] = match self.generation {
             Generation::Four => &["--disableexcludes=all", "--disableplugin=versionlock"],
@@ -175,7 +178,8 @@ impl Dnf {
         if self.generation == Generation::Five {
             return Ok(holds::read_toml(&self.rpm.text("/etc/dnf/versionlock.toml")?));
         }
-        // Without the plugin's own settings the plugin is not there, and a list does nothing.
+        // Without its own configuration, the plugin is not installed, and a lock list has no
+        // effect.
         let plugin = self.rpm.text("/etc/dnf/plugins/versionlock.conf")?;
         let setting = |key: &str| holds::ini_values(&plugin, |_| true, &[key]).into_iter().next();
         let off = |word: String| ["0", "no", "false"].contains(&word.to_ascii_lowercase().as_str());
@@ -199,8 +203,8 @@ impl Dnf {
     }
 }
 
-/// Which generation `dnf` is, and what the program is called. Fedora's `dnf` is a link to dnf 5, Red
-/// Hat's one to `dnf-3`; on a host with both, the link decides.
+/// The generation of dnf, and the name of its program. Fedora's `dnf` is a link to dnf 5, Red Hat's
+/// one to `dnf-3`; on a host with both, the link decides.
 fn generation(root: &Root) -> (Generation, &'static str) {
     let link = std::fs::read_link(root.entry("/usr/bin/dnf")).unwrap_or_default();
     let links_to_five = link.file_name().is_some_and(|name| name == "dnf5");
@@ -213,7 +217,8 @@ fn generation(root: &Root) -> (Generation, &'static str) {
     }
 }
 
-/// `openssl-libs-1:3.0.1-43.el9_0.noarch`, with the epoch even if it is 0: without one, dnf takes any.
+/// `openssl-libs-1:3.0.1-43.el9_0.noarch`, with the epoch even if it is 0: without one, dnf accepts
+/// any.
 fn spec(choice: &Choice) -> String {
     let (epoch, rest) = split_epoch(&choice.to);
     format!("{}-{epoch}:{rest}.{}", choice.name, choice.arch)
@@ -242,7 +247,7 @@ impl Backend for Dnf {
         if candidates.is_empty() {
             return Ok(Vec::new());
         }
-        // Without the best of everything, what cannot be resolved is left out and the rest is not.
+        // Without `--best`, updates that cannot be resolved are left out and the others are not.
         let (moves, said) = match self.would(false, &[]) {
             Ok(answer) => answer,
             Err(BackendError::Failed { diagnosis, .. })
@@ -335,7 +340,7 @@ impl Backend for Dnf {
         let installed = self.rpm.installed()?;
         let mut reasons: Vec<Line> =
             kernel::newer_than_running(&installed, running_kernel).into_iter().collect();
-        // It compares times of installation with the time of the boot, which is the running system's.
+        // It compares installation times with the boot time, which is that of the running system.
         if self.rpm.root.is_running_system() {
             let answer = self.dnf().args(["-q", "-C", "needs-restarting", "-r"]).ask(PATIENCE)?;
             let said = format!("{}\n{}", answer.stdout, answer.stderr);
@@ -362,7 +367,7 @@ impl Backend for Dnf {
     }
 }
 
-/// Runs every parser of this backend on a text that may come from anywhere.
+/// Runs every parser of this back end on arbitrary text.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(text: &str) {
     let _ = answers::candidates(text);
@@ -390,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_installed_is_named_in_full_and_never_by_install() {
+    fn packages_are_named_in_full_and_upgraded_only() {
         let dnf = Dnf {
             rpm: Rpm { root: Root::under("/srv/r".as_ref()), inside: false },
             generation: Generation::Four,
@@ -410,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_dnf_would_read_as_more_than_a_name_is_refused_before_it_is_asked() {
+    fn special_arguments_are_rejected_before_dnf_runs() {
         let dnf = Dnf::of(Root::under("/srv/r".as_ref()));
         for odd in ["@core", "ba*", "/tmp/x.rpm", "-y"] {
             let error = dnf.resolve(&[choice(odd, "2-1")]).unwrap_err();
@@ -419,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_known_by_its_exit_code() {
+    fn lock_failure_is_detected_by_exit_code() {
         let dnf = Dnf::of(Root::running());
         let diagnosis = dnf.diagnose(Some(200), "Error: Failed to acquire\n");
         assert_eq!(diagnosis.code, FailureCode::PkgLockTimeout);

@@ -1,9 +1,9 @@
-//! What an update is for: advisories, joined to updates by range.
+//! Joins advisories to pending updates by version range.
 //!
-//! An advisory names the version that fixes, and the update on offer is often newer than that: the fix
-//! came with -43, the repository offers -44. So an advisory counts for an update if its version is newer
-//! than the installed one and not newer than the candidate. Neither equality nor the advisory's name
-//! decides; some vendors' prefixes were overlooked that way.
+//! An advisory names the first fixed version, and the available update is often newer: the fix came
+//! with -43, the repository offers -44. So an advisory applies to an update if its version is newer
+//! than the installed one and not newer than the candidate. Neither an equal version nor a prefix
+//! of the advisory's name is a criterion: the latter misses the advisories of some vendors.
 
 use std::cmp::Ordering::Greater;
 use std::collections::HashMap;
@@ -14,24 +14,22 @@ use vocab::{Severity, UpdateType};
 /// One package of one advisory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fix {
-    /// The advisory: `RHSA-2024:0001`.
+    /// The advisory id: `RHSA-2024:0001`.
     pub(crate) advisory: String,
-    /// What the advisory is for.
     pub(crate) update_type: UpdateType,
-    /// How bad it is, if the vendor says.
+    /// The vendor's severity, if given.
     pub(crate) severity: Option<Severity>,
     /// The CVEs that it fixes.
     pub(crate) cves: Vec<String>,
-    /// The package.
     pub(crate) name: String,
-    /// Its architecture; empty if the advisory does not say.
+    /// The architecture; empty if the advisory does not name one.
     pub(crate) arch: String,
-    /// The version from which on it is fixed.
+    /// The first fixed version.
     pub(crate) evr: String,
 }
 
-/// How a vendor's word for severity is ours. Red Hat says important and moderate where others say high
-/// and medium.
+/// Maps a vendor's severity to ours. Red Hat uses important and moderate where others use high and
+/// medium.
 pub(crate) fn severity(word: &str) -> Option<Severity> {
     match word.to_ascii_lowercase().as_str() {
         "critical" => Some(Severity::Critical),
@@ -42,7 +40,7 @@ pub(crate) fn severity(word: &str) -> Option<Severity> {
     }
 }
 
-/// What a vendor's word for the kind of an advisory means.
+/// Maps a vendor's advisory type to ours.
 pub(crate) fn update_type(word: &str) -> UpdateType {
     match word.to_ascii_lowercase().as_str() {
         "security" => UpdateType::Security,
@@ -52,7 +50,7 @@ pub(crate) fn update_type(word: &str) -> UpdateType {
     }
 }
 
-/// Writes into each update what the advisories say of it.
+/// Adds the information of the advisories to each update.
 pub(crate) fn join(updates: &mut [Pending], fixes: &[Fix]) {
     let mut by_name: HashMap<&str, Vec<&Fix>> = HashMap::new();
     for fix in fixes {
@@ -73,7 +71,7 @@ pub(crate) fn join(updates: &mut [Pending], fixes: &[Fix]) {
     }
 }
 
-/// Whether this fix comes with this update.
+/// Whether this update contains this fix.
 fn counts(fix: &Fix, update: &Pending) -> bool {
     let order = pkgver::rpm::compare;
     (fix.arch.is_empty() || fix.arch == update.arch)
@@ -82,7 +80,7 @@ fn counts(fix: &Fix, update: &Pending) -> bool {
 }
 
 fn apply(update: &mut Pending, fix: &Fix) {
-    // The words are in order: security first, and the worst severity last.
+    // Update types are ordered with security first, severities with the worst last.
     update.update_type = update.update_type.min(fix.update_type);
     if fix.update_type == UpdateType::Security {
         update.security = true;
@@ -109,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_advisory_for_43_makes_an_update_to_44_a_security_update() {
+    fn advisory_for_43_makes_update_to_44_a_security_update() {
         let mut updates = [Pending::new("openssl-libs", "x86_64", "1:3.0.1-41", "1:3.0.1-44")];
         let fixes = [
             fix("too-old", "security", "openssl-libs", "1:3.0.1-41"),
@@ -129,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_without_an_advisory_is_other_and_another_architecture_is_not_ours() {
+    fn update_without_matching_advisory_has_type_other() {
         let mut updates = [Pending::new("bash", "noarch", "1-1", "2-1")];
         join(&mut updates, &[fix("a", "security", "bash", "2-1")]);
         assert_eq!(updates[0], Pending::new("bash", "noarch", "1-1", "2-1"));
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_severity_is_kept_and_only_security_has_one() {
+    fn worst_severity_of_security_advisories_is_kept() {
         let mut updates = [Pending::new("k", "x86_64", "1-1", "9-1")];
         let of = |severity, evr: &str| Fix { severity, ..fix("a", "security", "k", evr) };
         let low = of(Some(Severity::Low), "2-1");

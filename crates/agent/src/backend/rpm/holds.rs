@@ -1,15 +1,15 @@
-//! What the administrator keeps back: version locks and excludes of dnf.
+//! Packages that the administrator holds back: version locks and excludes of dnf.
 
 use vocab::BlockedBy;
 
 use super::nevra::split_epoch;
 
-/// A pattern as dnf reads it: `bash`, `kernel*`, `bash-0:5.1.8-4.el9.*`.
+/// A dnf pattern: `bash`, `kernel*`, `bash-0:5.1.8-4.el9.*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern(pub(crate) String);
 
 impl Pattern {
-    /// Whether it means this package, in any of the forms in which a package can be named.
+    /// Whether it matches this package, in any of the forms that dnf accepts.
     pub(crate) fn matches(&self, name: &str, evr: &str, arch: &str) -> bool {
         let (epoch, version_release) = split_epoch(evr);
         let version = version_release.split('-').next().unwrap_or_default();
@@ -28,14 +28,14 @@ impl Pattern {
     }
 }
 
-/// A lock: the package stays at a version that fulfils every condition.
+/// A version lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lock {
-    /// dnf 4: a pattern of what is allowed.
+    /// dnf 4: a pattern of allowed versions.
     Only(Pattern),
-    /// dnf 4, with a `!` before it: a pattern of what is not.
+    /// dnf 4, with a leading `!`: a pattern of forbidden versions.
     Not(Pattern),
-    /// dnf 5: a name, and whether its version is allowed.
+    /// dnf 5: a name, and the conditions that an allowed version must meet.
     Conditions { name: String, conditions: Vec<Condition> },
 }
 
@@ -47,13 +47,14 @@ pub(crate) struct Condition {
     pub(crate) value: String,
 }
 
-/// Everything that is kept back.
+/// All locks and excludes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Holds {
     pub(crate) locks: Vec<Lock>,
-    /// Excluded whatever repository it comes from.
+    /// Excluded from every repository.
     pub(crate) excludes: Vec<Pattern>,
-    /// Excluded from some repository. Another one may still bring updates, so these hold nothing.
+    /// Excluded from one repository. Another may still provide updates, so these do not hold a
+    /// package.
     pub(crate) repository_excludes: Vec<Pattern>,
 }
 
@@ -70,7 +71,7 @@ impl Holds {
             })
     }
 
-    /// Why this update is kept from a package that is installed in the version `from`, if it is.
+    /// Why this update of a package with the installed version `from` is blocked, if it is.
     pub(crate) fn reason(&self, name: &str, from: &str, to: &str, arch: &str) -> Option<BlockedBy> {
         let elsewhere = self.repository_excludes.iter().any(|p| p.matches(name, to, arch));
         if elsewhere || self.is_excluded(name, to, arch) {
@@ -83,8 +84,8 @@ impl Holds {
                 glob(locked, name) && !fulfils(conditions, to, arch)
             }
         });
-        // A list of what is allowed forbids everything else of the same name. Which name a pattern
-        // means is only plain where it matches something: here, what is installed.
+        // An allow list forbids all other versions of the same package. Which package a pattern
+        // refers to is only clear if it matches something: here, the installed version.
         if self.hold(name, from, arch) {
             return Some(BlockedBy::Held);
         }
@@ -102,7 +103,7 @@ fn fulfils(conditions: &[Condition], evr: &str, arch: &str) -> bool {
             "arch" => return (condition.comparator == "=") == (condition.value == arch),
             "evr" => pkgver::rpm::compare(evr, &condition.value),
             "epoch" => pkgver::rpm::compare(split_epoch(evr).0, &condition.value),
-            // What is not known is not judged.
+            // Unknown keys are ignored.
             _ => return true,
         };
         match condition.comparator.as_str() {
@@ -117,7 +118,7 @@ fn fulfils(conditions: &[Condition], evr: &str, arch: &str) -> bool {
     })
 }
 
-/// Reads the list of dnf 4's plugin: a pattern a line, `!` before one that is forbidden.
+/// Parses the list of dnf 4's plugin: one pattern per line, with a leading `!` if forbidden.
 pub(crate) fn read_list(text: &str) -> Vec<Lock> {
     text.lines()
         .map(str::trim)
@@ -129,9 +130,9 @@ pub(crate) fn read_list(text: &str) -> Vec<Lock> {
         .collect()
 }
 
-/// Reads dnf 5's `versionlock.toml`: tables `[[packages]]` with `name`, and in each of them
-/// `[[packages.conditions]]` with `key`, `comparator` and `value`. dnf writes the file itself, one
-/// value a line; this reads that and passes over the rest.
+/// Parses dnf 5's `versionlock.toml`: tables `[[packages]]` with `name`, each with
+/// `[[packages.conditions]]` of `key`, `comparator` and `value`. dnf writes the file itself, one
+/// value per line; anything else is skipped.
 pub(crate) fn read_toml(text: &str) -> Vec<Lock> {
     let mut locks: Vec<(String, Vec<Condition>)> = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -164,8 +165,8 @@ pub(crate) fn read_toml(text: &str) -> Vec<Lock> {
         .collect()
 }
 
-/// The values of `keys` in an ini file, from every section that `wanted` says yes to. A value goes on
-/// in the lines below it that are indented.
+/// The values of `keys` in an ini file, from every section that `wanted` accepts. Indented lines
+/// continue a value.
 pub(crate) fn ini_values(text: &str, wanted: impl Fn(&str) -> bool, keys: &[&str]) -> Vec<String> {
     let mut values = Vec::new();
     let (mut in_section, mut in_value) = (false, false);
@@ -195,7 +196,7 @@ pub(crate) fn ini_values(text: &str, wanted: impl Fn(&str) -> bool, keys: &[&str
     values
 }
 
-/// Whether a pattern with `*`, `?` and `[…]` means this text.
+/// Whether a pattern with `*`, `?` and `[…]` matches this text.
 pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     crate::backend::glob::matches(pattern, text, 0)
 }
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_means_a_package_in_any_of_its_forms() {
+    fn pattern_matches_a_package_in_any_form() {
         let bash =
             |pattern: &str| Pattern(pattern.to_owned()).matches("bash", "5.1.8-4.el9", "x86_64");
         for yes in [
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_of_dnf_4_holds_what_it_names_and_pins_what_it_forbids() {
+    fn dnf4_lock_holds_and_pins_versions() {
         let list = "# added\nbash-0:5.1.8-4.el9.*\n\n!zlib-0:1.3-1.*\n";
         let holds = Holds { locks: read_list(list), ..Holds::default() };
         assert!(holds.hold("bash", "5.1.8-4.el9", "x86_64"));
@@ -243,9 +244,9 @@ mod tests {
         assert_eq!(holds.reason("zlib", "1.2-1", "1.4-1", "x86_64"), None);
     }
 
-    /// As dnf5 5.4 writes it.
+    /// As written by dnf5 5.4.
     #[test]
-    fn a_lock_of_dnf_5_holds_by_its_conditions() {
+    fn dnf5_lock_holds_by_conditions() {
         let toml = "version = \"1.0\"\n\n[[packages]]\nname = \"bash\"\n\
                     comment = \"Added by 'versionlock add' command on 2026-11-15 07:37:34\"\n\n\
                     [[packages.conditions]]\nkey = \"evr\"\ncomparator = \"=\"\nvalue = \"5.1.8-4.el9\"\n\
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn excludes_are_read_from_their_sections_over_several_lines() {
+    fn multiline_excludes_are_read_from_their_sections() {
         let conf =
             "[main]\ngpgcheck=1\nexclude = kernel*, bash\n  zlib\nbest=True\n[other]\nexclude=no\n";
         let of_main = ini_values(conf, |section| section == "main", &["exclude", "excludepkgs"]);

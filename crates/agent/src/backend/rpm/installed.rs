@@ -1,4 +1,4 @@
-//! Reads the list of installed packages from one `rpm -qa` query.
+//! Parses the list of installed packages from one `rpm -qa` query.
 //!
 //! A package's origin is its `Vendor` tag, the identity that a build system writes into every package
 //! that it builds: `Red Hat, Inc.`, `SUSE LLC <https://www.suse.com/>`, or for a project of the openSUSE
@@ -16,7 +16,7 @@ use crate::backend::BackendError;
 pub(crate) const FORMAT: &str = "%{NAME}\\t%{EPOCHNUM}\\t%{VERSION}\\t%{RELEASE}\\t%{ARCH}\\t\
      %{SOURCERPM}\\t%{MODULARITYLABEL}\\t%{VENDOR}\\n";
 
-/// One line of the answer.
+/// One line of the output.
 struct Row<'a> {
     name: &'a str,
     epoch: &'a str,
@@ -40,13 +40,13 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Reads the answer. Skips `gpg-pubkey`: rpm stores trusted keys as packages.
+/// Parses the output. Skips `gpg-pubkey`: rpm stores trusted keys as packages.
 pub(crate) fn read(answer: &str) -> Result<Vec<Installed>, BackendError> {
     let mut rows = Vec::new();
     for line in answer.lines() {
         let row = Row::parse(line).ok_or_else(|| BackendError::Unreadable {
             what: "the list of installed packages".to_owned(),
-            why: format!("`{line}` is no package"),
+            why: format!("`{line}` is not a package"),
         })?;
         if row.name != "gpg-pubkey" {
             rows.push(row);
@@ -58,11 +58,11 @@ pub(crate) fn read(answer: &str) -> Result<Vec<Installed>, BackendError> {
 
 /// The epoch of each source package, by the source's file name.
 ///
-/// rpm records no epoch of the source. A binary package with the source's version and release usually
-/// has the source's epoch, but a subpackage can set its own: `mod_ssl` has epoch 1 while its source
-/// `httpd` has 0. So the package named like its source decides: both take their epoch from the same
-/// line of the spec file. Without it the lowest epoch counts. If that is too low, a fixed CVE is
-/// reported as open; an epoch that is too high would hide open CVEs.
+/// rpm records no epoch of the source. A binary package with the source's version and release
+/// usually has the source's epoch, but a subpackage can set its own: `mod_ssl` has epoch 1 while
+/// its source `httpd` has 0. So the package named like its source decides: both take their epoch
+/// from the same line of the spec file. Without such a package, the lowest epoch is used. If that
+/// is too low, a fixed CVE is reported as open; an epoch that is too high would hide open CVEs.
 ///
 /// A package with its own version, such as `npm` from `nodejs`, says nothing about the source's
 /// epoch. A source with only such packages is not in the map.
@@ -95,7 +95,8 @@ fn package(row: &Row<'_>, epochs: &HashMap<&str, u32>) -> Installed {
     package
 }
 
-/// `nodejs:18:8070020221209:bd1311ed` is stream 18 of the module nodejs; the rest tells builds apart.
+/// `nodejs:18:8070020221209:bd1311ed` is stream 18 of the module nodejs; the rest identifies the
+/// build.
 fn name_and_stream(label: &str) -> String {
     let mut parts = label.split(':');
     match (parts.next(), parts.next()) {
@@ -104,7 +105,7 @@ fn name_and_stream(label: &str) -> String {
     }
 }
 
-/// Makes a vendor's text fit into a listing.
+/// Limits a vendor's text to what a listing may contain.
 fn bounded(text: &str) -> String {
     let mut text: String = text.chars().filter(|c| !c.is_control()).collect();
     while text.len() > TEXT_BYTES_MAX {
@@ -129,7 +130,7 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
 ";
 
     #[test]
-    fn every_package_is_read_with_its_source_and_keys_are_none() {
+    fn packages_are_parsed_with_sources_and_keys_skipped() {
         let list = read(ANSWER).unwrap();
         let lines: Vec<String> = list
             .iter()
@@ -163,9 +164,9 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
     }
 
     #[test]
-    fn a_line_that_is_no_package_costs_the_whole_answer() {
+    fn invalid_line_rejects_the_whole_output() {
         let error = read("bash\t0\t5\n").unwrap_err().to_string();
-        assert!(error.contains("`bash\t0\t5` is no package"), "{error}");
+        assert!(error.contains("`bash\t0\t5` is not a package"), "{error}");
         assert_eq!(read("").unwrap(), []);
     }
 
@@ -202,7 +203,8 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
         for packages in [[own, lower], [lower, own]] {
             assert_eq!(httpd_sources(&packages), ["2:2.4.57-5.el9"; 2], "{packages:?}");
         }
-        // Without it the lowest epoch counts, as a number: 9 is lower than 10.
+        // Without such a package, the lowest epoch is used, compared as a number: 9 is lower than
+        // 10.
         let without = ["httpd-core 10 2.4.57", "httpd-tools 9 2.4.57"];
         assert_eq!(httpd_sources(&without), ["9:2.4.57-5.el9"; 2]);
     }
@@ -230,7 +232,7 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
     }
 
     #[test]
-    fn an_endless_vendor_is_cut_to_what_a_listing_holds() {
+    fn overlong_vendor_is_truncated() {
         let line = format!("a\t0\t1\t1\tnoarch\t(none)\t(none)\t{}\n", "é".repeat(400));
         assert_eq!(read(&line).unwrap()[0].origin.as_ref().unwrap().len(), 512);
     }

@@ -1,17 +1,17 @@
-//! Whether a newer kernel is installed than the one that runs, from names and versions alone: the
-//! managers' own checks are plugins that many hosts do not have.
+//! Detects whether a newer kernel than the running one is installed, from names and versions alone:
+//! the package managers' own checks are plugins that many hosts do not have.
 
 use vocab::Line;
 use vocab::listing::Installed;
 
-/// Whether this is a kernel or a part of one, of which several versions may be installed.
+/// Whether this is a kernel package, of which several versions may be installed.
 pub(crate) fn is_kernel_package(name: &str) -> bool {
     name == "kernel" || name.starts_with("kernel-") || name.starts_with("kmod-")
 }
 
-/// A reason to reboot: the package of the running kernel is installed in a newer version too.
+/// A reason to reboot: the package of the running kernel is also installed in a newer version.
 ///
-/// Where no package has the running kernel, as in a container, there is no reason.
+/// `None` if no package contains the running kernel, as in a container.
 pub(crate) fn newer_than_running(installed: &[Installed], running: &str) -> Option<Line> {
     let kernels = || installed.iter().filter(|package| is_image(&package.name));
     let boots = kernels().find(|package| is_release_of(running, package))?;
@@ -22,11 +22,11 @@ pub(crate) fn newer_than_running(installed: &[Installed], running: &str) -> Opti
         return None;
     }
     let (name, new, old) = (&newest.name, &newest.version, &boots.version);
-    Some(format!("{name} {new} is installed, and {old} is running").into())
+    Some(format!("{name} {new} is installed, but {old} is running").into())
 }
 
-/// Whether this package holds what is booted. `kernel` itself is an empty package where there is a
-/// `kernel-core`, in the same version.
+/// Whether this package contains a bootable kernel. Where there is a `kernel-core`, `kernel` is an
+/// empty package with the same version.
 fn is_image(name: &str) -> bool {
     let parts =
         ["-devel", "-headers", "-modules", "-tools", "-extra", "-internal", "-source", "-doc"];
@@ -35,8 +35,9 @@ fn is_image(name: &str) -> bool {
         && !parts.iter().any(|part| name.contains(part))
 }
 
-/// Whether `uname -r` is this package's. Red Hat's is `5.14.0-70.el9.x86_64`, or with `+rt` after it for
-/// `kernel-rt-core`; SUSE's is `5.14.21-150500.55.19-default` for `kernel-default` 5.14.21-150500.55.19.1.
+/// Whether `uname -r` belongs to this package. Red Hat's is `5.14.0-70.el9.x86_64`, with `+rt`
+/// appended for `kernel-rt-core`; SUSE's is `5.14.21-150500.55.19-default` for `kernel-default`
+/// 5.14.21-150500.55.19.1.
 fn is_release_of(running: &str, package: &Installed) -> bool {
     let (plain, variant) = running.split_once('+').unwrap_or((running, ""));
     let same_kind = match variant {
@@ -55,7 +56,7 @@ fn is_release_of(running: &str, package: &Installed) -> bool {
     })
 }
 
-/// Red Hat's variants of a kernel, which have the version of the usual one.
+/// Red Hat's kernel variants, which have the same version as the standard kernel.
 const VARIANTS: [&str; 4] = ["-rt-", "-debug-", "-64k-", "-16k-"];
 
 #[cfg(test)]
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_was_installed_and_not_booted_is_a_reason() {
+    fn installed_newer_kernel_requires_a_reboot() {
         let el9 = [
             ("kernel-core", "5.14.0-70.el9"),
             ("kernel-core", "5.14.0-162.el9"),
@@ -80,14 +81,14 @@ mod tests {
         ];
         assert_eq!(
             reason("5.14.0-70.el9.x86_64", &el9).as_deref(),
-            Some("kernel-core 5.14.0-162.el9 is installed, and 5.14.0-70.el9 is running")
+            Some("kernel-core 5.14.0-162.el9 is installed, but 5.14.0-70.el9 is running")
         );
         assert_eq!(reason("5.14.0-162.el9.x86_64", &el9), None);
-        assert_eq!(reason("6.1.0-37-amd64", &el9), None, "a container of another kernel");
+        assert_eq!(reason("6.1.0-37-amd64", &el9), None, "a container on a foreign kernel");
     }
 
     #[test]
-    fn variants_of_a_kernel_are_compared_with_themselves() {
+    fn kernel_variants_are_compared_separately() {
         let both = [
             ("kernel-core", "5.14.0-162.el9"),
             ("kernel-rt-core", "5.14.0-70.el9"),
@@ -95,13 +96,13 @@ mod tests {
         ];
         assert_eq!(
             reason("5.14.0-70.el9.x86_64+rt", &both).as_deref(),
-            Some("kernel-rt-core 5.14.0-80.el9 is installed, and 5.14.0-70.el9 is running")
+            Some("kernel-rt-core 5.14.0-80.el9 is installed, but 5.14.0-70.el9 is running")
         );
         assert_eq!(reason("5.14.0-162.el9.x86_64", &both), None);
     }
 
     #[test]
-    fn the_kernel_of_suse_is_found_by_its_flavour() {
+    fn suse_kernel_is_found_by_its_flavor() {
         let sles = [
             ("kernel-default", "5.14.21-150500.55.19.1"),
             ("kernel-default", "5.14.21-150500.55.22.1"),
@@ -110,7 +111,7 @@ mod tests {
         assert_eq!(
             reason("5.14.21-150500.55.19-default", &sles).as_deref(),
             Some(
-                "kernel-default 5.14.21-150500.55.22.1 is installed, and 5.14.21-150500.55.19.1 is running"
+                "kernel-default 5.14.21-150500.55.22.1 is installed, but 5.14.21-150500.55.19.1 is running"
             )
         );
         assert_eq!(reason("5.14.21-150500.55.22-default", &sles), None);

@@ -1,4 +1,4 @@
-//! Who holds a lock: from files that name a process, and from locks that the kernel knows of.
+//! Finds the holder of a lock: from pid files, and from locks that the kernel knows of.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -7,30 +7,30 @@ use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use crate::backend::LockHolder;
 
-/// The process that a pid file names, if it is alive. One that has ended has left its file behind, and
-/// the managers themselves pass over that.
+/// The process named in a pid file, if it is alive. An ended process may leave its file behind; the
+/// package managers ignore such files too.
 pub(crate) fn of_pid_file(path: &Path) -> Option<LockHolder> {
     let pid: i32 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
     (pid > 0 && Path::new(&format!("/proc/{pid}")).exists()).then(|| holder(pid))
 }
 
-/// The same for a file that is always left behind: the number may long be another program's, so it must
-/// be one that has loaded `library`.
+/// Like [`of_pid_file`], for a file that is always left behind: its pid may have been reused by
+/// another program, so the process must have loaded `library`.
 pub(crate) fn of_pid_file_with(path: &Path, library: &str) -> Option<LockHolder> {
     let found = of_pid_file(path)?;
     let loaded = fs::read_to_string(format!("/proc/{}/maps", found.pid?)).unwrap_or_default();
     loaded.contains(library).then_some(found)
 }
 
-/// The process that has locked a file, or a part of it.
+/// The process that has locked a file or a part of it.
 pub(crate) fn of_record(path: &Path) -> Option<LockHolder> {
-    // The question needs a file that could be written; nothing is.
+    // The query requires a file opened for writing; nothing is written.
     let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
     let found = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok()??;
     match found.pid {
         Some(pid) => Some(holder(pid.as_raw_nonzero().get())),
-        // A process of another namespace: it has no number here.
-        None => Some(LockHolder { pid: None, name: "a process that cannot be seen".into() }),
+        // A process of another PID namespace has no pid here.
+        None => Some(LockHolder { pid: None, name: "a process in another PID namespace".into() }),
     }
 }
 
@@ -45,20 +45,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pid_file_counts_only_while_its_process_lives() {
+    fn pid_file_counts_only_while_its_process_is_alive() {
         let path = std::env::temp_dir().join(format!("lock-{}.pid", std::process::id()));
         fs::write(&path, std::process::id().to_string()).unwrap();
         let ours = of_pid_file(&path).unwrap();
         assert_eq!(ours.pid, i32::try_from(std::process::id()).ok());
         assert!(ours.name.as_str().ends_with(&format!("(pid {})", std::process::id())));
-        assert_eq!(of_pid_file_with(&path, "libzypp"), None, "we are no zypper");
+        assert_eq!(of_pid_file_with(&path, "libzypp"), None, "the test process is not zypper");
         assert!(of_pid_file_with(&path, "libc").is_some());
-        // The largest number that the kernel ever gives is far below this one.
+        // The kernel's highest pid is far below this number.
         for stale in ["2147483647", "", "zypper", "-1"] {
             fs::write(&path, stale).unwrap();
             assert_eq!(of_pid_file(&path), None, "{stale}");
         }
-        assert_eq!(of_record(&path), None, "nobody has locked it");
+        assert_eq!(of_record(&path), None, "the file is not locked");
         fs::remove_file(&path).unwrap();
         assert_eq!(of_pid_file(&path), None);
         assert_eq!(of_record(&path), None);

@@ -1,6 +1,6 @@
-//! What dnf and zypper have in common: the database of rpm beneath them.
+//! The parts shared by dnf and zypper: the rpm database.
 //!
-//! [`Rpm`] asks; the modules beside it read answers and touch nothing.
+//! [`Rpm`] runs the queries; the other modules only parse output.
 
 pub(crate) mod advisory;
 pub(crate) mod holds;
@@ -22,14 +22,14 @@ use super::{BackendError, Choice, Diagnosis};
 use crate::command::{Answer, Command};
 use crate::root::Root;
 
-/// How long rpm may think. Two thousand packages take half a second; a disk that is busy, much longer.
+/// Timeout of an rpm query. Two thousand packages take half a second; on a busy disk, much longer.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The package database of one system.
 #[derive(Debug, Clone)]
 pub(crate) struct Rpm {
     pub(crate) root: Root,
-    /// Whether the system has the manager's program itself, which then sees the system as `/`.
+    /// Whether the package manager's program is inside the managed system, which it then sees as
+    /// `/`.
     pub(crate) inside: bool,
 }
 
@@ -40,8 +40,9 @@ impl Rpm {
         Rpm { root, inside }
     }
 
-    /// A program that acts on the system: the system's own, or the agent's host's with `option` telling
-    /// it where the system is. An option that ends with `=` takes the directory in the same argument.
+    /// A program that acts on the managed system: the system's own, or the one of the running
+    /// system, with `option` pointing to the managed system. An option that ends with `=` takes the
+    /// directory in the same argument.
     pub(crate) fn program(&self, name: &str, option: &str) -> Command {
         let dir = self.root.dir().to_string_lossy();
         match (self.inside, option.ends_with('=')) {
@@ -55,7 +56,7 @@ impl Rpm {
         self.program("rpm", "--root")
     }
 
-    /// Everything that is installed; nothing is held here, because rpm knows of no holding.
+    /// The installed packages. None is marked as held, because rpm has no holds.
     pub(crate) fn installed(&self) -> Result<Vec<Installed>, BackendError> {
         let answer = self.rpm().args(["-qa", "--qf", installed::FORMAT]).ask(PATIENCE)?;
         if answer.exit != Some(0) {
@@ -64,18 +65,18 @@ impl Rpm {
         installed::read(&answer.stdout)
     }
 
-    /// Who writes to the database right now.
+    /// Who is writing to the database now.
     pub(crate) fn writer(&self) -> Result<Option<super::LockHolder>, BackendError> {
         let answer = self.rpm().args(["--eval", "%{_dbpath}"]).ask(PATIENCE)?;
         let home = PathBuf::from(answer.stdout.trim()).join(".rpm.lock");
         Ok(lock::of_record(&self.root.path(&home.to_string_lossy())))
     }
 
-    /// What an interrupted transaction left: packages in two versions that can only be there in one. The
-    /// newer one was added and the older one not yet taken away. Newest last.
+    /// Packages left by an interrupted transaction in two versions, although only one can be
+    /// installed: the newer one was added and the older one not yet removed. Newest last.
     ///
-    /// rpm knows no other half-done state. Its `--verifydb` reads the whole database, and a damage that
-    /// it would find shows in the question for all packages as well.
+    /// rpm has no other half-done state. Its `--verifydb` reads the whole database, and damage that
+    /// it would find also makes the query for all packages fail.
     pub(crate) fn doubled(&self) -> Result<Vec<Vec<Installed>>, BackendError> {
         let mut by_name: BTreeMap<(String, String), Vec<Installed>> = BTreeMap::new();
         for package in self.installed()? {
@@ -91,7 +92,7 @@ impl Rpm {
         Ok(doubled)
     }
 
-    /// Whether a package is installed beside its older versions, as kernels are.
+    /// Whether several versions of a package can be installed at once, as with kernels.
     fn comes_beside(&self, name: &str) -> Result<bool, BackendError> {
         let format = "[%{PROVIDENAME}\\n]";
         let answer = self.rpm().args(["-q", "--qf", format, name]).ask(PATIENCE)?;
@@ -101,7 +102,7 @@ impl Rpm {
             }))
     }
 
-    /// One line for each thing that is half done.
+    /// The damage, one line each.
     pub(crate) fn damage(&self) -> Result<Vec<Line>, BackendError> {
         let doubled = match self.doubled() {
             Ok(doubled) => doubled,
@@ -111,13 +112,16 @@ impl Rpm {
         let line = |versions: &Vec<Installed>| {
             let texts: Vec<&str> = versions.iter().map(|p| p.version.as_str()).collect();
             let Installed { name, arch, .. } = &versions[0];
-            Line::from(format!("{name}.{arch} is installed more than once: {}", texts.join(", ")))
+            Line::from(format!(
+                "{name}.{arch} is installed in several versions: {}",
+                texts.join(", ")
+            ))
         };
         Ok(doubled.iter().map(line).collect())
     }
 
-    /// What mends it: the newest version of what is there twice is installed once more, which runs its
-    /// scripts and takes the older one away, or a database that does not open is built anew from itself.
+    /// The repair: duplicate packages are reinstalled in their newest version, which runs their
+    /// scripts and removes the older one. A database that cannot be opened is rebuilt.
     pub(crate) fn repair(&self, reinstall: impl Fn(&[Choice]) -> Command) -> Vec<Command> {
         match self.doubled() {
             Err(_) => vec![self.rpm().arg("--rebuilddb")],
@@ -137,12 +141,12 @@ impl Rpm {
         }
     }
 
-    /// Configuration beside an edited file, as paths inside the root.
+    /// New configuration files next to edited ones, as paths inside the root.
     pub(crate) fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
         let mut found = Vec::new();
         let mut open = vec![PathBuf::from("etc")];
         while let Some(dir) = open.pop() {
-            // What goes away while one looks was not set aside.
+            // Directories that disappear during the search are skipped.
             let Ok(entries) = std::fs::read_dir(self.root.dir().join(&dir)) else { continue };
             for entry in entries.flatten() {
                 let path = dir.join(entry.file_name());
@@ -161,7 +165,7 @@ impl Rpm {
         Ok(found)
     }
 
-    /// A text file of the system, empty if it is not there.
+    /// A text file of the system; empty if it does not exist.
     pub(crate) fn text(&self, inside: &str) -> Result<String, BackendError> {
         match std::fs::read(self.root.path(inside)) {
             Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
@@ -175,8 +179,8 @@ impl Rpm {
 
 const SET_ASIDE: [&str; 3] = [".rpmnew", ".rpmsave", ".rpmorig"];
 
-/// The newest installed version of a package that an update is for. One that changes its architecture is
-/// found by its name.
+/// The newest installed version of the package that an update is for. If the update changes the
+/// architecture, the package is found by its name.
 pub(crate) fn installed_version<'a>(
     installed: &'a [Installed],
     name: &str,
@@ -189,7 +193,7 @@ pub(crate) fn installed_version<'a>(
     newest(&mut named().filter(|package| package.arch == arch)).or_else(|| newest(&mut named()))
 }
 
-/// Refuses what a manager would not read as a plain name or version.
+/// Rejects choices that a package manager would not interpret as plain names and versions.
 pub(crate) fn only_plain_words(chosen: &[Choice]) -> Result<(), BackendError> {
     let odd = chosen.iter().find(|choice| {
         ![&choice.name, &choice.arch, &choice.to].iter().all(|word| nevra::is_plain_word(word))
@@ -197,7 +201,7 @@ pub(crate) fn only_plain_words(chosen: &[Choice]) -> Result<(), BackendError> {
     match odd {
         None => Ok(()),
         Some(Choice { name, to, arch, .. }) => {
-            let text = format!("`{name}-{to}.{arch}` is no name of a package");
+            let text = format!("`{name}-{to}.{arch}` is not a valid package name");
             Err(BackendError::Conflict(text.into()))
         }
     }
@@ -209,12 +213,12 @@ fn database_broken(answer: &Answer) -> BackendError {
         what: "rpm -qa",
         diagnosis: Diagnosis {
             code: FailureCode::PackageDbBroken,
-            message: format!("the package database does not open: {said}").into(),
+            message: format!("cannot open the package database: {said}").into(),
         },
     }
 }
 
-/// Runs every parser of what rpm and its configuration say.
+/// Runs every parser of rpm output and configuration on arbitrary text.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(text: &str) {
     if let Ok(installed) = installed::read(text) {
@@ -233,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_version_of_the_same_architecture_is_the_one_that_is_updated() {
+    fn newest_version_of_the_same_architecture_is_updated() {
         let list = [
             Installed::new("kernel-core", "5.14.0-70.el9", "x86_64"),
             Installed::new("kernel-core", "5.14.0-162.el9", "x86_64"),

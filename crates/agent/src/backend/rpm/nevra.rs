@@ -1,7 +1,8 @@
-//! Names of packages as rpm, dnf and zypper write them: name, epoch, version, release, architecture.
+//! Package names in the notation of rpm, dnf and zypper: name, epoch, version, release,
+//! architecture.
 
-/// Epoch, version and release in one. Epoch 0 is left out, as rpm itself, dnf and zypper do: the same
-/// version is then the same text wherever it comes from.
+/// Epoch, version and release in one string. Epoch 0 is omitted, as in rpm, dnf and zypper: the
+/// same version is then always the same text.
 pub(crate) fn evr(epoch: &str, version: &str, release: &str) -> String {
     match epoch {
         "" | "0" | "(none)" => format!("{version}-{release}"),
@@ -9,7 +10,7 @@ pub(crate) fn evr(epoch: &str, version: &str, release: &str) -> String {
     }
 }
 
-/// The epoch of a version, and the rest of it.
+/// Splits a version into its epoch and the rest.
 pub(crate) fn split_epoch(evr: &str) -> (&str, &str) {
     match evr.split_once(':') {
         Some((epoch, rest)) if epoch.bytes().all(|byte| byte.is_ascii_digit()) => (epoch, rest),
@@ -17,7 +18,7 @@ pub(crate) fn split_epoch(evr: &str) -> (&str, &str) {
     }
 }
 
-/// The same version with epoch 0 left out.
+/// The same version without epoch 0.
 pub(crate) fn plain(evr: &str) -> &str {
     match split_epoch(evr) {
         ("" | "0", rest) => rest,
@@ -25,7 +26,7 @@ pub(crate) fn plain(evr: &str) -> &str {
     }
 }
 
-/// A package with everything that tells it from others.
+/// A fully qualified package version.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Nevra {
     pub(crate) name: String,
@@ -35,8 +36,8 @@ pub(crate) struct Nevra {
 }
 
 impl Nevra {
-    /// Reads `openssl-libs-1:3.0.1-43.el9_0.noarch`. Neither version nor release holds a hyphen, so the
-    /// last two part the name from them.
+    /// Parses `openssl-libs-1:3.0.1-43.el9_0.noarch`. Neither version nor release contains a
+    /// hyphen, so the last two hyphens separate them from the name.
     pub(crate) fn parse(text: &str) -> Option<Nevra> {
         let (rest, arch) = text.rsplit_once('.')?;
         let (rest, release) = rest.rsplit_once('-')?;
@@ -50,8 +51,8 @@ impl Nevra {
     }
 }
 
-/// The name and the version of a source package, from the name of its file. The file's name never
-/// holds the epoch.
+/// The name and version of a source package, from its file name. The file name never contains the
+/// epoch.
 pub(crate) fn source(file: &str) -> Option<(&str, &str)> {
     let stem = file.strip_suffix(".src.rpm").or_else(|| file.strip_suffix(".nosrc.rpm"))?;
     let (rest, _release) = stem.rsplit_once('-')?;
@@ -59,8 +60,8 @@ pub(crate) fn source(file: &str) -> Option<(&str, &str)> {
     (!name.is_empty()).then(|| (name, &stem[name.len() + 1..]))
 }
 
-/// Whether a name or a version is only made of what rpm allows in one. Both dnf and zypper read more
-/// than names from their arguments: globs, groups, files, capabilities.
+/// Whether a name or a version contains only characters that rpm allows. Both dnf and zypper accept
+/// more than names as arguments: globs, groups, files, capabilities.
 pub(crate) fn is_plain_word(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "._+~^-:".contains(c))
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_name_is_parted_at_its_last_hyphens() {
+    fn full_name_is_split_at_its_last_hyphens() {
         let parsed = Nevra::parse("openssl-libs-1:3.0.1-43.el9_0.noarch").unwrap();
         let parts = (parsed.name.as_str(), parsed.evr.as_str(), parsed.arch.as_str());
         assert_eq!(parts, ("openssl-libs", "1:3.0.1-43.el9_0", "noarch"));
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_read_from_the_name_of_its_file() {
+    fn source_is_parsed_from_its_file_name() {
         assert_eq!(source("openssl-3.0.1-43.el9_0.src.rpm"), Some(("openssl", "3.0.1-43.el9_0")));
         assert_eq!(source("nvidia-x-1-2.nosrc.rpm"), Some(("nvidia-x", "1-2")));
         for odd in ["(none)", "", "a.src.rpm", "-1-2.src.rpm"] {
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_manager_would_read_as_more_than_a_name_is_no_plain_word() {
+    fn special_arguments_are_not_plain_words() {
         for word in ["bash", "gtk2", "libstdc++", "_x", "1:3.0.1-43.el9_0", "2.0~rc1^git"] {
             assert!(is_plain_word(word), "{word}");
         }

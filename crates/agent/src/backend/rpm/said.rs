@@ -1,11 +1,11 @@
-//! What a manager's last words mean.
+//! Diagnoses failures of rpm, dnf and zypper by their output.
 
 use vocab::{FailureCode, Line};
 
 use crate::backend::Diagnosis;
 
-/// Words by which a kind of failure is known, in the order in which they are looked for: a full disk
-/// breaks downloads, and a repository that does not answer breaks dependencies.
+/// Phrases that identify a failure, in the order in which they are searched: a full disk breaks
+/// downloads, and an unreachable repository breaks dependencies.
 pub(crate) const SIGNS: &[(FailureCode, &[&str])] = &[
     (
         FailureCode::PkgLockTimeout,
@@ -66,7 +66,7 @@ pub(crate) const SIGNS: &[(FailureCode, &[&str])] = &[
             "No provider of",
         ],
     ),
-    // What failed is said before that something did.
+    // The specific error is printed before the general one.
     (
         FailureCode::InstallFailed,
         &["scriptlet failed", "Error in ", "GPG check FAILED", "Signature verification failed"],
@@ -74,12 +74,12 @@ pub(crate) const SIGNS: &[(FailureCode, &[&str])] = &[
     (FailureCode::InstallFailed, &["Transaction failed", "Error: "]),
 ];
 
-/// What an ended command means by the words in it: the first sign that is found, and the line it is in.
+/// The first phrase that is found determines the diagnosis; its line is the message.
 pub(crate) fn by_words(said: &str) -> Option<Diagnosis> {
     SIGNS.iter().find_map(|(code, signs)| {
         let mut lines = said.lines();
         let line = lines.find(|line| signs.iter().any(|sign| line.contains(sign)))?;
-        // A resolver tells its reasons in the lines below.
+        // A resolver prints its reasons in the lines below.
         let reasons = lines.map(str::trim).take_while(|line| line.starts_with("- "));
         let mut message = line.trim().to_owned();
         if *code == FailureCode::DependencyConflict {
@@ -92,14 +92,14 @@ pub(crate) fn by_words(said: &str) -> Option<Diagnosis> {
     })
 }
 
-/// The last line in which it complains, else the last line at all.
+/// The last line with an error, or else the last line.
 pub(crate) fn last_complaint(said: &str) -> Line {
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
     let complains = |line: &&str| {
         let line = line.to_ascii_lowercase();
         line.starts_with("error") || line.contains("failed")
     };
-    lines().rfind(complains).or_else(|| lines().next_back()).unwrap_or("it said nothing").into()
+    lines().rfind(complains).or_else(|| lines().next_back()).unwrap_or("no output").into()
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_is_told_in_the_resolvers_own_words() {
+    fn conflict_is_reported_in_the_resolvers_words() {
         let said = "Error: \n Problem: problem with installed package plain-1.0-1.noarch\n  \
                     - package fighter-2-1.noarch conflicts with plain provided by plain-1.0-1.noarch\n\
                     (try to add '--allowerasing')\n";
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_found_before_what_came_of_it() {
+    fn cause_is_found_before_its_consequences() {
         let said = "Curl error (23): No space left on device\nError: Failed to download metadata\n";
         assert_eq!(meant(said).0, FailureCode::DiskFull);
         let said =
@@ -143,9 +143,9 @@ mod tests {
     }
 
     #[test]
-    fn the_last_complaint_is_what_a_person_wants_to_read() {
+    fn last_error_line_is_preferred() {
         assert_eq!(last_complaint("a\nerror: b\nc\n").as_str(), "error: b");
         assert_eq!(last_complaint("a\nb\n\n").as_str(), "b");
-        assert_eq!(last_complaint("").as_str(), "it said nothing");
+        assert_eq!(last_complaint("").as_str(), "no output");
     }
 }

@@ -1,9 +1,9 @@
-//! What a manager would do, put together from what it says comes and goes.
+//! Builds a transaction from the packages that a package manager would add and remove.
 
 use super::nevra::Nevra;
 use crate::backend::{BackendError, Change, Choice, Transaction};
 
-/// What comes and what goes, each once, in whatever order the manager said it.
+/// The added and removed packages, without duplicates, in the order of the output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Moves {
     pub(crate) comes: Vec<Nevra>,
@@ -11,10 +11,10 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
-    /// One change a package. What goes while another version of the same name and architecture comes is
-    /// one change: an upgrade, or the oldest of the kernels that makes room for a new one, as the host's
-    /// own settings want it. What goes with nothing in its place is a removal, also if another package
-    /// says that it replaces it: under that name nothing is left.
+    /// One change per package. A removal and an addition with the same name and architecture are
+    /// one change: an upgrade, or the oldest kernel that is replaced by a new one according to the
+    /// host's settings. A removal without an addition is a removal even if another package
+    /// obsoletes it: nothing is left under that name.
     pub(crate) fn changes(mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for new in &self.comes {
@@ -53,8 +53,8 @@ impl Moves {
     }
 }
 
-/// Whether a transaction does what was chosen. A manager may pass over what it does not find, and end
-/// well.
+/// Checks that a transaction contains every choice. A package manager may skip packages that it
+/// does not find, and still succeed.
 pub(crate) fn complete(
     transaction: Transaction,
     chosen: &[Choice],
@@ -69,7 +69,9 @@ pub(crate) fn complete(
     match chosen.iter().find(|choice| !comes(choice)) {
         None => Ok(transaction),
         Some(Choice { name, arch, to, .. }) => {
-            let text = format!("{name}-{to}.{arch} is not offered, or not for what is installed");
+            let text = format!(
+                "{name}-{to}.{arch} is not available, or not as an update of the installed package"
+            );
             Err(BackendError::Conflict(text.into()))
         }
     }
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_one_change_and_what_is_replaced_by_another_name_is_a_removal() {
+    fn upgrade_is_one_change_and_obsoleted_package_a_removal() {
         assert_eq!(
             moves(
                 &["eater-2-1.noarch", "extra-1-1.noarch", "zlib-2-1.x86_64", "zlib-2-1.i686"],
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_kernel_makes_room_and_an_architecture_may_change() {
+    fn oldest_kernel_is_replaced_and_architecture_may_change() {
         assert_eq!(
             moves(
                 &["kernel-core-9-1.x86_64", "a-2-1.x86_64"],
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_that_leaves_a_choice_out_is_no_answer() {
+    fn transaction_without_a_choice_is_an_error() {
         let choice = Choice {
             name: "bash".to_owned(),
             arch: "noarch".to_owned(),
@@ -126,7 +128,7 @@ mod tests {
             to: "2-1".to_owned(),
         };
         let error = complete(Transaction::default(), &[choice]).unwrap_err().to_string();
-        assert!(error.starts_with("bash-2-1.noarch is not offered"), "{error}");
+        assert!(error.starts_with("bash-2-1.noarch is not available"), "{error}");
         assert!(complete(Transaction::default(), &[]).is_ok());
     }
 }

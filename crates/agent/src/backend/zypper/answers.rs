@@ -1,4 +1,4 @@
-//! What zypper says, with `--xmlout` where it can.
+//! Parses the output of zypper, with `--xmlout` where available.
 
 use super::xml::{Element, Event, events};
 use crate::backend::BackendError;
@@ -6,7 +6,7 @@ use crate::backend::rpm::advisory::{Fix, severity, update_type};
 use crate::backend::rpm::nevra::Nevra;
 use crate::backend::rpm::transaction::Moves;
 
-/// An update that is offered.
+/// An available update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Update {
     pub(super) name: String,
@@ -14,7 +14,7 @@ pub(super) struct Update {
     pub(super) candidate: String,
 }
 
-/// A patch that something installed needs: what zypper calls an advisory.
+/// A patch that is needed by an installed package; zypper's term for an advisory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Patch {
     pub(super) name: String,
@@ -25,7 +25,7 @@ pub(super) struct Patch {
 
 fn read(answer: &str) -> Result<Vec<Event>, BackendError> {
     events(answer)
-        .map_err(|why| BackendError::Unreadable { what: "the answer of zypper".to_owned(), why })
+        .map_err(|why| BackendError::Unreadable { what: "the output of zypper".to_owned(), why })
 }
 
 fn opened(answer: &str) -> Result<Vec<Element>, BackendError> {
@@ -36,7 +36,7 @@ fn opened(answer: &str) -> Result<Vec<Element>, BackendError> {
     Ok(elements.collect())
 }
 
-/// Reads `list-updates`.
+/// Parses `list-updates`.
 pub(super) fn updates(answer: &str) -> Result<Vec<Update>, BackendError> {
     let packages = opened(answer)?
         .into_iter()
@@ -50,7 +50,7 @@ pub(super) fn updates(answer: &str) -> Result<Vec<Update>, BackendError> {
         .collect())
 }
 
-/// Reads `list-patches`, also those that wait for a newer zypper.
+/// Parses `list-patches`, including patches that require a newer zypper.
 pub(super) fn patches(answer: &str) -> Result<Vec<Patch>, BackendError> {
     let mut patches: Vec<Patch> = Vec::new();
     for element in opened(answer)? {
@@ -70,7 +70,7 @@ pub(super) fn patches(answer: &str) -> Result<Vec<Patch>, BackendError> {
     Ok(patches)
 }
 
-/// Joins patches with what `info -t patch` says of them: a patch conflicts with every version of a
+/// Joins patches with the output of `info -t patch`: a patch conflicts with every version of a
 /// package that is older than its fix.
 pub(super) fn fixes(patches: &[Patch], info: &str) -> Vec<Fix> {
     let mut fixes = Vec::new();
@@ -113,7 +113,7 @@ pub(super) fn fixes(patches: &[Patch], info: &str) -> Vec<Fix> {
     fixes
 }
 
-/// `bash.x86_64` is bash for x86_64, and `python3.11` is python3.11 for whatever there is.
+/// `bash.x86_64` is bash for x86_64, and `python3.11` is python3.11 for any architecture.
 fn name_and_arch(text: &str) -> (&str, &str) {
     const ARCHITECTURES: [&str; 12] = [
         "noarch", "x86_64", "aarch64", "i386", "i486", "i586", "i686", "ppc64le", "s390x",
@@ -125,7 +125,7 @@ fn name_and_arch(text: &str) -> (&str, &str) {
     }
 }
 
-/// What zypper would do.
+/// The transaction that zypper would run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Summary {
     pub(super) moves: Moves,
@@ -133,7 +133,7 @@ pub(super) struct Summary {
     pub(super) disk_bytes: Option<i64>,
 }
 
-/// Reads the summary of `update --dry-run`.
+/// Parses the summary of `update --dry-run`.
 pub(super) fn summary(answer: &str) -> Result<Summary, BackendError> {
     let mut summary = Summary::default();
     let mut section = String::new();
@@ -169,7 +169,7 @@ pub(super) fn summary(answer: &str) -> Result<Summary, BackendError> {
     Ok(summary)
 }
 
-/// Everything that it says to people, a line each.
+/// All messages for people, one per line.
 pub(super) fn words(answer: &str) -> String {
     let Ok(events) = events(answer) else { return answer.to_owned() };
     let texts = events.into_iter().filter_map(|event| match event {
@@ -179,7 +179,7 @@ pub(super) fn words(answer: &str) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// Reads `search`: the names that were found.
+/// Parses `search`: the names that were found.
 pub(super) fn found(answer: &str) -> Result<Vec<String>, BackendError> {
     let solvables = opened(answer)?.into_iter().filter(|element| element.name == "solvable");
     Ok(solvables.map(|element| element.get("name").to_owned()).collect())
@@ -222,7 +222,7 @@ Conflicts   : [3]
 ";
 
     #[test]
-    fn a_patch_fixes_what_it_conflicts_with_below_a_version() {
+    fn patch_fixes_versions_older_than_its_conflict() {
         let fixes = fixes(&patches(PATCHES).unwrap(), INFO);
         let lines: Vec<String> = fixes
             .iter()
@@ -245,7 +245,7 @@ Conflicts   : [3]
     }
 
     #[test]
-    fn updates_are_packages_and_nothing_else() {
+    fn only_packages_are_listed_as_updates() {
         let answer = r#"<stream><update-list><update kind="package" name="bash" edition="5.1.8-6.el9" arch="noarch" edition-old="5.1.8-4.el9"><summary>a</summary></update><update kind="product" name="SLES" edition="15" arch="x86_64"/></update-list></stream>"#;
         let updates = updates(answer).unwrap();
         assert_eq!(updates.len(), 1);
@@ -272,7 +272,7 @@ Conflicts   : [3]
 </stream>"#;
 
     #[test]
-    fn the_summary_tells_what_comes_and_what_goes() {
+    fn summary_lists_added_and_removed_packages() {
         let summary = summary(SUMMARY).unwrap();
         assert_eq!((summary.download_bytes, summary.disk_bytes), (Some(6326), Some(-8)));
         let texts: Vec<String> = summary
@@ -292,7 +292,7 @@ Conflicts   : [3]
     }
 
     #[test]
-    fn an_answer_that_is_cut_off_is_no_answer() {
+    fn truncated_output_is_an_error() {
         assert!(updates("<stream><update kind=\"pack").is_err());
         let prompt = "<prompt id=\"1\">\n<description>Problem: nothing provides nowhere\n Solution 1: no\n\
                       </description>\n<text>Choose</text></prompt>";

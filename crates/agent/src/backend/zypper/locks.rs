@@ -1,19 +1,18 @@
-//! zypper's locks: `/etc/zypp/locks`, stanzas of `key: value`.
+//! Parses zypper's locks: `/etc/zypp/locks`, stanzas of `key: value`.
 
 use crate::backend::rpm::holds::glob;
 
-/// One lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Lock {
     names: Vec<String>,
     matching: String,
     ignores_case: bool,
-    /// How a version must stand to this one, if only some are locked.
+    /// Comparison operator and version, if only some versions are locked.
     version: Option<(String, String)>,
 }
 
 impl Lock {
-    /// Whether it means this version of a package.
+    /// Whether it locks this version of a package.
     pub(super) fn means(&self, name: &str, evr: &str) -> bool {
         let named = self.names.iter().any(|pattern| self.is_named(pattern, name));
         named
@@ -38,15 +37,15 @@ impl Lock {
         match self.matching.as_str() {
             "substring" => name.contains(&pattern),
             "exact" | "word" => name == pattern,
-            // Nobody needs an engine of expressions for a lock that is nearly always a plain name: what
-            // such a lock keeps back is still seen, as kept back.
+            // Full regular expressions are not supported: such a lock is nearly always a plain
+            // name, and updates that it blocks still show up as kept back.
             "regex" => name == pattern.trim_start_matches('^').trim_end_matches('$'),
             _ => glob(&pattern, &name),
         }
     }
 }
 
-/// Reads the file. Locks of patterns, patches and products are no locks of packages.
+/// Parses the file. Locks of patterns, patches and products are skipped.
 pub(super) fn read(text: &str) -> Vec<Lock> {
     let mut locks = Vec::new();
     let mut lines = text.lines().peekable();
@@ -80,7 +79,7 @@ pub(super) fn read(text: &str) -> Vec<Lock> {
 mod tests {
     use super::*;
 
-    /// As zypper 1.14.42 writes it.
+    /// As written by zypper 1.14.42.
     const FILE: &str = "
 type: package
 match_type: glob
@@ -104,7 +103,7 @@ version: >= 2
 ";
 
     #[test]
-    fn a_lock_means_what_it_names_and_no_patch() {
+    fn package_locks_match_and_patch_locks_are_skipped() {
         let locks = read(FILE);
         let locked = |name: &str, evr: &str| locks.iter().any(|lock| lock.means(name, evr));
         assert_eq!(locks.len(), 3);
@@ -115,7 +114,7 @@ version: >= 2
     }
 
     #[test]
-    fn other_ways_to_match_are_known() {
+    fn other_match_types_are_supported() {
         let of = |kind: &str, name: &str| {
             let text = format!("type: package\nmatch_type: {kind}\nsolvable_name: {name}\n");
             read(&text).iter().any(|lock| lock.means("bash-doc", "1-1"))

@@ -1,8 +1,8 @@
 //! zypper: SUSE Linux Enterprise and openSUSE.
 //!
-//! It goes by packages and never by patches: `zypper patch` passes over a patch that wants a reboot, and
-//! ends with 0. What is installed is named in full and always by `update`, which never brings what is not
-//! there. Only `refresh` and what fetches packages go to the network.
+//! Works with packages and never with patches: `zypper patch` skips a patch that requires a reboot,
+//! and exits with 0. Packages are named in full and always installed by `update`, which never
+//! installs a package that is not present. Only `refresh` and package downloads use the network.
 
 mod answers;
 mod locks;
@@ -24,30 +24,30 @@ use crate::command::{Answer, Command};
 use crate::root::Root;
 use answers::{Summary, Update};
 
-/// How long a question may take.
+/// Timeout of a query.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// Where zypper keeps which packages came as dependencies.
+/// Where zypper records automatically installed packages.
 const MARKS: &str = "/var/lib/zypp/AutoInstalled";
-/// The same as it was before an order.
+/// A copy of that file from before an order.
 const MARKS_BEFORE: &str = "/var/lib/zypp/AutoInstalled.before";
 
-/// How an update is resolved: nothing that is only recommended, and never by giving something up.
+/// Resolver options: no recommended packages, and no forced resolution.
 const RESOLVING: [&str; 2] = ["--no-recommends", "--no-force-resolution"];
 
-/// zypper on one system.
 #[derive(Debug, Clone)]
 pub struct Zypper {
     rpm: Rpm,
 }
 
 impl Zypper {
-    /// Whether this system is managed with zypper: it has the program, or was made by one from outside.
+    /// Whether this system is managed with zypper: it has the program, or was created by zypper
+    /// from outside.
     pub fn is_here(root: &Root) -> bool {
         root.has_program("zypper") || root.path("/etc/zypp").is_dir()
     }
 
-    /// zypper on the system under `root`: the system's own, else the host's with `--root`.
+    /// zypper on the system under `root`: the system's own, or the running system's with `--root`.
     pub fn of(root: Root) -> Zypper {
         Zypper { rpm: Rpm::of(root, "zypper") }
     }
@@ -56,12 +56,12 @@ impl Zypper {
         self.rpm.program("zypper", "--root").arg("--non-interactive")
     }
 
-    /// A question that is answered from what was fetched last.
+    /// A query that is answered from the last downloaded metadata.
     fn ask(&self, args: &[&str], what: &'static str) -> Result<String, BackendError> {
         let question = self.zypper().args(["--no-refresh", "--xmlout"]).args(args.iter().copied());
         let answer = question.ask(PATIENCE)?;
         match answer.exit {
-            // 100 and 101: there is something to update; 102 and 103: something wants a restart.
+            // 100 and 101: updates are available; 102 and 103: a reboot or restart is needed.
             Some(0 | 100..=103) => Ok(answer.stdout),
             _ => Err(self.failed(&answer, what)),
         }
@@ -80,7 +80,7 @@ impl Zypper {
 
     fn fixes(&self) -> Result<Vec<Fix>, BackendError> {
         let patches = answers::patches(&self.ask(&["list-patches"], "zypper list-patches")?)?;
-        // zypper reads globs here; a vendor's names are plain.
+        // zypper expands globs here; the names of vendors are plain.
         let names: Vec<&str> = patches
             .iter()
             .map(|patch| patch.name.as_str())
@@ -97,12 +97,12 @@ impl Zypper {
         }
     }
 
-    /// The names of updates that would take another package away. A dry run of them all says what goes,
-    /// and a search for who obsoletes it says for whom.
+    /// The names of updates that would remove another package. A dry run of all updates shows what
+    /// is removed, and a search for packages that obsolete it shows by which update.
     fn replacers(&self) -> Result<Vec<String>, BackendError> {
         let everything = match self.would(&[]) {
             Ok(summary) => summary,
-            // Then each is judged when it is chosen.
+            // In this case, each update is checked when it is chosen.
             Err(BackendError::Failed { .. }) => return Ok(Vec::new()),
             Err(other) => return Err(other),
         };
@@ -127,7 +127,7 @@ impl Zypper {
     }
 }
 
-/// It has done its work, and the machine or zypper itself wants a restart.
+/// The command succeeded, and the host or zypper itself needs a restart.
 const RESTART_DUE: [i32; 2] = [102, 103];
 
 /// `openssl-libs.noarch=1:3.0.1-43.el9_0`.
@@ -203,8 +203,8 @@ impl Backend for Zypper {
         vec![self.update(&["--download-only"], chosen)]
     }
 
-    /// zypper takes what it was asked for by name as wanted by hand. So what came as a dependency before
-    /// is written down first, and added to the marks again afterwards.
+    /// zypper marks packages that it is told to install as user-installed. So the list of
+    /// automatically installed packages is saved first, and merged back afterwards.
     fn install(&self, chosen: &[Choice]) -> Vec<Command> {
         let update = self.update(&[], chosen);
         let path = |inside: &str| self.rpm.root.path(inside).to_string_lossy().into_owned();
@@ -250,13 +250,14 @@ impl Backend for Zypper {
         let mut reasons: Vec<Line> =
             kernel::newer_than_running(&installed, running_kernel).into_iter().collect();
         if self.rpm.root.path("/run/reboot-needed").exists() {
-            reasons.push("an update left /run/reboot-needed".into());
+            reasons.push("an update created /run/reboot-needed".into());
         } else if self.rpm.root.is_running_system() {
-            // It compares times of installation with the time of the boot. Older ones do not know it.
+            // It compares installation times with the boot time. Older versions do not have this
+            // command.
             let answer = self.zypper().args(["--no-refresh", "needs-rebooting"]).ask(PATIENCE)?;
             match answer.exit {
-                Some(102) => reasons.push("zypper says that a reboot is needed".into()),
-                // 1 is for what it does not know.
+                Some(102) => reasons.push("zypper reports that a reboot is needed".into()),
+                // Exit code 1 means that the command is unknown.
                 Some(0 | 1) => {}
                 _ => return Err(self.failed(&answer, "zypper needs-rebooting")),
             }
@@ -283,7 +284,7 @@ impl Backend for Zypper {
     }
 }
 
-/// Runs every parser of this backend on a text that may come from anywhere.
+/// Runs every parser of this back end on arbitrary text.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(text: &str) {
     let _ = answers::updates(text);
@@ -300,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_a_missing_package_and_a_failed_script_are_known_by_their_exit_codes() {
+    fn failures_are_diagnosed_by_exit_code() {
         let zypper = Zypper::of(Root::running());
         let code = |exit, said: &str| zypper.diagnose(Some(exit), said).code;
         assert_eq!(
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_installed_is_named_in_full_and_never_by_install() {
+    fn packages_are_named_in_full_and_updated_only() {
         let zypper = Zypper::of(Root::under("/srv/no-such-root".as_ref()));
         let choice = Choice {
             name: "openssl-libs".to_owned(),
@@ -332,7 +333,9 @@ mod tests {
             from: "1:3-1".to_owned(),
             to: "1:3-4".to_owned(),
         };
-        let [command] = &zypper.install(&[choice])[..] else { panic!("no marks, one command") };
+        let [command] = &zypper.install(&[choice])[..] else {
+            panic!("without marks there is one command")
+        };
         assert_eq!(
             command.args.join(" "),
             "--root /srv/no-such-root --non-interactive --no-refresh update --auto-agree-with-licenses \

@@ -1,17 +1,18 @@
-//! As much of XML as zypper writes: elements with attributes, and text. Pure, and small enough to read.
+//! Reads zypper's XML into a flat list of elements and texts, with quick-xml.
 
-/// One thing in a stream.
+use quick_xml::Reader;
+use quick_xml::escape::{resolve_predefined_entity, unescape_with};
+use quick_xml::events::{BytesRef, BytesStart, Event as XmlEvent};
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Event {
-    /// An element begins. One that is closed at once is followed by its end like any other.
+    /// The start of an element. An empty element is followed by its `Close`.
     Open(Element),
-    /// An element ends.
     Close(String),
-    /// What stands between, with its entities read.
+    /// Text inside an element, with its entities resolved.
     Text(String),
 }
 
-/// An element's name and attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Element {
     pub(super) name: String,
@@ -19,110 +20,73 @@ pub(super) struct Element {
 }
 
 impl Element {
-    /// What an attribute says; empty if it is not there.
+    /// The value of an attribute; empty if the element does not have it.
     pub(super) fn get(&self, name: &str) -> &str {
-        let found = self.attributes.iter().find(|(known, _)| known == name);
+        let found = self.attributes.iter().find(|(key, _)| key == name);
         found.map_or("", |(_, value)| value)
     }
 }
 
-/// Everything in a text, or what is wrong with it.
-pub(super) fn events(text: &str) -> Result<Vec<Event>, String> {
+/// Reads a whole document, or says what is wrong with it. Text outside of the elements is ignored:
+/// zypper prints messages there.
+pub(super) fn events(document: &str) -> Result<Vec<Event>, String> {
+    let mut reader = Reader::from_str(document);
+    reader.config_mut().expand_empty_elements = true;
     let mut events = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('<') {
-        let (before, tag) = rest.split_at(at);
-        if !before.trim().is_empty() {
-            events.push(Event::Text(unescaped(before)));
-        }
-        rest = if let Some(tag) = tag.strip_prefix("<!--") {
-            after(tag, "-->")?.1
-        } else if let Some(tag) = tag.strip_prefix("<![CDATA[") {
-            let (raw, rest) = after(tag, "]]>")?;
-            events.push(Event::Text(raw.to_owned()));
-            rest
-        } else if tag.starts_with("<?") || tag.starts_with("<!") {
-            after(tag, ">")?.1
-        } else if let Some(tag) = tag.strip_prefix("</") {
-            let (name, rest) = after(tag, ">")?;
-            events.push(Event::Close(name.trim().to_owned()));
-            rest
-        } else {
-            element(&tag[1..], &mut events)?
-        };
-    }
-    Ok(events)
-}
-
-/// What stands before a sign, and what stands after it.
-fn after<'a>(text: &'a str, sign: &str) -> Result<(&'a str, &'a str), String> {
-    text.split_once(sign).ok_or_else(|| format!("it ends before a `{sign}`"))
-}
-
-/// Reads an element after its `<`, and answers with what follows it.
-fn element<'a>(text: &'a str, events: &mut Vec<Event>) -> Result<&'a str, String> {
-    let end = text.find(|c: char| c.is_whitespace() || c == '>' || c == '/');
-    let (name, mut rest) = text.split_at(end.ok_or("it ends within an element")?);
-    let mut element = Element { name: name.to_owned(), attributes: Vec::new() };
+    let mut text = String::new();
+    let mut depth = 0_usize;
     loop {
-        rest = rest.trim_start();
-        if let Some(rest) = rest.strip_prefix("/>") {
-            let name = element.name.clone();
-            events.extend([Event::Open(element), Event::Close(name)]);
-            return Ok(rest);
+        let event = reader.read_event().map_err(|error| error.to_string())?;
+        match &event {
+            XmlEvent::Text(part) if depth > 0 => text += &part.decode().map_err(invalid)?,
+            XmlEvent::CData(part) if depth > 0 => text += &part.decode().map_err(invalid)?,
+            XmlEvent::GeneralRef(entity) if depth > 0 => text += &resolve(entity)?,
+            _ if !text.trim().is_empty() => events.push(Event::Text(std::mem::take(&mut text))),
+            _ => text.clear(),
         }
-        if let Some(rest) = rest.strip_prefix('>') {
-            events.push(Event::Open(element));
-            return Ok(rest);
+        match event {
+            XmlEvent::Start(start) => {
+                depth += 1;
+                events.push(Event::Open(element(&start)?));
+            }
+            XmlEvent::End(end) => {
+                depth = depth.saturating_sub(1);
+                events.push(Event::Close(utf8(end.name().as_ref())?));
+            }
+            XmlEvent::Eof => return Ok(events),
+            _ => {}
         }
-        let (attribute, value) = after(rest, "=")?;
-        let value = value.trim_start();
-        let quote = value.chars().next().filter(|c| ['"', '\''].contains(c));
-        let quote = quote.ok_or_else(|| format!("`{}` has no value", attribute.trim()))?;
-        let (value, next) = after(&value[1..], &quote.to_string())?;
-        element.attributes.push((attribute.trim().to_owned(), unescaped(value)));
-        rest = next;
     }
 }
 
-/// A text with its entities read. What is none is left as it stands.
-fn unescaped(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, tail)) = rest.split_once('&') {
-        plain.push_str(before);
-        let known = tail.split_once(';').and_then(|(name, after)| Some((entity(name)?, after)));
-        rest = match known {
-            Some((c, after)) => {
-                plain.push(c);
-                after
-            }
-            None => {
-                plain.push('&');
-                tail
-            }
-        };
+fn element(start: &BytesStart<'_>) -> Result<Element, String> {
+    let mut element = Element { name: utf8(start.name().as_ref())?, attributes: Vec::new() };
+    for attribute in start.attributes() {
+        let attribute = attribute.map_err(invalid)?;
+        let raw = utf8(&attribute.value)?;
+        // An unknown entity is not worth losing the element for.
+        let value = unescape_with(&raw, resolve_predefined_entity)
+            .map_or_else(|_| raw.clone(), std::borrow::Cow::into_owned);
+        element.attributes.push((utf8(attribute.key.as_ref())?, value));
     }
-    plain.push_str(rest);
-    plain
+    Ok(element)
 }
 
-fn entity(name: &str) -> Option<char> {
-    match name {
-        "amp" => Some('&'),
-        "lt" => Some('<'),
-        "gt" => Some('>'),
-        "quot" => Some('"'),
-        "apos" => Some('\''),
-        _ => {
-            let number = name.strip_prefix('#')?;
-            let code = match number.strip_prefix(['x', 'X']) {
-                Some(hex) => u32::from_str_radix(hex, 16).ok()?,
-                None => number.parse().ok()?,
-            };
-            char::from_u32(code)
-        }
+/// The text of an entity or a character reference. An unknown one stays as written.
+fn resolve(entity: &BytesRef<'_>) -> Result<String, String> {
+    if let Ok(Some(c)) = entity.resolve_char_ref() {
+        return Ok(c.to_string());
     }
+    let name = entity.decode().map_err(invalid)?;
+    Ok(resolve_predefined_entity(&name).map_or_else(|| format!("&{name};"), str::to_owned))
+}
+
+fn utf8(bytes: &[u8]) -> Result<String, String> {
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(invalid)
+}
+
+fn invalid(error: impl std::fmt::Display) -> String {
+    error.to_string()
 }
 
 #[cfg(test)]
