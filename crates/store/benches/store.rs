@@ -27,7 +27,7 @@ use store::rollout_targets::Move;
 use store::server_list::{Filter, OnlineSpan, Sort};
 use store::servers::Server;
 use store::{Db, Page, listings, presence, rollout_targets, rollouts, server_list, servers};
-use support::{Place, at, nth};
+use support::{TestDatabase, at, nth};
 use vocab::{Installed, OrgId, Stage, Status};
 
 const ROUNDS: u32 = 9;
@@ -48,23 +48,23 @@ fn main() {
     let fleet = after("--servers").map_or(10_000, |count| count.parse().unwrap());
     println!("{:<10} {:<46} {:>10} {:>14}", "engine", "what", "median", "per second");
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let place = support::sqlite_place();
+        let place = support::sqlite_database();
         all(&place, fleet).await;
         support::remove_sqlite(&place);
-        if let Some(place) = support::postgres_place::<Place>().await {
+        if let Some(place) = support::postgres_database::<TestDatabase>().await {
             all(&place, fleet).await;
             support::remove_postgres(&place).await;
         }
     });
 }
 
-async fn all(place: &Place, fleet: u32) {
+async fn all(place: &TestDatabase, fleet: u32) {
     let db = place.open().await;
     let org = support::org(&db).await;
     enroll(&db, org, fleet).await;
     heartbeats(&db, org, fleet).await;
     // PostgreSQL's autovacuum does this every minute, and SQLite when the database is closed.
-    place.by_hand("analyze").await;
+    place.execute_sql("analyze").await;
     pages(&db, org).await;
     known_inventories(&db, org).await;
     new_inventories(&db, org).await;

@@ -63,7 +63,7 @@ pub(crate) fn unpacked<T: serde::de::DeserializeOwned>(
     bytes: &[u8],
 ) -> std::result::Result<T, crate::Cause> {
     let size = zstd::zstd_safe::get_frame_content_size(bytes)
-        .map_err(|_| "not a zstd frame with a content size")?
+        .map_err(|_| "not a zstd frame")?
         .and_then(|size| usize::try_from(size).ok())
         .filter(|size| *size <= STATEMENT_BYTES_MAX)
         .ok_or("too large")?;

@@ -493,7 +493,7 @@ mod tests {
     use super::*;
 
     async fn synchronous(durability: Durability) -> i64 {
-        let place = crate::support::sqlite_place();
+        let place = crate::support::sqlite_database();
         let db = Db::open(&Options { durability, ..place.options() }).await.unwrap();
         let mut tx = db.begin().await.unwrap();
         let Wire::Sqlite(c) = tx.wire() else { panic!("a path is SQLite") };
@@ -512,7 +512,7 @@ mod tests {
 
     #[tokio::test]
     async fn sqlite_reader_cannot_write() {
-        let place = crate::support::sqlite_place();
+        let place = crate::support::sqlite_database();
         let db = place.open().await;
         let mut reader = db.read().await.unwrap();
         let Wire::Sqlite(c) = reader.wire() else { panic!("a path is SQLite") };
@@ -556,7 +556,7 @@ mod tests {
 
     #[tokio::test]
     async fn writes_work_again_after_a_full_disk() {
-        let place = crate::support::sqlite_place();
+        let place = crate::support::sqlite_database();
         let db = place.open().await;
         for round in 0..3 {
             let refused = fill(&db, round).await;
@@ -575,10 +575,10 @@ mod tests {
     /// `raise(rollback)` ends the transaction from inside, as a disk error does.
     #[tokio::test]
     async fn part_that_ends_the_transaction_reports_the_cause() {
-        let place = crate::support::sqlite_place();
+        let place = crate::support::sqlite_database();
         let db = place.open().await;
         place
-            .by_hand(
+            .execute_sql(
                 "create trigger ends_all before insert on leases when new.name = 'bad'
                  begin select raise(rollback, 'the disk failed'); end",
             )

@@ -222,7 +222,7 @@ fn check(applied: &Applied) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::{Empty, both};
+    use crate::support::{EmptyDatabase, both};
 
     /// Rows as the first release wrote them: an organization, and a server of it that has synced.
     const OF_BASELINE: &str = "
@@ -254,14 +254,14 @@ mod tests {
     }
 
     both! {
-        async fn database_of_first_release_is_readable(empty: Empty) {
+        async fn database_of_first_release_is_readable(empty: EmptyDatabase) {
             let place = empty.0;
             let older = Db::connect(&place.options()).await.unwrap();
             let mut tx = older.begin().await.unwrap();
             make_up_to(&mut tx, 1).await.unwrap();
             tx.commit().await.unwrap();
             older.close().await;
-            place.by_hand(&of_baseline(place.is_sqlite())).await;
+            place.execute_sql(&of_baseline(place.is_sqlite())).await;
 
             let db = place.open().await;
             let org = "org_01m7ft1xqrfeztjv07xn79bb7q".parse().unwrap();
@@ -302,7 +302,7 @@ mod tests {
     /// A backup of PostgreSQL copies the tables that [`tables`] returns.
     #[tokio::test]
     async fn tables_returns_every_table_in_the_schema() {
-        let place = crate::support::sqlite_place();
+        let place = crate::support::sqlite_database();
         let db = place.open().await;
         let mut reader = db.read().await.unwrap();
         let Wire::Sqlite(c) = reader.wire() else { panic!("a path is SQLite") };

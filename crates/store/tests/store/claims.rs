@@ -8,7 +8,7 @@ use vocab::{ServerId, Stage};
 
 use crate::rollouts::{busy, counts, done, offers, start, step};
 use crate::servers::server;
-use crate::support::{Place, at, both, nth, org};
+use crate::support::{TestDatabase, at, both, nth, org};
 
 both! {
     async fn unavailable_server_is_not_claimed(db: Db) {
@@ -94,7 +94,7 @@ both! {
     }
 
     /// Two replicas and two rollouts claim the same thousand servers at the same time.
-    async fn no_server_is_claimed_twice(place: Place) {
+    async fn no_server_is_claimed_twice(place: TestDatabase) {
         let replicas = [place.open().await, place.open().await];
         let ours = org(&replicas[0]).await;
         let mut tx = replicas[0].begin().await.unwrap();

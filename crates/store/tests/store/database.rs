@@ -7,13 +7,13 @@ use sqlx::{Connection, PgConnection, SqliteConnection};
 use store::{Db, Options, SCHEMA_VERSION, StoreError, api_keys, organizations};
 use vocab::Role;
 
-use crate::support::{Empty, Place, at, both, nth, org, seal};
+use crate::support::{EmptyDatabase, TestDatabase, at, both, nth, org, seal};
 
 const MIGRATIONS_OF_TOMORROW: &str =
     "create table schema_migrations (version bigint primary key, name text, checksum BYTES);
      insert into schema_migrations (version, name, checksum) values (99, '0099_tomorrow', X)";
 
-fn tomorrow(place: &Place) -> String {
+fn tomorrow(place: &TestDatabase) -> String {
     match place.is_sqlite() {
         true => MIGRATIONS_OF_TOMORROW.replace("BYTES", "BLOB").replace(", X)", ", x'00')"),
         false => MIGRATIONS_OF_TOMORROW.replace("BYTES", "bytea").replace(", X)", ", '\\x00')"),
@@ -21,7 +21,7 @@ fn tomorrow(place: &Place) -> String {
 }
 
 /// Every table with its columns in order.
-async fn tables(place: &Place) -> Vec<(String, Vec<String>)> {
+async fn tables(place: &TestDatabase) -> Vec<(String, Vec<String>)> {
     let columns: Vec<(String, String)> = if place.is_sqlite() {
         let mut hand = SqliteConnection::connect(&place.url).await.unwrap();
         sqlx::query_as(
@@ -52,7 +52,7 @@ async fn tables(place: &Place) -> Vec<(String, Vec<String>)> {
 }
 
 both! {
-    async fn replicas_starting_together_create_tables_once(empty: Empty) {
+    async fn replicas_starting_together_create_tables_once(empty: EmptyDatabase) {
         let starts: Vec<_> = (0..8)
             .map(|_| {
                 let place = empty.0.clone();
@@ -66,8 +66,8 @@ both! {
         empty.0.open().await.ping().await.unwrap();
     }
 
-    async fn newer_database_is_refused_and_unchanged(empty: Empty) {
-        empty.0.by_hand(&tomorrow(&empty.0)).await;
+    async fn newer_database_is_refused_and_unchanged(empty: EmptyDatabase) {
+        empty.0.execute_sql(&tomorrow(&empty.0)).await;
         let refused = Db::open(&empty.0.options()).await.err().unwrap();
         assert!(
             matches!(refused, StoreError::NewerDatabase { found: 99, known: SCHEMA_VERSION }),
@@ -82,11 +82,11 @@ both! {
         }
     }
 
-    async fn edited_migration_is_refused(place: Place) {
+    async fn edited_migration_is_refused(place: TestDatabase) {
         place.open().await.close().await;
         let zeros = if place.is_sqlite() { "x'00'" } else { "'\\x00'" };
         place
-            .by_hand(&format!("update schema_migrations set checksum = {zeros} where version = 1"))
+            .execute_sql(&format!("update schema_migrations set checksum = {zeros} where version = 1"))
             .await;
         let refused = Db::open(&place.options()).await.err().unwrap();
         assert!(
@@ -97,7 +97,7 @@ both! {
     }
 
     /// The error names the corrupt row; the other rows are still served.
-    async fn corrupt_row_is_named(place: Place) {
+    async fn corrupt_row_is_named(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
@@ -120,7 +120,7 @@ both! {
         }
         tx.commit().await.unwrap();
         let broken = nth!(KeyId, 1_u32);
-        place.by_hand(&format!("update api_keys set role = 'king' where id = '{broken}'")).await;
+        place.execute_sql(&format!("update api_keys set role = 'king' where id = '{broken}'")).await;
         let mut reader = db.read().await.unwrap();
         match api_keys::get(&mut reader, ours, broken).await {
             Err(StoreError::Corrupt { table: "api_keys", id, source }) => {
@@ -160,7 +160,7 @@ both! {
     }
 
     /// Read, decide and write, from sixteen tasks over two replicas. A stale writer reads again.
-    async fn no_update_is_lost_between_two_replicas(place: Place) {
+    async fn no_update_is_lost_between_two_replicas(place: TestDatabase) {
         let replicas = [place.open().await, place.open().await];
         let id = org(&replicas[0]).await;
         let writers: Vec<_> = (0..16)
@@ -197,7 +197,7 @@ both! {
         assert_eq!((end.name.as_str(), end.generation), ("Acme80", 81));
     }
 
-    async fn commits_survive_closing_the_database(place: Place) {
+    async fn commits_survive_closing_the_database(place: TestDatabase) {
         let db = place.open().await;
         let id = org(&db).await;
         db.close().await;
@@ -210,8 +210,8 @@ both! {
 /// PostgreSQL has more types, so a mistake would show only there; the names must not differ.
 #[tokio::test]
 async fn both_engines_have_the_same_tables_and_columns() {
-    let Some(postgres) = crate::support::postgres_place::<Place>().await else { return };
-    let sqlite = crate::support::sqlite_place();
+    let Some(postgres) = crate::support::postgres_database::<TestDatabase>().await else { return };
+    let sqlite = crate::support::sqlite_database();
     sqlite.open().await.close().await;
     let ours = tables(&sqlite).await;
     assert!(ours.len() > 15, "{ours:?}");

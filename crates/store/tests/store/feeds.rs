@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use domain::advisory::{Advisory, Affected, Ecosystem, Epss, Exploited, Span};
 use store::{advisories, feed_sources, feeds};
 
-use crate::support::{Place, at, both};
+use crate::support::{TestDatabase, at, both};
 
 fn statement(id: &str, affected: &[(&str, &str)]) -> Advisory {
     let affected = affected.iter().map(|(ecosystem, name)| {
@@ -35,7 +35,7 @@ fn names(list: &[&str]) -> BTreeSet<String> {
 }
 
 both! {
-    async fn advisory_is_found_by_id_base_and_packages(place: Place) {
+    async fn advisory_is_found_by_id_base_and_packages(place: TestDatabase) {
         let db = place.open().await;
         let bookworm = Ecosystem::new("Debian:12");
         let curl = statement("DSA-1", &[("Debian:12", "curl"), ("Debian:11", "curl")]);
@@ -58,7 +58,7 @@ both! {
         assert_eq!(ids(&found), ["USN-1"], "subscriber advisories are found with the release");
     }
 
-    async fn advisory_replaces_the_one_with_its_id(place: Place) {
+    async fn advisory_replaces_the_one_with_its_id(place: TestDatabase) {
         let db = place.open().await;
         let bookworm = Ecosystem::new("Debian:12");
         let mut tx = db.begin().await.unwrap();
@@ -70,7 +70,7 @@ both! {
         assert_eq!(ids(&found), ["DSA-1"]);
     }
 
-    async fn feeds_with_the_same_ids_keep_their_own_advisories(place: Place) {
+    async fn feeds_with_the_same_ids_keep_their_own_advisories(place: TestDatabase) {
         let db = place.open().await;
         let mut tx = db.begin().await.unwrap();
         for (feed, base) in [("v3.22", "Alpine:v3.22"), ("v3.23", "Alpine:v3.23")] {
@@ -97,7 +97,7 @@ both! {
         assert_eq!(ids(&kept), ["CVE-1", "CVE-2"]);
     }
 
-    async fn changed_packages_are_listed_since_a_revision(place: Place) {
+    async fn changed_packages_are_listed_since_a_revision(place: TestDatabase) {
         let db = place.open().await;
         let (bookworm, jammy) = (Ecosystem::new("Debian:12"), Ecosystem::new("Ubuntu:22.04:LTS"));
         let mut tx = db.begin().await.unwrap();
@@ -115,7 +115,7 @@ both! {
         assert_eq!(feeds::revision(&mut tx).await.unwrap(), second);
     }
 
-    async fn older_list_does_not_replace_newer_data(place: Place) {
+    async fn older_list_does_not_replace_newer_data(place: TestDatabase) {
         let db = place.open().await;
         let mut tx = db.begin().await.unwrap();
         let estimate = |score| Epss::new("CVE-2026-0001", score, "0.5").unwrap();
@@ -138,7 +138,7 @@ both! {
         assert_eq!(found.into_values().collect::<Vec<_>>(), [exploited]);
     }
 
-    async fn failed_import_keeps_the_last_successful_one(place: Place) {
+    async fn failed_import_keeps_the_last_successful_one(place: TestDatabase) {
         let db = place.open().await;
         let feed = feeds::Feed {
             name: "Debian".into(),
@@ -179,7 +179,7 @@ fn source(name: &str, next: i64) -> feed_sources::Source {
 }
 
 both! {
-    async fn first_due_source_is_found_and_fetch_recorded(place: Place) {
+    async fn first_due_source_is_found_and_fetch_recorded(place: TestDatabase) {
         let db = place.open().await;
         let mut tx = db.begin().await.unwrap();
         assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), None);
@@ -199,7 +199,7 @@ both! {
         assert!(!feed_sources::fetched(&mut tx, &kev).await.unwrap(), "the source was deleted");
     }
 
-    async fn unchanged_feed_counts_as_checked(place: Place) {
+    async fn unchanged_feed_counts_as_checked(place: TestDatabase) {
         let db = place.open().await;
         let mut tx = db.begin().await.unwrap();
         feeds::failed(&mut tx, ("kev", "kev", "kev.json"), "it is empty", at(4)).await.unwrap();

@@ -10,7 +10,7 @@ use store::{Page, StoreError};
 use vocab::{Assessment, Digest, Environment, Os, Severity};
 
 use crate::servers::server;
-use crate::support::{Place, at, both, org, other_org};
+use crate::support::{TestDatabase, at, both, org, other_org};
 
 const ALL: Page = Page { limit: 100, offset: 0 };
 
@@ -48,7 +48,7 @@ fn report(source: &str) -> Report {
 }
 
 both! {
-    async fn findings_of_groups_and_sets_are_stored_and_deleted(place: Place) {
+    async fn findings_of_groups_and_sets_are_stored_and_deleted(place: TestDatabase) {
         let db = place.open().await;
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let [set, one, two] = [b"set", b"one", b"two"].map(|text| Digest::of(text));
@@ -75,7 +75,7 @@ both! {
         assert_eq!(findings::judged(&mut tx, ours).await.unwrap(), []);
     }
 
-    async fn cves_are_sorted_by_severity_exploitation_servers_id(place: Place) {
+    async fn cves_are_sorted_by_severity_exploitation_servers_id(place: TestDatabase) {
         let db = place.open().await;
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let rows = [cve("CVE-4", 1, 1, 9), cve("CVE-3", 1, 0, 1), cve("CVE-2", 1, 1, 9), cve("CVE-1", 4, 1, 99), cve("CVE-9", 0, 1, 1)];
@@ -100,7 +100,7 @@ both! {
         assert_eq!(all[0].score(), Some(7.5));
     }
 
-    async fn second_of_two_concurrent_computations_is_stale(place: Place) {
+    async fn second_of_two_concurrent_computations_is_stale(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let assessments = BTreeMap::from([(Assessment::Partial, 3)]);
@@ -124,7 +124,7 @@ both! {
         findings::begin(&mut tx, &seen).await.unwrap();
     }
 
-    async fn servers_of_a_kind_are_counted_and_found_together(place: Place) {
+    async fn servers_of_a_kind_are_counted_and_found_together(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let set = Digest::of(b"list");
@@ -159,7 +159,7 @@ both! {
         assert_eq!(findings::servers(&mut tx, ours, "CVE-2", None, ALL).await.unwrap(), []);
     }
 
-    async fn separated_environments_are_counted_separately(place: Place) {
+    async fn separated_environments_are_counted_separately(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let set = Digest::of(b"list");
@@ -186,7 +186,7 @@ both! {
         assert_eq!(findings::counts(&mut tx, ours, None).await.unwrap().len(), 1);
     }
 
-    async fn servers_with_a_vendor_reported_cve_are_found(place: Place) {
+    async fn servers_with_a_vendor_reported_cve_are_found(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let [list, telling, silent] = [b"list..", b"tells.", b"silent"].map(|text| Digest::of(text));

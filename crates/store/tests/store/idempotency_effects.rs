@@ -7,7 +7,7 @@ use store::idempotency::{self, Claim, Request, Ticket};
 use store::{Db, StoreError};
 use vocab::OrgId;
 
-use crate::support::{Place, at, both, org, postgres_place, remove_postgres};
+use crate::support::{TestDatabase, at, both, org, postgres_database, remove_postgres};
 
 fn request(org: OrgId) -> Request<'static> {
     Request { org, caller: "key_test", key: "once", fingerprint: [1; 32] }
@@ -87,7 +87,7 @@ async fn claim_settled(db: &Db, org: OrgId) -> Claim {
 /// Only PostgreSQL can have several processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claim_of_a_dead_process_is_released_immediately() {
-    let Some(place) = postgres_place::<Place>().await else { return };
+    let Some(place) = postgres_database::<TestDatabase>().await else { return };
     let (dies, lives) = (place.open().await, place.open().await);
     let org = org(&lives).await;
     let slow = fresh(&dies, org, 0).await;
@@ -110,14 +110,14 @@ async fn claim_of_a_dead_process_is_released_immediately() {
 /// The connection that shows that a process is alive is terminated and restored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reconnected_process_holds_its_new_claims() {
-    let Some(place) = postgres_place::<Place>().await else { return };
+    let Some(place) = postgres_database::<TestDatabase>().await else { return };
     let (cut, other) = (place.open().await, place.open().await);
     let org = org(&other).await;
     fresh(&cut, org, 0).await;
     let mut bell = cut.bell(store::Topic::Feeds);
     let cuts = "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'
         and database = (select oid from pg_database where datname = current_database())";
-    place.by_hand(cuts).await;
+    place.execute_sql(cuts).await;
     // Notifies once the connection is restored; the lock is taken right after.
     bell.rung().await;
     assert!(matches!(claim_settled(&other, org).await, Claim::Fresh(_)));

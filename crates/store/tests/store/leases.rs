@@ -1,6 +1,6 @@
 use store::{Db, StoreError, leases};
 
-use crate::support::{Place, at, both};
+use crate::support::{TestDatabase, at, both};
 
 both! {
     async fn lease_has_one_holder_until_it_expires(db: Db) {
@@ -42,7 +42,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn only_one_of_eight_acquires_the_lease(place: Place) {
+    async fn only_one_of_eight_acquires_the_lease(place: TestDatabase) {
         let db = place.open().await;
         let tries = (0..8).map(|who| {
             let db = db.clone();

@@ -6,7 +6,7 @@ use store::{Db, StoreError};
 use vocab::{Digest, Installed};
 
 use crate::servers::{enroll, packages, server};
-use crate::support::{Place, at, both, org, other_org};
+use crate::support::{TestDatabase, at, both, org, other_org};
 
 both! {
     async fn set_is_stored_once_and_read_unchanged(db: Db) {
@@ -37,7 +37,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn set_that_does_not_match_its_digest_is_corrupt(place: Place) {
+    async fn set_that_does_not_match_its_digest_is_corrupt(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let (list, other) = (packages(10), packages(11));
@@ -46,7 +46,7 @@ both! {
             listings::store(&mut tx, ours, Kind::Packages, one, at(0)).await.unwrap();
         }
         tx.commit().await.unwrap();
-        place.by_hand(
+        place.execute_sql(
             "update listings set compressed = (select compressed from listings where entries = 11),
                     size_bytes = (select size_bytes from listings where entries = 11) where entries = 10",
         ).await;

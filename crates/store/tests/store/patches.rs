@@ -6,7 +6,7 @@ use store::servers::Server;
 use store::{Page, StoreError, recounts};
 use vocab::{Digest, UpdateType};
 
-use crate::support::{Place, at, both, org};
+use crate::support::{TestDatabase, at, both, org};
 
 const ALL: Page = Page { limit: 100, offset: 0 };
 
@@ -29,7 +29,7 @@ fn names(rows: &[Patch]) -> Vec<&str> {
 }
 
 both! {
-    async fn patches_are_sorted_by_severity_servers_and_name(place: Place) {
+    async fn patches_are_sorted_by_severity_servers_and_name(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let rows = [patch("b", 1, 5), patch("a", 1, 5), patch("most", 1, 9), patch("worst", 0, 1), patch("least", 4, 99)];
@@ -42,7 +42,7 @@ both! {
         assert_eq!((names(&page.items), page.total), (vec!["least"], 2));
     }
 
-    async fn first_seen_stays_when_a_patch_changes(place: Place) {
+    async fn first_seen_stays_when_a_patch_changes(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let (one, two) = (Digest::of(b"one"), Digest::of(b"two"));
@@ -67,7 +67,7 @@ both! {
         assert!(matches!(missing, StoreError::NotFound { kind: "patch", .. }), "{missing:?}");
     }
 
-    async fn second_of_two_concurrent_summaries_is_stale(place: Place) {
+    async fn second_of_two_concurrent_summaries_is_stale(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let next = Summary { org_id: ours, basis: Digest::of(b"x"), counts: json!({}), made_at: at(1), generation: 0 };
@@ -81,7 +81,7 @@ both! {
         patches::begin(&mut tx, &seen).await.unwrap();
     }
 
-    async fn servers_of_a_patch_are_sorted_by_name(place: Place) {
+    async fn servers_of_a_patch_are_sorted_by_name(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let wants = Digest::of(b"one");
@@ -109,7 +109,7 @@ both! {
         assert!(none.unwrap().is_empty());
     }
 
-    async fn wrong_security_counts_of_a_kind_are_corrected(place: Place) {
+    async fn wrong_security_counts_of_a_kind_are_corrected(place: TestDatabase) {
         let db = place.open().await;
         let (ours, theirs) = (org(&db).await, crate::support::other_org(&db).await);
         let set = |text: &str| Some(Digest::of(text.as_bytes()));

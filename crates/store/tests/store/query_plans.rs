@@ -14,7 +14,7 @@ use store::{
 };
 use vocab::{OrgId, ServerId, Stage, Status};
 
-use crate::support::{Place, at, both, nth, org};
+use crate::support::{TestDatabase, at, both, nth, org};
 
 /// Instead of the 2,500 in production, so that 2,000 servers are enough to exceed it.
 pub(crate) const GATHERED_MAX: u64 = 25;
@@ -265,10 +265,10 @@ async fn rows_read(tx: &mut Tx) -> i64 {
 }
 
 both! {
-    async fn frequent_queries_use_an_index(place: Place) {
+    async fn frequent_queries_use_an_index(place: TestDatabase) {
         let db = place.open().await;
         let (ours, batch) = fill(&db).await;
-        place.by_hand("analyze").await;
+        place.execute_sql("analyze").await;
         let mut tx = db.begin().await.unwrap();
         let mut walked = 0;
         let mut explained = 0;
@@ -307,11 +307,11 @@ both! {
     /// PostgreSQL's statistics are a minute old or older. They do not include a rollout that was
     /// just created, or servers that were seen since. That must not make it read whole tables.
     /// SQLite has no such choice.
-    async fn outdated_statistics_cause_no_full_scan(place: Place) {
+    async fn outdated_statistics_cause_no_full_scan(place: TestDatabase) {
         const FEW: i64 = 200;
         let db = place.open().await;
         let (ours, first) = fill(&db).await;
-        place.by_hand("analyze").await;
+        place.execute_sql("analyze").await;
         let mut tx = db.begin().await.unwrap();
         let second = nth!(BatchId, 2_u32);
         let new = rollouts::Rollout { id: second, ..rollouts::load(&mut tx, first).await.unwrap() };
@@ -367,7 +367,7 @@ both! {
 
     /// The lookup must use the whole key: an organization has as many rows as its findings have
     /// pages.
-    async fn kinds_with_a_cve_are_looked_up_by_number(place: Place) {
+    async fn kinds_with_a_cve_are_looked_up_by_number(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();

@@ -9,7 +9,7 @@ use store::rollouts::{self, Counts, Rollout, all_waiting};
 use store::{Conn, Db, Page, StoreError, Topic};
 use vocab::{BatchId, FailureCode, OrgId, Stage};
 
-use crate::support::{Place, at, both, nth, org, other_org};
+use crate::support::{TestDatabase, at, both, nth, org, other_org};
 
 const PAGE: Page = Page { limit: 50, offset: 0 };
 
@@ -430,12 +430,12 @@ both! {
     }
 
     /// A replica of an earlier release does not update the stored counts.
-    async fn changes_by_an_earlier_release_are_counted_again(place: Place) {
+    async fn changes_by_an_earlier_release_are_counted_again(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 4).await;
-        place.by_hand("update rollout_targets set state = 'failed' where position = 0").await;
-        place.by_hand("update rollouts set revision = revision + 1").await;
+        place.execute_sql("update rollout_targets set state = 'failed' where position = 0").await;
+        place.execute_sql("update rollouts set revision = revision + 1").await;
         let mut tx = db.begin().await.unwrap();
         for phase in [Phase::Running, Phase::Paused] {
             let seen = rollouts::load(&mut tx, id).await.unwrap();
@@ -450,13 +450,13 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn corrupt_task_is_named(place: Place) {
+    async fn corrupt_task_is_named(place: TestDatabase) {
         let db = place.open().await;
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 2).await;
         let task = nth!(TaskId, 1_000_001_u32);
         place
-            .by_hand(&format!(
+            .execute_sql(&format!(
                 "update rollout_targets set target = '\"dancing\"' where task_id = '{task}'"
             ))
             .await;

@@ -8,7 +8,7 @@ use store::schedules::{self, Schedule};
 use store::{Db, Page, StoreError};
 use vocab::{OrgId, Selector, SkipReason};
 
-use crate::support::{Place, at, both, nth, org, other_org};
+use crate::support::{TestDatabase, at, both, nth, org, other_org};
 
 fn schedule(org_id: OrgId, n: u32, next_run_at: Option<Timestamp>) -> Schedule {
     Schedule {
@@ -158,7 +158,7 @@ both! {
     }
 
     /// Eight tasks on two replicas find the same schedule due at the same second.
-    async fn instant_is_started_once_by_eight_starters(place: Place) {
+    async fn instant_is_started_once_by_eight_starters(place: TestDatabase) {
         let replicas = [place.open().await, place.open().await];
         let ours = org(&replicas[0]).await;
         let due = schedule(ours, 1, Some(at(10)));

@@ -17,11 +17,11 @@ use store::{Db, Options};
 
 /// The address of a test's database. More than one replica may open it.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct TestDatabase {
     pub(crate) url: String,
 }
 
-impl Place {
+impl TestDatabase {
     pub(crate) fn options(&self) -> Options {
         let mut options = Options::new(&self.url, seal());
         // The machine may be busy. Timeouts have their own tests.
@@ -38,7 +38,7 @@ impl Place {
     }
 
     /// Runs SQL directly, as someone who edits the database by hand would.
-    pub(crate) async fn by_hand(&self, sql: &str) {
+    pub(crate) async fn execute_sql(&self, sql: &str) {
         let sql = AssertSqlSafe(sql.to_owned());
         if self.is_sqlite() {
             let options =
@@ -55,29 +55,29 @@ impl Place {
 }
 
 /// The address of an empty database, for tests that create the tables themselves.
-pub(crate) struct Empty(pub(crate) Place);
+pub(crate) struct EmptyDatabase(pub(crate) TestDatabase);
 
 /// The argument of a test: a database, or the address of one.
-pub(crate) trait Given {
+pub(crate) trait TestInput {
     const MIGRATED: bool = true;
-    async fn given(place: &Place) -> Self;
+    async fn prepare(place: &TestDatabase) -> Self;
 }
 
-impl Given for Place {
-    async fn given(place: &Place) -> Self {
+impl TestInput for TestDatabase {
+    async fn prepare(place: &TestDatabase) -> Self {
         place.clone()
     }
 }
 
-impl Given for Empty {
+impl TestInput for EmptyDatabase {
     const MIGRATED: bool = false;
-    async fn given(place: &Place) -> Self {
-        Empty(place.clone())
+    async fn prepare(place: &TestDatabase) -> Self {
+        EmptyDatabase(place.clone())
     }
 }
 
-impl Given for Db {
-    async fn given(place: &Place) -> Self {
+impl TestInput for Db {
+    async fn prepare(place: &TestDatabase) -> Self {
         place.open().await
     }
 }
@@ -89,19 +89,19 @@ macro_rules! both {
             use super::*;
 
             $(#[$meta])*
-            async fn story($given: $kind) $body
+            async fn test_body($given: $kind) $body
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn sqlite() {
-                let place = crate::support::sqlite_place();
-                story(<$kind as crate::support::Given>::given(&place).await).await;
+                let place = crate::support::sqlite_database();
+                test_body(<$kind as crate::support::TestInput>::prepare(&place).await).await;
                 crate::support::remove_sqlite(&place);
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn postgres() {
-                let Some(place) = crate::support::postgres_place::<$kind>().await else { return };
-                story(<$kind as crate::support::Given>::given(&place).await).await;
+                let Some(place) = crate::support::postgres_database::<$kind>().await else { return };
+                test_body(<$kind as crate::support::TestInput>::prepare(&place).await).await;
                 crate::support::remove_postgres(&place).await;
             }
         }
@@ -115,14 +115,14 @@ fn name() -> String {
     format!("fleetmend_test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-pub(crate) fn sqlite_place() -> Place {
+pub(crate) fn sqlite_database() -> TestDatabase {
     let folder = std::env::temp_dir().join(name());
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
-    Place { url: format!("sqlite:{}", folder.join("fleetmend.db").display()) }
+    TestDatabase { url: format!("sqlite:{}", folder.join("fleetmend.db").display()) }
 }
 
-pub(crate) fn remove_sqlite(place: &Place) {
+pub(crate) fn remove_sqlite(place: &TestDatabase) {
     let file = PathBuf::from(place.url.trim_start_matches("sqlite:"));
     std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
 }
@@ -137,8 +137,8 @@ fn cluster() -> Option<String> {
     None
 }
 
-/// Creates a copy of the template, or an empty database for [`Empty`].
-pub(crate) async fn postgres_place<G: Given>() -> Option<Place> {
+/// Creates a copy of the template, or an empty database for [`EmptyDatabase`].
+pub(crate) async fn postgres_database<G: TestInput>() -> Option<TestDatabase> {
     let cluster = cluster()?;
     let mut admin = PgConnection::connect(&cluster).await.unwrap();
     let source = match G::MIGRATED {
@@ -148,10 +148,10 @@ pub(crate) async fn postgres_place<G: Given>() -> Option<Place> {
     let name = name();
     run(&mut admin, format!("drop database if exists {name}")).await;
     run(&mut admin, format!("create database {name} template {source}")).await;
-    Some(Place { url: address(&cluster, &name) })
+    Some(TestDatabase { url: address(&cluster, &name) })
 }
 
-pub(crate) async fn remove_postgres(place: &Place) {
+pub(crate) async fn remove_postgres(place: &TestDatabase) {
     let Some(cluster) = cluster() else { return };
     let options = PgConnectOptions::from_str(&place.url).unwrap();
     let name = options.get_database().unwrap();
@@ -183,7 +183,7 @@ async fn template(admin: &mut PgConnection, cluster: &str) -> String {
     if ready != Some((true,)) {
         run(admin, format!("drop database if exists {name} with (force)")).await;
         run(admin, format!("create database {name}")).await;
-        Place { url: address(cluster, &name) }.open().await.close().await;
+        TestDatabase { url: address(cluster, &name) }.open().await.close().await;
         run(admin, format!("alter database {name} is_template true")).await;
     }
     run(admin, "select pg_advisory_unlock(7130)".into()).await;

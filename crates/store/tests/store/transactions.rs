@@ -5,7 +5,7 @@ use store::events::{self, NewEvent};
 use store::{Db, StoreError, Topic, organizations};
 use vocab::OrgId;
 
-use crate::support::{Place, at, both, nth, org, other_org, seal};
+use crate::support::{TestDatabase, at, both, nth, org, other_org, seal};
 
 fn event(org_id: OrgId, n: u32) -> NewEvent {
     NewEvent {
@@ -232,7 +232,7 @@ both! {
 /// PostgreSQL only: the two replicas share nothing but the database.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_replica_is_notified_after_reconnecting() {
-    let Some(place) = crate::support::postgres_place::<Place>().await else { return };
+    let Some(place) = crate::support::postgres_database::<TestDatabase>().await else { return };
     let (here, there): (Db, Db) = (place.open().await, place.open().await);
     ring_and_hear(&here, &there).await;
 
@@ -255,9 +255,9 @@ async fn ring_and_hear(here: &Db, there: &Db) {
     bell.rung().await;
 }
 
-async fn cut_listeners(place: &Place) {
+async fn cut_listeners(place: &TestDatabase) {
     place
-        .by_hand(
+        .execute_sql(
             "select pg_terminate_backend(pid) from pg_stat_activity
               where datname = current_database() and query ilike 'listen%'",
         )
