@@ -1,4 +1,4 @@
-//! The stored facts about a host that are not columns of their own.
+//! Facts about a host that are stored as one JSON value and not in separate columns.
 
 use std::collections::BTreeSet;
 

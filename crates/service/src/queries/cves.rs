@@ -135,7 +135,7 @@ pub async fn get(app: &App, scope: &Scope, id: &str, page: Page) -> Result<CveDe
     let row = row.ok_or_else(|| StoreError::not_found("cve", id))?;
     let exposed = findings::servers(&mut reader, scope.org, id, environments, page).await?;
     let mut servers = Vec::with_capacity(exposed.len());
-    // Servers of the same class share the result.
+    // Servers of the same kind share the result.
     let mut alike: BTreeMap<Option<Digest>, Vec<Exposed>> = BTreeMap::new();
     let aside = Aside::read(&mut reader, scope.org, app.clock.now()).await?;
     for server in exposed {

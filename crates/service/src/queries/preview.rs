@@ -186,7 +186,7 @@ async fn would_install(
     }
 }
 
-/// The pending updates of a server, read once for all servers of the same class.
+/// The pending updates of a server, read once for all servers of the same kind.
 async fn listed<'a>(
     conn: &mut Conn,
     server: &Server,

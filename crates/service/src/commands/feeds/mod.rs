@@ -2,7 +2,7 @@
 //!
 //! Every feed is read twice. The first pass checks that it can be read to its end: a feed that is
 //! broken, truncated or empty changes nothing. The second pass sends the records to the database in
-//! chunks of some hundred, each in a transaction of its own, so that an import needs memory for a
+//! chunks of some hundred, each in a separate transaction, so that an import needs memory for a
 //! few chunks only and other writers do not wait long. An older copy of a feed removes nothing and
 //! replaces nothing newer, and importing the same copy again changes nothing. An import that was
 //! killed half-way is therefore completed by the next one.

@@ -1,7 +1,7 @@
 //! The in-memory state of an organization's findings. A round compares with it to find what
 //! changed, instead of reading everything again.
 //!
-//! A *server class* is a group of servers with the same package set, OS release, kernel and running
+//! A *server kind* is a group of servers with the same package set, OS release, kernel and running
 //! code: they have the same findings.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -31,11 +31,11 @@ pub(super) const fn assessment(is_covered: bool, unassessed: u32) -> Assessment 
 /// The maximum number of packages in one row.
 pub(super) const PACKAGES_MAX: usize = 100;
 
-/// The server classes, as they were counted at one time.
+/// The server kinds with their numbers of servers, counted at one time.
 #[derive(Debug)]
 pub(super) struct Walked {
     pub(super) kinds: Vec<Kind>,
-    /// Identifies this list of classes.
+    /// Identifies this list of kinds.
     pub(super) basis: Digest,
 }
 
@@ -66,9 +66,9 @@ pub(super) struct Memory {
     pub(super) telling: BTreeSet<Digest>,
     /// The package sets from which outdated processes still run. Their reports are kept.
     pub(super) since: BTreeSet<(Ecosystem, Digest)>,
-    /// The server classes that are counted together, by the key under which they are counted.
+    /// The server kinds that are counted together, by the key under which they are counted.
     alike: BTreeMap<Digest, Kind>,
-    /// The server classes with findings from feeds.
+    /// The server kinds with findings from feeds.
     carried: BTreeMap<Digest, Carried>,
     numbers: Numbers,
     pub(super) counts: BTreeMap<Digest, Tallied>,
@@ -80,7 +80,7 @@ pub(super) struct Memory {
     is_new: bool,
 }
 
-/// A server class with findings, as stored in the database.
+/// A server kind with findings, as stored in the database.
 #[derive(Debug, Default)]
 struct Carried {
     number: u32,
@@ -88,7 +88,7 @@ struct Carried {
     flaws: Vec<u32>,
 }
 
-/// Allocates the numbers of server classes. Free numbers are reused first, so that they stay small.
+/// Allocates the numbers of server kinds. Free numbers are reused first, so that they stay small.
 #[derive(Debug, Default)]
 struct Numbers {
     next: u32,
@@ -224,8 +224,8 @@ impl Memory {
         touched
     }
 
-    /// Merges the server classes that are counted together. Update sets that report no CVE do not
-    /// separate classes.
+    /// Merges the server kinds that are counted together. Update sets that report no CVE do not
+    /// separate kinds.
     fn gather(&self) -> BTreeMap<Digest, Kind> {
         let mut alike: BTreeMap<Digest, Kind> = BTreeMap::new();
         for kind in &self.walked.kinds {
@@ -293,7 +293,7 @@ impl Memory {
         tally.put(alike, kind.servers, marks)
     }
 
-    /// Counts a server class with these findings, for a caller that only needs [the
+    /// Counts a server kind with these findings, for a caller that only needs [the
     /// rows](Memory::into_rows).
     pub(super) fn add<'a>(&mut self, kind: &Kind, has: impl Iterator<Item = &'a Finding>) {
         let cells: Vec<Cell> = has.map(|finding| self.tally.cell(finding.into())).collect();
@@ -307,7 +307,7 @@ impl Memory {
         self.rows.into_values().map(|row| *row).collect()
     }
 
-    /// Loads which server classes have which CVEs according to the database.
+    /// Loads which server kinds have which CVEs according to the database.
     pub(super) fn carried_before(
         &mut self,
         carriers: Vec<Carrier>,
@@ -329,7 +329,7 @@ impl Memory {
         }
     }
 
-    /// Updates which CVEs a server class has.
+    /// Updates which CVEs a server kind has.
     fn carry(&mut self, kind: Kind, flaws: Vec<u32>, writes: &mut Writes) {
         let digest = kind.digest();
         let before = match self.carried.remove(&digest) {
@@ -349,7 +349,7 @@ impl Memory {
         }
     }
 
-    /// Records the CVEs that a server class gained and lost. A class without CVEs is no longer
+    /// Records the CVEs that a server kind gained and lost. A kind without CVEs is no longer
     /// stored.
     fn shift(&mut self, before: Carried, flaws: &[u32], writes: &mut Writes) {
         let Carried { number, flaws: had } = before;
@@ -365,7 +365,7 @@ impl Memory {
         }
     }
 
-    /// Removes the server classes that no longer exist.
+    /// Removes the server kinds that no longer exist.
     fn forget(&mut self, before: &BTreeMap<Digest, Kind>, writes: &mut Writes) {
         for alike in before.keys().filter(|alike| !self.alike.contains_key(alike)) {
             self.tally.remove(alike);

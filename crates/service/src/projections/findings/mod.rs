@@ -4,7 +4,7 @@
 //! however many package sets and servers contain it, and again only after a feed change that
 //! affects it (`shelf`). What a finding means for a server also depends on what runs there: the
 //! kernel, and processes that still run outdated code. Servers with the same package set, system
-//! and running code form a server class and are counted together (`memory`). A [`Matcher`] keeps
+//! and running code form a server kind and are counted together (`memory`). A [`Matcher`] keeps
 //! this state between rounds and writes what changed; [`spawn`] runs it whenever servers, feeds or
 //! suppressions change. Readers use `store::findings`, and [`of_server`] for a single server.
 
@@ -162,7 +162,7 @@ pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
     Matcher::new(org).round(app, Look::Servers).await
 }
 
-/// The package sets that determine the findings of a server class: the installed one, and the one
+/// The package sets that determine the findings of a server kind: the installed one, and the one
 /// from which its outdated processes run.
 fn carried(kind: &Kind) -> impl Iterator<Item = Digest> {
     [kind.package_set].into_iter().chain(host_facts::runs_of(&kind.runs).since)

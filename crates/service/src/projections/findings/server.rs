@@ -1,4 +1,4 @@
-//! What the findings of a package set mean on one server or on a server class.
+//! What the findings of a package set mean on one server or on a server kind.
 
 use async_recursion::async_recursion as boxed;
 use std::cmp::Reverse;
@@ -22,7 +22,7 @@ use super::shelf::{running_kernel, settled};
 use crate::commands::servers::entries;
 use crate::{Result, host_facts};
 
-/// The findings of a server class, and the packages they were derived from.
+/// The findings of a server kind, and the packages they were derived from.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     packages: Vec<Installed>,
@@ -30,7 +30,7 @@ pub(super) struct Found {
     unassessed: Vec<Unassessed>,
 }
 
-/// The findings that feeds report for a server class, limited to the groups that are `wanted`.
+/// The findings that feeds report for a server kind, limited to the groups that are `wanted`.
 /// Empty if no supported feed covers the system. Hidden findings are left out.
 async fn of_kind(
     conn: &mut Conn,
@@ -61,7 +61,7 @@ async fn of_kind(
     Ok(Found { packages, settled, unassessed })
 }
 
-/// The findings that each of these pending updates closes on a server class: one list per update,
+/// The findings that each of these pending updates closes on a server kind: one list per update,
 /// in the same order.
 #[boxed]
 pub async fn closed(
@@ -82,8 +82,8 @@ pub async fn closed(
     Ok(closed.into_iter().map(|some| some.into_iter().cloned().collect()).collect())
 }
 
-/// All findings of a server class: those from feeds, and those that only the package manager
-/// reports for its pending updates. If a feed knows a CVE in any package of the class, the feed's
+/// All findings of a server kind: those from feeds, and those that only the package manager
+/// reports for its pending updates. If a feed knows a CVE in any package of the kind, the feed's
 /// finding is used.
 pub(super) async fn all_of_kind(
     conn: &mut Conn,
@@ -125,7 +125,7 @@ pub(super) async fn all_of_kind(
     Ok((all, unassessed))
 }
 
-/// A finding of a server class.
+/// A finding of a server kind.
 #[derive(Debug, Clone)]
 pub(super) struct Had {
     pub(super) settled: Settled,
@@ -196,7 +196,7 @@ pub async fn assessments_within(
     Ok(servers)
 }
 
-/// The keys under which a server class may be counted, the most specific first. This function does
+/// The keys under which a server kind may be counted, the most specific first. This function does
 /// not know whether its environment or its pending updates separate it from others.
 fn keys(kind: &Kind, environment: Option<Environment>) -> Vec<Digest> {
     let environment = environment.or_else(|| kind.environment.clone());
@@ -221,7 +221,7 @@ async fn tallied(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<
     Ok(keys.iter().map(|keys| first(keys).unwrap_or_default()).collect())
 }
 
-/// The class of a server; `None` before it has reported its packages.
+/// The kind of a server; `None` before it has reported its packages.
 pub(super) fn kind_of(server: &Server) -> Option<Kind> {
     Some(Kind {
         package_set: server.package_set?,

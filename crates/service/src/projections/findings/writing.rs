@@ -25,10 +25,10 @@ pub(super) struct Writes {
     pub(super) sets_gone: Vec<(String, Vec<Digest>)>,
     /// Reports of the package sets from which outdated processes run.
     pub(super) kept: Vec<(String, Digest, domain::finding::Report)>,
-    /// Server classes that have findings now and had none before, and the reverse.
+    /// Server kinds that have findings now and had none before, and the reverse.
     pub(super) carriers: Vec<Carrier>,
     pub(super) carriers_gone: Vec<u32>,
-    /// The server classes that gained and lost a CVE, by the CVE's index in the tally.
+    /// The server kinds that gained and lost a CVE, by the CVE's index in the tally.
     shifts: HashMap<u32, Shift>,
     pub(super) counts: Vec<(Digest, Tallied)>,
     pub(super) counts_gone: Vec<Digest>,
@@ -39,7 +39,7 @@ pub(super) struct Writes {
 }
 
 impl Writes {
-    /// The entry that collects which server classes gain and lose a CVE.
+    /// The entry that collects which server kinds gain and lose a CVE.
     pub(super) fn shift(&mut self, flaw: u32, tally: &Tally) -> &mut Shift {
         self.shifts.entry(flaw).or_insert_with(|| {
             let cve = tally.name(flaw).clone();
@@ -138,7 +138,7 @@ async fn write_kinds(pen: &mut Pen<'_>, org: OrgId, all: &Writes) -> Result<()> 
         findings::put_carriers(pen.tx(some.len()).await?, org, some).await?;
     }
     write_shifts(pen, org, &all.shifts).await?;
-    // Only now: no CVE may refer to a server class that no longer exists.
+    // Only now: no CVE may refer to a server kind that no longer exists.
     for some in all.carriers_gone.chunks(TOGETHER) {
         findings::drop_carriers(pen.tx(some.len()).await?, org, some).await?;
     }

@@ -1,5 +1,5 @@
 //! Which CVEs pending updates close, and how many updates are therefore security updates. Computed
-//! once per server class, and again when the findings of its package set change.
+//! once per server kind, and again when the findings of its package set change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl From<&Finding> for Flaw {
     }
 }
 
-/// The CVEs that the updates of a server class close, by package.
+/// The CVEs that the updates of a server kind close, by package.
 pub(super) type Closed = BTreeMap<String, Vec<Flaw>>;
 
 type Key = (Digest, Digest, String, String, String);
@@ -53,7 +53,7 @@ struct Closing {
     secured: Option<u32>,
 }
 
-/// The CVEs that the updates of every server class close.
+/// The CVEs that the updates of every server kind close.
 #[derive(Debug, Default)]
 pub(super) struct Closings(BTreeMap<Key, Closing>);
 
@@ -62,7 +62,7 @@ impl Closings {
         self.0.get(&key(kind)?).map(|known| &known.closed)
     }
 
-    /// The number of security updates on servers of this class, as counted by a security-only
+    /// The number of security updates on servers of this kind, as counted by a security-only
     /// order. `None` until it is known.
     pub(super) fn secured(&self, kind: &Kind, lists: &Lists) -> Option<u32> {
         let key = key(kind)?;
@@ -77,7 +77,7 @@ impl Closings {
         self.0.values().flat_map(|known| known.closed.values().flatten())
     }
 
-    /// Computes the server classes that are new or whose findings changed, and drops those that are
+    /// Computes the server kinds that are new or whose findings changed, and drops those that are
     /// gone.
     pub(super) async fn read(
         &mut self,

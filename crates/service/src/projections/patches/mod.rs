@@ -1,7 +1,7 @@
 //! Pending updates by package, prepared for reading.
 //!
 //! [`rebuild`] computes an organization's rows from its distinct update sets and the number of
-//! servers with each: 100,000 servers in 2,000 classes cost 2,000 update sets. [`spawn`] runs it
+//! servers with each: 100,000 servers of 2,000 kinds cost 2,000 update sets. [`spawn`] runs it
 //! whenever servers change, limited to a small share of one core. Readers use `store::patches`;
 //! requests by a key that is limited to some environments use [`within`].
 //!
@@ -95,7 +95,7 @@ impl Known {
         Ok(advisories::exploited(conn, &named).await?.into_keys().collect())
     }
 
-    /// Returns the server classes with the correct number of security updates, and those of them
+    /// Returns the server kinds with the correct number of security updates, and those of them
     /// that have servers with a wrong stored number.
     fn settled(&self, kinds: Vec<Kind>) -> (Vec<Kind>, Vec<(Kind, u32)>) {
         let mut wrong = Vec::new();
