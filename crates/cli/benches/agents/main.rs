@@ -1,14 +1,14 @@
-//! Ten real hosts with ten real agents on this machine: what an order costs beside the package manager
-//! alone, and what an agent costs at rest.
+//! Ten real hosts with ten real agents on this machine: the cost of an order compared to the
+//! package manager alone, and the cost of an idle agent.
 //!
-//! The package manager alone is `apt-get update && apt-get install PACKAGE` on the same hosts, all at once and
-//! without any transport. Both are measured in turns in one run, because the machine is never the same twice.
-//! All hosts share this machine's cores, so whatever an agent does beside apt-get is paid ten times over by
-//! the same cores; hosts of their own would pay it once.
+//! The package manager alone is `apt-get update && apt-get install PACKAGE` on the same hosts, all
+//! at once and without any transport. Both are measured alternately in one run, because the
+//! machine's state varies. All hosts share this machine's cores, so whatever an agent does in
+//! addition to apt-get is paid ten times by the same cores; separate hosts would each pay it once.
 
-#![expect(clippy::unwrap_used, reason = "a bench that cannot be set up has failed")]
-#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
-#![expect(clippy::print_stdout, reason = "its figures are its output")]
+#![expect(clippy::unwrap_used, reason = "a failing setup fails the benchmark")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+#![expect(clippy::print_stdout, reason = "its results are its output")]
 
 #[path = "../../tests/agents/hosts.rs"]
 mod hosts;
@@ -24,7 +24,7 @@ use serde_json::json;
 const HOSTS: usize = 10;
 const ROUNDS: usize = 3;
 const REST: Duration = Duration::from_secs(30);
-/// The kernel counts time of processes in hundredths of a second.
+/// The kernel counts the CPU time of processes in hundredths of a second.
 const TICKS: f64 = 100.0;
 
 fn main() {
@@ -55,7 +55,7 @@ async fn measure() {
     let fleet = Fleet { service, hosts: fleet, ids };
     fleet.at_ease().await;
 
-    println!("\nrow  what, on {HOSTS} hosts at once, the middle of {ROUNDS} rounds");
+    println!("\nrow  measurement on {HOSTS} hosts at once, median of {ROUNDS} rounds");
     for (package, target) in [("quick", "≤ 1.10"), ("slow", "≤ 1.10")] {
         let (mut alone, mut ordered, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -68,24 +68,24 @@ async fn measure() {
         }
         let (alone, ordered, cpu) = (middle(alone), middle(ordered), middle(cpu));
         println!(
-            "  1  {package}: order → last result {ordered:.2} s, apt-get alone {alone:.2} s: {:.2} × ({target})",
+            "  1  {package}: order to last result {ordered:.2} s, apt-get alone {alone:.2} s: {:.2} × ({target})",
             ordered / alone
         );
-        println!("  2  {package}: server CPU {cpu:.1} ms per host, its operator's looks included");
+        println!("  2  {package}: server CPU {cpu:.1} ms per host, including the client's polling");
     }
     fleet.rest();
     fleet.scan().await;
 }
 
 struct Fleet {
-    // First, so that no agent is left to complain of a service that is gone.
+    // First, so that agents stop before the service and do not log errors.
     hosts: Vec<Host>,
     service: Service,
     ids: Vec<String>,
 }
 
 impl Fleet {
-    /// Runs something on every host at once, and answers how long it took.
+    /// Runs a script on every host at once, and returns the duration.
     fn everywhere(&self, script: &str) -> f64 {
         let began = Instant::now();
         let start = |host: &Host| {
@@ -121,7 +121,7 @@ impl Fleet {
         took
     }
 
-    /// The work was really done.
+    /// Verifies that the work was done.
     fn check(&self, package: &str) {
         for host in &self.hosts {
             assert_eq!(host.server.version(package).as_deref(), Some("2"));
@@ -129,14 +129,14 @@ impl Fleet {
     }
 
     async fn reset(&self, package: &str) {
-        // An agent that is looking at its packages has the lock of nothing, but it has a processor.
+        // An agent that scans its packages holds no lock, but it uses the CPU.
         self.at_ease().await;
         self.everywhere(&format!(
             "apt-get -q -y --allow-downgrades install {package}=1; apt-get clean"
         ));
     }
 
-    /// Until no agent is doing anything.
+    /// Waits until no agent is active.
     async fn at_ease(&self) {
         let idle = |seen: &serde_json::Value| {
             seen["data"].as_array().unwrap().iter().all(|row| row["activity"] == "idle")
@@ -144,7 +144,7 @@ impl Fleet {
         self.service.until("/v1/servers?limit=500", || {}, idle).await;
     }
 
-    /// What agents cost that have nothing to do.
+    /// Measures the cost of idle agents.
     fn rest(&self) {
         let all = |of: &dyn Fn(u32) -> f64| {
             self.hosts.iter().map(|host| of(host.child.id())).sum::<f64>()
@@ -155,12 +155,12 @@ impl Fleet {
         let share = seconds / REST.as_secs_f64() / HOSTS as f64 * 100.0;
         let memory = all(&resident_kilobytes) / HOSTS as f64 / 1_024.0;
         println!(
-            "  8  agent at rest: {memory:.1} MiB resident (≤ 4), {share:.4} % of a core (≤ 0.005)"
+            "  8  idle agent: {memory:.1} MiB resident (≤ 4), {share:.4} % of a core (≤ 0.005)"
         );
     }
 
-    /// A look at the packages, beside the shortest look that there is: by an agent that knows nothing, and by one that
-    /// has looked before, since when nothing has changed.
+    /// Measures a package scan compared to `dpkg-query`, the fastest possible one: by an agent
+    /// without state, and by one that has scanned before, with no changes since.
     async fn scan(&self) {
         let Some(host) = self.hosts.first() else { return };
         let look = |state_dir: &Path| {
@@ -169,7 +169,7 @@ impl Fleet {
             timed(scan.arg("--state-dir").arg(state_dir))
         };
         let known = host.server.root.path("/var/lib/fleetmend-agent");
-        // The packages were put back behind its back: it looks once more first.
+        // The packages were reset without the agent: let it scan once more first.
         let looked =
             || std::fs::metadata(known.join("scan/answers.json")).and_then(|f| f.modified()).ok();
         let before = looked();
@@ -203,7 +203,7 @@ fn timed(command: &mut Command) -> f64 {
     began.elapsed().as_secs_f64()
 }
 
-/// How long a process has had a processor, in ticks; its children not counted.
+/// CPU time of a process in ticks, without its children.
 fn ticks(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, rest) = stat.rsplit_once(')').unwrap();

@@ -1,4 +1,4 @@
-//! The plainest client there is: bytes that were made beforehand go out, an answer comes back. It runs on the same cores as
+//! A minimal client: it sends prepared bytes and reads the response. It runs on the same cores as
 //! the service, so it must cost next to nothing.
 
 use base64::Engine as _;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use vocab::ServerId;
 
-/// A connection that is kept open.
+/// A persistent connection.
 pub(crate) struct Client {
     stream: TcpStream,
     heard: Vec<u8>,
@@ -23,12 +23,12 @@ impl Client {
         Ok(Client { stream, heard: Vec::new() })
     }
 
-    /// Says it without waiting for the answer.
+    /// Sends a request without waiting for the response.
     pub(crate) async fn say(&mut self, request: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(request).await
     }
 
-    /// Sends a request and returns the body of its answer, which must be a good one.
+    /// Sends a request and returns the body of its response, which must be successful.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> std::io::Result<Vec<u8>> {
         self.say(request).await?;
         self.heard.clear();
@@ -56,12 +56,12 @@ impl Client {
     }
 }
 
-/// A request of an operator.
+/// An API request.
 pub(crate) fn get(key: &str, path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n\r\n").into()
 }
 
-/// An agent that signs.
+/// A simulated agent that signs its requests.
 pub(crate) struct Agent {
     pair: Ed25519KeyPair,
     who: Credential,
@@ -69,7 +69,7 @@ pub(crate) struct Agent {
     pub(crate) counter: u64,
 }
 
-/// The key of the nth server of a fleet: the same in every run.
+/// The key of the nth server of a fleet, the same in every run.
 pub(crate) fn key_pair(nth: u64) -> Ed25519KeyPair {
     let mut seed = [7; 32];
     seed[..8].copy_from_slice(&nth.to_be_bytes());
@@ -102,7 +102,7 @@ impl Agent {
         request
     }
 
-    /// The next sync; `more` are further fields of it.
+    /// The next sync; `more` has additional fields.
     pub(crate) fn sync(&mut self, hold_seconds: u32, more: &str) -> Vec<u8> {
         let counter = self.counter;
         self.counter += 1;
@@ -113,7 +113,7 @@ impl Agent {
         self.signed("POST", "/agent/v1/sync", "content-type: application/json\r\n", body.as_bytes())
     }
 
-    /// A list of packages.
+    /// An upload of a package list.
     pub(crate) fn packages(&self, digest: vocab::Digest, packed: &[u8]) -> Vec<u8> {
         let path = format!("/agent/v1/listings/packages/{digest}");
         self.signed("PUT", &path, "content-encoding: zstd\r\n", packed)

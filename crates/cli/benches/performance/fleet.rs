@@ -1,5 +1,6 @@
-//! Fleets of any size, written past the doors so that a run does not spend its time on enrolments: the same hosts that
-//! `swarm` plays, with their lists, seen a moment ago.
+//! Fleets of any size, written directly to the database so that a run does not spend its time on
+//! enrollments: the same hosts that `swarm` simulates, with their inventories, last seen a moment
+//! ago.
 
 use std::collections::HashMap;
 
@@ -19,10 +20,10 @@ use crate::place::Place;
 
 pub(crate) const SEED: u64 = 1;
 const TOGETHER: usize = 1_000;
-/// As far ahead as a contact may lie without being doubted.
+/// The furthest a contact may be in the future and still count.
 pub(crate) const AHEAD: SignedDuration = SignedDuration::from_secs(100);
 
-/// The id of the nth server, which no run changes.
+/// The ID of the nth server, the same in every run.
 pub(crate) fn id(nth: u64) -> ServerId {
     ServerId::new(Timestamp::UNIX_EPOCH, u128::from(nth) + 1)
 }
@@ -32,17 +33,17 @@ pub(crate) async fn fill(place: &Place, size: u64) {
     fill_as(place, size, |nth| nth).await;
 }
 
-/// The same with servers that were set up alike and never changed since: one kind for each fifty of them.
+/// The same with servers that share a package set: one set for each fifty servers.
 pub(crate) async fn fill_alike(place: &Place, size: u64) {
     fill_as(place, size, first_of_its_kind).await;
 }
 
-/// The first of those that were set up as the nth was. Eight kinds of fifty hosts take turns.
+/// The first server with the same package set as the nth. Eight sets of fifty servers alternate.
 pub(crate) fn first_of_its_kind(nth: u64) -> u64 {
     nth / 400 * 400 + nth % 8
 }
 
-/// Each server has the packages of its `like`.
+/// Each server has the packages of the server that `like` returns.
 async fn fill_as(place: &Place, size: u64, like: impl Fn(u64) -> u64) {
     let db = place.db().await;
     let fleet = Fleet::new(SEED, size);
@@ -78,7 +79,8 @@ async fn fill_as(place: &Place, size: u64, like: impl Fn(u64) -> u64) {
     place.analyze().await;
 }
 
-/// Everyone was heard from a moment ago: most of them are rows without an agent, and would be missed after a while.
+/// Marks all servers as seen a moment ago: most are rows without an agent, and would become offline
+/// after a while.
 pub(crate) async fn heard(place: &Place, size: u64) {
     let (db, org, seen_at) = (place.db().await, place.org, now() + AHEAD);
     let beat = |nth| Beat { org, server_id: id(nth), seen_at, counter: 1 };
@@ -93,7 +95,7 @@ fn packed<T: Entry>(entries: &[T]) -> Packed {
     Packed::new(u32::try_from(entries.len()).unwrap(), &encode(entries))
 }
 
-/// The nth server, with so many updates waiting and so many of them for security.
+/// The nth server, with this many pending updates and security updates.
 fn server(
     org_id: OrgId,
     nth: u64,
@@ -106,7 +108,7 @@ fn server(
     Server {
         id: id(nth),
         org_id,
-        // A large fleet has names of its own for each.
+        // In a large fleet, each server has its own hostname.
         hostname: facts.hostname,
         environment: host.environment(),
         tags: host.tags(),
@@ -135,7 +137,7 @@ fn server(
     }
 }
 
-/// A list of 600 packages that nobody has sent before, and the same packed as an agent packs it.
+/// A list of 600 packages that was never sent before, and its compressed form as an agent sends it.
 pub(crate) fn new_list(salt: u64) -> (Digest, Vec<u8>) {
     let name = |n: u64| format!("lib{:x}-{n}", n.wrapping_mul(2_654_435_761) % 0xffff_ffff);
     let version = |n: u64| format!("1.{n}.{}-1+deb12u{}", if n == 7 { salt } else { n % 9 }, n % 5);

@@ -1,4 +1,4 @@
-//! Row 5: agents whose syncs are held open, what each costs, and all of them at once after a kill -9.
+//! Row 5: memory per agent with a held sync, and all agents reconnecting after a kill -9.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::table::{Line, Table, Target, tell};
 use crate::{clock, fleet};
 
 const AGENTS: u64 = 10_000;
-/// How many connect at once before they are parked; the storm has no such limit.
+/// Agents that connect at once before their syncs are held; the reconnect storm has no such limit.
 const ARRIVING: usize = 200;
 /// 2 GiB for 50,000 agents.
 const KIB_EACH_MAX: f64 = 2.0 * 1024.0 * 1024.0 / 50_000.0;
@@ -27,7 +27,8 @@ pub(crate) async fn row5(engine: Engine, table: &mut Table) {
     for some in agents.chunks_mut(ARRIVING) {
         for agent in some {
             let mut client = Client::connect(&service.address).await.unwrap();
-            // The first is answered, so that everyone is known; the second is held.
+            // The first sync gets a response, so that the service knows every agent; the second is
+            // held.
             client.ask(&agent.sync(0, "")).await.unwrap();
             client.say(&agent.sync(50, "")).await.unwrap();
             parked.push(client);
@@ -44,7 +45,7 @@ pub(crate) async fn row5(engine: Engine, table: &mut Table) {
         figures,
         target,
     };
-    let what = "memory a held agent (2 GiB for 50,000)";
+    let what = "memory per held agent (2 GiB for 50,000)";
     tell(what, engine, AGENTS, each, "KiB");
     table.put(&line(what, "KiB", &held, Target::Most(KIB_EACH_MAX)));
     let start = clock();
@@ -54,7 +55,7 @@ pub(crate) async fn row5(engine: Engine, table: &mut Table) {
     let storm = agents.into_iter().map(|mut agent| {
         let address = address.clone();
         tokio::spawn(async move {
-            // Nobody waits his turn; a real agent would.
+            // Without the backoff of a real agent.
             for _ in 0..600 {
                 if let Ok(mut client) = Client::connect(&address).await
                     && client.ask(&agent.sync(0, "")).await.is_ok()
@@ -70,7 +71,7 @@ pub(crate) async fn row5(engine: Engine, table: &mut Table) {
     for task in storm.collect::<Vec<_>>() {
         back += u64::from(task.await.unwrap());
     }
-    assert_eq!(back, AGENTS, "not everyone came back");
+    assert_eq!(back, AGENTS, "not all agents reconnected");
     let seconds = [(AGENTS, start.elapsed().as_secs_f64())];
     let what = "10,000 agents back in sync after kill -9";
     tell(what, engine, AGENTS, seconds[0].1, "s");

@@ -1,4 +1,4 @@
-//! Rows 3, 4, 6 and 9 on one filled database for each size.
+//! Rows 3, 4, 6 and 9, on one filled database for each fleet size.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::syncs::Agents;
 use crate::table::{Line, Table, Target, p99, tell};
 use crate::{Asked, SIZES, clock, fleet};
 
-/// How often a request is sent at least. Of so few, the slowest three are as much luck as anything, so a quick one is sent
-/// more often.
+/// Minimum number of times a request is sent. With so few, the slowest three are mostly chance, so
+/// fast requests are sent more often.
 const REQUESTS: usize = 300;
 const REQUESTS_MAX: usize = 1_000;
 const LONG: Duration = Duration::from_secs(3);
-/// How many new inventories arrive in a second while lists are read.
+/// New inventories per second while lists are read.
 const ARRIVING: u64 = 100;
-/// The size at which bytes are counted.
+/// The fleet size at which database bytes are measured.
 const WEIGHED: u64 = 10_000;
 
-/// What is asked, and its targets: idle, and while inventories arrive.
+/// The requests and their targets: idle, and while inventories arrive.
 const ASKED: [(&str, &str, Target, Target); 8] = [
     ("GET /v1/servers", "/v1/servers", Target::Flat(10.0, 0.1), Target::Most(25.0)),
     ("GET /v1/patches", "/v1/patches", Target::Flat(10.0, 0.1), Target::Most(25.0)),
@@ -48,10 +48,10 @@ const ASKED: [(&str, &str, Target, Target); 8] = [
     ("GET /v1/patches/{name}", "/v1/patches/{name}", Target::None, Target::None),
 ];
 
-/// Figures by name, each at the sizes that were measured.
+/// Measurements by name, each for the measured fleet sizes.
 pub(crate) struct Figures {
     engine: Engine,
-    /// What is the matter with all of them.
+    /// Suffix for the names of all measurements.
     beside: &'static str,
     known: BTreeMap<&'static str, Vec<(u64, f64)>>,
 }
@@ -95,7 +95,11 @@ pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
         service.at_rest().await;
         if asked.has(9) && size == WEIGHED {
             let bytes = (place.bytes().await - empty) as f64 / size as f64;
-            figures.add("database bytes a server, lists and all", size, (bytes / 1024.0, "KiB"));
+            figures.add(
+                "database bytes per server with inventories",
+                size,
+                (bytes / 1024.0, "KiB"),
+            );
         }
         let mut agents = Agents::new(&place);
         agents.greet(&service).await;
@@ -108,21 +112,21 @@ pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
         if asked.has(3) {
             let pace = agents.row3(&service).await;
             figures.add(
-                "syncs with nothing new, beside their client",
+                "syncs without changes, including the client",
                 size,
                 (pace.per_second, "/s"),
             );
             figures.add("  p99", size, (pace.p99_ms, "ms"));
-            figures.add("  CPU of the service, each", size, (pace.cpu_ms, "ms"));
+            figures.add("  service CPU per sync", size, (pace.cpu_ms, "ms"));
         }
         let service = if asked.has(4) {
             let (pace, service) = agents.row4(&place, service).await;
             figures.add(
-                "new inventories of 600 packages, kill -9 after",
+                "new inventories of 600 packages, then kill -9",
                 size,
                 (pace.per_second, "/s"),
             );
-            figures.add("  CPU of the service, each inventory", size, (pace.cpu_ms, "ms"));
+            figures.add("  service CPU per inventory", size, (pace.cpu_ms, "ms"));
             service
         } else {
             service
@@ -144,22 +148,18 @@ pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
         place.remove().await;
     }
     let line = |table: &mut Table, row, what| figures.line(table, row, what);
-    line(table, 3, ("syncs with nothing new, beside their client", "/s", Target::Least(20_000.0)));
+    line(table, 3, ("syncs without changes, including the client", "/s", Target::Least(20_000.0)));
     line(table, 3, ("  p99", "ms", Target::Most(10.0)));
-    line(table, 3, ("  CPU of the service, each", "ms", Target::Most(0.1)));
-    line(
-        table,
-        4,
-        ("new inventories of 600 packages, kill -9 after", "/s", Target::Least(1_000.0)),
-    );
-    line(table, 4, ("  CPU of the service, each inventory", "ms", Target::Most(1.5)));
+    line(table, 3, ("  service CPU per sync", "ms", Target::Most(0.1)));
+    line(table, 4, ("new inventories of 600 packages, then kill -9", "/s", Target::Least(1_000.0)));
+    line(table, 4, ("  service CPU per inventory", "ms", Target::Most(1.5)));
     for (what, _, target, _) in ASKED {
         line(table, 6, (what, "ms", target));
     }
     for (what, _, _, target) in ASKED {
         loaded.line(table, 6, (what, "ms", target));
     }
-    line(table, 9, ("database bytes a server, lists and all", "KiB", Target::Most(8.0)));
+    line(table, 9, ("database bytes per server with inventories", "KiB", Target::Most(8.0)));
 }
 
 /// Waits until the patches of the whole fleet are counted.
@@ -177,7 +177,7 @@ pub(crate) async fn counted(place: &Place, service: &Service, size: u64) {
     panic!("the patches of {size} servers were never counted");
 }
 
-/// The p99 of one request, over and over on one connection, in milliseconds.
+/// The p99 latency of a request, repeated on one connection, in milliseconds.
 async fn read(place: &Place, service: &Service, path: &str) -> f64 {
     let mut client = Client::connect(&service.address).await.unwrap();
     let path = match path {
@@ -187,12 +187,12 @@ async fn read(place: &Place, service: &Service, path: &str) -> f64 {
     p99_of(place, service, &path).await
 }
 
-/// The p99 of a request whose path has nothing left to be filled in.
+/// The p99 latency of an API request with a complete path.
 pub(crate) async fn p99_of(place: &Place, service: &Service, path: &str) -> f64 {
     p99_of_request(service, path, &get(&place.key, path)).await
 }
 
-/// The p99 of a request, whoever sends it.
+/// The p99 latency of a prepared request.
 pub(crate) async fn p99_of_request(service: &Service, path: &str, request: &[u8]) -> f64 {
     let mut client = Client::connect(&service.address).await.unwrap();
     let mut millis = Vec::with_capacity(REQUESTS_MAX);
@@ -201,7 +201,7 @@ pub(crate) async fn p99_of_request(service: &Service, path: &str, request: &[u8]
         let start = clock();
         let body = client.ask(request).await.unwrap();
         millis.push(start.elapsed().as_secs_f64() * 1e3);
-        assert!(body.len() > 20, "{path} answered nothing");
+        assert!(body.len() > 20, "{path} returned nothing");
     }
     p99(millis)
 }

@@ -1,12 +1,17 @@
-//! What the service carries, measured from outside: the real binary, real sockets, both databases, fleets of 1,000 to
-//! 100,000 servers. `cargo xtask bench row6` runs the rows whose name contains the word; the rows are those of the
-//! list of targets (2 patching, 3 syncs, 4 inventories, 5 held agents, 6 lists, 7 feeds, 9 bytes, 10 schedules, 11 pages of the
-//! dashboard).
+//! The capacity of the service, measured from outside: the real binary, real sockets, both
+//! databases, fleets of 1,000 to 100,000 servers.
 //!
-//! Every row checks that the work was done. Times are of this machine at this moment: the load stands beside them, and
-//! CPU seconds are those of the service alone (PostgreSQL's own are not in them).
+//! `cargo xtask bench row6` runs the rows whose name contains the word. The rows are those of the
+//! list of targets: 2 patching, 3 syncs, 4 inventories, 5 held agents, 6 lists, 7 feeds, 9 bytes,
+//! 10 schedules, 11 dashboard pages. Every row verifies that the work was done. Times depend on
+//! this machine and its load, which is shown next to them. CPU seconds are those of the service
+//! alone, without PostgreSQL's.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a bench speaks and may stop")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark prints its results and may panic"
+)]
 
 mod client;
 mod fleet;
@@ -27,10 +32,11 @@ use jiff::Timestamp;
 use place::Engine;
 use table::Table;
 
-/// The sizes of the fleets.
+/// Fleet sizes.
 const SIZES: [u64; 3] = [1_000, 10_000, 100_000];
 
-/// Which rows were asked for, fleets of up to which size (`--largest 10000`), and on which engine (`--engine postgres`).
+/// The selected rows, the largest fleet size (`--largest 10000`), and the database engine
+/// (`--engine postgres`).
 struct Asked {
     rows: Vec<String>,
     largest: u64,
@@ -38,7 +44,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// What the words of the command line mean, or which of them means nothing.
+    /// Parses the command line.
     fn read(words: impl IntoIterator<Item = String>) -> Result<Asked, String> {
         let mut asked = Asked { rows: Vec::new(), largest: u64::MAX, engine: None };
         let mut words = words.into_iter();
@@ -46,17 +52,18 @@ impl Asked {
             match word.as_str() {
                 "--bench" => {}
                 "--largest" => {
-                    let size = words.next().ok_or("--largest wants a number of servers")?;
-                    asked.largest = size.parse().map_err(|_| format!("`{size}` is no number"))?;
+                    let size = words.next().ok_or("--largest needs a number of servers")?;
+                    asked.largest =
+                        size.parse().map_err(|_| format!("`{size}` is not a number"))?;
                 }
                 "--engine" => {
                     asked.engine = match words.next().as_deref() {
                         Some("sqlite") => Some(Engine::Sqlite),
                         Some("postgres") => Some(Engine::Postgres),
-                        _ => return Err("--engine wants `sqlite` or `postgres`".to_owned()),
+                        _ => return Err("--engine must be `sqlite` or `postgres`".to_owned()),
                     };
                 }
-                word if word.starts_with('-') => return Err(format!("there is no option {word}")),
+                word if word.starts_with('-') => return Err(format!("unknown option {word}")),
                 _ => asked.rows.push(word),
             }
         }
@@ -66,7 +73,7 @@ impl Asked {
     fn has(&self, row: u32) -> bool {
         let name = format!("row{row}");
         let named = |word: &String| {
-            // `row1` is that one and not the tenth as well; `row` is every one.
+            // `row1` selects only row 1, not row 10; `row` selects every row.
             match word.strip_prefix("row") {
                 Some("") | None => name.contains(word.as_str()),
                 Some(_) => *word == name,
@@ -82,7 +89,7 @@ impl Asked {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --all-targets` runs this too, and has no use for figures.
+    // `cargo test --all-targets` also runs this binary, and needs no measurements.
     if !arguments.iter().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
@@ -107,7 +114,7 @@ async fn all(asked: &Asked) {
     let mut engines = vec![Engine::Sqlite];
     match std::env::var_os("FLEETMEND_TEST_POSTGRES") {
         Some(_) => engines.push(Engine::Postgres),
-        None => println!("skipped: FLEETMEND_TEST_POSTGRES is not set, so there is SQLite alone"),
+        None => println!("FLEETMEND_TEST_POSTGRES is not set: measuring SQLite only"),
     }
     engines.retain(|engine| asked.engine.is_none_or(|wanted| wanted == *engine));
     let mut table = Table::default();
@@ -134,17 +141,17 @@ async fn all(asked: &Asked) {
     table.end();
 }
 
-#[expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 fn clock() -> Instant {
     Instant::now()
 }
 
-#[expect(clippy::disallowed_methods, reason = "a bench makes things that are new")]
+#[expect(clippy::disallowed_methods, reason = "a benchmark creates new rows")]
 fn now() -> Timestamp {
     Timestamp::from_microsecond(Timestamp::now().as_microsecond()).unwrap()
 }
 
-/// Every agent has a connection, and a connection is a file, here and in the service.
+/// Raises the limit of open files: every agent has a connection, here and in the service.
 fn allow_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

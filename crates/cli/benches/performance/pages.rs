@@ -1,7 +1,8 @@
-//! Row 11: every page of the dashboard, as the service answers it, with fleets of any size.
+//! Row 11: the latency of every dashboard page, with fleets of any size.
 //!
-//! There is something on each: a feed with open flaws, batches over the whole fleet that have ended and one that has not, schedules with
-//! a history, a month of days, a server that took part in all of it.
+//! Each page has content: a feed with open findings, finished batches over the whole fleet and one
+//! that is paused, schedules with a history, a month of daily statistics, and a server that was
+//! part of all batches.
 
 use std::time::Instant;
 
@@ -26,11 +27,11 @@ use crate::published::publish;
 use crate::table::{Table, Target};
 use crate::{Asked, SIZES, clock, now};
 
-/// How many batches over the whole fleet have ended.
+/// Number of finished batches over the whole fleet.
 const ENDED: usize = 4;
 const SCHEDULES: usize = 50;
 
-/// The pages; `{…}` is filled in.
+/// The pages; placeholders in braces are filled in.
 const PAGES: [&str; 44] = [
     "/",
     "/servers",
@@ -92,7 +93,7 @@ pub(crate) async fn row11(engine: Engine, asked: &Asked, table: &mut Table) {
         service.at_rest().await;
         let mut heard: Option<Instant> = None;
         for page in PAGES {
-            // Nobody falls silent while pages are looked at.
+            // Keep all servers online while pages are measured.
             if heard.is_none_or(|since| since.elapsed() > fleet::AHEAD.unsigned_abs()) {
                 fleet::heard(&place, size).await;
                 heard = Some(clock());
@@ -117,7 +118,7 @@ fn request(path: &str, session: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: bench\r\ncookie: fleetmend_session={session}\r\n\r\n")
 }
 
-/// What is sent to see what a schedule would do: nothing but the word that proves who asks, from a page of theirs.
+/// The request for a preview of a schedule's run, with the CSRF token from one of the user's pages.
 async fn preview(service: &Service, path: &str, session: &str) -> String {
     let mut client = Client::connect(&service.address).await.unwrap();
     let page = client.ask(request("/schedules", session).as_bytes()).await.unwrap();
@@ -131,7 +132,7 @@ async fn preview(service: &Service, path: &str, session: &str) -> String {
     )
 }
 
-/// Whom and what a person would look at.
+/// The resources for the placeholders in [`PAGES`].
 struct Known([(&'static str, String); 6]);
 
 impl Known {
@@ -147,7 +148,7 @@ impl Known {
                 }
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             }
-            panic!("{path} stays empty");
+            panic!("{path} stayed empty");
         };
         let cve = first("/v1/cves").await.as_str().unwrap().to_owned();
         let schedule = first("/v1/schedules?limit=1").await.as_str().unwrap().to_owned();
@@ -166,7 +167,7 @@ impl Known {
     }
 }
 
-/// Makes a past, and somebody who looks at it: their session, a batch that has ended and one that has not.
+/// Creates the history and a user. Returns the user's session, a finished batch and an open one.
 async fn past(place: &Place) -> (String, [BatchId; 2]) {
     let settings = Settings::default();
     let (db, secrets) = (place.db().await, place.secrets());
@@ -219,7 +220,7 @@ async fn make_schedule(app: &App, place: &Place, nth: usize) {
     service::commands::schedules::create(app, &actor, wanted).await.unwrap();
 }
 
-/// A batch over the whole fleet, in this phase; all its servers are done if it has ended.
+/// A batch over the whole fleet in this phase; all its tasks are done if it has ended.
 async fn batch(app: &App, place: &Place, phase: Phase) -> BatchId {
     let at = now();
     let mut reader = app.db.read().await.unwrap();

@@ -1,4 +1,4 @@
-//! Row 2: what the service spends on a server that is patched, from the order to the last result.
+//! Row 2: the service's cost per patched server, from the order to the last result.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
         };
         operator.until("/v1/summary", quiet).await;
         settled(&fleet).await;
-        // PostgreSQL does so by itself within a minute; nobody patches a fleet that enrolled seconds ago.
+        // PostgreSQL does this on its own within a minute, and a fleet is not patched seconds after
+        // it enrolled.
         place.analyze().await;
         let ids: Vec<_> = (0..fleet.len()).map(|agent| fleet.server_id(agent).unwrap()).collect();
         let order = json!({"server_ids": ids, "packages": [], "reboot": "if_required",
@@ -46,14 +47,14 @@ pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
         let (took, spent) = (start.elapsed().as_secs_f64(), service.cpu_seconds() - before);
         let now = fleet.counts();
         for (what, requests) in [
-            ("  syncs a server", now.syncs - counts.syncs),
-            ("  listings sent a server", now.listings - counts.listings),
-            ("  parts of logs sent a server", now.logs - counts.logs),
+            ("  syncs per server", now.syncs - counts.syncs),
+            ("  listings uploaded per server", now.listings - counts.listings),
+            ("  log chunks uploaded per server", now.logs - counts.logs),
         ] {
             tell(what, engine, size, requests as f64 / size as f64, "");
         }
-        tell("CPU of the service a server patched", engine, size, spent * 1e3 / size as f64, "ms");
-        tell("  the whole batch, beside its agents", engine, size, took, "s");
+        tell("service CPU per patched server", engine, size, spent * 1e3 / size as f64, "ms");
+        tell("  the whole batch, including its agents", engine, size, took, "s");
         seconds.push((size, took));
         cpu.push((size, spent * 1e3 / size as f64));
         drop(fleet);
@@ -65,12 +66,12 @@ pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
     let mut put = |row, what, unit, figures: &[(u64, f64)], target| {
         table.put(&Line { row, what, engine, unit, figures, target });
     };
-    put(2, "CPU of the service a server patched", "ms", &cpu, Target::Most(3.0));
-    put(2, "  the whole batch, beside its agents", "s", &seconds, Target::None);
-    put(9, "database bytes a server after it, with audit and logs", "KiB", &bytes, Target::None);
+    put(2, "service CPU per patched server", "ms", &cpu, Target::Most(3.0));
+    put(2, "  the whole batch, including its agents", "s", &seconds, Target::None);
+    put(9, "database bytes per patched server, with logs", "KiB", &bytes, Target::None);
 }
 
-/// Waits until every agent's lists have arrived and the syncs are held.
+/// Waits until every agent's inventory has arrived and the syncs are held.
 async fn settled(fleet: &Swarm) {
     let mut last = fleet.counts().syncs;
     for _ in 0..120 {
@@ -81,7 +82,7 @@ async fn settled(fleet: &Swarm) {
         }
         last = syncs;
     }
-    panic!("the agents never came to rest");
+    panic!("the agents never became idle");
 }
 
 struct Operator {
@@ -110,9 +111,9 @@ impl Operator {
             if enough(&seen) {
                 return seen;
             }
-            // As often as `--watch` looks.
+            // The polling interval of `--watch`.
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        panic!("{path} never came to what it should");
+        panic!("{path} never reached the expected state");
     }
 }

@@ -1,4 +1,5 @@
-//! An installation of its own for each measurement, on either engine, and the real binary that serves it.
+//! A separate installation for each measurement, on either database engine, and the real binary
+//! that serves it.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -10,7 +11,6 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 use vocab::OrgId;
 
-/// Which database.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Engine {
     Sqlite,
@@ -26,7 +26,7 @@ impl Engine {
     }
 }
 
-/// A connection of someone who only looks.
+/// A read-only database connection.
 pub(crate) enum Eyes {
     Sqlite(sqlx::SqliteConnection),
     Postgres(PgConnection),
@@ -80,12 +80,12 @@ impl Place {
         Place { engine, key, org, dir, url }
     }
 
-    /// A file beside the database.
+    /// A path in the data directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// The command, for this installation.
+    /// A `fleetmend` command for this installation.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = fleetmend();
         command.args(words).args(["--database", &self.url, "--data-dir"]).arg(&self.dir);
@@ -96,7 +96,7 @@ impl Place {
         Secrets::load(&self.dir).unwrap()
     }
 
-    /// The database, for whoever fills it or looks what is in it.
+    /// Opens the database, to fill it or to read its content.
     pub(crate) async fn db(&self) -> store::Db {
         let seal = service::commands::setup::seal(&self.secrets());
         let mut options = store::Options::new(&self.url, seal);
@@ -119,16 +119,17 @@ impl Place {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("fleetmend is listening on http://").unwrap().to_owned();
+        let address =
+            line.trim().strip_prefix("fleetmend is listening on http://").unwrap().to_owned();
         Service { child, address }
     }
 
-    /// One number from the database, past the store.
+    /// Reads one number from the database, without the store.
     pub(crate) async fn number(&self, sql: &'static str) -> i64 {
         self.eyes().await.number(sql).await
     }
 
-    /// Whoever looks often keeps his connection: to make one costs PostgreSQL a process.
+    /// For repeated queries, keep the connection: each new one costs PostgreSQL a process.
     pub(crate) async fn eyes(&self) -> Eyes {
         match self.engine {
             Engine::Sqlite => {
@@ -146,7 +147,7 @@ impl Place {
         }
     }
 
-    /// How large the database is.
+    /// The size of the database in bytes.
     pub(crate) async fn bytes(&self) -> i64 {
         match self.engine {
             Engine::Sqlite => {
@@ -174,26 +175,26 @@ fn fleetmend() -> Command {
     command
 }
 
-/// What Linux shows to programs, whatever it counts by itself.
+/// The unit of CPU time that Linux reports to programs, whatever its internal clock rate is.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The binary at work.
+/// The running service.
 pub(crate) struct Service {
     child: Child,
     pub(crate) address: String,
 }
 
 impl Service {
-    /// How long its threads have had a core, in seconds.
+    /// CPU time of the process in seconds.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        // The name in parentheses may hold anything; the numbers come after it.
+        // The process name in parentheses may contain anything; the numbers follow it.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
         let ticks: f64 = [11, 12].iter().map(|place| fields[*place].parse::<f64>().unwrap()).sum();
         ticks / TICKS_PER_SECOND
     }
 
-    /// Until it has done what it does by itself after a start: two seconds with less than a twentieth of a core.
+    /// Waits until the startup work is done: two seconds with less than a twentieth of a core.
     pub(crate) async fn at_rest(&self) {
         const LOOK: std::time::Duration = std::time::Duration::from_secs(2);
         for _ in 0..120 {
@@ -203,17 +204,17 @@ impl Service {
                 return;
             }
         }
-        panic!("the service was at work for four minutes with nobody asking for anything");
+        panic!("the service was busy for four minutes without any requests");
     }
 
-    /// How much memory it has, in bytes.
+    /// Resident memory in bytes.
     pub(crate) fn memory_bytes(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
     }
 
-    /// As a power cut would: without a word.
+    /// Kills the service without a shutdown, like a power failure. Returns its address.
     pub(crate) fn kill(mut self) -> String {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -1,8 +1,10 @@
-//! Row 7: what is published about flaws, from its import until it is in the answers.
+//! Row 7: feeds, from the import of advisories until their findings are in API responses.
 //!
-//! Fifty servers are of one kind: 100,000 of 2,000. A feed of some records for each server is imported by the command. Then every distinct list of packages is judged,
-//! and judged again after updates that touch all, 50 and one of the packages: by what the service calls when a feed has
-//! changed, without its rests in between. As in the service, it has in memory what it found before.
+//! Fifty servers share a package set: 100,000 servers have 2,000 sets. The command imports a feed
+//! with several records per server. Then every distinct package set is matched, and matched again
+//! after updates that touch all packages, 50, and one: with the function that the service calls
+//! when a feed has changed, without its pauses. As in the service, earlier results are kept in
+//! memory.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,22 +30,22 @@ use crate::place::{Engine, Place};
 use crate::table::{Table, Target};
 use crate::{Asked, SIZES, clock, now};
 
-/// How many records a feed has for each server, and at the most.
+/// Number of records in the feed per server, and in total at most.
 const RECORDS_PER_SERVER: u64 = 3;
 const RECORDS_MAX: u64 = 300_000;
-/// One of so many records is of a flaw that is not fixed in what is installed.
+/// One of this many records is a vulnerability that is not fixed in the installed version.
 const OPEN_OF: u64 = 50;
-/// How many packages a small update touches.
+/// Number of packages that a small update touches.
 const TOUCHED: usize = 50;
 
-const IMPORT: &str = "records imported by the command";
-const PEAK: &str = "  its peak memory";
-const AGAIN: &str = "  the same again";
-const FIRST: &str = "every list judged for the first time";
-const KINDS: &str = "  kinds of servers";
+const IMPORT: &str = "records imported with `feeds import`";
+const PEAK: &str = "  peak memory of the import";
+const AGAIN: &str = "  the same feed again";
+const FIRST: &str = "first match of every package set";
+const KINDS: &str = "  number of package sets";
 const FULL: &str = "rematch after an update of every record";
 const SOME: &str = "update of 50 packages, import and rematch";
-const ONE: &str = "one new CVE, import until it is in the answers";
+const ONE: &str = "one new CVE, import until it is listed";
 const LIST: &str = "GET /v1/cves, p99";
 const GET: &str = "GET /v1/cves/{id}, p99";
 
@@ -71,7 +73,7 @@ pub(crate) async fn row7(engine: Engine, asked: &Asked, table: &mut Table) {
     }
 }
 
-/// Imports a feed of some records for each server, of which some are open.
+/// Imports a feed with several records per server, some of them open vulnerabilities.
 pub(crate) fn publish(place: &Place, size: u64) {
     let names = names(size);
     let records = (size * RECORDS_PER_SERVER).min(RECORDS_MAX);
@@ -105,7 +107,7 @@ impl Run<'_> {
         let kinds = self.place.number("select count(*) from finding_kinds").await;
         self.add(KINDS, (kinds as f64, ""));
         let open = store::findings::all(&mut app.db.read().await.unwrap(), self.place.org).await;
-        assert!(open.unwrap().len() as u64 > records / OPEN_OF / 2, "too little was found");
+        assert!(open.unwrap().len() as u64 > records / OPEN_OF / 2, "too few findings");
 
         write(&path, (0..records).map(|nth| of_all(&names, nth, "2026-11-02T00:00:00Z", "0.0.2")));
         self.take(&app, &path, records).await;
@@ -121,7 +123,7 @@ impl Run<'_> {
         self.answers().await;
     }
 
-    /// Imports a file as a person does: twice.
+    /// Imports a file with the command, twice.
     fn by_command(&mut self, path: &Path, records: u64) {
         for what in [IMPORT, AGAIN] {
             let start = clock();
@@ -136,7 +138,7 @@ impl Run<'_> {
         }
     }
 
-    /// A new open flaw in each of these packages, from the import until it is in the answers.
+    /// Measures a new open CVE in each of these packages, from the import until it is listed.
     async fn update(
         &mut self,
         (app, matcher): (&App, &mut Matcher),
@@ -161,8 +163,8 @@ impl Run<'_> {
         let ids: Vec<String> = (0..names.len()).map(|nth| cve(&format!("{word}-{nth}"))).collect();
         let mut reader = app.db.read().await.unwrap();
         let found = store::findings::of_ids(&mut reader, self.place.org, &ids).await.unwrap();
-        assert_eq!(found.len(), names.len(), "not all of it is in the answers");
-        assert!(found.iter().all(|row| row.servers_order < 0), "nobody has it");
+        assert_eq!(found.len(), names.len(), "not all new CVEs are listed");
+        assert!(found.iter().all(|row| row.servers_order < 0), "no server is affected");
     }
 
     async fn take(&self, app: &App, path: &Path, changed: u64) {
@@ -175,7 +177,7 @@ impl Run<'_> {
         fleet::heard(self.place, self.size).await;
         self.place.analyze().await;
         let service = self.place.serve();
-        // Its first round finds nothing to do; let it be over.
+        // Its first round finds nothing to do; wait until it is over.
         tokio::time::sleep(Duration::from_secs(2)).await;
         for (what, path) in
             [(LIST, "/v1/cves".to_owned()), (GET, format!("/v1/cves/{}", cve("ONE-0")))]
@@ -190,20 +192,20 @@ impl Run<'_> {
     }
 }
 
-/// In milliseconds.
+/// Matches again. Returns the duration in milliseconds.
 async fn rematch(app: &App, matcher: &mut Matcher, look: Look) -> f64 {
     let start = clock();
-    assert!(matcher.round(app, look).await.unwrap(), "there was something to do");
+    assert!(matcher.round(app, look).await.unwrap(), "there must be something to match");
     start.elapsed().as_secs_f64() * 1e3
 }
 
-/// A package of a system, as advisories name it.
+/// A package, named as in advisories.
 struct Name {
     ecosystem: String,
     name: String,
 }
 
-/// Every package that this fleet has, the most common ones first.
+/// Every package of this fleet, the most common first.
 fn names(size: u64) -> Vec<Name> {
     let hosts = Fleet::new(SEED, size);
     let mut count: BTreeMap<(String, String), u64> = BTreeMap::new();
@@ -211,7 +213,7 @@ fn names(size: u64) -> Vec<Name> {
     for host in firsts.map(|nth| hosts.host(nth)) {
         let Some(base) = Ecosystem::of(&host.facts().os) else { continue };
         let packages = host.kind().installed(host.state.packages);
-        // A kernel is judged by what runs: it has rules of its own.
+        // Kernels are excluded: they are matched by the running version, with separate rules.
         let plain = |name: &Cow<'_, str>| !name.starts_with("linux") && !name.starts_with("kernel");
         for name in touch::names(&base, &packages).into_iter().filter(plain).map(Cow::into_owned) {
             *count.entry((base.as_str().to_owned(), name)).or_default() += 1;
@@ -222,23 +224,24 @@ fn names(size: u64) -> Vec<Name> {
     all.into_iter().map(|((ecosystem, name), _)| Name { ecosystem, name }).collect()
 }
 
-/// A version that nobody has reached, as the system writes them.
+/// A version higher than any installed one, in the ecosystem's format.
 fn unreached(ecosystem: &str) -> &'static str {
     if ecosystem.starts_with("Alpine") { "99999-r0" } else { "999:1-1" }
 }
 
-/// The nth record of a feed of every package. Its text says of when it is, so that a newer one says something new.
+/// The nth record of a feed for all packages. Its text contains the date, so that a newer record
+/// differs.
 fn of_all(names: &[Name], nth: u64, modified: &str, old: &str) -> Value {
     let name = &names[(nth % names.len() as u64) as usize];
     let fixed = if nth.is_multiple_of(OPEN_OF) { unreached(&name.ecosystem) } else { old };
     let mut record = record(&format!("ALL-{nth}"), name, fixed, modified);
-    record["summary"] = json!(format!("a flaw, as of {modified}"));
+    record["summary"] = json!(format!("a vulnerability, as of {modified}"));
     record
 }
 
 fn record(id: &str, name: &Name, fixed: &str, modified: &str) -> Value {
     json!({"id": format!("BENCH-{id}"), "modified": modified, "aliases": [cve(id)],
-        "details": "A flaw was found in a component. ".repeat(12),
+        "details": "A vulnerability was found in a component. ".repeat(12),
         "affected": [{"package": {"ecosystem": name.ecosystem, "name": name.name},
             "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": fixed}]}]}]})
 }
@@ -255,7 +258,7 @@ fn write(path: &Path, records: impl Iterator<Item = Value>) {
     file.flush().unwrap();
 }
 
-/// Runs the command to its end: what it told, and the most memory that it had, in bytes.
+/// Runs the import command. Returns its output, and its peak memory in bytes.
 fn run(place: &Place, path: &Path) -> (Value, f64) {
     let path: PathBuf = path.to_owned();
     let words = ["feeds", "import", "--json", path.to_str().unwrap()];
@@ -263,7 +266,7 @@ fn run(place: &Place, path: &Path) -> (Value, f64) {
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0.0;
     let watched = std::thread::spawn(move || {
-        // The mark only rises: the last one that can be read is the highest.
+        // The high-water mark only rises: the last value that can be read is the highest.
         while let Ok(text) = std::fs::read_to_string(&status) {
             let mark = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
             let Some(mark) = mark else { break };

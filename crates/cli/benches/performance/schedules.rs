@@ -1,4 +1,4 @@
-//! Row 10: ten thousand schedules with one and the same instant.
+//! Row 10: ten thousand schedules that are due at the same time.
 
 use std::time::Duration;
 
@@ -24,19 +24,19 @@ pub(crate) async fn row10(engine: Engine, table: &mut Table) {
     fleet::heard(&place, SERVERS).await;
     let service = place.serve();
     let left = due.duration_since(now()).try_into().unwrap_or(Duration::ZERO);
-    assert!(left > Duration::from_secs(10), "the service needs a while to take the lead");
+    assert!(left > Duration::from_secs(10), "the service needs time to become the leader");
     tokio::time::sleep(left).await;
-    // What is committed is what others see: their eyes say when it was.
+    // Measured by a separate connection, which sees only committed rows.
     let late = until_all(&place, due, "select count(*) from runs").await;
     let with_batch = "select count(*) from runs join rollouts on rollouts.id = runs.batch_id";
     let whole = until_all(&place, due, with_batch).await;
     let once = "select count(*) from (select schedule_id from runs group by schedule_id) once";
-    assert_eq!(place.number(once).await, SCHEDULES as i64, "each exactly once");
+    assert_eq!(place.number(once).await, SCHEDULES as i64, "each schedule must run exactly once");
     assert_eq!(place.number("select count(*) from runs").await, SCHEDULES as i64);
     assert_eq!(place.number("select count(*) from rollouts").await, SCHEDULES as i64);
     for (what, late, target) in [
         ("p99 lateness of 10,000 schedules, one server each", late, Target::Most(250.0)),
-        ("  until their batches are there", whole, Target::None),
+        ("  until their batches exist", whole, Target::None),
     ] {
         tell(what, engine, SERVERS, late, "ms");
         let (engine, figures) = (engine.name(), &[(SCHEDULES, late)]);
@@ -46,7 +46,7 @@ pub(crate) async fn row10(engine: Engine, table: &mut Table) {
     place.remove().await;
 }
 
-/// When 99 of 100 were counted, in milliseconds after the instant.
+/// When 99 percent were counted, in milliseconds after the due time.
 async fn until_all(place: &Place, due: Timestamp, count: &'static str) -> f64 {
     let share = SCHEDULES as i64 * 99 / 100;
     let (mut eyes, mut late) = (place.eyes().await, None);
@@ -64,7 +64,7 @@ async fn until_all(place: &Place, due: Timestamp, count: &'static str) -> f64 {
     }
 }
 
-/// The next full minute that leaves time to make ready.
+/// The next full minute that leaves time for the preparations.
 fn full_minute() -> Timestamp {
     let soon = now() + SignedDuration::from_secs(40);
     Timestamp::from_second((soon.as_second() / 60 + 1) * 60).unwrap()

@@ -1,4 +1,4 @@
-//! Rows 3 and 4: agents with nothing new, and agents with a new list of packages.
+//! Rows 3 and 4: syncs without changes, and syncs with a new inventory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ const SYNCS_EACH: u64 = 40;
 const INVENTORIES: u64 = 2_000;
 const CONNECTIONS: usize = 64;
 
-/// Agents of a fleet that was filled, each with its next counter.
+/// Agents of a filled fleet, each with its next counter.
 pub(crate) struct Agents {
     all: Vec<Agent>,
     salt: u64,
 }
 
-/// How many a second, the worst of a hundred in milliseconds, and milliseconds of CPU each.
+/// Throughput per second, p99 latency in milliseconds, and service CPU per unit in milliseconds.
 pub(crate) struct Pace {
     pub(crate) per_second: f64,
     pub(crate) p99_ms: f64,
@@ -36,7 +36,7 @@ impl Agents {
         Agents { all, salt: 0 }
     }
 
-    /// Makes contact once: from then on the service knows them.
+    /// Syncs each agent once, so that the service knows it.
     pub(crate) async fn greet(&mut self, service: &Service) {
         let mut client = Client::connect(&service.address).await.unwrap();
         for agent in &mut self.all {
@@ -44,7 +44,7 @@ impl Agents {
         }
     }
 
-    /// Syncs with nothing new, as fast as two connections can.
+    /// Syncs without changes, as fast as four connections can.
     pub(crate) async fn row3(&mut self, service: &Service) -> Pace {
         let mut piles = vec![Vec::new(), Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..SYNCS_EACH {
@@ -63,8 +63,9 @@ impl Agents {
         (digest, vec![list, agent.sync(0, &format!(",\"installed\":\"{digest}\""))])
     }
 
-    /// New inventories: the list, and the sync that says whose it is. Durable: the service is killed right after the last
-    /// answer, and what it acknowledged must be there.
+    /// New inventories: the package list, and the sync that refers to it. Verifies durability: the
+    /// service is killed right after the last response, and everything that it acknowledged must be
+    /// stored.
     pub(crate) async fn row4(&mut self, place: &Place, service: Service) -> (Pace, Service) {
         let mut piles = vec![Vec::new(); CONNECTIONS];
         let mut last = vec![None; AGENTS as usize];
@@ -72,7 +73,7 @@ impl Agents {
             let agent = (n % AGENTS) as usize;
             let (digest, requests) = self.inventory(agent);
             last[agent] = Some(digest);
-            // One agent's come one after the other.
+            // Inventories of one agent are sent in sequence.
             piles[agent % CONNECTIONS].push(requests);
         }
         let pace = measure(&service, piles).await;
@@ -90,7 +91,7 @@ impl Agents {
         (pace, place.serve_at(&address))
     }
 
-    /// New inventories at a steady pace, until the other future ends.
+    /// Sends new inventories at a steady rate until the other future ends.
     pub(crate) async fn beside<T>(
         mut self,
         service: &Service,
@@ -118,7 +119,7 @@ impl Agents {
     }
 }
 
-/// Each pile over a connection of its own; the requests of one unit one after the other.
+/// Sends each pile over its own connection; the requests of one unit are sent in sequence.
 async fn measure(service: &Service, piles: Vec<Vec<Vec<Vec<u8>>>>) -> Pace {
     let units: usize = piles.iter().map(Vec::len).sum();
     let (start, before) = (clock(), service.cpu_seconds());

@@ -1,21 +1,21 @@
-//! What a person reads: one line a figure, with its growth and its target beside it.
+//! The results table: one line per measurement, with its growth and its target.
 
 use crate::place::Engine;
 
-/// What a figure should be.
+/// The target of a measurement.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
-    /// Not more than this, at the largest size.
+    /// At most this, at the largest size.
     Most(f64),
-    /// Not less than this, at the largest size.
+    /// At least this, at the largest size.
     Least(f64),
-    /// Not more than this, and its growth exponent at most so large.
+    /// At most this, with at most this growth exponent.
     Flat(f64, f64),
-    /// There is none; it is shown to be compared.
+    /// No target; shown for comparison.
     None,
 }
 
-/// One line: what was measured at one or more sizes of the fleet.
+/// One line: a measurement at one or more fleet sizes.
 pub(crate) struct Line<'a> {
     pub(crate) row: u32,
     pub(crate) what: &'a str,
@@ -25,13 +25,13 @@ pub(crate) struct Line<'a> {
     pub(crate) target: Target,
 }
 
-/// One figure, the moment it is known: a run takes minutes, and may be stopped before its table.
+/// Prints a measurement immediately: a run takes minutes and may be stopped before its table.
 pub(crate) fn tell(what: &str, engine: Engine, size: u64, figure: f64, unit: &str) {
     let engine = engine.name();
     println!("     {size:>7} servers, {engine:<8}  {what:<58} {:>9} {unit}", digits(figure));
 }
 
-/// Keeps lines until all are measured, and remembers what was missed.
+/// Collects lines until everything is measured, and the missed targets.
 #[derive(Default)]
 pub(crate) struct Table {
     lines: Vec<String>,
@@ -42,7 +42,7 @@ impl Table {
     fn head() -> String {
         format!(
             "\n{:>3}  {:<50} {:<8} {:>11} {:>11} {:>11} {:>7}  {:<22} load",
-            "row", "what", "engine", "1,000", "10,000", "100,000", "growth", "target"
+            "row", "measurement", "engine", "1,000", "10,000", "100,000", "growth", "target"
         )
     }
 
@@ -79,12 +79,12 @@ impl Table {
         }
     }
 
-    /// The last word. A missed target is a figure and not a failure: the machine may have been busy.
+    /// Prints the table. A missed target is not a failure: the machine may have been busy.
     pub(crate) fn end(&self) {
         println!("{}\n{}", Table::head(), self.lines.join("\n"));
         match self.missed.as_slice() {
-            [] => println!("\nevery target was met"),
-            missed => println!("\nmissed:\n  {}", missed.join("\n  ")),
+            [] => println!("\nall targets met"),
+            missed => println!("\nmissed targets:\n  {}", missed.join("\n  ")),
         }
     }
 }
@@ -103,7 +103,7 @@ fn digits(figure: f64) -> String {
     }
 }
 
-/// The figure that 99 of 100 do not exceed.
+/// The 99th percentile.
 pub(crate) fn p99(mut figures: Vec<f64>) -> f64 {
     assert!(!figures.is_empty(), "nothing was measured");
     figures.sort_unstable_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! Debian servers: seen, and patched exactly as asked.
+//! Debian hosts: inventory, orders, misbehaving packages and dry runs.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Fleet, Host, moves, package};
 
-/// What changed between two looks at the package database.
+/// The differences between two states of the package database.
 fn changes(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
     let none = "-".to_owned();
     let names: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
@@ -16,7 +16,8 @@ fn changes(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) 
     changed.map(|(name, (from, to))| format!("{name} {from} > {to}")).collect()
 }
 
-/// A Debian server with these packages of the release and all pockets known, in a fleet.
+/// A Debian host with these packages installed from the stable release and all pockets enabled, in
+/// a fleet.
 struct World {
     fleet: Fleet,
     host: Host,
@@ -32,7 +33,7 @@ impl World {
         Some(World { fleet, host, server })
     }
 
-    /// What an order did: the task, and what the package database says.
+    /// Runs an order. Returns its task and the changes in the package database.
     #[track_caller]
     fn patched(&self, order: &Value) -> (Value, Vec<String>) {
         let before = self.server.packages();
@@ -54,7 +55,7 @@ fn plain() -> Vec<(Pocket, Deb)> {
 }
 
 #[test]
-fn a_server_is_seen_as_it_is_and_patched_exactly_as_asked() {
+fn host_is_reported_and_patched_exactly_as_ordered() {
     let all = ["hello", "other", "third", "held"];
     let Some(world) = World::with(&plain(), &all) else { return };
     world.server.hold("held");
@@ -103,9 +104,9 @@ fn a_server_is_seen_as_it_is_and_patched_exactly_as_asked() {
     assert_eq!(package(&seen, "hello"), "hello 1.1");
 }
 
-/// Everything that Debian packages are known to do to whoever upgrades them, each in an order of its own.
+/// Everything that Debian packages are known to do wrong during an upgrade, one order for each.
 #[test]
-fn packages_that_misbehave_are_survived_and_told_truly() {
+fn misbehaving_packages_are_handled_and_reported() {
     let two = |name: &str| (Pocket::Stable, Deb::new(name, "1.0"));
     let new = |deb: Deb| (Pocket::Updates, deb);
     let conf =
@@ -142,7 +143,8 @@ fn packages_that_misbehave_are_survived_and_told_truly() {
     assert_eq!((&task["state"], changed), (&json!("succeeded"), one("asking 1.0 > 1.1")));
     assert_eq!(world.server.root.read("/var/lib/asking.answer"), "none\n");
 
-    // Its child lives for ten minutes; whoever waited for the end of its output would time out here.
+    // Its child process lives for ten minutes: waiting for the end of its output would time out
+    // here.
     let (task, changed) = world.patched(&order("leaving"));
     assert_eq!((&task["state"], changed), (&json!("succeeded"), one("leaving 1.0 > 1.1")));
 
@@ -168,7 +170,7 @@ fn one(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_dry_run_tells_the_whole_transaction_and_changes_nothing() {
+fn dry_run_reports_the_transaction_and_changes_nothing() {
     let mut debs = plain();
     debs.push((Pocket::Stable, Deb::new("needy", "1.0")));
     debs.push((Pocket::Updates, Deb::new("needy", "1.1").depends("fresh")));
@@ -179,7 +181,7 @@ fn a_dry_run_tells_the_whole_transaction_and_changes_nothing() {
     let told = moves(&task);
     let (task, changed) = world.patched(&json!({"packages": []}));
     assert_eq!(task["state"], "succeeded", "{task}");
-    assert_eq!(told, changed, "what was told is what then happened");
+    assert_eq!(told, changed, "the dry run must predict the transaction");
     assert!(told.contains(&"fresh - > 2.0".to_owned()), "{told:?}");
 }
 
@@ -195,9 +197,9 @@ const STATES: [&str; 9] = [
     "succeeded",
 ];
 
-/// The script of the package goes on when it is told to: until then the order is watched.
+/// The package's script waits for a file; until then, the order is observed.
 #[test]
-fn an_order_is_followed_live_with_its_states_in_their_order_and_its_log() {
+fn order_states_and_log_are_visible_while_it_runs() {
     let debs = [
         (Pocket::Stable, Deb::new("slow", "1.0")),
         (

@@ -1,7 +1,7 @@
-//! The real service and the real agent, each with a clock that is wrong and then set right while they run.
+//! The real service and the real agent, each with a wrong clock that is corrected while they run.
 //!
-//! The programs are started with a library (`wrong_clock.c`) that adds seconds to the time of day. Package
-//! managers see the true time.
+//! The programs are started with a library (`wrong_clock.c`) that adds seconds to the time of day.
+//! Package managers see the true time.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -17,17 +17,17 @@ use crate::support::{Fleet, Host, moves};
 const HOUR: i64 = 3_600;
 const DAY: i64 = 24 * HOUR;
 const TEN_YEARS: i64 = 3_652 * DAY;
-/// By how many seconds a clock is ahead.
+/// Seconds that a clock is ahead.
 const WRONG: [i64; 6] = [HOUR, -HOUR, DAY, -DAY, TEN_YEARS, -TEN_YEARS];
 
-/// A clock that a test sets, for one program.
+/// A clock for one program that a test can set.
 struct SetClock {
     library: PathBuf,
     seconds_ahead: PathBuf,
 }
 
 impl SetClock {
-    /// A clock that is right. `dir` keeps its files, of which `name` is a part.
+    /// Creates a correct clock. Its files are in `dir`, and `name` is part of their names.
     fn new(dir: &Path, name: &str) -> SetClock {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/wrong_clock.c");
         let library = dir.join(format!("{name}.so"));
@@ -39,23 +39,23 @@ impl SetClock {
         SetClock { library, seconds_ahead }
     }
 
-    /// Sets the clock, also of a program that runs.
+    /// Sets the clock, also for a running program.
     fn set(&self, seconds_ahead: i64) {
         let file = fs::OpenOptions::new().write(true).open(&self.seconds_ahead).unwrap();
         file.write_all_at(&seconds_ahead.to_ne_bytes(), 0).unwrap();
     }
 
-    /// With these variables a program has this clock.
+    /// The environment variables that give a program this clock.
     fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         vec![("LD_PRELOAD", self.library.clone()), ("WRONG_CLOCK", self.seconds_ahead.clone())]
     }
 }
 
-/// A Debian host with as many updates as a test has orders.
+/// A Debian host with as many updates as the test has orders.
 struct World {
     server: Server,
     orders: usize,
-    /// Where clocks are. Not a directory of the lab: the service has no part in it.
+    /// Directory for the clocks. Not a directory of the lab, because the service is not part of it.
     dir: crate::service::Dir,
 }
 
@@ -74,7 +74,7 @@ impl World {
         Some(World { server, orders: 0, dir: crate::service::Dir::new() })
     }
 
-    /// The next package is upgraded, once.
+    /// Upgrades the next package, and asserts that this happened once.
     #[track_caller]
     fn is_patched(&mut self, fleet: &Fleet, host: &Host, when: &str) {
         let name = package(self.orders);
@@ -96,7 +96,8 @@ fn package(number: usize) -> String {
     format!("package-{number}")
 }
 
-/// Waits until the agent's clock is seen to be ahead of the service's by so many seconds, or half an hour more or less.
+/// Waits until the agent's clock is ahead of the service's by this many seconds, within half an
+/// hour.
 #[track_caller]
 fn agent_is_ahead(fleet: &Fleet, host: &Host, seconds: i64) {
     let time = |value: &Value| value.as_str()?.parse::<Timestamp>().ok();
@@ -112,13 +113,13 @@ fn agent_is_ahead(fleet: &Fleet, host: &Host, seconds: i64) {
 }
 
 #[test]
-fn agent_with_a_wrong_clock_does_every_order_once() {
+fn agent_with_a_wrong_clock_executes_every_order_once() {
     let Some(mut world) = World::new(2 * WRONG.len() + 1) else { return };
     let clock = SetClock::new(&world.dir.0, "agent");
     let fleet = Fleet::new();
     let mut host = Host::stranger(&fleet, world.server.root.dir());
     host.environment = clock.environment();
-    // It is wrong already when the host joins.
+    // The clock is already wrong when the host enrolls.
     clock.set(-TEN_YEARS);
     host.enroll(&fleet);
     host.start();
@@ -140,7 +141,7 @@ fn agent_with_a_wrong_clock_does_every_order_once() {
 }
 
 #[test]
-fn service_with_a_wrong_clock_gets_every_order_done_once() {
+fn service_with_a_wrong_clock_completes_every_order_once() {
     let Some(mut world) = World::new(2 * WRONG.len()) else { return };
     let clock = SetClock::new(&world.dir.0, "service");
     let fleet = Fleet::started(|command| {

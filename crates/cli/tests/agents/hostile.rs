@@ -1,8 +1,8 @@
-//! A break-in at the control plane: someone has the real signing key and sends any order.
+//! A compromised control plane: an attacker has the real signing key and sends any order.
 //!
-//! The service is stopped and another takes its address, with its keys. It sends orders to a real agent on a
-//! system with a real package manager. Whatever they say, all that ever happens there are upgrades of packages that
-//! are installed, from the host's own archive.
+//! The service is stopped, and an attacker takes its address with its keys. It sends orders to a
+//! real agent on a system with a real package manager. Whatever they say, the only effect is
+//! upgrades of installed packages from the host's own repositories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,10 +12,10 @@ use lab::rpm::Manager;
 use reqwest::Method;
 use serde_json::json;
 
+use crate::attacker::{Names, Villain, crafted, id, take_over};
 use crate::support::{Fleet, Host, moves};
-use crate::villain::{Names, Villain, crafted, id, take_over};
 
-/// What some package manager reads more into than a name.
+/// Names that some package manager interprets as more than a name.
 const MALFORMED: [&str; 39] = [
     "bash-",
     "hello-",
@@ -58,18 +58,19 @@ const MALFORMED: [&str; 39] = [
     "!hello",
 ];
 
-/// Correct names that no installed package has, though a package manager would find something by them.
+/// Valid names that no installed package has, although a package manager would match something.
 const ABSENT: [&str; 7] = ["ba.h", "hel.o", "absent", "evil", "HELLO", "bash+", "hello.evil"];
 
-/// A host under attack: `hello` and `other` have updates; `evil` is in the archive and not installed; `older` is
-/// installed in a newer version than the archive's.
+/// A host under attack: `hello` and `other` have updates; `evil` is in the repository but not
+/// installed; `older` is installed in a newer version than the repository's.
 struct Target<'a> {
     root: &'a Path,
-    /// Where files are compared: the root, or what was written over the system that it is based on.
+    /// Directory whose files are compared: the root, or the upper layer over the system it is based
+    /// on.
     files: &'a Path,
-    /// What the package manager keeps for itself.
+    /// Paths that the package manager uses itself.
     ignored: &'a [&'a str],
-    /// More of [`MALFORMED`] and of [`ABSENT`], for this package manager.
+    /// Additions to [`MALFORMED`] and [`ABSENT`] for this package manager.
     malformed: &'a [&'a str],
     absent: &'a [&'a str],
     /// Each order takes seconds.
@@ -92,7 +93,8 @@ impl Target<'_> {
         }
     }
 
-    /// Every file but those that the package manager and the agent keep for themselves, with its content.
+    /// Every file with its content, except those that the package manager and the agent use
+    /// themselves.
     fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let mut found = BTreeMap::new();
         let mut open = vec![self.files.to_owned()];
@@ -116,7 +118,8 @@ impl Target<'_> {
         found
     }
 
-    /// The honest service refuses malformed names. Correct names that nothing installed has change nothing.
+    /// The real service rejects malformed names. Valid names of packages that are not installed
+    /// change nothing.
     fn gets_no_hostile_names_from_the_service(&self, fleet: &Fleet, host: &Host) {
         let names = self.names();
         for name in names.malformed {
@@ -139,7 +142,8 @@ impl Target<'_> {
         assert_eq!(changed(&files, &self.files()), [""; 0]);
     }
 
-    /// The whole attack. What comes from the honest service first needs no host of its own.
+    /// Runs the whole attack, after the orders through the real service, which need no separate
+    /// host.
     fn stands_the_attack(&self) {
         let mut fleet = Fleet::new();
         let mut host = Host::joined(&fleet, self.root);
@@ -151,7 +155,7 @@ impl Target<'_> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         let mut orders = crafted(&villain, boot.trim(), &self.names());
         assert!(orders.len() >= 180, "{} orders", orders.len());
-        // A valid one, three times, at the end: when it is answered, all were looked at.
+        // A valid order, three times, at the end: once it has a result, all orders were processed.
         let work = json!({"kind": "install", "packages": ["hello"], "boot_id": boot.trim()});
         let (valid, valid_id) = (villain.order(9_999, &work), id(9_999));
         orders.extend([valid.clone(), valid.clone(), valid.clone()]);
@@ -162,7 +166,7 @@ impl Target<'_> {
         host.start();
         let is_answered = || villain.lock().unwrap().results.contains_key(&valid_id);
         fleet.until_true("the last order is answered", is_answered);
-        // Once more, long after it was answered and acknowledged.
+        // Once more, long after its result was acknowledged.
         {
             let mut villain = villain.lock().unwrap();
             villain.results.remove(&valid_id);
@@ -173,7 +177,7 @@ impl Target<'_> {
         let mut expected = packages_before;
         expected.insert("hello".to_owned(), self.version.to_owned());
         assert_eq!((self.packages)(), expected);
-        assert_eq!((self.runs)(), [self.version], "replayed, it ran once");
+        assert_eq!((self.runs)(), [self.version], "a replayed order must run once");
         assert_eq!(changed(&files_before, &self.files()), self.changed);
         let villain = villain.lock().unwrap();
         for (id, result) in &villain.results {
@@ -196,7 +200,7 @@ fn changed(before: &BTreeMap<String, Vec<u8>>, after: &BTreeMap<String, Vec<u8>>
     names.into_iter().filter(|name| before.get(*name) != after.get(*name)).cloned().collect()
 }
 
-/// Lines such as `hello 1.0-1 noarch`, by name.
+/// Parses lines such as `hello 1.0-1 noarch`, by name.
 fn by_name(lines: &[String]) -> BTreeMap<String, String> {
     let pair = |line: &String| {
         let (name, version) = line.split_once(' ')?;
@@ -205,13 +209,13 @@ fn by_name(lines: &[String]) -> BTreeMap<String, String> {
     lines.iter().filter_map(pair).collect()
 }
 
-/// The lines of a file of a host, if there is one.
+/// The lines of a file on the host; none if it does not exist.
 fn lines_of(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// Puts the package `evil` of a repository where orders look for it, beside the root's other files.
+/// Copies the package `evil` from a repository to where orders look for it, in the root's `/tmp`.
 fn place_evil(repository: &Path, root: &Path, name: &str) {
     let found = std::fs::read_dir(repository).unwrap().flatten().map(|entry| entry.path());
     let is_evil = |path: &std::path::PathBuf| {
@@ -225,7 +229,7 @@ fn place_evil(repository: &Path, root: &Path, name: &str) {
 }
 
 #[test]
-fn whoever_holds_the_signing_key_can_upgrade_what_is_installed_and_nothing_else() {
+fn with_apt_an_attacker_can_only_upgrade_installed_packages() {
     use lab::apt::{Deb, Pocket, Repo, Server};
     let owned = "touch /tmp/owned";
     let repo = Repo::with(&[
@@ -256,7 +260,7 @@ fn whoever_holds_the_signing_key_can_upgrade_what_is_installed_and_nothing_else(
     .stands_the_attack();
 }
 
-/// Of dnf and zypper.
+/// For dnf and zypper.
 fn rpm_host_stands_the_attack(manager: Manager) {
     use lab::rpm::{Advisory, Package, Repo, Server};
     let owned = |package: Package| package.script("post", "echo owned > /tmp/owned");
@@ -316,17 +320,17 @@ fn rpm_host_stands_the_attack(manager: Manager) {
 }
 
 #[test]
-fn with_dnf_an_attacker_can_only_upgrade_what_is_installed() {
+fn with_dnf_an_attacker_can_only_upgrade_installed_packages() {
     rpm_host_stands_the_attack(Manager::Dnf);
 }
 
 #[test]
-fn with_zypper_an_attacker_can_only_upgrade_what_is_installed() {
+fn with_zypper_an_attacker_can_only_upgrade_installed_packages() {
     rpm_host_stands_the_attack(Manager::Zypper);
 }
 
 #[test]
-fn with_pacman_an_attacker_can_only_upgrade_what_is_installed() {
+fn with_pacman_an_attacker_can_only_upgrade_installed_packages() {
     use lab::pacman::{Package, Repository, Server};
     let names = ["hello", "other", "older"];
     let old = [("hello", "1.0-1"), ("other", "1.0-1"), ("older", "2.0-1")];
@@ -340,7 +344,7 @@ fn with_pacman_an_attacker_can_only_upgrade_what_is_installed() {
         Package::new("evil", "9.9-1").saying("group", "evils"),
     ]);
     let root = server.root();
-    // The root is an overlay of this machine, whose own packages are not meant.
+    // The root is an overlay of this machine, whose own packages must not count.
     root.write("/var/lib/dpkg/status", "");
     let _ = std::fs::remove_file(root.path("/var/log/hello.runs"));
     place_evil(&root.path("/srv/lab"), root.dir(), "evil.pkg.tar.gz");
@@ -374,8 +378,8 @@ fn with_pacman_an_attacker_can_only_upgrade_what_is_installed() {
     .stands_the_attack();
 }
 
-/// A stand-in for apk, which Debian does not have. It speaks as apk does, upgrades `hello` and `other`, and does
-/// what an attacker wants when it is given any other name.
+/// A stand-in for apk, which Debian does not have. It prints what apk prints, upgrades `hello` and
+/// `other`, and does what an attacker wants when given any other name.
 const APK: &str = r#"#!/bin/sh
 echo "$*" >> /var/log/apk.calls
 installed=/usr/lib/apk/db/installed
@@ -413,13 +417,13 @@ exit 0
 "#;
 
 #[test]
-fn with_apk_an_attacker_can_only_upgrade_what_is_installed() {
+fn with_apk_an_attacker_can_only_upgrade_installed_packages() {
     use std::os::unix::fs::PermissionsExt as _;
     if !lab::root::ready() {
         return;
     }
     let root = lab::root::Root::over(Path::new("/"));
-    // The root is an overlay of this machine, whose own packages are not meant.
+    // The root is an overlay of this machine, whose own packages must not count.
     root.write("/var/lib/dpkg/status", "");
     let versions = [("hello", "1.0-r0"), ("older", "2.0-r0"), ("other", "1.0-r0")];
     let listed = versions.map(|(name, version)| format!("P:{name}\nV:{version}\nA:x86_64\n\n"));

@@ -1,4 +1,4 @@
-//! A service on the loopback, its operator, and agents as they run on hosts.
+//! A service on the loopback interface, an API client, and agents as they run on hosts.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use lab::apt::Server;
 use serde_json::{Value, json};
 
-/// How often an operator looks before something is said never to come: some two minutes.
+/// Number of polls before giving up: about two minutes.
 const LOOKS_MAX: u32 = 6_000;
 
-/// A service with a data directory of its own, and an operator with the first key.
+/// A service with its own data directory, and a client with its first API key.
 pub(crate) struct Service {
     pub(crate) child: Child,
     dir: PathBuf,
@@ -42,7 +42,7 @@ impl Service {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let url = line.trim().strip_prefix("fleetmend is listening on ").unwrap().to_owned();
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // A connection that was idle while hosts were made may be closed just as it is used again.
+        // An idle connection may be closed just when it is used again.
         let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap();
         let key = made["api_key"].as_str().unwrap().to_owned();
         Service { child, dir, http, key, url }
@@ -60,14 +60,14 @@ impl Service {
         request.send().await.unwrap().json().await.unwrap()
     }
 
-    /// A token that lets hosts in.
+    /// Creates an enrollment token.
     pub(crate) async fn token(&self) -> String {
         let made = self.post("/v1/enrollment-tokens", json!({})).await;
         made["token"].as_str().unwrap().to_owned()
     }
 
-    /// Looks again and again until `enough`, with `meanwhile` before each look, and answers with what it
-    /// then saw.
+    /// Polls until `enough` returns true, calling `meanwhile` before each poll. Returns the last
+    /// response.
     pub(crate) async fn until(
         &self,
         path: &str,
@@ -82,10 +82,10 @@ impl Service {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("it never came: {}", self.get(path).await);
+        panic!("the expected state was never reached: {}", self.get(path).await);
     }
 
-    /// The ids of the servers, once there are so many and each has told of updates.
+    /// The IDs of the servers, once there are `count` that have reported updates.
     pub(crate) async fn servers(&self, count: usize, meanwhile: impl FnMut()) -> Vec<String> {
         let known = |seen: &Value| {
             let servers = seen["data"].as_array().unwrap();
@@ -112,14 +112,14 @@ fn fleetmend(args: &[&str]) -> Command {
     command
 }
 
-/// A system under a directory with an agent of its own, which ends with it.
+/// A system under a directory with its own agent, which ends on drop.
 pub(crate) struct Host {
     pub(crate) server: Server,
     pub(crate) child: Child,
 }
 
 impl Host {
-    /// Joins and keeps in touch.
+    /// Enrolls the host and starts its agent.
     pub(crate) fn join(service: &Service, token: &str, server: Server) -> Host {
         let command = |word: &str| {
             let mut command = Command::new(agent());
@@ -128,7 +128,7 @@ impl Host {
             command
         };
         let joined = command("enroll").args(["--server", &service.url, "--token", token]).status();
-        assert!(joined.unwrap().success(), "it does not join");
+        assert!(joined.unwrap().success(), "the host cannot enroll");
         let child = command("run").spawn().unwrap();
         Host { server, child }
     }
@@ -141,14 +141,14 @@ impl Drop for Host {
     }
 }
 
-/// What its unit gives the agent to live with.
+/// The environment variables of the agent's systemd unit.
 fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
     const UNIT: &str = include_str!("../../../../packaging/systemd/fleetmend-agent.service");
     let settings = UNIT.lines().filter_map(|line| line.strip_prefix("Environment="));
     settings.flat_map(str::split_whitespace).filter_map(|setting| setting.split_once('='))
 }
 
-/// The agent's program, which lies beside the service's unless `FLEETMEND_TEST_AGENT` names another.
+/// The agent's binary: next to the service's, unless `FLEETMEND_TEST_AGENT` names another.
 pub(crate) fn agent() -> PathBuf {
     if let Some(other) = std::env::var_os("FLEETMEND_TEST_AGENT") {
         return PathBuf::from(other);
@@ -156,7 +156,7 @@ pub(crate) fn agent() -> PathBuf {
     let beside = Path::new(env!("CARGO_BIN_EXE_fleetmend")).with_file_name("fleetmend-agent");
     assert!(
         beside.is_file(),
-        "{} is missing: `cargo build -p agent` makes it, as does a test of the whole workspace",
+        "{} is missing: run `cargo build -p agent`, or the tests of the whole workspace",
         beside.display()
     );
     beside

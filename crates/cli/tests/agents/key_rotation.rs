@@ -1,4 +1,4 @@
-//! Both keys of an installation are rotated under a real agent.
+//! Rotating both keys of an installation with a real agent.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::service::{Running, fleetmend};
 use crate::support::{Fleet, Host, moves, text};
 
-/// A command on the data directory: whether it went well, and what it said.
+/// Runs a `secrets` command. Returns whether it succeeded, and its output.
 fn secrets(fleet: &Fleet, args: &[&str]) -> (bool, String) {
     let data = fleet.dir.data();
     let place = ["--data-dir", data.to_str().unwrap()];
@@ -29,12 +29,12 @@ fn list(fleet: &Fleet) -> Value {
     serde_json::from_str(&said).unwrap()
 }
 
-/// A service whose operator keeps no connection to it open.
+/// A service whose client keeps no connections open, so that it can be restarted.
 fn restartable() -> Fleet {
     Fleet::with(&[], reqwest::Client::builder().pool_max_idle_per_host(0))
 }
 
-/// Ends the service and starts it again at the same address.
+/// Stops the service and starts it again at the same address.
 fn restart(fleet: &mut Fleet) {
     let listen = fleet.service.address.strip_prefix("http://").unwrap().to_owned();
     fleet.service.signal(Signal::SIGTERM);
@@ -48,7 +48,7 @@ fn tag(state: &Path) -> String {
     identity["tag"].as_str().unwrap().to_owned()
 }
 
-/// Rotates and retires both keys under a running agent, each followed by a restart of the service.
+/// Rotates and retires both keys while an agent runs, each followed by a restart of the service.
 fn rotate_and_retire(mut fleet: Fleet, host: &Host) -> Fleet {
     let state = host.root.join("var/lib/fleetmend-agent");
     let first = tag(&state);
@@ -58,7 +58,7 @@ fn rotate_and_retire(mut fleet: Fleet, host: &Host) -> Fleet {
     let (well, said) = secrets(&fleet, &["retire", "root"]);
     assert!(!well && said.contains("restart the service first"), "{said}");
     restart(&mut fleet);
-    fleet.until_true("the agent has a new identity and trusts the new key", || {
+    fleet.until_true("the agent has new credentials and trusts the new key", || {
         let seen = list(&fleet);
         let trusted = seen["data"].as_array().unwrap().iter();
         let left = { trusted }.find(|key| key["file"] == "orders.next.key").unwrap();
@@ -67,7 +67,7 @@ fn rotate_and_retire(mut fleet: Fleet, host: &Host) -> Fleet {
     assert_ne!(tag(&state), first);
     assert!(host.words().contains("it was renewed"), "{}", host.words());
 
-    // The API key of this test and the token of the host are of the old key.
+    // The API key of this test and the host's token were derived from the old key.
     let (well, said) = secrets(&fleet, &["retire", "root"]);
     assert!(!well && said.contains("first admin key (key_"), "{said}");
     let made = fleet.post("/v1/api-keys", &json!({"name": "new", "role": "admin"}));
@@ -91,7 +91,7 @@ fn rotate_and_retire(mut fleet: Fleet, host: &Host) -> Fleet {
     fleet
 }
 
-/// The audit log verifies with the keys that are left.
+/// Asserts that the audit log verifies with the remaining keys.
 fn audit_log_is_whole(fleet: &Fleet) {
     let data = fleet.dir.data();
     let doctor = fleetmend(&["doctor", "--json", "--data-dir", data.to_str().unwrap()]);
@@ -103,7 +103,7 @@ fn audit_log_is_whole(fleet: &Fleet) {
 }
 
 #[test]
-fn agent_carries_out_orders_after_both_keys_were_rotated_and_retired() {
+fn agent_executes_orders_after_both_keys_are_rotated() {
     let repo = Repo::with(&[
         (Pocket::Stable, Deb::new("hello", "1.0")),
         (Pocket::Security, Deb::new("hello", "1.1")),
@@ -119,9 +119,9 @@ fn agent_carries_out_orders_after_both_keys_were_rotated_and_retired() {
     assert!(host.stop());
 }
 
-/// Needs no package manager: the agent takes the order, tries, and reports why it could not.
+/// Needs no package manager: the agent accepts the order, tries, and reports why it failed.
 #[test]
-fn agent_takes_and_answers_orders_after_both_keys_were_rotated_and_retired() {
+fn agent_accepts_orders_after_both_keys_are_rotated() {
     let fleet = restartable();
     let root = fleet.dir.0.join("root");
     for (file, content) in [
@@ -141,7 +141,7 @@ fn agent_takes_and_answers_orders_after_both_keys_were_rotated_and_retired() {
         let task = fleet.patched(&host.id, &json!({"packages": ["bash"]}));
         let id = task["id"].as_str().unwrap();
         assert!(host.words().contains(&format!("{id}: failed")), "{task} {}", host.words());
-        // The new identity is found again by an agent that was restarted.
+        // A restarted agent finds its new credentials.
         assert!(host.stop());
         host.start();
     }
@@ -149,9 +149,9 @@ fn agent_takes_and_answers_orders_after_both_keys_were_rotated_and_retired() {
     assert!(host.stop());
 }
 
-/// Whoever retires the old key by force is told what that costs, and exactly that happens.
+/// Forced retirement of the old key warns about the consequences, and exactly these happen.
 #[test]
-fn retiring_root_key_by_force_shuts_out_what_depends_on_it() {
+fn forced_root_key_retirement_locks_out_its_dependents() {
     let mut fleet = restartable();
     let made = fleet.post("/v1/enrollment-tokens", &json!({"name": "images"}));
     let token = made["token"].as_str().unwrap().to_owned();
@@ -162,7 +162,7 @@ fn retiring_root_key_by_force_shuts_out_what_depends_on_it() {
         !well && said.contains("1 enrollment token: images (") && said.contains("--force"),
         "{said}"
     );
-    // Not a terminal, so nobody can be asked.
+    // Not a terminal, so it cannot ask for confirmation.
     let (well, said) = secrets(&fleet, &["retire", "root", "--force"]);
     assert!(!well && said.contains("--yes"), "{said}");
     assert!(fleet.dir.data().join("root.old.key").exists());
@@ -174,7 +174,7 @@ fn retiring_root_key_by_force_shuts_out_what_depends_on_it() {
     assert_eq!(status, 401, "{said}");
     fleet.key = late["api_key"].as_str().unwrap().to_owned();
     fleet.get("/v1/servers");
-    // The token is read before anything else of an enrollment.
+    // The token is checked before anything else in an enrollment.
     let facts = json!({"hostname": "web-1", "os": {"id": "debian", "version": "12", "name": "Debian 12"},
         "kernel": "6.1.0", "arch": "x86_64", "package_manager": "apt", "agent_version": "0.1.0"});
     let body = json!({"token": token, "public_key": "", "facts": facts});

@@ -1,8 +1,8 @@
-//! Agents that are killed in the middle of an upgrade, at instants spread over its whole length.
+//! Agents that are killed in the middle of an upgrade, at moments spread over its whole duration.
 //!
-//! Several systems at once, each in a thread of its own with a service of its own. An upgrade that is left
-//! alone says how long one takes; after that each is cut at another share of that time. Two thirds of the
-//! instants are in the installation itself, which is where something can be left half done.
+//! Several systems run at once, each on its own thread with its own service. An undisturbed upgrade
+//! measures the duration; after that, each upgrade is interrupted at another fraction of it. Two
+//! thirds of the moments are during the installation itself, where something can be left half done.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,14 +19,14 @@ use crate::support::{Fleet, Host, batch_path, moves};
 const ROOTS: u32 = 4;
 const KILLS_A_ROOT: u32 = 13;
 
-/// A system with a package of which there is always one more version.
+/// A system with a package that always has one more version.
 struct Patient {
     repo: Repo,
     server: Server,
     fleet: Fleet,
     host: Host,
     version: u32,
-    /// How long an upgrade takes until its installation begins, and how long that takes.
+    /// Duration of an upgrade until its installation begins, and duration of the installation.
     takes: (Duration, Duration),
 }
 
@@ -49,7 +49,7 @@ impl Patient {
         Some(patient)
     }
 
-    /// Publishes one more version, orders it, and lets something happen meanwhile; the task, ended.
+    /// Publishes one more version, orders it, and runs `meanwhile`. Returns the finished task.
     fn upgrade(&mut self, meanwhile: impl FnOnce(&mut Patient, Instant)) -> Value {
         self.version += 1;
         let deb = Deb::new("quick", &self.now_there()).before_unpack("sleep 0.1").counts_runs();
@@ -73,7 +73,7 @@ impl Patient {
         });
     }
 
-    /// Waits for a share of the order that began then.
+    /// Waits for a fraction of the order that began at `began`.
     fn wait(&self, share: f64, began: Instant) {
         let within = share * 3.0 - 1.0;
         if within < 0.0 {
@@ -84,11 +84,12 @@ impl Patient {
         }
     }
 
-    /// Waits until dpkg has begun with the package and has not ended with it.
+    /// Waits until dpkg has started with the package and not finished.
     fn wait_for_a_half(&self) {
         self.wait_for_installation();
-        self.fleet
-            .until_true("something is half done", || self.is_half_done() || self.stage() == "none");
+        self.fleet.until_true("the package is half installed", || {
+            self.is_half_done() || self.stage() == "none"
+        });
     }
 
     fn is_half_done(&self) -> bool {
@@ -99,7 +100,7 @@ impl Patient {
         format!("1.{}", self.version)
     }
 
-    /// How far the order is that has not ended, as the agent's journal has it.
+    /// The stage of the unfinished order, from the agent's journal.
     fn stage(&self) -> String {
         let orders = self.server.root.path("/var/lib/fleetmend-agent/orders");
         let open = std::fs::read_dir(orders).into_iter().flatten().flatten().find_map(|order| {
@@ -115,8 +116,8 @@ impl Patient {
     }
 }
 
-/// Lets a story run on several systems at once. It is told which instants are its own, from 0 to 1, and
-/// says what it found at each of them. All that was found is answered; nothing if there is no lab here.
+/// Runs a test on several systems at once. Each gets its moments, from 0 to 1, and returns what it
+/// found at each. Returns all results; none if there is no lab on this machine.
 fn on_several<T: Send + 'static>(story: fn(Patient, Vec<f64>) -> Vec<T>) -> Option<Vec<T>> {
     let run = |root: u32| {
         std::thread::spawn(move || {
@@ -135,7 +136,7 @@ fn on_several<T: Send + 'static>(story: fn(Patient, Vec<f64>) -> Vec<T>) -> Opti
 }
 
 #[test]
-fn an_agent_that_is_killed_at_any_instant_tells_the_truth_and_the_script_ran_once() {
+fn killed_agent_reports_correctly_and_scripts_run_once() {
     let stages = on_several(|mut patient, instants| {
         let mut stages = Vec::new();
         for share in instants {
@@ -153,19 +154,23 @@ fn an_agent_that_is_killed_at_any_instant_tells_the_truth_and_the_script_ran_onc
             assert_eq!(patient.audit(), "", "{at}");
         }
         let expected: Vec<String> = (1..=patient.version).map(|n| format!("1.{n}")).collect();
-        assert_eq!(patient.server.runs("quick"), expected, "each ran exactly once");
+        assert_eq!(patient.server.runs("quick"), expected, "each script must run exactly once");
         stages
     });
     let Some(stages) = stages else { return };
-    println!("killed while it was {stages:?}");
+    println!("stages at which the agent was killed: {stages:?}");
     for stage in ["preflight", "installing"] {
-        assert!(stages.iter().any(|seen| seen == stage), "none was killed in {stage}: {stages:?}");
+        assert!(
+            stages.iter().any(|seen| seen == stage),
+            "no agent was killed in {stage}: {stages:?}"
+        );
     }
 }
 
-/// As by a power cut, but for the disk: agent, supervisor, apt, dpkg and the script end at once.
+/// Like a power failure, except for the disk: agent, supervisor, apt, dpkg and the script are
+/// killed at once.
 #[test]
-fn a_system_that_is_cut_off_at_any_instant_is_repaired_or_reported_and_never_silently_broken() {
+fn interrupted_system_is_repaired_or_reported() {
     let found = on_several(|mut patient, instants| {
         let mut found = Vec::new();
         let last = instants.last().copied();
@@ -173,7 +178,7 @@ fn a_system_that_is_cut_off_at_any_instant_is_repaired_or_reported_and_never_sil
             let before = patient.server.version("quick").unwrap();
             let mut left = (String::new(), false);
             let task = patient.upgrade(|patient, began| {
-                // The clock alone may miss the worst moment.
+                // Waiting for a fraction of the time may miss the worst moment.
                 if Some(share) == last {
                     patient.wait_for_a_half();
                 } else {
@@ -201,7 +206,11 @@ fn a_system_that_is_cut_off_at_any_instant_is_repaired_or_reported_and_never_sil
                     } else {
                         vec![format!("quick {} > {}", bare(&before), bare(&there))]
                     };
-                    assert_eq!(moves(&task), moved, "versions reported are versions there, {at}");
+                    assert_eq!(
+                        moves(&task),
+                        moved,
+                        "reported versions must match the package database, {at}"
+                    );
                     let told = ["half done", "damaged"].iter().any(|w| at.contains(w));
                     assert!(told || patient.audit().is_empty(), "{}{at}", patient.audit());
                 }
@@ -215,22 +224,20 @@ fn a_system_that_is_cut_off_at_any_instant_is_repaired_or_reported_and_never_sil
         found
     });
     let Some(found) = found else { return };
-    println!(
-        "cut off while it was, whether that left something half done, and what came: {found:?}"
-    );
+    println!("((stage when killed, half installed), task state): {found:?}");
     assert!(
         found.iter().any(|((_, half_done), _)| *half_done),
-        "nothing was ever half done: {found:?}"
+        "no kill left a package half installed: {found:?}"
     );
 }
 
-/// A version without what dpkg says of its state.
+/// A version without the state that dpkg appends.
 fn bare(version: &str) -> &str {
     version.split(' ').next().unwrap()
 }
 
-/// Ends a process and whoever descends from it. All are stopped first, until no more come: so nobody
-/// starts another while the others die.
+/// Kills a process and all its descendants. They are stopped first, until there are no new ones, so
+/// that none can start another meanwhile.
 fn kill_all(process: i32) {
     let mut stopped = BTreeMap::new();
     loop {
@@ -244,12 +251,12 @@ fn kill_all(process: i32) {
         }
     }
     for pid in stopped.keys() {
-        // One that has ended in the meantime needs no more.
+        // A process that has ended meanwhile is fine.
         let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
     }
 }
 
-/// A process and whoever was started by it, or by those.
+/// A process and its descendants.
 fn descendants(of: i32) -> Vec<i32> {
     let mut all = vec![of];
     let threads = std::fs::read_dir(Path::new("/proc").join(of.to_string()).join("task"));

@@ -1,21 +1,21 @@
 //! The real service and the real agent, on systems with real package managers.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails to set up has failed")]
+#![expect(clippy::unwrap_used, reason = "a failing setup fails the test")]
 
 mod apt;
+mod attacker;
 mod clocks;
 mod hostile;
 mod hosts;
 mod key_rotation;
 mod kills;
-mod life;
-mod others;
+mod lifecycle;
+mod other_package_managers;
 mod proxy;
 mod reboots;
 #[path = "../fleetmend/support.rs"]
-#[expect(dead_code, reason = "what the other tests of this binary need as well")]
+#[expect(dead_code, reason = "other tests use the rest of it")]
 mod service;
 mod support;
-mod ten;
+mod ten_hosts;
 mod tutorial;
-mod villain;

@@ -1,5 +1,5 @@
-//! Something between a real agent and the service: a proxy without keys that forges and replays
-//! answers, and one with a public certificate in front of a service without TLS.
+//! Proxies between a real agent and the service: one without keys that forges and replays
+//! responses, and one with a public certificate in front of a service without TLS.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::support::{Fleet, Host, batch_path, moves, text};
 
-/// A Debian server with one update pending.
+/// A Debian host with one pending update.
 fn server() -> Option<Server> {
     let repo = Repo::with(&[
         (Pocket::Stable, Deb::new("hello", "1.0")),
@@ -38,11 +38,11 @@ fn runtime() -> Runtime {
 #[derive(Debug, Clone)]
 enum Mode {
     Forward,
-    /// Says that the host was removed.
+    /// Responds that the host was removed.
     ForgeRemoval,
-    /// Keeps an answer with an order for itself.
+    /// Withholds and captures a response with an order.
     WithholdOrder,
-    /// Gives this answer instead.
+    /// Sends this response instead.
     Replay(Captured),
 }
 
@@ -57,7 +57,7 @@ struct Proxy {
     client: reqwest::Client,
     mode: watch::Sender<Mode>,
     captured: watch::Sender<Option<Captured>>,
-    /// How many answers were forged since the mode was set.
+    /// Number of forged responses since the mode was set.
     forged: AtomicU32,
 }
 
@@ -82,10 +82,10 @@ impl Proxy {
         self.forged.store(0, Ordering::SeqCst);
     }
 
-    /// Forges until the agent has asked several times.
+    /// Forges responses until the agent has synced several times.
     fn forges(&self, fleet: &Fleet, mode: Mode) {
         self.set(mode);
-        fleet.until_true("the agent asks again", || self.forged.load(Ordering::SeqCst) >= 2);
+        fleet.until_true("the agent syncs again", || self.forged.load(Ordering::SeqCst) >= 2);
     }
 }
 
@@ -130,7 +130,7 @@ async fn forward(State(proxy): State<Arc<Proxy>>, request: Request) -> Response 
     };
     let got = tokio::select! {
         got = got => got,
-        // A sync that is held is cut off, so that the next one meets the new mode.
+        // Abort a held sync, so that the next one sees the new mode.
         _ = changed.changed(), if is_sync => return answer(502, HeaderMap::new(), ""),
     };
     let Ok((status, headers, body)) = got else { return answer(502, HeaderMap::new(), "") };
@@ -157,14 +157,14 @@ fn proxy_without_keys_can_only_delay_an_agent() {
     host.start();
     fleet.scanned(&host.id);
 
-    // "This host was removed", again and again: the agent says so once, and asks on.
+    // "This host was removed", repeatedly: the agent logs it once and keeps syncing.
     proxy.forges(&fleet, Mode::ForgeRemoval);
     let shown = text(&host.say(&["status"]).stdout);
     assert!(shown.contains("running, "), "{shown}");
     assert!(shown.contains("says that this host was removed, but it is not signed"), "{shown}");
     assert_eq!(host.words().matches("this host was removed").count(), 1, "{}", host.words());
 
-    // An order is kept back, canceled, and delivered later.
+    // An order is withheld, canceled, and replayed later.
     proxy.set(Mode::WithholdOrder);
     let order = json!({"packages": ["hello"]});
     let batch = fleet.post(&format!("/v1/servers/{}/patch", host.id), &order);
@@ -174,7 +174,7 @@ fn proxy_without_keys_can_only_delay_an_agent() {
     proxy.forges(&fleet, Mode::Replay(captured));
     proxy.set(Mode::Forward);
 
-    // Left alone, it carries out what it is told now, and has done nothing else.
+    // Without forgeries, the agent follows current requests, and has done nothing else.
     let before = fleet.server(&host.id)["last_scan_at"].clone();
     fleet.post(&format!("/v1/servers/{}/refresh", host.id), &json!({}));
     fleet.until(&format!("/v1/servers/{}", host.id), |seen| seen["last_scan_at"] != before);
@@ -190,7 +190,7 @@ fn proxy_without_keys_can_only_delay_an_agent() {
     assert!(host.stop());
 }
 
-/// An authority, its certificate as a file, and a certificate of it for 127.0.0.1.
+/// A certificate authority, its certificate as a file, and a certificate issued for 127.0.0.1.
 struct Authority {
     file: PathBuf,
     tls: rustls::ServerConfig,
@@ -216,7 +216,7 @@ impl Authority {
     }
 }
 
-/// Ends TLS in front of the service.
+/// Terminates TLS in front of the service.
 fn tls_proxy(runtime: &Runtime, tls: rustls::ServerConfig, upstream: &str) -> String {
     let upstream: SocketAddr = upstream.strip_prefix("http://").unwrap().parse().unwrap();
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
@@ -245,7 +245,7 @@ fn token_without_a_pin_works_behind_a_proxy_with_a_trusted_certificate() {
     let token = fleet.token();
     assert!(token.ends_with(".plain"), "{token}");
     let mut host = Host::stranger(&fleet, server.root.dir());
-    // Neither a certificate that nobody vouches for, nor one for another name.
+    // Rejects both a certificate from an unknown authority and one for another name.
     let (port, enroll) = (address.rsplit_once(':').unwrap().1, "enroll");
     for (trust_store, server) in
         [(&stranger.file, address.clone()), (&public.file, format!("https://localhost:{port}"))]

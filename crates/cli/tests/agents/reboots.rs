@@ -1,7 +1,8 @@
-//! Machines with systemd as their first process, the agent as a service in them, and what becomes of their reboots.
+//! Machines with systemd as their first process and the agent as a service: reboots and service
+//! restarts.
 //!
-//! Each story has a network of its own, on which its service and its machine meet. The test's thread is on it
-//! too, so everything that asks the service does so from this thread.
+//! Each test has its own network, shared by its service and its machine. The test's thread is on it
+//! too, so all requests to the service come from this thread.
 
 use std::process::Child;
 
@@ -15,7 +16,7 @@ use crate::hosts::{Service, agent};
 const UNIT: &str = include_str!("../../../../packaging/systemd/fleetmend-agent.service");
 const MAY_REBOOT: &str = "reboot_in_container = true\n";
 
-/// A machine that is switched on, and on again whenever it reboots.
+/// A running machine that is started again whenever it reboots.
 struct Host {
     machine: Machine,
     child: Child,
@@ -23,7 +24,8 @@ struct Host {
 }
 
 impl Host {
-    /// One whose packages of the release are installed, that has joined, and is booted.
+    /// A booted machine with these packages installed from the stable release, enrolled in the
+    /// fleet.
     async fn join(service: &Service, repo: &Repo, packages: &[&str], limits: &str) -> Option<Host> {
         let server = Server::of(Base::Systemd, repo)?;
         server.sources(&[Pocket::Stable]);
@@ -43,12 +45,16 @@ impl Host {
         Some(Host { machine, child, comes_back: true })
     }
 
-    /// Whoever watches it switches it on again.
+    /// Starts the machine again if it rebooted.
     fn watch(&mut self) {
         if let Some(status) = self.child.try_wait().unwrap()
             && self.comes_back
         {
-            assert_eq!(Ended::of(status), Ended::Rebooted, "nobody switched it off");
+            assert_eq!(
+                Ended::of(status),
+                Ended::Rebooted,
+                "the machine must reboot, not power off"
+            );
             self.child = self.machine.boot();
         }
     }
@@ -65,15 +71,16 @@ impl Drop for Host {
     }
 }
 
-/// A service that is nothing but a sleep with a library of a package in it. It is up once it has the library, and the
-/// agent comes after it: else an update may be there before anyone has the old one.
+/// A service that sleeps with a package's library loaded. It counts as started once it has the
+/// library, and the agent starts after it: otherwise an update might arrive before anything uses
+/// the old library.
 const DEMO: &str = "[Unit]\nBefore=fleetmend-agent.service\n\
                     [Service]\nEnvironment=LD_PRELOAD=/usr/lib/libdemo.so\n\
                     ExecStartPre=/bin/sh -c 'echo start >> /var/log/demo.starts'\n\
                     ExecStart=/bin/sleep infinity\n\
                     ExecStartPost=/bin/sh -c 'until grep -q libdemo /proc/$MAINPID/maps; do sleep 0.01; done'\n";
 
-/// An archive with an update that wants a reboot and one of the library; any library will do as that.
+/// A repository with an update that needs a reboot, and one of the library; any library will do.
 fn archive() -> Option<Repo> {
     let base = Base::Systemd.dir()?;
     let library = format!("usr/lib/{}-linux-gnu/libz.so.1", std::env::consts::ARCH);
@@ -88,13 +95,13 @@ fn archive() -> Option<Repo> {
     ])
 }
 
-/// What came of an order for one package.
+/// A host and the task of an order for one package.
 struct Story {
     host: Host,
     task: Value,
 }
 
-/// One host, one order, until it has ended or `enough`.
+/// Runs one order on one host until it ends or `enough` returns true.
 async fn tell(
     package: &str,
     reboot: &str,
@@ -122,14 +129,14 @@ async fn to_the_end(package: &str, reboot: &str, limits: &str) -> Option<Story> 
 }
 
 #[tokio::test]
-async fn a_machine_that_needs_a_reboot_is_rebooted_once_and_comes_back() {
+async fn machine_that_needs_a_reboot_reboots_once() {
     let Some(Story { host, task }) = to_the_end("core", "if_required", MAY_REBOOT).await else {
         return;
     };
     assert_eq!(task["state"], "succeeded", "{task}");
     let result = &task["result"];
     assert_eq!(result["packages"], json!([{"name": "core", "from": "1", "to": "2"}]));
-    // The new boot does not want another.
+    // No further reboot is needed after this one.
     assert_eq!(result["reboot"]["done"], true, "{task}");
     assert!(result["reboot"]["seconds"].is_u64(), "{task}");
     assert_eq!(host.machine.boots(), 2);
@@ -138,7 +145,7 @@ async fn a_machine_that_needs_a_reboot_is_rebooted_once_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_machine_that_needs_no_reboot_has_one_only_if_it_is_always_wanted() {
+async fn unneeded_reboot_happens_only_with_always() {
     let Some(Story { host, task }) = to_the_end("libdemo", "always", MAY_REBOOT).await else {
         return;
     };
@@ -153,7 +160,7 @@ async fn a_machine_that_needs_no_reboot_has_one_only_if_it_is_always_wanted() {
 }
 
 #[tokio::test]
-async fn never_says_that_a_reboot_is_needed_and_leaves_it_at_that() {
+async fn never_reports_a_needed_reboot_without_rebooting() {
     let Some(Story { host, task }) = to_the_end("core", "never", MAY_REBOOT).await else { return };
     assert_eq!(task["state"], "succeeded", "{task}");
     let reboot = json!({"needed": true, "done": false, "seconds": null});
@@ -162,7 +169,7 @@ async fn never_says_that_a_reboot_is_needed_and_leaves_it_at_that() {
 }
 
 #[tokio::test]
-async fn a_service_with_an_old_library_is_restarted_and_the_machine_is_not() {
+async fn service_with_an_old_library_is_restarted_without_reboot() {
     let Some(Story { host, task }) = to_the_end("libdemo", "services_only", MAY_REBOOT).await
     else {
         return;
@@ -175,7 +182,7 @@ async fn a_service_with_an_old_library_is_restarted_and_the_machine_is_not() {
 }
 
 #[tokio::test]
-async fn in_a_container_nothing_reboots_unless_its_administrator_allows_it() {
+async fn containers_reboot_only_if_host_limits_allow_it() {
     let Some(Story { host, task }) = to_the_end("core", "always", "").await else { return };
     assert_eq!(task["state"], "succeeded", "{task}");
     let reboot = json!({"needed": true, "done": false, "seconds": null});
@@ -184,9 +191,9 @@ async fn in_a_container_nothing_reboots_unless_its_administrator_allows_it() {
     assert!(notes.contains("no reboot: this is a container (lxc)"), "{notes}");
 }
 
-/// That its deadline ends it is told with a clock that can be turned: in the service's own tests.
+/// That the deadline ends the task is tested with a simulated clock, in the service's own tests.
 #[tokio::test]
-async fn a_machine_that_does_not_come_back_is_seen_to_reboot_until_a_deadline() {
+async fn missing_machine_stays_rebooting_until_its_deadline() {
     let rebooting = |task: &Value| task["state"] == "rebooting";
     let told = tell("core", "if_required", MAY_REBOOT, false, rebooting).await;
     let Some(Story { task, .. }) = told else { return };

@@ -1,7 +1,7 @@
-//! A service, its operator, and hosts with an agent; all of them go away with their test.
+//! A service, an API client, and hosts with an agent, all cleaned up on drop.
 //!
-//! A system of the lab is seen only by the thread that made it and by what that thread starts later. So
-//! nothing here starts a thread: the operator waits where it asks, and agents are children.
+//! A system of the lab is visible only to the thread that created it and to what that thread starts
+//! later. So nothing here starts a thread: the client blocks, and agents are child processes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 
 use crate::service::{Dir, Running, first_key};
 
-/// Far beyond anything usual: something hangs.
+/// Far longer than usual: something hangs.
 const LOOKS_MAX: u32 = 2_400;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A service with an operator.
+/// A running service and a client for it.
 pub(crate) struct Fleet {
     pub(crate) dir: Dir,
     pub(crate) service: Running,
@@ -28,17 +28,17 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// A service without TLS.
+    /// Starts a service without TLS.
     pub(crate) fn new() -> Fleet {
         Fleet::with(&[], reqwest::Client::builder())
     }
 
-    /// A service with more flags, and a client that gets on with it.
+    /// Starts a service with additional flags and a matching client.
     pub(crate) fn with(more: &[&str], client: reqwest::ClientBuilder) -> Fleet {
         Fleet::made(client, |dir| Running::start(&dir.data(), more))
     }
 
-    /// A service that is started with changes to its command.
+    /// Starts a service with changes to its command.
     pub(crate) fn started(change: impl FnOnce(&mut Command)) -> Fleet {
         Fleet::made(reqwest::Client::builder(), |dir| {
             Running::with("127.0.0.1:0", &dir.data(), &[], change)
@@ -55,7 +55,7 @@ impl Fleet {
         Fleet { dir, service, key, http, runtime }
     }
 
-    /// Asks, and answers with the status and the body; an empty one is null.
+    /// Sends a request. Returns the status and the body; an empty body is null.
     pub(crate) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, Value) {
         let (status, text) = self.ask_text(method, path, body);
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
@@ -81,7 +81,7 @@ impl Fleet {
         body
     }
 
-    /// A text, as it is served.
+    /// Reads a text response.
     #[track_caller]
     pub(crate) fn text(&self, path: &str) -> String {
         let (status, text) = self.ask_text(Method::GET, path, None);
@@ -96,7 +96,7 @@ impl Fleet {
         answer
     }
 
-    /// Looks again and again until `enough`, and answers with what it then saw.
+    /// Polls until `enough` returns true, and returns the response.
     #[track_caller]
     pub(crate) fn until(&self, path: &str, mut enough: impl FnMut(&Value) -> bool) -> Value {
         for _ in 0..LOOKS_MAX {
@@ -106,10 +106,10 @@ impl Fleet {
             }
             self.pause();
         }
-        panic!("it never came: {}", self.get(path));
+        panic!("the expected state was never reached: {}", self.get(path));
     }
 
-    /// Looks again and again until something outside the service is so.
+    /// Polls until a condition outside the service is true.
     #[track_caller]
     pub(crate) fn until_true(&self, what: &str, mut so: impl FnMut() -> bool) {
         for _ in 0..LOOKS_MAX {
@@ -118,10 +118,10 @@ impl Fleet {
             }
             self.pause();
         }
-        panic!("it never was so: {what}");
+        panic!("timed out waiting for: {what}");
     }
 
-    /// Waits for an instant: where a test is about when something happens.
+    /// Waits for a point in time, for tests about timing.
     pub(crate) fn until_instant(&self, instant: tokio::time::Instant) {
         self.runtime.block_on(async { tokio::time::sleep_until(instant).await });
     }
@@ -130,20 +130,21 @@ impl Fleet {
         self.runtime.block_on(async { tokio::time::sleep(LOOK_EVERY).await });
     }
 
-    /// Another enrolment token.
+    /// Creates an enrollment token.
     pub(crate) fn token(&self) -> String {
         let made = self.post("/v1/enrollment-tokens", &json!({}));
         made["token"].as_str().unwrap().to_owned()
     }
 
-    /// Orders a patch of one server, and waits for its end: the task.
+    /// Orders a patch for one server and waits for its end. Returns the task.
     #[track_caller]
     pub(crate) fn patched(&self, server: &str, order: &Value) -> Value {
         let (task, _) = self.followed(server, order, |_| ());
         task
     }
 
-    /// The same, with every state that was seen on the way. `look` is told each of them.
+    /// Like [`Fleet::patched`], but also returns every state seen on the way. Calls `look` with
+    /// each.
     #[track_caller]
     pub(crate) fn followed(
         &self,
@@ -164,13 +165,12 @@ impl Fleet {
         (seen["results"][0].clone(), states)
     }
 
-    /// What is known of a server.
     #[track_caller]
     pub(crate) fn server(&self, id: &str) -> Value {
         self.get(&format!("/v1/servers/{id}"))
     }
 
-    /// Waits until the packages of a server were looked at.
+    /// Waits until a server's packages were scanned.
     #[track_caller]
     pub(crate) fn scanned(&self, id: &str) -> Value {
         self.until(&format!("/v1/servers/{id}"), |seen| {
@@ -179,12 +179,12 @@ impl Fleet {
     }
 }
 
-/// Where a batch is.
+/// The path of a batch.
 pub(crate) fn batch_path(batch: &Value) -> String {
     format!("/v1/batches/{}", batch["id"].as_str().unwrap())
 }
 
-/// What changed, in lines such as `hello 1.0 > 1.1`.
+/// The package changes of a task, in lines such as `hello 1.0 > 1.1`.
 pub(crate) fn moves(task: &Value) -> Vec<String> {
     let line = |change: &Value| {
         let version = |side: &str| change[side].as_str().unwrap_or("-").to_owned();
@@ -213,7 +213,7 @@ pub(crate) fn package(server: &Value, name: &str) -> String {
     line
 }
 
-/// A program that lies beside `fleetmend`.
+/// The agent's binary, next to `fleetmend`.
 pub(crate) fn agent_program() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_fleetmend")).with_file_name("fleetmend-agent");
     assert!(
@@ -224,20 +224,20 @@ pub(crate) fn agent_program() -> PathBuf {
     program
 }
 
-/// A system with an agent, whose process ends with the value.
+/// A system with an agent, whose process ends on drop.
 pub(crate) struct Host {
     pub(crate) id: String,
     pub(crate) root: PathBuf,
-    /// The certificates of authorities that the host trusts, if not those of this machine.
+    /// The certificate authorities that the host trusts, if not those of this machine.
     pub(crate) trust_store: Option<PathBuf>,
-    /// More variables for the agent.
+    /// Additional environment variables for the agent.
     pub(crate) environment: Vec<(&'static str, PathBuf)>,
     log: PathBuf,
     process: Option<Child>,
 }
 
 impl Host {
-    /// Enrols the system under a directory, without starting the agent.
+    /// Enrolls the system under a directory, without starting the agent.
     #[track_caller]
     pub(crate) fn enrolled(fleet: &Fleet, root: &Path) -> Host {
         let mut host = Host::stranger(fleet, root);
@@ -245,7 +245,7 @@ impl Host {
         host
     }
 
-    /// Enrols it and starts the agent.
+    /// Enrolls it and starts the agent.
     #[track_caller]
     pub(crate) fn joined(fleet: &Fleet, root: &Path) -> Host {
         let mut host = Host::enrolled(fleet, root);
@@ -253,7 +253,7 @@ impl Host {
         host
     }
 
-    /// A system that nobody knows yet.
+    /// A system that is not enrolled.
     pub(crate) fn stranger(fleet: &Fleet, root: &Path) -> Host {
         let name = format!("agent-{}.log", root.to_string_lossy().replace('/', "_"));
         let log = fleet.dir.0.join(name);
@@ -284,13 +284,13 @@ impl Host {
         self.agent(args).output().unwrap()
     }
 
-    /// Enrols, and knows its id from then on.
+    /// Enrolls the host and stores its ID.
     #[track_caller]
     pub(crate) fn enroll(&mut self, fleet: &Fleet) {
         self.enroll_at(fleet, &fleet.service.address);
     }
 
-    /// The same at another address that leads there.
+    /// The same through another address of the service.
     #[track_caller]
     pub(crate) fn enroll_at(&mut self, fleet: &Fleet, address: &str) {
         let token = fleet.token();
@@ -301,7 +301,6 @@ impl Host {
         id.unwrap().trim_end_matches(';').clone_into(&mut self.id);
     }
 
-    /// Starts the agent.
     pub(crate) fn start(&mut self) {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
         let mut command = self.agent(&["run"]);
@@ -309,55 +308,55 @@ impl Host {
         self.process = Some(command.spawn().unwrap());
     }
 
-    /// Asks the agent to end, and waits for it. True if it says that all was well.
+    /// Sends SIGTERM to the agent and waits for it. Returns whether it exited successfully.
     pub(crate) fn stop(&mut self) -> bool {
         kill(Pid::from_raw(self.pid()), Signal::SIGTERM).unwrap();
         self.process.take().unwrap().wait().unwrap().success()
     }
 
-    /// The agent's process.
+    /// The agent's process ID.
     pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.process.as_ref().unwrap().id()).unwrap()
     }
 
-    /// Ends the agent without a word.
+    /// Kills the agent.
     pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
     }
 
-    /// Waits for the agent to end by itself. True if it says that all was well.
+    /// Waits for the agent to end on its own. Returns whether it exited successfully.
     pub(crate) fn ended(&mut self, fleet: &Fleet) -> bool {
         let mut process = self.process.take().unwrap();
         let mut status = None;
-        fleet.until_true("the agent ends by itself", || {
+        fleet.until_true("the agent ends on its own", || {
             status = process.try_wait().unwrap();
             status.is_some()
         });
         status.unwrap().success()
     }
 
-    /// All that the agent has said.
+    /// The agent's log.
     pub(crate) fn words(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
 
 impl Drop for Host {
-    #[expect(clippy::print_stdout, reason = "what the agent said explains a test that failed")]
+    #[expect(clippy::print_stdout, reason = "the agent's log explains a failed test")]
     fn drop(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
             let _ = process.wait();
         }
         if std::thread::panicking() {
-            println!("the agent said:\n{}", self.words());
+            println!("the agent's log:\n{}", self.words());
         }
     }
 }
 
-/// Bytes as words.
+/// Bytes as text.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

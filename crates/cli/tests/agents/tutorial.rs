@@ -1,4 +1,4 @@
-//! `docs/tutorial.md`, typed by a shell.
+//! Runs the commands of `docs/tutorial.md` in a shell.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,17 +8,17 @@ use lab::apt::{Deb, Pocket, Repo, Server};
 use crate::service::Dir;
 use crate::support::{agent_program, text};
 
-/// Ends what a script left behind if it fails half-way, and lets nothing fail unseen.
+/// Stops leftover processes if the script fails halfway, and makes every failure visible.
 const PREAMBLE: &str = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
 
-/// Every command of the page, in its order.
+/// Every command of the page, in order.
 fn commands(page: &str) -> String {
     let blocks = page.split("```sh\n").skip(1);
     blocks.filter_map(|rest| rest.split("```").next()).collect()
 }
 
 #[test]
-fn the_tutorial_does_what_it_says_command_for_command() {
+fn tutorial_commands_work() {
     let repo = Repo::with(&[
         (Pocket::Stable, Deb::new("hello", "1.0")),
         (Pocket::Stable, Deb::new("other", "1.0")),
@@ -28,7 +28,7 @@ fn the_tutorial_does_what_it_says_command_for_command() {
     let Some(repo) = repo else { return };
     let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
     server.root.write("/etc/hostname", "web-1\n");
-    // The tutorial names a port, and this machine's own archives are not to be asked.
+    // The tutorial uses a fixed port, and this machine's own repositories must not be used.
     lab::network::own();
     let dir = Dir::new();
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tutorial.md");
@@ -48,7 +48,7 @@ fn the_tutorial_does_what_it_says_command_for_command() {
     let log = std::fs::read_to_string(dir.0.join("agent.log")).unwrap_or_default();
     let words = format!("{}\n{}\n{log}", text(&said.stdout), text(&said.stderr));
     assert!(said.status.success(), "{words}");
-    // Each was upgraded once: the one by the order, the other by the schedule.
+    // Each package was upgraded once: one by the order, the other by the schedule.
     for name in ["hello", "other"] {
         assert_eq!(server.version(name).as_deref(), Some("1.1"), "{words}");
         assert_eq!(server.runs(name), ["1.1"], "{words}");

@@ -1,5 +1,5 @@
-/* Shows a program a wrong time of day: ahead by the seconds in the file that WRONG_CLOCK names, at every moment. Loaded
-   with LD_PRELOAD. Clocks that measure durations are left alone. */
+/* Shows a program a wrong time of day, ahead by the number of seconds that is currently in the file WRONG_CLOCK.
+   Loaded with LD_PRELOAD. Monotonic clocks are not changed. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,30 +1,29 @@
-//! Whether people can use a page who do not see it, or not well, or use no mouse: axe-core's judgement, brought in by the driver, so that the
-//! page's own policy stays as it is.
+//! Accessibility checks with axe-core. The driver injects it, so that the page's own content
+//! security policy stays in force.
 
 use serde_json::{Value, json};
 
 use crate::driver::Tab;
+use crate::fixture::{PASSWORD, Scene, invited};
 use crate::node;
-use crate::scene::{PASSWORD, Scene, invited};
 
-/// What axe-core finds serious or critical on the page as it is.
+/// The serious and critical violations on the current page.
 const RUN: &str = r#"
 return axe.run(document, { resultTypes: ["violations"] }).then((found) => found.violations
   .filter((one) => one.impact === "serious" || one.impact === "critical")
   .flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 160)} (${node.any.concat(node.all, node.none).map((why) => why.message).join("; ").slice(0, 200)})`)));
 "#;
 
-/// The judge.
 pub(crate) struct Axe(String);
 
 impl Axe {
-    /// It, unless it is not here.
+    /// Loads axe-core; none if it is not installed.
     pub(crate) fn new() -> Option<Axe> {
         let path = node::home()?.join("node_modules/axe-core/axe.min.js");
         Some(Axe(std::fs::read_to_string(path).unwrap()))
     }
 
-    /// What it finds on this page that keeps people out.
+    /// The violations on this page.
     pub(crate) fn findings(&self, tab: &Tab) -> Vec<String> {
         if tab.eval("return typeof axe") == "undefined" {
             tab.eval(&self.0);
@@ -37,7 +36,7 @@ impl Axe {
             .collect()
     }
 
-    /// The same in light and in dark, with the page's name before each.
+    /// The violations in the light and the dark theme, prefixed with the page's name.
     pub(crate) fn judge(&self, tab: &Tab, name: &str) -> Vec<String> {
         let mut all = Vec::new();
         for theme in ["light", "dark"] {
@@ -48,9 +47,9 @@ impl Axe {
     }
 }
 
-/// A judge that finds nothing anywhere would be no judge.
+/// Verifies that axe-core reports problems at all.
 #[test]
-fn the_judge_finds_what_is_wrong_with_a_bad_page() {
+fn axe_finds_problems_on_a_bad_page() {
     let (Some(axe), Some(tab)) = (Axe::new(), Tab::open()) else { return };
     tab.go("data:text/html,<!doctype html><title>x</title><body style='background:white'><input><p style='color:%23ccc'>pale</p>");
     let found = axe.findings(&tab);
@@ -59,9 +58,9 @@ fn the_judge_finds_what_is_wrong_with_a_bad_page() {
     }
 }
 
-/// The pages that one only gets to by doing something; `looks` has those with an address.
+/// Pages that are reached only through an action; `page_layout` has those with a URL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn pages_on_the_way_to_something_can_be_used_by_everyone() {
+async fn action_pages_have_no_accessibility_violations() {
     let Some(axe) = Axe::new() else { return };
     let Some(scene) = Scene::of(6).await else { return };
     let tab = &scene.tab;
@@ -103,7 +102,7 @@ async fn pages_on_the_way_to_something_can_be_used_by_everyone() {
         tab.until_shown(shown);
         judge(name);
     }
-    // The authenticator shows the code of now.
+    // The current code, as an authenticator app shows it.
     let secret = text(&tab.eval("return document.getElementById('secret').innerText"));
     let now = service::clock::Clock::system().now();
     tab.fill("input[name=code]", &service::auth::totp::shown(&secret, now));
@@ -128,7 +127,7 @@ async fn pages_on_the_way_to_something_can_be_used_by_everyone() {
     scene.go("/welcome/nobody");
     judge("a link that was used");
     assert_eq!(found, Vec::<String>::new());
-    // Pages about a problem are some of these, and the browser says so.
+    // Some of these pages are error pages, which the browser reports.
     tab.complaints();
     scene.end().await;
 }

@@ -1,4 +1,4 @@
-//! Drives Chromium through chromedriver: the few words of WebDriver that the stories need.
+//! Drives Chromium through chromedriver, with the part of WebDriver that the tests need.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,25 +9,25 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// Far beyond anything usual: something hangs.
+/// Far longer than usual: something hangs.
 const LOOKS_MAX: u32 = 4_800;
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// Keys as WebDriver writes them.
+/// Keys in WebDriver's encoding.
 pub(crate) const ENTER: &str = "\u{e007}";
 pub(crate) const TAB: &str = "\u{e004}";
 
-/// A browser with one tab, gone with its test.
+/// A browser with one tab, closed on drop.
 pub(crate) struct Tab {
     driver: Child,
-    /// Kept, because a driver that nobody listens to ends.
+    /// Kept open, because chromedriver ends when its output is closed.
     _said: BufReader<ChildStdout>,
     address: String,
     session: String,
 }
 
 impl Tab {
-    /// Opens one, unless this machine has no Chromium.
+    /// Opens a browser; none if this machine has no Chromium.
     pub(crate) fn open() -> Option<Tab> {
         let mut command = Command::new("chromedriver");
         command
@@ -40,9 +40,9 @@ impl Tab {
                 std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS").is_ok_and(|value| value == "1");
             assert!(
                 !required,
-                "there is no chromedriver, and FLEETMEND_TEST_REQUIRE_TOOLS=1 is set"
+                "chromedriver is missing, and FLEETMEND_TEST_REQUIRE_TOOLS=1 is set"
             );
-            println!("skipped: there is no chromedriver (Debian: chromium-driver)");
+            println!("skipped: chromedriver is missing (Debian: chromium-driver)");
             return None;
         };
         let mut said = BufReader::new(driver.stdout.take().unwrap());
@@ -50,9 +50,9 @@ impl Tab {
             let port = line.split("successfully on port ").nth(1)?;
             Some(port.trim_end_matches('.').to_owned())
         });
-        let address = format!("127.0.0.1:{}", port.expect("chromedriver says where it listens"));
+        let address = format!("127.0.0.1:{}", port.expect("chromedriver prints its port"));
         let mut tab = Tab { driver, _said: said, address, session: String::new() };
-        // The flags of a closed network and of a container: nothing is fetched but from the service.
+        // For a closed network and a container: only the service is contacted.
         let args = [
             "--headless=new",
             "--no-sandbox",
@@ -94,17 +94,15 @@ impl Tab {
         answer
     }
 
-    /// Goes to an address.
     pub(crate) fn go(&self, url: &str) {
         self.ask("POST", "/url", &json!({"url": url}));
     }
 
-    /// Where it is.
     pub(crate) fn url(&self) -> String {
         self.ask("GET", "/url", &Value::Null).as_str().unwrap().to_owned()
     }
 
-    /// What a script in the page returns.
+    /// Runs a script in the page and returns its result.
     pub(crate) fn eval(&self, script: &str) -> Value {
         self.ask("POST", "/execute/sync", &json!({"script": script, "args": []}))
     }
@@ -115,40 +113,40 @@ impl Tab {
         found[ELEMENT].as_str().unwrap().to_owned()
     }
 
-    /// Presses what the selector means.
+    /// Clicks the element that matches the selector.
     #[track_caller]
     pub(crate) fn click(&self, css: &str) {
         let element = self.element(css);
         self.ask("POST", &format!("/element/{element}/click"), &json!({}));
     }
 
-    /// Types into what the selector means.
+    /// Types into the element that matches the selector.
     #[track_caller]
     pub(crate) fn fill(&self, css: &str, text: &str) {
         let element = self.element(css);
         self.ask("POST", &format!("/element/{element}/value"), &json!({"text": text}));
     }
 
-    /// Types wherever the focus is.
+    /// Types into the focused element.
     pub(crate) fn keys(&self, text: &str) {
         let active = self.ask("GET", "/element/active", &Value::Null);
         let element = active[ELEMENT].as_str().unwrap().to_owned();
         self.ask("POST", &format!("/element/{element}/value"), &json!({"text": text}));
     }
 
-    /// What the page shows.
+    /// The visible text of the page.
     pub(crate) fn text(&self) -> String {
         let text = self.eval("return document.body ? document.body.innerText : ''");
         text.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Waits until the page shows this.
+    /// Waits until the page shows this text.
     #[track_caller]
     pub(crate) fn until_shown(&self, text: &str) {
         self.until(&format!("{text:?} is shown"), |tab| tab.text().contains(text));
     }
 
-    /// Waits for something to become true, and not for ever.
+    /// Waits for a condition, with a timeout.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, is_so: impl Fn(&Tab) -> bool) {
         for _ in 0..LOOKS_MAX {
@@ -157,15 +155,15 @@ impl Tab {
             }
             std::thread::park_timeout(LOOK_EVERY);
         }
-        panic!("{what}: never, at {}\n{}", self.url(), self.text());
+        panic!("timed out waiting for: {what}, at {}\n{}", self.url(), self.text());
     }
 
-    /// Says something to the browser itself.
+    /// Sends a DevTools command to the browser.
     pub(crate) fn cdp(&self, command: &str, params: &Value) {
         self.ask("POST", "/goog/cdp/execute", &json!({"cmd": command, "params": params}));
     }
 
-    /// Makes the window so wide, in light or in dark.
+    /// Sets the width of the window and the color theme.
     pub(crate) fn look(&self, width: u32, theme: &str) {
         let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
         self.cdp("Emulation.setDeviceMetricsOverride", &size);
@@ -173,13 +171,14 @@ impl Tab {
         self.cdp("Emulation.setEmulatedMedia", &json!({"features": theme}));
     }
 
-    /// A picture of the page, as PNG.
+    /// A screenshot of the page, as PNG.
     pub(crate) fn picture(&self) -> Vec<u8> {
         let text = self.ask("GET", "/screenshot", &Value::Null);
         base64::engine::general_purpose::STANDARD.decode(text.as_str().unwrap()).unwrap()
     }
 
-    /// What the browser complained about: errors of scripts, and what the page's policy forbade.
+    /// The errors and warnings in the browser's console: script errors, and violations of the
+    /// page's policy.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.ask("POST", "/se/log", &json!({"type": "browser"}));
         let entries = log.as_array().unwrap().iter();
@@ -188,7 +187,7 @@ impl Tab {
     }
 }
 
-/// The body of an answer. chromedriver keeps its connections, whatever one asks for.
+/// The body of a response. chromedriver keeps its connections open, whatever the request asks for.
 fn answer(stream: TcpStream) -> std::io::Result<Vec<u8>> {
     let mut reader = BufReader::new(stream);
     let mut length = 0;
@@ -210,7 +209,7 @@ fn answer(stream: TcpStream) -> std::io::Result<Vec<u8>> {
 
 impl Drop for Tab {
     fn drop(&mut self) {
-        // Chromium ends with its session, not with its driver; and nobody may panic here.
+        // Chromium ends with its session, not with its driver. Nothing may panic here.
         if let Ok(mut stream) = TcpStream::connect(&self.address) {
             let head =
                 format!("DELETE /session/{} HTTP/1.1\r\nHost: localhost\r\n\r\n", self.session);

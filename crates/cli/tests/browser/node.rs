@@ -1,10 +1,11 @@
-//! What comes from npm: `cargo xtask setup` and `cargo xtask test` put it into the target directory.
+//! Tools from npm, installed into the target directory by `cargo xtask setup` and `cargo xtask
+//! test`.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Where it is, unless it is not there.
+/// The directory of the npm packages; none if they are not installed.
 pub(crate) fn home() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_BIN_EXE_fleetmend")).ancestors().nth(2).unwrap();
     let home = target.join("browser");
@@ -14,27 +15,23 @@ pub(crate) fn home() -> Option<PathBuf> {
     let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS").is_ok_and(|value| value == "1");
     assert!(
         !required,
-        "nothing of npm is in {}, and FLEETMEND_TEST_REQUIRE_TOOLS=1 is set",
+        "there are no npm packages in {}, and FLEETMEND_TEST_REQUIRE_TOOLS=1 is set",
         home.display()
     );
-    println!(
-        "skipped: nothing of npm is in {} (`cargo xtask setup` puts it there)",
-        home.display()
-    );
+    println!("skipped: there are no npm packages in {} (run `cargo xtask setup`)", home.display());
     None
 }
 
-/// A real provider of identities, gone with its test.
+/// A real identity provider, stopped on drop.
 pub(crate) struct Provider {
     child: Child,
     input: ChildStdin,
     said: BufReader<ChildStdout>,
-    /// Who it is.
     pub(crate) issuer: String,
 }
 
 impl Provider {
-    /// Starts one on a free port.
+    /// Starts a provider on a free port.
     pub(crate) fn start(home: &Path) -> Provider {
         Provider::at(home, "0")
     }
@@ -62,20 +59,20 @@ impl Provider {
         line.trim().to_owned()
     }
 
-    /// Tells it where the service is that it vouches to.
+    /// Tells the provider the address of the service, for the redirect URI.
     pub(crate) fn serves(&mut self, service: &str) {
         writeln!(self.input, "{service}/sign-in/oidc/back").unwrap();
-        // It warns of what suits a test and nothing else.
+        // It prints warnings about settings that are acceptable in a test only.
         loop {
             let line = self.line();
-            assert!(!line.is_empty(), "the provider ended; run provider.mjs by hand to see why");
+            assert!(!line.is_empty(), "the provider ended; run provider.mjs manually to see why");
             if line == "ready" {
                 return;
             }
         }
     }
 
-    /// The same one, started again: with new keys, and nobody signed in.
+    /// Restarts the provider: with new keys, and without sessions.
     pub(crate) fn again(self, home: &Path) -> Provider {
         let port = self.issuer.rsplit(':').next().unwrap().to_owned();
         drop(self);

@@ -1,4 +1,4 @@
-//! Signing in at a real provider, in a real browser.
+//! Sign-in at a real identity provider, in a real browser.
 
 use std::path::Path;
 
@@ -6,12 +6,13 @@ use serde_json::json;
 
 use crate::axe::Axe;
 use crate::driver::Tab;
+use crate::fixture::{PASSWORD, enter, invited};
 use crate::node;
 use crate::node::Provider;
-use crate::scene::{PASSWORD, enter, invited};
 use crate::support::{Dir, Running, first_key, fleetmend};
 
-/// A service that knows a provider, and an administrator called `ann@example.org` who is signed out.
+/// A service with an identity provider, and an administrator named `ann@example.org` who is signed
+/// out.
 struct Place {
     tab: Tab,
     provider: Option<Provider>,
@@ -51,9 +52,9 @@ impl Place {
         self.tab.until_shown("or with a password");
     }
 
-    /// From our door to the provider's, and through it.
+    /// Starts the sign-in and completes it at the provider.
     fn sign_in_as(&self, name: &str, button: &str) {
-        // Nobody is signed in, here or there.
+        // Sign out everywhere, at the service and at the provider.
         self.tab.cdp("Network.clearBrowserCookies", &json!({}));
         self.go("/servers?status=online");
         self.tab.click("a.button.main");
@@ -62,7 +63,7 @@ impl Place {
         self.tab.click(button);
     }
 
-    /// Who there is, as the command line has it in a pipe, below its headings.
+    /// The users, from the output of `fleetmend users list` in a pipe, without the header.
     fn people(&self) -> Vec<String> {
         let data = self.dir.data();
         let listed = fleetmend(&["users", "list", "--data-dir", data.to_str().unwrap()]);
@@ -70,7 +71,7 @@ impl Place {
         listed.lines().skip(1).map(str::to_owned).collect()
     }
 
-    /// The service starts again, and knows nothing of the provider yet.
+    /// Restarts the service, without cached provider metadata.
     fn start_again(&mut self) {
         let listen = self.service.address.strip_prefix("http://").unwrap().to_owned();
         self.service.child.kill().unwrap();
@@ -85,13 +86,13 @@ fn serve(listen: &str, dir: &Dir, flags: &[String]) -> Running {
 }
 
 #[test]
-fn one_signs_in_at_a_real_provider_and_is_back_where_one_wanted_to_go() {
+fn sign_in_at_provider_returns_to_the_requested_page() {
     let Some(home) = node::home() else { return };
     let Some(mut place) = Place::new(&home) else { return };
     for round in ["first", "after the provider changed its keys"] {
         place.sign_in_as("ann", "button");
         let wanted = "/servers?status=online";
-        place.tab.until("the page that was wanted", |tab| tab.url().ends_with(wanted));
+        place.tab.until("the requested page", |tab| tab.url().ends_with(wanted));
         place.tab.until_shown("ann@example.org");
         place.go("/activity");
         place.tab.until_shown("user.sign_in");
@@ -99,7 +100,7 @@ fn one_signs_in_at_a_real_provider_and_is_back_where_one_wanted_to_go() {
         place.tab.until_shown("oidc");
         assert_eq!(place.tab.complaints(), Vec::<String>::new(), "{round}");
         place.sign_out();
-        assert_eq!(place.people(), ["ann@example.org\tadmin\tAcme\tby a provider"]);
+        assert_eq!(place.people(), ["ann@example.org\tadmin\tAcme\tidentity provider"]);
         let mut again = place.provider.take().unwrap().again(&home);
         again.serves(&place.service.address);
         place.provider = Some(again);
@@ -107,17 +108,17 @@ fn one_signs_in_at_a_real_provider_and_is_back_where_one_wanted_to_go() {
 }
 
 #[test]
-fn who_is_refused_is_told_why_and_a_password_works_while_the_provider_is_down() {
+fn refusals_are_explained_and_passwords_work_without_provider() {
     let Some(home) = node::home() else { return };
     let Some(mut place) = Place::new(&home) else { return };
     place.sign_in_as("stranger", "button");
     place.tab.until_shown("Ask an administrator to invite stranger@example.org");
-    // The same answer once more.
+    // Replay the same authorization response.
     let back = place.tab.url();
     assert!(back.contains("/sign-in/oidc/back?code="), "{back}");
     place.tab.go(&back);
     place.tab.until_shown("was already used, or has expired");
-    // And brought to a browser that is on a way of its own.
+    // Open it in a browser with its own authorization request.
     place.tab.cdp("Network.clearBrowserCookies", &json!({}));
     place.go("/sign-in");
     place.tab.click("a.button.main");
@@ -140,8 +141,8 @@ fn who_is_refused_is_told_why_and_a_password_works_while_the_provider_is_down() 
     place.tab.fill("input[name=password]", PASSWORD);
     place.tab.click("form button");
     place.tab.until_shown("Overview");
-    assert_eq!(place.people(), ["ann@example.org\tadmin\tAcme\tby password"]);
-    // That it was refused, the browser says too.
+    assert_eq!(place.people(), ["ann@example.org\tadmin\tAcme\tpassword"]);
+    // The browser also reports the refused requests.
     let complaints = place.tab.complaints().into_iter();
     let others: Vec<String> = complaints.filter(|one| !one.contains("/sign-in/oidc")).collect();
     assert_eq!(others, Vec::<String>::new());

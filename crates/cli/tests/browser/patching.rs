@@ -1,16 +1,17 @@
-//! A real agent on a real Debian, patched from the dashboard.
+//! A real agent on a real Debian system, patched from the dashboard.
 
 use lab::apt::{Deb, Pocket, Repo, Server};
 use serde_json::{Value, json};
 
 use crate::agents::{Fleet, Host};
 use crate::driver::{ENTER, Tab};
-use crate::scene::{enter, invited};
+use crate::fixture::{enter, invited};
 
-/// Found, shown what would happen, patched, watched to its end without a reload; and what the page says is what the package
-/// database of that system says. A thread of its own sees the system, so nothing here is asynchronous.
+/// Finds a server, previews, patches, and watches the batch without a reload. The page and the
+/// system's package database must agree. Not asynchronous, because only this thread sees the lab's
+/// system.
 #[test]
-fn a_real_server_is_patched_in_the_dashboard_and_its_package_database_agrees() {
+fn server_patched_in_the_dashboard_matches_its_package_database() {
     let debs = [
         (Pocket::Stable, Deb::new("hello", "1.0")),
         (Pocket::Stable, Deb::new("other", "1.0")),
@@ -35,8 +36,8 @@ fn a_real_server_is_patched_in_the_dashboard_and_its_package_database_agrees() {
     assert!(tab.text().contains("hello"), "{}", tab.text());
     tab.click("form[action='/order'] button");
     tab.until_shown("What would happen");
-    assert_eq!(server.packages(), before, "nothing has started");
-    // A dry run changes nothing, also if it is ticked after the first preview.
+    assert_eq!(server.packages(), before, "nothing may have started");
+    // A dry run changes nothing, even if it is selected after the first preview.
     tab.click("input[name=dry_run]");
     assert_eq!(tab.eval("return document.getElementById('start').disabled"), true);
     tab.click("form[data-previewed] .card button");
@@ -66,7 +67,7 @@ fn a_real_server_is_patched_in_the_dashboard_and_its_package_database_agrees() {
     let mut expected = before;
     expected.insert("hello".into(), "1.1".into());
     assert_eq!(server.packages(), expected);
-    assert_eq!(server.runs("hello"), ["1.1"], "once");
+    assert_eq!(server.runs("hello"), ["1.1"], "the script must run once");
     tab.click("td a[href*='/tasks/']");
     tab.until_shown("Package changes");
     let shown = tab.text();

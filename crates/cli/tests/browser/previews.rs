@@ -1,9 +1,9 @@
-//! The patch page: Start does what the preview shows, or nothing.
+//! The patch form: Start does what the preview shows, or nothing.
 
 use serde_json::{Value, json};
 
 use crate::driver::Tab;
-use crate::scene::Scene;
+use crate::fixture::Scene;
 
 /// Every field of the form, and how a user changes it.
 const EDITS: [(&str, &str); 12] = [
@@ -61,7 +61,7 @@ async fn start_is_disabled_while_a_field_differs_from_the_preview() {
         tab.eval("document.querySelector('form[data-previewed]').reset()");
         tab.until("Start is enabled again", |tab| !is_disabled(tab));
     }
-    // Every visible field of the form is among them.
+    // Every visible field of the form is in the list.
     let names = tab.eval(
         "return [...new Set([...document.querySelector('form[data-previewed]').elements]
             .filter((field) => field.name && field.type !== 'hidden' && field.tagName !== 'BUTTON').map((field) => field.name))]",
@@ -75,7 +75,7 @@ async fn start_is_disabled_while_a_field_differs_from_the_preview() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_changed_start_is_refused_without_the_script_and_then_starts_what_is_shown() {
+async fn changed_form_without_script_must_be_previewed_again() {
     let Some(scene) = Scene::of(3).await else { return };
     let tab = &scene.tab;
     preview_all(&scene);
@@ -87,7 +87,7 @@ async fn a_changed_start_is_refused_without_the_script_and_then_starts_what_is_s
     ] {
         edit(tab, change);
     }
-    // As a browser without the script would: the button of the old preview with the new fields.
+    // As a browser without JavaScript would: the button of the old preview with the new fields.
     tab.eval(
         "const start = document.getElementById('start');
          start.removeAttribute('data-needs-preview');

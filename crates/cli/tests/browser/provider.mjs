@@ -1,7 +1,7 @@
-// A real provider of identities for the stories: oidc-provider, with a page of its own where one signs in.
+// A real identity provider for the tests: oidc-provider, with a simple sign-in page.
 //
-// It says where it listens, is told where the service takes browsers back, and ends when nobody listens to it any more. Whoever
-// signs in is believed: `NAME` is NAME@example.org. Each start makes new keys.
+// It prints its issuer, reads the service's redirect URI from standard input, and ends when standard input is
+// closed. It accepts every user: `NAME` is NAME@example.org. Each start creates new keys.
 
 import { generateKeyPairSync } from 'node:crypto';
 import { createServer } from 'node:http';
@@ -34,7 +34,7 @@ function provider(issuer, redirect) {
     interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
     findAccount: (_, id) => account(id),
     ttl: { AccessToken: 60, AuthorizationCode: 60, IdToken: 60, Interaction: 600, Session: 600, Grant: 600 },
-    // Nobody is asked whether this service may know who they are: it is their own.
+    // No consent page: the service belongs to the same organization.
     async loadExistingGrant({ oidc }) {
       const { clientId } = oidc.client;
       const grant = new oidc.provider.Grant({ clientId, accountId: oidc.session.accountId });
@@ -61,7 +61,7 @@ const server = createServer((request, response) => {
   answer(asked, request, response).catch((error) => response.writeHead(500).end(`${error}`));
 });
 server.listen(Number(port), '127.0.0.1', () => {
-  // By another name than the service has: a browser takes the two for different sites, as they are in life.
+  // Another host name than the service's, so that a browser treats the two as different sites, as in production.
   const issuer = `http://localhost:${server.address().port}`;
   const lines = createInterface({ input: process.stdin });
   lines.once('line', (redirect) => {

@@ -1,14 +1,15 @@
-//! The work: find, patch, watch, steer.
+//! Operator tasks in the dashboard: finding, patching and watching servers, schedules, and
+//! reconnecting.
 
 use serde_json::{Value, json};
 
 use crate::driver::{ENTER, TAB, Tab};
-use crate::scene::Scene;
+use crate::fixture::Scene;
 use crate::support::Running;
 
-/// From the way in to the end of a batch without the mouse, and without a reload while it runs.
+/// From sign-in to the end of a batch without the mouse, and without a reload while it runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_server_is_found_patched_and_watched_to_its_end_by_keyboard_alone() {
+async fn server_is_patched_with_the_keyboard_only() {
     let Some(scene) = Scene::of(8).await else { return };
     let tab = &scene.tab;
     let servers: Value = scene.operator.get("/v1/servers?sort=security_updates").await;
@@ -31,7 +32,7 @@ async fn a_server_is_found_patched_and_watched_to_its_end_by_keyboard_alone() {
     tab.keys("j");
     tab.keys(ENTER);
     tab.until_shown("Pending updates");
-    // To the button by the key that everyone has.
+    // Reach the button with the Tab key.
     for _ in 0..40 {
         if tab.eval("return document.activeElement.innerText") == "Patch…" {
             break;
@@ -58,7 +59,7 @@ async fn a_server_is_found_patched_and_watched_to_its_end_by_keyboard_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_rollout_is_paused_and_canceled_where_it_is_watched() {
+async fn batch_is_paused_and_canceled_on_its_page() {
     let Some(scene) = Scene::of(6).await else { return };
     let tab = &scene.tab;
     let made = scene.operator.orders(&scene.fleet, 0..6, json!({"stagger_minutes": 60})).await;
@@ -79,7 +80,7 @@ async fn a_rollout_is_paused_and_canceled_where_it_is_watched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_schedule_shows_its_next_runs_while_it_is_typed_and_planted_markup_stays_text() {
+async fn schedule_form_previews_runs_and_escapes_markup() {
     let Some(scene) = Scene::of(2).await else { return };
     let tab = &scene.tab;
     scene.go("/schedules/new");
@@ -96,7 +97,7 @@ async fn a_schedule_shows_its_next_runs_while_it_is_typed_and_planted_markup_sta
             .contains("Sun ")
     );
     tab.fill("input[name=cron]", " nonsense");
-    tab.until("the mistake is told", |tab| {
+    tab.until("the mistake is shown", |tab| {
         tab.eval("return document.querySelectorAll('#asked .bad').length") == 1
     });
     tab.eval("document.querySelector('input[name=cron]').value = '30 3 * * SUN'");
@@ -112,7 +113,7 @@ async fn a_schedule_shows_its_next_runs_while_it_is_typed_and_planted_markup_sta
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_schedule_without_servers_is_saved_after_a_tick() {
+async fn schedule_without_servers_needs_a_confirmation() {
     let Some(scene) = Scene::of(2).await else { return };
     let tab = &scene.tab;
     let servers: Value = scene.operator.get("/v1/servers").await;
@@ -134,7 +135,7 @@ async fn a_schedule_without_servers_is_saved_after_a_tick() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_lost_connection_is_told_and_recovers() {
+async fn lost_connection_is_shown_and_recovers() {
     let Some(mut scene) = Scene::of(1).await else { return };
     let hidden = |tab: &Tab| tab.eval("return document.getElementById('lost').hidden") == true;
     scene.tab.eval("window.neverReloaded = true");
@@ -144,13 +145,13 @@ async fn a_lost_connection_is_told_and_recovers() {
     let listen = scene.url.strip_prefix("http://").unwrap();
     scene.service = Running::at(listen, &scene.dir.data(), &[]);
     scene.tab.until("it is back", hidden);
-    // What happens from now on is shown again.
+    // New events are shown again.
     let schedule =
         json!({"name": "After the outage", "cron": "0 3 * * *", "targets": {"all": true}});
     scene.operator.post("/v1/schedules", schedule).await;
     scene.tab.until_shown("After the outage");
     assert_eq!(scene.tab.eval("return window.neverReloaded"), true);
-    // What the browser says of the outage is what this story made.
+    // The browser reports the outage, which this test caused.
     scene.tab.complaints();
     scene.end().await;
 }

@@ -1,4 +1,4 @@
-//! A host's life in a fleet: it joins, is away, is limited by its own administrator, is removed.
+//! The lifecycle of a host: enrollment, absence, host limits and removal.
 
 use lab::apt::{Deb, Pocket, Repo, Server};
 use reqwest::Method;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::service::Dir;
 use crate::support::{Fleet, Host, batch_path, moves, text};
 
-/// A Debian server with one update pending.
+/// A Debian host with one pending update.
 fn server() -> Option<Server> {
     let repo = Repo::with(&[
         (Pocket::Stable, Deb::new("hello", "1.0")),
@@ -21,7 +21,7 @@ fn order() -> Value {
 }
 
 #[test]
-fn a_removed_host_goes_dormant_and_comes_back_only_as_a_new_server() {
+fn removed_host_returns_only_as_a_new_server() {
     let Some(server) = server() else { return };
     let fleet = Fleet::new();
     let mut host = Host::joined(&fleet, server.root.dir());
@@ -32,7 +32,7 @@ fn a_removed_host_goes_dormant_and_comes_back_only_as_a_new_server() {
     let (status, _) =
         fleet.ask(Method::POST, &format!("/v1/servers/{}/patch", host.id), Some(&order()));
     assert_eq!(status, 404);
-    // Whoever starts it again gets the same answer, and nothing else happens.
+    // Starting it again gives the same result, and nothing else happens.
     host.start();
     assert!(host.ended(&fleet));
     assert!(host.words().contains("removed this host at"), "{}", host.words());
@@ -52,7 +52,8 @@ fn a_removed_host_goes_dormant_and_comes_back_only_as_a_new_server() {
     assert!(host.stop());
 }
 
-/// An order that is out, for an agent that was killed while it was idle and never saw it: the batch.
+/// Dispatches an order to an agent that was killed while idle and never received it. Returns the
+/// batch.
 fn unread(fleet: &Fleet, host: &mut Host) -> Value {
     fleet.scanned(&host.id);
     fleet.until(&format!("/v1/servers/{}", host.id), |seen| seen["activity"] == "idle");
@@ -63,7 +64,7 @@ fn unread(fleet: &Fleet, host: &mut Host) -> Value {
 }
 
 #[test]
-fn canceled_order_that_the_agent_never_received_does_not_block_its_server() {
+fn canceled_undelivered_order_does_not_block_its_server() {
     let Some(server) = server() else { return };
     let fleet = Fleet::new();
     let mut host = Host::joined(&fleet, server.root.dir());
@@ -82,7 +83,7 @@ fn canceled_order_that_the_agent_never_received_does_not_block_its_server() {
 }
 
 #[test]
-fn paused_order_that_the_agent_never_received_waits_again() {
+fn paused_undelivered_order_waits_again() {
     let Some(server) = server() else { return };
     let fleet = Fleet::new();
     let mut host = Host::joined(&fleet, server.root.dir());
@@ -102,9 +103,10 @@ fn paused_order_that_the_agent_never_received_waits_again() {
     assert!(host.stop());
 }
 
-/// The counter goes on ahead of the server's, so that nobody takes the host for a copy of itself.
+/// The agent continues with a counter ahead of the service's, so that the host does not look like a
+/// copy of itself.
 #[test]
-fn host_that_lost_its_turn_is_not_quarantined() {
+fn host_with_a_lost_counter_is_not_quarantined() {
     let Some(server) = server() else { return };
     let fleet = Fleet::new();
     let mut host = Host::joined(&fleet, server.root.dir());
@@ -125,7 +127,7 @@ fn host_that_lost_its_turn_is_not_quarantined() {
 }
 
 #[test]
-fn an_order_given_while_the_agent_is_away_is_carried_out_when_it_is_back() {
+fn order_for_an_offline_agent_runs_when_it_returns() {
     let Some(server) = server() else { return };
     let fleet = Fleet::new();
     let mut host = Host::joined(&fleet, server.root.dir());
@@ -134,7 +136,7 @@ fn an_order_given_while_the_agent_is_away_is_carried_out_when_it_is_back() {
     let shown = text(&host.say(&["status"]).stdout);
     assert!(shown.contains("not running"), "{shown}");
     let batch = fleet.post(&format!("/v1/servers/{}/patch", host.id), &order());
-    // It is on its way, and nobody has taken it.
+    // The order is on its way, and no agent has accepted it.
     let seen = fleet.until(&batch_path(&batch), |seen| {
         ["waiting", "dispatched"].contains(&seen["results"][0]["state"].as_str().unwrap())
     });
@@ -153,13 +155,13 @@ fn an_order_given_while_the_agent_is_away_is_carried_out_when_it_is_back() {
 }
 
 #[test]
-fn what_the_administrator_of_the_host_forbids_is_refused_by_name() {
+fn host_limits_are_enforced_and_named_in_the_result() {
     let Some(server) = server() else { return };
     let fleet = Fleet::new();
     let host = Host::joined(&fleet, server.root.dir());
     server.root.write("/etc/fleetmend/limits.toml", "frozen = true\n");
     let task = fleet.patched(&host.id, &order());
-    // By now the agent has reported the limit, so a preview promises nothing.
+    // By now the agent has reported the limit, so the preview shows no updates.
     let preview = json!({"server_ids": [host.id], "packages": []});
     let (status, preview) = fleet.ask(Method::POST, "/v1/preview", Some(&preview));
     assert_eq!(status, 200, "{preview}");
@@ -182,7 +184,7 @@ fn what_the_administrator_of_the_host_forbids_is_refused_by_name() {
     assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
 }
 
-/// A certificate of the service's own making, in files.
+/// Writes a self-signed certificate and its key to files.
 fn certificate(dir: &Dir, name: &str) -> (Vec<u8>, String, String) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let path = |end: &str| dir.0.join(format!("{name}.{end}")).to_str().unwrap().to_owned();
@@ -192,7 +194,7 @@ fn certificate(dir: &Dir, name: &str) -> (Vec<u8>, String, String) {
 }
 
 #[test]
-fn a_service_that_signed_its_certificate_itself_is_known_by_the_token_and_an_impostor_is_not() {
+fn token_pins_a_self_signed_certificate() {
     let Some(server) = server() else { return };
     let dir = Dir::new();
     let secure = |name: &str| {

@@ -1,4 +1,4 @@
-//! The same story for dnf, zypper and pacman: enrolled, seen, patched exactly as asked.
+//! dnf, zypper and pacman hosts: enrollment, inventory and orders.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Fleet, Host, moves, package};
 
-/// A server of any kind with `plain`, `risky` (its update mends a flaw where such things are told), `third` and
-/// `held`, each in version 1.0-1 with 1.1-1 pending.
+/// A host with `plain`, `risky` (its update is a security update where the package manager reports
+/// that), `third` and `held`, each in version 1.0-1 with 1.1-1 pending.
 struct World<'a> {
     fleet: Fleet,
     host: Host,
@@ -23,17 +23,17 @@ impl<'a> World<'a> {
         World { fleet, host, database, tells_security }
     }
 
-    /// What an order did: its task, and the lines of the package database that came.
+    /// Runs an order. Returns its task and the new lines of the package database.
     #[track_caller]
     fn patched(&self, order: &Value) -> (Value, Vec<String>) {
         let before = (self.database)();
         let task = self.fleet.patched(&self.host.id, order);
         let after = (self.database)();
-        assert_eq!(before.len(), after.len(), "nothing is added and nothing is removed");
+        assert_eq!(before.len(), after.len(), "no package may be added or removed");
         (task, after.into_iter().filter(|line| !before.contains(line)).collect())
     }
 
-    /// The story. `blocked`: how this manager says that `held` is not to be touched.
+    /// The test. `blocked` is how this package manager reports that `held` is held.
     #[track_caller]
     fn is_seen_and_patched_exactly_as_asked(&self, manager: &str, blocked: &str) {
         let seen = self.fleet.scanned(&self.host.id);
@@ -95,27 +95,27 @@ fn rpm(manager: Manager, settings: (&str, &str), word: &str, blocked: &str) {
 }
 
 #[test]
-fn a_server_with_dnf_is_seen_as_it_is_and_patched_exactly_as_asked() {
+fn dnf_host_is_reported_and_patched_exactly_as_ordered() {
     let settings = ("/etc/dnf/dnf.conf", "[main]\ngpgcheck=0\nexclude=held\n");
     rpm(Manager::Dnf, settings, "dnf", "(excluded)");
 }
 
 #[test]
-fn a_server_with_zypper_is_seen_as_it_is_and_patched_exactly_as_asked() {
+fn zypper_host_is_reported_and_patched_exactly_as_ordered() {
     let lock = "\ntype: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: held\n\n";
     rpm(Manager::Zypper, ("/etc/zypp/locks", lock), "zypper", "held (held)");
 }
 
-/// pacman's repositories do not say which updates mend flaws.
+/// pacman repositories do not mark security updates.
 #[test]
-fn a_server_with_pacman_is_seen_as_it_is_and_patched_exactly_as_asked() {
+fn pacman_host_is_reported_and_patched_exactly_as_ordered() {
     use lab::pacman::{Package, Repository, Server};
     let of = |version: &str| NAMES.map(|name| Package::new(name, version));
     let Some(repository) = Repository::with(&of("1.0-1")) else { return };
     let server = Server::having(&repository, &NAMES);
     repository.add(&of("1.1-1"));
     server.configure("IgnorePkg = held");
-    // It is an overlay of this machine, whose own packages are not meant.
+    // The root is an overlay of this machine, whose own packages must not count.
     server.root().write("/var/lib/dpkg/status", "");
     let database = || server.installed();
     let world = World::of(server.root().dir(), false, &database);

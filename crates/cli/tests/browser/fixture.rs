@@ -1,4 +1,4 @@
-//! A service with a fleet, and somebody in front of a browser.
+//! Test fixture: a service with a fleet, and an administrator signed in to the dashboard.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use crate::support::{Dir, Running, first_key, fleetmend};
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
-/// Agents that are at work for a second or so, and can be watched.
+/// Agents that need about a second per order, so that tests can watch them.
 fn unhurried(config: Config) -> Config {
     let nature = Nature { seed: 11, fail: 0.0, crash: 0.0, offline: 0.0, speed: 50.0 };
     Config { nature, ..config }
 }
 
-/// Invites an administrator: the link.
+/// Invites an administrator. Returns the link.
 pub(crate) fn invited(data: &Path, url: &str, name: &str) -> String {
     let data = data.to_str().unwrap();
     let args = ["users", "create", name, "--data-dir", data, "--url", url, "--json"];
@@ -27,7 +27,7 @@ pub(crate) fn invited(data: &Path, url: &str, name: &str) -> String {
     made["link"].as_str().unwrap().to_owned()
 }
 
-/// Sets a password, and is in.
+/// Sets the password and signs in.
 pub(crate) fn enter(tab: &Tab, link: &str) {
     tab.go(link);
     tab.fill("input[name=password]", PASSWORD);
@@ -36,7 +36,6 @@ pub(crate) fn enter(tab: &Tab, link: &str) {
     tab.until_shown("Overview");
 }
 
-/// Everything that a story needs.
 pub(crate) struct Scene {
     pub(crate) tab: Tab,
     pub(crate) operator: Operator,
@@ -47,7 +46,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A fleet of so many, and an administrator who has just set a password.
+    /// Starts a fleet with this many servers, and signs in an administrator.
     pub(crate) async fn of(servers: u64) -> Option<Scene> {
         let tab = Tab::open()?;
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -65,7 +64,7 @@ impl Scene {
         self.tab.go(&format!("{}{path}", self.url));
     }
 
-    /// Ends it, if the browser had nothing to complain about.
+    /// Asserts that the browser reported no problems, and stops the fleet.
     pub(crate) async fn end(self) {
         assert_eq!(self.tab.complaints(), Vec::<String>::new());
         self.fleet.stop().await;

@@ -1,6 +1,6 @@
-//! What pages look like, wide and narrow, in light and in dark.
+//! Every page: wide and narrow, in the light and the dark theme, with accessibility checks.
 //!
-//! `FLEETMEND_SCREENSHOTS=DIR` keeps the pictures.
+//! `FLEETMEND_SCREENSHOTS=DIR` saves the screenshots.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use store::days::{self, Day};
 
 use crate::axe::Axe;
 use crate::driver::Tab;
-use crate::scene::{PASSWORD, Scene};
+use crate::fixture::{PASSWORD, Scene};
 use crate::support::fleetmend;
 
-/// What people would stumble over who see only a small part of the page, and what axe-core leaves open.
+/// Problems on a narrow screen, and some that axe-core does not check.
 const STUMBLES: &str = r#"
 const found = [];
 if (document.querySelectorAll("h1").length !== 1) found.push("not one h1");
@@ -25,7 +25,7 @@ if (document.documentElement.scrollWidth > innerWidth) found.push("wider than th
 return found;
 "#;
 
-/// How one comes to a page: where one goes, and what one does there.
+/// How to reach a page: a path, and the steps to take there.
 enum Way {
     To(String),
     By(String, Vec<Step>),
@@ -40,7 +40,7 @@ use Step::{Fill, Press};
 impl Way {
     fn go(&self, scene: &Scene) {
         let (Way::To(path) | Way::By(path, _)) = self;
-        // A page that another one wrote into is asked for anew.
+        // Load the page again, in case a previous step changed it.
         scene.go(path);
         let Way::By(_, steps) = self else { return };
         for step in steps {
@@ -53,7 +53,7 @@ impl Way {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_page_can_be_read_wide_and_narrow_in_light_and_in_dark() {
+async fn every_page_is_readable_at_all_widths_and_themes() {
     let Some(scene) = Scene::of(30).await else { return };
     let (pages, axe) = (pages(&scene).await, Axe::new());
     let kept = std::env::var_os("FLEETMEND_SCREENSHOTS").map(PathBuf::from);
@@ -65,14 +65,14 @@ async fn every_page_can_be_read_wide_and_narrow_in_light_and_in_dark() {
     second_step(&scene);
     look_at(&scene.tab, axe.as_ref(), "code", kept.as_ref(), &mut stumbles);
     assert_eq!(stumbles, Vec::<String>::new());
-    // The page about a problem is one, and the browser says so.
+    // The error page is among them, and the browser reports it.
     let complaints: Vec<String> =
         scene.tab.complaints().into_iter().filter(|one| !one.contains("limit=0")).collect();
     assert_eq!(complaints, Vec::<String>::new());
     scene.end().await;
 }
 
-/// Every page, with something on it.
+/// Every page, with content on it.
 async fn pages(scene: &Scene) -> Vec<(&'static str, Way)> {
     let operator = &scene.operator;
     let servers: Value = operator.get("/v1/servers").await;
@@ -85,7 +85,7 @@ async fn pages(scene: &Scene) -> Vec<(&'static str, Way)> {
     let named = operator.post("/v1/schedules", named).await;
     let batch = operator.orders(&scene.fleet, 0..12, json!({"max_parallel": 4})).await;
     operator.until_ended(&batch).await;
-    // What is pending, and how bad it is, is counted a moment after it is told.
+    // Pending updates and severities are counted a moment after they are reported.
     let listed = |seen: &Value| seen["meta"]["total"].as_u64() > Some(0);
     let patches = operator.until_at("/v1/patches", listed).await;
     let cves = operator.until_at("/v1/cves", listed).await;
@@ -147,7 +147,7 @@ async fn pages(scene: &Scene) -> Vec<(&'static str, Way)> {
     ]
 }
 
-/// The page at every width, in either light; what people would stumble over.
+/// Checks the page at every width, in both themes.
 fn look_at(
     tab: &Tab,
     axe: Option<&Axe>,
@@ -171,7 +171,7 @@ fn look_at(
     }
 }
 
-/// The way of a link with which somebody sets a password.
+/// The path of a link for setting a password.
 fn invitation(scene: &Scene) -> String {
     let data = scene.dir.data();
     let words = [
@@ -190,15 +190,12 @@ fn invitation(scene: &Scene) -> String {
     made["link"].as_str().unwrap().strip_prefix(&scene.url).unwrap().to_owned()
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the service in this story goes by the clock on the wall"
-)]
+#[expect(clippy::disallowed_methods, reason = "the service in this test uses the system clock")]
 fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// Nobody waits for a month: the days before today are written past the service.
+/// Writes the statistics of earlier days directly to the database, instead of waiting a month.
 async fn write_days(scene: &Scene) {
     let data = scene.dir.data();
     let seal = service::commands::setup::seal(&Secrets::load(&data).unwrap());
@@ -228,7 +225,7 @@ async fn write_days(scene: &Scene) {
     db.close().await;
 }
 
-/// Turns the second factor on, leaves, and comes back as far as the code.
+/// Turns on TOTP, signs out, and signs in again up to the code.
 fn second_step(scene: &Scene) {
     let tab = &scene.tab;
     scene.go("/account");
@@ -240,7 +237,7 @@ fn second_step(scene: &Scene) {
     tab.click("form[action='/account/totp'] button");
     tab.until_shown("Signing in requires a code");
     tab.click("form[action='/sign-out'] button");
-    tab.until("one is out", |tab| tab.url().ends_with("/sign-in"));
+    tab.until("the user is signed out", |tab| tab.url().ends_with("/sign-in"));
     tab.fill("input[name=name]", "ann");
     tab.fill("input[name=password]", PASSWORD);
     tab.click("button.main");

@@ -8,7 +8,7 @@ use crate::hosts::{Host, Service};
 const HOSTS: usize = 10;
 
 #[tokio::test]
-async fn one_order_updates_one_package_on_ten_hosts_and_nothing_else() {
+async fn one_batch_updates_one_package_on_ten_hosts() {
     let repo = Repo::with(&[
         (Pocket::Stable, Deb::new("hello", "1")),
         (Pocket::Stable, Deb::new("other", "1")),
@@ -42,6 +42,6 @@ async fn one_order_updates_one_package_on_ten_hosts_and_nothing_else() {
     for host in &hosts {
         let (hello, other) = (host.server.version("hello"), host.server.version("other"));
         assert_eq!((hello.as_deref(), other.as_deref()), (Some("2"), Some("1")));
-        assert_eq!(host.server.runs("hello"), ["2"], "its script ran once");
+        assert_eq!(host.server.runs("hello"), ["2"], "the script must run once");
     }
 }

@@ -1,16 +1,16 @@
-//! A reader whose clocks are not those of the servers, and one who takes what is shown along as a file.
+//! A user in another time zone than the servers, and downloading a preview as a file.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
 use crate::driver::Tab;
-use crate::scene::Scene;
+use crate::fixture::Scene;
 
 const READER: &str = "Asia/Tokyo";
 const SERVERS: &str = "America/New_York";
 
-/// The rows under this selector: the cells, and the instant that the row is about.
+/// The rows under this selector: the row's time, and its first two cells.
 fn rows(tab: &Tab, under: &str) -> Vec<(Timestamp, String, String)> {
     let script = format!(
         "return [...document.querySelectorAll('{under} tbody tr')].filter((row) => row.querySelector('time[data-local]')).map((row) => \
@@ -18,7 +18,7 @@ fn rows(tab: &Tab, under: &str) -> Vec<(Timestamp, String, String)> {
     );
     let found = tab.eval(&script);
     let text = |row: &Value, nth: usize| {
-        // Browsers put a narrow space before AM and PM.
+        // Browsers put a narrow no-break space before AM and PM.
         row[nth].as_str().unwrap().replace('\u{202f}', " ")
     };
     let row = |row: &Value| (text(row, 0).parse().unwrap(), text(row, 1), text(row, 2));
@@ -29,7 +29,7 @@ fn told(at: Timestamp, zone: &str, form: &str) -> String {
     at.to_zoned(TimeZone::get(zone).unwrap()).strftime(form).to_string()
 }
 
-/// Five instants, each told by the clocks of the servers and by the reader's.
+/// Asserts that five runs are shown in the servers' and in the user's time zone.
 fn in_both_zones(tab: &Tab, under: &str) {
     let rows = rows(tab, under);
     assert_eq!(rows.len(), 5, "{}", tab.text());
@@ -41,7 +41,7 @@ fn in_both_zones(tab: &Tab, under: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_reader_elsewhere_sees_the_next_runs_by_both_clocks_while_typing() {
+async fn schedule_form_shows_runs_in_both_time_zones() {
     let Some(scene) = Scene::of(1).await else { return };
     let tab = &scene.tab;
     tab.cdp("Emulation.setTimezoneOverride", &json!({"timezoneId": READER}));
@@ -51,7 +51,7 @@ async fn a_reader_elsewhere_sees_the_next_runs_by_both_clocks_while_typing() {
     tab.eval("document.querySelector('input[name=timezone]').value = ''");
     tab.fill("input[name=cron]", "30 3 * * *");
     tab.fill("input[name=timezone]", SERVERS);
-    // What was typed last is shown, and told by the reader's clocks.
+    // The last input is shown, in the user's time zone.
     let settled = |tab: &Tab| {
         let shown = tab.eval("return document.getElementById('asked').innerText");
         let shown = shown.as_str().unwrap();
@@ -62,9 +62,9 @@ async fn a_reader_elsewhere_sees_the_next_runs_by_both_clocks_while_typing() {
     tab.click("input[name=all]");
     tab.click("main button.main");
     tab.until("the schedule is there", |tab| tab.url().contains("/schedules/sch_"));
-    tab.until("its runs are told", |tab| !tab.text().contains(" UTC"));
+    tab.until("its runs are shown", |tab| !tab.text().contains(" UTC"));
     in_both_zones(tab, "main");
-    // The calendar is laid out by the reader's days.
+    // The calendar uses the user's days.
     scene.go("/schedules");
     tab.until_shown(&format!("Times in {READER}"));
     assert!(tab.text().contains(&format!("03:30 {SERVERS}")), "{}", tab.text());
@@ -72,7 +72,7 @@ async fn a_reader_elsewhere_sees_the_next_runs_by_both_clocks_while_typing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_preview_is_taken_along_as_a_file_and_goes_on() {
+async fn preview_can_be_downloaded_and_then_started() {
     let Some(scene) = Scene::of(2).await else { return };
     let tab = &scene.tab;
     let dir = scene.dir.0.join("downloads");
@@ -82,7 +82,7 @@ async fn a_preview_is_taken_along_as_a_file_and_goes_on() {
     tab.click("input[data-all]");
     tab.click("[data-needs-pick]");
     tab.until_shown("What would happen");
-    // Twice: the first does not use the button up.
+    // Twice: the button still works after the first download.
     let file = dir.join("preview.csv");
     for _ in 0..2 {
         tab.click("button[formaction='/order.csv']");

@@ -1,4 +1,5 @@
-//! Someone who took the control plane over, with its signing key: sends any orders and signs any answers.
+//! An attacker who took over the control plane with its signing key: sends any orders and signs any
+//! responses.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,16 +19,17 @@ use wire::agent::answer_text;
 
 use crate::support::Fleet;
 
-/// The state of the false service.
+/// The state of the fake service.
 pub(crate) struct Villain {
     key: Ed25519KeyPair,
     server_id: String,
     now: Timestamp,
     /// Orders that were not sent yet.
     pub(crate) orders: Vec<Value>,
-    /// The orders that were sent last, and the counter of that sync: a sync with the same counter did not get them.
+    /// The orders that were sent last, with the counter of that sync: a sync with the same counter
+    /// did not receive them.
     handed: (u64, Vec<Value>),
-    /// The results that came, by order.
+    /// The results received, by order.
     pub(crate) results: BTreeMap<String, Value>,
 }
 
@@ -59,7 +61,7 @@ impl Villain {
         self.order_with(number, work, &json!({}))
     }
 
-    /// An order that is good but for what `but` replaces.
+    /// An order that is valid except for the fields that `but` replaces.
     fn order_with(&self, number: u64, work: &Value, but: &Value) -> Value {
         let hour = SignedDuration::from_hours(1);
         let mut order = json!({"id": id(number), "server_id": self.server_id, "work": work,
@@ -71,23 +73,22 @@ impl Villain {
     }
 }
 
-/// The id of an order.
 pub(crate) fn id(number: u64) -> String {
     let at = "2026-11-15T04:00:00Z".parse().unwrap();
     TaskId::new(at, number.into()).to_string()
 }
 
-/// Names for orders, of which none names a package that is installed.
+/// Package names for orders; none is an installed package.
 pub(crate) struct Names<'a> {
-    /// They can be no name of a package.
+    /// Not valid as package names.
     pub(crate) malformed: Vec<&'a str>,
-    /// They can be names, but no package that is installed has them.
+    /// Valid names, but no installed package has them.
     pub(crate) absent: Vec<&'a str>,
-    /// The package manager takes seconds for each order: send the second kind in few orders.
+    /// The package manager takes seconds for each order: send the absent names in few orders.
     pub(crate) few: bool,
 }
 
-/// Some two hundred orders that must not change anything.
+/// About two hundred orders that must not change anything.
 pub(crate) fn crafted(villain: &Villain, boot: &str, names: &Names<'_>) -> Vec<Value> {
     let mut numbers = 0..;
     let mut next = || numbers.next().unwrap();
@@ -148,7 +149,7 @@ pub(crate) fn crafted(villain: &Villain, boot: &str, names: &Names<'_>) -> Vec<V
     ] {
         orders.push(villain.order_with(next(), &install, &but));
     }
-    // Not signed by the key, or signed for something else.
+    // Signed by another key, or for another order.
     let stranger = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
     for _ in 0..10 {
         let mut order = villain.order(next(), &install);
@@ -170,7 +171,7 @@ pub(crate) fn crafted(villain: &Villain, boot: &str, names: &Names<'_>) -> Vec<V
     orders
 }
 
-/// Signs answers as the service does.
+/// Signs responses as the service does.
 async fn sign_answer(State(villain): State<Shared>, request: Request, next: Next) -> Response {
     let nonce = request.headers()["fleetmend-nonce"].to_str().unwrap().to_owned();
     let authorization = request.headers()["authorization"].to_str().unwrap().to_owned();
@@ -185,7 +186,8 @@ async fn sign_answer(State(villain): State<Shared>, request: Request, next: Next
     Response::from_parts(parts, body.into())
 }
 
-/// Listens at the address of the service until it is dropped. Sends all orders, twenty at a time, and keeps the results.
+/// Listens at the address of the service until it is dropped. Sends all orders, twenty at a time,
+/// and stores the results.
 pub(crate) fn take_over(address: &str, villain: Shared) -> tokio::runtime::Runtime {
     async fn sync(State(villain): State<Shared>, Json(sync): Json<Value>) -> Json<Value> {
         let mut villain = villain.lock().unwrap();
