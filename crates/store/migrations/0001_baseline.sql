@@ -622,7 +622,7 @@ create table cve_kinds (
 
 -- The columns that servers are filtered and sorted by. Any filter may have to read all servers, and
 -- the rows of `servers` are wide and written with every scan. Written when a server is enrolled or
--- removed, and when one of these columns changes (`src/roster.rs`).
+-- removed, and when one of these columns changes (`src/server_index.rs`).
 create table roster (
     org_id {{text}} not null,
     sort_name {{text}} not null,
@@ -645,7 +645,7 @@ create index roster_id on roster (org_id, id, sort_name, environment, os_id, os_
 
 -- The servers of each tag, sorted by name: a page of them must not scan the fleet until enough are
 -- found, because all servers of one tag may come last. Written when a server is enrolled, renamed,
--- tagged or removed (`src/tagged.rs`).
+-- tagged or removed (`src/server_tags.rs`).
 create table tagged (
     owner {{text}} not null,
     tag {{text}} not null,

@@ -309,8 +309,8 @@ pub async fn broken_at(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Optio
 row! {
     /// The boundary between new and old hashes in a chain that is being resealed. `hash` is the old
     /// hash of the last resealed entry, to which the next entry still refers, and `resealed` its
-    /// new hash. The code is computed with the new key, so that no one without the key can move the
-    /// boundary.
+    /// new hash. The code is computed with the new key, so the boundary cannot be moved
+    /// without it.
     struct Seam in "audit_seams" by "org_id" {
         org_id: OrgId,
         seq: i64,

@@ -369,7 +369,7 @@ async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
 
 /// Whether this connection can begin a transaction. If not, the pool closes it and opens another.
 ///
-/// SQLite ends a transaction by itself when the disk is full or a read or write fails. The driver's
+/// SQLite ends a transaction on its own when the disk is full or a read or write fails. The driver's
 /// own rollback then fails, because there is nothing to roll back, and the driver counts the
 /// transaction as open until the connection is closed: every later `begin` would fail.
 fn outside_transaction(conn: &SqliteConnection) -> bool {

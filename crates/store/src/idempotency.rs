@@ -8,7 +8,7 @@
 //! the work was done, and a worker whose lock expired cannot commit what another one is doing.
 //!
 //! On PostgreSQL the claim names the process that works on it, so that the claims of a dead process
-//! need not expire first: see [`crate::bell::Holder`]. A process that only lost its connection may
+//! need not expire first: see `notify::LivenessLock`. A process that only lost its connection may
 //! look dead; it cannot commit either.
 
 use async_recursion::async_recursion as boxed;

@@ -1,7 +1,7 @@
 //! The tasks of rollouts: the state of each server in each rollout.
 //!
 //! A task is active exactly while its `deadline` is not null. A unique index over the servers of
-//! active tasks keeps a server from having two of them, whatever the replicas believe. [`claim`]
+//! active tasks keeps a server from having two of them, even if a replica is outdated. [`claim`]
 //! skips servers that already have an active task, instead of failing.
 
 use async_recursion::async_recursion as boxed;

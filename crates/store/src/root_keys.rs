@@ -1,7 +1,7 @@
 //! The id of the root key in use, and what still depends on the previous one.
 //!
 //! The keys themselves are files and never stored here. Every process compares the ids with those
-//! of its own files: with other keys it would reject authentic rows as forged.
+//! of its key files: with other keys it would reject authentic rows as forged.
 
 use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;

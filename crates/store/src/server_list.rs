@@ -2,7 +2,7 @@
 //!
 //! The rows of `servers` are wide and rewritten by every scan, so a list must never read all of
 //! them. It finds the ids of its page in narrow tables (`roster`, `tagged`, `presence`) and then
-//! reads the rows of that page alone. `walk` builds the SQL; `servers` reads and writes whole rows.
+//! reads the rows of that page alone. `scan` builds the SQL; `servers` reads and writes whole rows.
 //!
 //! A page is found in one of two ways:
 //!
@@ -66,10 +66,10 @@
 //! ```
 //!
 //! The first statement asks for at most 1,001 ids and gets 500: few, so they are collected and
-//! sorted. The number of ids that the second statement returns is the total. SQLite is told the
-//! index: it may have no statistics, and if the filter had an environment too, it might read the
-//! whole environment for each id. PostgreSQL finds one scan of the narrow table cheaper than 500
-//! lookups.
+//! sorted. The number of ids that the second statement returns is the total. The text names an
+//! index for SQLite, which may have no statistics: if the filter had an environment too, it might
+//! read the whole environment for each id. PostgreSQL finds one scan of the narrow table cheaper
+//! than 500 lookups.
 //!
 //! `web`, on 10,000 servers, sorted by name:
 //!

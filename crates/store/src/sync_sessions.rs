@@ -30,7 +30,7 @@ row! {
     }
 }
 
-/// Makes `owner` the owner of a session, and returns the session as it was. `counter` is used if
+/// Makes `owner` the owner of a session, and returns its previous state. `counter` is used if
 /// the session does not exist yet.
 ///
 /// Fails with `NotFound` if the server was removed. The row of the server stays locked until the

@@ -54,7 +54,7 @@ pub(super) fn digest_of(package_set: Digest, texts: [&String; 3]) -> Digest {
     Digest::of(&[package_set.as_bytes(), texts.join(&b'\n').as_slice()].concat())
 }
 
-/// Returns every kind of server. Servers in an environment of `apart` form separate kinds. Scans
+/// Returns every kind of server. Servers in an environment of `separate` form separate kinds. Scans
 /// all servers, so it is for background work, and for keys that are limited to a few environments.
 #[boxed]
 pub async fn kinds(

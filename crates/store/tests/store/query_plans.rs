@@ -17,7 +17,7 @@ use vocab::{OrgId, ServerId, Stage, Status};
 use crate::support::{TestDatabase, at, both, nth, org};
 
 /// Instead of the 2,500 in production, so that 2,000 servers are enough to exceed it.
-pub(crate) const GATHERED_MAX: u64 = 25;
+pub(crate) const CANDIDATES_MAX: u64 = 25;
 const FLEET: u32 = 2_000;
 
 pub(crate) fn server(org_id: OrgId, n: u32) -> servers::Server {
@@ -126,7 +126,7 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
 }
 
 /// The most frequent calls, and those that matter most in a large fleet.
-async fn ask(
+async fn call_frequent_queries(
     tx: &mut Tx,
     ours: OrgId,
     batch: vocab::BatchId,
@@ -159,7 +159,7 @@ async fn ask(
         presence::Beat { org: ours, server_id: nth!(ServerId, 5_u32), seen_at: at(9), counter: 2 };
     call!("contacts", presence::beat(tx, &[beat], at(1_000_000)));
     let list = async |tx: &mut Tx, filter: Filter| {
-        server_list::list_gathering(tx, ours, &filter, Sort::Hostname, page, GATHERED_MAX).await
+        server_list::list_gathering(tx, ours, &filter, Sort::Hostname, page, CANDIDATES_MAX).await
     };
     call!("servers", list(tx, Filter::default()));
     let environment = Some("staging".parse().unwrap());
@@ -173,7 +173,7 @@ async fn ask(
     let status = Some((Status::Offline, OnlineSpan::since(at(500))));
     call!("offline servers", list(tx, Filter { status, ..Filter::default() }));
     let by = async |tx: &mut Tx, sort: Sort| {
-        server_list::list_gathering(tx, ours, &Filter::default(), sort, page, GATHERED_MAX).await
+        server_list::list_gathering(tx, ours, &Filter::default(), sort, page, CANDIDATES_MAX).await
     };
     call!("servers by security updates", by(tx, Sort::SecurityUpdates));
     let alike = patches::Kind {
@@ -201,14 +201,14 @@ async fn ask(
     call!("servers that require a reboot", list(tx, waiting.clone()));
     call!(
         "count of required reboots",
-        server_list::count_gathering(tx, ours, &waiting, GATHERED_MAX)
+        server_list::count_gathering(tx, ours, &waiting, CANDIDATES_MAX)
     );
     let q = Some("b-1999".into());
     let called = Filter { q, ..Filter::default() };
     call!("servers by part of the name", list(tx, called.clone()));
     call!(
         "count by part of the name",
-        server_list::count_gathering(tx, ours, &called, GATHERED_MAX)
+        server_list::count_gathering(tx, ours, &called, CANDIDATES_MAX)
     );
     call!("tasks of a server", rollout_targets::of_server(tx, nth!(ServerId, 5_u32), page));
     let row = rollouts::load(tx, batch).await.unwrap();
@@ -217,14 +217,14 @@ async fn ask(
     call!("open CVEs", findings::tally(tx, ours));
     call!("ages of patches", patches::ages(tx, ours, [at(3), at(2), at(1)]));
     call!("offline for presence", absences::silent(tx, at(500), at(5_000)));
-    call!("total", server_list::count_gathering(tx, ours, &Filter::default(), GATHERED_MAX));
+    call!("total", server_list::count_gathering(tx, ours, &Filter::default(), CANDIDATES_MAX));
     call!(
         "total of offline servers",
         server_list::count_gathering(
             tx,
             ours,
             &Filter { status, ..Filter::default() },
-            GATHERED_MAX
+            CANDIDATES_MAX
         )
     );
 }
@@ -239,16 +239,16 @@ pub(crate) async fn steps(tx: &mut Tx, sql: &str) -> Vec<String> {
 
 /// The sequential scans of this transaction, as PostgreSQL counts them. Without `presence`: offline
 /// servers are found by scanning it.
-async fn walks(tx: &mut Tx) -> i64 {
+async fn sequential_scans(tx: &mut Tx) -> i64 {
     let Conn::PgTx(c) = &mut **tx else { return 0 };
-    let (walks,) = sqlx::query_as(
+    let (scans,) = sqlx::query_as(
         "select coalesce(sum(seq_scan), 0)::bigint from pg_stat_xact_user_tables
           where relname in ('servers', 'tagged', 'schedules', 'rollout_targets')",
     )
     .fetch_one(&mut **c)
     .await
     .unwrap();
-    walks
+    scans
 }
 
 /// The rows that this transaction has read from these tables, as PostgreSQL counts them.
@@ -270,12 +270,12 @@ both! {
         let (ours, batch) = fill(&db).await;
         place.execute_sql("analyze").await;
         let mut tx = db.begin().await.unwrap();
-        let mut walked = 0;
+        let mut scanned_before = 0;
         let mut explained = 0;
-        ask(&mut tx, ours, batch, async |tx, name| {
-            let now = walks(tx).await;
-            assert!(now == walked || name.is_empty(), "{name} scans a table");
-            walked = now;
+        call_frequent_queries(&mut tx, ours, batch, async |tx, name| {
+            let now = sequential_scans(tx).await;
+            assert!(now == scanned_before || name.is_empty(), "{name} scans a table");
+            scanned_before = now;
             for sql in recorded_sql().into_iter().filter(|_| !name.is_empty()) {
                 for step in steps(tx, &sql).await {
                     explained += 1;
@@ -294,14 +294,14 @@ both! {
         tx.rollback().await.unwrap();
         // Check that the counter which this test relies on does count.
         let mut tx = db.begin().await.unwrap();
-        let walk = "select count(*) from servers where kernel = 'none'";
+        let full_scan = "select count(*) from servers where kernel = 'none'";
         match &mut *tx {
-            Conn::PgTx(c) => sqlx::query(walk).execute(&mut **c).await.map(drop).unwrap(),
-            Conn::SqliteTx(c) => sqlx::query(walk).execute(&mut **c).await.map(drop).unwrap(),
+            Conn::PgTx(c) => sqlx::query(full_scan).execute(&mut **c).await.map(drop).unwrap(),
+            Conn::SqliteTx(c) => sqlx::query(full_scan).execute(&mut **c).await.map(drop).unwrap(),
             Conn::SqliteRead(_) | Conn::PgRead(_) => panic!("a transaction writes"),
         }
-        assert!(walks(&mut tx).await > 0 || place.is_sqlite());
-        assert!(steps(&mut tx, walk).await.iter().all(|step| step.starts_with("SCAN")));
+        assert!(sequential_scans(&mut tx).await > 0 || place.is_sqlite());
+        assert!(steps(&mut tx, full_scan).await.iter().all(|step| step.starts_with("SCAN")));
     }
 
     /// PostgreSQL's statistics are a minute old or older. They do not include a rollout that was
@@ -329,7 +329,7 @@ both! {
 
         let mut tx = db.begin().await.unwrap();
         let mut before = 0;
-        macro_rules! few {
+        macro_rules! expect_few_rows {
             ($what:literal, $found:expr) => {
                 assert_eq!($found.len(), 5, $what);
                 let now = rows_read(&mut tx).await;
@@ -340,27 +340,27 @@ both! {
             };
         }
         let start: Vec<_> = (1..6_u32).map(|n| busy(nth!(ServerId, n))).collect();
-        few!("claim", rollout_targets::claim(&mut tx, second, &start).await.unwrap());
-        few!("changed", rollout_targets::changed_since(&mut tx, second, 1).await.unwrap());
-        few!("active", rollout_targets::busy(&mut tx, second).await.unwrap());
+        expect_few_rows!("claim", rollout_targets::claim(&mut tx, second, &start).await.unwrap());
+        expect_few_rows!("changed", rollout_targets::changed_since(&mut tx, second, 1).await.unwrap());
+        expect_few_rows!("active", rollout_targets::busy(&mut tx, second).await.unwrap());
         let page = Page { limit: 5, offset: 0 };
         let row = rollouts::load(&mut tx, second).await.unwrap();
-        few!("tasks", rollout_targets::list(&mut tx, &row, &[], page).await.unwrap().items);
+        expect_few_rows!("tasks", rollout_targets::list(&mut tx, &row, &[], page).await.unwrap().items);
         let status = Some((Status::Online, OnlineSpan::since(at(4_000))));
         let online = Filter { status, ..Filter::default() };
         for sort in [Sort::SecurityUpdates, Sort::Hostname, Sort::LastSeen] {
-            let online = server_list::list_gathering(&mut tx, ours, &online, sort, page, GATHERED_MAX);
-            few!("online", online.await.unwrap().items);
+            let online = server_list::list_gathering(&mut tx, ours, &online, sort, page, CANDIDATES_MAX);
+            expect_few_rows!("online", online.await.unwrap().items);
         }
         // All servers of one tag may come last by name.
         let tags = vec!["rack=39".parse().unwrap()];
         let status = [None, online.status];
         for status in status {
             let tagged = Filter { tags: tags.clone(), status, ..Filter::default() };
-            let by_name = server_list::list_gathering(&mut tx, ours, &tagged, Sort::Hostname, page, GATHERED_MAX);
+            let by_name = server_list::list_gathering(&mut tx, ours, &tagged, Sort::Hostname, page, CANDIDATES_MAX);
             let Paged { items, total } = by_name.await.unwrap();
             assert_eq!(total, 50);
-            few!("tagged", items);
+            expect_few_rows!("tagged", items);
         }
         assert!(before > 0 || place.is_sqlite());
     }

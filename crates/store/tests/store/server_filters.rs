@@ -161,7 +161,7 @@ async fn count_updates(tx: &mut Tx, fleet: &mut [Server]) {
 
 /// Checks that every lookup in a second table uses a whole key, and returns the number of lookups.
 /// SQLite has no statistics here and cannot know how selective a part of a key is.
-async fn by_whole_keys(tx: &mut Tx) -> usize {
+async fn count_whole_key_lookups(tx: &mut Tx) -> usize {
     let mut looked_up = 0;
     for sql in recorded_sql() {
         let steps = query_plans::steps(tx, &sql).await;
@@ -205,8 +205,8 @@ both! {
             let page = Page { limit: if n % 5 == 0 { 50 } else { 4 }, offset };
             let wanted = in_order(fleet.iter().filter(|server| matches(&filter, server)).collect(), sort);
             recorded_sql();
-            let seen = server_list::list_gathering(&mut tx, ours, &filter, sort, page, query_plans::GATHERED_MAX).await.unwrap();
-            looked_up += by_whole_keys(&mut tx).await;
+            let seen = server_list::list_gathering(&mut tx, ours, &filter, sort, page, query_plans::CANDIDATES_MAX).await.unwrap();
+            looked_up += count_whole_key_lookups(&mut tx).await;
             let ids: Vec<_> = seen.items.iter().map(|server| server.id).collect();
             let on_page = wanted.iter().skip(offset as usize).take(page.limit as usize);
             assert_eq!(ids, on_page.copied().collect::<Vec<_>>(), "{filter:?} {sort:?} {page:?}");
