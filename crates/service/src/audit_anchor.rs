@@ -71,10 +71,7 @@ pub enum AnchorError {
     File { path: PathBuf, source: io::Error },
     /// The authentication code does not verify.
     #[error("{} was changed, or root.key is not the one it was written with", path.display())]
-    Forged {
-        /// The file.
-        path: PathBuf,
-    },
+    Forged { path: PathBuf },
 }
 
 impl Anchor {

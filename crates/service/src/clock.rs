@@ -32,7 +32,7 @@ impl Clock {
     }
 
     /// The clock of this host with an offset, for tests with clocks that disagree.
-    #[expect(clippy::disallowed_methods, reason = "this is the shell's clock")]
+    #[expect(clippy::disallowed_methods, reason = "this module provides the clock")]
     pub fn system_ahead_by(ahead: SignedDuration) -> Clock {
         let start = std::time::Instant::now();
         let clock = Clock::read_by(move || Reading {
@@ -109,7 +109,7 @@ impl Hands {
 /// If the operating system cannot provide randomness: no operation would be safe without it.
 pub fn chance<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).expect("the operating system gives random bytes");
+    SystemRandom::new().fill(&mut bytes).expect("the operating system provides random bytes");
     bytes
 }
 
@@ -122,7 +122,7 @@ pub fn dice() -> u128 {
 pub struct Stopwatch(std::time::Instant);
 
 impl Stopwatch {
-    #[expect(clippy::disallowed_methods, reason = "this is the shell's clock")]
+    #[expect(clippy::disallowed_methods, reason = "this module provides the clock")]
     pub fn start() -> Stopwatch {
         Stopwatch(std::time::Instant::now())
     }

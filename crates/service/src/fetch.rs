@@ -114,8 +114,7 @@ pub enum FetchError {
     Disk { path: PathBuf, source: std::io::Error },
 }
 
-/// Parses a URL to fetch from. It must not contain credentials, because it is shown to every user
-/// who may read.
+/// Parses a URL to fetch from. It must not contain credentials, because it is shown to all users.
 pub fn address(text: &str) -> Result<Url, FetchError> {
     let refused = |why| FetchError::Url { url: text.to_owned(), why };
     let url = Url::parse(text).map_err(|_| refused("not a valid URL"))?;
@@ -125,8 +124,7 @@ pub fn address(text: &str) -> Result<Url, FetchError> {
         "http" | "https" => {
             // Not repeated, because it may contain a password.
             let url = format!("{}://…", url.scheme());
-            let why =
-                "the URL contains credentials, which would be shown to every user who may read";
+            let why = "the URL contains credentials, which would be shown to all users";
             Err(FetchError::Url { url, why })
         }
         _ => Err(refused("the URL must begin with https:// or http://")),

@@ -157,7 +157,7 @@ pub(super) fn renewed(secrets: &Secrets, user: UserId, sealed: &[u8]) -> Option<
 
 fn key(secrets: &Secrets, age: Age, user: UserId) -> LessSafeKey {
     let secret = secrets.tag_of(age, AUTHENTICATOR, &[user.to_string().as_bytes()]);
-    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).expect("AES-256 takes 32 bytes"))
+    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).expect("AES-256 keys have 32 bytes"))
 }
 
 fn encrypt(secrets: &Secrets, user: UserId, secret: &[u8]) -> Vec<u8> {
@@ -168,7 +168,7 @@ fn encrypt(secrets: &Secrets, user: UserId, secret: &[u8]) -> Vec<u8> {
         Aad::empty(),
         &mut sealed,
     );
-    closed.expect("a secret is far shorter than what AES-GCM takes");
+    closed.expect("the secret is far shorter than the limit of AES-GCM");
     [&nonce[..], &sealed].concat()
 }
 

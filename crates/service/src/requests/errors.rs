@@ -19,7 +19,7 @@ const NOTED_MAX: usize = 11_000;
 
 /// Collects all errors of a request.
 #[derive(Debug, Default)]
-#[must_use = "call `done`, otherwise an invalid request is accepted"]
+#[must_use = "errors that are not checked let an invalid request through"]
 pub struct Errors {
     /// At most [`NOTED_MAX`].
     found: Vec<FieldError>,

@@ -359,7 +359,7 @@ fn read(
                 (own.clone(), Record::Exploited(statement), as_of)
             }
             Line::Epss { statement, as_of } => (own.clone(), Record::Epss(statement), as_of),
-            Line::Fleetmend(_) => return Err(lines.strange("a second bundle header")),
+            Line::Fleetmend(_) => return Err(lines.strange("unexpected second bundle header")),
             Line::End { records: stated } if stated == records => break,
             Line::End { .. } => return Err(lines.strange("records are missing")),
         };

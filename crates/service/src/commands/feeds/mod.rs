@@ -80,7 +80,7 @@ pub enum ImportError {
     #[error(transparent)]
     Feed(#[from] FeedError),
     /// The Debian tracker covers all releases; the caller must name one.
-    #[error("{} is the Debian security tracker for all releases: name one, for example with `--release bookworm=12`", .0.display())]
+    #[error("{} is the Debian security tracker for all releases: select one, for example with `--release bookworm=12`", .0.display())]
     Release(PathBuf),
     /// The feed could not be fetched.
     #[error(transparent)]

@@ -178,7 +178,7 @@ pub(super) fn counted(kinds: &[Kind], rows: &[Patch]) -> Counts {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that fails stops")]
+#[allow(clippy::unwrap_used, reason = "tests may panic")]
 mod tests {
     use std::sync::Arc;
 
