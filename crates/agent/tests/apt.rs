@@ -1,5 +1,5 @@
-//! apt and dpkg themselves, on systems of their own: what the back end says of them, and what comes of
-//! the commands that it describes.
+//! Tests of the apt back end with real apt and dpkg in their own roots: its queries, and the
+//! effects of its commands.
 
 mod apt {
     mod changes;
@@ -16,19 +16,17 @@ use agent::root::Root;
 use lab::apt::Server;
 use vocab::listing::{Installed, Pending};
 
-/// The back end of a server.
 fn apt_of(server: &Server) -> Apt {
     Apt::new(Root::under(server.root.dir()))
 }
 
-/// One package of what is installed.
 #[track_caller]
 fn one<'a>(installed: &'a [Installed], name: &str) -> &'a Installed {
     let found = installed.iter().find(|package| package.name == name);
     found.unwrap_or_else(|| panic!("{name} is not listed"))
 }
 
-/// What is pending, in short: `sec 1.0 > 1.1 security held`.
+/// The pending updates in short form: `sec 1.0 > 1.1 security held`.
 fn shown(pending: &[Pending]) -> Vec<String> {
     let line = |update: &Pending| {
         let security = if update.security { " security" } else { "" };
@@ -38,11 +36,11 @@ fn shown(pending: &[Pending]) -> Vec<String> {
     pending.iter().map(line).collect()
 }
 
-/// Updates of these packages, as the server itself offers them.
+/// Updates of these packages, as offered on the server.
 fn choices(server: &Server, names: &[&str]) -> Vec<Choice> {
     let apt = apt_of(server);
-    let installed = apt.installed().expect("dpkg answers");
-    let pending = apt.pending(&installed).expect("apt answers");
+    let installed = apt.installed().expect("dpkg succeeds");
+    let pending = apt.pending(&installed).expect("apt succeeds");
     let by_name: BTreeMap<&str, &Pending> =
         pending.iter().map(|update| (update.name.as_str(), update)).collect();
     let choice = |name: &&str| {
@@ -57,21 +55,20 @@ fn choices(server: &Server, names: &[&str]) -> Vec<Choice> {
     names.iter().map(choice).collect()
 }
 
-/// Runs what the back end described, up to the first that fails, and answers how the last one ended.
+/// Runs the commands, up to the first that fails, and returns the output of the last one.
 fn run(commands: &[Command]) -> Answer {
     let mut last = None;
     for command in commands {
-        let answer = command.ask(Duration::from_secs(60)).expect("it ends in time");
+        let answer = command.ask(Duration::from_secs(60)).expect("the command ends in time");
         let failed = answer.exit != Some(0);
         last = Some(answer);
         if failed {
             break;
         }
     }
-    last.expect("there is something to run")
+    last.expect("there is at least one command")
 }
 
-/// All that was said.
 fn words(answer: &Answer) -> String {
     format!("{}{}", answer.stdout, answer.stderr)
 }

@@ -1,4 +1,4 @@
-//! What the host knows of processes that really run, on a system of their own.
+//! Tests of host facts with real processes in their own root.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -8,14 +8,14 @@ use agent::host::Host;
 use agent::root::Root;
 use lab::root::Base;
 
-/// Replaces a file as package managers do: a new one takes its name.
+/// Replaces a file as package managers do: a new file takes its name.
 fn replace(root: &lab::root::Root, path: &str) {
     root.must("cp", &["--preserve=mode", path, "/new"]);
     root.must("mv", &["/new", path]);
 }
 
 #[test]
-fn a_process_that_runs_replaced_files_is_told_with_their_packages() {
+fn process_with_replaced_files_is_listed_with_packages() {
     let Some(lab) = lab::root::Root::of(Base::Apt) else { return };
     let root = Root::under(lab.dir());
     let host = Host::new(root.clone());
@@ -26,7 +26,7 @@ fn a_process_that_runs_replaced_files_is_told_with_their_packages() {
     let mut ready = String::new();
     BufReader::new(shell.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     assert_eq!(ready, "ready\n");
-    assert_eq!(host.old_code(&apt), [], "everything that runs is what is on the disk");
+    assert_eq!(host.old_code(&apt), [], "all running code is on disk");
 
     replace(&lab, "/usr/bin/dash");
     let libraries = lab.must("sh", &["-c", "ls /usr/lib/*/libc.so.6"]);
@@ -40,9 +40,9 @@ fn a_process_that_runs_replaced_files_is_told_with_their_packages() {
         })
         .collect();
     let expected = ["dash", "libc6"].map(|package| (package.to_owned(), "sh".to_owned()));
-    assert_eq!(told, expected, "and nothing of the machine around it");
+    assert_eq!(told, expected, "no process outside the root is listed");
 
     drop(shell.stdin.take());
     shell.wait().unwrap();
-    assert_eq!(host.old_code(&apt), [], "who has ended runs nothing");
+    assert_eq!(host.old_code(&apt), [], "an ended process is not listed");
 }

@@ -1,4 +1,4 @@
-//! The real pacman, on systems of its own.
+//! Tests with the real pacman in its own roots.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -18,18 +18,18 @@ fn backend(server: &Server) -> Pacman {
     Pacman::new(Root::under(server.root().dir()))
 }
 
-/// Runs commands as `perform` would, until one fails.
+/// Runs commands as the executor would, until one fails.
 fn run(commands: &[Command]) -> Answer {
     let mut last = None;
     for command in commands {
-        let answer = command.ask(PATIENCE).expect("a program of the lab");
+        let answer = command.ask(PATIENCE).expect("the program can be started");
         let failed = answer.exit != Some(0);
         last = Some(answer);
         if failed {
             break;
         }
     }
-    last.expect("there was something to run")
+    last.expect("there is at least one command")
 }
 
 #[track_caller]
@@ -41,8 +41,8 @@ fn must(commands: &[Command]) {
 #[track_caller]
 fn look(pacman: &Pacman) -> Vec<Pending> {
     must(&pacman.refresh());
-    let installed = pacman.installed().expect("a list of packages");
-    pacman.pending(&installed).expect("a list of updates")
+    let installed = pacman.installed().expect("the installed packages are listed");
+    pacman.pending(&installed).expect("the pending updates are listed")
 }
 
 fn choose(pending: &[Pending], names: &[&str]) -> Vec<Choice> {
@@ -67,9 +67,9 @@ fn shown(pending: &[Pending]) -> Vec<String> {
         .collect()
 }
 
-/// From the look to the new versions, and what pacman's own lists show meanwhile.
+/// From the query to the new versions, checking that pacman's own lists are not changed meanwhile.
 #[test]
-fn exactly_what_was_chosen_is_upgraded_and_looking_changes_nothing() {
+fn only_chosen_packages_are_upgraded_and_queries_change_nothing() {
     let first = [
         Package::new("app", "1.0-1").saying("depend", "lib"),
         Package::new("lib", "1:1.0-1"),
@@ -82,11 +82,11 @@ fn exactly_what_was_chosen_is_upgraded_and_looking_changes_nothing() {
     let unasked = pacman.pending(&pacman.installed().unwrap()).unwrap_err();
     assert!(
         matches!(unasked, BackendError::Failed { .. }),
-        "not knowing is not having none: {unasked}"
+        "a failed query is not an empty list: {unasked}"
     );
     assert!(look(&pacman).is_empty(), "a fresh server has no updates");
     server.configure("NoSuchSetting = 1");
-    assert!(look(&pacman).is_empty(), "a warning is no failure");
+    assert!(look(&pacman).is_empty(), "a warning is not a failure");
     server.configure("");
 
     repository.add(&[
@@ -101,11 +101,7 @@ fn exactly_what_was_chosen_is_upgraded_and_looking_changes_nothing() {
         ["app 1.0-1 -> 1.1-1", "lib 1:1.0-1 -> 1:1.1-1", "other 1.0rc1-1 -> 1.0-1"]
     );
     assert!(pending.iter().all(|update| !update.security && update.arch == "any"));
-    assert_eq!(
-        server.root().run("pacman", &["-Qu"]).text,
-        "",
-        "pacman's own lists are as they were"
-    );
+    assert_eq!(server.root().run("pacman", &["-Qu"]).text, "", "pacman's own lists are unchanged");
 
     let chosen = choose(&pending, &["app"]);
     let transaction = pacman.resolve(&chosen).unwrap();
@@ -122,14 +118,18 @@ fn exactly_what_was_chosen_is_upgraded_and_looking_changes_nothing() {
             ("lib", Some("1:1.0-1"), Some("1:1.1-1")),
         ]
     );
-    assert_eq!(transaction.disk_bytes, Some(1000), "one package more, of 1000 bytes");
+    assert_eq!(transaction.disk_bytes, Some(1000), "one additional package of 1000 bytes");
     assert!(transaction.download_bytes.is_some_and(|bytes| bytes > 0));
 
     must(&pacman.download(&chosen));
-    assert_eq!(pacman.resolve(&chosen).unwrap().download_bytes, Some(0), "everything is here now");
+    assert_eq!(
+        pacman.resolve(&chosen).unwrap().download_bytes,
+        Some(0),
+        "everything is downloaded"
+    );
     must(&pacman.install(&chosen));
     assert_eq!(server.installed(), ["app 1.1-1", "extra 3-1", "lib 1:1.1-1", "other 1.0rc1-1"]);
-    // What came as a dependency is still one.
+    // Dependencies are still marked as such.
     assert_eq!(server.root().must("pacman", &["-Qqd"]), "extra\nlib\n");
     let installed = pacman.installed().unwrap();
     assert_eq!((installed[0].source(), installed[0].version.as_str()), ("app-base", "1.1-1"));
@@ -138,7 +138,7 @@ fn exactly_what_was_chosen_is_upgraded_and_looking_changes_nothing() {
 }
 
 #[test]
-fn an_ignored_package_is_held() {
+fn ignored_package_is_held() {
     let Some(repository) = Repository::with(&[
         Package::new("app", "1-1"),
         Package::new("kernel-a", "1-1").saying("group", "kernels"),
@@ -167,7 +167,7 @@ fn an_ignored_package_is_held() {
 }
 
 #[test]
-fn what_would_break_or_remove_another_package_is_refused() {
+fn breaking_or_removing_another_package_is_rejected() {
     let Some(repository) = Repository::with(&[
         Package::new("app", "1-1").saying("depend", "lib=1"),
         Package::new("lib", "1-1"),
@@ -191,11 +191,11 @@ fn what_would_break_or_remove_another_package_is_refused() {
             pacman.diagnose(answer.exit, &format!("{}{}", answer.stdout, answer.stderr));
         assert_eq!(diagnosis.code, FailureCode::DependencyConflict, "{}", diagnosis.message);
     }
-    assert_eq!(server.installed(), ["app 1-1", "lib 1-1", "tool 1-1"], "nothing was touched");
+    assert_eq!(server.installed(), ["app 1-1", "lib 1-1", "tool 1-1"], "nothing was changed");
 }
 
 #[test]
-fn edited_configuration_is_kept_and_what_was_set_aside_is_told() {
+fn edited_configuration_is_kept_and_pacnew_reported() {
     let with = |version: &str| {
         Package::new("app", version).configuration("etc/app.conf", &format!("from {version}\n"))
     };
@@ -207,13 +207,13 @@ fn edited_configuration_is_kept_and_what_was_set_aside_is_told() {
     let pending = look(&pacman);
     assert!(pacman.set_aside().unwrap().is_empty());
     run(&pacman.install(&choose(&pending, &["app"])));
-    assert_eq!(server.installed(), ["app 2-1"], "a script's failure does not undo it");
+    assert_eq!(server.installed(), ["app 2-1"], "a failing script does not undo the upgrade");
     assert_eq!(server.root().read("/etc/app.conf"), "edited\n");
     assert_eq!(pacman.set_aside().unwrap(), [PathBuf::from("/etc/app.conf.pacnew")]);
 }
 
 #[test]
-fn a_mirror_that_moved_on_or_lost_a_file_installs_nothing() {
+fn changed_or_incomplete_mirror_installs_nothing() {
     let Some(repository) = Repository::with(&[Package::new("app", "1-1")]) else { return };
     let server = Server::having(&repository, &["app"]);
     let pacman = backend(&server);
@@ -233,28 +233,32 @@ fn a_mirror_that_moved_on_or_lost_a_file_installs_nothing() {
     assert_eq!(fails(&pacman.download(&chosen)).code, FailureCode::RepoUnreachable);
     assert_eq!(fails(&pacman.install(&chosen)).code, FailureCode::RepoUnreachable);
     assert_eq!(server.installed(), ["app 1-1"]);
-    assert!(pacman.lock_holder().unwrap().is_none(), "a failure leaves no lock");
+    assert!(pacman.lock_holder().unwrap().is_none(), "a failure leaves no lock behind");
 }
 
-/// The lock is a file that pacman does not take away when it is killed.
+/// The lock is a file that pacman does not remove when it is killed.
 #[test]
-fn a_lock_is_told_with_its_holder_or_as_left_behind_and_is_never_removed() {
+fn lock_is_reported_with_its_holder_or_as_stale() {
     let Some(repository) = Repository::with(&[Package::new("app", "1-1")]) else { return };
     let server = Server::having(&repository, &["app"]);
     let pacman = backend(&server);
-    // A script that waits for someone to write into a pipe: pacman is in the middle until then.
+    // A script that waits for data in a pipe keeps pacman running in the middle of an upgrade.
     server.root().must("mkfifo", &["/run/gate"]);
     repository.add(&[Package::new("app", "2-1").after_upgrade("read line < /run/gate")]);
     let chosen = choose(&look(&pacman), &["app"]);
     let mut install = pacman.install(&chosen)[0].prepare();
     let mut child = install.stdout(Stdio::null()).spawn().unwrap();
-    // Opening it waits until the script has.
+    // Opening the pipe blocks until the script has opened it.
     let gate =
         std::fs::OpenOptions::new().write(true).open(server.root().path("/run/gate")).unwrap();
     let holder = pacman.lock_holder().unwrap().unwrap();
-    assert_eq!(holder.pid, i32::try_from(child.id()).ok(), "chroot becomes pacman");
+    assert_eq!(
+        holder.pid,
+        i32::try_from(child.id()).ok(),
+        "chroot executes pacman in the same process"
+    );
     assert_eq!(holder.name.as_str(), format!("pacman (pid {})", child.id()));
-    assert_eq!(look(&pacman).len(), 0, "looking is not held up by it");
+    assert_eq!(look(&pacman).len(), 0, "queries do not wait for the lock");
     child.kill().unwrap();
     child.wait().unwrap();
     drop(gate);
@@ -262,7 +266,7 @@ fn a_lock_is_told_with_its_holder_or_as_left_behind_and_is_never_removed() {
     let holder = pacman.lock_holder().unwrap().unwrap();
     assert_eq!(holder.pid, None);
     assert!(
-        holder.name.as_str().starts_with("nobody: /var/lib/pacman/db.lck was left"),
+        holder.name.as_str().starts_with("a stale lock file (/var/lib/pacman/db.lck, left by"),
         "{}",
         holder.name
     );

@@ -1,4 +1,4 @@
-//! What comes of the commands that the back end describes.
+//! Effects of the commands that the back end describes.
 
 use std::process::Stdio;
 
@@ -15,7 +15,7 @@ fn lines(lines: &[Line]) -> Vec<&str> {
 }
 
 #[test]
-fn exactly_what_was_chosen_is_installed_and_auto_marks_stay() {
+fn only_chosen_updates_are_installed_and_auto_marks_kept() {
     let repo = Repo::with(&[
         (Stable, Deb::new("chosen", "1")),
         (Updates, Deb::new("chosen", "2").counts_runs()),
@@ -52,7 +52,7 @@ fn exactly_what_was_chosen_is_installed_and_auto_marks_stay() {
 }
 
 #[test]
-fn auto_marks_stay_even_if_a_script_fails() {
+fn auto_marks_are_kept_if_a_script_fails() {
     let repo = Repo::with(&[
         (Stable, Deb::new("library", "1")),
         (Updates, Deb::new("library", "2").fails()),
@@ -67,7 +67,7 @@ fn auto_marks_stay_even_if_a_script_fails() {
 }
 
 #[test]
-fn nobody_is_asked_and_edited_configuration_is_kept_and_reported() {
+fn installation_never_prompts_and_keeps_edited_configuration() {
     let repo = Repo::with(&[
         (Stable, Deb::new("service", "1").conffile("/etc/service/main.conf", "workers=1\n")),
         (
@@ -90,7 +90,7 @@ fn nobody_is_asked_and_edited_configuration_is_kept_and_reported() {
 }
 
 #[test]
-fn a_failed_script_is_named_and_what_it_left_is_damage_until_it_is_repaired() {
+fn failed_script_is_named_and_its_damage_repaired() {
     let conf = "/etc/moody.conf";
     let repo = Repo::with(&[
         (Stable, Deb::new("moody", "1").conffile(conf, "a\n")),
@@ -120,7 +120,7 @@ fn a_failed_script_is_named_and_what_it_left_is_damage_until_it_is_repaired() {
 }
 
 #[test]
-fn what_was_unpacked_over_edited_configuration_is_repaired_without_a_question() {
+fn repair_keeps_edited_configuration_without_prompting() {
     let conf = "/etc/service.conf";
     let repo = Repo::with(&[
         (Stable, Deb::new("service", "1").conffile(conf, "a\n")),
@@ -141,14 +141,14 @@ fn what_was_unpacked_over_edited_configuration_is_repaired_without_a_question() 
 }
 
 #[test]
-fn a_repair_removes_nothing() {
+fn repair_removes_nothing() {
     let repo = Repo::with(&[(Stable, Deb::new("orphan", "1").depends("nosuch"))]);
     let Some(repo) = repo else { return };
     let Some(server) = Server::new(&repo) else { return };
     let file = format!("/repo/pool/stable/orphan_1_{}.deb", lab::apt::native_arch());
     server.root.must("dpkg", &["--unpack", &file]);
     let apt = apt_of(&server);
-    let [configure, fix] = &apt.repair()[..] else { panic!("two steps") };
+    let [configure, fix] = &apt.repair()[..] else { panic!("expected two commands") };
     assert_eq!(run(std::slice::from_ref(configure)).exit, Some(1));
     assert_eq!(run(std::slice::from_ref(fix)).exit, Some(100));
     assert_eq!(server.version("orphan").as_deref(), Some("1 (iU)"));
@@ -156,7 +156,7 @@ fn a_repair_removes_nothing() {
 }
 
 #[test]
-fn a_child_that_a_script_leaves_behind_keeps_nobody_waiting() {
+fn background_child_of_a_script_does_not_delay_the_command() {
     let repo = Repo::with(&[
         (Stable, Deb::new("daemon", "1")),
         (Updates, Deb::new("daemon", "2").script("sleep 600 & echo $! > /run/daemon.pid")),
@@ -171,7 +171,7 @@ fn a_child_that_a_script_leaves_behind_keeps_nobody_waiting() {
 }
 
 #[test]
-fn a_file_that_the_index_promises_and_the_archive_has_lost_is_an_unreachable_repository() {
+fn missing_package_file_is_an_unreachable_repository() {
     let repo = Repo::with(&[(Stable, Deb::new("lost", "1")), (Updates, Deb::new("lost", "1:2"))]);
     let Some(repo) = repo else { return };
     let Some(server) = Server::having(&repo, &["lost"]) else { return };
@@ -184,7 +184,7 @@ fn a_file_that_the_index_promises_and_the_archive_has_lost_is_an_unreachable_rep
 }
 
 #[test]
-fn without_room_for_the_download_nothing_is_begun() {
+fn full_disk_for_the_download_installs_nothing() {
     let repo = Repo::with(&[(Stable, Deb::new("big", "1")), (Updates, Deb::new("big", "2"))]);
     let Some(repo) = repo else { return };
     let Some(mut server) = Server::having(&repo, &["big"]) else { return };
@@ -198,7 +198,7 @@ fn without_room_for_the_download_nothing_is_begun() {
 }
 
 #[test]
-fn what_is_held_or_would_remove_something_is_not_installed() {
+fn held_packages_and_removals_are_not_installed() {
     let repo = Repo::with(&[
         (Stable, Deb::new("held", "1")),
         (Updates, Deb::new("held", "2")),
@@ -211,9 +211,10 @@ fn what_is_held_or_would_remove_something_is_not_installed() {
     server.hold("held");
     let apt = apt_of(&server);
     let before = server.packages();
-    for (name, words_of_it) in
-        [("held", "it would change held, which is held"), ("eater", "it would remove victim")]
-    {
+    for (name, words_of_it) in [
+        ("held", "the update would change held, which is held"),
+        ("eater", "the update would remove victim"),
+    ] {
         let answer = run(&apt.install(&choices(&server, &[name])));
         let diagnosis = apt.diagnose(answer.exit, &words(&answer));
         assert_eq!(diagnosis.code, FailureCode::DependencyConflict);
@@ -223,7 +224,7 @@ fn what_is_held_or_would_remove_something_is_not_installed() {
 }
 
 #[test]
-fn whoever_works_on_the_database_is_named() {
+fn lock_holder_is_named() {
     let repo = Repo::with(&[
         (Stable, Deb::new("busy", "1")),
         (Updates, Deb::new("busy", "2").waits("/run/busy.started", "/run/busy.go")),
@@ -236,11 +237,11 @@ fn whoever_works_on_the_database_is_named() {
     at_work.args(["-qq", "--yes", "-o", "Dpkg::Use-Pty=0", "upgrade"]);
     let mut at_work = at_work.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     server.wait_for("/run/busy.started");
-    let holder = apt.lock_holder().unwrap().expect("someone is at work");
+    let holder = apt.lock_holder().unwrap().expect("the lock is held");
     let pid = i32::try_from(at_work.id()).unwrap();
     assert_eq!((holder.pid, holder.name.as_str()), (Some(pid), &*format!("apt-get (pid {pid})")));
 
-    // Another installation waits for the lock, and then says who has it.
+    // A second installation waits for the lock, and then reports who holds it.
     let said = server.root.run("apt-get", &["-y", "-o", "DPkg::Lock::Timeout=1", "-f", "install"]);
     let diagnosis = apt.diagnose(said.exit, &said.text);
     assert_eq!(diagnosis.code, FailureCode::PkgLockTimeout);

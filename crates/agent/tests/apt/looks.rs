@@ -1,4 +1,4 @@
-//! What the back end sees and does not change.
+//! Queries of the back end, which change nothing.
 
 use agent::backend::Backend as _;
 use agent::backend::BackendError;
@@ -10,7 +10,7 @@ use crate::{apt_of, choices, one, run, shown, words};
 use Pocket::{Security, Stable, Updates};
 
 #[test]
-fn what_is_installed_is_listed_with_source_origin_and_hold() {
+fn installed_packages_have_source_origin_and_hold() {
     let repo = Repo::with(&[
         (Stable, Deb::new("tool", "1:1.0-1").source("toolkit (3.0-1)")),
         (Stable, Deb::new("held", "1.0").arch("all")),
@@ -28,12 +28,12 @@ fn what_is_installed_is_listed_with_source_origin_and_hold() {
     assert!(!tool.held && one(&installed, "held").held);
     assert_eq!(one(&installed, "held").arch, "all");
     assert!(!installed.iter().any(|package| package.name == "removed"));
-    // The base has no source any more from which it came.
+    // The base system's source is no longer configured.
     assert_eq!(one(&installed, "dpkg").origin, None);
 }
 
 #[test]
-fn every_pending_update_says_whether_it_mends_a_flaw_and_why_it_would_not_be_installed() {
+fn pending_updates_show_security_and_block_reason() {
     let repo = Repo::with(&[
         (Stable, Deb::new("plain", "1.0-1")),
         (Updates, Deb::new("plain", "1.0-2")),
@@ -79,7 +79,7 @@ fn every_pending_update_says_whether_it_mends_a_flaw_and_why_it_would_not_be_ins
 }
 
 #[test]
-fn packages_of_a_second_architecture_and_those_that_change_theirs_are_told_apart() {
+fn second_architecture_and_changed_architectures_are_distinguished() {
     let both = |pocket, version: &str| {
         let deb = Deb::new("lib", version).field("Multi-Arch", "same");
         [(pocket, deb.clone()), (pocket, deb.arch("i386"))]
@@ -108,17 +108,18 @@ fn packages_of_a_second_architecture_and_those_that_change_theirs_are_told_apart
         shown(&pending),
         ["empties 1 > 2", "lib 1 > 2 security", "lib 1 > 2 security", "moves 1 > 2"]
     );
-    // By name alone there would be one `lib`; the second architecture is the last of the two.
+    // Selected by name alone there would be one `lib`; the second architecture is the last of the
+    // two.
     let chosen = choices(&server, &["lib", "moves", "empties"]);
     assert_eq!(chosen[0].arch, "i386");
     let answer = run(&apt.install(&chosen));
     assert_eq!(answer.exit, Some(0), "{}", words(&answer));
     let pending = apt.pending(&apt.installed().unwrap()).unwrap();
-    assert_eq!(shown(&pending), [""; 0], "one architecture of a library takes the other along");
+    assert_eq!(shown(&pending), [""; 0], "both architectures of a library are upgraded together");
 }
 
 #[test]
-fn a_name_that_is_also_a_pattern_means_itself_alone() {
+fn name_that_is_also_a_pattern_matches_only_itself() {
     let names = ["ba.h", "ba-h", "ba.h+"];
     let debs = names.iter().flat_map(|name| {
         [(Stable, Deb::new(name, "1").arch("all")), (Updates, Deb::new(name, "2").arch("all"))]
@@ -137,14 +138,14 @@ fn a_name_that_is_also_a_pattern_means_itself_alone() {
 }
 
 #[test]
-fn an_update_whose_phase_has_not_come_is_shown_as_phased() {
+fn update_not_yet_phased_in_is_shown_as_phased() {
     let repo = Repo::with(&[
         (Stable, Deb::new("slow", "1")),
         (Updates, Deb::new("slow", "2").field("Phased-Update-Percentage", "0")),
     ]);
     let Some(repo) = repo else { return };
     let Some(server) = Server::having(&repo, &["slow"]) else { return };
-    // In a chroot apt takes every phase unless it is told otherwise.
+    // In a chroot, apt installs every phased update unless configured otherwise.
     let never = "APT::Get::Never-Include-Phased-Updates \"true\";\n";
     server.root.write("/etc/apt/apt.conf.d/phases", never);
     let apt = apt_of(&server);
@@ -153,7 +154,7 @@ fn an_update_whose_phase_has_not_come_is_shown_as_phased() {
 }
 
 #[test]
-fn an_order_resolves_to_what_would_really_happen_and_to_how_many_bytes() {
+fn resolving_returns_all_changes_and_sizes() {
     let repo = Repo::with(&[
         (Stable, Deb::new("grows", "1").installed_kilobytes(100)),
         (Updates, Deb::new("grows", "2").depends("newdep").installed_kilobytes(2100)),
@@ -181,7 +182,7 @@ fn an_order_resolves_to_what_would_really_happen_and_to_how_many_bytes() {
 }
 
 #[test]
-fn what_cannot_be_resolved_is_a_conflict_in_the_resolvers_words() {
+fn unresolvable_order_is_a_conflict_in_apts_words() {
     let repo = Repo::with(&[
         (Stable, Deb::new("eater", "1.0")),
         (Stable, Deb::new("victim", "1.0")),
@@ -196,7 +197,7 @@ fn what_cannot_be_resolved_is_a_conflict_in_the_resolvers_words() {
         Err(BackendError::Conflict(words)) => words.to_string(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(conflict("eater"), "it would remove victim");
+    assert_eq!(conflict("eater"), "the update would remove victim");
     assert_eq!(
         conflict("broken"),
         "unmet dependencies: broken : Depends: nosuch (>= 4) but it is not installable"
@@ -208,7 +209,7 @@ fn what_cannot_be_resolved_is_a_conflict_in_the_resolvers_words() {
 }
 
 #[test]
-fn a_refresh_brings_news_and_an_archive_that_is_gone_or_stale_is_unreachable() {
+fn refresh_finds_updates_and_reports_stale_archives() {
     let Some(repo) = Repo::with(&[(Stable, Deb::new("plain", "1"))]) else { return };
     let Some(server) = Server::having(&repo, &["plain"]) else { return };
     let apt = apt_of(&server);
@@ -233,7 +234,7 @@ fn a_refresh_brings_news_and_an_archive_that_is_gone_or_stale_is_unreachable() {
 }
 
 #[test]
-fn packages_that_ask_for_a_reboot_are_the_reasons_for_it() {
+fn packages_that_require_a_reboot_are_listed_as_reasons() {
     let repo = Repo::with(&[(Stable, Deb::new("libc-lab", "1").wants_a_reboot())]);
     let Some(repo) = repo else { return };
     let Some(server) = Server::new(&repo) else { return };
@@ -243,16 +244,17 @@ fn packages_that_ask_for_a_reboot_are_the_reasons_for_it() {
     server.update();
     server.install(&["libc-lab"]);
     let reasons = apt.reboot_reasons("6.1.0-lab").unwrap();
-    assert_eq!(reasons, ["libc-lab asks for a reboot".into()]);
-    // What cannot be read is an error, and never a reason.
+    assert_eq!(reasons, ["libc-lab requires a reboot".into()]);
+    // An unreadable file is an error, and never a reason.
     std::fs::remove_file(server.root.path("/run/reboot-required.pkgs")).unwrap();
     std::fs::create_dir(server.root.path("/run/reboot-required.pkgs")).unwrap();
     assert!(matches!(apt.reboot_reasons("6.1.0-lab"), Err(BackendError::Unreadable { .. })));
 }
 
-/// `eater` cannot come, so it is no reason for `victim` not to; `apt-get upgrade` keeps both back.
+/// `eater` cannot be installed, so it is no reason to block `victim`; `apt-get upgrade` keeps both
+/// back.
 #[test]
-fn an_update_is_not_kept_back_for_the_sake_of_one_that_cannot_come_anyway() {
+fn update_is_not_kept_back_by_a_blocked_one() {
     let repo = Repo::with(&[
         (Stable, Deb::new("eater", "1.0")),
         (Updates, Deb::new("eater", "2.0").conflicts("victim")),

@@ -1,31 +1,30 @@
-//! apk's list of what is installed, and the wishes in `/etc/apk/world`.
+//! Parses apk's database of installed packages, and the constraints in `/etc/apk/world`.
 
 use pkgver::Scheme;
 
-/// What is installed, and how it is pinned.
+/// The installed packages, and the version constraints.
 #[derive(Debug, Default)]
 pub(super) struct Database {
     pub(super) packages: Vec<Package>,
-    /// Files below `etc`, which apk keeps if they were edited, without the first `/`.
+    /// Files under `etc`, which apk keeps if they were edited, without the leading `/`.
     pub(super) configuration: Vec<String>,
     pins: Vec<Pin>,
 }
 
-/// One installed package.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Package {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) arch: String,
-    /// What it was built from, together with others.
+    /// The source package, which may build several packages.
     pub(super) origin: String,
-    /// Identifies this very build; repository indexes have the same.
+    /// Identifies this exact build; repository indexes contain the same value.
     pub(super) checksum: Option<String>,
-    /// What is wrong with it, if its installation was cut off or its script failed.
+    /// The damage, if the installation was interrupted or a script failed.
     pub(super) broken: Option<&'static str>,
 }
 
-/// A wish for certain versions: `name=1.2-r0`, `name<2`, `name~1.2`.
+/// A version constraint: `name=1.2-r0`, `name<2`, `name~1.2`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pin {
     name: String,
@@ -34,7 +33,7 @@ pub(super) struct Pin {
 }
 
 impl Database {
-    /// Of the texts of `installed` and `world`: a block a package, a letter and a value a line.
+    /// Parses `installed` and `world`: one block per package, one letter and value per line.
     pub(super) fn read(installed: &str, world: &str) -> Database {
         let mut database = Database { pins: pins(world), ..Database::default() };
         for block in installed.split("\n\n") {
@@ -58,7 +57,7 @@ impl Database {
             if package.origin.is_empty() {
                 package.name.clone_into(&mut package.origin);
             }
-            // A group of packages that an administrator named has a name, but is none.
+            // A virtual package that an administrator created; its name starts with a dot.
             if !package.name.is_empty() && !package.name.starts_with('.') {
                 database.packages.push(package);
             }
@@ -66,30 +65,31 @@ impl Database {
         database
     }
 
-    /// How the world wants this package, if it wants a certain version.
+    /// The version constraint of this package, if any.
     pub(super) fn pin(&self, name: &str) -> Option<&Pin> {
         self.pins.iter().find(|pin| pin.name == name)
     }
 }
 
-/// The letters of `f:`.
+/// Decodes the letters of `f:`.
 fn broken(letters: &str) -> Option<&'static str> {
     let has = |letter| letters.contains(letter);
     match (has('f'), has('s')) {
-        (true, _) => Some("its files were not all installed"),
+        (true, _) => Some("not all of its files were installed"),
         (false, true) => Some("its script failed"),
         (false, false) => None,
     }
 }
 
-/// Words of the world with a version: `name@tag>=version`. Conflicts, `!name`, pin nothing.
+/// Entries of the world file with a version: `name@tag>=version`. Conflicts (`!name`) are no
+/// constraints.
 fn pins(world: &str) -> Vec<Pin> {
     let pin = |word: &str| {
         let at = word.find(['=', '<', '>', '~'])?;
         let (name, rest) = word.split_at(at);
         let version = rest.trim_start_matches(['=', '<', '>', '~']);
         let operator = &rest[..rest.len() - version.len()];
-        // `foo><Q1…`: exactly this file, by its checksum.
+        // `foo><Q1…` pins an exact file by its checksum.
         let name = name.split('@').next().unwrap_or(name);
         let ours = !name.is_empty() && !name.starts_with('!');
         ours.then(|| Pin {
@@ -102,12 +102,12 @@ fn pins(world: &str) -> Vec<Pin> {
 }
 
 impl Pin {
-    /// Whether one version alone is wanted, which is how an administrator holds a package.
+    /// Whether exactly one version is allowed, which is how an administrator holds a package.
     pub(super) fn is_exact(&self) -> bool {
         matches!(self.operator.as_str(), "=" | "==" | "><")
     }
 
-    /// Whether this version is wanted.
+    /// Whether this version is allowed.
     pub(super) fn allows(&self, version: &str) -> bool {
         let order = Scheme::Apk.compare(version, &self.version);
         match self.operator.as_str() {
@@ -116,11 +116,11 @@ impl Pin {
             ">" => order.is_gt(),
             "<=" | "=<" => order.is_le(),
             ">=" | "=>" => order.is_ge(),
-            // Of what is wanted, every part: `~1.2` is 1.2.7 and 1.2-r3, not 1.20.
+            // Whole components must match: `~1.2` allows 1.2.7 and 1.2-r3, not 1.20.
             "~" | "=~" | "~=" => version.strip_prefix(&self.version).is_some_and(|rest| {
                 rest.is_empty() || rest.starts_with(|c: char| !c.is_ascii_digit())
             }),
-            // Not known, a checksum included: what it wants is not this.
+            // Unknown operators, including checksums, allow no other version.
             _ => false,
         }
     }

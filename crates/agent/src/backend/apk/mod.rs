@@ -1,13 +1,13 @@
 //! apk, the package manager of Alpine Linux and its derivatives.
 //!
 //! Upgrades single packages with `apk fix --upgrade`. Unlike `apk add` it does not write to
-//! `/etc/apk/world`, so dependencies stay dependencies; unlike `apk upgrade` it does not upgrade apk
-//! itself first. It takes no versions, so the back end simulates the upgrade first and refuses it if the
-//! result is not exactly what was chosen.
+//! `/etc/apk/world`, so dependencies stay dependencies; unlike `apk upgrade` it does not upgrade
+//! apk itself first. It accepts no versions, so the back end simulates the upgrade first and
+//! rejects it if the result is not exactly what was chosen.
 //!
-//! apk knows no security updates, so none is marked as one. `origin` finds the repository of installed
-//! packages. Debian has no apk, so the tests use text in apk's formats, written after its manual and
-//! source; they do not run apk.
+//! apk has no security information, so no update is marked as a security update. `origin` finds the
+//! repository of installed packages. Debian has no apk, so the tests do not run apk; they use text
+//! in apk's formats, written after its manual and source.
 
 mod database;
 mod origin;
@@ -29,14 +29,13 @@ use crate::command::{Answer, Command};
 use crate::root::Root;
 use database::Database;
 
-/// Where apk keeps its list of what is installed; the later one since Alpine merged `/usr`.
+/// The directories of apk's database; the second one since Alpine merged `/usr`.
 const PLACES: [&str; 2] = ["/lib/apk/db", "/usr/lib/apk/db"];
-/// How long a question may take.
+/// Timeout of a query.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long apk itself waits for its lock.
 const WAIT_SECONDS: &str = "600";
 
-/// apk on the system under one root.
 #[derive(Debug, Clone)]
 pub struct Apk {
     root: Root,
@@ -44,12 +43,10 @@ pub struct Apk {
 }
 
 impl Apk {
-    /// apk of the system under this root.
     pub fn new(root: Root) -> Apk {
         Apk { root, proc: PathBuf::from("/proc") }
     }
 
-    /// Whether the system under this root is managed by apk.
     pub fn manages(root: &Root) -> bool {
         root.has_program("apk") && PLACES.iter().any(|place| root.path(place).is_dir())
     }
@@ -69,7 +66,7 @@ impl Apk {
         Ok(Database::read(&String::from_utf8_lossy(&bytes), &world))
     }
 
-    /// What is installed, without origins.
+    /// The installed packages, without origins.
     fn listed(database: &Database) -> Vec<Installed> {
         let listed = |package: &database::Package| {
             let mut installed = Installed::new(&package.name, &package.version, &package.arch)
@@ -93,7 +90,7 @@ impl Apk {
         Err(BackendError::Failed { what, diagnosis })
     }
 
-    /// What `apk fix --upgrade` of these would do.
+    /// Simulates `apk fix --upgrade` of these packages.
     fn simulate(&self, names: &[&str]) -> Result<Answer, BackendError> {
         let question = self.apk("fix").args(["--simulate", "--upgrade", "--"]);
         Ok(question.args(names.iter().copied()).ask(PATIENCE)?)
@@ -130,7 +127,7 @@ impl Backend for Apk {
             return Ok(pending);
         }
         let names: Vec<&str> = pending.iter().map(|update| update.name.as_str()).collect();
-        // Together they may be impossible; then nobody is told to be kept back who may not be.
+        // The combination may be impossible; then no update is marked as kept back without need.
         let answer = self.simulate(&names)?;
         let would = (answer.exit == Some(0))
             .then(|| said::transaction(&answer.stdout, installed))
@@ -165,9 +162,9 @@ impl Backend for Apk {
             let comes = comes.and_then(|change| change.to.as_ref());
             if comes != Some(&choice.to) {
                 let instead =
-                    comes.map_or("leave it as it is".to_owned(), |to| format!("install {to}"));
+                    comes.map_or("leave it unchanged".to_owned(), |to| format!("install {to}"));
                 let why = format!(
-                    "apk would not upgrade {} to {}, but {instead}",
+                    "apk would not upgrade {} to {}, but would {instead}",
                     choice.name, choice.to
                 );
                 return Err(BackendError::Conflict(Line::made_of(&why)));
@@ -177,7 +174,7 @@ impl Backend for Apk {
     }
 
     fn download(&self, _chosen: &[Choice]) -> Vec<Command> {
-        // Without a cache, which few servers have set up, apk fetches while it installs.
+        // Without a cache, which few servers have, apk downloads while it installs.
         Vec::new()
     }
 
@@ -209,7 +206,8 @@ impl Backend for Apk {
     }
 
     fn repair(&self) -> Vec<Command> {
-        // Without names it reinstalls, in the version that they have, those that are marked as broken.
+        // Without names it reinstalls all packages that are marked as broken, in their installed
+        // version.
         vec![self.apk("fix").args(["--wait", WAIT_SECONDS])]
     }
 
@@ -233,7 +231,7 @@ impl Backend for Apk {
     }
 }
 
-/// Runs every parser of this backend on a text that may come from anywhere.
+/// Runs every parser of this back end on arbitrary text.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(text: &str) {
     let (one, other) = text.split_at(text.floor_char_boundary(text.len() / 2));
@@ -244,7 +242,7 @@ pub fn fuzz(text: &str) {
     let _ = (said::lock_owner(text, 7), said::diagnose(text));
 }
 
-/// Reads a package index as apk caches them: a tar archive in gzip members.
+/// Parses a package index in the format of apk's cache: a tar archive in gzip members.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_index(bytes: &[u8]) {
     origin::fuzz(bytes);

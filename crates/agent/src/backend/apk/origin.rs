@@ -1,12 +1,12 @@
 //! Finds the repository that an installed package comes from.
 //!
-//! apk's database does not record it, so the repository indexes in apk's cache decide. Whose an index
-//! is, the name of its signing key tells: a mirror serves Alpine's index with Alpine's signature, while
-//! the URL of a third-party repository can look exactly like Alpine's. Alpine's repositories hold the
-//! newest version only, so an outdated package is found by its name.
+//! apk's database does not record it, so the repository indexes in apk's cache decide. The name of
+//! the signing key tells whose an index is: a mirror serves Alpine's index with Alpine's signature,
+//! while the URL of a third-party repository can look exactly like Alpine's. Alpine's repositories
+//! contain only the newest version, so an outdated package is found by its name.
 //!
-//! Nothing here verifies a signature: apk does when it fetches an index, and that is trusted. An index
-//! that cannot be read, is too large or is unsigned counts as absent.
+//! Nothing here verifies a signature: apk does that when it downloads an index. An index that
+//! cannot be read, is too large or is unsigned counts as absent.
 
 #[cfg(test)]
 mod tests;
@@ -21,34 +21,33 @@ use flate2::bufread::MultiGzDecoder;
 use super::database::Package;
 use crate::root::Root;
 
-/// The origin of Alpine's own packages; the server compares it as a whole.
+/// The origin of Alpine's own packages; the server compares the whole text.
 pub(super) const ALPINE: &str = "Alpine Linux";
-/// How the names of the keys begin that Alpine's own indexes are signed with.
+/// Prefix of the names of the keys that sign Alpine's own indexes.
 const ALPINE_KEYS: &str = "alpine-devel@lists.alpinelinux.org-";
-/// Where apk keeps indexes. The first is a link or directory that an administrator sets up.
+/// Where apk keeps indexes. The first is a link or directory that an administrator may create.
 const CACHES: [&str; 2] = ["/etc/apk/cache", "/var/cache/apk"];
-/// The most indexes that are read.
+/// Maximum number of indexes.
 const INDEXES_MAX: usize = 64;
-/// The most bytes of one index, compressed and decompressed. Alpine's largest has about 10 MiB.
+/// Maximum size of one index, compressed and decompressed. Alpine's largest has about 10 MiB.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
-/// The most bytes of a line in an index.
+/// Maximum length of a line in an index.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// The size of tar's headers, and what the contents of its files are padded to.
+/// Size of tar's headers, to which file contents are padded.
 const BLOCK: usize = 512;
 
 type Wanted<'a> = HashMap<&'a str, &'a Package>;
 
-/// What one index says about the installed packages.
+/// What one index contains about the installed packages.
 struct Index<'a> {
-    /// The name of the signing key.
     key: String,
-    /// The installed packages that it lists by name, and whether it lists this very build.
+    /// The installed packages that it lists by name, and whether it lists this exact build.
     packages: HashMap<&'a str, bool>,
 }
 
-/// The origins of installed packages, by name. The best evidence counts: this very build in an index
-/// of Alpine, then in one of a third party, then the name alone in the same order. A package that no
-/// index lists is missing.
+/// The origins of installed packages, by name. The best match wins: this exact build in an index of
+/// Alpine, then in one of a third party, then the name alone in the same order. A package that no
+/// index lists is not in the map.
 pub(super) fn origins<'a>(root: &Root, packages: &'a [Package]) -> HashMap<&'a str, String> {
     let wanted = packages.iter().map(|package| (package.name.as_str(), package)).collect();
     let mut best: HashMap<&str, (bool, bool, String)> = HashMap::new();
@@ -75,7 +74,7 @@ pub(super) fn origins<'a>(root: &Root, packages: &'a [Package]) -> HashMap<&'a s
     best.into_iter().map(|(name, (_, _, origin))| (name, origin)).collect()
 }
 
-/// The cached indexes, each once, in a fixed order.
+/// The cached indexes, without duplicates, in a fixed order.
 fn index_files(root: &Root) -> BTreeSet<PathBuf> {
     let mut files = BTreeSet::new();
     for cache in CACHES.iter().filter_map(|cache| root.resolve(cache)) {
@@ -91,13 +90,14 @@ fn index_files(root: &Root) -> BTreeSet<PathBuf> {
     files
 }
 
-/// Reads `APKINDEX.tar.gz`: concatenated gzip members that hold one tar archive, with signatures first.
+/// Parses `APKINDEX.tar.gz`: concatenated gzip members that contain one tar archive, signatures
+/// first.
 fn read_index<'a>(file: File, wanted: &Wanted<'a>) -> io::Result<Index<'a>> {
     let compressed = BufReader::new(file.take(INDEX_BYTES_MAX));
     let mut tar = BufReader::new(MultiGzDecoder::new(compressed).take(INDEX_BYTES_MAX));
     let index = read_archive(&mut tar, wanted);
     if tar.get_ref().limit() == 0 {
-        return Err(broken("it is too large"));
+        return Err(broken("the index is too large"));
     }
     index
 }
@@ -116,17 +116,18 @@ fn read_archive<'a>(tar: &mut impl BufRead, wanted: &Wanted<'a>) -> io::Result<I
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
-    // One valid signature is enough for apk, so an index that was signed once more stays Alpine's.
+    // One valid signature is enough for apk, so an index with an additional signature is still
+    // Alpine's.
     let alpine = keys.iter().position(|key| key.starts_with(ALPINE_KEYS)).unwrap_or(0);
     match packages {
-        _ if keys.is_empty() => Err(broken("it has no signature")),
-        None => Err(broken("it holds no list of packages")),
+        _ if keys.is_empty() => Err(broken("the index has no signature")),
+        None => Err(broken("the index contains no package list")),
         Some(packages) => Ok(Index { key: keys.swap_remove(alpine), packages }),
     }
 }
 
-/// The name and size of tar's next file; the name is empty for anything that is not a regular file.
-/// Blocks of zeros end an archive, but the next gzip member may hold another one.
+/// The name and size of the next file in the archive; the name is empty for anything but a regular
+/// file. Blocks of zeros end an archive, but the next gzip member may contain another one.
 fn next_file(tar: &mut impl BufRead) -> io::Result<Option<(String, u64)>> {
     let mut header = [0; BLOCK];
     while header == [0; BLOCK] {
@@ -143,7 +144,7 @@ fn next_file(tar: &mut impl BufRead) -> io::Result<Option<(String, u64)>> {
     let name = text(&header[..100]).map(|name| if is_regular { name } else { String::new() });
     // At most 11 octal digits, so that sums of sizes cannot overflow.
     let size = text(&header[124..135]).and_then(|size| u64::from_str_radix(&size, 8).ok());
-    name.zip(size).map(Some).ok_or_else(|| broken("it is not a tar archive"))
+    name.zip(size).map(Some).ok_or_else(|| broken("the index is not a tar archive"))
 }
 
 /// The key in `.SIGN.RSA.<key>.rsa.pub` or `.SIGN.RSA256.<key>.rsa.pub`.
@@ -154,7 +155,8 @@ fn signing_key(name: &str) -> Option<&str> {
     (!key.is_empty() && !key.contains(char::is_control)).then_some(key)
 }
 
-/// The installed packages that an index lists: blocks of lines such as `P:musl`, divided by empty lines.
+/// The installed packages that an index lists: blocks of lines such as `P:musl`, separated by empty
+/// lines.
 fn listed<'a>(index: &mut impl BufRead, wanted: &Wanted<'a>) -> io::Result<HashMap<&'a str, bool>> {
     let mut packages = HashMap::new();
     let mut line = Vec::new();
@@ -163,7 +165,7 @@ fn listed<'a>(index: &mut impl BufRead, wanted: &Wanted<'a>) -> io::Result<HashM
         line.clear();
         let length = index.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
         if length as u64 == LINE_BYTES_MAX {
-            return Err(broken("it has a line that is too long"));
+            return Err(broken("a line in the index is too long"));
         }
         let text = String::from_utf8_lossy(line.trim_ascii_end());
         match text.split_once(':') {
@@ -195,7 +197,7 @@ fn broken(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Reads an index of which one package is installed.
+/// Parses an index that lists one installed package.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8]) {
     let database = super::database::Database::read("P:busybox\nV:1.36.1-r2\nA:x86_64\n\n", "");

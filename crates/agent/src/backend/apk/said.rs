@@ -1,4 +1,4 @@
-//! What apk says.
+//! Parses the output of apk, and diagnoses its failures.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use vocab::{FailureCode, Line};
 
 use crate::backend::{BackendError, Change, Diagnosis, Transaction};
 
-/// The updates of `apk list --upgradable`, the newest of each package:
+/// The updates listed by `apk list --upgradable`, the newest of each package:
 /// `busybox-1.36.1-r19 x86_64 {busybox} (GPL-2.0-only) [upgradable from: busybox-1.36.1-r15]`.
 pub(super) fn upgradable(text: &str, installed: &[Installed]) -> Vec<Pending> {
     let versions: BTreeMap<&str, &Installed> =
@@ -18,7 +18,8 @@ pub(super) fn upgradable(text: &str, installed: &[Installed]) -> Vec<Pending> {
         let Some((offer, from)) = line.split_once("[upgradable from: ") else { continue };
         let mut words = offer.split_whitespace();
         let (Some(offered), Some(arch)) = (words.next(), words.next()) else { continue };
-        // A name may hold what looks like a version. What is installed says where the name ends.
+        // A name may contain what looks like a version. The installed package tells where the name
+        // ends.
         let from = from.trim_end().trim_end_matches(']');
         let package = versions.values().find(|package| {
             from.strip_prefix(&package.name)
@@ -38,7 +39,7 @@ pub(super) fn upgradable(text: &str, installed: &[Installed]) -> Vec<Pending> {
     newest.into_values().collect()
 }
 
-/// What `--simulate` says that apk would do.
+/// The changes that `--simulate` prints.
 pub(super) fn transaction(
     text: &str,
     installed: &[Installed],
@@ -53,10 +54,10 @@ pub(super) fn transaction(
             continue;
         }
         let change = change(step.1, installed).ok_or_else(|| BackendError::Unreadable {
-            what: "the answer of apk --simulate".to_owned(),
-            why: format!("`{line}`"),
+            what: "the output of apk --simulate".to_owned(),
+            why: format!("unexpected line `{line}`"),
         })?;
-        // Installing again what is there changes nothing.
+        // Reinstalling the same version changes nothing.
         if change.from != change.to {
             transaction.changes.push(change);
         }
@@ -89,12 +90,12 @@ fn change(step: &str, installed: &[Installed]) -> Option<Change> {
     })
 }
 
-/// The process that holds the lock on this inode, of `/proc/locks`:
+/// The process that holds the lock on this inode, from `/proc/locks`:
 /// `1: FLOCK  ADVISORY  WRITE 812 08:01:131 0 EOF`.
 pub(super) fn lock_owner(locks: &str, inode: u64) -> Option<i32> {
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        // With an arrow: someone who waits.
+        // A line with an arrow is a process that waits.
         let [_, "FLOCK" | "POSIX" | "OFDLCK", _, "WRITE", pid, file, ..] = words[..] else {
             return None;
         };
@@ -103,7 +104,7 @@ pub(super) fn lock_owner(locks: &str, inode: u64) -> Option<i32> {
     })
 }
 
-/// Signs of a failure, in the order in which they are looked for.
+/// Phrases that identify a failure, in the order in which they are searched.
 const SIGNS: [(&str, FailureCode); 12] = [
     ("Unable to lock database", FailureCode::PkgLockTimeout),
     ("No space left on device", FailureCode::DiskFull),
@@ -119,7 +120,7 @@ const SIGNS: [(&str, FailureCode); 12] = [
     ("Unable to read database", FailureCode::PackageDbBroken),
 ];
 
-/// What a failure means: by its sign, in apk's own words.
+/// Diagnoses a failure by these phrases, with apk's own words as the message.
 pub(super) fn diagnose(said: &str) -> Diagnosis {
     let code = SIGNS.iter().find(|(sign, _)| said.contains(sign)).map(|(_, code)| *code);
     let lines: Vec<&str> =
@@ -128,7 +129,7 @@ pub(super) fn diagnose(said: &str) -> Diagnosis {
     for (at, line) in lines.iter().enumerate() {
         if line.starts_with("ERROR: ") || line.starts_with("WARNING: fetching ") {
             told.push(line.trim_start_matches("ERROR: ").trim_start_matches("WARNING: "));
-            // What is indented below an error is what it is about.
+            // Indented lines below an error are its details.
             told.extend(
                 lines[at + 1..]
                     .iter()
@@ -138,7 +139,7 @@ pub(super) fn diagnose(said: &str) -> Diagnosis {
         }
     }
     if told.is_empty() {
-        told.push(lines.last().unwrap_or(&"no word"));
+        told.push(lines.last().unwrap_or(&"no output"));
     }
     Diagnosis {
         code: code.unwrap_or(FailureCode::InstallFailed),

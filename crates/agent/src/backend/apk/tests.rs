@@ -1,4 +1,4 @@
-//! What apk says and writes down. There is no apk here: texts in its own forms stand for it.
+//! Parser tests. There is no apk in the test environment: the texts are in apk's formats.
 
 use std::fs;
 
@@ -61,7 +61,7 @@ fn installed() -> Vec<Installed> {
 }
 
 #[test]
-fn the_list_of_packages_is_read_with_what_they_were_built_from() {
+fn packages_are_parsed_with_their_sources() {
     let database = Database::read(INSTALLED, "");
     let seen: Vec<_> = database
         .packages
@@ -76,13 +76,13 @@ fn the_list_of_packages_is_read_with_what_they_were_built_from() {
             ("lib-2-compat", "2-r0", "lib-2-compat"),
         ]
     );
-    assert_eq!(database.packages[1].broken, Some("its files were not all installed"));
+    assert_eq!(database.packages[1].broken, Some("not all of its files were installed"));
     assert_eq!(database.packages[0].broken, None);
     assert_eq!(database.configuration, ["etc/ld/musl.conf"]);
 }
 
 #[test]
-fn the_world_pins_versions() {
+fn world_file_pins_versions() {
     let world = "alpine-base\nmusl=1.2.4-r2 musl-utils<1.2.5\nlib~1.2\ntool@edge>=3\n!bad=1\n";
     let database = Database::read("", world);
     let allows = |name: &str, version: &str| database.pin(name).map(|pin| pin.allows(version));
@@ -99,7 +99,7 @@ fn the_world_pins_versions() {
 }
 
 #[test]
-fn updates_are_the_newest_of_each_and_names_end_where_the_installed_list_says() {
+fn newest_update_of_each_package_is_listed() {
     let text = "\
 WARNING: opening from cache https://example.invalid/APKINDEX.tar.gz: No such file
 musl-1.2.4-r3 x86_64 {musl} (MIT) [upgradable from: musl-1.2.4-r2]
@@ -117,7 +117,7 @@ other-1-r0 x86_64 {other} (MIT)
 }
 
 #[test]
-fn what_apk_would_do_is_read_and_what_it_would_purge_is_a_removal() {
+fn simulation_is_parsed_and_purge_is_a_removal() {
     let text = "\
 (1/4) Upgrading musl (1.2.4-r2 -> 1.2.5-r0)
 (2/4) Installing extra@edge (1-r0)
@@ -141,15 +141,12 @@ OK: 8 MiB in 15 packages
         ]
     );
     let error = said::transaction("(1/1) Transmuting musl (1)\n", &installed()).unwrap_err();
-    assert!(
-        matches!(error, BackendError::Unreadable { .. }),
-        "what is not known is not passed over"
-    );
+    assert!(matches!(error, BackendError::Unreadable { .. }), "unknown actions are not skipped");
     assert!(said::transaction("OK: 8 MiB in 15 packages\n", &[]).unwrap().changes.is_empty());
 }
 
 #[test]
-fn a_failure_is_told_in_apks_own_words() {
+fn failure_is_reported_in_apks_words() {
     let told = |text: &str| {
         let diagnosis = said::diagnose(text);
         (diagnosis.code, diagnosis.message.to_string())
@@ -173,7 +170,7 @@ fn a_failure_is_told_in_apks_own_words() {
 }
 
 #[test]
-fn the_holder_of_the_lock_is_found_among_the_kernels_locks() {
+fn lock_holder_is_found_in_proc_locks() {
     let locks = "\
 1: POSIX  ADVISORY  READ  700 08:01:131 0 EOF
 2: FLOCK  ADVISORY  WRITE 812 08:01:131 0 EOF
@@ -186,7 +183,7 @@ fn the_holder_of_the_lock_is_found_among_the_kernels_locks() {
 
 /// The files of a system without its apk.
 #[test]
-fn a_system_is_read_from_its_files() {
+fn system_is_read_from_its_files() {
     let dir = std::env::temp_dir().join(format!("fleetmend-apk-{}", std::process::id()));
     let write = |path: &str, text: &str| {
         let path = dir.join(path);
@@ -195,7 +192,7 @@ fn a_system_is_read_from_its_files() {
     };
     let root = Root::under(&dir);
     let apk = Apk::new(root.clone());
-    assert!(apk.installed().is_err(), "no list is not an empty list");
+    assert!(apk.installed().is_err(), "a missing database is not an empty one");
     write("usr/lib/apk/db/installed", INSTALLED);
     write("etc/apk/world", "musl=1.2.4-r2\nmusl-utils<2\n");
     write("sbin/apk", "");
@@ -204,7 +201,7 @@ fn a_system_is_read_from_its_files() {
     assert_eq!(held, [true, false, false]);
     assert_eq!(
         apk.damage().unwrap()[0].as_str(),
-        "musl-utils 1.2.4-r2: its files were not all installed"
+        "musl-utils 1.2.4-r2: not all of its files were installed"
     );
     assert_eq!(apk.set_aside().unwrap(), [std::path::Path::new("/etc/ld/musl.conf.apk-new")]);
     assert!(Apk::manages(&root) && apk.lock_holder().unwrap().is_none());

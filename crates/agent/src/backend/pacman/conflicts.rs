@@ -1,11 +1,11 @@
-//! Which packages cannot live together.
+//! Finds conflicts between packages.
 //!
-//! `pacman --print` resolves without looking at conflicts, and only a real transaction would be refused.
-//! What a plan says must hold, so they are looked at here.
+//! `pacman --print` resolves without checking conflicts, which only a real transaction rejects. A
+//! plan must be reliable, so they are checked here.
 
 use pkgver::Scheme;
 
-/// What counts of a package, installed or to come.
+/// The relevant properties of a package, installed or to be installed.
 pub(super) struct Party<'a> {
     pub(super) name: &'a str,
     pub(super) version: &'a str,
@@ -13,7 +13,7 @@ pub(super) struct Party<'a> {
     pub(super) conflicts: &'a [String],
 }
 
-/// The first pair of one that comes and one that would be there, which cannot live together.
+/// The first conflict between a package to be installed and one that would be installed next to it.
 pub(super) fn first<'a>(
     coming: &'a [Party<'a>],
     staying: &'a [Party<'a>],
@@ -35,8 +35,8 @@ impl Party<'_> {
     }
 }
 
-/// Whether `name<2` means this package. What is provided without a version is never meant by a wish
-/// that has one.
+/// Whether an expression such as `name<2` matches this package. A provided name without a version
+/// never matches an expression with one.
 fn means(wish: &str, name: &str, version: &str) -> bool {
     let (wanted, operator, limit) = split(wish);
     let order = || Scheme::Pacman.compare(version, limit);
@@ -52,7 +52,7 @@ fn means(wish: &str, name: &str, version: &str) -> bool {
         }
 }
 
-/// `name`, the operator, the version.
+/// Splits an expression into the name, the operator and the version.
 fn split(wish: &str) -> (&str, &str, &str) {
     let start = wish.find(['<', '>', '=']).unwrap_or(wish.len());
     let rest = &wish[start..];
@@ -65,11 +65,11 @@ mod tests {
     use super::means;
 
     #[test]
-    fn a_wish_means_a_name_and_the_versions_that_it_says() {
+    fn conflict_expression_matches_name_and_versions() {
         assert!(means("app", "app", "1-1") && means("app", "app", ""));
         assert!(means("app<2", "app", "1-1") && !means("app<2", "app", "2-1"));
         assert!(means("app>=1:1", "app", "1:1-3") && !means("app>=1:1", "app", "9-1"));
-        assert!(means("app=1", "app", "1-7"), "a version without a release means every release");
+        assert!(means("app=1", "app", "1-7"), "a version without a release matches every release");
         assert!(!means("app=1", "app", "") && !means("app", "apple", "1-1"));
     }
 }

@@ -1,4 +1,5 @@
-//! pacman's list of what is installed: a folder a package, in it `desc` and `files`.
+//! Reads pacman's database of installed packages: one directory per package, with `desc` and
+//! `files`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,34 +7,33 @@ use std::path::Path;
 
 use crate::backend::BackendError;
 
-/// What is installed, and what is wrong with the list.
+/// The installed packages, and damage in the database.
 #[derive(Debug, Default)]
 pub(super) struct Local {
     pub(super) packages: Vec<Package>,
-    /// One line a package that was left half done.
+    /// One line per damaged package.
     pub(super) damage: Vec<String>,
 }
 
-/// One installed package.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Package {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) arch: String,
-    /// What it was built from, together with others.
+    /// The source package, which may build several packages.
     pub(super) base: String,
     pub(super) groups: Vec<String>,
-    /// What it stands for besides itself: `name`, `name=version`.
+    /// Names that it provides in addition to its own: `name`, `name=version`.
     pub(super) provides: Vec<String>,
-    /// What it cannot live with: `name`, `name<2`.
+    /// Names that it conflicts with: `name`, `name<2`.
     pub(super) conflicts: Vec<String>,
     pub(super) bytes: i64,
-    /// Configuration that is kept when it was edited, without the first `/`.
+    /// Configuration files that are kept if edited, without the leading `/`.
     pub(super) backups: Vec<String>,
 }
 
 impl Local {
-    /// Reads the folder `local`.
+    /// Reads the directory `local`.
     pub(super) fn read(folder: &Path) -> Result<Local, BackendError> {
         let unreadable = |error: std::io::Error| BackendError::Unreadable {
             what: folder.display().to_string(),
@@ -47,16 +47,16 @@ impl Local {
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries.iter().filter(|entry| entry.path().is_dir()) {
             let name = entry.file_name().to_string_lossy().into_owned();
-            // A package without files has an empty list of them, but it has one.
+            // A package without files still has a `files` file.
             let text = |file: &str| fs::read_to_string(entry.path().join(file));
             let (desc, files) = (text("desc").unwrap_or_default(), text("files"));
             let package = Package::read(&desc, files.as_deref().unwrap_or_default());
             if package.name.is_empty() || package.version.is_empty() {
-                local.damage.push(format!("{name}: its description is missing or cut off"));
+                local.damage.push(format!("{name}: its description is missing or truncated"));
                 continue;
             }
             if files.is_err() {
-                local.damage.push(format!("{name}: its list of files is missing"));
+                local.damage.push(format!("{name}: its file list is missing"));
             }
             local.packages.push(package);
         }
@@ -64,7 +64,8 @@ impl Local {
         Ok(local)
     }
 
-    /// An upgrade that is cut off between the new entry and the old one's end leaves both.
+    /// An upgrade that is interrupted between adding the new entry and removing the old one leaves
+    /// both.
     fn note_duplicates(&mut self) {
         let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for package in &self.packages {
@@ -73,7 +74,7 @@ impl Local {
         let twice = versions.iter().filter(|(_, versions)| versions.len() > 1);
         let lines: Vec<String> = twice
             .map(|(name, versions)| {
-                format!("{name}: listed more than once: {}", versions.join(", "))
+                format!("{name}: listed in several versions: {}", versions.join(", "))
             })
             .collect();
         self.damage.extend(lines);
@@ -93,7 +94,7 @@ impl Package {
             let values = desc.get(key).into_iter().flatten();
             values.map(|value| (*value).to_owned()).collect::<Vec<String>>()
         };
-        // The path, a tab, and the sum of what was delivered.
+        // The path, a tab, and the checksum of the original file.
         let backups = sections(files).remove("BACKUP").unwrap_or_default().into_iter();
         let backups = backups.map(|line| line.split('\t').next().unwrap_or(line).to_owned());
         Package {
@@ -110,7 +111,7 @@ impl Package {
     }
 }
 
-/// `%KEY%`, then its values, a line each, until an empty line.
+/// Parses `%KEY%`, followed by one value per line, up to an empty line.
 fn sections(text: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut sections: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut key = None;
@@ -126,8 +127,8 @@ fn sections(text: &str) -> BTreeMap<&str, Vec<&str>> {
     sections
 }
 
-/// Whether a pattern of `IgnorePkg` means this name: `*` is anything, `?` one character, `[…]` one of
-/// those.
+/// Whether a pattern of `IgnorePkg` matches this name: `*` is any text, `?` one character, `[…]`
+/// one of a set.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     crate::backend::glob::matches(pattern, name, 1)
 }

@@ -1,17 +1,18 @@
-//! pacman, of Arch and its kin.
+//! pacman: Arch Linux and derivatives.
 //!
-//! **Looking changes nothing.** Fresh lists are fetched into a folder of our own, beside which the real
-//! list of installed packages is linked in. Lists fetched into pacman's own place would turn the next
-//! `pacman -S something` of an administrator into a partial upgrade.
+//! **Queries change nothing.** Package lists are refreshed in the agent's own directory, with a
+//! link to the real database of installed packages. Lists refreshed in pacman's own directory would
+//! turn an administrator's next `pacman -S something` into a partial upgrade.
 //!
-//! **Partial upgrades.** Arch supports upgrading everything or nothing: its packages rarely say which
-//! version of a library they need. An order for some packages is carried out all the same, exactly these
-//! and what pacman knows that they need, because that is what was ordered; an order for everything is
-//! the supported way. Installing brings pacman's own lists up to date in the same transaction
-//! (`-Sy NAME=VERSION`), as it must to find the new versions; if the mirrors have moved on since they
-//! were resolved, pacman does not find them and nothing is installed.
+//! **Partial upgrades.** Arch supports upgrading everything or nothing: its packages rarely declare
+//! which version of a library they need. An order for some packages is executed anyway, with
+//! exactly these packages and the dependencies that pacman knows of, because that is what was
+//! ordered; an order for all packages is the supported case. Installing refreshes pacman's own
+//! lists in the same transaction (`-Sy NAME=VERSION`), which is necessary to find the new versions.
+//! If the mirrors have newer versions by then, pacman does not find the requested ones and nothing
+//! is installed.
 //!
-//! pacman knows nothing of security: no update is called one here.
+//! pacman has no security information: no update is marked as a security update here.
 
 mod conflicts;
 mod local;
@@ -34,12 +35,11 @@ use crate::root::Root;
 use conflicts::Party;
 use local::Local;
 
-/// Our own folder of lists, inside the root.
+/// The agent's own directory of package lists, inside the root.
 const LISTS: &str = "/var/cache/fleetmend/pacman";
-/// How long a question may take; resolving reads some ten megabytes of lists.
+/// Timeout of a query; resolving reads about ten megabytes of lists.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// pacman on the system under one root.
 #[derive(Debug, Clone)]
 pub struct Pacman {
     root: Root,
@@ -47,7 +47,6 @@ pub struct Pacman {
 }
 
 impl Pacman {
-    /// pacman of the system under this root.
     pub fn new(root: Root) -> Pacman {
         Pacman { root, proc: PathBuf::from("/proc") }
     }
@@ -57,12 +56,12 @@ impl Pacman {
         root.has_program("pacman") && root.path("/var/lib/pacman/local").is_dir()
     }
 
-    /// A command of pacman's that never prompts.
+    /// A pacman command that never prompts.
     fn pacman(&self, action: &str) -> Command {
         self.root.inside("pacman").args([action, "--noconfirm", "--color", "never"])
     }
 
-    /// One that uses our own lists and leaves pacman's alone.
+    /// A pacman command that uses the agent's own lists and does not touch pacman's.
     fn looking(&self, action: &str) -> Command {
         self.pacman(action).args(["--dbpath", LISTS, "--logfile", "/dev/null"])
     }
@@ -76,13 +75,13 @@ impl Pacman {
         Err(BackendError::Failed { what, diagnosis })
     }
 
-    /// What a setting of pacman's says, a value a line.
+    /// The values of a pacman setting, one per line.
     fn setting(&self, name: &str) -> Result<Vec<String>, BackendError> {
         let answer = self.ask("pacman-conf", &self.root.inside("pacman-conf").arg(name))?;
         Ok(answer.stdout.lines().map(str::to_owned).collect())
     }
 
-    /// Where pacman keeps its list of what is installed, inside the root.
+    /// The directory of pacman's database, inside the root.
     fn database(&self) -> Result<String, BackendError> {
         let place = self.setting("DBPath")?.pop();
         Ok(place.unwrap_or_else(|| "/var/lib/pacman".to_owned()).trim_end_matches('/').to_owned())
@@ -97,7 +96,7 @@ impl Pacman {
     }
 }
 
-/// `NAME=VERSION`, which pacman takes for exactly that.
+/// `NAME=VERSION`, which pacman matches exactly.
 fn exactly(chosen: &[Choice]) -> impl Iterator<Item = String> + '_ {
     chosen.iter().map(|choice| format!("{}={}", choice.name, choice.to))
 }
@@ -132,8 +131,8 @@ impl Backend for Pacman {
         vec![
             inside("mkdir").args(["-p", LISTS]),
             inside("ln").args(["-sfn", &format!("{database}/local"), &format!("{LISTS}/local")]),
-            // Nobody but the agent, which does one thing at a time, works in this folder: a lock in it
-            // was left behind by a question that was cut off. pacman's own lock is never touched.
+            // Only the agent uses this directory, and it runs one command at a time: a lock in it
+            // was left by an interrupted query. pacman's own lock is never removed.
             inside("rm").args(["-f", &format!("{LISTS}/db.lck")]),
             self.looking("-Sy"),
         ]
@@ -142,7 +141,7 @@ impl Backend for Pacman {
     fn pending(&self, installed: &[Installed]) -> Result<Vec<Pending>, BackendError> {
         let command = self.looking("-Qu");
         let answer = command.ask(PATIENCE)?;
-        // 1 is "none", and also "I could not": the words tell them apart.
+        // Exit code 1 means "none" as well as "failed": the output distinguishes them.
         let none = answer.exit == Some(1) && !said::has_error(&answer.stderr);
         if answer.exit != Some(0) && !none {
             let diagnosis = self.diagnose(answer.exit, &answer.stderr);
@@ -214,28 +213,28 @@ impl Backend for Pacman {
     }
 
     fn install(&self, chosen: &[Choice]) -> Vec<Command> {
-        // Not `-Su`: that would also replace packages by others, which is a removal.
+        // Not `-Su`: that would also replace packages with others, which is a removal.
         vec![self.pacman("-Sy").args(["--needed", "--noprogressbar", "--"]).args(exactly(chosen))]
     }
 
     fn lock_holder(&self) -> Result<Option<LockHolder>, BackendError> {
         let path = self.lock()?;
         let Ok(lock) = fs::symlink_metadata(&path) else { return Ok(None) };
-        // The lock is that the file exists; whoever made it keeps it open.
+        // The lock is the existence of the file; the process that created it keeps it open.
         if let Some(pid) = holder_of(&self.proc, (lock.dev(), lock.ino())) {
             let comm = fs::read_to_string(self.proc.join(pid.to_string()).join("comm"));
             let name = comm.unwrap_or_default();
             let name = Line::made_of(&format!("{} (pid {pid})", name.trim()));
             return Ok(Some(LockHolder { pid: Some(pid), name }));
         }
-        // It may have been let go while we looked.
+        // It may have been released in the meantime.
         if !path.exists() {
             return Ok(None);
         }
         let inside = path.strip_prefix(self.root.dir()).unwrap_or(&path).display();
         let why = format!(
-            "nobody: /{inside} was left behind by a pacman that was cut off. Once it is certain that \
-             no pacman runs, remove the file"
+            "a stale lock file (/{inside}, left by an interrupted pacman; remove it if no pacman \
+             is running)"
         );
         Ok(Some(LockHolder { pid: None, name: Line::made_of(&why) }))
     }
@@ -245,7 +244,7 @@ impl Backend for Pacman {
     }
 
     fn repair(&self) -> Vec<Command> {
-        // pacman has no way to finish what was cut off; a person reinstalls the package.
+        // pacman cannot finish an interrupted operation; a person must reinstall the package.
         Vec::new()
     }
 
@@ -269,7 +268,7 @@ impl Backend for Pacman {
     }
 }
 
-/// Refuses what could only be installed by removing something.
+/// Rejects targets that could only be installed by removing a package.
 fn refuse_conflicts(
     targets: &[said::Target],
     about: &[said::About],
@@ -300,7 +299,7 @@ fn refuse_conflicts(
         .collect();
     let Some((one, other)) = conflicts::first(&coming, &staying) else { return Ok(()) };
     let why = format!(
-        "pacman: {} {} and {} {} are in conflict",
+        "pacman: {} {} conflicts with {} {}",
         one.name, one.version, other.name, other.version
     );
     Err(BackendError::Conflict(Line::made_of(&why)))
@@ -318,7 +317,7 @@ fn holder_of(proc: &Path, file: (u64, u64)) -> Option<i32> {
     })
 }
 
-/// Runs every parser of this backend on a text that may come from anywhere.
+/// Runs every parser of this back end on arbitrary text.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(text: &str) {
     let _ = (said::updates(text), said::has_error(text), said::targets(text));

@@ -1,10 +1,10 @@
-//! What pacman says.
+//! Parses the output of pacman, and diagnoses its failures.
 
 use vocab::{FailureCode, Line};
 
 use crate::backend::{BackendError, Diagnosis};
 
-/// A line of `-Qu`: `name old -> new`, and ` [ignored]` if the administrator wants it left.
+/// A line of `-Qu`: `name old -> new`, and ` [ignored]` if the administrator ignores the package.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Update {
     pub(super) name: String,
@@ -19,27 +19,30 @@ pub(super) struct Target {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) repository: String,
-    /// What is still to be fetched.
+    /// The remaining download size.
     pub(super) bytes: u64,
 }
 
-/// What `-Si` tells of a package.
+/// The information that `-Si` prints about a package.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct About {
     pub(super) name: String,
     pub(super) arch: String,
     pub(super) installed_bytes: i64,
-    /// What it stands for besides itself: `name`, `name=version`.
+    /// Names that it provides in addition to its own: `name`, `name=version`.
     pub(super) provides: Vec<String>,
-    /// What it cannot live with: `name`, `name<2`.
+    /// Names that it conflicts with: `name`, `name<2`.
     pub(super) conflicts: Vec<String>,
 }
 
 fn unreadable(what: &str, line: &str) -> BackendError {
-    BackendError::Unreadable { what: format!("the answer of {what}"), why: format!("`{line}`") }
+    BackendError::Unreadable {
+        what: format!("the output of {what}"),
+        why: format!("unexpected line `{line}`"),
+    }
 }
 
-/// The updates of `-Qu`.
+/// Parses `-Qu`.
 pub(super) fn updates(text: &str) -> Result<Vec<Update>, BackendError> {
     let read = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -59,12 +62,12 @@ pub(super) fn updates(text: &str) -> Result<Vec<Update>, BackendError> {
     text.lines().filter(|line| !line.trim().is_empty()).map(read).collect()
 }
 
-/// Whether pacman complains, and does not only warn.
+/// Whether pacman printed an error, not only warnings.
 pub(super) fn has_error(stderr: &str) -> bool {
     stderr.lines().any(|line| line.starts_with("error:"))
 }
 
-/// What would be installed.
+/// Parses the packages that would be installed.
 pub(super) fn targets(text: &str) -> Result<Vec<Target>, BackendError> {
     let read = |line: &str| {
         let [name, version, repository, bytes] = line.split('\t').collect::<Vec<_>>()[..] else {
@@ -77,11 +80,11 @@ pub(super) fn targets(text: &str) -> Result<Vec<Target>, BackendError> {
             bytes: bytes.parse().map_err(|_| unreadable("pacman --print", line))?,
         })
     };
-    // What is up to date already is remarked upon, without tabs.
+    // Packages that are up to date are mentioned without tabs.
     text.lines().filter(|line| line.contains('\t')).map(read).collect()
 }
 
-/// What `-Si` tells, package by package.
+/// Parses `-Si`, one block per package.
 pub(super) fn about(text: &str) -> Vec<About> {
     text.split("\n\n")
         .map(|block| {
@@ -107,18 +110,18 @@ pub(super) fn about(text: &str) -> Vec<About> {
         .collect()
 }
 
-/// `5.87 MiB` as bytes, rounded up.
+/// Converts `5.87 MiB` to bytes, rounded up.
 fn bytes(text: &str) -> i64 {
     let (number, unit) = text.split_once(' ').unwrap_or((text, "B"));
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let power = units.iter().position(|known| *known == unit).unwrap_or(0);
     let number: f64 = number.parse().unwrap_or(0.0);
     let factor = 1_u64 << (10 * power);
-    // Sizes of packages are far from where a float loses bytes that matter.
+    // Package sizes are far below the range in which a float loses precision.
     (number * factor as f64).ceil() as i64
 }
 
-/// Signs of a failure, in the order in which they are looked for, the most telling first.
+/// Phrases that identify a failure, in the order in which they are searched, most specific first.
 const SIGNS: [(&str, FailureCode); 16] = [
     ("unable to lock database", FailureCode::PkgLockTimeout),
     ("not enough free disk space", FailureCode::DiskFull),
@@ -132,18 +135,18 @@ const SIGNS: [(&str, FailureCode); 16] = [
     ("failed to synchronize", FailureCode::RepoUnreachable),
     ("failed to update", FailureCode::RepoUnreachable),
     ("download library error", FailureCode::RepoUnreachable),
-    // What the mirror holds is not what its index promises, or nobody whom the host trusts signed it.
+    // The mirror's files do not match its index, or are not signed by a key that the host trusts.
     ("invalid or corrupted package", FailureCode::RepoUnreachable),
     ("invalid or corrupted database", FailureCode::RepoUnreachable),
     ("could not find or read package", FailureCode::RepoUnreachable),
     ("failed to initialize alpm library", FailureCode::PackageDbBroken),
 ];
 
-/// What an error is about: said on the other channel, and so before or after it.
+/// Phrases of lines that explain an error. They go to standard output, so they may precede it.
 const ABOUT: [&str; 4] =
     [" breaks dependency ", " requires ", " are in conflict", " exists in filesystem"];
 
-/// What a failure means: by its sign, in pacman's own words.
+/// Diagnoses a failure by these phrases, with pacman's own words as the message.
 pub(super) fn diagnose(said: &str) -> Diagnosis {
     let code = SIGNS.iter().find(|(sign, _)| said.contains(sign)).map(|(_, code)| *code);
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -157,7 +160,7 @@ pub(super) fn diagnose(said: &str) -> Diagnosis {
         }
     }
     if told.is_empty() {
-        told.push(lines().next_back().unwrap_or("no word"));
+        told.push(lines().next_back().unwrap_or("no output"));
     }
     Diagnosis {
         code: code.unwrap_or(FailureCode::InstallFailed),

@@ -1,4 +1,4 @@
-//! What pacman says and writes down, without a pacman. The real one is in `tests/pacman.rs`.
+//! Parser tests without pacman. Tests with the real pacman are in `tests/pacman.rs`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::backend::{Backend as _, BackendError, Choice};
 use crate::root::Root;
 
 #[test]
-fn updates_are_read_and_ignored_ones_are_known() {
+fn updates_are_parsed_with_ignored_marks() {
     let text = "bar 1:2.0-1 -> 1:2.1-1\nlinux 6.9.1.arch1-1 -> 6.9.2.arch1-1 [ignored]\n";
     let updates = said::updates(text).unwrap();
     assert_eq!((updates[0].name.as_str(), updates[0].to.as_str()), ("bar", "1:2.1-1"));
@@ -22,7 +22,7 @@ fn updates_are_read_and_ignored_ones_are_known() {
 }
 
 #[test]
-fn sizes_are_read_in_every_unit() {
+fn sizes_are_parsed_in_every_unit() {
     let text = "Repository      : core\nName            : glibc\nVersion         : 2.39-1\n\
         Architecture    : x86_64\nInstalled Size  : 47.93 MiB\n\n\
         Repository      : core\nName            : tz\nArchitecture    : any\nInstalled Size  : 4.00 B\n\n";
@@ -33,7 +33,7 @@ fn sizes_are_read_in_every_unit() {
 }
 
 #[test]
-fn a_failure_is_told_in_pacmans_own_words() {
+fn failure_is_reported_in_pacmans_words() {
     let told = |text: &str| {
         let diagnosis = said::diagnose(text);
         (diagnosis.code, diagnosis.message.to_string())
@@ -59,11 +59,11 @@ fn a_failure_is_told_in_pacmans_own_words() {
     assert_eq!(told(lock).0, FailureCode::PkgLockTimeout);
     assert_eq!(told("error: Partition /: not enough free disk space\n").0, FailureCode::DiskFull);
     assert_eq!(told("error: target not found: foo=9\n").0, FailureCode::RepoUnreachable);
-    assert_eq!(told(""), (FailureCode::InstallFailed, "pacman: no word".to_owned()));
+    assert_eq!(told(""), (FailureCode::InstallFailed, "pacman: no output".to_owned()));
 }
 
 #[test]
-fn patterns_of_ignored_packages_are_those_of_a_shell() {
+fn ignore_patterns_match_like_in_a_shell() {
     for (pattern, name) in [
         ("linux", "linux"),
         ("linux*", "linux-lts"),
@@ -80,7 +80,7 @@ fn patterns_of_ignored_packages_are_those_of_a_shell() {
     }
 }
 
-/// A folder that is gone when dropped.
+/// A directory that is removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -111,7 +111,7 @@ fn desc(name: &str, version: &str) -> String {
 }
 
 #[test]
-fn what_a_cut_off_upgrade_leaves_is_damage() {
+fn interrupted_upgrade_is_reported_as_damage() {
     let folder = Folder::new("damage");
     folder.write("ALPM_DB_VERSION", "9\n");
     folder.write("ok-1-1/desc", &desc("ok", "1-1"));
@@ -125,19 +125,22 @@ fn what_a_cut_off_upgrade_leaves_is_damage() {
     assert_eq!(
         local.damage,
         [
-            "empty-1-1: its description is missing or cut off",
-            "twice-2-1: its list of files is missing",
-            "twice: listed more than once: 1-1, 2-1",
+            "empty-1-1: its description is missing or truncated",
+            "twice-2-1: its file list is missing",
+            "twice: listed in several versions: 1-1, 2-1",
         ]
     );
     assert_eq!(local.packages[0].backups, ["etc/ok"]);
     assert_eq!(local.packages[0].groups, ["a", "b"]);
     let missing = Local::read(&folder.0.join("none")).unwrap_err();
-    assert!(matches!(missing, BackendError::Unreadable { .. }), "no list is not an empty list");
+    assert!(
+        matches!(missing, BackendError::Unreadable { .. }),
+        "a missing database is not an empty one"
+    );
 }
 
 #[test]
-fn a_kernel_whose_modules_are_gone_wants_a_reboot() {
+fn kernel_without_modules_requires_a_reboot() {
     let folder = Folder::new("kernel");
     let pacman = Pacman::new(Root::under(&folder.0));
     let reasons = |running: &str| {
@@ -147,13 +150,13 @@ fn a_kernel_whose_modules_are_gone_wants_a_reboot() {
     assert!(reasons("6.9.1-arch1-1").is_empty(), "a system without a kernel");
     folder.write("usr/lib/modules/6.9.2-arch1-1/modules.order", "");
     fs::create_dir_all(folder.0.join("usr/lib/modules/5.0-left-behind")).unwrap();
-    assert_eq!(reasons("6.9.1-arch1-1"), ["kernel 6.9.1-arch1-1 runs, installed is 6.9.2-arch1-1"]);
+    assert_eq!(reasons("6.9.1-arch1-1"), ["running kernel 6.9.1-arch1-1, installed 6.9.2-arch1-1"]);
     assert!(reasons("6.9.2-arch1-1").is_empty());
-    assert!(reasons("").is_empty(), "in a container, the kernel is another's");
+    assert!(reasons("").is_empty(), "in a container, the kernel is not the system's own");
 }
 
 #[test]
-fn only_exact_versions_are_asked_for() {
+fn only_exact_versions_are_requested() {
     let pacman = Pacman::new(Root::running());
     let choice = Choice {
         name: "foo".to_owned(),
@@ -169,7 +172,7 @@ fn only_exact_versions_are_asked_for() {
 }
 
 #[test]
-fn whoever_has_the_lock_open_holds_it() {
+fn process_with_open_lock_file_is_the_holder() {
     use std::os::unix::fs::MetadataExt as _;
     let folder = Folder::new("lock");
     folder.write("db.lck", "");

@@ -1,4 +1,4 @@
-//! Reads zypper's XML into a flat list of elements and texts, with quick-xml.
+//! Parses zypper's XML into a flat list of elements and texts, with quick-xml.
 
 use quick_xml::Reader;
 use quick_xml::escape::{resolve_predefined_entity, unescape_with};
@@ -27,7 +27,7 @@ impl Element {
     }
 }
 
-/// Reads a whole document, or says what is wrong with it. Text outside of the elements is ignored:
+/// Parses a whole document, or returns what is wrong with it. Text outside the elements is ignored:
 /// zypper prints messages there.
 pub(super) fn events(document: &str) -> Result<Vec<Event>, String> {
     let mut reader = Reader::from_str(document);
@@ -95,7 +95,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn elements_attributes_and_text_are_read() {
+    fn elements_attributes_and_text_are_parsed() {
         let text = "<?xml version='1.0'?>\n<stream><!-- a < b -->\n<update name=\"a&amp;b\" \
                     edition='1:2-3'><summary>x &lt; &#65;&#x42; &odd; y</summary><license/></update>\
                     <![CDATA[<raw>]]></stream>";
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_an_error_and_not_half_an_answer() {
+    fn truncated_document_is_an_error() {
         for cut in ["<stream><update name=\"a", "<stream><upd", "<a b>", "<!-- x", "</a", "<a b=c>"]
         {
             assert!(events(cut).is_err(), "{cut}");
@@ -121,7 +121,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[<>/=\"'&;#!?a-c \\[\\]-]{0,60}") {
+        fn parsing_never_panics(text in "[<>/=\"'&;#!?a-c \\[\\]-]{0,60}") {
             let _ = events(&text).map(|events| events.len());
         }
     }

@@ -1,4 +1,4 @@
-//! Origins on a system with a database and indexes in the form that apk 2.14 of Alpine 3.18 writes.
+//! Origins on a system with a database and indexes in the format of apk 2.14 in Alpine 3.18.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,7 +14,8 @@ use crate::backend::Backend as _;
 use crate::backend::apk::Apk;
 use crate::root::Root;
 
-/// Three packages with all fields; their maintainers have private addresses, as most of Alpine's do.
+/// Three packages with all fields; their maintainers have private addresses, as most of Alpine's
+/// do.
 const INSTALLED: &str = "\
 C:Q1cW5hbWUtb2YtdGhpcy1saWJzc2w=
 P:libssl3
@@ -147,7 +148,7 @@ impl Drop for System {
     }
 }
 
-/// A file in tar's form, without blocks that end the archive.
+/// A file in tar format, without the blocks that end the archive.
 fn tar(name: &str, kind: u8, content: &[u8]) -> Vec<u8> {
     let mut header = [0; 512];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
@@ -184,7 +185,7 @@ fn blocks(packages: &[(&str, &str, &str)]) -> String {
     packages.iter().map(block).collect()
 }
 
-/// An index as `abuild-sign` makes it: one gzip member with the signature, one with the index.
+/// An index in the format of `abuild-sign`: one gzip member with the signature, one with the index.
 fn signed(key: &str, packages: &[(&str, &str, &str)]) -> Vec<u8> {
     let mut index = gzip(&tar(key, b'0', &[7; 512]));
     let mut content = tar("DESCRIPTION", b'0', b"v3.18.4-184-g85e6e4ac");
@@ -233,7 +234,7 @@ fn package_of_a_third_party_repository_has_its_key_as_origin() {
 fn same_build_in_both_repositories_is_alpines() {
     let system = System::new();
     let same = [("nginx", "1.25.3-r1", NGINX)];
-    // Whichever is read first.
+    // In any order of reading.
     system.index("00000000", &signed(WEB_KEY, &same));
     system.index("11111111", &signed(ALPINE_KEY, &same));
     system.index("22222222", &signed(WEB_KEY, &same));
@@ -258,7 +259,7 @@ fn same_version_of_another_build_is_not_this_package() {
     system.index("00000000", &signed(ALPINE_KEY, &[("nginx", "1.25.3-r1", OTHER)]));
     system.index("11111111", &signed(WEB_KEY, &[("nginx", "1.25.3-r1", NGINX)]));
     system.assert_origins([None, None, WEB]);
-    // Without checksums the version decides.
+    // Without checksums, the version decides.
     let without: String = INSTALLED
         .lines()
         .filter(|line| !line.starts_with("C:"))
@@ -269,7 +270,7 @@ fn same_version_of_another_build_is_not_this_package() {
 }
 
 #[test]
-fn key_must_be_alpines_own_and_not_just_sound_like_it() {
+fn similar_key_name_is_not_alpines() {
     let key = ".SIGN.RSA256.my-alpine-devel@lists.alpinelinux.org-0a1b2c3d.rsa.pub";
     let system = System::new();
     system.index("00000000", &signed(key, &[("musl", "1.2.4-r1", MUSL)]));
@@ -342,7 +343,7 @@ fn gzip_bomb_counts_as_absent() {
 }
 
 #[test]
-fn only_so_many_indexes_are_read() {
+fn number_of_indexes_is_limited() {
     let system = System::new();
     for number in 0..64 {
         system.index(&format!("{number:08}"), &signed(WEB_KEY, &[("zsh", "5-r0", OTHER)]));
@@ -352,14 +353,14 @@ fn only_so_many_indexes_are_read() {
 }
 
 #[test]
-fn cache_of_the_administrator_is_resolved_inside_the_root() {
+fn custom_cache_path_is_resolved_inside_the_root() {
     let system = System::new();
     system.write("media/disk/cache/APKINDEX.066df28d.tar.gz", &alpine_index());
     fs::create_dir_all(system.dir.join("etc/apk")).unwrap();
     symlink("/media/disk/cache", system.dir.join("etc/apk/cache")).unwrap();
     system.assert_origins([ALPINE, ALPINE, ALPINE]);
 
-    // A link to a file outside of the root is not followed.
+    // A link to a file outside the root is not followed.
     let (inside, outside) = (System::new(), System::new());
     outside.index("066df28d", &alpine_index());
     fs::create_dir_all(inside.dir.join("etc/apk")).unwrap();
@@ -371,9 +372,9 @@ fn cache_of_the_administrator_is_resolved_inside_the_root() {
     inside.assert_origins([None; 3]);
 }
 
-/// With the archive's end in the first member and extended headers, which abuild leaves out.
+/// With the end of the archive in the first member and extended headers, which abuild omits.
 #[test]
-fn index_packed_by_tar_and_gzip_is_read() {
+fn index_packed_by_tar_and_gzip_is_parsed() {
     let system = System::new();
     let index = blocks(&[("musl", "1.2.4-r1", MUSL)]);
     system.write("pack/APKINDEX", index.as_bytes());
