@@ -1,4 +1,5 @@
-//! The back end for dnf with the real dnf 4 and real repositories, from outside of the managed system.
+//! Tests of the dnf back end with the real dnf 4 and real repositories, run from outside the
+//! managed system.
 
 mod rpm_world;
 
@@ -18,9 +19,9 @@ fn backend(root: Root) -> Box<dyn Backend> {
 }
 
 #[test]
-fn what_is_installed_is_what_rpm_says() {
+fn installed_packages_match_rpm() {
     let Some(world) = world() else { return };
-    rpm_world::installed_is_what_rpm_says(&world, &[]);
+    rpm_world::check_installed_packages_match_rpm(&world, &[]);
     world.server.write("/etc/dnf/dnf.conf", "[main]\ngpgcheck=0\nexcludepkgs=plain, kernel*\n");
     let mut held: Vec<String> = world
         .installed()
@@ -33,12 +34,12 @@ fn what_is_installed_is_what_rpm_says() {
 }
 
 #[test]
-fn subpackage_epoch_is_not_the_epoch_of_the_source() {
-    rpm_world::subpackage_epoch_is_not_the_epoch_of_the_source(Manager::Dnf, backend);
+fn subpackage_epoch_is_not_the_source_epoch() {
+    rpm_world::subpackage_epoch_is_not_the_source_epoch(Manager::Dnf, backend);
 }
 
 #[test]
-fn every_update_is_pending_with_what_it_fixes_and_why_it_would_not_come() {
+fn pending_updates_show_advisories_and_block_reason() {
     let Some(world) = world() else { return };
     world.server.write("/etc/dnf/dnf.conf", "[main]\ngpgcheck=0\nexclude=plain\n");
     assert_eq!(
@@ -62,19 +63,19 @@ fn every_update_is_pending_with_what_it_fixes_and_why_it_would_not_come() {
 }
 
 #[test]
-fn an_order_does_what_was_resolved() {
+fn installation_matches_the_resolved_transaction() {
     let Some(world) = world() else { return };
-    rpm_world::an_order_does_what_was_resolved(&world);
+    rpm_world::installation_matches_the_resolved_transaction(&world);
 }
 
 #[test]
-fn a_conflict_and_a_removal_are_seen_before_anything_happens() {
+fn conflicts_and_removals_are_detected_before_installing() {
     let Some(world) = world() else { return };
-    rpm_world::a_conflict_and_a_removal_are_seen_before_anything_happens(&world);
+    rpm_world::conflicts_and_removals_are_detected_before_installing(&world);
 }
 
 #[test]
-fn a_script_that_fails_before_the_files_fails_the_order_and_one_after_them_does_not() {
+fn failing_pre_script_fails_the_order_and_post_does_not() {
     let Some(world) = world() else { return };
     let before = world.server.database();
     let early = world.run(&world.backend.install(&[world.choose("failing-pre", "2-1")]));
@@ -92,9 +93,10 @@ fn a_script_that_fails_before_the_files_fails_the_order_and_one_after_them_does_
     );
 }
 
-/// It is the host's own rule how many kernels there are, and the oldest one makes room: that is no removal.
+/// The host's settings limit the number of kernels, and the oldest one is replaced: that is not a
+/// removal.
 #[test]
-fn a_kernel_comes_beside_the_others_and_the_oldest_makes_room() {
+fn new_kernel_is_added_and_the_oldest_replaced() {
     let Some(world) = world() else { return };
     let order = [world.choose("kernel-core", "5.14.0-162.el9")];
     assert_eq!(world.would(&order), ["kernel-core.noarch nothing -> 5.14.0-162.el9"]);
@@ -112,31 +114,31 @@ fn a_kernel_comes_beside_the_others_and_the_oldest_makes_room() {
 }
 
 #[test]
-fn who_holds_the_lock_is_named() {
+fn lock_holder_is_named() {
     let Some(world) = world() else { return };
-    rpm_world::who_holds_the_lock_is_named(&world);
+    rpm_world::lock_holder_is_named(&world);
 }
 
 #[test]
-fn a_child_that_a_script_leaves_behind_keeps_nobody_waiting() {
+fn background_child_of_a_script_does_not_delay_the_command() {
     let Some(world) = world() else { return };
-    rpm_world::a_child_that_a_script_leaves_behind_keeps_nobody_waiting(&world);
+    rpm_world::background_child_of_a_script_does_not_delay_the_command(&world);
 }
 
 #[test]
-fn what_is_there_twice_is_damage_and_is_mended() {
+fn duplicate_package_is_damage_and_is_repaired() {
     let Some(world) = world() else { return };
-    rpm_world::what_is_there_twice_is_damage_and_is_mended(&world);
+    rpm_world::duplicate_package_is_damage_and_is_repaired(&world);
 }
 
 #[test]
-fn what_was_killed_half_way_is_mended() {
+fn killed_installation_is_repaired() {
     let Some(world) = world() else { return };
-    rpm_world::what_was_killed_half_way_is_mended(&world);
+    rpm_world::killed_installation_is_repaired(&world);
 }
 
 #[test]
-fn a_repository_that_fails_is_told_from_a_package_that_does() {
+fn repository_failure_is_not_a_package_failure() {
     let Some(world) = world() else { return };
-    rpm_world::a_repository_that_fails_is_told_from_a_package_that_does(&world);
+    rpm_world::repository_failure_is_not_a_package_failure(&world);
 }

@@ -1,4 +1,5 @@
-//! The back end for zypper with the real zypper and real repositories, from outside of the managed system.
+//! Tests of the zypper back end with the real zypper and real repositories, run from outside the
+//! managed system.
 
 mod rpm_world;
 
@@ -21,20 +22,20 @@ const LOCKS: &str =
     "\ntype: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: plain\n\n";
 
 #[test]
-fn what_is_installed_is_what_rpm_says() {
+fn installed_packages_match_rpm() {
     let Some(world) = world() else { return };
-    rpm_world::installed_is_what_rpm_says(&world, &[]);
+    rpm_world::check_installed_packages_match_rpm(&world, &[]);
     world.server.write("/etc/zypp/locks", LOCKS);
-    rpm_world::installed_is_what_rpm_says(&world, &["plain"]);
+    rpm_world::check_installed_packages_match_rpm(&world, &["plain"]);
 }
 
 #[test]
-fn subpackage_epoch_is_not_the_epoch_of_the_source() {
-    rpm_world::subpackage_epoch_is_not_the_epoch_of_the_source(Manager::Zypper, backend);
+fn subpackage_epoch_is_not_the_source_epoch() {
+    rpm_world::subpackage_epoch_is_not_the_source_epoch(Manager::Zypper, backend);
 }
 
 #[test]
-fn every_update_is_pending_with_what_it_fixes_and_why_it_would_not_come() {
+fn pending_updates_show_advisories_and_block_reason() {
     let Some(world) = world() else { return };
     world.server.write("/etc/zypp/locks", LOCKS);
     assert_eq!(
@@ -58,14 +59,14 @@ fn every_update_is_pending_with_what_it_fixes_and_why_it_would_not_come() {
 }
 
 #[test]
-fn an_order_does_what_was_resolved() {
+fn installation_matches_the_resolved_transaction() {
     let Some(world) = world() else { return };
-    rpm_world::an_order_does_what_was_resolved(&world);
+    rpm_world::installation_matches_the_resolved_transaction(&world);
 }
 
-/// zypper itself would take what it is asked for by name as wanted by hand.
+/// zypper itself would mark packages that it is told to install as user-installed.
 #[test]
-fn what_came_as_a_dependency_is_still_marked_as_one() {
+fn dependencies_stay_marked_as_automatic() {
     let Some(world) = world() else { return };
     world.server.write("/var/lib/zypp/AutoInstalled", "bash\nvictim\n");
     let done = world.run(
@@ -76,17 +77,17 @@ fn what_came_as_a_dependency_is_still_marked_as_one() {
     assert_eq!(done.exit, Some(0), "{}", done.text);
     let marks = world.server.read("/var/lib/zypp/AutoInstalled");
     let names: Vec<&str> = marks.lines().filter(|line| !line.starts_with('#')).collect();
-    assert_eq!(names, ["bash", "extra", "victim"], "and what was new came as one");
+    assert_eq!(names, ["bash", "extra", "victim"], "new dependencies are marked as automatic too");
 }
 
 #[test]
-fn a_conflict_and_a_removal_are_seen_before_anything_happens() {
+fn conflicts_and_removals_are_detected_before_installing() {
     let Some(world) = world() else { return };
-    rpm_world::a_conflict_and_a_removal_are_seen_before_anything_happens(&world);
+    rpm_world::conflicts_and_removals_are_detected_before_installing(&world);
 }
 
 #[test]
-fn a_script_that_fails_fails_the_order() {
+fn failing_script_fails_the_order() {
     let Some(world) = world() else { return };
     let before = world.server.database();
     let early = world.run(&world.backend.install(&[world.choose("failing-pre", "2-1")]));
@@ -107,31 +108,31 @@ fn a_script_that_fails_fails_the_order() {
 }
 
 #[test]
-fn who_holds_the_lock_is_named() {
+fn lock_holder_is_named() {
     let Some(world) = world() else { return };
-    rpm_world::who_holds_the_lock_is_named(&world);
+    rpm_world::lock_holder_is_named(&world);
 }
 
 #[test]
-fn a_child_that_a_script_leaves_behind_keeps_nobody_waiting() {
+fn background_child_of_a_script_does_not_delay_the_command() {
     let Some(world) = world() else { return };
-    rpm_world::a_child_that_a_script_leaves_behind_keeps_nobody_waiting(&world);
+    rpm_world::background_child_of_a_script_does_not_delay_the_command(&world);
 }
 
 #[test]
-fn what_is_there_twice_is_damage_and_is_mended() {
+fn duplicate_package_is_damage_and_is_repaired() {
     let Some(world) = world() else { return };
-    rpm_world::what_is_there_twice_is_damage_and_is_mended(&world);
+    rpm_world::duplicate_package_is_damage_and_is_repaired(&world);
 }
 
 #[test]
-fn what_was_killed_half_way_is_mended() {
+fn killed_installation_is_repaired() {
     let Some(world) = world() else { return };
-    rpm_world::what_was_killed_half_way_is_mended(&world);
+    rpm_world::killed_installation_is_repaired(&world);
 }
 
 #[test]
-fn a_repository_that_fails_is_told_from_a_package_that_does() {
+fn repository_failure_is_not_a_package_failure() {
     let Some(world) = world() else { return };
-    rpm_world::a_repository_that_fails_is_told_from_a_package_that_does(&world);
+    rpm_world::repository_failure_is_not_a_package_failure(&world);
 }

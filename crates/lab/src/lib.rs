@@ -1,13 +1,13 @@
-//! Real package managers on roots of their own, for tests. It knows nothing of the agent or the service.
+//! Real package managers in their own root directories, for tests. Independent of the agent and the
+//! service.
 //!
-//! [`root`] makes whole systems that cost a few milliseconds each and leave nothing behind.
-//! [`machine`] boots one of them with systemd, and [`network`] is where it meets a service.
-//! [`apt`] makes packages and repositories for them, and servers that have them installed.
-//! [`rpm`] does so for dnf and zypper.
-//! [`pacman`] does the same for pacman.
+//! - [`root`] creates whole systems in a few milliseconds each and leaves nothing behind.
+//! - [`machine`] boots one of them with systemd, and [`network`] isolates it with a service.
+//! - [`apt`], [`rpm`] (dnf and zypper) and [`pacman`] create packages, repositories, and servers
+//!   that have them installed.
 //!
-//! Everything needs root and Linux. Where that, or a tool, is missing, a door answers `None` after
-//! [`skip`] has said why; a test then returns.
+//! Everything requires root and Linux. If these, or a tool, are missing, constructors return `None`
+//! after [`skip`] has printed why; the test then returns.
 
 pub mod apt;
 pub mod machine;
@@ -16,15 +16,16 @@ pub mod pacman;
 pub mod root;
 pub mod rpm;
 
-/// Says that a test is left out, and why. With `FLEETMEND_TEST_REQUIRE_TOOLS=1` it fails instead.
-#[expect(clippy::print_stdout, reason = "a test that is left out must be seen")]
+/// Prints that a test is skipped, and why. With `FLEETMEND_TEST_REQUIRE_TOOLS=1` the test fails
+/// instead.
+#[expect(clippy::print_stdout, reason = "a skipped test must be visible")]
 pub fn skip(why: &str) {
     let required = std::env::var_os("FLEETMEND_TEST_REQUIRE_TOOLS").is_some_and(|set| set == "1");
     assert!(!required, "{why}");
     println!("skipped: {why}");
 }
 
-/// Whether these programs are there; says which Debian package brings one that is not.
+/// Whether these programs are installed; otherwise reports the Debian package of the missing one.
 pub fn has_programs(programs: &[(&str, &str)]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     for (program, package) in programs {

@@ -1,7 +1,9 @@
-//! A root that is booted: systemd as its first process, in namespaces of its own, so that a reboot is one.
+//! A root that is booted with systemd as its first process, in its own namespaces, so that it can
+//! reboot.
 //!
-//! Its network has no way out, and the kernel's settings, which are the host's, it can read only. What it writes stays
-//! from one boot to the next; `/run` and `/tmp` do not, and every boot has a boot id of its own.
+//! Its network has no connection to the outside, and the kernel settings, which are those of the
+//! host, are read-only. Its files persist from one boot to the next; `/run` and `/tmp` do not, and
+//! every boot has its own boot id.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -10,9 +12,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use crate::has_programs;
 use crate::root::{Base, Root};
 
-/// A boot's own control group. If two machines had theirs in the same, each would take the other's services for its own,
-/// and remove a group that the other is about to start a service in. Groups of machines that are gone are removed.
-/// The arguments are those of [`BOOT`], which comes first.
+/// Creates a separate cgroup for a boot. If two machines shared a cgroup, each would take the
+/// other's services for its own, and remove a group in which the other is about to start a service.
+/// Cgroups of ended machines are removed. The first argument is [`BOOT`], the others are its
+/// arguments.
 const OWN_GROUP: &str = r#"
 set -e
 boot=$1 R=$2
@@ -33,8 +36,8 @@ umount "$R/sys/fs/cgroup"
 exec unshare --cgroup sh -c "$boot" boot "$R" "$3"
 "#;
 
-/// Everything else that is mounted for one boot, in a mount namespace that ends with it. The first argument
-/// is the root, the second the file with the boot's own id.
+/// Mounts everything else for one boot, in a mount namespace that ends with it. The first argument
+/// is the root, the second the file with the boot id.
 const BOOT: &str = r#"
 set -e
 R=$1
@@ -60,7 +63,7 @@ exec chroot "$R" env -i container=lxc PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/sy
 /// A system with systemd that can be booted.
 #[derive(Debug)]
 pub struct Machine {
-    /// Its files, whether it runs or not.
+    /// Its files, whether it is running or not.
     pub root: Root,
     boots: u32,
     shares_network: bool,
@@ -69,25 +72,24 @@ pub struct Machine {
 /// How a boot ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It asked to be started again.
+    /// It requested a reboot.
     Rebooted,
-    /// It was switched off, or fell over.
+    /// It was powered off, or crashed.
     Off,
 }
 
 impl Machine {
-    /// A fresh one.
     pub fn new() -> Option<Machine> {
         Machine::over(Root::of(Base::Systemd)?)
     }
 
-    /// One of a root that was made ready before: [`Base::Systemd`] is what it must be of.
+    /// A machine from a prepared root, which must be based on [`Base::Systemd`].
     pub fn over(root: Root) -> Option<Machine> {
         let can = has_programs(&[("unshare", "util-linux")]);
         can.then_some(Machine { root, boots: 0, shares_network: false })
     }
 
-    /// On the network of the thread that boots it, which should be one of its own:
+    /// Uses the network of the thread that boots it, which should be isolated with
     /// [`crate::network::own`].
     #[must_use]
     pub fn on_our_network(mut self) -> Machine {
@@ -95,22 +97,22 @@ impl Machine {
         self
     }
 
-    /// How often it was booted.
+    /// Number of boots so far.
     pub fn boots(&self) -> u32 {
         self.boots
     }
 
-    /// Adds a service that is started in every boot: the text of its unit.
+    /// Adds a service that starts on every boot, by the text of its unit file.
     pub fn add_service(&self, name: &str, unit: &str) {
         self.root.write(&format!("/etc/systemd/system/{name}.service"), unit);
         let wants = "/etc/systemd/system/multi-user.target.wants";
         fs::create_dir_all(self.root.path(wants)).expect("a root can be written");
         let link = self.root.path(&format!("{wants}/{name}.service"));
-        std::os::unix::fs::symlink(format!("../{name}.service"), link).expect("it is new");
+        std::os::unix::fs::symlink(format!("../{name}.service"), link).expect("the link is new");
     }
 
-    /// Boots it. It ends by itself, or when the child is killed: with its first process everything in
-    /// it ends.
+    /// Boots the machine. It ends on its own, or when the child is killed: everything in it ends
+    /// with its first process.
     pub fn boot(&mut self) -> Child {
         self.boots += 1;
         let id = format!("00000000-0000-4000-8000-{:012x}\n", self.boots);
@@ -121,19 +123,19 @@ impl Machine {
         boot.args((!self.shares_network).then_some("--net"));
         boot.args(["sh", "-c", OWN_GROUP, "group", BOOT]).arg(self.root.dir()).arg(file);
         boot.stdin(Stdio::null()).stdout(Stdio::null());
-        boot.spawn().expect("root may start it")
+        boot.spawn().expect("root may start the machine")
     }
 
-    /// Boots it and waits for its end.
+    /// Boots the machine and waits for it to end.
     pub fn boot_to_the_end(&mut self) -> Ended {
         Ended::of(self.boot().wait().expect("a child can be waited for"))
     }
 }
 
 impl Ended {
-    /// What the end of a boot's process says.
+    /// Interprets the exit status of a boot's process.
     pub fn of(status: ExitStatus) -> Ended {
-        // A reboot ends the first process of a namespace by SIGHUP, which unshare passes on.
+        // A reboot ends the first process of a namespace with SIGHUP, which unshare passes on.
         match status.signal() == Some(1) || status.code() == Some(129) {
             true => Ended::Rebooted,
             false => Ended::Off,
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_reboots_when_it_says_so_and_keeps_its_files_but_not_its_boot_id() {
+    fn machine_reboots_and_keeps_files_with_a_new_boot_id() {
         let Some(mut machine) = Machine::new() else { return };
         machine.add_service(
             "probe",
@@ -161,6 +163,6 @@ mod tests {
         let [first, second] = boots.lines().collect::<Vec<_>>()[..] else { panic!("{boots}") };
         assert_ne!(first, second);
         assert!(!machine.root.path("/run/mark").exists());
-        assert!(!machine.root.path("/var/too-much").exists(), "the kernel is the host's");
+        assert!(!machine.root.path("/var/too-much").exists(), "the kernel settings are read-only");
     }
 }

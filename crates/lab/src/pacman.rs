@@ -1,7 +1,7 @@
 //! pacman packages, repositories of them, and servers that have them installed.
 //!
-//! A server is an overlay of the machine's own system, which has pacman, with a configuration and a
-//! database of its own. So nothing of Arch is needed, and nothing of the machine is changed.
+//! A server is an overlay of the running system, which has pacman, with its own configuration and
+//! database. So nothing of Arch is needed, and the running system is not changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,6 @@ use std::process::Command;
 
 use crate::root::{Root, must, new_dir, ready};
 
-/// A package to be built.
 #[derive(Debug, Clone)]
 pub struct Package {
     name: String,
@@ -20,7 +19,7 @@ pub struct Package {
 }
 
 impl Package {
-    /// One with a single file, `/usr/share/NAME/version`.
+    /// A package with a single file, `/usr/share/NAME/version`.
     pub fn new(name: &str, version: &str) -> Package {
         let file = (format!("usr/share/{name}/version"), format!("{version}\n"));
         Package {
@@ -32,34 +31,33 @@ impl Package {
         }
     }
 
-    /// With one more line of its description: `depend`, `libfoo=1.0`.
+    /// Adds a line to its description: `depend`, `libfoo=1.0`.
     #[must_use]
     pub fn saying(mut self, key: &str, value: &str) -> Package {
         self.info.push_str(&format!("{key} = {value}\n"));
         self
     }
 
-    /// With one more file.
     #[must_use]
     pub fn file(mut self, path: &str, text: &str) -> Package {
         self.files.push((path.to_owned(), text.to_owned()));
         self
     }
 
-    /// With a file that is kept if someone edited it.
+    /// Adds a file that is kept if it was edited.
     #[must_use]
     pub fn configuration(self, path: &str, text: &str) -> Package {
         self.saying("backup", path).file(path, text)
     }
 
-    /// With a script that runs after it was upgraded.
+    /// Adds a script that runs after an upgrade of the package.
     #[must_use]
     pub fn after_upgrade(mut self, commands: &str) -> Package {
         self.script = Some(format!("post_upgrade() {{\n{commands}\n}}\n"));
         self
     }
 
-    /// The package file, in this folder.
+    /// Builds the package file in this directory.
     fn build(&self, folder: &Path) -> PathBuf {
         let tree = new_dir("package");
         let info = format!(
@@ -73,27 +71,28 @@ impl Package {
         parts.extend(self.files.iter().cloned());
         for (path, text) in parts {
             let path = tree.join(path);
-            fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("a folder");
+            fs::create_dir_all(path.parent().expect("a file is in a directory"))
+                .expect("directories can be created");
             fs::write(path, text).expect("a tmpfs can be written");
         }
         let package = folder.join(format!("{}-{}-any.pkg.tar.gz", self.name, self.version));
-        let entries = fs::read_dir(&tree).expect("it was just made").flatten();
+        let entries = fs::read_dir(&tree).expect("the directory was just created").flatten();
         let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
         names.sort();
         must(Command::new("bsdtar").arg("-C").arg(&tree).arg("-czf").arg(&package).args(names));
-        fs::remove_dir_all(&tree).expect("it was just made");
+        fs::remove_dir_all(&tree).expect("the directory was just created");
         package
     }
 }
 
-/// A repository called `lab`, in this thread's workshop.
+/// A repository named `lab`, in this thread's temporary directory.
 #[derive(Debug)]
 pub struct Repository {
     dir: PathBuf,
 }
 
 impl Repository {
-    /// One with these packages.
+    /// A repository with these packages.
     pub fn with(packages: &[Package]) -> Option<Repository> {
         let tools = [
             ("pacman", "pacman-package-manager"),
@@ -108,20 +107,20 @@ impl Repository {
         Some(repository)
     }
 
-    /// Adds packages, which replace older ones. Servers see them after they have looked again.
+    /// Adds packages, which replace older ones. Servers see them after their next refresh.
     pub fn add(&self, packages: &[Package]) {
         let files: Vec<PathBuf> = packages.iter().map(|package| package.build(&self.dir)).collect();
         let database = self.dir.join("lab.db.tar.gz");
         must(Command::new("repo-add").arg("-q").arg(&database).args(files));
-        // pacman goes by the whole seconds of a file's time, and tests do not wait for the next one.
+        // pacman compares file times in whole seconds, and tests do not wait for the next one.
         let time = format!("@{}", 1_700_000_000 + self.changes());
         must(Command::new("touch").args(["-d", &time]).arg(&database));
     }
 
-    /// Takes the file of a package away and leaves the index as it is.
+    /// Removes the file of a package and keeps it in the index.
     pub fn lose(&self, name: &str, version: &str) {
         let file = self.dir.join(format!("{name}-{version}-any.pkg.tar.gz"));
-        fs::remove_file(file).expect("it was added");
+        fs::remove_file(file).expect("the package was added");
     }
 
     /// A number that grows with each change.
@@ -137,7 +136,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// One that has these packages of the repository.
+    /// A server that has these packages of the repository installed.
     pub fn having(repository: &Repository, names: &[&str]) -> Server {
         let mut root = Root::over(Path::new("/"));
         let null = root.path("/dev/null");
@@ -160,7 +159,7 @@ impl Server {
         server
     }
 
-    /// Writes pacman's settings anew, with these lines among them.
+    /// Writes pacman's configuration, with these additional lines.
     pub fn configure(&self, more: &str) {
         let settings = format!(
             "[options]\nArchitecture = auto\nSigLevel = Never\n{more}\n[lab]\nServer = file:///srv/lab\n"
@@ -168,12 +167,11 @@ impl Server {
         self.root.write("/etc/pacman.conf", &settings);
     }
 
-    /// Its system.
     pub fn root(&self) -> &Root {
         &self.root
     }
 
-    /// What is installed, as `pacman -Q` says it.
+    /// The installed packages, as listed by `pacman -Q`.
     pub fn installed(&self) -> Vec<String> {
         self.root.must("pacman", &["-Q"]).lines().map(str::to_owned).collect()
     }

@@ -1,14 +1,14 @@
-//! Whole systems for tests: overlay mounts of a base that is made once.
+//! Whole systems for tests: overlay mounts of a base that is built once.
 //!
-//! **What is left behind: nothing.** A thread that asks for a root first gets a mount namespace of its
-//! own (`unshare` works on one thread), and in it a tmpfs that holds everything that its roots write.
-//! Threads and processes that it starts afterwards are in the same namespace. When the last of them has
-//! ended, however it ended, the kernel takes mounts and files away; nothing outside ever saw them.
-//! So a root is visible only to the thread that made it and to what that thread starts later.
+//! **Nothing is left behind.** A thread that asks for a root first gets its own mount namespace
+//! (`unshare` works on one thread), and in it a tmpfs for everything that its roots write. Threads
+//! and processes that it starts afterwards are in the same namespace. When the last of them has
+//! ended, for whatever reason, the kernel removes mounts and files; nothing outside ever saw them.
+//! So a root is visible only to the thread that created it and to what that thread starts later.
 //!
-//! Bases are directories under `target/lab` (or under `FLEETMEND_LAB_DIR`), made by mmdebstrap from the
-//! host's own package sources and then cut off from the network: they have no sources at all. They hold
-//! nothing of the host's settings of apt and dpkg.
+//! Bases are directories under `target/lab` (or under `FLEETMEND_LAB_DIR`), built by mmdebstrap
+//! from the host's own package sources and then cut off from the network: they have no sources at
+//! all. They contain none of the host's apt and dpkg settings.
 
 use std::fs;
 use std::io::{Seek as _, SeekFrom};
@@ -21,9 +21,9 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::{has_programs, skip};
 
-/// The release of Debian that bases are made of.
+/// The Debian release of the bases.
 const SUITE: &str = "bookworm";
-/// How long a base may take to be made; some 40 seconds are usual.
+/// Timeout for building a base; about 40 seconds are usual.
 const BASE_SECONDS_MAX: &str = "900";
 
 /// What a root is an overlay of.
@@ -50,7 +50,7 @@ impl Base {
         }
     }
 
-    /// The directory of this base, which is made if it is not there yet.
+    /// The directory of this base, which is built if it does not exist yet.
     pub fn dir(self) -> Option<PathBuf> {
         if !ready() {
             return None;
@@ -75,7 +75,7 @@ impl Base {
         for file in sources {
             let _ = fs::remove_file(file);
         }
-        // From here on it is on its own.
+        // From here on, the base is cut off from the network.
         let inside = |path: &str| dir.join(path);
         let _ = fs::remove_dir_all(inside("etc/apt/sources.list.d"));
         let _ = fs::remove_file(inside("etc/apt/apt.conf.d/99mmdebstrap"));
@@ -85,11 +85,12 @@ impl Base {
     }
 }
 
-/// Makes a directory under the lab's own once, whoever asks first and however many ask at the same
-/// time: `make` fills it. One that was left unfinished is made again.
+/// Builds a directory under the lab's own once, even if several processes ask at the same time:
+/// `make` fills it. An unfinished directory is built again.
 pub fn made_once(name: &str, make: impl FnOnce(&Path)) -> PathBuf {
     let finished = lab_dir().join(name);
-    // Whoever makes it is bounded in time, and the lock ends with its process: so is our waiting.
+    // Building is limited in time, and the lock ends with its process: so our waiting is limited
+    // too.
     let lock = fs::File::create(lab_dir().join(format!("{name}.lock"))).expect("a lock file");
     lock.lock().expect("a lock");
     if !finished.is_dir() {
@@ -102,24 +103,24 @@ pub fn made_once(name: &str, make: impl FnOnce(&Path)) -> PathBuf {
     finished
 }
 
-/// Whether roots can be made here, after this thread has its own mounts. Says why not.
+/// Whether roots can be created here; gives this thread its own mounts. Prints why not.
 pub fn ready() -> bool {
     if !nix::unistd::geteuid().is_root() {
-        skip("a system of its own needs root");
+        skip("a test system requires root");
         return false;
     }
     workshop();
     true
 }
 
-/// Where this thread's mounts are: a tmpfs in a mount namespace of its own.
+/// The directory of this thread's mounts: a tmpfs in its own mount namespace.
 pub fn workshop() -> PathBuf {
     let dir = lab_dir().join("mounts");
     let sign = dir.join("ours");
-    // It is there if this thread, or the one that started it, has been here before.
+    // The file exists if this thread, or the one that started it, was here before.
     if !sign.exists() {
         fs::create_dir_all(&dir).expect("the build directory can be written");
-        unshare(CloneFlags::CLONE_NEWNS).expect("root may have mounts of its own");
+        unshare(CloneFlags::CLONE_NEWNS).expect("root may create a mount namespace");
         let nothing = None::<&str>;
         mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
             .expect("mounts become private");
@@ -130,7 +131,7 @@ pub fn workshop() -> PathBuf {
     dir
 }
 
-/// A new, empty directory in this thread's workshop.
+/// A new, empty directory in this thread's tmpfs.
 pub fn new_dir(kind: &str) -> PathBuf {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -139,7 +140,7 @@ pub fn new_dir(kind: &str) -> PathBuf {
     dir
 }
 
-/// A system of its own, until it is dropped.
+/// A test system, removed when dropped.
 #[derive(Debug)]
 pub struct Root {
     home: PathBuf,
@@ -147,22 +148,22 @@ pub struct Root {
     mounts: Vec<PathBuf>,
 }
 
-/// How a program inside a root ended, and all that it said.
+/// The exit code and output of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// Its exit code; nothing if a signal ended it.
+    /// The exit code; `None` if a signal ended the program.
     pub exit: Option<i32>,
-    /// What it said, on both channels.
+    /// Standard output and standard error.
     pub text: String,
 }
 
 impl Root {
-    /// A fresh one of a base.
+    /// A fresh root of a base.
     pub fn of(base: Base) -> Option<Root> {
         Some(Root::over(&base.dir()?))
     }
 
-    /// A fresh one of any directory that holds a system. [`ready`] must have said yes.
+    /// A fresh root of any directory that contains a system. [`ready`] must have returned true.
     pub fn over(base: &Path) -> Root {
         let home = new_dir("root");
         let dir = home.join("root");
@@ -186,34 +187,31 @@ impl Root {
         root
     }
 
-    /// Its directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The directory beside it, for whatever belongs to it and is not in it.
+    /// The directory next to it, for files that belong to it but are not in it.
     pub fn home(&self) -> &Path {
         &self.home
     }
 
-    /// Where a file of it lies.
     pub fn path(&self, inside: &str) -> PathBuf {
         self.dir.join(inside.trim_start_matches('/'))
     }
 
-    /// What a file of it holds.
     pub fn read(&self, inside: &str) -> String {
         fs::read_to_string(self.path(inside)).unwrap_or_else(|e| panic!("{inside}: {e}"))
     }
 
-    /// Writes a file of it, and the directories above.
+    /// Writes a file inside it, and creates its parent directories.
     pub fn write(&self, inside: &str, text: &str) {
         let path = self.path(inside);
         fs::create_dir_all(path.parent().expect("a file is in a directory")).expect("directories");
         fs::write(path, text).unwrap_or_else(|e| panic!("{inside}: {e}"));
     }
 
-    /// Lets it see a directory of ours, read-only.
+    /// Mounts a directory of the host in it, read-only.
     pub fn bind(&mut self, ours: &Path, inside: &str) {
         let place = self.path(inside);
         fs::create_dir_all(&place).expect("a root can be written");
@@ -221,11 +219,12 @@ impl Root {
         let bind = MsFlags::MS_BIND;
         mount(Some(ours), &place, nothing, bind, nothing).expect("a directory can be bound");
         let read_only = bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
-        mount(nothing, &place, nothing, read_only, nothing).expect("and be made read-only");
+        mount(nothing, &place, nothing, read_only, nothing)
+            .expect("a bind mount can be made read-only");
         self.mounts.push(place);
     }
 
-    /// Mounts a tmpfs of so many bytes in it: a file system that can be full.
+    /// Mounts a tmpfs of this size in it: a file system that can be full.
     pub fn small_disk(&mut self, inside: &str, bytes: u64) {
         let place = self.path(inside);
         fs::create_dir_all(&place).expect("a root can be written");
@@ -235,7 +234,7 @@ impl Root {
         self.mounts.push(place);
     }
 
-    /// A program inside it, with an environment made from nothing and no input, ready to be started.
+    /// A program inside it, with a clean environment and no input, ready to be started.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("chroot");
         command.arg(&self.dir).arg(program).env_clear().stdin(Stdio::null()).current_dir("/");
@@ -249,7 +248,7 @@ impl Root {
         said(self.command(program).args(args))
     }
 
-    /// Runs a program inside it that must end with 0, and answers what it said.
+    /// Runs a program inside it that must succeed, and returns its output.
     #[track_caller]
     pub fn must(&self, program: &str, args: &[&str]) -> String {
         must(self.command(program).args(args))
@@ -258,8 +257,8 @@ impl Root {
 
 impl Drop for Root {
     fn drop(&mut self) {
-        // Whatever still runs in it keeps what it has open. A directory is only deleted once nothing
-        // of ours is mounted below it.
+        // Programs that still run in it keep their open files. The directory is only deleted once
+        // nothing of ours is mounted below it.
         let gone = |place: &PathBuf| umount2(place, MntFlags::MNT_DETACH).is_ok();
         if self.mounts.iter().rev().all(gone) {
             let _ = fs::remove_dir_all(&self.home);
@@ -267,12 +266,12 @@ impl Drop for Root {
     }
 }
 
-/// Runs a command to its end. Its words go through a file: a child that it leaves behind may keep its
-/// output open for ever.
+/// Runs a command to its end. Its output goes to a file: a child that it leaves behind may keep its
+/// output open forever.
 pub fn said(command: &mut Command) -> Said {
     static ASKED: AtomicU64 = AtomicU64::new(0);
     let number = ASKED.fetch_add(1, Ordering::Relaxed);
-    let path = workshop().join(format!("said-{}-{number}", std::process::id()));
+    let path = workshop().join(format!("output-{}-{number}", std::process::id()));
     let mut options = fs::OpenOptions::new();
     let options = options.create_new(true).read(true).append(true);
     let mut file = options.open(&path).expect("a tmpfs can be written");
@@ -280,12 +279,12 @@ pub fn said(command: &mut Command) -> Said {
     let copy = || file.try_clone().expect("a file can be opened twice");
     let status = command.stdin(Stdio::null()).stdout(copy()).stderr(copy()).status();
     let status = status.unwrap_or_else(|e| panic!("{}: {e}", shown(command)));
-    file.seek(SeekFrom::Start(0)).expect("a file has a beginning");
+    file.seek(SeekFrom::Start(0)).expect("a file can be rewound");
     let text = std::io::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", shown(command)));
     Said { exit: status.code(), text }
 }
 
-/// Runs a command that must end with 0, and answers what it said.
+/// Runs a command that must succeed, and returns its output.
 #[track_caller]
 pub fn must(command: &mut Command) -> String {
     let Said { exit, text } = said(command);
@@ -298,7 +297,7 @@ fn shown(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Where bases and mount points are: beside what cargo builds.
+/// Where bases and mount points are: next to cargo's build output.
 fn lab_dir() -> PathBuf {
     let ours = || {
         let program = std::env::current_exe().expect("a test is a program");
@@ -307,10 +306,10 @@ fn lab_dir() -> PathBuf {
     };
     let dir = std::env::var_os("FLEETMEND_LAB_DIR").map_or_else(ours, PathBuf::from);
     fs::create_dir_all(&dir).expect("the build directory can be written");
-    dir.canonicalize().expect("it was just made")
+    dir.canonicalize().expect("the directory was just created")
 }
 
-/// The settings without which the host's sources cannot be reached.
+/// The apt settings that are needed to reach the host's sources.
 fn host_acquire() -> Vec<String> {
     const NEEDED: [&str; 3] =
         ["Acquire::http::Proxy ", "Acquire::https::Proxy ", "Acquire::Check-Valid-Until "];
@@ -319,8 +318,8 @@ fn host_acquire() -> Vec<String> {
     dump.text.lines().filter(needed).map(str::to_owned).collect()
 }
 
-/// The host's own sources of this release, as files for mmdebstrap. Others are left out; without any,
-/// mmdebstrap knows Debian's.
+/// The host's own sources of this release, as files for mmdebstrap. Others are left out; without
+/// any, mmdebstrap uses Debian's.
 fn host_sources(beside: &Path) -> Vec<PathBuf> {
     let etc = Path::new("/etc/apt");
     let mut files: Vec<PathBuf> = vec![etc.join("sources.list")];
@@ -349,7 +348,7 @@ fn host_sources(beside: &Path) -> Vec<PathBuf> {
     written
 }
 
-/// Whether a source, in either way of writing, names a suite of our release.
+/// Whether a source, in either notation, names a suite of our release.
 fn is_of_suite(source: &str) -> bool {
     let active = source.lines().filter(|line| !line.starts_with('#'));
     active.flat_map(str::split_whitespace).any(|word| {
@@ -362,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_sources_of_the_release_itself_are_taken_from_the_host() {
+    fn only_sources_of_the_release_are_copied_from_the_host() {
         assert!(is_of_suite("deb http://archive.example/debian bookworm main"));
         assert!(is_of_suite("Types: deb\nSuites: bookworm-security\nComponents: main"));
         assert!(!is_of_suite("deb https://packages.example/apt cloud-sdk-bookworm main"));
@@ -370,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn two_roots_of_one_base_do_not_see_each_other_and_nothing_of_them_is_left() {
+    fn roots_are_isolated_and_leave_nothing_behind() {
         let Some(one) = Root::of(Base::Apt) else { return };
         let Some(two) = Root::of(Base::Apt) else { return };
         one.write("/etc/hostname", "one\n");
@@ -386,14 +385,14 @@ mod tests {
     }
 
     #[test]
-    fn what_one_thread_mounts_the_rest_of_the_machine_never_sees() {
+    fn mounts_of_one_thread_are_invisible_to_others() {
         let Some(root) = Root::of(Base::Apt) else { return };
         let seen = |mounts: &str| {
             let mounts = fs::read_to_string(mounts).unwrap();
             mounts.contains(&*root.dir().to_string_lossy())
         };
         assert!(seen("/proc/thread-self/mounts"));
-        // Our own process's first thread runs no test that mounts, unless it runs them all.
+        // The process's first thread runs no test that mounts, unless it runs them all.
         if std::thread::current().name() != Some("main") {
             assert!(!seen("/proc/self/mounts"));
         }

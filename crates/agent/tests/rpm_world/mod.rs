@@ -1,7 +1,7 @@
-//! A server with something of everything, for dnf and for zypper: what they have in common is told here
-//! once, with the real manager and a real repository.
+//! A server fixture for dnf and zypper, and the tests that both share, with the real package
+//! manager and a real repository.
 
-#![expect(clippy::unwrap_used, reason = "a story ends where something is not as it is told")]
+#![expect(clippy::unwrap_used, reason = "a test fails where its setup fails")]
 
 use agent::backend::{Backend, BackendError, Change, Choice};
 use agent::command::Command;
@@ -16,8 +16,8 @@ pub(crate) struct World {
     pub(crate) backend: Box<dyn Backend>,
 }
 
-/// Old and new of the packages that every story may use. The advisory for openssl names -43, and the
-/// repository offers -44 as well.
+/// The old and new versions of the packages for all tests. The advisory for openssl names -43, and
+/// the repository also offers -44.
 fn packages() -> (Vec<Package>, Vec<Package>) {
     let one = |name: &str| Package::new(name, "1-1");
     let two = |name: &str| Package::new(name, "2-1");
@@ -62,7 +62,7 @@ fn packages() -> (Vec<Package>, Vec<Package>) {
     (old, new)
 }
 
-/// A kernel, which comes beside its older versions.
+/// A kernel, which is installed next to its older versions.
 pub(crate) fn kernel(release: &str) -> Package {
     Package::new("kernel-core", &format!("5.14.0-{release}.el9"))
         .line("Provides: installonlypkg(kernel)")
@@ -103,7 +103,7 @@ impl World {
         self.backend.installed().unwrap()
     }
 
-    /// What is pending, one line each: name, versions, what for, and why not.
+    /// The pending updates, one line each: name, versions, advisory data, and block reason.
     pub(crate) fn pending(&self) -> Vec<String> {
         let shown = |update: &Pending| {
             let mut line = format!("{} {} -> {}", update.name, update.installed, update.candidate);
@@ -134,12 +134,12 @@ impl World {
         Choice { name: now.name, arch: now.arch, from: now.version, to: to.to_owned() }
     }
 
-    /// What resolving says, or why it cannot be.
+    /// The resolved changes, one line each.
     pub(crate) fn would(&self, chosen: &[Choice]) -> Vec<String> {
         self.backend.resolve(chosen).unwrap().changes.iter().map(shown).collect()
     }
 
-    /// Runs what the back end wants to be run, as far as it goes well.
+    /// Runs the commands, up to the first that fails.
     pub(crate) fn run(&self, commands: &[Command]) -> Said {
         let mut last = Said { exit: Some(0), text: String::new() };
         for command in commands {
@@ -151,7 +151,7 @@ impl World {
         last
     }
 
-    /// How the database differs from what it was.
+    /// The difference between the package database and an earlier state of it.
     pub(crate) fn changed_since(&self, before: &[String]) -> Vec<String> {
         let after = self.server.database();
         let gone =
@@ -167,8 +167,8 @@ fn shown(change: &Change) -> String {
     format!("{}.{} {} -> {}", change.name, change.arch, side(&change.from), side(&change.to))
 }
 
-/// The list is rpm's own, with source, origin, and what is held.
-pub(crate) fn installed_is_what_rpm_says(world: &World, held: &[&str]) {
+/// The list matches rpm's own, with source, origin and holds.
+pub(crate) fn check_installed_packages_match_rpm(world: &World, held: &[&str]) {
     let list = world.installed();
     let mut lines: Vec<String> =
         list.iter().map(|p| format!("{} {} {}", p.name, p.version, p.arch)).collect();
@@ -187,7 +187,7 @@ pub(crate) fn installed_is_what_rpm_says(world: &World, held: &[&str]) {
 }
 
 /// In httpd, `mod_ssl` sets its own epoch, and the source has none.
-pub(crate) fn subpackage_epoch_is_not_the_epoch_of_the_source(
+pub(crate) fn subpackage_epoch_is_not_the_source_epoch(
     manager: Manager,
     backend: fn(agent::root::Root) -> Box<dyn Backend>,
 ) {
@@ -204,12 +204,13 @@ pub(crate) fn subpackage_epoch_is_not_the_epoch_of_the_source(
     }
 }
 
-/// Exactly what was chosen comes, in the versions that were chosen, with what it needs and no more; an
-/// edited file stays, and the new one is beside it. Then it is no longer pending.
-pub(crate) fn an_order_does_what_was_resolved(world: &World) {
+/// Exactly the chosen versions are installed, with their dependencies and nothing else; an edited
+/// file is kept, and the new one is stored next to it. Afterwards the updates are no longer
+/// pending.
+pub(crate) fn installation_matches_the_resolved_transaction(world: &World) {
     world.server.write("/etc/bash.conf", "edited by hand\n");
     let before = world.server.database();
-    // -43 was chosen, though -44 is there as well.
+    // -43 is chosen, although -44 is available too.
     let chosen = [
         world.choose("openssl-libs", "1:3.0.1-43.el9_0"),
         world.choose("bash", "5.1.8-6.el9"),
@@ -224,7 +225,7 @@ pub(crate) fn an_order_does_what_was_resolved(world: &World) {
     assert_eq!(world.would(&chosen), resolved);
     let fetched = world.run(&world.backend.download(&chosen));
     assert_eq!(fetched.exit, Some(0), "{}", fetched.text);
-    assert_eq!(world.server.database(), before, "fetching changes nothing");
+    assert_eq!(world.server.database(), before, "a download changes nothing");
     let done = world.run(&world.backend.install(&chosen));
     assert_eq!(done.exit, Some(0), "{}", done.text);
     assert_eq!(
@@ -251,9 +252,9 @@ pub(crate) fn an_order_does_what_was_resolved(world: &World) {
     assert_eq!(world.backend.damage().unwrap(), Vec::<vocab::Line>::new());
 }
 
-/// What cannot be resolved is told in the resolver's words, what would take something away shows it, and
-/// nothing of it changes anything.
-pub(crate) fn a_conflict_and_a_removal_are_seen_before_anything_happens(world: &World) {
+/// An unresolvable choice is reported in the resolver's words, a removal shows up in the
+/// transaction, and neither changes anything.
+pub(crate) fn conflicts_and_removals_are_detected_before_installing(world: &World) {
     let before = world.server.database();
     let refused = |name: &str, to: &str| match world.backend.resolve(&[world.choose(name, to)]) {
         Err(BackendError::Conflict(words)) => words.to_string(),
@@ -269,25 +270,25 @@ pub(crate) fn a_conflict_and_a_removal_are_seen_before_anything_happens(world: &
         world.would(&[world.choose("eater", "2-1")]),
         ["eater.noarch 1-1 -> 2-1", "victim.noarch 1-1 -> nothing"]
     );
-    // What is not installed is not brought, even if the repository has it.
+    // A package that is not installed is never installed, even if the repository has it.
     let stranger = Choice { name: "extra".to_owned(), ..world.choose("needy", "1-1") };
     assert!(matches!(world.backend.resolve(&[stranger]), Err(BackendError::Conflict(_))));
     assert_eq!(world.server.database(), before);
 }
 
-/// Two at once: the holder is named while it works, and whoever comes second is told why it may not.
-pub(crate) fn who_holds_the_lock_is_named(world: &World) {
+/// Two at once: the holder is named while it runs, and the second installation reports the lock.
+pub(crate) fn lock_holder_is_named(world: &World) {
     assert_eq!(world.backend.lock_holder().unwrap(), None);
     let gate = world.server.path("/run/gate");
     must_make_fifo(&gate);
     let [.., command] = &world.backend.install(&[world.choose("waiting", "2-1")])[..] else {
-        panic!("there is something to run")
+        panic!("there is at least one command")
     };
     let mut first = command.prepare();
     first.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let mut first = first.spawn().unwrap();
     let gate = Gate::reached(&gate);
-    let holder = world.backend.lock_holder().unwrap().expect("someone works");
+    let holder = world.backend.lock_holder().unwrap().expect("the lock is held");
     assert!(holder.pid.is_some(), "{holder:?}");
     let second = world.run(&world.backend.install(&[world.choose("plain", "1.1-1")]));
     assert_ne!(second.exit, Some(0), "{}", second.text);
@@ -302,8 +303,8 @@ fn must_make_fifo(path: &std::path::Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// A script that waits at a fifo, and neither it nor the test for ever: a program opens the fifo, which
-/// waits until the script reads from it, and is ended if that never happens.
+/// Waits until a script reads from a fifo, with a timeout for both: `tee` opens the fifo, which
+/// blocks until the script reads from it, and `timeout` ends it if that never happens.
 struct Gate {
     keeper: std::process::Child,
 }
@@ -321,7 +322,7 @@ impl Gate {
         keeper.stdin.as_mut().unwrap().write_all(b"reached\n").unwrap();
         let mut line = String::new();
         std::io::BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "reached\n", "no script came to read");
+        assert_eq!(line, "reached\n", "no script read from the fifo");
         Gate { keeper }
     }
 
@@ -331,43 +332,43 @@ impl Gate {
     }
 }
 
-/// A manager ends when it ends, whatever a script left behind.
-pub(crate) fn a_child_that_a_script_leaves_behind_keeps_nobody_waiting(world: &World) {
+/// The command ends when the package manager ends, whatever a script left running.
+pub(crate) fn background_child_of_a_script_does_not_delay_the_command(world: &World) {
     let before = world.server.database();
     let done = world.run(&world.backend.install(&[world.choose("leaving", "2-1")]));
     let child: i32 = world.server.read("/run/left").trim().parse().unwrap();
     let alive = std::path::Path::new(&format!("/proc/{child}")).exists();
     let child = rustix::process::Pid::from_raw(child).unwrap();
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
-    assert!(alive, "it was still there when the manager had ended");
+    assert!(alive, "the child outlives the package manager");
     assert_eq!(done.exit, Some(0), "{}", done.text);
     assert_eq!(world.changed_since(&before), ["-leaving 1-1 noarch", "+leaving 2-1 noarch"]);
 }
 
-/// What was cut off half way is seen, and mended without anything being lost.
-pub(crate) fn what_is_there_twice_is_damage_and_is_mended(world: &World) {
+/// An interrupted upgrade is detected, and repaired without losing anything.
+pub(crate) fn duplicate_package_is_damage_and_is_repaired(world: &World) {
     let (_, new) = packages();
     let named = |name: &str| new.iter().find(|package| package.nevra().starts_with(name)).unwrap();
     world.server.add_beside(named("plain-"));
-    // A kernel comes beside the older one in any case.
+    // A kernel is installed next to the older one anyway.
     world.server.add_beside(named("kernel-core-"));
     let damage = world.backend.damage().unwrap();
     assert_eq!(damage.len(), 1, "{damage:?}");
-    assert_eq!(damage[0].as_str(), "plain.noarch is installed more than once: 1.0-1, 1.1-1");
+    assert_eq!(damage[0].as_str(), "plain.noarch is installed in several versions: 1.0-1, 1.1-1");
     let before = world.server.database();
     let done = world.run(&world.backend.repair());
     assert_eq!(done.exit, Some(0), "{}", done.text);
     assert_eq!(world.changed_since(&before), ["-plain 1.0-1 noarch"]);
     assert_eq!(world.backend.damage().unwrap(), Vec::<vocab::Line>::new());
-    assert_eq!(world.backend.repair(), [], "there is nothing to mend");
+    assert_eq!(world.backend.repair(), [], "there is nothing to repair");
     let reasons = world.backend.reboot_reasons("5.14.0-70.el9.noarch").unwrap();
     let words: Vec<&str> = reasons.iter().map(vocab::Line::as_str).collect();
-    assert_eq!(words, ["kernel-core 5.14.0-162.el9 is installed, and 5.14.0-70.el9 is running"]);
+    assert_eq!(words, ["kernel-core 5.14.0-162.el9 is installed, but 5.14.0-70.el9 is running"]);
 }
 
-/// Everything is killed in the middle of a script: what is half done is seen and mended, and the script
-/// runs to its end.
-pub(crate) fn what_was_killed_half_way_is_mended(world: &World) {
+/// All processes are killed in the middle of a script: the damage is detected and repaired, and the
+/// script runs to its end.
+pub(crate) fn killed_installation_is_repaired(world: &World) {
     use std::os::unix::process::CommandExt as _;
     let gate = world.server.path("/run/gate");
     must_make_fifo(&gate);
@@ -384,9 +385,13 @@ pub(crate) fn what_was_killed_half_way_is_mended(world: &World) {
     rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
     assert!(!manager.wait().unwrap().success());
     reached.open();
-    assert_eq!(world.changed_since(&before), ["+waiting 2-1 noarch"], "both are there");
+    assert_eq!(
+        world.changed_since(&before),
+        ["+waiting 2-1 noarch"],
+        "both versions are installed"
+    );
     let damage = world.backend.damage().unwrap();
-    assert_eq!(damage[0].as_str(), "waiting.noarch is installed more than once: 1-1, 2-1");
+    assert_eq!(damage[0].as_str(), "waiting.noarch is installed in several versions: 1-1, 2-1");
     std::fs::remove_file(&gate).unwrap();
     world.server.write("/run/gate", "the script has run\n");
     let done = world.run(&world.backend.repair());
@@ -396,8 +401,8 @@ pub(crate) fn what_was_killed_half_way_is_mended(world: &World) {
     assert_eq!(world.backend.damage().unwrap(), Vec::<vocab::Line>::new());
 }
 
-/// A repository whose lists name what it no longer has, and one that is gone.
-pub(crate) fn a_repository_that_fails_is_told_from_a_package_that_does(world: &World) {
+/// A repository whose lists name a package that it no longer has, and one that is gone.
+pub(crate) fn repository_failure_is_not_a_package_failure(world: &World) {
     let (_, new) = packages();
     let plain = new.iter().find(|package| package.nevra().starts_with("plain-")).unwrap();
     world.repo.lose(plain);

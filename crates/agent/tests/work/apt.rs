@@ -1,4 +1,4 @@
-//! Orders on real Debian systems with real apt, and an agent that is killed over them.
+//! Orders on real Debian systems with real apt, and an agent that is killed while it executes them.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,7 +17,7 @@ use wire::agent::{Order, OrderResult, Outcome, Work};
 
 use crate::toy::{install, now, order};
 
-/// A worker for the system in a directory, and its bell.
+/// A worker for the system in a directory, and the receiver of its notifications.
 pub(crate) fn worker(root: &std::path::Path) -> (Worker, Receiver<()>) {
     let (ring, bell) = channel();
     let ring = std::sync::Mutex::new(ring);
@@ -48,11 +48,11 @@ fn until<T>(
         if let Some(seen) = sight(&worker.report()) {
             return seen;
         }
-        bell.recv_timeout(Duration::from_secs(120)).expect("the bell rings when there is news");
+        bell.recv_timeout(Duration::from_secs(120))
+            .expect("the worker notifies when its report changes");
     }
 }
 
-/// The result of one order.
 pub(crate) fn result_of(worker: &(Worker, Receiver<()>), id: vocab::TaskId) -> OrderResult {
     until(worker, |report| report.results.iter().find(|result| result.order_id == id).cloned())
 }
@@ -76,7 +76,8 @@ pub(crate) fn moves(result: &OrderResult) -> Vec<String> {
     result.packages.iter().map(line).collect()
 }
 
-/// What two scans in a row found, each with what `after` says then. The orders for them have this number and the next.
+/// The results of two scans in a row, each with the value of `after`. Their orders have this number
+/// and the next.
 pub(crate) fn scanned<T>(
     server: &Server,
     number: u128,
@@ -89,7 +90,7 @@ pub(crate) fn scanned<T>(
             let ended = report.results.iter().any(|r| r.order_id == order(number, Work::Scan).id);
             report.scan.clone().filter(|_| ended)
         };
-        // When it was taken differs.
+        // The time of the scan differs.
         let scan = ScanReport { at: jiff::Timestamp::UNIX_EPOCH, ..until(&worker, ended) };
         (scan, after())
     };
@@ -111,8 +112,8 @@ fn repo() -> Option<Repo> {
     ])
 }
 
-/// A repository on the host's own disk, without a Release file: all that apt has of it is a link to its index, an
-/// absolute path of the managed system, and the index changes without apt.
+/// A repository on the host's own disk, without a Release file: apt only has a link to its index,
+/// an absolute path of the managed system, and the index changes without apt.
 #[test]
 fn update_published_in_a_file_repository_is_found_after_a_scan() {
     let Some(repo) = Repo::with(&[(Pocket::Stable, Deb::new("hello", "1.0"))]) else { return };
@@ -141,7 +142,7 @@ fn update_published_in_a_file_repository_is_found_after_a_scan() {
 }
 
 #[test]
-fn a_security_order_updates_what_is_insecure_and_nothing_else() {
+fn security_order_installs_only_security_updates() {
     let Some(repo) = repo() else { return };
     let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
     let wish = wire::agent::Install { security_only: true, ..install(&[]) };
@@ -153,7 +154,7 @@ fn a_security_order_updates_what_is_insecure_and_nothing_else() {
 }
 
 #[test]
-fn a_plan_tells_what_would_happen_and_changes_nothing() {
+fn plan_lists_changes_and_changes_nothing() {
     let Some(repo) = repo() else { return };
     let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
     let before = server.packages();
@@ -164,7 +165,7 @@ fn a_plan_tells_what_would_happen_and_changes_nothing() {
 }
 
 #[test]
-fn what_is_held_is_passed_over_and_what_needs_a_removal_is_not_done() {
+fn held_packages_and_removals_are_skipped() {
     let Some(repo) = repo() else { return };
     let Some(server) = Server::having(&repo, &["hello", "other", "pushy"]) else { return };
     server.hold("hello");
@@ -183,7 +184,7 @@ fn what_is_held_is_passed_over_and_what_needs_a_removal_is_not_done() {
 }
 
 #[test]
-fn an_edited_file_is_kept_and_a_script_that_fails_is_told_with_its_words() {
+fn edited_file_is_kept_and_failed_script_reported() {
     let Some(repo) = repo() else { return };
     let Some(server) = Server::having(&repo, &["edited", "broken"]) else { return };
     server.root.write("/etc/edited.conf", "mine\n");
@@ -193,12 +194,12 @@ fn an_edited_file_is_kept_and_a_script_that_fails_is_told_with_its_words() {
     assert_eq!(server.root.read("/etc/edited.conf"), "mine\n");
     assert_eq!(result.set_aside, ["/etc/edited.conf.dpkg-dist".into()]);
     assert!(
-        result.notes.iter().any(|note| note.as_str().contains("still half done")),
+        result.notes.iter().any(|note| note.as_str().contains("still incomplete")),
         "{result:?}"
     );
 }
 
-/// An agent as a process of its own, to be killed.
+/// An agent in its own process, to be killed.
 struct Agent {
     process: Child,
     said: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -209,7 +210,7 @@ const ROOT: &str = "FLEETMEND_TEST_AGENT_ROOT";
 impl Agent {
     fn start(server: &Server, order: &Order) -> Agent {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "apt::the_agent_that_other_tests_kill", "--nocapture"])
+            .args(["--ignored", "--exact", "apt::agent_process_for_kill_tests", "--nocapture"])
             .env(ROOT, server.root.dir())
             .env("FLEETMEND_TEST_AGENT_ORDER", serde_json::to_string(order).unwrap())
             .stdout(Stdio::piped())
@@ -219,11 +220,11 @@ impl Agent {
         Agent { process, said }
     }
 
-    /// Lets it live until it is so far, or further, and kills it.
+    /// Lets it run until it reaches this stage, or a later one, and kills it.
     fn kill_at(mut self, stage: Stage) {
         let is = |said: &str| said.rsplit_once("is ")?.1.parse::<Stage>().ok();
         let reached = self.said.any(|said| is(&said.unwrap()).is_some_and(|seen| seen >= stage));
-        assert!(reached, "it never is {stage}");
+        assert!(reached, "it never reaches {stage}");
         self.kill();
     }
 
@@ -234,8 +235,8 @@ impl Agent {
 }
 
 #[test]
-#[ignore = "a process that other tests start, and kill"]
-fn the_agent_that_other_tests_kill() {
+#[ignore = "a helper process that other tests start and kill"]
+fn agent_process_for_kill_tests() {
     let Some(root) = std::env::var_os(ROOT) else { return };
     let order = std::env::var("FLEETMEND_TEST_AGENT_ORDER").unwrap();
     let agent = worker(root.as_ref());
@@ -251,14 +252,14 @@ fn the_agent_that_other_tests_kill() {
     });
 }
 
-/// The script of the package says that it runs, and waits for a word: two pipes with names.
+/// The package's script signals that it runs, and waits for a message: two named pipes.
 fn patient(server: &Server) {
     for pipe in ["started", "go"] {
         server.root.must("mkfifo", &[&format!("/run/{pipe}")]);
     }
 }
 
-/// It gives up by itself, in case its test has.
+/// It times out, in case its test has ended.
 const PATIENT: &str = "if [ -p /run/started ]; then
     timeout 60 sh -c 'echo runs > /run/started; read word < /run/go'
 fi";
@@ -280,14 +281,14 @@ fn let_script_go(server: &Server) {
 }
 
 #[test]
-fn an_agent_that_is_killed_over_a_running_script_reports_its_success_and_the_script_ran_once() {
+fn agent_killed_during_a_script_still_reports_success() {
     let Some(repo) = patient_repo() else { return };
     let Some(server) = Server::having(&repo, &["hello"]) else { return };
     patient(&server);
     let agent = Agent::start(&server, &order(1, Work::Install(install(&["hello"]))));
     wait_for_script(&server);
     agent.kill();
-    // The next one finds it still at work, and waits.
+    // The next agent finds it still running, and waits.
     let next = worker(server.root.dir());
     assert!(next.0.report().results.is_empty());
     let_script_go(&server);
@@ -297,9 +298,9 @@ fn an_agent_that_is_killed_over_a_running_script_reports_its_success_and_the_scr
     assert_eq!(server.runs("hello"), ["1.1"]);
 }
 
-/// The supervisor is gone, so nobody will ever know the exit code. The package manager is let finish.
+/// Without the supervisor, the exit code is unknown. The package manager is allowed to finish.
 #[test]
-fn a_package_manager_that_lost_its_supervisor_is_waited_for_and_judged_by_what_it_did() {
+fn package_manager_without_supervisor_is_awaited_and_verified() {
     let Some(repo) = patient_repo() else { return };
     let Some(server) = Server::having(&repo, &["hello"]) else { return };
     patient(&server);
@@ -314,13 +315,13 @@ fn a_package_manager_that_lost_its_supervisor_is_waited_for_and_judged_by_what_i
     let result = the_result(&next);
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
     assert_eq!((moves(&result), result.exit), (vec!["hello 1.0 > 1.1".to_owned()], None));
-    assert!(result.notes.iter().any(|note| note.as_str().contains("ended from outside")));
+    assert!(result.notes.iter().any(|note| note.as_str().contains("was killed")));
     assert_eq!(server.runs("hello"), ["1.1"]);
 }
 
-/// Everything is cut off in the middle of a script, as by a power cut: apt, dpkg, the script.
+/// Everything is killed in the middle of a script, as by a power failure: apt, dpkg, the script.
 #[test]
-fn an_installation_that_is_cut_off_is_repaired_and_that_is_told() {
+fn killed_installation_is_repaired_and_reported() {
     let Some(repo) = patient_repo() else { return };
     let Some(server) = Server::having(&repo, &["hello"]) else { return };
     patient(&server);
@@ -339,7 +340,7 @@ fn an_installation_that_is_cut_off_is_repaired_and_that_is_told() {
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
     assert_eq!(moves(&result), ["hello 1.0 > 1.1"]);
     let told = |words: &str| result.notes.iter().any(|note| note.as_str().contains(words));
-    assert!(told("ended from outside") && told("repaired after"), "{:?}", result.notes);
+    assert!(told("was killed") && told("repaired after installing"), "{:?}", result.notes);
     assert_eq!(server.version("hello").unwrap(), "1.1");
 }
 
@@ -351,11 +352,11 @@ fn supervisor(server: &Server, order: &Order) -> u32 {
 
 fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    // One that has ended in the meantime needs no more.
+    // It may have ended in the meantime.
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
-/// Whoever was started by a process, or by those.
+/// The child processes of a process, and theirs.
 fn descendants(of: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
     let children = children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap());
@@ -363,7 +364,7 @@ fn descendants(of: u32) -> Vec<u32> {
 }
 
 #[test]
-fn an_agent_that_is_killed_early_carries_on_and_installs_once() {
+fn agent_killed_early_resumes_and_installs_once() {
     let Some(repo) = repo() else { return };
     for stage in [Stage::Preflight, Stage::Downloading, Stage::Installing] {
         let Some(server) = Server::having(&repo, &["hello"]) else { return };

@@ -1,4 +1,4 @@
-//! How often dpkg and apt are asked: a question costs as much as a tenth of a small order.
+//! The number of dpkg and apt calls: one query costs as much as a tenth of a small order.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use wire::agent::{Outcome, Work};
 use crate::apt::{carry_out, moves, scanned};
 use crate::toy::install;
 
-/// Has the host write down whoever is called, from now on.
+/// Records all calls of these programs on the host, from now on.
 pub(crate) fn listen(server: &Server) {
     for program in ["apt-get", "apt-cache", "dpkg", "dpkg-query", "apt-mark", "apt-config"] {
         let path = format!("/usr/local/sbin/{program}");
@@ -20,7 +20,7 @@ pub(crate) fn listen(server: &Server) {
     }
 }
 
-/// Who was called since, by the word that says what for.
+/// The calls since the last check, shortened to program and verb.
 pub(crate) fn heard(server: &Server) -> Vec<String> {
     let path = server.root.path("/asked");
     let said = fs::read_to_string(&path).unwrap_or_default();
@@ -46,7 +46,7 @@ fn repo() -> Option<Repo> {
 }
 
 #[test]
-fn an_order_that_names_its_packages_costs_one_question_beside_the_update_and_the_installation() {
+fn order_with_names_runs_one_query_besides_update_and_install() {
     let Some(repo) = repo() else { return };
     let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
     listen(&server);
@@ -54,14 +54,14 @@ fn an_order_that_names_its_packages_costs_one_question_beside_the_update_and_the
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
     assert_eq!(moves(&result), ["hello 1 > 2"]);
     let heard = heard(&server);
-    // The look that follows an order may have begun.
+    // The scan that follows an order may have started.
     assert_eq!(heard[..3], ["apt-get update", "apt-get --print-uris", "apt-get install"]);
     let looks = ["apt-cache policy", "apt-get -s"];
     assert!(heard[3..].iter().all(|call| looks.contains(&call.as_str())), "{heard:?}");
 }
 
 #[test]
-fn a_scan_asks_nothing_again_while_nothing_has_changed() {
+fn repeated_scan_runs_no_query_if_nothing_changed() {
     let Some(repo) = repo() else { return };
     let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
     listen(&server);
@@ -70,7 +70,7 @@ fn a_scan_asks_nothing_again_while_nothing_has_changed() {
     assert_eq!(first.1, looks);
     assert_eq!(second.1, ["apt-get update"]);
     assert_eq!(first.0, second.0);
-    // Nor does another life of the agent, until something changes.
+    // Nor does a restarted agent, until something changes.
     let [third, fourth] = scanned(&server, 3, || {
         let heard = heard(&server);
         server.hold("hello");
@@ -78,6 +78,6 @@ fn a_scan_asks_nothing_again_while_nothing_has_changed() {
     });
     assert_eq!(third.1, ["apt-get update"]);
     assert_eq!(first.0, third.0);
-    assert_eq!(fourth.1, ["apt-get update", "apt-get -s"], "a hold is in dpkg's own file");
+    assert_eq!(fourth.1, ["apt-get update", "apt-get -s"], "a hold changes dpkg's status file");
     assert_ne!(third.0.pending, fourth.0.pending);
 }

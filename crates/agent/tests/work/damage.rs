@@ -1,5 +1,5 @@
-//! Damage to the files of the state directory: the agent goes on or names the file and the remedy, and never carries
-//! an order out twice.
+//! Damaged files in the state directory: the agent continues, or names the file and the remedy, and
+//! never executes an order twice.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -13,7 +13,7 @@ use wire::agent::{Order, OrderResult, Outcome, Work};
 
 use crate::toy::{Toy, install, now, order};
 
-/// What happens to a file.
+/// A type of damage.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
     Truncated,
@@ -42,7 +42,7 @@ impl Damage {
     }
 }
 
-/// An installation that has begun and cannot end before the gate is opened, with no agent beside it.
+/// An installation that has started and cannot end before the gate is opened, without an agent.
 fn in_the_middle(name: &str) -> (Toy, Order) {
     let toy = Toy::new(name, &[("bash", "1")], &[("bash", "2")]);
     fs::write(toy.dir.join("gate"), "").unwrap();
@@ -59,7 +59,7 @@ fn in_the_middle(name: &str) -> (Toy, Order) {
     (toy, order)
 }
 
-/// The agent is started again, and the installation ends.
+/// Starts the agent again, and lets the installation end.
 fn goes_on(toy: &Toy, order: &Order) -> OrderResult {
     let worker = toy.worker();
     fs::remove_file(toy.dir.join("gate")).unwrap();
@@ -82,8 +82,8 @@ fn moves(result: &OrderResult) -> Vec<String> {
 
 const BASH: &str = "bash (Some(\"1\"), Some(\"2\"))";
 
-/// The files of an order in the middle of its installation, and the rest of the state directory, but for jobs that
-/// have ended.
+/// The files of an order in the middle of its installation, and the rest of the state directory,
+/// except for ended jobs.
 fn files_in_the_middle() -> Vec<PathBuf> {
     let (toy, _) = in_the_middle("damage-files");
     let state = toy.dir.join("state");
@@ -107,7 +107,7 @@ fn files_in_the_middle() -> Vec<PathBuf> {
 }
 
 #[test]
-fn damage_to_any_file_in_mid_install_ends_in_one_true_result() {
+fn damage_to_any_file_during_install_gives_one_correct_result() {
     let files = files_in_the_middle();
     let has = |name: &str| files.iter().any(|file| file.ends_with(name));
     assert!(has("journal.json") && has("before.json") && has("install.0/started"), "{files:?}");
@@ -139,7 +139,7 @@ fn damage_to_any_file_in_mid_install_ends_in_one_true_result() {
 }
 
 #[test]
-fn truncated_journal_is_reported_with_the_packages_that_changed() {
+fn truncated_journal_is_reported_with_the_changed_packages() {
     let (toy, order) = in_the_middle("damage-journal");
     let journal = toy.dir.join(format!("state/orders/{}/journal.json", order.id));
     Damage::Truncated.inflict(&journal);
@@ -148,13 +148,16 @@ fn truncated_journal_is_reported_with_the_packages_that_changed() {
     assert_eq!(result.failure_code, Some(FailureCode::OrderLost));
     assert_eq!((moves(&result), result.exit), (vec![BASH.to_owned()], Some(0)));
     let message = result.message.unwrap().to_string();
-    assert!(message.contains("its packages are those that changed since it began"), "{message}");
+    assert!(
+        message.contains("the listed packages are those that changed since it started"),
+        "{message}"
+    );
     assert!(journal.with_extension("json.damaged").exists());
 }
 
-/// A directory without a journal is one that was just being made only if nothing else is in it.
+/// A directory without a journal counts as a new order only if nothing else is in it.
 #[test]
-fn missing_journal_of_a_started_order_does_not_make_it_run_again() {
+fn started_order_without_journal_does_not_run_again() {
     let (toy, order) = in_the_middle("damage-missing");
     fs::remove_file(toy.dir.join(format!("state/orders/{}/journal.json", order.id))).unwrap();
     let result = goes_on(&toy, &order);
@@ -163,7 +166,7 @@ fn missing_journal_of_a_started_order_does_not_make_it_run_again() {
 }
 
 #[test]
-fn hooks_after_an_installation_run_though_the_journal_is_lost() {
+fn post_install_hooks_run_if_the_journal_is_lost() {
     let toy = Toy::new("damage-hooks", &[("bash", "1")], &[("bash", "2")]);
     let dir = toy.dir.display();
     for (hook, file) in [("pre-install.d/10", "drained"), ("post-install.d/10", "back")] {
@@ -184,7 +187,7 @@ fn hooks_after_an_installation_run_though_the_journal_is_lost() {
 }
 
 #[test]
-fn files_in_place_of_directories_do_not_keep_the_agent_from_starting() {
+fn agent_starts_with_files_in_place_of_directories() {
     let toy = Toy::new("damage-directories", &[("bash", "1")], &[("bash", "2")]);
     let order = order(1, Work::Install(install(&[])));
     toy.carry_out(&order);
@@ -208,7 +211,7 @@ fn files_in_place_of_directories_do_not_keep_the_agent_from_starting() {
     assert_eq!(installations(&toy), 1);
 }
 
-/// A host that is enrolled with a server which does not answer.
+/// A host that is enrolled with a server that does not respond.
 struct Lonely {
     dir: PathBuf,
 }
@@ -244,7 +247,7 @@ impl Lonely {
         self.dir.join("state").join(name)
     }
 
-    /// Starts the agent: whether it got as far as to talk to its server, and all that it said until then.
+    /// Starts the agent. Returns whether it got as far as connecting, and its log up to then.
     fn starts(&self) -> (bool, String) {
         let mut agent = Command::new(env!("CARGO_BIN_EXE_fleetmend-agent"))
             .args(["run", "--state-dir"])
@@ -257,7 +260,7 @@ impl Lonely {
         let (mut said, mut started) = (String::new(), false);
         for line in BufReader::new(agent.stderr.take().unwrap()).lines() {
             let line = line.unwrap();
-            started |= line.contains("keeps in touch with");
+            started |= line.contains(", connecting to");
             said.push_str(&line);
             said.push('\n');
             if started {
@@ -278,7 +281,7 @@ impl Drop for Lonely {
 }
 
 #[test]
-fn agent_starts_whichever_of_its_own_files_is_damaged() {
+fn agent_starts_with_any_damaged_state_file() {
     let lonely = Lonely::new("each");
     assert!(lonely.starts().0);
     let names = [
@@ -307,9 +310,9 @@ fn agent_starts_whichever_of_its_own_files_is_damaged() {
     }
 }
 
-/// A counter that is behind would look like that of a copy of this host.
+/// A counter that is behind would look like that of a clone of this host.
 #[test]
-fn lost_turn_counts_on_ahead_of_every_counter_before() {
+fn lost_sync_counter_restarts_ahead_of_earlier_ones() {
     let lonely = Lonely::new("turn");
     let first: jiff::Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
     for (hour, damage) in (1..).zip(ALL) {
@@ -324,7 +327,7 @@ fn lost_turn_counts_on_ahead_of_every_counter_before() {
 }
 
 #[test]
-fn lost_identity_names_the_file_and_the_way_back() {
+fn lost_identity_names_the_file_and_the_remedy() {
     let lonely = Lonely::new("identity");
     for damage in ALL {
         for name in ["identity.json", "identity.json.previous"] {
@@ -339,5 +342,8 @@ fn lost_identity_names_the_file_and_the_way_back() {
     let lonely = Lonely::new("lock");
     Damage::Directory.inflict(&lonely.path("agent.lock"));
     let (started, said) = lonely.starts();
-    assert!(!started && said.contains("agent.lock: if it is not a file, remove it"), "{said}");
+    assert!(
+        !started && said.contains("agent.lock; if it is not a regular file, remove it"),
+        "{said}"
+    );
 }

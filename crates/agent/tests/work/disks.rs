@@ -1,4 +1,4 @@
-//! Disks without room: before an order, in the middle of it, and under the agent's own feet.
+//! Full disks: before an order, in the middle of it, and under the agent's own state directory.
 
 use std::fs;
 use std::io::Write as _;
@@ -20,14 +20,14 @@ fn why(result: &OrderResult) -> String {
     message
 }
 
-/// Fills the disk that a file lies on.
+/// Fills the disk that a file is on.
 fn fill(server: &Server, path: &str) {
     let mut file = fs::File::create(server.root.path(path)).unwrap();
     while file.write_all(&[b'x'; 512]).is_ok() {}
 }
 
 #[test]
-fn a_host_without_room_is_refused_before_its_package_manager_starts() {
+fn order_is_rejected_before_install_if_the_disk_is_full() {
     let kernel = format!("linux-image-6.1.0-99-{}", native_arch());
     let repo = Repo::with(&[
         (Pocket::Stable, Deb::new("huge", "1")),
@@ -61,7 +61,7 @@ fn a_host_without_room_is_refused_before_its_package_manager_starts() {
 }
 
 #[test]
-fn a_disk_that_fills_in_the_middle_is_told_and_nothing_is_left_half_done_in_silence() {
+fn disk_full_during_install_is_reported_without_damage() {
     let big = vec![b'x'; 3 * MIB as usize];
     let repo = Repo::with(&[
         (Pocket::Stable, Deb::new("big", "1")),
@@ -79,7 +79,7 @@ fn a_disk_that_fills_in_the_middle_is_told_and_nothing_is_left_half_done_in_sile
 }
 
 #[test]
-fn an_order_that_cannot_be_written_down_is_answered_and_the_next_one_is_carried_out() {
+fn order_that_cannot_be_stored_fails_and_the_next_runs() {
     let repo = Repo::with(&[
         (Pocket::Stable, Deb::new("hello", "1")),
         (Pocket::Updates, Deb::new("hello", "2")),
@@ -92,13 +92,13 @@ fn an_order_that_cannot_be_written_down_is_answered_and_the_next_one_is_carried_
     let orders = [1, 2].map(|number| order(number, Work::Install(install(&["hello"]))));
     worker.0.take(orders[0].clone());
     let result = result_of(&worker, orders[0].id);
-    assert!(why(&result).starts_with("the order could not be written down"), "{result:?}");
+    assert!(why(&result).starts_with("cannot write the order to disk"), "{result:?}");
     worker.0.acknowledge(&[orders[0].id]);
     assert_eq!(worker.0.report().results, []);
 
     fs::remove_file(server.root.path(STATE).join("filler")).unwrap();
     worker.0.take(orders[0].clone());
-    assert_eq!(result_of(&worker, orders[0].id), result, "what was answered stays so");
+    assert_eq!(result_of(&worker, orders[0].id), result, "the reported result does not change");
     worker.0.take(orders[1].clone());
     let result = result_of(&worker, orders[1].id);
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
@@ -106,7 +106,7 @@ fn an_order_that_cannot_be_written_down_is_answered_and_the_next_one_is_carried_
 }
 
 #[test]
-fn an_update_that_fills_the_agents_own_disk_is_still_reported_as_it_went() {
+fn update_that_fills_the_state_disk_is_still_reported() {
     let fills = format!("yes > {STATE}/filler || true");
     let repo = Repo::with(&[
         (Pocket::Stable, Deb::new("greedy", "1")),

@@ -1,6 +1,6 @@
-//! Orders carried out for real: the worker's thread, the supervisor's process, the journal on disk.
+//! Orders executed for real: the worker thread, the supervisor process, the journal on disk.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails to set up has failed")]
+#![expect(clippy::unwrap_used, reason = "a test whose setup fails has failed")]
 
 mod apt;
 mod asked;

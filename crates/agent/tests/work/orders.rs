@@ -1,4 +1,4 @@
-//! What becomes of orders on a host whose package manager is a toy.
+//! Orders on a host with a fake package manager.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn why(result: &OrderResult) -> String {
 }
 
 #[test]
-fn an_update_is_installed_and_the_result_is_the_difference() {
+fn installed_update_is_reported_as_inventory_difference() {
     let toy = Toy::new("installs", &[("bash", "1"), ("zsh", "1")], &[("bash", "2"), ("zsh", "2")]);
     let worker = toy.worker();
     let order = order(1, Work::Install(install(&["bash"])));
@@ -33,7 +33,7 @@ fn an_update_is_installed_and_the_result_is_the_difference() {
 }
 
 #[test]
-fn an_order_that_comes_again_gets_its_stored_result_and_has_no_second_effect() {
+fn repeated_order_returns_its_stored_result() {
     let toy = Toy::new("again", &[("bash", "1")], &[("bash", "2")]);
     let order = order(1, Work::Install(install(&[])));
     let first = toy.carry_out(&order);
@@ -48,7 +48,7 @@ fn an_order_that_comes_again_gets_its_stored_result_and_has_no_second_effect() {
 }
 
 #[test]
-fn what_the_agent_does_not_know_or_cannot_be_meant_is_refused_by_name() {
+fn unknown_or_malformed_orders_are_rejected_by_name() {
     let toy = Toy::new("refused", &[], &[]);
     let unknown = toy.carry_out(&order(1, Work::Unknown { name: "run_script".into() }));
     assert_eq!(unknown.failure_code, Some(FailureCode::UnsupportedOrder));
@@ -59,9 +59,9 @@ fn what_the_agent_does_not_know_or_cannot_be_meant_is_refused_by_name() {
     assert_eq!(toy.text("ran"), "");
 }
 
-/// A host out of its balancer must come back into it, whatever happened in between.
+/// A host taken out of its load balancer must be put back, whatever happened in between.
 #[test]
-fn a_hook_that_says_no_stops_the_order_and_the_hooks_after_it_still_run() {
+fn failing_pre_hook_stops_the_order_and_post_hooks_run() {
     let toy = Toy::new("hooks", &[("bash", "1")], &[("bash", "2")]);
     toy.script("hooks/pre-install.d/10-drain", "echo \"drains for $FLEETMEND_PACKAGES\"");
     toy.script("hooks/pre-install.d/20-asks", "echo 'not during the sale'; exit 1");
@@ -75,13 +75,13 @@ fn a_hook_that_says_no_stops_the_order_and_the_hooks_after_it_still_run() {
 }
 
 #[test]
-fn the_hosts_limits_have_the_last_word_and_are_named() {
+fn host_limits_override_orders_and_are_named() {
     let toy = Toy::new("limits", &[("bash", "1")], &[("bash", "2")]);
     let limits = toy.dir.join("limits.toml");
     fs::write(&limits, "frozen = true").unwrap();
     let frozen = toy.carry_out(&order(1, Work::Install(install(&[]))));
     assert_eq!(why(&frozen), format!("rejected_by_agent: {}: `frozen` is set", limits.display()));
-    // A typo shuts everything but scans.
+    // A typo forbids everything but scans.
     fs::write(&limits, "frosen = true").unwrap();
     for (number, work) in [(2, Work::Install(install(&[]))), (3, Work::Plan(install(&[])))] {
         let refused = toy.carry_out(&order(number, work));
@@ -92,7 +92,7 @@ fn the_hosts_limits_have_the_last_word_and_are_named() {
 }
 
 #[test]
-fn an_order_that_is_withdrawn_while_it_waits_for_a_lock_does_nothing() {
+fn order_withdrawn_while_waiting_for_lock_changes_nothing() {
     let toy = Toy::new("withdrawn", &[("bash", "1")], &[("bash", "2")]);
     fs::write(toy.dir.join("locked-by"), "unattended-upgr (pid 812)").unwrap();
     let worker = toy.worker();
@@ -106,7 +106,7 @@ fn an_order_that_is_withdrawn_while_it_waits_for_a_lock_does_nothing() {
 }
 
 #[test]
-fn an_order_that_has_not_had_its_turn_is_withdrawn_at_once() {
+fn queued_order_is_withdrawn_at_once() {
     let toy = Toy::new("queued", &[("bash", "1")], &[("bash", "2")]);
     fs::write(toy.dir.join("locked-by"), "unattended-upgr (pid 812)").unwrap();
     let worker = toy.worker();
@@ -118,22 +118,22 @@ fn an_order_that_has_not_had_its_turn_is_withdrawn_at_once() {
     let report = worker.report();
     let answered: Vec<_> = report.results.iter().map(|r| (r.order_id, r.outcome)).collect();
     assert_eq!(answered, [(second.id, Outcome::Withdrawn)]);
-    assert_eq!(report.progress[0].order_id, first.id, "the first still waits");
-    // Taken again, it is not begun.
+    assert_eq!(report.progress[0].order_id, first.id, "the first order still waits");
+    // Sent again, it does not start.
     worker.take(second);
     assert_eq!(worker.report().results.len(), 1);
     assert_eq!(toy.text("ran"), "");
 }
 
 #[test]
-fn order_that_never_arrived_is_answered_when_withdrawn() {
+fn withdrawn_order_that_never_arrived_is_reported() {
     let toy = Toy::new("never-arrived", &[("bash", "1")], &[("bash", "2")]);
     let order = order(1, Work::Install(install(&[])));
     let worker = toy.worker();
     worker.withdraw(order.id);
     let result = toy.result(&worker, order.id);
     assert_eq!((result.outcome, result.failure_code), (Outcome::Withdrawn, None));
-    // Also if it arrives after all, in this life of the agent or in the next one.
+    // Even if it arrives later, before or after a restart of the agent.
     worker.take(order.clone());
     assert!(worker.report().progress.is_empty());
     drop(worker);
@@ -146,13 +146,13 @@ fn order_that_never_arrived_is_answered_when_withdrawn() {
 }
 
 #[test]
-fn order_without_a_record_is_reported_as_lost_and_not_run_again() {
+fn order_without_record_is_reported_lost_and_not_run() {
     let toy = Toy::new("lost-record", &[("bash", "1")], &[("bash", "2")]);
     let order = order(1, Work::Install(install(&[])));
     assert_eq!(toy.carry_out(&order).outcome, Outcome::Succeeded);
     let ran = toy.text("ran");
     assert_ne!(ran, "");
-    // One that is on record is reported again, as it ended.
+    // An order on record is reported again, with its result.
     let worker = toy.worker();
     worker.acknowledge(&[order.id]);
     worker.inquire(&[order.id]);
@@ -169,11 +169,11 @@ fn order_without_a_record_is_reported_as_lost_and_not_run_again() {
     let worker = toy.worker();
     assert_eq!(toy.result(&worker, order.id).outcome, Outcome::Unknown);
     assert!(worker.report().progress.is_empty());
-    assert_eq!(toy.text("ran"), ran, "it did not run again");
+    assert_eq!(toy.text("ran"), ran, "the order did not run again");
 }
 
 #[test]
-fn an_order_that_came_too_late_is_answered_and_not_begun() {
+fn expired_order_is_reported_and_not_started() {
     let toy = Toy::new("late", &[("bash", "1")], &[("bash", "2")]);
     let worker = toy.worker();
     let late = order(1, Work::Install(install(&[])));
@@ -184,12 +184,12 @@ fn an_order_that_came_too_late_is_answered_and_not_begun() {
 }
 
 #[test]
-fn what_was_half_done_is_repaired_first_and_told_and_what_cannot_be_repaired_stops_the_order() {
+fn damage_is_repaired_first_or_stops_the_order() {
     let toy = Toy::new("damage", &[("bash", "1")], &[("bash", "2")]);
     fs::write(toy.dir.join("damage"), "tzdata is half configured").unwrap();
     let result = toy.carry_out(&order(1, Work::Install(install(&[]))));
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
-    assert_eq!(result.notes, ["repaired before: 1 half done: tzdata is half configured".into()]);
+    assert_eq!(result.notes, ["repaired before installing: 1 incomplete package operations, first: tzdata is half configured".into()]);
     assert_eq!(toy.text("ran"), "repair\nrefresh\ndownload\ninstall");
     fs::write(toy.dir.join("damage"), "tzdata is half configured").unwrap();
     fs::write(toy.dir.join("hopeless"), "").unwrap();
@@ -200,11 +200,11 @@ fn what_was_half_done_is_repaired_first_and_told_and_what_cannot_be_repaired_sto
 }
 
 #[test]
-fn success_is_what_the_inventory_says_and_not_what_the_manager_says() {
+fn success_is_judged_by_inventory_not_exit_code() {
     let toy = Toy::new("lies", &[("bash", "1")], &[("bash", "2")]);
     fs::write(toy.dir.join("lies"), "").unwrap();
     let lied = toy.carry_out(&order(1, Work::Install(install(&[]))));
-    assert_eq!(why(&lied), "verify_failed: bash is 1 and should be 2");
+    assert_eq!(why(&lied), "verify_failed: bash: installed 1, expected 2");
     assert_eq!(lied.exit, Some(0));
     fs::write(toy.dir.join("fails"), "").unwrap();
     let failed = toy.carry_out(&order(2, Work::Install(install(&[]))));
@@ -213,13 +213,13 @@ fn success_is_what_the_inventory_says_and_not_what_the_manager_says() {
 }
 
 #[test]
-fn what_is_not_installed_or_held_is_no_success() {
+fn missing_or_held_packages_are_not_reported_as_success() {
     let toy = Toy::new("passed", &[("bash", "1"), ("zsh", "1")], &[("bash", "2")]);
     fs::write(toy.dir.join("held/bash"), "").unwrap();
     for (number, name, outcome, words) in [
-        (1, "bash", Outcome::Skipped, "bash was passed over: held by the administrator"),
-        (2, "zsh", Outcome::NoChange, "zsh was passed over: there is no update for it"),
-        (3, "ba.h", Outcome::NoChange, "ba.h was passed over: it is not installed"),
+        (1, "bash", Outcome::Skipped, "bash was skipped: held by the administrator"),
+        (2, "zsh", Outcome::NoChange, "zsh was skipped: no update available"),
+        (3, "ba.h", Outcome::NoChange, "ba.h was skipped: it is not installed"),
     ] {
         let result = toy.carry_out(&order(number, Work::Install(install(&[name]))));
         assert_eq!((result.outcome, why(&result)), (outcome, format!(": {words}")));
@@ -228,18 +228,18 @@ fn what_is_not_installed_or_held_is_no_success() {
 }
 
 #[test]
-fn a_removal_is_never_made() {
+fn packages_are_never_removed() {
     let toy = Toy::new("removal", &[("bash", "1"), ("zsh", "1")], &[("bash", "2")]);
     fs::create_dir_all(toy.dir.join("removes")).unwrap();
     fs::write(toy.dir.join("removes/zsh"), "").unwrap();
     let result = toy.carry_out(&order(1, Work::Install(install(&["bash"]))));
-    assert_eq!(why(&result), "dependency_conflict: it would remove zsh");
+    assert_eq!(why(&result), "dependency_conflict: the update would remove zsh");
     assert_eq!(toy.text("ran"), "refresh");
 }
 
 /// The agent is stopped, not the package manager.
 #[test]
-fn a_worker_that_is_dropped_over_an_installation_finds_its_end_when_it_is_back() {
+fn restarted_worker_collects_the_running_installation() {
     let toy = Toy::new("dropped", &[("bash", "1")], &[("bash", "2")]);
     fs::write(toy.dir.join("gate"), "").unwrap();
     let order = order(1, Work::Install(install(&[])));
@@ -260,7 +260,7 @@ fn a_worker_that_is_dropped_over_an_installation_finds_its_end_when_it_is_back()
 }
 
 #[test]
-fn a_scan_is_published_with_its_listings_and_outlives_the_agent() {
+fn scan_and_listings_survive_an_agent_restart() {
     let toy = Toy::new("scan", &[("bash", "1")], &[("bash", "2")]);
     let worker = toy.worker();
     worker.scan();
@@ -271,7 +271,7 @@ fn a_scan_is_published_with_its_listings_and_outlives_the_agent() {
     drop(worker);
     let worker = toy.worker();
     assert_eq!(worker.report().scan, Some(scan.clone()));
-    // After an installation the packages are looked at again without being asked.
+    // After an installation the packages are scanned again automatically.
     worker.take(order(1, Work::Install(install(&[]))));
     let next = toy.until(&worker, |report| {
         report.scan.clone().filter(|next| next.installed != scan.installed)
@@ -282,7 +282,7 @@ fn a_scan_is_published_with_its_listings_and_outlives_the_agent() {
 }
 
 #[test]
-fn a_repository_that_does_not_answer_fails_the_scan_and_what_is_there_is_still_told() {
+fn failed_refresh_fails_the_scan_but_reports_packages() {
     let toy = Toy::new("offline", &[("bash", "1")], &[("bash", "2")]);
     fs::write(toy.dir.join("no-network"), "").unwrap();
     let worker = toy.worker();
@@ -293,7 +293,7 @@ fn a_repository_that_does_not_answer_fails_the_scan_and_what_is_there_is_still_t
 }
 
 #[test]
-fn orders_are_carried_out_one_at_a_time_in_the_order_of_their_arrival() {
+fn orders_run_one_at_a_time_in_arrival_order() {
     let toy = Toy::new("queue", &[("bash", "1"), ("zsh", "1")], &[("bash", "2"), ("zsh", "2")]);
     let worker = toy.worker();
     let orders =
@@ -305,9 +305,9 @@ fn orders_are_carried_out_one_at_a_time_in_the_order_of_their_arrival() {
     assert!(results[0].finished_at <= results[1].started_at);
 }
 
-/// A journal that the disk lost must not become silence.
+/// A journal that the disk lost must not leave the order unreported.
 #[test]
-fn an_order_whose_journal_cannot_be_read_is_answered_with_that() {
+fn unreadable_journal_is_reported_as_order_lost() {
     let toy = Toy::new("torn", &[("bash", "1")], &[("bash", "2")]);
     let order = order(1, Work::Install(install(&[])));
     toy.carry_out(&order);
@@ -315,5 +315,5 @@ fn an_order_whose_journal_cannot_be_read_is_answered_with_that() {
     fs::write(&journal, b"{\"id\":").unwrap();
     let worker = toy.worker();
     let result = toy.result(&worker, order.id);
-    assert!(why(&result).starts_with("order_lost: the journal of this order cannot be read"));
+    assert!(why(&result).starts_with("order_lost: cannot read the journal of this order"));
 }

@@ -1,6 +1,7 @@
-//! A package manager that is a directory: one file a package, its version inside, and what is offered beside it.
+//! A fake package manager that is a directory: one file per package with its version, and the
+//! available updates next to it.
 //!
-//! It is real enough to be killed: what it installs it installs by a process of its own.
+//! It is real enough to be killed: it installs packages with a separate process.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,7 +20,7 @@ use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, FailureCode, Line, PackageManager, TaskId};
 use wire::agent::{Install, Order, OrderResult, Work};
 
-/// A host with a toy package manager, and a state directory.
+/// A host with a fake package manager, and a state directory.
 pub(crate) struct Toy {
     pub(crate) dir: PathBuf,
     heard: Arc<Mutex<Receiver<()>>>,
@@ -43,7 +44,7 @@ impl Toy {
         Toy { dir, heard: Arc::new(Mutex::new(heard)), ring }
     }
 
-    /// What stands in a file of the toy's directory; empty if there is none.
+    /// The content of a file in the host's directory; empty if it does not exist.
     pub(crate) fn text(&self, path: &str) -> String {
         fs::read_to_string(self.dir.join(path)).unwrap_or_default().trim().to_owned()
     }
@@ -73,7 +74,7 @@ impl Toy {
         .unwrap()
     }
 
-    /// Waits, by the bell, until the worker's report is as it should be.
+    /// Waits for notifications until `sight` returns a value for the worker's report.
     pub(crate) fn until<T>(
         &self,
         worker: &Worker,
@@ -84,7 +85,9 @@ impl Toy {
             if let Some(seen) = sight(&worker.report()) {
                 return seen;
             }
-            heard.recv_timeout(Duration::from_secs(60)).expect("the bell rings when there is news");
+            heard
+                .recv_timeout(Duration::from_secs(60))
+                .expect("the worker notifies when its report changes");
         }
     }
 
@@ -94,7 +97,7 @@ impl Toy {
         })
     }
 
-    /// Carries one order out from its arrival to its result.
+    /// Executes one order, from its arrival to its result.
     pub(crate) fn carry_out(&self, order: &Order) -> OrderResult {
         let worker = self.worker();
         worker.take(order.clone());
@@ -108,7 +111,7 @@ impl Drop for Toy {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the tests run for real, and so does their clock")]
+#[expect(clippy::disallowed_methods, reason = "the tests run in real time")]
 pub(crate) fn now() -> Timestamp {
     Timestamp::now()
 }

@@ -1,4 +1,4 @@
-//! One package: what it is made of, and what its maintainer's script does.
+//! Builds a Debian package: its content and its maintainer scripts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,7 +8,7 @@ use std::process::Command;
 use super::native_arch;
 use crate::root::{must, new_dir};
 
-/// A package to be built. It holds one file, `/usr/share/NAME/version`, and those that it is given.
+/// A package to be built. It contains `/usr/share/NAME/version` and the files that are added to it.
 #[derive(Debug, Clone)]
 pub struct Deb {
     name: String,
@@ -22,7 +22,7 @@ pub struct Deb {
 }
 
 impl Deb {
-    /// A plain one of the machine's own architecture.
+    /// A plain package for the native architecture.
     pub fn new(name: &str, version: &str) -> Deb {
         Deb {
             name: name.to_owned(),
@@ -36,86 +36,86 @@ impl Deb {
         }
     }
 
-    /// Of another architecture: `all`.
+    /// Sets another architecture, such as `all`.
     #[must_use]
     pub fn arch(mut self, arch: &str) -> Deb {
         arch.clone_into(&mut self.arch);
         self
     }
 
-    /// With any field of its control file.
+    /// Adds a field to its control file.
     #[must_use]
     pub fn field(mut self, name: &str, value: &str) -> Deb {
         self.fields.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Built from a source of another name, or version: `foo (3.0-1)`.
+    /// Sets a source with another name or version: `foo (3.0-1)`.
     #[must_use]
     pub fn source(self, source: &str) -> Deb {
         self.field("Source", source)
     }
 
-    /// Needs others: `libnew (>= 2)`.
+    /// Adds dependencies: `libnew (>= 2)`.
     #[must_use]
     pub fn depends(self, others: &str) -> Deb {
         self.field("Depends", others)
     }
 
-    /// Cannot be installed beside others: its update needs their removal.
+    /// Conflicts with other packages: its update requires their removal.
     #[must_use]
     pub fn conflicts(self, others: &str) -> Deb {
         self.field("Conflicts", others)
     }
 
-    /// Cannot work beside others, or older ones.
+    /// Breaks other packages, or older versions of them.
     #[must_use]
     pub fn breaks(self, others: &str) -> Deb {
         self.field("Breaks", others)
     }
 
-    /// Says to take so many kilobytes.
+    /// Declares this installed size.
     #[must_use]
     pub fn installed_kilobytes(self, kilobytes: u64) -> Deb {
         self.field("Installed-Size", &kilobytes.to_string())
     }
 
-    /// A meta package, as distributions have them for kernels.
+    /// A metapackage, as distributions have them for kernels.
     #[must_use]
     pub fn meta(self, needs: &str) -> Deb {
         self.depends(needs).field("Section", "metapackages")
     }
 
-    /// With one more file, such as a library.
+    /// Adds a file, such as a library.
     #[must_use]
     pub fn file(mut self, path: &str, bytes: &[u8]) -> Deb {
         self.files.push((path.to_owned(), bytes.to_owned()));
         self
     }
 
-    /// With a file that the administrator may edit.
+    /// Adds a configuration file that the administrator may edit.
     #[must_use]
     pub fn conffile(mut self, path: &str, text: &str) -> Deb {
         self.conffiles.push((path.to_owned(), text.to_owned()));
         self
     }
 
-    /// Its script does this when it is configured. Shell; `$1` is `configure`.
+    /// Adds shell code to its postinst script, run on `configure`.
     #[must_use]
     pub fn script(mut self, text: &str) -> Deb {
         self.postinst.push(text.to_owned());
         self
     }
 
-    /// It does this before it is unpacked. Shell.
+    /// Adds shell code to its preinst script, run before unpacking.
     #[must_use]
     pub fn before_unpack(mut self, text: &str) -> Deb {
         self.preinst.push(text.to_owned());
         self
     }
 
-    /// Asks a question and waits for an answer for as long as its input is open. At the end of its
-    /// input it goes on without; the answer is in `/var/lib/NAME.answer`.
+    /// Prompts and waits for an answer for as long as its input is open. At the end of its input it
+    /// continues without; the answer is in `/var/lib/NAME.answer`.
     #[must_use]
     pub fn asks(self) -> Deb {
         let name = self.name.clone();
@@ -125,47 +125,47 @@ impl Deb {
         ))
     }
 
-    /// Fails.
+    /// Its script always fails.
     #[must_use]
     pub fn fails(self) -> Deb {
         let words = format!("echo 'the script of {} fails' >&2; exit 3", self.name);
         self.script(&words)
     }
 
-    /// Fails for as long as this file exists.
+    /// Its script fails for as long as this file exists.
     #[must_use]
     pub fn fails_while_there_is(self, file: &str) -> Deb {
         let words = format!("if [ -e {file} ]; then echo '{file} is in the way' >&2; exit 3; fi");
         self.script(&words)
     }
 
-    /// Leaves a child behind that keeps its output open for so long.
+    /// Its script leaves a child running that keeps its output open for this many seconds.
     #[must_use]
     pub fn leaves_a_child(self, seconds: u32) -> Deb {
         self.script(&format!("sleep {seconds} &"))
     }
 
-    /// Takes so long.
+    /// Its script sleeps for this many seconds.
     #[must_use]
     pub fn takes(self, seconds: &str) -> Deb {
         self.script(&format!("sleep {seconds}"))
     }
 
-    /// Makes the file `started`, and waits until there is a file `go_on`: a test decides when. A test
-    /// that is killed cannot, so it fails after some minutes.
+    /// Its script creates the file `started`, and waits until the file `go_on` exists: the test
+    /// decides when. The script fails after some minutes, in case the test was killed.
     #[must_use]
     pub fn waits(self, started: &str, go_on: &str) -> Deb {
         self.script(&format!("touch {started}\n{}", wait_for(go_on)))
     }
 
-    /// Writes a line into `/var/log/NAME.runs` each time: its version.
+    /// Its script appends the package version to `/var/log/NAME.runs` each time it runs.
     #[must_use]
     pub fn counts_runs(self) -> Deb {
         let words = format!("echo {} >> /var/log/{}.runs", self.version, self.name);
         self.script(&words)
     }
 
-    /// Says that the system wants a reboot, as kernels and libraries do on Ubuntu.
+    /// Its script requests a reboot, as kernels and libraries do on Ubuntu.
     #[must_use]
     pub fn wants_a_reboot(self) -> Deb {
         let words = format!(
@@ -176,7 +176,7 @@ impl Deb {
         self.script(&words)
     }
 
-    /// Builds it into a directory.
+    /// Builds the package into a directory.
     pub(super) fn build(&self, into: &Path) {
         let tree = new_dir("deb");
         let put_bytes = |path: &str, text: &[u8], mode: u32| {
@@ -227,7 +227,7 @@ impl Deb {
     }
 }
 
-/// Shell that waits for a file, and gives up after some minutes.
+/// Shell code that waits for a file, and gives up after some minutes.
 pub(super) fn wait_for(file: &str) -> String {
     format!("n=0; until [ -e {file} ]; do n=$((n+1)); [ $n -lt 9000 ] || exit 9; sleep 0.02; done")
 }

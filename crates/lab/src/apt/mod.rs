@@ -6,7 +6,7 @@
 //!     (Pocket::Stable, Deb::new("hello", "1.0-1")),
 //!     (Pocket::Security, Deb::new("hello", "1.0-1+deb12u1")),
 //! ]) else { return };
-//! let server = Server::having(&repo, &["hello"]); // 1.0-1 is installed, and all pockets are known
+//! let server = Server::having(&repo, &["hello"]); // 1.0-1 is installed, all pockets are configured
 //! ```
 
 mod deb;
@@ -21,22 +21,21 @@ pub use server::Server;
 
 use crate::root::{new_dir, ready};
 
-/// A part of the archive, as Debian has it.
+/// A pocket of the archive, as in Debian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pocket {
     /// The release itself.
     Stable,
-    /// What is mended between releases.
+    /// Updates between releases.
     Updates,
-    /// What mends flaws: label `Debian-Security`, suite `stable-security`.
+    /// Security updates: label `Debian-Security`, suite `stable-security`.
     Security,
 }
 
 impl Pocket {
-    /// All of them.
     pub const ALL: [Pocket; 3] = [Pocket::Stable, Pocket::Updates, Pocket::Security];
 
-    /// Its suite, by which sources name it.
+    /// Its suite, as used in the sources.
     pub fn suite(self) -> &'static str {
         match self {
             Pocket::Stable => "stable",
@@ -53,14 +52,14 @@ impl Pocket {
     }
 }
 
-/// An archive with three pockets, in this thread's workshop.
+/// An archive with three pockets, in this thread's temporary directory.
 #[derive(Debug)]
 pub struct Repo {
     dir: PathBuf,
 }
 
 impl Repo {
-    /// An empty one, published.
+    /// An empty archive, published.
     pub fn new() -> Option<Repo> {
         let tools = [("dpkg-deb", "dpkg"), ("apt-ftparchive", "apt-utils")];
         if !ready() || !crate::has_programs(&tools) {
@@ -71,7 +70,7 @@ impl Repo {
         Some(repo)
     }
 
-    /// One with these packages, published.
+    /// An archive with these packages, published.
     pub fn with(debs: &[(Pocket, Deb)]) -> Option<Repo> {
         let repo = Repo::new()?;
         repo.add(debs);
@@ -90,12 +89,14 @@ impl Repo {
         }
     }
 
-    /// Takes the file of a package away and leaves the index as it is, as a mirror in mid-update does.
+    /// Removes the file of a package and keeps it in the index, as on a mirror in the middle of an
+    /// update.
     pub fn lose(&self, pocket: Pocket, name: &str, version: &str) {
         let start = format!("{name}_{}_", version.replace(':', "%3a"));
         let files = fs::read_dir(self.pool(pocket)).expect("a pocket has a pool");
         let lost = files.flatten().find(|f| f.file_name().to_string_lossy().starts_with(&start));
-        fs::remove_file(lost.expect("it was added").path()).expect("a tmpfs can be written");
+        fs::remove_file(lost.expect("the package was added").path())
+            .expect("a tmpfs can be written");
     }
 
     /// Its directory, for [`crate::root::Root::bind`].
@@ -108,12 +109,12 @@ impl Repo {
         self.publish_until(pocket, None);
     }
 
-    /// The same, valid only until a date: `Thu, 01 Jan 2015 00:00:00 UTC`.
+    /// Like [`Repo::publish`], valid only until a date: `Thu, 01 Jan 2015 00:00:00 UTC`.
     pub fn publish_until(&self, pocket: Pocket, date: Option<&str>) {
         let suite = pocket.suite();
         let pool = self.pool(pocket);
         fs::create_dir_all(&pool).expect("a tmpfs can be written");
-        let files = fs::read_dir(&pool).expect("it was just made").flatten();
+        let files = fs::read_dir(&pool).expect("the directory was just created").flatten();
         let foreign = files.map(|f| f.file_name()).any(|f| f.to_string_lossy().contains("_i386."));
         let archs = if foreign { vec![native_arch(), "i386"] } else { vec![native_arch()] };
         for arch in &archs {
@@ -148,7 +149,7 @@ impl Repo {
         self.dir.join("pool").join(pocket.suite())
     }
 
-    /// It reads nothing of the host's settings.
+    /// apt-ftparchive without the host's settings.
     fn ftparchive(&self) -> Command {
         let mut command = Command::new("apt-ftparchive");
         command.args(["-q=2", "-o", "Dir::Etc=/nonexistent"]).current_dir(&self.dir);
@@ -157,14 +158,14 @@ impl Repo {
     }
 }
 
-/// What a command printed that must end with 0, without its complaints.
+/// The standard output of a command that must succeed.
 fn printed(command: &mut Command) -> String {
-    let output = command.output().expect("it was found before");
+    let output = command.output().expect("the program was found before");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("an index is text")
 }
 
-/// The architecture of this machine, as dpkg calls it.
+/// The native architecture in dpkg's naming.
 pub fn native_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,4 +1,4 @@
-//! A Debian server: a root of its own that takes its packages from a lab's archive.
+//! A Debian server: its own root, with packages from a test archive.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -6,27 +6,26 @@ use std::process::Command;
 use super::{Pocket, Repo};
 use crate::root::{Base, Root};
 
-/// A Debian system with an archive of ours and no other.
+/// A Debian system with a test archive as its only source.
 #[derive(Debug)]
 pub struct Server {
-    /// The system itself.
     pub root: Root,
 }
 
 impl Server {
-    /// A fresh one that knows no pocket yet.
+    /// A fresh server without any configured pocket.
     pub fn new(repo: &Repo) -> Option<Server> {
         Server::of(Base::Apt, repo)
     }
 
-    /// The same of another base.
+    /// Like [`Server::new`], with another base.
     pub fn of(base: Base, repo: &Repo) -> Option<Server> {
         let mut root = Root::of(base)?;
         root.bind(repo.dir(), "/repo");
         Some(Server { root })
     }
 
-    /// One that has these packages of the release installed, and then learned of every pocket.
+    /// A server that has these packages of the release installed and all pockets configured.
     pub fn having(repo: &Repo, packages: &[&str]) -> Option<Server> {
         let server = Server::new(repo)?;
         server.sources(&[Pocket::Stable]);
@@ -37,19 +36,19 @@ impl Server {
         Some(server)
     }
 
-    /// Takes its packages from these pockets. Files are copied, so that there is something to fetch.
+    /// Configures these pockets as sources. The `copy:` method makes apt really download the files.
     pub fn sources(&self, pockets: &[Pocket]) {
         let line = |p: &Pocket| format!("deb [trusted=yes] copy:/repo {} main\n", p.suite());
         let text: String = pockets.iter().map(line).collect();
         self.root.write("/etc/apt/sources.list", &text);
     }
 
-    /// Brings its lists up to date.
+    /// Refreshes the package lists.
     pub fn update(&self) {
         self.root.must("apt-get", &["-qq", "update"]);
     }
 
-    /// Installs packages, each as apt-get takes it: `hello` or `hello=1.0-1`.
+    /// Installs packages, in apt-get's notation: `hello` or `hello=1.0-1`.
     pub fn install(&self, packages: &[&str]) {
         let options = ["-qq", "--yes", "--no-install-recommends", "install"];
         self.root.must("apt-get", &[&options, packages].concat());
@@ -60,8 +59,8 @@ impl Server {
         self.root.must("apt-mark", &["hold", name]);
     }
 
-    /// The version of each package that dpkg knows, with its status if that is not `ii`:
-    /// `1.0-1`, `1.0-2 (iF)`.
+    /// The version of each package that dpkg knows, with its status if that is not `ii`: `1.0-1`,
+    /// `1.0-2 (iF)`.
     pub fn packages(&self) -> BTreeMap<String, String> {
         let format = "-f=${Package}\\t${Version}\\t${db:Status-Abbrev}\\n";
         let listing = self.root.must("dpkg-query", &["-W", format]);
@@ -71,7 +70,7 @@ impl Server {
             let (Some(name), Some(version), Some(status)) =
                 (parts.next(), parts.next(), parts.next())
             else {
-                panic!("dpkg-query said {line}");
+                panic!("unexpected output of dpkg-query: {line}");
             };
             let status = status.trim();
             let shown = match status {
@@ -83,25 +82,26 @@ impl Server {
         packages
     }
 
-    /// The version of one package, as [`Server::packages`] shows it; nothing if dpkg does not know it.
+    /// The version of one package, as in [`Server::packages`]; `None` if dpkg does not know it.
     pub fn version(&self, name: &str) -> Option<String> {
         self.packages().remove(name)
     }
 
-    /// How often the script of a package ran that counts its runs, by version.
+    /// The versions recorded by [`super::Deb::counts_runs`], one per run of the script.
     pub fn runs(&self, name: &str) -> Vec<String> {
         let file = self.root.path(&format!("/var/log/{name}.runs"));
         let text = std::fs::read_to_string(file).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Waits until a file is there, such as the one that [`super::Deb::waits`] makes when it begins.
+    /// Waits until a file exists, such as the one that [`super::Deb::waits`] creates when it
+    /// starts.
     #[track_caller]
     pub fn wait_for(&self, file: &str) {
         self.root.must("sh", &["-c", &super::deb::wait_for(file)]);
     }
 
-    /// A program inside it, ready to be started.
+    /// A program inside the server, ready to be started.
     pub fn command(&self, program: &str) -> Command {
         self.root.command(program)
     }
@@ -113,7 +113,7 @@ mod tests {
     use crate::apt::Deb;
 
     #[test]
-    fn a_server_has_the_release_installed_and_its_updates_pending() {
+    fn server_has_release_installed_and_updates_pending() {
         let repo = Repo::with(&[
             (Pocket::Stable, Deb::new("hello", "1:1.0-1").source("greetings (3.0-1)")),
             (Pocket::Security, Deb::new("hello", "1:1.0-1+deb12u1").counts_runs()),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_script_leaves_its_package_half_configured_until_what_was_in_the_way_is_gone() {
+    fn failing_script_leaves_its_package_half_configured() {
         let repo = Repo::with(&[
             (Pocket::Stable, Deb::new("moody", "1")),
             (Pocket::Updates, Deb::new("moody", "2").fails_while_there_is("/etc/in-the-way")),

@@ -1,7 +1,7 @@
-//! Packages of rpm, repositories of them with advisories, and servers of dnf and zypper.
+//! rpm packages, repositories of them with advisories, and servers with dnf or zypper.
 //!
-//! A server here is a directory with packages in it and no program of its own but a shell: the host's dnf
-//! or zypper manages it from outside, which is what an agent with `--root DIR` does as well.
+//! A server here is a directory with packages in it and no program but a shell: the host's dnf or
+//! zypper manages it from outside, as an agent with `--root DIR` does.
 //!
 //! ```no_run
 //! use lab::rpm::{Advisory, Manager, Package, Repo, Server};
@@ -23,7 +23,7 @@ pub use package::Package;
 use crate::has_programs;
 use crate::root::{must, new_dir, ready, said};
 
-/// What a vendor says of some packages.
+/// A vendor's advisory about some packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advisory {
     id: String,
@@ -34,13 +34,13 @@ pub struct Advisory {
 }
 
 impl Advisory {
-    /// A flaw is fixed in these versions.
+    /// An advisory about a vulnerability that is fixed in these versions.
     pub fn security(id: &str, severity: &str, cves: &[&str], fixed: &[&Package]) -> Advisory {
         let cves = cves.iter().map(|cve| (*cve).to_owned()).collect();
         Advisory { severity: severity.to_owned(), cves, ..Advisory::other(id, "security", fixed) }
     }
 
-    /// Something else is better: `bugfix` or `enhancement`.
+    /// Another advisory: `bugfix` or `enhancement`.
     pub fn other(id: &str, kind: &str, fixed: &[&Package]) -> Advisory {
         Advisory {
             id: id.to_owned(),
@@ -68,14 +68,15 @@ impl Advisory {
     }
 }
 
-/// A repository in this thread's workshop.
+/// A repository in this thread's temporary directory.
 #[derive(Debug)]
 pub struct Repo {
     dir: PathBuf,
 }
 
 impl Repo {
-    /// One with these packages and advisories, and with [`Package`] `shell`, which brings `/bin/sh`.
+    /// A repository with these packages and advisories, and with the package `shell`, which
+    /// provides `/bin/sh`.
     pub fn with(packages: &[Package], advisories: &[Advisory]) -> Option<Repo> {
         let tools =
             [("rpmbuild", "rpm"), ("createrepo_c", "createrepo-c"), ("busybox", "busybox-static")];
@@ -88,7 +89,7 @@ impl Repo {
         Some(repo)
     }
 
-    /// Adds packages, and publishes them with these advisories in the place of those before.
+    /// Adds packages, and publishes them with these advisories, which replace earlier ones.
     pub fn publish(&self, packages: &[Package], advisories: &[Advisory]) {
         self.add(packages);
         must(Command::new("createrepo_c").arg("--quiet").arg(&self.dir));
@@ -99,14 +100,13 @@ impl Repo {
         must(modify.arg("--mdtype=updateinfo").arg(&file).arg(self.dir.join("repodata")));
     }
 
-    /// Takes a package's file away, while the lists still name it.
+    /// Removes a package's file, while the lists still name it.
     pub fn lose(&self, package: &Package) {
         let built = package.built();
         let name = built.file_name().expect("a file has a name");
-        fs::remove_file(self.dir.join(name)).expect("it was added before");
+        fs::remove_file(self.dir.join(name)).expect("the package was added before");
     }
 
-    /// Where it is.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -120,28 +120,28 @@ impl Repo {
     }
 }
 
-/// What scripts run in.
+/// The package that scripts run in.
 fn shell() -> Package {
     Package::new("shell", "1-1").line("Provides: /bin/sh")
 }
 
-/// Who manages a server.
+/// The package manager of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manager {
-    /// dnf, of whichever generation the host has.
+    /// dnf, in the generation that the host has.
     Dnf,
-    /// zypper.
     Zypper,
 }
 
-/// A system of its own, until it is dropped.
+/// A test system, removed when dropped.
 #[derive(Debug)]
 pub struct Server {
     dir: PathBuf,
 }
 
 impl Server {
-    /// One that has these packages installed and knows the repository. Its lists are fresh.
+    /// A server that has these packages installed, the repository configured, and fresh package
+    /// lists.
     pub fn having(manager: Manager, repo: &Repo, packages: &[Package]) -> Option<Server> {
         let (program, package) = match manager {
             Manager::Dnf => ("dnf", "dnf"),
@@ -184,38 +184,35 @@ impl Server {
         Some(server)
     }
 
-    /// Its directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where a file of it lies.
     pub fn path(&self, inside: &str) -> PathBuf {
         self.dir.join(inside.trim_start_matches('/'))
     }
 
-    /// What a file of it holds.
     pub fn read(&self, inside: &str) -> String {
         fs::read_to_string(self.path(inside)).unwrap_or_else(|e| panic!("{inside}: {e}"))
     }
 
-    /// Writes a file of it, and the directories above.
+    /// Writes a file inside it, and creates its parent directories.
     pub fn write(&self, inside: &str, text: &str) {
         let path = self.path(inside);
         fs::create_dir_all(path.parent().expect("a file is in a directory")).expect("directories");
         fs::write(path, text).unwrap_or_else(|e| panic!("{inside}: {e}"));
     }
 
-    /// Its package database as rpm itself tells it: `openssl-libs 1:3.0.1-43.el9_0 noarch`, in order.
+    /// Its package database, as listed by rpm: `openssl-libs 1:3.0.1-43.el9_0 noarch`, sorted.
     pub fn database(&self) -> Vec<String> {
         let said = must(self.rpm().args(["-qa", "--qf", "%{NAME} %{EVR} %{ARCH}\\n"]));
-        // rpm writes an epoch that the package names, also 0.
+        // rpm prints an explicit epoch, even 0.
         let mut list: Vec<String> = said.lines().map(|line| line.replace(" 0:", " ")).collect();
         list.sort();
         list
     }
 
-    /// Installs a package beside what is there, as an upgrade does that is cut off half way.
+    /// Installs a package next to its installed version, as an interrupted upgrade leaves it.
     pub fn add_beside(&self, package: &Package) {
         must(
             self.rpm()
@@ -224,7 +221,7 @@ impl Server {
         );
     }
 
-    /// rpm on it.
+    /// rpm for this server.
     pub fn rpm(&self) -> Command {
         let mut rpm = self.program("rpm");
         rpm.arg("--root").arg(&self.dir);
@@ -239,7 +236,8 @@ impl Server {
         command
     }
 
-    /// Whether scripts can run in it now. It has no library, so the shell must be one without.
+    /// Installs a shell; returns whether scripts can run now. There are no libraries, so the shell
+    /// must be static.
     fn bring_shell(&self) -> bool {
         let busybox = self.path("/bin/busybox");
         for dir in ["/bin", "/run", "/tmp", "/dev"] {
@@ -251,7 +249,7 @@ impl Server {
         for name in ["sh", "sleep", "echo", "cat", "timeout"] {
             std::os::unix::fs::symlink("busybox", self.path("/bin").join(name)).expect("a link");
         }
-        // Without it the shell starts nothing in the background.
+        // Without it the shell cannot start background jobs.
         must(self.program("mknod").arg(self.path("/dev/null")).args(["c", "1", "3"]));
         let mut trial = self.program("chroot");
         said(trial.arg(&self.dir).args(["/bin/sh", "-c", "true"])).exit == Some(0)

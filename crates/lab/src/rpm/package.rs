@@ -1,4 +1,4 @@
-//! One rpm, built by rpmbuild once and kept for all who ask for the same.
+//! Builds an rpm package once with rpmbuild, and reuses it for every test that needs the same.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use crate::root::{made_once, must};
 
-/// A package to be built: `noarch`, with one file that is named as its version, so that two versions
-/// of it can be installed beside each other.
+/// A package to be built: `noarch`, with one file that is named like its version, so that two
+/// versions of it can be installed next to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Package {
     name: String,
@@ -22,7 +22,7 @@ pub struct Package {
 }
 
 impl Package {
-    /// A package in a version such as `1:3.0.1-43.el9_0`.
+    /// A package with a version such as `1:3.0.1-43.el9_0`.
     pub fn new(name: &str, evr: &str) -> Package {
         let (epoch, rest) = evr.split_once(':').unwrap_or(("0", evr));
         let (version, release) = rest.split_once('-').expect("a version has a release");
@@ -38,41 +38,41 @@ impl Package {
         }
     }
 
-    /// Built from a source package of another name.
+    /// Sets a source package with another name.
     #[must_use]
     pub fn source(mut self, name: &str) -> Package {
         self.source = name.to_owned();
         self
     }
 
-    /// With one more line of its head: `Requires: extra`, `Obsoletes: victim < 9`.
+    /// Adds a line to its preamble: `Requires: extra`, `Obsoletes: victim < 9`.
     #[must_use]
     pub fn line(mut self, line: &str) -> Package {
         self.preamble.push(line.to_owned());
         self
     }
 
-    /// With a script for `/bin/sh`, such as `pre` or `post`.
+    /// Adds a script for `/bin/sh`, such as `pre` or `post`.
     #[must_use]
     pub fn script(mut self, when: &str, text: &str) -> Package {
         self.scripts.push((when.to_owned(), text.to_owned()));
         self
     }
 
-    /// With a file of configuration that is kept if it was edited.
+    /// Adds a configuration file that is kept if it was edited.
     #[must_use]
     pub fn config(mut self, path: &str, text: &str) -> Package {
         self.config = Some((path.to_owned(), text.to_owned()));
         self
     }
 
-    /// What it is called in an advisory and by people: `openssl-libs-1:3.0.1-43.el9_0.noarch`.
+    /// Its full name, as in advisories: `openssl-libs-1:3.0.1-43.el9_0.noarch`.
     pub fn nevra(&self) -> String {
         let Package { name, epoch, version, release, .. } = self;
         format!("{name}-{epoch}:{version}-{release}.noarch")
     }
 
-    /// How an advisory lists it.
+    /// Its entry in an advisory.
     pub(super) fn listed(&self) -> String {
         let Package { name, epoch, version, release, .. } = self;
         format!(
@@ -84,7 +84,7 @@ impl Package {
     fn spec(&self) -> String {
         let Package { name, epoch, version, release, source, .. } = self;
         let head: String = self.preamble.iter().map(|line| format!("{line}\n")).collect();
-        // A package that is not named as its source is a part of it.
+        // A package that is not named like its source is a subpackage of it.
         let (part, of_part) = match name == source {
             true => (String::new(), String::new()),
             false => (
@@ -113,7 +113,7 @@ impl Package {
         )
     }
 
-    /// The file of it, which is built if nobody has done so before.
+    /// The package file, which is built if it does not exist yet.
     pub(super) fn built(&self) -> PathBuf {
         let spec = self.spec();
         let mut hash = DefaultHasher::new();
@@ -127,7 +127,7 @@ impl Package {
     }
 }
 
-/// Builds a spec in `dir`, and leaves the package there alone.
+/// Builds a spec in `dir`, and leaves only the package there.
 fn build(dir: &Path, spec: &str) {
     let work = dir.join("work");
     fs::create_dir(&work).expect("a directory of the lab");
@@ -137,7 +137,7 @@ fn build(dir: &Path, spec: &str) {
     rpmbuild.args(["--define", "_build_id_links none", "--define"]);
     rpmbuild.arg("_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm");
     must(rpmbuild.arg(work.join("a.spec")).env("LC_ALL", "C"));
-    for entry in fs::read_dir(work.join("RPMS")).expect("rpmbuild made it").flatten() {
+    for entry in fs::read_dir(work.join("RPMS")).expect("rpmbuild created it").flatten() {
         fs::rename(entry.path(), dir.join(entry.file_name())).expect("one file system");
     }
     fs::remove_dir_all(&work).expect("a directory of the lab");
