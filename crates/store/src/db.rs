@@ -369,8 +369,8 @@ async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
 
 /// Whether this connection can begin a transaction. If not, the pool closes it and opens another.
 ///
-/// SQLite ends a transaction on its own when the disk is full or a read or write fails. The driver's
-/// own rollback then fails, because there is nothing to roll back, and the driver counts the
+/// SQLite ends a transaction on its own when the disk is full or a read or write fails. The
+/// driver's rollback then fails, because there is nothing to roll back, and the driver counts the
 /// transaction as open until the connection is closed: every later `begin` would fail.
 fn outside_transaction(conn: &SqliteConnection) -> bool {
     let outside = !conn.is_in_transaction();

@@ -3,9 +3,10 @@
 //! [`claim`], the effect and [`finish`] belong in one transaction. A repetition then waits for the
 //! first commit and sees its response, and a crash leaves nothing behind. Work that cannot run
 //! inside one transaction commits the claim first; until it finishes or its lock expires, a
-//! repetition learns that it is in progress. Such work runs [`during`] its ticket: every commit
-//! that changes anything then records that next to the key. After a crash, a repetition learns that
-//! the work was done, and a worker whose lock expired cannot commit what another one is doing.
+//! repetition learns that it is in progress. Such work runs under its ticket ([`during`]): every
+//! commit that changes anything then records that next to the key. After a crash, a repetition
+//! learns that the work was done, and a worker whose lock expired cannot commit what another one is
+//! doing.
 //!
 //! On PostgreSQL the claim names the process that works on it, so that the claims of a dead process
 //! need not expire first: see `notify::LivenessLock`. A process that only lost its connection may

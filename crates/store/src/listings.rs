@@ -42,8 +42,8 @@ impl Kind {
 const FRESH: SignedDuration = SignedDuration::from_hours(1);
 
 /// The minimum time for which an unused set is kept. It is much longer than
-/// `LAST_USED_PRECISION`, so that a set for which [`keep`] did not write `last_used_at` is never old
-/// enough to be deleted.
+/// `LAST_USED_PRECISION`, so that a set for which [`keep`] did not write `last_used_at` is never
+/// old enough to be deleted.
 pub const KEPT_AT_LEAST: SignedDuration = SignedDuration::from_hours(24);
 
 const LEVEL: i32 = 3;

@@ -42,7 +42,7 @@ row! {
         pub quarantined: u64,
         /// How many of them have pending updates and a scan that is not stale.
         pub outdated: u64,
-        /// How many of them were last scanned too long ago.
+        /// How many of them were last scanned too long ago. They are not in `outdated`.
         pub stale: u64,
         /// How many of them have pending security updates.
         pub insecure: u64,
