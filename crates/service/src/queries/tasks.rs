@@ -158,7 +158,7 @@ async fn reasons(
 }
 
 /// The counts that the planner uses. The planner does not distinguish why a task was skipped or
-/// canceled.
+/// canceled, or what a running task is doing.
 fn tally(counts: &Counts) -> Tally {
     let count = |word: &str| counts.get(word).map_or(0, |n| u32::try_from(*n).unwrap_or(u32::MAX));
     Tally {
