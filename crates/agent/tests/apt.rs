@@ -2,8 +2,8 @@
 //! effects of its commands.
 
 mod apt {
-    mod changes;
-    mod looks;
+    mod commands;
+    mod queries;
 }
 
 use std::collections::BTreeMap;

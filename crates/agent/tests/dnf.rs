@@ -1,13 +1,13 @@
 //! Tests of the dnf back end with the real dnf 4 and real repositories, run from outside the
 //! managed system.
 
-mod rpm_world;
+mod rpm_fixture;
 
 use agent::backend::Backend;
 use agent::backend::dnf::Dnf;
 use agent::root::Root;
 use lab::rpm::Manager;
-use rpm_world::World;
+use rpm_fixture::World;
 use vocab::FailureCode;
 
 fn world() -> Option<World> {
@@ -21,7 +21,7 @@ fn backend(root: Root) -> Box<dyn Backend> {
 #[test]
 fn installed_packages_match_rpm() {
     let Some(world) = world() else { return };
-    rpm_world::check_installed_packages_match_rpm(&world, &[]);
+    rpm_fixture::check_installed_packages_match_rpm(&world, &[]);
     world.server.write("/etc/dnf/dnf.conf", "[main]\ngpgcheck=0\nexcludepkgs=plain, kernel*\n");
     let mut held: Vec<String> = world
         .installed()
@@ -35,7 +35,7 @@ fn installed_packages_match_rpm() {
 
 #[test]
 fn subpackage_epoch_is_not_the_source_epoch() {
-    rpm_world::subpackage_epoch_is_not_the_source_epoch(Manager::Dnf, backend);
+    rpm_fixture::subpackage_epoch_is_not_the_source_epoch(Manager::Dnf, backend);
 }
 
 #[test]
@@ -65,13 +65,13 @@ fn pending_updates_show_advisories_and_block_reason() {
 #[test]
 fn installation_matches_the_resolved_transaction() {
     let Some(world) = world() else { return };
-    rpm_world::installation_matches_the_resolved_transaction(&world);
+    rpm_fixture::installation_matches_the_resolved_transaction(&world);
 }
 
 #[test]
 fn conflicts_and_removals_are_detected_before_installing() {
     let Some(world) = world() else { return };
-    rpm_world::conflicts_and_removals_are_detected_before_installing(&world);
+    rpm_fixture::conflicts_and_removals_are_detected_before_installing(&world);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn new_kernel_is_added_and_the_oldest_replaced() {
     let order = [world.choose("kernel-core", "5.14.0-162.el9")];
     assert_eq!(world.would(&order), ["kernel-core.noarch nothing -> 5.14.0-162.el9"]);
     world.server.write("/etc/dnf/dnf.conf", "[main]\ngpgcheck=0\ninstallonly_limit=2\n");
-    world.server.add_beside(&rpm_world::kernel("60"));
+    world.server.add_beside(&rpm_fixture::kernel("60"));
     assert_eq!(world.backend.damage().unwrap(), Vec::<vocab::Line>::new());
     assert_eq!(world.would(&order), ["kernel-core.noarch 5.14.0-60.el9 -> 5.14.0-162.el9"]);
     let before = world.server.database();
@@ -116,29 +116,29 @@ fn new_kernel_is_added_and_the_oldest_replaced() {
 #[test]
 fn lock_holder_is_named() {
     let Some(world) = world() else { return };
-    rpm_world::lock_holder_is_named(&world);
+    rpm_fixture::lock_holder_is_named(&world);
 }
 
 #[test]
 fn background_child_of_a_script_does_not_delay_the_command() {
     let Some(world) = world() else { return };
-    rpm_world::background_child_of_a_script_does_not_delay_the_command(&world);
+    rpm_fixture::background_child_of_a_script_does_not_delay_the_command(&world);
 }
 
 #[test]
 fn duplicate_package_is_damage_and_is_repaired() {
     let Some(world) = world() else { return };
-    rpm_world::duplicate_package_is_damage_and_is_repaired(&world);
+    rpm_fixture::duplicate_package_is_damage_and_is_repaired(&world);
 }
 
 #[test]
 fn killed_installation_is_repaired() {
     let Some(world) = world() else { return };
-    rpm_world::killed_installation_is_repaired(&world);
+    rpm_fixture::killed_installation_is_repaired(&world);
 }
 
 #[test]
 fn repository_failure_is_not_a_package_failure() {
     let Some(world) = world() else { return };
-    rpm_world::repository_failure_is_not_a_package_failure(&world);
+    rpm_fixture::repository_failure_is_not_a_package_failure(&world);
 }

@@ -1,13 +1,13 @@
 //! Tests of the zypper back end with the real zypper and real repositories, run from outside the
 //! managed system.
 
-mod rpm_world;
+mod rpm_fixture;
 
 use agent::backend::Backend;
 use agent::backend::zypper::Zypper;
 use agent::root::Root;
 use lab::rpm::Manager;
-use rpm_world::World;
+use rpm_fixture::World;
 use vocab::FailureCode;
 
 fn world() -> Option<World> {
@@ -24,14 +24,14 @@ const LOCKS: &str =
 #[test]
 fn installed_packages_match_rpm() {
     let Some(world) = world() else { return };
-    rpm_world::check_installed_packages_match_rpm(&world, &[]);
+    rpm_fixture::check_installed_packages_match_rpm(&world, &[]);
     world.server.write("/etc/zypp/locks", LOCKS);
-    rpm_world::check_installed_packages_match_rpm(&world, &["plain"]);
+    rpm_fixture::check_installed_packages_match_rpm(&world, &["plain"]);
 }
 
 #[test]
 fn subpackage_epoch_is_not_the_source_epoch() {
-    rpm_world::subpackage_epoch_is_not_the_source_epoch(Manager::Zypper, backend);
+    rpm_fixture::subpackage_epoch_is_not_the_source_epoch(Manager::Zypper, backend);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn pending_updates_show_advisories_and_block_reason() {
 #[test]
 fn installation_matches_the_resolved_transaction() {
     let Some(world) = world() else { return };
-    rpm_world::installation_matches_the_resolved_transaction(&world);
+    rpm_fixture::installation_matches_the_resolved_transaction(&world);
 }
 
 /// zypper itself would mark packages that it is told to install as user-installed.
@@ -83,7 +83,7 @@ fn dependencies_stay_marked_as_automatic() {
 #[test]
 fn conflicts_and_removals_are_detected_before_installing() {
     let Some(world) = world() else { return };
-    rpm_world::conflicts_and_removals_are_detected_before_installing(&world);
+    rpm_fixture::conflicts_and_removals_are_detected_before_installing(&world);
 }
 
 #[test]
@@ -110,29 +110,29 @@ fn failing_script_fails_the_order() {
 #[test]
 fn lock_holder_is_named() {
     let Some(world) = world() else { return };
-    rpm_world::lock_holder_is_named(&world);
+    rpm_fixture::lock_holder_is_named(&world);
 }
 
 #[test]
 fn background_child_of_a_script_does_not_delay_the_command() {
     let Some(world) = world() else { return };
-    rpm_world::background_child_of_a_script_does_not_delay_the_command(&world);
+    rpm_fixture::background_child_of_a_script_does_not_delay_the_command(&world);
 }
 
 #[test]
 fn duplicate_package_is_damage_and_is_repaired() {
     let Some(world) = world() else { return };
-    rpm_world::duplicate_package_is_damage_and_is_repaired(&world);
+    rpm_fixture::duplicate_package_is_damage_and_is_repaired(&world);
 }
 
 #[test]
 fn killed_installation_is_repaired() {
     let Some(world) = world() else { return };
-    rpm_world::killed_installation_is_repaired(&world);
+    rpm_fixture::killed_installation_is_repaired(&world);
 }
 
 #[test]
 fn repository_failure_is_not_a_package_failure() {
     let Some(world) = world() else { return };
-    rpm_world::repository_failure_is_not_a_package_failure(&world);
+    rpm_fixture::repository_failure_is_not_a_package_failure(&world);
 }

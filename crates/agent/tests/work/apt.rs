@@ -15,7 +15,7 @@ use lab::apt::{Deb, Pocket, Repo, Server};
 use vocab::{FailureCode, Stage};
 use wire::agent::{Order, OrderResult, Outcome, Work};
 
-use crate::toy::{install, now, order};
+use crate::fake_host::{install, now, order};
 
 /// A worker for the system in a directory, and the receiver of its notifications.
 pub(crate) fn worker(root: &std::path::Path) -> (Worker, Receiver<()>) {

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test whose setup fails has failed")]
 
 mod apt;
-mod asked;
-mod damage;
-mod disks;
+mod disk_full;
+mod fake_host;
 mod orders;
-mod toy;
+mod query_count;
+mod state_damage;

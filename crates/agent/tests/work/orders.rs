@@ -6,7 +6,7 @@ use vocab::listing::{Installed, decode};
 use vocab::{FailureCode, Line};
 use wire::agent::{OrderResult, Outcome, Work};
 
-use crate::toy::{Toy, install, now, order};
+use crate::fake_host::{Toy, install, now, order};
 
 fn why(result: &OrderResult) -> String {
     let code = result.failure_code.map(|code| code.to_string()).unwrap_or_default();

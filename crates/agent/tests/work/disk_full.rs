@@ -8,8 +8,8 @@ use vocab::FailureCode;
 use wire::agent::{OrderResult, Outcome, Work};
 
 use crate::apt::{carry_out, moves, result_of, worker};
-use crate::asked::{heard, listen};
-use crate::toy::{install, order};
+use crate::fake_host::{install, order};
+use crate::query_count::{heard, listen};
 
 const MIB: u64 = 1024 * 1024;
 const STATE: &str = "/var/lib/fleetmend";

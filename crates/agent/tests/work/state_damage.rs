@@ -11,7 +11,7 @@ use agent_client::{HostKey, Identity, Pin, TrustedKeys, Turn};
 use vocab::{FailureCode, ServerId, Stage};
 use wire::agent::{Order, OrderResult, Outcome, Work};
 
-use crate::toy::{Toy, install, now, order};
+use crate::fake_host::{Toy, install, now, order};
 
 /// A type of damage.
 #[derive(Debug, Clone, Copy)]
@@ -201,7 +201,7 @@ fn agent_starts_with_files_in_place_of_directories() {
             assert_eq!(result.failure_code, Some(FailureCode::OrderLost));
             worker.take(order.clone());
         }
-        let scan = crate::toy::order(2, Work::Scan);
+        let scan = crate::fake_host::order(2, Work::Scan);
         worker.take(scan.clone());
         assert_eq!(toy.result(&worker, scan.id).outcome, Outcome::Succeeded, "{name}");
         worker.acknowledge(&[scan.id]);

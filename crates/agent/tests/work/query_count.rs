@@ -7,7 +7,7 @@ use lab::apt::{Deb, Pocket, Repo, Server};
 use wire::agent::{Outcome, Work};
 
 use crate::apt::{carry_out, moves, scanned};
-use crate::toy::install;
+use crate::fake_host::install;
 
 /// Records all calls of these programs on the host, from now on.
 pub(crate) fn listen(server: &Server) {
