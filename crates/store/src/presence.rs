@@ -39,10 +39,10 @@ row! {
 /// The maximum difference between the clocks of replicas.
 const AHEAD_MAX: SignedDuration = SignedDuration::from_secs(10);
 
-/// Records contacts. The counter of a server never decreases, and its time of last contact does
-/// neither, unless that time is ahead of `now`: a wrong clock wrote it, and without this exception
-/// the server would count as offline until that time has passed. Removed servers are skipped.
-/// Returns how many rows changed.
+/// Records contacts. Neither the counter of a server nor its time of last contact ever decreases,
+/// except a time that is ahead of `now`: a wrong clock wrote it, and without this exception the
+/// server would count as offline until that time has passed. Removed servers are skipped. Returns
+/// how many rows changed.
 #[boxed]
 pub async fn beat(tx: &mut Tx, beats: &[Beat], now: Timestamp) -> Result<u64> {
     let latest_possible = now.saturating_add(AHEAD_MAX).unwrap_or(Timestamp::MAX);
