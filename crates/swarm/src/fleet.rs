@@ -116,7 +116,7 @@ impl Fleet {
             index,
             kind: kind.clone(),
             seed: self.seed,
-            hostname: hostname.parse().expect("a role and a number are a hostname"),
+            hostname: hostname.parse().expect("a role and a number form a valid hostname"),
             state: HostState { packages, booted: packages, boots: 1, owed_reboot },
         }
     }

@@ -157,7 +157,7 @@ impl Worker {
         let refusal = match &order.work {
             Work::Unknown { name } => Some((
                 FailureCode::UnsupportedOrder,
-                format!("this agent does not know the order `{name}`"),
+                format!("this agent does not support the order `{name}`"),
             )),
             Work::Malformed { name, reason } => {
                 Some((FailureCode::RejectedByAgent, format!("the order `{name}`: {reason}")))
