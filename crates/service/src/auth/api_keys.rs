@@ -209,8 +209,8 @@ pub async fn revoke(app: &App, actor: &Actor, seen: &ApiKey) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// Whether keys can still be managed without this one: by another valid admin key, which must have no
-/// environment limit if this one has none.
+/// Whether keys can still be managed without this one: by another valid admin key, which must have
+/// no environment limit if this one has none.
 async fn another_admin(tx: &mut Tx, without: &ApiKey, now: Timestamp) -> store::Result<bool> {
     let limit = 500;
     for offset in (0..).step_by(limit as usize) {
