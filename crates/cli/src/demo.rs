@@ -1,8 +1,10 @@
-//! `fleetmend demo`: a service with a simulated fleet that has something to show everywhere.
+//! `fleetmend demo`: a service with a simulated fleet and sample data for every feature.
 //!
-//! The hosts are `swarm`'s: simulated agents over the real protocol, in this process. The first start makes the past: the fleet
-//! joins by a clock that is three weeks slow, `history` writes down what happened since, `flaws` says what is wrong with its
-//! packages, and `days` how many flaws were open on each day. Every start then goes on in the present, with a rollout under way.
+//! The hosts come from `swarm`: simulated agents that use the real protocol, in this process. The
+//! first start creates the past: the fleet enrolls under a clock that is three weeks slow,
+//! `history` writes batches and runs since then, `advisories` creates advisories for its packages,
+//! and `daily_stats` the number of open findings on each day. Every start then continues in the
+//! present, with a batch in progress.
 
 mod days;
 mod flaws;
@@ -45,23 +47,25 @@ use crate::settings;
 use crate::settings::Durability;
 
 const ORGANIZATION: &str = "Demo";
-/// How much of a past there is.
+/// The length of the simulated past.
 const PAST: SignedDuration = SignedDuration::from_hours(21 * 24);
-/// Says that the past is made, and which.
+/// The file that is written when the past is complete, with its parameters.
 const MARK: &str = "demo.json";
 const FLEET: &str = "fleet.jsonl";
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Hosts whose installations fail, so that there is something to look into.
+/// Hosts whose installations fail, so that there are failures to look into.
 const AILING: [(usize, FailureCode); 3] = [
     (3, FailureCode::DiskFull),
     (11, FailureCode::DependencyConflict),
     (20, FailureCode::HookFailed),
 ];
 
-/// Start a service with a simulated fleet: environments, systems, history, schedules, flaws, a rollout under way.
+/// Start a service with a simulated fleet: environments, operating systems, history, schedules,
+/// CVEs and a batch in progress.
 ///
-/// Nothing of it is real, and nothing of this machine is looked at or changed. The same seed makes the same servers, history
-/// and flaws. Ctrl-C ends it; the next start goes on with the same fleet.
+/// Everything is simulated; nothing on this machine is read or changed. The same seed creates the
+/// same servers, history and CVEs. Press Ctrl-C to stop; the next start continues with the same
+/// fleet.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -69,27 +73,27 @@ Examples:
   fleetmend demo --servers 1000 --seed 7 --data-dir ./try
   fleetmend demo --speed 100")]
 pub(crate) struct Demo {
-    /// How many servers
+    /// Number of servers
     #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u64).range(10..=5_000))]
     servers: u64,
-    /// What decides every chance
+    /// Seed of the random number generator
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How many times faster than on real servers everything goes
+    /// Speed factor compared to real servers
     #[arg(long, value_name = "X", default_value_t = 10.0)]
     speed: f64,
-    /// Where everything is kept [default: ~/.local/share/fleetmend/demo]
+    /// Directory for the database and all other files [default: ~/.local/share/fleetmend/demo]
     #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
     data_dir: Option<PathBuf>,
-    /// Address and port to listen on; port 0 takes a free one
+    /// Address and port to listen on; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS", env = "FLEETMEND_LISTEN", default_value = listen::DEFAULT)]
     listen: String,
-    /// What is logged: error, warn, info, debug, or a filter like info,server=debug
+    /// Log level (error, warn, info, debug) or a filter such as info,server=debug
     #[arg(long, value_name = "FILTER", env = "FLEETMEND_LOG", default_value = "error")]
     log: String,
 }
 
-/// Which past a directory holds.
+/// The parameters of the demo in a data directory.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Mark {
     seed: u64,
@@ -99,11 +103,11 @@ struct Mark {
 impl Demo {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         logs::start(&self.log, Some(logs::Format::Text)).context("cannot use --log")?;
-        ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed is a number above 0");
+        ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed must be a number above 0");
         let listener = listen::bind(&self.listen).await?;
         let dir = self.prepare()?;
         if !self.has_past(&dir)? {
-            crate::say("Making three weeks of history; the next start is faster.")?;
+            crate::say("Creating three weeks of history; the next start is faster.")?;
             self.make_past(&dir).await?;
         }
         let app = open(&dir, Clock::system()).await?;
@@ -129,16 +133,17 @@ impl Demo {
 
     fn prepare(&self) -> anyhow::Result<PathBuf> {
         let Some(dir) = self.data_dir.clone().or_else(credentials::demo_dir) else {
-            bail!("there is no home directory to keep anything in: name a place with --data-dir");
+            bail!("no home directory to store files in: set a directory with --data-dir");
         };
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
         made.with_context(|| {
-            format!("cannot make {}: name another place with --data-dir", dir.display())
+            format!("cannot create {}: set another directory with --data-dir", dir.display())
         })?;
         Ok(dir.canonicalize()?)
     }
 
-    /// Whether this directory holds the past that is wanted. One that holds another, or half of one, is left alone.
+    /// Whether this directory already holds the requested demo. Fails if it holds another demo or
+    /// an incomplete one.
     fn has_past(&self, dir: &Path) -> anyhow::Result<bool> {
         let shown = dir.display();
         let wanted = Mark { seed: self.seed, servers: self.servers };
@@ -148,7 +153,7 @@ impl Demo {
                     serde_json::from_slice(&text).with_context(|| format!("cannot use {shown}"))?;
                 ensure!(
                     there == wanted,
-                    "{shown} holds a demo of {} servers and seed {}: start it with --servers {} --seed {}, or name another place with --data-dir",
+                    "{shown} holds a demo with {} servers and seed {}: start it with --servers {} --seed {}, or set another directory with --data-dir",
                     there.servers,
                     there.seed,
                     there.servers,
@@ -158,7 +163,7 @@ impl Demo {
             }
             Err(_) if std::fs::read_dir(dir)?.next().is_none() => Ok(false),
             Err(_) => bail!(
-                "{shown} is not empty and holds no demo that was made to its end: remove it, or name another place with --data-dir"
+                "{shown} is not empty and does not hold a complete demo: remove it, or set another directory with --data-dir"
             ),
         }
     }
@@ -167,7 +172,7 @@ impl Demo {
         Nature { seed: self.seed, fail: 0.03, crash: 0.005, offline: 0.02, speed }
     }
 
-    /// The fleet joins by a clock that is slow, and then there is a history.
+    /// Enrolls the fleet under a slow clock, then writes its history.
     async fn make_past(&self, dir: &Path) -> anyhow::Result<()> {
         let system = Clock::system();
         let then = Clock::turned_by(move || system.now() - PAST);
@@ -220,14 +225,14 @@ impl Demo {
         Ok(Config { nature: self.nature(self.speed), ..config })
     }
 
-    /// The fleet as it was when it was last stopped.
+    /// Starts the fleet in the state in which it was last stopped.
     async fn fleet(&self, app: &App, dir: &Path, url: &str) -> anyhow::Result<Swarm> {
         let file = dir.join(FLEET);
         let saved = Saved::read(&file).context(
-            "the simulated servers cannot go on: remove the directory, and the demo starts afresh",
+            "cannot load the simulated servers: remove the directory to start a new demo",
         )?;
         let saved = saved.context(
-            "the simulated servers are gone: remove the directory, and the demo starts afresh",
+            "the simulated servers are missing: remove the directory to start a new demo",
         )?;
         let org = organization(app).await?;
         let config = Config { saved: Some(saved), ..self.config(app, org, url).await? };
@@ -250,19 +255,19 @@ impl Demo {
         ]
         .map(|words| banner::command(dir, words));
         crate::say(&format!(
-            "Fleetmend serves on {url}\n\n  \
+            "Fleetmend is running at {url}\n\n  \
                dashboard      {dashboard}\n  \
                API reference  {url}/docs\n  \
                admin key      {key}\n  \
-               kept in        {}\n\n\
-             {once}{} simulated servers, seed {}. A rollout with a canary is under way.\n\n\
+               saved in       {}\n\n\
+             {once}{} simulated servers, seed {}. A batch with a canary is in progress.\n\n\
              Try, in another terminal:\n\n  \
                {servers}\n  \
                {patches}\n  \
                {cves}\n  \
                {batches}\n  \
                {runs}\n\n\
-             Ctrl-C ends it; the next start goes on from here.\n",
+             Press Ctrl-C to stop. The next start keeps all data.\n",
             dir.join(credentials::FILE).display(),
             self.servers,
             self.seed,
@@ -274,14 +279,13 @@ async fn open(dir: &Path, clock: Clock) -> anyhow::Result<App> {
     let secrets = Secrets::create(dir)?;
     let url = settings::database_in(dir);
     let (db, secrets) = settings::open_service(&url, Durability::Process, secrets).await?;
-    settings::adopt(&db, dir).await?;
     let settings = Settings { replica: format!("{:032x}", dice()), ..Settings::default() };
     Ok(App::new(Parts { db, clock, secrets, settings }))
 }
 
 async fn organization(app: &App) -> anyhow::Result<OrgId> {
     let there = store::organizations::list(&mut *app.db.read().await?).await?;
-    Ok(there.first().context("there is no organization")?.id)
+    Ok(there.first().context("no organization exists")?.id)
 }
 
 async fn until_all_looked(app: &App, org: OrgId, servers: u64) -> anyhow::Result<()> {
@@ -298,7 +302,7 @@ async fn until_all_looked(app: &App, org: OrgId, servers: u64) -> anyhow::Result
     }
 }
 
-/// A rollout over production, unless one is under way.
+/// Starts a batch for production, unless one is in progress.
 async fn roll_out(app: &App) -> anyhow::Result<()> {
     let org = organization(app).await?;
     let mut reader = app.db.read().await?;

@@ -1,7 +1,8 @@
-//! `fleetmend dev`: one command to a running service that knows this very machine.
+//! `fleetmend dev`: a running service that manages this machine, with one command.
 //!
-//! The service and an agent run in this process. The agent is driven by its own flags, as a host's
-//! administrator would: what it may not do is forbidden by its limits, not by the service.
+//! The service and an agent run in this process. The agent is configured through its own flags, as
+//! a host administrator would do it: what it must not do is forbidden by its host limits, not by
+//! the service. The text printed at startup is in `banner`.
 
 pub(crate) mod banner;
 
@@ -36,17 +37,17 @@ use crate::settings;
 use crate::settings::Durability;
 
 const ORGANIZATION: &str = "Development";
-/// Who signs in first.
+/// Name of the user who signs in first.
 const FIRST_USER: &str = "admin";
 const ENVIRONMENT: &str = "development";
-/// How long the token lives with which this machine joins.
+/// Lifetime of the enrollment token that this machine uses.
 const TOKEN_LIVES: Duration = Duration::from_secs(600);
 
-/// Start everything on this machine: a service, and an agent that observes this very machine.
+/// Start a service and an agent on this machine, to try Fleetmend out.
 ///
-/// An organization, an admin key and an embedded database are made at the first start; the next start goes on
-/// with them. Nothing is installed on this machine unless --allow-install is given: until then the agent's own
-/// limits refuse every order. Ctrl-C ends it.
+/// The first start creates an embedded database, an organization and an admin key; later starts
+/// reuse them. Nothing is installed on this machine unless --allow-install is given: without it,
+/// the agent's host limits reject every order. Press Ctrl-C to stop.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -54,19 +55,19 @@ Examples:
   fleetmend dev --listen 127.0.0.1:7601 --data-dir ./try
   sudo fleetmend dev --allow-install")]
 pub(crate) struct Dev {
-    /// Where everything is kept [default: ~/.local/share/fleetmend/dev]
+    /// Directory for the database and all other files [default: ~/.local/share/fleetmend/dev]
     #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
     data_dir: Option<PathBuf>,
-    /// Address and port to listen on; port 0 takes a free one
+    /// Address and port to listen on; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS", env = "FLEETMEND_LISTEN", default_value = listen::DEFAULT)]
     listen: String,
-    /// Let orders change this machine, within /etc/fleetmend/limits.toml; needs root
+    /// Allow orders to change this machine, within /etc/fleetmend/limits.toml; requires root
     #[arg(long)]
     allow_install: bool,
-    /// Observe the system that is installed under this directory instead of the running one
+    /// Manage the system installed under this directory instead of the running one
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// What is logged: error, warn, info, debug, or a filter like info,server=debug
+    /// Log level (error, warn, info, debug) or a filter such as info,server=debug
     #[arg(long, value_name = "FILTER", env = "FLEETMEND_LOG", default_value = "warn")]
     log: String,
 }
@@ -83,7 +84,8 @@ impl Dev {
             Credentials { url: Some(url.clone()), api_key: Some(key.clone()), ca_cert: None };
         told.write(&dir.join(credentials::FILE))?;
         let stop = stop()?;
-        // Whichever ends first ends the other: the agent could not be started, or somebody has had enough.
+        // When one ends, the other ends too: the agent failed to start, or the user stopped the
+        // service.
         let (end, ending) = watch::channel(false);
         let ended = || async {
             let _ = ending.clone().wait_for(|ended| *ended).await;
@@ -109,43 +111,41 @@ impl Dev {
         tokio::join!(serving, observing).1
     }
 
-    /// What can be known before anything is made.
+    /// Checks everything that can be checked before anything is created.
     fn prepare(&self) -> anyhow::Result<PathBuf> {
         let root = agent::shell::root_of(self.root.as_deref())?;
         agent::backend::detect(&root).context(
-            "this machine cannot be observed; `fleetmend init` and `fleetmend server` start the service without it",
+            "cannot manage this machine; to run the service without an agent, use `fleetmend init` and `fleetmend server`",
         )?;
         if self.allow_install && !rustix::process::geteuid().is_root() {
             bail!(
-                "--allow-install needs root, as package managers do: start it with sudo, or leave the flag out"
+                "--allow-install requires root, as package managers do: start it with sudo, or omit the flag"
             );
         }
         let Some(dir) = self.data_dir.clone().or_else(credentials::dev_dir) else {
-            bail!("there is no home directory to keep anything in: name a place with --data-dir");
+            bail!("no home directory to store files in: set a directory with --data-dir");
         };
         let shown = dir.display().to_string();
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&dir)
-            .with_context(|| format!("cannot make {shown}: name another place with --data-dir"))?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).with_context(|| {
+            format!("cannot create {shown}: set another directory with --data-dir")
+        })?;
         let dir = dir.canonicalize().with_context(|| format!("cannot use {shown}"))?;
         let owner = std::fs::metadata(&dir)?.uid();
         if owner != rustix::process::geteuid().as_raw() {
             bail!(
                 "{shown} belongs to another user, who started `fleetmend dev` there: start it as that \
-                 user, or name another place with --data-dir"
+                 user, or set another directory with --data-dir"
             );
         }
         if State::open(&agent_dir(&dir))?.is_locked() {
             bail!(
-                "`fleetmend dev` already runs with {shown}: end it first, or name another place with --data-dir"
+                "`fleetmend dev` is already running with {shown}: stop it first, or set another directory with --data-dir"
             );
         }
         Ok(dir)
     }
 
-    /// Has this machine join, unless it has, and observes it until it is told to end.
+    /// Enrolls this machine unless it is enrolled, then runs the agent until it stops.
     async fn observe(&self, app: &App, dir: &Path, url: &str, key: &str) -> anyhow::Result<()> {
         let agent_dir = agent_dir(dir);
         let state = State::open(&agent_dir)?;
@@ -154,9 +154,9 @@ impl Dev {
             let mut flags = self.flags(&agent_dir);
             let joining = ["--server", url, "--token", &token, "--environment", ENVIRONMENT];
             flags.extend(joining.map(OsString::from));
-            parsed::<Enroll>(flags)?.run().await.context("this machine could not join")?;
+            parsed::<Enroll>(flags)?.run().await.context("cannot enroll this machine")?;
         }
-        let server = state.enrolled()?.context("this machine has not joined")?.server_id;
+        let server = state.enrolled()?.context("this machine is not enrolled")?.server_id;
         let mut flags = self.flags(&agent_dir);
         flags.extend(["--server", url, "--look-first"].map(OsString::from));
         if !self.allow_install {
@@ -171,12 +171,13 @@ impl Dev {
         banner.print()?;
         let first_look = async {
             let seen = banner.first_look(&server.to_string()).await;
-            // It is told to whoever looks on; that nobody could be told is no reason to end.
+            // This only prints a status line; failing to print it is no reason to stop.
             let _ = seen;
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            // Removed by somebody: the service goes on, and the next start enrols this machine anew.
+            // The server was removed from the fleet: the service keeps running, and the next start
+            // enrolls this machine again.
             said = apart(agent) => crate::say(&said?),
             () = first_look => Ok(()),
         }
@@ -191,19 +192,19 @@ impl Dev {
     }
 }
 
-/// Runs the agent in a thread of its own. Whoever ends `dev` need not wait for a look at the packages: the agent
-/// bears being cut off at any instant, and a package manager that is at work goes on without it.
+/// Runs the agent on its own thread, so that stopping `dev` does not wait for a package scan. The
+/// agent tolerates being killed at any point, and a running package manager continues without it.
 async fn apart(agent: Run) -> anyhow::Result<String> {
     let (tell, told) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("agent".to_owned()).spawn(move || {
-        // Nobody listens any more if `dev` has ended.
+        // The receiver is gone if `dev` has ended.
         let _ = tell.send(runtime.block_on(agent.run()));
     })?;
-    told.await.context("the agent ended without a word")?
+    told.await.context("the agent ended without a result")?
 }
 
-/// What the agent reads when nothing may be installed.
+/// The agent's host limits without `--allow-install`.
 const LIMITS: &str = "\
 # Written by `fleetmend dev` at every start without --allow-install.
 frozen = true
@@ -213,13 +214,13 @@ fn agent_dir(dir: &Path) -> PathBuf {
     dir.join("agent")
 }
 
-/// A command of the agent, told as its own binary would be.
+/// Parses flags for one of the agent's commands, as the agent's own binary would.
 fn parsed<T: Args>(flags: Vec<OsString>) -> anyhow::Result<T> {
     let command = T::augment_args(Command::new("fleetmend-agent").no_binary_name(true));
     Ok(T::from_arg_matches(&command.try_get_matches_from(flags)?)?)
 }
 
-/// The service on the embedded database, with an organization in it.
+/// Opens the service on the embedded database.
 async fn open(dir: &Path) -> anyhow::Result<App> {
     let secrets = Secrets::create(dir)?;
     let url = settings::database_in(dir);
@@ -231,20 +232,19 @@ async fn open(dir: &Path) -> anyhow::Result<App> {
         );
         match other_version {
             true => error.context(format!(
-                "{} was made by another version of fleetmend: go on with that version, or start afresh in another \
-                 place with --data-dir",
+                "{} was created by another version of fleetmend: use that version, or start over in another \
+                 directory with --data-dir",
                 dir.display()
             )),
             false => error,
         }
     })?;
-    settings::adopt(&db, dir).await?;
-    // Two processes of one name would both believe that they lead.
+    // Two processes with the same replica name would both consider themselves the leader.
     let settings = Settings { replica: format!("{:032x}", dice()), ..Settings::default() };
     Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings }))
 }
 
-/// The key that was made at the first start, or a new one if that was lost or revoked.
+/// The admin key created at the first start, or a new one if that key was lost or revoked.
 pub(crate) async fn key(app: &App, file: &Path) -> anyhow::Result<String> {
     let there = store::organizations::list(&mut *app.db.read().await?).await?;
     let Some(organization) = there.first() else {
@@ -257,7 +257,7 @@ pub(crate) async fn key(app: &App, file: &Path) -> anyhow::Result<String> {
         return Ok(kept);
     }
     let new = NewKey {
-        name: "made by fleetmend dev".into(),
+        name: "created by fleetmend dev".into(),
         role: Role::Admin,
         environments: None,
         expires_at: None,
@@ -270,10 +270,10 @@ pub(crate) fn actor(org: vocab::OrgId) -> Actor {
     Actor { org, who: "dev".into(), role: Role::Admin }
 }
 
-/// The link with which the first person sets a password, as long as nobody has one.
+/// The link for setting the first password, or none once any user has a password.
 pub(crate) async fn link(app: &App, url: &str) -> anyhow::Result<Option<String>> {
     let there = store::organizations::list(&mut *app.db.read().await?).await?;
-    let organization = there.first().context("there is no organization")?;
+    let organization = there.first().context("no organization exists")?;
     let all = store::Page { limit: 100, offset: 0 };
     let people = store::users::list(&mut *app.db.read().await?, organization.id, all).await?.items;
     if people.iter().any(|user| user.password.is_some()) {
@@ -287,10 +287,10 @@ pub(crate) async fn link(app: &App, url: &str) -> anyhow::Result<Option<String>>
     Ok(Some(crate::users::link_in(url, &token)))
 }
 
-/// A token for this machine alone.
+/// An enrollment token for this machine only.
 async fn token(app: &App) -> anyhow::Result<String> {
     let there = store::organizations::list(&mut *app.db.read().await?).await?;
-    let organization = there.first().context("there is no organization")?;
+    let organization = there.first().context("no organization exists")?;
     let ends = app.clock.now() + TOKEN_LIVES;
     let new = NewToken {
         name: "this machine".into(),

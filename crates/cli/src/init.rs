@@ -1,4 +1,4 @@
-//! `fleetmend init`: an installation's first minute.
+//! `fleetmend init`: creates a new installation.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,6 @@ use server::app::{App, Parts, Settings};
 use service::auth::root_keys;
 use service::clock::Clock;
 use service::commands::setup;
-use service::integrity;
 use service::secrets::Secrets;
 
 use crate::installation::make_dir;
@@ -17,10 +16,10 @@ use crate::orgs::plain_name;
 use crate::settings;
 use crate::settings::Durability;
 
-/// Make the database, the secrets, an organization and its first admin key.
+/// Create the database, the secrets, an organization and its first admin key.
 ///
-/// The key is printed once and kept nowhere. The directory holds the secrets of the
-/// installation: keep a copy of it apart from the database's.
+/// The key is printed once and not stored. The data directory holds the installation's secrets:
+/// back it up separately from the database.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -28,13 +27,14 @@ Examples:
   fleetmend init --data-dir D --org Acme --json | jq -r .api_key
   fleetmend init --data-dir D --org Acme --database postgres://fleetmend@db/fleetmend")]
 pub(crate) struct Init {
-    /// Where the secrets are kept, and the database unless another one is named
+    /// Directory for the secrets, and for the database unless --database is set
     #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
     data_dir: PathBuf,
-    /// What the first organization is called
+    /// Name of the first organization
     #[arg(long, value_name = "NAME")]
     org: String,
-    /// postgres://…, or the path of a SQLite file [default: fleetmend.db in the data directory]
+    /// Database address: postgres://…, or the path of a SQLite file [default: fleetmend.db in the
+    /// data directory]
     #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
     database: Option<String>,
     /// Print JSON: {"organization": {…}, "api_key": "fmk_…"}
@@ -57,17 +57,17 @@ impl Init {
             let first = &first.name;
             match had_secrets {
                 true => bail!(
-                    "{dir} is set up already, for the organization `{first}`, and was left as it is; \
+                    "{dir} is already set up, for the organization `{first}`, and was not changed; \
                      start it with `fleetmend server --data-dir {dir}`"
                 ),
                 false => {
-                    // Ours, made a moment ago and of no use to anyone.
+                    // Created above by this run and used by nothing yet.
                     for secret in ["root.key", "orders.key"] {
                         let _ = std::fs::remove_file(self.data_dir.join(secret));
                     }
                     bail!(
-                        "this database belongs to another installation, of the organization `{first}`, and was left as it is; \
-                     bring that installation's data directory, or name an empty database"
+                        "this database belongs to another installation, with the organization `{first}`, and was not changed; \
+                     use that installation's data directory, or an empty database"
                     )
                 }
             }
@@ -77,15 +77,14 @@ impl Init {
         let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
         let (organization, api_key) = setup::organization(&app, name).await?;
         app.db.close().await;
-        integrity::mark(&self.data_dir)?;
         let id = organization.id.to_string();
         if self.json {
             let made = json!({"id": id, "name": organization.name, "created_at": organization.created_at.to_string()});
             return crate::say(&json!({"organization": made, "api_key": api_key}).to_string());
         }
         crate::say(&format!(
-            "The organization `{name}` ({id}) is set up in {dir}.\n\n\
-             Its first admin key, shown this once:\n\n  {api_key}\n\n\
+            "Created organization `{name}` ({id}) in {dir}.\n\n\
+             Its first admin key, which is shown only once:\n\n  {api_key}\n\n\
              Start the service:\n\n  fleetmend server --data-dir {dir}"
         ))
     }

@@ -1,4 +1,4 @@
-//! `fleetmend server`.
+//! `fleetmend server`: reads the settings, opens the database and runs the service until a signal.
 
 use std::path::PathBuf;
 
@@ -18,11 +18,12 @@ use crate::settings;
 use crate::settings::{Durability, File};
 use crate::tls::Tls;
 
-/// Serve the API and the agents.
+/// Run the service: the API, the dashboard and the agent endpoint.
 ///
-/// SIGTERM or SIGINT ends it cleanly: no new connections, requests under way are finished within 30 seconds.
-/// Settings come from flags, then from the environment, then from `fleetmend.toml` in the data
-/// directory (or --config), whose keys are the flags with underscores.
+/// SIGTERM or SIGINT stops it cleanly: it accepts no new connections and finishes current requests
+/// within 30 seconds. Settings come from flags, then from environment variables, then from
+/// `fleetmend.toml` in the data directory (or the --config file), whose keys are the flag names
+/// with underscores.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -30,44 +31,45 @@ Examples:
   fleetmend server --data-dir D --listen 0.0.0.0:7600 --tls-cert cert.pem --tls-key key.pem
   FLEETMEND_DATABASE=postgres://fleetmend@db/fleetmend fleetmend server --data-dir D")]
 pub(crate) struct Server {
-    /// What `fleetmend init` has made
+    /// Data directory created by `fleetmend init`
     #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
     data_dir: PathBuf,
-    /// postgres://…, or the path of a SQLite file [default: fleetmend.db in the data directory]
+    /// Database address: postgres://…, or the path of a SQLite file [default: fleetmend.db in the
+    /// data directory]
     #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
     database: Option<String>,
-    /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:7600]
+    /// Address and port to listen on; port 0 picks a free port [default: 127.0.0.1:7600]
     #[arg(long, value_name = "ADDRESS", env = "FLEETMEND_LISTEN")]
     listen: Option<String>,
-    /// The certificate to show, and those above it, as PEM
+    /// TLS certificate chain in PEM format, the server certificate first
     #[arg(long, value_name = "F", env = "FLEETMEND_TLS_CERT")]
     tls_cert: Option<PathBuf>,
-    /// Its private key, as PEM
+    /// Private key of the certificate, in PEM format
     #[arg(long, value_name = "F", env = "FLEETMEND_TLS_KEY")]
     tls_key: Option<PathBuf>,
     /// What an acknowledged write survives [default: process]
     #[arg(long, value_enum, env = "FLEETMEND_DURABILITY")]
     durability: Option<Durability>,
-    /// How many requests a key may send in a second, for long [default: 200]
+    /// Sustained requests per second for each API key [default: 200]
     #[arg(long, value_name = "N", env = "FLEETMEND_REQUESTS_PER_SECOND")]
     requests_per_second: Option<u32>,
-    /// How many requests a key may send at once [default: 2000]
+    /// Burst of requests for each API key [default: 2000]
     #[arg(long, value_name = "N", env = "FLEETMEND_REQUESTS_BURST")]
     requests_burst: Option<u32>,
-    /// After how many days without a scan a server counts as stale [default: 7]
+    /// Days without a scan after which a server counts as stale [default: 7]
     #[arg(long, value_name = "DAYS", env = "FLEETMEND_STALE_AFTER_DAYS",
         value_parser = clap::value_parser!(u32).range(1..=3650))]
     stale_after_days: Option<u32>,
-    /// A file with settings [default: fleetmend.toml in the data directory]
+    /// Settings file [default: fleetmend.toml in the data directory]
     #[arg(long, value_name = "F", env = "FLEETMEND_CONFIG")]
     config: Option<PathBuf>,
-    /// What is logged: error, warn, info, debug, or a filter like info,server=debug
+    /// Log level (error, warn, info, debug) or a filter such as info,server=debug
     #[arg(long, value_name = "FILTER", env = "FLEETMEND_LOG", default_value = "info")]
     log: String,
-    /// How it is logged [default: text on a terminal, else json]
+    /// Log format [default: text on a terminal, json otherwise]
     #[arg(long, value_enum, env = "FLEETMEND_LOG_FORMAT")]
     log_format: Option<Format>,
-    // Last, since its heading goes for all that follows.
+    // Last, because its help heading applies to all flags after it.
     #[command(flatten)]
     oidc: Oidc,
 }
@@ -84,7 +86,7 @@ impl Server {
         let address = format!("{scheme}://{}", listener.local_addr()?);
         let stop = stop()?;
         tracing::info!(address, database = app.db.engine(), "serving");
-        crate::say(&format!("fleetmend serves on {address}"))?;
+        crate::say(&format!("fleetmend is listening on {address}"))?;
         let anchored =
             tokio::spawn(audit_anchor::keep(app.service().clone(), self.data_dir.clone()));
         let resealing =
@@ -101,7 +103,7 @@ impl Server {
         match (certificates, key) {
             (Some(certificates), Some(key)) => Tls::load(certificates, key).map(Some),
             (None, None) => Ok(None),
-            _ => bail!("--tls-cert and --tls-key belong together: give both, or neither"),
+            _ => bail!("--tls-cert and --tls-key must be used together"),
         }
     }
 
@@ -114,12 +116,11 @@ impl Server {
         let organizations = store::organizations::list(&mut *db.read().await?).await?;
         if organizations.is_empty() {
             db.close().await;
-            bail!("there is no organization in this database: run `fleetmend init` with it first");
+            bail!("this database has no organization: run `fleetmend init` with it first");
         }
-        settings::adopt(&db, &self.data_dir).await?;
         let usual = Settings::default();
         let settings = Settings {
-            // Two processes of one name would both believe that they lead.
+            // Two processes with the same replica name would both consider themselves the leader.
             replica: format!("{:032x}", dice()),
             requests_per_second: (self.requests_per_second.or(file.requests_per_second))
                 .unwrap_or(usual.requests_per_second),
@@ -135,7 +136,7 @@ impl Server {
     }
 }
 
-/// Returns at the first SIGTERM or SIGINT. The second one ends the process there and then.
+/// Completes at the first SIGTERM or SIGINT. A second one ends the process immediately.
 pub(crate) fn stop() -> anyhow::Result<impl Future<Output = ()>> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
@@ -144,13 +145,13 @@ pub(crate) fn stop() -> anyhow::Result<impl Future<Output = ()>> {
             _ = term.recv() => "SIGTERM",
             _ = int.recv() => "SIGINT",
         };
-        tracing::info!(signal = name, "asked to end");
+        tracing::info!(signal = name, "received a signal, stopping");
         tokio::spawn(async move {
             tokio::select! {
                 _ = term.recv() => {}
                 _ = int.recv() => {}
             }
-            tracing::warn!("asked to end again: ending without waiting");
+            tracing::warn!("received a second signal, exiting immediately");
             std::process::exit(1);
         });
     })

@@ -1,7 +1,9 @@
-//! Where settings come from: flags, then `FLEETMEND_*`, then a TOML file, then defaults.
+//! Settings: flags first, then `FLEETMEND_*` variables, then a TOML file, then defaults. Also opens
+//! the database with them.
 //!
-//! clap reads the first two. The file is `fleetmend.toml` in the data directory, or the one that `--config` names; a key in
-//! it that is not known is refused, because a typo must not leave a default in force.
+//! clap reads flags and variables. The file is `fleetmend.toml` in the data directory, or the one
+//! given with `--config`. Unknown keys in it are an error, because a typo must not silently keep a
+//! default.
 
 use std::path::{Path, PathBuf};
 
@@ -10,23 +12,22 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use service::auth::root_keys;
 use service::auth::root_keys::OpenError;
-use service::integrity;
 use service::secrets::Secrets;
 use store::{Db, Options};
 use vocab::Role;
 
-/// What survives which accident.
+/// What an acknowledged write survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Durability {
-    /// An acknowledged write survives the death of the process
+    /// An acknowledged write survives a crash of the process
     #[default]
     Process,
-    /// An acknowledged write survives a power cut
+    /// An acknowledged write survives a power failure
     Full,
 }
 
-/// The file.
+/// The settings file.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
@@ -50,7 +51,8 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// The file that was named, which must be there; or the one in the data directory, which need not.
+    /// Loads the file given by `named`, which must exist, or the one in the data directory, which
+    /// is optional.
     pub(crate) fn load(named: Option<&Path>, data_dir: &Path) -> anyhow::Result<File> {
         let usual = data_dir.join("fleetmend.toml");
         let path = named.unwrap_or(&usual);
@@ -64,12 +66,12 @@ impl File {
     }
 }
 
-/// The usual database of a data directory.
+/// The default database of a data directory.
 pub(crate) fn database_in(data_dir: &Path) -> String {
     format!("sqlite:{}", data_dir.join("fleetmend.db").display())
 }
 
-/// Opens the database. Its address is never repeated in an error: it may hold a password.
+/// Opens the database. Errors never contain its address, which may include a password.
 pub(crate) async fn open(
     url: &str,
     durability: Durability,
@@ -78,7 +80,7 @@ pub(crate) async fn open(
     connect(url, durability, secrets).await.context("cannot open the database")
 }
 
-/// Opens it for a service, which is the first to use a root key that was rotated.
+/// Opens the database for a service. A service is the first to use a rotated root key.
 pub(crate) async fn open_service(
     url: &str,
     durability: Durability,
@@ -89,7 +91,7 @@ pub(crate) async fn open_service(
     root_keys::open_service(secrets, now, open).await.map_err(not_opened)
 }
 
-/// Opens it for a command, with the root key that the service uses.
+/// Opens the database for a command, with the root key that the service uses.
 pub(crate) async fn open_command(
     url: &str,
     durability: Durability,
@@ -115,22 +117,12 @@ async fn connect(url: &str, durability: Durability, secrets: &Secrets) -> store:
     Db::open(&options).await
 }
 
-/// Seals what an earlier release wrote, if that was not done yet.
-pub(crate) async fn adopt(db: &Db, data_dir: &Path) -> anyhow::Result<()> {
-    let now = service::clock::Clock::system().now();
-    let adopted = integrity::adopt_once(db, data_dir, now).await;
-    if let Some(adopted) = adopted.context("cannot seal batches and schedules")? {
-        tracing::info!(?adopted, "batches and schedules of an earlier release are sealed");
-    }
-    Ok(())
-}
-
-/// The data directory of an installation that `init` has made.
+/// Loads the secrets of a data directory that `fleetmend init` created.
 pub(crate) fn existing(data_dir: &Path) -> anyhow::Result<Secrets> {
     if !data_dir.join("root.key").exists() {
         let dir = data_dir.display();
         bail!(
-            "there is nothing in {dir} yet: name the right directory with --data-dir, \
+            "{dir} is not a Fleetmend data directory: set the right one with --data-dir, \
              or run `fleetmend init --data-dir {dir} --org NAME` first"
         );
     }
@@ -142,13 +134,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typo_in_the_file_is_refused_by_name() {
+    fn unknown_key_in_file_is_rejected_by_name() {
         let error = toml::from_str::<File>("listne = \"127.0.0.1:1\"").unwrap_err().to_string();
         assert!(error.contains("listne") && error.contains("listen"), "{error}");
     }
 
     #[test]
-    fn every_setting_may_stand_in_the_file() {
+    fn every_setting_can_be_set_in_the_file() {
         let text = "database = \"sqlite:x\"\nlisten = \"[::1]:1\"\ntls_cert = \"c\"\ntls_key = \"k\"\n\
                     durability = \"full\"\nrequests_per_second = 1\nrequests_burst = 2\nstale_after_days = 3\n\
                     oidc_issuer = \"https://id.example.org\"\noidc_client_id = \"i\"\noidc_client_secret_file = \"s\"\n\

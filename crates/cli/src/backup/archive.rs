@@ -333,7 +333,7 @@ fn append(
     head.set_cksum();
     let mut from = from.take(bytes);
     tar.append(&head, &mut from)?;
-    // The archive would be shifted for everything that follows.
+    // Otherwise every later entry would be at the wrong offset.
     ensure!(from.limit() == 0, "`{name}` shrank while it was copied");
     Ok(())
 }
@@ -372,7 +372,7 @@ pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// An archive whose last file is cut off is as good as one that ends there, for a header.
+    /// Reads the first header. The archive may be truncated after it.
     fn first_header(archive: &[u8]) -> (String, u64) {
         let mut tar = tar::Archive::new(archive);
         let mut entries = tar.entries().unwrap().raw(true);

@@ -1,4 +1,7 @@
-//! `fleetmend restore`: an installation as it was, and nothing that it did since done again.
+//! `fleetmend restore`: restores an installation from a backup without repeating work done since.
+//!
+//! The archive is untrusted input: it is verified before anything is written, symbolic links in the
+//! target are rejected, and root continues as the owner of the data directory.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -9,12 +12,12 @@ use clap::Args;
 use jiff::Timestamp;
 use nix::unistd::{self, Gid, Uid};
 use serde_json::json;
+use service::audit_anchor;
 use service::auth::root_keys;
 use service::clock::{Clock, dice};
 use service::commands::restore::{Settled, settle};
 use service::commands::setup;
 use service::secrets::Secrets;
-use service::{audit_anchor, integrity};
 use store::backup::{SQLITE_FILE, copy_in, damage};
 use store::{Db, Tx, leases};
 
@@ -27,11 +30,12 @@ use crate::operator::screen::count;
 use crate::settings;
 use crate::settings::File;
 
-/// Bring a backup back: the database, the keys, the settings, the certificate.
+/// Restore a backup: the database, the keys, the settings and the certificate.
 ///
-/// The backup is checked before anything is touched. What the installation did after the backup was taken is not done again:
-/// batches that were unfinished then are called off, schedules go on from now, and agents that know more than the
-/// restored database are believed. Servers that joined after the backup have to be enrolled anew.
+/// The backup is verified before anything is changed. Work done after the backup was taken is not
+/// repeated: batches that were unfinished then are canceled, schedules continue from now, and
+/// agents that are ahead of the restored database keep their state. Servers that joined after the
+/// backup must be enrolled again.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -40,21 +44,22 @@ Examples:
   fleetmend restore --data-dir /var/lib/fleetmend --replace acme.backup
   fleetmend restore --data-dir D --database postgres://fleetmend@db/fleetmend acme.backup
 
-Stop the service before, all replicas of it, and start it after.")]
+Stop the service on all replicas before the restore, and start it afterwards.")]
 pub(crate) struct Restore {
-    /// The backup
+    /// Backup file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Where to; made if it is not there
+    /// Data directory to restore to; created if it does not exist
     #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR", required_unless_present = "check")]
     data_dir: Option<PathBuf>,
-    /// The database to write into [default: what the settings say, or fleetmend.db in the data directory]
+    /// Database to restore to [default: the one in the settings, or fleetmend.db in the data
+    /// directory]
     #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
     database: Option<String>,
-    /// Put it in the place of an installation that is there; what was a file is kept beside it
+    /// Replace an existing installation; replaced files are kept under another name
     #[arg(long)]
     replace: bool,
-    /// Only look whether the backup is whole, and restore nothing
+    /// Only verify the backup, and restore nothing
     #[arg(long)]
     check: bool,
     /// Print JSON
@@ -85,7 +90,7 @@ impl Restore {
         }
         let parts = parts.len();
         crate::say(&format!(
-            "{} is whole: {parts} parts, taken at {taken_at:.0} by fleetmend {fleetmend} from {engine}, schema {schema_version}.",
+            "{} is intact: {parts} parts, taken at {taken_at:.0} by fleetmend {fleetmend} from {engine}, schema {schema_version}.",
             self.file.display()
         ))
     }
@@ -95,11 +100,11 @@ impl Restore {
         let file = fs::File::open(&self.file)
             .with_context(|| format!("cannot read {}", self.file.display()))?;
         become_owner(data)?;
-        // Beside its place, so that what is ready is put there by renaming it.
+        // In the data directory, so that the finished files can be moved into place by renaming.
         let spool = Spool::new(data.join(format!(".restoring-{:08x}", dice() as u32)))?;
         let manifest = archive::unpack_open(file, &spool.0).with_context(|| {
             let shown = self.file.display();
-            format!("{shown} is not a whole backup of fleetmend; nothing was changed")
+            format!("{shown} is not a complete fleetmend backup; nothing was changed")
         })?;
         let secrets = Secrets::load(&spool.0)?;
         let url = self.url(&manifest, &spool.0, data)?;
@@ -119,11 +124,11 @@ impl Restore {
                 self.refuse_used(&url, true, now).await?;
                 let db = installation::open_as_is(&url, &secrets).await?;
                 let copied = copy_in(&db, &spool.0.join(DATABASE), manifest.schema_version).await;
-                let mut tx = copied.context("the database took nothing of it")?;
+                let mut tx = copied.context("cannot write the database; it was not changed")?;
                 use_recorded_key(&mut tx, &spool.0).await?;
                 let settled = settle(&mut tx, manifest.taken_at, now).await?;
                 self.place_files(&manifest, &spool.0, data)?;
-                tx.commit().await.context("the database took nothing of it")?;
+                tx.commit().await.context("cannot write the database; it was not changed")?;
                 db.close().await;
                 settled
             }
@@ -131,7 +136,7 @@ impl Restore {
         self.tell(&manifest, settled, data)
     }
 
-    /// Where the database goes, which must be of the kind that it came from.
+    /// The address of the target database, which must have the same engine as the backup.
     fn url(&self, manifest: &Manifest, spool: &Path, data: &Path) -> anyhow::Result<String> {
         let here = File::load(None, data)?.database;
         let there = File::load(None, spool)?.database;
@@ -143,13 +148,13 @@ impl Restore {
             (Some(url), _) => url,
             (None, "sqlite") => settings::database_in(data),
             (None, _) => bail!(
-                "this backup is of a PostgreSQL database: name an empty one with --database postgres://…"
+                "this is a backup of a PostgreSQL database: set an empty one with --database postgres://…"
             ),
         };
         let engine = if sqlite_path(&url).is_some() { "sqlite" } else { "postgres" };
         ensure!(
             engine == manifest.engine,
-            "this backup is of {}, and the database that is named is {engine}: name one of the same kind with --database",
+            "this is a backup of a {} database, but the target database is {engine}: set a matching one with --database",
             manifest.engine
         );
         Ok(url)
@@ -161,19 +166,19 @@ impl Restore {
             let same = there.exists() && read(&there)? == read(&spool.join(secret))?;
             ensure!(
                 same || !there.exists() || self.replace,
-                "{} holds the keys of another installation, and was left as it is; --replace puts the backup in its place",
+                "{} holds the keys of another installation and was not changed; use --replace to replace it with the backup",
                 data.display()
             );
         }
         Ok(())
     }
 
-    /// A database that is in use, or that holds something and was not given up.
+    /// Rejects a database that is in use, or that has content without `--replace`.
     async fn refuse_used(&self, url: &str, exists: bool, now: Timestamp) -> anyhow::Result<()> {
         if !exists {
             return Ok(());
         }
-        // Its own seal is of no use for looking: nothing is written.
+        // The seal does not matter here: nothing is written.
         let look = async {
             let db = Db::open_as_is(&store::Options::new(
                 url,
@@ -194,29 +199,29 @@ impl Restore {
         match found {
             Ok(None) => return Ok(()),
             Ok(Some(Some(lease))) if lease.until > now => bail!(
-                "a service is at work with this database, or was a few seconds ago: stop it, all replicas of it, and try again"
+                "a service is using this database, or was a few seconds ago: stop it on all replicas and try again"
             ),
             Ok(Some(_)) => {}
-            // What cannot be read is often why somebody restores; what cannot be reached is no place to restore to.
+            // An unreadable database is often the reason for a restore. An unreachable one cannot
+            // be restored to.
             Err(_) if sqlite_path(url).is_some() => {}
             Err(error) => return Err(error).context("cannot open the database"),
         }
         ensure!(
             self.replace,
-            "there is a database already, and it was left as it is; --replace puts the backup in its place"
+            "the database already exists and was not changed; use --replace to replace it with the backup"
         );
         Ok(())
     }
 
-    /// Keys, settings and the certificate. What they replace is kept beside them.
+    /// Puts keys, settings and the certificate in place. Replaced files are kept next to them.
     fn place_files(&self, manifest: &Manifest, spool: &Path, data: &Path) -> anyhow::Result<()> {
-        integrity::mark(data)?;
         audit_anchor::reset(data)?;
         let listed = |name: &&str| manifest.has(name);
         let settings =
             [SETTINGS].into_iter().filter(listed).filter(|name| !data.join(name).exists());
-        // A new key that is not in the backup stays if it belongs to the same `orders.key`: agents may
-        // trust it already.
+        // A new key that is not in the backup stays if it belongs to the same `orders.key`: agents
+        // may already trust it.
         let next = data.join(SECRET_NEXT);
         let same = |name: &str| read(&data.join(name)).ok() == read(&spool.join(name)).ok();
         if !manifest.has(SECRET_NEXT) && next.exists() && !same(SECRETS[1]) {
@@ -251,8 +256,8 @@ impl Restore {
         }
         let shown = data.display();
         let mut said = format!(
-            "{shown} is as it was at {taken_at:.0}. This is epoch {epoch}: what was done since is not done again.\n\
-             Called off: {}. Passed over what was due since, and gone on from now: {}.\n",
+            "Restored {shown} as of {taken_at:.0} (epoch {epoch}). Work done since is not repeated.\n\
+             Canceled: {}. Continuing from now, without the runs missed since: {}.\n",
             count(batches, "unfinished batch", "unfinished batches"),
             count(schedules, "schedule", "schedules"),
         );
@@ -260,7 +265,7 @@ impl Restore {
             let now = data.join(name);
             if now != *was {
                 said += &format!(
-                    "{} was {} then: name it in the settings.\n",
+                    "{} was at {} before: update its path in the settings.\n",
                     now.display(),
                     was.display()
                 );
@@ -270,24 +275,26 @@ impl Restore {
     }
 }
 
-/// Continues as the owner of the data directory, if root runs this for somebody else.
+/// Continues as the owner of the data directory if root runs this for another user.
 ///
-/// The owner may change the directory at any time. Whatever is planted in it, the restore can then write no more than
-/// its owner could, and what it creates belongs to the owner from the start.
+/// The owner may change the directory at any time. As the owner, the restore can write no more than
+/// the owner could, whatever is planted in the directory, and everything it creates belongs to the
+/// owner from the start.
 fn become_owner(data: &Path) -> anyhow::Result<()> {
     let owner = fs::metadata(data)?;
     if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
         return Ok(());
     }
     let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
-    // For all threads, unlike the calls of rustix.
+    // These calls apply to all threads, unlike those of rustix.
     unistd::setgroups(&[gid])
         .and_then(|()| unistd::setresgid(gid, gid, gid))
         .and_then(|()| unistd::setresuid(uid, uid, uid))
         .with_context(|| format!("cannot become the owner of {}", data.display()))
 }
 
-/// Refuses a database file that only the settings in the backup name, unless it is below the data directory.
+/// Rejects a database file that only the settings in the backup name, unless it is below the data
+/// directory.
 fn refuse_outside(url: &str, data: &Path) -> anyhow::Result<()> {
     let Some(path) = sqlite_path(url) else { return Ok(()) };
     let below = path.strip_prefix(data).is_ok_and(|rest| {
@@ -296,7 +303,7 @@ fn refuse_outside(url: &str, data: &Path) -> anyhow::Result<()> {
     });
     ensure!(
         below,
-        "the settings in the backup put the database at {}, outside of {}: name it with --database if that is what you want",
+        "the settings in the backup put the database at {}, outside {}: set it with --database if that is intended",
         path.display(),
         data.display()
     );
@@ -304,7 +311,7 @@ fn refuse_outside(url: &str, data: &Path) -> anyhow::Result<()> {
     parents.try_for_each(refuse_link)
 }
 
-/// Refuses symbolic links in all places that the restore would write to, before it writes to any.
+/// Rejects symbolic links at every path that the restore would write to, before it writes to any.
 fn refuse_links(data: &Path, url: &str) -> anyhow::Result<()> {
     for name in SECRETS.into_iter().chain([SECRET_NEXT, SECRET_OLD, SETTINGS]).chain(TLS) {
         let path = data.join(name);
@@ -315,7 +322,7 @@ fn refuse_links(data: &Path, url: &str) -> anyhow::Result<()> {
     ["", "-wal", "-shm"].iter().try_for_each(|part| refuse_link(&archive::with_suffix(path, part)))
 }
 
-/// Refuses a symbolic link where the restore would write.
+/// Rejects a symbolic link at a path that the restore would write to.
 fn refuse_link(path: &Path) -> anyhow::Result<()> {
     let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
     ensure!(!is_link, "{} is a symbolic link; remove it and try again", path.display());
@@ -336,17 +343,17 @@ async fn refuse_damage(path: &Path, secrets: &Secrets) -> anyhow::Result<()> {
 }
 
 /// Seals with the root key that the service used when the backup was taken: the key may have been
-/// rotated, and no service been started since.
+/// rotated without a service having started since.
 async fn use_recorded_key(tx: &mut Tx, spool: &Path) -> anyhow::Result<()> {
     let recorded = store::root_keys::recorded(tx).await?;
     let secrets = Secrets::load(spool)?;
     let fit = root_keys::fit(recorded.as_ref(), &secrets)
-        .context("the keys in the backup are not those of its database")?;
+        .context("the keys in the backup do not match its database")?;
     tx.use_seal(setup::seal(&root_keys::as_recorded(fit, secrets)));
     Ok(())
 }
 
-/// The file of the backup, made fit to be served while nobody can see it.
+/// Migrates the backup's database file and settles its open work, before it is moved into place.
 async fn settled_file(
     path: &Path,
     spool: &Path,
@@ -370,7 +377,7 @@ async fn settled_file(
     settled.context("cannot use the database in the backup")
 }
 
-/// Puts a database into its place. The one that was there is kept beside it, with its log.
+/// Moves a database into place. The previous one is kept next to it, with its write-ahead log.
 fn replace_sqlite(new: &Path, path: &Path, now: Timestamp) -> anyhow::Result<()> {
     let before = archive::with_suffix(path, &before(now));
     for log in ["-wal", "-shm"] {
@@ -379,11 +386,11 @@ fn replace_sqlite(new: &Path, path: &Path, now: Timestamp) -> anyhow::Result<()>
     for part in ["-shm", "-wal", ""] {
         let (from, to) = (archive::with_suffix(path, part), archive::with_suffix(&before, part));
         if from.exists() {
-            ensure!(!to.exists(), "{} is there already: wait a second and try again", to.display());
+            ensure!(!to.exists(), "{} already exists: wait a second and try again", to.display());
             fs::rename(&from, &to).with_context(|| format!("cannot move {}", from.display()))?;
         }
     }
-    fs::rename(new, path).with_context(|| format!("cannot make {}", path.display()))?;
+    fs::rename(new, path).with_context(|| format!("cannot create {}", path.display()))?;
     Ok(archive::sync_parent(path)?)
 }
 
@@ -391,7 +398,7 @@ fn before(now: Timestamp) -> String {
     format!(".before-{}", now.strftime("%Y%m%dT%H%M%SZ"))
 }
 
-/// Puts a file into its place, and keeps another one that was there.
+/// Moves a file into place. A different file that was there is kept under another name.
 fn place(from: &Path, to: &Path) -> anyhow::Result<()> {
     refuse_link(to)?;
     if to.exists() {

@@ -162,7 +162,7 @@ fn misbehaving_packages_are_handled_and_reported() {
     assert!(log.contains("the script of broken fails"), "{log}");
     let words = format!("{}{}", task["result"]["message"], task["result"]["notes"]);
     assert!(words.contains("broken"), "{words}");
-    assert!(words.contains("half done"), "{words}");
+    assert!(words.contains("incomplete"), "{words}");
 }
 
 fn one(line: &str) -> Vec<String> {

@@ -102,8 +102,8 @@ fn package(number: usize) -> String {
 fn agent_is_ahead(fleet: &Fleet, host: &Host, seconds: i64) {
     let time = |value: &Value| value.as_str()?.parse::<Timestamp>().ok();
     fleet.until_true(&format!("the agent is {seconds} s ahead"), || {
-        let said = host.say(&["status", "--json"]);
-        let status: Value = serde_json::from_slice(&said.stdout).unwrap();
+        let output = host.say(&["status", "--json"]);
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
         let heard = fleet.server(&host.id)["last_seen_at"].clone();
         let (Some(agent), Some(service)) = (time(&status["last_sync_at"]), time(&heard)) else {
             return false;

@@ -13,20 +13,20 @@ use crate::support::{Fleet, Host, moves, text};
 fn secrets(fleet: &Fleet, args: &[&str]) -> (bool, String) {
     let data = fleet.dir.data();
     let place = ["--data-dir", data.to_str().unwrap()];
-    let said = fleetmend(&[&["secrets"], args, &place[..]].concat()).output().unwrap();
-    (said.status.success(), format!("{}{}", text(&said.stdout), text(&said.stderr)))
+    let output = fleetmend(&[&["secrets"], args, &place[..]].concat()).output().unwrap();
+    (output.status.success(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
 }
 
 #[track_caller]
 fn done(fleet: &Fleet, args: &[&str]) {
-    let (well, said) = secrets(fleet, args);
-    assert!(well, "{args:?}: {said}");
+    let (well, output) = secrets(fleet, args);
+    assert!(well, "{args:?}: {output}");
 }
 
 fn list(fleet: &Fleet) -> Value {
-    let (well, said) = secrets(fleet, &["list", "--json"]);
-    assert!(well, "{said}");
-    serde_json::from_str(&said).unwrap()
+    let (well, output) = secrets(fleet, &["list", "--json"]);
+    assert!(well, "{output}");
+    serde_json::from_str(&output).unwrap()
 }
 
 /// A service whose client keeps no connections open, so that it can be restarted.
@@ -55,8 +55,8 @@ fn rotate_and_retire(mut fleet: Fleet, host: &Host) -> Fleet {
 
     done(&fleet, &["rotate", "orders"]);
     done(&fleet, &["rotate", "root"]);
-    let (well, said) = secrets(&fleet, &["retire", "root"]);
-    assert!(!well && said.contains("restart the service first"), "{said}");
+    let (well, output) = secrets(&fleet, &["retire", "root"]);
+    assert!(!well && output.contains("restart the service first"), "{output}");
     restart(&mut fleet);
     fleet.until_true("the agent has new credentials and trusts the new key", || {
         let seen = list(&fleet);
@@ -65,18 +65,18 @@ fn rotate_and_retire(mut fleet: Fleet, host: &Host) -> Fleet {
         left["agents_without_it"] == 0 && seen["root_rotation"]["agents"] == 0
     });
     assert_ne!(tag(&state), first);
-    assert!(host.words().contains("it was renewed"), "{}", host.words());
+    assert!(host.words().contains("the server renewed the tag"), "{}", host.words());
 
     // The API key of this test and the host's token were derived from the old key.
-    let (well, said) = secrets(&fleet, &["retire", "root"]);
-    assert!(!well && said.contains("first admin key (key_"), "{said}");
+    let (well, output) = secrets(&fleet, &["retire", "root"]);
+    assert!(!well && output.contains("first admin key (key_"), "{output}");
     let made = fleet.post("/v1/api-keys", &json!({"name": "new", "role": "admin"}));
     let old = fleet.get("/v1/api-keys")["data"].as_array().unwrap().clone();
     fleet.key = made["api_key"].as_str().unwrap().to_owned();
     let ends = |fleet: &Fleet, path: &str, id: &Value| {
         let path = format!("{path}/{}", id.as_str().unwrap());
-        let (status, said) = fleet.ask(reqwest::Method::DELETE, &path, None);
-        assert!((200..300).contains(&status), "{path}: {status} {said}");
+        let (status, output) = fleet.ask(reqwest::Method::DELETE, &path, None);
+        assert!((200..300).contains(&status), "{path}: {status} {output}");
     };
     for key in old.iter().filter(|key| key["id"] != made["id"]) {
         ends(&fleet, "/v1/api-keys", &key["id"]);
@@ -95,11 +95,11 @@ fn rotate_and_retire(mut fleet: Fleet, host: &Host) -> Fleet {
 fn audit_log_is_whole(fleet: &Fleet) {
     let data = fleet.dir.data();
     let doctor = fleetmend(&["doctor", "--json", "--data-dir", data.to_str().unwrap()]);
-    let said: Value = serde_json::from_slice(&{ doctor }.output().unwrap().stdout).unwrap();
-    let logs = said["findings"].as_array().unwrap().iter();
+    let output: Value = serde_json::from_slice(&{ doctor }.output().unwrap().stdout).unwrap();
+    let logs = output["findings"].as_array().unwrap().iter();
     let states: Vec<_> =
         logs.filter(|found| found["check"] == "audit log").map(|found| &found["state"]).collect();
-    assert_eq!(states, ["ok"], "{said}");
+    assert_eq!(states, ["ok"], "{output}");
 }
 
 #[test]
@@ -157,28 +157,28 @@ fn forced_root_key_retirement_locks_out_its_dependents() {
     let token = made["token"].as_str().unwrap().to_owned();
     done(&fleet, &["rotate", "root"]);
     restart(&mut fleet);
-    let (well, said) = secrets(&fleet, &["retire", "root"]);
+    let (well, output) = secrets(&fleet, &["retire", "root"]);
     assert!(
-        !well && said.contains("1 enrollment token: images (") && said.contains("--force"),
-        "{said}"
+        !well && output.contains("1 enrollment token: images (") && output.contains("--force"),
+        "{output}"
     );
     // Not a terminal, so it cannot ask for confirmation.
-    let (well, said) = secrets(&fleet, &["retire", "root", "--force"]);
-    assert!(!well && said.contains("--yes"), "{said}");
+    let (well, output) = secrets(&fleet, &["retire", "root", "--force"]);
+    assert!(!well && output.contains("--yes"), "{output}");
     assert!(fleet.dir.data().join("root.old.key").exists());
     let late = fleet.post("/v1/api-keys", &json!({"name": "late", "role": "admin"}));
     done(&fleet, &["retire", "root", "--force", "--yes"]);
     assert!(!fleet.dir.data().join("root.old.key").exists());
     restart(&mut fleet);
-    let (status, said) = fleet.ask(reqwest::Method::GET, "/v1/servers", None);
-    assert_eq!(status, 401, "{said}");
+    let (status, output) = fleet.ask(reqwest::Method::GET, "/v1/servers", None);
+    assert_eq!(status, 401, "{output}");
     fleet.key = late["api_key"].as_str().unwrap().to_owned();
     fleet.get("/v1/servers");
     // The token is checked before anything else in an enrollment.
     let facts = json!({"hostname": "web-1", "os": {"id": "debian", "version": "12", "name": "Debian 12"},
         "kernel": "6.1.0", "arch": "x86_64", "package_manager": "apt", "agent_version": "0.1.0"});
     let body = json!({"token": token, "public_key": "", "facts": facts});
-    let (status, said) = fleet.ask(reqwest::Method::POST, "/agent/v1/enroll", Some(&body));
-    assert_eq!((status, &said["code"]), (401, &json!("bad_token")), "{said}");
+    let (status, output) = fleet.ask(reqwest::Method::POST, "/agent/v1/enroll", Some(&body));
+    assert_eq!((status, &output["code"]), (401, &json!("bad_token")), "{output}");
     audit_log_is_whole(&fleet);
 }

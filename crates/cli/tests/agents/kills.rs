@@ -211,7 +211,7 @@ fn interrupted_system_is_repaired_or_reported() {
                         moved,
                         "reported versions must match the package database, {at}"
                     );
-                    let told = ["half done", "damaged"].iter().any(|w| at.contains(w));
+                    let told = ["incomplete", "damaged"].iter().any(|w| at.contains(w));
                     assert!(told || patient.audit().is_empty(), "{}{at}", patient.audit());
                 }
                 other => panic!("{other}, {at}"),

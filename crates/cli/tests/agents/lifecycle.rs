@@ -207,14 +207,14 @@ fn token_pins_a_self_signed_certificate() {
     assert!(fleet.service.address.starts_with("https://"));
     let mut host = Host::stranger(&fleet, server.root.dir());
     let token = fleet.token();
-    let said = host.say(&["enroll", "--server", &impostor.service.address, "--token", &token]);
-    assert_eq!(said.status.code(), Some(1));
-    let words = text(&said.stderr);
-    assert!(words.contains("not the server that the token names"), "{words}");
+    let output = host.say(&["enroll", "--server", &impostor.service.address, "--token", &token]);
+    assert_eq!(output.status.code(), Some(1));
+    let words = text(&output.stderr);
+    assert!(words.contains("its certificate does not match the token"), "{words}");
     assert_eq!(impostor.get("/v1/servers")["meta"]["total"], 0);
     let plain = fleet.service.address.replace("https", "http");
-    let said = host.say(&["enroll", "--server", &plain, "--token", &token]);
-    assert!(text(&said.stderr).contains("https://"), "{}", text(&said.stderr));
+    let output = host.say(&["enroll", "--server", &plain, "--token", &token]);
+    assert!(text(&output.stderr).contains("https://"), "{}", text(&output.stderr));
 
     host.enroll(&fleet);
     host.start();

@@ -294,9 +294,9 @@ impl Host {
     #[track_caller]
     pub(crate) fn enroll_at(&mut self, fleet: &Fleet, address: &str) {
         let token = fleet.token();
-        let said = self.say(&["enroll", "--server", address, "--token", &token]);
-        let words = format!("{}{}", text(&said.stdout), text(&said.stderr));
-        assert!(said.status.success(), "{words}");
+        let output = self.say(&["enroll", "--server", address, "--token", &token]);
+        let words = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{words}");
         let id = words.split_whitespace().find(|word| word.starts_with("srv_"));
         id.unwrap().trim_end_matches(';').clone_into(&mut self.id);
     }

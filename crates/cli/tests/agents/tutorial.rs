@@ -35,7 +35,7 @@ fn tutorial_commands_work() {
     let commands = commands(&std::fs::read_to_string(page).unwrap());
     assert!(commands.lines().count() > 20, "{commands}");
     let programs = agent_program().parent().unwrap().to_owned();
-    let said = Command::new("bash")
+    let output = Command::new("bash")
         .args(["-c", &format!("{PREAMBLE}{commands}")])
         .current_dir(&dir.0)
         .env_clear()
@@ -46,8 +46,8 @@ fn tutorial_commands_work() {
         .output()
         .unwrap();
     let log = std::fs::read_to_string(dir.0.join("agent.log")).unwrap_or_default();
-    let words = format!("{}\n{}\n{log}", text(&said.stdout), text(&said.stderr));
-    assert!(said.status.success(), "{words}");
+    let words = format!("{}\n{}\n{log}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{words}");
     // Each package was upgraded once: one by the order, the other by the schedule.
     for name in ["hello", "other"] {
         assert_eq!(server.version(name).as_deref(), Some("1.1"), "{words}");

@@ -176,8 +176,8 @@ fn backup_restores_to_an_empty_directory_with_its_keys() {
     assert_eq!(left.len(), 4, "{left:?}");
 
     let new = dir.0.join("new");
-    let said = well(&["restore", "--data-dir", text(&new), text(&file)]);
-    assert!(said.contains("tls/cert.pem was"), "{said}");
+    let output = well(&["restore", "--data-dir", text(&new), text(&file)]);
+    assert!(output.contains("tls/cert.pem was"), "{output}");
     for name in ["root.key", "orders.key", "orders.next.key", "fleetmend.toml"] {
         let same =
             std::fs::read(dir.data().join(name)).unwrap() == std::fs::read(new.join(name)).unwrap();
@@ -205,8 +205,8 @@ fn truncated_or_modified_backup_is_rejected_without_changes() {
         changed[at] ^= 0x10;
         for bytes in [&changed[..], &whole[..at]] {
             std::fs::write(&broken, bytes).unwrap();
-            let said = refused(&["restore", "--data-dir", text(&place), text(&broken)]);
-            assert!(said.contains("is not a complete fleetmend backup"), "{at}: {said}");
+            let output = refused(&["restore", "--data-dir", text(&place), text(&broken)]);
+            assert!(output.contains("is not a complete fleetmend backup"), "{at}: {output}");
         }
     }
     assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
@@ -221,9 +221,9 @@ fn migrate_dry_run_then_migrates_then_is_up_to_date() {
     assert!(migrate(&[]).contains("up to date"));
     std::fs::write(data.join("fleetmend.db"), "").unwrap();
     for _ in 0..2 {
-        let said = migrate(&["--dry-run"]);
-        assert!(said.contains("Would apply 0001_baseline"), "{said}");
-        assert!(said.contains("migrated from 0"), "{said}");
+        let output = migrate(&["--dry-run"]);
+        assert!(output.contains("Would apply 0001_baseline"), "{output}");
+        assert!(output.contains("migrated from 0"), "{output}");
     }
     let refused =
         refused(&["backup", "--data-dir", text(&data), text(&dir.0.join("empty.backup"))]);

@@ -168,18 +168,18 @@ async fn lists_fit_the_terminal_and_are_complete_in_a_pipe() {
     }
     assert!(!piped.contains('\x1b'));
     for width in [40, 64, 80, 132] {
-        let said = world.keyboard.types(width, &["servers", "list"], "");
-        assert_eq!(said.code, 0);
-        assert!(said.out.contains("\x1b[32monline\x1b[0m"), "{}", said.out);
-        let shown = bare(&said.out);
+        let output = world.keyboard.types(width, &["servers", "list"], "");
+        assert_eq!(output.code, 0);
+        assert!(output.out.contains("\x1b[32monline\x1b[0m"), "{}", output.out);
+        let shown = bare(&output.out);
         assert_eq!(shown.lines().count(), 7);
         for line in shown.lines() {
             assert!(line.chars().count() <= usize::from(width), "{width}: {line}");
         }
     }
     for more in [("NO_COLOR", "1"), ("TERM", "dumb")] {
-        let said = world.keyboard.types_with(80, &["servers", "list"], "", &[more]);
-        assert!(!said.out.contains('\x1b'), "{more:?}: {}", said.out);
+        let output = world.keyboard.types_with(80, &["servers", "list"], "", &[more]);
+        assert!(!output.out.contains('\x1b'), "{more:?}: {}", output.out);
     }
     let three = world.keyboard.types(80, &["servers", "list", "--limit", "3"], "").out;
     assert!(bare(&three).ends_with("3 of 6 servers\n"), "{three}");
@@ -227,12 +227,16 @@ async fn failed_task_is_reported_and_fails_the_command() {
         (0..4).map(|agent| world.fleet.server_id(agent).unwrap().to_string()).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let order = [&["batches", "create", "--all-updates", "--yes", "--watch"], &ids[..]].concat();
-    let said = world.keyboard.pipes(&order);
-    assert_eq!(said.code, 1, "{}", said.err);
-    assert!(said.err.contains(": failed: disk_full"), "{}", said.err);
-    assert!(said.err.contains("the batch ended with state completed_with_errors"), "{}", said.err);
-    assert!(said.out.contains("4, 100% done, 3 succeeded, 1 failed"), "{}", said.out);
-    let batch = said.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
+    let output = world.keyboard.pipes(&order);
+    assert_eq!(output.code, 1, "{}", output.err);
+    assert!(output.err.contains(": failed: disk_full"), "{}", output.err);
+    assert!(
+        output.err.contains("the batch ended with state completed_with_errors"),
+        "{}",
+        output.err
+    );
+    assert!(output.out.contains("4, 100% done, 3 succeeded, 1 failed"), "{}", output.out);
+    let batch = output.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
 
     world.fleet.script(2, Script::Succeed);
     let again = world.keyboard.pipes(&["batches", "retry", &batch, "--yes", "--watch"]);
@@ -251,12 +255,20 @@ async fn watching_a_halted_batch_ends_with_advice() {
     }
     let order =
         ["batches", "create", "--all", "--all-updates", "--canary", "1", "--yes", "--watch"];
-    let said = world.keyboard.pipes(&order);
-    assert_eq!(said.code, 1, "{}", said.err);
-    assert!(said.err.contains(": failed: repo_unreachable"), "{}", said.err);
-    assert!(said.err.contains("the batch halted: `fleetmend batches resume bat_"), "{}", said.err);
-    assert!(said.out.contains("state\thalted") && said.out.contains("5 waiting"), "{}", said.out);
-    let batch = said.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
+    let output = world.keyboard.pipes(&order);
+    assert_eq!(output.code, 1, "{}", output.err);
+    assert!(output.err.contains(": failed: repo_unreachable"), "{}", output.err);
+    assert!(
+        output.err.contains("the batch halted: `fleetmend batches resume bat_"),
+        "{}",
+        output.err
+    );
+    assert!(
+        output.out.contains("state\thalted") && output.out.contains("5 waiting"),
+        "{}",
+        output.out
+    );
+    let batch = output.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
     assert!(world.keyboard.well(&["batches", "cancel", &batch]).contains("state\tcancel"));
     let ended = world.keyboard.pipes(&["batches", "watch", &batch]);
     assert!(ended.code == 1 && ended.err.contains("ended with state canceled"), "{}", ended.err);
@@ -355,9 +367,9 @@ async fn watching_continues_after_a_service_restart() {
     world.service.child.wait().unwrap();
     let listen = url.strip_prefix("http://").unwrap();
     let _again = Running::at(listen, &world.dir.data(), &[]);
-    let said = watching.await.unwrap();
-    assert_eq!(said.code, 0, "{}", said.err);
-    assert!(said.out.contains("6, 100% done, 6 succeeded"), "{}", said.out);
+    let output = watching.await.unwrap();
+    assert_eq!(output.code, 0, "{}", output.err);
+    assert!(output.out.contains("6, 100% done, 6 succeeded"), "{}", output.out);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -507,11 +519,11 @@ async fn each_kind_of_failure_has_a_clear_message() {
     let keyboard = &world.keyboard;
     let (hostname, _) = world.servers().await[0].clone();
     let fails = |args: &[&str], code: i32, parts: &[&str]| {
-        let said = keyboard.pipes(args);
-        assert_eq!(said.code, code, "{args:?}: {}", said.err);
-        assert!(said.out.is_empty(), "{args:?}: {}", said.out);
+        let output = keyboard.pipes(args);
+        assert_eq!(output.code, code, "{args:?}: {}", output.err);
+        assert!(output.out.is_empty(), "{args:?}: {}", output.out);
         for part in parts {
-            assert!(said.err.contains(part), "{args:?}: no `{part}` in {}", said.err);
+            assert!(output.err.contains(part), "{args:?}: no `{part}` in {}", output.err);
         }
     };
     let mistyped = format!("{hostname}x");
@@ -534,9 +546,9 @@ async fn each_kind_of_failure_has_a_clear_message() {
 
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = Keyboard { url: format!("http://{nobody}"), key: keyboard.key.clone() };
-    let said = nobody.pipes(&["servers", "list"]);
-    assert_eq!(said.code, 1);
-    assert!(said.err.contains("is not reachable"), "{}", said.err);
+    let output = nobody.pipes(&["servers", "list"]);
+    assert_eq!(output.code, 1);
+    assert!(output.err.contains("is not reachable"), "{}", output.err);
     let keyless = crate::support::fleetmend(&["servers", "list"]).output().unwrap();
     assert_eq!(keyless.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&keyless.stderr).contains("FLEETMEND_API_KEY"));
@@ -548,9 +560,9 @@ async fn ambiguous_name_is_rejected_with_the_candidate_ids() {
     let world = world().await;
     let twins = world.operator.fleet(6, unhurried).await;
     let (hostname, id) = world.servers().await[0].clone();
-    let said = world.keyboard.pipes(&["servers", "show", &hostname]);
-    assert_eq!(said.code, 1);
-    assert!(said.err.contains("matches 2 servers") && said.err.contains(&id), "{}", said.err);
+    let output = world.keyboard.pipes(&["servers", "show", &hostname]);
+    assert_eq!(output.code, 1);
+    assert!(output.err.contains("matches 2 servers") && output.err.contains(&id), "{}", output.err);
     world.keyboard.well(&["servers", "show", &id]);
     world.keyboard.well(&["servers", "remove", &id, "--yes"]);
     world.keyboard.well(&["servers", "show", &hostname]);

@@ -160,8 +160,8 @@ async fn demo_has_sample_data_and_continues_after_restart() {
     again.end();
     let other = fleetmend(&args(&dir.0.join("one"), "8")).output().unwrap();
     assert_eq!(other.status.code(), Some(1));
-    let said = String::from_utf8(other.stderr).unwrap();
-    assert!(said.contains("holds a demo with 250 servers and seed 7"), "{said}");
+    let output = String::from_utf8(other.stderr).unwrap();
+    assert!(output.contains("holds a demo with 250 servers and seed 7"), "{output}");
     let twin = Demo::start(&dir.0.join("two"), "7");
     alike(&twin.seen().await, &first);
     twin.end();

@@ -228,22 +228,22 @@ fn startup_errors_include_advice() {
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
-    let said = refused(&["--data-dir", data, "--listen", &taken.1]);
+    let message = refused(&["--data-dir", data, "--listen", &taken.1]);
     assert!(
-        said.contains("another program is listening on") && said.contains("--listen"),
-        "{said}"
+        message.contains("another program is listening on") && message.contains("--listen"),
+        "{message}"
     );
 
     let bare = dir.0.join("bare");
     std::fs::create_dir(&bare).unwrap();
-    let said = refused(&["--data-dir", data, "--root", bare.to_str().unwrap()]);
+    let message = refused(&["--data-dir", data, "--root", bare.to_str().unwrap()]);
     assert!(
-        said.contains("no package manager was found") && said.contains("fleetmend server"),
-        "{said}"
+        message.contains("no supported package manager found") && message.contains("fleetmend server"),
+        "{message}"
     );
 
-    let said = refused(&[]);
-    assert!(said.contains("no home directory") && said.contains("--data-dir"), "{said}");
+    let message = refused(&[]);
+    assert!(message.contains("no home directory") && message.contains("--data-dir"), "{message}");
 }
 
 #[tokio::test]
@@ -263,9 +263,12 @@ async fn data_directory_of_another_version_is_rejected() {
     let data = dir.data();
     let args = ["dev", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
     let output = fleetmend(&args).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("created by another version") && said.contains("--data-dir"), "{said}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("created by another version") && message.contains("--data-dir"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -277,9 +280,9 @@ fn second_dev_with_the_same_data_directory_is_rejected() {
     let data = dir.data();
     let args = ["dev", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
     let output = fleetmend(&args).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("is already running with"), "{said}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("is already running with"), "{message}");
     dev.end();
 }
 
@@ -307,8 +310,8 @@ fn nothing_is_installed_without_allow_install() {
     let mut dev = Dev::start(&dir.data(), &["--root", root]);
     let refused = order(&mut dev);
     assert_eq!(refused.status.code(), Some(1));
-    let said = text(&refused.stderr);
-    assert!(said.contains("rejected_by_agent") && said.contains("limits.toml"), "{said}");
+    let message = text(&refused.stderr);
+    assert!(message.contains("rejected_by_agent") && message.contains("limits.toml"), "{message}");
     assert_eq!(server.version("hello").unwrap(), "1.0");
     dev.end();
 

@@ -170,7 +170,7 @@ async fn newer_and_damaged_databases_are_found() {
         assert_eq!(found(&examined(&data, &[]).1, "audit log", "ok").len(), 1);
     }
     by_hand("pragma foreign_keys = off; update api_keys set org_id = 'org_nobody'").await;
-    assert!(ails(&data, "integrity").contains("refer to rows that are not there"));
+    assert!(ails(&data, "integrity").contains("refer to rows that do not exist"));
 }
 
 #[tokio::test]

@@ -60,8 +60,8 @@ fn credentials_come_from_flags_then_environment_then_file() {
     write("share/fleetmend/dev", &key);
     assert_eq!(asks(&[], &[]).0, 0);
     write("config/fleetmend", "fmk_wrong");
-    let (code, said) = asks(&[], &[]);
-    assert!(code == 1 && said.contains("[401 "), "{said}");
+    let (code, message) = asks(&[], &[]);
+    assert!(code == 1 && message.contains("[401 "), "{message}");
     let known = [("FLEETMEND_API_KEY", key.as_str())];
     assert_eq!(asks(&known, &[]).0, 0);
     assert_eq!(asks(&known, &["--api-key", "fmk_wrong"]).0, 1);

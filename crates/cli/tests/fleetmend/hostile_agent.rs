@@ -92,8 +92,8 @@ fn facts() -> Value {
 /// Fails if the terminal received anything but text and the command's own colors and cursor
 /// movements.
 #[track_caller]
-fn harmless(args: &[&str], said: &Said) {
-    let mut rest = said.out.as_str();
+fn harmless(args: &[&str], output: &Said) {
+    let mut rest = output.out.as_str();
     let mut text = String::new();
     while let Some((before, after)) = rest.split_once("\x1b[") {
         text += before;
@@ -101,7 +101,7 @@ fn harmless(args: &[&str], said: &Said) {
         let sequence = &after[..=end];
         let own = ["0m", "1m", "2m", "31m", "32m", "33m", "1G", "K", "J"];
         let up = sequence.strip_suffix('A').is_some_and(|lines| lines.parse::<u16>().is_ok());
-        assert!(own.contains(&sequence) || up, "{args:?} sent {sequence:?}: {:?}", said.out);
+        assert!(own.contains(&sequence) || up, "{args:?} sent {sequence:?}: {:?}", output.out);
         rest = &after[end + 1..];
     }
     text += rest;
@@ -186,8 +186,8 @@ async fn text_from_agents_cannot_control_the_terminal() {
     ];
     for args in commands {
         for args in [args.to_vec(), [args, &["--json"]].concat()] {
-            let said = keyboard.types(200, &args, "n\n");
-            harmless(&args, &said);
+            let output = keyboard.types(200, &args, "n\n");
+            harmless(&args, &output);
         }
     }
     let shown = keyboard.types(200, &["batches", "log", &batch, "evil-1"], "").out;
@@ -217,9 +217,9 @@ fn server_responses_cannot_control_the_terminal() {
     });
     let keyboard = Keyboard { url, key: "fmk_x".to_owned() };
     for _ in 0..3 {
-        let said = keyboard.types(200, &["keys", "list"], "");
-        assert_ne!(said.code, 0);
-        harmless(&["keys", "list"], &said);
+        let output = keyboard.types(200, &["keys", "list"], "");
+        assert_ne!(output.code, 0);
+        harmless(&["keys", "list"], &output);
     }
     drop(answers);
 }

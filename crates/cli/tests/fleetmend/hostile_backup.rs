@@ -130,12 +130,12 @@ impl Scene {
     /// behind.
     #[track_caller]
     fn refused(&self, what: &str, why: &str, forgery: Forgery) {
-        let (restored, said) = self.restore(forgery);
-        assert!(!restored && said.contains(why), "{what}: {said}");
+        let (restored, output) = self.restore(forgery);
+        assert!(!restored && output.contains(why), "{what}: {output}");
         let left: Vec<_> = fs::read_dir(&self.target).unwrap().collect();
         assert!(left.is_empty(), "{what}: {left:?}");
-        let (fine, said) = run(&["restore", "--check", text(&self.forged)]);
-        assert!(!fine && said.contains(why), "{what}: {said}");
+        let (fine, output) = run(&["restore", "--check", text(&self.forged)]);
+        assert!(!fine && output.contains(why), "{what}: {output}");
     }
 
     /// Every path outside the target, with its contents.
@@ -160,8 +160,8 @@ impl Scene {
 
 fn run(args: &[&str]) -> (bool, String) {
     let done = fleetmend(args).output().unwrap();
-    let said = [done.stdout, done.stderr].concat();
-    (done.status.success(), String::from_utf8_lossy(&said).into_owned())
+    let output = [done.stdout, done.stderr].concat();
+    (done.status.success(), String::from_utf8_lossy(&output).into_owned())
 }
 
 fn text(path: &Path) -> &str {
@@ -174,8 +174,8 @@ fn certificate_paths_in_a_manifest_are_not_written_to() {
     let mut forgery = scene.genuine.clone();
     let outside = scene.target.join("../cron.d/root");
     forgery.manifest["tls"] = json!([outside, scene.target.join("tls/../../evil")]);
-    let (restored, said) = scene.restore(forgery);
-    assert!(restored, "{said}");
+    let (restored, output) = scene.restore(forgery);
+    assert!(restored, "{output}");
     for name in ["tls/cert.pem", "tls/key.pem"] {
         assert_eq!(fs::read(scene.target.join(name)).unwrap(), b"a certificate or its key");
     }
@@ -262,8 +262,8 @@ fn settings_in_a_backup_cannot_place_the_database_elsewhere() {
         let mut forgery = scene.genuine.clone();
         let settings = format!("database = {:?}\n", format!("sqlite:{}", path.display()));
         forgery.entry("fleetmend.toml").bytes = settings.into_bytes();
-        let (restored, said) = scene.restore(forgery);
-        assert!(!restored && said.contains("set it with --database"), "{said}");
+        let (restored, output) = scene.restore(forgery);
+        assert!(!restored && output.contains("set it with --database"), "{output}");
     }
     assert!(fs::read_dir(&scene.target).unwrap().next().is_none());
 }
@@ -277,12 +277,12 @@ fn restore_does_not_follow_symbolic_links() {
         fs::remove_dir_all(&scene.target).unwrap();
         fs::create_dir_all(scene.target.join(name).parent().unwrap()).unwrap();
         symlink(&elsewhere, scene.target.join(name)).unwrap();
-        let (restored, said) = scene.restore(scene.genuine.clone());
-        assert!(!restored && said.contains("is a symbolic link"), "{name}: {said}");
+        let (restored, output) = scene.restore(scene.genuine.clone());
+        assert!(!restored && output.contains("is a symbolic link"), "{name}: {output}");
         fs::remove_file(scene.target.join(name)).unwrap();
         symlink(elsewhere.join("new"), scene.target.join(name)).unwrap();
-        let (restored, said) = scene.restore(scene.genuine.clone());
-        assert!(!restored && said.contains("is a symbolic link"), "{name}: {said}");
+        let (restored, output) = scene.restore(scene.genuine.clone());
+        assert!(!restored && output.contains("is a symbolic link"), "{name}: {output}");
     }
 }
 
@@ -304,16 +304,16 @@ fn root_restores_with_the_rights_of_the_owner_only() {
         let place = ["--data-dir", text(&scene.target), "--database", &database];
         run(&[&["restore", text(&scene.forged)], &place[..]].concat())
     };
-    let (restored, said) = restore(&roots.join("fleetmend.db"));
-    assert!(!restored && said.contains("Permission denied"), "{said}");
+    let (restored, output) = restore(&roots.join("fleetmend.db"));
+    assert!(!restored && output.contains("Permission denied"), "{output}");
     assert!(fs::read_dir(&roots).unwrap().next().is_none());
     fs::read_dir(&scene.target)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.is_file())
         .for_each(|path| fs::remove_file(path).unwrap());
-    let (restored, said) = restore(&scene.target.join("fleetmend.db"));
-    assert!(restored, "{said}");
+    let (restored, output) = restore(&scene.target.join("fleetmend.db"));
+    assert!(restored, "{output}");
     let mut folders = vec![scene.target.clone()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {

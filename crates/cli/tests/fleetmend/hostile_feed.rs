@@ -30,8 +30,8 @@ fn import(data: &Path, feed: &Path, more: &[&str]) -> (bool, String, u64) {
         std::thread::yield_now();
     }
     let done = child.wait_with_output().unwrap();
-    let said = [done.stdout, done.stderr].concat();
-    (done.status.success(), String::from_utf8_lossy(&said).into_owned(), peak)
+    let output = [done.stdout, done.stderr].concat();
+    (done.status.success(), String::from_utf8_lossy(&output).into_owned(), peak)
 }
 
 /// Writes a start, a repeated part, and an end.
@@ -90,8 +90,11 @@ fn feed_bombs_are_rejected_in_bounded_memory() {
         let path = dir.0.join(name);
         gzip(&path, start, again, *bytes, end);
         assert!(path.metadata().unwrap().len() < 2 << 20, "{name} is too large for this test");
-        let (done, said, peak) = import(&dir.data(), &path, &["--kind", kind]);
-        assert!(!done && said.contains(&format!("exceeds the limit of {limit}")), "{name}: {said}");
+        let (done, output, peak) = import(&dir.data(), &path, &["--kind", kind]);
+        assert!(
+            !done && output.contains(&format!("exceeds the limit of {limit}")),
+            "{name}: {output}"
+        );
         assert!(peak < MIB_MAX, "{name} took {peak} MiB");
     }
     // A bundle is compressed with zstd and has its own format.
@@ -103,8 +106,8 @@ fn feed_bombs_are_rejected_in_bounded_memory() {
         60 * mib,
         "{}]}}\n",
     );
-    let (done, said, peak) = import(&dir.data(), &path, &[]);
-    assert!(!done && said.contains("limit of 250000 JSON objects per record"), "{said}");
+    let (done, output, peak) = import(&dir.data(), &path, &[]);
+    assert!(!done && output.contains("limit of 250000 JSON objects per record"), "{output}");
     assert!(peak < MIB_MAX, "the bundle took {peak} MiB");
 }
 
@@ -121,7 +124,7 @@ fn large_records_do_not_accumulate_during_import() {
         repeat(&mut to, &start, "a", 10 << 20, "\"}\n").unwrap();
     }
     to.finish().unwrap();
-    let (done, said, peak) = import(&dir.data(), &path, &[]);
-    assert!(done, "{said}");
+    let (done, output, peak) = import(&dir.data(), &path, &[]);
+    assert!(done, "{output}");
     assert!(peak < MIB_MAX, "it took {peak} MiB");
 }

@@ -22,9 +22,9 @@ fn server(head: String, mib: usize) -> Keyboard {
 #[test]
 fn endless_response_is_rejected_at_64_mib() {
     let endless = server("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_owned(), 10_000);
-    let said = endless.pipes(&["keys", "list"]);
-    assert_eq!(said.code, 1);
-    assert!(said.err.contains("exceeds the limit of 64 MiB"), "{}", said.err);
+    let output = endless.pipes(&["keys", "list"]);
+    assert_eq!(output.code, 1);
+    assert!(output.err.contains("exceeds the limit of 64 MiB"), "{}", output.err);
 }
 
 #[test]
@@ -39,10 +39,10 @@ fn redirect_is_reported_and_the_key_is_not_sent() {
         );
         for args in [&["keys", "list"][..], &["keys", "create", "--name", "x", "--role", "viewer"]]
         {
-            let said = server(head.clone(), 0).pipes(args);
-            assert_eq!(said.code, 1, "{args:?}");
+            let output = server(head.clone(), 0).pipes(args);
+            assert_eq!(output.code, 1, "{args:?}");
             let expected = format!("redirects to {to}: the address is probably wrong");
-            assert!(said.err.contains(&expected), "{status} {args:?}: {}", said.err);
+            assert!(output.err.contains(&expected), "{status} {args:?}: {}", output.err);
         }
     }
     elsewhere.set_nonblocking(true).unwrap();

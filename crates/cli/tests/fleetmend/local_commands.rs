@@ -69,27 +69,31 @@ impl Tour {
     }
 
     fn types(&mut self, args: &[&str], keys: &str, code: i32) {
-        let said = typed(self.command(args), WIDTH, keys, |_, _| {});
-        self.writes("on a terminal", args, &said, code);
+        let output = typed(self.command(args), WIDTH, keys, |_, _| {});
+        self.writes("on a terminal", args, &output, code);
     }
 
     fn pipes(&mut self, args: &[&str], code: i32) {
-        let said = said(self.command(args).output().unwrap());
-        assert!(code == 0 || args[0] == "doctor" || said.out.is_empty(), "{args:?}: {}", said.out);
-        self.writes("in a pipe", args, &said, code);
+        let output = said(self.command(args).output().unwrap());
+        assert!(
+            code == 0 || args[0] == "doctor" || output.out.is_empty(),
+            "{args:?}: {}",
+            output.out
+        );
+        self.writes("in a pipe", args, &output, code);
     }
 
     fn prints(&mut self, args: &[&str], code: i32) {
         let args = [args, &["--json"]].concat();
-        let mut said = said(self.command(&args).output().unwrap());
-        let lines = said.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mut output = said(self.command(&args).output().unwrap());
+        let lines = output.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let lines = lines.map(|value| serde_json::to_string_pretty(&redacted(value)).unwrap());
-        said.out = lines.map(|line| line + "\n").collect();
-        self.writes("JSON", &args, &said, code);
+        output.out = lines.map(|line| line + "\n").collect();
+        self.writes("JSON", &args, &output, code);
     }
 
-    fn writes(&mut self, how: &str, args: &[&str], said: &Said, code: i32) {
-        assert_eq!(said.code, code, "{args:?}: {}{}", said.out, said.err);
+    fn writes(&mut self, how: &str, args: &[&str], output: &Said, code: i32) {
+        assert_eq!(output.code, code, "{args:?}: {}{}", output.out, output.err);
         let words = args.iter().take_while(|word| !word.starts_with(['-', '/'])).take(2);
         let words = words.copied().collect::<Vec<_>>();
         let group = ["orgs", "secrets", "users", "feeds"].contains(&words[0]);
@@ -98,9 +102,9 @@ impl Tour {
         let end = if code == 0 { String::new() } else { format!(", exit code {code}") };
         let command = settled(&args.join(" "));
         writeln!(self.diary, "$ fleetmend {} ({how}{end})", command.trim_end()).unwrap();
-        self.diary += &settled(&said.out);
-        if !said.err.is_empty() {
-            write!(self.diary, "[stderr]\n{}", settled(&said.err)).unwrap();
+        self.diary += &settled(&output.out);
+        if !output.err.is_empty() {
+            write!(self.diary, "[stderr]\n{}", settled(&output.err)).unwrap();
         }
         self.diary.push('\n');
     }
@@ -283,9 +287,9 @@ fn itself(tour: &mut Tour) {
             said(tour.command(args).output().unwrap()),
         ];
         assert!(on.out == in_a_pipe.out && on.out.lines().count() > 100, "{args:?}: {}", on.out);
-        let mut said = in_a_pipe;
-        said.out = format!("{}\n…\n", said.out.lines().next().unwrap());
-        tour.writes("on a terminal and in a pipe", args, &said, 0);
+        let mut output = in_a_pipe;
+        output.out = format!("{}\n…\n", output.out.lines().next().unwrap());
+        tour.writes("on a terminal and in a pipe", args, &output, 0);
     }
     tour.pipes(&["completions", "dash"], 2);
     let pages = tour.at("man");
@@ -338,12 +342,12 @@ fn begins_twice(args: &[&str]) -> String {
     for _ in 0..2 {
         let mut command = tour.command(&args);
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        let mut said = typed(command, WIDTH, "", ends_after(LAST, Signal::SIGINT));
+        let mut output = typed(command, WIDTH, "", ends_after(LAST, Signal::SIGINT));
         // What follows depends on timing.
-        let (banner, _) = said.out.split_once(LAST).unwrap();
+        let (banner, _) = output.out.split_once(LAST).unwrap();
         let lines = banner.lines().filter(|line| !line.starts_with("Not running as root:"));
-        said.out = lines.chain([LAST]).map(|line| format!("{line}\n")).collect();
-        tour.writes("on a terminal", &args, &said, 0);
+        output.out = lines.chain([LAST]).map(|line| format!("{line}\n")).collect();
+        tour.writes("on a terminal", &args, &output, 0);
     }
     tour.diary()
 }
@@ -425,12 +429,12 @@ fn typos_get_a_suggestion() {
     let mut tried = 0;
     for command in all_commands() {
         let words: Vec<&str> = command.split(' ').collect();
-        let said = said(fleetmend(&[&words[..], &["--hepl"]].concat()).output().unwrap());
-        assert_eq!((said.code, said.out.as_str()), (2, ""), "{command}: {}", said.err);
+        let output = said(fleetmend(&[&words[..], &["--hepl"]].concat()).output().unwrap());
+        assert_eq!((output.code, output.out.as_str()), (2, ""), "{command}: {}", output.err);
         assert!(
-            said.err.contains("'--hepl'") && said.err.contains("'--help'"),
+            output.err.contains("'--hepl'") && output.err.contains("'--help'"),
             "{command}: {}",
-            said.err
+            output.err
         );
         tried += 1;
         // The last word with its last two letters swapped.
@@ -443,9 +447,9 @@ fn typos_get_a_suggestion() {
             continue;
         }
         wrong.push(&typo);
-        let said = self::said(fleetmend(&wrong).output().unwrap());
-        assert_eq!(said.code, 2, "{wrong:?}: {}", said.err);
-        assert!(said.err.contains(&format!("'{last}'")), "{wrong:?}: {}", said.err);
+        let output = self::said(fleetmend(&wrong).output().unwrap());
+        assert_eq!(output.code, 2, "{wrong:?}: {}", output.err);
+        assert!(output.err.contains(&format!("'{last}'")), "{wrong:?}: {}", output.err);
     }
     assert!(tried > 45, "{tried}");
 }

@@ -52,8 +52,8 @@ fn init_prints_a_working_key_and_refuses_to_run_twice() {
     let before = std::fs::read(dir.data().join("root.key")).unwrap();
     let again = init(&dir.data(), "Other");
     assert_eq!(again.status.code(), Some(1));
-    let said = String::from_utf8(again.stderr).unwrap();
-    assert!(said.contains("is already set up, for the organization `Acme`"), "{said}");
+    let output = String::from_utf8(again.stderr).unwrap();
+    assert!(output.contains("is already set up, for the organization `Acme`"), "{output}");
     assert!(again.stdout.is_empty());
     assert_eq!(std::fs::read(dir.data().join("root.key")).unwrap(), before);
 
@@ -125,17 +125,17 @@ fn settings_come_from_flags_then_environment_then_file() {
     let data = dir.data();
     let data = data.to_str().unwrap();
     std::fs::write(dir.data().join("fleetmend.toml"), "listen = \"from-file.invalid\"\n").unwrap();
-    let said = listens(&mut fleetmend(&["server", "--data-dir", data]));
-    assert!(said.contains("cannot listen on from-file.invalid"), "{said}");
-    let said = listens(
+    let output = listens(&mut fleetmend(&["server", "--data-dir", data]));
+    assert!(output.contains("cannot listen on from-file.invalid"), "{output}");
+    let output = listens(
         fleetmend(&["server", "--data-dir", data]).env("FLEETMEND_LISTEN", "from-env.invalid"),
     );
-    assert!(said.contains("cannot listen on from-env.invalid"), "{said}");
-    let said = listens(
+    assert!(output.contains("cannot listen on from-env.invalid"), "{output}");
+    let output = listens(
         fleetmend(&["server", "--data-dir", data, "--listen", "from-flag.invalid"])
             .env("FLEETMEND_LISTEN", "from-env.invalid"),
     );
-    assert!(said.contains("cannot listen on from-flag.invalid"), "{said}");
+    assert!(output.contains("cannot listen on from-flag.invalid"), "{output}");
 }
 
 /// The request is half sent when the service is signaled. The service finishes it, and then ends.

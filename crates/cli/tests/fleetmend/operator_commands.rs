@@ -80,20 +80,20 @@ impl Tour<'_> {
         self.types(args, to[0], "y\n");
         let sure = [args, &["--yes"]].concat();
         self.pipes(&sure, to[1]);
-        let said = self.keyboard.pipes(&with(&[&sure[..], &["--json"]].concat(), to[2]));
-        assert_eq!((said.code, said.out.as_str()), (0, ""), "{args:?}: {}", said.err);
+        let output = self.keyboard.pipes(&with(&[&sure[..], &["--json"]].concat(), to[2]));
+        assert_eq!((output.code, output.out.as_str()), (0, ""), "{args:?}: {}", output.err);
     }
 
     fn types(&mut self, args: &[&str], to: &str, keys: &str) {
         let args = with(args, to);
-        let said = self.keyboard.types(WIDTH, &args, keys);
-        self.writes("on a terminal", &args, &said);
+        let output = self.keyboard.types(WIDTH, &args, keys);
+        self.writes("on a terminal", &args, &output);
     }
 
     fn pipes(&mut self, args: &[&str], to: &str) {
         let args = with(args, to);
-        let said = self.keyboard.pipes(&args);
-        self.writes("in a pipe", &args, &said);
+        let output = self.keyboard.pipes(&args);
+        self.writes("in a pipe", &args, &output);
     }
 
     fn says_as_the_api(
@@ -109,14 +109,14 @@ impl Tour<'_> {
         printed
     }
 
-    fn writes(&mut self, how: &str, args: &[&str], said: &Said) {
-        assert_eq!(said.code, 0, "{args:?}: {}{}", said.out, said.err);
+    fn writes(&mut self, how: &str, args: &[&str], output: &Said) {
+        assert_eq!(output.code, 0, "{args:?}: {}{}", output.out, output.err);
         self.tried.insert(args.iter().take(2).copied().collect::<Vec<_>>().join(" "));
         let settled = |text: &str| settled(&text.replace(&self.keyboard.url, "URL"));
-        let (command, out) = (settled(&args.join(" ")), settled(&said.out));
+        let (command, out) = (settled(&args.join(" ")), settled(&output.out));
         let mut diary = format!("$ fleetmend {} ({how})\n{out}", command.trim_end());
-        if !said.err.is_empty() {
-            write!(diary, "[stderr]\n{}", settled(&said.err)).unwrap();
+        if !output.err.is_empty() {
+            write!(diary, "[stderr]\n{}", settled(&output.err)).unwrap();
         }
         self.diary += &(diary + "\n");
     }

@@ -38,9 +38,9 @@ impl Keyboard {
     /// Runs a command in a pipe; it must succeed. Returns its output.
     #[track_caller]
     pub(crate) fn well(&self, args: &[&str]) -> String {
-        let said = self.pipes(args);
-        assert_eq!(said.code, 0, "{args:?}: {}", said.err);
-        said.out
+        let output = self.pipes(args);
+        assert_eq!(output.code, 0, "{args:?}: {}", output.err);
+        output.out
     }
 
     /// Runs a command on a terminal of this width, with this input.

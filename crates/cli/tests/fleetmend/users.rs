@@ -25,8 +25,11 @@ fn users_are_invited_once_and_reset_repeatedly() {
     assert!(String::from_utf8_lossy(&nobody.stdout).contains("users create"));
 
     let made = users(&dir, &["create", "Ann@Example.org", "--url", "https://fleet.example/"]);
-    let said = String::from_utf8_lossy(&made.stdout).into_owned();
-    assert!(made.status.success() && said.contains("  https://fleet.example/welcome/"), "{said}");
+    let output = String::from_utf8_lossy(&made.stdout).into_owned();
+    assert!(
+        made.status.success() && output.contains("  https://fleet.example/welcome/"),
+        "{output}"
+    );
     let twice = users(&dir, &["create", "ann@example.org"]);
     assert_eq!(twice.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&twice.stderr).contains("users reset"));
@@ -34,7 +37,7 @@ fn users_are_invited_once_and_reset_repeatedly() {
     let reset = users(&dir, &["reset", "ANN@example.org", "--json"]);
     let told: Value = serde_json::from_slice(&reset.stdout).unwrap();
     assert_eq!(told["name"], "ann@example.org");
-    assert!(!said.contains(told["link"].as_str().unwrap().rsplit('/').next().unwrap()));
+    assert!(!output.contains(told["link"].as_str().unwrap().rsplit('/').next().unwrap()));
     let unknown = users(&dir, &["reset", "bob"]);
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("no user named `bob`"));
 
