@@ -1,4 +1,4 @@
-//! The description of the interface is complete, and changes only when someone means it to.
+//! The OpenAPI document is complete, and changes only intentionally.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
@@ -17,16 +17,16 @@ fn operations(document: &Value) -> Vec<(String, String, Value)> {
     all
 }
 
-/// Whoever changes the interface sees here what a client will see: `/v1` only grows.
+/// A change of the API shows here as clients will see it: `/v1` only grows.
 #[test]
-fn the_interface_is_as_it_was_agreed() {
+fn document_matches_the_snapshot() {
     insta::with_settings!({snapshot_path => "snapshots", prepend_module_to_snapshot => false, omit_expression => true}, {
         insta::assert_snapshot!("openapi", serde_json::to_string_pretty(&document()).unwrap());
     });
 }
 
 #[test]
-fn it_is_openapi_3_1_with_a_licence_and_a_key() {
+fn document_is_openapi_3_1_with_license_and_authentication() {
     let document = document();
     assert_eq!(document["openapi"], "3.1.0");
     assert_eq!(document["info"]["license"]["name"], "Apache-2.0");
@@ -34,7 +34,7 @@ fn it_is_openapi_3_1_with_a_licence_and_a_key() {
 }
 
 #[test]
-fn every_route_of_the_table_is_described_and_nothing_else() {
+fn document_describes_exactly_the_routes() {
     let table: BTreeSet<(String, String)> = (api::routes().operations().into_iter())
         .map(|(method, path, _)| (method.to_string(), path))
         .collect();
@@ -44,7 +44,7 @@ fn every_route_of_the_table_is_described_and_nothing_else() {
 }
 
 #[test]
-fn every_operation_says_what_it_is_what_it_answers_and_how_it_fails() {
+fn every_operation_has_summary_responses_and_errors() {
     let document = document();
     let mut ids = BTreeSet::new();
     for (method, path, operation) in operations(&document) {
@@ -83,7 +83,7 @@ fn every_operation_says_what_it_is_what_it_answers_and_how_it_fails() {
 }
 
 #[test]
-fn no_reference_leads_nowhere() {
+fn all_references_resolve() {
     fn references(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(fields) => {
@@ -104,9 +104,9 @@ fn no_reference_leads_nowhere() {
     }
 }
 
-/// A request that is refused for a field that the document does not know must not be called valid by it.
+/// The service rejects unknown fields, so the document must not allow them.
 #[test]
-fn every_body_of_a_request_refuses_unknown_fields() {
+fn request_bodies_deny_unknown_fields() {
     let document = document();
     for (method, path, operation) in operations(&document) {
         let Some(schema) = operation.pointer("/requestBody/content/application~1json/schema")
@@ -121,9 +121,9 @@ fn every_body_of_a_request_refuses_unknown_fields() {
     }
 }
 
-/// A client that is generated from the document has one type for a thing, in a list as elsewhere.
+/// A generated client has one type per resource, in lists as elsewhere.
 #[test]
-fn the_rows_of_a_list_are_of_a_named_type() {
+fn list_rows_have_a_named_type() {
     let document = document();
     let schemas = document["components"]["schemas"].as_object().unwrap();
     let lists: Vec<_> =

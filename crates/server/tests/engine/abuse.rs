@@ -1,4 +1,4 @@
-//! What one agent's key can do to the service: attacks with a genuine key, and what they cost.
+//! Attacks with the genuine key of one agent, and what they cost the service.
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -15,8 +15,8 @@ use crate::agent::{Agent, facts, refused, send};
 use crate::rollouts::{shows, tasks};
 use crate::support::{both, eventually};
 
-/// A list of updates of nearly 16 MiB that takes some kilobytes when packed, and much memory when
-/// it is parsed as a whole: thousands of empty references on each line.
+/// A list of updates of almost 16 MiB that takes a few kilobytes when compressed, and a lot of
+/// memory when it is parsed as a whole: thousands of empty references per line.
 fn bomb(mark: &str) -> (Digest, Vec<u8>) {
     let references = vec!["\"\""; 4_900].join(",");
     let mut text = String::new();
@@ -34,7 +34,7 @@ fn bomb(mark: &str) -> (Digest, Vec<u8>) {
     (Digest::of(text.as_bytes()), packed)
 }
 
-/// A list of nearly 16 MiB that is as it should be, and takes little when packed.
+/// A valid list of almost 16 MiB that takes little space when compressed.
 fn large(mark: &str) -> (Digest, Vec<u8>) {
     let version = "1".repeat(380);
     let line = |n| format!("{{\"n\":\"{mark}-{n:05}\",\"c\":\"{version}\",\"i\":\"{version}\"}}\n");
@@ -44,7 +44,7 @@ fn large(mark: &str) -> (Digest, Vec<u8>) {
     (Digest::of(text.as_bytes()), zstd::bulk::compress(text.as_bytes(), 3).unwrap())
 }
 
-/// The most memory that this process ever used, in MiB.
+/// The peak memory use of this process, in MiB.
 fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -59,7 +59,7 @@ fn upload(agent: &Agent, digest: Digest, packed: &[u8]) -> Request<Body> {
 }
 
 both! {
-    async fn a_list_that_was_not_asked_for_is_refused(world: World) {
+    async fn unrequested_package_set_is_rejected(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let web = Agent::join(&app, &token, "web-1").await;
@@ -68,22 +68,22 @@ both! {
         let digest = Digest::of(&bytes);
         let unwanted = refused(StatusCode::CONFLICT, "listing_not_wanted");
         assert_eq!(web.uploads("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
-        // Not either if another server was asked, and not under another kind.
+        // Nor if another server was asked for it, nor as another kind.
         other.says.installed = Some(digest);
         assert_eq!(other.sync(0).await.unwrap().wanted, [digest]);
         assert_eq!(web.uploads("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
         assert_eq!(other.uploads("updates", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
         let mut reader = app.db.read().await.unwrap();
-        assert!(listings::get(&mut reader, world.org, Kind::Packages, digest).await.is_err(), "nothing is kept");
+        assert!(listings::get(&mut reader, world.org, Kind::Packages, digest).await.is_err(), "nothing is stored");
         drop(reader);
-        // A request to upload does not hold forever.
+        // A request to upload expires.
         world.minutes(16);
         assert_eq!(other.uploads("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
         assert_eq!(other.sync(0).await.unwrap().wanted, [digest]);
         other.uploads("packages", digest, bytes, None).await.unwrap();
     }
 
-    async fn a_list_that_one_replica_asked_for_may_go_to_another(world: World) {
+    async fn package_set_may_be_uploaded_to_another_replica(world: World) {
         let (a, b) = (world.app("a").await, world.app("b").await);
         let token = world.token(&a).await;
         let mut web = Agent::join(&a, &token, "web-1").await;
@@ -97,7 +97,7 @@ both! {
         assert_eq!(web.sync(0).await.unwrap().wanted, []);
     }
 
-    async fn packed_bombs_at_once_take_little_memory(world: World) {
+    async fn concurrent_decompression_bombs_use_little_memory(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut agents = Vec::new();
@@ -115,17 +115,17 @@ both! {
         });
         let answers = join_all(sent).await;
         let grown = peak_mib() - before;
-        println!("24 bombs at once: {grown} MiB");
-        // One of them alone used to take 245 MiB. Other tests run in the same process.
+        println!("24 concurrent bombs: {grown} MiB");
+        // A single one used to take 245 MiB. Other tests run in the same process.
         assert!(grown < 400, "{grown} MiB");
         for (nth, answer) in answers.into_iter().enumerate() {
-            // Half of them have more references than a list may have.
+            // Half of them have more references than a package set may have.
             let malformed = refused(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing");
             assert_eq!(answer.err(), (nth % 2 == 0).then_some(malformed));
         }
     }
 
-    async fn one_agent_uploads_one_list_at_a_time(world: World) {
+    async fn agent_uploads_one_package_set_at_a_time(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -151,10 +151,10 @@ both! {
             }
         }
         assert_eq!(tried + refused, 8);
-        assert!(refused >= 1, "{tried} were tried");
+        assert!(refused >= 1, "after {tried} attempts");
     }
 
-    async fn a_frame_with_a_huge_window_is_refused(world: World) {
+    async fn zstd_frame_with_a_huge_window_is_rejected(world: World) {
         use std::io::Write as _;
         let app = world.app("a").await;
         let token = world.token(&app).await;
@@ -173,7 +173,7 @@ both! {
         assert_eq!(answer, refused(StatusCode::BAD_REQUEST, "malformed_request"));
     }
 
-    async fn an_agent_that_floods_is_held_up_and_no_other_is(world: World) {
+    async fn flooding_agent_is_throttled_and_others_are_not(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -189,7 +189,7 @@ both! {
         other.sync(0).await.unwrap();
     }
 
-    async fn lists_in_facts_are_cut_and_reports_beyond_reason_refused(world: World) {
+    async fn long_facts_are_truncated_and_oversized_reports_rejected(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -214,7 +214,7 @@ both! {
     }
 }
 
-/// A generator of numbers that gives the same ones in every run.
+/// A deterministic random number generator.
 struct Random(u64);
 
 impl Random {
@@ -230,7 +230,7 @@ impl Random {
     }
 }
 
-/// Values that no honest agent sends. `stolen`: ids of another server and its orders.
+/// Values that no genuine agent sends. `stolen` has the ids of another server and its orders.
 fn hostile_values(stolen: &[String]) -> Vec<Value> {
     let nested = (0..100).fold(json!(1), |inside, _| json!([inside]));
     let mut values = vec![
@@ -262,7 +262,7 @@ fn hostile_values(stolen: &[String]) -> Vec<Value> {
     values
 }
 
-/// Replaces a value at a random place.
+/// Replaces the value at a random location.
 fn replace_somewhere(random: &mut Random, value: &mut Value, with: &Value) {
     let stop = random.below(5) == 0;
     match value {
@@ -278,7 +278,7 @@ fn replace_somewhere(random: &mut Random, value: &mut Value, with: &Value) {
     }
 }
 
-/// A sync that says everything that a sync can say.
+/// A sync with every field set.
 fn full_sync(agent: &Agent, order: &str, digest: Digest) -> Value {
     let mut told = facts("web-1");
     told["reboot_reasons"] = json!(["a kernel"]);
@@ -295,7 +295,7 @@ fn full_sync(agent: &Agent, order: &str, digest: Digest) -> Value {
         "progress": [{"order_id": order, "stage": "installing", "at": at, "message": "m"}]})
 }
 
-/// One request with a genuine signature and odd content.
+/// A request with a genuine signature and unusual content.
 fn odd_request(random: &mut Random, agent: &Agent, stolen: &[String]) -> Request<Body> {
     let values = hostile_values(stolen);
     let ids = [stolen, &["tsk_".into(), "..%2F..%2Fsync".into(), "%00".into(), "x".repeat(2_000)]]
@@ -327,7 +327,7 @@ fn odd_request(random: &mut Random, agent: &Agent, stolen: &[String]) -> Request
                 let with = random.one_of(&values).clone();
                 replace_somewhere(random, &mut sync, &with);
             }
-            // A sync that may be held open would be.
+            // A sync with this value would be held open.
             if sync["hold_seconds"]
                 .as_u64()
                 .is_some_and(|seconds| seconds > 0 && seconds <= u32::MAX.into())
@@ -370,7 +370,7 @@ fn odd_request(random: &mut Random, agent: &Agent, stolen: &[String]) -> Request
 }
 
 both! {
-    async fn odd_requests_with_a_genuine_key_do_no_harm_to_others(world: World) {
+    async fn malformed_requests_of_one_agent_do_not_affect_others(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut victim = Agent::join(&app, &token, "victim").await;
@@ -412,7 +412,7 @@ both! {
                 assert!(!status.is_server_error(), "request {nth} of {attacker}: {status} {text}");
                 *statuses.entry(status.as_u16()).or_default() += 1;
                 if let Ok(answer) = serde_json::from_slice::<wire::agent::SyncResponse>(&body) {
-                    assert!(answer.orders.is_empty(), "it has none: {text}");
+                    assert!(answer.orders.is_empty(), "it has no orders: {text}");
                     agent.counter = answer.counter;
                     agent.nonce += 1;
                 }

@@ -1,4 +1,4 @@
-//! A small agent: it joins, signs, syncs and does as it is told, one call at a time.
+//! A small test agent: it enrolls, signs, syncs and follows its orders, one call at a time.
 
 use axum::Router;
 use axum::body::Body;
@@ -18,10 +18,10 @@ use wire::agent::{
 };
 use wire::v1::Activity;
 
-/// Why a request was refused: status and code.
+/// Why a request was rejected: status and code.
 pub(crate) type Refused = (u16, String);
 
-/// An agent. A clone of it is a clone of its host.
+/// An agent. A Rust clone of it behaves like a clone of its host.
 #[derive(Clone)]
 pub(crate) struct Agent {
     pub(crate) door: Router,
@@ -31,7 +31,7 @@ pub(crate) struct Agent {
     orders_key: Vec<u8>,
     pub(crate) counter: u64,
     pub(crate) nonce: u64,
-    /// What the next sync says besides.
+    /// The content of the next sync.
     pub(crate) says: SyncRequest,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn facts(hostname: &str) -> Value {
         "from_a_newer_agent": [1, 2]})
 }
 
-/// What an agent that has nothing to say says.
+/// A sync without content.
 fn nothing() -> SyncRequest {
     SyncRequest {
         boot_id: "boot-1".into(),
@@ -91,7 +91,7 @@ impl Agent {
         Agent::joined(app, seed, answer)
     }
 
-    /// One that has joined with the key of this seed.
+    /// An agent that was enrolled with the key of this seed.
     pub(crate) fn joined(app: &App, seed: [u8; 32], answer: EnrollResponse) -> Agent {
         Agent {
             door: gateway::router(app.gateway()),
@@ -140,7 +140,7 @@ impl Agent {
         body.to_string().into_bytes()
     }
 
-    /// Syncs, and takes the answer in: its counter, and what need not be said again.
+    /// Syncs and applies the response: the counter, and what need not be sent again.
     pub(crate) async fn sync(&mut self, hold_seconds: u32) -> Result<SyncResponse, Refused> {
         let request = self.signed("POST", "/agent/v1/sync", self.sync_body(hold_seconds));
         let answer = send(&self.door, request).await?;
@@ -153,7 +153,7 @@ impl Agent {
         Ok(answer)
     }
 
-    /// Syncs, held open, until an order comes. It is the one we want, signed, for us.
+    /// Syncs, held open, until an order comes. Verifies its signature and its recipient.
     pub(crate) async fn awaits_order(&mut self) -> Order {
         for _ in 0..20 {
             if let Some(order) = self.orders(10).await.pop() {
@@ -163,13 +163,13 @@ impl Agent {
         panic!("no order came");
     }
 
-    /// Syncs. Answers with the orders, each verified.
+    /// Syncs and returns the verified orders.
     pub(crate) async fn orders(&mut self, hold_seconds: u32) -> Vec<Order> {
         let answer = self.sync(hold_seconds).await.unwrap();
         let read = |envelope: &wire::agent::Envelope| {
             UnparsedPublicKey::new(&ED25519, &self.orders_key)
                 .verify(envelope.order.as_bytes(), &STANDARD.decode(&envelope.signature).unwrap())
-                .expect("orders are signed with the key that was given at enrolment");
+                .expect("orders are signed with the key from the enrollment");
             let order: Order = serde_json::from_str(&envelope.order).unwrap();
             assert_eq!(order.server_id, self.id);
             order
@@ -200,7 +200,7 @@ impl Agent {
         });
     }
 
-    /// Ends an order and says so until it is acknowledged.
+    /// Finishes an order and reports its result until it is acknowledged.
     pub(crate) async fn reports(&mut self, order: TaskId, outcome: Outcome, at: Timestamp) {
         self.ends(order, outcome, at);
         let answer = self.sync(0).await.unwrap();

@@ -1,4 +1,4 @@
-//! Somebody removes entries from the end of the audit log.
+//! Detection of entries that were removed from the end of the audit log.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::agent::Agent;
 use crate::rollouts::kinds_of_events;
 use crate::support::{World, both, eventually};
 
-/// Some changes that are logged.
+/// Makes changes that are logged.
 async fn changes(app: &App, world: &World, web: &Agent, count: usize) {
     for _ in 0..count {
         service::commands::batches::create(app, world.order(vec![web.id], json!({})))
@@ -24,7 +24,7 @@ async fn length(app: &App, world: &World) -> i64 {
     audit::head(&mut app.db.read().await.unwrap(), world.org).await.unwrap().0
 }
 
-/// Cuts the log after this entry, and sets the head accordingly.
+/// Truncates the log after this entry and adjusts the head.
 async fn cut_after(world: &World, seq: i64) {
     let org = world.org;
     world
@@ -42,7 +42,7 @@ async fn cut_after(world: &World, seq: i64) {
 }
 
 both! {
-    async fn entries_cut_from_the_end_are_noticed(world: World) {
+    async fn truncated_audit_log_is_detected(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let web = Agent::join(&app, &token, "web-1").await;
@@ -54,11 +54,11 @@ both! {
             let long = length(&app, world).await;
             cut_after(world, (long - cut).max(0)).await;
             assert_eq!(check(&app, dir).await.unwrap()[&world.org], long);
-            // Also after others were logged in their place, as many and more.
+            // Also after as many or more entries were logged in their place.
             changes(&app, world, &web, 10).await;
             assert_eq!(check(&app, dir).await.unwrap()[&world.org], long);
         }
-        // The head alone, and the last entry alone.
+        // Only the head, and only the last entry.
         audit_anchor::reset(dir).unwrap();
         check(&app, dir).await.unwrap();
         let long = length(&app, world).await;
@@ -72,7 +72,7 @@ both! {
         assert_eq!(check(&app, dir).await.unwrap().len(), 1);
     }
 
-    async fn cut_log_raises_an_alarm_in_a_running_service(world: World) {
+    async fn truncated_log_raises_an_alarm_in_a_running_service(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let web = Agent::join(&app, &token, "web-1").await;
@@ -88,7 +88,7 @@ both! {
         kept.abort();
     }
 
-    async fn check_that_fails_neither_raises_nor_clears_the_alarm(world: World) {
+    async fn failed_check_neither_raises_nor_clears_the_alarm(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let web = Agent::join(&app, &token, "web-1").await;
@@ -104,7 +104,7 @@ both! {
         audit_anchor::check_and_alarm(&app, good, &mut alarmed).await;
         assert!(app.condition().audit_cut());
         audit_anchor::check_and_alarm(&app, &missing, &mut alarmed).await;
-        assert!(app.condition().audit_cut(), "what was found before stays");
+        assert!(app.condition().audit_cut(), "the earlier alarm stays");
         assert_eq!(alarmed.len(), 1);
     }
 
@@ -115,16 +115,16 @@ both! {
         for _ in 0..3 {
             changes(&app, world, &web, 2).await;
             assert!(check(&app, world.data_dir()).await.unwrap().is_empty());
-            // What was logged after the last write of the file is in the database alone.
+            // What was logged after the last write of the anchor file is only in the database.
             changes(&app, world, &web, 2).await;
-            // The connections of this one are left as they are, as by a kill.
+            // The connections of this replica stay open, as after a kill.
             let next = world.app("b").await;
             assert!(check(&next, world.data_dir()).await.unwrap().is_empty());
             next.db.close().await;
         }
     }
 
-    async fn forged_anchor_is_refused(world: World) {
+    async fn forged_anchor_is_rejected(world: World) {
         let app = world.app("a").await;
         check(&app, world.data_dir()).await.unwrap();
         let path = world.data_dir().join(audit_anchor::FILE);
@@ -136,9 +136,9 @@ both! {
     }
 }
 
-/// The file is replaced by a copy that was taken earlier, without `restore`.
+/// The database file is replaced by an older copy without `restore`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn older_copy_of_the_database_is_noticed() {
+async fn older_copy_of_the_database_is_detected() {
     let world = crate::support::sqlite().await;
     let app = world.app("a").await;
     let token = world.token(&app).await;

@@ -1,4 +1,4 @@
-//! Clocks that were wrong for a while: afterwards everything goes on as if they had not been.
+//! Recovery after clocks were wrong for a while.
 
 use std::time::Duration;
 
@@ -25,8 +25,9 @@ const DAY: SignedDuration = SignedDuration::from_hours(24);
 const HALF_HOUR: SignedDuration = SignedDuration::from_mins(30);
 const TEN_YEARS: SignedDuration = SignedDuration::from_hours(24 * 3_652);
 
-/// By how much a clock is ahead. The hours come last: a schedule starts nothing in them only if its instant is not in them
-/// either, which is so once a test has begun. `clock_that_shows_an_instant_twice_starts_it_once` has the other case.
+/// How far a clock is ahead. The hours come last: a schedule starts nothing in them only if its run
+/// time is not in them either, which holds once a test has begun.
+/// `clock_that_shows_an_instant_twice_starts_it_once` covers the other case.
 fn wrong_clocks() -> [SignedDuration; 6] {
     [DAY, -DAY, TEN_YEARS, -TEN_YEARS, HOUR, -HOUR]
 }
@@ -36,14 +37,14 @@ async fn last_seen(app: &App, world: &World, id: ServerId) -> Timestamp {
     store::servers::get(&mut reader, world.org, id).await.unwrap().last_seen_at
 }
 
-/// Lets the agent sync until that is written down.
+/// Lets the agent sync until its heartbeat is written.
 async fn is_heard(app: &App, world: &World, agent: &mut Agent) {
     agent.sync(0).await.unwrap();
     let now = world.now();
     eventually("the sync is written", async || last_seen(app, world, agent.id).await == now).await;
 }
 
-/// How many servers the list shows as online.
+/// The number of servers that the list shows as online.
 async fn listed_online(app: &App, world: &World) -> u64 {
     let patience = Presence { last_seen: None, sync_seconds: 60 }.patience();
     let (since, until) = (world.now() - patience, world.now() + patience);
@@ -56,7 +57,7 @@ async fn stored(app: &App, world: &World, id: ScheduleId) -> Schedule {
     schedules::get(&mut app.db.read().await.unwrap(), world.org, id).await.unwrap()
 }
 
-/// Whether an instant of a schedule ran to its end, and no other run has it.
+/// Whether a run time of a schedule ran to its end, and no other run has it.
 async fn ran_once(app: &App, world: &World, id: ScheduleId, instant: Timestamp) -> bool {
     let runs = history(app, world, id).await;
     let of_instant: Vec<_> =
@@ -64,7 +65,8 @@ async fn ran_once(app: &App, world: &World, id: ScheduleId, instant: Timestamp) 
     matches!(of_instant[..], [State::Ended(_)])
 }
 
-/// The schedule waits again for an instant that it has run at. When the clock shows it, nothing starts.
+/// The schedule waits again for a run time that it has already run at. When the clock shows it
+/// again, nothing starts.
 async fn comes_again_and_starts_nothing(
     app: &App,
     world: &World,
@@ -80,7 +82,7 @@ async fn comes_again_and_starts_nothing(
     assert!(agent.sync(0).await.unwrap().orders.is_empty());
 }
 
-/// The process ends without giving the lead back, and another starts.
+/// The process ends without releasing the leader lease, and another starts.
 async fn restarts(world: &World, app: App, engine: Background, replica: &str) -> (App, Background) {
     drop(engine);
     app.db.close().await;
@@ -120,7 +122,8 @@ both! {
                     web.moves_to(&app);
                 }
                 if wrong.is_positive() {
-                    // Heard in the future: the list says what the server's page says.
+                    // The last contact is in the future: the list shows the same as the server's
+                    // page.
                     assert_eq!(listed_online(&app, world).await, 0, "{wrong}");
                 }
                 world.turn(SignedDuration::from_secs(1));
@@ -175,14 +178,15 @@ both! {
                         && of_instant.next().is_none()
                 }).await;
                 next = expected + DAY;
-                // Later than a run may start, so that the wrong clock misses the instant.
+                // Later than a run may start, so that the wrong clock misses the run time.
                 world.turn(SignedDuration::from_hours(2));
             }
         }
         engine.stop().await;
     }
 
-    /// A clock that is an hour wrong around five o'clock, when the schedule runs, shows five o'clock twice.
+    /// A clock that is an hour wrong around five o'clock, when the schedule runs, shows five
+    /// o'clock twice.
     async fn clock_that_shows_an_instant_twice_starts_it_once(world: World) {
         let (mut app, mut engine) = world.leading("a").await;
         let token = world.token(&app).await;
@@ -190,7 +194,7 @@ both! {
         let id = daily(&app, world).await;
         let mut instant = at(3_600);
         for restart in [false, true] {
-            // Ahead at half past four: the run starts by that clock, which is then set right.
+            // Ahead at half past four: the run starts by that clock, which is then corrected.
             world.set(instant - HALF_HOUR);
             world.sets_the_clock(HOUR);
             let order = web.awaits_order().await;
@@ -222,17 +226,18 @@ both! {
     }
 }
 
-/// Only PostgreSQL has a clock of its own to compare with.
+/// Only PostgreSQL has its own clock to compare with.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replica_with_a_wrong_clock_neither_takes_nor_keeps_the_lead() {
+async fn replica_with_a_wrong_clock_does_not_lead() {
     let Some(world) = crate::support::postgres().await else { return };
     for wrong in wrong_clocks() {
         let skewed = world.app_with_clock("wrong", Clock::system_ahead_by(wrong)).await;
         let alone = background::spawn_with(&skewed, PULSE);
-        eventually("the skew is noticed", async || skewed.condition().clock_skew().is_some()).await;
+        eventually("the skew is detected", async || skewed.condition().clock_skew().is_some())
+            .await;
         let right = world.app_with_clock("right", Clock::system()).await;
         let leader = background::spawn_with(&right, PULSE);
-        eventually("the right one leads", async || leader.leads()).await;
+        eventually("the replica with the correct clock leads", async || leader.leads()).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(leader.leads() && !alone.leads(), "{wrong}");
         assert_eq!(right.condition().clock_skew(), None);

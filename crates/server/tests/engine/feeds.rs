@@ -1,4 +1,4 @@
-//! Feeds are fetched when their time has come, by the replica that leads.
+//! The leader updates feeds when they are due.
 
 use jiff::SignedDuration;
 use server::app::App;
@@ -25,7 +25,7 @@ async fn source(app: &App) -> Source {
 }
 
 both! {
-    async fn a_feed_is_fetched_when_its_time_has_come_and_not_before(world: World) {
+    async fn feed_is_fetched_when_due_and_not_before(world: World) {
         let publisher = Publisher::new().await;
         let (app, engine) = world.leading("a").await;
         followed(&app, world, &publisher).await;
@@ -35,18 +35,19 @@ both! {
         world.set(first.next_at - SignedDuration::from_secs(1));
         let second = Source { next_at: first.next_at + follow::EVERY, ..first.clone() };
         world.set(first.next_at);
-        eventually("it is found unchanged", async || source(&app).await == second).await;
-        assert_eq!(publisher.heard().len(), 2, "once to import it, and once since");
+        eventually("the feed is found unchanged", async || source(&app).await == second).await;
+        assert_eq!(publisher.heard().len(), 2, "once for the import, and once since");
         world.set(second.next_at);
-        eventually("the failure is noted", async || source(&app).await.failures == 1).await;
+        eventually("the failure is recorded", async || source(&app).await.failures == 1).await;
         world.set(source(&app).await.next_at);
-        eventually("it is well again", async || source(&app).await.failures == 0).await;
+        eventually("the feed works again", async || source(&app).await.failures == 0).await;
         assert_eq!((publisher.heard().len(), source(&app).await.etag), (4, None));
         engine.stop().await;
     }
 
-    /// A clock that was a year ahead when the feed was fetched must not keep it from being fetched for a year.
-    async fn a_clock_that_is_set_back_does_not_stop_a_feed(world: World) {
+    /// A clock that was a year ahead when the feed was fetched must not delay the next fetch for a
+    /// year.
+    async fn clock_that_is_set_back_does_not_stop_a_feed(world: World) {
         let publisher = Publisher::new().await;
         let app = world.app("a").await;
         world.sets_the_clock(SignedDuration::from_hours(24 * 365));
@@ -55,7 +56,7 @@ both! {
         publisher.says([status("304 Not Modified", "")]);
         let engine = server::background::spawn_with(&app, crate::support::PULSE);
         let next = world.now() + follow::EVERY;
-        eventually("it is fetched", async || source(&app).await.next_at == next).await;
+        eventually("the feed is fetched", async || source(&app).await.next_at == next).await;
         engine.stop().await;
     }
 }

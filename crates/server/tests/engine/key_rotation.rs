@@ -1,5 +1,5 @@
-//! Rotation of `orders.key` under real agents (`link`): nobody is lost, no order is lost, and a retired
-//! or forged key counts for nothing.
+//! Rotation of `orders.key` with real agents (`agent-client`): no agent and no order is lost, and a
+//! retired or forged key has no effect.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ pub(crate) async fn link_to(app: &App) -> AgentClient {
     serve(gateway::router(app.gateway())).await
 }
 
-/// An agent that trusts what it is told as the real one does.
+/// An agent that handles trust like the real one.
 pub(crate) struct Agent {
     pub(crate) link: AgentClient,
     pub(crate) identity: Identity,
@@ -85,7 +85,7 @@ impl Agent {
         Ok(answer)
     }
 
-    /// Syncs until an order comes: the key that signed it, and the order.
+    /// Syncs until an order comes. Returns the key that signed it, and the order.
     pub(crate) async fn order(&mut self) -> (String, Order) {
         for _ in 0..500 {
             let answer = self.sync().await.unwrap();
@@ -134,7 +134,7 @@ fn ids(dir: &Path) -> (String, Option<String>) {
     (keys.orders_key().id().to_owned(), keys.next_orders_key().map(|key| key.id().to_owned()))
 }
 
-/// Answers every sync in the name of the service, with a key that no agent was told of.
+/// Answers every sync in the name of the service, with a key that no agent knows.
 async fn forge(State(signature): State<Option<String>>, _: Request) -> Response {
     let key = Ed25519KeyPair::from_seed_unchecked(&[9; 32]).unwrap();
     let public = key.public_key().as_ref();
@@ -148,7 +148,7 @@ async fn forge(State(signature): State<Option<String>>, _: Request) -> Response 
 }
 
 both! {
-    async fn key_rotates_in_the_middle_of_a_batch_and_nothing_is_lost(world: World) {
+    async fn key_rotation_during_a_batch_loses_nothing(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let link = link_to(&app).await;
@@ -180,15 +180,15 @@ both! {
         web.sync().await.unwrap();
         assert_eq!(web.trusts(), [first.clone(), second.clone()]);
         let (key, again) = web.order().await;
-        assert_eq!((key, again.id), (second.clone(), begun.id), "the same order, by the new key");
+        assert_eq!((key, again.id), (second.clone(), begun.id), "the same order, signed with the new key");
         web.succeeds(&begun).await;
         let late = Agent::join(&link, &token, "late-1").await;
         assert_eq!(late.trusts(), [first.clone(), second.clone()]);
-        // An agent that cannot change its key gets its order by the old one.
+        // An agent that cannot change its key gets its order signed with the old one.
         let order = old.awaits_order().await;
         old.reports(order.id, Outcome::Succeeded, world.now()).await;
 
-        // One that was offline in the meantime works as before, too.
+        // An agent that was offline in the meantime works as before, too.
         let left = untrusting(&mut app.db.read().await.unwrap(), &second).await.unwrap();
         let names: Vec<_> = left.first.iter().map(|(name, _)| name.as_str()).collect();
         assert!(names.contains(&"old-1") && names.len() == left.count, "{left:?}");
@@ -196,7 +196,7 @@ both! {
         assert!(!left.first.iter().any(|(_, id)| *id == web.identity.server_id), "{left:?}");
         let (_, order) = away.order().await;
         away.succeeds(&order).await;
-        eventually("the batch ended", async || {
+        eventually("the batch ends", async || {
             let mut reader = app.db.read().await.unwrap();
             let row = store::rollouts::get(&mut reader, world.org, batch).await.unwrap();
             row.ended_at.is_some()
@@ -205,7 +205,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn retired_key_counts_for_nothing(world: World) {
+    async fn retired_key_has_no_effect(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let link = link_to(&app).await;
@@ -219,7 +219,7 @@ both! {
         web.link = link_to(&app).await;
         web.sync().await.unwrap();
         web.sync().await.unwrap();
-        assert_eq!(missing(&app, &second).await, 1, "the one that was away");
+        assert_eq!(missing(&app, &second).await, 1, "the agent that was offline");
 
         Secrets::retire_orders(world.data_dir()).unwrap();
         assert_eq!(ids(world.data_dir()), (second.clone(), None));
@@ -228,19 +228,19 @@ both! {
         web.link = link.clone();
         web.sync().await.unwrap();
         assert_eq!(web.trusts(), std::slice::from_ref(&second));
-        // Whoever has the old key can sign no answer for it any more.
+        // With the old key, nobody can sign a response for this agent any more.
         web.link = link_to(&old_app).await;
         assert_ne!(first, second);
         assert!(matches!(web.sync().await, Err(ClientError::Unproven { .. })));
         web.link = link.clone();
         web.sync().await.unwrap();
-        // And one that has only the old key believes nothing of the new one.
+        // An agent that has only the old key does not trust the new one.
         away.link = link;
         assert!(matches!(away.sync().await, Err(ClientError::Unproven { .. })));
         assert_eq!(away.trusts(), [first]);
     }
 
-    async fn keys_in_forged_answers_are_ignored(world: World) {
+    async fn keys_in_forged_responses_are_ignored(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let link = link_to(&app).await;
@@ -251,7 +251,7 @@ both! {
             assert!(matches!(web.sync().await, Err(ClientError::Unproven { .. })));
             assert_eq!(web.trusts(), before);
         }
-        // A service that never signed is believed without a signature, but not about keys.
+        // Unsigned responses of a service that never signed are accepted, but not for keys.
         web.identity.signs_answers = false.into();
         web.link = serve(Router::new().fallback(forge).with_state(None)).await;
         let answer: Value = serde_json::to_value(web.sync().await.unwrap()).unwrap();

@@ -1,8 +1,8 @@
-//! The engine and the agents' side door, told as stories on both databases: a real router, a real
-//! engine, agents that sign with real keys, and a clock that is turned by hand.
+//! Integration tests of the engine and the agent protocol on both databases: a real router, a real
+//! engine, agents that sign with real keys, and a clock that the test sets.
 
-#![expect(clippy::unwrap_used, reason = "a story stops at the first surprise")]
-#![expect(clippy::print_stdout, reason = "a story that is left out says so")]
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
+#![expect(clippy::print_stdout, reason = "a skipped test says so")]
 
 mod agent;
 #[path = "../http/publisher.rs"]
@@ -10,19 +10,19 @@ mod publisher;
 mod support;
 
 mod abuse;
+mod agent_protocol;
 mod audit_log;
 mod clocks;
-mod days;
-mod door;
+mod daily_stats;
 mod feeds;
-mod flaws;
+mod interruptions;
 mod key_rotation;
-mod outside;
 mod proxy;
-mod recorded;
+mod recorded_agent;
 mod refreshes;
 mod replicas;
 mod rollouts;
 mod root_rotation;
+mod runtime_findings;
 mod schedules;
 mod tampering;

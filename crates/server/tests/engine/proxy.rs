@@ -1,5 +1,5 @@
-//! A proxy without any key between real agents (`link`) and the service: nothing that it changes,
-//! repeats, swaps or makes up is acted on, and the agent carries on afterwards.
+//! A proxy without any key between real agents (`agent-client`) and the service: nothing that it
+//! changes, repeats, swaps or forges takes effect, and the agent continues afterwards.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,7 +21,7 @@ use wire::v1::Activity;
 use crate::agent::facts;
 use crate::support::{both, eventually};
 
-/// What the proxy changes of an answer.
+/// A change that the proxy makes to a response.
 type Change = Box<dyn FnOnce(&mut Answer) + Send>;
 
 #[derive(Debug, Clone, Default)]
@@ -32,7 +32,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Replaces a field of the body, whether it is there or not.
+    /// Sets a field of the body, whether it exists or not.
     fn set(&mut self, field: &str, value: Value) {
         let mut body: Value = serde_json::from_slice(&self.body).unwrap();
         body[field] = value;
@@ -49,12 +49,12 @@ struct Proxy {
 
 #[derive(Default)]
 struct ProxyState {
-    /// For the next answer.
+    /// For the next response.
     change: Option<Change>,
     /// Whether the next request arrives with another body or nonce.
     other_body: bool,
     other_nonce: bool,
-    /// The last answer of the service, as it came.
+    /// The last unmodified response of the service.
     last: Answer,
 }
 
@@ -165,7 +165,7 @@ fn is_unproven<T>(answer: &Result<T, ClientError>) -> bool {
 }
 
 both! {
-    async fn forged_answers_are_not_acted_on(world: World) {
+    async fn forged_responses_have_no_effect(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let (proxy, link) = Proxy::before(&app).await;
@@ -174,11 +174,11 @@ both! {
         other.sync().await.unwrap();
         let of_other = proxy.last();
 
-        // An order is under way when the proxy keeps the answer back and the operator cancels.
+        // An order is on its way when the proxy holds the response back and the operator cancels.
         let options = json!({"packages": ["bash"]});
         let made = service::commands::batches::create(&app, world.order(vec![web.identity.server_id], options));
         let made = made.await.unwrap();
-        eventually("the order is in an answer", async || {
+        eventually("a response contains the order", async || {
             !web.sync().await.unwrap().orders.is_empty()
         })
         .await;
@@ -187,7 +187,7 @@ both! {
         let id = made.id;
         service::commands::batches::cancel(&app, &world.admin(), world.org, id).await.unwrap();
         world.minutes(11);
-        eventually("the order is not handed out any more", async || {
+        eventually("the order is no longer sent", async || {
             web.sync().await.unwrap().orders.is_empty()
         })
         .await;
@@ -211,10 +211,10 @@ both! {
                 answer.set("orders", order);
                 answer.set("server_time", json!(then));
             })),
-            ("replayed answer", Box::new(move |answer| *answer = with_order)),
-            ("answer to another agent", Box::new(move |answer| *answer = of_other)),
+            ("replayed response", Box::new(move |answer| *answer = with_order)),
+            ("response to another agent", Box::new(move |answer| *answer = of_other)),
             ("no signature", Box::new(|answer| answer.signature = None)),
-            ("no base64", Box::new(|answer| answer.signature = Some("k !".to_owned()))),
+            ("invalid Base64", Box::new(|answer| answer.signature = Some("k !".to_owned()))),
             ("410 with a good signature", Box::new(|answer| answer.status = 410)),
             ("201 with a good signature", Box::new(|answer| answer.status = 201)),
             ("410 without one", Box::new(|answer| {
@@ -231,18 +231,18 @@ both! {
             let answer = web.sync().await;
             assert!(is_unproven(&answer), "{name}: {answer:?}");
             assert_eq!(web.turn, turn);
-            // Repeated with the same turn, it is answered as if nothing had happened.
+            // A repetition of the sync is answered as if nothing had happened.
             let good = web.sync().await.unwrap();
             assert!(good.orders.is_empty() && good.counter <= turn.counter + 1, "{name}: {good:?}");
         }
-        // A delayed answer is none to the repetition of its request.
+        // A delayed response is not valid for the repetition of its request.
         proxy.changes_next(|answer| answer.status = 502);
         assert!(matches!(web.sync().await, Err(ClientError::Busy { .. })));
         let delayed = proxy.last();
         proxy.changes_next(move |answer| *answer = delayed);
         assert!(is_unproven(&web.sync().await));
         web.sync().await.unwrap();
-        // Changed on its way there, a request gets no answer that counts either.
+        // A request that was modified in transit gets no valid response either.
         proxy.state.lock().unwrap().other_nonce = true;
         assert!(is_unproven(&web.sync().await));
         proxy.state.lock().unwrap().other_body = true;
@@ -251,7 +251,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn refusals_count_only_if_the_service_gave_them(world: World) {
+    async fn refusals_count_only_with_a_valid_signature(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let (proxy, link) = Proxy::before(&app).await;
@@ -268,7 +268,7 @@ both! {
         assert!(is_unproven(&send(&web).await));
         proxy.changes_next(|answer| *answer = Answer { status: 204, ..Answer::default() });
         assert!(is_unproven(&send(&web).await));
-        // The service's own word that a server was removed counts on every route.
+        // A signed statement that a server was removed counts on every route.
         let mut reader = app.db.read().await.unwrap();
         let row = store::servers::get(&mut reader, world.org, web.identity.server_id);
         let row = row.await.unwrap();
@@ -282,8 +282,9 @@ both! {
         engine.stop().await;
     }
 
-    /// A server of the version before does not sign; a proxy must not pass for one later.
-    async fn unsigned_answers_are_accepted_only_before_the_first_signed_one(world: World) {
+    /// A server of the previous version does not sign; a proxy must not be able to pass for one
+    /// later.
+    async fn unsigned_responses_are_accepted_only_before_a_signed_one(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let (proxy, link) = Proxy::before(&app).await;
@@ -298,7 +299,7 @@ both! {
         assert!(is_unproven(&web.sync().await));
     }
 
-    /// The answer is new, so its time is the service's, whatever an earlier one said.
+    /// The response is new, so its time is the service's, whatever an earlier one said.
     async fn server_clock_that_was_ahead_blocks_no_orders(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
@@ -311,7 +312,7 @@ both! {
         let options = json!({"packages": ["bash"]});
         let order = world.order(vec![web.identity.server_id], options);
         service::commands::batches::create(&app, order).await.unwrap();
-        eventually("an order comes and is believed", async || {
+        eventually("an order comes and is accepted", async || {
             let answer = web.sync().await.unwrap();
             assert!(answer.server_time < ahead);
             let believed = |envelope| verify(envelope, &web.identity, answer.server_time).is_ok();

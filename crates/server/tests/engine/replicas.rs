@@ -1,4 +1,4 @@
-//! Several replicas over one database, and deaths in the middle.
+//! Several replicas over one database, and crashes at any time.
 
 use jiff::SignedDuration;
 use serde_json::json;
@@ -24,7 +24,7 @@ async fn quarantined(app: &App, world: &World, web: &Agent) -> bool {
     row.unwrap().quarantine.is_some()
 }
 
-/// How many sessions of agents are in the database.
+/// The number of agent sessions in the database.
 async fn sessions(world: &World) -> u64 {
     world.by_hand("update sync_sessions set counter = counter").await
 }
@@ -38,7 +38,7 @@ both! {
     async fn removed_servers_and_organizations_leave_no_sessions(world: World) {
         let (app, engine) = world.leading("a").await;
         if app.db.engine() == "sqlite" {
-            // Sessions are kept for replicas only.
+            // Sessions are stored only for replicas.
             engine.stop().await;
             return;
         }
@@ -63,14 +63,14 @@ both! {
             store::organizations::get(&mut reader, world.org).await.unwrap()
         };
         service::commands::organizations::remove(&app, &seen).await.unwrap();
-        // A replica that has not read about the removal yet answers once more, and one that hears
-        // an agent for the first time asks for its session: neither brings a session back.
+        // A replica that has not read about the removal yet responds once more, and one that hears
+        // from an agent for the first time claims its session. Neither restores a session.
         let other = world.app("b").await;
         for agent in &mut agents {
             let mut late = agent.clone();
             late.moves_to(&other);
             late.sync(0).await.expect_err("its first contact with this replica");
-            eventually("an agent is told that it was removed", async || {
+            eventually("an agent learns that it was removed", async || {
                 agent.sync(0).await.is_err()
             })
             .await;
@@ -85,7 +85,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn an_order_reaches_an_agent_that_is_connected_to_the_other_replica(world: World) {
+    async fn order_reaches_an_agent_connected_to_another_replica(world: World) {
         let (a, leader) = world.leading("a").await;
         let (b, other) = follower(world).await;
         let token = world.token(&a).await;
@@ -97,10 +97,10 @@ both! {
         );
         let made = made.unwrap();
         assert!(leader.leads() && !other.leads());
-        // And the result goes back the same way.
+        // The result comes back the same way.
         web.reports(order.id, Outcome::Succeeded, world.now()).await;
         shows(&a, world, made.id, "succeeded: succeeded").await;
-        // An agent that wanders is no clone.
+        // An agent that changes replicas is not a clone.
         web.moves_to(&a);
         web.sync(0).await.unwrap();
         web.moves_to(&b);
@@ -111,8 +111,8 @@ both! {
         other.stop().await;
     }
 
-    /// On SQLite there is one process, so both copies talk to it.
-    async fn copies_that_talk_to_different_replicas_are_quarantined(world: World) {
+    /// On SQLite there is one process, so the server and its clone both talk to it.
+    async fn clones_on_different_replicas_are_quarantined(world: World) {
         let (a, leader) = world.leading("a").await;
         let (b, other) = follower(world).await;
         let token = world.token(&a).await;
@@ -122,12 +122,12 @@ both! {
         if a.db.engine() == "postgres" {
             copy.moves_to(&b);
         }
-        // The first contact of the copy may be a repetition; the second is not.
+        // The first contact of the clone may be a repetition; the second is not.
         for _ in 0..2 {
             web.sync(0).await.unwrap();
             copy.sync(0).await.unwrap();
         }
-        eventually("it is noticed", async || quarantined(&a, world, &web).await).await;
+        eventually("the clone is detected", async || quarantined(&a, world, &web).await).await;
         let made = service::commands::batches::create(&a, world.order(vec![web.id], json!({}))).await.unwrap();
         eventually("both replicas know", async || {
             web.sync(0).await.unwrap().orders.is_empty() && copy.sync(0).await.unwrap().orders.is_empty()
@@ -135,7 +135,7 @@ both! {
         shows(&a, world, made.id, "running: waiting").await;
         assert!(web.orders(0).await.is_empty() && copy.orders(0).await.is_empty());
 
-        // A person decides; the copy that is still there is noticed again.
+        // The server is released; the clone that still runs is detected again.
         let row = store::servers::get(&mut a.db.read().await.unwrap(), world.org, web.id).await.unwrap();
         service::commands::servers::release(&a, &world.admin(), &row).await.unwrap();
         web.awaits_order().await;
@@ -144,12 +144,12 @@ both! {
             web.sync(0).await.unwrap();
             copy.sync(0).await.unwrap();
         }
-        eventually("it is noticed again", async || quarantined(&a, world, &web).await).await;
+        eventually("the clone is detected again", async || quarantined(&a, world, &web).await).await;
         leader.stop().await;
         other.stop().await;
     }
 
-    async fn requests_replayed_at_another_replica_do_not_bring_old_facts_back(world: World) {
+    async fn requests_replayed_at_another_replica_restore_no_old_facts(world: World) {
         let (a, b) = (world.app("a").await, world.app("b").await);
         if a.db.engine() == "sqlite" {
             return;
@@ -167,7 +167,7 @@ both! {
             let request = web.signed("POST", "/agent/v1/sync", captured[nth].clone());
             crate::agent::send(&elsewhere, request).await.unwrap();
         };
-        // What the first replica heard is not written yet.
+        // What the first replica received is not written yet.
         replay(1).await;
         a.gateway().flush().await;
         b.gateway().flush().await;
@@ -177,7 +177,7 @@ both! {
             assert_eq!(hostname_of(&a, world, &web).await, taken);
         }
         assert!(!quarantined(&a, world, &web).await);
-        // The agent itself puts it right at its next contact.
+        // The agent itself corrects it at its next contact.
         assert!(web.sync(0).await.unwrap().wants_facts);
         web.says.facts = Some(serde_json::from_value(facts("name-4")).unwrap());
         web.sync(0).await.unwrap();
@@ -186,7 +186,7 @@ both! {
         assert!(!quarantined(&a, world, &web).await);
     }
 
-    async fn agent_that_changes_replicas_with_every_sync_is_no_clone(world: World) {
+    async fn agent_that_changes_replicas_is_not_a_clone(world: World) {
         if world.app("x").await.db.engine() == "sqlite" {
             return;
         }
@@ -196,12 +196,12 @@ both! {
         let mut web = Agent::join(&a, &token, "web-1").await;
         for round in 0..30 {
             let to = if round % 2 == 0 { &b } else { &a };
-            // Its answer is lost, and it says the same to the other one.
+            // The response is lost, and the agent repeats the sync at the other replica.
             if round % 3 == 0 {
                 let lost = web.signed("POST", "/agent/v1/sync", web.sync_body(0));
                 crate::agent::send(&web.door, lost).await.unwrap();
             }
-            // One that was let go arrives late, at a replica that never heard it.
+            // An abandoned sync arrives late, at a replica that never received it.
             let late = web.signed("POST", "/agent/v1/sync", web.sync_body(0));
             web.moves_to(to);
             web.sync(0).await.unwrap();
@@ -219,8 +219,8 @@ both! {
         assert!(!quarantined(&a, world, &web).await);
     }
 
-    /// What a replica heard in its last seconds is lost with it.
-    async fn agent_of_a_replica_that_died_is_no_clone(world: World) {
+    /// What a replica received in its last seconds is lost with it.
+    async fn agent_of_a_crashed_replica_is_not_a_clone(world: World) {
         if world.app("x").await.db.engine() == "sqlite" {
             return;
         }
@@ -231,7 +231,7 @@ both! {
         for _ in 0..10 {
             web.sync(0).await.unwrap();
         }
-        // No engine wrote anything down of it.
+        // No engine wrote any of it.
         web.moves_to(&b);
         for _ in 0..3 {
             web.sync(0).await.unwrap();
@@ -245,7 +245,7 @@ both! {
         assert!(!quarantined(&again, world, &web).await);
     }
 
-    async fn an_instant_starts_once_however_many_replicas_there_are(world: World) {
+    async fn run_time_starts_once_with_several_replicas(world: World) {
         let (a, leader) = world.leading("a").await;
         let (_b, other) = follower(world).await;
         let token = world.token(&a).await;
@@ -255,20 +255,20 @@ both! {
             world.set(crate::support::at(hour * 3_600));
             let order = web.awaits_order().await;
             web.reports(order.id, Outcome::Succeeded, world.now()).await;
-            eventually("it ran", async || {
+            eventually("the schedule ran", async || {
                 let runs = history(&a, world, id).await;
                 runs.len() as i64 == hour && runs.iter().all(|run| run.state != State::Running)
             }).await;
         }
         leader.stop().await;
-        // The lead was given back, so the other goes on at once.
-        eventually("the other leads", async || other.leads()).await;
+        // The leader lease was released, so the other replica continues immediately.
+        eventually("the other replica leads", async || other.leads()).await;
         world.set(crate::support::at(6 * 3_600));
-        eventually("it ran", async || history(&a, world, id).await.len() == 6).await;
+        eventually("the schedule ran", async || history(&a, world, id).await.len() == 6).await;
         other.stop().await;
     }
 
-    async fn when_the_leader_dies_the_other_takes_over_once_its_lease_is_out(world: World) {
+    async fn other_replica_takes_over_when_the_lease_expires(world: World) {
         let (a, leader) = world.leading("a").await;
         let (b, other) = follower(world).await;
         let token = world.token(&a).await;
@@ -292,8 +292,8 @@ both! {
         other.stop().await;
     }
 
-    /// A death at any instant: nothing is lost, nothing happens twice.
-    async fn an_engine_that_dies_again_and_again_comes_to_the_same_end(world: World) {
+    /// A crash at any time: nothing is lost, nothing happens twice.
+    async fn repeated_engine_crashes_lead_to_the_same_result(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut agents = Vec::new();
@@ -308,11 +308,12 @@ both! {
         let (mut lives, mut turn) = (0_u64, 0);
         while done.len() < agents.len() {
             lives += 1;
-            assert!(lives < 80, "it never ends: {done:?}");
-            // Another process: nothing of the last one's memory is left.
+            assert!(lives < 80, "the batch never ends: {done:?}");
+            // Another process: nothing of the previous memory is left.
             let app = world.app(&format!("life-{lives}")).await;
             let engine = background::spawn_with(&app, PULSE);
-            // Each a little longer than the last, so that many instants have their turn.
+            // Each process lives a little longer than the previous one, so that it crashes at many
+            // different points.
             for _ in 0..2 * lives {
                 turn += 1;
                 let agent = &mut agents[turn % 12];
@@ -321,7 +322,7 @@ both! {
                     obey(agent, &answer, world, &mut done);
                 }
             }
-            // The last words of a life are not answered.
+            // The last sync before a crash gets no response.
             tokio::select! {
                 biased;
                 _ = agents[turn % 12].sync(0) => {}
@@ -343,7 +344,7 @@ both! {
     }
 }
 
-/// Does what it is told, each order once, and says so until it is acknowledged.
+/// Executes each order once and reports the result until it is acknowledged.
 fn obey(
     agent: &mut Agent,
     answer: &SyncResponse,

@@ -1,4 +1,4 @@
-//! Orders on their way to agents, and reports on their way back.
+//! Rollouts: orders on their way to agents, and results on their way back.
 
 use axum::http::StatusCode;
 use jiff::SignedDuration;
@@ -17,7 +17,7 @@ use crate::support::{World, both, eventually};
 
 const PAGE: Page = Page { limit: 500, offset: 0 };
 
-/// The state of the batch, then those of its tasks in the order of their turns.
+/// The state of the batch, then those of its tasks in start order.
 pub(crate) async fn shown(app: &App, world: &World, id: BatchId) -> String {
     let mut reader = app.db.read().await.unwrap();
     let row = rollouts::get(&mut reader, world.org, id).await.unwrap();
@@ -51,13 +51,13 @@ pub(crate) async fn kinds_of_events(app: &App, world: &World) -> Vec<String> {
 }
 
 both! {
-    async fn an_order_reaches_its_agent_and_the_batch_ends_with_its_result(world: World) {
+    async fn order_reaches_its_agent_and_its_result_ends_the_batch(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let options = json!({"packages": ["bash"], "exclude": ["linux-*"], "security_only": true,
             "reboot": "if_required"});
-        // The agent waits already when the order is given.
+        // The agent is waiting already when the batch is created.
         let (made, order) = tokio::join!(
             service::commands::batches::create(&app, world.order(vec![web.id], options)),
             web.awaits_order(),
@@ -70,19 +70,19 @@ both! {
         assert_eq!(install.packages, ["bash".parse().unwrap()]);
         assert!(install.security_only && install.boot_id.as_str() == "boot-1");
 
-        // It comes again until it is begun.
+        // The order is sent again until it is started.
         assert_eq!(web.orders(0).await, std::slice::from_ref(&order));
         web.reaches(order.id, Stage::Installing, world.now());
         web.sync(0).await.unwrap();
         shows(&app, world, made.id, "running: installing").await;
-        eventually("the order is not handed out any more", async || web.orders(0).await.is_empty()).await;
+        eventually("the order is no longer sent", async || web.orders(0).await.is_empty()).await;
 
         web.reports(order.id, Outcome::Succeeded, world.now()).await;
         shows(&app, world, made.id, "succeeded: succeeded").await;
         let task = tasks(&app, made.id).await.remove(0);
         assert_eq!(task.result.unwrap()["message"], "as it went");
 
-        // Told again it is acknowledged again and changes nothing.
+        // A repeated report is acknowledged again and changes nothing.
         web.reports(order.id, Outcome::Failed, world.now()).await;
         assert_eq!(tasks(&app, made.id).await[0].generation, task.generation);
         let kinds = kinds_of_events(&app, world).await;
@@ -92,7 +92,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn a_dry_run_is_a_plan_and_never_an_installation(world: World) {
+    async fn dry_run_installs_nothing(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -102,8 +102,8 @@ both! {
         engine.stop().await;
     }
 
-    /// "Timed out" is our guess, the report is a fact.
-    async fn a_late_result_corrects_a_guess_and_the_end_of_the_batch(world: World) {
+    /// A timeout is an assumption; a report is a fact.
+    async fn late_result_corrects_a_timeout_and_the_batch_result(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -119,7 +119,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn a_server_that_does_not_come_back_from_its_reboot_is_given_up_after_half_an_hour(world: World) {
+    async fn server_that_does_not_return_from_reboot_times_out(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -132,14 +132,14 @@ both! {
         assert_eq!(domain::rollout::limit(Stage::Rebooting), SignedDuration::from_mins(30));
         world.minutes(31);
         shows(&app, world, made.id, "failed: timed_out").await;
-        // Switched on by hand an hour later, it is believed.
+        // If it is switched on by hand an hour later, its report counts.
         world.minutes(60);
         web.reports(order.id, Outcome::Succeeded, world.now()).await;
         shows(&app, world, made.id, "succeeded: succeeded").await;
         engine.stop().await;
     }
 
-    async fn what_is_called_off_is_withdrawn_from_agents_that_have_not_begun(world: World) {
+    async fn canceled_orders_are_withdrawn_from_agents_that_have_not_started(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -163,7 +163,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn a_paused_batch_starts_nobody_until_it_is_resumed(world: World) {
+    async fn paused_batch_starts_no_server_until_resumed(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -181,7 +181,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn a_failed_canary_halts_the_rest_and_the_failed_are_tried_again(world: World) {
+    async fn failed_canary_halts_the_batch_and_failed_servers_are_retried(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -206,9 +206,9 @@ both! {
         engine.stop().await;
     }
 
-    /// Neither server is known to have an update, so nobody can prove anything: the rest starts, and it is
-    /// recorded why.
-    async fn a_canary_that_changed_nothing_opens_the_way_only_with_a_record_of_it(world: World) {
+    /// No server is known to have an update, so no canary can prove anything: the rest starts, and
+    /// the reason is recorded.
+    async fn canary_without_changes_continues_and_is_recorded(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -220,39 +220,39 @@ both! {
         let order = db.awaits_order().await;
         let row = rollouts::get(&mut app.db.read().await.unwrap(), world.org, made.id).await.unwrap();
         assert!(row.head.canary_unchanged);
-        // An update that nobody has tested: its first failure stops the rest.
+        // The update is untested: its first failure stops the rest.
         db.reports(order.id, Outcome::Failed, world.now()).await;
         shows(&app, world, made.id, "completed_with_errors: no_change failed").await;
         engine.stop().await;
     }
 
-    async fn servers_that_are_not_there_are_named_and_nothing_starts(world: World) {
+    async fn unknown_servers_are_listed_and_nothing_starts(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let web = Agent::join(&app, &token, "web-1").await;
         let stranger = vocab::ServerId::new(world.now(), 7);
         let order = world.order(vec![web.id, stranger, web.id], json!({}));
         let Err(ServiceError::Invalid(errors)) = service::commands::batches::create(&app, order).await else {
-            panic!("it started");
+            panic!("the batch started");
         };
         assert_eq!(errors.len(), 1);
         assert_eq!((errors[0].pointer.as_str(), errors[0].code), ("/server_ids/1", "not_found"));
         assert!(errors[0].detail.contains(&stranger.to_string()));
         let open = rollouts::open(&mut app.db.read().await.unwrap()).await.unwrap();
         assert_eq!(open, []);
-        // Named twice it counts once.
+        // A server that is named twice counts once.
         let made = service::commands::batches::create(&app, world.order(vec![web.id, web.id], json!({}))).await;
         assert_eq!(made.unwrap().total, 1);
     }
 
-    /// Nobody is given an order while nobody knows whether he is there.
-    async fn who_is_away_is_waited_for_and_gets_his_order_when_he_is_back(world: World) {
+    /// No server gets an order while it is unknown whether it is online.
+    async fn offline_server_gets_its_order_when_it_returns(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         web.sync(0).await.unwrap();
         world.minutes(10);
-        eventually("it is said that it went away", async || {
+        eventually("the server is reported as offline", async || {
             kinds_of_events(&app, world).await.contains(&"server.offline".to_owned())
         }).await;
         let made = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
@@ -265,7 +265,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn two_batches_never_work_on_one_server_at_once(world: World) {
+    async fn two_batches_never_run_on_one_server_concurrently(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -283,7 +283,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn a_server_that_is_removed_ends_its_tasks_and_its_agent_hears_so_at_once(world: World) {
+    async fn removal_ends_tasks_and_notifies_the_agent_immediately(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -293,7 +293,7 @@ both! {
         db.awaits_order().await;
         web.reaches(order.id, Stage::Installing, world.now());
         web.sync(0).await.unwrap();
-        // Held open while it happens.
+        // The sync is held open while it happens.
         let (removed, answer) = tokio::join!(remove(&app, world, web.id), async {
             loop {
                 if let Err(refusal) = web.sync(10).await {
@@ -307,8 +307,8 @@ both! {
         engine.stop().await;
     }
 
-    /// A year later nobody asks any more; the audit log is kept.
-    async fn what_is_old_is_forgotten(world: World) {
+    /// Old batches are deleted after a year; the audit log is kept.
+    async fn old_batches_logs_and_events_are_deleted(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -324,12 +324,12 @@ both! {
         world.turn(SignedDuration::from_hours(365 * 24 + 1));
         let mut reader = app.db.read().await.unwrap();
         for (batch, task) in ids {
-            eventually("batch and log are forgotten", async || {
+            eventually("batch and log are deleted", async || {
                 rollouts::load(&mut reader, batch).await.is_err()
                     && store::task_logs::length(&mut reader, task).await.unwrap() == 0
             }).await;
         }
-        eventually("events are forgotten", async || {
+        eventually("events are deleted", async || {
             !kinds_of_events(&app, world).await.contains(&"batch.created".to_owned())
         }).await;
         let entries = store::audit::after(&mut reader, world.org, 0, 500).await.unwrap();
@@ -338,7 +338,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn a_stagger_is_kept_by_the_clock(world: World) {
+    async fn staggered_starts_follow_the_clock(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut agents = Vec::new();

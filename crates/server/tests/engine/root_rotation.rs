@@ -1,5 +1,5 @@
-//! Rotation of `root.key`: what was made with the old key works until it is retired, and nothing that
-//! is genuine is ever taken for forged.
+//! Rotation of `root.key`: what was made with the old key works until that key is retired, and
+//! nothing genuine is ever treated as forged.
 
 use agent_client::ClientError;
 use axum::body::Body;
@@ -40,7 +40,7 @@ async fn new_key(app: &App, world: &World, name: &str) -> String {
     keys::create(app, &world.admin(), new).await.unwrap().1
 }
 
-/// Asks the API: status and body.
+/// Calls the API. Returns the status and the body.
 async fn ask(app: &App, method: &str, path: &str, key: &str, once: Option<&str>) -> (u16, Value) {
     let mut request = Request::builder().method(method).uri(path);
     request = request.header("authorization", format!("Bearer {key}"));
@@ -77,7 +77,7 @@ async fn sign_in(app: &App, world: &World, secret: &str) -> Option<String> {
     let first = users::sign_in(app, Some(world.org), "ann", PASSWORD, false).await.unwrap();
     let SignIn::NeedsCode { ticket } = first else { panic!("{first:?}") };
     let first = FirstStep::read(app, &ticket).await.unwrap()?;
-    // A code serves once.
+    // A code can be used once.
     world.turn(SignedDuration::from_secs(60));
     match second::sign_in(app, first, &totp::shown(secret, world.now())).await.unwrap() {
         SignIn::In(_, session) => Some(session),
@@ -86,7 +86,7 @@ async fn sign_in(app: &App, world: &World, secret: &str) -> Option<String> {
 }
 
 both! {
-    async fn everything_survives_a_rotation_and_a_retired_key_counts_for_nothing(world: World) {
+    async fn everything_survives_rotation_and_a_retired_key_has_no_effect(world: World) {
         let dir = world.data_dir();
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
@@ -122,21 +122,21 @@ both! {
         assert_eq!(broken(&app, world).await, None);
         assert!(audit_anchor::check(&app, dir).await.unwrap().is_empty());
         let (_, again) = ask(&app, "POST", "/v1/enrollment-tokens", &key, once).await;
-        assert_eq!(again, first, "the remembered answer");
+        assert_eq!(again, first, "the stored response");
         assert_eq!(users::signed_in(&app, &session).await.unwrap().unwrap().id, user.id);
         assert!(users::invited(&app, &invited).await.unwrap().is_some());
         let found = needs(&app).await;
         assert_eq!((found.api_keys.count, found.agents.count), (1, 2));
         assert_eq!(found.api_keys.first[0].0, "ci");
         assert_eq!(found.enrollment_tokens.count, 2);
-        // The agent's tag is renewed, and its order goes on.
+        // The agent's tag is renewed, and its order continues.
         let before_tag = web.identity.tag.get();
         web.link = link_to(&app).await;
         web.sync().await.unwrap();
         assert_ne!(web.identity.tag.get(), before_tag);
         assert_eq!(web.sync().await.unwrap().renewed_tag, None);
         web.succeeds(&begun).await;
-        // An agent that knows nothing of it works as before.
+        // An agent without support for this works as before.
         old.moves_to(&app);
         let order = old.awaits_order().await;
         old.reports(order.id, Outcome::Succeeded, world.now()).await;
@@ -148,17 +148,17 @@ both! {
         let found = needs(&app).await;
         let left: Vec<_> = found.agents.first.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(left, ["old-1"]);
-        // Second factor, before and after it is encrypted anew.
+        // The second factor works before and after it is re-encrypted.
         assert!(sign_in(&app, world, &secret).await.is_some());
         assert!(root_keys::reseal(&app).await.unwrap().is_empty());
         let session = sign_in(&app, world, &secret).await.unwrap();
         assert_eq!(broken(&app, world).await, None);
         assert!(audit_anchor::check(&app, dir).await.unwrap().is_empty());
         let late = new_key(&app, world, "late").await;
-        assert_eq!(needs(&app).await.api_keys.count, 1, "the new one is of the new key");
+        assert_eq!(needs(&app).await.api_keys.count, 1, "the new API key uses the new root key");
         engine.stop().await;
 
-        // It is retired, and everything that is left was made with the new key.
+        // The old key is retired, and everything that is left was made with the new key.
         let retired = app.secrets.old_root_key_id().unwrap().to_owned();
         root_keys::retire(&app, &retired, &json!({"key": "root"})).await.unwrap();
         app.db.close().await;
@@ -193,7 +193,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn forged_rows_and_entries_are_not_sealed_again(world: World) {
+    async fn forged_rows_and_entries_are_not_resealed(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let web = OldAgent::join(&app, &token, "web-1").await;
@@ -223,7 +223,7 @@ both! {
         engine.stop().await;
     }
 
-    /// Every step of sealing the log again leaves a log that verifies, and entries are added meanwhile.
+    /// Every step of resealing the log leaves a log that verifies, while entries are added.
     async fn audit_log_verifies_at_every_step(world: World) {
         let app = world.app("a").await;
         for number in 0..12 {
@@ -244,7 +244,7 @@ both! {
             assert_eq!(done, audit::Resealed::Part);
             if steps == 0 {
                 new_key(&app, world, "meanwhile").await;
-                // Nobody without the keys can move the place from which old hashes count.
+                // Without the keys, nobody can move the position up to which old hashes count.
                 let moved = "update audit_seams set seq = seq - 1";
                 world.by_hand(moved).await;
                 assert_eq!(broken(&app, world).await, Some(5));
@@ -257,7 +257,7 @@ both! {
         assert_eq!(broken(&app, world).await, None);
     }
 
-    async fn replica_with_the_old_key_only_does_nothing(world: World) {
+    async fn replica_with_only_the_old_key_does_nothing(world: World) {
         let (old, old_engine) = world.leading("a").await;
         let token = world.token(&old).await;
         let web = OldAgent::join(&old, &token, "web-1").await;
@@ -271,7 +271,7 @@ both! {
         order.starts_at = world.now() + SignedDuration::from_hours(24);
         let batch = service::commands::batches::create(&new, order).await.unwrap().id;
         hourly_from_now(&new, world).await;
-        eventually("the old replica gives up the lead", async || {
+        eventually("the old replica releases the leader lease", async || {
             old.condition().root_key_rotated() && !old_engine.leads()
         })
         .await;
@@ -294,7 +294,7 @@ both! {
         assert_eq!(alarm_of_any_kind(&new, world).await, None);
         assert_eq!(broken(&new, world).await, None);
 
-        // It cannot be started again like this, nor with a key of something else.
+        // It cannot be started again like this, nor with an unrelated key.
         let kept = std::fs::read(dir.join("root.key")).unwrap();
         for (root, wanted) in [(of_old.clone(), true), (vec![7; 32], false)] {
             std::fs::write(dir.join("root.key"), root).unwrap();
@@ -305,7 +305,7 @@ both! {
             assert_eq!(matches!(unfit, Unfit::Foreign { .. }), !wanted, "{unfit}");
             std::fs::rename(dir.join("aside"), dir.join("root.old.key")).unwrap();
         }
-        // Nor without the old key, while the rotation is open.
+        // Nor without the old key, while the rotation is in progress.
         std::fs::write(dir.join("root.key"), kept).unwrap();
         std::fs::remove_file(dir.join("root.old.key")).unwrap();
         let refused = world.try_app("c", Clock::system()).await.err().unwrap();

@@ -1,4 +1,4 @@
-//! Schedules that fire: once, at their instants, or not at all with a reason.
+//! Scheduled runs: each run time starts once, or is skipped with a reason.
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -14,14 +14,14 @@ use wire::agent::Outcome;
 use crate::agent::Agent;
 use crate::support::{World, at, both, eventually};
 
-/// A schedule over staging, every hour, first at five.
+/// A schedule for staging, every hour, first at five.
 pub(crate) async fn hourly(app: &App, world: &World) -> ScheduleId {
     let schedule = schedule(world, "hourly".into());
     add(app, std::slice::from_ref(&schedule)).await;
     schedule.id
 }
 
-/// A schedule over staging, every day, first at five.
+/// A schedule for staging, every day, first at five.
 pub(crate) async fn daily(app: &App, world: &World) -> ScheduleId {
     let cron = "0 5 * * *".parse().unwrap();
     let schedule = Schedule { cron, ..schedule(world, "daily".into()) };
@@ -99,7 +99,7 @@ const SUCCEEDED: State = State::Ended(domain::rollout::End::Succeeded);
 const FAILED: State = State::Ended(domain::rollout::End::Failed);
 
 both! {
-    async fn an_instant_starts_a_run_that_ends_with_its_batch(world: World) {
+    async fn run_starts_on_time_and_ends_with_its_batch(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -120,7 +120,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn more_of_one_instant_than_a_transaction_takes_start_once_each(world: World) {
+    async fn many_schedules_due_at_once_start_once_each(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let _silent = Agent::join(&app, &token, "web-1").await;
@@ -128,12 +128,12 @@ both! {
         add(&app, &all).await;
         world.set(at(3_600));
         let ids: Vec<ScheduleId> = all.iter().map(|schedule| schedule.id).collect();
-        eventually("every one has its run", async || {
+        eventually("every schedule has its run", async || {
             let mut reader = app.db.read().await.unwrap();
             runs::unfinished_among(&mut reader, &ids).await.unwrap().len() == ids.len()
         }).await;
         let mut reader = app.db.read().await.unwrap();
-        assert_eq!(schedules::due(&mut reader, world.now(), 1).await.unwrap(), [], "all moved on");
+        assert_eq!(schedules::due(&mut reader, world.now(), 1).await.unwrap(), [], "no schedule is due");
         drop(reader);
         for id in [ids[0], ids[2_499], ids[2_500], ids[5_099]] {
             assert_eq!(told(&history(&app, world, id).await), [(State::Running, None, Some(at(3_600)))]);
@@ -141,7 +141,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn a_late_result_corrects_the_run_as_well(world: World) {
+    async fn late_result_corrects_the_run_as_well(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -155,7 +155,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn an_instant_that_meets_an_unfinished_run_is_skipped_as_overlap(world: World) {
+    async fn run_time_during_an_unfinished_run_is_skipped(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -165,7 +165,7 @@ both! {
         web.reaches(order.id, vocab::Stage::Installing, world.now());
         web.sync(0).await.unwrap();
         world.set(at(7_200));
-        eventually("it is recorded", async || {
+        eventually("the skipped run is recorded", async || {
             told(&history(&app, world, id).await) == [
                 (State::Running, None, Some(at(3_600))),
                 (State::Skipped, Some(SkipReason::Overlap), Some(at(7_200))),
@@ -174,8 +174,8 @@ both! {
         engine.stop().await;
     }
 
-    /// Three days down: one run at the end, and one record of what was missed.
-    async fn what_was_missed_is_recorded_once_and_only_the_newest_starts_late(world: World) {
+    /// Three days of downtime: one run at the end, and one record of the missed ones.
+    async fn missed_runs_are_recorded_once_and_only_the_newest_starts(world: World) {
         let app = world.app("a").await;
         let id = hourly(&app, world).await;
         world.set(at(72 * 3_600 + 600));
@@ -190,20 +190,20 @@ both! {
         engine.stop().await;
     }
 
-    async fn an_instant_that_no_server_matches_is_skipped_without_a_batch(world: World) {
+    async fn run_without_matching_servers_is_skipped(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let id = hourly(&app, world).await;
         world.set(at(3_600));
         let skipped = (State::Skipped, Some(SkipReason::NoServers), Some(at(3_600)));
-        eventually("it is skipped", async || told(&history(&app, world, id).await) == [skipped]).await;
+        eventually("the run is skipped", async || told(&history(&app, world, id).await) == [skipped]).await;
         let run = history(&app, world, id).await.remove(0);
         assert_eq!((run.batch_id, run.finished_at), (None, Some(at(3_600))));
         let mut reader = app.db.read().await.unwrap();
         let batches = store::batches::list(&mut reader, world.org, &[], None, Page { limit: 1, offset: 0 }).await.unwrap();
         assert_eq!(batches.total, 0);
         drop(reader);
-        // With a server, the next instant is as any other.
+        // With a server, the next run is like any other.
         let mut web = Agent::join(&app, &token, "web-1").await;
         world.set(at(7_200));
         web.awaits_order().await;
@@ -213,8 +213,8 @@ both! {
         engine.stop().await;
     }
 
-    /// Whoever led took the instant and died.
-    async fn a_run_that_has_no_batch_gets_it_from_whoever_leads_next(world: World) {
+    /// The leader took the run time and then crashed.
+    async fn next_leader_creates_the_missing_batch_of_a_run(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -233,16 +233,16 @@ both! {
         let run = history(&app, world, id).await.remove(0);
         let mut reader = app.db.read().await.unwrap();
         let batch = rollouts::get(&mut reader, world.org, run.batch_id.unwrap()).await.unwrap();
-        assert_eq!((batch.run_id, batch.head.starts_at), (Some(run.id), at(3_600)), "its time counts from the instant");
+        assert_eq!((batch.run_id, batch.head.starts_at), (Some(run.id), at(3_600)), "the window counts from the run time");
         drop(reader);
-        // The next instant is as any other.
+        // The next run is like any other.
         world.set(at(7_200));
         web.awaits_order().await;
         assert_eq!(history(&app, world, id).await.len(), 2);
         engine.stop().await;
     }
 
-    async fn a_run_without_a_batch_is_called_off_where_a_backup_is_restored(world: World) {
+    async fn run_without_a_batch_is_canceled_by_a_restore(world: World) {
         let app = world.app("a").await;
         let id = hourly(&app, world).await;
         world.set(at(3_600));

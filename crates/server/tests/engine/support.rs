@@ -1,4 +1,4 @@
-//! A fresh installation on either database for each story.
+//! Test support: a fresh installation on either database for each test.
 
 use std::path::PathBuf;
 use std::str::FromStr as _;
@@ -23,7 +23,7 @@ use store::enrollment_tokens::Token;
 use store::{Db, Options};
 use vocab::{OrgId, Role, ServerId, TokenId};
 
-/// A story's installation: a data directory, a database, a clock.
+/// The installation of a test: a data directory, a database, a clock.
 pub(crate) struct World {
     folder: PathBuf,
     url: String,
@@ -31,7 +31,7 @@ pub(crate) struct World {
     pub(crate) org: OrgId,
 }
 
-/// What time it really is, and by how much the clock on the wall shows more.
+/// The real time, and how far the clock is ahead of it.
 #[derive(Clone, Copy)]
 struct Hour {
     really: Timestamp,
@@ -44,7 +44,7 @@ impl Hour {
     }
 }
 
-/// In a hurry, so that no story waits for a timer.
+/// Short intervals, so that no test waits for a timer.
 pub(crate) const PULSE: Pulse = Pulse {
     lead: Duration::from_millis(20),
     look: Duration::from_millis(20),
@@ -52,7 +52,7 @@ pub(crate) const PULSE: Pulse = Pulse {
     sweep: Duration::from_millis(50),
 };
 
-/// A Sunday in November, and some seconds.
+/// A Sunday in November, plus some seconds.
 pub(crate) fn at(seconds: i64) -> Timestamp {
     let start: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
     start + SignedDuration::from_secs(seconds)
@@ -95,7 +95,7 @@ impl World {
         self.app_with_clock(replica, clock).await
     }
 
-    /// A replica of the service with a clock of its own.
+    /// A replica of the service with its own clock.
     pub(crate) async fn app_with_clock(&self, replica: &str, clock: Clock) -> App {
         self.try_app(replica, clock).await.unwrap()
     }
@@ -109,16 +109,16 @@ impl World {
         Ok(App::new(Parts { db, clock, secrets, settings }))
     }
 
-    /// A replica with its engine, leading.
+    /// A replica with its engine, as leader.
     pub(crate) async fn leading(&self, replica: &str) -> (App, Background) {
         let app = self.app(replica).await;
         let engine = background::spawn_with(&app, PULSE);
-        eventually("it leads", async || engine.leads()).await;
+        eventually("the replica leads", async || engine.leads()).await;
         (app, engine)
     }
 
-    /// Runs SQL as someone would who has the database and not the keys. Returns the number of rows
-    /// that changed.
+    /// Runs SQL like an attacker with access to the database but without the keys. Returns the
+    /// number of changed rows.
     pub(crate) async fn by_hand(&self, sql: &str) -> u64 {
         let sql = AssertSqlSafe(sql.to_owned());
         match self.url.strip_prefix("sqlite:") {
@@ -138,12 +138,12 @@ impl World {
         }
     }
 
-    /// A connection past the service.
+    /// A database connection that bypasses the service.
     pub(crate) async fn postgres_connection(&self) -> PgConnection {
         PgConnection::connect(&self.url).await.unwrap()
     }
 
-    /// Where the keys are.
+    /// The directory with the keys.
     pub(crate) fn data_dir(&self) -> &std::path::Path {
         &self.folder
     }
@@ -152,18 +152,18 @@ impl World {
         self.now.lock().unwrap().wall()
     }
 
-    /// Time passes until the clock shows this.
+    /// Lets time pass until the clock shows this.
     pub(crate) fn set(&self, to: Timestamp) {
         let mut hour = self.now.lock().unwrap();
         hour.really = to - hour.ahead;
     }
 
-    /// Time passes.
+    /// Lets time pass.
     pub(crate) fn turn(&self, by: SignedDuration) {
         self.now.lock().unwrap().really += by;
     }
 
-    /// Somebody sets the clock.
+    /// Sets the clock without time passing.
     pub(crate) fn sets_the_clock(&self, by: SignedDuration) {
         self.now.lock().unwrap().ahead += by;
     }
@@ -176,7 +176,7 @@ impl World {
         Actor { org: self.org, who: "key_test".into(), role: Role::Admin }
     }
 
-    /// A token that lets servers in.
+    /// An enrollment token.
     pub(crate) async fn token(&self, app: &App) -> String {
         self.token_with(app, |token| token).await
     }
@@ -207,7 +207,7 @@ impl World {
         text
     }
 
-    /// An order over these servers, to start now.
+    /// A batch for these servers that starts now.
     pub(crate) fn order(&self, servers: Vec<ServerId>, options: serde_json::Value) -> NewRollout {
         NewRollout {
             org: self.org,
@@ -222,7 +222,7 @@ impl World {
     }
 }
 
-/// Waits for something that must come about.
+/// Waits until a condition holds.
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     for _ in 0..2_000 {
         if holds().await {
@@ -230,10 +230,10 @@ pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool)
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("in ten seconds it never came about that {what}");
+    panic!("condition not met within ten seconds: {what}");
 }
 
-/// One story, told on both databases: tests `…::sqlite` and `…::postgres`.
+/// Runs one test on both databases, as `…::sqlite` and `…::postgres`.
 macro_rules! both {
     ($($(#[$meta:meta])* async fn $name:ident($world:ident: World) $body:block)*) => {$(
         mod $name {
@@ -262,7 +262,7 @@ pub(crate) use both;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A name that no other test has, whichever process it runs in.
+/// A name that no other test has, in any process.
 pub(crate) fn name() -> String {
     format!("fleetmend_engine_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
@@ -271,7 +271,7 @@ pub(crate) async fn sqlite() -> World {
     World::new(None).await
 }
 
-/// A database of its own on the server that `FLEETMEND_TEST_POSTGRES` names.
+/// A separate database on the server that `FLEETMEND_TEST_POSTGRES` names.
 pub(crate) async fn postgres() -> Option<World> {
     let cluster = cluster()?;
     let name = name();
@@ -287,12 +287,12 @@ fn cluster() -> Option<String> {
         return Some(url);
     }
     let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS").is_ok_and(|value| value == "1");
-    assert!(!required, "FLEETMEND_TEST_POSTGRES is not set, and FLEETMEND_TEST_REQUIRE_TOOLS=1 is");
+    assert!(!required, "FLEETMEND_TEST_POSTGRES is not set, but FLEETMEND_TEST_REQUIRE_TOOLS=1 is");
     println!("skipped: FLEETMEND_TEST_POSTGRES is not set (cargo xtask test starts a PostgreSQL)");
     None
 }
 
-/// A story that went well leaves nothing behind; one that did not is there to be looked at.
+/// Removes the installation after a successful test. After a failure it stays for inspection.
 pub(crate) async fn tidy(world: World) {
     if let (true, Some(cluster)) = (world.url.starts_with("postgres"), cluster()) {
         let options = PgConnectOptions::from_str(&world.url).unwrap();

@@ -1,4 +1,4 @@
-//! API keys and enrolment tokens: made, shown once, listed, revoked.
+//! API keys and enrollment tokens: created, shown once, listed, revoked.
 
 use axum::http::Method;
 use jiff::SignedDuration;
@@ -9,7 +9,7 @@ use vocab::Role;
 use crate::support::{Ask, both};
 
 both! {
-    async fn a_key_is_shown_once_and_works_at_once(service: Service) {
+    async fn new_key_is_shown_once_and_works_immediately(service: Service) {
         let made = service.post("/v1/api-keys", json!({"name": "ci", "role": "viewer"})).await.is(201);
         let text = made.json()["api_key"].as_str().unwrap().to_owned();
         assert!(text.starts_with("fmk_"), "{text}");
@@ -23,7 +23,7 @@ both! {
         Ask::get(&location).with_key(&text).send(&service.router).await.is_problem(403, "forbidden");
     }
 
-    async fn a_revoked_key_stops_at_once_here_and_within_a_second_elsewhere(service: Service) {
+    async fn revoked_key_stops_immediately_and_on_replicas_within_a_second(service: Service) {
         let (_, elsewhere) = service.again(Settings::default()).await;
         let made = service.post("/v1/api-keys", json!({"name": "ci", "role": "admin"})).await.is(201);
         let text = made.json()["api_key"].as_str().unwrap().to_owned();
@@ -39,7 +39,7 @@ both! {
         assert_eq!(shown["revoked_at"], "2026-11-15T04:00:00Z");
     }
 
-    async fn key_that_is_revoked_by_many_at_once_is_revoked_for_each(service: Service) {
+    async fn concurrent_revocations_of_a_key_all_succeed(service: Service) {
         let made = service.post("/v1/api-keys", json!({"name": "ci", "role": "viewer"})).await.is(201);
         let path = made.header("location");
         let answers = futures_util::future::join_all((0..50).map(|_| service.delete(path))).await;
@@ -48,7 +48,7 @@ both! {
         assert_eq!(shown["revoked_at"], "2026-11-15T04:00:00Z");
     }
 
-    async fn a_key_ends_when_its_time_is_over(service: Service) {
+    async fn key_stops_working_when_it_expires(service: Service) {
         let body = json!({"name": "short", "role": "admin", "expires_at": "2026-11-15T05:00:00Z"});
         let made = service.post("/v1/api-keys", body).await.is(201);
         let text = made.json()["api_key"].as_str().unwrap().to_owned();
@@ -59,7 +59,7 @@ both! {
         assert!(refusal.json()["detail"].as_str().unwrap().contains("expired"));
     }
 
-    async fn everything_wrong_with_a_key_is_told_at_once(service: Service) {
+    async fn all_errors_of_a_new_key_are_reported_at_once(service: Service) {
         let body = json!({"name": " ", "role": "amdin", "environments": ["ok", "not ok"],
             "expires_at": "tomorrow"});
         let refusal = service.post("/v1/api-keys", body).await.is_problem(422, "invalid_body").json();
@@ -72,7 +72,7 @@ both! {
         assert_eq!(service.get("/v1/api-keys").await.json()["meta"]["total"], 3);
     }
 
-    async fn the_last_admin_key_stays(service: Service) {
+    async fn last_admin_key_cannot_be_revoked(service: Service) {
         let list = service.get("/v1/api-keys").await.json();
         let mine = list["data"].as_array().unwrap().iter().find(|key| key["role"] == "admin").unwrap();
         let path = format!("/v1/api-keys/{}", mine["id"].as_str().unwrap());
@@ -82,7 +82,7 @@ both! {
         service.get("/v1/api-keys").await.is_problem(401, "unauthenticated");
     }
 
-    async fn a_key_limited_to_environments_makes_no_wider_key(service: Service) {
+    async fn environment_limited_key_creates_no_wider_key(service: Service) {
         let limited = service.key(Role::Admin, Some(&["staging"])).await;
         let ask = |body| Ask::post("/v1/api-keys", body).with_key(&limited).send(&service.router);
         ask(json!({"name": "x", "role": "admin"})).await.is_problem(403, "forbidden");
@@ -94,7 +94,7 @@ both! {
         ask(json!({"environment": "staging"})).await.is(201);
     }
 
-    async fn a_token_is_shown_once_and_can_be_revoked(service: Service) {
+    async fn token_is_shown_once_and_can_be_revoked(service: Service) {
         let body = json!({"name": "web image", "environment": "production", "tags": ["web"],
             "max_uses": 3, "expires_at": "2026-12-01T00:00:00Z"});
         let made = service.post("/v1/enrollment-tokens", body).await.is(201);
@@ -111,7 +111,7 @@ both! {
         service.post("/v1/enrollment-tokens", bad).await.is_problem(422, "invalid_body");
     }
 
-    async fn a_token_of_a_server_with_a_certificate_carries_its_hash(service: Service) {
+    async fn token_contains_the_hash_of_the_certificate(service: Service) {
         let settings = Settings { certificate_sha256: Some([7; 32]), ..Settings::default() };
         let (_, router) = service.again(settings).await;
         let ask = Ask::post("/v1/enrollment-tokens", json!({})).with_key(&service.admin);
@@ -119,7 +119,7 @@ both! {
         assert!(token.ends_with(".BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"), "{token}");
     }
 
-    async fn another_organization_sees_counts_and_changes_nothing(service: Service) {
+    async fn other_organization_cannot_see_or_change_credentials(service: Service) {
         let stranger = service.stranger().await;
         let key = service.post("/v1/api-keys", json!({"name": "x", "role": "viewer"})).await.is(201);
         let token = service.post("/v1/enrollment-tokens", json!({})).await.is(201);
@@ -145,18 +145,18 @@ both! {
         let secret = made.json()["api_key"].as_str().unwrap()["fmk_".len()..].to_owned();
         let random = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, &secret).unwrap();
         service.app.db.close().await;
-        // PostgreSQL keeps its files to itself; there the rows are what SQLite's file shows.
+        // PostgreSQL keeps its own files; there, the rows are what SQLite's file contains.
         for file in std::fs::read_dir(&service.place.dir).unwrap() {
             let path = file.unwrap().path();
             let bytes = std::fs::read(&path).unwrap();
             for needle in [secret.as_bytes(), &random[..32]] {
                 let found = bytes.windows(needle.len()).any(|window| window == needle);
-                assert!(!found, "a key is in {}", path.display());
+                assert!(!found, "found a key in {}", path.display());
             }
         }
     }
 
-    async fn who_made_and_revoked_what_is_in_the_audit_log_and_its_chain_holds(service: Service) {
+    async fn credential_changes_are_in_the_audit_log(service: Service) {
         let made = service.post("/v1/api-keys", json!({"name": "x", "role": "viewer"})).await.is(201);
         service.delete(made.header("location")).await.is(204);
         let mut reader = service.app.db.read().await.unwrap();

@@ -1,6 +1,8 @@
-//! A database on a real file system that is full: refused with the reason, and back without a restart.
+//! A database on a full file system: requests are rejected with the reason, and work again without
+//! a restart.
 //!
-//! PostgreSQL has its tables there, in a tablespace, and not its log: without space for that it stops.
+//! Only PostgreSQL's tables are on the full file system, in a tablespace, and not its log: without
+//! space for the log, PostgreSQL stops.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -16,23 +18,23 @@ use crate::support::{Place, Service, superuser};
 
 const TOKENS: &str = "/v1/enrollment-tokens";
 
-/// A small tmpfs over a directory, until it is dropped.
+/// A small tmpfs mounted on a directory, until dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// With options such as `size=8m`. `None` for anyone but root, who alone may mount.
+    /// `options` such as `size=8m`. `None` without root, because only root may mount.
     fn over(dir: &Path, options: &str) -> Option<SmallDisk> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(dir);
         if mount.output().is_ok_and(|output| output.status.success()) {
             return Some(SmallDisk(dir.to_owned()));
         }
-        println!("skipped: only root may mount a small file system");
+        println!("skipped: mounting a small file system requires root");
         None
     }
 
     fn fill(&self) {
-        // Writes until the kernel refuses.
+        // Writes until the kernel reports an error.
         let mut file = std::fs::File::create(self.filler()).unwrap();
         while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
     }
@@ -66,13 +68,13 @@ async fn until_ready(service: &Service, wanted: u16) -> String {
         }
         seen = text;
         tokio::time::sleep(Duration::from_millis(10)).await;
-        // SQLite does not write a row that stays the same, so the lease must end at another time.
+        // SQLite does not write an unchanged row, so the lease must end at another time.
         service.hands.turn(SignedDuration::from_millis(10));
     }
-    panic!("/readyz never answered {wanted}: {seen}");
+    panic!("/readyz never returned {wanted}: {seen}");
 }
 
-/// Fills the disk of a service three times and frees it again.
+/// Fills the disk of a service and frees it again, three times.
 async fn is_full_and_recovers(service: &Service, disk: &SmallDisk) {
     let pulse = Pulse { lead: Duration::from_millis(20), ..Pulse::default() };
     let engine = background::spawn_with(&service.app, pulse);
@@ -93,7 +95,7 @@ async fn is_full_and_recovers(service: &Service, disk: &SmallDisk) {
         assert!(until_ready(service, 503).await.contains("disk is full"));
         // Reads still work.
         service.get(TOKENS).await.is(200);
-        // While nobody frees space it stays so, though small writes may work.
+        // It stays full until space is freed, though small writes may succeed.
         for _ in 0..20 {
             let (status, text) = readiness(service).await;
             assert_eq!(status, 503, "{text}");
@@ -111,7 +113,7 @@ async fn is_full_and_recovers(service: &Service, disk: &SmallDisk) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn full_disk_is_reported_and_writes_work_again_once_there_is_space() {
+async fn full_disk_is_reported_and_writes_recover() {
     let place = Place::sqlite();
     let Some(disk) = SmallDisk::over(&place.dir, "size=8m") else { return };
     let service = Service::on(place).await;
@@ -123,7 +125,7 @@ async fn full_disk_is_reported_and_writes_work_again_once_there_is_space() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn full_disk_of_postgres_is_reported_and_writes_work_again_once_there_is_space() {
+async fn full_disk_of_postgres_is_reported_and_writes_recover() {
     let _alone = crate::support::CLUSTER.write().await;
     let Some(mut admin) = superuser().await else { return };
     let (data,): (String,) =

@@ -1,5 +1,5 @@
-//! Clients that try to fill the service's memory over real connections: heads and bodies that never end, and answers
-//! that no client reads.
+//! Clients that try to exhaust the memory of the service over real connections: heads and bodies
+//! that never end, and responses that no client reads.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::{Ask, Service, both};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A router behind the real accept loop, until this is dropped.
+/// A router behind the real accept loop, until dropped.
 struct Listening {
     address: SocketAddr,
     task: JoinHandle<()>,
@@ -39,7 +39,7 @@ impl Listening {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Sends raw bytes on a new connection and returns the status of the answer.
+    /// Sends raw bytes on a new connection and returns the status of the response.
     async fn status(&self, request: &str) -> u16 {
         let mut stream = self.connect().await;
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -47,7 +47,7 @@ impl Listening {
     }
 }
 
-/// The status of the next answer; the rest of it is not read.
+/// The status of the next response; the rest of it is not read.
 async fn status(stream: &mut TcpStream) -> u16 {
     let mut line = [0; 12];
     tokio::time::timeout(PATIENCE, stream.read_exact(&mut line)).await.unwrap().unwrap();
@@ -63,17 +63,17 @@ fn post(path: &str, key: &str, bytes: usize, more: &str) -> String {
     )
 }
 
-/// A JSON body of exactly this many bytes. The service reads all of it before it refuses the field.
+/// A JSON body of exactly this many bytes. The service reads all of it before it rejects the field.
 fn padded(bytes: usize) -> String {
     format!("{{{}\"nothing\":1}}", " ".repeat(bytes - 13))
 }
 
 both! {
-    async fn head_that_does_not_end_is_refused_at_32_kib(service: Service) {
+    async fn endless_head_is_rejected_at_32_kib(service: Service) {
         let listening = listen(service, service.router.clone()).await;
         let head = |bytes| format!("GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: {}", "a".repeat(bytes));
         let mut stream = listening.connect().await;
-        // It may be refused before all of it is sent.
+        // The service may reject it before all of it is sent.
         let _ = stream.write_all(head(40 * 1024).as_bytes()).await;
         let mut answer = Vec::new();
         let end = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer));
@@ -84,10 +84,10 @@ both! {
         assert_eq!(listening.status(&(head(24 * 1024) + "\r\n\r\n")).await, 200);
         let megabyte = 1 << 20;
         let request = post("/v1/preview", &service.viewer, megabyte, "") + &padded(megabyte);
-        assert_eq!(listening.status(&request).await, 422, "a large body is read whole");
+        assert_eq!(listening.status(&request).await, 422, "a large body is read completely");
     }
 
-    async fn half_sent_bodies_are_refused_beyond_the_budget(service: Service) {
+    async fn incomplete_bodies_are_rejected_beyond_the_budget(service: Service) {
         let listening = listen(service, service.router.clone()).await;
         let bytes = 1 << 20;
         let head = post("/v1/preview", &service.viewer, bytes, "Expect: 100-continue\r\n");
@@ -95,7 +95,7 @@ both! {
         for _ in 0..80 {
             let mut stream = listening.connect().await;
             stream.write_all(head.as_bytes()).await.unwrap();
-            // 100 says that the service has begun to read the body.
+            // Status 100 means that the service has started to read the body.
             match status(&mut stream).await {
                 100 => {
                     stream.write_all(&padded(bytes).as_bytes()[..20_000]).await.unwrap();
@@ -113,7 +113,7 @@ both! {
         let small = post("/v1/preview", &service.viewer, 100, "") + &padded(100);
         assert_eq!(listening.status(&small).await, 422, "small bodies have a separate budget");
         let keyed = post("/v1/suppressions", &service.operator, 100, "Idempotency-Key: one\r\n") + &padded(100);
-        assert_eq!(listening.status(&keyed).await, 422, "so have those that are read twice");
+        assert_eq!(listening.status(&keyed).await, 422, "and so have bodies that are read twice");
 
         drop(held);
         let large = post("/v1/preview", &service.viewer, bytes, "Idempotency-Key: two\r\n") + &padded(bytes);
@@ -121,7 +121,7 @@ both! {
         tokio::time::timeout(PATIENCE, freed).await.expect("the budget is free again");
     }
 
-    async fn answers_that_nobody_reads_are_refused_beyond_the_budget(service: Service) {
+    async fn unread_responses_are_rejected_beyond_the_budget(service: Service) {
         // More than the operating system buffers for a connection.
         const ANSWER: usize = 8 << 20;
         let budget = AnswerBudget::with_kib(4 * 8 * 1024);
@@ -147,7 +147,7 @@ both! {
         let small = "GET /small HTTP/1.1\r\nHost: x\r\n\r\n";
         assert_eq!(listening.status(small).await, 200);
 
-        // One that is read to its end gives its share back, and so does one that hangs up.
+        // A response that is read to its end releases its share, and so does a closed connection.
         let mut rest = held.remove(0);
         let mut body = vec![0; ANSWER];
         tokio::time::timeout(PATIENCE, rest.read_exact(&mut body)).await.unwrap().unwrap();
@@ -161,9 +161,10 @@ both! {
         tokio::time::timeout(PATIENCE, freed).await.expect("the budget is free again");
     }
 
-    async fn clients_within_a_second_share_one_rendering_of_the_metrics(service: Service) {
+    async fn clients_share_one_metrics_rendering_per_second(service: Service) {
         let metrics = || async { Ask::get("/metrics").send(&service.router).await.is(200).bytes };
-        // Each request is counted, so two renderings differ. A slow machine may need more than a second for one pair.
+        // Each request is counted, so two renderings differ. A slow machine may need more than a
+        // second for one pair.
         for _ in 0..50 {
             if metrics().await == metrics().await {
                 return;

@@ -1,4 +1,4 @@
-//! The same POST with the same `Idempotency-Key`: one effect, one answer.
+//! The same POST with the same `Idempotency-Key`: one effect, one response.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ async fn keys(service: &Service) -> u64 {
 }
 
 both! {
-    async fn the_same_request_again_gets_the_first_answer_again(service: Service) {
+    async fn repeated_request_gets_the_first_response(service: Service) {
         let first = create(service, "a", "ci").send(&service.router).await.is(201);
         let again = create(service, "a", "ci").send(&service.router).await.is(201);
         assert_eq!(first.bytes, again.bytes);
@@ -32,13 +32,13 @@ both! {
         assert_eq!(keys(service).await, 5);
     }
 
-    async fn another_replica_gives_the_first_answer_too(service: Service) {
+    async fn another_replica_returns_the_first_response(service: Service) {
         let first = create(service, "a", "ci").send(&service.router).await.is(201);
         let (_, elsewhere) = service.again(Settings::default()).await;
         assert_eq!(create(service, "a", "ci").send(&elsewhere).await.is(201).bytes, first.bytes);
     }
 
-    async fn the_same_key_for_another_request_is_refused(service: Service) {
+    async fn same_key_for_another_request_is_rejected(service: Service) {
         create(service, "a", "ci").send(&service.router).await.is(201);
         create(service, "a", "other").send(&service.router).await.is_problem(409, "idempotency_key_reused");
         let elsewhere = Ask::post("/v1/enrollment-tokens", json!({"name": "ci", "role": "viewer"}));
@@ -47,7 +47,7 @@ both! {
         assert_eq!(keys(service).await, 4);
     }
 
-    async fn a_key_is_forgotten_after_a_day(service: Service) {
+    async fn key_expires_after_a_day(service: Service) {
         create(service, "a", "ci").send(&service.router).await.is(201);
         service.hands.turn(SignedDuration::from_hours(23));
         create(service, "a", "ci").send(&service.router).await.is(201);
@@ -57,13 +57,13 @@ both! {
         assert_eq!(keys(service).await, 5);
     }
 
-    async fn a_request_that_was_not_understood_does_not_use_the_key_up(service: Service) {
+    async fn invalid_request_does_not_use_up_the_key(service: Service) {
         create(service, "a", "").send(&service.router).await.is_problem(422, "invalid_body");
         create(service, "a", "ci").send(&service.router).await.is(201);
         assert_eq!(keys(service).await, 4);
     }
 
-    async fn a_key_is_one_text_of_some_length(service: Service) {
+    async fn malformed_key_is_rejected(service: Service) {
         for bad in ["", "ü", &"x".repeat(256)] {
             create(service, bad, "ci").send(&service.router).await.is_problem(400, "invalid_header");
         }
@@ -80,8 +80,8 @@ both! {
         assert_ne!(ours.bytes, theirs.bytes);
     }
 
-    /// Fifty at once: one of them does it, the others get its answer or are told to wait for it.
-    async fn of_fifty_at_once_one_has_an_effect(service: Service) {
+    /// Fifty at once: one of them takes effect; the others get its response or have to wait for it.
+    async fn one_of_fifty_concurrent_requests_takes_effect(service: Service) {
         let asks = (0..50).map(|_| create(service, "a", "ci").send(&service.router));
         let answers = futures_util::future::join_all(asks).await;
         let mut made = BTreeSet::new();
@@ -99,15 +99,15 @@ both! {
     }
 }
 
-/// What a crash leaves behind between the commit of the work and the answer.
+/// The state after a crash between the commit of the work and the response.
 async fn forget_the_answer(service: &Service) {
     let sql = "update idempotency_keys set status = null, headers = null, body = null";
     service.by_hand(sql).await;
 }
 
 both! {
-    /// After kill -9 a client need not wait for the lock, unless another replica could hold it.
-    async fn a_restart_ends_the_lock_of_a_request_that_was_cut_off(service: Service) {
+    /// After `kill -9`, a client need not wait for the lock, unless another replica could hold it.
+    async fn restart_releases_the_lock_of_an_interrupted_request(service: Service) {
         let first = create(service, "a", "ci").send(&service.router).await.is(201);
         forget_the_answer(service).await;
         create(service, "a", "ci").send(&service.router).await.is_problem(409, "idempotency_key_in_progress");
@@ -119,7 +119,7 @@ both! {
         }
     }
 
-    async fn a_crash_after_the_work_and_before_the_answer_costs_no_second_effect(service: Service) {
+    async fn crash_before_the_response_causes_no_second_effect(service: Service) {
         let first = create(service, "a", "ci").send(&service.router).await.is(201);
         forget_the_answer(service).await;
         create(service, "a", "ci").send(&service.router).await.is_problem(409, "idempotency_key_in_progress");

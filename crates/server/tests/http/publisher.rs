@@ -1,4 +1,5 @@
-//! Someone who publishes feeds: a real server on this machine that says what a story has it say, one answer a request.
+//! A feed publisher: a local HTTP server that sends the responses that a test defines, one per
+//! request.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -7,12 +8,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What is said next.
+/// The next response.
 #[allow(dead_code, reason = "not every story has someone wait")]
 pub(crate) enum Say {
-    /// This, and the connection ends.
+    /// Sends this and closes the connection.
     This(Vec<u8>),
-    /// This, and then nothing for ever.
+    /// Sends this and then nothing more.
     AndWait(Vec<u8>),
 }
 
@@ -23,14 +24,14 @@ pub(crate) struct Publisher {
     task: JoinHandle<()>,
 }
 
-/// An answer with a body and what else stands above it.
+/// A response with a body and headers.
 pub(crate) fn ok(headers: &str, body: impl AsRef<[u8]>) -> Say {
     let body = body.as_ref();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
     Say::This([head.as_bytes(), body].concat())
 }
 
-/// An answer that is only a status, and headers each with its end of line.
+/// A response with a status and headers, each with its line end.
 pub(crate) fn status(line: &str, headers: &str) -> Say {
     Say::This(format!("HTTP/1.1 {line}\r\ncontent-length: 0\r\n{headers}\r\n").into_bytes())
 }
@@ -51,7 +52,7 @@ impl Publisher {
                 let say = next.lock().unwrap().pop_front();
                 let say = say.unwrap_or_else(|| status("500 Nothing Prepared", ""));
                 let (Say::This(bytes) | Say::AndWait(bytes)) = &say;
-                // Someone who has heard enough hangs up.
+                // The client may hang up early.
                 let _ = stream.write_all(bytes).await;
                 match say {
                     Say::This(_) => drop(stream.shutdown().await),
@@ -66,7 +67,7 @@ impl Publisher {
         self.answers.lock().unwrap().extend(answers);
     }
 
-    /// Forgets what was not said yet, and says this.
+    /// Drops the remaining responses and sends these.
     #[allow(dead_code, reason = "not every story changes its mind")]
     pub(crate) fn answers_anew(&self, answers: impl IntoIterator<Item = Say>) {
         self.answers.lock().unwrap().clear();
@@ -77,7 +78,7 @@ impl Publisher {
         format!("http://{}/{path}", self.address)
     }
 
-    /// The heads of all requests so far, in small letters.
+    /// The heads of all requests so far, in lower case.
     pub(crate) fn heard(&self) -> Vec<String> {
         self.heard.lock().unwrap().clone()
     }

@@ -1,7 +1,7 @@
-//! A service with a fresh database of either engine for each story, and someone who calls it.
+//! Test support: a service with a fresh database for each test, and a client.
 //!
-//! PostgreSQL: the server named by `FLEETMEND_TEST_POSTGRES`, a superuser's address; without it those stories
-//! are skipped and say so. The clock stands still until a story turns it.
+//! PostgreSQL runs on the server that `FLEETMEND_TEST_POSTGRES` names, as a superuser; without it,
+//! these tests are skipped with a message. The clock stands still until a test advances it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tower::ServiceExt as _;
 use vocab::{Environment, OrgId, Role};
 
-/// One story, told on both engines: tests `…::sqlite` and `…::postgres`.
+/// Runs one test on both databases, as `…::sqlite` and `…::postgres`.
 macro_rules! both {
     ($($(#[$meta:meta])* async fn $name:ident($given:ident: Service) $body:block)*) => {$(
         mod $name {
@@ -57,13 +57,14 @@ macro_rules! both {
 }
 pub(crate) use both;
 
-/// Every test of this program uses the same PostgreSQL. One that makes it fail needs it alone: while a disk of it is
-/// full there are no checkpoints, and so nobody can create or drop a database.
+/// All tests of this program use the same PostgreSQL. A test that makes it fail needs it alone:
+/// while one of its disks is full there are no checkpoints, so databases cannot be created or
+/// dropped.
 pub(crate) static CLUSTER: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Where a story's database and secrets are.
+/// The database and the secrets of a test.
 pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) dir: PathBuf,
@@ -87,7 +88,7 @@ impl Place {
         Place::postgres_with("").await
     }
 
-    /// With more words for `create database`.
+    /// `options` are added to `create database`.
     pub(crate) async fn postgres_with(options: &str) -> Option<Place> {
         let cluster = cluster()?;
         let mut admin = PgConnection::connect(&cluster).await.unwrap();
@@ -103,7 +104,7 @@ impl Place {
     }
 }
 
-/// A connection to PostgreSQL as its superuser.
+/// A connection to PostgreSQL as superuser.
 pub(crate) async fn superuser() -> Option<PgConnection> {
     Some(PgConnection::connect(&cluster()?).await.unwrap())
 }
@@ -113,12 +114,12 @@ fn cluster() -> Option<String> {
         return Some(url);
     }
     let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS").is_ok_and(|value| value == "1");
-    assert!(!required, "FLEETMEND_TEST_POSTGRES is not set, and FLEETMEND_TEST_REQUIRE_TOOLS=1 is");
+    assert!(!required, "FLEETMEND_TEST_POSTGRES is not set, but FLEETMEND_TEST_REQUIRE_TOOLS=1 is");
     println!("skipped: FLEETMEND_TEST_POSTGRES is not set (cargo xtask test starts a PostgreSQL)");
     None
 }
 
-/// A clock that a story turns.
+/// A clock that a test advances.
 #[derive(Clone)]
 pub(crate) struct Hands(Arc<AtomicI64>);
 
@@ -142,7 +143,7 @@ impl Hands {
     }
 }
 
-/// A service with one organization, and a key of each role.
+/// A service with one organization, and an API key of each role.
 pub(crate) struct Service {
     pub(crate) app: App,
     pub(crate) router: Router,
@@ -167,14 +168,14 @@ impl Service {
         Service { app, router, hands, org, admin, operator, viewer, place, others }
     }
 
-    /// The same installation, opened once more: another replica, or other settings.
+    /// The same installation opened once more: another replica, or other settings.
     pub(crate) async fn again(&self, settings: Settings) -> (App, Router) {
         let app = open(&self.place, &self.hands, settings).await;
         self.others.lock().unwrap().push(app.clone());
         (app.clone(), server::router(&app))
     }
 
-    /// Only after a story that ended well: a failed one leaves its database to be looked at.
+    /// Called only after a successful test: a failed one leaves its database for inspection.
     pub(crate) async fn remove(self) {
         let others = self.others.into_inner().unwrap();
         for app in others.iter().chain([&self.app]) {
@@ -190,7 +191,7 @@ impl Service {
         std::fs::remove_dir_all(&self.place.dir).unwrap();
     }
 
-    /// Past the service: what a hand in the database would do.
+    /// Runs SQL directly, bypassing the service.
     pub(crate) async fn by_hand(&self, sql: &str) {
         let sql = AssertSqlSafe(sql.to_owned());
         if self.place.url.starts_with("postgres") {
@@ -219,7 +220,7 @@ impl Service {
         key(&self.app, self.org, role, environments).await
     }
 
-    /// Another organization's admin key.
+    /// The admin key of another organization.
     pub(crate) async fn stranger(&self) -> String {
         organization(&self.app, "Umbrella").await.1
     }
@@ -228,7 +229,7 @@ impl Service {
 async fn open(place: &Place, hands: &Hands, settings: Settings) -> App {
     let secrets = Secrets::create(&place.dir).unwrap();
     let mut options = store::Options::new(&place.url, setup::seal(&secrets));
-    // The machine may be busy; patience is tested where it matters.
+    // The machine may be busy; timeouts are tested elsewhere.
     options.patience = std::time::Duration::from_secs(30);
     let db = store::Db::open(&options).await.unwrap();
     App::new(Parts { db, clock: hands.clock(), secrets, settings })
@@ -248,7 +249,7 @@ async fn key(app: &App, org: OrgId, role: Role, environments: Option<&[&str]>) -
     keys::create(app, &actor, new).await.unwrap().1
 }
 
-/// A request in the making.
+/// A request to send.
 #[derive(Clone)]
 pub(crate) struct Ask {
     method: Method,
@@ -284,7 +285,7 @@ impl Ask {
         self.with("authorization", &format!("Bearer {key}"))
     }
 
-    /// Sent from this port of an address of its own.
+    /// Sends from a distinct address.
     pub(crate) fn from(mut self, host: u8) -> Ask {
         self.peer = Some(SocketAddr::from(([127, 0, 1, host], 4_000)));
         self
@@ -311,7 +312,7 @@ impl Ask {
     }
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -328,14 +329,14 @@ impl Answer {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// It went well, with this status.
+    /// Asserts success with this status.
     #[track_caller]
     pub(crate) fn is(self, status: u16) -> Answer {
         assert_eq!(self.status.as_u16(), status, "{}", String::from_utf8_lossy(&self.bytes));
         self
     }
 
-    /// It is a well-formed problem with this status and code.
+    /// Asserts a well-formed problem with this status and code.
     #[track_caller]
     #[expect(clippy::wrong_self_convention, reason = "it hands the answer on to be looked at")]
     pub(crate) fn is_problem(self, status: u16, code: &str) -> Answer {

@@ -1,4 +1,4 @@
-//! What is not known about servers is never shown as "up to date" or "no CVE".
+//! Servers that were not scanned or assessed are never shown as up to date or without CVEs.
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::feeds::{FRIDAY, lines, osv, take_in, write};
 use crate::fleet::{Host, join};
 use crate::support::{Ask, Service, both};
 
-/// A host on which the kernel belongs to a package, so that everything can be assessed.
+/// A host whose kernel belongs to a package, so that everything can be assessed.
 fn host(name: &'static str, more: Vec<Installed>) -> Host {
     let kernel = Installed::new("linux-image-6.1.0", "6.1.0-1", "amd64")
         .with_source("linux-signed-amd64", "6.1.0+1");
@@ -39,7 +39,7 @@ async fn change(service: &Service, id: ServerId, change: impl FnOnce(Server) -> 
     tx.commit().await.unwrap();
 }
 
-/// As after `fleetmend-agent enroll` without `run`.
+/// The state after `fleetmend-agent enroll` without `run`.
 async fn not_scanned(service: &Service, name: &'static str) -> ServerId {
     let id = join(service, host(name, Vec::new())).await;
     let never = |server| Server {
@@ -67,7 +67,7 @@ fn states(summary: &Value) -> Vec<u64> {
 }
 
 both! {
-    async fn a_server_that_was_never_scanned_is_not_up_to_date(service: Service) {
+    async fn unscanned_server_is_not_up_to_date(service: Service) {
         let id = not_scanned(service, "new-1").await;
         look(service).await;
         let summary = service.get("/v1/summary").await.is(200).json();
@@ -80,7 +80,7 @@ both! {
         assert_eq!(list["data"][0]["assessment"], "not_scanned", "a feed alone assesses nothing");
     }
 
-    async fn every_state_is_counted_apart(service: Service) {
+    async fn every_assessment_state_is_counted_separately(service: Service) {
         publish(service).await;
         let whole = join(service, host("whole", Vec::new())).await;
         let partial = join(service, host("partial", vec![third_party()])).await;
@@ -113,14 +113,14 @@ both! {
         assert_eq!(partial["unassessed"], json!([{"package": "docker-ce", "version": "5:27.0-1", "reason": "third_party",
             "detail": "comes from Docker; the distribution's advisories do not cover it"}]));
         assert_eq!(partial["coverage"], json!({"ecosystem": "Debian:12", "lists_unfixed": true, "derived_from": null}));
-        assert_eq!(partial["cves"].as_array().unwrap().len(), 1, "what can be assessed is");
-        // A key that sees one environment counts what is there.
+        assert_eq!(partial["cves"].as_array().unwrap().len(), 1, "the rest is assessed");
+        // A key that is limited to one environment counts only its servers.
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
         let seen = Ask::get("/v1/summary").with_key(&key).send(&service.router).await.is(200).json();
         assert_eq!(states(&seen), [0, 1, 0, 0, 1, 0, 0, 0], "{seen}");
     }
 
-    async fn a_kernel_that_no_package_brought_is_unassessed(service: Service) {
+    async fn kernel_without_a_package_is_unassessed(service: Service) {
         publish(service).await;
         let id = join(service, host("custom", Vec::new())).await;
         change(service, id, |server| Server { kernel: "6.99-custom".into(), ..server }).await;
@@ -156,7 +156,7 @@ both! {
             shown["cves"].as_array().unwrap().len()
         };
         assert_eq!((cves(old).await, cves(new).await), (2, 2));
-        // Removing one feed takes its own findings away, and no others.
+        // Removing one feed removes its own findings, and no others.
         assert_eq!(feeds::remove(&service.app.db, "alpine-v3.23").await.unwrap(), Some(2));
         assert_eq!(feeds::remove(&service.app.db, "alpine-v3.23").await.unwrap(), None);
         look(service).await;
@@ -165,13 +165,13 @@ both! {
         assert_eq!((&uncovered["assessment"], &uncovered["cves"]), (&json!("no_feed"), &json!([])));
     }
 
-    async fn new_rules_match_everything_again(service: Service) {
+    async fn new_matching_rules_match_everything_again(service: Service) {
         publish(service).await;
         let id = join(service, host("web-1", Vec::new())).await;
         look(service).await;
         let mut tx = service.app.db.begin().await.unwrap();
         let seen = store::findings::summary(&mut tx, service.org).await.unwrap().unwrap();
-        // As an earlier release left it, which did not find this CVE.
+        // The state of an earlier release, which did not find this CVE.
         for (base, groups) in store::findings::all_groups(&mut tx, service.org).await.unwrap() {
             let digests: Vec<_> = groups.into_keys().collect();
             store::findings::drop_groups(&mut tx, service.org, &base, &digests).await.unwrap();
@@ -189,7 +189,7 @@ both! {
         assert!(!findings::rebuild(&service.app, service.org).await.unwrap(), "once");
     }
 
-    async fn advisories_without_a_feed_go_when_their_feed_is_imported_again(service: Service) {
+    async fn advisories_without_a_feed_are_removed_by_the_next_import(service: Service) {
         let advisory = |base: &str| {
             let mut affected = domain::advisory::Affected::new(base, "curl");
             affected.spans.push(domain::advisory::Span::until("9"));

@@ -1,4 +1,4 @@
-//! The audit log names who changed what, whichever operation it was.
+//! The audit log contains who changed what, for every operation.
 
 use crate::mutations::{READ_ONLY, audited, mutations, new_admin};
 use crate::support::{Ask, both};

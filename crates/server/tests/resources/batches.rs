@@ -1,4 +1,4 @@
-//! `/v1/batches`, their tasks and logs.
+//! `/v1/batches`, with tasks and logs.
 
 use axum::http::Method;
 use domain::rollout::{Change, End, Halt, Verdict};
@@ -33,7 +33,7 @@ async fn act(service: &Service, batch: &str, verb: &str) -> crate::support::Answ
 }
 
 both! {
-    async fn a_batch_is_accepted_with_its_options_and_one_task_a_server(service: Service) {
+    async fn batch_has_its_options_and_one_task_per_server(service: Service) {
         let [one, two, _] = three(service).await;
         let body = json!({"server_ids": [two, one, two], "packages": ["openssl"], "security_only": true,
             "reboot": "if_required", "canary": "10%", "max_failures": 1, "max_parallel": 2});
@@ -49,7 +49,7 @@ both! {
         assert_eq!(batch["results"][0]["state"], "pending");
     }
 
-    async fn unknown_servers_are_each_named_and_nothing_starts(service: Service) {
+    async fn unknown_servers_are_listed_and_nothing_starts(service: Service) {
         let [one, ..] = three(service).await;
         let body = json!({"server_ids": [ABSENT, one, "nonsense"], "reboot": "maybe"});
         let refusal = service.post("/v1/batches", body).await.is_problem(422, "invalid_body").json();
@@ -70,7 +70,7 @@ both! {
         assert_eq!(service.get("/v1/batches").await.json()["meta"]["total"], 0);
     }
 
-    async fn progress_and_results_are_those_of_its_tasks(service: Service) {
+    async fn progress_and_results_match_the_tasks(service: Service) {
         let [one, two, three] = three(service).await;
         let batch = ordered(service, json!({"server_ids": [one, two, three], "security_only": true})).await;
         change(service, &batch, Change::Start).await;
@@ -98,8 +98,8 @@ both! {
         assert_eq!(alone, seen["results"][1]);
     }
 
-    /// The answer to "why is nothing happening?"
-    async fn a_task_that_waits_says_for_what(service: Service) {
+    /// Operators see why nothing happens.
+    async fn waiting_task_shows_what_it_waits_for(service: Service) {
         let [one, two, three] = three(service).await;
         let reasons = async |batch: &str| {
             let seen = shown(service, batch).await;
@@ -126,7 +126,7 @@ both! {
         assert_eq!(act(service, &staggered, "pause").await.is(200).json()["results"][0]["waiting_for"], Value::Null);
     }
 
-    async fn a_batch_is_paused_resumed_canceled_and_refuses_what_does_not_fit(service: Service) {
+    async fn batch_rejects_actions_that_its_state_does_not_allow(service: Service) {
         let [one, two, three] = three(service).await;
         let batch = ordered(service, json!({"server_ids": [one, two, three], "security_only": true})).await;
         change(service, &batch, Change::Start).await;
@@ -151,7 +151,7 @@ both! {
         }
     }
 
-    async fn a_retry_is_a_new_batch_of_those_that_failed(service: Service) {
+    async fn retry_is_a_new_batch_of_the_failed_servers(service: Service) {
         let [one, two, _] = three(service).await;
         let batch = ordered(service, json!({"server_ids": [one, two], "packages": ["openssl"]})).await;
         change(service, &batch, Change::Start).await;
@@ -172,7 +172,7 @@ both! {
         act(service, &well, "retry").await.is_problem(409, "nothing_to_retry");
     }
 
-    async fn a_batch_has_one_unfinished_retry(service: Service) {
+    async fn batch_has_at_most_one_unfinished_retry(service: Service) {
         let [one, two, _] = three(service).await;
         let batch = ordered(service, json!({"server_ids": [one, two], "packages": ["openssl"]})).await;
         change(service, &batch, Change::Start).await;
@@ -198,7 +198,8 @@ both! {
                 let told = answer.is_problem(409, "batch_not_ended").json();
                 assert_eq!(told["detail"], format!("A retry of this batch is still running: {retry}."));
             }
-            // It is still the only one while it runs; once it has ended, the failed server can be retried.
+            // It stays the only one while it runs; once it has ended, the failed server can be
+            // retried.
             change(service, &retry, Change::Start).await;
             act(service, &batch, "retry").await.is_problem(409, "batch_not_ended");
             finish(service, &retry, two, FAILED).await;
@@ -230,7 +231,7 @@ both! {
         service.get("/v1/batches?status=running").await.is_problem(400, "unknown_parameter");
     }
 
-    async fn a_large_batch_shows_its_tasks_in_pages(service: Service) {
+    async fn tasks_of_a_large_batch_are_paged(service: Service) {
         let servers: Vec<ServerId> = {
             let mut servers = Vec::new();
             for _ in 0..501 {
@@ -247,7 +248,7 @@ both! {
         assert_eq!(rest["meta"]["total"], 501);
     }
 
-    async fn a_log_is_text_or_is_followed_to_its_end(service: Service) {
+    async fn log_is_returned_as_text_or_streamed_to_its_end(service: Service) {
         let [one, two, _] = three(service).await;
         let batch = ordered(service, json!({"server_ids": [one, two], "security_only": true})).await;
         change(service, &batch, Change::Start).await;
@@ -283,7 +284,7 @@ both! {
         service.get(&format!("/v1/batches/{elsewhere}/tasks/{other}/log")).await.is_problem(404, "not_found");
     }
 
-    async fn long_log_is_sent_whole_in_parts(service: Service) {
+    async fn long_log_is_sent_completely_in_parts(service: Service) {
         let [one, _, _] = three(service).await;
         let batch = ordered(service, json!({"server_ids": [one], "security_only": true})).await;
         change(service, &batch, Change::Start).await;
@@ -293,7 +294,8 @@ both! {
         let mut log = "Unpacking käse (1.0~€) over 🦀 …\n".repeat(12_000).into_bytes();
         log.extend(b"\xff and the end \xf0\x9f");
         let (task_id, now) = (task.parse().unwrap(), service.hands.now());
-        // Small chunks, many of them within one part; then those of the largest size. Both cut characters in two.
+        // Small chunks, many of them within one part; then chunks of the largest size. Both split
+        // characters.
         let (small, large) = log.split_at(70_001);
         let bodies = small.chunks(61).chain(large.chunks(256 * 1024));
         let mut pieces: Vec<Piece> = Vec::new();
@@ -315,10 +317,10 @@ both! {
         assert!((30_000..60_000).contains(&longest), "an event of {longest} bytes");
         let end = format!("id: {}\n", log.len());
         assert!(live.contains(&end) && live.ends_with("event: end\ndata: succeeded\n\n"));
-        // Only chunks of the agent cut a character.
+        // Only the agent's chunks split a character.
         let pieces = small.len().div_ceil(61) + large.len().div_ceil(256 * 1024);
         assert!(live.matches('\u{fffd}').count() < 3 * pieces);
-        // Retention forgets the oldest chunks first.
+        // Retention deletes the oldest chunks first.
         service.by_hand("delete from task_logs where position < 70001").await;
         let answer = service.get(&path).await.is(200);
         assert!(answer.bytes == String::from_utf8_lossy(large).as_bytes(), "{} bytes", answer.bytes.len());
@@ -328,7 +330,7 @@ both! {
         Ask::get(&path).with_key(&hidden).send(&service.router).await.is_problem(404, "not_found");
     }
 
-    async fn a_revoked_key_hears_no_more_of_a_log(service: Service) {
+    async fn log_stream_ends_when_the_key_is_revoked(service: Service) {
         let [one, ..] = three(service).await;
         let batch = ordered(service, json!({"server_ids": [one], "security_only": true})).await;
         change(service, &batch, Change::Start).await;
@@ -355,7 +357,7 @@ both! {
         assert!(String::from_utf8_lossy(&first).contains("before"));
         service.delete(&format!("/v1/api-keys/{id}")).await;
         prints(7, b"after\n").await;
-        // The stream ends, and what was printed since is not in it.
+        // The stream ends without the output that was added since.
         let rest = async {
             let mut rest = Vec::new();
             while let Some(part) = futures_util::StreamExt::next(&mut stream).await {
@@ -367,7 +369,7 @@ both! {
         assert!(!rest.contains("after"), "{rest}");
     }
 
-    async fn the_same_order_with_the_same_key_is_one_batch(service: Service) {
+    async fn repeated_request_with_the_same_key_creates_one_batch(service: Service) {
         let [one, ..] = three(service).await;
         let order = |body: Value| {
             Ask::new(Method::POST, "/v1/batches").with_key(&service.operator)

@@ -1,5 +1,5 @@
-//! A service that dies at any instant of a request with an `Idempotency-Key`: the request that is
-//! repeated has one effect in all.
+//! The service crashes at any time during a request with an `Idempotency-Key`: together with its
+//! repetition, the request has one effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,11 +14,11 @@ use crate::fleet::{Host, join};
 use crate::mutations::{audited, mutations, new_admin};
 use crate::support::{Answer, Ask, Service, both};
 
-/// Longer than a request that got no answer holds its key.
+/// Longer than an unanswered request holds its key.
 const LOCK: SignedDuration = SignedDuration::from_secs(36);
 
-/// Sends a request to a process of its own, which dies when it has waited this often. A wait is
-/// each time when nothing can go on before the database answers. Returns `None` if it died first.
+/// Sends a request to a separate process, which dies after this many waits. A wait is every time
+/// when nothing can continue before the database responds. Returns `None` if it died first.
 fn dies_after(service: &Service, waits: usize, ask: Ask) -> Option<Answer> {
     let (waited, dead) = (Arc::new(AtomicUsize::new(usize::MAX)), Arc::new(Notify::new()));
     let process = tokio::runtime::Builder::new_current_thread()
@@ -45,7 +45,7 @@ fn dies_after(service: &Service, waits: usize, ask: Ask) -> Option<Answer> {
             answer = ask.send(&router) => Some(answer),
         }
     });
-    // Whatever else it was doing ends where it is.
+    // Whatever else it was doing stops immediately.
     process.shutdown_background();
     answer
 }
@@ -88,7 +88,7 @@ both! {
         }
         println!("died {before} times before the batch was created and {after} times after it");
         assert!(before >= 3, "{before}");
-        assert!(answered, "it never came to an answer");
+        assert!(answered, "no attempt got a response");
     }
 
     async fn batch_is_created_once_if_the_client_hangs_up(service: Service) {
@@ -110,7 +110,7 @@ both! {
             let location = loop {
                 let again = order().send(&service.router).await;
                 match again.status.as_u16() {
-                    // Still under way, or cut off between the claim and the work.
+                    // Still in progress, or interrupted between the claim and the work.
                     409 => service.hands.turn(SignedDuration::from_secs(1)),
                     202 | 303 => break again.header("location").to_owned(),
                     _ => panic!("{polls}: {again:?}"),
@@ -121,8 +121,8 @@ both! {
         }
     }
 
-    /// The process died after the commit and before the answer was stored.
-    async fn no_operation_is_repeated_when_its_answer_was_lost(service: Service) {
+    /// The process died after the commit and before the response was stored.
+    async fn no_operation_is_repeated_after_a_lost_response(service: Service) {
         let cases = mutations(service).await;
         let (who, key) = new_admin(service).await;
         let posts: Vec<_> = cases.iter().filter(|case| case.method == "POST").collect();

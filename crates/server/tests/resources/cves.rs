@@ -20,7 +20,7 @@ fn host(name: &'static str, curl: &str) -> Host {
     Host { installed, ..Host::new(name) }
 }
 
-/// Two old servers, a new one, and a system that nobody publishes anything for.
+/// Two old servers, a new one, and one with a system that no feed covers.
 async fn fleet(service: &Service) -> [ServerId; 4] {
     [
         join(service, host("web-1", "1.0")).await,
@@ -59,7 +59,7 @@ async fn listed(service: &Service, query: &str) -> Vec<(String, u64)> {
 }
 
 both! {
-    async fn where_are_we_exposed(service: Service) {
+    async fn cve_list_shows_exposed_servers(service: Service) {
         let [web, ..] = fleet(service).await;
         publish(service).await;
         assert!(rebuild(&service.app, service.org).await.unwrap());
@@ -88,7 +88,7 @@ both! {
         service.get("/v1/cves?exploited=1").await.is_problem(400, "unknown_parameter");
     }
 
-    async fn a_server_shows_its_flaws_and_counts_them(service: Service) {
+    async fn server_shows_and_counts_its_cves(service: Service) {
         let [web, _, db, odd] = fleet(service).await;
         let before = service.get(&format!("/v1/servers/{web}")).await.is(200).json();
         assert_eq!((&before["cves"], &before["cves_checked"]), (&json!([]), &json!(false)));
@@ -102,12 +102,12 @@ both! {
         assert_eq!((&cves[0]["cvss"], &cves[0]["epss"], &cves[1]["kev"]), (&json!(7.5), &json!(0.25), &json!(true)));
         assert_eq!(shown["summary"]["cves"], json!({"critical": 0, "high": 1, "medium": 0, "low": 0, "unknown": 1}));
         let newer = service.get(&format!("/v1/servers/{db}")).await.json();
-        assert_eq!(newer["cves"].as_array().unwrap().len(), 1, "its curl is past the fix");
+        assert_eq!(newer["cves"].as_array().unwrap().len(), 1, "its curl is newer than the fix");
         let unknown = service.get(&format!("/v1/servers/{odd}")).await.json();
-        assert_eq!((&unknown["cves"], &unknown["cves_checked"]), (&json!([]), &json!(false)), "not checked, which is not clean");
+        assert_eq!((&unknown["cves"], &unknown["cves_checked"]), (&json!([]), &json!(false)), "not checked, which does not mean no CVEs");
     }
 
-    async fn a_changed_advisory_is_matched_again_and_a_withdrawn_one_is_gone(service: Service) {
+    async fn changed_advisory_is_rematched_and_withdrawn_one_removed(service: Service) {
         fleet(service).await;
         publish(service).await;
         rebuild(&service.app, service.org).await.unwrap();
@@ -123,7 +123,7 @@ both! {
         service.get("/v1/cves/CVE-2026-2").await.is_problem(404, "not_found");
     }
 
-    async fn a_broken_feed_resolves_nothing(service: Service) {
+    async fn broken_feed_resolves_no_findings(service: Service) {
         fleet(service).await;
         publish(service).await;
         rebuild(&service.app, service.org).await.unwrap();
@@ -133,7 +133,7 @@ both! {
         assert_eq!(listed(service, "").await, before);
     }
 
-    async fn a_key_of_some_environments_sees_what_is_exposed_there(service: Service) {
+    async fn environment_limited_key_sees_cves_of_its_servers(service: Service) {
         fleet(service).await;
         publish(service).await;
         rebuild(&service.app, service.org).await.unwrap();
@@ -147,7 +147,7 @@ both! {
         assert_eq!(cve["servers"][0]["hostname"], "db-1");
     }
 
-    async fn rows_follow_servers_and_feeds_by_themselves(service: Service) {
+    async fn cve_list_follows_servers_and_feeds_automatically(service: Service) {
         let keeper = service::projections::findings::spawn(service.app.service().clone());
         publish(service).await;
         fleet(service).await;
@@ -156,7 +156,7 @@ both! {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), came).await.expect("the rows never came");
+        tokio::time::timeout(Duration::from_secs(20), came).await.expect("the rows never appeared");
         service.app.start_drain();
         keeper.await.unwrap();
     }

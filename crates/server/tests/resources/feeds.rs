@@ -1,4 +1,4 @@
-//! Feeds, taken in from files: all of one or nothing.
+//! Feeds imported from files: completely or not at all.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use store::{advisories, feeds};
 
 use crate::support::{Service, both};
 
-/// One advisory in OSV's form for Debian 12.
+/// An advisory in OSV format for Debian 12.
 pub(crate) fn osv(id: &str, modified: &str, package: &str, fixed: &str, cves: &[&str]) -> Value {
     json!({"id": id, "modified": modified, "published": "2026-11-01T00:00:00Z", "aliases": cves,
         "affected": [{"package": {"ecosystem": "Debian:12", "name": package},
@@ -43,7 +43,7 @@ pub(crate) const MONDAY: &str = "2026-11-09T00:00:00Z";
 pub(crate) const FRIDAY: &str = "2026-11-13T00:00:00Z";
 
 both! {
-    async fn importing_twice_changes_nothing_and_an_older_copy_removes_nothing(service: Service) {
+    async fn repeated_or_older_import_changes_nothing(service: Service) {
         let friday = lines(&[
             osv("DSA-1", FRIDAY, "curl", "1.2", &["CVE-2026-1"]),
             osv("DSA-2", FRIDAY, "vim", "9.1", &["CVE-2026-2"]),
@@ -56,13 +56,13 @@ both! {
         assert_eq!(take_in(service, &path).await.unwrap().changed, 0);
         std::fs::write(&path, monday).unwrap();
         assert_eq!(take_in(service, &path).await.unwrap().changed, 0);
-        assert_eq!(known(service).await, (2, 1), "nothing is gone, and nothing has to be judged again");
+        assert_eq!(known(service).await, (2, 1), "nothing is removed, and nothing has to be matched again");
         let mut reader = service.app.db.read().await.unwrap();
         let stored = advisories::get_all(&mut reader, "Debian", &["DSA-1".into()]).await.unwrap();
         assert_eq!(stored["DSA-1"].modified.unwrap().to_string(), FRIDAY);
     }
 
-    async fn a_feed_that_is_cut_off_broken_or_empty_changes_nothing_and_says_why(service: Service) {
+    async fn invalid_feed_changes_nothing_and_shows_the_reason(service: Service) {
         let good = lines(&[osv("DSA-1", FRIDAY, "curl", "1.2", &["CVE-2026-1"])]);
         let path = write(service, "Debian.jsonl", &good);
         take_in(service, &path).await.unwrap();
@@ -87,7 +87,7 @@ both! {
         assert!(take_in(service, &absent).await.unwrap_err().contains("cannot be opened"));
     }
 
-    async fn exploited_flaws_and_estimates_come_with_their_own_dates(service: Service) {
+    async fn kev_and_epss_feeds_have_their_own_dates(service: Service) {
         let kev = json!({"title": "list", "catalogVersion": "1", "dateReleased": FRIDAY, "count": 1, "vulnerabilities": [
             {"cveID": "CVE-2026-1", "dateAdded": "2026-11-12", "knownRansomwareCampaignUse": "Known"}]});
         let kev = write(service, "kev.json", &kev.to_string());
@@ -98,14 +98,14 @@ both! {
         let path = write(service, "epss.csv", &epss(FRIDAY, "0.25"));
         assert_eq!(take_in(service, &path).await.unwrap().changed, 1);
         std::fs::write(&path, epss(MONDAY, "0.11")).unwrap();
-        assert_eq!(take_in(service, &path).await.unwrap().changed, 0, "Monday's estimates are old");
+        assert_eq!(take_in(service, &path).await.unwrap().changed, 0, "Monday's EPSS scores are older");
         let asked = std::collections::BTreeSet::from(["CVE-2026-1"]);
         let mut reader = service.app.db.read().await.unwrap();
         assert_eq!(advisories::epss(&mut reader, &asked).await.unwrap()["CVE-2026-1"].score(), 0.25);
         assert!(advisories::exploited(&mut reader, &asked).await.unwrap()["CVE-2026-1"].ransomware);
     }
 
-    async fn a_feed_of_many_records_comes_in_whole_and_tells_how_far_it_is(service: Service) {
+    async fn large_feed_is_imported_completely_with_progress(service: Service) {
         let many: Vec<Value> = (0..2_345)
             .map(|n| osv(&format!("DSA-{n}"), FRIDAY, &format!("p{}", n % 100), "1.1", &[]))
             .collect();

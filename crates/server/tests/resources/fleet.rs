@@ -1,4 +1,4 @@
-//! Servers for the stories: put there as the agents' door would, without an agent.
+//! Servers for tests, inserted as the gateway would, without an agent.
 
 use domain::rollout::{Change, End, Event, Rollout, Target, Verdict};
 use serde_json::json;
@@ -14,7 +14,7 @@ use vocab::{
 
 use crate::support::Service;
 
-/// A server to be.
+/// A server to create.
 #[derive(Clone)]
 pub(crate) struct Host {
     pub(crate) name: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct Host {
     pub(crate) quarantine: Option<&'static str>,
     pub(crate) installed: Vec<Installed>,
     pub(crate) pending: Vec<Pending>,
-    /// What its agent reports beyond what every list shows.
+    /// Facts from its agent beyond those in lists.
     pub(crate) facts: serde_json::Value,
 }
 
@@ -53,7 +53,7 @@ impl Host {
     }
 }
 
-/// An update that fixes flaws.
+/// An update that fixes vulnerabilities.
 pub(crate) fn security(name: &str, severity: Severity, cves: &[&str]) -> Pending {
     let mut update = Pending::new(name, "amd64", "1.0", "1.1");
     update.security = true;
@@ -63,7 +63,7 @@ pub(crate) fn security(name: &str, severity: Severity, cves: &[&str]) -> Pending
     update
 }
 
-/// Lets a host join.
+/// Enrolls a host.
 pub(crate) async fn join(service: &Service, host: Host) -> ServerId {
     join_org(service, service.org, host).await
 }
@@ -111,7 +111,7 @@ pub(crate) async fn join_org(service: &Service, org_id: OrgId, host: Host) -> Se
     id
 }
 
-/// What lies on a server is something else now.
+/// Changes the package set of a server.
 pub(crate) async fn scan(
     service: &Service,
     server: ServerId,
@@ -137,7 +137,7 @@ pub(crate) async fn scan(
     tx.commit().await.unwrap();
 }
 
-/// Plays engine and agent for one server: an order goes out and ends so.
+/// Acts as engine and agent for one server: an order is sent and ends with this result.
 pub(crate) async fn finish(service: &Service, batch: &str, server: ServerId, verdict: Verdict) {
     let id: BatchId = batch.parse().unwrap();
     let now = service.hands.now();
@@ -150,7 +150,7 @@ pub(crate) async fn finish(service: &Service, batch: &str, server: ServerId, ver
     let started = Move { server_id: server, from, seen, next: busy, result: None };
     assert_eq!(rollout_targets::claim(&mut tx, id, &[started]).await.unwrap(), [server]);
     let next = busy.apply(Event::Reported(verdict), now).unwrap();
-    let report = json!({"order_id": row.task_id, "outcome": "succeeded", "message": "as asked",
+    let report = json!({"order_id": row.task_id, "outcome": "succeeded", "message": "done",
         "packages": [{"name": "openssl", "from": "1.0", "to": "1.1"}], "reboot_needed": true,
         "reboot_seconds": 40, "exit": 0, "started_at": now, "finished_at": now});
     let (from, seen) = (busy, seen + 1);
@@ -176,7 +176,7 @@ pub(crate) async fn change(service: &Service, batch: &str, change: Change) {
     tx.commit().await.unwrap();
 }
 
-/// Ends a batch and the run that it carries out.
+/// Ends a batch and its run.
 pub(crate) async fn end(service: &Service, batch: &str, end: End) {
     change(service, batch, Change::End(end)).await;
     let mut tx = service.app.db.begin().await.unwrap();
@@ -186,7 +186,7 @@ pub(crate) async fn end(service: &Service, batch: &str, end: End) {
     tx.commit().await.unwrap();
 }
 
-/// Where a server stands in a batch.
+/// The state of a server in a batch.
 pub(crate) async fn stands(service: &Service, batch: &str, server: ServerId) -> Target {
     let mut reader = service.app.db.read().await.unwrap();
     let rows = rollout_targets::all(&mut reader, batch.parse().unwrap()).await.unwrap();

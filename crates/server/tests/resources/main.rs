@@ -1,10 +1,10 @@
-//! Servers, schedules, patches and batches through the real router, told as stories on both engines.
+//! Integration tests of the API's resources through the real router, on both databases.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::wrong_self_convention,
-    reason = "a story that fails stops, one that is skipped says so, and an answer is what it is"
+    reason = "a failed test stops, a skipped one says so, and `is` is an assertion"
 )]
 
 #[path = "../http/support.rs"]
@@ -16,20 +16,20 @@ mod publisher;
 
 mod fleet;
 
-mod apart;
 mod assessment;
 mod audit;
 mod batches;
 mod crashes;
 mod cves;
+mod feed_downloads;
 mod feeds;
-mod follow;
 mod matching;
 mod mutations;
 mod patches;
 mod preview;
 mod schedules;
-mod secured;
+mod security_updates;
 mod servers;
 mod severity;
 mod suppressions;
+mod tenant_isolation;

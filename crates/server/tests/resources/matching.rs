@@ -1,4 +1,5 @@
-//! What keeps the flaws up to date: it remembers what it found, and comes to the same as one that has just begun.
+//! The matcher, which keeps findings up to date: it remembers its results, and gets the same as a
+//! new one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ fn host(name: &'static str, curl: &str) -> Host {
     Host { installed, ..Host::new(name) }
 }
 
-/// Everything that is written down and read by anyone.
+/// Everything that is stored and read by others.
 #[derive(Debug, PartialEq)]
 struct Written {
     rows: Vec<Cve>,
@@ -70,7 +71,7 @@ async fn written(service: &Service) -> Written {
     }
 }
 
-/// The same, made by one that knows nothing of what was written before.
+/// The same, computed by a new matcher without previous results.
 async fn anew(service: &Service) -> Written {
     let org = service.org;
     let mut tx = service.app.db.begin().await.unwrap();
@@ -105,7 +106,7 @@ fn told(written: &Written) -> Vec<(&str, i64)> {
 }
 
 both! {
-    async fn what_changed_is_found_without_reading_the_rest_again(service: Service) {
+    async fn changes_are_matched_without_reading_the_rest_again(service: Service) {
         let web = join(service, host("web-1", "1.0")).await;
         join(service, host("web-2", "1.0")).await;
         join(service, host("db-1", "1.2").in_environment("staging")).await;
@@ -121,12 +122,12 @@ both! {
 
         publish(service, 3, &[("DSA-3", "curl", "0.9", &["CVE-1", "CVE-3"]), ("DSA-2", "vim", "8", &["CVE-2"])]).await;
         assert!(matcher.round(&service.app, Look::Published).await.unwrap());
-        assert_eq!(told(&written(service).await), [("CVE-1", 2)], "it was not as bad");
+        assert_eq!(told(&written(service).await), [("CVE-1", 2)], "the severity was lowered");
 
         join(service, host("web-3", "1.0").in_environment("staging")).await;
         publish(service, 4, &[("DSA-4", "vim", "9.2", &["CVE-4"])]).await;
         assert!(matcher.round(&service.app, Look::Published).await.unwrap());
-        assert_eq!(told(&written(service).await), [("CVE-1", 2), ("CVE-4", 3)], "who joined is not counted yet");
+        assert_eq!(told(&written(service).await), [("CVE-1", 2), ("CVE-4", 3)], "a new server is not counted yet");
         assert!(matcher.round(&service.app, Look::Servers).await.unwrap());
         assert_eq!(told(&written(service).await), [("CVE-1", 3), ("CVE-4", 4)]);
 
@@ -140,17 +141,17 @@ both! {
         assert_eq!(anew(service).await, remembered);
     }
 
-    async fn of_two_that_remember_one_writes_and_the_other_begins_again(service: Service) {
+    async fn one_of_two_matchers_writes_and_the_other_restarts(service: Service) {
         join(service, host("web-1", "1.0")).await;
         publish(service, 1, &[("DSA-1", "curl", "1.1", &["CVE-1"])]).await;
         let (mut one, mut other) = (Matcher::new(service.org), Matcher::new(service.org));
         assert!(one.round(&service.app, Look::Servers).await.unwrap());
-        assert!(!other.round(&service.app, Look::Idle).await.unwrap(), "it only reads");
+        assert!(!other.round(&service.app, Look::Idle).await.unwrap(), "this one only reads");
         assert!(other.is_warm());
         publish(service, 2, &[("DSA-2", "vim", "9.1", &["CVE-2"])]).await;
         assert!(one.round(&service.app, Look::Published).await.unwrap());
         assert!(!other.round(&service.app, Look::Published).await.unwrap());
-        assert!(!other.is_warm(), "what it remembers is no longer what is written");
+        assert!(!other.is_warm(), "its memory no longer matches the database");
         publish(service, 3, &[("DSA-3", "vim", "9.2", &["CVE-3"])]).await;
         assert!(other.round(&service.app, Look::Published).await.unwrap());
         publish(service, 4, &[("DSA-2", "vim", "8", &["CVE-2"])]).await;
@@ -160,7 +161,7 @@ both! {
         assert_eq!(anew(service).await, remembered);
     }
 
-    async fn what_a_package_manager_tells_is_found_where_no_feed_speaks(service: Service) {
+    async fn package_manager_reports_count_where_no_feed_does(service: Service) {
         let mut curl = security("curl", Severity::High, &["CVE-2026-1", "CVE-2026-7"]);
         curl.advisories = vec!["FEDORA-2026-1".into()];
         let fedora = Host { os: ("fedora", "41"), ..host("web-1", "1.0") }.with_updates(vec![curl.clone()]);
@@ -177,13 +178,13 @@ both! {
         let servers: Vec<_> = cve["servers"].as_array().unwrap().iter().map(|one| one["server_id"].clone()).collect();
         assert_eq!(servers, [json!(db), json!(web)]);
         let words = cve["servers"][1]["found"].as_str().unwrap();
-        assert!(words.contains("the package manager of the host, fedora 41,") && words.contains("by FEDORA-2026-1"), "{words}");
+        assert!(words.contains("the package manager of the host (fedora 41)") && words.contains("(FEDORA-2026-1)"), "{words}");
 
         let shown = service.get(&format!("/v1/servers/{db}")).await.is(200).json();
         assert_eq!(shown["summary"]["cves"], json!({"critical": 0, "high": 1, "medium": 0, "low": 0, "unknown": 1}));
         let by_feed = shown["cves"].as_array().unwrap().iter().find(|cve| cve["id"] == "CVE-2026-1").unwrap();
         let words = by_feed["found"].as_str().unwrap();
-        assert!(words.starts_with("DSA-1 for Debian:12"), "the feed's word counts: {words}");
+        assert!(words.starts_with("DSA-1 for Debian:12"), "the feed takes precedence: {words}");
         assert!(words.ends_with("the host's package manager reports the same CVE for the pending update"), "{words}");
         assert_eq!(by_feed["severity"], "unknown");
         assert_eq!(anew(service).await, remembered);

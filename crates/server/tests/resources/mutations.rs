@@ -14,7 +14,7 @@ pub(crate) const READ_ONLY: [(Method, &str); 1] = [(Method::POST, "/v1/preview")
 #[derive(Clone)]
 pub(crate) struct Mutation {
     pub(crate) method: Method,
-    /// The path as the route table has it.
+    /// The path as in the route table.
     pub(crate) route: &'static str,
     pub(crate) path: String,
     pub(crate) body: Option<Value>,
@@ -58,8 +58,8 @@ async fn schedule(service: &Service, name: &str) -> String {
     id(service.post("/v1/schedules", body).await.is(201))
 }
 
-/// Creates what the requests need and returns one request for each operation. Fails if the route
-/// table has an operation without one.
+/// Creates what the requests need and returns one request per operation. Fails if the route table
+/// has an operation without one.
 pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
     let web = join(service, Host::new("web")).await.to_string();
     let copied = Host { quarantine: Some("a copy"), ..Host::new("copied") };
@@ -119,12 +119,12 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
     for case in &all {
         let there =
             routes.iter().any(|(method, route, _)| *method == case.method && route == case.route);
-        assert!(there, "there is no {} {}", case.method, case.route);
+        assert!(there, "unknown operation {} {}", case.method, case.route);
     }
     all
 }
 
-/// A new administrator's key: its id, which is how the audit log names it, and the key.
+/// A new admin key: its id, which the audit log uses, and the key.
 pub(crate) async fn new_admin(service: &Service) -> (String, String) {
     let body = json!({"name": "somebody", "role": "admin"});
     let made = service.post("/v1/api-keys", body).await.is(201).json();
@@ -132,7 +132,7 @@ pub(crate) async fn new_admin(service: &Service) -> (String, String) {
     (text("id"), text("api_key"))
 }
 
-/// What the audit log says that `who` did: actions, in order.
+/// The actions of `who` in the audit log, in order.
 pub(crate) async fn audited(service: &Service, who: &str) -> Vec<String> {
     let mut reader = service.app.db.read().await.unwrap();
     let entries = store::audit::after(&mut reader, service.org, 0, 1_000).await.unwrap();

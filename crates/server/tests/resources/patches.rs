@@ -59,7 +59,7 @@ async fn fleet(service: &Service) -> [vocab::ServerId; 3] {
 }
 
 both! {
-    async fn one_row_a_package_the_worst_first(service: Service) {
+    async fn patches_are_listed_by_package_worst_first(service: Service) {
         let [web, _, db] = fleet(service).await;
         assert_eq!(listed(service, "").await, named(&[("linux", 1), ("openssl", 3), ("curl", 1), ("tzdata", 3)]));
         assert_eq!(listed(service, "severity=high").await, named(&[("openssl", 3), ("curl", 1)]));
@@ -74,7 +74,7 @@ both! {
         service.get("/v1/patches?server_id=nonsense").await.is_problem(404, "not_found");
     }
 
-    async fn a_patch_is_shown_with_its_servers_and_flaws(service: Service) {
+    async fn patch_shows_its_servers_and_cves(service: Service) {
         let [web, ..] = fleet(service).await;
         let patch = service.get("/v1/patches/openssl").await.is(200).json();
         assert_eq!((&patch["severity"], &patch["type"], &patch["kev"]), (&json!("high"), &json!("security"), &json!(false)));
@@ -97,13 +97,13 @@ both! {
         }
     }
 
-    async fn what_is_gone_leaves_and_what_stays_keeps_its_first_day(service: Service) {
+    async fn installed_patches_disappear_and_others_keep_first_seen(service: Service) {
         let [_, _, db] = fleet(service).await;
         assert!(!rebuild(&service.app, service.org).await.unwrap(), "nothing changed");
         service.hands.turn(SignedDuration::from_mins(1));
         service.delete(&format!("/v1/servers/{db}")).await.is(204);
         let late = join(service, Host::new("late").with_updates(vec![Pending::new("vim", "amd64", "1", "2")])).await;
-        // A list that has only just arrived is there for its own server at once.
+        // A new package set is visible for its own server immediately.
         assert_eq!(listed(service, &format!("server_id={late}")).await, named(&[("vim", 1)]));
         assert!(rebuild(&service.app, service.org).await.unwrap());
         assert_eq!(listed(service, "").await, named(&[("openssl", 2), ("tzdata", 2), ("vim", 1)]));
@@ -113,7 +113,7 @@ both! {
         assert_eq!(seen("vim").await, "2026-11-15T04:01:00Z");
     }
 
-    async fn rows_follow_the_servers_by_themselves(service: Service) {
+    async fn patch_list_follows_servers_automatically(service: Service) {
         let keeper = service::projections::patches::spawn(service.app.service().clone());
         join(service, Host::new("web-1").with_updates(common())).await;
         let came = async {
@@ -121,12 +121,12 @@ both! {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), came).await.expect("the rows never came");
+        tokio::time::timeout(Duration::from_secs(20), came).await.expect("the rows never appeared");
         service.app.start_drain();
         keeper.await.unwrap();
     }
 
-    async fn a_key_of_some_environments_sees_what_is_pending_there(service: Service) {
+    async fn environment_limited_key_sees_patches_of_its_servers(service: Service) {
         let [web, _, db] = fleet(service).await;
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
         let ask = async |path: String| Ask::get(&path).with_key(&key).send(&service.router).await;
@@ -141,7 +141,7 @@ both! {
         assert_eq!((&summary["servers"]["total"], &summary["patches"]["total"]), (&json!(1), &json!(4)));
     }
 
-    async fn the_summary_counts_servers_patches_batches_and_schedules(service: Service) {
+    async fn summary_counts_servers_patches_batches_and_schedules(service: Service) {
         let before = service.get("/v1/summary").await.is(200).json();
         assert_eq!((&before["servers"]["total"], &before["counted_at"]), (&json!(0), &Value::Null));
         let [web, ..] = fleet(service).await;

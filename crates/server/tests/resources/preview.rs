@@ -23,7 +23,7 @@ fn updates(server: &Value, field: &str) -> Vec<String> {
 }
 
 both! {
-    /// A viewer may ask for previews only, and must not be able to fill the database with them.
+    /// A viewer may only request previews, and must not be able to fill the database with them.
     async fn previews_with_idempotency_keys_store_nothing(service: Service) {
         let one = join(service, Host::new("web-1")).await;
         for nth in 0..50 {
@@ -40,7 +40,7 @@ both! {
         }
     }
 
-    async fn a_preview_says_what_when_and_which_reboots_and_changes_nothing(service: Service) {
+    async fn preview_shows_updates_times_and_reboots_and_changes_nothing(service: Service) {
         let mut held = security("curl", Severity::High, &[]);
         held.blocked_by = Some(BlockedBy::Held);
         let pending = vec![security("openssl", Severity::High, &[]), held, Pending::new("vim", "amd64", "1", "2")];
@@ -61,7 +61,7 @@ both! {
         assert_eq!(service.get("/v1/batches").await.json()["meta"]["total"], 0);
     }
 
-    async fn servers_with_updates_are_the_canary_and_one_without_is_a_warning(service: Service) {
+    async fn canary_prefers_servers_with_updates_or_warns(service: Service) {
         let host = |name| Host::new(name).with_updates(vec![security("openssl", Severity::High, &[])]);
         let idle = [join(service, Host::new("web-1")).await, join(service, Host::new("web-2")).await];
         let [one, two] = [join(service, host("web-3")).await, join(service, host("web-4")).await];
@@ -90,7 +90,7 @@ both! {
         assert_eq!((names.as_slice(), warnings), (&["web-1".into(), "web-3".into()][..], json!([])));
     }
 
-    async fn a_preview_promises_nothing_that_the_hosts_own_limits_refuse(service: Service) {
+    async fn preview_respects_host_limits(service: Service) {
         let pending = || vec![security("openssl", Severity::High, &[]), Pending::new("vim", "amd64", "1", "2")];
         let host = |name, limits: Value| {
             Host { facts: json!({"limits": limits}), ..Host::new(name) }.with_updates(pending())
@@ -121,7 +121,7 @@ both! {
         assert!(said(0).contains("`frozen` is set") && said(1).contains("line 3") && said(5) == "[]", "{seen}");
         assert!(said(4).contains("excludes open*") && said(4).contains("Sat 22:00-05:00"), "{seen}");
         assert_eq!(seen["warnings"], json!(["3 servers will refuse this order because of their host limits; the first is frozen"]));
-        // A frozen host carries out a dry run, and is not a canary as long as another server can be one.
+        // A frozen host executes a dry run, and is not a canary while another server can be one.
         let dry = json!({"server_ids": [ids[0]], "packages": [], "dry_run": true});
         assert_eq!(updates(&preview(service, dry).await["servers"][0], "updates"), all());
         let canary = json!({"server_ids": [ids[0], ids[5]], "packages": [], "canary": 1});
@@ -130,7 +130,7 @@ both! {
         assert_eq!(shown["limits"]["frozen"], true);
     }
 
-    async fn an_update_that_closes_a_known_flaw_is_one_for_security(service: Service) {
+    async fn update_that_fixes_a_known_cve_is_a_security_update(service: Service) {
         let pending = |name: &str| Pending::new(name, "amd64", "1.0", "1.2");
         let installed = ["curl", "vim"].map(|name| Installed::new(name, "1.0", "amd64")).to_vec();
         let host = Host { installed, ..Host::new("web-1") };
@@ -145,7 +145,7 @@ both! {
         assert_eq!(seen["servers"][0]["updates"][0]["security"], true);
     }
 
-    async fn a_preview_of_targets_counts_what_the_window_leaves_out(service: Service) {
+    async fn preview_counts_servers_outside_the_window(service: Service) {
         for name in ["web-1", "web-2", "web-3"] {
             join(service, Host::new(name)).await;
         }
@@ -159,7 +159,7 @@ both! {
         assert_eq!(seen["warnings"].as_array().unwrap().len(), 1);
     }
 
-    async fn what_would_be_refused_as_an_order_is_refused_as_a_preview(service: Service) {
+    async fn preview_rejects_what_a_batch_would_reject(service: Service) {
         let refused = async |body: Value| {
             let refusal = service.post("/v1/preview", body).await.is_problem(422, "invalid_body").json();
             let errors = refusal["errors"].as_array().unwrap().iter();

@@ -36,7 +36,7 @@ async fn made(service: &Service, body: Value) -> String {
 }
 
 both! {
-    async fn a_schedule_is_made_read_replaced_and_deleted(service: Service) {
+    async fn schedule_is_created_read_replaced_and_deleted(service: Service) {
         let made = service.post("/v1/schedules", nightly()).await.is(201);
         let (path, etag) = (made.header("location").to_owned(), made.header("etag").to_owned());
         let schedule = made.json();
@@ -52,7 +52,7 @@ both! {
         let read = service.get(&path).await.is(200);
         assert_eq!((read.json(), read.header("etag")), (schedule, etag.as_str()));
 
-        // What is left out of a PUT gets its default.
+        // Fields that are omitted in a PUT get their defaults.
         let bare = json!({"name": "Nightly", "cron": "@weekly", "targets": {"all": true}, "enabled": false});
         let after = put(service, &path, bare.clone(), Some(&etag)).await.is(200);
         assert_ne!(after.header("etag"), etag);
@@ -68,7 +68,7 @@ both! {
         service.delete(&path).await.is_problem(404, "not_found");
     }
 
-    async fn all_schedules_are_listed_unless_a_part_is_asked_for(service: Service) {
+    async fn all_schedules_are_listed_without_limit(service: Service) {
         for n in 0..60 {
             let body = json!({"name": format!("s{n:02}"), "cron": "@daily", "targets": {"all": true}});
             made(service, body).await;
@@ -82,7 +82,7 @@ both! {
         service.get("/v1/schedules?limit=0").await.is_problem(400, "invalid_parameter");
     }
 
-    async fn a_schedule_that_cannot_be_meant_is_refused_with_every_reason(service: Service) {
+    async fn invalid_schedule_is_rejected_with_every_error(service: Service) {
         let refused = async |body: Value| {
             let refusal = service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
             let errors = refusal["errors"].as_array().unwrap().iter();
@@ -111,7 +111,7 @@ both! {
         service.post("/v1/schedules", nightly()).await.is_problem(409, "already_exists");
     }
 
-    async fn a_stagger_that_does_not_fit_its_window_is_said_and_not_cut(service: Service) {
+    async fn stagger_longer_than_the_window_is_a_warning(service: Service) {
         for name in ["web-1", "web-2", "web-3", "web-4"] {
             join(service, Host::new(name)).await;
         }
@@ -126,7 +126,7 @@ both! {
         assert_eq!(fits.get("warnings"), None);
     }
 
-    async fn targets_that_match_no_server_are_refused_with_the_likely_name(service: Service) {
+    async fn targets_without_servers_are_rejected_with_a_suggestion(service: Service) {
         let mut web = Host::new("web-1");
         web.tags = &["role=web", "blue"];
         let web = join(service, web).await;
@@ -166,9 +166,9 @@ both! {
         }
     }
 
-    async fn a_schedule_without_servers_is_saved_with_a_warning_where_allowed(service: Service) {
+    async fn schedule_without_servers_is_saved_with_a_warning_if_allowed(service: Service) {
         let warned = |schedule: &Value| schedule["warnings"].as_array().map_or(0, Vec::len);
-        // Schedules may be written before the first server is enrolled.
+        // Schedules may be created before the first server is enrolled.
         let early = service.post("/v1/schedules", nightly()).await.is(201);
         let path = early.header("location").to_owned();
         assert_eq!(early.json()["warnings"], json!(["No server is enrolled yet. Runs are skipped until a server matches."]));
@@ -199,7 +199,7 @@ both! {
         put(service, &path, nightly(), None).await.is(200);
     }
 
-    async fn a_limited_key_learns_nothing_of_other_environments(service: Service) {
+    async fn environment_limited_key_learns_nothing_of_others(service: Service) {
         join(service, Host { tags: &["blue"], ..Host::new("web-1") }).await;
         let key = service.key(Role::Operator, Some(&["prodction"])).await;
         let create = async |targets: Value| {
@@ -217,7 +217,7 @@ both! {
             "No server runs \"debian 11\". Did you mean \"debian 12\"? No server has the tag \"bleu\".");
     }
 
-    async fn a_run_by_hand_that_no_server_matches_is_skipped(service: Service) {
+    async fn manual_run_without_matching_servers_is_skipped(service: Service) {
         let path = made(service, nightly()).await;
         let answer = service.post(&format!("{path}/run"), json!({})).await.is(202);
         let run = answer.json();
@@ -236,8 +236,9 @@ both! {
         assert_eq!(service.get(&format!("{path}/runs")).await.json()["meta"]["total"], 2);
     }
 
-    /// Of many changes to one version one wins, and the others learn that it is another version now.
-    async fn parallel_changes_to_one_version_have_one_winner_and_without_a_version_all_succeed(service: Service) {
+    /// Of concurrent changes to one version, one wins, and the others learn that the version
+    /// changed.
+    async fn concurrent_changes_to_one_version_have_one_winner(service: Service) {
         join(service, Host::new("web-1")).await;
         let body = |name: &str| json!({"name": name, "cron": "0 3 * * *", "targets": {"all": true},
             "options": {"security_only": true}});
@@ -264,7 +265,7 @@ both! {
         }
     }
 
-    async fn a_schedule_runs_by_hand_one_run_at_a_time(service: Service) {
+    async fn manual_runs_are_limited_to_one_at_a_time(service: Service) {
         let server = join(service, Host::new("web-1")).await;
         join(service, Host::new("elsewhere").in_environment("staging")).await;
         let path = made(service, nightly()).await;
@@ -291,7 +292,7 @@ both! {
         assert_eq!(service.get(&path).await.json()["last_run"]["id"], second["id"]);
         let page = service.get(&format!("{path}/runs?limit=1&offset=1")).await.is(200).json();
         assert_eq!(page["data"][0]["id"], run["id"]);
-        // A run is one of its own schedule.
+        // A run is found only under its own schedule.
         let other = made(service, json!({"name": "o", "cron": "@daily", "targets": {"all": true}})).await;
         let crossed = format!("{other}/runs/{}", run["id"].as_str().unwrap());
         service.get(&crossed).await.is_problem(404, "not_found");
@@ -299,7 +300,7 @@ both! {
         service.get(&format!("/v1/batches/{batch}")).await.is(200);
     }
 
-    async fn what_is_not_there_is_not_found(service: Service) {
+    async fn unknown_schedules_and_runs_are_not_found(service: Service) {
         service.get(ABSENT).await.is_problem(404, "not_found");
         service.get(&format!("{ABSENT}/runs")).await.is_problem(404, "not_found");
         service.post(&format!("{ABSENT}/run"), json!({})).await.is_problem(404, "not_found");
@@ -307,7 +308,7 @@ both! {
         service.get("/v1/schedules/nonsense").await.is_problem(404, "not_found");
     }
 
-    async fn a_key_of_some_environments_writes_schedules_for_those_alone(service: Service) {
+    async fn environment_limited_key_creates_schedules_for_its_servers_only(service: Service) {
         let theirs = made(service, nightly()).await;
         let key = service.key(Role::Operator, Some(&["staging"])).await;
         let ask = |method: Method, path: &str| Ask::new(method, path).with_key(&key);

@@ -19,7 +19,7 @@ async fn listed(service: &Service, query: &str) -> (Vec<String>, u64) {
 }
 
 both! {
-    async fn a_list_is_narrowed_by_every_filter_and_sorted(service: Service) {
+    async fn list_is_filtered_and_sorted(service: Service) {
         join(service, Host { tags: &["web", "eu"], ..Host::new("web-1") }).await;
         join(service, Host { os: ("rhel", "9.4"), reboot_required: true, ..Host::new("Web-2") }).await;
         join(service, Host::new("db-1").in_environment("staging")
@@ -44,7 +44,7 @@ both! {
         assert_eq!(found("status=online&environment=staging&os=debian").await, [""; 0]);
     }
 
-    async fn a_filter_that_cannot_be_meant_is_refused(service: Service) {
+    async fn invalid_filter_is_rejected(service: Service) {
         for bad in ["status=up", "environment=a%20b", "os=a%20b%20c", "sort=colour", "reboot_required=yes", "tag=a%20b", "limit=0", "limit=501"] {
             service.get(&format!("/v1/servers?{bad}")).await.is_problem(400, "invalid_parameter");
         }
@@ -52,7 +52,7 @@ both! {
         assert!(refusal["detail"].as_str().unwrap().contains("did you mean `environment`?"));
     }
 
-    async fn a_server_is_shown_with_its_packages_and_what_is_pending_for_each(service: Service) {
+    async fn server_shows_its_packages_and_pending_updates(service: Service) {
         let mut held = Pending::new("bash", "amd64", "5.1", "5.2");
         held.blocked_by = Some(BlockedBy::Held);
         let mut held_package = Installed::new("bash", "5.1", "amd64");
@@ -88,7 +88,7 @@ both! {
         assert_eq!(server["cves"].as_array().unwrap().len(), 2);
     }
 
-    async fn a_removed_server_leaves_every_list_and_its_tasks_are_canceled(service: Service) {
+    async fn removed_server_leaves_all_lists_and_its_tasks_are_canceled(service: Service) {
         let id = join(service, Host::new("web-1")).await;
         let stays = join(service, Host::new("web-2")).await;
         let batch = service.post("/v1/batches", json!({"server_ids": [id, stays], "security_only": true})).await;
@@ -103,7 +103,7 @@ both! {
         service.get(&path).await.is_problem(404, "not_found");
         assert_eq!(listed(service, "").await, (vec!["web-2".into()], 1));
         assert_eq!(store::rollout_targets::state_word(stands(service, &batch, id).await), "canceled");
-        // Its name is still known where it took part.
+        // Its name is still shown in batches that it took part in.
         let batch = service.get(&format!("/v1/batches/{batch}")).await.is(200).json();
         assert_eq!(batch["results"][0]["hostname"], "web-1");
         assert_eq!(batch["results"][0]["state"], "canceled");
@@ -114,7 +114,7 @@ both! {
         assert!(entries.iter().any(|entry| entry.action == "server.remove" && entry.subject == id.to_string()));
     }
 
-    async fn a_refresh_is_accepted_and_can_be_looked_at_and_offline_is_a_conflict(service: Service) {
+    async fn refresh_is_accepted_and_offline_is_a_conflict(service: Service) {
         let id = join(service, Host::new("web-1")).await;
         let path = format!("/v1/servers/{id}/refresh");
         let answer = Ask::new(Method::POST, &path).with_key(&service.operator).send(&service.router).await.is(202);
@@ -129,7 +129,7 @@ both! {
         service.post(&path, json!({"x": 1})).await.is_problem(422, "invalid_body");
     }
 
-    async fn a_single_servers_patch_is_a_batch_of_one(service: Service) {
+    async fn patching_one_server_creates_a_batch(service: Service) {
         let id = join(service, Host::new("web-1")).await;
         let path = format!("/v1/servers/{id}/patch");
         let order = json!({"packages": ["openssl"], "security_only": true, "reboot": "if_required"});
@@ -149,7 +149,7 @@ both! {
         service.post(nobody, json!({"security_only": true})).await.is_problem(404, "not_found");
     }
 
-    async fn only_who_is_in_quarantine_can_be_released_and_only_by_an_admin(service: Service) {
+    async fn only_admins_release_and_only_quarantined_servers(service: Service) {
         let id = join(service, Host { quarantine: Some("used by two hosts"), ..Host::new("web-1") }).await;
         let path = format!("/v1/servers/{id}/release");
         assert_eq!(service.get(&format!("/v1/servers/{id}")).await.json()["quarantine"], "used by two hosts");
@@ -159,7 +159,7 @@ both! {
         service.post(&path, json!({})).await.is_problem(409, "not_quarantined");
     }
 
-    async fn a_key_of_some_environments_sees_and_touches_only_those(service: Service) {
+    async fn environment_limited_key_accesses_its_servers_only(service: Service) {
         let ours = join(service, Host::new("stage-1").in_environment("staging")).await;
         let theirs = join(service, Host::new("prod-1")).await;
         let nowhere = join(service, Host { environment: None, ..Host::new("lost") }).await;

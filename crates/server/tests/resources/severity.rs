@@ -1,4 +1,5 @@
-//! How bad a pending update is: by the flaws that it closes where it is pending, and by what hosts say of it.
+//! The severity of a pending update: from the CVEs that it fixes where it is pending, and from what
+//! hosts report.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ const FRIDAY: &str = "2026-11-13T00:00:00Z";
 const SATURDAY: &str = "2026-11-14T00:00:00Z";
 const V3: &str = "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H";
 
-/// curl from 1.0 to 1.2, of which its host knows no more.
+/// curl from 1.0 to 1.2, without any details from its host.
 fn curl() -> Pending {
     Pending::new("curl", "amd64", "1.0", "1.2")
 }
@@ -29,7 +30,7 @@ fn ubuntu(name: &'static str, pending: Vec<Pending>) -> Host {
     Host { os: ("ubuntu", "24.04"), ..host(name, pending) }.in_environment("staging")
 }
 
-/// An advisory of Ubuntu, with its own word on how bad the flaw is.
+/// An advisory of Ubuntu with its own severity.
 fn usn(id: &str, fixed: &str, word: &str, cve: &str) -> Value {
     let mut record = osv(id, FRIDAY, "curl", fixed, &[cve]);
     record["affected"][0]["package"]["ecosystem"] = json!("Ubuntu:24.04:LTS");
@@ -37,7 +38,8 @@ fn usn(id: &str, fixed: &str, word: &str, cve: &str) -> Value {
     record
 }
 
-/// Debian says of a flaw in curl what it scores, and nothing of one that 1.3 fixes; Ubuntu says a word.
+/// Debian publishes a CVSS score for a CVE in curl, and nothing for one that 1.3 fixes; Ubuntu
+/// publishes a severity.
 async fn publish(service: &Service) {
     let mut scored = osv("DSA-1", FRIDAY, "curl", "1.1", &["CVE-2026-1"]);
     scored["severity"] = json!([{"type": "CVSS_V3", "score": V3}]);
@@ -54,7 +56,7 @@ async fn exploited(service: &Service, cve: &str) {
     take_in(service, &write(service, "kev.json", &kev.to_string())).await.unwrap();
 }
 
-/// What the tasks in the background do. Says whether patches were counted anew.
+/// Runs the background tasks once. Returns whether patches were recounted.
 async fn look(service: &Service) -> bool {
     findings::rebuild(&service.app, service.org).await.unwrap();
     patches::rebuild(&service.app, service.org).await.unwrap()
@@ -81,12 +83,12 @@ fn expect(
 }
 
 both! {
-    async fn a_feed_says_what_a_pending_update_is_for(service: Service) {
+    async fn feed_determines_what_a_pending_update_fixes(service: Service) {
         let web = join(service, host("web", vec![curl()])).await;
         look(service).await;
         assert_eq!(rated(&patch(service, "curl").await), expect("unknown", "", "other", &[], false));
         publish(service).await;
-        assert!(look(service).await, "what is published has changed");
+        assert!(look(service).await, "the feeds have changed");
         assert!(!look(service).await, "nothing changed");
         let known = patch(service, "curl").await;
         assert_eq!(rated(&known), expect("high", "cvss:3.1", "security", &["CVE-2026-1"], false), "1.2 does not fix CVE-2026-2");
@@ -103,7 +105,7 @@ both! {
         assert_eq!(shown["packages"][1]["security"], false);
     }
 
-    async fn what_a_feed_takes_back_an_update_no_longer_fixes(service: Service) {
+    async fn withdrawn_advisory_is_removed_from_the_patch(service: Service) {
         join(service, host("web", vec![curl()])).await;
         publish(service).await;
         look(service).await;
@@ -114,7 +116,7 @@ both! {
         assert_eq!(rated(&patch(service, "curl").await), expect("unknown", "", "other", &[], false));
     }
 
-    async fn two_systems_are_one_row_and_the_worst_that_either_says(service: Service) {
+    async fn patch_of_two_systems_has_the_worst_severity(service: Service) {
         join(service, host("debian", vec![curl()])).await;
         join(service, ubuntu("ubuntu", vec![curl()])).await;
         publish(service).await;
@@ -122,14 +124,14 @@ both! {
         let all = patch(service, "curl").await;
         assert_eq!(rated(&all), expect("high", "cvss:3.1", "security", &["CVE-2026-1"], false));
         assert_eq!(all["affected_servers"], 2);
-        // Whoever sees the one system only is told what that one says.
+        // A key that sees only one system gets that system's severity.
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
         let seen = Ask::get("/v1/patches/curl").with_key(&key).send(&service.router).await.is(200).json();
         assert_eq!(rated(&seen), expect("low", "ubuntu", "security", &["CVE-2026-1"], false));
         assert_eq!(seen["cve_details"][0]["severity"], "low");
     }
 
-    async fn a_feed_of_one_system_says_nothing_of_another(service: Service) {
+    async fn feed_of_one_system_does_not_apply_to_another(service: Service) {
         join(service, Host { os: ("debian", "11"), ..host("old", vec![curl()]) }).await;
         join(service, Host { os: ("plan9", "4"), ..host("odd", vec![curl()]) }).await;
         publish(service).await;
@@ -137,7 +139,7 @@ both! {
         assert_eq!(rated(&patch(service, "curl").await), expect("unknown", "", "other", &[], false));
     }
 
-    async fn what_a_host_says_stands_where_the_feeds_know_nothing(service: Service) {
+    async fn host_severity_counts_where_no_feed_has_one(service: Service) {
         let told = security("curl", Severity::Medium, &["CVE-2026-1", "CVE-2026-7"]);
         let more = security("vim", Severity::Low, &["CVE-2026-8"]);
         let web = join(service, host("web", vec![told, more])).await;
@@ -147,7 +149,7 @@ both! {
         publish(service).await;
         exploited(service, "CVE-2026-8").await;
         look(service).await;
-        assert_eq!(rated(&patch(service, "curl").await), medium, "the distribution has spoken, and a score says no more");
+        assert_eq!(rated(&patch(service, "curl").await), medium, "the distribution's severity takes precedence over a score");
         assert_eq!(patch(service, "curl").await["cve_details"][0]["severity"], "medium");
         assert_eq!(rated(&patch(service, "vim").await), expect("low", "package_manager", "security", &["CVE-2026-8"], true));
         let shown = service.get(&format!("/v1/servers/{web}")).await.is(200).json();
@@ -155,7 +157,7 @@ both! {
         assert_eq!((&told["kev"], &told["severity_source"]), (&json!(true), &json!("package_manager")));
     }
 
-    async fn a_list_that_only_just_arrived_is_rated_for_its_own_server_at_once(service: Service) {
+    async fn new_package_set_is_rated_for_its_server_immediately(service: Service) {
         join(service, host("first", vec![])).await;
         publish(service).await;
         look(service).await;
@@ -164,7 +166,7 @@ both! {
         assert_eq!(rated(&rows["data"][0]), expect("high", "cvss:3.1", "security", &["CVE-2026-1"], false));
     }
 
-    async fn patches_follow_a_feed_by_themselves(service: Service) {
+    async fn patches_follow_a_feed_automatically(service: Service) {
         let keepers = [findings::spawn(service.app.service().clone()), patches::spawn(service.app.service().clone())];
         join(service, host("web", vec![curl()])).await;
         publish(service).await;

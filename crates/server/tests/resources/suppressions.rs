@@ -1,4 +1,5 @@
-//! `/v1/suppressions`: a flaw that was set aside is shown as such, counted apart, and comes back by itself.
+//! `/v1/suppressions`: a suppressed CVE is shown as suppressed, counted separately, and counts
+//! again when the suppression expires.
 
 use axum::http::Method;
 use jiff::SignedDuration;
@@ -13,7 +14,7 @@ use crate::support::{Ask, Service, both};
 const FRIDAY: &str = "2026-11-13T00:00:00Z";
 const NOON: &str = "2026-11-15T12:00:00Z";
 
-/// Two servers with a flaw in curl, which is in libcurl's source too, and one in vim.
+/// Two servers with a CVE in curl, which libcurl's source has too, and one in vim.
 async fn fleet(service: &Service) -> [ServerId; 2] {
     let host = |name| {
         let installed = ["curl", "vim"].map(|name| Installed::new(name, "1.0", "amd64"));
@@ -30,7 +31,7 @@ async fn fleet(service: &Service) -> [ServerId; 2] {
     servers
 }
 
-/// What the task in the background does.
+/// Runs the background task once.
 async fn look(service: &Service) -> bool {
     rebuild(&service.app, service.org).await.unwrap()
 }
@@ -41,13 +42,13 @@ async fn suppress(service: &Service, body: Value) -> Value {
     made
 }
 
-/// On how many servers a flaw counts, and on how many it was set aside.
+/// The number of servers on which a CVE counts, and on which it is suppressed.
 async fn counted(service: &Service, cve: &str) -> (u64, u64) {
     let cve = service.get(&format!("/v1/cves/{cve}")).await.is(200).json();
     (cve["affected_servers"].as_u64().unwrap(), cve["suppressed_servers"].as_u64().unwrap())
 }
 
-/// How many flaws a server has, how many were set aside, and by what the first was.
+/// The number of CVEs of a server, the number of suppressed ones, and the suppression of the first.
 async fn on(service: &Service, server: ServerId) -> (u64, u64, Value) {
     let shown = service.get(&format!("/v1/servers/{server}")).await.is(200).json();
     let first = shown["cves"].as_array().unwrap().iter().find(|cve| !cve["suppressed"].is_null());
@@ -60,14 +61,14 @@ async fn on(service: &Service, server: ServerId) -> (u64, u64, Value) {
 }
 
 both! {
-    async fn a_flaw_that_was_set_aside_is_shown_so_and_comes_back_at_its_time(service: Service) {
+    async fn suppressed_cve_is_shown_and_counts_again_after_expiry(service: Service) {
         let [web, _] = fleet(service).await;
         assert_eq!((counted(service, "CVE-2026-1").await, on(service, web).await), ((2, 0), (2, 0, Value::Null)));
         let made = suppress(service, json!({"cve": "CVE-2026-1", "reason": "not built", "expires_at": NOON})).await;
         assert_eq!((&made["active"], &made["package"], &made["environment"]), (&json!(true), &Value::Null, &Value::Null));
         assert_eq!(counted(service, "CVE-2026-1").await, (0, 2));
         let by = json!({"suppression_id": made["id"], "reason": "not built", "until": NOON});
-        assert_eq!(on(service, web).await, (1, 2, by.clone()), "it is in two packages, and counts as one flaw");
+        assert_eq!(on(service, web).await, (1, 2, by.clone()), "it is in two packages, and counts as one CVE");
         let cve = service.get("/v1/cves/CVE-2026-1").await.is(200).json();
         assert_eq!((cve["servers"].as_array().unwrap().len(), &cve["servers"][0]["suppressed"]), (4, &by));
         let listed = async |query: &str| {
@@ -75,18 +76,18 @@ both! {
             let ids = list["data"].as_array().unwrap().iter().map(|cve| cve["id"].as_str().unwrap().to_owned());
             ids.collect::<Vec<_>>()
         };
-        assert_eq!(listed("").await, ["CVE-2026-2", "CVE-2026-1"], "never gone, and after those that count");
+        assert_eq!(listed("").await, ["CVE-2026-2", "CVE-2026-1"], "still listed, after those that count");
         assert_eq!(listed("suppressed=true").await, ["CVE-2026-1"]);
         assert_eq!(listed("suppressed=false").await, ["CVE-2026-2"]);
         assert!(!look(service).await, "nothing changed");
         service.hands.turn(SignedDuration::from_hours(9));
-        assert!(look(service).await, "its time is over");
+        assert!(look(service).await, "the suppression has expired");
         assert_eq!((counted(service, "CVE-2026-1").await, on(service, web).await), ((2, 0), (2, 0, Value::Null)));
         let path = format!("/v1/suppressions/{}", made["id"].as_str().unwrap());
-        assert_eq!(service.get(&path).await.is(200).json()["active"], false, "what was decided can still be read");
+        assert_eq!(service.get(&path).await.is(200).json()["active"], false, "the suppression can still be read");
     }
 
-    async fn one_of_two_packages_set_aside_leaves_the_flaw_in_the_other(service: Service) {
+    async fn suppression_of_one_package_keeps_the_cve_in_the_other(service: Service) {
         let [web, _] = fleet(service).await;
         suppress(service, json!({"cve": "CVE-2026-1", "package": "curl", "reason": "no"})).await;
         assert_eq!((counted(service, "CVE-2026-1").await, on(service, web).await.0), ((2, 0), 2));
@@ -95,7 +96,7 @@ both! {
         assert_eq!((counted(service, "CVE-2026-1").await, on(service, web).await.0), ((0, 2), 1));
     }
 
-    async fn a_suppression_of_one_environment_leaves_the_others_as_they_are(service: Service) {
+    async fn suppression_of_one_environment_does_not_affect_others(service: Service) {
         let [web, test] = fleet(service).await;
         let made = suppress(service, json!({"cve": "CVE-2026-1", "environment": "staging", "reason": "a test system"})).await;
         assert_eq!(counted(service, "CVE-2026-1").await, (1, 1));
@@ -111,7 +112,7 @@ both! {
         service.delete(&path).await.is_problem(404, "not_found");
     }
 
-    async fn they_are_made_read_listed_and_taken_back_and_that_is_written_down(service: Service) {
+    async fn suppressions_are_created_listed_deleted_and_audited(service: Service) {
         let body = json!({"cve": "CVE-2026-1", "package": "zlib", "reason": "not built", "expires_at": NOON});
         let ask = || Ask::post("/v1/suppressions", body.clone()).with_key(&service.operator).with("idempotency-key", "once");
         let made = ask().send(&service.router).await.is(201);
@@ -120,7 +121,7 @@ both! {
         let path = made.header("location").to_owned();
         let read = service.get(&path).await.is(200);
         assert_eq!((read.json(), read.header("etag")), (made.json(), made.header("etag")));
-        // Of two that were made in one millisecond nobody can say which is the newer.
+        // Two suppressions of the same millisecond have no defined order.
         service.hands.turn(SignedDuration::from_secs(1));
         service.post("/v1/suppressions", json!({"cve": "CVE-2026-2", "reason": "x"})).await.is(201);
         let list = service.get("/v1/suppressions").await.is(200).json();
@@ -138,7 +139,7 @@ both! {
         assert_eq!(actions, ["suppression.create", "suppression.create", "suppression.delete"]);
     }
 
-    async fn what_is_wrong_is_said_at_once_and_who_may_not_is_told(service: Service) {
+    async fn invalid_and_forbidden_suppressions_are_rejected(service: Service) {
         let wrong = json!({"cve": "not a cve", "package": "", "environment": "a b", "reason": " ", "expires_at": "soon"});
         let refusal = service.post("/v1/suppressions", wrong).await.is_problem(422, "invalid_body").json();
         let pointers: Vec<_> = refusal["errors"].as_array().unwrap().iter().map(|error| error["pointer"].as_str().unwrap()).collect();

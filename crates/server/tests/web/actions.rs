@@ -1,4 +1,4 @@
-//! What people do: each thing is shown before it is done.
+//! Actions in the dashboard: each shows a preview or a confirmation first.
 
 use serde_json::json;
 use vocab::{Role, Severity};
@@ -19,7 +19,7 @@ async fn batches(service: &Service) -> Vec<serde_json::Value> {
 }
 
 both! {
-    async fn an_order_is_previewed_and_starts_only_when_told(service: Service) {
+    async fn batch_is_previewed_and_starts_only_on_confirmation(service: Service) {
         let [one, two] = fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let chosen = [("server_ids", one.as_str()), ("server_ids", two.as_str())];
@@ -40,7 +40,7 @@ both! {
         assert_eq!(made[0]["options"]["stagger_minutes"], 10);
     }
 
-    async fn a_button_that_is_pressed_twice_starts_one_thing(service: Service) {
+    async fn double_click_starts_one_batch(service: Service) {
         let once = |page: &str| page.split("name=\"once\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
         let [one, _] = fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
@@ -63,7 +63,7 @@ both! {
         ann.start(&chosen).await.is(303);
         assert_eq!(batches(service).await.len(), 2);
 
-        // What cannot be done is told as a page, also the second time; what was a mistake can be mended.
+        // What cannot be done is shown as a page, also the second time; a mistake can be corrected.
         let here = format!("{there}/retry");
         let word = once(&ann.submit(&format!("{there}/cancel"), &[]).await.is(200).text());
         for _ in 0..2 {
@@ -77,8 +77,9 @@ both! {
         }
     }
 
-    /// What is written on the page itself counts once, too: a schedule, a change of one, a key, a token, an invitation.
-    async fn a_form_that_is_sent_twice_makes_one_thing(service: Service) {
+    /// Forms of pages without a preview count once, too: a schedule, a change of one, a key, a
+    /// token, an invitation.
+    async fn form_that_is_sent_twice_takes_effect_once(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let word = async |page: &str| {
             let text = ann.get(page).await.is(200).text();
@@ -103,13 +104,13 @@ both! {
             for answer in &pressed {
                 assert_eq!(shown(answer), shown(&pressed[0]), "{action}");
             }
-            // Gone back to, and filled in anew: that is another.
+            // After going back and changing a field, the form is another one.
             let mut other = form.clone();
             other[0] = ("name", "another");
             let made = ann.submit(action, &other).await;
             assert_eq!((made.status, count(list, "another").await), (pressed[0].status, 1), "{}", made.text());
         }
-        // Two forms of one page may hold the same, and are two all the same.
+        // Two forms of one page with the same content are still two forms.
         let once = word("/settings").await;
         let same = [("name", "bob"), ("role", "viewer"), ("once", once.as_str())];
         let invited = ann.submit("/settings/users", &same).await.is(200).text();
@@ -125,7 +126,7 @@ both! {
         for _ in 0..2 {
             assert_eq!(ann.submit(&edit, &change).await.is(303).header("location"), format!("/schedules/{id}"));
         }
-        // A mistake is told, and mended on the same page.
+        // A mistake is reported, and corrected on the same page.
         let once = word("/schedules/new").await;
         let form = |cron: &'static str| [("name", "Mended"), ("cron", cron), ("all", "true"), ("once", once.as_str())].to_vec();
         ann.submit("/schedules/new", &form("nonsense")).await.is(422);
@@ -133,15 +134,15 @@ both! {
         assert_eq!(count("/v1/schedules", "Mended").await, 1);
     }
 
-    async fn an_order_with_a_mistake_comes_back_as_it_was_and_starts_nothing(service: Service) {
+    async fn invalid_patch_form_comes_back_unchanged_and_starts_nothing(service: Service) {
         let [one, _] = fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         for (field, value, told) in [
             ("stagger_minutes", "ten", "stagger minutes"),
             ("canary", "200%", "canary"),
             ("reboot", "perhaps", "reboot"),
-            ("what", "packages", "Name the packages"),
-            ("what", "packages_security", "Name the packages"),
+            ("what", "packages", "Enter at least one package"),
+            ("what", "packages_security", "Enter at least one package"),
             ("exclude", "$(reboot)", "exclude"),
         ] {
             let form = [("server_ids", one.as_str()), (field, value), ("start", "x")];
@@ -156,7 +157,7 @@ both! {
         assert!(batches(service).await.is_empty());
     }
 
-    async fn a_batch_is_paused_resumed_and_after_a_question_canceled(service: Service) {
+    async fn batch_is_paused_resumed_and_canceled_after_confirmation(service: Service) {
         let [one, _] = fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         ann.start(&[("server_ids", one.as_str())]).await.is(303);
@@ -177,7 +178,7 @@ both! {
         assert_eq!(retry.status.as_u16(), 409);
     }
 
-    async fn a_schedule_is_written_changed_run_and_deleted(service: Service) {
+    async fn schedule_is_created_edited_run_and_deleted(service: Service) {
         fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let mut form = vec![("name", "Nightly"), ("cron", "0 3 * *"), ("timezone", "Europe/Berlin"), ("enabled", "true"),
@@ -196,9 +197,9 @@ both! {
         form[0] = ("name", "Weekly");
         form.push(("generation", &generation));
         ann.submit(&format!("{here}/edit"), &form).await.is(303);
-        // The same page, sent again from a tab that is out of date.
+        // The same form, sent again from an outdated tab.
         let stale = ann.submit(&format!("{here}/edit"), &form).await.is(422).text();
-        assert!(stale.contains("It has changed"), "{stale}");
+        assert!(stale.contains("The resource has changed"), "{stale}");
 
         let asked = ann.submit(&format!("{here}/run"), &[]).await.is(200).text();
         assert!(asked.contains("web-1") && batches(service).await.is_empty(), "{asked}");
@@ -211,18 +212,18 @@ both! {
         ann.get(&here).await.is(404);
     }
 
-    async fn a_schedule_without_servers_needs_a_tick_and_keeps_what_was_typed(service: Service) {
+    async fn schedule_without_servers_needs_confirmation_and_keeps_input(service: Service) {
         fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let mut form = vec![("name", "Nightly"), ("cron", "0 3 * * *"), ("timezone", "Europe/Berlin"), ("enabled", "true"),
             ("environment", "prodction"), ("what", "all"), ("reboot", "if_required"), ("canary", "10%")];
         let page = ann.submit("/schedules/new", &form).await.is(422).text();
-        assert!(page.contains("Did you mean &#34;production&#34;?") && page.contains("Create it anyway"), "{page}");
+        assert!(page.contains("Did you mean &#34;production&#34;?") && page.contains("Create the schedule anyway"), "{page}");
         for kept in ["value=\"Nightly\"", "value=\"prodction\"", "value=\"Europe/Berlin\"", "value=\"10%\""] {
             assert!(page.contains(kept), "no {kept} in {page}");
         }
         assert!(!ann.get("/schedules/new").await.is(200).text().contains("allow_empty"));
-        // A tick outlives another mistake.
+        // The checkbox stays checked after another error.
         form.push(("allow_empty", "true"));
         form[1] = ("cron", "0 3 * *");
         let page = ann.submit("/schedules/new", &form).await.is(422).text();
@@ -241,10 +242,10 @@ both! {
         form.retain(|(name, _)| *name != "allow_empty");
         form.push(("generation", "1"));
         let page = ann.submit(&format!("{here}/edit"), &form).await.is(422).text();
-        assert!(page.contains("Save it anyway"), "{page}");
+        assert!(page.contains("Save the schedule anyway"), "{page}");
     }
 
-    async fn a_server_is_refreshed_and_after_a_question_removed(service: Service) {
+    async fn server_is_refreshed_and_removed_after_confirmation(service: Service) {
         let [one, _] = fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Admin).await;
         ann.submit(&format!("/servers/{one}/refresh"), &[]).await.is(303);
@@ -255,7 +256,7 @@ both! {
         ann.get(&format!("/servers/{one}")).await.is(404);
     }
 
-    async fn secrets_are_made_shown_once_and_revoked(service: Service) {
+    async fn secrets_are_created_shown_once_and_revoked(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let page = ann.submit("/settings/tokens", &[("name", "web image"), ("environment", "production")]).await.is(200).text();
         assert!(page.contains("fleetmend-agent enroll --server http://fleet.example --token fme_"), "{page}");
@@ -273,7 +274,7 @@ both! {
         crate::support::Ask::get("/v1/servers").with_key(&key).send(&service.router).await.is(401);
     }
 
-    async fn an_administrator_invites_resets_and_removes_but_not_themselves(service: Service) {
+    async fn admin_invites_resets_and_removes_others_only(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let page = ann.submit("/settings/users", &[("name", "bob"), ("role", "viewer")]).await.is(200).text();
         let link = page.split("/welcome/").nth(1).unwrap().split('<').next().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! Somebody with a browser: keeps cookies, sends forms.
+//! A test browser: keeps cookies and submits forms.
 
 use std::cell::RefCell;
 
@@ -11,11 +11,10 @@ use crate::support::{Answer, Ask, Service};
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
-/// A browser, signed in or not.
 pub(crate) struct Browser {
     router: Router,
     cookies: RefCell<Vec<(String, String)>>,
-    /// From which address it comes.
+    /// The last part of its address.
     host: u8,
 }
 
@@ -24,17 +23,17 @@ impl Browser {
         Browser::at(service, 1)
     }
 
-    /// One that comes from another address.
+    /// A browser at another address.
     pub(crate) fn at(service: &Service, host: u8) -> Browser {
         Browser::through(service.router.clone(), host)
     }
 
-    /// One that reaches another process of the service.
+    /// A browser that uses another process of the service.
     pub(crate) fn through(router: Router, host: u8) -> Browser {
         Browser { router, cookies: RefCell::default(), host }
     }
 
-    /// A browser of a person with this role, signed in by a one-time link.
+    /// A browser of a user with this role, signed in by a one-time link.
     pub(crate) async fn of(service: &Service, name: &str, role: Role) -> Browser {
         let actor = users::local(service.org);
         let (_, link) = users::invite(&service.app, &actor, name, role).await.unwrap();
@@ -44,7 +43,7 @@ impl Browser {
         browser
     }
 
-    /// Goes on with another process of the service.
+    /// Continues with another process of the service.
     pub(crate) fn moves_to(&mut self, router: &Router) {
         self.router = router.clone();
     }
@@ -58,7 +57,8 @@ impl Browser {
         for line in answer.headers.get_all("set-cookie") {
             let line = line.to_str().unwrap();
             let (name, value) = line.split(';').next().unwrap().split_once('=').unwrap();
-            // One cookie alone comes along from another site, and only to where a provider sends the browser.
+            // Only one cookie may be sent on a navigation from another site, and only to the OIDC
+            // callback.
             let flags = match name {
                 "fleetmend_flow" => "Path=/sign-in/oidc; SameSite=Lax; HttpOnly",
                 _ => "Path=/; SameSite=Strict; HttpOnly",
@@ -79,12 +79,12 @@ impl Browser {
         cookies.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     }
 
-    /// Loses a cookie.
+    /// Deletes a cookie.
     pub(crate) fn forget(&self, name: &str) {
         self.cookies.borrow_mut().retain(|(known, _)| known != name);
     }
 
-    /// Has a cookie that a script of the page made, or that was there before.
+    /// Sets a cookie, as a script of the page or an earlier response would.
     pub(crate) fn keep(&self, name: &str, value: &str) {
         self.forget(name);
         self.cookies.borrow_mut().push((name.to_owned(), value.to_owned()));
@@ -94,7 +94,7 @@ impl Browser {
         self.send(Ask::get(path)).await
     }
 
-    /// Sends a form as it is.
+    /// Sends a form unchanged.
     pub(crate) async fn post(&self, path: &str, form: &[(&str, &str)]) -> Answer {
         self.send(form_to(path, form)).await
     }
@@ -104,7 +104,7 @@ impl Browser {
         self.send(raw_form_to(path, body)).await
     }
 
-    /// Sends a form as another site would.
+    /// Sends a form from another site.
     pub(crate) async fn post_from(
         &self,
         origin: &str,
@@ -114,7 +114,7 @@ impl Browser {
         self.send(form_to(path, form).with("origin", origin)).await
     }
 
-    /// Sends a form of one of our own pages, with what such a page puts into it.
+    /// Sends a form of one of our pages, with the fields that the page adds.
     pub(crate) async fn submit(&self, path: &str, form: &[(&str, &str)]) -> Answer {
         let csrf = self.csrf().await;
         let mut form = form.to_vec();
@@ -122,14 +122,14 @@ impl Browser {
         self.post(path, &form).await
     }
 
-    /// Asks for the confirmation page at this path, then confirms what it shows.
+    /// Opens the confirmation page at this path, then confirms.
     pub(crate) async fn confirm(&self, path: &str) -> Answer {
         let page = self.submit(path, &[]).await.is(200).text();
         let token = preview_field(&page);
         self.submit(path, &[("go", "1"), ("preview", &token)]).await
     }
 
-    /// Previews what these fields say on the patch page, then presses Start.
+    /// Previews these fields on the patch page, then presses Start.
     pub(crate) async fn start(&self, form: &[(&str, &str)]) -> Answer {
         let page = self.submit("/order", form).await.is(200).text();
         let token = start_token(&page);
@@ -143,7 +143,7 @@ impl Browser {
     }
 }
 
-/// What the Start button of the patch page sends.
+/// The token of the Start button on the patch page.
 pub(crate) fn start_token(page: &str) -> String {
     let button = page.split("name=\"start\" value=\"").nth(1);
     button.unwrap_or_else(|| panic!("no Start button in {page}")).split('"').next().unwrap().into()

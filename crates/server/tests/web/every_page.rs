@@ -1,4 +1,4 @@
-//! Every page, with something on it, and what agents say shown as text.
+//! Every page with content; texts from agents are escaped.
 
 use serde_json::json;
 use vocab::{Installed, Role, Severity};
@@ -7,10 +7,11 @@ use crate::browser::Browser;
 use crate::fleet::{FAILED, Host, finish, join, security};
 use crate::support::{Service, both};
 
-/// What a hostile host would call its packages.
+/// A package name that a hostile host could report.
 const PLANTED: &str = "<img src=x onerror=alert(1)>\"'";
 
-/// A small fleet with something on every page: the id of a server, of a batch, of a task, of a schedule.
+/// A small fleet with content for every page. Returns the ids of a server, a batch, a task and a
+/// schedule.
 async fn sample(service: &Service) -> [String; 4] {
     let mut web = Host::new("web-1").with_updates(vec![
         security("openssl", Severity::Critical, &["CVE-2026-0001"]),
@@ -43,7 +44,7 @@ async fn sample(service: &Service) -> [String; 4] {
     [server.to_string(), batch, task, schedule]
 }
 
-/// Markup that closes what it opens, roughly: enough to notice a template that does not.
+/// Whether tags are balanced, roughly: enough to detect a broken template.
 fn is_whole(text: &str) -> bool {
     ["main", "table", "tbody", "form", "section", "dl", "nav", "details", "select"].iter().all(
         |tag| {
@@ -54,7 +55,7 @@ fn is_whole(text: &str) -> bool {
 }
 
 both! {
-    async fn every_page_shows_what_there_is_and_planted_markup_as_text(service: Service) {
+    async fn every_page_shows_its_content_and_escapes_markup(service: Service) {
         let [server, batch, task, schedule] = sample(service).await;
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let pages = [
@@ -96,7 +97,7 @@ both! {
         assert!(text.contains("&#60;img src=x onerror=alert(1)&#62;"), "{text}");
     }
 
-    async fn an_empty_fleet_says_what_to_do_next(service: Service) {
+    async fn empty_fleet_shows_the_next_step(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         for (path, shown) in [
             ("/", "No servers yet"),
@@ -112,7 +113,7 @@ both! {
         }
     }
 
-    async fn activity_is_walked_back_to_the_first_entry(service: Service) {
+    async fn activity_pages_back_to_the_first_entry(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let first = ann.get("/activity?before=2").await.is(200).text();
         assert!(first.contains("organization.create") && !first.contains("user.create"), "{first}");
@@ -122,7 +123,7 @@ both! {
         assert!(password < made, "newest first");
     }
 
-    async fn what_is_not_there_is_a_page_that_says_so(service: Service) {
+    async fn unknown_paths_show_an_error_page(service: Service) {
         let ann = Browser::of(service, "ann", Role::Viewer).await;
         for (path, status) in [
             ("/servers/srv_01jcqk3m8ye0fr5cq0k6s8v2xw", 404),
@@ -141,7 +142,7 @@ both! {
         }
     }
 
-    async fn another_organizations_things_are_not_there(service: Service) {
+    async fn other_organizations_resources_are_not_found(service: Service) {
         let [server, batch, _, schedule] = sample(service).await;
         service.stranger().await;
         let there = {
@@ -164,7 +165,7 @@ both! {
         eve.submit("/order", &[("server_ids", &server)]).await.is(422);
     }
 
-    async fn a_table_is_a_file_without_formulas(service: Service) {
+    async fn csv_export_contains_no_formulas(service: Service) {
         let mut host = Host::new("web-1").with_updates(vec![security("=cmd()", Severity::High, &[])]);
         host.tags = &["a", "b"];
         join(service, host).await;

@@ -1,10 +1,10 @@
-//! The dashboard through the real router, told as stories on both engines.
+//! Integration tests of the dashboard through the real router, on both databases.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::wrong_self_convention,
-    reason = "a story that fails stops, one that is skipped says so, and an answer is what it is"
+    reason = "a failed test stops, a skipped one says so, and `is` is an assertion"
 )]
 
 #[path = "../http/support.rs"]
@@ -20,9 +20,9 @@ mod markup;
 mod provider;
 
 mod actions;
-mod door;
+mod csv_exports;
 mod every_page;
-mod files;
+mod login;
 mod oidc;
 mod previews;
 mod root_rotation;

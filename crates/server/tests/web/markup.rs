@@ -1,20 +1,20 @@
-//! What a page shows, read from its markup: tables, and the files that they lead to.
+//! Reads pages: their tables, and the CSV files that belong to them.
 
-/// A table, with the address of the file that it can be had as.
+/// A table and its CSV file.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// The last that the page named before it and no table before it has taken.
+    /// The last link to a file before the table that no earlier table has used.
     pub(crate) file: Option<File>,
     pub(crate) heads: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// Where a file is had from.
+/// How to get a file.
 #[derive(Debug, Clone)]
 pub(crate) enum File {
-    /// Behind a link.
+    /// By a link.
     Link(String),
-    /// Behind a form, with what the form holds.
+    /// By a form with these fields.
     Form(String, Vec<(String, String)>),
 }
 
@@ -25,7 +25,7 @@ impl File {
     }
 }
 
-/// What stands between two marks.
+/// The text between two markers.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
     text.split_once(start)?.1.split_once(end).map(|(inner, _)| inner)
 }
@@ -36,7 +36,7 @@ fn plain(text: &str) -> String {
     marks.iter().fold(text, |text, (mark, meant)| text.replace(mark, meant))
 }
 
-/// The text of a piece of markup. A time is told exactly, whatever words are on it.
+/// The text of some markup. Times are replaced by their exact values.
 fn said(markup: &str) -> String {
     let mut text = String::new();
     let mut rest = markup;
@@ -52,13 +52,13 @@ fn said(markup: &str) -> String {
     plain(&(text + rest)).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The cells of one row, or the headings.
+/// The cells of a row, or the headings.
 fn cells(row: &str, tag: &str) -> Vec<String> {
     let mut rest = row;
     let mut found = Vec::new();
     while let Some((_, cell)) = rest.split_once(&format!("<{tag}")) {
         rest = cell;
-        // `<thead` begins as `<th` does.
+        // `<thead` also starts with `<th`.
         if cell.starts_with(['>', ' ']) {
             let (cell, after) = cell.split_once(&format!("</{tag}>")).unwrap();
             found.push(said(cell.split_once('>').unwrap().1));
@@ -68,7 +68,7 @@ fn cells(row: &str, tag: &str) -> Vec<String> {
     found
 }
 
-/// The fields of a form as a browser sends them when no named button is pressed.
+/// The fields of a form as a browser sends them without a named button.
 pub(crate) fn fields(form: &str) -> Vec<(String, String)> {
     let attribute =
         |tag: &str, name| plain(between(tag, &format!(" {name}=\""), "\"").unwrap_or(""));
@@ -89,13 +89,13 @@ pub(crate) fn fields(form: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The form of a page that contains this position.
+/// The form that contains this position of the page.
 pub(crate) fn form_around(page: &str, at: usize) -> &str {
     let start = page[..at].rfind("<form ").unwrap();
     page[start..].split_once("</form>").unwrap().0
 }
 
-/// The tables of a page in their order.
+/// The tables of a page in order.
 pub(crate) fn tables(page: &str) -> Vec<Table> {
     let mut files: Vec<File> = Vec::new();
     let mut found = Vec::new();
@@ -121,7 +121,7 @@ pub(crate) fn tables(page: &str) -> Vec<Table> {
     found
 }
 
-/// A file's lines, each by its cells (RFC 4180).
+/// The lines of a CSV file, split into cells (RFC 4180).
 pub(crate) fn csv(text: &str) -> Vec<Vec<String>> {
     let (mut lines, mut line, mut cell) = (Vec::new(), Vec::new(), String::new());
     let mut quoted = false;

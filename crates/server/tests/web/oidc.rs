@@ -1,4 +1,4 @@
-//! Signing in at a provider: who comes in, as whom, and whom nothing lets in.
+//! OIDC sign-in: who may sign in, as which user, and which tokens are rejected.
 
 use axum::Router;
 use jiff::SignedDuration;
@@ -49,7 +49,7 @@ pub(crate) async fn sent(browser: &Browser) -> String {
     answer.header("location").to_owned()
 }
 
-/// All the way there and back.
+/// A complete sign-in at the identity provider.
 async fn signs_in(browser: &Browser, provider: &Provider, person: Value) -> Answer {
     let back = provider.agrees(&sent(browser).await, person);
     browser.get(&back).await
@@ -61,7 +61,7 @@ async fn found(service: &Service, name: &str) -> Option<store::users::User> {
         .unwrap()
 }
 
-/// The answer lets nobody in, and says this.
+/// Asserts that the response rejects the sign-in with this message.
 #[track_caller]
 fn refused(answer: Answer, status: u16, told: &str) {
     let answer = answer.is(status);
@@ -73,7 +73,7 @@ fn refused(answer: Answer, status: u16, told: &str) {
 }
 
 both! {
-    async fn who_was_invited_comes_in_by_a_verified_address_and_then_by_the_providers_word(service: Service) {
+    async fn invited_user_signs_in_by_verified_email_then_by_subject(service: Service) {
         let (provider, router) = both_of(service).await;
         invited(service, "ann@example.org", Role::Operator).await;
         let browser = Browser::through(router.clone(), 1);
@@ -82,21 +82,21 @@ both! {
         let entered = signs_in(&browser, &provider, person("s-1", "Ann@Example.org")).await.is(200).text();
         assert!(entered.contains("content=\"0; url=/servers\""), "{entered}");
         assert!(browser.get("/servers").await.is(200).text().contains("ann@example.org"));
-        assert_eq!(browser.cookie("fleetmend_flow"), None, "used up");
+        assert_eq!(browser.cookie("fleetmend_flow"), None, "removed after use");
 
-        // The address has changed since; the person has not.
+        // The address has changed since; the subject has not.
         let again = Browser::through(router, 2);
         signs_in(&again, &provider, person("s-1", "ann.smith@example.org")).await.is(200);
         assert!(again.get("/servers").await.is(200).text().contains("ann@example.org"));
-        assert_eq!((provider.heard("doors"), provider.heard("keys")), (1, 1), "asked once");
+        assert_eq!((provider.heard("doors"), provider.heard("keys")), (1, 1), "fetched once");
 
         let log = Browser::of(service, "boss", Role::Admin).await.get("/activity").await.text();
         assert!(log.contains("user.link") && log.contains("user.sign_in") && log.contains("oidc"), "{log}");
     }
 
-    /// The provider speaks for one organization: an invitation to another is none of its business, and a link
-    /// from a time when names were shared is undone.
-    async fn nobody_lands_in_another_organization(service: Service) {
+    /// The provider belongs to one organization. An invitation to another organization does not
+    /// count, and a link from the time when names were shared is removed.
+    async fn sign_in_never_enters_another_organization(service: Service) {
         let (provider, router) = both_of(service).await;
         service.stranger().await;
         let umbrella = {
@@ -119,7 +119,7 @@ both! {
         tx.commit().await.unwrap();
         let answer = signs_in(&browser, &provider, person("s-1", "ann@example.org")).await;
         refused(answer, 403, "Ask an administrator to invite ann@example.org");
-        // Invited here, the same person comes in here.
+        // Once invited here, the same person can sign in here.
         let here = invited(service, "ann@example.org", Role::Viewer).await;
         signs_in(&browser, &provider, person("s-1", "ann@example.org")).await.is(200);
         let mut reader = service.app.db.read().await.unwrap();
@@ -127,14 +127,14 @@ both! {
         assert_eq!(found.unwrap().user_id, here.id);
     }
 
-    async fn without_a_provider_there_is_no_button_and_no_way(service: Service) {
+    async fn without_a_provider_there_is_no_oidc_sign_in(service: Service) {
         let browser = Browser::new(service);
         assert!(!browser.get("/sign-in").await.text().contains("oidc"));
         browser.get("/sign-in/oidc").await.is(404);
         browser.get("/sign-in/oidc/back?code=a&state=b").await.is(404);
     }
 
-    async fn strangers_removed_people_and_addresses_that_changed_hands_stay_out(service: Service) {
+    async fn unknown_removed_and_reassigned_identities_are_rejected(service: Service) {
         let (provider, router) = both_of(service).await;
         let ann = invited(service, "ann@example.org", Role::Operator).await;
         let browser = Browser::through(router.clone(), 1);
@@ -144,28 +144,28 @@ both! {
         refused(signs_in(&browser, &provider, unverified).await, 403, "Verify it there");
         refused(signs_in(&browser, &provider, json!({"sub": "s-1", "email": "ann@example.org"})).await, 403, "Verify it there");
         tries("s-1", "ann@example.org").await.is(200);
-        // The provider gave the address to somebody else.
+        // The provider reassigned the address to another person.
         refused(tries("s-2", "ann@example.org").await, 403, "linked to a different account");
 
         let open = Config { default_role: Some(Role::Viewer), ..config(service, &provider) };
         let lax = Browser::through(with(service, open).await, 3);
         let seen = found(service, "ann@example.org").await.unwrap();
         users::remove(&service.app, &users::local(service.org), &seen).await.unwrap();
-        assert_eq!(browser.get("/").await.status.as_u16(), 303, "out at once");
+        assert_eq!(browser.get("/").await.status.as_u16(), 303, "signed out immediately");
         refused(signs_in(&lax, &provider, person("s-1", "ann@example.org")).await, 403, "was removed");
         refused(signs_in(&lax, &provider, person("s-7", "ann@example.org")).await, 403, "was removed");
-        // Invited again, she is somebody else here, and the same there.
+        // Invited again, she is a new user here with the same subject at the provider.
         let anew = invited(service, "ann@example.org", Role::Viewer).await;
         assert_ne!(anew.id, ann.id);
         signs_in(&lax, &provider, person("s-1", "ann@example.org")).await.is(200);
         assert!(lax.get("/").await.is(200).text().contains("viewer"));
-        // A reset asks anew who she is.
+        // After a reset, the user is linked again.
         let seen = found(service, "ann@example.org").await.unwrap();
         users::reset(&service.app, &users::local(service.org), &seen).await.unwrap();
         signs_in(&lax, &provider, person("s-2", "ann@example.org")).await.is(200);
     }
 
-    async fn who_may_come_and_with_which_role_is_for_the_operator_to_say(service: Service) {
+    async fn operator_configures_who_may_sign_in_with_which_role(service: Service) {
         let (provider, _) = both_of(service).await;
         let open = Config { default_role: Some(Role::Viewer), ..config(service, &provider) };
         let browser = Browser::through(with(service, open).await, 1);
@@ -183,9 +183,10 @@ both! {
             person
         };
         signs_in(&browser, &provider, of("s-1", &["staff", "ops"])).await.is(200);
-        assert_eq!(found(service, "new@example.org").await.unwrap().role, Role::Admin, "at every sign-in");
+        assert_eq!(found(service, "new@example.org").await.unwrap().role, Role::Admin, "the role is updated at every sign-in");
         browser.get("/settings").await.is(200);
-        // Another of her browsers, after she changed places: the first has the new role too.
+        // Another browser signs in after the groups changed: the first browser has the new role
+        // too.
         signs_in(&Browser::through(router.clone(), 3), &provider, of("s-1", &["staff"])).await.is(200);
         browser.get("/settings").await.is(403);
         refused(signs_in(&browser, &provider, of("s-1", &["other"])).await, 403, "assigns you no role");
@@ -194,22 +195,23 @@ both! {
         assert_eq!(found(service, "s-5@example.org").await.unwrap().role, Role::Admin);
     }
 
-    async fn a_way_in_serves_the_browser_that_began_it_once_and_for_ten_minutes(service: Service) {
+    async fn authorization_works_once_in_its_browser_for_ten_minutes(service: Service) {
         const BEGIN_AGAIN: &str = "Sign in again";
         let (provider, router) = both_of(service).await;
         invited(service, "ann@example.org", Role::Operator).await;
         let ann = person("s-1", "ann@example.org");
         let [browser, victim] = [1, 2].map(|host| Browser::through(router.clone(), host));
-        // Somebody else's way, handed to a browser that began none, or another one.
+        // The callback of another browser, opened in a browser without a sign-in in progress, or
+        // with a different one.
         let back = provider.agrees(&sent(&browser).await, ann.clone());
         refused(victim.get(&back).await, 422, BEGIN_AGAIN);
         sent(&victim).await;
         refused(victim.get(&back).await, 422, BEGIN_AGAIN);
-        assert_eq!(provider.heard("token"), 0, "the code is not even looked at");
+        assert_eq!(provider.heard("token"), 0, "the code is not redeemed");
         let flow = browser.cookie("fleetmend_flow").unwrap();
         browser.get(&back).await.is(200);
         refused(browser.get(&back).await, 422, BEGIN_AGAIN);
-        // With the cookie put back, the provider still knows that the code was used.
+        // With the cookie restored, the provider still knows that the code was used.
         browser.keep("fleetmend_flow", &flow);
         refused(browser.get(&back).await, 422, BEGIN_AGAIN);
         let back = provider.agrees(&sent(&browser).await, ann.clone());
@@ -219,7 +221,7 @@ both! {
         let back = provider.agrees(&sent(&browser).await, ann);
         service.hands.turn(SignedDuration::from_mins(10));
         refused(browser.get(&back).await, 422, "has expired");
-        // Nobody is led elsewhere from here.
+        // The redirect never leads to another site.
         for elsewhere in ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"] {
             let told = browser.get(&format!("/sign-in/oidc?next={elsewhere}")).await.is(303).header("location").to_owned();
             assert!(told.starts_with(&provider.url), "{told}");
@@ -234,7 +236,7 @@ both! {
         }
     }
 
-    async fn a_proof_that_does_not_hold_lets_nobody_in(service: Service) {
+    async fn invalid_id_tokens_are_rejected(service: Service) {
         let (provider, router) = both_of(service).await;
         invited(service, "ann@example.org", Role::Operator).await;
         let browser = Browser::through(router, 1);
@@ -275,7 +277,7 @@ both! {
         signs_in(&browser, &provider, person("s-1", "ann@example.org")).await.is(200);
     }
 
-    async fn whether_an_address_was_verified_is_said_of_that_address_alone(service: Service) {
+    async fn email_verified_applies_only_to_its_own_address(service: Service) {
         let (provider, router) = both_of(service).await;
         invited(service, "ann@example.org", Role::Operator).await;
         let browser = Browser::through(router, 1);
@@ -284,7 +286,8 @@ both! {
                 proof.claims.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
             }
         };
-        // The proof names somebody else's address, and says nothing of it; the endpoint speaks of another.
+        // The ID token names another user's address without `email_verified`; the userinfo endpoint
+        // names a different address.
         provider.says_instead(in_the_proof(json!({"email": "ann@example.org"})));
         let answer = signs_in(&browser, &provider, person("s-9", "eve@example.org")).await;
         refused(answer, 403, "invite eve@example.org");
@@ -297,7 +300,7 @@ both! {
         signs_in(&browser, &provider, json!({"sub": "s-1"})).await.is(200);
     }
 
-    async fn a_provider_that_changes_its_key_is_followed_and_one_that_is_another_is_not(service: Service) {
+    async fn provider_may_rotate_keys_but_not_change_its_issuer(service: Service) {
         let (provider, router) = both_of(service).await;
         invited(service, "ann@example.org", Role::Operator).await;
         let ann = || person("s-1", "ann@example.org");
@@ -318,12 +321,12 @@ both! {
         }
         provider.describes(json!({"authorization_response_iss_parameter_supported": true}));
         let strict = Browser::through(with(service, config(service, &provider)).await, 1);
-        refused(signs_in(&strict, &provider, ann()).await, 502, "another provider");
+        refused(signs_in(&strict, &provider, ann()).await, 502, "a different issuer");
         let back = provider.agrees(&sent(&strict).await, ann());
-        refused(strict.get(&format!("{back}&iss=https://evil.example")).await, 502, "another provider");
+        refused(strict.get(&format!("{back}&iss=https://evil.example")).await, 502, "a different issuer");
     }
 
-    async fn what_the_provider_refuses_is_told_and_one_that_is_down_leaves_passwords(service: Service) {
+    async fn provider_errors_are_shown_and_passwords_keep_working(service: Service) {
         let (provider, router) = both_of(service).await;
         Browser::of(service, "ann@example.org", Role::Operator).await;
         let browser = Browser::through(router.clone(), 4);
@@ -353,7 +356,7 @@ both! {
         other.get("/").await.is(200);
     }
 
-    async fn a_second_factor_is_asked_for_here_as_well(service: Service) {
+    async fn second_factor_is_required_after_oidc_too(service: Service) {
         let (provider, router) = both_of(service).await;
         let ann = Browser::of(service, "ann@example.org", Role::Admin).await;
         let page = ann.submit("/account/totp", &[]).await.is(200).text();

@@ -1,4 +1,4 @@
-//! What starts is what the preview showed: a start with anything else is refused.
+//! A start runs exactly what its preview showed; anything else is rejected.
 
 use axum::http::Method;
 use domain::rollout::{Change, End, Halt};
@@ -29,12 +29,12 @@ async fn batches(service: &Service) -> Vec<Value> {
     service.get("/v1/batches").await.is(200).json()["data"].as_array().unwrap().clone()
 }
 
-/// The form of a patch page, as it would be sent by Preview.
+/// The form of a patch page as Preview sends it.
 fn form_fields(page: &str) -> Fields {
     fields(form_around(page, page.find("data-previewed").unwrap()))
 }
 
-/// The same fields with one of them changed, added or removed.
+/// The same fields with one changed, added or removed.
 fn with(form: &Fields, name: &str, value: &str) -> Fields {
     let mut form: Fields = form.iter().filter(|(field, _)| field != name).cloned().collect();
     if !value.is_empty() {
@@ -49,7 +49,7 @@ async fn send(browser: &Browser, form: &Fields) -> crate::support::Answer {
     browser.post("/order", &form).await
 }
 
-/// The previewed form with every option set, and the page.
+/// The page and form of a preview with every option set.
 async fn previewed(ann: &Browser, ids: &[String]) -> (Fields, String) {
     let mut form: Vec<(&str, &str)> =
         ids[..5].iter().map(|id| ("server_ids", id.as_str())).collect();
@@ -70,7 +70,7 @@ async fn previewed(ann: &Browser, ids: &[String]) -> (Fields, String) {
 }
 
 both! {
-    async fn a_start_with_any_field_changed_since_the_preview_is_refused(service: Service) {
+    async fn start_with_any_field_changed_since_the_preview_is_rejected(service: Service) {
         let ids = six_servers(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let (form, page) = previewed(&ann, &ids).await;
@@ -82,8 +82,8 @@ both! {
         };
         let all: Vec<&String> = ids.iter().collect();
         let mut attacks: Vec<(&str, Fields)> = vec![
-            ("a server less", servers(&all[..4])),
-            ("a server more", servers(&all)),
+            ("one server less", servers(&all[..4])),
+            ("one server more", servers(&all)),
             ("another server", servers(&all[1..])),
         ];
         for (name, value) in [
@@ -127,7 +127,7 @@ both! {
         assert_eq!(made[0]["options"], json!({"packages": ["openssl"], "exclude": ["linux-*"], "security_only": false,
             "reboot": "never", "stagger_minutes": 5, "max_parallel": 1, "canary": 2, "max_failures": 1,
             "window_minutes": 60, "dry_run": true}));
-        // A token that was used starts nothing more, also if a field is added that nobody reads.
+        // A used token starts nothing more, even with an additional field that is ignored.
         let total = service.get("/v1/batches").await.is(200).json()["meta"]["total"].clone();
         for junk in ["1", "2"] {
             send(&ann, &with(&with(&form, "junk", junk), "start", &token)).await.is(422);
@@ -135,7 +135,7 @@ both! {
         let unchanged = send(&ann, &with(&form, "start", &token)).await.is(303);
         assert_eq!(service.get("/v1/batches").await.is(200).json()["meta"]["total"], total);
         assert!(unchanged.header("location").starts_with("/batches/"));
-        // The fresh preview of a refused start starts what it shows.
+        // The new preview after a rejected start can be started.
         let refused = send(&ann, &with(&with(&form, "dry_run", ""), "start", &token)).await.is(422).text();
         assert!(refused.contains(">Patch 5 servers (1 package)</button>"), "{refused}");
         let started = send(&ann, &with(&form_fields(&refused), "start", &start_token(&refused))).await.is(303);
@@ -144,7 +144,7 @@ both! {
         assert_eq!(batches(service).await.len(), 2);
     }
 
-    /// The reported case: options that were set after the preview were ignored by the start.
+    /// Regression: options that were set after the preview were ignored by the start.
     async fn options_set_after_the_preview_are_not_ignored(service: Service) {
         let ids = six_servers(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
@@ -164,7 +164,7 @@ both! {
         assert_eq!(made["exclude"], json!(["*"]));
     }
 
-    async fn a_preview_token_of_another_user_session_or_time_is_refused(service: Service) {
+    async fn preview_token_of_another_user_session_or_time_is_rejected(service: Service) {
         let ids = six_servers(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let (form, page) = previewed(&ann, &ids).await;
@@ -191,7 +191,7 @@ both! {
         let eve = Browser::new(service);
         eve.post(&format!("/welcome/{link}"), &[("password", PASSWORD), ("again", PASSWORD)]).await.is(303);
         replay(&eve, &token).await.is(422);
-        // Forged: another expiry time, another digest, nothing of a token.
+        // Forged: another expiry time, another digest, no token at all.
         let (expires, rest) = token.split_once('.').unwrap();
         let later = format!("{}.{rest}", expires.parse::<i64>().unwrap() + 1);
         let last = if token.ends_with('A') { 'E' } else { 'A' };
@@ -205,7 +205,7 @@ both! {
         assert_eq!(batches(service).await, Vec::<Value>::new());
     }
 
-    async fn the_patch_page_has_one_form_and_hides_no_option(service: Service) {
+    async fn patch_page_has_one_form_with_every_option(service: Service) {
         let ids = six_servers(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let (_, page) = previewed(&ann, &ids).await;
@@ -215,7 +215,7 @@ both! {
         assert_eq!(hidden, ["csrf"]);
     }
 
-    async fn a_schedule_that_changed_since_the_preview_is_not_run(service: Service) {
+    async fn schedule_changed_since_the_preview_is_not_run(service: Service) {
         six_servers(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let schedule = json!({"name": "Nightly", "cron": "0 3 * * *", "targets": {"environment": "production"},
@@ -255,7 +255,7 @@ both! {
         assert_eq!((&made[0]["progress"]["total"], &made[0]["options"]["dry_run"]), (&json!(7), &json!(false)));
     }
 
-    async fn a_retry_patches_the_servers_that_its_preview_showed(service: Service) {
+    async fn retry_patches_exactly_the_previewed_servers(service: Service) {
         let ids = six_servers(service).await;
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let order = json!({"server_ids": &ids[..3], "security_only": true, "canary": 1});
@@ -274,15 +274,15 @@ both! {
         assert!(page.contains("The failed servers changed since the preview"), "{page}");
         assert!(page.contains(">Patch 2 servers (security updates)</button>") && !page.contains("web-3"), "{page}");
         assert_eq!(batches(service).await.len(), 1);
-        // The token of one batch is not one for another action.
+        // The token of one batch is not valid for another action.
         ann.submit(&retry, &[("go", "1")]).await.is(422);
         let made = ann.submit(&retry, &[("go", "1"), ("preview", &preview_field(&page))]).await.is(303);
         let made = service.get(&format!("/v1{}", made.header("location"))).await.is(200).json();
         assert_eq!((&made["progress"]["total"], &made["options"]["canary"]), (&json!(2), &json!(1)));
     }
 
-    /// Forms that differ in anything but the token, and spell its field differently.
-    async fn a_preview_token_starts_one_batch_whatever_else_is_sent(service: Service) {
+    /// The forms differ in everything but the token, and encode its field differently.
+    async fn preview_token_starts_one_batch_only(service: Service) {
         let ids = six_servers(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let csrf = ann.csrf().await;
@@ -302,7 +302,7 @@ both! {
                 let page = ann.post_raw("/order", form(n)).await.is(422).text();
                 assert!(page.contains(CHANGED) && start_token(&page) != token, "{attack}: {page}");
             }
-            // The form that started it still leads there.
+            // The form that started the batch still redirects there.
             assert_eq!(ann.post_raw("/order", form(0)).await.is(303).header("location"), there);
             assert_eq!(batches(service).await.len(), nth + 1, "{attack}");
         }
@@ -315,7 +315,7 @@ both! {
         assert_eq!(batches(service).await.len(), before + 1);
     }
 
-    async fn a_confirmed_preview_counts_once_whatever_else_is_sent(service: Service) {
+    async fn confirmed_preview_counts_once(service: Service) {
         let ids = six_servers(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let batch = service.post("/v1/batches", json!({"server_ids": [ids[0]], "security_only": true})).await.is(202).json();
@@ -327,7 +327,7 @@ both! {
         let schedule = service.post("/v1/schedules", schedule).await.is(201).json()["id"].as_str().unwrap().to_owned();
         for (nth, action) in [format!("/batches/{batch}/retry"), format!("/schedules/{schedule}/run")].iter().enumerate() {
             let token = preview_field(&ann.submit(action, &[]).await.is(200).text());
-            // Looking at the preview again does not use it up.
+            // Opening the preview again does not use it up.
             ann.submit(action, &[("preview", &token), ("once", "w")]).await.is(200);
             let forms: Vec<_> = (0..5).map(|n| format!("w{n}")).collect();
             let forms: Vec<_> = forms.iter().map(|word| [("once", word.as_str()), ("go", "1"), ("preview", &token)]).collect();
@@ -336,7 +336,7 @@ both! {
             assert_eq!(started.len(), 1, "{action}: {sent:?}");
             let (first, there) = (started[0].0, started[0].1.header("location").to_owned());
             assert_eq!(batches(service).await.len(), nth + 2, "{action}");
-            // After what it started has ended, the token still starts nothing more.
+            // After the batch has ended, the token still starts nothing more.
             let all = batches(service).await;
             let made = all.iter().find(|batch| batch["state"] == "scheduled").unwrap();
             let made = made["id"].as_str().unwrap().to_owned();
@@ -347,13 +347,13 @@ both! {
             }
             let csrf = ann.csrf().await;
             ann.post_raw(action, format!("csrf={csrf}&go=1&%70review={token}&once=w")).await.is(422);
-            // The same button again, or a reload: what the first one made.
+            // The same button again, or a reload, returns the result of the first.
             assert_eq!(ann.submit(action, &forms[first]).await.is(303).header("location"), there);
             assert_eq!(batches(service).await.len(), nth + 2, "{action}");
         }
     }
 
-    async fn a_form_with_a_field_twice_or_two_tokens_is_refused(service: Service) {
+    async fn form_with_duplicate_field_or_two_tokens_is_rejected(service: Service) {
         let ids = six_servers(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let csrf = ann.csrf().await;
@@ -373,22 +373,22 @@ both! {
         let told = ann.post_raw("/order", format!("{chosen}&start={token}&go=1&preview=w")).await.is(400).text();
         assert!(told.contains("two preview tokens"), "{told}");
         assert_eq!(batches(service).await, Vec::<Value>::new());
-        // Nothing of that used up the token.
+        // None of these used up the token.
         ann.post_raw("/order", format!("{chosen}&start={token}")).await.is(303);
-        // Also before anyone has signed in.
+        // The same holds before the user has signed in.
         let sign_in = format!("name=ann&name=bob&password={PASSWORD}");
         let told = Browser::new(service).post_raw("/sign-in", sign_in).await.is(400).text();
         assert!(told.contains("more than once"), "{told}");
     }
 
-    async fn a_batch_resumes_only_in_the_state_that_the_page_showed(service: Service) {
+    async fn batch_resumes_only_in_the_state_the_page_showed(service: Service) {
         let ids = six_servers(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let order = json!({"server_ids": ids, "security_only": true, "max_failures": 1});
         let batch = service.post("/v1/batches", order).await.is(202).json()["id"].as_str().unwrap().to_owned();
         let here = format!("/batches/{batch}");
         ann.submit(&format!("{here}/pause"), &[]).await.is(303);
-        // Somebody else resumes it, a server fails and the batch halts.
+        // Another user resumes it, a server fails, and the batch halts.
         let resume = async |state: &str, failures: &str| {
             ann.submit(&format!("{here}/resume"), &[("state", state), ("failures", failures)]).await
         };
@@ -397,7 +397,7 @@ both! {
         change(service, &batch, Change::Halt(Halt::TooManyFailures)).await;
         let page = ann.get(&here).await.is(200).text();
         assert!(page.contains(">Resume despite 1 failure</button>"), "{page}");
-        // The page of before does not waive a failure that it does not show.
+        // An outdated page does not ignore a failure that it does not show.
         for (state, failures) in [("paused", "0"), ("halted", "0"), ("halted", "2"), ("", "")] {
             let told = resume(state, failures).await.is(409).text();
             assert!(told.contains("it is halted"), "{told}");
@@ -438,7 +438,7 @@ both! {
         }
     }
 
-    async fn a_quarantine_is_released_for_the_reason_that_the_page_showed(service: Service) {
+    async fn quarantine_is_released_only_for_the_reason_shown(service: Service) {
         let host = Host { quarantine: Some("two hosts used its identity"), ..Host::new("web-1") };
         let id = join(service, host).await;
         let ann = Browser::of(service, "ann", Role::Admin).await;

@@ -1,4 +1,5 @@
-//! A provider of identities on this machine that says what a story has it say: also what no real one would.
+//! A local identity provider that responds as a test defines, including what no real one would
+//! send.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,14 +19,14 @@ use tokio::task::JoinHandle;
 pub(crate) const CLIENT: &str = "fleetmend";
 pub(crate) const SECRET: &str = "a secret: with/signs+in=it";
 
-/// What changes one proof, after everything in it was as it should be.
+/// A change to one otherwise valid ID token.
 pub(crate) type Change = Box<dyn FnOnce(&mut Proof) + Send>;
 
-/// A proof in the making.
+/// An ID token before it is signed.
 pub(crate) struct Proof {
     pub(crate) head: Value,
     pub(crate) claims: Value,
-    /// Instead of the signature.
+    /// Replaces the signature.
     pub(crate) signature: Option<Vec<u8>>,
 }
 
@@ -40,13 +41,13 @@ struct Said {
     key: EcdsaKeyPair,
     key_id: u32,
     now: Timestamp,
-    /// The code that was given out last, with what the browser brought.
+    /// The last authorization code, with the parameters of the request.
     given: Option<(String, Vec<(String, String)>)>,
     count: u32,
-    /// What it says of whoever signs in.
+    /// The claims of the user who signs in.
     person: Value,
     change: Option<Change>,
-    /// What discovery says instead.
+    /// Overrides in the discovery document.
     doors: Value,
     heard: Vec<String>,
 }
@@ -85,7 +86,7 @@ impl Provider {
         Provider { url, said, task }
     }
 
-    /// Someone signs in there: what the browser is sent back with.
+    /// A user signs in at the provider. Returns the callback URL.
     pub(crate) fn agrees(&self, location: &str, person: Value) -> String {
         let url = location.strip_prefix(&format!("{}/auth?", self.url)).expect(location);
         let asked: Vec<(String, String)> = url
@@ -111,12 +112,12 @@ impl Provider {
         format!("/sign-in/oidc/back?code={code}&state={state}&session_state=x")
     }
 
-    /// Changes the next proof.
+    /// Changes the next ID token.
     pub(crate) fn says_instead(&self, change: impl FnOnce(&mut Proof) + Send + 'static) {
         self.said.lock().unwrap().change = Some(Box::new(change));
     }
 
-    /// Describes itself otherwise.
+    /// Changes the discovery document.
     pub(crate) fn describes(&self, doors: Value) {
         self.said.lock().unwrap().doors = doors;
     }
@@ -127,12 +128,12 @@ impl Provider {
         (said.key, said.key_id) = (key(), said.key_id + 1);
     }
 
-    /// How often it was asked for this.
+    /// The number of requests of this kind.
     pub(crate) fn heard(&self, what: &str) -> usize {
         self.said.lock().unwrap().heard.iter().filter(|heard| *heard == what).count()
     }
 
-    /// It is gone.
+    /// Stops the provider.
     pub(crate) async fn goes_down(self) {
         self.task.abort();
         let _ = self.task.await;

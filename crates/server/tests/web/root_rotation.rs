@@ -1,5 +1,5 @@
-//! `root.key` is rotated while people have pages open: what they see goes on working until the old key is
-//! retired, and counts for nothing afterwards.
+//! Rotation of `root.key` while users have pages open: the pages keep working until the old key is
+//! retired, and are invalid afterwards.
 
 use axum::Router;
 use serde_json::json;
@@ -14,7 +14,7 @@ use crate::oidc::{config, invited, person, sent};
 use crate::provider::Provider;
 use crate::support::{Service, both};
 
-/// The service after a restart with the key files as they are now.
+/// The service after a restart with the current key files.
 async fn restarted(service: &Service, provider: &Provider) -> Router {
     let settings = Settings { oidc: Some(config(service, provider)), ..Settings::default() };
     let (app, router) = service.again(settings).await;
@@ -22,7 +22,7 @@ async fn restarted(service: &Service, provider: &Provider) -> Router {
     router
 }
 
-/// The fields of a patch order with the token of its preview.
+/// The fields of a patch form with the token of its preview.
 async fn previewed(ann: &Browser, server: &str) -> Vec<(&'static str, String)> {
     let csrf = ann.csrf().await;
     let mut form: Vec<(&'static str, String)> =
@@ -44,7 +44,7 @@ async fn batches(service: &Service) -> usize {
 }
 
 both! {
-    async fn pages_and_a_sign_in_that_were_open_survive_a_rotation_of_root_key(service: Service) {
+    async fn open_pages_and_sign_ins_survive_root_key_rotation(service: Service) {
         let updates = vec![security("openssl", Severity::High, &["CVE-2026-1"])];
         let server = join(service, Host::new("web-1").with_updates(updates)).await.to_string();
         let provider = Provider::new(service.hands.now()).await;
@@ -54,7 +54,8 @@ both! {
         for address in ["bob@example.org", "eve@example.org"] {
             invited(service, address, Role::Viewer).await;
         }
-        // Open at the time of the rotation: two previews, two sign-ins that were sent to the provider.
+        // Open at the time of the rotation: two previews, and two sign-ins that are at the
+        // provider.
         let open = previewed(&ann, &server).await;
         let left_open = previewed(&ann, &server).await;
         let [mut bob, mut eve] = [2, 3].map(|host| Browser::through(before.clone(), host));
@@ -66,7 +67,7 @@ both! {
         ann.moves_to(&rotated);
         send(&ann, &open).await.is(303);
         assert_eq!(batches(service).await, 1);
-        // Sent twice: still one.
+        // Sent twice: still one batch.
         send(&ann, &open).await.is(303);
         assert_eq!(batches(service).await, 1);
         bob.moves_to(&rotated);
@@ -84,7 +85,7 @@ both! {
         root_keys::retire(&app, &old, &json!({"key": "root"})).await.unwrap();
         Secrets::retire_root(dir).unwrap();
         let retired = restarted(service, &provider).await;
-        // The session is of the old key, and so are the form and the sign-in.
+        // The session, the form and the sign-in were made with the old key.
         ann.moves_to(&retired);
         assert!(ann.get("/servers").await.is(303).header("location").starts_with("/sign-in"));
         send(&ann, &left_open).await.is(401);
@@ -92,7 +93,7 @@ both! {
         let eve_returns = provider.agrees(&eve_is_sent, person("sub-eve", "eve@example.org"));
         assert!(eve.get(&eve_returns).await.is(422).text().contains("Sign in again"));
         assert!(eve.get("/servers").await.is(303).header("location").starts_with("/sign-in"));
-        // Signed in again, a token from before the rotation starts nothing.
+        // After signing in again, a token from before the rotation starts nothing.
         ann.post("/sign-in", &[("name", "ann"), ("password", PASSWORD)]).await.is(303);
         let mut late = left_open.clone();
         late.retain(|(name, _)| *name != "csrf");

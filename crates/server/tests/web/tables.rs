@@ -1,4 +1,4 @@
-//! Plots, the calendar, histories, names instead of ids, and every table as a file.
+//! Charts, the calendar, histories, names instead of ids, and CSV exports.
 
 use jiff::SignedDuration;
 use serde_json::json;
@@ -27,7 +27,7 @@ fn lines(text: &str) -> Vec<&str> {
 }
 
 both! {
-    async fn the_trend_is_drawn_with_its_numbers_and_says_since_when(service: Service) {
+    async fn trend_shows_its_numbers_and_its_first_day(service: Service) {
         web_1(service).await;
         let today = service::projections::daily_stats::day_of(service.app.clock.now());
         let mut tx = service.app.db.begin().await.unwrap();
@@ -52,7 +52,7 @@ both! {
         assert_eq!(lines(&file), expected);
     }
 
-    async fn patches_say_how_long_they_have_been_pending(service: Service) {
+    async fn patches_show_how_long_they_have_been_pending(service: Service) {
         web_1(service).await;
         service.hands.turn(SignedDuration::from_hours(8 * 24));
         let ann = Browser::of(service, "ann", Role::Viewer).await;
@@ -62,7 +62,7 @@ both! {
         assert_eq!(lines(&file)[3], "less than 30 days,1,0,0,0,0,1", "{file}");
     }
 
-    async fn the_calendar_is_laid_out_by_the_readers_zone(service: Service) {
+    async fn calendar_uses_the_browsers_time_zone(service: Service) {
         let nightly = |name: &str, cron: &str| json!({"name": name, "cron": cron, "timezone": "Europe/Berlin", "targets": {"all": true}});
         service.post("/v1/schedules", nightly("Nightly", "0 3 * * *")).await.is(201);
         service.post("/v1/schedules", nightly("Often", "* * * * *")).await.is(201);
@@ -79,7 +79,7 @@ both! {
         }
     }
 
-    async fn a_server_has_a_history_and_what_was_done_has_a_name(service: Service) {
+    async fn history_and_activity_show_names(service: Service) {
         let server = web_1(service).await;
         let ann = Browser::of(service, "ann", Role::Admin).await;
         ann.start(&[("server_ids", &server)]).await.is(303);
@@ -96,7 +96,7 @@ both! {
         assert!(page.contains("ann <code class=\"dim\">usr_") && page.contains("href=\"/batches/bat_"), "{page}");
     }
 
-    async fn every_table_is_a_file(service: Service) {
+    async fn every_table_has_a_csv_export(service: Service) {
         let server = web_1(service).await;
         let order = json!({"server_ids": [server], "security_only": true});
         let batch = service.post("/v1/batches", order).await.is(202).json()["id"].as_str().unwrap().to_owned();
@@ -134,7 +134,7 @@ both! {
         bob.get("/servers/srv_01jcqk3m8ye0fr5cq0k6s8v2xw/history.csv").await.is(404);
     }
 
-    async fn a_schedule_that_names_servers_is_edited_like_any_other(service: Service) {
+    async fn schedule_with_named_servers_can_be_edited(service: Service) {
         let [one, two] = [join(service, Host::new("web-1")).await, join(service, Host::new("Web-2")).await].map(|id| id.to_string());
         let made = json!({"name": "Named", "cron": "0 3 * * *", "targets": {"server_ids": [one]}});
         let id = service.post("/v1/schedules", made).await.is(201).json()["id"].as_str().unwrap().to_owned();

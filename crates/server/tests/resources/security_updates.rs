@@ -1,5 +1,5 @@
-//! How many of a server's updates are for security: what its repositories say and what the feeds know, and the same number
-//! wherever it is told.
+//! The number of a server's security updates: from its repositories and from the feeds, and the
+//! same number everywhere.
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn installed(version: &str) -> Vec<Installed> {
     ["busybox", "curl", "vim"].map(|name| Installed::new(name, version, "x86_64")).to_vec()
 }
 
-/// An update that its repository calls one for security.
+/// An update that its repository marks as a security update.
 fn word(name: &str, cves: &[&str]) -> Pending {
     let word = security(name, Severity::High, cves);
     Pending { arch: "x86_64".into(), candidate: "1.2-r0".into(), ..word }
@@ -24,7 +24,7 @@ fn update(name: &str, to: &str) -> Pending {
     Pending::new(name, "x86_64", "1.0-r0", to)
 }
 
-/// apk has two updates to offer, and nothing to say of either.
+/// apk has two pending updates, and marks neither.
 fn alpine(name: &'static str) -> Host {
     let pending = vec![update("busybox", "1.1-r0"), update("curl", "1.2-r0")];
     Host {
@@ -38,7 +38,7 @@ fn debian(name: &'static str, pending: Vec<Pending>) -> Host {
     Host { installed: installed("1.0-r0"), ..Host::new(name).with_updates(pending) }
 }
 
-/// A flaw in curl that 1.2-r0 fixes, and one in busybox that 1.1-r0 does not.
+/// A CVE in curl that 1.2-r0 fixes, and one in busybox that 1.1-r0 does not fix.
 async fn publish(service: &Service, ecosystem: &str, file: &str) {
     let record = |id: &str, package: &str, fixed: &str, cve: &str| {
         let mut record = osv(id, FRIDAY, package, fixed, &[cve]);
@@ -51,14 +51,14 @@ async fn publish(service: &Service, ecosystem: &str, file: &str) {
     take_in(service, &path).await.unwrap();
 }
 
-/// What the tasks in the background do. Says whether patches were counted anew.
+/// Runs the background tasks once. Returns whether patches were recounted.
 async fn look(service: &Service) -> bool {
     findings::rebuild(&service.app, service.org).await.unwrap();
     patches::rebuild(&service.app, service.org).await.unwrap()
 }
 
-/// How many security updates a server has: as the list, the server's own page and a preview of an order for security say, which
-/// agree; and as the summary does, which counts the servers that have any.
+/// The number of security updates of a server. Checks that the list, the server and the preview of
+/// a security batch agree, and that the summary counts the server accordingly.
 async fn agreed(service: &Service, server: ServerId) -> u64 {
     let number = |row: &Value| row["summary"]["security_updates"].as_u64().unwrap();
     let list = service.get("/v1/servers?sort=security_updates").await.is(200).json();
@@ -81,21 +81,21 @@ async fn agreed(service: &Service, server: ServerId) -> u64 {
 }
 
 both! {
-    async fn where_the_manager_says_nothing_the_feeds_do(service: Service) {
+    async fn feeds_identify_security_updates_for_silent_managers(service: Service) {
         let web = join(service, alpine("web")).await;
         let twin = join(service, alpine("twin").in_environment("staging")).await;
         let other = join(service, debian("a", vec![update("vim", "1.1-r0")])).await;
         look(service).await;
-        assert_eq!(agreed(service, web).await, 0, "nobody knows of a flaw");
+        assert_eq!(agreed(service, web).await, 0, "no CVE is known");
         publish(service, "Alpine:v3.22", "Alpine").await;
         assert!(look(service).await);
         assert!(!look(service).await, "nothing changed");
-        assert_eq!(agreed(service, web).await, 1, "the update of busybox does not reach the fix");
+        assert_eq!(agreed(service, web).await, 1, "the update of busybox does not contain the fix");
         assert_eq!((agreed(service, twin).await, agreed(service, other).await), (1, 0));
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
         let seen = Ask::get("/v1/summary").with_key(&key).send(&service.router).await.is(200).json();
         assert_eq!(seen["servers"]["with_security_updates"], 1);
-        // Once the update is there it is no longer pending.
+        // Once installed, the update is no longer pending.
         let mut after = installed("1.0-r0");
         after[1] = Installed::new("curl", "1.2-r0", "x86_64");
         scan(service, web, &after, &[update("busybox", "1.1-r0")]).await;
@@ -103,8 +103,8 @@ both! {
         assert_eq!((agreed(service, web).await, agreed(service, twin).await), (0, 1));
     }
 
-    /// What a patch fixes, it fixes: an order for security installs it, so it is counted.
-    async fn a_flaw_that_was_set_aside_leaves_its_update_what_it_is(service: Service) {
+    /// A patch still fixes a suppressed CVE: a security batch installs it, so it is counted.
+    async fn update_for_a_suppressed_cve_stays_a_security_update(service: Service) {
         let web = join(service, alpine("web")).await;
         publish(service, "Alpine:v3.22", "Alpine").await;
         look(service).await;
@@ -122,7 +122,7 @@ both! {
         assert_eq!((flaws().await, agreed(service, web).await), (2, 1));
     }
 
-    async fn the_managers_word_stands_where_no_feed_knows_anything(service: Service) {
+    async fn manager_classification_counts_where_no_feed_covers(service: Service) {
         let words = || vec![word("vim", &[]), update("curl", "1.2-r0")];
         let debian = join(service, debian("debian", words())).await;
         let fedora = join(service, Host { os: ("fedora", "41"), ..self::debian("fedora", words()) }).await;
@@ -133,7 +133,7 @@ both! {
         }
     }
 
-    async fn what_both_know_is_counted_once_and_what_is_held_back_counts(service: Service) {
+    async fn update_known_twice_counts_once_and_held_updates_count(service: Service) {
         let mut held = word("curl", &["CVE-2026-1"]);
         let both = vec![held.clone(), update("busybox", "1.1-r2"), update("vim", "1.1-r0")];
         let web = join(service, debian("web", both.clone())).await;
@@ -144,7 +144,7 @@ both! {
         publish(service, "Debian:12", "Debian").await;
         look(service).await;
         assert_eq!((agreed(service, web).await, agreed(service, back).await), (2, 1));
-        // A feed may take back what it said.
+        // A feed may withdraw an advisory.
         let mut gone = osv("Debian-2", "2026-11-14T00:00:00Z", "busybox", "1.1-r1", &["CVE-2026-2"]);
         gone["withdrawn"] = json!("2026-11-14T00:00:00Z");
         take_in(service, &write(service, "Debian.jsonl", &lines(&[gone]))).await.unwrap();
@@ -152,8 +152,9 @@ both! {
         assert_eq!(agreed(service, web).await, 1);
     }
 
-    /// A manager may name flaws of an update that it does not call one for security; nor does an order then.
-    async fn a_flaw_that_a_manager_names_beside_a_plain_update_makes_it_none_for_security(service: Service) {
+    /// A manager may name CVEs of an update that it does not mark as a security update. A security
+    /// batch does not include it either.
+    async fn cves_of_an_unmarked_update_make_it_no_security_update(service: Service) {
         let mut named = update("vim", "1.1-r0");
         named.cves = vec!["CVE-2026-9".into()];
         let web = join(service, debian("web", vec![named])).await;

@@ -1,4 +1,4 @@
-//! Who may come in by the side door, and what is believed of what they say.
+//! The agent protocol: who is accepted, and which of an agent's reports count.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn unauthorized(code: &str) -> (u16, String) {
 }
 
 both! {
-    async fn a_host_joins_and_the_token_has_the_first_word(world: World) {
+    async fn token_settings_take_precedence_at_enrollment(world: World) {
         let app = world.app("a").await;
         let token = world.token_with(&app, |token| Token {
             environment: Some("production".parse().unwrap()),
@@ -41,18 +41,18 @@ both! {
         assert_eq!((row.public_key.clone(), row.counter), (agent.key(), 1));
     }
 
-    /// The answer was lost on its way; the host must neither become two servers nor be locked out.
-    async fn a_host_that_asks_again_gets_the_same_answer_and_takes_no_second_use(world: World) {
+    /// The response was lost: the host must neither become two servers nor be locked out.
+    async fn repeated_enrollment_gets_the_same_response_and_no_second_use(world: World) {
         let app = world.app("a").await;
         let token = world.token_with(&app, |token| Token { uses_max: Some(1), ..token }).await;
         let agent = Agent::join(&app, &token, "web-1").await;
         let again = enroll(&app, &token, &agent.key(), "web-1").await.unwrap();
         assert_eq!((again.server_id, again.tag), (agent.id, agent.tag.clone()));
-        // Another host does not get in so.
+        // Another host cannot enroll this way.
         assert_eq!(enroll(&app, &token, &[7; 32], "web-2").await.unwrap_err(), unauthorized("token_used_up"));
     }
 
-    async fn each_reason_not_to_let_a_host_in_has_its_name(world: World) {
+    async fn every_enrollment_refusal_has_its_own_code(world: World) {
         let app = world.app("a").await;
         let revoked = world.token_with(&app, |t| Token { revoked_at: Some(at(0)), ..t }).await;
         let expired = world.token_with(&app, |t| Token { expires_at: Some(at(0)), ..t }).await;
@@ -71,8 +71,8 @@ both! {
         assert_eq!(short, refused(StatusCode::BAD_REQUEST, "malformed_request"));
     }
 
-    /// With the database gone, whatever still answers did not need it.
-    async fn what_is_forged_is_refused_and_what_is_old_news_answered_without_the_database(world: World) {
+    /// With the database closed, whatever still gets a response did not need it.
+    async fn forged_and_unchanged_syncs_need_no_database(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut agent = Agent::join(&app, &token, "web-1").await;
@@ -80,7 +80,7 @@ both! {
         agent.sync(0).await.unwrap();
         app.db.close().await;
 
-        agent.sync(0).await.expect("a sync with nothing new needs no database");
+        agent.sync(0).await.expect("a sync without new content needs no database");
         let mut forged = agent.clone();
         forged.tag = newcomer.tag.clone();
         assert_eq!(forged.sync(0).await.unwrap_err(), unauthorized("bad_credential"));
@@ -97,13 +97,13 @@ both! {
         }
         let answer = enroll(&app, "fme_AAAA.plain", &[7; 32], "web-3").await;
         assert_eq!(answer.unwrap_err(), unauthorized("bad_token"));
-        // Whoever is known only there must wait.
+        // An agent that only the database knows must wait.
         let unavailable = refused(StatusCode::SERVICE_UNAVAILABLE, "unavailable");
         assert_eq!(newcomer.clone().sync(0).await.unwrap_err(), unavailable);
         assert_eq!(enroll(&app, &token, &[7; 32], "web-3").await.unwrap_err(), unavailable);
     }
 
-    async fn a_list_is_sent_once_and_then_known_by_its_digest(world: World) {
+    async fn package_set_is_uploaded_once_and_then_known_by_digest(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -118,7 +118,7 @@ both! {
             agent.says.pending = Some(two);
             agent.says.scanned_at = Some(at(-60));
         }
-        // Wanted at once, however long the agent is willing to wait.
+        // Requested immediately, however long the agent is willing to wait.
         assert_eq!(web.sync(50).await.unwrap().wanted, [one, two]);
         assert_eq!(server(&app, world, &web).await.last_scan_at, None);
         web.uploads("packages", one, installed.clone(), None).await.unwrap();
@@ -139,13 +139,13 @@ both! {
         asked(&mut web, two).await;
         let wrong = web.uploads("packages", two, installed.clone(), None).await.unwrap_err();
         assert_eq!(wrong, refused(StatusCode::UNPROCESSABLE_ENTITY, "digest_mismatch"));
-        let junk = b"no json\n".to_vec();
+        let junk = b"not JSON\n".to_vec();
         asked(&mut web, vocab::Digest::of(&junk)).await;
         let malformed = web.uploads("packages", vocab::Digest::of(&junk), junk, None).await.unwrap_err();
         assert_eq!(malformed, refused(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing"));
         let odd = web.uploads("packages", one, installed.clone(), Some("gzip")).await.unwrap_err();
         assert_eq!(odd, refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding"));
-        let third = vocab::Digest::of(b"a third list");
+        let third = vocab::Digest::of(b"a third package set");
         let unknown = web.uploads("secrets", one, installed, None).await.unwrap_err();
         assert_eq!(unknown, refused(StatusCode::NOT_FOUND, "not_found"));
         let line = format!("{{\"n\":\"bash\",\"v\":\"{}\"}}\n", "1".repeat(480)).into_bytes();
@@ -153,14 +153,14 @@ both! {
         asked(&mut web, third).await;
         let large_one = web.uploads("packages", third, large.clone(), None).await.unwrap_err();
         assert_eq!(large_one, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
-        // However small it is on the way.
+        // However small it is when compressed.
         let bomb = zstd::bulk::compress(&large, 3).unwrap();
         assert!(bomb.len() < 10_000);
         let bomb = web.uploads("packages", third, bomb, Some("zstd")).await.unwrap_err();
         assert_eq!(bomb, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
     }
 
-    async fn one_of_those_that_are_alike_is_asked_for_their_list(world: World) {
+    async fn one_of_many_servers_uploads_their_common_package_set(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -170,13 +170,13 @@ both! {
         web.says.installed = Some(digest);
         twin.says.installed = Some(digest);
         assert_eq!(web.sync(50).await.unwrap().wanted, [digest]);
-        assert_eq!(web.sync(50).await.unwrap().wanted, [digest], "until it is here");
-        assert_eq!(twin.sync(0).await.unwrap().wanted, [], "who cannot wait says it again later");
+        assert_eq!(web.sync(50).await.unwrap().wanted, [digest], "until it is uploaded");
+        assert_eq!(twin.sync(0).await.unwrap().wanted, [], "an agent that cannot wait reports it again later");
         let seen = twin.clone();
         let sends = async {
             web.sync(0).await.unwrap();
             web.uploads("packages", digest, installed, None).await.unwrap();
-            eventually("the other one is known to have it", async || {
+            eventually("the other server has it too", async || {
                 server(&app, world, &seen).await.package_set == Some(digest)
             }).await;
             app.gateway().drain();
@@ -185,8 +185,9 @@ both! {
         assert_eq!(answer.unwrap().wanted, []);
     }
 
-    /// A host that is two, or a captured request: in quarantine nothing that is said of the host is believed.
-    async fn replay_in_quarantine_does_not_change_what_is_known(world: World) {
+    /// In quarantine the host may be two hosts, or a request may be captured: nothing that is
+    /// reported about the host is applied.
+    async fn replay_in_quarantine_does_not_change_facts(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -213,8 +214,9 @@ both! {
         service::commands::servers::release(&app, &world.admin(), &row).await.unwrap();
     }
 
-    /// News of many agents are written together: what one says must not make that fail for the others.
-    async fn times_that_no_database_knows_are_not_written(world: World) {
+    /// The reports of many agents are written together: one agent's report must not fail those of
+    /// others.
+    async fn times_that_the_database_cannot_store_are_dropped(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -226,7 +228,7 @@ both! {
         }
     }
 
-    async fn facts_and_activity_are_written_down_when_they_change(world: World) {
+    async fn facts_and_activity_are_stored_when_they_change(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -243,13 +245,13 @@ both! {
         assert!(after.reboot_required);
     }
 
-    async fn a_clone_is_noticed_and_neither_copy_gets_orders_until_someone_decides(world: World) {
+    async fn clone_is_detected_and_gets_no_orders_until_released(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         web.sync(0).await.unwrap();
         let mut copy = web.clone();
-        // The first contact of the copy may be a repetition; the second is not.
+        // The first contact of the clone may be a repetition; the second is not.
         web.sync(0).await.unwrap();
         copy.sync(0).await.unwrap();
         assert_eq!(server(&app, world, &web).await.quarantine, None);
@@ -262,17 +264,17 @@ both! {
         crate::rollouts::shows(&app, world, made.id, "running: waiting").await;
         assert!(web.orders(0).await.is_empty() && copy.orders(0).await.is_empty());
 
-        // A person decides; whoever comes first now is the real one.
+        // The server is released; the host that connects first is the genuine one.
         let row = server(&app, world, &web).await;
         service::commands::servers::release(&app, &world.admin(), &row).await.unwrap();
         assert_eq!(tasks(&app, made.id).await[0].task_id, web.awaits_order().await.id);
-        // The other one is asked for proof of its key, and has it.
+        // The other host is challenged for its key, and has it.
         assert!(copy.orders(0).await.is_empty() && copy.orders(0).await.is_empty());
         assert!(server(&app, world, &web).await.quarantine.is_some());
         engine.stop().await;
     }
 
-    async fn a_sync_whose_answer_was_lost_is_repeated_and_is_no_clone(world: World) {
+    async fn repeated_sync_after_a_lost_response_is_not_a_clone(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -281,15 +283,16 @@ both! {
             send(&web.door, lost).await.unwrap();
             web.sync(0).await.unwrap();
         }
-        // The control plane was restored from a backup and has forgotten some syncs.
+        // The database was restored from a backup, which lacks some syncs.
         web.counter += 100;
         assert!(web.sync(0).await.unwrap().wants_facts);
         assert!(!web.sync(0).await.unwrap().wants_facts);
         assert_eq!(server(&app, world, &web).await.quarantine, None);
     }
 
-    /// An agent lets go of a sync when it has news, and says the same counter again; the first may arrive last.
-    async fn a_sync_that_was_overtaken_is_no_clone_and_gets_nothing(world: World) {
+    /// An agent abandons a sync when it has something new, and sends the same counter again; the
+    /// first may arrive last.
+    async fn overtaken_sync_is_not_a_clone_and_gets_nothing(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -298,7 +301,7 @@ both! {
         let mut let_go = Vec::new();
         for hold in [0, 50, 50, 50, 50] {
             let_go.push(web.signed("POST", "/agent/v1/sync", web.sync_body(hold)));
-            assert_eq!(web.orders(0).await.len(), 1, "an order goes out with every answer");
+            assert_eq!(web.orders(0).await.len(), 1, "an order is sent with every response");
         }
         // The last of them was repeated, and the first is too old by now.
         for late in let_go.drain(1..4) {
@@ -311,8 +314,8 @@ both! {
         engine.stop().await;
     }
 
-    /// Someone on the network captured requests and sends them again.
-    async fn replayed_sync_changes_nothing_and_quarantines_nobody(world: World) {
+    /// Somebody on the network captures requests and replays them.
+    async fn replayed_sync_changes_nothing_and_quarantines_no_server(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -331,8 +334,8 @@ both! {
         assert_eq!(app.gateway().last_seen(web.id), seen);
     }
 
-    /// A service that was restarted remembers none of the requests that it heard. Someone sends every one of
-    /// them again, in order and repeatedly; the agent is online or has just been restarted itself.
+    /// A restarted service does not remember earlier requests. Somebody replays all of them, in
+    /// order and repeatedly; the agent is online or has just been restarted itself.
     async fn replay_of_everything_after_a_restart_changes_nothing(world: World) {
         let before = world.app("a").await;
         let token = world.token(&before).await;
@@ -358,7 +361,7 @@ both! {
             captured.push(web.sync_body(0));
             web.sync(0).await.unwrap();
         }
-        // A challenge that a copy met is of no use to anyone later.
+        // A challenge that a clone answered is useless later.
         let mut copy = web.clone();
         copy.counter = 5;
         copy.sync(0).await.unwrap();
@@ -374,9 +377,9 @@ both! {
         assert_eq!(server(&app, world, &web).await.quarantine, None);
     }
 
-    /// Someone who reads along sends every sync once more, as soon as it was sent. The agent that waits gets its order all
-    /// the same.
-    async fn sync_that_is_repeated_by_someone_else_is_still_answered(world: World) {
+    /// An eavesdropper repeats every sync as soon as it was sent. The waiting agent still gets its
+    /// order.
+    async fn sync_repeated_by_an_eavesdropper_is_still_answered(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -406,9 +409,9 @@ both! {
         engine.stop().await;
     }
 
-    /// A copy was noticed, and everything that it and the host sent was captured. Once a person has decided, none of that
-    /// changes anything; only a copy that lives does.
-    async fn nothing_that_was_captured_counts_after_a_release(world: World) {
+    /// A clone was detected, and everything that it and the host sent was captured. After the
+    /// release, none of that has any effect; only a live clone does.
+    async fn captured_requests_have_no_effect_after_a_release(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -449,7 +452,7 @@ both! {
             replay().await;
             host.sync(0).await.unwrap();
             assert_eq!(server(&app, world, &web).await.quarantine, None, "{round}");
-            // A copy that lives is noticed again.
+            // A live clone is detected again.
             let mut copy = host.clone();
             copy.counter = 3;
             copy.sync(0).await.unwrap();
@@ -459,12 +462,12 @@ both! {
         engine.stop().await;
     }
 
-    async fn the_same_bytes_once_more_are_no_sign_of_life_and_older_news_of_the_same_sync_is_ignored(world: World) {
+    async fn repeated_bytes_are_no_heartbeat_and_older_content_is_ignored(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         web.sync(0).await.unwrap();
-        // The agent let go of the first, because it had news.
+        // The agent abandoned the first one, because it had something new.
         web.says.facts = serde_json::from_value(crate::agent::facts("older")).ok();
         let older = web.sync_body(0);
         send(&web.door, web.signed("POST", "/agent/v1/sync", older.clone())).await.unwrap();
@@ -482,8 +485,8 @@ both! {
         assert_eq!(app.gateway().last_seen(web.id), Some(world.now()));
     }
 
-    /// The service was restarted and knows nobody yet.
-    async fn first_contact_that_is_behind_gets_no_orders(world: World) {
+    /// The service was restarted and has no sessions yet.
+    async fn first_contact_with_an_old_counter_gets_no_orders(world: World) {
         let (before, engine) = world.leading("a").await;
         let token = world.token(&before).await;
         let mut web = Agent::join(&before, &token, "web-1").await;
@@ -499,7 +502,7 @@ both! {
         engine.stop().await;
         let (app, engine) = world.leading("a").await;
         web.moves_to(&app);
-        // The order of another server is known again, so this one's is too.
+        // The order of another server was loaded again, so this server's was too.
         twin.moves_to(&app);
         twin.awaits_order().await;
         let answer = send(&web.door, web.signed("POST", "/agent/v1/sync", captured)).await;
@@ -509,7 +512,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn sync_of_a_copy_that_is_behind_changes_nothing_but_the_quarantine(world: World) {
+    async fn sync_of_a_clone_changes_nothing_but_the_quarantine(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -528,8 +531,8 @@ both! {
         assert_eq!(app.gateway().last_seen(web.id), seen);
     }
 
-    /// Its first contact repeats a request that was heard long ago.
-    async fn copy_of_an_earlier_state_is_noticed_at_its_second_contact(world: World) {
+    /// Its first contact repeats a request that was received long ago.
+    async fn restored_snapshot_is_detected_at_its_second_contact(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -543,17 +546,17 @@ both! {
         assert!(server(&app, world, &web).await.quarantine.is_some());
     }
 
-    async fn signs_of_life_and_the_counter_are_written_down_together_a_little_later(world: World) {
+    async fn heartbeat_and_counter_are_written_together_later(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         world.turn(SignedDuration::from_secs(90));
         web.sync(0).await.unwrap();
-        eventually("it is written down", async || {
+        eventually("the heartbeat is written", async || {
             let row = server(&app, world, &web).await;
             row.last_seen_at == at(90) && row.counter == 2
         }).await;
-        // What nobody has written down yet is written at the end.
+        // What is not written yet is written at shutdown.
         world.turn(SignedDuration::from_secs(90));
         web.sync(0).await.unwrap();
         engine.stop().await;
@@ -561,7 +564,7 @@ both! {
     }
 
     /// A connection was cut and the service has not noticed: the order must go to the new one.
-    async fn a_sync_that_is_repeated_takes_the_place_of_the_one_that_is_held(world: World) {
+    async fn repeated_sync_replaces_the_held_one(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -581,7 +584,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn a_service_that_ends_answers_those_it_holds(world: World) {
+    async fn held_syncs_are_answered_at_shutdown(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -591,7 +594,7 @@ both! {
         assert!(held.await.unwrap().unwrap().orders.is_empty());
     }
 
-    async fn a_log_arrives_in_pieces_and_none_counts_twice(world: World) {
+    async fn log_chunks_are_appended_once(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -607,7 +610,7 @@ both! {
         let large = vec![b'x'; 256 * 1024 + 1];
         let refusal = web.logs(task, 24, &large).await.unwrap_err();
         assert_eq!(refusal, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
-        // Four megabytes, then a line that says so, then silence.
+        // Four megabytes, then a truncation notice, then nothing more.
         let mut end = 24;
         for _ in 0..20 {
             web.logs(task, end, &large[1..]).await.unwrap();
@@ -619,7 +622,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn what_is_no_sync_is_refused_and_too_much_is_too_much(world: World) {
+    async fn invalid_and_oversized_syncs_are_rejected(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let web = Agent::join(&app, &token, "web-1").await;
@@ -643,9 +646,9 @@ async fn read(app: &App, task: vocab::TaskId) -> Vec<u8> {
     chunks.into_iter().flat_map(|chunk| chunk.body).collect()
 }
 
-/// Only on PostgreSQL can a reader be made to wait.
+/// Only on PostgreSQL can a reader be blocked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fleet_that_comes_back_at_once_leaves_connections_for_everyone_else() {
+async fn reconnecting_fleet_leaves_database_connections_for_others() {
     let Some(world) = crate::support::postgres().await else { return };
     let app = world.app("before").await;
     let token = world.token(&app).await;
@@ -671,7 +674,7 @@ async fn fleet_that_comes_back_at_once_leaves_connections_for_everyone_else() {
     .await;
     let others = futures_util::future::join_all((0..5).map(|_| app.db.read()));
     let others = tokio::time::timeout(Duration::from_secs(5), others).await;
-    assert!(others.expect("there is no connection left").iter().all(Result::is_ok));
+    assert!(others.expect("a database connection is left").iter().all(Result::is_ok));
     stuck.execute("rollback").await.unwrap();
     for sync in syncs {
         sync.await.unwrap().unwrap();

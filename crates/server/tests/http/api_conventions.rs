@@ -1,4 +1,4 @@
-//! Each rule of the contract's table "Everywhere", on routes that stand for all of them.
+//! Rules that apply to every route of the API, tested on representative routes.
 
 use api::Access;
 use axum::http::Method;
@@ -9,7 +9,7 @@ use vocab::Role;
 
 use crate::support::{Ask, Service, both};
 
-/// A path of the table with its ids filled in: well formed, and of nothing that there is.
+/// A path of the route table with well-formed ids of nothing that exists.
 fn concrete(path: &str) -> String {
     let id = |prefix: &str| format!("{prefix}_01jcqk3m8ye0fr5cq0k6s8v2xw");
     path.replace("{server_id}", &id("srv"))
@@ -40,7 +40,8 @@ async fn ask(service: &Service, method: &Method, path: &str, key: &str) -> u16 {
 }
 
 both! {
-    /// The whole table: without a key, with a bad one, with too little, with enough.
+    /// The whole table: without a key, with an invalid key, with a lower role, with a sufficient
+    /// role.
     async fn every_route_requires_its_role(service: Service) {
         let expired = json!({"name": "x", "role": "admin", "expires_at": "2026-11-15T04:00:01Z"});
         let expired = service.post("/v1/api-keys", expired).await.is(201).json();
@@ -53,7 +54,7 @@ both! {
             (Role::Operator, &service.operator),
             (Role::Admin, &service.admin),
         ];
-        // From an address of its own each, because bad keys from one address are held up before long.
+        // Each from its own address, because many invalid keys from one address are throttled.
         for (host, (method, path, needed)) in (0..).zip(guarded()) {
             let open = Ask::new(method.clone(), &path).send(&service.router).await;
             let open = open.is_problem(401, "unauthenticated");
@@ -70,8 +71,8 @@ both! {
         }
     }
 
-    /// What is wrong with the shape does not hide what is wrong with the words.
-    async fn a_field_that_is_not_known_hides_no_other_error(service: Service) {
+    /// Shape errors do not hide errors in values.
+    async fn unknown_field_hides_no_other_error(service: Service) {
         let body = json!({"name": "n", "crno": "@daily", "cron": "61 * * * *", "timezone": "Mars/Olympus",
             "targets": {}, "options": {"stagger_minutes": 1_441, "reboot": 7}});
         let told = service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
@@ -82,8 +83,8 @@ both! {
         assert_eq!(pointers, expected);
     }
 
-    /// serde would read it as the fields in the order of their declaration.
-    async fn an_array_is_not_taken_for_an_object(service: Service) {
+    /// serde alone would accept an array as the fields in the order of their declaration.
+    async fn array_is_rejected_where_an_object_is_expected(service: Service) {
         let order = json!([["srv_01jcqk3m8ye0fr5cq0k6s8v2xw"], [], [], true]);
         service.post("/v1/batches", order).await.is_problem(422, "invalid_body");
         let options = json!({"name": "n", "cron": "@daily", "targets": {"all": true}, "options": [null, null]});
@@ -91,8 +92,8 @@ both! {
         assert_eq!(told["errors"][0]["pointer"], "/options");
     }
 
-    /// PostgreSQL takes it in no text; whoever sends one gets an answer all the same.
-    async fn a_nul_is_refused_or_finds_nothing_on_either_engine(service: Service) {
+    /// PostgreSQL accepts NUL in no text; the request must get a proper response anyway.
+    async fn nul_is_rejected_or_finds_nothing(service: Service) {
         let body = json!({"name": "n", "cron": "@daily", "targets": {"all": true}, "description": "a\u{0}b"});
         let told = service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
         assert_eq!(told["errors"][0]["pointer"], "/description");
@@ -103,7 +104,7 @@ both! {
         assert_eq!(found["meta"]["total"], 0);
     }
 
-    async fn only_what_is_meant_to_be_open_is_open(service: Service) {
+    async fn only_intended_routes_are_open(service: Service) {
         let open: Vec<String> = api::routes().operations().into_iter()
             .filter(|(_, _, access)| *access == Access::Open)
             .map(|(method, path, _)| format!("{method} {path}"))
@@ -114,7 +115,7 @@ both! {
         }
     }
 
-    async fn a_path_that_is_not_there_is_a_problem_and_so_is_a_method(service: Service) {
+    async fn unknown_path_and_method_are_problems(service: Service) {
         for path in ["/nothing", "/v1", "/v1/nothing", "/v1/api-keys/", "/v1/%61pi-keys", "/v2/api-keys", "//v1/api-keys"] {
             service.get(path).await.is_problem(404, "not_found");
         }
@@ -127,13 +128,13 @@ both! {
         }
     }
 
-    async fn a_malformed_id_is_answered_like_one_that_never_was(service: Service) {
+    async fn malformed_id_is_treated_like_an_unknown_one(service: Service) {
         for id in ["key_01jcqk3m8ye0fr5cq0k6s8v2xw", "enr_01jcqk3m8ye0fr5cq0k6s8v2xw", "1", "key_", "..%2f..", "%00", "%ff", "key_%F0%9F%92%A5"] {
             service.get(&format!("/v1/api-keys/{id}")).await.is_problem(404, "not_found");
         }
     }
 
-    async fn a_body_is_json_and_at_most_a_megabyte(service: Service) {
+    async fn body_must_be_json_of_at_most_one_megabyte(service: Service) {
         let post = |kind: &str, body: &str| {
             let ask = Ask::new(Method::POST, "/v1/api-keys").with_key(&service.admin);
             let ask = if kind.is_empty() { ask } else { ask.with("content-type", kind) };
@@ -156,7 +157,7 @@ both! {
         post("application/json", &deep).await.is_problem(400, "invalid_json");
     }
 
-    async fn an_unknown_field_is_refused_with_the_one_that_was_meant(service: Service) {
+    async fn unknown_field_is_rejected_with_a_suggestion(service: Service) {
         let body = json!({"name": "x", "role": "viewer", "expire_at": null, "colour": "red"});
         let refusal = service.post("/v1/api-keys", body).await.is_problem(422, "invalid_body").json();
         let errors = refusal["errors"].as_array().unwrap();
@@ -166,7 +167,7 @@ both! {
         assert!(errors[1]["detail"].as_str().unwrap().contains("did you mean `expires_at`?"));
     }
 
-    async fn an_unknown_or_bad_parameter_is_refused_by_name(service: Service) {
+    async fn invalid_parameter_is_rejected_by_name(service: Service) {
         let refusal = service.get("/v1/api-keys?limt=3").await.is_problem(400, "unknown_parameter").json();
         assert!(refusal["detail"].as_str().unwrap().contains("did you mean `limit`?"), "{refusal}");
         for bad in ["limit=0", "limit=501", "limit=x", "limit=", "offset=-1", "limit=%31%30%30%30"] {
@@ -182,7 +183,7 @@ both! {
         service.post("/v1/api-keys?dry_run=true", body).await.is_problem(400, "unknown_parameter");
     }
 
-    async fn a_list_is_walked_by_its_links(service: Service) {
+    async fn links_page_through_a_list(service: Service) {
         for n in 0..7 {
             service.post("/v1/enrollment-tokens", json!({"name": format!("t{n}")})).await.is(201);
             service.hands.turn(SignedDuration::from_secs(1));
@@ -205,7 +206,7 @@ both! {
         assert_eq!(whole["links"], json!({"self": "/v1/enrollment-tokens", "next": null, "prev": null}));
     }
 
-    async fn a_change_that_names_an_old_version_is_refused(service: Service) {
+    async fn change_with_an_old_version_is_rejected(service: Service) {
         let made = service.post("/v1/api-keys", json!({"name": "x", "role": "viewer"})).await.is(201);
         let path = made.header("location");
         let delete = |tag: &str| {
@@ -216,7 +217,7 @@ both! {
         delete(made.header("etag")).await.is(204);
     }
 
-    async fn a_key_that_asks_too_often_is_told_when_to_go_on(service: Service) {
+    async fn throttled_key_gets_retry_after(service: Service) {
         let settings = Settings { requests_per_second: 1, requests_burst: 3, ..Settings::default() };
         let (_, router) = service.again(settings).await;
         let ask = Ask::get("/v1/api-keys").with_key(&service.admin);
@@ -228,11 +229,11 @@ both! {
         let refusal = ask.send(&router).await.is_problem(429, "rate_limited");
         assert_eq!(refusal.header("retry-after"), "1");
         assert!(refusal.header("ratelimit").starts_with("\"key\";r=0;"));
-        // Another key has a bucket of its own.
+        // Another key has its own bucket.
         Ask::get("/v1/api-keys").with_key(&service.key(Role::Admin, None).await).send(&router).await.is(200);
     }
 
-    async fn an_address_that_tries_keys_out_is_slowed_down_and_good_keys_are_not(service: Service) {
+    async fn guessing_address_is_throttled_and_valid_keys_are_not(service: Service) {
         let mut refusals = Vec::new();
         for _ in 0..80 {
             let answer = Ask::get("/v1/api-keys").with_key("fmk_guess").send(&service.router).await;
@@ -242,7 +243,7 @@ both! {
         service.get("/v1/api-keys").await.is(200);
     }
 
-    async fn a_database_that_is_away_is_a_503_and_the_process_is_still_alive(service: Service) {
+    async fn unavailable_database_is_503_and_process_stays_alive(service: Service) {
         service.get("/v1/api-keys").await.is(200);
         let (app, router) = service.again(Settings::default()).await;
         app.db.close().await;
@@ -253,7 +254,7 @@ both! {
         Ask::get("/healthz").send(&router).await.is(200);
     }
 
-    async fn metrics_count_by_route_and_never_by_what_was_asked_for(service: Service) {
+    async fn metrics_are_labeled_by_route_not_by_path(service: Service) {
         service.get("/v1/api-keys/key_01jcqk3m8ye0fr5cq0k6s8v2xw").await.is_problem(404, "not_found");
         service.get("/v1/made-up-by-someone").await.is_problem(404, "not_found");
         let text = Ask::get("/metrics").send(&service.router).await.is(200).bytes;

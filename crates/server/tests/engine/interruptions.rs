@@ -1,5 +1,5 @@
-//! What is no server's fault: a pause, an outage of the service, a clock that is set. And a server that
-//! was given up for lost and works on all the same.
+//! Interruptions that are no server's fault: a pause, an outage of the service, a clock change. And
+//! a server that timed out and still continues.
 
 use jiff::SignedDuration;
 use serde_json::json;
@@ -14,7 +14,7 @@ use crate::rollouts::{kinds_of_events, remove, shown, shows, tasks};
 use crate::support::{both, eventually};
 
 both! {
-    async fn a_pause_takes_back_what_was_not_begun_and_another_order_follows_it(world: World) {
+    async fn pause_withdraws_unstarted_order_and_resume_sends_a_new_one(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -35,8 +35,8 @@ both! {
 
         service::commands::batches::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
         let again = db.awaits_order().await;
-        assert_ne!(again.id, waits.id, "an agent keeps in mind what it gave back");
-        // Which it may say again at any time.
+        assert_ne!(again.id, waits.id, "an agent remembers withdrawn orders");
+        // The agent may report the withdrawal again at any time.
         db.reports(waits.id, Outcome::Withdrawn, world.now()).await;
         assert_eq!(shown(&app, world, made.id).await, "running: installing dispatched");
         db.reports(again.id, Outcome::Succeeded, world.now()).await;
@@ -46,7 +46,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn lost_order_fails_at_once_and_its_server_is_scanned(world: World) {
+    async fn lost_order_fails_immediately_and_its_server_is_scanned(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -54,7 +54,7 @@ both! {
         let order = web.awaits_order().await;
         web.reaches(order.id, Stage::Installing, world.now());
         let answer = web.sync(0).await.unwrap();
-        assert!(answer.unreported.is_empty(), "the sync mentions it");
+        assert!(answer.unreported.is_empty(), "the sync reports on it");
         shows(&app, world, made.id, "running: installing").await;
         // A service that has just started asks too.
         engine.stop().await;
@@ -77,7 +77,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn order_in_progress_that_was_mentioned_is_not_asked_about(world: World) {
+    async fn reported_order_is_not_listed_as_unreported(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -95,7 +95,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn deadlines_that_passed_in_an_outage_wait_until_agents_can_report(world: World) {
+    async fn deadlines_passed_in_an_outage_wait_for_agent_reports(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -126,7 +126,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn a_clock_that_is_set_ends_no_wait_and_nobody_has_gone_away(world: World) {
+    async fn clock_change_ends_no_wait_and_marks_no_server_offline(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -140,7 +140,7 @@ both! {
         for hours in [24, -48, 24 * 3_650] {
             let before = tasks(&app, made.id).await[0].generation;
             world.sets_the_clock(SignedDuration::from_hours(hours));
-            eventually("it is noticed", async || tasks(&app, made.id).await[0].generation > before).await;
+            eventually("the change is detected", async || tasks(&app, made.id).await[0].generation > before).await;
             web.sync(0).await.unwrap();
             assert_eq!(shown(&app, world, made.id).await, "running: preflight waiting");
         }
@@ -153,7 +153,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn a_server_that_was_given_up_and_still_works_is_given_nothing_else(world: World) {
+    async fn timed_out_server_that_still_works_gets_no_other_order(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -180,7 +180,7 @@ both! {
         engine.stop().await;
     }
 
-    async fn who_was_removed_since_is_not_tried_again(world: World) {
+    async fn removed_server_is_not_retried(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;

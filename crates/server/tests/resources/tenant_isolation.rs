@@ -1,4 +1,4 @@
-//! Organizations never see each other: the whole table of routes, with ids that exist and are somebody else's.
+//! Organizations are isolated: every route is tested with existing ids of another organization.
 
 use api::Access;
 use axum::http::Method;
@@ -9,7 +9,7 @@ use crate::feeds::{lines, osv, take_in, write};
 use crate::fleet::{Host, join, security};
 use crate::support::{Ask, Service, both};
 
-/// One of everything, as the path parameters of the table are called.
+/// One resource of each kind, by the names of the path parameters.
 async fn everything(service: &Service) -> Vec<(&'static str, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let updates = vec![security("openssl", Severity::High, &[])];
@@ -48,7 +48,7 @@ async fn everything(service: &Service) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A body that the operation would take from its own organization.
+/// A body that the operation would accept from its own organization.
 fn body(path: &str) -> Value {
     match path {
         "/v1/schedules/{schedule_id}" => {
@@ -60,7 +60,7 @@ fn body(path: &str) -> Value {
 }
 
 both! {
-    async fn an_id_of_another_organization_is_one_that_never_was(service: Service) {
+    async fn id_of_another_organization_is_not_found(service: Service) {
         let ids = everything(service).await;
         let stranger = service.stranger().await;
         let mut asked = 0;
@@ -75,16 +75,16 @@ both! {
             let answer = ask.send(&service.router).await;
             assert_eq!(answer.status.as_u16(), 404, "{method} {path}: {}", String::from_utf8_lossy(&answer.bytes));
             answer.is_problem(404, "not_found");
-            // And for its own organization it is there.
+            // For its own organization the resource exists.
             if method == Method::GET {
                 service.get(&concrete).await.is(200);
             }
             asked += 1;
         }
-        assert!(asked >= 25, "only {asked} operations were asked");
+        assert!(asked >= 25, "only {asked} operations were tested");
     }
 
-    async fn lists_and_counts_of_one_organization_hold_nothing_of_another(service: Service) {
+    async fn lists_and_counts_contain_nothing_of_another_organization(service: Service) {
         everything(service).await;
         let stranger = service.stranger().await;
         let ask = async |path: &str| Ask::get(path).with_key(&stranger).send(&service.router).await;

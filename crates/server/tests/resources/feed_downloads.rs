@@ -1,4 +1,5 @@
-//! Feeds that are fetched from where they are published, and bundles for those who cannot.
+//! Feeds that are downloaded from their publishers, and bundles for installations without internet
+//! access.
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ async fn feed(service: &Service) -> feeds::Feed {
     feeds::list(&mut service.app.db.read().await.unwrap()).await.unwrap().remove(0)
 }
 
-/// Every statement, every estimate, every feed.
+/// All advisories, all EPSS scores, all feeds.
 async fn everything(
     service: &Service,
 ) -> (Vec<(String, Advisory)>, Vec<(Epss, Timestamp)>, Vec<feeds::Feed>) {
@@ -58,7 +59,7 @@ fn friday() -> String {
 }
 
 both! {
-    async fn a_feed_is_fetched_again_only_if_its_publisher_has_another(service: Service) {
+    async fn feed_is_downloaded_again_only_if_it_changed(service: Service) {
         let publisher = Publisher::new().await;
         let saturday = lines(&[
             osv("DSA-1", FRIDAY, "curl", "1.2", &["CVE-2026-1"]),
@@ -80,7 +81,7 @@ both! {
         assert_eq!(now.imported_at, Some(service.hands.now() - SignedDuration::from_hours(1)));
         assert_eq!(now.source, publisher.url("osv/Debian/all.zip"));
         let Updated::Imported(done) = update(service, Limits::default()).await.unwrap() else {
-            panic!("it is another")
+            panic!("the feed changed")
         };
         assert_eq!((done.records, done.changed, known(service).await), (2, 1, (2, 2)));
         let heard = publisher.heard();
@@ -93,7 +94,7 @@ both! {
         assert_eq!((after.etag.as_deref(), after.last_modified), (Some("\"two\""), None));
     }
 
-    async fn what_cannot_be_had_changes_nothing_says_why_and_is_tried_later_and_later(service: Service) {
+    async fn failed_download_changes_nothing_and_is_retried_with_backoff(service: Service) {
         let publisher = Publisher::new().await;
         publisher.says([ok("etag: \"one\"\r\n", friday())]);
         import(service, follow(publisher.url("Debian.jsonl"))).await.unwrap();
@@ -128,7 +129,7 @@ both! {
             assert_eq!(known(service).await, (1, 1), "{why}");
             let now = feed(service).await;
             assert!(now.last_error.as_ref().unwrap().contains(why), "{now:?}");
-            assert!(!now.last_error.unwrap().contains("fleetmend-feed-"), "the address is named, not a file");
+            assert!(!now.last_error.unwrap().contains("fleetmend-feed-"), "the error names the URL, not a file");
             assert_eq!((now.records, now.checked_at), (1, Some(service.hands.now())));
             let after = source(service).await;
             assert_eq!((after.failures, after.etag.as_deref()), (failures, Some("\"one\"")));
@@ -140,7 +141,7 @@ both! {
         assert_eq!(source(service).await.failures, 0);
     }
 
-    async fn a_feed_that_could_not_be_taken_in_once_is_not_followed(service: Service) {
+    async fn feed_whose_first_import_failed_is_not_followed(service: Service) {
         let publisher = Publisher::new().await;
         let refusal = import(service, follow(publisher.url("kev.json"))).await.unwrap_err();
         assert!(refusal.contains("500"), "{refusal}");
@@ -151,11 +152,11 @@ both! {
         publisher.says([ok("", friday())]);
         import(service, Follow { every: None, name: Some("mine".into()), ..follow(publisher.url("x")) }).await.unwrap();
         let mut reader = service.app.db.read().await.unwrap();
-        assert_eq!(feed_sources::list(&mut reader).await.unwrap(), [], "once is once");
+        assert_eq!(feed_sources::list(&mut reader).await.unwrap(), [], "a single import is not followed");
         assert_eq!(feeds::list(&mut reader).await.unwrap()[1].name, "mine");
     }
 
-    async fn one_is_sent_elsewhere_a_few_times_and_a_busy_publisher_is_left_alone(service: Service) {
+    async fn redirects_are_limited_and_retry_after_is_respected(service: Service) {
         let publisher = Publisher::new().await;
         let mut answers: Vec<Say> = (0..5).map(|n| status("302 Found", &format!("location: /there/{n}\r\n"))).collect();
         answers.push(ok("", friday()));
@@ -167,7 +168,7 @@ both! {
         assert_eq!(source(service).await.next_at, service.hands.now() + SignedDuration::from_hours(2));
     }
 
-    async fn a_bundle_carries_everything_and_an_older_one_removes_nothing(service: Service) {
+    async fn bundle_contains_everything_and_an_older_one_removes_nothing(service: Service) {
         let elsewhere = Service::on(crate::support::Place::sqlite()).await;
         let empty = service.place.dir.join("empty.zst");
         assert!(bundle::export(&elsewhere.app.db, &empty, elsewhere.hands.now()).await.is_err());
@@ -197,11 +198,11 @@ both! {
         assert_eq!((statements, estimates), (theirs.0, theirs.1));
         let named: Vec<_> = rows.iter().map(|feed| (feed.name.as_str(), feed.kind.as_str())).collect();
         assert_eq!(named, [("Debian", "osv"), ("epss", "epss"), ("friday", "bundle"), ("monday", "bundle")]);
-        assert_eq!(rows[..2], theirs.2[..], "with the age that they have there");
+        assert_eq!(rows[..2], theirs.2[..], "with their original age");
         elsewhere.remove().await;
     }
 
-    async fn a_bundle_that_is_cut_off_or_strange_changes_nothing(service: Service) {
+    async fn truncated_or_unknown_bundle_changes_nothing(service: Service) {
         take_in(service, &write(service, "Debian.jsonl", &friday())).await.unwrap();
         let path = service.place.dir.join("bundle.zst");
         bundle::export(&service.app.db, &path, service.hands.now()).await.unwrap();
@@ -229,7 +230,7 @@ both! {
         assert_eq!((noted[1].name.as_str(), noted[1].imported_at), ("broken", None));
     }
 
-    async fn the_age_and_size_of_every_feed_are_in_the_interface_and_in_the_metrics(service: Service) {
+    async fn age_and_size_of_feeds_are_in_api_and_metrics(service: Service) {
         let publisher = Publisher::new().await;
         publisher.says([ok("", friday())]);
         import(service, follow(publisher.url("Debian.jsonl"))).await.unwrap();

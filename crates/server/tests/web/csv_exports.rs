@@ -1,4 +1,4 @@
-//! Every table of every page can be had as a file, and the file says what the table says.
+//! Every table of every page has a CSV export with the same content.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,8 +13,9 @@ use crate::fleet::{FAILED, Host, end, finish, join, security};
 use crate::markup::{File, Table, csv, tables};
 use crate::support::{Service, both};
 
-/// A table: how its file ends, whether the file has rows that the page leaves out, and for each heading the columns in which a
-/// row of the file says the same. `~` before a column: the page tells it in other words. A heading `*` is a name of a zone.
+/// A table: the end of its file's path, whether the file has rows that the page omits, and for each
+/// heading the columns that contain the same. A `~` before a column means that the page words it
+/// differently. A heading `*` is the name of a time zone.
 type Kind = (&'static str, bool, &'static [(&'static str, &'static str)]);
 
 #[rustfmt::skip]
@@ -29,7 +30,7 @@ const KINDS: [Kind; 31] = [
     ("/unassessed.csv", false, &[("Package", "package"), ("Version", "version"), ("Reason", "detail ~reason")]),
     ("/history.csv", false, &[("Requested", "ordered_at"), ("Result", "state failure_code"), ("What", "what"), ("Changed", "message packages ~reboot_done"), ("Duration", "duration_seconds"), ("Log", "~batch")]),
     ("/packages.csv", false, &[("Package", "name"), ("Version", "version"), ("Architecture", "arch"), ("Source", "source")]),
-    ("/patch-ages.csv", false, &[("Pending for", "pending"), ("As a bar", ""), ("By severity", "~critical ~high ~medium ~low ~unknown"), ("Packages", "packages")]),
+    ("/patch-ages.csv", false, &[("Pending for", "pending"), ("Bar chart", ""), ("By severity", "~critical ~high ~medium ~low ~unknown"), ("Packages", "packages")]),
     ("/patches.csv", false, &[("Package", "package_name ~kev"), ("Severity", "severity"), ("Type", "type"), ("Servers", "affected_servers"), ("CVEs", "~cves"), ("Versions", "versions"), ("First seen", "first_seen_at")]),
     ("/versions.csv", false, &[("System", "os"), ("Version", "from to")]),
     ("/cves.csv", false, &[("CVE", "id ~kev"), ("Severity", "severity"), ("CVSS", "cvss")]),
@@ -37,9 +38,9 @@ const KINDS: [Kind; 31] = [
     ("/cves.csv", false, &[("CVE", "id ~kev"), ("Severity", "severity"), ("CVSS", "cvss"), ("EPSS", "~epss"), ("Servers", "affected_servers"), ("Packages", "packages"), ("Published", "published")]),
     ("/servers.csv", false, &[("Server", "hostname"), ("Status", "status"), ("Environment", "environment"), ("Package", "package"), ("Installed", "installed_version"), ("Fixed in", "fixed_version"), ("State", "state ~suppressed")]),
     ("/batches.csv", false, &[("Started", "created_at"), ("State", "state"), ("What", "what"), ("Servers", "servers"), ("Failed", "failed"), ("Progress", "percent"), ("By", "origin ~started_by_name")]),
-    ("/tasks.csv", false, &[("Server", "hostname"), ("State", "state"), ("Detail", "failure_code message waiting_for notes"), ("Packages", "~packages"), ("Reboot", "~reboot_needed ~reboot_done"), ("Log", "~id")]),
+    ("/tasks.csv", false, &[("Server", "hostname"), ("State", "state"), ("Detail", "failure_code message ~waiting_for notes"), ("Packages", "~packages"), ("Reboot", "~reboot_needed ~reboot_done"), ("Log", "~id")]),
     ("/changes.csv", false, &[("Package", "name"), ("From", "from"), ("To", "to")]),
-    ("/order.csv /run.csv /retry.csv", false, &[("Server", "hostname ~canary"), ("Starts", "starts_at waits_for"), ("To install", "~updates"), ("Skipped", "~blocked ~nothing_pending ~host_limits"), ("Reboot", "reboot")]),
+    ("/order.csv /run.csv /retry.csv", false, &[("Server", "hostname ~canary"), ("Starts", "starts_at ~waits_for"), ("To install", "~updates"), ("Skipped", "~blocked ~nothing_pending ~host_limits"), ("Reboot", "reboot")]),
     ("/schedules.csv", false, &[("Name", "name ~enabled"), ("When", "cron timezone"), ("Which servers", "targets"), ("What", "what"), ("Next run", "next_run_at"), ("Last run", "last_run_state last_run_at")]),
     ("/calendar.csv", false, CALENDAR),
     ("/next.csv", false, &[("*", "local_time ~timezone"), ("Your time", "at"), ("", "")]),
@@ -52,10 +53,10 @@ const KINDS: [Kind; 31] = [
     ("/feeds.csv", false, &[("Feed", "name last_error"), ("Kind", "kind"), ("Records", "records"), ("As of", "as_of"), ("Checked", "checked_at"), ("Next", "next_update_at")]),
 ];
 
-/// Its rows are weeks and its headings the days of one: each line of the file is an entry of some day.
+/// Its rows are weeks and its headings are days: each line of the file is an entry of some day.
 const CALENDAR: &[(&str, &str)] = &[];
 
-/// Pages without a table, and answers that are no page.
+/// Pages without a table, and responses that are no pages.
 const NONE: [&str; 8] = [
     "/account",
     "/account/totp",
@@ -67,10 +68,10 @@ const NONE: [&str; 8] = [
     "/batches/{id}/tasks/{task}/log",
 ];
 
-/// A page, and what a form sends there if it is not a link that leads to it.
+/// A page, and the fields to submit if it is not reached by a link.
 type Visit = (String, Option<Vec<(&'static str, String)>>);
 
-/// A fleet with something in every table, and its pages by what the router calls them.
+/// A fleet with content for every table, and its pages by their route.
 async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> {
     let mut web = Host::new("web-1").with_updates(vec![
         security("openssl", Severity::Critical, &["CVE-2026-0001"]),
@@ -159,7 +160,7 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
     ]
 }
 
-/// Letters and digits, so that `1,234 → 2` of a page and `1234 → 2` of a file are the same.
+/// Letters and digits only, so that `1,234 → 2` on a page equals `1234 → 2` in a file.
 fn bare(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
@@ -172,17 +173,17 @@ fn is_headed(kind: &Kind, table: &Table) -> bool {
     table.heads.len() == kind.2.len() && table.heads.iter().zip(kind.2).all(same)
 }
 
-/// The kind of a table. The box to select rows by is no column of whoever may not.
+/// The kind of a table. The checkbox column is missing for users who cannot select rows.
 fn kind_of(path: &str, table: &Table) -> usize {
     let plain = path.split('?').next().unwrap();
     let found = KINDS.iter().position(|kind| {
         let named = kind.0.split(' ').any(|end| plain.ends_with(end));
         named && (is_headed(kind, table) || kind.2.is_empty())
     });
-    found.unwrap_or_else(|| panic!("{path} is no file for {:?}", table.heads))
+    found.unwrap_or_else(|| panic!("{path} is not the file of {:?}", table.heads))
 }
 
-/// Whether a line of the file says what a row of the page says.
+/// Whether a line of the file contains what a row of the page shows.
 fn agrees(kind: &Kind, row: &[String], head: &[String], line: &[String]) -> bool {
     kind.2.iter().zip(row).all(|((_, columns), shown)| {
         columns.split_whitespace().filter(|column| !column.starts_with('~')).all(|column| {
@@ -192,7 +193,7 @@ fn agrees(kind: &Kind, row: &[String], head: &[String], line: &[String]) -> bool
     })
 }
 
-/// Fetches a table's file and holds it against the table. Answers with which kind it was.
+/// Fetches the file of a table and compares it with the table. Returns the kind of the table.
 async fn compared(ann: &Browser, page: &str, table: &Table) -> usize {
     let file = table.file.as_ref();
     let file = file.unwrap_or_else(|| panic!("{page}: no file for {:?}", table.heads));
@@ -248,7 +249,7 @@ async fn compared(ann: &Browser, page: &str, table: &Table) -> usize {
 }
 
 both! {
-    async fn every_table_of_every_page_is_a_file_that_says_the_same(service: Service) {
+    async fn every_table_has_a_matching_csv_export(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let pages = sample(service, &ann).await;
         let mut seen = BTreeSet::new();
@@ -264,11 +265,11 @@ both! {
                 seen.insert(compared(&ann, path, &table).await);
             }
         }
-        // None is forgotten: every page was looked at, and every table that a template has.
+        // Completeness: every page was visited, and every table of every template.
         let visited: BTreeSet<&str> = pages.iter().map(|(path, _)| *path).chain(NONE).collect();
         for (access, path) in paths() {
             let elsewhere = access == Access::Open || path.ends_with(".csv") || path.starts_with("/settings/");
-            assert!(elsewhere || visited.contains(path), "{path} was not looked at");
+            assert!(elsewhere || visited.contains(path), "{path} was not visited");
         }
         let unseen: Vec<&Kind> = KINDS.iter().enumerate().filter(|(nth, _)| !seen.contains(nth)).map(|(_, kind)| kind).collect();
         assert!(unseen.is_empty(), "{unseen:?}");
@@ -277,19 +278,20 @@ both! {
         assert_eq!(texts.map(|text| text.matches("<table").count()).sum::<usize>(), KINDS.len());
     }
 
-    async fn a_file_is_shown_to_whoever_may_see_its_page(service: Service) {
+    async fn csv_export_requires_the_role_of_its_page(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let pages = sample(service, &ann).await;
         let bob = Browser::of(service, "bob", Role::Viewer).await;
         let mut files = 0;
         for (_, (path, form)) in pages {
-            // What a viewer may not do has no page for them, and its file is closed to them.
+            // Viewers have no page for actions that they may not take, and no access to its file.
             let page = if form.is_some() { bob.submit(&path, &[]).await } else { bob.get(&path).await };
             let closed = page.status.as_u16() == 403;
             let shown = if closed { ann.get(&path).await } else { page };
             for table in tables(&shown.text()) {
                 let Some(File::Link(file)) = table.file else { continue };
-                // When a cron expression runs is no secret, and the page of a schedule shows it to all.
+                // The run times of a cron expression are not secret, and every user sees them on
+                // the schedule's page.
                 let status = if closed && !file.starts_with("/schedules/next.csv") { 403 } else { 200 };
                 bob.get(&file).await.is(status);
                 files += 1;
@@ -299,7 +301,7 @@ both! {
         bob.submit("/order.csv", &[]).await.is(403);
     }
 
-    async fn a_file_of_what_cannot_be_read_says_why(service: Service) {
+    async fn csv_export_of_invalid_input_shows_the_error(service: Service) {
         let ann = Browser::of(service, "ann", Role::Operator).await;
         for (path, status) in [
             ("/patches/nothing/versions.csv", 404),

@@ -1,4 +1,4 @@
-//! The way in: links, passwords, sessions, forms, guessers.
+//! Sign-in: links, passwords, sessions, CSRF tokens and rate limits.
 
 use axum::http::Method;
 use dashboard::{Access, paths};
@@ -10,7 +10,7 @@ use vocab::Role;
 use crate::browser::{Browser, PASSWORD};
 use crate::support::{Answer, Ask, both};
 
-/// A path of the table, of nothing that there is.
+/// A path of the route table with ids of nothing that exists.
 fn concrete(path: &str) -> String {
     let id = |prefix: &str| format!("{prefix}_01jcqk3m8ye0fr5cq0k6s8v2xw");
     let prefix = [
@@ -31,7 +31,7 @@ fn concrete(path: &str) -> String {
 }
 
 both! {
-    async fn a_link_sets_a_password_once_and_the_password_signs_in(service: Service) {
+    async fn link_sets_a_password_once_and_the_password_works(service: Service) {
         let actor = users::local(service.org);
         let (ann, link) = users::invite(&service.app, &actor, " Ann@Example.org ", Role::Admin).await.unwrap();
         assert_eq!(ann.name, "ann@example.org");
@@ -56,11 +56,11 @@ both! {
         again.get("/servers?status=online").await.is(200);
         again.submit("/sign-out", &[]).await.is(303);
         assert_eq!(again.get("/").await.is(303).header("location"), "/sign-in");
-        // The session of the other browser is another.
+        // The session of the other browser is a different one.
         browser.get("/").await.is(200);
     }
 
-    async fn a_link_and_a_session_run_out(service: Service) {
+    async fn links_and_sessions_expire(service: Service) {
         let actor = users::local(service.org);
         let (_, late) = users::invite(&service.app, &actor, "late", Role::Viewer).await.unwrap();
         let ann = Browser::of(service, "ann", Role::Viewer).await;
@@ -70,7 +70,7 @@ both! {
         Browser::new(service).get(&format!("/welcome/{late}")).await.is(404);
     }
 
-    async fn who_is_reset_or_removed_is_out_at_once(service: Service) {
+    async fn reset_or_removed_user_is_signed_out_immediately(service: Service) {
         let ann = Browser::of(service, "ann", Role::Viewer).await;
         let bob = Browser::of(service, "bob", Role::Viewer).await;
         let actor = users::local(service.org);
@@ -89,7 +89,7 @@ both! {
         ann.get("/").await.is(200);
     }
 
-    /// The whole table: nobody sees a page without signing in, nor one that their role does not reach.
+    /// The whole table: no page is visible without signing in, or with a lower role.
     async fn every_page_requires_its_role(service: Service) {
         let browsers = [
             (Role::Viewer, Browser::of(service, "viewer", Role::Viewer).await),
@@ -128,7 +128,7 @@ both! {
         assert!(guarded > 30, "{guarded}");
     }
 
-    async fn a_form_is_believed_only_from_our_own_pages(service: Service) {
+    async fn forms_are_accepted_only_from_our_own_pages(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let csrf = ann.csrf().await;
         let form = [("name", "x"), ("role", "viewer"), ("csrf", csrf.as_str())];
@@ -144,7 +144,7 @@ both! {
         foreign.post_from("https://evil.example", "/sign-in", &login).await.is(403);
     }
 
-    async fn guessers_are_stopped_and_the_owner_is_not(service: Service) {
+    async fn attackers_are_throttled_and_the_owner_is_not(service: Service) {
         let owner = Browser::of(service, "ann", Role::Admin).await;
         owner.submit("/sign-out", &[]).await.is(303);
         let guesser = Browser::new(service);
@@ -154,11 +154,12 @@ both! {
         }
         let stopped = guesser.post("/sign-in", &wrong).await.is(429);
         assert!(stopped.text().contains("Too many attempts"));
-        // From the same address, through the same proxy: the browser that knows its owner comes in.
+        // From the same address, through the same proxy: a browser that signed in before can sign
+        // in.
         let right = [("name", "ann"), ("password", PASSWORD)];
         guesser.post("/sign-in", &right).await.is(429);
         owner.post("/sign-in", &right).await.is(303);
-        // And from another address with a new browser.
+        // So can a new browser at another address.
         let travelling = Browser::at(service, 9);
         travelling.post("/sign-in", &right).await.is(303);
     }
@@ -176,7 +177,7 @@ both! {
             let form = format!("name={name}&password=x");
             let ask = Ask::new(Method::POST, "/sign-in").with("content-type", "application/x-www-form-urlencoded");
             ask.with_body(form).from((nth % 250) as u8).send(&service.router).await.is(413);
-            // As long as a form may be, with a name that nobody can have.
+            // As long as a form may be, with a name that no user can have.
             let name = format!("{nth}{}", "x".repeat(3_900));
             let answer = browser.post("/sign-in", &[("name", &name), ("password", "x")]).await;
             assert!(matches!(answer.status.as_u16(), 422 | 429), "{}", answer.status);
@@ -192,25 +193,25 @@ both! {
         }
     }
 
-    /// Whoever tries too often is refused before the database is asked: here it is gone.
-    async fn throttled_sign_in_does_not_ask_the_database(service: Service) {
+    /// Excessive attempts are rejected before any query: here the database is closed.
+    async fn throttled_sign_in_does_not_query_the_database(service: Service) {
         let try_once = async |host: u8| {
-            // No name can be this, so no password is checked either.
+            // No user can have this name, so no password is checked either.
             let form = [("name", "a\u{1}b"), ("password", "x")];
             Browser::at(service, host).post("/sign-in", &form).await
         };
         let mut tries = 0;
         while try_once(7).await.status.as_u16() == 422 {
             tries += 1;
-            assert!(tries < 1_000, "never refused");
+            assert!(tries < 1_000, "never throttled");
         }
         service.app.db.close().await;
         try_once(7).await.is(429);
         try_once(8).await.is(503);
     }
 
-    /// A spelling that the database would read as the same name must not be a bucket of its own.
-    async fn a_name_with_control_characters_is_no_way_around_the_limit(service: Service) {
+    /// A spelling that the database would treat as the same name must not have its own bucket.
+    async fn control_characters_in_a_name_do_not_bypass_the_limit(service: Service) {
         let _ann = Browser::of(service, "ann", Role::Admin).await;
         for name in ["an\0n", "\0ann", "ann\0\0"] {
             let answer = Browser::at(service, 7).post("/sign-in", &[("name", name), ("password", PASSWORD)]).await;
@@ -218,7 +219,7 @@ both! {
         }
     }
 
-    async fn the_second_factor_cannot_be_guessed_away_with_a_stolen_session(service: Service) {
+    async fn stolen_session_cannot_guess_the_second_factor(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let page = ann.submit("/account/totp", &[]).await.is(200).text();
         let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
@@ -236,13 +237,13 @@ both! {
             }
         }
         assert!(guesses <= 10, "{guesses}");
-        // Nor with the right code, until some time has passed.
+        // Nor with the correct code, until some time has passed.
         service.hands.turn(SignedDuration::from_secs(60));
         let code = shown(&secret, service.hands.now());
         ann.post("/account/totp", &[("code", &code), ("csrf", &csrf)]).await.is(429);
     }
 
-    async fn a_second_factor_is_asked_for_once_it_is_on(service: Service) {
+    async fn second_factor_is_required_once_enabled(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let page = ann.submit("/account/totp", &[]).await.is(200).text();
         let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
@@ -263,7 +264,7 @@ both! {
         };
         try_with(&ticket, "000000").await.is(422);
         let (head, tag) = ticket.rsplit_once('.').unwrap();
-        // Guesses with forged tickets do not use up the owner's.
+        // Guesses with forged tickets do not count against the owner.
         for nth in 0..30 {
             let forged = format!("{head}.{}A", &tag[..tag.len() - 1]);
             let stranger = Browser::at(service, 100 + nth);
@@ -274,21 +275,21 @@ both! {
         }
         assert_eq!(try_with(&ticket, &now()).await.is(303).header("location"), "/servers");
         other.get("/servers").await.is(200);
-        // Neither the ticket nor the code serves twice.
+        // Neither the ticket nor the code can be used twice.
         try_with(&ticket, &now()).await.is(422);
 
         let mut reader = service.app.db.read().await.unwrap();
         let kept = store::users::by_name(&mut reader, service.org, "ann").await.unwrap().unwrap();
         drop(reader);
-        assert!(kept.totp_secret.is_some_and(|sealed| sealed.len() > 20), "sealed, not as it is");
+        assert!(kept.totp_secret.is_some_and(|sealed| sealed.len() > 20), "encrypted, not plain");
         ann.submit("/account/totp", &[("code", &now())]).await.is(422);
         service.hands.turn(SignedDuration::from_secs(60));
         ann.submit("/account/totp", &[("code", &now())]).await.is(303);
         Browser::at(service, 8).post("/sign-in", &form).await.is(303);
     }
 
-    /// A password that was stolen is not a way to guess the code, however many addresses guess.
-    async fn the_code_of_the_second_step_cannot_be_guessed(service: Service) {
+    /// With a stolen password, the code cannot be guessed, however many addresses are used.
+    async fn two_factor_code_cannot_be_guessed(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let page = ann.submit("/account/totp", &[]).await.is(200).text();
         let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
@@ -305,7 +306,7 @@ both! {
         assert!(guesses <= 10, "{guesses}");
     }
 
-    async fn organizations_cannot_learn_block_or_take_over_each_others_names(service: Service) {
+    async fn organizations_cannot_affect_each_others_user_names(service: Service) {
         service.stranger().await;
         let umbrella = {
             let mut reader = service.app.db.read().await.unwrap();
@@ -315,7 +316,7 @@ both! {
             let mut reader = service.app.db.read().await.unwrap();
             store::organizations::get(&mut reader, service.org).await.unwrap().name
         };
-        // Both may have a user of the same name, and neither is told of the other's.
+        // Both may have a user with the same name, and neither learns of the other's.
         let _ann = Browser::of(service, "ann", Role::Admin).await;
         let other = "another long password";
         let (_, link) = users::invite(&service.app, &users::local(umbrella), "ann", Role::Viewer).await.unwrap();
@@ -329,11 +330,11 @@ both! {
         signs_in(2, "Umbrella", other).await.is(303);
         signs_in(2, &acme, other).await.is(422);
         signs_in(2, "Umbrella", PASSWORD).await.is(422);
-        // An organization that does not exist is answered like a wrong password.
+        // An unknown organization gets the same response as a wrong password.
         let masked = |answer: Answer, organization: &str| answer.is(422).text().replace(organization, "ORG");
         let wrong = masked(signs_in(3, "Umbrella", "not the password").await, "Umbrella");
         assert_eq!(wrong, masked(signs_in(3, "Nowhere", "not the password").await, "Nowhere"));
-        // Guesses at the one do not lock the other out.
+        // Guesses in one organization do not lock out users of another.
         let mut stopped = false;
         for host in 10..150 {
             stopped |= signs_in(host, "Umbrella", "not the password").await.status.as_u16() == 429;
@@ -343,7 +344,7 @@ both! {
         signs_in(200, &acme, PASSWORD).await.is(303);
     }
 
-    async fn an_unknown_name_and_a_wrong_password_are_answered_alike(service: Service) {
+    async fn unknown_name_and_wrong_password_get_the_same_response(service: Service) {
         Browser::of(service, "ann", Role::Viewer).await;
         let browser = Browser::new(service);
         let said = async |name: &str| {
@@ -354,7 +355,7 @@ both! {
         assert!(said("a\u{0}nn").await.contains("Incorrect username or password"));
     }
 
-    async fn the_database_holds_nothing_that_signs_in(service: Service) {
+    async fn database_contains_nothing_that_signs_in(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let session = ann.cookie("fleetmend_session").unwrap();
         let mut reader = service.app.db.read().await.unwrap();
@@ -368,7 +369,7 @@ both! {
         ann.get("/").await.is(303);
     }
 
-    async fn the_way_in_leads_nowhere_else(service: Service) {
+    async fn sign_in_redirects_only_to_our_own_paths(service: Service) {
         Browser::of(service, "ann", Role::Viewer).await;
         for evil in ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"] {
             let browser = Browser::new(service);
@@ -378,7 +379,7 @@ both! {
         }
     }
 
-    async fn pages_forbid_what_pages_do_not_need(service: Service) {
+    async fn pages_send_restrictive_security_headers(service: Service) {
         let ann = Browser::of(service, "ann", Role::Viewer).await;
         for path in ["/", "/servers/none", "/sign-in", "/servers?nonsense=1"] {
             let page = ann.get(path).await;
@@ -392,7 +393,7 @@ both! {
         let style = ann.get(&dashboard::pages::STYLE.path()).await.is(200);
         assert!(style.header("cache-control").contains("immutable"));
         ann.get("/assets/0000000000000000/app.css").await.is(404);
-        // An API key is no way into a page, nor a session into the API.
+        // An API key does not open pages, and a session does not work for the API.
         let session = ann.cookie("fleetmend_session").unwrap();
         let cookie = format!("fleetmend_session={session}");
         Ask::get("/v1/servers").with("cookie", &cookie).send(&service.router).await.is(401);

@@ -1,4 +1,4 @@
-//! The organization's days: one row each, as things stood at its end.
+//! Daily statistics of an organization: one row per day, with the state at its end.
 
 use jiff::SignedDuration;
 use server::app::App;
@@ -19,33 +19,33 @@ async fn count(app: &App, world: &World) {
 }
 
 both! {
-    async fn a_day_has_one_row_that_follows_the_fleet_until_the_day_is_over(world: World) {
+    async fn daily_row_is_updated_until_the_day_ends(world: World) {
         let (app, engine) = world.leading("one").await;
         let token = world.token(&app).await;
         Agent::join(&app, &token, "web-1").await;
         count(&app, world).await;
-        eventually("today is written down", async || written(&app, world).await.len() == 1).await;
+        eventually("today has a row", async || written(&app, world).await.len() == 1).await;
         Agent::join(&app, &token, "web-2").await;
         count(&app, world).await;
         let servers = async || written(&app, world).await.iter().map(|day| day.servers).collect::<Vec<_>>();
-        eventually("the row is written over", async || servers().await == [2]).await;
+        eventually("the row is updated", async || servers().await == [2]).await;
 
         world.set(at(0) + SignedDuration::from_hours(24));
         eventually("the next day has a row", async || servers().await == [2, 2]).await;
         Agent::join(&app, &token, "web-3").await;
         count(&app, world).await;
-        eventually("only the last follows", async || servers().await == [2, 3]).await;
+        eventually("only the last row is updated", async || servers().await == [2, 3]).await;
         let days: Vec<String> = written(&app, world).await.iter().map(|day| day.day.to_string()).collect();
         assert_eq!(days, ["2026-11-15", "2026-11-16"]);
 
-        // After a year and a day the first is forgotten; the other one is a year old.
+        // After a year and a day the first row is deleted; the other one is a year old.
         world.set(at(0) + SignedDuration::from_hours(24 * 366));
         let first = async || written(&app, world).await.first().map(|day| day.day.to_string());
-        eventually("what is old goes", async || first().await.as_deref() == Some("2026-11-16")).await;
+        eventually("the old row is deleted", async || first().await.as_deref() == Some("2026-11-16")).await;
         engine.stop().await;
     }
 
-    async fn a_day_of_nothing_has_no_row(world: World) {
+    async fn day_without_data_has_no_row(world: World) {
         let (app, engine) = world.leading("one").await;
         count(&app, world).await;
         let mut reader = app.db.read().await.unwrap();

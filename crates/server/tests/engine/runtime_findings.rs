@@ -1,4 +1,5 @@
-//! Flaws of what runs and not only of what is installed: old code that an update left in memory, and kernels of others.
+//! Findings that depend on what runs, and not only on what is installed: old code that stays in
+//! memory after an update, and kernels that are installed but not running.
 
 use serde_json::{Value, json};
 use server::app::App;
@@ -46,7 +47,7 @@ fn openssl(version: &str) -> Vec<Installed> {
     vec![Installed::new("libssl3", version, "amd64").with_source("openssl", version)]
 }
 
-/// What an agent tells of its host, with these packages' old code in memory.
+/// The facts of a host, with a change.
 fn telling(change: Value) -> Option<Facts> {
     let mut told = facts("web-1");
     for (name, value) in change.as_object().unwrap() {
@@ -61,7 +62,7 @@ fn old(packages: &[&str]) -> Option<Facts> {
     telling(json!({"old_code": packages.iter().map(one).collect::<Vec<_>>()}))
 }
 
-/// The agent has this list now, and sends it if the service does not know it.
+/// The agent now has this package set, and uploads it if the service requests it.
 async fn has(agent: &mut Agent, list: &[Installed]) {
     let bytes = listing::encode(list);
     let digest = vocab::Digest::of(&bytes);
@@ -72,7 +73,7 @@ async fn has(agent: &mut Agent, list: &[Installed]) {
     }
 }
 
-/// The agent has these updates to offer now.
+/// The agent now has these pending updates.
 async fn waits(agent: &mut Agent, list: &[Pending]) {
     let bytes = listing::encode(list);
     let digest = vocab::Digest::of(&bytes);
@@ -83,7 +84,7 @@ async fn waits(agent: &mut Agent, list: &[Pending]) {
     }
 }
 
-/// Each of the server's flaws and what it means there; how many servers the organization counts for the first.
+/// Each finding of the server with its exposure. Checks that the list and the counts agree.
 async fn shown(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure)> {
     rebuild(app, world.org).await.unwrap();
     let mut reader = app.db.read().await.unwrap();
@@ -98,7 +99,7 @@ async fn shown(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure
     assert_eq!(
         listed,
         shown.iter().map(|(cve, _)| cve.clone()).collect::<Vec<_>>(),
-        "the list says the same"
+        "the list agrees"
     );
     let counts: Vec<_> = assessed(&mut reader, world.org, std::slice::from_ref(&row))
         .await
@@ -106,18 +107,18 @@ async fn shown(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure
         .into_iter()
         .map(|one| one.cves)
         .collect();
-    assert_eq!(counts[0].values().sum::<u32>() as usize, shown.len(), "and so does the count");
+    assert_eq!(counts[0].values().sum::<u32>() as usize, shown.len(), "the count agrees");
     shown
 }
 
 both! {
-    async fn an_order_for_security_means_what_the_feeds_know_too(world: World) {
+    async fn security_order_includes_updates_known_from_feeds(world: World) {
         let (app, _engine) = world.leading("a").await;
         publish(&app, world).await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut twin = Agent::join(&app, &token, "web-2").await;
-        // Its repository has an update of each, and says of none that it is for security.
+        // Its repository has an update of each package, and marks none as a security update.
         let updates = listing::encode(&[
             Pending::new("libssl3", "amd64", "3.0.1", "3.0.2"),
             Pending::new("vim", "amd64", "1", "2"),
@@ -142,8 +143,8 @@ both! {
         };
         assert_eq!(told(&mut web, true).await, ["libssl3"]);
         assert_eq!(told(&mut web, false).await, [""; 0]);
-        assert_eq!(told(&mut twin, true).await, ["libssl3"], "it is like the other");
-        // What a feed says later is meant by every order that goes out later.
+        assert_eq!(told(&mut twin, true).await, ["libssl3"], "same package set as the other server");
+        // What a feed states later applies to every order that is sent later.
         let more = advisory("DSA-3", "CVE-2026-4", "vim", "2");
         take_in(&app, world, &more.to_string()).await;
         rebuild(&app, world.org).await.unwrap();
@@ -151,8 +152,9 @@ both! {
         assert_eq!(told(&mut web, true).await, ["libssl3", "vim"]);
     }
 
-    /// apk calls no update one for security; that a list changed is no reason to believe that there are none.
-    async fn what_was_counted_where_the_manager_says_nothing_stands_until_it_is_counted_again(world: World) {
+    /// apk marks no update as a security update. A changed package set does not mean that there are
+    /// none.
+    async fn security_count_stays_where_the_manager_reports_none(world: World) {
         let app = world.app("a").await;
         publish_alpine(&app, world).await;
         let token = world.token(&app).await;
@@ -174,32 +176,32 @@ both! {
         count().await;
         assert_eq!(number(&web).await, (1, 1));
         waits(&mut web, &[curl, vim.clone()]).await;
-        // Patches that are counted before the flaws are say nothing of what nobody has judged.
+        // Patches that are counted before the findings say nothing about what is not assessed yet.
         service::projections::patches::rebuild(&app, world.org).await.unwrap();
         assert_eq!(number(&web).await, (2, 1));
         count().await;
         assert_eq!(number(&web).await, (2, 1));
         waits(&mut web, &[vim]).await;
-        assert_eq!(number(&web).await, (1, 1), "not more than are pending");
+        assert_eq!(number(&web).await, (1, 1), "at most as many as are pending");
         count().await;
         assert_eq!(number(&web).await, (1, 0));
         waits(&mut web, &[]).await;
         assert_eq!(number(&web).await, (0, 0));
     }
 
-    async fn a_flaw_whose_fix_is_on_the_disk_stays_until_the_old_code_no_longer_runs(world: World) {
+    async fn finding_stays_until_old_code_no_longer_runs(world: World) {
         let app = world.app("a").await;
         publish(&app, world).await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         has(&mut web, &openssl("3.0.1")).await;
         assert_eq!(shown(&app, world, &web).await, [("CVE-2026-1".to_owned(), Exposure::Open)]);
-        // The update is installed, and nginx goes on with what it loaded.
+        // The update is installed, and nginx keeps running with the old library.
         web.says.facts = old(&["libssl3"]);
         has(&mut web, &openssl("3.0.2")).await;
         let fixed = [("CVE-2026-1".to_owned(), Exposure::FixedOnDisk)];
         assert_eq!(shown(&app, world, &web).await, fixed);
-        // Another update on top changes nothing about what runs.
+        // Another update does not change what runs.
         has(&mut web, &openssl("3.0.3")).await;
         assert_eq!(shown(&app, world, &web).await, fixed);
         web.says.facts = old(&[]);
@@ -207,7 +209,7 @@ both! {
         assert_eq!(shown(&app, world, &web).await, []);
     }
 
-    async fn old_code_of_another_package_keeps_nothing_open(world: World) {
+    async fn old_code_of_another_package_keeps_no_finding_open(world: World) {
         let app = world.app("a").await;
         publish(&app, world).await;
         let token = world.token(&app).await;
@@ -218,7 +220,7 @@ both! {
         assert_eq!(shown(&app, world, &web).await, []);
     }
 
-    async fn a_container_does_not_have_the_flaws_of_a_kernel_that_it_does_not_run(world: World) {
+    async fn container_has_no_findings_of_an_installed_kernel(world: World) {
         let app = world.app("a").await;
         publish(&app, world).await;
         let token = world.token(&app).await;

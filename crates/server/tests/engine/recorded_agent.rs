@@ -1,5 +1,6 @@
-//! What the agent of version 0.1.0 sent (`crates/wire/tests/recorded.rs`), sent again to the service of today: as it was,
-//! with fields of a newer version, and without anything that an older version may leave out.
+//! Replays requests that the agent of version 0.1.0 sent (`crates/wire/tests/recorded.rs`):
+//! unchanged, with fields of a newer version, and without every field that an older version may
+//! omit.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -21,7 +22,7 @@ enum Form {
     Older,
 }
 
-/// Fields that have a default, by the names that may stand before them.
+/// Optional fields, by the names that may precede them.
 const OPTIONAL: [(&str, &[&str]); 4] = [
     ("", &["nonce", "hold_seconds", "activity", "environment", "tags"]),
     (
@@ -80,7 +81,7 @@ fn request(recording: &Value, form: Form, step: &str) -> Value {
     request
 }
 
-/// Every field that an agent of version 0.1.0 was given is there, and of the same type.
+/// Every field that an agent of version 0.1.0 received exists, with the same type.
 #[track_caller]
 fn has_all_of_the_recorded_answer(recording: &Value, step: &str, answer: &Value) {
     for (name, value) in recording["exchanges"][step]["answer"].as_object().unwrap() {
@@ -89,7 +90,7 @@ fn has_all_of_the_recorded_answer(recording: &Value, step: &str, answer: &Value)
     }
 }
 
-/// The agent of version 0.1.0, who repeats itself.
+/// The agent of version 0.1.0, replayed.
 struct Recorded {
     recording: Value,
     form: Form,
@@ -112,7 +113,7 @@ impl Recorded {
         Recorded { recording, form, agent }
     }
 
-    /// Sends a recorded sync, about this order if it is about one.
+    /// Sends a recorded sync, with this order id if it is about an order.
     async fn sync(&mut self, step: &str, order: Option<&str>) -> Value {
         let mut body = request(&self.recording, self.form, step);
         body["counter"] = json!(self.agent.counter);
@@ -130,7 +131,7 @@ impl Recorded {
         answer
     }
 
-    /// Sends a recorded list.
+    /// Sends a recorded package set.
     async fn upload(&self, kind: &str) {
         let listing = &self.recording["listings"][kind];
         let body = STANDARD.decode(listing["body_base64"].as_str().unwrap()).unwrap();
@@ -139,7 +140,7 @@ impl Recorded {
         send(&self.agent.door, request).await.unwrap();
     }
 
-    /// Syncs until an order comes, and answers with its id.
+    /// Syncs until an order comes, and returns its id.
     async fn awaits_order(&mut self, step: &str) -> String {
         for _ in 0..2_000 {
             let answer = self.sync(step, None).await;
@@ -164,7 +165,7 @@ both! {
             let answer = old.sync("facts", None).await;
             has_all_of_the_recorded_answer(&old.recording, "facts", &answer);
             old.sync("scanned", None).await;
-            // Lists are shared, so only the first of these hosts is asked for them.
+            // Package sets are shared, so only the first of these hosts is asked for them.
             if let Form::Recorded = form {
                 old.upload("updates").await;
                 old.upload("packages").await;
