@@ -58,24 +58,14 @@ pub struct Change {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangeKind {
     /// The package, or this version of it, was not installed before and is now.
-    Installed {
-        version: String,
-    },
+    Installed { version: String },
     /// The package was installed before and is not any more.
-    Removed {
-        version: String,
-    },
+    Removed { version: String },
     /// A newer version replaced an older one, or one that is spelled differently but compares
     /// equal: `1.0` and `1.00`.
-    Upgraded {
-        from: String,
-        to: String,
-    },
+    Upgraded { from: String, to: String },
     /// An older version replaced a newer one.
-    Downgraded {
-        from: String,
-        to: String,
-    },
+    Downgraded { from: String, to: String },
 }
 
 /// Returns the changes from `before` to `after`, sorted by name and architecture.

@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(meant(r#"{"os": "rhel 9"}"#), [1]);
         assert_eq!(meant(r#"{"tags": ["web"]}"#), [0, 2]);
         assert_eq!(meant(r#"{"tags": ["web", "eu"]}"#), [0]);
-        assert_eq!(meant(r#"{"environment": "production", "tags": ["nobody"]}"#), [0; 0]);
+        assert_eq!(meant(r#"{"environment": "production", "tags": ["absent"]}"#), [0; 0]);
         assert_eq!(meant(r#"{"all": true}"#), [0, 1, 2, 3]);
     }
 

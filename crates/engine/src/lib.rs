@@ -173,6 +173,10 @@ fn until(at: Option<Timestamp>, now: Timestamp, look: Duration) -> Duration {
 fn complain(what: &str, error: &store::StoreError) {
     match error {
         store::StoreError::LeaseLost { .. } => tracing::info!(what, "another replica leads now"),
-        error => tracing::warn!(what, error = error as &dyn std::error::Error, "task failed; retrying later"),
+        error => tracing::warn!(
+            what,
+            error = error as &dyn std::error::Error,
+            "task failed; retrying later"
+        ),
     }
 }

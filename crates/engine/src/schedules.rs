@@ -215,7 +215,10 @@ async fn carry_out(tx: &mut Tx, moves: &[(&Schedule, &Due)], now: Timestamp) -> 
             Ok(_) => starts.push((*schedule, instant)),
             // One unreadable row must not keep all other schedules from running.
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "skipped a run: the schedule's options cannot be read");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "skipped a run: the schedule's options cannot be read"
+                );
             }
         }
     }

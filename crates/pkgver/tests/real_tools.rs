@@ -127,7 +127,8 @@ fn judge(scheme: Scheme, mut tool: Command, pairs: &[(String, String)]) {
         counts[(theirs as i8 + 1) as usize] += 1;
         let ours = scheme.compare(a, b);
         if ours != theirs {
-            wrong.push(format!("{a:?} {b:?}: the tool returns {theirs:?}, pkgver returns {ours:?}"));
+            wrong
+                .push(format!("{a:?} {b:?}: the tool returns {theirs:?}, pkgver returns {ours:?}"));
         }
     }
     println!("{scheme}: {counts:?} of {} pairs older, equal, newer", pairs.len());

@@ -20,7 +20,7 @@ pub use field::{CronField, FieldProblem};
 use crate::text::shown;
 use days::Days;
 
-/// A cron expression. It displays as it was entered, with single spaces.
+/// A cron expression. It displays as entered, with single spaces.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cron {
     text: String,
@@ -37,23 +37,18 @@ pub enum CronError {
     #[error("a cron expression has five fields: minute, hour, day of month, month, day of week")]
     Empty,
     #[error("a cron expression must have at most 200 characters (got {found})")]
-    TooLong {
-        found: usize,
-    },
+    TooLong { found: usize },
     #[error("{}", fields_sentence(*found))]
-    Fields {
-        found: usize,
-    },
-    #[error("`{found}` is not a known nickname: write @hourly, @daily, @weekly, @monthly or five fields")]
+    Fields { found: usize },
+    #[error(
+        "`{found}` is not a known nickname: write @hourly, @daily, @weekly, @monthly or five fields"
+    )]
     Nickname {
         /// The nickname, shortened.
         found: String,
     },
     #[error("{field}: {problem}")]
-    Field {
-        field: CronField,
-        problem: FieldProblem,
-    },
+    Field { field: CronField, problem: FieldProblem },
     /// No day can ever match.
     #[error("`{0}` never runs: none of its months has such a day")]
     NeverRuns(String),

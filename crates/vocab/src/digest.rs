@@ -11,9 +11,7 @@ pub struct Digest([u8; 32]);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     #[error("a digest must have 64 hexadecimal digits (got {found} characters)")]
-    Length {
-        found: usize,
-    },
+    Length { found: usize },
     /// Not a hexadecimal digit. Uppercase letters are rejected, so that each digest has exactly one
     /// spelling.
     #[error("`{}` is not a hexadecimal digit (0 to 9, a to f)", .0.escape_debug())]

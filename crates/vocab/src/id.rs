@@ -20,13 +20,9 @@ const DIGITS: usize = 26;
 pub enum IdError {
     /// The prefix is missing or belongs to another type.
     #[error("this id must start with `{expected}_`")]
-    Prefix {
-        expected: &'static str,
-    },
+    Prefix { expected: &'static str },
     #[error("an id must have 26 characters after its prefix (got {found})")]
-    Length {
-        found: usize,
-    },
+    Length { found: usize },
     /// The part after the prefix contains a character that is not a base-32 digit.
     #[error("`{0}` is not allowed in an id (allowed: 0 to 9, a to z without i, l, o, u)")]
     Digit(char),

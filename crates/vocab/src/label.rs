@@ -17,17 +17,10 @@ pub enum LabelError {
         what: &'static str,
     },
     #[error("{what} must have at most {max} characters (got {found})")]
-    TooLong {
-        what: &'static str,
-        max: usize,
-        found: usize,
-    },
+    TooLong { what: &'static str, max: usize, found: usize },
     /// The first character is only allowed further inside.
     #[error("{what} must start with a letter or a digit (found `{}`)", found.escape_debug())]
-    Start {
-        what: &'static str,
-        found: char,
-    },
+    Start { what: &'static str, found: char },
     #[error("{what} must contain only letters, digits and {allowed} (found `{}`)", found.escape_debug())]
     Character {
         what: &'static str,

@@ -227,9 +227,7 @@ impl Entry for Pending {
 #[derive(Debug, thiserror::Error)]
 pub enum ListingError {
     #[error("a listing must have at most {BYTES_MAX} bytes (got {found})")]
-    Bytes {
-        found: usize,
-    },
+    Bytes { found: usize },
     #[error("a listing must have at most {LINES_MAX} lines")]
     Lines,
     /// The last line has no line feed: the listing was truncated.
@@ -392,7 +390,10 @@ mod tests {
             refusal(&format!("{{\"n\":\"a\",\"v\":\"{}\"}}\n", "1".repeat(513))),
             format!("{line}: the version has more than 512 bytes")
         );
-        assert_eq!(refusal("{\"n\":\"a\""), "the listing is truncated: its last line has no line feed");
+        assert_eq!(
+            refusal("{\"n\":\"a\""),
+            "the listing is truncated: its last line has no line feed"
+        );
     }
 
     #[test]

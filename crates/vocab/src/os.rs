@@ -37,7 +37,9 @@ impl TryFrom<RawOs> for Os {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OsError {
     /// The id is missing, too long, or contains other characters.
-    #[error("`{0}` is not a valid operating system id: use 1 to 64 of a to z, 0 to 9, `.`, `_`, `-`")]
+    #[error(
+        "`{0}` is not a valid operating system id: use 1 to 64 of a to z, 0 to 9, `.`, `_`, `-`"
+    )]
     Id(String),
     /// The version is too long or contains other characters.
     #[error(
@@ -110,9 +112,7 @@ pub enum OsFilterError {
     #[error("`{}` is not allowed in an operating system id or version", .0.escape_debug())]
     Character(char),
     #[error("an operating system filter must have at most 129 characters (got {found})")]
-    TooLong {
-        found: usize,
-    },
+    TooLong { found: usize },
 }
 
 impl OsFilter {
@@ -198,10 +198,7 @@ mod tests {
             refusal("Red Hat 9"),
             format!("`Red Hat 9` is not an operating system filter: {example}")
         );
-        assert_eq!(
-            refusal("debian*"),
-            "`*` is not allowed in an operating system id or version"
-        );
+        assert_eq!(refusal("debian*"), "`*` is not allowed in an operating system id or version");
     }
 
     #[test]

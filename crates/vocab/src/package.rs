@@ -27,13 +27,9 @@ pub struct PackageName(Box<str>);
 pub enum PackageNameError {
     /// The text is empty, or a single character for apt.
     #[error("a package name must have at least {min} character{}", if *min == 1 { "" } else { "s" })]
-    TooShort {
-        min: usize,
-    },
+    TooShort { min: usize },
     #[error("a package name must have at most 128 characters (got {found})")]
-    TooLong {
-        found: usize,
-    },
+    TooLong { found: usize },
     /// It starts with a character that package managers read as an operator.
     #[error("`{name}`: a package name must not start with `{}`", found.escape_debug())]
     Start {
@@ -162,13 +158,9 @@ pub enum PackagePatternError {
     #[error("a pattern must not be empty")]
     Empty,
     #[error("a pattern must have at most 128 characters (got {found})")]
-    TooLong {
-        found: usize,
-    },
+    TooLong { found: usize },
     #[error("a pattern must have at most 8 `*` (got {found})")]
-    Stars {
-        found: usize,
-    },
+    Stars { found: usize },
     /// A character that is not allowed in a name and is neither `*` nor `?`.
     #[error("`{pattern}`: `{}` is not allowed in a pattern; allowed are the characters of package names, `*` and `?`", found.escape_debug())]
     Character {

@@ -61,23 +61,13 @@ pub enum SelectorError {
         expected: &'static str,
     },
     #[error("`{field}` must not be empty; omit it to match any")]
-    EmptyList {
-        field: &'static str,
-    },
+    EmptyList { field: &'static str },
     #[error("`{field}` must have at most {max} items (got {found})")]
-    TooMany {
-        field: &'static str,
-        max: usize,
-        found: usize,
-    },
+    TooMany { field: &'static str, max: usize, found: usize },
     #[error("{source}")]
-    Environment {
-        source: LabelError,
-    },
+    Environment { source: LabelError },
     #[error("{source}")]
-    Os {
-        source: OsFilterError,
-    },
+    Os { source: OsFilterError },
     #[error("{source}")]
     Tag {
         /// Index of the tag, from 0.

@@ -95,7 +95,11 @@ fn read<T: DeserializeOwned + Serialize + PartialEq + Debug>(recorded: &Value) -
     each_object(&mut more, "", &mut |object, _| {
         object["from_a_newer_version"] = json!({"of": ["any", 1, null]});
     });
-    assert_eq!(serde_json::from_value::<T>(more).unwrap(), plain, "an unknown field changed the result");
+    assert_eq!(
+        serde_json::from_value::<T>(more).unwrap(),
+        plain,
+        "an unknown field changed the result"
+    );
     let mut paths = BTreeSet::new();
     each_object(&mut recorded.clone(), "", &mut |object, path| {
         let names = object.as_object().unwrap().keys();

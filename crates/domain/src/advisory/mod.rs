@@ -1,4 +1,4 @@
-//! Advisories in one format, whoever published them.
+//! Advisories of all publishers in one common format.
 //!
 //! The format is OSV, reduced to what matching needs. Ecosystem names are open: a feed may name
 //! systems that are unknown here, and its records are stored all the same. The crate `feed` parses

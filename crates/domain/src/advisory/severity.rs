@@ -229,13 +229,13 @@ mod tests {
 
     #[test]
     fn vendor_severities_are_recognized() {
-        for (said, meant) in [
+        for (text, severity) in [
             ("Important", Severity::High),
             ("Moderate", Severity::Medium),
             ("negligible", Severity::Low),
             ("CRITICAL", Severity::Critical),
         ] {
-            assert_eq!(severity_word(said), Some(meant), "{said}");
+            assert_eq!(severity_word(text), Some(severity), "{text}");
         }
         assert_eq!(severity_word("not yet assigned"), None);
     }

@@ -6,10 +6,11 @@
 //! 2. A fix for everyone decides. If several ranges contain the version, the highest fix counts,
 //!    because the earlier one was not enough.
 //! 3. A fix for subscribers counts if no fix for everyone is left to install.
-//! 4. Otherwise the distribution's statement about an unfixed CVE: deferred, will not fix, and so on.
-//!    Such a statement has no end of its own, so it is stale once a fix inside of its range is
-//!    installed. A fix before the range begins does not end it: the CVE was re-introduced.
-//! 5. A range that cannot be read is `unknown`, never silence, unless a readable one decided.
+//! 4. Otherwise the distribution's statement about an unfixed CVE: deferred, will not fix, and so
+//!    on.
+//!    Such a statement has no end, so it is stale once a fix within its range is installed. A fix
+//!    before the range begins does not end it: the CVE was reintroduced.
+//! 5. An unreadable range gives `unknown` rather than nothing, unless a readable one decided.
 
 use std::cmp::Ordering;
 
@@ -21,7 +22,7 @@ use super::index::{Claim, Flaw, Known};
 use super::subject::Subject;
 use super::version::{Rule, minor_release, module_token, readable, stream};
 
-/// Where a version lies, seen from a span.
+/// The position of a version relative to a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hit {
     Before,
@@ -55,8 +56,7 @@ pub(super) fn place(rule: Rule, version: &str, span: &Span) -> Hit {
     }
 }
 
-/// Whether a fix says anything about a version: subscribers get fixes of their own for each minor
-/// release.
+/// Whether a fix is relevant for a version: subscribers get separate fixes for each minor release.
 pub(super) fn covers_stream(family: Family, claim: &Claim, span: &Span, version: &str) -> bool {
     match (&span.end, claim.channel) {
         (End::Fixed(fixed), Channel::Subscription) if family.has_minor_streams() => {
@@ -66,7 +66,7 @@ pub(super) fn covers_stream(family: Family, claim: &Claim, span: &Span, version:
     }
 }
 
-/// What was decided, and by whom.
+/// The decision, and the statement that determined it.
 pub(super) struct Decision<'a> {
     pub(super) state: FixState,
     /// Whether the end of the statement's span is a fix that this release has.
@@ -74,7 +74,7 @@ pub(super) struct Decision<'a> {
     pub(super) claim: &'a Claim,
 }
 
-/// One subject before one name's statements.
+/// Everything that is needed to resolve the statements about one lookup unit under one name.
 pub(super) struct Scene<'a> {
     family: Family,
     rule: Rule,
@@ -82,7 +82,7 @@ pub(super) struct Scene<'a> {
     modular: bool,
     spans: &'a [Known],
     hits: &'a [Hit],
-    /// Whether a statement had to be passed over, because its stream is not known.
+    /// Whether a statement had to be skipped, because its module stream is not known.
     pub(super) module_unknown: bool,
 }
 
@@ -128,7 +128,7 @@ impl<'a> Scene<'a> {
                     }
                 }
                 (Hit::Inside, _) => {
-                    // A statement that says more than "affected" is the better one.
+                    // A statement that says more than "affected" is preferred.
                     if unfixed.is_none_or(|known| known.stance.is_none()) {
                         unfixed = Some(claim);
                     }
@@ -150,17 +150,17 @@ impl<'a> Scene<'a> {
         Some(Decision { state, has_fix: false, claim })
     }
 
-    /// Whether an installed fix overrules a statement whose range contains the installed version.
+    /// Whether an installed fix overrides a statement whose range contains the installed version.
     ///
-    /// | the range ends | overruled by |
+    /// | end of the range | overridden by |
     /// |---|---|
     /// | with a fix for everyone, or with the last affected version | nothing |
     /// | with a fix for subscribers | the fix for everyone that the same advisory names |
-    /// | never, or in another release only | any other statement's fix that lies in the range |
+    /// | never, or in another release only | a fix in the range from any other statement |
     ///
-    /// Red Hat maintains minor releases side by side, so there a fix of the installed package's own
-    /// minor release overrules the fix of every other one, and a subscribers' fix of another minor
-    /// release overrules nothing.
+    /// Red Hat maintains minor releases in parallel, so there a fix of the installed package's own
+    /// minor release overrides the fixes of all others, and a subscribers' fix of another minor
+    /// release overrides nothing.
     fn is_overruled(&self, flaw: &Flaw, claim: &Claim) -> bool {
         let span = &self.spans[claim.span].span;
         if self.family.has_minor_streams()
@@ -204,7 +204,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether a statement is about the same stream of the same module, or neither side has one.
-    /// Streams live side by side and their versions cannot be compared with each other.
+    /// Streams exist in parallel, and their versions cannot be compared with each other.
     fn applies(&mut self, claim: &Claim) -> bool {
         match (self.modular, claim.modular) {
             (false, false) => true,

@@ -1,4 +1,4 @@
-//! Small advisories and packages for the tests beside it.
+//! Small advisories and packages for the tests of this module.
 
 use vocab::{FixState, Installed};
 
@@ -65,7 +65,7 @@ pub(super) fn report(base: &str, advisories: &[Advisory], packages: &[Installed]
     Index::new(&Ecosystem::new(base), advisories).judge(packages)
 }
 
-/// `CVE source version state [fixed version]`, one a finding.
+/// Returns `CVE source version state [fixed version]` for each finding.
 pub(super) fn judged(base: &str, advisories: &[Advisory], texts: &[&str]) -> Vec<String> {
     shown(&report(base, advisories, &packages(texts)))
 }

@@ -1,8 +1,8 @@
-//! The advisories of one release, laid out so that a set of packages is judged in one walk.
+//! The advisories of one release, indexed so that a set of packages is matched in one pass.
 //!
-//! A name may have thousands of flaws and few distinct spans of versions: the kernel's flaws are
-//! fixed in batches. So a version is compared with each distinct span once, and the flaws only
-//! look up what came of it.
+//! A package name may have thousands of CVEs but few distinct version spans: kernel CVEs are fixed
+//! in batches. So a version is compared with each distinct span once, and each CVE only looks up
+//! the result.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,12 +21,12 @@ use super::subject::{Map, Subject, subjects};
 use super::version::{Rule, is_modular, readable};
 use super::{Finding, Found, Reason, Report, Unassessed};
 
-/// The advisories that concern one [base](Ecosystem::base), by the names that they name.
+/// The advisories for one [base](Ecosystem::base), by package name.
 #[derive(Debug)]
 pub struct Index {
     base: Ecosystem,
     family: Family,
-    /// By what the names are names of: [`Names::Source`] first.
+    /// By kind of name: [`Names::Source`] first.
     names: [Map<Arc<str>, Named>; 2],
 }
 
@@ -37,26 +37,26 @@ fn table(names: Names) -> usize {
     }
 }
 
-/// What is known of one name.
+/// Everything known about one package name.
 #[derive(Debug, Default)]
 pub(super) struct Named {
-    /// Each once. First those that begin with the first version and end with a fix, by their fix: most
-    /// do, and where a version stands among them takes few comparisons.
+    /// Without duplicates. First the spans without a start that end with a fix, ordered by fix:
+    /// most spans are of this kind, and locating a version among them takes few comparisons.
     pub(super) spans: Vec<Known>,
-    /// How many those are.
+    /// The number of these ordered spans.
     ordered: usize,
-    /// By CVE.
+    /// Sorted by CVE.
     flaws: Vec<Flaw>,
 }
 
-/// A span, and the version that ends it for everyone of this release.
+/// A span, and the fixed version of this release that ends it.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) span: Arc<Span>,
     fixed: Option<Arc<str>>,
 }
 
-/// What is known of one flaw in one name.
+/// Everything known about one CVE under one package name.
 #[derive(Debug)]
 pub(super) struct Flaw {
     cve: Arc<str>,
@@ -68,17 +68,17 @@ pub(super) struct Flaw {
     aliases: Arc<[Arc<str>]>,
 }
 
-/// What one advisory says of it.
+/// A statement of one advisory about a CVE.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Claim {
     pub(super) advisory: Arc<str>,
     pub(super) ecosystem: Arc<str>,
     pub(super) channel: Channel,
-    /// Which of the name's spans.
+    /// Index into the spans of the name.
     pub(super) span: usize,
     pub(super) stance: Option<FixState>,
     pub(super) modules: Vec<Arc<str>>,
-    /// Whether it is about a package of a module, also where it does not say of which.
+    /// Whether it is about a package of a module, even if it does not name the module.
     pub(super) modular: bool,
 }
 
@@ -93,8 +93,8 @@ impl Known {
 }
 
 impl Index {
-    /// The index of all `advisories` that concern `base`. They may come from a stream: nothing of
-    /// them is kept but what matching needs.
+    /// Builds the index of all `advisories` for `base`. They may come from a stream: only what
+    /// matching needs is kept.
     pub fn new<A: AsRef<Advisory>>(
         base: &Ecosystem,
         advisories: impl IntoIterator<Item = A>,
@@ -106,17 +106,17 @@ impl Index {
         building.finish(base)
     }
 
-    /// What it is for.
     pub fn base(&self) -> &Ecosystem {
         &self.base
     }
 
-    /// How many names there are advisories for.
+    /// Number of package names with advisories.
     pub fn names(&self) -> usize {
         self.names.iter().map(Map::len).sum()
     }
 
-    /// Which of the flaws a set of packages has, and what of it cannot be judged.
+    /// Matches a set of packages: returns the findings, and the packages that could not be
+    /// assessed.
     pub fn judge(&self, packages: &[Installed]) -> Report {
         let mut report = Report::default();
         let Some(scheme) = self.family.scheme() else { return report };
@@ -132,7 +132,8 @@ impl Index {
         report
     }
 
-    /// Judges by the advisories that name source packages, or by those that name binary packages.
+    /// Matches against the advisories that use source package names, or against those that use
+    /// binary package names.
     fn judge_by(&self, names: Names, scheme: Scheme, packages: &[Installed], report: &mut Report) {
         let mut hits = Vec::new();
         for subject in subjects(self.family, names, packages) {
@@ -155,11 +156,11 @@ impl Index {
         }
     }
 
-    /// Whether advisories that use the other kind of names have a fix for a CVE that is installed.
+    /// Whether advisories with the other kind of names have an installed fix for a CVE.
     fn is_fixed_by_other_names(&self, names: Names, subject: &Subject<'_>, cve: &str) -> bool {
         let others = &self.names[table(names.other())];
         let Some(scheme) = self.family.scheme() else { return false };
-        // The epoch of a source is not known here.
+        // The epoch of a source package is not known here.
         let rule = Rule { scheme, epochs: names == Names::Source };
         !others.is_empty()
             && subject.members().iter().any(|package| {
@@ -179,16 +180,16 @@ impl Index {
             })
     }
 
-    /// Where `version` lies, seen from each of a name's spans.
+    /// Locates `version` relative to each span of a name.
     fn place_all(&self, rule: Rule, version: &str, named: &Named, hits: &mut Vec<Hit>) {
         hits.clear();
-        // Their order is that of versions with epochs, if the family writes any.
+        // They are ordered by versions with epochs, if the family writes epochs.
         let ordered = if rule.epochs == self.family.writes_epochs() { named.ordered } else { 0 };
         let (ordered, others) = named.spans.split_at(ordered);
         let is_past = |known: &Known| {
             known.fixed.as_ref().is_some_and(|fixed| rule.compare(version, fixed).is_ge())
         };
-        // Most packages are past the last of them, and then one comparison is enough.
+        // Most packages are past the last fix, and then one comparison is enough.
         let past = match ordered.last() {
             Some(last) if is_past(last) => ordered.len(),
             _ => ordered.partition_point(is_past),
@@ -215,7 +216,8 @@ impl Index {
             let known = self.names[table(names)].get_key_value(name.as_ref());
             let Some((name, named)) = known else { continue };
             self.place_all(rule, subject.version, named, hits);
-            // Past every fix there is, and nothing else is said: so most packages are.
+            // The version is past every fix and there are no other statements, as for most
+            // packages.
             let past_all = hits.iter().all(|hit| *hit == Hit::After);
             if past_all && !subject.is_modular() {
                 continue;
@@ -261,8 +263,8 @@ impl Index {
     }
 }
 
-/// Several packages of one source may be named for one flaw: that is one finding, and of two
-/// fixes the later one.
+/// Merges findings of one CVE in several packages of one source into one finding, with the later of
+/// two fixes.
 fn merge(findings: &mut Vec<Finding>, start: usize, rule: Rule) {
     findings[start..].sort_by(|a, b| a.cve.cmp(&b.cve));
     let mut several = findings.split_off(start).into_iter();
@@ -286,8 +288,8 @@ fn merge(findings: &mut Vec<Finding>, start: usize, rule: Rule) {
     findings.push(kept);
 }
 
-/// Of two findings of one CVE in one source, by its own name and by a binary's, keeps one: rather the
-/// one with a fix, else the first.
+/// Of two findings of one CVE in one source package, matched by source name and by binary name,
+/// keeps one: the one with a fix if there is one, otherwise the first.
 fn drop_duplicates(findings: &mut Vec<Finding>) {
     let mut places: Map<(Arc<str>, String, Option<String>), usize> = Map::default();
     let mut kept: Vec<Finding> = Vec::with_capacity(findings.len());
@@ -295,7 +297,7 @@ fn drop_duplicates(findings: &mut Vec<Finding>) {
         let boots = finding.package.kernel.as_ref().map(ToString::to_string);
         let key = (finding.cve.clone(), finding.package.source.clone(), boots);
         match places.get(&key) {
-            // Several versions of one source may be installed side by side.
+            // Several versions of one source package may be installed in parallel.
             Some(place) if kept[*place].found.names != finding.found.names => {
                 let known = &mut kept[*place];
                 if known.fixed_version.is_none() && finding.fixed_version.is_some() {
@@ -316,11 +318,10 @@ fn unassessed(subject: &Subject<'_>, reason: Reason) -> Unassessed {
     Unassessed { package, version, reason }
 }
 
-/// An index that is being built.
 #[derive(Default)]
 struct Building {
     names: [Map<Arc<str>, BuildingName>; 2],
-    /// Each text once.
+    /// Interned strings.
     texts: Map<Arc<str>, ()>,
 }
 
@@ -442,14 +443,15 @@ impl Building {
     }
 }
 
-/// The spans in the order that [`Named`] wants, the new place of each, and how many are ordered.
+/// Returns the spans in the order that [`Named`] requires, the new index of each, and how many are
+/// ordered.
 fn in_order(spans: Map<Span, usize>, family: Family) -> (Vec<Span>, Vec<usize>, usize) {
     let rule = family.scheme().map(|scheme| Rule { scheme, epochs: family.writes_epochs() });
     let (mut ordered, mut others) = (Vec::new(), Vec::new());
     for (span, place) in spans {
         match (&span.end, rule) {
             (End::Fixed(fixed), Some(rule))
-                // pacman's order is not total where a release number is missing.
+                // pacman's order is not total where a pkgrel is missing.
                 if span.from.is_none()
                     && readable(rule.scheme, fixed)
                     && rule.scheme != Scheme::Pacman =>
@@ -459,7 +461,7 @@ fn in_order(spans: Map<Span, usize>, family: Family) -> (Vec<Span>, Vec<usize>, 
             _ => others.push((span, place)),
         }
     }
-    // By text where versions are equal, so that the order of advisories says nothing.
+    // Equal versions are ordered by text, so that the order of advisories does not matter.
     ordered.sort_by(|(a, ..), (b, ..)| {
         rule.map_or(Ordering::Equal, |rule| rule.compare(a, b)).then_with(|| a.cmp(b))
     });
@@ -483,8 +485,9 @@ fn ends_in_a_module(span: &Span) -> bool {
     }
 }
 
-/// The spans that say something, and what is said of each. A fix in version `0` says that there was
-/// never anything to fix; a package without any span is affected in a way that nobody can check.
+/// Returns the meaningful spans with the publisher's status. A fix in version `0` means that the
+/// package was never affected; a package without any span is affected in a way that cannot be
+/// checked.
 fn spans(affected: &Affected) -> impl Iterator<Item = (Span, Option<FixState>)> + '_ {
     let never = |span: &&Span| !matches!(&span.end, End::Fixed(fixed) if fixed == "0");
     let stance = affected.stance;

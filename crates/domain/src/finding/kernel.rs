@@ -1,8 +1,8 @@
-//! Kernels: which packages are one, and which of them runs.
+//! Kernel packages: which packages are kernels, and which kernel is running.
 //!
-//! Several kernels may be installed at once, and only the one that was booted matters. What is
-//! built beside a kernel, its headers, modules and tools, would report every flaw of the kernel
-//! again on machines that do not run it; it does not count.
+//! Several kernels may be installed at once, and only the booted one matters. Packages that are
+//! built with a kernel, such as headers, modules and tools, would report every CVE of the kernel
+//! again on servers that do not run it; they are not matched.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,13 +14,13 @@ use crate::advisory::Family;
 
 use super::version::without_epoch;
 
-/// What a kernel calls itself when it runs: what `uname -r` prints.
+/// The release of a kernel, as `uname -r` prints it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Boots(String);
 
 impl Boots {
-    /// Whether this is the kernel that runs.
+    /// Whether this is the running kernel.
     pub fn is(&self, uname: &str) -> bool {
         self.0 == uname
     }
@@ -32,14 +32,14 @@ impl fmt::Display for Boots {
     }
 }
 
-/// What a package has to do with a kernel.
+/// The relation of a package to a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Nothing.
+    /// It is not related to a kernel.
     None,
-    /// It is one.
+    /// It is a kernel image.
     Image(Boots),
-    /// It was built with one, or merely depends on one.
+    /// It was built with a kernel, or only depends on one.
     Beside,
 }
 
@@ -56,13 +56,13 @@ pub(super) fn role(family: Family, package: &Installed) -> Role {
     }
 }
 
-/// The source that advisories name. Signed kernels are built from a source of their own.
+/// The source package that advisories name. Signed kernels are built from separate source packages.
 pub(super) fn source(family: Family, package: &Installed) -> Cow<'_, str> {
     let said = package.source();
     let Some(signed) = said.strip_prefix("linux-signed") else { return Cow::Borrowed(said) };
     let rest = signed.strip_prefix('-').unwrap_or(signed);
     let flavour = match family {
-        // `linux-signed-amd64`, `linux-signed-6.1-amd64`: the architecture is no part of it.
+        // `linux-signed-amd64`, `linux-signed-6.1-amd64`: the architecture is not part of the name.
         Family::Debian => rest.rsplit_once('-').map_or("", |(flavour, _)| flavour),
         Family::Ubuntu => rest,
         _ => return Cow::Borrowed(said),
@@ -84,7 +84,8 @@ fn deb(family: Family, package: &Installed) -> Role {
         Some(rest) if family == Family::Debian => {
             rest.starts_with("-signed-") || rest.strip_prefix('-').is_some_and(digit)
         }
-        // Dozens of flavours, each with sources of its own, and few other sources of such a name.
+        // Dozens of flavors, each with its own source package, and few other source packages with
+        // such a name.
         Some(rest) => {
             rest.starts_with('-')
                 && name.starts_with("linux-")
@@ -100,7 +101,7 @@ fn deb(family: Family, package: &Installed) -> Role {
     let Some(image) = name.strip_prefix("linux-image-") else { return Role::Beside };
     let image = image.strip_prefix("unsigned-").unwrap_or(image);
     let image = image.strip_suffix("-unsigned").unwrap_or(image);
-    // `linux-image-amd64` only depends on one, and `-dbg` cannot be booted.
+    // `linux-image-amd64` only depends on an image, and `-dbg` cannot be booted.
     match digit(image) && !image.ends_with("-dbg") {
         true => Role::Image(Boots(image.to_owned())),
         false => Role::Beside,
@@ -118,7 +119,7 @@ fn rpm(package: &Installed) -> Role {
     let flavour = match name {
         "kernel" | "kernel-core" => "",
         _ => match name.strip_prefix("kernel-").and_then(|rest| rest.strip_suffix("-core")) {
-            // No hyphen: `kernel-modules-core` is no image.
+            // `kernel-modules-core` is not an image.
             Some(flavour) if !flavour.starts_with("modules") && !flavour.contains("-modules") => {
                 flavour
             }
@@ -128,7 +129,7 @@ fn rpm(package: &Installed) -> Role {
     let base = format!("{}.{}", without_epoch(&package.version), package.arch);
     let boots = match flavour {
         "" | "uek" => base,
-        // Since release 9 the flavour is a suffix, before it was part of the release.
+        // Since release 9 the flavor is a suffix; before, it was part of the release.
         "rt" if base.contains(".rt") => base,
         flavour => format!("{base}+{}", flavour.replace('-', "_")),
     };
@@ -146,7 +147,7 @@ fn suse(package: &Installed) -> Role {
     }
     let flavour = name.trim_start_matches("kernel-").trim_end_matches("-base");
     let version = without_epoch(&package.version);
-    // The last number counts rebuilds and is not part of what the kernel says of itself.
+    // The last number counts rebuilds and is not part of `uname -r`.
     match (
         ["default", "azure", "rt", "preempt", "64kb"].contains(&flavour),
         version.rsplit_once('.'),
@@ -227,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_boot_under_the_name_that_uname_prints() {
+    fn kernel_release_matches_uname() {
         for (family, package, uname) in [
             (Family::Arch, "linux 6.12.4.arch1-1", "6.12.4-arch1-1"),
             (Family::Arch, "linux-zen 6.12.4.zen1-1", "6.12.4-zen1-1-zen"),

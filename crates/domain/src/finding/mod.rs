@@ -1,18 +1,18 @@
-//! Which known flaws a set of installed packages has, and how each of them was found.
+//! Matching: which CVEs affect a set of installed packages, and why.
 //!
-//! Reads its arguments and nothing else. Servers that carry the same packages share one answer:
-//! [`Index::judge`] is asked once for a distinct set, and [`settle`] adds what differs from server to
-//! server, which is the kernel that runs and the old code that is still in memory. [`touch`] says
-//! what has to be judged again when advisories change.
+//! Pure functions of their arguments. Servers with the same packages share one result:
+//! [`Index::judge`] runs once for each distinct package set, and [`settle`] adds what differs from
+//! server to server, which is the running kernel and the old code that is still in memory.
+//! [`touch`] determines what must be matched again when advisories change.
 //!
-//! | what is installed | is held against |
+//! | installed package | is matched by |
 //! |---|---|
-//! | a package of a feed that names sources | its source's name and its source's version |
-//! | a package of a feed that names packages | its own name and version |
-//! | an image of a kernel | the kernel's source and the image's own version |
-//! | what else is built with a kernel: headers, modules, tools | nothing |
-//! | a package of a module | advisories for the same stream of it |
-//! | a package from elsewhere | the same, but the answer is `unknown` and says why |
+//! | from a feed that uses source package names | name and version of its source package |
+//! | from a feed that uses binary package names | its own name and version |
+//! | a kernel image | the kernel's source package and the image's own version |
+//! | built with a kernel: headers, modules, tools | nothing |
+//! | part of a module | advisories for the same module stream |
+//! | from a third party | the same, but the state is `unknown`, with the reason |
 
 mod decide;
 mod index;
@@ -30,11 +30,11 @@ mod version;
 #[cfg(test)]
 mod fixtures;
 #[cfg(test)]
-mod kernels;
+mod kernel_tests;
 #[cfg(test)]
-mod laws;
+mod properties;
 #[cfg(test)]
-mod traps;
+mod regression_tests;
 
 pub use index::Index;
 pub use kernel::Boots;
@@ -53,23 +53,24 @@ use vocab::{FixState, Severity, UnassessedReason};
 
 use crate::advisory::{CvssScore, End, Names, Span};
 
-/// The version of the matching rules. Raise it whenever the same advisories and packages give other
-/// findings, so that an upgraded service matches everything again.
+/// The version of the matching rules. Increase it whenever the same advisories and packages give
+/// different findings, so that an upgraded service matches everything again.
 pub const RULES: i64 = 1;
 
-/// What is known of a set of packages.
+/// The result of matching a set of packages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Its flaws, by CVE, source and version.
+    /// Findings, sorted by CVE, source package and version.
     pub findings: Vec<Finding>,
-    /// The packages that no advisory can be held against, with the reason. They may or may not be
-    /// vulnerable.
+    /// Packages that cannot be matched against any advisory, with the reason. They may or may not
+    /// be vulnerable.
     #[serde(default, alias = "unjudged")]
     pub unassessed: Vec<Unassessed>,
 }
 
 impl Report {
-    /// What judging a whole set comes to, from what judging its [groups](touch::groups) came to.
+    /// Combines the reports of the [groups](touch::groups) of a set into the report of the whole
+    /// set.
     pub fn of_groups<'a>(groups: impl IntoIterator<Item = &'a Report>) -> Report {
         let mut whole = Report::default();
         for group in groups {
@@ -80,7 +81,6 @@ impl Report {
         whole
     }
 
-    /// Whether there is nothing to say.
     pub fn is_empty(&self) -> bool {
         self.findings.is_empty() && self.unassessed.is_empty()
     }
@@ -95,90 +95,80 @@ impl Report {
     }
 }
 
-/// One flaw in one package.
+/// A CVE in an installed package.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The flaw: a CVE, or the id of an advisory that names none.
+    /// The CVE, or the id of an advisory without one.
     pub cve: Arc<str>,
     /// Other ids of the same vulnerability, sorted.
     #[serde(default, skip_serializing_if = "no_aliases")]
     pub aliases: Arc<[Arc<str>]>,
-    /// Where it is.
     pub package: Arc<Package>,
-    /// What the distribution says of it.
+    /// The distribution's fix status.
     pub state: FixState,
     /// The version that fixes it, if this release has one.
     pub fixed_version: Option<Arc<str>>,
-    /// How bad it is.
     pub severity: Severity,
-    /// Who says so.
+    /// The source of the severity.
     pub severity_source: Option<Arc<str>>,
-    /// Its CVSS score, whether or not that decided the severity.
+    /// Its CVSS score, even if it did not determine the severity.
     pub cvss: Option<Arc<CvssScore>>,
-    /// When it was first published.
     pub published: Option<Timestamp>,
     /// How it was found.
     pub found: Found,
 }
 
-/// A source in one version, and what is installed of it.
+/// A source package in one version, and the packages installed from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Package {
-    /// The source package.
     pub source: String,
     /// The version that was compared.
     pub version: String,
-    /// What is installed of it, sorted.
+    /// The packages installed from it, sorted.
     pub binaries: Vec<Binary>,
-    /// If it is a kernel: what it calls itself when it runs.
+    /// The kernel release, if it is a kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Boots>,
-    /// If it is not from the distribution: where it is from.
+    /// The origin, if it is not from the distribution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elsewhere: Option<String>,
-    /// Whether its epoch is unknown, and versions were compared without.
+    /// Whether its epoch is unknown, and versions were compared without epochs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub epoch_unknown: bool,
 }
 
-/// One installed package of a source.
+/// An installed package of a source package.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Binary {
-    /// Its name.
     pub name: String,
-    /// Its architecture.
     pub arch: String,
-    /// Its own version.
     pub version: String,
 }
 
-/// How a finding was found. [`Finding::explanation`] puts it into words.
+/// How a finding was found. [`Finding::explanation`] describes it in words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     /// The advisory that decided.
     pub advisory: Arc<str>,
-    /// What it is about.
+    /// The ecosystem of the advisory.
     pub ecosystem: Arc<str>,
-    /// The name that it was found by.
+    /// The package name that matched.
     pub name: Arc<str>,
-    /// What that is the name of.
+    /// The kind of that name.
     pub names: Names,
-    /// The versions that it was held against.
+    /// The version span that it was compared with.
     pub span: Arc<Span>,
-    /// Whether this is the word of the host's own package manager on a pending update, and of no feed.
+    /// Whether the host's own package manager reported it for a pending update, and no feed did.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub told: bool,
 }
 
-/// A package that could not be assessed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Unassessed {
     /// The source package; for a kernel, the release that `uname -r` prints.
     #[serde(alias = "source")]
     pub package: String,
-    /// Its version; empty for a kernel.
     pub version: String,
-    /// Why it was not assessed.
     #[serde(alias = "why")]
     pub reason: Reason,
 }
@@ -216,7 +206,7 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
-    /// The reason without its details.
+    /// The reason as a code, without details.
     pub const fn code(&self) -> UnassessedReason {
         match self {
             Reason::ThirdParty(_) => UnassessedReason::ThirdParty,
@@ -232,7 +222,7 @@ fn no_aliases(aliases: &Arc<[Arc<str>]>) -> bool {
 }
 
 impl Finding {
-    /// How it was found, in words.
+    /// Describes how it was found.
     pub fn explanation(&self) -> String {
         let Found { advisory, ecosystem, name, names, span, told } = &self.found;
         if *told {
@@ -257,19 +247,21 @@ impl Finding {
         let mut words = format!("{advisory} for {ecosystem} names the {kind} `{name}`: {compared}");
         if self.state == FixState::Unknown && self.package.elsewhere.is_none() {
             words = format!(
-                "{advisory} for {ecosystem} names the {kind} `{name}`, but does not say in a way \
-                 that can be read whether {installed} is affected"
+                "{advisory} for {ecosystem} names the {kind} `{name}`, but its \
+                 version range cannot be read, so it is unknown whether {installed} is affected"
             );
         }
         if let Some(boots) = &self.package.kernel {
             words.push_str(&format!("; this is the kernel {boots}"));
         }
         if self.package.epoch_unknown {
-            words.push_str("; epochs were left out, because that of the source is not known");
+            words.push_str(
+                "; epochs were ignored, because the epoch of the source package is unknown",
+            );
         }
         if let Some(origin) = &self.package.elsewhere {
             words.push_str(&format!(
-                "; but it is from {origin} and not from the distribution, so this is not certain"
+                "; but the package comes from {origin} and not from the distribution, so this is uncertain"
             ));
         }
         words

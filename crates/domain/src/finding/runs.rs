@@ -1,33 +1,36 @@
-//! What runs on a server that its list of packages does not tell: a kernel that is not its own, and code of packages that are no
-//! longer on the disk.
+//! Code that runs on a server but does not appear in its package list: a kernel that belongs to the
+//! machine below, and old code of packages that is no longer on disk.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use vocab::Digest;
 
-/// What runs on a server beside what is installed there. Servers of which this is the same, and their lists and kernels too, have the
-/// same flaws.
+/// What runs on a server in addition to its installed packages. Servers with the same value, the
+/// same package set and the same kernel have the same findings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Runs {
-    /// Whether its kernel belongs to the machine below.
+    /// Whether the kernel belongs to the machine that runs the server, as in a container.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub foreign_kernel: bool,
-    /// The list of packages from before the first change since which old code runs.
+    /// The package set from before the first change since which old code has been running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Digest>,
-    /// The packages whose old code runs.
+    /// The packages whose old code is running.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub old_code: BTreeSet<String>,
 }
 
 impl Runs {
-    /// What runs on a server now: it tells which code is old and whether its kernel is foreign, had the list `was` and has the list `is`.
+    /// Returns the new state after a report: the agent reports which code is old and whether the
+    /// kernel is foreign; the package set was `was` and is now `is`.
     ///
-    /// A list that is replaced while old code runs is remembered, and only the first of several: what was started before the
-    /// first change may be from there. Once no old code runs, nothing is left of it. An agent tells of old code before its
-    /// new list is there, or with it. Old code from before any list that is known says nothing about flaws.
+    /// A package set that is replaced while old code is running is remembered, and only the first
+    /// of several, because a process may have been started before the first change. Once no old
+    /// code is running, it is forgotten. An agent reports old code before its new package set
+    /// arrives, or together with it. Old code from before the first known package set says nothing
+    /// about findings.
     #[must_use]
     pub fn next(
         &self,
@@ -60,26 +63,30 @@ mod tests {
     }
 
     #[test]
-    fn the_list_from_before_old_code_ran_is_remembered_until_it_no_longer_runs() {
+    fn old_package_set_is_kept_while_old_code_runs() {
         let [one, two, three] = lists();
         let before = Runs::default().next(told(&[]), None, one);
         assert_eq!(before, Runs::default());
-        // An update: the agent says which code is old, then its new list arrives.
+        // An update: the agent reports which code is old, then its new package set arrives.
         let early = before.next(told(&["libssl3"]), one, one);
-        assert_eq!(early, Runs::default(), "nothing on the disk has changed yet");
+        assert_eq!(early, Runs::default(), "nothing on disk has changed yet");
         let updated = early.next(told(&["libssl3"]), one, two);
         assert_eq!((updated.since, &updated.old_code), (one, &names(&["libssl3"])));
         let again = updated.next(told(&["libssl3", "libc6"]), two, three);
-        assert_eq!(again.since, one, "what runs may be from before the first update");
+        assert_eq!(again.since, one, "old code may be from before the first update");
         let restarted = again.next(told(&[]), three, three);
         assert_eq!(restarted, Runs::default());
     }
 
     #[test]
-    fn a_list_that_changes_while_nothing_old_runs_is_not_remembered() {
+    fn package_set_is_not_kept_without_old_code() {
         let [one, two, _] = lists();
         assert_eq!(Runs::default().next(told(&[]), one, two).since, None);
-        assert_eq!(Runs::default().next(told(&["curl"]), None, one).since, None, "its first list");
+        assert_eq!(
+            Runs::default().next(told(&["curl"]), None, one).since,
+            None,
+            "this is its first package set"
+        );
         let container = Runs::default().next((names(&["curl"]), true), one, two);
         assert_eq!((container.since, container.foreign_kernel), (one, true));
     }

@@ -1,4 +1,5 @@
-//! What a set's findings mean for one server that carries it: which kernel runs, and which old code.
+//! Applies the findings of a package set to one server: considers the running kernel and old code
+//! in memory.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -12,40 +13,36 @@ use super::kernel;
 use super::kernel::Role;
 use super::{Boots, Finding, Reason, Unassessed};
 
-/// What runs on a server, as far as its packages' flaws are concerned.
+/// What is running on a server, as far as it affects findings.
 #[derive(Debug, Clone, Copy)]
 pub struct Running<'a> {
-    /// The kernel.
     pub kernel: Kernel<'a>,
-    /// The names of packages whose old code still runs.
+    /// The names of packages whose old code is still running.
     pub old_code: &'a BTreeSet<String>,
 }
 
-/// Which kernel runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel<'a> {
-    /// The one that calls itself so: `uname -r`.
+    /// The kernel with this release: `uname -r`.
     Release(&'a str),
-    /// One that belongs to the machine below, as in a container. It is not this server's to mend.
+    /// A kernel that belongs to the machine below, as in a container. This server cannot fix it.
     Foreign,
-    /// The server has not said.
+    /// The server has not reported it.
     Unknown,
 }
 
-/// A finding, and what it means for this server.
+/// A finding on one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
-    /// The finding.
     pub finding: Finding,
-    /// What it means.
     pub exposure: Exposure,
 }
 
-/// What the `findings` of a set mean for a server that carries its `packages`, after what was true
-/// `before`. What is neither in the answer nor new is closed.
+/// Returns what the `findings` of a package set mean for a server with these `packages`, given the
+/// findings `before`. Earlier findings that are not returned are closed.
 ///
-/// A flaw that a newer version took off the disk stays as `fixed_on_disk` while the old code runs.
-/// One that is gone for another reason, such as an advisory that was taken back, is simply gone.
+/// A CVE that a newer version removed from disk stays as `fixed_on_disk` while the old code is
+/// running. One that disappeared for another reason, such as a withdrawn advisory, is closed.
 pub fn settle(
     family: Family,
     before: &[Settled],
@@ -69,7 +66,7 @@ pub fn settle(
                     false => Exposure::Open,
                 }
             }
-            // Installed, but not what runs: it does no harm, and booting it would show.
+            // Installed but not running: it is not exploitable, and booting it would show it.
             Some(_) => continue,
         };
         settled.push(Settled { finding: finding.clone(), exposure });
@@ -94,8 +91,8 @@ pub fn settle(
     settled
 }
 
-/// The running kernel, if it belongs to none of the `packages`, so that nobody knows its CVEs. `settle`
-/// then judges the newest installed kernel instead.
+/// Returns the running kernel if it belongs to none of the `packages`, so that its CVEs are
+/// unknown. `settle` then uses the newest installed kernel instead.
 pub fn foreign_kernel(
     family: Family,
     packages: &[Installed],
@@ -110,7 +107,7 @@ pub fn foreign_kernel(
     })
 }
 
-/// The kernel that a restart would bring, if that is not the one that runs.
+/// Returns the kernel that a reboot would start, if it is newer than the running one.
 pub fn awaits_boot(family: Family, packages: &[Installed], uname: &str) -> Option<Boots> {
     let kernels = Kernels::of(family, packages);
     let runs = kernels.0.iter().find(|kernel| kernel.boots.is(uname))?;
@@ -133,7 +130,7 @@ fn runs_old_code(finding: &Finding, old_code: &BTreeSet<String>) -> bool {
         || finding.package.binaries.iter().any(|binary| old_code.contains(&binary.name))
 }
 
-/// The kernels of a set.
+/// The kernels of a package set.
 struct Kernels(Vec<Image>);
 
 struct Image {
@@ -164,8 +161,8 @@ impl Kernels {
         Kernels(packages.iter().filter_map(image).collect())
     }
 
-    /// The one whose flaws are this server's: the one that runs. Where what runs is not installed,
-    /// or not known, the one that the next start would most likely bring.
+    /// Returns the kernel whose findings apply to this server: the running one. If the running
+    /// kernel is not installed or not known, the one that the next boot would most likely start.
     fn that_counts(&self, kernel: Kernel<'_>) -> Option<&Image> {
         match kernel {
             Kernel::Foreign => None,
@@ -181,7 +178,8 @@ impl Kernels {
         self.0.iter().filter(wanted).max_by(|a, b| a.order(b))
     }
 
-    /// Whether a newer kernel of the same source is installed that does not have this flaw, as those that are `flawed` do.
+    /// Whether a newer kernel of the same source package is installed that is not among the
+    /// `flawed` ones for this CVE.
     fn mended_by_another(&self, finding: &Finding, flawed: &BTreeSet<(&str, &Boots)>) -> bool {
         let package = &finding.package;
         self.0.iter().any(|image| {

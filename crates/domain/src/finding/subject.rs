@@ -1,4 +1,4 @@
-//! What of a set of packages is looked up, under which name and in which version.
+//! Lookup: under which names and in which version the packages of a set are matched.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,10 +13,10 @@ use super::kernel::{Boots, Role};
 use super::version::{epoch, is_modular, without_epoch};
 use super::{Binary, Package};
 
-/// Maps whose order of iteration is the same in every process, though nothing depends on it.
+/// A hash map with the same iteration order in every process, although nothing depends on it.
 pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
-/// What is judged together: one source in one version, or one kernel.
+/// Packages that are matched together: one source package in one version, or one kernel.
 #[derive(Debug)]
 pub(super) struct Subject<'a> {
     source: Cow<'a, str>,
@@ -29,8 +29,8 @@ pub(super) struct Subject<'a> {
     members: Vec<&'a Installed>,
 }
 
-/// The name that a package is looked up by, and what it boots if it is a kernel. None where it is
-/// not looked up at all.
+/// Returns the name that a package is looked up by, and its kernel release if it is a kernel.
+/// `None` if it is not looked up at all.
 fn lookup(
     family: Family,
     names: Names,
@@ -48,8 +48,8 @@ fn lookup(
     Some((name, boots))
 }
 
-/// The names that a package is looked up by; none where it is not looked up at all. Red Hat and SUSE
-/// name source packages in some advisories and binary packages in others.
+/// Returns the names that a package is looked up by; empty if it is not looked up at all. Red Hat
+/// and SUSE use source package names in some advisories and binary package names in others.
 pub(super) fn names(family: Family, package: &Installed) -> impl Iterator<Item = Cow<'_, str>> {
     let usual = family.names();
     let other = family.mixes_names().then(|| usual.other());
@@ -59,17 +59,17 @@ pub(super) fn names(family: Family, package: &Installed) -> impl Iterator<Item =
         .filter_map(move |names| Some(lookup(family, names, package)?.0))
 }
 
-/// Whether a package is a kernel that can be booted.
+/// Whether a package is a bootable kernel.
 pub(super) fn is_kernel(family: Family, package: &Installed) -> bool {
     matches!(kernel::role(family, package), Role::Image(_))
 }
 
-/// The source that a finding in this package is shown under.
+/// The source package under which a finding in this package is shown.
 pub(super) fn source(family: Family, package: &Installed) -> Cow<'_, str> {
     kernel::source(family, package)
 }
 
-/// The subjects of a set, looked up by these names, in the order of its packages.
+/// Groups a package set for lookup by this kind of names, in the order of its packages.
 pub(super) fn subjects(family: Family, names: Names, packages: &[Installed]) -> Vec<Subject<'_>> {
     let by_rpm_source = names == Names::Source && family.scheme() == Some(pkgver::Scheme::Rpm);
     let mut places: Map<(Cow<'_, str>, &str, Option<Boots>), usize> = Map::default();
@@ -81,7 +81,7 @@ pub(super) fn subjects(family: Family, names: Names, packages: &[Installed]) -> 
         }
         let source = kernel::source(family, package);
         let version = match (names, &boots) {
-            // The epoch is found below, from all binaries together.
+            // The epoch is determined below, from all binaries together.
             (Names::Source, None) if by_rpm_source => without_epoch(package.source_version()),
             (Names::Source, None) => package.source_version(),
             _ => &package.version,
@@ -110,7 +110,7 @@ pub(super) fn subjects(family: Family, names: Names, packages: &[Installed]) -> 
     subjects
 }
 
-/// Whether a package called `kernel` only stands for the image beside it.
+/// Whether a package called `kernel` only represents the image in a separate package.
 fn has_core(package: &Installed, packages: &[Installed]) -> bool {
     let Some(flavour) = package.name.strip_prefix("kernel") else { return false };
     if package.name.ends_with("-core") {
@@ -120,12 +120,13 @@ fn has_core(package: &Installed, packages: &[Installed]) -> bool {
     packages.iter().any(|other| other.name == core && other.version == package.version)
 }
 
-/// Finds the epoch of an rpm's source, which rpm records nowhere.
+/// Determines the epoch of an rpm source package, which rpm does not record.
 ///
-/// A binary with the source's version and release usually has its epoch too, but a subpackage may
-/// set its own: `mod_ssl` has epoch 1, `httpd` and their source have 0. So the binary named like the
-/// source decides, and without one the lowest epoch, because a wrong high epoch would hide every
-/// fix. If no binary has the source's version, epochs are left out of the comparison.
+/// A binary package with the source's version and release usually has its epoch too, but a
+/// subpackage may set its own: `mod_ssl` has epoch 1, `httpd` and their source have 0. So the
+/// binary package with the name of the source decides. Without one, the lowest epoch is used,
+/// because an epoch that is too high would hide every fix. If no binary package has the source's
+/// version, epochs are ignored in comparisons.
 fn find_epoch(subject: &mut Subject<'_>) {
     let same_version = |package: &&&Installed| without_epoch(&package.version) == subject.version;
     let named = |package: &&&Installed| package.name == subject.source;
@@ -150,7 +151,7 @@ impl<'a> Subject<'a> {
         &self.members
     }
 
-    /// The module and stream that it belongs to, if it says.
+    /// Module and stream, if known.
     pub(super) fn module(&self) -> Option<&str> {
         self.members.iter().find_map(|package| package.module.as_deref())
     }
@@ -164,7 +165,7 @@ impl<'a> Subject<'a> {
         self.members.iter().find_map(|package| third_party(family, package)).map(str::to_owned)
     }
 
-    /// The subject as a finding shows it.
+    /// The package as shown in a finding.
     pub(super) fn package(&self, elsewhere: Option<String>) -> Package {
         let binary = |package: &&Installed| Binary {
             name: package.name.clone(),
@@ -184,9 +185,9 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// The origin of a package that is not the distribution's: what the package manager knows, otherwise
-/// the marks that rebuilders leave in versions. A package of unknown origin without such a mark is
-/// taken for the distribution's, so that its CVEs are reported.
+/// Returns the origin of a third-party package: from the package manager, otherwise from the marks
+/// that rebuilders leave in versions. A package of unknown origin without such a mark is treated as
+/// the distribution's, so that its CVEs are reported.
 fn third_party(family: Family, package: &Installed) -> Option<&str> {
     if let Some(origin) = package.origin.as_deref()
         && !is_own(family, origin)
@@ -208,13 +209,15 @@ fn third_party(family: Family, package: &Installed) -> Option<&str> {
     marks.iter().find(|(mark, _)| version.contains(mark)).map(|(_, origin)| *origin)
 }
 
-/// Whether an origin is the distribution itself. Compared as a whole: `LP-PPA-ubuntu-toolchain-r-test`
-/// is not Ubuntu, and `obs://build.opensuse.org/server:php` is not SUSE.
+/// Whether an origin is the distribution itself. The whole name is compared:
+/// `LP-PPA-ubuntu-toolchain-r-test` is not Ubuntu, and `obs://build.opensuse.org/server:php` is not
+/// SUSE.
 fn is_own(family: Family, origin: &str) -> bool {
     let own: &[&str] = match family {
         Family::Debian => &["Debian", "Raspbian"],
         Family::Ubuntu => &["Ubuntu", "UbuntuESM", "UbuntuESMApps"],
-        // Agents of earlier releases sent the maintainer, `Name <address>`, which says nothing.
+        // Agents of earlier releases sent the maintainer, `Name <address>`, which says nothing
+        // about the origin.
         Family::Alpine if origin.contains('<') => return true,
         Family::Alpine => &["Alpine Linux"],
         Family::AlmaLinux => &["AlmaLinux", "AlmaLinux OS Foundation"],
@@ -234,7 +237,7 @@ fn is_own(family: Family, origin: &str) -> bool {
         Family::Arch => return true,
         Family::Other => &[],
     };
-    // `SUSE LLC <https://www.suse.com/>`: the address behind the name has changed over the years.
+    // `SUSE LLC <https://www.suse.com/>`: the address after the name has changed over the years.
     let name = origin.split(" <").next().unwrap_or(origin).trim();
     own.iter().any(|known| known.eq_ignore_ascii_case(name))
 }

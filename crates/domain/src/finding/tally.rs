@@ -1,8 +1,8 @@
-//! How many servers have each flaw, kept up by differences.
+//! Number of servers affected by each CVE, updated incrementally.
 //!
-//! Servers that are alike are one kind, and a kind is put in with all that it has. What it had before is
-//! taken out first, but only where that was something else: one new flaw on a thousand kinds costs
-//! a thousand steps, however many other flaws they have.
+//! Servers with identical packages, kernels and running code form one group, and a group is added
+//! with all of its CVEs. Its previous entries are removed first, but only those that differ: one
+//! new CVE in a thousand groups takes a thousand steps, however many other CVEs they have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,20 +13,16 @@ use vocab::{Digest, Severity};
 use super::Finding;
 use super::subject::Map;
 
-/// A flaw in a source, as it is told: what a list shows of it.
+/// A CVE in a source package, with what lists show about it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mention {
-    /// How bad it is. First, because the worst of several is shown.
+    /// The first field, because the most severe of several is shown.
     pub severity: Severity,
-    /// The flaw.
     pub cve: Arc<str>,
-    /// The source package.
     pub source: Arc<str>,
-    /// Who says how bad it is.
     pub severity_source: Option<Arc<str>>,
-    /// The vector of its CVSS score.
+    /// The CVSS vector.
     pub cvss: Option<Arc<str>>,
-    /// When it was first published.
     pub published: Option<Timestamp>,
 }
 
@@ -43,38 +39,38 @@ impl From<&Finding> for Mention {
     }
 }
 
-/// A [`Mention`] that a tally knows.
+/// The id of a [`Mention`] within one `Tally`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cell {
-    /// Which flaw. First, so that sorted cells of one flaw lie together.
+    /// Index of the CVE. The first field, so that the sorted ids of one CVE are adjacent.
     flaw: u32,
     place: u32,
 }
 
 impl Cell {
-    /// Which flaw it is of, as the tally knows it.
+    /// Index of the CVE within the `Tally`.
     pub fn flaw(self) -> u32 {
         self.flaw
     }
 }
 
-/// What servers of a kind have of a flaw, and whether that counts or was set aside.
+/// A CVE on the servers of a group, and whether it counts or is suppressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Mark {
     cell: Cell,
     counts: bool,
 }
 
-/// One flaw, wherever it is.
+/// The exposure to one CVE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row<'a> {
-    /// How many servers have it where it was not set aside.
+    /// Number of servers where it is not suppressed.
     pub servers: u64,
-    /// How many have it where it was.
+    /// Number of servers where it is suppressed.
     pub suppressed: u64,
-    /// The worst that is said of it.
+    /// The most severe occurrence.
     pub worst: &'a Mention,
-    /// The sources that it is in.
+    /// The affected source packages.
     pub packages: BTreeSet<&'a str>,
 }
 
@@ -82,7 +78,7 @@ pub struct Row<'a> {
 struct Total {
     servers: u64,
     suppressed: u64,
-    /// How many kinds have it in which form.
+    /// Number of groups for each occurrence.
     kinds: BTreeMap<u32, u32>,
 }
 
@@ -92,7 +88,7 @@ struct Held {
     marks: Vec<Mark>,
 }
 
-/// Which kinds of servers have which flaws, and how many servers that makes for each.
+/// Which groups of servers have which CVEs, and the number of servers for each CVE.
 #[derive(Debug, Default)]
 pub struct Tally {
     places: Map<Arc<Mention>, Cell>,
@@ -105,7 +101,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// What a finding is counted by.
+    /// Returns the id of an occurrence, and registers it if it is new.
     pub fn cell(&mut self, mention: Mention) -> Cell {
         if let Some(known) = self.places.get(&mention) {
             return *known;
@@ -118,7 +114,7 @@ impl Tally {
         cell
     }
 
-    /// What a flaw is known by here.
+    /// Returns the index of a CVE, and registers it if it is new.
     pub fn flaw(&mut self, cve: &Arc<str>) -> u32 {
         if let Some(known) = self.flaw_ids.get(cve) {
             return *known;
@@ -130,12 +126,11 @@ impl Tally {
         new
     }
 
-    /// What stands behind a cell.
     pub fn mention(&self, cell: Cell) -> &Mention {
         &self.mentions[cell.place as usize]
     }
 
-    /// The flaws of these cells, each once, sorted by what they are known by here.
+    /// Returns the distinct CVEs of these ids, sorted by index.
     pub fn flaws(cells: impl IntoIterator<Item = Cell>) -> Vec<u32> {
         let mut flaws: Vec<u32> = cells.into_iter().map(|cell| cell.flaw).collect();
         flaws.sort_unstable();
@@ -143,19 +138,17 @@ impl Tally {
         flaws
     }
 
-    /// The name of a flaw.
     pub fn name(&self, flaw: u32) -> &Arc<str> {
         &self.flaws[flaw as usize]
     }
 
-    /// The kinds that are in.
     pub fn kinds(&self) -> impl Iterator<Item = &Digest> {
         self.kinds.keys()
     }
 
-    /// Puts a kind in, in the place of what was known of it: how many servers are of it, and what they have, each with
-    /// whether it counts. Answers with how many flaws of each severity count on each of them: however many of its
-    /// packages have it, a server has a flaw once.
+    /// Adds a group, or replaces what was known about it: its number of servers and its CVEs, each
+    /// with whether it counts. Returns the number of CVEs that count on each of its servers, by
+    /// severity. A server has a CVE once, however many of its packages are affected.
     pub fn put(
         &mut self,
         kind: Digest,
@@ -181,21 +174,20 @@ impl Tally {
         counts
     }
 
-    /// Takes a kind out.
     pub fn remove(&mut self, kind: &Digest) {
         if let Some(before) = self.kinds.remove(kind) {
             self.exchange(&before, &Held::default());
         }
     }
 
-    /// The flaws of which something changed since this was last asked: what is to be said of each now, or
-    /// nothing, because no server has it any more.
+    /// Returns the CVEs that changed since the last call, each with its current exposure, or `None`
+    /// if no server has it any more.
     pub fn changes(&mut self) -> Vec<(Arc<str>, Option<Row<'_>>)> {
         let changed = std::mem::take(&mut self.changed);
         changed.into_iter().map(|flaw| (self.name(flaw).clone(), self.row(flaw))).collect()
     }
 
-    /// Whether most of what it remembers is about nothing any more: then it is time for a new one.
+    /// Whether most of the registered occurrences are no longer used, so that it should be rebuilt.
     pub fn is_worn(&self) -> bool {
         let live: usize = self.totals.iter().map(|total| total.kinds.len()).sum();
         self.mentions.len() > live + live / 2 + 10_000
@@ -257,7 +249,7 @@ impl Total {
         *self.side(marks) -= if marks.is_empty() { 0 } else { servers };
     }
 
-    /// A flaw counts where it was not set aside in all of its packages.
+    /// A CVE counts on a server unless it is suppressed in all of its packages.
     fn side(&mut self, marks: &[Mark]) -> &mut u64 {
         match marks.iter().any(|mark| mark.counts) {
             true => &mut self.servers,
@@ -266,7 +258,7 @@ impl Total {
     }
 }
 
-/// Sorted marks, those of one flaw together.
+/// Splits sorted entries by CVE.
 fn by_flaw(marks: &[Mark]) -> impl Iterator<Item = &[Mark]> {
     marks.chunk_by(|a, b| a.cell.flaw == b.cell.flaw)
 }
@@ -324,9 +316,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever follows the changes knows what counting everything anew would tell.
+        /// Following the changes gives the same result as counting everything again.
         #[test]
-        fn differences_come_to_the_same_as_counting_anew(steps in steps()) {
+        fn incremental_counts_equal_full_recount(steps in steps()) {
             let mut tally = Tally::default();
             let mut followed: BTreeMap<Arc<str>, String> = BTreeMap::new();
             for step in &steps {
@@ -347,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_a_flaw_once_and_it_counts_where_it_was_not_set_aside_in_all_its_packages() {
+    fn cve_counts_once_per_server_unless_fully_suppressed() {
         let mut tally = Tally::default();
         let curl = tally.cell(mention(0, true, 1));
         let vim = tally.cell(mention(0, false, 2));
@@ -355,9 +347,13 @@ mod tests {
         assert_eq!(counts, BTreeMap::from([(Severity::ALL[1], 1)]));
         assert!(tally.put(key(2), 5, [(curl, false)]).is_empty());
         let changes = tally.changes();
-        let row = changes[0].1.as_ref().expect("somebody has it");
+        let row = changes[0].1.as_ref().expect("a server has it");
         assert_eq!((row.servers, row.suppressed), (3, 5));
-        assert_eq!(row.worst.severity, Severity::ALL[2], "how bad it is does not depend on that");
+        assert_eq!(
+            row.worst.severity,
+            Severity::ALL[2],
+            "suppression does not affect the severity"
+        );
         assert_eq!(row.packages, BTreeSet::from(["curl", "vim"]));
         assert!(tally.changes().is_empty(), "nothing changed since");
     }

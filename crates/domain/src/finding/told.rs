@@ -1,4 +1,5 @@
-//! What a host's own package manager says of its pending updates: findings where no feed speaks.
+//! Findings from the host's own package manager: the CVEs that its pending updates fix, for systems
+//! without a feed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,20 +9,20 @@ use vocab::{FixState, Pending, Severity};
 use super::{Binary, Finding, Found, Package};
 use crate::advisory::{Names, Span};
 
-/// The source of a severity that a host's package manager tells.
+/// The severity source of findings that the host's package manager reports.
 pub const PACKAGE_MANAGER: &str = "package_manager";
 
-/// The flaws that pending updates fix as the host's package manager knows them, each once for a package. `system` is what
-/// the host runs: `fedora 41`.
+/// Returns the CVEs that pending updates fix according to the host's package manager, each once per
+/// package. `system` is the host's operating system: `fedora 41`.
 ///
-/// Only what is pending is told of: of a flaw that nothing fixes yet a manager knows nothing.
+/// It covers pending updates only: a package manager knows nothing about CVEs without a fix.
 pub fn told(system: &str, pending: &[Pending]) -> Vec<Finding> {
     let mut findings = Vec::new();
     each_told(system, pending, |finding| findings.push(finding));
     findings
 }
 
-/// The same one at a time, for callers that do not keep them: a list may name 100,000.
+/// The same, one finding at a time, for callers that do not keep them: a list may contain 100,000.
 pub fn each_told(system: &str, pending: &[Pending], mut take: impl FnMut(Finding)) {
     let ecosystem: Arc<str> = Arc::from(system);
     let source: Arc<str> = Arc::from(PACKAGE_MANAGER);
@@ -67,10 +68,10 @@ pub fn each_told(system: &str, pending: &[Pending], mut take: impl FnMut(Finding
 
 pub(super) fn explanation(finding: &Finding) -> String {
     let Found { advisory, ecosystem, name, .. } = &finding.found;
-    let by = if advisory.is_empty() { String::new() } else { format!(", by {advisory}") };
+    let by = if advisory.is_empty() { String::new() } else { format!(" ({advisory})") };
     format!(
-        "the package manager of the host, {ecosystem}, says that the pending update of `{name}` fixes it{by}; \
-         no feed says so"
+        "the package manager of the host ({ecosystem}) reports that the pending update of `{name}` fixes it{by}; \
+         no feed confirms it"
     )
 }
 
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_manager_tells_of_an_update_is_a_finding_of_its_own_provenance() {
+    fn package_manager_reports_become_findings() {
         let mut curl = Pending::new("curl", "x86_64", "1.0-1", "1.0-3");
         curl.cves = vec!["CVE-1".into(), "CVE-2".into(), "CVE-1".into()];
         curl.advisories = vec!["FEDORA-2026-1".into()];
@@ -88,11 +89,11 @@ mod tests {
         other.arch = "i686".into();
         let findings = told("fedora 41", &[curl, other, Pending::new("vim", "x86_64", "1", "2")]);
         let cves: Vec<&str> = findings.iter().map(|one| one.cve.as_ref()).collect();
-        assert_eq!(cves, ["CVE-1", "CVE-2"], "each once");
+        assert_eq!(cves, ["CVE-1", "CVE-2"], "no duplicates");
         assert_eq!(findings[0].severity_source.as_deref(), Some(PACKAGE_MANAGER));
         assert_eq!(findings[0].fixed_version.as_deref(), Some("1.0-3"));
         let words = findings[0].explanation();
-        assert!(words.contains("package manager of the host, fedora 41,"), "{words}");
-        assert!(words.contains("by FEDORA-2026-1"), "{words}");
+        assert!(words.contains("package manager of the host (fedora 41)"), "{words}");
+        assert!(words.contains("(FEDORA-2026-1)"), "{words}");
     }
 }

@@ -1,10 +1,10 @@
-//! What has to be judged again when advisories change: only what has a name that a changed advisory
-//! names.
+//! Determines what must be matched again when advisories change: only packages whose names a
+//! changed advisory contains.
 //!
-//! A set is taken apart by source into [`groups`], and a group is judged once, however many sets carry
-//! it. After a change only those are judged again that have a name which a [`Touched`] names; an index of the
-//! advisories that name one of a group's names is enough for it, so that one new advisory does not
-//! cost an index of all of them.
+//! A package set is split by source package into [`groups`], and each group is matched once,
+//! however many sets contain it. After a change, only the groups with a name in [`Touched`] are
+//! matched again. An index of the advisories for the names of a group is enough for it, so one new
+//! advisory does not require an index of all of them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +15,12 @@ use crate::advisory::{Advisory, Affected, Ecosystem};
 
 use super::subject;
 
-/// The names that changed advisories name, by base.
+/// The package names in changed advisories, by base.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched(BTreeMap<Ecosystem, BTreeSet<String>>);
 
 impl Touched {
-    /// Takes note of one change: what was known before, and what takes its place.
+    /// Records one change: the advisory before, and the advisory that replaces it.
     pub fn note(&mut self, before: Option<&Advisory>, after: Option<&Advisory>) {
         match (before, after) {
             (Some(before), Some(after)) if same_meaning(before, after) => {
@@ -41,50 +41,50 @@ impl Touched {
         self.add(base, affected.package.clone());
     }
 
-    /// Takes note of a name about which something changed.
+    /// Records a changed package name.
     pub fn add(&mut self, base: Ecosystem, name: String) {
         self.0.entry(base).or_default().insert(name);
     }
 
-    /// The bases that are touched.
     pub fn bases(&self) -> impl Iterator<Item = &Ecosystem> {
         self.0.keys()
     }
 
-    /// The names that are touched in a base.
+    /// The changed names of a base.
     pub fn names(&self, base: &Ecosystem) -> impl Iterator<Item = &str> {
         self.0.get(base).into_iter().flatten().map(String::as_str)
     }
 }
 
-/// Everything of a set that is of one source: its packages' findings are one, and depend on nothing else.
+/// All packages of a set that come from one source package. They are matched together and
+/// independently of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// The names that it is looked up by, sorted, each once.
+    /// The names that it is looked up by, sorted, without duplicates.
     pub names: Vec<String>,
     /// The packages, in the order of the set.
     pub packages: Vec<Installed>,
 }
 
 impl Group {
-    /// What it is known by: sets that carry the same of a source share what is known of it.
+    /// Identifies the group: sets with the same packages of a source share the result.
     pub fn digest(&self) -> Digest {
         Digest::of(&vocab::listing::encode(&self.packages))
     }
 
-    /// Whether it is what a set has of this source.
+    /// Whether this is the group of the given source package.
     pub fn is_of(&self, base: &Ecosystem, source: &str) -> bool {
         self.packages.first().is_some_and(|one| subject::source(base.family(), one) == source)
     }
 
-    /// Whether a kernel is in it: its findings mean something only together with those of other kernels and
-    /// with what runs.
+    /// Whether it contains a kernel: findings of kernels depend on the other kernels and on the
+    /// running one.
     pub fn has_kernel(&self, base: &Ecosystem) -> bool {
         self.packages.iter().any(|package| subject::is_kernel(base.family(), package))
     }
 }
 
-/// A set, taken apart by source. What is not looked up at all is in no group.
+/// Splits a package set by source package. Packages that are not looked up are in no group.
 pub fn groups(base: &Ecosystem, packages: &[Installed]) -> Vec<Group> {
     let family = base.family();
     let mut by_source: BTreeMap<Cow<'_, str>, Group> = BTreeMap::new();
@@ -102,11 +102,11 @@ pub fn groups(base: &Ecosystem, packages: &[Installed]) -> Vec<Group> {
             }
         }
         let mut package = package.clone();
-        // That says nothing about flaws.
+        // Whether a package is held does not affect findings.
         package.held = false;
         group.packages.push(package);
     }
-    // Most sources have one package, and a group is kept as long as a server has it.
+    // Most source packages have one package, and a group is kept as long as a server has it.
     let mut groups: Vec<Group> = by_source.into_values().collect();
     for group in &mut groups {
         group.names.shrink_to_fit();
@@ -115,8 +115,8 @@ pub fn groups(base: &Ecosystem, packages: &[Installed]) -> Vec<Group> {
     groups
 }
 
-/// Whether two statements differ in what they affect at most. A severity or a flaw more concerns
-/// every package that is named.
+/// Whether two versions of an advisory differ at most in the affected packages. A changed severity
+/// or CVE list concerns every package in the advisory.
 fn same_meaning(a: &Advisory, b: &Advisory) -> bool {
     a.flaws == b.flaws
         && a.aliases == b.aliases
@@ -125,7 +125,7 @@ fn same_meaning(a: &Advisory, b: &Advisory) -> bool {
         && a.withdrawn == b.withdrawn
 }
 
-/// The names that a set of packages is looked up by in a base, sorted, each once.
+/// The names that a package set is looked up by in a base, sorted, without duplicates.
 pub fn names<'a>(base: &Ecosystem, packages: &'a [Installed]) -> BTreeSet<Cow<'a, str>> {
     let family = base.family();
     packages.iter().flat_map(|package| subject::names(family, package)).collect()

@@ -1,4 +1,4 @@
-//! Which findings a pending update closes.
+//! Determines which findings a pending update closes.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +13,11 @@ use super::kernel::Role;
 use super::version::{Rule, without_epoch};
 use super::{Binary, Finding, Settled};
 
-/// Which of a server's findings each of its pending updates closes: one list an update, in their order.
+/// Returns the findings of a server that each of its pending updates closes: one list per update,
+/// in their order.
 ///
-/// What is fixed on the disk needs no update any more, and of what nobody can judge nobody can say
-/// that an update mends it; neither is in the answer.
+/// Findings that are fixed on disk need no update any more, and for findings of unknown state it is
+/// not certain that an update fixes them; neither is included.
 pub fn closed<'a>(
     family: Family,
     packages: &[Installed],
@@ -32,7 +33,7 @@ pub fn closed<'a>(
             && !one.finding.state.is_hidden()
     };
     for Settled { finding, .. } in settled.iter().filter(counts) {
-        // Of several architectures of one package each is updated with the others.
+        // All architectures of one package are updated together.
         let mut last = None;
         for binary in &finding.package.binaries {
             if last.replace(&binary.name) != Some(&binary.name) {
@@ -65,8 +66,9 @@ pub fn closed<'a>(
     pending.iter().map(closed_by).collect()
 }
 
-/// The packages whose pending updates are for security: their manager says so, or one closes a flaw, which `closes` says of
-/// each in their order. By name, because of several architectures of one package each is updated with the others.
+/// Returns the packages with pending security updates: the package manager marks the update, or the
+/// update closes a finding, as `closes` states for each update in order. By name, because all
+/// architectures of one package are updated together.
 pub fn secured(pending: &[Pending], closes: impl IntoIterator<Item = bool>) -> BTreeSet<&str> {
     let each = pending.iter().zip(closes);
     each.filter(|(update, closes)| update.security || *closes)
@@ -74,8 +76,8 @@ pub fn secured(pending: &[Pending], closes: impl IntoIterator<Item = bool>) -> B
         .collect()
 }
 
-/// The source of the kernel that an update brings along: a new kernel has a new name, and what is
-/// updated is the package that depends on the newest.
+/// Returns the source package of the kernel that an update installs: a new kernel has a new package
+/// name, and the package that is updated is the metapackage that depends on the newest kernel.
 fn brings_kernel<'a>(
     family: Family,
     packages: &'a [Installed],
@@ -90,8 +92,8 @@ fn brings_kernel<'a>(
     }
     match family {
         Family::Debian => Some(kernel::source(family, package)),
-        // Its own source counts them: `linux-meta-aws` depends on what is built from `linux-aws`. It may be
-        // built again for the kernel that it brought before.
+        // Ubuntu's metapackages have their own source packages: `linux-meta-aws` depends on what is
+        // built from `linux-aws`. A metapackage may be rebuilt for the same kernel as before.
         Family::Ubuntu if build(&update.candidate)? > build(&package.version)? => {
             let rest = package.source().strip_prefix("linux-meta")?;
             Some(Cow::Owned(format!("linux{rest}")))
@@ -100,8 +102,9 @@ fn brings_kernel<'a>(
     }
 }
 
-/// Upstream's version and the build of a kernel of Ubuntu's, which is what the names of both have in common: 5.15.0 and 100 of
-/// the kernel `5.15.0-100.110` and of what depends on it, `5.15.0.100.97`, in later releases `6.8.0-100.100`.
+/// Returns the upstream version and build number of an Ubuntu kernel, which the kernel and its
+/// metapackage have in common: 5.15.0 and 100 for the kernel `5.15.0-100.110` and its metapackage
+/// `5.15.0.100.97`, in later releases `6.8.0-100.100`.
 fn build(version: &str) -> Option<[u64; 4]> {
     let mut numbers = without_epoch(version).split(['.', '-']).map_while(|part| part.parse().ok());
     let mut next = || numbers.next();
@@ -121,11 +124,12 @@ fn reaches(finding: &Finding, family: Family, version: &str) -> bool {
     Rule { scheme, epochs }.compare(version, fixed).is_ge()
 }
 
-/// Whether installing `candidate` of the package `name` closes a finding. None where that cannot be
-/// said, because a pending update does not tell its source's version and it cannot be inferred.
+/// Returns whether installing `candidate` of the package `name` closes a finding. `None` if that is
+/// unknown, because a pending update does not report the version of its source package and it
+/// cannot be inferred.
 ///
-/// This is also what makes an update a security update: a fix lies between what is installed and
-/// what is offered, wherever the offer comes from.
+/// This is also what makes an update a security update: a fix lies between the installed and the
+/// offered version, whichever repository offers it.
 pub fn closes(finding: &Finding, family: Family, name: &str, candidate: &str) -> Option<bool> {
     let scheme = family.scheme()?;
     let binary = finding.package.binaries.iter().find(|binary| binary.name == name)?;
@@ -139,8 +143,8 @@ pub fn closes(finding: &Finding, family: Family, name: &str, candidate: &str) ->
     Some(rule.compare(&candidate, fixed).is_ge())
 }
 
-/// The version of the source that `candidate` was most likely built from: what turns the installed
-/// version into its source's does the same with the candidate.
+/// Returns the version of the source package that `candidate` was most likely built from, by
+/// applying to the candidate what turns the installed version into its source version.
 fn source_version<'a>(
     scheme: Scheme,
     installed: &Binary,
@@ -158,14 +162,14 @@ fn source_version<'a>(
     if own == source {
         return Some(Cow::Borrowed(plain(candidate)));
     }
-    // Some packages have another epoch than their source.
+    // Some packages have another epoch than their source package.
     (without_epoch(own) == without_epoch(source)).then(|| {
         let epoch = source.split_once(':').map_or("0", |(epoch, _)| epoch);
         Cow::Owned(format!("{epoch}:{}", without_epoch(plain(candidate))))
     })
 }
 
-/// `1.2-3` of `1.2-3+b1`: a rebuild of the same source.
+/// `1.2-3` for `1.2-3+b1`: a rebuild of the same source.
 fn without_rebuild(version: &str) -> &str {
     match version.rsplit_once("+b") {
         Some((rest, count)) if !count.is_empty() && count.bytes().all(|b| b.is_ascii_digit()) => {
@@ -214,7 +218,7 @@ mod tests {
     const NONE: [&str; 0] = [];
 
     #[test]
-    fn each_update_closes_what_its_version_reaches_and_no_more() {
+    fn update_closes_only_cves_fixed_in_its_version() {
         let advisories = [
             advisory("DSA-1", &["CVE-1"], &[fixed("Debian:12", "curl", "7.88.1-10+deb12u4")]),
             advisory("DSA-2", &["CVE-2"], &[fixed("Debian:12", "curl", "7.88.1-10+deb12u9")]),
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_harmless_or_cannot_be_judged_is_closed_by_nothing() {
+    fn harmless_and_unassessed_findings_are_not_closed() {
         let harmless = stance(fixed("Debian:12", "vim", "9.1"), FixState::Unimportant);
         let advisories = [
             advisory("DSA-1", &["CVE-1"], &[harmless]),
@@ -242,8 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_update_of_a_package_that_stands_for_the_newest_kernel_closes_flaws_of_the_one_that_runs()
-    {
+    fn kernel_metapackage_update_closes_running_kernel_cves() {
         let advisories = [
             advisory("DSA-1", &["CVE-1"], &[fixed("Debian:12", "linux", "6.1.76-1")]),
             advisory("DSA-2", &["CVE-2"], &[fixed("Debian:12", "linux", "6.1.82-1")]),
@@ -258,13 +261,13 @@ mod tests {
         let by = |kernel| told(&advisories, &host, kernel, &pending);
         assert_eq!(by("6.1.0-18-amd64"), [vec!["CVE-2".to_owned()], Vec::new()]);
         let old = by("6.1.0-17-amd64");
-        assert_eq!(old[0], ["CVE-2"], "the other is fixed on the disk and waits for a restart");
+        assert_eq!(old[0], ["CVE-2"], "the other is fixed on disk and waits for a reboot");
         let earlier = [("linux-image-amd64", "6.1.80-1")];
         assert_eq!(told(&advisories, &host, "6.1.0-18-amd64", &earlier)[0], NONE);
     }
 
     #[test]
-    fn on_ubuntu_such_a_package_closes_what_the_build_of_a_kernel_closes_that_it_brings() {
+    fn ubuntu_metapackage_closes_cves_of_its_kernel_build() {
         const BASE: &str = "Ubuntu:22.04:LTS";
         let advisories = [
             advisory("USN-1-1", &["CVE-1"], &[fixed(BASE, "linux", "5.15.0-100.110")]),
@@ -282,7 +285,7 @@ mod tests {
         assert_eq!(by("5.15.0.100.97"), ["CVE-1"]);
         assert_eq!(by("5.15.0.106.104"), ["CVE-1", "CVE-2"]);
         assert_eq!(by("5.15.0.99.96"), NONE);
-        assert_eq!(by("5.15.0.97.95"), NONE, "built again for the same kernel");
+        assert_eq!(by("5.15.0.97.95"), NONE, "rebuilt for the same kernel");
         let aws = [
             "linux-image-6.8.0-1020-aws 6.8.0-1020.22 linux-signed-aws 6.8.0-1020.22",
             "linux-image-aws 6.8.0-1020.22 linux-meta-aws 6.8.0-1020.22",

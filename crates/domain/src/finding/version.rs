@@ -1,14 +1,13 @@
-//! Versions as feeds and hosts write them: which can be read, and how they are compared.
+//! Versions as written by feeds and hosts: which ones can be read, and how they are compared.
 
 use std::cmp::Ordering;
 
 use pkgver::Scheme;
 
-/// How the versions of one ecosystem are compared.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rule {
     pub(super) scheme: Scheme,
-    /// Whether epochs count.
+    /// Whether epochs are compared.
     pub(super) epochs: bool,
 }
 
@@ -22,12 +21,12 @@ impl Rule {
     }
 }
 
-/// A query prints `(none)` for an epoch that is not there.
+/// rpm queries print `(none)` for a missing epoch.
 fn without_none(version: &str) -> &str {
     version.strip_prefix("(none):").unwrap_or(version)
 }
 
-/// `1.2-3` of `4:1.2-3`.
+/// `1.2-3` for `4:1.2-3`.
 pub(super) fn without_epoch(version: &str) -> &str {
     let version = without_none(version);
     match version.split_once(':') {
@@ -36,7 +35,7 @@ pub(super) fn without_epoch(version: &str) -> &str {
     }
 }
 
-/// `4` of `4:1.2-3`; 0 where none is written.
+/// `4` for `4:1.2-3`; 0 without an epoch.
 pub(super) fn epoch(version: &str) -> u64 {
     match without_none(version).split_once(':') {
         Some((epoch, _)) => epoch.parse().unwrap_or(0),
@@ -44,8 +43,8 @@ pub(super) fn epoch(version: &str) -> u64 {
     }
 }
 
-/// Whether a text can be a version at all. Any two texts have an order; this keeps us from
-/// believing in it where one of them is `<unfixed>` or a remark.
+/// Whether a text can be a version at all. Any two texts can be ordered, but the order is
+/// meaningless if one of them is `<unfixed>` or a remark.
 pub(super) fn readable(scheme: Scheme, version: &str) -> bool {
     let rest = without_epoch(version);
     let extra = match scheme {
@@ -71,17 +70,17 @@ pub(super) fn is_modular(version: &str) -> bool {
     module_token(version).is_some()
 }
 
-/// The build of the modules that a version was made for: `module_el9.1.0`.
+/// The module build that a version was built for: `module_el9.1.0`.
 pub(super) fn module_token(version: &str) -> Option<&str> {
     let start = version.find("module_el").or_else(|| version.find("module+el"))?;
     let token = &version[start..];
-    // The first plus sign of `module+el` is part of it.
+    // The first plus sign of `module+el` belongs to the token.
     let end = token[7..].find('+').map_or(token.len(), |end| end + 7);
     Some(&token[..end])
 }
 
-/// The minor release that an rpm was built for: `el9_2` of `7.76.1-23.el9_2.4`, or the build of its
-/// module. None for `el9`, the release as it first came out.
+/// The minor release that an rpm was built for: `el9_2` for `7.76.1-23.el9_2.4`, or the module
+/// build. `None` for `el9`, the initial release.
 pub(super) fn minor_release(version: &str) -> Option<&str> {
     if let Some(token) = module_token(version) {
         return Some(token);
@@ -101,7 +100,7 @@ pub(super) fn minor_release(version: &str) -> Option<&str> {
     Some(&tag[..underscore + 1 + digits])
 }
 
-/// `nodejs:18` of `nodejs:18:9020020230327120022:rhel9`.
+/// `nodejs:18` for `nodejs:18:9020020230327120022:rhel9`.
 pub(super) fn stream(label: &str) -> &str {
     match label.match_indices(':').nth(1) {
         Some((end, _)) => &label[..end],
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_version_is_not_taken_for_one() {
+    fn non_versions_are_not_readable() {
         for (scheme, good) in [
             (Scheme::Deb, "1:9.2p1-2+deb12u3"),
             (Scheme::Deb, "2.36-9+deb12u4~bpo11+1"),
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_epoch_is_zero_however_it_is_spelled() {
+    fn missing_epoch_is_zero_in_any_spelling() {
         let rule = Rule { scheme: Scheme::Rpm, epochs: true };
         for (a, b) in [("(none):1.0-1", "0:1.0-1"), ("1.0-1", "0:1.0-1"), ("1.0-1", "(none):1.0-1")]
         {
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modules_build_is_found_in_a_release() {
+    fn module_build_and_minor_release_are_extracted() {
         assert_eq!(module_token("1-1.module_el9.1.0+16+91bc168f"), Some("module_el9.1.0"));
         assert_eq!(module_token("1-1.module+el8.9.0+1607+4ba12bea"), Some("module+el8.9.0"));
         assert_eq!(module_token("1-1.el9"), None);

@@ -1,12 +1,14 @@
-//! The noun that carries the house: an order, taken through a number of servers at a pace.
+//! The rollout aggregate: an order carried out on a number of servers at a given pace.
 //!
-//! A batch is a rollout that someone typed, a schedule's run is one that the calendar started, and a
-//! single server's patch is one with a single target. `target` is one server's way, `phase` the
-//! way of the whole, `plan` says what happens next, and `lint` what must hold of any rollout.
+//! A batch is a rollout that a user started, a schedule's run is one that the calendar started, and
+//! the patch of a single server is one with a single task. `target` is the state machine of one
+//! task, `phase` that of the whole rollout, `plan` decides what happens next, and `lint` checks
+//! invariants.
 //!
-//! A [`Rollout`] keeps its counts and queues with every move, so that a step costs what it changes
-//! and not what it looks at: a fleet of 100,000 is planned again after each report. What the
-//! planner must know of the fleet is part of it for the same reason: see [`Rollout::notice`].
+//! A [`Rollout`] updates its counts and queues with every event, so that a step costs what it
+//! changes and not what it looks at: a rollout over 100,000 servers is planned again after each
+//! report. For the same reason it contains what the planner must know about the servers: see
+//! [`Rollout::notice`].
 
 use std::collections::BTreeSet;
 
@@ -19,7 +21,7 @@ mod pace;
 mod phase;
 mod plan;
 #[cfg(test)]
-mod stories;
+mod scenarios;
 mod tally;
 mod target;
 
@@ -32,53 +34,50 @@ pub use target::{
 };
 use target::{earlier, later, limit_of_any};
 
-/// A clock that is set back by less than this is corrected, not jumping: waiting a minute longer
-/// is better than moving every deadline for nothing.
+/// Setting the clock back by less than this counts as a correction, not as a jump: waiting a minute
+/// longer is better than moving every deadline for nothing.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_mins(1);
 
-/// What is true of a rollout as a whole; its targets are beside it.
+/// The state of a rollout as a whole; its tasks are stored separately.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// Which one.
     pub id: BatchId,
-    /// Where it stands.
     pub phase: Phase,
-    /// How fast it goes.
     pub pace: Pace,
-    /// When it starts, or did.
+    /// Start time, in the future or in the past.
     pub starts_at: Timestamp,
-    /// When it is too late for a server to start.
+    /// No server may start after this time.
     pub start_by: Timestamp,
     /// When the last server was started.
     pub last_start: Option<Timestamp>,
-    /// Failures that a person has looked at and decided to go on in spite of.
+    /// Number of failures that a user has reviewed and accepted by resuming.
     pub forgiven: u32,
-    /// A person decided to go on without the canary's success.
+    /// A user resumed the rollout although the canary had not succeeded.
     pub canary_waived: bool,
-    /// How many targets, from the first, are expected to install something; `None`: all of them. They
+    /// How many tasks, from the first, are expected to install something; `None`: all of them. They
     /// are the canary, because a server with nothing to install proves nothing.
     #[serde(default)]
     pub expected: Option<u32>,
-    /// The canary ended without a change on any server, and the rest started unproven.
+    /// The canary ended without a change on any server, and the rest started without its proof.
     #[serde(default)]
     pub canary_unchanged: bool,
     /// The latest time at which anything happened to it.
     pub clock: Timestamp,
 }
 
-/// What the planner must know of a server besides its target.
+/// What the planner must know about a server in addition to its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Condition {
-    /// Its agent is heard from.
     pub online: bool,
-    /// Another rollout has it in work.
+    /// The other rollout that is working on it.
     pub busy_in: Option<BatchId>,
-    /// Its agent says that it is at work. One that was given up for lost may well be.
+    /// The agent reports that it is working. It may be working on an order that was given up as
+    /// lost.
     pub at_work: bool,
 }
 
 impl Condition {
-    /// Online, and nobody else's.
+    /// Online and not busy.
     pub const FREE: Condition = Condition { online: true, busy_in: None, at_work: false };
 
     fn is_free(self) -> bool {
@@ -93,32 +92,32 @@ struct Slot {
     condition: Condition,
 }
 
-/// A rollout with all its targets. Made from what is stored, kept by [`Rollout::happens`],
-/// [`Rollout::change`] and [`Rollout::notice`]; two that were told the same are equal.
+/// A rollout with all its tasks. Restored from storage and updated by [`Rollout::happens`],
+/// [`Rollout::change`] and [`Rollout::notice`]; two rollouts with the same input are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rollout {
     head: Head,
     limits: Limits,
-    /// In the order in which their turns come. A place is an index into it.
+    /// In the order in which they start. A position is an index into this list.
     slots: Vec<Slot>,
     /// Sorted by server.
     places: Vec<(ServerId, u32)>,
-    /// Places of those that wait and could start.
+    /// Positions of waiting tasks that could start.
     ready: BTreeSet<u32>,
-    /// Places of those that wait and could not: offline, or in work elsewhere.
+    /// Positions of waiting tasks that cannot start: the server is offline or busy elsewhere.
     away: BTreeSet<u32>,
-    /// Those in work, the next to be late first.
+    /// Tasks in progress, earliest deadline first.
     deadlines: BTreeSet<(Timestamp, u32)>,
     tally: Tally,
     deaf: Option<Deaf>,
 }
 
-/// A time during which nobody could have been heard, and what it takes to make up for it.
+/// A period in which no agent could report, and the time that agents get to make up for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Deaf {
-    /// When it was over.
+    /// When agents could report again.
     until: Timestamp,
-    /// How long it then takes until everyone who has something to say has said it.
+    /// How long it then takes until every agent with something to report has reported it.
     patience: SignedDuration,
 }
 
@@ -128,30 +127,26 @@ impl Deaf {
     }
 }
 
-/// Nothing to try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoRetry {
-    /// It is still under way.
     #[error("the rollout has not ended")]
     NotEnded,
-    /// It has no failed server.
     #[error("no server failed")]
     NothingFailed,
 }
 
-/// Something was said of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
-    /// The rollout has no such target.
     #[error("server {0} is not part of this rollout")]
     Stranger(ServerId),
-    /// It does not fit the target's state.
+    /// The event is invalid in the task's state.
     #[error(transparent)]
     Illegal(#[from] IllegalMove),
 }
 
 impl Rollout {
-    /// A rollout over `servers` in this order, each once, that starts at `starts_at`.
+    /// Creates a rollout over `servers` in this order, without duplicates, that starts at
+    /// `starts_at`.
     pub fn new(
         id: BatchId,
         pace: Pace,
@@ -188,8 +183,8 @@ impl Rollout {
         self
     }
 
-    /// The rollout that was stored as `head` and `targets`. Every server counts as free until
-    /// [`Rollout::notice`] says otherwise.
+    /// Restores a rollout from its stored `head` and `targets`. Every server counts as free until
+    /// [`Rollout::notice`] is called for it.
     pub fn restore(head: Head, targets: impl IntoIterator<Item = (ServerId, Target)>) -> Rollout {
         let slots: Vec<_> = targets
             .into_iter()
@@ -217,7 +212,7 @@ impl Rollout {
         }
     }
 
-    /// The failed servers of an ended rollout, as a new one at the same pace.
+    /// Creates a new rollout at the same pace, with the failed servers of this ended one.
     pub fn retry(&self, id: BatchId, now: Timestamp) -> Result<Rollout, NoRetry> {
         if !self.head.phase.is_ended() {
             return Err(NoRetry::NotEnded);
@@ -232,7 +227,7 @@ impl Rollout {
         Ok(Rollout::new(id, self.head.pace.clone(), now, failed, now))
     }
 
-    /// Something happens to one target. Answers with where it stands now.
+    /// Applies an event to one task. Returns the new state of the task.
     pub fn happens(
         &mut self,
         server: ServerId,
@@ -250,12 +245,12 @@ impl Rollout {
         Ok(next)
     }
 
-    /// Something happens to the whole.
+    /// Applies a change to the whole rollout.
     pub fn change(&mut self, change: Change, now: Timestamp) -> Result<(), Refused> {
         let before = self.head.phase;
         self.head.phase = before.apply(change, self.head.starts_at <= now)?;
         if let (Phase::Halted(_), Change::Resume) = (before, change) {
-            // If late reports have put every failure right, nothing is waived.
+            // If late reports have corrected every failure, nothing is waived.
             let failed = self.tally.failures() > self.head.forgiven;
             self.head.forgiven = self.tally.failures();
             self.head.canary_waived |= failed && before == Phase::Halted(Halt::CanaryFailed);
@@ -273,7 +268,7 @@ impl Rollout {
         Ok(())
     }
 
-    /// News of a server from outside this rollout. Of a server that is not part of it: no matter.
+    /// Updates the condition of a server. Servers that are not part of this rollout are ignored.
     pub fn notice(&mut self, server: ServerId, condition: Condition) {
         if let Some(place) = self.place(server) {
             self.slots[place as usize].condition = condition;
@@ -281,14 +276,15 @@ impl Rollout {
         }
     }
 
-    /// Whoever leads has listened to agents only since `since`: the service was down, or its database
-    /// was. A deadline that passed meanwhile is no agent's fault, so none counts before they had
-    /// `patience` to report. Windows are the calendar's and close as they would have.
+    /// Records that the leader could receive reports only since `since`: the service or its
+    /// database was down. A deadline that passed in the meantime is not the agents' fault, so no
+    /// deadline counts until they have had `patience` to report. Windows follow the calendar and
+    /// close as they would have.
     pub fn was_deaf(&mut self, since: Timestamp, patience: SignedDuration) {
         self.deaf = Some(Deaf { until: since, patience });
     }
 
-    /// Those whose silence has lasted too long, and when the next one's will have.
+    /// Returns the positions of tasks whose deadline has passed.
     fn overdue(&self, now: Timestamp) -> impl Iterator<Item = &u32> {
         let heard = self.deaf.is_none_or(|deaf| deaf.is_made_up_for_at() <= now);
         let late = self.deadlines.iter().take_while(move |(by, _)| heard && *by <= now);
@@ -300,32 +296,32 @@ impl Rollout {
         Some(self.deaf.map_or(*by, |deaf| deaf.is_made_up_for_at().max(*by)))
     }
 
-    /// What was stored of a target without us, or by us: it stands there now. Of a server that is
-    /// not part of it: no matter.
+    /// Sets a task to its stored state, written by this process or another. Servers that are not part of this
+    /// rollout are ignored.
     pub fn learn(&mut self, server: ServerId, target: Target) {
         if let Some(place) = self.place(server) {
             self.put(place, target);
         }
     }
 
-    /// What was stored of the whole without us, or by us.
+    /// Sets the head to its stored state, written by this process or another.
     pub fn learn_head(&mut self, head: Head) {
         self.head = head;
     }
 
-    /// By how much the clock was set back, if it was.
+    /// Returns by how much the clock was set back, if it was.
     fn clock_went_back(&self, now: Timestamp) -> Option<SignedDuration> {
-        // Also told from the deadlines: none is further off than the longest limit.
+        // Deadlines show it too: none is further away than the longest limit.
         let furthest = self.deadlines.last().map_or(Timestamp::MIN, |(by, _)| *by);
         let latest = self.head.clock.max(earlier(furthest, limit_of_any()));
         let back = latest.duration_since(now);
         (back > CLOCK_TOLERANCE).then_some(back)
     }
 
-    /// Shortens what would last too long by the clock as it is now. A wait that was right stays
-    /// right, however often two clocks take turns; to move every time back by the difference
-    /// would bring each nearer with every turn. An hour that has not come is the calendar's and
-    /// stays.
+    /// Shortens every wait that would be too long by the current clock. A wait that was correct
+    /// stays correct, however often two clocks alternate; shifting every time back by the
+    /// difference would shorten the waits with each alternation. A start time in the future belongs
+    /// to the calendar and stays.
     fn bring_near(&mut self, now: Timestamp) {
         let head = &mut self.head;
         if head.starts_at <= head.clock {
@@ -357,13 +353,13 @@ impl Rollout {
         }
     }
 
-    /// The one place where a target is stored, so that counts and queues follow.
+    /// The only place that stores the state of a task, so that counts and queues stay consistent.
     fn put(&mut self, place: u32, next: Target) {
         let slot = &mut self.slots[place as usize];
         let before = std::mem::replace(&mut slot.target, next);
         self.tally.moved(&before, &next);
-        // A guess that proved wrong leaves nothing to forgive. Which failures were forgiven is not
-        // kept: taking one off for each errs towards halting.
+        // A timeout that proved wrong leaves nothing to accept. Which failures were accepted is not
+        // stored: subtracting one for each errs on the side of halting.
         if before.is_failure() && !next.is_failure() {
             self.head.forgiven = self.head.forgiven.saturating_sub(1);
         }
@@ -384,27 +380,25 @@ impl Rollout {
         Some(self.places[found].1)
     }
 
-    /// What is stored of the whole.
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// The pace, counted out for its servers.
+    /// The pace, with percentages resolved to numbers of servers.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// How many stand where.
+    /// Number of tasks in each state.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Where one server stands.
     pub fn target(&self, server: ServerId) -> Option<Target> {
         Some(self.slots[self.place(server)? as usize].target)
     }
 
-    /// Every server and where it stands, in the order of their turns.
+    /// Every server and the state of its task, in start order.
     pub fn targets(&self) -> impl ExactSizeIterator<Item = (ServerId, Target)> {
         self.slots.iter().map(|slot| (slot.server, slot.target))
     }

@@ -1,33 +1,33 @@
-//! How fast a rollout goes through the fleet, and how much may go wrong.
+//! The pace of a rollout, and how many failures it tolerates.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use vocab::Portion;
 
-/// How long a rollout without a window waits for servers that are away, after its slowest
-/// reasonable course. Long enough for someone to come back from a holiday weekend and decide.
+/// How long a rollout without a window waits for offline servers, beyond its slowest reasonable
+/// duration. Long enough for someone to come back from a holiday weekend and decide.
 pub const PATIENCE: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// What one server in work is reckoned at when `max_parallel` makes the others wait.
+/// Estimated duration of one task, for the time that `max_parallel` makes the others wait.
 const ROUND: SignedDuration = SignedDuration::from_hours(1);
 
-/// The pace as it was asked for. Its fields are those of the API's options.
+/// The pace as requested. Its fields are those of the API's options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pace {
-    /// The least time between two servers' starts.
+    /// Minimum time between the starts of two servers.
     pub stagger_minutes: u32,
-    /// How many servers may be in work at once.
+    /// Maximum number of tasks in progress at a time.
     pub max_parallel: Option<u32>,
-    /// How many go first and must succeed before the rest start.
+    /// How many servers go first and must succeed before the rest start.
     pub canary: Option<Portion>,
-    /// How many failed servers stop the rollout.
+    /// Number of failed servers at which the rollout halts.
     pub max_failures: Option<Portion>,
     /// No server starts later than this after the start.
     pub window_minutes: Option<u32>,
 }
 
-/// The pace with its portions counted out for a number of servers.
+/// The pace with percentages resolved for a number of servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub(super) stagger: SignedDuration,
@@ -37,7 +37,7 @@ pub struct Limits {
 }
 
 impl Pace {
-    /// What it comes to for `total` servers.
+    /// Resolves the pace for `total` servers.
     pub fn limits(&self, total: u32) -> Limits {
         Limits {
             stagger: SignedDuration::from_mins(i64::from(self.stagger_minutes)),
@@ -47,7 +47,7 @@ impl Pace {
         }
     }
 
-    /// When it is too late for a server to start.
+    /// Returns the time after which no server may start.
     pub fn start_by(&self, starts_at: Timestamp, total: u32) -> Timestamp {
         let allowed = match self.window_minutes {
             Some(minutes) => SignedDuration::from_mins(i64::from(minutes)),
@@ -56,8 +56,8 @@ impl Pace {
         starts_at.saturating_add(allowed).unwrap_or(Timestamp::MAX)
     }
 
-    /// How long the starts of `total` servers take by this pace alone, if all goes well: what a
-    /// window must be wider than.
+    /// Returns how long the starts of `total` servers take by this pace alone, if all goes well. A
+    /// window must be longer than this.
     pub fn span(&self, total: u32) -> SignedDuration {
         let gaps = i64::from(total.saturating_sub(1));
         let stagger = SignedDuration::from_mins(i64::from(self.stagger_minutes));
@@ -70,7 +70,7 @@ impl Pace {
 }
 
 impl Limits {
-    /// How many servers go first.
+    /// Number of servers that go first.
     pub fn canary(&self) -> u32 {
         self.canary
     }

@@ -1,99 +1,94 @@
-//! The way of a rollout as a whole.
+//! The state machine of a rollout as a whole.
 //!
-//! People pause, resume and cancel; the planner starts, halts and ends. [`Phase::apply`] is the only
-//! way from one phase to another.
+//! Users pause, resume and cancel; the planner starts, halts and ends. [`Phase::apply`] is the only
+//! transition from one phase to another.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Where a rollout stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Its hour has not come.
+    /// The start time has not come.
     Scheduled,
-    /// Servers start as their turns come.
+    /// Servers start one after the other.
     Running,
-    /// A person stopped it: no server starts, those in work go on.
+    /// A user paused it: no server starts, tasks in progress continue.
     Paused,
-    /// It stopped itself: no server starts until a person decides.
+    /// It halted automatically: no server starts until a user decides.
     Halted(Halt),
-    /// A person called it off; servers in work go on to their end.
+    /// A user canceled it; tasks in progress continue to their end.
     Canceling,
-    /// Every server is at an end.
+    /// Every task has ended.
     Ended(End),
 }
 
-/// Why a rollout stopped itself.
+/// Why a rollout halted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Halt {
-    /// One of those that went first failed.
+    /// A canary failed.
     CanaryFailed,
-    /// As many servers failed as `max_failures` names.
+    /// The number of failed servers reached `max_failures`.
     TooManyFailures,
 }
 
-/// How a rollout ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// Every server is as it was asked to be.
+    /// Every server is in the requested state.
     Succeeded,
-    /// Some are, some are not.
+    /// Some servers are, some are not.
     CompletedWithErrors,
-    /// None is.
+    /// No server is.
     Failed,
-    /// A person called it off while servers were waiting.
+    /// A user canceled it while servers were waiting.
     Canceled,
-    /// The time to start ran out while servers were waiting.
+    /// The window closed while servers were waiting.
     Expired,
 }
 
-/// What happens to a rollout as a whole.
+/// A change of a rollout as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// A person: no further server starts.
+    /// By a user: no further server starts.
     Pause,
-    /// A person: go on. After a halt: in spite of the failures so far.
+    /// By a user: continue. After a halt: in spite of the failures so far.
     Resume,
-    /// A person: call off what has not started.
+    /// By a user: cancel everything that has not started.
     Cancel,
-    /// The planner: its hour has come.
+    /// By the planner: the start time has come.
     Start,
-    /// The planner: too much went wrong.
+    /// By the planner: too many failures.
     Halt(Halt),
-    /// The planner: the canary changed nothing and no other server is expected to, so the rest starts
-    /// unproven.
+    /// By the planner: the canary changed nothing and no other server is expected to, so the rest
+    /// starts without its proof.
     CanaryUnchanged,
-    /// The planner: every server is at an end, and this is what it comes to.
+    /// By the planner: every task has ended with this overall result.
     End(End),
-    /// The planner: this machine's clock shows an earlier time than the rollout has already seen.
-    /// No wait is then longer than it can have been at its beginning; what was shorter stays.
-    ClockWentBack {
-        /// By how much.
-        by: SignedDuration,
-    },
-    /// Whoever carries the rollout out: this machine's clock was set, as a clock shows that cannot
-    /// be. Every wait goes on for as long as it would have; an hour that has not come is the
-    /// calendar's and stays.
+    /// By the planner: this machine's clock shows an earlier time than the rollout has already
+    /// seen. After this change no wait is longer than its full length; shorter waits stay.
+    ClockWentBack { by: SignedDuration },
+    /// By the engine: this machine's clock was set, as a monotonic clock shows. Every wait lasts as
+    /// long as it would have; a start time in the future belongs to the calendar and stays.
     ClockSet(ClockSet),
 }
 
 /// How a clock was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockSet {
-    /// By how much; less than nothing: back.
+    /// The difference; negative if the clock was set back.
     pub by: SignedDuration,
-    /// The earliest that it can have shown since, and
+    /// The earliest time that the clock can have shown since it was set.
     pub since: Timestamp,
-    /// what it shows now. A time between the two was taken from the clock as it is now.
+    /// The current time. A time between `since` and `now` was taken from the clock after it was
+    /// set.
     pub now: Timestamp,
 }
 
 impl ClockSet {
-    /// A time that was taken from the clock, as it would be by the clock as it is now.
+    /// Converts a time that was taken from the clock to the clock after it was set.
     pub(super) fn moved(self, taken: Timestamp) -> Timestamp {
         if (self.since..=self.now).contains(&taken) {
             return taken;
@@ -103,25 +98,23 @@ impl ClockSet {
     }
 }
 
-/// A change that the phase does not allow; the API answers a person's with 409.
+/// A change that the phase does not allow. The API returns 409 if a user requested it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a rollout that is {phase:?} cannot {change:?}")]
+#[error("cannot apply {change:?} to a rollout in phase {phase:?}")]
 pub struct Refused {
-    /// Where the rollout stood.
     pub phase: Phase,
-    /// What was asked of it.
     pub change: Change,
 }
 
 impl Phase {
-    /// The only way a phase changes. `due`: the hour of the start has come.
+    /// The only transition between phases. `due`: the start time has come.
     pub fn apply(self, change: Change, due: bool) -> Result<Phase, Refused> {
         use Phase::{Canceling, Ended, Halted, Paused, Running, Scheduled};
         Ok(match (self, change) {
             (Scheduled, Change::Start) => Running,
             (Running, Change::Halt(why)) => Halted(why),
             (Running, Change::CanaryUnchanged) => Running,
-            // Also from one end to another: a late report turns "failed" into "succeeded".
+            // Also from one result to another: a late report turns "failed" into "succeeded".
             (_, Change::End(end)) => Ended(end),
             (same, Change::ClockWentBack { .. } | Change::ClockSet(_)) => same,
 
@@ -144,7 +137,7 @@ impl Phase {
         })
     }
 
-    /// Nothing will happen any more but a late report.
+    /// Nothing will happen any more, except for late reports.
     pub fn is_ended(self) -> bool {
         matches!(self, Phase::Ended(_))
     }

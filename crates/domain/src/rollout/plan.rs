@@ -1,11 +1,11 @@
-//! What a rollout does next.
+//! The planner: decides what a rollout does next.
 //!
-//! Reads its arguments and nothing else: no clock, no database, no dice. `target` and `phase` say
-//! what each move means. Whoever carries a plan out saves and applies its moves, asks again, and
-//! goes on until there are none; then it waits for news or for `wake_at`.
+//! A pure function of its arguments: no clock, no database, no randomness. `target` and `phase`
+//! define the effect of each step. The caller saves and applies the steps of a plan and plans again
+//! until nothing is left; then it waits for new events or for `wake_at`.
 //!
-//! A plan holds one kind of move, because each kind changes the ground for the next: servers that
-//! timed out must be counted as failures before anyone decides whether another may start.
+//! A plan contains one kind of event, because each kind affects the next decision: timeouts must
+//! count as failures before the planner decides whether another server may start.
 
 use jiff::Timestamp;
 use vocab::{BatchId, ServerId};
@@ -15,60 +15,58 @@ use super::phase::{Change, End, Halt, Phase};
 use super::target::{Event, Target, later};
 use super::{Head, Rollout, Tally};
 
-/// How many targets one plan moves at the most. It bounds a transaction, not the rollout: the rest
-/// follows with the next plan, at once.
+/// Maximum number of tasks that one plan moves. It bounds a transaction, not the rollout: the rest
+/// follows immediately with the next plan.
 pub const MOVES_MAX: usize = 1_000;
 
-/// The answer to "what now?".
+/// What to do now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What happens to the whole.
+    /// The change of the whole rollout.
     pub change: Option<Change>,
-    /// What happens to targets.
+    /// The events of individual tasks.
     pub moves: Vec<(ServerId, Event)>,
-    /// Why no server starts of those that could; [`held`] answers it for a single one.
+    /// Why no available server starts; [`held`] answers this for a single server.
     pub held: Option<Held>,
-    /// When to ask again if nothing happens first. `None`: it is over.
+    /// When to plan again if nothing happens before. `None`: the rollout is over.
     pub wake_at: Option<Timestamp>,
 }
 
-/// Why a server that waits does not start: the answer to "why is nothing happening?"
+/// Why a waiting server does not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
-    /// The rollout's hour has not come.
+    /// The start time has not come.
     Scheduled {
-        /// When it comes.
         at: Timestamp,
     },
-    /// A person paused it.
+    /// A user paused the rollout.
     Paused,
-    /// It stopped itself.
+    /// The rollout halted.
     Halted(Halt),
-    /// The agent is not heard from.
     Offline,
-    /// Another rollout has the server in work.
+    /// Another rollout is working on the server.
     Elsewhere(BatchId),
-    /// The agent is at work on something that was given up for lost.
+    /// The agent is working on an order that was given up as lost.
     AtWork,
-    /// Those that go first have not all succeeded.
+    /// Not all canaries have succeeded.
     Canary,
-    /// As many are in work as may be.
+    /// The maximum number of tasks is in progress.
     Parallel,
-    /// The server before it has only just started.
+    /// The previous server started too recently.
     Stagger {
-        /// When the next may start.
+        /// When the next server may start.
         until: Timestamp,
     },
 }
 
 impl Plan {
-    /// Nothing to do but wait.
+    /// Whether there is nothing to do but wait.
     pub fn is_idle(&self) -> bool {
         self.change.is_none() && self.moves.is_empty()
     }
 }
 
-/// What happens next.
+/// Decides what happens next.
 pub fn plan(rollout: &Rollout, now: Timestamp) -> Plan {
     let head = &rollout.head;
     if let Some(by) = rollout.clock_went_back(now) {
@@ -97,12 +95,12 @@ pub fn plan(rollout: &Rollout, now: Timestamp) -> Plan {
         Phase::Scheduled if head.starts_at <= now => change(Change::Start, now),
         Phase::Running => run(rollout, now),
         Phase::Scheduled | Phase::Paused | Phase::Halted(_) | Phase::Canceling => idle(rollout),
-        // A head that was saved without its targets: they still come to their ends.
+        // A head that was saved without its tasks: they still have to end.
         Phase::Ended(_) => idle(rollout),
     }
 }
 
-/// Why `server` waits, if it does.
+/// Returns why `server` waits, if it does.
 pub fn held(rollout: &Rollout, server: ServerId, now: Timestamp) -> Option<Held> {
     let place = rollout.place(server)?;
     let slot = &rollout.slots[place as usize];
@@ -117,8 +115,8 @@ pub fn held(rollout: &Rollout, server: ServerId, now: Timestamp) -> Option<Held>
         .or_else(|| held_by_pace(head, limits, tally, place, now))
 }
 
-/// Why a server that could start waits at `place` in the order of turns, told from the head and the
-/// counts alone: it costs the same for ten servers and for 100,000.
+/// Returns why an available server at `place` in the start order waits, from the head and the
+/// counts alone. The cost is the same for ten servers and for 100,000.
 pub fn held_back(head: &Head, tally: &Tally, place: u32, now: Timestamp) -> Option<Held> {
     let limits = head.pace.limits(tally.total());
     by_phase(head).or_else(|| held_by_pace(head, &limits, tally, place, now))
@@ -144,7 +142,7 @@ fn run(rollout: &Rollout, now: Timestamp) -> Plan {
     }
     let replaces = only_replacements_start(head, limits, tally);
     let expected = head.expected.unwrap_or(u32::MAX);
-    // Nobody is left who could take the place of a canary that had nothing to install.
+    // No server is left that could replace a canary that had nothing to install.
     let unproven = replaces && rollout.ready.first().is_some_and(|place| *place >= expected);
     if unproven && tally.in_work() == 0 {
         return change(Change::CanaryUnchanged, now);
@@ -152,8 +150,9 @@ fn run(rollout: &Rollout, now: Timestamp) -> Plan {
     match room(head, limits, tally, now) {
         Ok(_) if unproven => idle(rollout).held_by(Held::Canary),
         Ok(room) => {
-            // So many may start whatever is expected of them; the others are replacements. Those that
-            // are expected to install something come first.
+            // This many servers may start whether they are expected to install something or not;
+            // the others are replacements. Servers that are expected to install something come
+            // first.
             let any = match canary_is_out(head, limits, tally) {
                 true => limits.canary.saturating_sub(tally.good() + tally.in_work()),
                 false => u32::MAX,
@@ -175,27 +174,27 @@ fn must_halt(rollout: &Rollout) -> Option<Halt> {
     (fresh >= rollout.limits.failures).then_some(Halt::TooManyFailures)
 }
 
-/// Fewer servers than the canary names have installed something and come out well. A server that had
-/// nothing to install proves nothing about the update.
+/// Whether fewer servers than the canary requires have installed something successfully. A server
+/// that had nothing to install proves nothing about the update.
 ///
-/// The first ones to start are the canary, whoever they are: one that is offline or was removed
-/// must not keep the rest waiting.
+/// The first servers to start are the canary, whichever they are: one that is offline or was
+/// removed must not keep the rest waiting.
 fn is_unproven(head: &Head, limits: &Limits, tally: &Tally) -> bool {
     !head.canary_waived && tally.succeeded < limits.canary
 }
 
-/// The rest waits for the canary.
+/// Whether the rest waits for the canary.
 fn canary_is_out(head: &Head, limits: &Limits, tally: &Tally) -> bool {
     is_unproven(head, limits, tally) && !head.canary_unchanged
 }
 
-/// The canary is complete but for servers that had nothing to install: only servers that are expected
-/// to install something may take their places.
+/// Whether the canary is complete except for servers that had nothing to install: only servers that
+/// are expected to install something may replace them.
 fn only_replacements_start(head: &Head, limits: &Limits, tally: &Tally) -> bool {
     canary_is_out(head, limits, tally) && tally.good() + tally.in_work() >= limits.canary
 }
 
-/// How many servers may start now, or what stands in the way.
+/// Returns how many servers may start now, or what prevents it.
 fn room(head: &Head, limits: &Limits, tally: &Tally, now: Timestamp) -> Result<usize, Held> {
     let in_work = tally.in_work();
     let mut room = limits.parallel.saturating_sub(in_work);
@@ -228,7 +227,8 @@ fn by_phase(head: &Head) -> Option<Held> {
     }
 }
 
-/// What an ended rollout comes to. A server that was removed is nobody's success or failure.
+/// Returns the overall result of an ended rollout. A removed server counts neither as a success nor
+/// as a failure.
 fn end(tally: &Tally) -> End {
     let fell_short = tally.failures() + tally.not_applicable;
     match tally {

@@ -1,36 +1,35 @@
-//! How many servers stand where. Kept with every move, so that nothing has to be counted.
+//! Number of tasks in each state. Updated with every event, so that nothing has to be counted.
 
 use vocab::Stage;
 
 use super::target::{Cancel, Outcome, Skip, Target};
 
-/// A count for each state in which a target can be.
+/// The number of tasks in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Not started.
     pub waiting: u32,
-    /// In work, by stage.
+    /// In progress, by stage.
     pub busy: [u32; Stage::ALL.len()],
-    /// Versions changed as asked.
+    /// The versions changed as requested.
     pub succeeded: u32,
-    /// Nothing to change.
+    /// There was nothing to change.
     pub no_change: u32,
-    /// Tried and failed.
     pub failed: u32,
-    /// Fell silent.
+    /// The agent stopped reporting.
     pub timed_out: u32,
-    /// Too late to start.
+    /// The window closed before the task could start.
     pub expired: u32,
-    /// Nothing applied there.
+    /// No requested update applies to the server.
     pub not_applicable: u32,
-    /// Called off by a person.
+    /// Canceled by a user.
     pub canceled: u32,
-    /// Removed from the organization.
+    /// The server was removed from the organization.
     pub removed: u32,
 }
 
 impl Tally {
-    /// The tally of some targets.
+    /// Counts some tasks.
     pub fn of<'a>(targets: impl IntoIterator<Item = &'a Target>) -> Tally {
         let mut tally = Tally::default();
         for target in targets {
@@ -39,7 +38,7 @@ impl Tally {
         tally
     }
 
-    /// One target went from `before` to `after`.
+    /// Records that one task went from `before` to `after`.
     pub(super) fn moved(&mut self, before: &Target, after: &Target) {
         *self.count(before) -= 1;
         *self.count(after) += 1;
@@ -62,7 +61,6 @@ impl Tally {
         }
     }
 
-    /// All of them.
     pub fn total(&self) -> u32 {
         self.unfinished()
             + self.good()
@@ -73,27 +71,27 @@ impl Tally {
             + self.removed
     }
 
-    /// Those in work.
+    /// Tasks in progress.
     pub fn in_work(&self) -> u32 {
         self.busy.iter().sum()
     }
 
-    /// Those that are not at an end.
+    /// Tasks that have not ended.
     pub fn unfinished(&self) -> u32 {
         self.waiting + self.in_work()
     }
 
-    /// Those that are as they were asked to be.
+    /// Tasks whose servers are in the requested state.
     pub fn good(&self) -> u32 {
         self.succeeded + self.no_change
     }
 
-    /// Those that count against `max_failures`.
+    /// Tasks that count against `max_failures`.
     pub fn failures(&self) -> u32 {
         self.failed + self.timed_out
     }
 
-    /// How much of the way is done, in whole percent; 100 only when all of it is.
+    /// The share of ended tasks in whole percent; 100 only if all have ended.
     pub fn percent(&self) -> u8 {
         let (total, done) = (u64::from(self.total()), u64::from(self.total() - self.unfinished()));
         (done * 100).checked_div(total).map_or(100, |percent| percent as u8)

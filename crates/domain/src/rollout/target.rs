@@ -1,9 +1,10 @@
-//! One server's way through a rollout.
+//! The state machine of one task: one server's part of a rollout.
 //!
-//! [`Target::apply`] is the only way a target changes. It is told three kinds of things: what the
-//! planner decided, what the agent said, and what a person did. The planner's moves must fit the
-//! state, and one that does not is a bug ([`IllegalMove`]). An agent's words always fit: they may
-//! be lost, repeated, reordered or days late, so old news leaves the target as it is.
+//! [`Target::apply`] is the only transition. It takes three kinds of events: decisions of the
+//! planner, reports of the agent, and actions of users. An event of the planner must be valid in
+//! the current state; otherwise it is a bug ([`IllegalMove`]). A report of an agent is always
+//! valid: reports may be lost, repeated, reordered or days late, so an outdated one leaves the task
+//! unchanged.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -11,108 +12,106 @@ use vocab::{FailureCode, Stage};
 
 use super::phase::{ClockSet, End, Phase};
 
-/// Where one server stands.
+/// The state of one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// Not started. The rollout's own `start_by` is its deadline.
+    /// Not started. The rollout's `start_by` is its deadline.
     Waiting,
-    /// An order is out.
+    /// An order was issued.
     Busy(Busy),
-    /// At an end.
+    /// Ended.
     Done(Done),
 }
 
-/// A server in work.
+/// A task in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Busy {
-    /// How far the agent says that it is.
+    /// The stage that the agent reported.
     pub stage: Stage,
-    /// When the order was given.
+    /// When the order was issued.
     pub started_at: Timestamp,
-    /// When this stage has taken too long.
+    /// Deadline of the stage.
     pub by: Timestamp,
 }
 
-/// A server that is through.
+/// A task that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// How it ended.
     pub outcome: Outcome,
-    /// When its order was given, if one was.
+    /// When the order was issued, if one was.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
     pub at: Timestamp,
 }
 
-/// How a target ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Versions changed as asked.
+    /// The versions changed as requested.
     Succeeded,
     /// There was nothing to change.
     NoChange,
-    /// The agent tried and said why it failed.
+    /// The agent failed and reported why.
     Failed(FailureCode),
-    /// The agent fell silent in this stage. Our guess: a report replaces it.
+    /// The agent stopped reporting in this stage. This is an assumption: a report replaces it.
     TimedOut(Stage),
-    /// It was never started, or the agent found that nothing it may do applies.
+    /// It was never started, or the agent found that no requested update applies.
     Skipped(Skip),
-    /// It was called off before it started.
+    /// It was canceled before it started.
     Canceled(Cancel),
 }
 
-/// Why a target was passed over.
+/// Why a task was skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Skip {
-    /// No server may start any more.
+    /// The window closed before the task could start.
     WindowClosed,
-    /// The agent: every update that was asked for is held, phased or excluded there.
+    /// Reported by the agent: every requested update is held, phased or excluded on the host.
     NotApplicable,
 }
 
-/// Who called a target off.
+/// Why a task was canceled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cancel {
-    /// A person canceled the rollout.
+    /// A user canceled the rollout.
     Person,
     /// The server was removed from the organization.
     ServerRemoved,
 }
 
-/// What happens to a target.
+/// An event of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The planner: its turn has come, the order goes out.
+    /// By the planner: the server may start; the order is issued.
     Offered,
-    /// The planner: the stage has taken too long.
+    /// By the planner: the stage has taken too long.
     DeadlinePassed,
-    /// The planner: it is too late to start.
+    /// By the planner: the window has closed.
     WindowClosed,
-    /// The planner, because a person canceled the rollout.
+    /// By the planner, because a user canceled the rollout.
     Canceled,
-    /// The server left the organization.
+    /// The server was removed from the organization.
     ServerRemoved,
-    /// The agent: this far.
+    /// By the agent: the order has reached this stage.
     Reached(Stage),
-    /// The agent: this is how it ended.
+    /// By the agent: the result of the order.
     Reported(Verdict),
-    /// The agent dropped an unbegun order of a rollout that was stopped and not called off: see
-    /// [`Event::in_phase`].
+    /// The agent dropped an order that it had not begun, of a rollout that was stopped but not
+    /// canceled: see [`Event::in_phase`].
     GivenBack,
-    /// The service was restored from a backup and does not know what has become of the order since.
+    /// The service was restored from a backup and does not know what has happened to the order
+    /// since.
     Forgotten,
 }
 
 impl Event {
-    /// What an event means to a target of a rollout in this phase. An order that was dropped before
-    /// it was begun is canceled where the rollout is being called off. Where it was paused or
-    /// halted, or goes on again meanwhile, the server waits for its turn once more. The agent keeps
-    /// the order it dropped in mind for ever, so the next one must be another order.
+    /// Returns the effect of an event on a task of a rollout in this phase. If the rollout is being
+    /// canceled, an order that was dropped before it was begun is canceled. If the rollout was
+    /// paused or halted, or has been resumed in the meantime, the server waits for its next start.
+    /// The agent remembers the dropped order forever, so the next one must have a new id.
     pub fn in_phase(self, phase: Phase) -> Event {
         match (self, phase) {
             (
@@ -130,34 +129,31 @@ impl Event {
     }
 }
 
-/// An agent's final word on an order.
+/// The result that an agent reports for an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Versions changed as asked.
+    /// The versions changed as requested.
     Succeeded,
     /// There was nothing to change.
     NoChange,
-    /// It failed.
     Failed(FailureCode),
-    /// Nothing that was asked for may be done there.
+    /// No requested update may be installed on the host.
     NotApplicable,
-    /// Told to drop the order, it did, before it had done anything.
+    /// The agent dropped the order on request, before it had begun.
     Withdrawn,
 }
 
-/// A move that does not fit the state: whoever made it did not look.
+/// An event that is invalid in the current state: a bug in the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a target that is {state:?} cannot take {event:?}")]
+#[error("event {event:?} is invalid for a task in state {state:?}")]
 pub struct IllegalMove {
-    /// Where the target stood.
     pub state: Target,
-    /// What it was told.
     pub event: Event,
 }
 
 impl Target {
-    /// The only way a target changes. Every pair is answered here or refused here.
+    /// The only transition. Every pair of state and event is either handled or rejected here.
     pub fn apply(self, event: Event, now: Timestamp) -> Result<Target, IllegalMove> {
         use Target::{Busy as B, Done as D, Waiting};
         let end = |outcome, started_at| D(Done { outcome, started_at, at: now });
@@ -169,39 +165,40 @@ impl Target {
                 end(Outcome::TimedOut(busy.stage), Some(busy.started_at))
             }
 
-            // Stages only go forward: what arrives out of order or twice is old news.
+            // Stages only advance: a report that arrives out of order or twice is outdated.
             (B(busy), Event::Reached(stage)) if stage > busy.stage => {
                 B(Busy::new(stage, busy.started_at, now))
             }
             (same, Event::Reached(_)) => same,
 
             (B(busy), Event::Reported(verdict)) => end(verdict.outcome(), Some(busy.started_at)),
-            // "Timed out" was our guess; the agent's report is a fact, and a fact replaces a guess.
+            // "Timed out" was an assumption; the agent's report is a fact and replaces it.
             (
                 D(Done { outcome: Outcome::TimedOut(_), started_at, .. }),
                 Event::Reported(verdict),
             ) => end(verdict.outcome(), started_at),
-            // A service restored from a backup has forgotten that it gave the order. The agent has
-            // not, and doing it again because of our loss of memory would be wrong.
+            // A service restored from a backup does not know that it issued the order. The agent
+            // does, and repeating the work because of the lost data would be wrong.
             (
                 Waiting,
                 Event::Reported(
                     verdict @ (Verdict::Succeeded | Verdict::NoChange | Verdict::Failed(_)),
                 ),
             ) => end(verdict.outcome(), Some(now)),
-            // Nothing was done there: its turn may still come.
+            // Nothing was done there: the server may still start.
             (Waiting, Event::Reported(Verdict::NotApplicable | Verdict::Withdrawn)) => Waiting,
             (same @ D(_), Event::Reported(_)) => same,
 
             (Waiting | B(_), Event::GivenBack) => Waiting,
-            // Given up for lost, and yet never begun: it will not be, and an end is an end.
+            // The task timed out, but the order was never begun and will not be: the task has
+            // failed.
             (D(Done { outcome: Outcome::TimedOut(_), started_at, .. }), Event::GivenBack) => {
                 end(Outcome::Failed(FailureCode::OrderExpired), started_at)
             }
             (same @ D(_), Event::GivenBack) => same,
 
-            // The agent may have told us long ago and will not tell again of itself: it is asked
-            // anew, and it knows the order by its id.
+            // The agent may have reported long ago and will not report again on its own. The order
+            // is sent again, and the agent recognizes it by its id.
             (B(busy), Event::Forgotten) => B(Busy::new(Stage::Dispatched, busy.started_at, now)),
             (same @ (Waiting | D(_)), Event::Forgotten) => same,
 
@@ -229,7 +226,7 @@ impl Target {
         })
     }
 
-    /// The same by a clock that was set: see `Change::ClockSet`.
+    /// Returns the state converted to a clock that was set: see `Change::ClockSet`.
     pub(super) fn by_clock(self, set: ClockSet) -> Target {
         match self {
             Target::Busy(busy) => {
@@ -241,7 +238,7 @@ impl Target {
         }
     }
 
-    /// The same, with no longer to go than its stage may take from `now` on: see
+    /// Returns the state with a deadline no later than the stage may take from `now` on: see
     /// `Change::ClockWentBack`.
     pub(super) fn brought_near(self, now: Timestamp) -> Target {
         match self {
@@ -272,17 +269,17 @@ impl Verdict {
 }
 
 impl Outcome {
-    /// A server that counts against `max_failures` and fails a canary.
+    /// Whether it counts against `max_failures` and fails a canary.
     pub fn is_failure(self) -> bool {
         matches!(self, Outcome::Failed(_) | Outcome::TimedOut(_))
     }
 
-    /// A server that is as it was asked to be.
+    /// Whether the server is in the requested state.
     pub fn is_success(self) -> bool {
         matches!(self, Outcome::Succeeded | Outcome::NoChange)
     }
 
-    /// What the API names as the reason, where there is one.
+    /// The reason that the API reports, if there is one.
     pub fn failure_code(self) -> Option<FailureCode> {
         match self {
             Outcome::Failed(code) => Some(code),
@@ -297,11 +294,12 @@ impl Outcome {
     }
 }
 
-/// How long a server may stay in one stage before it counts as lost. The agent's own limits are
-/// shorter, so that it speaks first: it waits 10 minutes for a package manager's lock, for instance.
+/// How long a task may stay in one stage before it counts as lost. The agent's own limits are
+/// shorter, so that it reports first: for example, it waits 10 minutes for the package manager's
+/// lock.
 pub const fn limit(stage: Stage) -> SignedDuration {
     SignedDuration::from_mins(match stage {
-        // Also the order's expiry: an agent that did not start by then never will.
+        // Also the expiry of the order: an agent that did not start by then never will.
         Stage::Dispatched => 10,
         Stage::Preflight => 20,
         Stage::Downloading => 120,
@@ -312,12 +310,12 @@ pub const fn limit(stage: Stage) -> SignedDuration {
     })
 }
 
-/// The longest limit of any stage: no deadline is further off.
+/// The longest limit of any stage: no deadline is further away.
 pub(super) fn limit_of_any() -> SignedDuration {
     Stage::ALL.iter().map(|stage| limit(*stage)).max().unwrap_or(SignedDuration::ZERO)
 }
 
-/// `at` and `wait`, or the end of time.
+/// Adds `wait`, saturating at the maximum timestamp.
 pub(super) fn later(at: Timestamp, wait: SignedDuration) -> Timestamp {
     at.saturating_add(wait).unwrap_or(Timestamp::MAX)
 }
@@ -326,7 +324,7 @@ pub(super) fn earlier(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.saturating_sub(by).unwrap_or(Timestamp::MIN)
 }
 
-/// The longest that a target can be in work, however slow it is.
+/// The longest time that a task can be in progress.
 pub fn limit_in_all() -> SignedDuration {
     Stage::ALL.iter().fold(SignedDuration::ZERO, |sum, stage| sum + limit(*stage))
 }

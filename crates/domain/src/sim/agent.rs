@@ -1,8 +1,8 @@
-//! An agent as the rollout sees it: it takes orders, does each at most once, and reports.
+//! A simulated agent: it accepts orders, carries out each at most once, and reports.
 //!
-//! What it has taken on and how far it got is on its disk and outlives a crash; everything else does
-//! not. The real one is far more careful about package managers; this one is as careful about
-//! messages.
+//! Its accepted orders and their progress are on disk and survive a crash; everything else does
+//! not. The real agent is far more careful about package managers; this one is just as careful
+//! about messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +12,21 @@ use vocab::{BatchId, FailureCode, InquiryReply, OrderRecord, ServerId, Stage, Wi
 use super::chance::Chance;
 use crate::rollout::{Event, Verdict};
 
-/// Which order: an agent knows it by this for ever. A server that gave one back gets another.
+/// The id of an order, which an agent remembers forever. A server that dropped one gets another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct OrderId {
     pub(super) of: BatchId,
     pub(super) number: u64,
 }
 
-/// An order as it travels: which one, and until when it may be started.
+/// An order in transit: its id, and the time until which it may be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) id: OrderId,
     pub(super) expires: Timestamp,
 }
 
-/// How far an order got, on the agent's disk.
+/// Progress of an order, on the agent's disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entry {
     Taken { expires: Timestamp },
@@ -34,21 +34,21 @@ enum Entry {
     Ended { verdict: Verdict, acknowledged: bool },
 }
 
-/// What the control plane says in one message.
+/// A message of the control plane.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) orders: Vec<Order>,
     pub(super) acks: Vec<OrderId>,
     pub(super) withdrawn: Vec<OrderId>,
-    /// In progress as far as the control plane knows, and not mentioned by the agent.
+    /// In progress according to the control plane, but not mentioned by the agent.
     pub(super) unreported: Vec<OrderId>,
 }
 
-/// What a fault did to the host.
+/// The state of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Up,
-    /// The process is gone and will be started again.
+    /// The process has died and will be restarted.
     Crashed,
     /// It never comes back.
     Dead,
@@ -58,14 +58,14 @@ pub(super) struct Agent {
     pub(super) server: ServerId,
     pub(super) health: Health,
     pub(super) connected: bool,
-    /// How many times it was started: work planned by an earlier life is void.
+    /// How many times it was started: work planned before a restart is void.
     pub(super) life: u32,
     journal: BTreeMap<OrderId, Entry>,
-    /// The ids of the orders that it took, kept apart from the journal.
+    /// The ids of accepted orders, stored separately from the journal.
     taken: BTreeSet<OrderId>,
     /// How often packages were really changed, by order.
     pub(super) effects: BTreeMap<OrderId, u32>,
-    /// How likely an order finds nothing to install, in percent.
+    /// Probability that an order finds nothing to install, in percent.
     up_to_date: u32,
     steps_planned: bool,
 }
@@ -95,8 +95,9 @@ impl Agent {
         self.steps_planned = false;
     }
 
-    /// A message from the control plane. A repeated order is known by its id, taken once, and
-    /// answered with its result: who repeats it has not got that.
+    /// Processes a message of the control plane. A repeated order is recognized by its id, accepted
+    /// once, and answered with its result, because the control plane repeats an order only while it
+    /// has no result.
     pub(super) fn hears(&mut self, message: &Message) {
         for order in &message.orders {
             let first = match self.taken.insert(order.id) {
@@ -154,7 +155,7 @@ impl Agent {
         }
     }
 
-    /// The record of the order in work is lost; the host goes on with the next one.
+    /// Loses the record of the order in progress; the host continues with the next one.
     pub(super) fn loses_record(&mut self) -> Option<OrderId> {
         let in_work =
             |(id, entry): (&OrderId, &Entry)| matches!(entry, Entry::At(_)).then_some(*id);
@@ -163,7 +164,7 @@ impl Agent {
         Some(id)
     }
 
-    /// Everything it has to say that was not acknowledged.
+    /// Returns everything to report that was not acknowledged.
     pub(super) fn says(&self) -> Vec<(OrderId, Event)> {
         self.journal
             .iter()
@@ -176,7 +177,7 @@ impl Agent {
             .collect()
     }
 
-    /// How long until its next step, if it has something to do and does not know when yet.
+    /// Returns the time until its next step, if it has something to do and no step is planned.
     pub(super) fn next_step(&mut self, chance: &mut Chance) -> Option<SignedDuration> {
         if self.steps_planned || self.health != Health::Up || self.current().is_none() {
             return None;
@@ -187,7 +188,8 @@ impl Agent {
         Some(if chance.percent(3) { slow } else { usual })
     }
 
-    /// One step of the order in work: one at a time, whatever else was taken.
+    /// Takes one step of the order in progress: only one order at a time, whatever else was
+    /// accepted.
     pub(super) fn step(&mut self, chance: &mut Chance, server_clock: Timestamp) -> bool {
         self.steps_planned = false;
         let Some((of, entry)) = self.current() else { return false };
@@ -225,7 +227,7 @@ impl Agent {
         }
     }
 
-    /// It has begun on something that is not over.
+    /// Whether it has begun an order that has not ended.
     pub(super) fn is_at_work(&self) -> bool {
         self.journal.values().any(|entry| matches!(entry, Entry::At(_)))
     }
@@ -239,7 +241,7 @@ impl Agent {
         find(&in_work).or_else(|| find(&taken))
     }
 
-    /// The control plane has lost its memory: nothing that it acknowledged counts.
+    /// The control plane was restored from a backup: its acknowledgments no longer count.
     pub(super) fn says_all_again(&mut self) {
         for entry in self.journal.values_mut() {
             if let Entry::Ended { acknowledged, .. } = entry {
@@ -248,17 +250,17 @@ impl Agent {
         }
     }
 
-    /// Nothing in work, nothing to say.
+    /// Whether nothing is in progress and nothing is left to report.
     pub(super) fn is_at_rest(&self) -> bool {
         self.current().is_none() && self.says().is_empty()
     }
 
-    /// Its host hangs in a reboot from which it does not return.
+    /// Whether its host is in a reboot.
     pub(super) fn is_rebooting(&self) -> bool {
         matches!(self.current(), Some((_, Entry::At(Stage::Rebooting))))
     }
 
-    /// What became of an order, if it came to an end.
+    /// The result of an order, if it has ended.
     pub(super) fn verdict(&self, of: OrderId) -> Option<Verdict> {
         match self.journal.get(&of) {
             Some(Entry::Ended { verdict, .. }) => Some(*verdict),
@@ -266,7 +268,7 @@ impl Agent {
         }
     }
 
-    /// It has begun on an order of this rollout and changed something, or may have.
+    /// Whether it has carried out an order of this rollout and changed something.
     pub(super) fn has_acted_on(&self, of: BatchId) -> bool {
         self.effects.keys().any(|id| id.of == of)
     }

@@ -1,11 +1,11 @@
-//! Dice that fall the same way for the same seed, on every machine and in every version.
+//! A random number generator that gives the same numbers for the same seed, on every machine and in
+//! every version.
 
-/// A seeded source of numbers (SplitMix64: small, fast, and good enough to choose faults by).
+/// A seeded generator (SplitMix64: small, fast, and good enough to choose faults).
 #[derive(Debug, Clone)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// The dice of one seed.
     pub fn new(seed: u64) -> Chance {
         Chance(seed)
     }
@@ -18,18 +18,18 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// A number from `from` up to and with `to`.
+    /// Returns a number from `from` to `to`, inclusive.
     pub fn between(&mut self, from: i64, to: i64) -> i64 {
         let span = (to - from).unsigned_abs() + 1;
         from + (self.next() % span) as i64
     }
 
-    /// True this often in a hundred.
+    /// Returns true with this probability in percent.
     pub fn percent(&mut self, often: u32) -> bool {
         self.next() % 100 < u64::from(often)
     }
 
-    /// One of these.
+    /// Returns a random element.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[(self.next() % of.len() as u64) as usize]
     }

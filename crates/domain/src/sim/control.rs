@@ -1,7 +1,7 @@
-//! The control plane of the simulation: the shell that the planner needs, as small as it can be.
+//! The simulated control plane: the smallest caller that the planner needs.
 //!
-//! What the real one has in its database is here in `saved` and outlives a crash; `live` is what the
-//! real one has in memory and is made anew from it.
+//! `saved` corresponds to the real database and survives a crash; `live` corresponds to memory and
+//! is rebuilt from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,14 +17,14 @@ use crate::rollout::{
 };
 use crate::server::Presence;
 
-/// A rollout as it is stored.
+/// A stored rollout.
 #[derive(Clone)]
 struct Saved {
     head: Head,
     targets: Vec<(ServerId, Target)>,
 }
 
-/// A copy of the database, and of the judge's book to go with it.
+/// A copy of the database, and of the oracle's records that belong to it.
 struct Backup {
     saved: BTreeMap<BatchId, Saved>,
     orders: BTreeMap<(BatchId, ServerId), u64>,
@@ -35,25 +35,25 @@ pub(super) struct Control {
     saved: BTreeMap<BatchId, Saved>,
     backup: Option<Backup>,
     live: BTreeMap<BatchId, Rollout>,
-    /// The order that a server has, if it is not its first: it gave that back.
+    /// The number of a server's current order, if it is not its first: the server dropped that one.
     orders: BTreeMap<(BatchId, ServerId), u64>,
-    /// How many were given back, whatever was restored since.
+    /// Number of dropped orders, regardless of restores.
     given_back: u64,
     presence: BTreeMap<ServerId, Presence>,
-    /// Those whose agents said at last that they were at work.
+    /// Servers whose agents last reported that they are working.
     at_work: BTreeSet<ServerId>,
     sync_seconds: u32,
     judge: Judge,
     pub(super) reached: Reached,
-    /// Rollouts of which something moved since the last look.
+    /// Rollouts with changes since the last planning.
     touched: BTreeSet<BatchId>,
-    /// Who waited for a server that another rollout had in work.
+    /// Tasks that waited for a server that another rollout was working on.
     pub(super) contested: BTreeSet<(BatchId, ServerId)>,
-    /// When it really was that a rollout last gave a server up for lost.
+    /// When (in real time) a rollout last timed out a task.
     pub(super) last_guess: BTreeMap<BatchId, Timestamp>,
     pub(super) broken: Vec<String>,
     pub(super) starts: u64,
-    /// Every line that a failing seed prints. Written only when such a seed is run once more.
+    /// The trace that a failing seed prints. Recorded only when such a seed is run again.
     pub(super) trace: Option<Vec<String>>,
 }
 
@@ -87,7 +87,7 @@ impl Control {
         self.live.insert(id, rollout);
     }
 
-    /// Everything that was only in memory is gone.
+    /// Everything that was only in memory is lost.
     pub(super) fn crash(&mut self, at: Moment) {
         self.reached.count(Trial::ControlCrashed);
         self.load(at);
@@ -98,7 +98,7 @@ impl Control {
         self.backup = Some(Backup { saved, orders, judge: self.judge.clone() });
     }
 
-    /// Everything since the backup is gone. Answers whether there was one.
+    /// Everything since the backup is lost. Returns whether there was a backup.
     pub(super) fn restore(&mut self, at: Moment) -> bool {
         let Some(backup) = self.backup.take() else { return false };
         self.reached.count(Trial::Restored);
@@ -108,12 +108,12 @@ impl Control {
         true
     }
 
-    /// How long it takes until everyone who is there has been heard.
+    /// How long it takes until every live agent has reported.
     pub(super) fn patience(&self) -> SignedDuration {
         Presence { last_seen: None, sync_seconds: self.sync_seconds }.patience()
     }
 
-    /// A new life begins, which has heard nobody yet.
+    /// Starts from the stored state; no agent has reported yet.
     fn load(&mut self, at: Moment) {
         let patience = self.patience();
         self.judge.deaf(at, patience);
@@ -133,14 +133,14 @@ impl Control {
         self.live.values()
     }
 
-    /// A rollout with an order that no agent is known to have begun.
+    /// Returns a rollout with an order that no agent is known to have begun.
     pub(super) fn just_ordered(&self) -> Option<BatchId> {
         let ordered = |(_, target): (ServerId, Target)| matches!(target, Target::Busy(busy) if busy.stage == Stage::Dispatched);
         let found = self.live.iter().find(|(_, rollout)| rollout.targets().any(ordered));
         found.map(|(of, _)| *of)
     }
 
-    /// The clock was set just now: nothing happened since.
+    /// The clock was set just now, and nothing has happened since.
     pub(super) fn clock_was_set(&mut self, by: SignedDuration, at: Moment) {
         let since = at.wall + SignedDuration::from_nanos(1);
         for of in self.live.keys().copied().collect::<Vec<_>>() {
@@ -168,7 +168,7 @@ impl Control {
         true
     }
 
-    /// A message from an agent. Answers with the results that are now safe here.
+    /// Processes a message of an agent. Returns the results that are now stored.
     pub(super) fn hears(
         &mut self,
         server: ServerId,
@@ -185,7 +185,7 @@ impl Control {
         }
         let mut acks = Vec::new();
         for (id, event) in words {
-            // Of an order that was given back nothing more can come.
+            // Nothing more can come of an order that was dropped.
             if self.order_of(id.of, server) == *id {
                 self.happens(id.of, server, *event, at);
             }
@@ -196,7 +196,7 @@ impl Control {
         acks
     }
 
-    /// The order that a server has, or will have.
+    /// The current or next order of a server.
     pub(super) fn order_of(&self, of: BatchId, server: ServerId) -> OrderId {
         OrderId { of, number: self.orders.get(&(of, server)).copied().unwrap_or(0) }
     }
@@ -209,8 +209,9 @@ impl Control {
         }
     }
 
-    /// What an agent must be told: orders that it has not begun, those that it should drop, and those in progress
-    /// that it does not mention. `mentioned`: none if it has just said nothing at all.
+    /// Returns the message for an agent: orders that it has not begun, orders that it should drop,
+    /// and orders in progress that it did not mention. `mentioned`: `None` if the agent has not
+    /// sent a sync.
     pub(super) fn says(&self, server: ServerId, mentioned: Option<&[OrderId]>) -> Message {
         let mut message = Message::default();
         for (of, rollout) in &self.live {
@@ -229,19 +230,20 @@ impl Control {
         message
     }
 
-    /// Carries out every plan until there is nothing to do. Answers with the servers that have new
-    /// orders and the earliest time at which to look again.
+    /// Carries out plans until there is nothing to do. Returns the servers with new orders and the
+    /// earliest time to plan again.
     pub(super) fn settle(&mut self, at: Moment) -> (Vec<ServerId>, Option<Timestamp>) {
         let mut offered = Vec::new();
         let ids: Vec<_> = self.live.keys().copied().collect();
         let mut wakes = BTreeMap::new();
-        // A server that one rollout is done with may be what another waits for.
+        // A server that one rollout has finished with may be the one that another waits for.
         loop {
             let mut quiet = true;
             for of in &ids {
                 let ended = self.live[of].head().phase.is_ended();
                 let (wake_at, acted) = self.settle_one(*of, at, &mut offered);
-                // One that had ended and of which nothing was heard since was judged before.
+                // A rollout that had already ended, and of which nothing new was reported, was
+                // checked before.
                 if acted || !ended || self.touched.remove(of) {
                     wakes.insert(*of, wake_at);
                 }
@@ -278,7 +280,7 @@ impl Control {
             }
             self.carry_out(of, &next, at, offered);
         }
-        self.broken.push(format!("{of} never settles: {:?}", plan(&self.live[&of], at.wall)));
+        self.broken.push(format!("{of} never becomes idle: {:?}", plan(&self.live[&of], at.wall)));
         (None, false)
     }
 
@@ -286,7 +288,7 @@ impl Control {
         if let Some(change) = next.change
             && !self.change(of, change, at)
         {
-            self.broken.push(format!("the planner planned what is refused: {change:?}"));
+            self.broken.push(format!("the planner planned an invalid change: {change:?}"));
         }
         for (server, event) in &next.moves {
             if *event == Event::Offered {
@@ -295,8 +297,9 @@ impl Control {
             }
             self.happens(of, *server, *event, at);
         }
-        // With a gap in the memory a server that was forgotten may count as a canary beyond those
-        // that were sent out for it: the judge, who sees each start, goes on alone.
+        // After a restore from a backup, a forgotten task may count as a canary beyond those that
+        // were started as canaries. From then on only the oracle, which sees each start, checks the
+        // rollout.
         if self.reached.times(Trial::Restored) == 0 {
             self.broken.extend(lint(&self.live[&of]));
         }
@@ -398,7 +401,7 @@ impl Control {
     }
 }
 
-/// Online, and not at work, as far as anyone knows.
+/// Whether a server is online and not busy, as far as the control plane knows.
 fn able(
     presence: &BTreeMap<ServerId, Presence>,
     at_work: &BTreeSet<ServerId>,
@@ -412,7 +415,7 @@ fn online(presence: Option<&Presence>, wall: Timestamp) -> bool {
     presence.is_some_and(|presence| presence.is_online(wall))
 }
 
-/// An end is an end, but for a guess that a fact replaces.
+/// A final state never changes, except that a report replaces a timeout.
 fn changed_an_end(before: Option<Target>, after: Target) -> Option<String> {
     match before {
         Some(before @ Target::Done(_)) if before != after && !is_a_guess(before) => {
@@ -426,14 +429,15 @@ fn is_a_guess(target: Target) -> bool {
     matches!(target, Target::Done(done) if matches!(done.outcome, Outcome::TimedOut(_)))
 }
 
-/// What the control plane says of a server against what really happened there.
+/// Whether the outcome that the control plane records contradicts what really happened on the
+/// server.
 pub(super) fn contradicts(outcome: Outcome, verdict: Option<Verdict>, acted: bool) -> bool {
     match outcome {
         Outcome::Succeeded => verdict != Some(Verdict::Succeeded),
         Outcome::NoChange => verdict != Some(Verdict::NoChange) || acted,
         Outcome::Failed(FailureCode::OrderExpired) => acted,
         Outcome::Failed(code) => verdict != Some(Verdict::Failed(code)),
-        // A guess stands only while the agent has not spoken.
+        // A timeout is valid only while the agent has not reported a result.
         Outcome::TimedOut(_) => verdict.is_some(),
         Outcome::Skipped(_) => acted,
         Outcome::Canceled(crate::rollout::Cancel::Person) => acted,

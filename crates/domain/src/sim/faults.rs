@@ -1,4 +1,4 @@
-//! What goes wrong in the simulation, and what people do to it.
+//! Faults of the simulation, and actions of users.
 
 use jiff::SignedDuration;
 use vocab::{BatchId, Portion};
@@ -38,7 +38,7 @@ impl World {
             12 => {
                 let losers = self.agents.iter_mut().filter(|agent| agent.is_at_work());
                 let lost = losers.filter_map(Agent::loses_record).next();
-                self.control.trace(|| format!("the record of {lost:?} is lost"));
+                self.control.trace(|| format!("the record of {lost:?} was lost"));
             }
             11 if self.chance.percent(20) => self.restored(),
             11 => {
@@ -53,7 +53,7 @@ impl World {
         self.chance.between(0, self.agents.len() as i64 - 1) as usize
     }
 
-    /// A host that is in its reboot does not come back from it; if none is, any may die.
+    /// A host that is rebooting never comes back; if none is rebooting, any host may die.
     fn someone_dies(&mut self, any: usize) {
         let rebooting = self.agents.iter().position(super::agent::Agent::is_rebooting);
         if rebooting.is_some() {
@@ -88,7 +88,7 @@ impl World {
         let wall = self.wall();
         self.control.trace(|| format!("the clock shows {wall}"));
         self.settings += 1;
-        // One that is up sees that it was set, one that is down does not.
+        // A running control plane notices that the clock was set; a stopped one does not.
         if self.control_is_up {
             self.control.clock_was_set(by, self.moment());
             self.look();
@@ -98,11 +98,11 @@ impl World {
         }
     }
 
-    /// What was under way breaks off, and agents notice that their counter is ahead.
+    /// Messages in transit are dropped, and agents notice that their counter is ahead.
     fn restored(&mut self) {
         let at = self.moment();
         if self.control.restore(at) {
-            // What noticed that the clock was set is forgotten.
+            // The restored state does not know that the clock was set.
             if self.settings != self.settings_backed_up {
                 self.jumps += 1;
                 self.forward += 1;
@@ -116,8 +116,8 @@ impl World {
         }
     }
 
-    /// Networks heal and crashed agents are started again; the dead stay dead. A clock may stay
-    /// wrong, but where a rollout waits for its hour someone sets it right.
+    /// The network recovers and crashed agents are restarted; dead hosts stay dead. A clock may
+    /// stay wrong, but if a rollout waits for its start time, it is corrected.
     pub(super) fn faults_end(&mut self) {
         self.loss = 0;
         let wall = self.wall();
@@ -145,7 +145,7 @@ impl World {
         match self.chance.between(0, 19) {
             0..=3 => _ = self.control.change(of, Change::Pause, at),
             4..=11 => _ = self.control.change(of, Change::Resume, at),
-            // Most often someone calls off what has only just begun.
+            // Usually users cancel what has only just started.
             12 | 13 => {
                 let of = self.control.just_ordered().unwrap_or(of);
                 self.control.change(of, Change::Cancel, at);
@@ -162,7 +162,7 @@ impl World {
         self.look();
     }
 
-    /// Once for each rollout.
+    /// At most once for each rollout.
     fn retry(&mut self, of: BatchId) {
         let at = self.moment();
         let Some(ended) = self.control.rollouts().find(|rollout| rollout.head().id == of) else {

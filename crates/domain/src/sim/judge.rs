@@ -1,9 +1,9 @@
-//! What must hold of rollouts, told from what was seen to happen.
+//! A test oracle: checks what must hold for rollouts, based on observed events.
 //!
-//! The judge keeps a book of its own: every event and every change is written down once more, by
-//! other code than the planner's, and counted anew at every question. It never looks at a
-//! rollout's tally, limits, queues or head. It knows the real time; where the control plane's
-//! clock jumped in between, nothing can be said about time, and it says nothing.
+//! The oracle keeps its own records: it stores every event and every change with code that is
+//! independent of the planner, and recounts everything for every check. It never looks at a
+//! rollout's counts, limits, queues or head. It knows the real time; where the control plane's
+//! clock jumped in between, it makes no claims about time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,25 +15,25 @@ use crate::rollout::{
     Cancel, Change, End, Event, Halt, Outcome, PATIENCE, Pace, Phase, Rollout, Skip, Target, limit,
 };
 
-/// By how much a clock may be set back before anyone takes notice.
+/// How far a clock may be set back without being noticed.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_mins(1);
 
-/// A point in time as the world knows it.
+/// A point in time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment {
     pub(super) really: Timestamp,
     /// What the control plane's clock shows.
     pub(super) wall: Timestamp,
-    /// How often that clock was set forward so far while nobody looked.
+    /// How often that clock was set forward without being noticed.
     pub(super) forward: u32,
-    /// How often it was set at all while nobody looked.
+    /// How often it was set without being noticed.
     pub(super) jumps: u32,
-    /// How often it was set.
+    /// How often it was set, noticed or not.
     pub(super) settings: u32,
 }
 
 impl Moment {
-    /// Time may seem to have passed that did not.
+    /// Whether more time may seem to have passed than really did.
     fn leapt_since(self, earlier: Moment) -> bool {
         self.forward != earlier.forward
     }
@@ -43,31 +43,31 @@ impl Moment {
     }
 }
 
-/// The control plane heard nobody for some time, and then had this to make up for it.
+/// A time in which the control plane received no reports, and the grace period after it.
 #[derive(Debug, Clone, Copy)]
 struct Deaf {
     until: Moment,
     patience: SignedDuration,
 }
 
-/// One rollout in the judge's book.
+/// The oracle's record of one rollout.
 #[derive(Clone)]
 struct Case {
     pace: Pace,
-    /// In the order of their turns.
+    /// In start order.
     order: Vec<ServerId>,
     seen: BTreeMap<ServerId, Seen>,
     phase: Phase,
     ordered: Moment,
     opens: Timestamp,
-    /// It starts by the calendar and not at once.
+    /// Whether it starts at a scheduled time and not immediately.
     by_calendar: bool,
     deaf: Option<Deaf>,
-    /// When the control plane first looked at the clock as it was last set.
+    /// When the control plane first read the clock after it was last set.
     noticed: Moment,
     last_start: Option<Moment>,
     forgiven: BTreeSet<ServerId>,
-    /// How many guesses proved wrong since then.
+    /// How many timeouts proved wrong since then.
     corrected: usize,
     canary_waived: bool,
     /// Servers that are expected to install something.
@@ -75,7 +75,7 @@ struct Case {
     canary_unchanged: bool,
 }
 
-/// The book, and what was found wrong.
+/// The records, and the violations that were found.
 #[derive(Clone, Default)]
 pub(super) struct Judge {
     cases: BTreeMap<BatchId, Case>,
@@ -108,15 +108,15 @@ impl Judge {
         self.cases.insert(rollout.head().id, case);
     }
 
-    /// The control plane has only now begun to listen.
+    /// The control plane can receive reports only from now on.
     pub(super) fn deaf(&mut self, until: Moment, patience: SignedDuration) {
         for case in self.cases.values_mut() {
             case.deaf = Some(Deaf { until, patience });
         }
     }
 
-    /// A server is about to be told something, or was. `online`: who is and is not at work, as the
-    /// control plane knows.
+    /// Records and checks an event. `online`: whether a server is online and not busy, as far as
+    /// the control plane knows.
     pub(super) fn happened(
         &mut self,
         of: BatchId,
@@ -131,10 +131,12 @@ impl Judge {
             Event::Offered => case.wrong_to_start(server, at, &free),
             Event::DeadlinePassed => case.wrong_to_give_up(server, at),
             Event::WindowClosed => case.wrong_to_close(at),
-            Event::Canceled => not(case.phase == Phase::Canceling, "called off by nobody"),
+            Event::Canceled => {
+                not(case.phase == Phase::Canceling, "canceled without a user's request")
+            }
             Event::ServerRemoved | Event::Reached(_) | Event::Reported(_) => None,
-            Event::GivenBack => Some("an agent does not say so".into()),
-            Event::Forgotten => Some("nobody restored a backup".into()),
+            Event::GivenBack => Some("an agent never reports this".into()),
+            Event::Forgotten => Some("no backup was restored".into()),
         };
         self.broken.extend(wrong.map(|wrong| format!("{server} of {of}: {wrong}")));
         let case = self.cases.get_mut(&of).expect("ordered");
@@ -147,14 +149,14 @@ impl Judge {
         }
     }
 
-    /// A rollout has been told something, and went into this phase.
+    /// Records and checks a change of a rollout that led to this phase.
     pub(super) fn changed(&mut self, of: BatchId, change: Change, into: Phase, at: Moment) {
         let case = self.cases.get_mut(&of).expect("ordered");
         self.broken.extend(case.wrong_to_change(change, at).map(|wrong| format!("{of}: {wrong}")));
         case.changed(change, into, at);
     }
 
-    /// Everything that a rollout had to do was done; it will look again at `wake_at`.
+    /// Checks a rollout whose plans were all carried out; it will be planned again at `wake_at`.
     pub(super) fn settled(
         &mut self,
         rollout: &Rollout,
@@ -177,7 +179,7 @@ impl Judge {
             (due, None) => due.is_some(),
             (None, Some(_)) => false,
         };
-        let overslept = late.then(|| format!("wakes at {wakes:?}, is needed at {due:?}"));
+        let overslept = late.then(|| format!("wakes at {wakes:?}, but must act at {due:?}"));
         let differs = case.differs(rollout);
         let wrong = [undone, overslept, differs].into_iter().flatten();
         self.broken.extend(wrong.map(|wrong| format!("{of}: {wrong}")));
@@ -218,7 +220,7 @@ impl Case {
         self.next_in_turn(free).is_some_and(may)
     }
 
-    /// When a server has taken too long, as far as the clock can be trusted.
+    /// The deadline of a task, as far as the clock can be trusted.
     fn until(&self, seen: Seen, at: Moment) -> Option<Timestamp> {
         let heard = match self.deaf {
             Some(deaf) if at.jumped_since(deaf.until) => return None,
@@ -233,8 +235,8 @@ impl Case {
         }
     }
 
-    /// Nothing can be said about its hours: the clock was set. One that began at once is carried
-    /// over whatever is noticed.
+    /// Whether its start time and window cannot be checked, because the clock was set. A
+    /// rollout that started immediately is adjusted when a clock change is noticed.
     fn has_lost_the_hour(&self, at: Moment) -> bool {
         at.jumped_since(self.ordered) || self.by_calendar && at.settings != self.ordered.settings
     }
@@ -264,13 +266,13 @@ impl Case {
         self.is_unproven() && !self.canary_unchanged
     }
 
-    /// Servers without a change have used up the canary: only servers that are expected to install
-    /// something can complete it.
+    /// Whether servers without a change have used up the canary: only servers that are expected to
+    /// install something can complete it.
     fn wants_expected(&self) -> bool {
         self.canary_is_out() && self.good() + self.in_work() >= self.canary()
     }
 
-    /// The canary changed nothing, and of those that could start nobody is expected to.
+    /// Whether the canary changed nothing, and none of the servers that could start is expected to.
     fn nobody_can_prove(&self, free: &dyn Fn(ServerId) -> bool) -> bool {
         let next = self.next_in_turn(free);
         self.wants_expected()
@@ -278,7 +280,7 @@ impl Case {
             && next.is_some_and(|server| !self.expected.contains(&server))
     }
 
-    /// How many more may be in work, stagger aside.
+    /// How many more tasks may be in progress, regardless of the stagger.
     fn room(&self) -> usize {
         let parallel = self.pace.max_parallel.map_or(usize::MAX, |at_once| at_once as usize);
         let left = self.canary().saturating_sub(self.succeeded());
@@ -286,7 +288,7 @@ impl Case {
         parallel.min(first).saturating_sub(self.in_work())
     }
 
-    /// Why it must stop, going by `failures` that nobody has forgiven.
+    /// The reason for which it must halt, given the number of `failures` that no user has accepted.
     fn halt(&self, failures: usize) -> Option<Halt> {
         let allowed =
             self.pace.max_failures.map_or(usize::MAX, |share| share.of(self.total()) as usize);
@@ -330,57 +332,60 @@ impl Case {
         let jumped = self.has_lost_the_hour(at);
         let overdue = self.seen.values().filter_map(|seen| self.until(*seen, at));
         not(matches!(self.seen[&server], Seen::Waiting), "started twice")
-            .or(not(self.phase == Phase::Running, "started while it was not running"))
-            .or(not(free(server), "started while offline or in work elsewhere"))
+            .or(not(self.phase == Phase::Running, "started while the rollout was not running"))
+            .or(not(free(server), "started while offline or busy elsewhere"))
             .or(not(self.next_in_turn(free) == Some(server), "started out of turn"))
             .or(not(self.room() > 0, "started beyond the canary or max_parallel"))
             .or(not(
                 !self.wants_expected() || self.expected.contains(&server),
-                "started behind a canary that changed nothing",
+                "started after a canary that changed nothing",
             ))
             .or(not(self.halt(self.fresh_failures()).is_none(), "started after too many failures"))
-            .or(not(overdue.min().is_none_or(|by| by > at.really), "started past a silent server"))
-            .or(not(!too_soon, "started too soon after the last one"))
-            .or(not(jumped || at.really >= self.opens, "started before the hour"))
+            .or(not(
+                overdue.min().is_none_or(|by| by > at.really),
+                "started before an overdue task timed out",
+            ))
+            .or(not(!too_soon, "started too soon after the previous server"))
+            .or(not(jumped || at.really >= self.opens, "started before the start time"))
             .or(not(jumped || at.really < self.closes(), "started after the window"))
     }
 
     fn wrong_to_give_up(&self, server: ServerId, at: Moment) -> Option<String> {
         let Seen::InWork { stage, since } = self.seen[&server] else {
-            return Some("given up while not in work".into());
+            return Some("timed out while not in progress".into());
         };
         let had = at.really.duration_since(since.really);
         let unheard = self.deaf.is_some_and(|deaf| {
             !at.leapt_since(deaf.until) && at.really < deaf.until.really + deaf.patience
         });
-        not(at.leapt_since(since) || had >= limit(stage), "given up too soon")
-            .or(not(!unheard, "given up before it could be heard again"))
+        not(at.leapt_since(since) || had >= limit(stage), "timed out too early")
+            .or(not(!unheard, "timed out within the grace period"))
     }
 
     fn wrong_to_close(&self, at: Moment) -> Option<String> {
-        not(self.has_lost_the_hour(at) || at.really >= self.closes(), "closed too soon")
+        not(self.has_lost_the_hour(at) || at.really >= self.closes(), "window closed too early")
     }
 
     fn wrong_to_change(&self, change: Change, at: Moment) -> Option<String> {
         match change {
             Change::Start => {
                 let due = self.has_lost_the_hour(at) || at.really >= self.opens;
-                not(due && self.phase == Phase::Scheduled, "began before the hour")
+                not(due && self.phase == Phase::Scheduled, "began before the start time")
             }
-            // Which of the forgiven were put right since is left open here: to halt once too
-            // often is on the safe side.
+            // Which of the accepted failures were corrected since is not tracked here: halting once
+            // too often is on the safe side.
             Change::Halt(_) => {
                 let forgiven = self.forgiven.len().saturating_sub(self.corrected);
                 let fresh = self.failures().saturating_sub(forgiven);
-                not(self.halt(fresh).is_some(), "halted for no reason")
+                not(self.halt(fresh).is_some(), "halted without a reason")
             }
             Change::CanaryUnchanged => not(
                 self.phase == Phase::Running && self.wants_expected() && self.in_work() == 0,
-                "gave up on a canary that can still succeed",
+                "marked the canary unchanged although it can still succeed",
             ),
             Change::End(end) => not(
                 self.end() == Some(end),
-                &format!("ended as {end:?}, should as {:?}", self.end()),
+                &format!("ended as {end:?}, but should be {:?}", self.end()),
             ),
             Change::Pause
             | Change::Resume
@@ -402,7 +407,8 @@ impl Case {
             (_, Change::Start) => Phase::Running,
             (_, Change::Pause) => Phase::Paused,
             (Phase::Scheduled, Change::Resume) => Phase::Scheduled,
-            // Whether the hour has come is a matter of the clock, and after a jump of opinion.
+            // Whether the start time has come depends on the clock, and after a jump it is
+            // uncertain.
             (Phase::Paused, Change::Resume) if self.has_lost_the_hour(at) => into,
             (Phase::Paused, Change::Resume) if at.really < self.opens => Phase::Scheduled,
             (_, Change::Resume) => Phase::Running,
@@ -417,7 +423,7 @@ impl Case {
         self.canary_unchanged |= change == Change::CanaryUnchanged;
     }
 
-    /// What it comes to, once every server is at an end.
+    /// The overall result, once every task has ended.
     fn end(&self) -> Option<End> {
         if !self.seen.values().all(|seen| matches!(seen, Seen::Ended(_))) {
             return None;
@@ -436,9 +442,10 @@ impl Case {
         })
     }
 
-    /// Something that should have been done by now.
+    /// Returns something that should have been done by now.
     fn undone(&self, at: Moment, free: &dyn Fn(ServerId) -> bool) -> Option<String> {
-        // After a jump nobody knows how much of a stagger is over: no more than all of it may come.
+        // After a jump it is unknown how much of a stagger has passed: at most all of it may
+        // remain.
         let staggered = self.last_start.is_some_and(|last| match at.jumped_since(last) {
             true => {
                 let since = last.really.max(self.noticed.really);
@@ -456,18 +463,18 @@ impl Case {
             && self.halt(self.fresh_failures()).is_some();
         let overdue = self.due(at, free).is_some_and(|due| due <= at.really);
         let canceling = self.phase == Phase::Canceling && self.someone_waits();
-        not(!startable, "someone could start and does not")
+        not(!startable, "a server could start but does not")
             .or(not(!unproven, "the rest waits for a canary that changed nothing"))
             .or(not(!halts, "it should have halted"))
             .or(not(!overdue, "something is overdue"))
-            .or(not(!canceling, "someone waits in a canceled rollout"))
+            .or(not(!canceling, "a server waits in a canceled rollout"))
             .or(not(
                 self.end().is_none_or(|end| self.phase == Phase::Ended(end)),
-                "it is at an end",
+                "it should have ended",
             ))
     }
 
-    /// When the next thing has to be done, as far as the clock can be trusted.
+    /// When something must be done next, as far as the clock can be trusted.
     fn due(&self, at: Moment, free: &dyn Fn(ServerId) -> bool) -> Option<Timestamp> {
         let late = self.seen.values().filter_map(|seen| self.until(*seen, at));
         let trusted = !self.has_lost_the_hour(at);
@@ -504,7 +511,7 @@ impl Case {
     }
 }
 
-/// `what`, unless it holds.
+/// Returns `what` unless `holds` is true.
 fn not(holds: bool, what: &str) -> Option<String> {
     (!holds).then(|| what.to_owned())
 }

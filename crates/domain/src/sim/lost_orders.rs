@@ -1,4 +1,5 @@
-//! Orders that an agent never received, or has no record of any more: one agent, one rollout, no chance.
+//! Orders that an agent never received or has lost the record of: one agent, one rollout, no
+//! randomness.
 
 use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
@@ -17,14 +18,14 @@ struct Story {
 }
 
 impl Story {
-    /// The order is out, and the agent died before it read it.
+    /// The order was sent, and the agent died before it received it.
     fn unread() -> Story {
         let mut story = Story::ordered();
         story.agent.crash(Health::Crashed);
         story
     }
 
-    /// The order is out.
+    /// The order was sent.
     fn ordered() -> Story {
         let now: Timestamp = "2026-03-01T02:00:00Z".parse().unwrap();
         let (server, of) = (ServerId::new(now, 1), BatchId::new(now, 1));
@@ -51,7 +52,7 @@ impl Story {
         self.control.settle(moment(self.now));
     }
 
-    /// The agent says what it has to say, and hears the answer.
+    /// The agent sends its reports and processes the reply.
     fn sync(&mut self) {
         let at = moment(self.now);
         let words = self.agent.says();
@@ -100,7 +101,7 @@ fn paused_task_waits_again_though_its_order_never_arrived() {
     story.change(Change::Resume);
     story.sync();
     let mut chance = Chance::new(1);
-    assert!(story.agent.step(&mut chance, story.now), "it has the new order");
+    assert!(story.agent.step(&mut chance, story.now), "the agent has the new order");
 }
 
 #[test]

@@ -1,14 +1,15 @@
-//! A fleet in a box: the real planner and the real state machines, a hand-turned clock, and every
-//! fault that the field has taught us, chosen by a seed.
+//! Deterministic simulation of a fleet: the real planner and state machines, a manual clock, and
+//! faults known from production, chosen by a seed.
 //!
-//! Servers vanish and return, agents crash, messages are lost, repeated, reordered and late, reboots
-//! hang, the control plane crashes or is restored from a backup, its clock jumps by minutes or years,
-//! two rollouts want the same servers, people pause, resume, cancel, retry and remove servers. After
-//! every step the rollouts are linted, and a judge who keeps a book of his own is asked.
+//! Servers disconnect and return, agents crash, messages are lost, repeated, reordered and late,
+//! reboots hang, the control plane crashes or is restored from a backup, its clock jumps by minutes
+//! or years, two rollouts need the same servers, and users pause, resume, cancel, retry and remove
+//! servers. After every step the invariants of the rollouts are checked, and a test oracle with its
+//! own records checks every decision.
 //!
-//! [`Mode::Safety`] asks: does anything ever happen that must not? [`Mode::Liveness`] lets the faults
-//! stop after a while, or become permanent, and asks: does everything come to an end in time, and is
-//! what the control plane then says true?
+//! [`Mode::Safety`] checks that nothing forbidden ever happens. [`Mode::Liveness`] lets the faults
+//! stop after a while, or become permanent, and checks that everything ends in time and that what
+//! the control plane then reports is true.
 
 mod agent;
 mod chance;
@@ -24,25 +25,26 @@ mod world;
 pub use chance::Chance;
 pub use reach::{Reached, Trial};
 
-/// Which question is asked.
+/// What a run checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Faults to the end; nothing forbidden may happen.
+    /// Faults until the end; nothing forbidden may happen.
     Safety,
-    /// Faults stop or stay for good; everything must end by its deadline, and truly.
+    /// Faults stop or become permanent; everything must end by its deadline, with the correct
+    /// result.
     Liveness,
 }
 
-/// What one run did, so that a test can see that it did something.
+/// Statistics of one run, so that a test can verify that it did something.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Things that happened.
+    /// Number of simulated events.
     pub steps: u64,
-    /// Servers started.
+    /// Number of servers started.
     pub starts: u64,
-    /// Rollouts that came to an end.
+    /// Number of rollouts that ended.
     pub ended: u64,
-    /// What it came upon.
+    /// The situations that occurred.
     pub reached: Reached,
 }
 
@@ -65,27 +67,24 @@ impl std::fmt::Display for Report {
     }
 }
 
-/// A run in which something did not hold.
+/// A run that violated a check.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "seed {seed} ({mode:?}): {}\nreplay it with: cargo xtask sim --seed {seed}",
     broken.join("; ")
 )]
 pub struct Failure {
-    /// Which run.
     pub seed: u64,
-    /// Which question.
     pub mode: Mode,
-    /// What did not hold.
     pub broken: Vec<String>,
-    /// What led to it.
+    /// The events that led to it.
     pub trace: Vec<String>,
 }
 
 /// Runs one seed.
 pub fn run(seed: u64, mode: Mode) -> Result<Report, Box<Failure>> {
     let quietly = world::World::new(seed, mode, false).run();
-    // A run is the same each time: one that failed is simply written down the second time.
+    // Runs are deterministic: a failed run is repeated with tracing.
     quietly.or_else(|_| world::World::new(seed, mode, true).run())
 }
 
@@ -122,23 +121,23 @@ mod tests {
     }
 
     #[test]
-    fn nothing_forbidden_ever_happens_however_faulty_the_world() {
+    fn no_violation_happens_under_faults() {
         let sum = every_seed(Mode::Safety);
-        assert!(sum.starts > 2 * SEEDS, "hardly anything started: {sum:?}");
+        assert!(sum.starts > 2 * SEEDS, "too few servers started: {sum:?}");
         for trial in Trial::ALL {
             let often = sum.reached.times(trial) > SEEDS / 40;
-            assert!(often, "hardly ever tried: {trial:?}, in all {}", sum.reached);
+            assert!(often, "{trial:?} occurred too rarely; all counts: {}", sum.reached);
         }
     }
 
     #[test]
-    fn everything_ends_in_time_and_truly_once_the_faults_stop_or_stay() {
+    fn everything_ends_in_time_after_faults() {
         let sum = every_seed(Mode::Liveness);
         assert!(sum.ended >= SEEDS, "not every seed ended a rollout: {sum:?}");
     }
 
     #[test]
-    fn a_seed_replays_to_the_same_run() {
+    fn seed_replays_to_same_run() {
         for seed in 0..20 {
             assert_eq!(run(seed, Mode::Safety), run(seed, Mode::Safety));
         }

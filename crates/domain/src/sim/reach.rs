@@ -1,62 +1,56 @@
-//! What a run came upon, counted: a fault that is never tried proves nothing.
+//! Counts the situations that a run encountered: a fault that never occurs proves nothing.
 
-/// Something that the simulation is there to try.
+/// A situation that the simulation must cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trial {
-    /// A message did not arrive.
     Lost,
-    /// A message arrived once more, later.
+    /// A message arrived again later.
     Repeated,
     /// A message arrived minutes late, after later ones.
     Late,
-    /// A server vanished and came back.
+    /// A server disconnected and came back.
     Vanished,
-    /// An agent crashed and was started again.
+    /// An agent crashed and was restarted.
     Crashed,
-    /// A host did not come back from its reboot.
     RebootHung,
-    /// The control plane crashed.
     ControlCrashed,
-    /// The control plane was restored from a backup.
     Restored,
-    /// The control plane's clock was set forward.
     ClockForward,
-    /// The control plane's clock was set back.
     ClockBack,
-    /// A person paused a rollout.
+    /// A user paused a rollout.
     Paused,
-    /// A person resumed one that had halted.
+    /// A user resumed a halted rollout.
     Resumed,
-    /// A person canceled one that had servers waiting or in work.
+    /// A user canceled a rollout with servers waiting or in progress.
     Canceled,
-    /// An agent dropped an order that it was told to drop.
+    /// An agent dropped an order on request.
     Withdrawn,
-    /// It did so in a rollout that was stopped and not called off: its turn comes again.
+    /// An agent dropped an order of a rollout that was stopped but not canceled: the server waits
+    /// again.
     GivenBack,
-    /// A rollout waited for a server whose agent was at work on something given up for lost.
+    /// A rollout waited for a server whose agent was working on an order given up as lost.
     LeftToWork,
-    /// A person had the failed ones tried again.
+    /// A user retried the failed servers.
     Retried,
-    /// A person removed a server that was waiting or in work.
+    /// A user removed a server that was waiting or in progress.
     Removed,
-    /// A rollout waited for a server that another one had in work.
+    /// A rollout waited for a server that another one was working on.
     Contested,
-    /// A rollout halted by itself.
+    /// A rollout halted automatically.
     Halted,
-    /// A canary changed nothing, and the rest started unproven.
+    /// A canary changed nothing, and the rest started without its proof.
     CanaryUnchanged,
-    /// A window closed on a server that waited.
+    /// The window closed while a server was waiting.
     Expired,
-    /// An agent fell silent and was given up.
+    /// An agent stopped reporting and its task timed out.
     GivenUp,
-    /// A late report replaced such a guess.
+    /// A late report replaced a timeout.
     Corrected,
-    /// An agent lost the record of an order in progress, and said so.
+    /// An agent lost the record of an order in progress, and reported it.
     OrderLost,
 }
 
 impl Trial {
-    /// All of them.
     pub const ALL: [Trial; 25] = [
         Trial::Lost,
         Trial::Repeated,
@@ -86,7 +80,7 @@ impl Trial {
     ];
 }
 
-/// How often each was tried.
+/// How often each situation occurred.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reached([u64; Trial::ALL.len()]);
 
@@ -95,7 +89,6 @@ impl Reached {
         self.0[trial as usize] += 1;
     }
 
-    /// How often this one was.
     pub fn times(&self, trial: Trial) -> u64 {
         self.0[trial as usize]
     }

@@ -1,11 +1,11 @@
-//! One server in the judge's book, and what becomes of it by what happens.
+//! The oracle's record of one task, and its transitions.
 
 use vocab::{FailureCode, Stage};
 
 use super::judge::Moment;
 use crate::rollout::{Cancel, End, Event, Outcome, Phase, Skip, Verdict};
 
-/// How a server was last seen.
+/// The observed state of a task.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Seen {
     Waiting,
@@ -18,7 +18,7 @@ impl Seen {
         matches!(self, Seen::Ended(Outcome::Failed(_) | Outcome::TimedOut(_)))
     }
 
-    /// How it is seen after something happened to it.
+    /// Returns the state after an event.
     pub(super) fn after(self, event: Event, phase: Phase, at: Moment) -> Seen {
         use Seen::{Ended, InWork, Waiting};
         let called_off = matches!(phase, Phase::Canceling | Phase::Ended(End::Canceled));

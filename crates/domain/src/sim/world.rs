@@ -1,4 +1,4 @@
-//! Time, network, hosts and people of the simulation.
+//! The simulated world: time, network, hosts and users.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +14,9 @@ use super::reach::Trial;
 use super::{Failure, Mode, Report};
 use crate::rollout::{Event, Outcome, Pace, Phase, Rollout, Target, Verdict, limit_in_all};
 
-/// How much later than its deadline a thing may end.
+/// How much later than its deadline something may end.
 const GRACE: SignedDuration = SignedDuration::from_secs(30);
-/// A run that takes more steps than this would never end.
+/// A run with more steps than this would never end.
 const STEPS_MAX: u64 = 400_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,21 +27,21 @@ pub(super) enum Happening {
     Down { agent: usize, message: Message },
     /// An agent's regular sync is due.
     Sync { agent: usize },
-    /// The order in work goes on.
+    /// The order in progress advances.
     Step { agent: usize, life: u32 },
-    /// A crashed agent starts again.
+    /// A crashed agent restarts.
     Restart { agent: usize },
-    /// A cut connection is back.
+    /// A broken connection is restored.
     Reconnect { agent: usize },
-    /// The control plane looks at its plans.
+    /// The control plane plans.
     Look,
-    /// The control plane starts again.
+    /// The control plane restarts.
     ControlBack,
-    /// Something goes wrong.
+    /// A fault occurs.
     Fault,
-    /// Someone does something.
+    /// A user does something.
     Person,
-    /// The second rollout is ordered.
+    /// The second rollout is created.
     Second,
 }
 
@@ -55,33 +55,33 @@ pub(super) struct World {
     seed: u64,
     mode: Mode,
     pub(super) chance: Chance,
-    /// What time it really is; the control plane's clock shows `skew` more.
+    /// The real time; the control plane's clock is ahead by `skew`.
     pub(super) now: Timestamp,
     pub(super) skew: SignedDuration,
-    /// How often that clock was set forward with nobody there to notice, how often it was set so at
-    /// all, and how often it was set, noticed or not.
+    /// How often that clock was set forward without being noticed, how often it was set without
+    /// being noticed, and how often it was set in total.
     pub(super) forward: u32,
     pub(super) jumps: u32,
     pub(super) settings: u32,
-    /// How often it had been when the backup was made.
+    /// Value of `settings` when the backup was made.
     pub(super) settings_backed_up: u32,
     pub(super) began: Timestamp,
-    /// How long faults go on.
+    /// How long faults occur.
     pub(super) faulty: SignedDuration,
     pub(super) queue: BTreeMap<(Timestamp, u64), Happening>,
     pub(super) queued: u64,
     pub(super) control: Control,
     pub(super) control_is_up: bool,
-    /// When the control plane looks at its plans if nothing makes it look earlier.
+    /// When the control plane plans again if nothing triggers it earlier.
     look_at: Option<Timestamp>,
     pub(super) agents: Vec<Agent>,
     pub(super) removed: BTreeSet<ServerId>,
-    /// Rollouts whose failed servers someone had tried again.
+    /// Rollouts whose failed servers were retried.
     pub(super) retried: BTreeSet<BatchId>,
     pub(super) was_restored: bool,
     sync: SignedDuration,
     pub(super) loss: u32,
-    /// The pace of the rollout that comes second.
+    /// The pace of the second rollout.
     second: Pace,
     report: Report,
 }
@@ -96,8 +96,8 @@ impl World {
             .map(|number| Agent::new(ServerId::new(now, number as u128), up_to_date))
             .collect();
         let (first, second) = (pace(&mut chance), pace(&mut chance));
-        // A rollout without a window may wait for a week; then agents sync less often, or the
-        // simulation would be nothing but syncs.
+        // A rollout without a window may wait for a week; agents then sync less often, or the
+        // simulation would consist of nothing but syncs.
         let patient = first.window_minutes.is_none() || second.window_minutes.is_none();
         let sync_seconds = chance.pick(if patient { &[1_800, 7_200] } else { &[60, 300, 600] });
         let mut world = World {
@@ -169,7 +169,7 @@ impl World {
                 break;
             }
             if self.report.steps > STEPS_MAX {
-                self.control.broken.push(format!("still going after {STEPS_MAX} steps"));
+                self.control.broken.push(format!("not finished after {STEPS_MAX} steps"));
                 break;
             }
         }
@@ -226,7 +226,7 @@ impl World {
                 self.agents[agent].connected = true;
                 self.speak(agent);
             }
-            // One that was planned before a later look planned another is void.
+            // An event that was planned before a later one replaced it is void.
             Happening::Look if self.look_at == Some(self.now) => self.look(),
             Happening::Look => {}
             Happening::ControlBack => {
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    // --- the network -----------------------------------------------------------------------
+    // --- Network ---------------------------------------------------------------------------
 
     fn speak(&mut self, agent: usize) {
         if self.agents[agent].is_reachable() && !self.removed.contains(&self.agents[agent].server) {
@@ -308,7 +308,7 @@ impl World {
         }
     }
 
-    // --- the control plane -----------------------------------------------------------------
+    // --- Control plane ---------------------------------------------------------------------
 
     pub(super) fn look(&mut self) {
         if !self.control_is_up {
@@ -320,7 +320,7 @@ impl World {
                 self.wake(agent);
             }
         }
-        // A real one also looks by itself now and then; this one relies on `wake_at`.
+        // The real engine also plans at regular intervals; this one relies on `wake_at`.
         let look_at = wake_at.map(|wake_at| self.now + wake_at.duration_since(self.wall()));
         if let Some(at) = look_at.filter(|_| look_at != self.look_at) {
             self.after(at.duration_since(self.now), Happening::Look);
@@ -343,7 +343,7 @@ impl World {
         self.queue.insert((at, self.queued), happening);
     }
 
-    // --- the end ---------------------------------------------------------------------------
+    // --- End of a run ----------------------------------------------------------------------
 
     fn is_over(&self) -> bool {
         match self.mode {
@@ -356,7 +356,7 @@ impl World {
         }
     }
 
-    /// Every rollout is at an end, and no living agent has anything left to say or do.
+    /// Every rollout has ended, and no live agent has anything left to report or do.
     fn has_come_to_rest(&self) -> bool {
         self.control.rollouts().all(|rollout| rollout.head().phase.is_ended())
             && self.agents.iter().all(|agent| {
@@ -371,8 +371,8 @@ impl World {
         for agent in &self.agents {
             let mut before = None;
             for (id, times) in &agent.effects {
-                // Of what was given back nothing was done, so one order a rollout has an effect.
-                // Restored, the service may have forgotten that it gave another one since.
+                // A dropped order has no effect, so only one order per rollout may have one. A
+                // restored service may have forgotten that it issued another one since.
                 let twice = before.replace(id.of) == Some(id.of) && !self.was_restored;
                 if *times > 1 || twice {
                     broken.push(format!("{} carried out {id:?} more than once", agent.server));
@@ -395,7 +395,7 @@ impl World {
         let limit =
             window.max(self.began + self.faulty) + limit_in_all() + self.control.patience() + GRACE;
         let last = *self.control.last_guess.get(&head.id)?;
-        (last > limit).then(|| format!("{} gave up at {last}, after {limit}", head.id))
+        (last > limit).then(|| format!("{} timed out a task at {last}, after {limit}", head.id))
     }
 
     fn lies<'a>(&'a self, rollout: &'a Rollout) -> impl Iterator<Item = String> + 'a {
@@ -403,26 +403,26 @@ impl World {
         rollout.targets().filter_map(move |(server, target)| {
             let agent = self.agents.iter().find(|agent| agent.server == server)?;
             let Target::Done(done) = target else { return None };
-            // Nobody can know what a dead host did last, and a removed one is not listened to.
+            // It is unknown what a dead host did last, and reports of a removed server are ignored.
             if agent.health == Health::Dead || self.removed.contains(&server) {
                 return None;
             }
-            // A service restored from a backup may have passed over a server before it was told
-            // what it had forgotten; an end is an end.
+            // A service restored from a backup may have skipped a server before it learned what it
+            // had forgotten; a final state stays.
             let passed_over = matches!(done.outcome, Outcome::Skipped(_) | Outcome::Canceled(_));
             if self.was_restored && passed_over {
                 return None;
             }
             let verdict = agent.verdict(self.control.order_of(of, server));
-            // The backup knows only an order that the agent had already dropped, not the one that was
-            // given in its place.
+            // The backup only contains an order that the agent had already dropped, not the one
+            // that replaced it.
             let dropped = verdict == Some(Verdict::Withdrawn)
                 && done.outcome == Outcome::Failed(FailureCode::OrderExpired);
             if self.was_restored && dropped {
                 return None;
             }
             contradicts(done.outcome, verdict, agent.has_acted_on(of)).then(|| {
-                format!("{of} says {:?} of {server}, which says {verdict:?}", done.outcome)
+                format!("{of} records {:?} for {server}, which reported {verdict:?}", done.outcome)
             })
         })
     }

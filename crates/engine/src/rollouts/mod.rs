@@ -169,7 +169,10 @@ impl Driver {
     /// clock was changed.
     fn now(&mut self) -> Timestamp {
         if let Some(set) = self.hands.look() {
-            tracing::warn!(seconds = set.by.as_secs(), "the clock was set; waits keep their length");
+            tracing::warn!(
+                seconds = set.by.as_secs(),
+                "the clock was set; waits keep their length"
+            );
             for id in self.fleet.ids() {
                 // A rollout that has not applied the previous change gets the sum of both.
                 let before = self.owed.get(&id).map_or(SignedDuration::ZERO, |owed| owed.by);

@@ -24,11 +24,7 @@ pub enum CronField {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FieldProblem {
     #[error("{found} is not between {min} and {max}")]
-    OutOfRange {
-        found: String,
-        min: u8,
-        max: u8,
-    },
+    OutOfRange { found: String, min: u8, max: u8 },
     #[error("`{found}` is not {expected}")]
     NotANumber {
         /// The text, shortened.
@@ -39,13 +35,7 @@ pub enum FieldProblem {
     #[error("a list item is empty")]
     EmptyItem,
     #[error("{found} is reversed: write {start}-{max},{min}-{end}")]
-    Backwards {
-        found: String,
-        start: u8,
-        end: u8,
-        min: u8,
-        max: u8,
-    },
+    Backwards { found: String, start: u8, end: u8, min: u8, max: u8 },
     #[error("a step must be between 1 and {max} (got {found})")]
     Step {
         found: String,
@@ -54,11 +44,7 @@ pub enum FieldProblem {
     },
     /// A step after a single number instead of a range.
     #[error("a step needs a range: write {start}-{max}/{step}")]
-    StepWithoutRange {
-        start: String,
-        max: u8,
-        step: String,
-    },
+    StepWithoutRange { start: String, max: u8, step: String },
     /// An invalid `nL` (last weekday of the month) or `n#m` (m-th weekday of the month).
     #[error("{found} does not select a day: write 5L for the last Friday, 5#2 for the second")]
     Occurrence {

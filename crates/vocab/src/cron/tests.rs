@@ -172,7 +172,10 @@ fn wrong_number_of_fields_is_rejected_with_explanation() {
 #[test]
 fn expression_that_never_runs_is_rejected() {
     for text in ["0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 31W 2 *"] {
-        assert_eq!(refusal(text), format!("`{text}` never runs: none of its months has such a day"));
+        assert_eq!(
+            refusal(text),
+            format!("`{text}` never runs: none of its months has such a day")
+        );
     }
     assert!(Cron::parse("0 0 30 2 1").is_ok(), "February has Mondays");
 }

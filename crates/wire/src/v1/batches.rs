@@ -51,7 +51,8 @@ pub struct Batch {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// One task per server, up to 500; list the rest with `/v1/batches/{batch_id}/tasks`. Omitted in lists.
+    /// One task per server, up to 500; list the rest with `/v1/batches/{batch_id}/tasks`. Omitted
+    /// in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub results: Option<Vec<Task>>,
     /// Likely mistakes in the options.

@@ -10,7 +10,8 @@ pub struct Feed {
     /// Name.
     #[cfg_attr(feature = "openapi", schema(example = "Debian"))]
     pub name: String,
-    /// Format: `osv`, `csaf`, `arch`, `secdb`, `debian_tracker`, `kev`, `epss`, or `bundle`; `unknown` if it was never imported.
+    /// Format: `osv`, `csaf`, `arch`, `secdb`, `debian_tracker`, `kev`, `epss`, or `bundle`;
+    /// `unknown` if it was never imported.
     #[cfg_attr(feature = "openapi", schema(example = "osv"))]
     pub kind: String,
     /// File or URL that it was imported from.

@@ -8,8 +8,8 @@ use super::options::{takes_options, with_options};
 use super::{Options, WaitingFor};
 
 with_options! {
-    /// The body of `POST /v1/preview`: like that of `POST /v1/batches`, or with `targets` instead of `server_ids`, like a
-    /// schedule.
+    /// The body of `POST /v1/preview`: like that of `POST /v1/batches`, or with `targets` instead
+    /// of `server_ids`, like a schedule.
     pub struct PreviewRequest {
         /// Servers, by ID.
         #[serde(default, skip_serializing_if = "Option::is_none")]

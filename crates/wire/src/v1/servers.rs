@@ -39,10 +39,11 @@ pub struct Server {
     pub enrolled_at: Timestamp,
     /// Last scan of its packages; null if never.
     pub last_scan_at: Option<Timestamp>,
-    /// Whether the last scan is older than the service's `stale_after_days` (7 by default), so that its
-    /// packages, updates and CVEs may be out of date.
+    /// Whether the last scan is older than the service's `stale_after_days` (7 by default), so that
+    /// its packages, updates and CVEs may be out of date.
     pub stale: bool,
-    /// Whether its CVEs are known. Only `assessed` with no CVE means that none is known to affect it.
+    /// Whether its CVEs are known. Only `assessed` with no CVE means that none is known to affect
+    /// it.
     pub assessment: Assessment,
     /// Whether it needs a reboot.
     pub reboot_required: bool,
@@ -149,8 +150,9 @@ pub struct Summary {
     pub packages: u32,
     /// Number of pending updates.
     pub updates: u32,
-    /// Number of pending security updates: those that the server's repositories mark as such, and those that fix a CVE from a feed.
-    /// These are what `security_only` installs. Updated within seconds of a scan or a feed import.
+    /// Number of pending security updates: those that the server's repositories mark as such, and
+    /// those that fix a CVE from a feed. These are what `security_only` installs. Updated within
+    /// seconds of a scan or a feed import.
     pub security_updates: u32,
     /// CVEs by severity, without suppressed ones.
     pub cves: SeverityCounts,
@@ -178,7 +180,8 @@ pub struct UnassessedPackage {
 pub struct Coverage {
     /// The system whose advisories apply: `Debian:12`.
     pub ecosystem: String,
-    /// Whether these advisories also list CVEs that no update fixes yet. If not, such CVEs are unknown.
+    /// Whether these advisories also list CVEs that no update fixes yet. If not, such CVEs are
+    /// unknown.
     pub lists_unfixed: bool,
     /// The system that this one is based on, if it is matched by that system's advisories:
     /// `Ubuntu 22.04` for Linux Mint 21.
@@ -209,8 +212,8 @@ pub struct ServerDetail {
     pub cves: Vec<Cve>,
     /// Number of suppressed CVEs.
     pub suppressed_cves: u32,
-    /// Whether its packages were matched against advisories for its operating system. If not, an empty list of CVEs does not mean
-    /// that it has none.
+    /// Whether its packages were matched against advisories for its operating system. If not, an
+    /// empty list of CVEs does not mean that it has none.
     pub cves_checked: bool,
     /// The packages whose CVEs could not be assessed, by name.
     pub unassessed: Vec<UnassessedPackage>,

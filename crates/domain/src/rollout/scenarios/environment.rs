@@ -1,5 +1,5 @@
-//! What the world around a rollout does to it: an outage of the service, a clock that is set, an agent
-//! that is still at work on something else.
+//! Events from outside a rollout: an outage of the service, a clock that is set, an agent that is
+//! busy with something else.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn minutes(minutes: i64) -> SignedDuration {
 }
 
 impl Story {
-    /// Nothing is planned and nobody is heard for so long; then somebody takes the lead.
+    /// Nothing is planned and no report arrives for this long; then a replica takes the lead.
     fn is_down_for(&mut self, time: SignedDuration) -> &mut Story {
         self.now += time;
         self.rollout = Rollout::restore(self.rollout.head().clone(), self.rollout.targets());
@@ -19,7 +19,7 @@ impl Story {
         self
     }
 
-    /// The clock is set, and whoever leads notices it so long after.
+    /// The clock is set, and the leader notices it after this time.
     fn clock_is_set(&mut self, by: SignedDuration, noticed_after: SignedDuration) -> &mut Story {
         self.now += by + noticed_after;
         let since = self.now - noticed_after;
@@ -27,9 +27,9 @@ impl Story {
     }
 }
 
-/// Both were through long ago and had nobody to tell.
+/// Both tasks ended long ago, but their agents could not report it.
 #[test]
-fn a_deadline_that_passed_while_the_service_was_down_waits_for_those_who_come_to_report() {
+fn deadline_passed_during_outage_waits_for_reports() {
     let pace = Pace { max_failures: Some(Portion::Count(1)), max_parallel: Some(2), ..pace() };
     let mut story = Story::of(["a", "b", "c"], pace);
     story.is_down_for(minutes(60));
@@ -41,16 +41,16 @@ fn a_deadline_that_passed_while_the_service_was_down_waits_for_those_who_come_to
     story.now += PATIENCE - SignedDuration::from_secs(1);
     story.settle();
     story.shows(["a succeeded", "b dispatched", "c dispatched"]);
-    // And whoever is silent even then is given up.
+    // A task without a report even then times out.
     story.now += SignedDuration::from_secs(1);
     story.settle();
     story.shows(["a succeeded", "b timed out while dispatched", "c dispatched"]);
     story.is(Phase::Halted(Halt::TooManyFailures));
 }
 
-/// No server starts later than the window, whoever was away.
+/// No server starts after the window, even if the service was down.
 #[test]
-fn a_window_that_closed_while_the_service_was_down_is_closed() {
+fn window_closes_even_during_outage() {
     let pace = Pace { window_minutes: Some(30), max_parallel: Some(1), ..pace() };
     Story::of(["a", "b"], pace)
         .is_down_for(minutes(45))
@@ -58,7 +58,7 @@ fn a_window_that_closed_while_the_service_was_down_is_closed() {
 }
 
 #[test]
-fn a_clock_that_is_set_shortens_and_lengthens_no_wait() {
+fn setting_the_clock_keeps_every_wait() {
     let hour = minutes(60);
     let ten_years = minutes(10 * 365 * 24 * 60);
     for by in [minutes(2), -minutes(2), hour, -hour, 24 * hour, -24 * hour, ten_years, -ten_years] {
@@ -68,7 +68,7 @@ fn a_clock_that_is_set_shortens_and_lengthens_no_wait() {
         story.happens("a", Event::Reached(Stage::Downloading)).minutes(15).minutes(1);
         story.clock_is_set(by, SignedDuration::from_secs(5));
         let seconds = |seconds| SignedDuration::from_secs(seconds);
-        // Ten minutes for the second, since its start and not since the jump.
+        // Ten minutes for the second server, counted from its start and not from the jump.
         story.now += minutes(9) - seconds(6);
         story.settle();
         assert_eq!(story.line("b"), "b dispatched", "{by}");
@@ -89,7 +89,7 @@ fn a_clock_that_is_set_shortens_and_lengthens_no_wait() {
         story.now += seconds(1);
         story.settle();
         assert_eq!(story.line("d"), "d skipped: WindowClosed", "{by}");
-        // And the first has its two hours.
+        // The first server has its two hours.
         story.now += minutes(80) - seconds(1);
         story.settle();
         assert_eq!(story.line("a"), "a downloading", "{by}");
@@ -99,23 +99,26 @@ fn a_clock_that_is_set_shortens_and_lengthens_no_wait() {
     }
 }
 
-/// What an agent said after the clock was set, and before anyone noticed, is by the right clock.
+/// A report that arrived after the clock was set, and before the leader noticed it, uses the new
+/// clock.
 #[test]
-fn what_happened_since_the_clock_was_set_keeps_its_time() {
+fn events_after_clock_change_keep_their_time() {
     for by in [minutes(60), -minutes(60)] {
         let mut story = Story::of(["a"], pace());
         let server = story.server("a");
         story.now += by;
         story.rollout.happens(server, Event::Reached(Stage::Preflight), story.now).unwrap();
         story.clock_is_set(SignedDuration::ZERO, SignedDuration::from_secs(5));
-        let Some(Target::Busy(busy)) = story.rollout.target(server) else { panic!("it ended") };
+        let Some(Target::Busy(busy)) = story.rollout.target(server) else {
+            panic!("the task ended")
+        };
         assert_eq!(busy.by, midnight() + by + limit(Stage::Preflight));
     }
 }
 
-/// Three in the morning is when the clock shows three, however it came to.
+/// A start at one o'clock happens when the clock shows one o'clock, even if the clock was set.
 #[test]
-fn an_hour_that_has_not_come_comes_by_the_clock_as_it_is_now() {
+fn future_start_follows_the_new_clock() {
     let one = "2026-11-15T01:00:00Z".parse().unwrap();
     Story::starting_at(one, ["a"], pace())
         .clock_is_set(minutes(30), SignedDuration::ZERO)
@@ -124,15 +127,15 @@ fn an_hour_that_has_not_come_comes_by_the_clock_as_it_is_now() {
         .shows(["a dispatched"]);
 }
 
-/// "Timed out" was a guess; its agent is at work all the same and must not be given more.
+/// "Timed out" was an assumption: the agent is still working and must not get another order.
 #[test]
-fn a_server_whose_agent_is_at_work_is_left_to_it() {
+fn server_with_busy_agent_is_not_started() {
     let later = "2026-11-15T00:05:00Z".parse().unwrap();
     let at_work = Condition { at_work: true, ..Condition::FREE };
     Story::starting_at(later, ["a", "b"], pace())
         .notices("a", at_work)
         .minutes(5)
-        .shows(["a waits: its agent is at work", "b dispatched"])
+        .shows(["a waits: agent busy", "b dispatched"])
         .notices("a", Condition::FREE)
         .shows(["a dispatched", "b dispatched"]);
 }

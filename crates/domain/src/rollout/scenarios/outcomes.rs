@@ -1,11 +1,11 @@
-//! How targets and rollouts come to an end, and what an end is worth.
+//! How tasks and rollouts end, and how late events affect the result.
 
 use proptest::prelude::*;
 
 use super::*;
 
 #[test]
-fn a_late_report_replaces_the_guess_and_the_end() {
+fn late_report_replaces_timeout_and_rollout_result() {
     let mut story = Story::of(["a", "b"], pace());
     story.happens("a", SUCCEEDED).minutes(10);
     story.shows(["a succeeded", "b timed out while dispatched"]);
@@ -15,7 +15,7 @@ fn a_late_report_replaces_the_guess_and_the_end() {
 }
 
 #[test]
-fn a_report_is_final_whatever_is_said_afterwards() {
+fn reported_result_is_final() {
     Story::of(["a"], pace())
         .happens("a", FAILED)
         .happens("a", SUCCEEDED)
@@ -26,7 +26,7 @@ fn a_report_is_final_whatever_is_said_afterwards() {
 }
 
 #[test]
-fn canceling_calls_off_what_waits_and_lets_the_rest_end() {
+fn canceling_stops_waiting_tasks_only() {
     Story::of(["a", "b"], Pace { max_parallel: Some(1), ..pace() })
         .happens("a", Event::Reached(Stage::Installing))
         .does(Change::Cancel)
@@ -37,7 +37,7 @@ fn canceling_calls_off_what_waits_and_lets_the_rest_end() {
 }
 
 #[test]
-fn an_order_that_was_not_begun_can_be_withdrawn() {
+fn order_not_begun_can_be_withdrawn() {
     Story::of(["a"], pace())
         .does(Change::Cancel)
         .happens("a", Event::Reported(Verdict::Withdrawn))
@@ -45,9 +45,10 @@ fn an_order_that_was_not_begun_can_be_withdrawn() {
         .is(Phase::Ended(End::Canceled));
 }
 
-/// A pause is no end: whoever gives his order back unbegun waits for his turn as before.
+/// A pause is not an end: a server whose order was dropped before it was begun waits to be started
+/// again.
 #[test]
-fn an_order_that_was_not_begun_when_a_pause_came_is_given_back() {
+fn order_not_begun_at_pause_is_started_again() {
     let withdrawn = Event::Reported(Verdict::Withdrawn);
     Story::of(["a", "b", "c"], Pace { max_parallel: Some(2), ..pace() })
         .happens("a", Event::Reached(Stage::Installing))
@@ -56,13 +57,13 @@ fn an_order_that_was_not_begun_when_a_pause_came_is_given_back() {
         .shows(["a installing", "b waits: paused", "c waits: paused"])
         .does(Change::Resume)
         .shows(["a installing", "b dispatched", "c waits: parallel"])
-        // Its answer may also be slower than whoever presses "resume".
+        // The reply of the agent may also arrive after the user has resumed the rollout.
         .happens("b", withdrawn)
         .shows(["a installing", "b dispatched", "c waits: parallel"]);
 }
 
 #[test]
-fn a_halt_takes_back_what_was_not_begun() {
+fn order_not_begun_at_halt_is_started_again() {
     let canary = Some(Portion::Count(2));
     Story::of(["a", "b", "c"], Pace { canary, ..pace() })
         .happens("a", FAILED)
@@ -76,9 +77,9 @@ fn a_halt_takes_back_what_was_not_begun() {
         .shows(["a failed: install_failed", "b dispatched", "c dispatched"]);
 }
 
-/// Nobody called it off, and it was not done either.
+/// No user canceled it, and it was not carried out either.
 #[test]
-fn what_was_given_up_and_then_given_back_has_failed() {
+fn withdrawn_order_after_timeout_has_failed() {
     Story::of(["a", "b"], pace())
         .happens("b", SUCCEEDED)
         .does(Change::Pause)
@@ -99,7 +100,7 @@ fn canceling_after_the_last_start_cancels_nothing() {
 }
 
 #[test]
-fn a_server_that_was_removed_is_nobodys_failure() {
+fn removed_server_does_not_count_as_failure() {
     Story::of(["a", "b"], Pace { max_failures: Some(Portion::Count(1)), ..pace() })
         .happens("a", Event::ServerRemoved)
         .shows(["a canceled: ServerRemoved", "b dispatched"])
@@ -108,16 +109,16 @@ fn a_server_that_was_removed_is_nobodys_failure() {
     Story::of(["a"], pace()).happens("a", Event::ServerRemoved).is(Phase::Ended(End::Canceled));
 }
 
-/// After a restore from a backup the control plane does not know what it ordered.
+/// After a restore from a backup, the control plane does not know which orders it issued.
 #[test]
-fn a_report_for_an_order_that_was_forgotten_is_believed() {
+fn report_for_forgotten_order_is_accepted() {
     Story::of(["a", "b"], Pace { max_parallel: Some(1), ..pace() })
         .happens("b", SUCCEEDED)
         .shows(["a dispatched", "b succeeded"]);
 }
 
 #[test]
-fn retrying_takes_the_failed_ones_into_a_new_rollout() {
+fn retry_creates_rollout_of_failed_servers() {
     let mut story = Story::of(["a", "b", "c"], pace());
     assert_eq!(story.rollout.retry(batch(2), story.now), Err(NoRetry::NotEnded));
     story.happens("a", FAILED).happens("b", SUCCEEDED).minutes(10);
@@ -131,13 +132,13 @@ fn retrying_takes_the_failed_ones_into_a_new_rollout() {
 }
 
 #[test]
-fn a_rollout_over_nobody_ends_at_once() {
+fn rollout_without_servers_ends_immediately() {
     let pace = Pace { max_parallel: Some(1), canary: Some(Portion::Count(1)), ..pace() };
     Story::of([], pace).is(Phase::Ended(End::Succeeded));
 }
 
 #[test]
-fn percent_reaches_a_hundred_only_at_the_end() {
+fn percent_reaches_100_only_at_the_end() {
     let mut story = Story::of(["a", "b", "c"], pace());
     story.happens("a", SUCCEEDED).happens("b", FAILED);
     assert_eq!(story.rollout.tally().percent(), 66);
@@ -146,7 +147,7 @@ fn percent_reaches_a_hundred_only_at_the_end() {
 }
 
 #[test]
-fn where_nothing_applied_the_order_fell_short() {
+fn inapplicable_updates_do_not_count_as_success() {
     let not_applicable = Event::Reported(Verdict::NotApplicable);
     Story::of(["a", "b"], pace())
         .happens("a", not_applicable)
@@ -156,9 +157,9 @@ fn where_nothing_applied_the_order_fell_short() {
     Story::of(["a"], pace()).happens("a", not_applicable).is(Phase::Ended(End::Failed));
 }
 
-/// Of the two, what a person did is what people ask about.
+/// If both apply, the user's action is what people ask about.
 #[test]
-fn a_rollout_that_expired_and_was_then_canceled_is_canceled() {
+fn canceling_takes_precedence_over_expiry() {
     Story::of(["a", "b"], Pace { window_minutes: Some(5), max_parallel: Some(1), ..pace() })
         .minutes(5)
         .shows(["a dispatched", "b skipped: WindowClosed"])
@@ -167,9 +168,9 @@ fn a_rollout_that_expired_and_was_then_canceled_is_canceled() {
         .is(Phase::Ended(End::Canceled));
 }
 
-/// A result says when its server was started and when it ended, also one that came late.
+/// A result records when its task started and ended, even if it arrived late.
 #[test]
-fn an_end_remembers_when_its_order_was_given() {
+fn result_keeps_start_time_of_its_order() {
     let mut story = Story::of(["a", "b"], pace());
     story.minutes(5).happens("a", Event::Reached(Stage::Preflight)).minutes(4);
     story.happens("a", SUCCEEDED).minutes(60).happens("b", SUCCEEDED);
@@ -183,9 +184,9 @@ fn an_end_remembers_when_its_order_was_given() {
     }
 }
 
-/// A service that guesses must not take its guess for what the agent said.
+/// An assumption of the service must not be mistaken for a report of the agent.
 #[test]
-fn a_silent_server_is_given_a_reason() {
+fn silent_server_gets_a_failure_code() {
     let code = |outcome: Outcome| outcome.failure_code();
     assert_eq!(code(Outcome::TimedOut(Stage::Rebooting)), Some(FailureCode::RebootTimeout));
     assert_eq!(code(Outcome::TimedOut(Stage::Installing)), Some(FailureCode::AgentLost));
@@ -212,17 +213,17 @@ fn reports() -> Vec<(ServerId, Event)> {
 }
 
 proptest! {
-    /// Agents repeat what was not acknowledged, and requests overtake each other. In whatever order their
-    /// reports arrive, before or after the deadlines, every task ends the same.
+    /// Agents repeat unacknowledged reports, and requests overtake each other. In whatever order
+    /// the reports arrive, before or after the deadlines, every task ends with the same result.
     #[test]
-    fn the_order_of_reports_does_not_change_the_final_table(
+    fn final_results_do_not_depend_on_report_order(
         order in Just(reports()).prop_shuffle(),
         late in 0..=30_usize,
     ) {
         let mut story = Story::of(["a", "b", "c", "d", "e"], pace());
         for (nth, (server, event)) in order.into_iter().enumerate() {
             if nth == late {
-                // Whoever has not reported by now is given up for lost, and heard from afterwards.
+                // Tasks without a result time out now, and their agents report later.
                 story.minutes(24 * 60);
             }
             story.rollout.happens(server, event, story.now).unwrap();

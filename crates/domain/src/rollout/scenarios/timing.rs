@@ -1,13 +1,13 @@
-//! Hours, windows, deadlines, and clocks that are wrong.
+//! Start times, windows, deadlines, and wrong clocks.
 
 use super::*;
 
 #[test]
-fn a_clock_that_is_set_back_leaves_no_wait_longer_than_it_can_have_been() {
+fn clock_set_back_never_lengthens_waits() {
     let mut story = Story::of(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
     story.happens("a", Event::Reached(Stage::Preflight)).minutes(5);
     story.happens("a", Event::Reached(Stage::Downloading));
-    // A day back: the stagger begins anew, and the download has its two hours.
+    // One day back: the stagger starts again, and the download has its full two hours.
     story.minutes(-24 * 60);
     story.shows(["a downloading", "b waits: stagger until 00:15"]);
     story.minutes(10).shows(["a downloading", "b dispatched"]);
@@ -16,7 +16,7 @@ fn a_clock_that_is_set_back_leaves_no_wait_longer_than_it_can_have_been() {
 }
 
 #[test]
-fn without_a_window_an_absent_server_is_given_up_after_a_week() {
+fn offline_server_is_skipped_after_a_week() {
     let later = "2026-11-15T00:05:00Z".parse().unwrap();
     Story::starting_at(later, ["a"], pace())
         .notices("a", OFFLINE)
@@ -28,7 +28,7 @@ fn without_a_window_an_absent_server_is_given_up_after_a_week() {
 }
 
 #[test]
-fn no_server_starts_after_the_window_and_the_rollout_says_so() {
+fn no_server_starts_after_the_window() {
     let pace = Pace { window_minutes: Some(25), stagger_minutes: 10, ..pace() };
     Story::of(["a", "b", "c", "d"], pace)
         .minutes(10)
@@ -47,7 +47,7 @@ fn no_server_starts_after_the_window_and_the_rollout_says_so() {
 }
 
 #[test]
-fn the_window_also_closes_on_a_rollout_that_nobody_resumes() {
+fn window_closes_on_paused_rollout() {
     let pace = Pace { window_minutes: Some(30), stagger_minutes: 20, ..pace() };
     Story::of(["a", "b"], pace)
         .happens("a", SUCCEEDED)
@@ -58,7 +58,7 @@ fn the_window_also_closes_on_a_rollout_that_nobody_resumes() {
 }
 
 #[test]
-fn every_stage_has_a_deadline_and_silence_ends_there() {
+fn every_stage_times_out_at_its_deadline() {
     for stage in Stage::ALL {
         let mut story = Story::of(["a"], pace());
         story.happens("a", Event::Reached(*stage));
@@ -70,7 +70,7 @@ fn every_stage_has_a_deadline_and_silence_ends_there() {
 }
 
 #[test]
-fn nothing_starts_before_the_hour() {
+fn nothing_starts_before_start_time() {
     let one = "2026-11-15T01:00:00Z".parse().unwrap();
     let mut story = Story::starting_at(one, ["a"], pace());
     story.shows(["a waits: starts at 01:00"]).is(Phase::Scheduled);
@@ -79,7 +79,7 @@ fn nothing_starts_before_the_hour() {
 }
 
 #[test]
-fn a_pause_before_the_hour_lasts_beyond_it() {
+fn pause_before_start_time_outlasts_it() {
     let one = "2026-11-15T01:00:00Z".parse().unwrap();
     Story::starting_at(one, ["a"], pace())
         .does(Change::Pause)
@@ -92,9 +92,9 @@ fn a_pause_before_the_hour_lasts_beyond_it() {
         .shows(["a dispatched"]);
 }
 
-/// A minute before is before.
+/// One minute before the start time is still before it.
 #[test]
-fn the_last_minute_before_the_hour_is_still_before_it() {
+fn nothing_starts_one_minute_early() {
     let one = "2026-11-15T01:00:00Z".parse().unwrap();
     Story::starting_at(one, ["a"], pace())
         .minutes(59)
@@ -104,16 +104,16 @@ fn the_last_minute_before_the_hour_is_still_before_it() {
 
 /// A server that could start at the very instant at which the window closes does not.
 #[test]
-fn at_the_closing_of_the_window_nobody_slips_through() {
+fn no_server_starts_when_window_closes() {
     let pace = Pace { window_minutes: Some(5), max_parallel: Some(1), ..pace() };
     let mut story = Story::of(["a", "b"], pace);
     story.now += SignedDuration::from_mins(5);
     story.happens("a", SUCCEEDED).shows(["a succeeded", "b skipped: WindowClosed"]);
 }
 
-/// The planner is asked again in time for whatever comes first.
+/// The planner runs again in time for whatever comes first.
 #[test]
-fn it_wakes_for_whichever_comes_first() {
+fn planner_wakes_for_earliest_event() {
     let wakes = |story: &Story| plan(&story.rollout, story.now).wake_at.unwrap().to_string();
     let stagger = Story::of(["a", "b"], Pace { stagger_minutes: 5, ..pace() });
     assert_eq!(wakes(&stagger), "2026-11-15T00:05:00Z");
@@ -123,9 +123,9 @@ fn it_wakes_for_whichever_comes_first() {
     assert_eq!(wakes(&Story::of(["a", "b"], window)), "2026-11-15T00:07:00Z");
 }
 
-/// The time without a window grows with the pace: 25 servers an hour apart, or one at a time.
+/// The time without a window grows with the pace: 25 servers an hour apart, or a few at a time.
 #[test]
-fn a_slow_pace_has_longer_before_it_is_given_up() {
+fn slow_pace_extends_default_window() {
     let week = PATIENCE;
     let allowed = |pace: Pace| pace.start_by(midnight(), 25).duration_since(midnight());
     assert_eq!(allowed(pace()), week);
@@ -140,9 +140,9 @@ fn a_slow_pace_has_longer_before_it_is_given_up() {
     assert_eq!(allowed(Pace { window_minutes: Some(1), ..pace() }), SignedDuration::from_mins(1));
 }
 
-/// What an agent said tells the time too.
+/// Reports of agents carry the time as well.
 #[test]
-fn a_clock_that_goes_back_behind_the_last_report_is_noticed() {
+fn clock_set_back_before_last_report_is_detected() {
     let mut story = Story::of(["a"], pace());
     story.now += SignedDuration::from_hours(24);
     let server = story.server("a");
@@ -151,9 +151,9 @@ fn a_clock_that_goes_back_behind_the_last_report_is_noticed() {
     story.minutes(20).shows(["a timed out while preflight"]);
 }
 
-/// Or it would be open for the years by which the clock was wrong.
+/// Otherwise it would stay open for the years by which the clock was wrong.
 #[test]
-fn a_window_closes_by_the_clock_that_was_set_back() {
+fn window_closes_by_the_clock_set_back() {
     let ten_years = 10 * 365 * 24 * 60;
     let pace = Pace { window_minutes: Some(60), max_parallel: Some(1), ..pace() };
     Story::of(["a", "b"], pace)
@@ -164,9 +164,9 @@ fn a_window_closes_by_the_clock_that_was_set_back() {
         .shows(["a downloading", "b skipped: WindowClosed"]);
 }
 
-/// One that has begun does not wait for its hour a second time.
+/// A rollout that has started does not wait for its start time a second time.
 #[test]
-fn a_clock_that_is_set_back_before_the_hour_does_not_undo_the_start() {
+fn clock_set_back_before_start_keeps_running() {
     Story::of(["a", "b"], Pace { max_parallel: Some(1), ..pace() })
         .does(Change::Pause)
         .minutes(-24 * 60)
@@ -176,9 +176,9 @@ fn a_clock_that_is_set_back_before_the_hour_does_not_undo_the_start() {
         .shows(["a succeeded", "b dispatched"]);
 }
 
-/// A second opinion on "now" that differs by seconds is no news.
+/// A difference of a few seconds between two clocks is ignored.
 #[test]
-fn a_clock_that_is_corrected_by_less_than_a_minute_moves_nothing() {
+fn clock_correction_under_a_minute_changes_nothing() {
     let mut story = Story::of(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
     let before = story.rollout.clone();
     story.now -= SignedDuration::from_secs(59);
@@ -186,18 +186,18 @@ fn a_clock_that_is_corrected_by_less_than_a_minute_moves_nothing() {
     assert_eq!(story.rollout, before);
 }
 
-/// Or an agent that hangs and says so again and again would never be given up.
+/// Otherwise an agent that hangs and repeats its report would never time out.
 #[test]
-fn saying_the_same_again_wins_no_time() {
+fn repeated_report_does_not_extend_deadline() {
     let mut story = Story::of(["a"], pace());
     story.happens("a", Event::Reached(Stage::Preflight)).minutes(15);
     story.happens("a", Event::Reached(Stage::Preflight)).minutes(5);
     story.shows(["a timed out while preflight"]);
 }
 
-/// Two planners, one of them late: what the other has put off must not be given up.
+/// Two planners, one of them late: a deadline that the other has moved must not be enforced.
 #[test]
-fn a_deadline_that_has_not_passed_is_refused_and_changes_nothing() {
+fn timeout_before_deadline_is_refused() {
     let mut story = Story::of(["a"], pace());
     story.minutes(9);
     let refused = story.rollout.happens(story.server("a"), Event::DeadlinePassed, story.now);
@@ -206,7 +206,7 @@ fn a_deadline_that_has_not_passed_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn the_slowest_server_is_through_within_a_working_day() {
+fn slowest_task_ends_within_eight_hours() {
     assert_eq!(limit(Stage::Dispatched), SignedDuration::from_mins(10));
     assert!(limit_in_all() < SignedDuration::from_hours(8), "{:?}", limit_in_all());
 }

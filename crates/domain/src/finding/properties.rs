@@ -1,4 +1,4 @@
-//! What holds for any advisories and any packages.
+//! Properties that hold for any advisories and any packages.
 
 use proptest::prelude::*;
 use vocab::{FixState, Installed};
@@ -65,7 +65,7 @@ fn packages() -> impl Strategy<Value = Vec<Installed>> {
 
 proptest! {
     #[test]
-    fn the_order_of_advisories_says_nothing(
+    fn order_of_advisories_does_not_matter(
         mut advisories in several(),
         packages in packages(),
     ) {
@@ -74,10 +74,10 @@ proptest! {
         prop_assert_eq!(index(&advisories).judge(&packages), report);
     }
 
-    /// A new statement closes a finding only if it is about the same CVE in the same package and
+    /// A new statement closes a finding only if it is about the same CVE in the same package, and
     /// says that the installed version is not affected or past a fix.
     #[test]
-    fn a_new_advisory_removes_no_finding_that_it_does_not_speak_about(
+    fn new_advisory_closes_only_findings_it_covers(
         known in several(),
         added in one(99),
         packages in packages(),
@@ -107,9 +107,9 @@ proptest! {
         }
     }
 
-    /// A range with a fix or a last affected version is closed by nothing but `not affected`.
+    /// Only `not affected` closes a range with a fix or a last affected version.
     #[test]
-    fn a_fixed_range_that_contains_the_version_is_always_a_finding(
+    fn version_inside_fixed_range_is_always_a_finding(
         advisories in several(),
         packages in packages(),
     ) {
@@ -150,10 +150,11 @@ proptest! {
         }
     }
 
-    /// Why it is enough to judge each group of a set by itself, with no more than the advisories that
-    /// name something of it, and after a change only the groups that it touches.
+    /// The reason why it is enough to match each group of a set separately, with only the
+    /// advisories that name one of its packages, and after a change only the groups that it
+    /// affects.
     #[test]
-    fn groups_that_are_judged_each_by_itself_make_the_whole_right(
+    fn matching_groups_separately_equals_matching_whole_set(
         advisories in several(),
         packages in packages(),
         changed in proptest::option::of(one(0)),
@@ -164,7 +165,7 @@ proptest! {
             for affected in &mut advisory.affected {
                 if affected.ecosystem.as_str() == BASE {
                     affected.ecosystem = Ecosystem::new(base);
-                    // Packages have the names here that sources have elsewhere.
+                    // Here, advisories use the names of binary packages.
                     if base != BASE {
                         affected.package = affected.package.replace('a', "x").replace('b', "y");
                     }
@@ -196,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_installs_the_fix_is_rid_of_the_flaw(
+    fn installing_the_fix_closes_the_finding(
         advisories in several(),
         packages in packages(),
     ) {
@@ -208,7 +209,7 @@ proptest! {
             let still = index.judge(&mended).findings.into_iter().find(|other| {
                 other.cve == finding.cve && other.state == FixState::Fixed
             });
-            // Only a later span of the same kind may bring it back.
+            // Only a later span of the same kind may reintroduce it.
             if let Some(still) = still {
                 let later = still.fixed_version.expect("it is fixed");
                 prop_assert!(pkgver::deb::compare(&later, &fixed).is_gt());
@@ -218,7 +219,7 @@ proptest! {
     }
 
     #[test]
-    fn packages_are_judged_each_by_itself(advisories in several(), packages in packages()) {
+    fn packages_are_matched_independently(advisories in several(), packages in packages()) {
         let index = index(&advisories);
         let mut singly: Vec<_> = packages
             .iter()

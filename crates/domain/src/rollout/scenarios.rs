@@ -1,17 +1,17 @@
-//! Stories of rollouts, each with a picture at the end: the real planner and the real machines, a
-//! hand-turned clock.
+//! Scenarios of whole rollouts: the real planner and state machines with a manual clock. Each
+//! scenario compares the status of every server.
 
 use super::lint::lint_settled;
 use super::*;
 use vocab::{FailureCode, Portion, Stage};
 
-mod ends;
-mod hard;
-mod outside;
+mod edge_cases;
+mod environment;
+mod outcomes;
 mod pace;
-mod time;
+mod timing;
 
-/// A rollout over servers with names, one minute after another.
+/// A rollout over named servers, with a clock that the test advances.
 struct Story {
     rollout: Rollout,
     now: Timestamp,
@@ -50,7 +50,7 @@ impl Story {
         story
     }
 
-    /// Like [`Story::of`], where only the first `expected` servers have something to install.
+    /// Like [`Story::of`], but only the first `expected` servers have something to install.
     fn expecting<const N: usize>(expected: u32, names: [&'static str; N], pace: Pace) -> Story {
         let rollout = Rollout::new(batch(1), pace, midnight(), (0..N).map(id), midnight());
         let rollout = rollout.expecting(expected);
@@ -73,7 +73,7 @@ impl Story {
                 self.rollout.happens(server, event, self.now).unwrap();
             }
         }
-        panic!("it never settles");
+        panic!("the plan never becomes idle");
     }
 
     fn minutes(&mut self, minutes: i64) -> &mut Story {
@@ -126,7 +126,7 @@ impl Story {
                     let (head, tally) = (self.rollout.head(), self.rollout.tally());
                     let place = self.rollout.place(server).unwrap();
                     let back = held_back(head, tally, place, self.now);
-                    assert_eq!(back, held, "{name} could start");
+                    assert_eq!(back, held, "{name}");
                 }
                 match held {
                     Some(held) => format!("{name} waits: {}", why(held)),
@@ -153,8 +153,8 @@ fn why(held: Held) -> String {
         Held::Paused => "paused".into(),
         Held::Halted(halt) => format!("halted, {halt:?}"),
         Held::Offline => "offline".into(),
-        Held::Elsewhere(_) => "in work elsewhere".into(),
-        Held::AtWork => "its agent is at work".into(),
+        Held::Elsewhere(_) => "busy elsewhere".into(),
+        Held::AtWork => "agent busy".into(),
         Held::Canary => "canary".into(),
         Held::Parallel => "parallel".into(),
         Held::Stagger { until } => format!("stagger until {}", clock(until)),
@@ -168,7 +168,7 @@ fn pace() -> Pace {
 const OFFLINE: Condition = Condition { online: false, ..Condition::FREE };
 
 #[test]
-fn without_a_pace_everyone_starts_at_once() {
+fn without_limits_all_servers_start_at_once() {
     Story::of(["a", "b"], pace())
         .shows(["a dispatched", "b dispatched"])
         .happens("a", SUCCEEDED)
@@ -178,19 +178,19 @@ fn without_a_pace_everyone_starts_at_once() {
 }
 
 #[test]
-fn a_server_that_another_rollout_works_on_waits_for_its_end() {
+fn server_busy_in_another_rollout_waits() {
     let later = "2026-11-15T00:05:00Z".parse().unwrap();
     let elsewhere = Condition { busy_in: Some(batch(2)), ..Condition::FREE };
     Story::starting_at(later, ["a", "b"], pace())
         .notices("a", elsewhere)
         .minutes(5)
-        .shows(["a waits: in work elsewhere", "b dispatched"])
+        .shows(["a waits: busy elsewhere", "b dispatched"])
         .notices("a", Condition::FREE)
         .shows(["a dispatched", "b dispatched"]);
 }
 
 #[test]
-fn a_pause_stops_whoever_has_not_started_and_nobody_else() {
+fn pause_stops_only_servers_that_have_not_started() {
     Story::of(["a", "b"], Pace { max_parallel: Some(1), ..pace() })
         .does(Change::Pause)
         .happens("a", SUCCEEDED)
@@ -200,7 +200,7 @@ fn a_pause_stops_whoever_has_not_started_and_nobody_else() {
 }
 
 #[test]
-fn progress_that_arrives_out_of_order_does_not_go_back() {
+fn out_of_order_progress_is_ignored() {
     Story::of(["a"], pace())
         .happens("a", Event::Reached(Stage::Installing))
         .happens("a", Event::Reached(Stage::Downloading))
@@ -208,13 +208,13 @@ fn progress_that_arrives_out_of_order_does_not_go_back() {
 }
 
 #[test]
-fn a_server_that_is_named_twice_counts_once() {
+fn duplicate_server_counts_once() {
     let rollout = Rollout::new(batch(1), pace(), midnight(), [id(1), id(0), id(1)], midnight());
     assert_eq!(rollout.targets().map(|(server, _)| server).collect::<Vec<_>>(), [id(1), id(0)]);
 }
 
 #[test]
-fn a_stranger_is_refused() {
+fn event_for_unknown_server_is_refused() {
     let mut story = Story::of(["a"], pace());
     let refused = story.rollout.happens(id(7), SUCCEEDED, story.now);
     assert_eq!(refused, Err(NotTaken::Stranger(id(7))));
@@ -223,7 +223,7 @@ fn a_stranger_is_refused() {
 }
 
 #[test]
-fn a_thousand_at_a_time_until_all_have_started() {
+fn plans_start_at_most_a_thousand_servers() {
     let servers = (0..2_500).map(id);
     let mut rollout = Rollout::new(batch(1), pace(), midnight(), servers, midnight());
     rollout.change(Change::Start, midnight()).unwrap();
@@ -241,9 +241,9 @@ fn a_thousand_at_a_time_until_all_have_started() {
     assert_eq!(sizes, [1_000, 1_000, 500]);
 }
 
-/// What a person may do in each phase, and what the planner may; the rest is refused.
+/// What users may do in each phase, and what the planner may; everything else is refused.
 #[test]
-fn the_way_from_phase_to_phase() {
+fn phase_transitions() {
     let phases = [
         Phase::Scheduled,
         Phase::Running,
@@ -273,9 +273,9 @@ fn the_way_from_phase_to_phase() {
     insta::assert_snapshot!(table);
 }
 
-/// Every pair of state and event: moved, left as it is, or refused as a planner's mistake.
+/// Every pair of state and event: a transition, no change, or refused as a bug of the planner.
 #[test]
-fn the_way_of_a_target() {
+fn task_transitions() {
     let now = midnight();
     let busy = |stage| Target::Busy(Busy { stage, started_at: now, by: now });
     let done = |outcome| Target::Done(Done { outcome, started_at: Some(now), at: now });
@@ -321,7 +321,7 @@ fn the_way_of_a_target() {
 }
 
 #[test]
-fn what_is_stored_comes_back_the_same() {
+fn rollout_round_trips_through_json() {
     let mut story = Story::of(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
     story.happens("a", Event::Reached(Stage::Downloading));
     let head = serde_json::to_string(story.rollout.head()).unwrap();
@@ -331,9 +331,9 @@ fn what_is_stored_comes_back_the_same() {
     assert_eq!(Rollout::restore(head, targets), story.rollout);
 }
 
-/// Whoever reads what others stored must come to where they are.
+/// A reader of what others stored must reach the same state.
 #[test]
-fn a_rollout_that_was_told_what_is_stored_equals_one_that_was_restored_from_it() {
+fn loading_changes_equals_restoring_from_storage() {
     let mut story = Story::of(["a", "b", "c"], Pace { max_parallel: Some(2), ..pace() });
     let mut reader = story.rollout.clone();
     story.happens("a", SUCCEEDED).happens("b", FAILED).minutes(1);

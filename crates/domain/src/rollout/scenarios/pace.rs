@@ -1,23 +1,23 @@
-//! How fast it goes, who goes first, and how much may go wrong.
+//! Stagger, parallelism, canaries and failure limits.
 
 use super::*;
 
 #[test]
-fn a_stagger_is_the_least_time_between_two_starts() {
+fn stagger_is_minimum_time_between_starts() {
     let mut story = Story::of(["a", "b", "c"], Pace { stagger_minutes: 10, ..pace() });
     story.shows(["a dispatched", "b waits: stagger until 00:10", "c waits: stagger until 00:10"]);
     assert_eq!(
         plan(&story.rollout, story.now).wake_at.unwrap().to_string(),
         "2026-11-15T00:10:00Z"
     );
-    // An end before the time is up does not let the next one start sooner.
+    // A task that ends early does not let the next one start sooner.
     story.happens("a", SUCCEEDED).minutes(9);
     story.shows(["a succeeded", "b waits: stagger until 00:10", "c waits: stagger until 00:10"]);
     story.minutes(1).shows(["a succeeded", "b dispatched", "c waits: stagger until 00:20"]);
 }
 
 #[test]
-fn no_more_are_in_work_than_allowed() {
+fn parallel_limit_is_respected() {
     Story::of(["a", "b", "c"], Pace { max_parallel: Some(2), ..pace() })
         .shows(["a dispatched", "b dispatched", "c waits: parallel"])
         .happens("b", FAILED)
@@ -28,7 +28,7 @@ fn no_more_are_in_work_than_allowed() {
 }
 
 #[test]
-fn the_rest_starts_when_every_canary_has_succeeded() {
+fn rest_starts_after_every_canary_succeeded() {
     let canary = Some(Portion::Count(2));
     Story::of(["a", "b", "c", "d"], Pace { canary, ..pace() })
         .shows(["a dispatched", "b dispatched", "c waits: canary", "d waits: canary"])
@@ -39,7 +39,7 @@ fn the_rest_starts_when_every_canary_has_succeeded() {
 }
 
 #[test]
-fn a_canary_with_nothing_to_install_is_replaced_by_the_next_server() {
+fn canary_without_changes_is_replaced() {
     let canary = Some(Portion::Count(1));
     Story::of(["a", "b", "c"], Pace { canary, ..pace() })
         .happens("a", NO_CHANGE)
@@ -49,13 +49,13 @@ fn a_canary_with_nothing_to_install_is_replaced_by_the_next_server() {
 }
 
 #[test]
-fn only_servers_that_should_install_something_replace_a_canary() {
+fn only_servers_with_expected_changes_replace_a_canary() {
     let canary = Some(Portion::Count(2));
     let mut story = Story::expecting(3, ["a", "b", "c", "d", "e"], Pace { canary, ..pace() });
     story
         .happens("a", NO_CHANGE)
         .happens("b", NO_CHANGE)
-        // One canary is missing, and only c could be it.
+        // One canary is missing, and only c can replace it.
         .shows([
             "a had nothing to change",
             "b had nothing to change",
@@ -65,7 +65,7 @@ fn only_servers_that_should_install_something_replace_a_canary() {
         ]);
     assert!(!story.rollout.head().canary_unchanged);
     story.happens("c", SUCCEEDED);
-    // One of two has proved the update, and nobody is left to be the second.
+    // One of two canaries has proved the update, and no server is left to be the second.
     assert!(story.rollout.head().canary_unchanged);
     story.shows([
         "a had nothing to change",
@@ -77,7 +77,7 @@ fn only_servers_that_should_install_something_replace_a_canary() {
 }
 
 #[test]
-fn a_canary_that_changed_nothing_is_recorded_and_the_first_failure_after_it_stops_the_rollout() {
+fn first_failure_after_unchanged_canary_halts() {
     let (canary, max_parallel) = (Some(Portion::Count(1)), Some(1));
     let pace = Pace { canary, max_parallel, ..pace() };
     let mut story = Story::expecting(0, ["a", "b", "c"], pace);
@@ -91,7 +91,7 @@ fn a_canary_that_changed_nothing_is_recorded_and_the_first_failure_after_it_stop
 }
 
 #[test]
-fn a_failed_canary_stops_the_rollout_until_someone_decides() {
+fn failed_canary_halts_until_resumed() {
     let canary = Some(Portion::Count(1));
     Story::of(["a", "b"], Pace { canary, ..pace() })
         .happens("a", FAILED)
@@ -101,9 +101,9 @@ fn a_failed_canary_stops_the_rollout_until_someone_decides() {
         .shows(["a failed: install_failed", "b dispatched"]);
 }
 
-/// Or one server that is switched off would keep the whole fleet from being patched.
+/// Otherwise a single powered-off server would keep the whole fleet from being patched.
 #[test]
-fn an_offline_server_leaves_its_place_as_canary_to_the_next() {
+fn offline_canary_is_replaced_by_next_server() {
     let canary = Some(Portion::Count(1));
     let later = "2026-11-15T00:05:00Z".parse().unwrap();
     Story::starting_at(later, ["a", "b", "c"], Pace { canary, ..pace() })
@@ -116,9 +116,9 @@ fn an_offline_server_leaves_its_place_as_canary_to_the_next() {
         .shows(["a dispatched", "b succeeded", "c dispatched"]);
 }
 
-/// One bad package must cost a few servers, not the fleet.
+/// One bad package must affect a few servers, not the fleet.
 #[test]
-fn at_the_failure_limit_whoever_has_not_started_stays_untouched() {
+fn failure_limit_stops_further_starts() {
     let pace = Pace { max_failures: Some(Portion::Count(2)), max_parallel: Some(1), ..pace() };
     Story::of(["a", "b", "c", "d"], pace)
         .happens("a", FAILED)
@@ -129,7 +129,7 @@ fn at_the_failure_limit_whoever_has_not_started_stays_untouched() {
             "c waits: halted, TooManyFailures",
             "d waits: halted, TooManyFailures",
         ])
-        // Going on means going on in spite of these two: the limit counts anew.
+        // Resuming accepts these two failures: the limit starts from zero again.
         .does(Change::Resume)
         .happens("c", FAILED)
         .is(Phase::Running)
@@ -138,7 +138,7 @@ fn at_the_failure_limit_whoever_has_not_started_stays_untouched() {
 }
 
 #[test]
-fn a_share_of_failures_is_counted_from_all_servers() {
+fn failure_percentage_counts_all_servers() {
     let max_failures = Some(Portion::percent(50).unwrap());
     let pace = Pace { max_failures, stagger_minutes: 1, ..pace() };
     Story::of(["a", "b", "c", "d"], pace)
@@ -150,7 +150,7 @@ fn a_share_of_failures_is_counted_from_all_servers() {
 }
 
 #[test]
-fn going_on_after_a_failed_canary_is_going_on_with_everyone() {
+fn resuming_after_failed_canary_starts_everyone() {
     let canary = Some(Portion::Count(1));
     Story::of(["a", "b", "c"], Pace { canary, ..pace() })
         .happens("a", FAILED)
@@ -158,9 +158,9 @@ fn going_on_after_a_failed_canary_is_going_on_with_everyone() {
         .shows(["a failed: install_failed", "b dispatched", "c dispatched"]);
 }
 
-/// Going on after a pause is no opinion on failures: nobody has been asked about them yet.
+/// Resuming after a pause accepts no failures: no user has been asked about them yet.
 #[test]
-fn a_pause_forgives_nothing() {
+fn pause_and_resume_accept_no_failures() {
     let pace = Pace { max_failures: Some(Portion::Count(2)), max_parallel: Some(1), ..pace() };
     Story::of(["a", "b", "c"], pace)
         .happens("a", FAILED)
@@ -170,9 +170,9 @@ fn a_pause_forgives_nothing() {
         .is(Phase::Halted(Halt::TooManyFailures));
 }
 
-/// Nor on those that go first, which are still out.
+/// It does not waive the canary either, which is still in progress.
 #[test]
-fn a_pause_waives_no_canary() {
+fn pause_and_resume_do_not_waive_canary() {
     let canary = Some(Portion::Count(1));
     Story::of(["a", "b", "c"], Pace { canary, ..pace() })
         .does(Change::Pause)
@@ -180,9 +180,9 @@ fn a_pause_waives_no_canary() {
         .shows(["a dispatched", "b waits: canary", "c waits: canary"]);
 }
 
-/// Both happen at the same look: the failure counts before anyone else is started.
+/// Both happen in the same plan: the timeout counts as a failure before another server starts.
 #[test]
-fn who_fell_silent_is_counted_before_the_next_one_starts() {
+fn timeout_counts_before_next_server_starts() {
     let later = "2026-11-15T00:01:00Z".parse().unwrap();
     let pace = Pace { max_failures: Some(Portion::Count(1)), ..pace() };
     let mut story = Story::starting_at(later, ["a", "b"], pace);
@@ -192,9 +192,9 @@ fn who_fell_silent_is_counted_before_the_next_one_starts() {
     story.shows(["a timed out while dispatched", "b waits: halted, TooManyFailures"]);
 }
 
-/// A stored pace may hold what the API refuses; the rollout must still move.
+/// A stored pace may contain values that the API refuses; the rollout must still make progress.
 #[test]
-fn none_at_once_is_one_at_once_and_no_failures_is_one_failure() {
+fn zero_limits_are_treated_as_one() {
     let pace = Pace {
         max_parallel: Some(0),
         max_failures: Some(Portion::Count(0)),
@@ -210,7 +210,7 @@ fn none_at_once_is_one_at_once_and_no_failures_is_one_failure() {
 }
 
 #[test]
-fn a_canary_of_more_than_all_is_a_canary_of_all() {
+fn canary_is_capped_at_number_of_servers() {
     let canary = Some(Portion::Count(10));
     let mut story = Story::of(["a", "b"], Pace { canary, ..pace() });
     assert_eq!(story.rollout.limits().canary(), 2);

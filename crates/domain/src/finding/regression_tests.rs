@@ -1,4 +1,4 @@
-//! What other matchers have stumbled over, one story each.
+//! Mistakes that other matchers have made, one test each.
 
 use jiff::Timestamp;
 use vocab::{FixState, Severity};
@@ -16,7 +16,7 @@ const NOTHING: [&str; 0] = [];
 // Which name.
 
 #[test]
-fn debian_names_sources_and_everything_built_from_one_is_found() {
+fn debian_source_name_matches_all_its_binaries() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "openssl", "3.0.11-1~deb12u2")])];
     let host = packages(&[
         "libssl3 3.0.11-1~deb12u1 openssl 3.0.11-1~deb12u1",
@@ -31,7 +31,7 @@ fn debian_names_sources_and_everything_built_from_one_is_found() {
 }
 
 #[test]
-fn alpine_names_the_origin() {
+fn alpine_matches_by_origin() {
     let advisories = [on("ALPINE-1", &[fixed("Alpine:v3.22", "openssl", "3.5.1-r0")])];
     assert_eq!(
         judged("Alpine:v3.22", &advisories, &["libssl3 3.5.0-r0 openssl 3.5.0-r0"]),
@@ -40,7 +40,7 @@ fn alpine_names_the_origin() {
 }
 
 #[test]
-fn rocky_names_the_source_of_a_package_and_almalinux_the_package() {
+fn rocky_uses_source_names_and_almalinux_binary_names() {
     let host = ["glibc-common 2.34-83.el9 glibc 2.34-83.el9"];
     let rocky = [on("RLSA-1", &[fixed("Rocky Linux:9", "glibc", "0:2.34-100.el9")])];
     let found = ["CVE-2026-0001 glibc 2.34-83.el9 fixed 0:2.34-100.el9"];
@@ -52,7 +52,7 @@ fn rocky_names_the_source_of_a_package_and_almalinux_the_package() {
 }
 
 #[test]
-fn packages_of_one_source_that_are_named_one_by_one_are_one_finding() {
+fn binaries_of_one_source_give_one_finding() {
     let affected = ["openssl", "openssl-libs", "openssl-devel"]
         .map(|name| fixed("AlmaLinux:9", name, "1:3.0.7-25.el9"));
     let host = [
@@ -68,9 +68,9 @@ fn packages_of_one_source_that_are_named_one_by_one_are_one_finding() {
 // Which version.
 
 #[test]
-fn the_sources_version_counts_and_not_that_of_a_rebuild() {
+fn source_version_counts_not_that_of_a_rebuild() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "zsh", "5.9-4+b2")])];
-    // By its own version the rebuild would seem fixed.
+    // By its own version the rebuild would appear to be fixed.
     assert_eq!(
         judged("Debian:12", &advisories, &["zsh 5.9-4+b3 zsh 5.9-4"]),
         ["CVE-2026-0001 zsh 5.9-4 fixed 5.9-4+b2"]
@@ -78,7 +78,7 @@ fn the_sources_version_counts_and_not_that_of_a_rebuild() {
 }
 
 #[test]
-fn a_package_may_have_another_epoch_than_its_source() {
+fn package_epoch_may_differ_from_source_epoch() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "lvm2", "2.03.16-3")])];
     let host = ["libdevmapper1.02.1 2:1.02.185-2 lvm2 2.03.16-2"];
     assert_eq!(
@@ -90,7 +90,7 @@ fn a_package_may_have_another_epoch_than_its_source() {
 // Epochs.
 
 #[test]
-fn a_missing_epoch_is_zero_on_both_sides() {
+fn missing_epoch_is_zero_on_both_sides() {
     let alma = [on("ALSA-1", &[fixed("AlmaLinux:9", "bash", "5.1.8-9.el9")])];
     for installed in ["5.1.8-9.el9", "0:5.1.8-9.el9", "(none):5.1.8-9.el9"] {
         let host = format!("bash {installed}");
@@ -102,24 +102,24 @@ fn a_missing_epoch_is_zero_on_both_sides() {
 }
 
 #[test]
-fn an_rpms_source_has_the_epoch_of_what_was_built_from_it_under_its_own_version() {
+fn rpm_source_epoch_comes_from_matching_binary() {
     let advisories = [on("RLSA-1", &[fixed("Rocky Linux:9", "perl", "4:5.32.1-481.el9")])];
     let host = [
         "perl-Errno 1.30-481.el9 perl 5.32.1-481.el9",
         "perl-interpreter 4:5.32.1-481.el9 perl 5.32.1-481.el9",
     ];
     assert_eq!(judged("Rocky Linux:9", &advisories, &host), NOTHING);
-    // Nothing tells the epoch: it is left out, and the finding says so.
+    // The epoch is unknown: it is ignored, and the finding says so.
     let old = packages(&["perl-Errno 1.30-480.el9 perl 5.32.1-480.el9"]);
     let report = report("Rocky Linux:9", &advisories, &old);
     assert_eq!(shown(&report), ["CVE-2026-0001 perl 5.32.1-480.el9 fixed 4:5.32.1-481.el9"]);
-    assert!(report.findings[0].explanation().contains("epochs were left out"));
+    assert!(report.findings[0].explanation().contains("epochs were ignored"));
     let alone = ["perl-Errno 1.30-481.el9 perl 5.32.1-481.el9"];
     assert_eq!(judged("Rocky Linux:9", &advisories, &alone), NOTHING);
 }
 
 #[test]
-fn where_a_feed_writes_no_epochs_they_are_left_out() {
+fn epochs_are_ignored_if_feed_has_none() {
     let advisories = [on("OESA-1", &[fixed("openEuler:24.03-LTS", "openssl", "3.0.12-2.oe2403")])];
     let judged = |version| {
         judged("openEuler:24.03-LTS", &advisories, &[&format!("openssl {version}")]).len()
@@ -128,17 +128,18 @@ fn where_a_feed_writes_no_epochs_they_are_left_out() {
 }
 
 #[test]
-fn a_subpackage_with_its_own_epoch_does_not_hide_cves_of_the_source() {
+fn subpackage_epoch_does_not_hide_source_cves() {
     let advisories = [on("RLSA-1", &[fixed("Rocky Linux:9", "httpd", "0:2.4.57-8.el9")])];
     let finding = ["CVE-2026-0001 httpd 2.4.57-5.el9 fixed 0:2.4.57-8.el9"];
-    // As an agent of an earlier release sends it, with the epoch of `mod_ssl` on every source.
+    // As sent by an agent of an earlier release, with the epoch of `mod_ssl` on every source
+    // package.
     let httpd = "httpd 2.4.57-5.el9 httpd 1:2.4.57-5.el9";
     let core = "httpd-core 2.4.57-5.el9 httpd 1:2.4.57-5.el9";
     let ssl = "mod_ssl 1:2.4.57-5.el9 httpd 1:2.4.57-5.el9";
     for host in [[httpd, ssl], [ssl, httpd], [core, ssl], [ssl, core]] {
         assert_eq!(judged("Rocky Linux:9", &advisories, &host), finding, "{host:?}");
     }
-    // AlmaLinux names binaries: each is compared by its own epoch, version and release.
+    // AlmaLinux uses binary names: each is compared by its own epoch, version and release.
     let alma = [on(
         "ALSA-1",
         &[
@@ -157,7 +158,7 @@ fn a_subpackage_with_its_own_epoch_does_not_hide_cves_of_the_source() {
 // Several advisories for one CVE.
 
 #[test]
-fn a_later_fix_for_subscribers_reopens_what_an_earlier_one_closed() {
+fn later_subscriber_fix_reopens_finding() {
     let pro = |version| fixed("Ubuntu:Pro:18.04:LTS", "docker.io", version);
     let advisories = [
         on(
@@ -177,7 +178,7 @@ fn a_later_fix_for_subscribers_reopens_what_an_earlier_one_closed() {
 }
 
 #[test]
-fn a_cve_that_another_record_reintroduces_is_found() {
+fn reintroduced_cve_is_found() {
     let again = |end| Span { from: Some("2.0-1".to_owned()), end };
     let first = on("DSA-1-1", &[fixed("Debian:12", "x", "1.5-1")]);
     for end in [
@@ -196,7 +197,7 @@ fn a_cve_that_another_record_reintroduces_is_found() {
 }
 
 #[test]
-fn of_several_fixes_the_highest_wins_in_whatever_order_they_come() {
+fn highest_fix_wins_in_any_order() {
     let first = on("DSA-1-1", &[fixed("Debian:12", "curl", "7.88.1-10+deb12u4")]);
     let second = on("DSA-2-1", &[fixed("Debian:12", "curl", "7.88.1-10+deb12u5")]);
     for advisories in [[first.clone(), second.clone()], [second, first]] {
@@ -211,7 +212,7 @@ fn of_several_fixes_the_highest_wins_in_whatever_order_they_come() {
 }
 
 #[test]
-fn spans_of_one_advisory_stand_side_by_side() {
+fn spans_of_one_advisory_are_independent() {
     let mut affected = fixed("Debian:12", "x", "1.5-1");
     affected.spans.push(Span { from: Some("2.0-1".to_owned()), end: End::Open });
     affected
@@ -229,7 +230,7 @@ fn spans_of_one_advisory_stand_side_by_side() {
 // The distribution's states.
 
 #[test]
-fn each_state_of_a_flaw_is_told_apart() {
+fn each_fix_state_is_distinguished() {
     for (said, shown) in [
         (FixState::Affected, "affected"),
         (FixState::Deferred, "deferred"),
@@ -247,7 +248,7 @@ fn each_state_of_a_flaw_is_told_apart() {
 }
 
 #[test]
-fn not_affected_is_never_a_finding_whatever_else_is_said() {
+fn not_affected_overrides_other_statements() {
     let advisories = [
         on("DEBIAN-1", &[stance(unfixed("Debian:12", "xz-utils"), FixState::NotAffected)]),
         on("DSA-1-1", &[fixed("Debian:12", "xz-utils", "5.6.1-1")]),
@@ -256,7 +257,7 @@ fn not_affected_is_never_a_finding_whatever_else_is_said() {
 }
 
 #[test]
-fn a_deferral_is_stale_once_the_release_has_the_fix() {
+fn deferral_is_stale_once_fix_is_installed() {
     let advisories = [
         on("DEBIAN-1", &[stance(unfixed("Debian:12", "perl"), FixState::Deferred)]),
         on("DSA-1-1", &[fixed("Debian:12", "perl", "5.36.0-7+deb12u3")]),
@@ -269,7 +270,7 @@ fn a_deferral_is_stale_once_the_release_has_the_fix() {
 }
 
 #[test]
-fn a_fix_in_another_release_ends_the_flaw_but_is_not_offered() {
+fn fix_in_another_release_is_not_offered() {
     let span = Span { from: None, end: End::FixedElsewhere("1:1.3-2".to_owned()) };
     let advisories = [on("DEBIAN-1", &[spanning("Debian:12", "zlib", span)])];
     let host = packages(&["zlib1g 1:1.2.13-1 zlib 1:1.2.13-1"]);
@@ -284,16 +285,16 @@ fn a_fix_in_another_release_ends_the_flaw_but_is_not_offered() {
 }
 
 #[test]
-fn a_fix_in_version_zero_says_never_affected() {
+fn fix_in_version_zero_means_never_affected() {
     let mut advisories = vec![on("ALPINE-1", &[fixed("Alpine:v3.22", "lua", "0")])];
     assert_eq!(judged("Alpine:v3.22", &advisories, &["lua 5.4.7-r0"]), NOTHING);
-    // It takes nothing back that another statement says.
+    // It does not override another statement.
     advisories.push(on("ALPINE-2", &[fixed("Alpine:v3.22", "lua", "5.4.8-r0")]));
     assert_eq!(judged("Alpine:v3.22", &advisories, &["lua 5.4.7-r0"]).len(), 1);
 }
 
 #[test]
-fn code_that_is_not_built_can_be_set_aside_with_a_reason_for_a_time() {
+fn finding_can_be_suppressed_until_a_date() {
     let advisories = [on("DEBIAN-1", &[unfixed("Debian:12", "zlib")])];
     let report = report("Debian:12", &advisories, &packages(&["zlib 1:1.2.13-1"]));
     let time = |text: &str| text.parse::<Timestamp>().unwrap();
@@ -314,7 +315,7 @@ fn code_that_is_not_built_can_be_set_aside_with_a_reason_for_a_time() {
 // Modules.
 
 #[test]
-fn streams_of_a_module_are_never_compared_with_each_other() {
+fn module_streams_are_never_compared() {
     let with_module = |stream: Option<&str>| {
         let version = "1:18.14.2-3.module_el9.2.0+30+e3312493";
         let mut affected = fixed("AlmaLinux:9", "nodejs", version);
@@ -340,7 +341,7 @@ fn streams_of_a_module_are_never_compared_with_each_other() {
     assert_eq!(count(&eighteen, &installed("1:16.20.2-1.el9", None)), (0, 0));
     let plain = [on("ALSA-2", &[fixed("AlmaLinux:9", "nodejs", "1:16.20.2-8.el9")])];
     assert_eq!(count(&plain, &installed(sixteen, Some("nodejs:16"))), (0, 0));
-    // Without a stream the same build of the modules decides, and otherwise nobody can.
+    // Without a stream name the same module build decides; otherwise the package is unassessed.
     let unnamed = with_module(None);
     let same = "1:18.14.2-2.module_el9.2.0+29+de583a0b";
     assert_eq!(count(&unnamed, &installed(same, Some("nodejs:18"))), (1, 0));
@@ -348,7 +349,7 @@ fn streams_of_a_module_are_never_compared_with_each_other() {
 }
 
 #[test]
-fn an_advisory_for_two_streams_applies_to_both() {
+fn advisory_for_two_streams_applies_to_both() {
     let fix = "7.0.0-13.module+el8.6.0+14480+c0a3aa0f";
     let installed = |module: &str| {
         let mut package = package("libvirt 7.0.0-11.module+el8.5.0+13000+aaaaaaaa");
@@ -365,12 +366,13 @@ fn an_advisory_for_two_streams_applies_to_both() {
 }
 
 #[test]
-fn red_hat_names_sources_and_binaries_side_by_side() {
+fn red_hat_mixes_source_and_binary_names() {
     let by = |mut affected: crate::advisory::Affected, names| {
         affected.names = Some(names);
         affected
     };
-    // As CSAF has it: no fix for the source `curl`, and a fix for the binary `libcurl` of another CVE.
+    // As in CSAF: no fix for the source package `curl`, and a fix for the binary package `libcurl`
+    // for another CVE.
     let unfixed = advisory("VEX-1", &["CVE-1"], &[by(unfixed("Red Hat:9", "curl"), Names::Source)]);
     let fixed_binary =
         advisory("VEX-2", &["CVE-2"], &[fixed("Red Hat:9", "libcurl", "7.76.1-26.el9_3.2")]);
@@ -380,7 +382,7 @@ fn red_hat_names_sources_and_binaries_side_by_side() {
         judged("Red Hat:9", &known, &host),
         ["CVE-1 curl 7.76.1-23.el9 affected", "CVE-2 curl 7.76.1-23.el9 fixed 7.76.1-26.el9_3.2"]
     );
-    // Both kinds for one CVE are one finding; an installed fix by either name closes it.
+    // Both kinds of names for one CVE give one finding; an installed fix by either name closes it.
     let also =
         advisory("RHSA-1", &["CVE-1"], &[fixed("Red Hat:9", "libcurl", "7.76.1-26.el9_3.2")]);
     let both = [unfixed, also];
@@ -392,11 +394,15 @@ fn red_hat_names_sources_and_binaries_side_by_side() {
     assert_eq!(judged("Red Hat:9", &both, &updated), NOTHING);
     let base = Ecosystem::new("Red Hat:9");
     let groups = groups(&base, &packages(&host));
-    assert_eq!(groups[0].names, ["curl", "libcurl"], "a change of either name is noticed");
+    assert_eq!(
+        groups[0].names,
+        ["curl", "libcurl"],
+        "a change of either name invalidates the group"
+    );
 }
 
 #[test]
-fn minor_releases_of_red_hat_are_fixed_each_by_itself() {
+fn red_hat_minor_releases_are_fixed_separately() {
     let eus = |minor: &str| format!("Red Hat:rhel_eus:{minor}::appstream");
     let judged = |advisories: &[_], name: &str, version: &str| {
         judged("Red Hat:9", advisories, &[&format!("{name} {version}")]).len()
@@ -421,7 +427,7 @@ fn minor_releases_of_red_hat_are_fixed_each_by_itself() {
     ] {
         assert_eq!(judged(&curl, "libcurl", version), expected, "{version}");
     }
-    // A subscribers' fix of 9.0 does not settle what is unfixed in 9.2.
+    // A subscribers' fix for 9.0 does not close what is unfixed in 9.2.
     let mut affected = unfixed("Red Hat:9", "samba");
     affected.names = Some(Names::Source);
     let samba = [on("VEX-1", &[affected, fixed(&eus("9.0"), "samba", "4.15.5-111.el9_0")])];
@@ -432,7 +438,7 @@ fn minor_releases_of_red_hat_are_fixed_each_by_itself() {
 // Subscriptions.
 
 #[test]
-fn a_fix_for_subscribers_only_is_a_state_of_its_own() {
+fn subscriber_only_fix_has_its_own_state() {
     let pro = |version| fixed("Ubuntu:Pro:22.04:LTS", "redis", version);
     let esm =
         [on("UBUNTU-1", &[unfixed("Ubuntu:22.04:LTS", "redis"), pro("5:6.0.16-1ubuntu1+esm1")])];
@@ -442,7 +448,7 @@ fn a_fix_for_subscribers_only_is_a_state_of_its_own() {
         ["CVE-2026-0001 redis 5:6.0.16-1ubuntu1 subscription 5:6.0.16-1ubuntu1+esm1"]
     );
     assert_eq!(judged(base, &esm, &["redis 5:6.0.16-1ubuntu1+esm1"]), NOTHING);
-    // Where everyone gets a fix, that of the subscribers says nothing more.
+    // If there is a fix for everyone, the subscribers' fix adds nothing.
     let both = [on(
         "UBUNTU-1",
         &[fixed(base, "redis", "5:6.0.16-1ubuntu1.1"), pro("5:6.0.16-1ubuntu1.1+esm1")],
@@ -456,10 +462,10 @@ fn a_fix_for_subscribers_only_is_a_state_of_its_own() {
     assert!(judged(base, &only, &["redis 5:6.0.16-1ubuntu1"])[0].contains("subscription"));
 }
 
-// Packages from elsewhere.
+// Third-party packages.
 
 #[test]
-fn a_package_from_elsewhere_is_marked_instead_of_matched_blindly() {
+fn third_party_package_is_marked_uncertain() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "php8.2", "8.2.20-1~deb12u1")])];
     let from = |version: &str, origin: Option<&str>| {
         let mut package = package(&format!("php8.2 {version}"));
@@ -473,9 +479,9 @@ fn a_package_from_elsewhere_is_marked_instead_of_matched_blindly() {
     let sury = from("8.2.18-1+0~20240101.1+debian12~1.gbp", Some("deb.sury.org"));
     assert_eq!(sury.findings[0].state, FixState::Unknown);
     assert!(sury.findings[0].explanation().ends_with(
-        "; but it is from deb.sury.org and not from the distribution, so this is not certain"
+        "; but the package comes from deb.sury.org and not from the distribution, so this is uncertain"
     ));
-    // It seems fixed, and only looks so: not clean, but not judged.
+    // It appears to be fixed, but that is not certain: it is unassessed, not clean.
     for (version, origin, shown) in [
         ("8.4.1-1+0~2024+debian12~1.gbp", Some("deb.sury.org"), "deb.sury.org"),
         ("8.4.1-1~bpo12+1", None, "backports"),
@@ -489,7 +495,7 @@ fn a_package_from_elsewhere_is_marked_instead_of_matched_blindly() {
 }
 
 #[test]
-fn a_distribution_is_recognized_by_its_exact_name() {
+fn distribution_is_recognized_by_exact_name() {
     for (base, own, foreign) in [
         ("Debian:12", "Debian", "Debian Backports"),
         ("Ubuntu:22.04:LTS", "Ubuntu", "LP-PPA-ubuntu-toolchain-r-test"),
@@ -521,7 +527,7 @@ fn a_distribution_is_recognized_by_its_exact_name() {
 }
 
 #[test]
-fn a_third_party_package_is_unassessed_even_if_no_advisory_names_it() {
+fn third_party_package_without_advisory_is_unassessed() {
     let mut docker = package("docker-ce 5:27.0-1");
     docker.origin = Some("Docker".to_owned());
     let report = report("Debian:12", &[], &[docker, package("bash 5.2-1")]);
@@ -549,7 +555,7 @@ fn only_entries_of_the_same_release_count() {
 }
 
 #[test]
-fn what_was_taken_back_matches_nothing() {
+fn withdrawn_advisory_matches_nothing() {
     let mut advisory = on("DSA-1-1", &[unfixed("Debian:12", "bash")]);
     advisory.withdrawn = Some(Timestamp::UNIX_EPOCH);
     assert_eq!(judged("Debian:12", &[advisory], &["bash 5.1-8"]), NOTHING);
@@ -558,7 +564,7 @@ fn what_was_taken_back_matches_nothing() {
 // Severity.
 
 #[test]
-fn the_distributions_word_counts_then_cvss_then_unknown() {
+fn severity_prefers_distribution_then_cvss() {
     let vector = "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:H/I:H/A:H";
     let score = Rating::Cvss(CvssScore::of(vector).unwrap());
     let word = |severity| Rating::Word(severity);
@@ -571,10 +577,10 @@ fn the_distributions_word_counts_then_cvss_then_unknown() {
             .map(|(flaw, rating)| Rated { flaw: flaw.map(str::to_owned), rating: rating.clone() })
             .collect();
         let report = report("Ubuntu:22.04:LTS", &[said], &packages(&["curl 7.81.0-1"]));
-        let source = report.findings[0].severity_source.as_deref().unwrap_or("nobody").to_owned();
+        let source = report.findings[0].severity_source.as_deref().unwrap_or("none").to_owned();
         format!("{} by {source}", report.findings[0].severity)
     };
-    assert_eq!(severity(&[], None), "unknown by nobody");
+    assert_eq!(severity(&[], None), "unknown by none");
     assert_eq!(severity(&[(None, score.clone())], None), "critical by cvss:3.1");
     let both = [(None, score.clone()), (None, word(Severity::Medium))];
     assert_eq!(severity(&both, None), "medium by ubuntu");
@@ -583,17 +589,17 @@ fn the_distributions_word_counts_then_cvss_then_unknown() {
     assert_eq!(severity(&[(None, score)], Some(Severity::High)), "high by ubuntu");
 }
 
-// What cannot be read.
+// Unreadable versions.
 
 #[test]
-fn a_version_that_cannot_be_read_is_unknown_and_not_silence() {
+fn unreadable_version_gives_unknown_finding() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "bash", "see notes")])];
     let found = report("Debian:12", &advisories, &packages(&["bash 5.2-1"]));
     assert_eq!(shown(&found), ["CVE-2026-0001 bash 5.2-1 unknown"]);
     assert_eq!(
         found.findings[0].explanation(),
-        "DSA-1-1 for Debian:12 names the source package `bash`, but does not say in a way that can \
-         be read whether 5.2-1 is affected"
+        "DSA-1-1 for Debian:12 names the source package `bash`, but its version range cannot be \
+         read, so it is unknown whether 5.2-1 is affected"
     );
     let nothing_said = [on("DSA-1-1", &[crate::advisory::Affected::new("Debian:12", "bash")])];
     assert_eq!(
@@ -606,14 +612,14 @@ fn a_version_that_cannot_be_read_is_unknown_and_not_silence() {
 }
 
 #[test]
-fn a_feed_of_fixes_only_says_so() {
+fn family_without_unfixed_cves_says_so() {
     assert!(!Family::Alpine.lists_unfixed() && Family::Debian.lists_unfixed());
 }
 
-// How it was found, what closes it, what touches it.
+// Explanations, updates that close findings, and invalidation.
 
 #[test]
-fn a_finding_says_how_it_was_found() {
+fn finding_explains_how_it_was_found() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "curl", "7.88.1-10+deb12u5")])];
     let report = report("Debian:12", &advisories, &packages(&["curl 7.88.1-10"]));
     assert_eq!(
@@ -626,7 +632,7 @@ fn a_finding_says_how_it_was_found() {
 }
 
 #[test]
-fn an_update_closes_what_it_brings_the_fix_for_wherever_it_comes_from() {
+fn update_closes_findings_it_fixes() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "lvm2", "2.03.16-3")])];
     let closing = |host: &str, name: &str, candidate: &str| {
         let report = report("Debian:12", &advisories, &packages(&[host]));
@@ -646,7 +652,7 @@ fn an_update_closes_what_it_brings_the_fix_for_wherever_it_comes_from() {
 }
 
 #[test]
-fn a_change_touches_only_the_sets_that_carry_a_name_of_it() {
+fn change_invalidates_only_sets_with_its_names() {
     let base = Ecosystem::new("Ubuntu:22.04:LTS");
     let before = on(
         "USN-1-1",
@@ -673,13 +679,13 @@ fn a_change_touches_only_the_sets_that_carry_a_name_of_it() {
         "linux-image-5.15.0-1-aws 5.15.0-1.1 linux-signed-aws 5.15.0-1.1",
         "libcurl4 1-1 curl 1-1",
     ]);
-    assert!(names(&base, &aws).iter().eq(["curl", "linux-aws"]), "what a set is asked for by");
+    assert!(names(&base, &aws).iter().eq(["curl", "linux-aws"]), "the lookup names of the set");
     let apart = groups(&base, &aws);
     let named: Vec<&[String]> = apart.iter().map(|group| group.names.as_slice()).collect();
-    assert_eq!(named, [["curl"], ["linux-aws"]], "each source by itself");
+    assert_eq!(named, [["curl"], ["linux-aws"]], "one group per source package");
     assert_ne!(apart[0].digest(), apart[1].digest());
     let mut held = aws.clone();
     held.iter_mut().for_each(|package| package.held = true);
-    assert_eq!(groups(&base, &held), apart, "whether it is held says nothing about flaws");
+    assert_eq!(groups(&base, &held), apart, "holding a package does not affect findings");
     assert_eq!(one.names(&Ecosystem::new("Ubuntu:24.04:LTS")).count(), 0);
 }

@@ -1,4 +1,4 @@
-//! Kernels, and old code that still runs: what is installed is not what runs.
+//! Tests of running kernels and of old code in memory: what is installed is not always what runs.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ fn debian_kernels() -> Vec<Installed> {
 }
 
 #[test]
-fn the_running_kernel_counts_by_its_own_version_and_what_is_built_beside_it_does_not() {
+fn only_the_running_kernel_image_counts() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.82-1")])];
     let told = |kernel| told(&settled(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]));
     assert_eq!(
@@ -52,23 +52,19 @@ fn the_running_kernel_counts_by_its_own_version_and_what_is_built_beside_it_does
         ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.82-1: open"]
     );
     let report = report("Debian:12", &advisories, &debian_kernels());
-    assert_eq!(
-        report.findings.len(),
-        2,
-        "one for each image, none for headers or the meta package"
-    );
+    assert_eq!(report.findings.len(), 2, "one for each image, none for headers or the metapackage");
     assert!(report.findings[0].explanation().ends_with("; this is the kernel 6.1.0-17-amd64"));
 }
 
 #[test]
-fn a_kernel_that_is_installed_and_not_booted_is_fixed_on_disk() {
+fn installed_but_not_booted_kernel_is_fixed_on_disk() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.76-1")])];
     let told = |kernel| told(&settled(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]));
     assert_eq!(
         told(Kernel::Release("6.1.0-17-amd64")),
         ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.76-1: fixed_on_disk"]
     );
-    assert_eq!(told(Kernel::Release("6.1.0-18-amd64")), NOTHING, "closed by the restart");
+    assert_eq!(told(Kernel::Release("6.1.0-18-amd64")), NOTHING, "closed by the reboot");
     let waits = |uname| {
         awaits_boot(Family::Debian, &debian_kernels(), uname).map(|boots| boots.to_string())
     };
@@ -77,7 +73,7 @@ fn a_kernel_that_is_installed_and_not_booted_is_fixed_on_disk() {
 }
 
 #[test]
-fn a_container_has_no_kernel_of_its_own() {
+fn container_has_no_kernel_findings() {
     let advisories = [on("DSA-1-1", &[unfixed("Debian:12", "linux")])];
     assert_eq!(
         told(&settled(DEBIAN, &[], &advisories, &debian_kernels(), Kernel::Foreign, &[])),
@@ -87,7 +83,7 @@ fn a_container_has_no_kernel_of_its_own() {
 }
 
 #[test]
-fn where_nobody_knows_what_runs_the_newest_kernel_counts() {
+fn newest_kernel_counts_if_running_one_is_unknown() {
     let advisories = [on("DSA-1-1", &[unfixed("Debian:12", "linux")])];
     for kernel in [Kernel::Unknown, Kernel::Release("6.99-custom")] {
         assert_eq!(
@@ -98,7 +94,7 @@ fn where_nobody_knows_what_runs_the_newest_kernel_counts() {
 }
 
 #[test]
-fn a_kernel_that_no_package_brought_is_unassessed() {
+fn kernel_without_package_is_unassessed() {
     let foreign = |kernel| {
         let found = foreign_kernel(Family::Debian, &debian_kernels(), kernel);
         found.map(|one| format!("{} {}", one.package, one.reason))
@@ -108,12 +104,12 @@ fn a_kernel_that_no_package_brought_is_unassessed() {
         Some("6.99-custom runs, but belongs to no installed package")
     );
     assert_eq!(foreign(Kernel::Release("6.1.0-18-amd64")), None);
-    assert_eq!(foreign(Kernel::Foreign), None, "a container's kernel is not its own");
+    assert_eq!(foreign(Kernel::Foreign), None, "a container runs its host's kernel");
     assert_eq!(foreign(Kernel::Unknown), None);
 }
 
 #[test]
-fn a_kernel_that_was_removed_while_it_runs_stays_until_the_restart() {
+fn removed_running_kernel_stays_until_reboot() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.76-1")])];
     let mut host = debian_kernels();
     let runs = Kernel::Release("6.1.0-17-amd64");
@@ -126,7 +122,7 @@ fn a_kernel_that_was_removed_while_it_runs_stays_until_the_restart() {
 }
 
 #[test]
-fn each_distribution_names_its_kernels_in_its_own_way() {
+fn kernel_packages_of_each_distribution_are_recognized() {
     let arch = |texts: &[&str], arch: &str| {
         let mut packages = packages(texts);
         packages.iter_mut().for_each(|package| package.arch = arch.to_owned());
@@ -178,19 +174,27 @@ fn each_distribution_names_its_kernels_in_its_own_way() {
         assert!(boots.is(uname), "{boots} {uname}");
     }
     let firmware = [on("A-1", &[unfixed("Ubuntu:22.04:LTS", "linux-firmware")])];
-    assert_eq!(report("Ubuntu:22.04:LTS", &firmware, &ubuntu).findings.len(), 1, "no kernel");
+    assert_eq!(
+        report("Ubuntu:22.04:LTS", &firmware, &ubuntu).findings.len(),
+        1,
+        "linux-firmware is not a kernel"
+    );
     let older = arch(&["kernel 3.10.0-1160.el7 kernel 3.10.0-1160.el7"], "x86_64");
     let advisories = [on("A-1", &[unfixed("AlmaLinux:9", "kernel")])];
-    assert_eq!(report("AlmaLinux:9", &advisories, &older).findings.len(), 1, "no image beside it");
+    assert_eq!(
+        report("AlmaLinux:9", &advisories, &older).findings.len(),
+        1,
+        "there is no separate image"
+    );
     assert_eq!(
         report("AlmaLinux:9", &advisories, &el9).findings.len(),
         0,
-        "the image is beside it"
+        "the image is a separate package"
     );
 }
 
 #[test]
-fn a_backported_kernel_is_marked() {
+fn backported_kernel_is_unassessed() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.82-1")])];
     let host = packages(&[
         "linux-image-6.6.13+bpo-amd64 6.6.13-1~bpo12+1 linux-signed-amd64 6.6.13+1~bpo12+1",
@@ -202,7 +206,7 @@ fn a_backported_kernel_is_marked() {
 // Old code of other packages.
 
 #[test]
-fn a_library_is_fixed_on_disk_until_whoever_runs_it_is_restarted() {
+fn library_is_fixed_on_disk_until_restart() {
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "openssl", "3.0.11-1~deb12u2")])];
     let old = packages(&["libssl3 3.0.11-1~deb12u1 openssl 3.0.11-1~deb12u1"]);
     let new = packages(&["libssl3 3.0.11-1~deb12u2 openssl 3.0.11-1~deb12u2"]);
@@ -219,18 +223,18 @@ fn a_library_is_fixed_on_disk_until_whoever_runs_it_is_restarted() {
         told(&on_disk),
         ["CVE-2026-0001 openssl 3.0.11-1~deb12u1 fixed 3.0.11-1~deb12u2: fixed_on_disk"]
     );
-    assert_eq!(at(&on_disk, &new, &["libssl3"]), on_disk, "and stays so");
+    assert_eq!(at(&on_disk, &new, &["libssl3"]), on_disk, "it stays so");
     assert_eq!(told(&at(&on_disk, &new, &[])), NOTHING);
-    assert_eq!(told(&at(&open, &new, &["other"])), NOTHING, "nobody ran it");
-    assert_eq!(told(&at(&on_disk, &old, &["libssl3"])), told(&open), "a downgrade opens it again");
+    assert_eq!(told(&at(&open, &new, &["other"])), NOTHING, "no process ran it");
+    assert_eq!(told(&at(&on_disk, &old, &["libssl3"])), told(&open), "a downgrade reopens it");
 }
 
 #[test]
-fn a_flaw_that_was_never_there_does_not_linger() {
+fn withdrawn_cve_does_not_linger() {
     let advisories = [on("DSA-1-1", &[unfixed("Debian:12", "openssl")])];
     let host = packages(&["openssl 3.0.11-1"]);
     let open = settled(DEBIAN, &[], &advisories, &host, Kernel::Unknown, &[]);
     assert_eq!(open.len(), 1);
-    // The advisory is taken back, nothing is installed, and old code of another update runs.
+    // The advisory is withdrawn, nothing is installed, and old code of another update is running.
     assert_eq!(told(&settled(DEBIAN, &open, &[], &host, Kernel::Unknown, &["openssl"])), NOTHING);
 }

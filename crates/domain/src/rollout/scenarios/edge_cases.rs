@@ -1,4 +1,4 @@
-//! What wrong clocks, half-saved rollouts and second thoughts must not lead to.
+//! Regression tests: wrong clocks, partially saved rollouts, and failures that turn out to be none.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn settle(r: &mut Rollout, now: Timestamp) {
             r.happens(s, e, now).unwrap();
         }
     }
-    panic!("never settles");
+    panic!("the plan never becomes idle");
 }
 fn rollout(pace: Pace, n: usize, now: Timestamp) -> Rollout {
     let mut r = Rollout::new(batch(1), pace, now, (0..n).map(id), now);
@@ -33,15 +33,15 @@ fn busy(r: &Rollout, n: usize) -> bool {
 }
 
 #[test]
-fn a_clock_at_the_end_of_time_panics_nobody() {
+fn maximum_timestamp_does_not_panic() {
     rollout(Pace::default(), 1, Timestamp::MAX - mins(1) - mins(1));
 }
 #[test]
-fn nor_does_a_stagger_that_reaches_beyond_it() {
+fn stagger_beyond_maximum_timestamp_does_not_panic() {
     rollout(Pace { stagger_minutes: 1_440, ..Pace::default() }, 2, Timestamp::MAX - mins(700));
 }
 #[test]
-fn nor_does_a_stagger_that_nobody_could_have_asked_for() {
+fn maximum_stagger_does_not_panic() {
     rollout(
         Pace { stagger_minutes: u32::MAX, window_minutes: Some(60), ..Pace::default() },
         2,
@@ -49,20 +49,20 @@ fn nor_does_a_stagger_that_nobody_could_have_asked_for() {
     );
 }
 #[test]
-fn nor_does_a_clock_that_goes_back_by_all_of_time() {
+fn clock_set_to_minimum_timestamp_does_not_panic() {
     let now = t("2026-11-15T00:00:00Z");
     let mut r = rollout(Pace { max_parallel: Some(1), ..Pace::default() }, 2, now);
-    // An outage of an hour; before the planner sees that a deadline has passed the clock goes back.
+    // An outage of an hour; the clock is set back before the planner sees the passed deadline.
     r.happens(id(1), Event::Reached(Stage::Preflight), now + mins(60)).unwrap();
     settle(&mut r, Timestamp::MIN);
 }
 #[test]
-fn nor_does_a_pace_over_more_servers_than_there_are() {
+fn maximum_server_count_does_not_panic() {
     Pace { stagger_minutes: u32::MAX, ..Pace::default() }.span(u32::MAX);
 }
-/// A word of an agent that arrives after the clock went back and before the planner looked.
+/// A report arrives after the clock was set back and before the planner ran.
 #[test]
-fn a_report_between_a_clock_set_back_and_the_next_plan_is_not_taken_for_late() {
+fn report_after_clock_set_back_is_not_late() {
     let now = t("2026-11-15T00:00:00Z");
     let mut r = rollout(Pace::default(), 1, now);
     let yesterday = now - mins(24 * 60);
@@ -70,9 +70,9 @@ fn a_report_between_a_clock_set_back_and_the_next_plan_is_not_taken_for_late() {
     settle(&mut r, yesterday);
     assert!(busy(&r, 0), "{:?}", r.target(id(0)));
 }
-/// Two replicas whose clocks differ by two minutes take turns.
+/// Two replicas whose clocks differ by two minutes lead alternately.
 #[test]
-fn two_replicas_whose_clocks_differ_do_not_eat_up_the_stagger() {
+fn replicas_with_different_clocks_keep_the_stagger() {
     let now = t("2026-11-15T00:00:00Z");
     let mut r =
         rollout(Pace { stagger_minutes: 10, window_minutes: Some(240), ..Pace::default() }, 3, now);
@@ -84,26 +84,27 @@ fn two_replicas_whose_clocks_differ_do_not_eat_up_the_stagger() {
     }
     assert!(
         !busy(&r, 1),
-        "the second started, the window closes {} early",
+        "the second server started, the window closes {} early",
         start_by.duration_since(r.head().start_by)
     );
-    assert!(busy(&r, 0), "the first was given up: {:?}", r.target(id(0)));
+    assert!(busy(&r, 0), "the first server timed out: {:?}", r.target(id(0)));
 }
-/// The clock is ten minutes ahead for a moment the evening before.
+/// The clock is ahead for a moment in the evening before.
 #[test]
-fn a_clock_that_was_ahead_for_a_moment_does_not_make_a_rollout_start_early() {
+fn clock_briefly_ahead_does_not_start_early() {
     let now = t("2026-11-15T00:00:00Z");
     let two = t("2026-11-15T02:00:00Z");
     let mut r = Rollout::new(batch(1), Pace::default(), two, [id(0)], now);
-    r.change(Change::Pause, now + mins(30)).unwrap(); // someone presses pause …
-    r.change(Change::Resume, now + mins(30)).unwrap(); // … and resume while the clock is ahead
+    r.change(Change::Pause, now + mins(30)).unwrap(); // a user pauses …
+    r.change(Change::Resume, now + mins(30)).unwrap(); // … and resumes while the clock is ahead
     settle(&mut r, now);
     settle(&mut r, two - mins(25));
     assert!(!busy(&r, 0), "started at {}", two - mins(25));
 }
-/// An hour ahead for a moment, then right again: the window is an hour shorter.
+/// The clock is an hour ahead for a moment, then correct again: the window must not become an hour
+/// shorter.
 #[test]
-fn nor_does_it_close_the_window_early() {
+fn clock_briefly_ahead_does_not_close_window_early() {
     let now = t("2026-11-15T00:00:00Z");
     let mut r = rollout(
         Pace { window_minutes: Some(90), max_parallel: Some(1), ..Pace::default() },
@@ -116,9 +117,10 @@ fn nor_does_it_close_the_window_early() {
     settle(&mut r, now + mins(40));
     assert!(busy(&r, 1), "{:?}", r.target(id(1)));
 }
-/// Three fell silent, a person went on, the three turn out well: now the limit must count anew.
+/// Three tasks time out, a user resumes, and the three succeed after all: the failure limit must
+/// start from zero again.
 #[test]
-fn a_forgiven_failure_that_was_none_forgives_no_other() {
+fn corrected_failure_does_not_excuse_another() {
     let now = t("2026-11-15T00:00:00Z");
     let pace = Pace {
         max_failures: Some(Portion::Count(3)),
@@ -128,7 +130,7 @@ fn a_forgiven_failure_that_was_none_forgives_no_other() {
     };
     let mut r = rollout(pace, 20, now);
     let now = now + mins(10);
-    settle(&mut r, now); // 0, 1, 2 silent
+    settle(&mut r, now); // 0, 1, 2 time out
     assert!(matches!(r.head().phase, Phase::Halted(_)));
     r.change(Change::Resume, now).unwrap();
     for n in 0..3 {
@@ -146,9 +148,9 @@ fn a_forgiven_failure_that_was_none_forgives_no_other() {
         r.head().phase
     );
 }
-/// The control plane is down for a quarter of an hour; every agent has its success to report.
+/// Only the head was saved; the task that had ended is stored as unfinished.
 #[test]
-fn an_end_that_was_saved_without_its_targets_still_wakes() {
+fn ended_head_without_tasks_still_wakes() {
     let now = t("2026-11-15T00:00:00Z");
     let mut r = rollout(Pace::default(), 1, now);
     let targets: Vec<_> = r.targets().collect();
@@ -157,9 +159,9 @@ fn an_end_that_was_saved_without_its_targets_still_wakes() {
     let torn = Rollout::restore(r.head().clone(), targets);
     assert_ne!(plan(&torn, now).wake_at, None);
 }
-/// The clock went back ten years; the head was saved, the moved deadlines were not.
+/// The clock was set back ten years; the head was saved, the moved deadlines were not.
 #[test]
-fn a_clock_set_back_is_noticed_by_the_deadlines_too() {
+fn clock_set_back_is_detected_from_deadlines() {
     let now = t("2026-11-15T00:00:00Z");
     let mut r = rollout(Pace::default(), 1, now);
     let targets: Vec<_> = r.targets().collect();
@@ -172,9 +174,9 @@ fn a_clock_set_back_is_noticed_by_the_deadlines_too() {
         plan(&torn, then).wake_at
     );
 }
-/// A canary that fell silent and then succeeded needs no waiver; the second canary still counts.
+/// A canary that timed out and then succeeded needs no waiver; the second canary is still required.
 #[test]
-fn a_canary_that_a_late_report_put_right_is_not_waived() {
+fn canary_corrected_by_late_report_is_not_waived() {
     let now = t("2026-11-15T00:00:00Z");
     let pace = Pace { canary: Some(Portion::Count(2)), max_parallel: Some(1), ..Pace::default() };
     let mut r = rollout(pace, 10, now);
