@@ -264,7 +264,7 @@ impl State {
     }
 
     /// The sync counter. If the file is lost, the counter restarts from the time of day: the server
-    /// accepts a counter that is ahead of its own, and takes one that is behind for a clone of this
+    /// accepts a counter that is higher than its last, and takes a lower one for a clone of this
     /// host.
     pub fn turn(&self, now: Timestamp) -> anyhow::Result<Turn> {
         if let Some(turn) = self.read_or_rebuild(TURN)? {

@@ -1,9 +1,10 @@
 //! Parses the list of installed packages from one `rpm -qa` query.
 //!
-//! A package's origin is its `Vendor` tag, the identity that a build system writes into every package
-//! that it builds: `Red Hat, Inc.`, `SUSE LLC <https://www.suse.com/>`, or for a project of the openSUSE
-//! Build Service `obs://build.opensuse.org/server:php`. The `Packager` tag is not read: it names a person
-//! or a team and says nothing about the repository. A package without a vendor has no origin.
+//! A package's origin is its `Vendor` tag, the identity that a build system writes into every
+//! package that it builds: `Red Hat, Inc.`, `SUSE LLC <https://www.suse.com/>`, or for a project of
+//! the openSUSE Build Service `obs://build.opensuse.org/server:php`. The `Packager` tag is not used:
+//! it names a person or a team and says nothing about the repository. A package without a vendor has
+//! no origin.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use vocab::listing::{Installed, TEXT_BYTES_MAX};
 use super::nevra::{evr, source};
 use crate::backend::BackendError;
 
-/// The query format. `EPOCHNUM`, because `EPOCH` of most packages is `(none)`, which is not a number.
+/// The query format. `EPOCHNUM`, because `EPOCH` of most packages is `(none)`, not a number.
 pub(crate) const FORMAT: &str = "%{NAME}\\t%{EPOCHNUM}\\t%{VERSION}\\t%{RELEASE}\\t%{ARCH}\\t\
      %{SOURCERPM}\\t%{MODULARITYLABEL}\\t%{VENDOR}\\n";
 
@@ -80,7 +81,7 @@ fn source_epochs<'a>(rows: &[Row<'a>]) -> HashMap<&'a str, u32> {
     epochs.into_iter().map(|(file, (_, epoch))| (file, epoch)).collect()
 }
 
-/// Sends the source's version without an epoch if the epoch is 0 or unknown. The server takes it for
+/// Sends the source's version without an epoch if the epoch is 0 or unknown. The server considers it
 /// unknown if no package has the source's version and release, and then compares without epochs.
 fn package(row: &Row<'_>, epochs: &HashMap<&str, u32>) -> Installed {
     let mut package = Installed::new(row.name, &evr(row.epoch, row.version, row.release), row.arch);

@@ -48,7 +48,7 @@ fn invalid_file_is_an_error_with_its_line() {
         ("frozen = false\nnever_rebot = true\n", "line 2: unknown field `never_rebot`"),
         ("frozen = maybe", "line 1: "),
         ("allowed_hours = [{ from = \"25:00\", to = \"05:00\" }]", "`25:00` is not a time of day"),
-        ("exclude = [\"a b\"]", "cannot stand in a pattern"),
+        ("exclude = [\"a b\"]", "is not allowed in a pattern"),
     ] {
         std::fs::write(&path, text).unwrap();
         let wrong = Limits::read(&path).unwrap_err();
