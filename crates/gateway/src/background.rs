@@ -25,7 +25,7 @@ impl Default for Pulse {
 
 /// The running tasks of a gateway. If dropped without [`Background::stop`], they end immediately,
 /// as in a crash.
-#[must_use = "tasks that are dropped end at once"]
+#[must_use = "dropping it stops the tasks immediately"]
 pub struct Background {
     gateway: Gateway,
     tasks: Vec<JoinHandle<()>>,

@@ -9,7 +9,7 @@ pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub struct RequestId(String);
 
 impl RequestId {
-    #[allow(clippy::new_without_default, reason = "each is another")]
+    #[allow(clippy::new_without_default, reason = "each call returns a different id")]
     pub fn new() -> RequestId {
         let id = u128::from_be_bytes(chance());
         RequestId(format!("req_{id:032x}"))

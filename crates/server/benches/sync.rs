@@ -1,7 +1,7 @@
 //! Benchmark: syncs without new content per second, with signature checks and without a socket.
 //! Requests are signed in advance, so the result is the cost of the server alone.
 
-#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 #![expect(clippy::unwrap_used, reason = "a benchmark may stop at the first error")]
 
 use std::path::Path;
@@ -72,7 +72,7 @@ async fn run(folder: &Path) {
     println!("  p99 {} µs (target 10000)", micros[micros.len() * 99 / 100]);
 }
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 async fn timed(door: &Router, piles: Vec<Vec<Request<Body>>>) -> (f64, Vec<u128>) {
     let start = std::time::Instant::now();
     let workers = piles.into_iter().map(|pile| {

@@ -28,7 +28,7 @@ impl Default for Pulse {
 
 /// Running background work. If dropped without [`Background::stop`], it ends immediately, as in a
 /// crash.
-#[must_use = "background work that is dropped ends at once"]
+#[must_use = "dropping it stops the background work immediately"]
 pub struct Background {
     engine: Engine,
     gateway: gateway::Background,

@@ -14,7 +14,7 @@ const ADVISORY: &str = r#"{"id": "DSA-1", "modified": "2026-11-13T00:00:00Z", "a
     {"package": {"ecosystem": "Debian:12", "name": "curl"}, "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "1.1"}]}]}]}"#;
 
 async fn followed(app: &App, world: &World, publisher: &Publisher) {
-    publisher.says([ok("etag: \"one\"\r\n", ADVISORY)]);
+    publisher.enqueue([ok("etag: \"one\"\r\n", ADVISORY)]);
     let url = publisher.url("Debian.json");
     let wanted = Follow { url, name: None, kind: None, every: Some(follow::EVERY) };
     import_url(&app.db, wanted, Limits::default(), world.now(), |_| {}).await.unwrap();
@@ -31,17 +31,17 @@ both! {
         followed(&app, world, &publisher).await;
         let first = source(&app).await;
         assert_eq!(first.next_at, world.now() + follow::EVERY);
-        publisher.says([status("304 Not Modified", ""), status("503 Busy", ""), ok("", ADVISORY)]);
+        publisher.enqueue([status("304 Not Modified", ""), status("503 Busy", ""), ok("", ADVISORY)]);
         world.set(first.next_at - SignedDuration::from_secs(1));
         let second = Source { next_at: first.next_at + follow::EVERY, ..first.clone() };
         world.set(first.next_at);
         eventually("the feed is found unchanged", async || source(&app).await == second).await;
-        assert_eq!(publisher.heard().len(), 2, "once for the import, and once since");
+        assert_eq!(publisher.request_heads().len(), 2, "once for the import, and once since");
         world.set(second.next_at);
         eventually("the failure is recorded", async || source(&app).await.failures == 1).await;
         world.set(source(&app).await.next_at);
         eventually("the feed works again", async || source(&app).await.failures == 0).await;
-        assert_eq!((publisher.heard().len(), source(&app).await.etag), (4, None));
+        assert_eq!((publisher.request_heads().len(), source(&app).await.etag), (4, None));
         engine.stop().await;
     }
 
@@ -53,7 +53,7 @@ both! {
         world.sets_the_clock(SignedDuration::from_hours(24 * 365));
         followed(&app, world, &publisher).await;
         world.sets_the_clock(SignedDuration::from_hours(-24 * 365));
-        publisher.says([status("304 Not Modified", "")]);
+        publisher.enqueue([status("304 Not Modified", "")]);
         let engine = server::background::spawn_with(&app, crate::support::PULSE);
         let next = world.now() + follow::EVERY;
         eventually("the feed is fetched", async || source(&app).await.next_at == next).await;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use server::app::Settings;
 use vocab::Role;
 
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 /// A path of the route table with well-formed ids of nothing that exists.
 fn concrete(path: &str) -> String {
@@ -34,7 +34,7 @@ fn guarded() -> Vec<(Method, String, Role)> {
 }
 
 async fn ask(service: &Service, method: &Method, path: &str, key: &str) -> u16 {
-    let ask = Ask::new(method.clone(), path).with_key(key);
+    let ask = TestRequest::new(method.clone(), path).with_key(key);
     let ask = if method == Method::GET { ask } else { ask.with_json(json!({})) };
     ask.send(&service.router).await.status.as_u16()
 }
@@ -46,7 +46,7 @@ both! {
         let expired = json!({"name": "x", "role": "admin", "expires_at": "2026-11-15T04:00:01Z"});
         let expired = service.post("/v1/api-keys", expired).await.is(201).json();
         let expired = expired["api_key"].as_str().unwrap().to_owned();
-        service.hands.turn(SignedDuration::from_secs(2));
+        service.clock.advance(SignedDuration::from_secs(2));
         let mut bad = service.admin.clone();
         bad.replace_range(10..11, if &bad[10..11] == "A" { "B" } else { "A" });
         let keys = [
@@ -56,11 +56,11 @@ both! {
         ];
         // Each from its own address, because many invalid keys from one address are throttled.
         for (host, (method, path, needed)) in (0..).zip(guarded()) {
-            let open = Ask::new(method.clone(), &path).send(&service.router).await;
+            let open = TestRequest::new(method.clone(), &path).send(&service.router).await;
             let open = open.is_problem(401, "unauthenticated");
             assert!(open.header("www-authenticate").starts_with("Bearer"), "{method} {path}");
             for key in [&bad, &expired, "", "fmk_"] {
-                let ask = Ask::new(method.clone(), &path).with_key(key).from(host);
+                let ask = TestRequest::new(method.clone(), &path).with_key(key).from(host);
                 ask.send(&service.router).await.is_problem(401, "unauthenticated");
             }
             for (role, key) in keys {
@@ -97,9 +97,9 @@ both! {
         let body = json!({"name": "n", "cron": "@daily", "targets": {"all": true}, "description": "a\u{0}b"});
         let told = service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
         assert_eq!(told["errors"][0]["pointer"], "/description");
-        let ask = Ask::get("/v1/patches/a%00b").with_key(&service.viewer);
+        let ask = TestRequest::get("/v1/patches/a%00b").with_key(&service.viewer);
         ask.send(&service.router).await.is_problem(404, "not_found");
-        let ask = Ask::get("/v1/servers?q=a%00b").with_key(&service.viewer);
+        let ask = TestRequest::get("/v1/servers?q=a%00b").with_key(&service.viewer);
         let found = ask.send(&service.router).await.is(200).json();
         assert_eq!(found["meta"]["total"], 0);
     }
@@ -111,7 +111,7 @@ both! {
             .collect();
         assert_eq!(open, ["GET /healthz", "GET /readyz", "GET /metrics", "GET /openapi.json", "GET /docs"]);
         for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"] {
-            Ask::get(path).send(&service.router).await.is(200);
+            TestRequest::get(path).send(&service.router).await.is(200);
         }
     }
 
@@ -119,12 +119,12 @@ both! {
         for path in ["/nothing", "/v1", "/v1/nothing", "/v1/api-keys/", "/v1/%61pi-keys", "/v2/api-keys", "//v1/api-keys"] {
             service.get(path).await.is_problem(404, "not_found");
         }
-        let refusal = Ask::new(Method::PUT, "/v1/api-keys").send(&service.router).await;
+        let refusal = TestRequest::new(Method::PUT, "/v1/api-keys").send(&service.router).await;
         let refusal = refusal.is_problem(405, "method_not_allowed");
         let allowed = refusal.header("allow").to_owned();
         assert!(allowed.contains("GET") && allowed.contains("POST"), "{allowed}");
         for method in [Method::TRACE, Method::OPTIONS, Method::from_bytes(b"BREW").unwrap()] {
-            Ask::new(method, "/v1/api-keys").send(&service.router).await.is_problem(405, "method_not_allowed");
+            TestRequest::new(method, "/v1/api-keys").send(&service.router).await.is_problem(405, "method_not_allowed");
         }
     }
 
@@ -136,7 +136,7 @@ both! {
 
     async fn body_must_be_json_of_at_most_one_megabyte(service: Service) {
         let post = |kind: &str, body: &str| {
-            let ask = Ask::new(Method::POST, "/v1/api-keys").with_key(&service.admin);
+            let ask = TestRequest::new(Method::POST, "/v1/api-keys").with_key(&service.admin);
             let ask = if kind.is_empty() { ask } else { ask.with("content-type", kind) };
             ask.with_body(body).send(&service.router)
         };
@@ -186,7 +186,7 @@ both! {
     async fn links_page_through_a_list(service: Service) {
         for n in 0..7 {
             service.post("/v1/enrollment-tokens", json!({"name": format!("t{n}")})).await.is(201);
-            service.hands.turn(SignedDuration::from_secs(1));
+            service.clock.advance(SignedDuration::from_secs(1));
         }
         let mut names = Vec::new();
         let mut next = Value::from("/v1/enrollment-tokens?limit=3");
@@ -210,7 +210,7 @@ both! {
         let made = service.post("/v1/api-keys", json!({"name": "x", "role": "viewer"})).await.is(201);
         let path = made.header("location");
         let delete = |tag: &str| {
-            Ask::new(Method::DELETE, path).with_key(&service.admin).with("if-match", tag).send(&service.router)
+            TestRequest::new(Method::DELETE, path).with_key(&service.admin).with("if-match", tag).send(&service.router)
         };
         delete("\"77\"").await.is_problem(412, "precondition_failed");
         delete("77").await.is_problem(400, "invalid_header");
@@ -220,7 +220,7 @@ both! {
     async fn throttled_key_gets_retry_after(service: Service) {
         let settings = Settings { requests_per_second: 1, requests_burst: 3, ..Settings::default() };
         let (_, router) = service.again(settings).await;
-        let ask = Ask::get("/v1/api-keys").with_key(&service.admin);
+        let ask = TestRequest::get("/v1/api-keys").with_key(&service.admin);
         for left in [2, 1, 0] {
             let answer = ask.clone().send(&router).await.is(200);
             assert_eq!(answer.header("ratelimit-policy"), "\"key\";q=3;w=3");
@@ -230,13 +230,13 @@ both! {
         assert_eq!(refusal.header("retry-after"), "1");
         assert!(refusal.header("ratelimit").starts_with("\"key\";r=0;"));
         // Another key has its own bucket.
-        Ask::get("/v1/api-keys").with_key(&service.key(Role::Admin, None).await).send(&router).await.is(200);
+        TestRequest::get("/v1/api-keys").with_key(&service.key(Role::Admin, None).await).send(&router).await.is(200);
     }
 
     async fn guessing_address_is_throttled_and_valid_keys_are_not(service: Service) {
         let mut refusals = Vec::new();
         for _ in 0..80 {
-            let answer = Ask::get("/v1/api-keys").with_key("fmk_guess").send(&service.router).await;
+            let answer = TestRequest::get("/v1/api-keys").with_key("fmk_guess").send(&service.router).await;
             refusals.push(answer.status.as_u16());
         }
         assert!(refusals.starts_with(&[401; 50]) && refusals.ends_with(&[429]), "{refusals:?}");
@@ -247,17 +247,17 @@ both! {
         service.get("/v1/api-keys").await.is(200);
         let (app, router) = service.again(Settings::default()).await;
         app.db.close().await;
-        let ask = Ask::get("/v1/api-keys").with_key(&service.admin);
+        let ask = TestRequest::get("/v1/api-keys").with_key(&service.admin);
         let refusal = ask.send(&router).await.is_problem(503, "unavailable");
         assert_eq!(refusal.header("retry-after"), "2");
-        Ask::get("/readyz").send(&router).await.is_problem(503, "unavailable");
-        Ask::get("/healthz").send(&router).await.is(200);
+        TestRequest::get("/readyz").send(&router).await.is_problem(503, "unavailable");
+        TestRequest::get("/healthz").send(&router).await.is(200);
     }
 
     async fn metrics_are_labeled_by_route_not_by_path(service: Service) {
         service.get("/v1/api-keys/key_01jcqk3m8ye0fr5cq0k6s8v2xw").await.is_problem(404, "not_found");
         service.get("/v1/made-up-by-someone").await.is_problem(404, "not_found");
-        let text = Ask::get("/metrics").send(&service.router).await.is(200).bytes;
+        let text = TestRequest::get("/metrics").send(&service.router).await.is(200).bytes;
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("path=\"/v1/api-keys/{api_key_id}\""), "{text}");
         assert!(text.contains("fleetmend_http_request_duration_seconds_bucket"), "{text}");

@@ -6,7 +6,7 @@ use serde_json::json;
 use server::app::Settings;
 use vocab::Role;
 
-use crate::support::{Ask, both};
+use crate::support::{TestRequest, both};
 
 both! {
     async fn new_key_is_shown_once_and_works_immediately(service: Service) {
@@ -20,19 +20,19 @@ both! {
         assert_eq!(shown.header("etag"), made.header("etag"));
         let list = service.get("/v1/api-keys").await.is(200);
         assert!(!String::from_utf8_lossy(&list.bytes).contains("fmk_"));
-        Ask::get(&location).with_key(&text).send(&service.router).await.is_problem(403, "forbidden");
+        TestRequest::get(&location).with_key(&text).send(&service.router).await.is_problem(403, "forbidden");
     }
 
     async fn revoked_key_stops_immediately_and_on_replicas_within_a_second(service: Service) {
         let (_, elsewhere) = service.again(Settings::default()).await;
         let made = service.post("/v1/api-keys", json!({"name": "ci", "role": "admin"})).await.is(201);
         let text = made.json()["api_key"].as_str().unwrap().to_owned();
-        let ask = Ask::get("/v1/api-keys").with_key(&text);
+        let ask = TestRequest::get("/v1/api-keys").with_key(&text);
         ask.clone().send(&service.router).await.is(200);
         ask.clone().send(&elsewhere).await.is(200);
         service.delete(made.header("location")).await.is(204);
         ask.clone().send(&service.router).await.is_problem(401, "unauthenticated");
-        service.hands.turn(SignedDuration::from_secs(1));
+        service.clock.advance(SignedDuration::from_secs(1));
         ask.send(&elsewhere).await.is_problem(401, "unauthenticated");
         service.delete(made.header("location")).await.is(204);
         let shown = service.get(made.header("location")).await.is(200).json();
@@ -52,9 +52,9 @@ both! {
         let body = json!({"name": "short", "role": "admin", "expires_at": "2026-11-15T05:00:00Z"});
         let made = service.post("/v1/api-keys", body).await.is(201);
         let text = made.json()["api_key"].as_str().unwrap().to_owned();
-        let ask = Ask::get("/v1/api-keys").with_key(&text);
+        let ask = TestRequest::get("/v1/api-keys").with_key(&text);
         ask.clone().send(&service.router).await.is(200);
-        service.hands.turn(SignedDuration::from_hours(1));
+        service.clock.advance(SignedDuration::from_hours(1));
         let refusal = ask.send(&service.router).await.is_problem(401, "unauthenticated");
         assert!(refusal.json()["detail"].as_str().unwrap().contains("expired"));
     }
@@ -84,12 +84,12 @@ both! {
 
     async fn environment_limited_key_creates_no_wider_key(service: Service) {
         let limited = service.key(Role::Admin, Some(&["staging"])).await;
-        let ask = |body| Ask::post("/v1/api-keys", body).with_key(&limited).send(&service.router);
+        let ask = |body| TestRequest::post("/v1/api-keys", body).with_key(&limited).send(&service.router);
         ask(json!({"name": "x", "role": "admin"})).await.is_problem(403, "forbidden");
         ask(json!({"name": "x", "role": "admin", "environments": ["staging", "production"]})).await
             .is_problem(403, "forbidden");
         ask(json!({"name": "x", "role": "admin", "environments": ["staging"]})).await.is(201);
-        let ask = |body| Ask::post("/v1/enrollment-tokens", body).with_key(&limited).send(&service.router);
+        let ask = |body| TestRequest::post("/v1/enrollment-tokens", body).with_key(&limited).send(&service.router);
         ask(json!({})).await.is_problem(403, "forbidden");
         ask(json!({"environment": "staging"})).await.is(201);
     }
@@ -114,7 +114,7 @@ both! {
     async fn token_contains_the_hash_of_the_certificate(service: Service) {
         let settings = Settings { certificate_sha256: Some([7; 32]), ..Settings::default() };
         let (_, router) = service.again(settings).await;
-        let ask = Ask::post("/v1/enrollment-tokens", json!({})).with_key(&service.admin);
+        let ask = TestRequest::post("/v1/enrollment-tokens", json!({})).with_key(&service.admin);
         let token = ask.send(&router).await.is(201).json()["token"].as_str().unwrap().to_owned();
         assert!(token.ends_with(".BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"), "{token}");
     }
@@ -126,17 +126,17 @@ both! {
         for made in [key, token] {
             let path = made.header("location");
             for method in [Method::GET, Method::DELETE] {
-                let ask = Ask::new(method, path).with_key(&stranger);
+                let ask = TestRequest::new(method, path).with_key(&stranger);
                 ask.send(&service.router).await.is_problem(404, "not_found");
             }
             service.get(path).await.is(200);
         }
-        let list = Ask::get("/v1/enrollment-tokens").with_key(&stranger).send(&service.router).await;
+        let list = TestRequest::get("/v1/enrollment-tokens").with_key(&stranger).send(&service.router).await;
         assert_eq!(list.json()["meta"]["total"], 0);
     }
 
     async fn nothing_in_the_database_works_as_a_credential(service: Service) {
-        let made = Ask::post("/v1/api-keys", json!({"name": "x", "role": "admin"}))
+        let made = TestRequest::post("/v1/api-keys", json!({"name": "x", "role": "admin"}))
             .with_key(&service.admin)
             .with("idempotency-key", "once")
             .send(&service.router)

@@ -14,7 +14,7 @@ use serde_json::json;
 use server::background::{self, Pulse};
 use sqlx::{AssertSqlSafe, Executor as _};
 
-use crate::support::{Place, Service, superuser};
+use crate::support::{Service, TestDatabase, superuser};
 
 const TOKENS: &str = "/v1/enrollment-tokens";
 
@@ -69,7 +69,7 @@ async fn until_ready(service: &Service, wanted: u16) -> String {
         seen = text;
         tokio::time::sleep(Duration::from_millis(10)).await;
         // SQLite does not write an unchanged row, so the lease must end at another time.
-        service.hands.turn(SignedDuration::from_millis(10));
+        service.clock.advance(SignedDuration::from_millis(10));
     }
     panic!("/readyz never returned {wanted}: {seen}");
 }
@@ -114,7 +114,7 @@ async fn is_full_and_recovers(service: &Service, disk: &SmallDisk) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_disk_is_reported_and_writes_recover() {
-    let place = Place::sqlite();
+    let place = TestDatabase::sqlite();
     let Some(disk) = SmallDisk::over(&place.dir, "size=8m") else { return };
     let service = Service::on(place).await;
     is_full_and_recovers(&service, &disk).await;
@@ -141,7 +141,7 @@ async fn full_disk_of_postgres_is_reported_and_writes_recover() {
     let Some(disk) = SmallDisk::over(&dir, &options) else { return };
     let make = format!("create tablespace {name} location '{}'", dir.display());
     admin.execute(AssertSqlSafe(make)).await.unwrap();
-    let place = Place::postgres_with(&format!("tablespace {name}")).await.unwrap();
+    let place = TestDatabase::postgres_with(&format!("tablespace {name}")).await.unwrap();
     let service = Service::on(place).await;
     is_full_and_recovers(&service, &disk).await;
     service.remove().await;

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -106,7 +106,7 @@ both! {
             }
         }
         assert_eq!((held.len(), refused), (64, 16), "64 MiB");
-        let again = Ask::post("/v1/preview", serde_json::json!({"nothing": " ".repeat(20_000)}));
+        let again = TestRequest::post("/v1/preview", serde_json::json!({"nothing": " ".repeat(20_000)}));
         let again = again.with_key(&service.viewer).send(&service.router).await;
         assert_eq!(again.is_problem(503, "unavailable").header("retry-after"), "2");
 
@@ -162,7 +162,7 @@ both! {
     }
 
     async fn clients_share_one_metrics_rendering_per_second(service: Service) {
-        let metrics = || async { Ask::get("/metrics").send(&service.router).await.is(200).bytes };
+        let metrics = || async { TestRequest::get("/metrics").send(&service.router).await.is(200).bytes };
         // Each request is counted, so two renderings differ. A slow machine may need more than a
         // second for one pair.
         for _ in 0..50 {

@@ -6,11 +6,11 @@ use jiff::SignedDuration;
 use serde_json::json;
 use server::app::Settings;
 
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
-fn create(service: &Service, key: &str, name: &str) -> Ask {
+fn create(service: &Service, key: &str, name: &str) -> TestRequest {
     let body = json!({"name": name, "role": "viewer"});
-    Ask::post("/v1/api-keys", body).with_key(&service.admin).with("idempotency-key", key)
+    TestRequest::post("/v1/api-keys", body).with_key(&service.admin).with("idempotency-key", key)
 }
 
 async fn keys(service: &Service) -> u64 {
@@ -41,7 +41,7 @@ both! {
     async fn same_key_for_another_request_is_rejected(service: Service) {
         create(service, "a", "ci").send(&service.router).await.is(201);
         create(service, "a", "other").send(&service.router).await.is_problem(409, "idempotency_key_reused");
-        let elsewhere = Ask::post("/v1/enrollment-tokens", json!({"name": "ci", "role": "viewer"}));
+        let elsewhere = TestRequest::post("/v1/enrollment-tokens", json!({"name": "ci", "role": "viewer"}));
         let elsewhere = elsewhere.with_key(&service.admin).with("idempotency-key", "a");
         elsewhere.send(&service.router).await.is_problem(409, "idempotency_key_reused");
         assert_eq!(keys(service).await, 4);
@@ -49,10 +49,10 @@ both! {
 
     async fn key_expires_after_a_day(service: Service) {
         create(service, "a", "ci").send(&service.router).await.is(201);
-        service.hands.turn(SignedDuration::from_hours(23));
+        service.clock.advance(SignedDuration::from_hours(23));
         create(service, "a", "ci").send(&service.router).await.is(201);
         assert_eq!(keys(service).await, 4);
-        service.hands.turn(SignedDuration::from_hours(1));
+        service.clock.advance(SignedDuration::from_hours(1));
         create(service, "a", "ci").send(&service.router).await.is(201);
         assert_eq!(keys(service).await, 5);
     }
@@ -75,7 +75,7 @@ both! {
     async fn organizations_do_not_share_keys(service: Service) {
         let ours = create(service, "a", "ci").send(&service.router).await.is(201);
         let body = json!({"name": "ci", "role": "viewer"});
-        let theirs = Ask::post("/v1/api-keys", body).with_key(&service.stranger().await);
+        let theirs = TestRequest::post("/v1/api-keys", body).with_key(&service.stranger().await);
         let theirs = theirs.with("idempotency-key", "a").send(&service.router).await.is(201);
         assert_ne!(ours.bytes, theirs.bytes);
     }
@@ -123,7 +123,7 @@ both! {
         let first = create(service, "a", "ci").send(&service.router).await.is(201);
         forget_the_answer(service).await;
         create(service, "a", "ci").send(&service.router).await.is_problem(409, "idempotency_key_in_progress");
-        service.hands.turn(SignedDuration::from_secs(35));
+        service.clock.advance(SignedDuration::from_secs(35));
         let again = create(service, "a", "ci").send(&service.router).await.is(303);
         assert_eq!(again.header("location"), first.header("location"));
         assert_eq!(again.header("idempotent-replayed"), "true");

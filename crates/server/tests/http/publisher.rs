@@ -9,31 +9,31 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 /// The next response.
-#[allow(dead_code, reason = "not every story has someone wait")]
-pub(crate) enum Say {
+#[allow(dead_code, reason = "not every test crate uses every reply")]
+pub(crate) enum Reply {
     /// Sends this and closes the connection.
-    This(Vec<u8>),
+    Close(Vec<u8>),
     /// Sends this and then nothing more.
-    AndWait(Vec<u8>),
+    Hang(Vec<u8>),
 }
 
 pub(crate) struct Publisher {
     address: String,
-    answers: Arc<Mutex<VecDeque<Say>>>,
+    answers: Arc<Mutex<VecDeque<Reply>>>,
     heard: Arc<Mutex<Vec<String>>>,
     task: JoinHandle<()>,
 }
 
 /// A response with a body and headers.
-pub(crate) fn ok(headers: &str, body: impl AsRef<[u8]>) -> Say {
+pub(crate) fn ok(headers: &str, body: impl AsRef<[u8]>) -> Reply {
     let body = body.as_ref();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
-    Say::This([head.as_bytes(), body].concat())
+    Reply::Close([head.as_bytes(), body].concat())
 }
 
 /// A response with a status and headers, each with its line end.
-pub(crate) fn status(line: &str, headers: &str) -> Say {
-    Say::This(format!("HTTP/1.1 {line}\r\ncontent-length: 0\r\n{headers}\r\n").into_bytes())
+pub(crate) fn status(line: &str, headers: &str) -> Reply {
+    Reply::Close(format!("HTTP/1.1 {line}\r\ncontent-length: 0\r\n{headers}\r\n").into_bytes())
 }
 
 impl Publisher {
@@ -42,36 +42,36 @@ impl Publisher {
         let address = listener.local_addr().unwrap().to_string();
         let answers = Arc::new(Mutex::new(VecDeque::new()));
         let heard = Arc::new(Mutex::new(Vec::new()));
-        let (next, ears) = (answers.clone(), heard.clone());
+        let (next, log) = (answers.clone(), heard.clone());
         let task = tokio::spawn(async move {
             let mut waiting = Vec::new();
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let head = head(&mut stream).await;
-                ears.lock().unwrap().push(head);
-                let say = next.lock().unwrap().pop_front();
-                let say = say.unwrap_or_else(|| status("500 Nothing Prepared", ""));
-                let (Say::This(bytes) | Say::AndWait(bytes)) = &say;
+                log.lock().unwrap().push(head);
+                let reply = next.lock().unwrap().pop_front();
+                let reply = reply.unwrap_or_else(|| status("500 Nothing Prepared", ""));
+                let (Reply::Close(bytes) | Reply::Hang(bytes)) = &reply;
                 // The client may hang up early.
                 let _ = stream.write_all(bytes).await;
-                match say {
-                    Say::This(_) => drop(stream.shutdown().await),
-                    Say::AndWait(_) => waiting.push(stream),
+                match reply {
+                    Reply::Close(_) => drop(stream.shutdown().await),
+                    Reply::Hang(_) => waiting.push(stream),
                 }
             }
         });
         Publisher { address, answers, heard, task }
     }
 
-    pub(crate) fn says(&self, answers: impl IntoIterator<Item = Say>) {
+    pub(crate) fn enqueue(&self, answers: impl IntoIterator<Item = Reply>) {
         self.answers.lock().unwrap().extend(answers);
     }
 
     /// Drops the remaining responses and sends these.
-    #[allow(dead_code, reason = "not every story changes its mind")]
-    pub(crate) fn answers_anew(&self, answers: impl IntoIterator<Item = Say>) {
+    #[allow(dead_code, reason = "not every test crate uses it")]
+    pub(crate) fn replace_queue(&self, answers: impl IntoIterator<Item = Reply>) {
         self.answers.lock().unwrap().clear();
-        self.says(answers);
+        self.enqueue(answers);
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -79,7 +79,7 @@ impl Publisher {
     }
 
     /// The heads of all requests so far, in lower case.
-    pub(crate) fn heard(&self) -> Vec<String> {
+    pub(crate) fn request_heads(&self) -> Vec<String> {
         self.heard.lock().unwrap().clone()
     }
 }

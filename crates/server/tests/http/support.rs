@@ -31,7 +31,7 @@ use vocab::{Environment, OrgId, Role};
 macro_rules! both {
     ($($(#[$meta:meta])* async fn $name:ident($given:ident: Service) $body:block)*) => {$(
         mod $name {
-            #[allow(unused_imports, reason = "a story may need none of them")]
+            #[allow(unused_imports, reason = "a test may need none of them")]
             use super::*;
 
             $(#[$meta])*
@@ -39,7 +39,7 @@ macro_rules! both {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn sqlite() {
-                let service = crate::support::Service::on(crate::support::Place::sqlite()).await;
+                let service = crate::support::Service::on(crate::support::TestDatabase::sqlite()).await;
                 story(&service).await;
                 service.remove().await;
             }
@@ -47,7 +47,7 @@ macro_rules! both {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn postgres() {
                 let _shared = crate::support::CLUSTER.read().await;
-                let Some(place) = crate::support::Place::postgres().await else { return };
+                let Some(place) = crate::support::TestDatabase::postgres().await else { return };
                 let service = crate::support::Service::on(place).await;
                 story(&service).await;
                 service.remove().await;
@@ -65,35 +65,35 @@ pub(crate) static CLUSTER: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The database and the secrets of a test.
-pub(crate) struct Place {
+pub(crate) struct TestDatabase {
     pub(crate) url: String,
     pub(crate) dir: PathBuf,
 }
 
-impl Place {
-    fn new(url: impl FnOnce(&str, &PathBuf) -> String) -> Place {
+impl TestDatabase {
+    fn new(url: impl FnOnce(&str, &PathBuf) -> String) -> TestDatabase {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("fleetmend_http_{}_{number}", std::process::id());
         let dir = std::env::temp_dir().join(&name);
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
-        Place { url: url(&name, &dir), dir }
+        TestDatabase { url: url(&name, &dir), dir }
     }
 
-    pub(crate) fn sqlite() -> Place {
-        Place::new(|_, dir| format!("sqlite:{}", dir.join("fleetmend.db").display()))
+    pub(crate) fn sqlite() -> TestDatabase {
+        TestDatabase::new(|_, dir| format!("sqlite:{}", dir.join("fleetmend.db").display()))
     }
 
-    pub(crate) async fn postgres() -> Option<Place> {
-        Place::postgres_with("").await
+    pub(crate) async fn postgres() -> Option<TestDatabase> {
+        TestDatabase::postgres_with("").await
     }
 
     /// `options` are added to `create database`.
-    pub(crate) async fn postgres_with(options: &str) -> Option<Place> {
+    pub(crate) async fn postgres_with(options: &str) -> Option<TestDatabase> {
         let cluster = cluster()?;
         let mut admin = PgConnection::connect(&cluster).await.unwrap();
         let mut database = String::new();
-        let place = Place::new(|name, _| {
+        let place = TestDatabase::new(|name, _| {
             database = name.to_owned();
             let options = PgConnectOptions::from_str(&cluster).unwrap().database(name);
             sqlx::ConnectOptions::to_url_lossy(&options).to_string()
@@ -121,24 +121,24 @@ fn cluster() -> Option<String> {
 
 /// A clock that a test advances.
 #[derive(Clone)]
-pub(crate) struct Hands(Arc<AtomicI64>);
+pub(crate) struct TestClock(Arc<AtomicI64>);
 
-impl Hands {
-    fn new() -> Hands {
+impl TestClock {
+    fn new() -> TestClock {
         let start: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
-        Hands(Arc::new(AtomicI64::new(start.as_microsecond())))
+        TestClock(Arc::new(AtomicI64::new(start.as_microsecond())))
     }
 
-    pub(crate) fn clock(&self) -> Clock {
-        let hands = self.clone();
-        Clock::turned_by(move || hands.now())
+    pub(crate) fn as_clock(&self) -> Clock {
+        let clock = self.clone();
+        Clock::turned_by(move || clock.now())
     }
 
     pub(crate) fn now(&self) -> Timestamp {
         Timestamp::from_microsecond(self.0.load(Ordering::SeqCst)).unwrap()
     }
 
-    pub(crate) fn turn(&self, by: SignedDuration) {
+    pub(crate) fn advance(&self, by: SignedDuration) {
         self.0.fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::SeqCst);
     }
 }
@@ -147,30 +147,30 @@ impl Hands {
 pub(crate) struct Service {
     pub(crate) app: App,
     pub(crate) router: Router,
-    pub(crate) hands: Hands,
+    pub(crate) clock: TestClock,
     pub(crate) org: OrgId,
     pub(crate) admin: String,
     pub(crate) operator: String,
     pub(crate) viewer: String,
-    pub(crate) place: Place,
+    pub(crate) place: TestDatabase,
     others: Mutex<Vec<App>>,
 }
 
 impl Service {
-    pub(crate) async fn on(place: Place) -> Service {
-        let hands = Hands::new();
-        let app = open(&place, &hands, Settings::default()).await;
+    pub(crate) async fn on(place: TestDatabase) -> Service {
+        let clock = TestClock::new();
+        let app = open(&place, &clock, Settings::default()).await;
         let (org, admin) = organization(&app, "Acme").await;
         let operator = key(&app, org, Role::Operator, None).await;
         let viewer = key(&app, org, Role::Viewer, None).await;
         let router = server::router(&app);
         let others = Mutex::new(Vec::new());
-        Service { app, router, hands, org, admin, operator, viewer, place, others }
+        Service { app, router, clock, org, admin, operator, viewer, place, others }
     }
 
     /// The same installation opened once more: another replica, or other settings.
     pub(crate) async fn again(&self, settings: Settings) -> (App, Router) {
-        let app = open(&self.place, &self.hands, settings).await;
+        let app = open(&self.place, &self.clock, settings).await;
         self.others.lock().unwrap().push(app.clone());
         (app.clone(), server::router(&app))
     }
@@ -203,16 +203,16 @@ impl Service {
         }
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
-        Ask::get(path).with_key(&self.admin).send(&self.router).await
+    pub(crate) async fn get(&self, path: &str) -> TestResponse {
+        TestRequest::get(path).with_key(&self.admin).send(&self.router).await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
-        Ask::post(path, body).with_key(&self.admin).send(&self.router).await
+    pub(crate) async fn post(&self, path: &str, body: Value) -> TestResponse {
+        TestRequest::post(path, body).with_key(&self.admin).send(&self.router).await
     }
 
-    pub(crate) async fn delete(&self, path: &str) -> Answer {
-        Ask::new(Method::DELETE, path).with_key(&self.admin).send(&self.router).await
+    pub(crate) async fn delete(&self, path: &str) -> TestResponse {
+        TestRequest::new(Method::DELETE, path).with_key(&self.admin).send(&self.router).await
     }
 
     /// A key with a role, limited to environments or not.
@@ -226,13 +226,13 @@ impl Service {
     }
 }
 
-async fn open(place: &Place, hands: &Hands, settings: Settings) -> App {
+async fn open(place: &TestDatabase, clock: &TestClock, settings: Settings) -> App {
     let secrets = Secrets::create(&place.dir).unwrap();
     let mut options = store::Options::new(&place.url, setup::seal(&secrets));
     // The machine may be busy; timeouts are tested elsewhere.
     options.patience = std::time::Duration::from_secs(30);
     let db = store::Db::open(&options).await.unwrap();
-    App::new(Parts { db, clock: hands.clock(), secrets, settings })
+    App::new(Parts { db, clock: clock.as_clock(), secrets, settings })
 }
 
 async fn organization(app: &App, name: &str) -> (OrgId, String) {
@@ -251,7 +251,7 @@ async fn key(app: &App, org: OrgId, role: Role, environments: Option<&[&str]>) -
 
 /// A request to send.
 #[derive(Clone)]
-pub(crate) struct Ask {
+pub(crate) struct TestRequest {
     method: Method,
     path: String,
     headers: Vec<(String, String)>,
@@ -259,44 +259,44 @@ pub(crate) struct Ask {
     peer: Option<SocketAddr>,
 }
 
-impl Ask {
-    pub(crate) fn new(method: Method, path: &str) -> Ask {
-        Ask { method, path: path.into(), headers: Vec::new(), body: Vec::new(), peer: None }
+impl TestRequest {
+    pub(crate) fn new(method: Method, path: &str) -> TestRequest {
+        TestRequest { method, path: path.into(), headers: Vec::new(), body: Vec::new(), peer: None }
     }
 
-    pub(crate) fn get(path: &str) -> Ask {
-        Ask::new(Method::GET, path)
+    pub(crate) fn get(path: &str) -> TestRequest {
+        TestRequest::new(Method::GET, path)
     }
 
-    pub(crate) fn post(path: &str, body: Value) -> Ask {
-        Ask::new(Method::POST, path).with_json(body)
+    pub(crate) fn post(path: &str, body: Value) -> TestRequest {
+        TestRequest::new(Method::POST, path).with_json(body)
     }
 
-    pub(crate) fn with_json(self, body: Value) -> Ask {
+    pub(crate) fn with_json(self, body: Value) -> TestRequest {
         self.with("content-type", "application/json").with_body(body.to_string())
     }
 
-    pub(crate) fn with(mut self, name: &str, value: &str) -> Ask {
+    pub(crate) fn with(mut self, name: &str, value: &str) -> TestRequest {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    pub(crate) fn with_key(self, key: &str) -> Ask {
+    pub(crate) fn with_key(self, key: &str) -> TestRequest {
         self.with("authorization", &format!("Bearer {key}"))
     }
 
     /// Sends from a distinct address.
-    pub(crate) fn from(mut self, host: u8) -> Ask {
+    pub(crate) fn from(mut self, host: u8) -> TestRequest {
         self.peer = Some(SocketAddr::from(([127, 0, 1, host], 4_000)));
         self
     }
 
-    pub(crate) fn with_body(mut self, body: impl Into<Vec<u8>>) -> Ask {
+    pub(crate) fn with_body(mut self, body: impl Into<Vec<u8>>) -> TestRequest {
         self.body = body.into();
         self
     }
 
-    pub(crate) async fn send(self, router: &Router) -> Answer {
+    pub(crate) async fn send(self, router: &Router) -> TestResponse {
         let mut request = Request::builder().method(self.method).uri(self.path);
         for (name, value) in self.headers {
             request = request.header(name, value);
@@ -308,19 +308,19 @@ impl Ask {
         let answer = router.clone().oneshot(request).await.unwrap();
         let (parts, body) = answer.into_parts();
         let bytes = axum::body::to_bytes(body, 64 << 20).await.unwrap();
-        Answer { status: parts.status, headers: parts.headers, bytes: bytes.to_vec() }
+        TestResponse { status: parts.status, headers: parts.headers, bytes: bytes.to_vec() }
     }
 }
 
 /// A response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct TestResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Answer {
+impl TestResponse {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.bytes).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -331,15 +331,15 @@ impl Answer {
 
     /// Asserts success with this status.
     #[track_caller]
-    pub(crate) fn is(self, status: u16) -> Answer {
+    pub(crate) fn is(self, status: u16) -> TestResponse {
         assert_eq!(self.status.as_u16(), status, "{}", String::from_utf8_lossy(&self.bytes));
         self
     }
 
     /// Asserts a well-formed problem with this status and code.
     #[track_caller]
-    #[expect(clippy::wrong_self_convention, reason = "it hands the answer on to be looked at")]
-    pub(crate) fn is_problem(self, status: u16, code: &str) -> Answer {
+    #[expect(clippy::wrong_self_convention, reason = "it returns the response for further checks")]
+    pub(crate) fn is_problem(self, status: u16, code: &str) -> TestResponse {
         let text = String::from_utf8_lossy(&self.bytes).into_owned();
         assert_eq!(self.status.as_u16(), status, "{text}");
         assert_eq!(self.header("content-type"), "application/problem+json", "{text}");

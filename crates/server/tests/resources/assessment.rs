@@ -9,7 +9,7 @@ use vocab::{Installed, Pending, Role, ServerId};
 
 use crate::feeds::{FRIDAY, lines, osv, take_in, write};
 use crate::fleet::{Host, join};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 /// A host whose kernel belongs to a package, so that everything can be assessed.
 fn host(name: &'static str, more: Vec<Installed>) -> Host {
@@ -34,7 +34,7 @@ async fn publish(service: &Service) {
 async fn change(service: &Service, id: ServerId, change: impl FnOnce(Server) -> Server) {
     let mut tx = service.app.db.begin().await.unwrap();
     let before = servers::get(&mut tx, service.org, id).await.unwrap();
-    let now = service.hands.now();
+    let now = service.clock.now();
     servers::save(&mut tx, &before, &change(before.clone()), now).await.unwrap();
     tx.commit().await.unwrap();
 }
@@ -90,7 +90,7 @@ both! {
         let outdated = host("outdated", Vec::new()).with_updates(pending).in_environment("staging");
         join(service, outdated).await;
         let stale = join(service, host("stale", Vec::new())).await;
-        let long_ago = service.hands.now() - SignedDuration::from_hours(24 * 8);
+        let long_ago = service.clock.now() - SignedDuration::from_hours(24 * 8);
         change(service, stale, |server| Server { last_scan_at: Some(long_ago), ..server }).await;
         look(service).await;
         let summary = service.get("/v1/summary").await.is(200).json();
@@ -116,7 +116,7 @@ both! {
         assert_eq!(partial["cves"].as_array().unwrap().len(), 1, "the rest is assessed");
         // A key that is limited to one environment counts only its servers.
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
-        let seen = Ask::get("/v1/summary").with_key(&key).send(&service.router).await.is(200).json();
+        let seen = TestRequest::get("/v1/summary").with_key(&key).send(&service.router).await.is(200).json();
         assert_eq!(states(&seen), [0, 1, 0, 0, 1, 0, 0, 0], "{seen}");
     }
 

@@ -1,7 +1,7 @@
 //! The audit log contains who changed what, for every operation.
 
 use crate::mutations::{READ_ONLY, audited, mutations, new_admin};
-use crate::support::{Ask, both};
+use crate::support::{TestRequest, both};
 
 both! {
     async fn every_mutating_operation_is_in_the_audit_log(service: Service) {
@@ -23,7 +23,7 @@ both! {
         let (who, key) = new_admin(service).await;
         for (method, path) in READ_ONLY {
             let body = serde_json::json!({"targets": {"all": true}});
-            Ask::new(method, path).with_json(body).with_key(&key).send(&service.router).await.is(200);
+            TestRequest::new(method, path).with_json(body).with_key(&key).send(&service.router).await.is(200);
         }
         assert_eq!(audited(service, &who).await, Vec::<String>::new());
     }

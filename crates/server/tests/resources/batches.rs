@@ -8,7 +8,7 @@ use store::task_logs::{self, Piece};
 use vocab::ServerId;
 
 use crate::fleet::{FAILED, Host, change, end, finish, join};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 const ABSENT: &str = "srv_01jcqk3m8ye0fr5cq0k6s8v2xw";
 
@@ -28,7 +28,7 @@ async fn shown(service: &Service, batch: &str) -> Value {
     service.get(&format!("/v1/batches/{batch}")).await.is(200).json()
 }
 
-async fn act(service: &Service, batch: &str, verb: &str) -> crate::support::Answer {
+async fn act(service: &Service, batch: &str, verb: &str) -> crate::support::TestResponse {
     service.post(&format!("/v1/batches/{batch}/{verb}"), json!({})).await
 }
 
@@ -117,11 +117,11 @@ both! {
         let mut tx = service.app.db.begin().await.unwrap();
         let seen = store::rollouts::load(&mut tx, staggered.parse().unwrap()).await.unwrap();
         let mut head = seen.head.clone();
-        head.last_start = Some(service.hands.now());
+        head.last_start = Some(service.clock.now());
         store::rollouts::save_head(&mut tx, &seen, &head, None).await.unwrap();
         tx.commit().await.unwrap();
         assert_eq!(reasons(&staggered).await, ["stagger", "stagger", "stagger"]);
-        service.hands.turn(SignedDuration::from_mins(5));
+        service.clock.advance(SignedDuration::from_mins(5));
         assert_eq!(reasons(&staggered).await, ["offline", "offline", "offline"]);
         assert_eq!(act(service, &staggered, "pause").await.is(200).json()["results"][0]["waiting_for"], Value::Null);
     }
@@ -146,7 +146,7 @@ both! {
         for verb in ["pause", "resume", "cancel", "retry"] {
             act(service, "bat_01jcqk3m8ye0fr5cq0k6s8v2xw", verb).await.is_problem(404, "not_found");
             let path = format!("/v1/batches/{batch}/{verb}");
-            Ask::post(&path, json!({})).with_key(&service.viewer).send(&service.router).await
+            TestRequest::post(&path, json!({})).with_key(&service.viewer).send(&service.router).await
                 .is_problem(403, "forbidden");
         }
     }
@@ -184,7 +184,7 @@ both! {
         for round in 1..=2 {
             let path = format!("/v1/batches/{batch}/retry");
             let asks = (0..20).map(|_| {
-                let ask = Ask::post(&path, json!({})).with_key(&service.operator);
+                let ask = TestRequest::post(&path, json!({})).with_key(&service.operator);
                 let router = service.router.clone();
                 tokio::spawn(async move { ask.send(&router).await })
             });
@@ -218,7 +218,7 @@ both! {
         let mut ids = Vec::new();
         for server in [one, two, three] {
             ids.push(ordered(service, json!({"server_ids": [server], "security_only": true})).await);
-            service.hands.turn(SignedDuration::from_secs(1));
+            service.clock.advance(SignedDuration::from_secs(1));
         }
         change(service, &ids[1], Change::Start).await;
         let list = service.get("/v1/batches").await.is(200).json();
@@ -258,7 +258,7 @@ both! {
         let empty = service.get(&path).await.is(200);
         assert_eq!((empty.header("content-type"), empty.bytes.len()), ("text/plain; charset=utf-8", 0));
         let mut tx = service.app.db.begin().await.unwrap();
-        let now = service.hands.now();
+        let now = service.clock.now();
         let task_id = task.parse().unwrap();
         let piece = |position, body| Piece { task: task_id, position, body, at: now };
         let pieces = [piece(0, b"Get:1 openssl\n".as_slice()), piece(14, b"Setting up \xff\n")];
@@ -268,7 +268,7 @@ both! {
         let log = service.get(&path).await.is(200);
         assert_eq!(String::from_utf8(log.bytes).unwrap(), "Get:1 openssl\nSetting up \u{fffd}\n");
         let follow = |from: &str| {
-            let ask = Ask::get(&path).with_key(&service.viewer).with("accept", "text/event-stream");
+            let ask = TestRequest::get(&path).with_key(&service.viewer).with("accept", "text/event-stream");
             if from.is_empty() { ask } else { ask.with("last-event-id", from) }.send(&service.router)
         };
         let live = follow("").await.is(200);
@@ -293,7 +293,7 @@ both! {
         let path = format!("/v1/batches/{batch}/tasks/{task}/log");
         let mut log = "Unpacking käse (1.0~€) over 🦀 …\n".repeat(12_000).into_bytes();
         log.extend(b"\xff and the end \xf0\x9f");
-        let (task_id, now) = (task.parse().unwrap(), service.hands.now());
+        let (task_id, now) = (task.parse().unwrap(), service.clock.now());
         // Small chunks, many of them within one part; then chunks of the largest size. Both split
         // characters.
         let (small, large) = log.split_at(70_001);
@@ -311,7 +311,7 @@ both! {
         assert_eq!((answer.header("content-length"), answer.header("cache-control")), ("", "no-store"));
         assert!(answer.bytes == String::from_utf8_lossy(&log).as_bytes(), "{} bytes", answer.bytes.len());
         finish(service, &batch, one, Verdict::Succeeded).await;
-        let follow = Ask::get(&path).with_key(&service.viewer).with("accept", "text/event-stream");
+        let follow = TestRequest::get(&path).with_key(&service.viewer).with("accept", "text/event-stream");
         let live = String::from_utf8(follow.clone().send(&service.router).await.is(200).bytes).unwrap();
         let longest = live.split("\n\n").map(str::len).max().unwrap();
         assert!((30_000..60_000).contains(&longest), "an event of {longest} bytes");
@@ -327,7 +327,7 @@ both! {
         let live = String::from_utf8(follow.send(&service.router).await.is(200).bytes).unwrap();
         assert!(!live.contains("id: 61\n") && live.contains(&end));
         let hidden = service.stranger().await;
-        Ask::get(&path).with_key(&hidden).send(&service.router).await.is_problem(404, "not_found");
+        TestRequest::get(&path).with_key(&hidden).send(&service.router).await.is_problem(404, "not_found");
     }
 
     async fn log_stream_ends_when_the_key_is_revoked(service: Service) {
@@ -339,7 +339,7 @@ both! {
         let path = format!("/v1/batches/{batch}/tasks/{task}/log");
         let prints = async |position, body: &'static [u8]| {
             let mut tx = service.app.db.begin().await.unwrap();
-            let piece = Piece { task: task.parse().unwrap(), position, body, at: service.hands.now() };
+            let piece = Piece { task: task.parse().unwrap(), position, body, at: service.clock.now() };
             task_logs::append(&mut tx, &[piece]).await.unwrap();
             tx.commit().await.unwrap();
         };
@@ -372,7 +372,7 @@ both! {
     async fn repeated_request_with_the_same_key_creates_one_batch(service: Service) {
         let [one, ..] = three(service).await;
         let order = |body: Value| {
-            Ask::new(Method::POST, "/v1/batches").with_key(&service.operator)
+            TestRequest::new(Method::POST, "/v1/batches").with_key(&service.operator)
                 .with("idempotency-key", "order-1").with_json(body).send(&service.router)
         };
         let body = json!({"server_ids": [one], "security_only": true});

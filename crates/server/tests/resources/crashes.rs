@@ -12,14 +12,14 @@ use tokio::sync::Notify;
 
 use crate::fleet::{Host, join};
 use crate::mutations::{audited, mutations, new_admin};
-use crate::support::{Answer, Ask, Service, both};
+use crate::support::{Service, TestRequest, TestResponse, both};
 
 /// Longer than an unanswered request holds its key.
 const LOCK: SignedDuration = SignedDuration::from_secs(36);
 
 /// Sends a request to a separate process, which dies after this many waits. A wait is every time
 /// when nothing can continue before the database responds. Returns `None` if it died first.
-fn dies_after(service: &Service, waits: usize, ask: Ask) -> Option<Answer> {
+fn dies_after(service: &Service, waits: usize, ask: TestRequest) -> Option<TestResponse> {
     let (waited, dead) = (Arc::new(AtomicUsize::new(usize::MAX)), Arc::new(Notify::new()));
     let process = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -59,7 +59,7 @@ both! {
         let server = join(service, Host::new("web-1")).await;
         let order = |key: &str| {
             let body = json!({"server_ids": [server], "security_only": true});
-            Ask::post("/v1/batches", body).with_key(&service.operator).with("idempotency-key", key)
+            TestRequest::post("/v1/batches", body).with_key(&service.operator).with("idempotency-key", key)
         };
         let (mut before, mut after, mut answered) = (0, 0, false);
         for waits in 0..400 {
@@ -74,7 +74,7 @@ both! {
                 (None, 0) => before += 1,
                 (None, _) => after += 1,
             }
-            service.hands.turn(LOCK);
+            service.clock.advance(LOCK);
             let again = order(&key).send(&service.router).await;
             assert!(matches!(again.status.as_u16(), 202 | 303), "{waits}: {again:?}");
             let location = again.header("location").to_owned();
@@ -97,7 +97,7 @@ both! {
             let key = format!("order-{polls}");
             let order = || {
                 let body = json!({"server_ids": [server], "security_only": true});
-                Ask::post("/v1/batches", body).with_key(&service.operator).with("idempotency-key", &key)
+                TestRequest::post("/v1/batches", body).with_key(&service.operator).with("idempotency-key", &key)
             };
             let mut first = Box::pin(order().send(&service.router));
             for _ in 0..polls {
@@ -111,7 +111,7 @@ both! {
                 let again = order().send(&service.router).await;
                 match again.status.as_u16() {
                     // Still in progress, or interrupted between the claim and the work.
-                    409 => service.hands.turn(SignedDuration::from_secs(1)),
+                    409 => service.clock.advance(SignedDuration::from_secs(1)),
                     202 | 303 => break again.header("location").to_owned(),
                     _ => panic!("{polls}: {again:?}"),
                 }
@@ -136,7 +136,7 @@ both! {
         for nth in 0..posts.len() {
             ask(nth).send(&service.router).await.is_problem(409, "idempotency_key_in_progress");
         }
-        service.hands.turn(LOCK);
+        service.clock.advance(LOCK);
         for (nth, case) in posts.iter().enumerate() {
             let first = ask(nth).send(&service.router).await.is(303);
             service.get(first.header("location")).await.is(200);

@@ -8,7 +8,7 @@ use vocab::{Installed, Role, ServerId};
 
 use crate::feeds::{lines, osv, take_in, write};
 use crate::fleet::{Host, join};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 const FRIDAY: &str = "2026-11-13T00:00:00Z";
 const SATURDAY: &str = "2026-11-14T00:00:00Z";
@@ -138,7 +138,7 @@ both! {
         publish(service).await;
         rebuild(&service.app, service.org).await.unwrap();
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
-        let ask = async |path: &str| Ask::get(path).with_key(&key).send(&service.router).await;
+        let ask = async |path: &str| TestRequest::get(path).with_key(&key).send(&service.router).await;
         assert_eq!(rows(&ask("/v1/cves").await.is(200).json()), named(&[("CVE-2026-2", 1)]));
         assert_eq!(rows(&ask("/v1/cves?kev=true").await.is(200).json()), []);
         ask("/v1/cves/CVE-2026-1").await.is_problem(404, "not_found");

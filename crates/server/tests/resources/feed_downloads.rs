@@ -14,7 +14,7 @@ use store::feed_sources::{self, Source};
 use store::{advisories, feeds};
 
 use crate::feeds::{FRIDAY, MONDAY, known, lines, osv, take_in, write};
-use crate::publisher::{Publisher, Say, ok, status};
+use crate::publisher::{Publisher, Reply, ok, status};
 use crate::support::{Service, both};
 
 fn follow(url: String) -> Follow {
@@ -23,14 +23,14 @@ fn follow(url: String) -> Follow {
 
 async fn import(service: &Service, wanted: Follow) -> Result<Imported, String> {
     let done =
-        import_url(&service.app.db, wanted, Limits::default(), service.hands.now(), |_| {}).await;
+        import_url(&service.app.db, wanted, Limits::default(), service.clock.now(), |_| {}).await;
     done.map_err(|error| format!("{error:?}: {error}"))
 }
 
 async fn update(service: &Service, limits: Limits) -> Result<Updated, String> {
     let source = source(service).await;
     let desk = Desk::new(&service.app.db);
-    let done = follow::update(&desk, &source, limits, service.hands.now(), |_| {}).await;
+    let done = follow::update(&desk, &source, limits, service.clock.now(), |_| {}).await;
     done.map_err(|error| format!("{error:?}: {error}"))
 }
 
@@ -65,26 +65,26 @@ both! {
             osv("DSA-1", FRIDAY, "curl", "1.2", &["CVE-2026-1"]),
             osv("DSA-2", "2026-11-14T00:00:00Z", "vim", "9.1", &["CVE-2026-2"]),
         ]);
-        publisher.says([
+        publisher.enqueue([
             ok("etag: \"one\"\r\nlast-modified: Fri, 13 Nov 2026 00:00:00 GMT\r\n", friday()),
             status("304 Not Modified", ""),
             ok("etag: \"two\"\r\n", saturday),
         ]);
         let done = import(service, follow(publisher.url("osv/Debian/all.zip"))).await.unwrap();
         assert_eq!((done.name.as_str(), done.kind, done.changed), ("Debian", "osv", 1));
-        assert_eq!(source(service).await.next_at, service.hands.now() + follow::EVERY);
-        service.hands.turn(SignedDuration::from_hours(1));
+        assert_eq!(source(service).await.next_at, service.clock.now() + follow::EVERY);
+        service.clock.advance(SignedDuration::from_hours(1));
         let unchanged = Updated::Unchanged { name: "Debian".into() };
         assert_eq!(update(service, Limits::default()).await.unwrap(), unchanged);
         let now = feed(service).await;
-        assert_eq!(now.checked_at, Some(service.hands.now()));
-        assert_eq!(now.imported_at, Some(service.hands.now() - SignedDuration::from_hours(1)));
+        assert_eq!(now.checked_at, Some(service.clock.now()));
+        assert_eq!(now.imported_at, Some(service.clock.now() - SignedDuration::from_hours(1)));
         assert_eq!(now.source, publisher.url("osv/Debian/all.zip"));
         let Updated::Imported(done) = update(service, Limits::default()).await.unwrap() else {
             panic!("the feed changed")
         };
         assert_eq!((done.records, done.changed, known(service).await), (2, 1, (2, 2)));
-        let heard = publisher.heard();
+        let heard = publisher.request_heads();
         assert!(!heard[0].contains("if-none-match"), "{}", heard[0]);
         for asked in &heard[1..] {
             assert!(asked.contains("if-none-match: \"one\""), "{asked}");
@@ -96,7 +96,7 @@ both! {
 
     async fn failed_download_changes_nothing_and_is_retried_with_backoff(service: Service) {
         let publisher = Publisher::new().await;
-        publisher.says([ok("etag: \"one\"\r\n", friday())]);
+        publisher.enqueue([ok("etag: \"one\"\r\n", friday())]);
         import(service, follow(publisher.url("Debian.jsonl"))).await.unwrap();
         let more = lines(&[
             osv("DSA-1", "2026-11-14T00:00:00Z", "curl", "1.3", &["CVE-2026-1"]),
@@ -109,33 +109,33 @@ both! {
         let hasty = Limits { idle: Duration::from_millis(50), ..Limits::default() };
         let chunked = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{more}\r\n0\r\n\r\n", more.len());
         let usual = Limits::default();
-        let stories: Vec<(Vec<Say>, Limits, &str)> = vec![
+        let stories: Vec<(Vec<Reply>, Limits, &str)> = vec![
             (vec![status("500 Internal Server Error", "")], usual, "returned 500"),
-            (vec![Say::This(half.clone().into_bytes())], usual, "truncated after"),
+            (vec![Reply::Close(half.clone().into_bytes())], usual, "truncated after"),
             (vec![ok("", &more[..cut])], usual, "Debian.jsonl is cut off"),
             (vec![ok("", "")], usual, "contains no records"),
             (vec![ok("", &more)], small, "larger than 100 bytes"),
-            (vec![Say::This(chunked.into_bytes())], small, "larger than 100 bytes"),
-            (vec![Say::AndWait(half.into_bytes())], hasty, "timed out"),
-            (vec![Say::AndWait(Vec::new())], hasty, "timed out"),
+            (vec![Reply::Close(chunked.into_bytes())], small, "larger than 100 bytes"),
+            (vec![Reply::Hang(half.into_bytes())], hasty, "timed out"),
+            (vec![Reply::Hang(Vec::new())], hasty, "timed out"),
             ((0..9).map(|_| status("302 Found", &format!("location: {loops}\r\n"))).collect(), usual, "too many redirects"),
-            (vec![Say::This(Vec::new())], usual, "cannot be reached"),
+            (vec![Reply::Close(Vec::new())], usual, "cannot be reached"),
         ];
         let minutes = [5, 10, 20, 40, 80, 160, 320, 360, 360, 360];
         for ((failures, (answers, limits, why)), minutes) in (1..).zip(stories).zip(minutes) {
-            publisher.answers_anew(answers);
+            publisher.replace_queue(answers);
             let refusal = update(service, limits).await.unwrap_err();
             assert!(refusal.contains(why) || feed(service).await.last_error.unwrap().contains(why), "{refusal}");
             assert_eq!(known(service).await, (1, 1), "{why}");
             let now = feed(service).await;
             assert!(now.last_error.as_ref().unwrap().contains(why), "{now:?}");
             assert!(!now.last_error.unwrap().contains("fleetmend-feed-"), "the error names the URL, not a file");
-            assert_eq!((now.records, now.checked_at), (1, Some(service.hands.now())));
+            assert_eq!((now.records, now.checked_at), (1, Some(service.clock.now())));
             let after = source(service).await;
             assert_eq!((after.failures, after.etag.as_deref()), (failures, Some("\"one\"")));
-            assert_eq!(after.next_at, service.hands.now() + SignedDuration::from_mins(minutes), "{why}");
+            assert_eq!(after.next_at, service.clock.now() + SignedDuration::from_mins(minutes), "{why}");
         }
-        publisher.answers_anew([ok("", &more)]);
+        publisher.replace_queue([ok("", &more)]);
         update(service, Limits::default()).await.unwrap();
         assert_eq!((known(service).await.0, feed(service).await.last_error), (2, None));
         assert_eq!(source(service).await.failures, 0);
@@ -149,7 +149,7 @@ both! {
         assert_eq!(feed_sources::list(&mut reader).await.unwrap(), []);
         drop(reader);
         assert!(feed(service).await.last_error.unwrap().contains("500"));
-        publisher.says([ok("", friday())]);
+        publisher.enqueue([ok("", friday())]);
         import(service, Follow { every: None, name: Some("mine".into()), ..follow(publisher.url("x")) }).await.unwrap();
         let mut reader = service.app.db.read().await.unwrap();
         assert_eq!(feed_sources::list(&mut reader).await.unwrap(), [], "a single import is not followed");
@@ -158,20 +158,20 @@ both! {
 
     async fn redirects_are_limited_and_retry_after_is_respected(service: Service) {
         let publisher = Publisher::new().await;
-        let mut answers: Vec<Say> = (0..5).map(|n| status("302 Found", &format!("location: /there/{n}\r\n"))).collect();
+        let mut answers: Vec<Reply> = (0..5).map(|n| status("302 Found", &format!("location: /there/{n}\r\n"))).collect();
         answers.push(ok("", friday()));
-        publisher.says(answers);
+        publisher.enqueue(answers);
         let done = import(service, follow(publisher.url("Debian.jsonl"))).await.unwrap();
-        assert_eq!((done.name.as_str(), publisher.heard().len()), ("Debian", 6));
-        publisher.says([status("429 Too Many Requests", "retry-after: 7200\r\n")]);
+        assert_eq!((done.name.as_str(), publisher.request_heads().len()), ("Debian", 6));
+        publisher.enqueue([status("429 Too Many Requests", "retry-after: 7200\r\n")]);
         update(service, Limits::default()).await.unwrap_err();
-        assert_eq!(source(service).await.next_at, service.hands.now() + SignedDuration::from_hours(2));
+        assert_eq!(source(service).await.next_at, service.clock.now() + SignedDuration::from_hours(2));
     }
 
     async fn bundle_contains_everything_and_an_older_one_removes_nothing(service: Service) {
-        let elsewhere = Service::on(crate::support::Place::sqlite()).await;
+        let elsewhere = Service::on(crate::support::TestDatabase::sqlite()).await;
         let empty = service.place.dir.join("empty.zst");
-        assert!(bundle::export(&elsewhere.app.db, &empty, elsewhere.hands.now()).await.is_err());
+        assert!(bundle::export(&elsewhere.app.db, &empty, elsewhere.clock.now()).await.is_err());
         assert!(!empty.exists());
         let debian = |records: &[serde_json::Value]| write(&elsewhere, "Debian.jsonl", &lines(records));
         let many: Vec<_> = (0..1_234).map(|n| osv(&format!("DSA-{n}"), MONDAY, &format!("p{n}"), "1.1", &[])).collect();
@@ -179,12 +179,12 @@ both! {
         let epss = "#model_version:v1,score_date:2026-11-13T00:00:00Z\ncve,epss,percentile\nCVE-2026-1,0.25,0.9\n";
         take_in(&elsewhere, &write(&elsewhere, "epss.csv", epss)).await.unwrap();
         let old = service.place.dir.join("monday.zst");
-        let made = bundle::export(&elsewhere.app.db, &old, elsewhere.hands.now()).await.unwrap();
+        let made = bundle::export(&elsewhere.app.db, &old, elsewhere.clock.now()).await.unwrap();
         assert_eq!((made.feeds, made.records), (2, 1_235));
-        elsewhere.hands.turn(SignedDuration::from_hours(96));
+        elsewhere.clock.advance(SignedDuration::from_hours(96));
         take_in(&elsewhere, &debian(&[osv("DSA-7", FRIDAY, "p7", "1.2", &[]), osv("DSA-9999", FRIDAY, "new", "1", &[])])).await.unwrap();
         let new = service.place.dir.join("friday.zst");
-        bundle::export(&elsewhere.app.db, &new, elsewhere.hands.now()).await.unwrap();
+        bundle::export(&elsewhere.app.db, &new, elsewhere.clock.now()).await.unwrap();
 
         let done = take_in(service, &new).await.unwrap();
         assert_eq!((done.kind, done.records, done.changed), ("bundle", 1_236, 1_236));
@@ -205,7 +205,7 @@ both! {
     async fn truncated_or_unknown_bundle_changes_nothing(service: Service) {
         take_in(service, &write(service, "Debian.jsonl", &friday())).await.unwrap();
         let path = service.place.dir.join("bundle.zst");
-        bundle::export(&service.app.db, &path, service.hands.now()).await.unwrap();
+        bundle::export(&service.app.db, &path, service.clock.now()).await.unwrap();
         let whole = std::fs::read(&path).unwrap();
         let text = String::from_utf8(zstd::decode_all(&whole[..]).unwrap()).unwrap();
         let packed = |text: &str| zstd::encode_all(text.as_bytes(), 1).unwrap();
@@ -232,7 +232,7 @@ both! {
 
     async fn age_and_size_of_feeds_are_in_api_and_metrics(service: Service) {
         let publisher = Publisher::new().await;
-        publisher.says([ok("", friday())]);
+        publisher.enqueue([ok("", friday())]);
         import(service, follow(publisher.url("Debian.jsonl"))).await.unwrap();
         take_in(service, &write(service, "kev \"x\".json", "{")).await.unwrap_err();
         let listed = service.get("/v1/feeds").await.is(200).json();
@@ -242,7 +242,7 @@ both! {
         assert_eq!(rows[0]["size_bytes"], friday().len());
         // From Friday to Sunday at four.
         assert_eq!((&rows[0]["as_of"], &rows[0]["age_seconds"]), (&FRIDAY.into(), &(52 * 3_600).into()));
-        let next = service.hands.now() + follow::EVERY;
+        let next = service.clock.now() + follow::EVERY;
         assert_eq!(rows[0]["next_update_at"], next.to_string());
         assert_eq!((&rows[1]["age_seconds"], &rows[1]["next_update_at"]), (&().into(), &().into()));
         assert!(rows[1]["last_error"].as_str().unwrap().contains("cut off"), "{rows}");

@@ -29,7 +29,7 @@ pub(crate) fn lines(records: &[Value]) -> String {
 
 pub(crate) async fn take_in(service: &Service, path: &Path) -> Result<Imported, String> {
     let wanted = Import { path: path.to_owned(), name: None, kind: None, as_of: None };
-    let done = import(&service.app.db, wanted, service.hands.now(), |_| {}).await;
+    let done = import(&service.app.db, wanted, service.clock.now(), |_| {}).await;
     done.map_err(|error| error.to_string())
 }
 
@@ -77,7 +77,7 @@ both! {
             assert_eq!(known(service).await, (1, 1), "{text}");
             let status = feeds::list(&mut service.app.db.read().await.unwrap()).await.unwrap();
             assert!(status[0].last_error.as_ref().unwrap().contains("Debian.jsonl"), "{status:?}");
-            assert_eq!((status[0].records, status[0].imported_at), (1, Some(service.hands.now())));
+            assert_eq!((status[0].records, status[0].imported_at), (1, Some(service.clock.now())));
         }
         std::fs::write(&path, more).unwrap();
         assert_eq!(take_in(service, &path).await.unwrap().changed, 2);
@@ -113,7 +113,7 @@ both! {
         let (checked, applied) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let seen = (checked.clone(), applied.clone());
         let wanted = Import { path, name: None, kind: None, as_of: None };
-        let done = import(&service.app.db, wanted, service.hands.now(), move |step| match step {
+        let done = import(&service.app.db, wanted, service.clock.now(), move |step| match step {
             Step::Checking(at) => seen.0.store(at.bytes, Ordering::SeqCst),
             Step::Applying(at) => seen.1.store(at.bytes, Ordering::SeqCst),
         });

@@ -69,7 +69,7 @@ pub(crate) async fn join(service: &Service, host: Host) -> ServerId {
 }
 
 pub(crate) async fn join_org(service: &Service, org_id: OrgId, host: Host) -> ServerId {
-    let now = service.hands.now();
+    let now = service.clock.now();
     let id = ServerId::new(now, dice());
     let mut tx = service.app.db.begin().await.unwrap();
     let packages = Packed::new(host.installed.len() as u32, &encode(&host.installed));
@@ -118,7 +118,7 @@ pub(crate) async fn scan(
     installed: &[Installed],
     pending: &[Pending],
 ) {
-    let now = service.hands.now();
+    let now = service.clock.now();
     let mut tx = service.app.db.begin().await.unwrap();
     let packages = Packed::new(installed.len() as u32, &encode(installed));
     let updates = Packed::new(pending.len() as u32, &encode(pending));
@@ -140,7 +140,7 @@ pub(crate) async fn scan(
 /// Acts as engine and agent for one server: an order is sent and ends with this result.
 pub(crate) async fn finish(service: &Service, batch: &str, server: ServerId, verdict: Verdict) {
     let id: BatchId = batch.parse().unwrap();
-    let now = service.hands.now();
+    let now = service.clock.now();
     let mut tx = service.app.db.begin().await.unwrap();
     let rows = rollout_targets::all(&mut tx, id).await.unwrap();
     let row = rows.iter().find(|row| row.server_id == server).unwrap();
@@ -164,7 +164,7 @@ pub(crate) const FAILED: Verdict = Verdict::Failed(FailureCode::PkgLockTimeout);
 /// Changes a batch as the engine would.
 pub(crate) async fn change(service: &Service, batch: &str, change: Change) {
     let id: BatchId = batch.parse().unwrap();
-    let now = service.hands.now();
+    let now = service.clock.now();
     let mut tx = service.app.db.begin().await.unwrap();
     let seen = rollouts::load(&mut tx, id).await.unwrap();
     let rows = rollout_targets::all(&mut tx, id).await.unwrap();
@@ -181,13 +181,13 @@ pub(crate) async fn end(service: &Service, batch: &str, end: End) {
     change(service, batch, Change::End(end)).await;
     let mut tx = service.app.db.begin().await.unwrap();
     if let Some(run) = store::runs::of_batch(&mut tx, batch.parse().unwrap()).await.unwrap() {
-        store::runs::finish(&mut tx, &run, end, service.hands.now()).await.unwrap();
+        store::runs::finish(&mut tx, &run, end, service.clock.now()).await.unwrap();
     }
     tx.commit().await.unwrap();
 }
 
 /// The state of a server in a batch.
-pub(crate) async fn stands(service: &Service, batch: &str, server: ServerId) -> Target {
+pub(crate) async fn rollout_task(service: &Service, batch: &str, server: ServerId) -> Target {
     let mut reader = service.app.db.read().await.unwrap();
     let rows = rollout_targets::all(&mut reader, batch.parse().unwrap()).await.unwrap();
     rows.iter().find(|row| row.server_id == server).unwrap().target

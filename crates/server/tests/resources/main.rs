@@ -8,7 +8,7 @@
 )]
 
 #[path = "../http/support.rs"]
-#[allow(dead_code, reason = "the stories in tests/http use the rest of it")]
+#[allow(dead_code, reason = "the tests in tests/http use the rest")]
 mod support;
 
 #[path = "../http/publisher.rs"]

@@ -5,7 +5,7 @@ use domain::rollout::{Change, End};
 use serde_json::{Value, json};
 
 use crate::fleet::{FAILED, Host, change, end, finish, join};
-use crate::support::{Answer, Ask, Service};
+use crate::support::{Service, TestRequest, TestResponse};
 
 /// Operations that use a method other than GET and change nothing.
 pub(crate) const READ_ONLY: [(Method, &str); 1] = [(Method::POST, "/v1/preview")];
@@ -32,8 +32,8 @@ impl Mutation {
         Mutation { method, route, path, body, status }
     }
 
-    pub(crate) fn ask(&self, key: &str) -> Ask {
-        let ask = Ask::new(self.method.clone(), &self.path).with_key(key);
+    pub(crate) fn ask(&self, key: &str) -> TestRequest {
+        let ask = TestRequest::new(self.method.clone(), &self.path).with_key(key);
         match &self.body {
             Some(body) => ask.with_json(body.clone()),
             None => ask,
@@ -41,7 +41,7 @@ impl Mutation {
     }
 }
 
-fn id(answer: Answer) -> String {
+fn id(answer: TestResponse) -> String {
     answer.json()["id"].as_str().unwrap().to_owned()
 }
 

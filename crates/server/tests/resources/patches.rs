@@ -8,7 +8,7 @@ use service::projections::patches::rebuild;
 use vocab::{BlockedBy, Pending, Role, Severity, UpdateType};
 
 use crate::fleet::{Host, join, security};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 async fn listed(service: &Service, query: &str) -> Vec<(String, u64)> {
     let list = service.get(&format!("/v1/patches?{query}")).await.is(200).json();
@@ -100,7 +100,7 @@ both! {
     async fn installed_patches_disappear_and_others_keep_first_seen(service: Service) {
         let [_, _, db] = fleet(service).await;
         assert!(!rebuild(&service.app, service.org).await.unwrap(), "nothing changed");
-        service.hands.turn(SignedDuration::from_mins(1));
+        service.clock.advance(SignedDuration::from_mins(1));
         service.delete(&format!("/v1/servers/{db}")).await.is(204);
         let late = join(service, Host::new("late").with_updates(vec![Pending::new("vim", "amd64", "1", "2")])).await;
         // A new package set is visible for its own server immediately.
@@ -129,7 +129,7 @@ both! {
     async fn environment_limited_key_sees_patches_of_its_servers(service: Service) {
         let [web, _, db] = fleet(service).await;
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
-        let ask = async |path: String| Ask::get(&path).with_key(&key).send(&service.router).await;
+        let ask = async |path: String| TestRequest::get(&path).with_key(&key).send(&service.router).await;
         let list = ask("/v1/patches".into()).await.is(200).json();
         assert_eq!(rows(&list), named(&[("linux", 1), ("curl", 1), ("openssl", 1), ("tzdata", 1)]));
         let list = ask(format!("/v1/patches?server_id={db}&severity=critical")).await.is(200).json();
@@ -155,7 +155,7 @@ both! {
             "severity": {"critical": 1, "high": 2, "medium": 0, "low": 0, "unknown": 1}}));
         assert_eq!(summary["batches"], json!({"open": 1, "running": 0, "paused": 0, "halted": 0}));
         assert_eq!(summary["schedules"], json!({"total": 1, "enabled": 1, "next_run_at": "2026-11-16T00:00:00Z"}));
-        service.hands.turn(SignedDuration::from_mins(10));
+        service.clock.advance(SignedDuration::from_mins(10));
         let later = service.get("/v1/summary").await.json();
         assert_eq!((&later["servers"]["online"], &later["servers"]["offline"]), (&json!(0), &json!(3)));
     }

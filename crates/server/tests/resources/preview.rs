@@ -6,10 +6,10 @@ use vocab::{BlockedBy, Installed, Pending, Severity};
 
 use crate::feeds::{FRIDAY, lines, osv, take_in, write};
 use crate::fleet::{Host, join, security};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 async fn preview(service: &Service, body: Value) -> Value {
-    let ask = Ask::post("/v1/preview", body).with_key(&service.viewer);
+    let ask = TestRequest::post("/v1/preview", body).with_key(&service.viewer);
     ask.send(&service.router).await.is(200).json()
 }
 
@@ -27,7 +27,7 @@ both! {
     async fn previews_with_idempotency_keys_store_nothing(service: Service) {
         let one = join(service, Host::new("web-1")).await;
         for nth in 0..50 {
-            let ask = Ask::post("/v1/preview", json!({"server_ids": [one], "packages": []}));
+            let ask = TestRequest::post("/v1/preview", json!({"server_ids": [one], "packages": []}));
             let ask = ask.with_key(&service.viewer).with("idempotency-key", &format!("key-{nth}"));
             ask.send(&service.router).await.is(200);
         }

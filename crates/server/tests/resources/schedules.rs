@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use vocab::Role;
 
 use crate::fleet::{Host, end, join};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 const ABSENT: &str = "/v1/schedules/sch_01jcqk3m8ye0fr5cq0k6s8v2xw";
 
@@ -21,8 +21,8 @@ async fn put(
     path: &str,
     body: Value,
     etag: Option<&str>,
-) -> crate::support::Answer {
-    let ask = Ask::new(Method::PUT, path).with_key(&service.operator).with_json(body);
+) -> crate::support::TestResponse {
+    let ask = TestRequest::new(Method::PUT, path).with_key(&service.operator).with_json(body);
     let ask = match etag {
         Some(etag) => ask.with("if-match", etag),
         None => ask,
@@ -61,7 +61,7 @@ both! {
         assert_eq!(after["options"]["security_only"], false);
         assert_eq!(after["next_runs"], json!([]));
         put(service, &path, bare, Some(&etag)).await.is_problem(412, "precondition_failed");
-        let stale = Ask::new(Method::DELETE, &path).with_key(&service.operator).with("if-match", &etag);
+        let stale = TestRequest::new(Method::DELETE, &path).with_key(&service.operator).with("if-match", &etag);
         stale.send(&service.router).await.is_problem(412, "precondition_failed");
         service.delete(&path).await.is(204);
         service.get(&path).await.is_problem(404, "not_found");
@@ -204,7 +204,7 @@ both! {
         let key = service.key(Role::Operator, Some(&["prodction"])).await;
         let create = async |targets: Value| {
             let body = json!({"name": targets.to_string(), "cron": "@daily", "targets": targets});
-            let ask = Ask::new(Method::POST, "/v1/schedules").with_key(&key).with_json(body);
+            let ask = TestRequest::new(Method::POST, "/v1/schedules").with_key(&key).with_json(body);
             ask.send(&service.router).await
         };
         let early = create(json!({"environment": "prodction"})).await.is(201).json();
@@ -245,7 +245,7 @@ both! {
         let made = service.post("/v1/schedules", body("Nightly")).await.is(201);
         let (path, etag) = (made.header("location").to_owned(), made.header("etag").to_owned());
         let put = |nth: usize, tag: Option<String>| {
-            let ask = Ask::new(Method::PUT, &path).with_key(&service.admin);
+            let ask = TestRequest::new(Method::PUT, &path).with_key(&service.admin);
             let ask = ask.with_json(body(&format!("Nightly {nth}")));
             let ask = match tag {
                 Some(tag) => ask.with("if-match", &tag),
@@ -284,7 +284,7 @@ both! {
         assert_eq!(shown["results"][0]["server_id"], json!(server));
         end(service, batch, End::Expired).await;
         assert_eq!(service.get(&location).await.json()["state"], "expired");
-        service.hands.turn(jiff::SignedDuration::from_secs(1));
+        service.clock.advance(jiff::SignedDuration::from_secs(1));
         let second = service.post(&format!("{path}/run"), json!({})).await.is(202).json();
         let history = service.get(&format!("{path}/runs")).await.is(200).json();
         let ids: Vec<_> = history["data"].as_array().unwrap().iter().map(|run| run["id"].clone()).collect();
@@ -311,7 +311,7 @@ both! {
     async fn environment_limited_key_creates_schedules_for_its_servers_only(service: Service) {
         let theirs = made(service, nightly()).await;
         let key = service.key(Role::Operator, Some(&["staging"])).await;
-        let ask = |method: Method, path: &str| Ask::new(method, path).with_key(&key);
+        let ask = |method: Method, path: &str| TestRequest::new(method, path).with_key(&key);
         ask(Method::GET, &theirs).send(&service.router).await.is_problem(404, "not_found");
         let mut body = nightly();
         body["name"] = json!("Ours");

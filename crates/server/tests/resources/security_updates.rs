@@ -8,7 +8,7 @@ use vocab::{BlockedBy, Installed, Pending, Role, ServerId, Severity};
 
 use crate::feeds::{FRIDAY, lines, osv, take_in, write};
 use crate::fleet::{Host, join, scan, security};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 fn installed(version: &str) -> Vec<Installed> {
     ["busybox", "curl", "vim"].map(|name| Installed::new(name, version, "x86_64")).to_vec()
@@ -93,7 +93,7 @@ both! {
         assert_eq!(agreed(service, web).await, 1, "the update of busybox does not contain the fix");
         assert_eq!((agreed(service, twin).await, agreed(service, other).await), (1, 0));
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
-        let seen = Ask::get("/v1/summary").with_key(&key).send(&service.router).await.is(200).json();
+        let seen = TestRequest::get("/v1/summary").with_key(&key).send(&service.router).await.is(200).json();
         assert_eq!(seen["servers"]["with_security_updates"], 1);
         // Once installed, the update is no longer pending.
         let mut after = installed("1.0-r0");
@@ -117,7 +117,7 @@ both! {
         service.post("/v1/suppressions", aside).await.is(201);
         look(service).await;
         assert_eq!((flaws().await, agreed(service, web).await), (1, 1));
-        service.hands.turn(SignedDuration::from_hours(9));
+        service.clock.advance(SignedDuration::from_hours(9));
         look(service).await;
         assert_eq!((flaws().await, agreed(service, web).await), (2, 1));
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use vocab::{BlockedBy, Installed, Pending, Role, Severity};
 
 use crate::fleet::{Host, join, security, stands};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 fn names(list: &Value) -> Vec<&str> {
     list["data"].as_array().unwrap().iter().map(|row| row["hostname"].as_str().unwrap()).collect()
@@ -24,7 +24,7 @@ both! {
         join(service, Host { os: ("rhel", "9.4"), reboot_required: true, ..Host::new("Web-2") }).await;
         join(service, Host::new("db-1").in_environment("staging")
             .with_updates(vec![security("openssl", Severity::High, &[])])).await;
-        service.hands.turn(SignedDuration::from_mins(10));
+        service.clock.advance(SignedDuration::from_mins(10));
         join(service, Host { environment: None, tags: &["web"], os: ("debian", "12.5"), ..Host::new("late") }).await;
         let found = async |query: &str| listed(service, query).await.0;
         assert_eq!(found("").await, ["db-1", "late", "web-1", "Web-2"]);
@@ -94,15 +94,15 @@ both! {
         let batch = service.post("/v1/batches", json!({"server_ids": [id, stays], "security_only": true})).await;
         let batch = batch.is(202).json()["id"].as_str().unwrap().to_owned();
         let path = format!("/v1/servers/{id}");
-        let stale = Ask::new(Method::DELETE, &path).with_key(&service.admin).with("if-match", "\"9\"");
+        let stale = TestRequest::new(Method::DELETE, &path).with_key(&service.admin).with("if-match", "\"9\"");
         stale.send(&service.router).await.is_problem(412, "precondition_failed");
-        Ask::new(Method::DELETE, &path).with_key(&service.operator).send(&service.router).await
+        TestRequest::new(Method::DELETE, &path).with_key(&service.operator).send(&service.router).await
             .is_problem(403, "forbidden");
         service.delete(&path).await.is(204);
         service.delete(&path).await.is_problem(404, "not_found");
         service.get(&path).await.is_problem(404, "not_found");
         assert_eq!(listed(service, "").await, (vec!["web-2".into()], 1));
-        assert_eq!(store::rollout_targets::state_word(stands(service, &batch, id).await), "canceled");
+        assert_eq!(store::rollout_targets::state_word(rollout_task(service, &batch, id).await), "canceled");
         // Its name is still shown in batches that it took part in.
         let batch = service.get(&format!("/v1/batches/{batch}")).await.is(200).json();
         assert_eq!(batch["results"][0]["hostname"], "web-1");
@@ -117,14 +117,14 @@ both! {
     async fn refresh_is_accepted_and_offline_is_a_conflict(service: Service) {
         let id = join(service, Host::new("web-1")).await;
         let path = format!("/v1/servers/{id}/refresh");
-        let answer = Ask::new(Method::POST, &path).with_key(&service.operator).send(&service.router).await.is(202);
+        let answer = TestRequest::new(Method::POST, &path).with_key(&service.operator).send(&service.router).await.is(202);
         assert_eq!(answer.json()["state"], "pending");
         let location = answer.header("location").to_owned();
         let shown = service.get(&location).await.is(200).json();
         assert_eq!((&shown["id"], &shown["server_id"]), (&answer.json()["id"], &json!(id)));
         let other = join(service, Host::new("web-2")).await;
         service.get(&location.replace(&id.to_string(), &other.to_string())).await.is_problem(404, "not_found");
-        service.hands.turn(SignedDuration::from_mins(4));
+        service.clock.advance(SignedDuration::from_mins(4));
         service.post(&path, json!({})).await.is_problem(409, "server_offline");
         service.post(&path, json!({"x": 1})).await.is_problem(422, "invalid_body");
     }
@@ -153,7 +153,7 @@ both! {
         let id = join(service, Host { quarantine: Some("used by two hosts"), ..Host::new("web-1") }).await;
         let path = format!("/v1/servers/{id}/release");
         assert_eq!(service.get(&format!("/v1/servers/{id}")).await.json()["quarantine"], "used by two hosts");
-        Ask::new(Method::POST, &path).with_key(&service.operator).send(&service.router).await.is_problem(403, "forbidden");
+        TestRequest::new(Method::POST, &path).with_key(&service.operator).send(&service.router).await.is_problem(403, "forbidden");
         let released = service.post(&path, json!({})).await.is(200).json();
         assert_eq!(released["quarantine"], Value::Null);
         service.post(&path, json!({})).await.is_problem(409, "not_quarantined");
@@ -165,7 +165,7 @@ both! {
         let nowhere = join(service, Host { environment: None, ..Host::new("lost") }).await;
         let key = service.key(Role::Admin, Some(&["staging"])).await;
         let ask = |method: Method, path: String| {
-            let ask = Ask::new(method, &path).with_key(&key);
+            let ask = TestRequest::new(method, &path).with_key(&key);
             let order = path.ends_with("/patch");
             let ask = if order { ask.with_json(json!({"security_only": true})) } else { ask };
             ask.send(&service.router)
@@ -188,7 +188,7 @@ both! {
         let list = ask(Method::GET, "/v1/batches".into()).await.is(200).json();
         assert_eq!(list["meta"]["total"], 1);
         let body = json!({"server_ids": [ours, theirs], "security_only": true});
-        let refusal = Ask::post("/v1/batches", body).with_key(&key).send(&service.router).await;
+        let refusal = TestRequest::post("/v1/batches", body).with_key(&key).send(&service.router).await;
         let refusal = refusal.is_problem(422, "invalid_body").json();
         assert_eq!(refusal["errors"][0]["pointer"], "/server_ids/1");
     }

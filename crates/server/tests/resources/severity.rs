@@ -9,7 +9,7 @@ use vocab::{Installed, Pending, Role, Severity};
 
 use crate::feeds::{lines, osv, take_in, write};
 use crate::fleet::{Host, join, security};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 const FRIDAY: &str = "2026-11-13T00:00:00Z";
 const SATURDAY: &str = "2026-11-14T00:00:00Z";
@@ -126,7 +126,7 @@ both! {
         assert_eq!(all["affected_servers"], 2);
         // A key that sees only one system gets that system's severity.
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
-        let seen = Ask::get("/v1/patches/curl").with_key(&key).send(&service.router).await.is(200).json();
+        let seen = TestRequest::get("/v1/patches/curl").with_key(&key).send(&service.router).await.is(200).json();
         assert_eq!(rated(&seen), expect("low", "ubuntu", "security", &["CVE-2026-1"], false));
         assert_eq!(seen["cve_details"][0]["severity"], "low");
     }

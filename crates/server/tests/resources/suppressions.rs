@@ -9,7 +9,7 @@ use vocab::{Installed, Role, ServerId};
 
 use crate::feeds::{lines, osv, take_in, write};
 use crate::fleet::{Host, join};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 const FRIDAY: &str = "2026-11-13T00:00:00Z";
 const NOON: &str = "2026-11-15T12:00:00Z";
@@ -80,7 +80,7 @@ both! {
         assert_eq!(listed("suppressed=true").await, ["CVE-2026-1"]);
         assert_eq!(listed("suppressed=false").await, ["CVE-2026-2"]);
         assert!(!look(service).await, "nothing changed");
-        service.hands.turn(SignedDuration::from_hours(9));
+        service.clock.advance(SignedDuration::from_hours(9));
         assert!(look(service).await, "the suppression has expired");
         assert_eq!((counted(service, "CVE-2026-1").await, on(service, web).await), ((2, 0), (2, 0, Value::Null)));
         let path = format!("/v1/suppressions/{}", made["id"].as_str().unwrap());
@@ -102,7 +102,7 @@ both! {
         assert_eq!(counted(service, "CVE-2026-1").await, (1, 1));
         assert_eq!((on(service, web).await.0, on(service, test).await.0), (2, 1));
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
-        let seen = Ask::get("/v1/cves/CVE-2026-1").with_key(&key).send(&service.router).await.is(200).json();
+        let seen = TestRequest::get("/v1/cves/CVE-2026-1").with_key(&key).send(&service.router).await.is(200).json();
         assert_eq!((&seen["affected_servers"], &seen["suppressed_servers"]), (&json!(0), &json!(1)));
         let path = format!("/v1/suppressions/{}", made["id"].as_str().unwrap());
         service.delete(&path).await.is(204);
@@ -114,7 +114,7 @@ both! {
 
     async fn suppressions_are_created_listed_deleted_and_audited(service: Service) {
         let body = json!({"cve": "CVE-2026-1", "package": "zlib", "reason": "not built", "expires_at": NOON});
-        let ask = || Ask::post("/v1/suppressions", body.clone()).with_key(&service.operator).with("idempotency-key", "once");
+        let ask = || TestRequest::post("/v1/suppressions", body.clone()).with_key(&service.operator).with("idempotency-key", "once");
         let made = ask().send(&service.router).await.is(201);
         let again = ask().send(&service.router).await.is(201);
         assert_eq!(made.json(), again.json(), "one request, one suppression");
@@ -122,16 +122,16 @@ both! {
         let read = service.get(&path).await.is(200);
         assert_eq!((read.json(), read.header("etag")), (made.json(), made.header("etag")));
         // Two suppressions of the same millisecond have no defined order.
-        service.hands.turn(SignedDuration::from_secs(1));
+        service.clock.advance(SignedDuration::from_secs(1));
         service.post("/v1/suppressions", json!({"cve": "CVE-2026-2", "reason": "x"})).await.is(201);
         let list = service.get("/v1/suppressions").await.is(200).json();
         let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|one| one["cve"].clone()).collect();
         assert_eq!((ids, &list["meta"]["total"]), (vec![json!("CVE-2026-2"), json!("CVE-2026-1")], &json!(2)));
         let one = service.get("/v1/suppressions?cve=CVE-2026-1").await.is(200).json();
         assert_eq!((&one["meta"]["total"], &one["data"][0]), (&json!(1), &made.json()));
-        let stale = Ask::new(Method::DELETE, &path).with_key(&service.operator).with("if-match", "\"7\"");
+        let stale = TestRequest::new(Method::DELETE, &path).with_key(&service.operator).with("if-match", "\"7\"");
         stale.send(&service.router).await.is_problem(412, "precondition_failed");
-        let delete = Ask::new(Method::DELETE, &path).with_key(&service.operator).with("if-match", made.header("etag"));
+        let delete = TestRequest::new(Method::DELETE, &path).with_key(&service.operator).with("if-match", made.header("etag"));
         delete.send(&service.router).await.is(204);
         let mut reader = service.app.db.read().await.unwrap();
         let entries = store::audit::after(&mut reader, service.org, 0, 100).await.unwrap();
@@ -152,18 +152,18 @@ both! {
         let body = json!({"cve": "CVE-2026-1", "reason": "x"});
         let everywhere = service.post("/v1/suppressions", body.clone()).await.is(201).header("location").to_owned();
         let viewer = service.key(Role::Viewer, None).await;
-        Ask::post("/v1/suppressions", body.clone()).with_key(&viewer).send(&service.router).await.is_problem(403, "forbidden");
+        TestRequest::post("/v1/suppressions", body.clone()).with_key(&viewer).send(&service.router).await.is_problem(403, "forbidden");
         let limited = service.key(Role::Operator, Some(&["staging"])).await;
-        let ask = async |ask: Ask| ask.with_key(&limited).send(&service.router).await;
-        ask(Ask::post("/v1/suppressions", body)).await.is_problem(403, "forbidden");
-        ask(Ask::new(Method::DELETE, &everywhere)).await.is_problem(403, "forbidden");
-        ask(Ask::get(&everywhere)).await.is(200);
+        let ask = async |ask: TestRequest| ask.with_key(&limited).send(&service.router).await;
+        ask(TestRequest::post("/v1/suppressions", body)).await.is_problem(403, "forbidden");
+        ask(TestRequest::new(Method::DELETE, &everywhere)).await.is_problem(403, "forbidden");
+        ask(TestRequest::get(&everywhere)).await.is(200);
         let theirs = json!({"cve": "CVE-2026-1", "reason": "x", "environment": "production"});
         let theirs = service.post("/v1/suppressions", theirs).await.is(201).header("location").to_owned();
-        ask(Ask::get(&theirs)).await.is_problem(404, "not_found");
+        ask(TestRequest::get(&theirs)).await.is_problem(404, "not_found");
         let ours = json!({"cve": "CVE-2026-1", "reason": "x", "environment": "staging"});
-        let ours = ask(Ask::post("/v1/suppressions", ours)).await.is(201).header("location").to_owned();
-        assert_eq!(ask(Ask::get("/v1/suppressions")).await.is(200).json()["meta"]["total"], 2);
-        ask(Ask::new(Method::DELETE, &ours)).await.is(204);
+        let ours = ask(TestRequest::post("/v1/suppressions", ours)).await.is(201).header("location").to_owned();
+        assert_eq!(ask(TestRequest::get("/v1/suppressions")).await.is(200).json()["meta"]["total"], 2);
+        ask(TestRequest::new(Method::DELETE, &ours)).await.is(204);
     }
 }

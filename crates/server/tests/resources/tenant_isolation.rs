@@ -7,7 +7,7 @@ use vocab::{Installed, Severity};
 
 use crate::feeds::{lines, osv, take_in, write};
 use crate::fleet::{Host, join, security};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 /// One resource of each kind, by the names of the path parameters.
 async fn everything(service: &Service) -> Vec<(&'static str, String)> {
@@ -70,7 +70,7 @@ both! {
             }
             let concrete = ids.iter().fold(path.clone(), |path, (name, id)| path.replace(name, id));
             assert!(!concrete.contains('{'), "an id is missing for {path}");
-            let ask = Ask::new(method.clone(), &concrete).with_key(&stranger);
+            let ask = TestRequest::new(method.clone(), &concrete).with_key(&stranger);
             let ask = if method == Method::GET { ask } else { ask.with_json(body(&path)) };
             let answer = ask.send(&service.router).await;
             assert_eq!(answer.status.as_u16(), 404, "{method} {path}: {}", String::from_utf8_lossy(&answer.bytes));
@@ -87,7 +87,7 @@ both! {
     async fn lists_and_counts_contain_nothing_of_another_organization(service: Service) {
         everything(service).await;
         let stranger = service.stranger().await;
-        let ask = async |path: &str| Ask::get(path).with_key(&stranger).send(&service.router).await;
+        let ask = async |path: &str| TestRequest::get(path).with_key(&stranger).send(&service.router).await;
         let paths = ["/v1/servers", "/v1/schedules", "/v1/patches", "/v1/cves", "/v1/suppressions", "/v1/batches"];
         for path in paths {
             let list = ask(path).await.is(200).json();
@@ -99,12 +99,12 @@ both! {
         ask(&format!("/v1/patches?server_id={}", server.as_str().unwrap())).await.is_problem(404, "not_found");
         for path in ["/v1/batches", "/v1/preview"] {
             let body = json!({"server_ids": [server], "security_only": true});
-            let refusal = Ask::post(path, body).with_key(&stranger).send(&service.router).await;
+            let refusal = TestRequest::post(path, body).with_key(&stranger).send(&service.router).await;
             let refusal = refusal.is_problem(422, "invalid_body").json();
             assert_eq!(refusal["errors"][0]["code"], "not_found");
         }
         let body = json!({"targets": {"all": true}});
-        let seen = Ask::post("/v1/preview", body).with_key(&stranger).send(&service.router).await.is(200).json();
+        let seen = TestRequest::post("/v1/preview", body).with_key(&stranger).send(&service.router).await.is(200).json();
         assert_eq!(seen["total"], 0);
     }
 }

@@ -57,7 +57,7 @@ both! {
         // Sent again by a reload, much later.
         assert_eq!(ann.submit("/order", &form).await.is(303).header("location"), there);
         // Also after the preview expired.
-        service.hands.turn(jiff::SignedDuration::from_mins(31));
+        service.clock.advance(jiff::SignedDuration::from_mins(31));
         assert_eq!(ann.submit("/order", &form).await.is(303).header("location"), there);
         // Another preview is another batch.
         ann.start(&chosen).await.is(303);
@@ -99,7 +99,7 @@ both! {
             let form = [&fields[..], &[("once", once.as_str())]].concat();
             let pressed = futures_util::future::join_all((0..5).map(|_| ann.submit(action, &form))).await;
             assert_eq!(count(list, fields[0].1).await, 1, "{action}");
-            let shown = |answer: &crate::support::Answer| (answer.status, answer.header("location").to_owned(), answer.text());
+            let shown = |answer: &crate::support::TestResponse| (answer.status, answer.header("location").to_owned(), answer.text());
             assert!(pressed[0].status.is_success() || pressed[0].status.is_redirection(), "{}", pressed[0].text());
             for answer in &pressed {
                 assert_eq!(shown(answer), shown(&pressed[0]), "{action}");
@@ -262,16 +262,16 @@ both! {
         assert!(page.contains("fleetmend-agent enroll --server http://fleet.example --token fme_"), "{page}");
         let page = ann.submit("/settings/keys", &[("name", "ci"), ("role", "operator")]).await.is(200).text();
         let key = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
-        crate::support::Ask::get("/v1/servers").with_key(&key).send(&service.router).await.is(200);
+        crate::support::TestRequest::get("/v1/servers").with_key(&key).send(&service.router).await.is(200);
         let settings = ann.get("/settings").await.is(200).text();
         assert!(settings.contains("web image") && !settings.contains(&key) && !settings.contains("fme_"), "{settings}");
         let found = service.get("/v1/api-keys").await.json();
         let id = found["data"].as_array().unwrap().iter().find(|key| key["name"] == "ci").unwrap()["id"].clone();
         let path = format!("/settings/keys/{}/revoke", id.as_str().unwrap());
         ann.submit(&path, &[]).await.is(200);
-        crate::support::Ask::get("/v1/servers").with_key(&key).send(&service.router).await.is(200);
+        crate::support::TestRequest::get("/v1/servers").with_key(&key).send(&service.router).await.is(200);
         ann.submit(&path, &[("go", "1")]).await.is(303);
-        crate::support::Ask::get("/v1/servers").with_key(&key).send(&service.router).await.is(401);
+        crate::support::TestRequest::get("/v1/servers").with_key(&key).send(&service.router).await.is(401);
     }
 
     async fn admin_invites_resets_and_removes_others_only(service: Service) {

@@ -7,7 +7,7 @@ use axum::http::Method;
 use service::auth::users;
 use vocab::Role;
 
-use crate::support::{Answer, Ask, Service};
+use crate::support::{Service, TestRequest, TestResponse};
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
@@ -48,7 +48,7 @@ impl Browser {
         self.router = router.clone();
     }
 
-    async fn send(&self, ask: Ask) -> Answer {
+    async fn send(&self, ask: TestRequest) -> TestResponse {
         let cookies: Vec<String> =
             self.cookies.borrow().iter().map(|(name, value)| format!("{name}={value}")).collect();
         let ask =
@@ -90,17 +90,17 @@ impl Browser {
         self.cookies.borrow_mut().push((name.to_owned(), value.to_owned()));
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.send(Ask::get(path)).await
+    pub(crate) async fn get(&self, path: &str) -> TestResponse {
+        self.send(TestRequest::get(path)).await
     }
 
     /// Sends a form unchanged.
-    pub(crate) async fn post(&self, path: &str, form: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn post(&self, path: &str, form: &[(&str, &str)]) -> TestResponse {
         self.send(form_to(path, form)).await
     }
 
     /// Sends these bytes as a form.
-    pub(crate) async fn post_raw(&self, path: &str, body: String) -> Answer {
+    pub(crate) async fn post_raw(&self, path: &str, body: String) -> TestResponse {
         self.send(raw_form_to(path, body)).await
     }
 
@@ -110,12 +110,12 @@ impl Browser {
         origin: &str,
         path: &str,
         form: &[(&str, &str)],
-    ) -> Answer {
+    ) -> TestResponse {
         self.send(form_to(path, form).with("origin", origin)).await
     }
 
     /// Sends a form of one of our pages, with the fields that the page adds.
-    pub(crate) async fn submit(&self, path: &str, form: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn submit(&self, path: &str, form: &[(&str, &str)]) -> TestResponse {
         let csrf = self.csrf().await;
         let mut form = form.to_vec();
         form.push(("csrf", &csrf));
@@ -123,14 +123,14 @@ impl Browser {
     }
 
     /// Opens the confirmation page at this path, then confirms.
-    pub(crate) async fn confirm(&self, path: &str) -> Answer {
+    pub(crate) async fn confirm(&self, path: &str) -> TestResponse {
         let page = self.submit(path, &[]).await.is(200).text();
         let token = preview_field(&page);
         self.submit(path, &[("go", "1"), ("preview", &token)]).await
     }
 
     /// Previews these fields on the patch page, then presses Start.
-    pub(crate) async fn start(&self, form: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn start(&self, form: &[(&str, &str)]) -> TestResponse {
         let page = self.submit("/order", form).await.is(200).text();
         let token = start_token(&page);
         self.submit("/order", &[form, &[("start", &token)]].concat()).await
@@ -155,7 +155,7 @@ pub(crate) fn preview_field(page: &str) -> String {
     field.unwrap_or_else(|| panic!("no preview token in {page}")).split('"').next().unwrap().into()
 }
 
-fn form_to(path: &str, form: &[(&str, &str)]) -> Ask {
+fn form_to(path: &str, form: &[(&str, &str)]) -> TestRequest {
     let encode = |text: &str| -> String {
         let byte = |byte: u8| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
@@ -170,13 +170,13 @@ fn form_to(path: &str, form: &[(&str, &str)]) -> Ask {
     raw_form_to(path, pairs.join("&"))
 }
 
-fn raw_form_to(path: &str, body: String) -> Ask {
-    Ask::new(Method::POST, path)
+fn raw_form_to(path: &str, body: String) -> TestRequest {
+    TestRequest::new(Method::POST, path)
         .with("content-type", "application/x-www-form-urlencoded")
         .with_body(body)
 }
 
-impl Answer {
+impl TestResponse {
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.bytes.clone()).unwrap()
     }

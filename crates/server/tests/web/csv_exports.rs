@@ -120,7 +120,7 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
     std::fs::write(&feed, format!("{osv}\n")).unwrap();
     let wanted =
         service::commands::feeds::Import { path: feed, name: None, kind: None, as_of: None };
-    service::commands::feeds::import(&service.app.db, wanted, service.hands.now(), |_| {})
+    service::commands::feeds::import(&service.app.db, wanted, service.clock.now(), |_| {})
         .await
         .unwrap();
     let csrf = ann.csrf().await;

@@ -8,7 +8,7 @@ use service::auth::users;
 use vocab::Role;
 
 use crate::browser::{Browser, PASSWORD};
-use crate::support::{Answer, Ask, both};
+use crate::support::{TestRequest, TestResponse, both};
 
 /// A path of the route table with ids of nothing that exists.
 fn concrete(path: &str) -> String {
@@ -65,7 +65,7 @@ both! {
         let (_, late) = users::invite(&service.app, &actor, "late", Role::Viewer).await.unwrap();
         let ann = Browser::of(service, "ann", Role::Viewer).await;
         ann.get("/").await.is(200);
-        service.hands.turn(SignedDuration::from_hours(24));
+        service.clock.advance(SignedDuration::from_hours(24));
         assert_eq!(ann.get("/").await.is(303).header("location"), "/sign-in");
         Browser::new(service).get(&format!("/welcome/{late}")).await.is(404);
     }
@@ -175,7 +175,7 @@ both! {
             let name = format!("{nth}{}", "x".repeat(1_000_000));
             let browser = Browser::at(service, (nth % 250) as u8);
             let form = format!("name={name}&password=x");
-            let ask = Ask::new(Method::POST, "/sign-in").with("content-type", "application/x-www-form-urlencoded");
+            let ask = TestRequest::new(Method::POST, "/sign-in").with("content-type", "application/x-www-form-urlencoded");
             ask.with_body(form).from((nth % 250) as u8).send(&service.router).await.is(413);
             // As long as a form may be, with a name that no user can have.
             let name = format!("{nth}{}", "x".repeat(3_900));
@@ -188,7 +188,7 @@ both! {
         // It used to take 1,200 MiB. Other tests run in the same process.
         assert!(grown < 300, "{grown} MiB");
         for path in ["/sign-in/code", "/welcome/x"] {
-            let ask = Ask::new(Method::POST, path).with("content-type", "application/x-www-form-urlencoded");
+            let ask = TestRequest::new(Method::POST, path).with("content-type", "application/x-www-form-urlencoded");
             ask.with_body(format!("name={}", "x".repeat(5_000))).send(&service.router).await.is(413);
         }
     }
@@ -223,7 +223,7 @@ both! {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let page = ann.submit("/account/totp", &[]).await.is(200).text();
         let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
-        let code = shown(&secret, service.hands.now());
+        let code = shown(&secret, service.clock.now());
         ann.submit("/account/totp", &[("secret", &secret), ("code", &code)]).await.is(303);
         let csrf = ann.csrf().await;
         let mut guesses = 0;
@@ -238,8 +238,8 @@ both! {
         }
         assert!(guesses <= 10, "{guesses}");
         // Nor with the correct code, until some time has passed.
-        service.hands.turn(SignedDuration::from_secs(60));
-        let code = shown(&secret, service.hands.now());
+        service.clock.advance(SignedDuration::from_secs(60));
+        let code = shown(&secret, service.clock.now());
         ann.post("/account/totp", &[("code", &code), ("csrf", &csrf)]).await.is(429);
     }
 
@@ -247,12 +247,12 @@ both! {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let page = ann.submit("/account/totp", &[]).await.is(200).text();
         let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
-        let now = || shown(&secret, service.hands.now());
+        let now = || shown(&secret, service.clock.now());
         ann.submit("/account/totp", &[("secret", &secret), ("code", "000000")]).await.is(422);
         ann.submit("/account/totp", &[("secret", &secret), ("code", &now())]).await.is(303);
         assert!(ann.get("/account").await.text().contains(">on<"));
 
-        service.hands.turn(SignedDuration::from_secs(60));
+        service.clock.advance(SignedDuration::from_secs(60));
         let other = Browser::at(service, 7);
         let form = [("name", "ann"), ("password", PASSWORD), ("next", "/servers")];
         let page = other.post("/sign-in", &form).await.is(200).text();
@@ -283,7 +283,7 @@ both! {
         drop(reader);
         assert!(kept.totp_secret.is_some_and(|sealed| sealed.len() > 20), "encrypted, not plain");
         ann.submit("/account/totp", &[("code", &now())]).await.is(422);
-        service.hands.turn(SignedDuration::from_secs(60));
+        service.clock.advance(SignedDuration::from_secs(60));
         ann.submit("/account/totp", &[("code", &now())]).await.is(303);
         Browser::at(service, 8).post("/sign-in", &form).await.is(303);
     }
@@ -293,7 +293,7 @@ both! {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let page = ann.submit("/account/totp", &[]).await.is(200).text();
         let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
-        let code = shown(&secret, service.hands.now());
+        let code = shown(&secret, service.clock.now());
         ann.submit("/account/totp", &[("secret", &secret), ("code", &code)]).await.is(303);
         let mut guesses = 0;
         for nth in 0..60_u8 {
@@ -331,7 +331,7 @@ both! {
         signs_in(2, &acme, other).await.is(422);
         signs_in(2, "Umbrella", PASSWORD).await.is(422);
         // An unknown organization gets the same response as a wrong password.
-        let masked = |answer: Answer, organization: &str| answer.is(422).text().replace(organization, "ORG");
+        let masked = |answer: TestResponse, organization: &str| answer.is(422).text().replace(organization, "ORG");
         let wrong = masked(signs_in(3, "Umbrella", "not the password").await, "Umbrella");
         assert_eq!(wrong, masked(signs_in(3, "Nowhere", "not the password").await, "Nowhere"));
         // Guesses in one organization do not lock out users of another.
@@ -363,7 +363,7 @@ both! {
         let kept = format!("{user:?}");
         assert!(!kept.contains(PASSWORD) && !kept.contains(&session), "{kept}");
         drop(reader);
-        let forged = Ask::get("/").with("cookie", &format!("fleetmend_session={}x", &session[..session.len() - 1]));
+        let forged = TestRequest::get("/").with("cookie", &format!("fleetmend_session={}x", &session[..session.len() - 1]));
         forged.send(&service.router).await.is(303);
         ann.forget("fleetmend_session");
         ann.get("/").await.is(303);
@@ -396,7 +396,7 @@ both! {
         // An API key does not open pages, and a session does not work for the API.
         let session = ann.cookie("fleetmend_session").unwrap();
         let cookie = format!("fleetmend_session={session}");
-        Ask::get("/v1/servers").with("cookie", &cookie).send(&service.router).await.is(401);
-        Ask::new(Method::GET, "/").with_key(&service.admin).send(&service.router).await.is(303);
+        TestRequest::get("/v1/servers").with("cookie", &cookie).send(&service.router).await.is(401);
+        TestRequest::new(Method::GET, "/").with_key(&service.admin).send(&service.router).await.is(303);
     }
 }

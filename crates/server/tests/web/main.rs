@@ -8,11 +8,11 @@
 )]
 
 #[path = "../http/support.rs"]
-#[allow(dead_code, reason = "the stories in tests/http use the rest of it")]
+#[allow(dead_code, reason = "the tests in tests/http use the rest")]
 mod support;
 
 #[path = "../resources/fleet.rs"]
-#[allow(dead_code, reason = "the stories in tests/resources use the rest of it")]
+#[allow(dead_code, reason = "the tests in tests/resources use the rest")]
 mod fleet;
 
 mod browser;

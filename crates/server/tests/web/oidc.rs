@@ -11,7 +11,7 @@ use vocab::Role;
 
 use crate::browser::{Browser, PASSWORD};
 use crate::provider::{CLIENT, Change, Proof, Provider, SECRET};
-use crate::support::{Answer, Service, both};
+use crate::support::{Service, TestResponse, both};
 
 pub(crate) fn config(service: &Service, provider: &Provider) -> Config {
     Config {
@@ -31,7 +31,7 @@ async fn with(service: &Service, config: Config) -> Router {
 }
 
 async fn both_of(service: &Service) -> (Provider, Router) {
-    let provider = Provider::new(service.hands.now()).await;
+    let provider = Provider::new(service.clock.now()).await;
     let router = with(service, config(service, &provider)).await;
     (provider, router)
 }
@@ -50,7 +50,7 @@ pub(crate) async fn sent(browser: &Browser) -> String {
 }
 
 /// A complete sign-in at the identity provider.
-async fn signs_in(browser: &Browser, provider: &Provider, person: Value) -> Answer {
+async fn signs_in(browser: &Browser, provider: &Provider, person: Value) -> TestResponse {
     let back = provider.agrees(&sent(browser).await, person);
     browser.get(&back).await
 }
@@ -63,7 +63,7 @@ async fn found(service: &Service, name: &str) -> Option<store::users::User> {
 
 /// Asserts that the response rejects the sign-in with this message.
 #[track_caller]
-fn refused(answer: Answer, status: u16, told: &str) {
+fn refused(answer: TestResponse, status: u16, told: &str) {
     let answer = answer.is(status);
     let cookies = answer.headers.get_all("set-cookie").iter();
     let all: Vec<&str> = cookies.map(|line| line.to_str().unwrap()).collect();
@@ -113,7 +113,7 @@ both! {
             issuer: provider.url.clone(),
             subject: "s-1".into(),
             user_id: there.id,
-            created_at: service.hands.now(),
+            created_at: service.clock.now(),
         };
         store::identities::link(&mut tx, &link).await.unwrap();
         tx.commit().await.unwrap();
@@ -219,7 +219,7 @@ both! {
         browser.keep("fleetmend_flow", &format!("{}x", &flow[..flow.len() - 1]));
         refused(browser.get(&back).await, 422, BEGIN_AGAIN);
         let back = provider.agrees(&sent(&browser).await, ann);
-        service.hands.turn(SignedDuration::from_mins(10));
+        service.clock.advance(SignedDuration::from_mins(10));
         refused(browser.get(&back).await, 422, "has expired");
         // The redirect never leads to another site.
         for elsewhere in ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"] {
@@ -240,7 +240,7 @@ both! {
         let (provider, router) = both_of(service).await;
         invited(service, "ann@example.org", Role::Operator).await;
         let browser = Browser::through(router, 1);
-        let later = service.hands.now().as_second() + 3_600;
+        let later = service.clock.now().as_second() + 3_600;
         let claim = |name: &'static str, value: Value| -> Change {
             Box::new(move |proof| proof.claims[name] = value)
         };
@@ -309,7 +309,7 @@ both! {
         provider.takes_a_new_key();
         signs_in(&browser, &provider, ann()).await.is(200);
         assert_eq!(provider.heard("keys"), 2);
-        service.hands.turn(SignedDuration::from_hours(2));
+        service.clock.advance(SignedDuration::from_hours(2));
         for (doors, told) in [
             (json!({"issuer": "https://evil.example"}), "discovery document of Example is not usable"),
             (json!({"authorization_endpoint": "http://evil.example/auth"}), "authorization endpoint of Example is not usable"),
@@ -361,9 +361,9 @@ both! {
         let ann = Browser::of(service, "ann@example.org", Role::Admin).await;
         let page = ann.submit("/account/totp", &[]).await.is(200).text();
         let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
-        let now = || shown(&secret, service.hands.now());
+        let now = || shown(&secret, service.clock.now());
         ann.submit("/account/totp", &[("secret", &secret), ("code", &now())]).await.is(303);
-        service.hands.turn(SignedDuration::from_secs(30));
+        service.clock.advance(SignedDuration::from_secs(30));
         let other = Browser::through(router, 6);
         let page = signs_in(&other, &provider, person("s-1", "ann@example.org")).await.is(200).text();
         assert_eq!(other.cookie("fleetmend_session"), None, "not yet");

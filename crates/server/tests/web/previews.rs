@@ -9,7 +9,7 @@ use vocab::{Role, Severity};
 use crate::browser::{Browser, PASSWORD, preview_field, start_token};
 use crate::fleet::{FAILED, Host, change, end, finish, join, security};
 use crate::markup::{fields, form_around};
-use crate::support::{Ask, Service, both};
+use crate::support::{Service, TestRequest, both};
 
 const CHANGED: &str = "The options changed since the preview. Review it and start again.";
 const EXPIRED: &str = "The preview has expired. Review the new one and start again.";
@@ -43,7 +43,7 @@ fn with(form: &Fields, name: &str, value: &str) -> Fields {
     form
 }
 
-async fn send(browser: &Browser, form: &Fields) -> crate::support::Answer {
+async fn send(browser: &Browser, form: &Fields) -> crate::support::TestResponse {
     let form: Vec<(&str, &str)> =
         form.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     browser.post("/order", &form).await
@@ -200,7 +200,7 @@ both! {
             assert!(replay(&ann, forged).await.is(422).text().contains(CHANGED), "{forged}");
         }
         // Too late.
-        service.hands.turn(SignedDuration::from_mins(30));
+        service.clock.advance(SignedDuration::from_mins(30));
         assert!(replay(&ann, &token).await.is(422).text().contains(EXPIRED));
         assert_eq!(batches(service).await, Vec::<Value>::new());
     }
@@ -230,7 +230,7 @@ both! {
         // Other options.
         let mut changed = schedule.clone();
         changed["options"]["dry_run"] = json!(false);
-        let put = Ask::new(Method::PUT, &format!("/v1/schedules/{id}")).with_key(&service.admin);
+        let put = TestRequest::new(Method::PUT, &format!("/v1/schedules/{id}")).with_key(&service.admin);
         put.with_json(changed).send(&service.router).await.is(200);
         let page = press(&old).await.is(422).text();
         assert!(page.contains(refused) && page.contains(">Patch 6 servers (security updates)</button>"), "{page}");
@@ -247,7 +247,7 @@ both! {
         let theirs = preview_field(&bob.submit(&run, &[]).await.is(200).text());
         press(&theirs).await.is(422);
         let mine = preview_field(&ann.submit(&run, &[]).await.is(200).text());
-        service.hands.turn(SignedDuration::from_mins(30));
+        service.clock.advance(SignedDuration::from_mins(30));
         press(&mine).await.is(422);
         assert_eq!(batches(service).await, Vec::<Value>::new());
         ann.confirm(&run).await.is(303);

@@ -32,7 +32,7 @@ async fn previewed(ann: &Browser, server: &str) -> Vec<(&'static str, String)> {
     form
 }
 
-async fn send(ann: &Browser, form: &[(&'static str, String)]) -> crate::support::Answer {
+async fn send(ann: &Browser, form: &[(&'static str, String)]) -> crate::support::TestResponse {
     let form: Vec<(&str, &str)> =
         form.iter().map(|(name, value)| (*name, value.as_str())).collect();
     ann.post("/order", &form).await
@@ -47,7 +47,7 @@ both! {
     async fn open_pages_and_sign_ins_survive_root_key_rotation(service: Service) {
         let updates = vec![security("openssl", Severity::High, &["CVE-2026-1"])];
         let server = join(service, Host::new("web-1").with_updates(updates)).await.to_string();
-        let provider = Provider::new(service.hands.now()).await;
+        let provider = Provider::new(service.clock.now()).await;
         let before = restarted(service, &provider).await;
         let mut ann = Browser::of(service, "ann", Role::Operator).await;
         ann.moves_to(&before);

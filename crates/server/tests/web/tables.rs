@@ -54,7 +54,7 @@ both! {
 
     async fn patches_show_how_long_they_have_been_pending(service: Service) {
         web_1(service).await;
-        service.hands.turn(SignedDuration::from_hours(8 * 24));
+        service.clock.advance(SignedDuration::from_hours(8 * 24));
         let ann = Browser::of(service, "ann", Role::Viewer).await;
         let page = ann.get("/patches").await.is(200).text();
         assert!(page.contains("Pending less than 30 days: 1, 1 critical"), "{page}");
