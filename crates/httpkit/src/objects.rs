@@ -98,7 +98,10 @@ impl<'de> Deserializer<'de> for Strict<'de> {
 fn whole(number: &serde_json::Number) -> Option<i64> {
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     let value = number.as_f64().filter(|_| number.is_f64())?;
-    #[expect(clippy::cast_possible_truncation, reason = "the value has no fraction and is in range")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the value has no fraction and is in range"
+    )]
     let integer = (value.fract() == 0.0 && value.abs() < EXACT_MAX).then_some(value as i64);
     integer
 }

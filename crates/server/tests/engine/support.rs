@@ -190,7 +190,7 @@ impl World {
         let token = Token {
             id: TokenId::new(self.now(), dice()),
             org_id: self.org,
-            name: "stories".into(),
+            name: "tests".into(),
             hash,
             environment: None,
             tags: Vec::new(),
@@ -240,19 +240,19 @@ macro_rules! both {
             use super::*;
 
             $(#[$meta])*
-            async fn story($world: &crate::support::World) $body
+            async fn test($world: &crate::support::World) $body
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn sqlite() {
                 let world = crate::support::sqlite().await;
-                story(&world).await;
+                test(&world).await;
                 crate::support::tidy(world).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn postgres() {
                 let Some(world) = crate::support::postgres().await else { return };
-                story(&world).await;
+                test(&world).await;
                 crate::support::tidy(world).await;
             }
         }

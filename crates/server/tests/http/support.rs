@@ -35,12 +35,12 @@ macro_rules! both {
             use super::*;
 
             $(#[$meta])*
-            async fn story($given: &crate::support::Service) $body
+            async fn test($given: &crate::support::Service) $body
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn sqlite() {
                 let service = crate::support::Service::on(crate::support::TestDatabase::sqlite()).await;
-                story(&service).await;
+                test(&service).await;
                 service.remove().await;
             }
 
@@ -49,7 +49,7 @@ macro_rules! both {
                 let _shared = crate::support::CLUSTER.read().await;
                 let Some(place) = crate::support::TestDatabase::postgres().await else { return };
                 let service = crate::support::Service::on(place).await;
-                story(&service).await;
+                test(&service).await;
                 service.remove().await;
             }
         }

@@ -109,7 +109,7 @@ both! {
         let hasty = Limits { idle: Duration::from_millis(50), ..Limits::default() };
         let chunked = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{more}\r\n0\r\n\r\n", more.len());
         let usual = Limits::default();
-        let stories: Vec<(Vec<Reply>, Limits, &str)> = vec![
+        let cases: Vec<(Vec<Reply>, Limits, &str)> = vec![
             (vec![status("500 Internal Server Error", "")], usual, "returned 500"),
             (vec![Reply::Close(half.clone().into_bytes())], usual, "truncated after"),
             (vec![ok("", &more[..cut])], usual, "Debian.jsonl is cut off"),
@@ -122,7 +122,7 @@ both! {
             (vec![Reply::Close(Vec::new())], usual, "cannot be reached"),
         ];
         let minutes = [5, 10, 20, 40, 80, 160, 320, 360, 360, 360];
-        for ((failures, (answers, limits, why)), minutes) in (1..).zip(stories).zip(minutes) {
+        for ((failures, (answers, limits, why)), minutes) in (1..).zip(cases).zip(minutes) {
             publisher.replace_queue(answers);
             let refusal = update(service, limits).await.unwrap_err();
             assert!(refusal.contains(why) || feed(service).await.last_error.unwrap().contains(why), "{refusal}");
@@ -210,7 +210,7 @@ both! {
         let text = String::from_utf8(zstd::decode_all(&whole[..]).unwrap()).unwrap();
         let packed = |text: &str| zstd::encode_all(text.as_bytes(), 1).unwrap();
         let without_end = text.lines().take(2).map(|line| format!("{line}\n")).collect::<String>();
-        let stories = [
+        let cases = [
             (whole[..whole.len() - 20].to_vec(), "truncated"),
             (packed(&without_end), "truncated"),
             (packed(&text.replace("\"records\":1}}", "\"records\":2}}")), "missing"),
@@ -220,7 +220,7 @@ both! {
             (packed(""), "truncated"),
         ];
         let broken = service.place.dir.join("broken.zst");
-        for (bytes, why) in stories {
+        for (bytes, why) in cases {
             std::fs::write(&broken, bytes).unwrap();
             let refusal = take_in(service, &broken).await.unwrap_err();
             assert!(refusal.contains(why), "{why}: {refusal}");
