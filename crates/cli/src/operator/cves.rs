@@ -22,7 +22,7 @@ pub(crate) struct Cves {
 enum Command {
     /// List the CVEs that affect any server, most severe first
     #[command(
-        after_help = "Examples:\n  fleetmend cves list --severity critical --kev true\n  fleetmend cves list --search openssl"
+        after_help = "Examples:\n  fleetmend cves list --severity critical --kev true\n  fleetmend cves list --search 2026-12"
     )]
     List(Filter),
     /// Show one CVE and every affected server
@@ -44,7 +44,7 @@ struct Filter {
     /// Filter by whether the CVE is suppressed on every affected server
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
     suppressed: Option<bool>,
-    /// Filter by text in the CVE ID or package name, such as 2026-12
+    /// Filter by text in the CVE ID, such as 2026-12
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     #[command(flatten)]

@@ -342,5 +342,4 @@ pub(crate) fn count(number: impl TryInto<u64>, one: &str, many: &str) -> String 
 }
 
 #[cfg(test)]
-#[path = "screen/tests.rs"]
 mod tests;

@@ -238,7 +238,8 @@ fn startup_errors_include_advice() {
     std::fs::create_dir(&bare).unwrap();
     let message = refused(&["--data-dir", data, "--root", bare.to_str().unwrap()]);
     assert!(
-        message.contains("no supported package manager found") && message.contains("fleetmend server"),
+        message.contains("no supported package manager found")
+            && message.contains("fleetmend server"),
         "{message}"
     );
 
