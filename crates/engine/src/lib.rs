@@ -163,7 +163,7 @@ async fn until_leading(lead: &mut watch::Receiver<Lead>) -> Arc<Lease> {
     }
 }
 
-/// Returns the time until `at`, but at most `look`, because the clock may be set.
+/// Returns the time until `at`, but at most `poll`, because the clock may be set.
 fn until(at: Option<Timestamp>, now: Timestamp, look: Duration) -> Duration {
     let left = at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
     left.map_or(look, |left| left.min(look))

@@ -31,7 +31,7 @@ pub struct Cron {
     interval: bool,
 }
 
-/// Error of parsing a cron expression.
+/// Error returned when parsing a cron expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CronError {
     #[error("a cron expression has five fields: minute, hour, day of month, month, day of week")]

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const DIGITS: usize = 26;
 
-/// Error of parsing an id.
+/// Error returned when parsing an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     /// The prefix is missing or belongs to another type.
@@ -63,7 +63,7 @@ fn parse(prefix: &'static str, text: &str) -> Result<u128, IdError> {
     Ok(bits)
 }
 
-fn print(prefix: &str, bits: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_id(prefix: &str, bits: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut digits = [0_u8; DIGITS];
     for (place, digit) in digits.iter_mut().enumerate() {
         let shift = 5 * (DIGITS - 1 - place);
@@ -103,13 +103,13 @@ macro_rules! ids {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                print(Self::PREFIX, self.0, f)
+                write_id(Self::PREFIX, self.0, f)
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                print(Self::PREFIX, self.0, f)
+                write_id(Self::PREFIX, self.0, f)
             }
         }
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use crate::text::shown;
 
-/// Error of parsing a label.
+/// Error returned when parsing a label.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
     #[error("{what} must not be empty")]

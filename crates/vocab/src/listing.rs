@@ -104,7 +104,7 @@ pub struct Pending {
     #[serde(rename = "s", default, skip_serializing_if = "is_false")]
     pub security: bool,
     /// Type of the update, according to the package manager.
-    #[serde(rename = "t", default = "other", skip_serializing_if = "is_other")]
+    #[serde(rename = "t", default = "default_update_type", skip_serializing_if = "is_other")]
     #[serde(deserialize_with = "type_or_other")]
     pub update_type: UpdateType,
     /// Highest severity of the vulnerabilities that it fixes, if the package manager knows it.
@@ -142,7 +142,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-fn other() -> UpdateType {
+fn default_update_type() -> UpdateType {
     UpdateType::Other
 }
 
@@ -223,7 +223,7 @@ impl Entry for Pending {
     }
 }
 
-/// Error of decoding a listing.
+/// Error returned when decoding a listing.
 #[derive(Debug, thiserror::Error)]
 pub enum ListingError {
     #[error("a listing must have at most {BYTES_MAX} bytes (got {found})")]

@@ -33,7 +33,7 @@ impl TryFrom<RawOs> for Os {
     }
 }
 
-/// Error of validating an operating system. Agents report it, and agents cannot be trusted.
+/// Error returned when validating an operating system. Agents report it, and agents cannot be trusted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OsError {
     /// The id is missing, too long, or contains other characters.
@@ -100,7 +100,7 @@ impl fmt::Display for Os {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OsFilter(String);
 
-/// Error of parsing an operating system filter.
+/// Error returned when parsing an operating system filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OsFilterError {
     /// Not one or two words.

@@ -22,7 +22,7 @@ const RPM_ARCHES: [&str; 8] =
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PackageName(Box<str>);
 
-/// Error of parsing a package name.
+/// Error returned when parsing a package name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PackageNameError {
     /// The text is empty, or a single character for apt.
@@ -152,7 +152,7 @@ crate::text::serde_as_text!(PackageName);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PackagePattern(Box<str>);
 
-/// Error of parsing a pattern.
+/// Error returned when parsing a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PackagePatternError {
     #[error("a pattern must not be empty")]

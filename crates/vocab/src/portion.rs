@@ -16,7 +16,7 @@ pub enum Portion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Percent(u8);
 
-/// Error of parsing a portion.
+/// Error returned when parsing a portion.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PortionError {
     #[error("must be a count like 3 or a percentage like \"10%\" (got `{0}`)")]

@@ -3,7 +3,7 @@
 
 use crate::text::shown;
 
-/// Error of parsing a keyword.
+/// Error returned when parsing a keyword.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WordError {
     /// The expected type, with its article: "a severity".

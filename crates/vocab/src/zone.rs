@@ -15,7 +15,7 @@ static DATABASE: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bu
 #[derive(Clone, PartialEq, Eq)]
 pub struct Zone(TimeZone);
 
-/// Error of parsing a time zone name.
+/// Error returned when parsing a time zone name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneError {
     /// The name, shortened.

@@ -42,7 +42,7 @@ pub struct SyncRequest {
     /// Time of the scan behind both digests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanned_at: Option<Timestamp>,
-    #[serde(default = "idle", deserialize_with = "activity_or_idle")]
+    #[serde(default = "default_activity", deserialize_with = "activity_or_idle")]
     pub activity: Activity,
     /// Results that the server has not acknowledged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -418,7 +418,7 @@ pub struct PackageMove {
     pub to: Option<Line>,
 }
 
-fn idle() -> Activity {
+fn default_activity() -> Activity {
     Activity::Idle
 }
 

@@ -28,7 +28,7 @@ pub struct CvssScore {
     vector: String,
 }
 
-/// Error of parsing a CVSS vector.
+/// Error returned when parsing a CVSS vector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a CVSS vector of version 2, 3 or 4")]
 pub struct ScoreError(pub String);

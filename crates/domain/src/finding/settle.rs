@@ -92,7 +92,7 @@ pub fn settle(
 }
 
 /// Returns the running kernel if it belongs to none of the `packages`, so that its CVEs are
-/// unknown. `settle` then uses the newest installed kernel instead.
+/// unknown. `apply_runtime_state` then uses the newest installed kernel instead.
 pub fn foreign_kernel(
     family: Family,
     packages: &[Installed],
@@ -179,7 +179,7 @@ impl Kernels {
     }
 
     /// Whether a newer kernel of the same source package is installed that is not among the
-    /// `flawed` ones for this CVE.
+    /// `vulnerable` ones for this CVE.
     fn mended_by_another(&self, finding: &Finding, flawed: &BTreeSet<(&str, &Boots)>) -> bool {
         let package = &finding.package;
         self.0.iter().any(|image| {

@@ -39,7 +39,7 @@ impl From<&Finding> for Mention {
     }
 }
 
-/// The id of a [`Mention`] within one `Tally`.
+/// The id of a [`Mention`] within one [`Tally`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cell {
     /// Index of the CVE. The first field, so that the sorted ids of one CVE are adjacent.
@@ -48,7 +48,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Index of the CVE within the `Tally`.
+    /// Index of the CVE within the [`Tally`].
     pub fn flaw(self) -> u32 {
         self.flaw
     }

@@ -12,12 +12,12 @@ use super::{Phase, Rollout, Tally, Target, limit};
 
 /// Returns every violated invariant, as a sentence.
 pub fn lint(rollout: &Rollout) -> Vec<String> {
-    let mut broken = Vec::new();
+    let mut violations = Vec::new();
     // A macro and not a function, so that the message is formatted only when it is needed.
     macro_rules! must {
         ($holds:expr, $($sentence:tt)*) => {
             if !$holds {
-                broken.push(format!($($sentence)*));
+                violations.push(format!($($sentence)*));
             }
         };
     }
@@ -57,26 +57,26 @@ pub fn lint(rollout: &Rollout) -> Vec<String> {
             );
         }
     }
-    broken
+    violations
 }
 
 /// The same for a rollout for which every plan up to `now` has been carried out.
 pub fn lint_settled(rollout: &Rollout, now: Timestamp) -> Vec<String> {
-    let mut broken = lint(rollout);
+    let mut violations = lint(rollout);
     let next = plan(rollout, now);
     let ended = rollout.head().phase.is_ended();
     if !next.is_idle() {
-        broken.push(format!("settled, but there is more to do: {next:?}"));
+        violations.push(format!("settled, but there is more to do: {next:?}"));
     }
     if rollout.tally().unfinished() == 0 && !ended {
-        broken.push("every task has ended, but the rollout has not".into());
+        violations.push("every task has ended, but the rollout has not".into());
     }
     match next.wake_at {
-        Some(at) if at <= now => broken.push(format!("wake-up time {at} has passed")),
-        None if !ended => broken.push("has no wake-up time and would never end".into()),
+        Some(at) if at <= now => violations.push(format!("wake-up time {at} has passed")),
+        None if !ended => violations.push("has no wake-up time and would never end".into()),
         _ => {}
     }
-    broken
+    violations
 }
 
 fn rebuilt(rollout: &Rollout) -> Rollout {

@@ -1,9 +1,9 @@
 //! The rollout aggregate: an order carried out on a number of servers at a given pace.
 //!
 //! A batch is a rollout that a user started, a schedule's run is one that the calendar started, and
-//! the patch of a single server is one with a single task. `target` is the state machine of one
-//! task, `phase` that of the whole rollout, `plan` decides what happens next, and `lint` checks
-//! invariants.
+//! the patch of a single server is one with a single task. `task` is the state machine of one
+//! task, `phase` that of the whole rollout, `plan` decides what happens next, and `invariants`
+//! checks that a rollout is consistent.
 //!
 //! A [`Rollout`] updates its counts and queues with every event, so that a step costs what it
 //! changes and not what it looks at: a rollout over 100,000 servers is planned again after each
@@ -296,8 +296,8 @@ impl Rollout {
         Some(self.deaf.map_or(*by, |deaf| deaf.is_made_up_for_at().max(*by)))
     }
 
-    /// Sets a task to its stored state, written by this process or another. Servers that are not part of this
-    /// rollout are ignored.
+    /// Sets a task to its stored state, written by this process or another. Servers that are not
+    /// part of this rollout are ignored.
     pub fn learn(&mut self, server: ServerId, target: Target) {
         if let Some(place) = self.place(server) {
             self.put(place, target);

@@ -1,6 +1,6 @@
 //! The planner: decides what a rollout does next.
 //!
-//! A pure function of its arguments: no clock, no database, no randomness. `target` and `phase`
+//! A pure function of its arguments: no clock, no database, no randomness. `task` and `phase`
 //! define the effect of each step. The caller saves and applies the steps of a plan and plans again
 //! until nothing is left; then it waits for new events or for `wake_at`.
 //!
@@ -115,7 +115,7 @@ pub fn held(rollout: &Rollout, server: ServerId, now: Timestamp) -> Option<Held>
         .or_else(|| held_by_pace(head, limits, tally, place, now))
 }
 
-/// Returns why an available server at `place` in the start order waits, from the head and the
+/// Returns why an available server at `position` in the start order waits, from the head and the
 /// counts alone. The cost is the same for ten servers and for 100,000.
 pub fn held_back(head: &Head, tally: &Tally, place: u32, now: Timestamp) -> Option<Held> {
     let limits = head.pace.limits(tally.total());

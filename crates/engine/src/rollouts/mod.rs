@@ -1,7 +1,7 @@
 //! Executes rollouts: the planner (`domain::rollout`) decides what happens next, this module does
 //! it.
 //!
-//! Every open rollout is kept in memory (`live`). It follows what others write, such as reports of
+//! Every open rollout is kept in memory (`open_rollouts`). It follows what others write, such as reports of
 //! agents or a user's pause, and is planned again whenever something changed or its wake-up time
 //! has come. A step is one transaction, fenced by the lease and guarded by generations. If another
 //! writer interfered, the step is stale: the rollout is read and planned again.
