@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::from_base64_url;
 
-/// Length after the prefix: 24 random bytes and 8 bytes that authenticate them.
+/// Length after the prefix: 24 random bytes and 8 bytes that prove who issued them.
 const SECRET_BYTES: usize = 32;
 
 /// A well-formed enrollment token. Only the server can tell whether it is valid.

@@ -2,7 +2,7 @@
 //! shell.
 //!
 //! [`Command::ask`] runs short read-only queries. Commands that change the system are only
-//! described by a back end; the executor (`work::perform`) records them in the journal and then
+//! described by a back end; the executor (`work::executor`) records them in the journal and then
 //! runs them in their own session.
 
 use std::fs::File;

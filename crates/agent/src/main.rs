@@ -9,7 +9,7 @@ use agent::output;
 use agent::shell::{enroll::Enroll, run::Run, scan::Scan, status::Status};
 use clap::{Parser, Subcommand};
 
-/// Keeps this server patched, within the limits that its administrator sets
+/// Reports packages and installs updates for a Fleetmend server, within the limits of this host
 #[derive(Parser)]
 #[command(name = "fleetmend-agent", version, about, after_help = EXAMPLES)]
 struct FleetmendAgent {

@@ -2,7 +2,8 @@
 //! service.
 //!
 //! - [`root`] creates whole systems in a few milliseconds each and leaves nothing behind.
-//! - [`machine`] boots one of them with systemd, and [`network`] isolates it with a service.
+//! - [`machine`] boots one of them with systemd, and [`network`] isolates it together with the
+//!   service under test.
 //! - [`apt`], [`rpm`] (dnf and zypper) and [`pacman`] create packages, repositories, and servers
 //!   that have them installed.
 //!

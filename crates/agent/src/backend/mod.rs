@@ -2,9 +2,9 @@
 //!
 //! A back end knows which commands to run and how to parse their output. It runs queries itself,
 //! since they change nothing. Commands that change the system are only described, as [`Command`]s:
-//! `perform` records them in the journal, runs them in their own session, and judges the result by
-//! comparing inventories. No back end decides what to install: it is given exact names and versions
-//! from its own output.
+//! the executor records them in the journal, runs them in their own session, and judges the result
+//! by comparing inventories. No back end decides what to install: it is given exact names and
+//! versions from its own output.
 
 pub mod apk;
 pub mod apt;

@@ -2,8 +2,8 @@
 
 /// The last value of a setting, by its full name: `APT::Periodic::Enable`.
 ///
-/// Both notations are supported: `APT::Periodic::Enable "1";` and `APT { Periodic { Enable "1"; };
-/// };`.
+/// Both notations are supported: `APT::Periodic::Enable "1";` and
+/// `APT { Periodic { Enable "1"; }; };`.
 pub(super) fn value(text: &str, name: &str) -> Option<String> {
     let mut scopes: Vec<String> = Vec::new();
     let mut words: Vec<String> = Vec::new();

@@ -132,8 +132,8 @@ impl Host {
     /// Whether the host can be rebooted from here, or why not.
     ///
     /// A container is rebooted only if its administrator allows it (`in_container_allowed`): for a
-    /// system container with its own systemd, that is a normal reboot; for one that runs a single
-    /// program, it would be the end.
+    /// system container with its own systemd, that is a normal reboot; one that runs a single
+    /// program would end.
     pub fn may_reboot(&self, in_container_allowed: bool) -> Result<(), Line> {
         if !self.runs {
             let dir = self.root.dir().display();

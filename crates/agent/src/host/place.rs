@@ -65,8 +65,8 @@ pub(super) fn may_reboot(root: &Root, proc: &Path, in_container: bool) -> Result
     Err(Line::made_of(&format!("process 1 (`{}`) is not a supported init system", first.trim())))
 }
 
-/// In a chroot, process 1 has another root directory than the agent. The files there may look like
-/// those of a full system, but a reboot would affect the system outside.
+/// In a chroot, process 1 has another root directory than the agent. The files there may be those of
+/// a full system, but that system is not the running one.
 fn is_own_root(dir: &Path, proc: &Path) -> Result<(), Line> {
     let unknown = |error: std::io::Error| {
         Line::made_of(&format!("cannot determine whether the agent runs in a chroot: {error}"))

@@ -25,7 +25,7 @@ pub struct Enroll {
     /// Server address, such as `https://fleet.example:7600`
     #[arg(long, env = "FLEETMEND_SERVER")]
     server: String,
-    /// Enrollment token; set in the environment, it does not show in the process list
+    /// Enrollment token (set the environment variable to keep it out of the process list)
     #[arg(long, env = "FLEETMEND_ENROLLMENT_TOKEN", hide_env_values = true)]
     token: String,
     /// State directory [default: /var/lib/fleetmend-agent of the managed system]

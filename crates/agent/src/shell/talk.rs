@@ -50,7 +50,7 @@ pub(super) struct Talk {
 pub(super) struct Memory {
     turn: Turn,
     sync_seconds: u32,
-    /// The facts that the server last acknowledged.
+    /// The facts that the server has, as far as the agent knows.
     facts_told: Option<Facts>,
     wanted: Vec<Digest>,
     /// How many bytes of each order's log the server has.

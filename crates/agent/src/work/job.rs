@@ -93,10 +93,10 @@ pub(super) enum End {
     Stopped,
 }
 
-/// How often a supervisor that does not start its job is restarted.
+/// Maximum number of supervisors started for a job that does not start.
 const STARTS_MAX: u32 = 3;
 
-/// Starts the job unless it has already started, and waits for it to end. `look_around` is called
+/// Starts the job unless it has already started, and waits for it to end. `on_poll` is called
 /// periodically and returns whether to keep waiting.
 pub(super) fn run(
     program: &Path,
@@ -149,7 +149,7 @@ enum For {
     Time,
 }
 
-/// Waits. Returns false if `look_around` asked to stop.
+/// Waits. Returns false if `on_poll` asked to stop.
 fn wait(waiting: For, look_around: &mut impl FnMut() -> bool) -> bool {
     let (ended, end) = mpsc::channel::<()>();
     // The channel closes when the awaited event has happened.

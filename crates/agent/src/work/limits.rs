@@ -4,7 +4,7 @@
 //! ```toml
 //! frozen = false            # no installations, restarts or reboots
 //! never_reboot = true       # this host is never rebooted
-//! reboot_in_container = true # a system container may be rebooted like a host
+//! reboot_in_container = true # a system container may be rebooted like a server
 //! security_only = true      # updates other than security updates are skipped
 //! exclude = ["linux-*"]     # never updated
 //! max_packages = 200        # an order that would change more is rejected
@@ -37,8 +37,8 @@ pub struct Limits {
     pub frozen: bool,
     /// This host is never rebooted.
     pub never_reboot: bool,
-    /// Whether a container may be rebooted: right for one with its own init, but the end of one
-    /// that runs a single program.
+    /// Whether a container may be rebooted: right for one with its own init, but a reboot would end
+    /// one that runs a single program.
     pub reboot_in_container: bool,
     /// Install only security updates.
     pub security_only: bool,

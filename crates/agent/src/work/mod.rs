@@ -1,8 +1,8 @@
 //! Executes orders, one at a time, and records every step so that no result is lost.
 //!
-//! [`planner::next`] chooses the next step, `perform` executes it and the [`journal`] records it.
+//! [`planner::next`] chooses the next step, `executor` executes it and the [`journal`] records it.
 //! [`select`] determines which updates an order means, [`outcome`] what its result is. All modules
-//! except `perform`, `job` and `supervise` are pure. The rest of the agent uses [`Worker`], which
+//! except `executor`, `job` and `supervise` are pure. The rest of the agent uses [`Worker`], which
 //! has its own thread.
 
 mod desk;

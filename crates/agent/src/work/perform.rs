@@ -25,8 +25,8 @@ use crate::backend::{Backend, BackendError, Choice, Diagnosis};
 
 /// How many bytes of the end of a command's output are used for the diagnosis.
 const SAID_BYTES: u64 = 64 * 1024;
-/// Downloads up to this size are left to the installation: a separate download command takes longer
-/// than the download itself.
+/// Downloads up to this size are left to the installation: they take only a moment, and a separate
+/// download command would take as long again.
 const LITTLE_BYTES: u64 = 8 * 1024 * 1024;
 /// After how many minutes a running command is reported.
 const LONG_MINUTES: u64 = 30;
@@ -44,7 +44,8 @@ pub(super) struct Hands<'a> {
     pub(super) look_around: &'a dyn Fn(Option<Line>, bool) -> bool,
     /// Receives the result of a scan.
     pub(super) publish: &'a dyn Fn(ScanReport),
-    /// Called before a reboot; returns once the server has received the progress report, or cannot.
+    /// Called before a reboot; returns once the server has received the progress report, or after a
+    /// timeout.
     pub(super) tell_of_reboot: &'a dyn Fn(),
 }
 
@@ -395,7 +396,7 @@ fn how_it_went(journal: &Journal) -> &'static str {
     }
 }
 
-/// Why a command failed: its last line of output, or what is known of its exit.
+/// Why a command failed: its last line of output, or its exit code.
 fn last_words(exit: &Exit, said: &str) -> String {
     let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     match (&exit.why, exit.code, last) {

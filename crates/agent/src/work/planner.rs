@@ -1,6 +1,6 @@
 //! Chooses the next step of the current order.
 //!
-//! Pure: reads only its arguments; no clock, no disk, no package manager. `perform` executes the
+//! Pure: reads only its arguments; no clock, no disk, no package manager. `executor` executes the
 //! step, [`Journal::learn`] records its result, and then the planner is called again, until the
 //! order has a result. Waiting is counted in pauses and not by the clock, because clocks jump.
 
@@ -278,7 +278,7 @@ impl Course<'_> {
             return Ok(None);
         }
         // A package manager that lost its supervisor is never killed; its work is judged when it
-        // ends.
+        // ends, or after an hour.
         if let Ok(Some(step)) = self.lock(LEFTOVER_PAUSES) {
             return Ok(Some(step));
         }

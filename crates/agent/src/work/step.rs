@@ -1,7 +1,7 @@
 //! The steps of an order, and the facts about the host that decide which one comes next.
 //!
 //! Types only. [`planner`](super::planner) chooses a step, [`journal`](super::journal) records it,
-//! `perform` executes it.
+//! `executor` executes it.
 
 use serde::{Deserialize, Serialize};
 use vocab::Line;

@@ -120,7 +120,7 @@ impl Repo {
     }
 }
 
-/// The package that scripts run in.
+/// The package that provides the shell for scripts.
 fn shell() -> Package {
     Package::new("shell", "1-1").line("Provides: /bin/sh")
 }

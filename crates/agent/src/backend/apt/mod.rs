@@ -1,9 +1,9 @@
 //! Debian, Ubuntu and derivatives: dpkg and apt-get, always those of the managed system.
 //!
 //! Listing installed and damaged packages takes no process (`status`). Listing pending updates
-//! takes three, whatever the number of packages, and none while nothing has changed (`memory`).
-//! Resolving an order for named packages takes one (`preview`). `ask` runs the queries; `read`,
-//! `policy` and `diagnose` parse their output; `system` inspects files and locks.
+//! takes three, whatever the number of packages, and none while nothing has changed
+//! (`query_cache`). Resolving an order for named packages takes one (`preview`). `query` runs the
+//! queries; `parse`, `policy` and `diagnose` parse their output; `system` inspects files and locks.
 
 mod ask;
 mod diagnose;
@@ -249,7 +249,7 @@ fn is_sound(choice: &Choice) -> bool {
         text.starts_with(|first: char| first.is_ascii_alphanumeric())
             && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
     };
-    // apt-get takes an argument that ends in `-` for a removal. No version ends so.
+    // apt-get takes an argument that ends in `-` for a removal. No version does.
     let version = made_of(&choice.to, ".+~:-") && !choice.to.ends_with('-');
     made_of(&choice.name, "+.-") && made_of(&choice.arch, "-") && version
 }

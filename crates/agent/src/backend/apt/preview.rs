@@ -83,8 +83,8 @@ fn at_home(
     if of_none { Change { arch: "all".to_owned(), ..change } } else { change }
 }
 
-/// The architectures of the downloads, by name and version: `'URI' NAME_VERSION_ARCH.deb BYTES
-/// HASH`.
+/// The architectures of the downloads, by name and version:
+/// `'URI' NAME_VERSION_ARCH.deb BYTES HASH`.
 fn architectures(said: &str) -> BTreeMap<(String, String), String> {
     let file = |line: &str| {
         let (_, rest) = line.strip_prefix('\'')?.split_once("' ")?;

@@ -142,7 +142,8 @@ const SIGNS: [(&str, FailureCode); 16] = [
     ("failed to initialize alpm library", FailureCode::PackageDbBroken),
 ];
 
-/// Phrases of lines that explain an error. They go to standard output, so they may precede it.
+/// Phrases of lines that explain an error. pacman prints them to the other stream, so they may come
+/// before or after it.
 const ABOUT: [&str; 4] =
     [" breaks dependency ", " requires ", " are in conflict", " exists in filesystem"];
 

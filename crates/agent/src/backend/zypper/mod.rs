@@ -80,7 +80,7 @@ impl Zypper {
 
     fn fixes(&self) -> Result<Vec<Fix>, BackendError> {
         let patches = answers::patches(&self.ask(&["list-patches"], "zypper list-patches")?)?;
-        // zypper expands globs here; the names of vendors are plain.
+        // zypper expands globs here; the patch names of vendors are plain.
         let names: Vec<&str> = patches
             .iter()
             .map(|patch| patch.name.as_str())

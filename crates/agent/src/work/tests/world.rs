@@ -124,7 +124,7 @@ impl World {
         panic!("the order does not end: {:?} {:?}", self.disk, self.nature);
     }
 
-    /// One iteration of the agent's loop, as in `thread.rs`.
+    /// One iteration of the agent's loop, as in `worker.rs`.
     fn turn(&mut self) {
         self.happens();
         let mut journal = self.agent.take().unwrap_or_else(|| reread(&self.disk));
