@@ -24,7 +24,7 @@ pub(super) fn of(root: &Root) -> Vec<Line> {
         ("an offline update prepared for the next boot", system.offline_update()),
         ("os-update", system.is_enabled("os-update.timer")),
         ("transactional-update", system.is_enabled("transactional-update.timer")),
-        ("automatic online update of YaST", system.yast()),
+        ("YaST automatic online update", system.yast()),
         ("bootc", system.is_enabled("bootc-fetch-apply-updates.timer")),
     ];
     found.iter().filter(|(_, there)| *there).map(|(name, _)| Line::from(*name)).collect()

@@ -230,7 +230,7 @@ fn notes(journal: &Journal, facts: &Facts) -> Vec<Line> {
         let mended = known.acts.contains_key(&Act::RepairBefore);
         let done = if mended { "repaired before installing" } else { "found damage" };
         notes.add(format!(
-            "{done}: {} incomplete package operations, first: {first}",
+            "{done}: {} incomplete package operation(s), first: {first}",
             known.damage_before.len()
         ));
     }

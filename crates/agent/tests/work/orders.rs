@@ -189,7 +189,7 @@ fn damage_is_repaired_first_or_stops_the_order() {
     fs::write(toy.dir.join("damage"), "tzdata is half configured").unwrap();
     let result = toy.carry_out(&order(1, Work::Install(install(&[]))));
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
-    assert_eq!(result.notes, ["repaired before installing: 1 incomplete package operations, first: tzdata is half configured".into()]);
+    assert_eq!(result.notes, ["repaired before installing: 1 incomplete package operation(s), first: tzdata is half configured".into()]);
     assert_eq!(toy.text("ran"), "repair\nrefresh\ndownload\ninstall");
     fs::write(toy.dir.join("damage"), "tzdata is half configured").unwrap();
     fs::write(toy.dir.join("hopeless"), "").unwrap();
