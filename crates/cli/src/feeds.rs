@@ -96,7 +96,7 @@ struct ImportArgs {
     /// advisories of the feed with this name
     #[arg(long)]
     name: Option<String>,
-    /// Update interval for feeds from a URL
+    /// Update interval in hours, for feeds from a URL
     #[arg(long, value_name = "HOURS", default_value_t = follow::EVERY.as_hours(),
         value_parser = clap::value_parser!(i64).range(1..=EVERY_HOURS_MAX))]
     every_hours: i64,

@@ -12,7 +12,7 @@ use crate::settings::File;
 
 const SCOPE: &str = "openid email profile";
 
-// Flags of `fleetmend server`. (A doc comment here would replace the command's description.)
+// Flags of `fleetmend server`.
 #[derive(Args)]
 #[command(next_help_heading = "Sign-in with OpenID Connect")]
 pub(crate) struct Oidc {

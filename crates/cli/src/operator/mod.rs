@@ -1,8 +1,8 @@
 //! The operator commands. They use the public API only.
 //!
-//! `api` is the HTTP client, `table` formats output, `order` previews and confirms before anything
-//! starts, `watch` follows a batch, `batch_view` formats one. Every other module is one resource of
-//! the API. Results go to standard output, everything else to standard error.
+//! `api` is the HTTP client, `table` formats output, `patch_request` previews and confirms before
+//! anything starts, `watch` follows a batch, `batch_view` formats one. Every other module is one
+//! resource of the API. Results go to standard output, everything else to standard error.
 
 pub(crate) mod api;
 mod batch_view;
