@@ -284,7 +284,7 @@ pub fn encode<T: Entry>(entries: &[T]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(sorted.len() * 96);
     for entry in sorted {
         serde_json::to_writer(&mut bytes, entry)
-            .expect("texts, flags and lists of texts always serialize into memory");
+            .expect("strings, flags and lists of strings always serialize");
         bytes.push(b'\n');
     }
     bytes

@@ -359,7 +359,7 @@ impl Control {
             .filter(|(_, (_, target))| matches!(target, Target::Busy(_)))
             .map(|(other, (server, _))| (server, other))
             .collect();
-        let rollout = self.live.get_mut(&of).expect("one of ours");
+        let rollout = self.live.get_mut(&of).expect("the rollout exists");
         for (server, _) in rollout.targets().collect::<Vec<_>>() {
             let condition = Condition {
                 online: online(self.presence.get(&server), wall),

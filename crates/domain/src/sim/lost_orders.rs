@@ -78,7 +78,7 @@ fn moment(at: Timestamp) -> Moment {
 }
 
 #[test]
-fn canceled_batch_ends_as_canceled_though_its_order_never_arrived() {
+fn canceled_batch_ends_although_order_never_arrived() {
     let mut story = Story::unread();
     story.change(Change::Cancel);
     assert_eq!(story.phase(), Phase::Canceling);
@@ -89,7 +89,7 @@ fn canceled_batch_ends_as_canceled_though_its_order_never_arrived() {
 }
 
 #[test]
-fn paused_task_waits_again_though_its_order_never_arrived() {
+fn paused_task_waits_again_although_order_never_arrived() {
     let mut story = Story::unread();
     let before = story.control.order_of(story.of, story.agent.server);
     story.change(Change::Pause);
@@ -105,7 +105,7 @@ fn paused_task_waits_again_though_its_order_never_arrived() {
 }
 
 #[test]
-fn order_whose_record_is_lost_fails_at_once_and_has_one_effect() {
+fn order_with_lost_record_fails_and_runs_once() {
     let mut story = Story::ordered();
     let mut chance = Chance::new(1);
     story.sync();
