@@ -34,8 +34,8 @@ enum Command {
     List(Every),
     /// Remove an organization: its keys are revoked, its servers removed, its schedules stopped
     ///
-    /// The audit log and the history stay in the database. The only way to undo this is to restore a
-    /// backup.
+    /// The audit log and the history stay in the database. The only way to undo this is to restore
+    /// a backup.
     #[command(
         after_help = "Example:\n  fleetmend orgs remove --data-dir /var/lib/fleetmend \"Acme Labs\""
     )]

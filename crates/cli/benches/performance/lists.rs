@@ -11,7 +11,7 @@ use crate::syncs::Agents;
 use crate::table::{Line, Table, Target, p99, tell};
 use crate::{Asked, SIZES, clock, fleet};
 
-/// Minimum number of times a request is sent. With so few, the slowest three are mostly chance, so
+/// Minimum number of times a request is sent. With so few, the slowest three are mostly luck, so
 /// fast requests are sent more often.
 const REQUESTS: usize = 300;
 const REQUESTS_MAX: usize = 1_000;

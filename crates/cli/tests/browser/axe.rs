@@ -79,7 +79,7 @@ async fn action_pages_have_no_accessibility_violations() {
         ("a task", format!("/batches/{batch}/tasks/{task}")),
         ("a CVE", format!("/cves/{}", text(&cves["data"][0]["id"]))),
         ("a new schedule", "/schedules/new".into()),
-        ("nothing found", "/servers?q=nobody".into()),
+        ("nothing found", "/servers?q=no-match".into()),
         ("no such page", "/servers/srv_01jcqk3m8ye0fr5cq0k6s8v2xw".into()),
     ] {
         scene.go(&path);
@@ -124,7 +124,7 @@ async fn action_pages_have_no_accessibility_violations() {
     }
     tab.go(&invited(&scene.dir.data(), &scene.url, "bob"));
     judge("a welcome");
-    scene.go("/welcome/nobody");
+    scene.go("/welcome/invalid");
     judge("a link that was used");
     assert_eq!(found, Vec::<String>::new());
     // Some of these pages are error pages, which the browser reports.

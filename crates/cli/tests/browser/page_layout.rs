@@ -102,7 +102,7 @@ async fn pages(scene: &Scene) -> Vec<(&'static str, Way)> {
     vec![
         ("overview", to("/")),
         ("servers", to("/servers")),
-        ("servers-none", to("/servers?q=nobody")),
+        ("servers-none", to("/servers?q=no-match")),
         ("server", to(&format!("/servers/{treated}"))),
         ("remove", to(&format!("/servers/{server}/remove"))),
         (

@@ -295,8 +295,8 @@ async fn batch_can_be_paused_resumed_and_its_log_read() {
     let (hostname, _) = world.servers().await[0].clone();
     let log = world.keyboard.well(&["batches", "log", id, &hostname]);
     assert!(log.lines().count() > 1, "{log}");
-    let nobody = world.keyboard.pipes(&["batches", "log", id, "nobody"]);
-    assert_eq!(nobody.code, 1, "{}", nobody.err);
+    let unknown = world.keyboard.pipes(&["batches", "log", id, "unknown"]);
+    assert_eq!(unknown.code, 1, "{}", unknown.err);
 }
 
 /// A copy of a host syncs under the same identity. An operator releases the server, and it receives
@@ -544,9 +544,9 @@ async fn each_kind_of_failure_has_a_clear_message() {
     fails(&["batches", "watch", "bat_01jcqk3m8ye0fr5cq0k6s8v2xw"], 1, &["[404 "]);
     fails(&["servers", "list", "--nothing"], 2, &["--nothing"]);
 
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let nobody = Keyboard { url: format!("http://{nobody}"), key: keyboard.key.clone() };
-    let output = nobody.pipes(&["servers", "list"]);
+    let unreachable = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let unreachable = Keyboard { url: format!("http://{unreachable}"), key: keyboard.key.clone() };
+    let output = unreachable.pipes(&["servers", "list"]);
     assert_eq!(output.code, 1);
     assert!(output.err.contains("is not reachable"), "{}", output.err);
     let keyless = crate::support::fleetmend(&["servers", "list"]).output().unwrap();

@@ -182,7 +182,7 @@ fn people(tour: &mut Tour) {
     tour.looks(&["users", "list", "--data-dir", &data]);
     tour.fails(&["users", "create", "ANN@example.org", "--data-dir", &data]);
     tour.fails(&["users", "create", " ", "--data-dir", &data]);
-    tour.fails(&["users", "reset", "nobody", "--data-dir", &data]);
+    tour.fails(&["users", "reset", "unknown", "--data-dir", &data]);
     tour.all(&["orgs", "create", "{}", "--data-dir", &data], ["Labs", "Shop", "Bank"]);
     tour.looks(&["orgs", "list", "--data-dir", &data]);
     tour.fails(&["orgs", "create", "Labs", "--data-dir", &data]);
