@@ -64,7 +64,7 @@ fn installation_matches_the_resolved_transaction() {
     rpm_fixture::installation_matches_the_resolved_transaction(&world);
 }
 
-/// zypper itself would mark packages that it is told to install as user-installed.
+/// zypper itself would mark packages that it is asked to install as user-installed.
 #[test]
 fn dependencies_stay_marked_as_automatic() {
     let Some(world) = world() else { return };

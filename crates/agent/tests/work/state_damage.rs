@@ -257,20 +257,20 @@ impl Lonely {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (mut said, mut started) = (String::new(), false);
+        let (mut log, mut started) = (String::new(), false);
         for line in BufReader::new(agent.stderr.take().unwrap()).lines() {
             let line = line.unwrap();
             started |= line.contains(", connecting to");
-            said.push_str(&line);
-            said.push('\n');
+            log.push_str(&line);
+            log.push('\n');
             if started {
                 break;
             }
         }
         let _ = agent.kill();
         agent.wait().unwrap();
-        assert!(!said.contains("panicked"), "{said}");
-        (started, said)
+        assert!(!log.contains("panicked"), "{log}");
+        (started, log)
     }
 }
 
@@ -302,8 +302,8 @@ fn agent_starts_with_any_damaged_state_file() {
     for name in names {
         for damage in ALL {
             damage.inflict(&lonely.path(name));
-            let (started, said) = lonely.starts();
-            assert!(started, "{damage:?} {name}: {said}");
+            let (started, log) = lonely.starts();
+            assert!(started, "{damage:?} {name}: {log}");
             let enrolled = lonely.state().enrolled().unwrap().unwrap();
             assert_eq!(enrolled.server_id, server_id, "{damage:?} {name}");
         }
@@ -333,17 +333,17 @@ fn lost_identity_names_the_file_and_the_remedy() {
         for name in ["identity.json", "identity.json.previous"] {
             damage.inflict(&lonely.path(name));
         }
-        let (started, said) = lonely.starts();
-        assert!(!started, "{damage:?}: {said}");
+        let (started, log) = lonely.starts();
+        assert!(!started, "{damage:?}: {log}");
         let file = lonely.path("identity.json");
-        assert!(said.contains(&*file.to_string_lossy()), "{damage:?}: {said}");
-        assert!(said.contains("fleetmend-agent enroll --server URL --token TOKEN"), "{said}");
+        assert!(log.contains(&*file.to_string_lossy()), "{damage:?}: {log}");
+        assert!(log.contains("fleetmend-agent enroll --server URL --token TOKEN"), "{log}");
     }
     let lonely = Lonely::new("lock");
     Damage::Directory.inflict(&lonely.path("agent.lock"));
-    let (started, said) = lonely.starts();
+    let (started, log) = lonely.starts();
     assert!(
-        !started && said.contains("agent.lock; if it is not a regular file, remove it"),
-        "{said}"
+        !started && log.contains("agent.lock; if it is not a regular file, remove it"),
+        "{log}"
     );
 }

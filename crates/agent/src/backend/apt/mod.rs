@@ -63,7 +63,7 @@ impl Apt {
     }
 
     /// Hooks that restore the auto-installed marks of packages: `apt-get install` removes the mark
-    /// from everything that it is told to install. apt's own hook runs even if a script fails or
+    /// from everything that it is asked to install. apt's own hook runs even if a script fails or
     /// the agent is killed; a separate command afterwards would not.
     fn auto_marks(&self, chosen: &[Choice]) -> Vec<String> {
         let text = system::read(&self.root, "/var/lib/apt/extended_states");

@@ -203,7 +203,7 @@ impl Backend for Zypper {
         vec![self.update(&["--download-only"], chosen)]
     }
 
-    /// zypper marks packages that it is told to install as user-installed. So the list of
+    /// zypper marks packages that it is asked to install as user-installed. So the list of
     /// automatically installed packages is saved first, and merged back afterwards.
     fn install(&self, chosen: &[Choice]) -> Vec<Command> {
         let update = self.update(&[], chosen);
