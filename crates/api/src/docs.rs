@@ -160,7 +160,7 @@ fn responses(out: &mut String, document: &Value, operation: &Value) {
     let (good, bad): (Vec<_>, Vec<_>) = all.partition(|(status, _)| status.starts_with('2'));
     for (status, response) in good {
         let about = escaped(text(&response["description"]));
-        let _ = write!(out, "<h4>Answer {}</h4><p>{about}", escaped(status));
+        let _ = write!(out, "<h4>Response {}</h4><p>{about}", escaped(status));
         let content = response["content"].get("application/json");
         if let Some(content) = content {
             let _ = write!(out, " {}", schema_shown(&content["schema"]));
@@ -235,7 +235,7 @@ fn schemas(out: &mut String, document: &Value) {
         let mut rows = String::new();
         for part in parts {
             if part.get("$ref").is_some() {
-                let _ = write!(out, "<p>All of {}, and:</p>", schema_shown(part));
+                let _ = write!(out, "<p>All fields of {}, and:</p>", schema_shown(part));
             }
             fields(&mut rows, part);
         }

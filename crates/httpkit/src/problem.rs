@@ -75,7 +75,7 @@ codes! {
     /// The operation is not possible in the current state.
     Conflict = "conflict", 409, "Conflict";
     /// The resource was changed at the same time: read it again and repeat the request.
-    ChangedMeanwhile = "changed_meanwhile", 409, "Changed meanwhile";
+    ChangedMeanwhile = "changed_meanwhile", 409, "Changed concurrently";
     /// A value that must be unique is in use, such as a name.
     AlreadyExists = "already_exists", 409, "Already exists";
     /// The `Idempotency-Key` was used for another request.
