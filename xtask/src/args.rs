@@ -1,65 +1,121 @@
-//! Parses the command line, and contains the help texts. It runs nothing.
+//! The command line of `cargo xtask`. It parses arguments and runs nothing.
 
-use std::fmt;
 use std::path::PathBuf;
 
-/// A parsed command.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Task {
-    Help(&'static str),
-    Setup,
-    Test(TestOptions),
-    /// The command to run with the database available; empty to wait for Ctrl-C.
-    Postgres(Vec<String>),
-    /// The arguments of the simulation, unchanged.
-    Sim(Vec<String>),
-    Bench(Option<String>),
-    Fuzz(FuzzOptions),
-    Package(PackageOptions),
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+
+#[derive(Debug, Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", about = "Developer tasks for the workspace")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) task: Task,
 }
 
-/// The options of `cargo xtask test`.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Subcommand)]
+pub(crate) enum Task {
+    /// Run all checks: formatting, lints, tests on both databases, documentation, API contract
+    ///
+    /// The tests run on SQLite and on a private PostgreSQL that is removed afterwards. Missing tools
+    /// are installed first, as by `cargo xtask setup`. The last line reads
+    /// `N passed, N failed, N skipped`.
+    Test(TestOptions),
+    /// Run a command with a private PostgreSQL, or keep one running until Ctrl-C
+    ///
+    /// Starts PostgreSQL on a Unix socket, runs COMMAND with FLEETMEND_TEST_POSTGRES set (and with
+    /// PGHOST, PGPORT, PGUSER and PGDATABASE, so that a plain `psql` connects), and stops
+    /// PostgreSQL. Exits with the exit code of COMMAND. Without COMMAND it prints the variable and
+    /// waits for Ctrl-C.
+    Postgres {
+        #[arg(trailing_var_arg = true)]
+        command: Vec<String>,
+    },
+    /// Run the rollout planner's simulation in release mode
+    ///
+    /// `--seeds N [--from S]` runs N seeds starting at S, `--seed S` only that one. All arguments are
+    /// passed to the simulation unchanged.
+    Sim {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Run the benchmarks
+    ///
+    /// Runs the benchmarks of every crate that has any, on SQLite and on a private PostgreSQL with
+    /// the durability settings of a production server.
+    Bench {
+        /// Run only benchmarks whose name contains FILTER
+        filter: Option<String>,
+    },
+    /// Fuzz the parsers of untrusted input
+    ///
+    /// Runs libFuzzer on one target after another. Needs a C++ compiler. Inputs that make a target
+    /// fail are written to target/fuzz/artifacts. An input that takes more than 5 seconds or 512 MiB
+    /// counts as a failure.
+    Fuzz(FuzzOptions),
+    /// Build .deb and .rpm packages of the agent and the server
+    ///
+    /// Builds the agent as a static program and the server as a normal one, creates both packages of
+    /// each, and prints their paths.
+    Package(PackageOptions),
+    /// Install missing tools that the checks need
+    ///
+    /// On Debian, as root, it uses apt-get; elsewhere it prints what to install. It creates no
+    /// PostgreSQL cluster and starts no service.
+    Setup,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct TestOptions {
-    /// One check instead of all.
+    /// Run only this check
+    #[arg(long, value_name = "CHECK")]
     pub(crate) only: Option<Check>,
-    /// The crates whose tests run; empty for all.
+    /// Run only the tests of this crate (repeatable)
+    #[arg(short = 'p', long = "package", value_name = "CRATE")]
     pub(crate) packages: Vec<String>,
-    /// Keep the database's directory.
+    /// Keep PostgreSQL's directory, to inspect its log
+    #[arg(long)]
     pub(crate) keep: bool,
-    /// Additional arguments for `cargo test`.
-    pub(crate) cargo: Vec<String>,
-    /// Additional arguments for the test programs.
-    pub(crate) programs: Vec<String>,
+    /// Arguments for `cargo test`, and after a second `--` for the test programs
+    #[arg(last = true, value_name = "ARGS")]
+    arguments: Vec<String>,
 }
 
 impl TestOptions {
-    /// Whether the run is supposed to include every test of the workspace.
+    /// Whether every test of the workspace runs.
     pub(crate) fn runs_every_test(&self) -> bool {
-        self.packages.is_empty() && self.cargo.is_empty() && self.programs.is_empty()
+        self.packages.is_empty() && self.arguments.is_empty()
+    }
+
+    pub(crate) fn cargo_arguments(&self) -> &[String] {
+        self.arguments.split(|word| word == "--").next().unwrap_or_default()
+    }
+
+    pub(crate) fn program_arguments(&self) -> &[String] {
+        self.arguments.get(self.cargo_arguments().len() + 1..).unwrap_or_default()
     }
 }
 
-/// The options of `cargo xtask package`.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct PackageOptions {
-    /// A directory with programs that are already built.
+    /// Do not build; package DIR/fleetmend-agent and DIR/fleetmend
+    #[arg(long, value_name = "DIR")]
     pub(crate) programs: Option<PathBuf>,
-    /// The output directory.
+    /// Output directory [default: target/package/packages]
+    #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }
 
-/// The options of `cargo xtask fuzz`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Args)]
 pub(crate) struct FuzzOptions {
-    /// One target instead of all; several targets are separated by commas.
+    /// One target of crates/fuzz, or several in one run, separated by commas
+    #[arg(long)]
     pub(crate) target: Option<String>,
-    /// Run time of each target.
+    /// Run time of each target
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u64).range(1..=10_080))]
     pub(crate) minutes: u64,
 }
 
-/// The checks of `cargo xtask test`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The checks of `cargo xtask test`, in the order in which they run: the fastest to fail first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Check {
     Fmt,
     Clippy,
@@ -68,263 +124,16 @@ pub(crate) enum Check {
     Contract,
 }
 
-impl Check {
-    /// In execution order: the checks that fail fastest come first.
-    pub(crate) const ALL: [Check; 5] =
-        [Check::Fmt, Check::Clippy, Check::Test, Check::Doc, Check::Contract];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Check::Fmt => "fmt",
-            Check::Clippy => "clippy",
-            Check::Test => "test",
-            Check::Doc => "doc",
-            Check::Contract => "contract",
-        }
-    }
-}
-
-/// An error in the command line.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Misuse {
-    NoSuchCommand(String),
-    NoSuchOption { command: &'static str, option: String },
-    NoValue { option: &'static str },
-    NoSuchCheck(String),
-    NotMinutes(String),
-    TooMany { command: &'static str, word: String },
-}
-
-impl fmt::Display for Misuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Misuse::NoSuchCommand(word) => write!(f, "unknown command `{word}`"),
-            Misuse::NoSuchOption { command, option } => {
-                write!(f, "unknown option `{option}` for `{command}`")
-            }
-            Misuse::NoValue { option } => write!(f, "`{option}` needs a value"),
-            Misuse::NoSuchCheck(word) => {
-                write!(f, "unknown check `{word}`; use fmt, clippy, test, doc or contract")
-            }
-            Misuse::NotMinutes(word) => {
-                write!(f, "`--minutes` must be a whole number from 1 to 10080 (got `{word}`)")
-            }
-            Misuse::TooMany { command, word } => {
-                write!(f, "unexpected argument `{word}` for `{command}`")
-            }
-        }
-    }
-}
-
-/// Parses the arguments after `cargo xtask`.
-pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Task, Misuse> {
-    let mut words = words.into_iter();
-    let Some(command) = words.next() else { return Ok(Task::Help(HELP)) };
-    let rest: Vec<String> = words.collect();
-    let asks_help = rest.iter().take_while(|word| *word != "--").any(|word| is_help(word));
-    match command.as_str() {
-        "help" => help(rest.first().map(String::as_str)),
-        word if is_help(word) => Ok(Task::Help(HELP)),
-        "setup" | "test" | "postgres" | "sim" | "bench" | "fuzz" | "package" if asks_help => {
-            help(Some(&command))
-        }
-        "setup" => nothing_after("setup", &rest).map(|()| Task::Setup),
-        "test" => test(rest).map(Task::Test),
-        "postgres" => postgres(rest),
-        "sim" => Ok(Task::Sim(rest)),
-        "bench" => bench(rest),
-        "fuzz" => fuzz(rest),
-        "package" => package(rest),
-        _ => Err(Misuse::NoSuchCommand(command)),
-    }
-}
-
-fn is_help(word: &str) -> bool {
-    matches!(word, "--help" | "-h")
-}
-
-fn help(command: Option<&str>) -> Result<Task, Misuse> {
-    Ok(Task::Help(match command {
-        None => HELP,
-        Some("setup") => SETUP,
-        Some("test") => TEST,
-        Some("postgres") => POSTGRES,
-        Some("sim") => SIM,
-        Some("bench") => BENCH,
-        Some("fuzz") => FUZZ,
-        Some("package") => PACKAGE,
-        Some(word) => return Err(Misuse::NoSuchCommand(word.to_owned())),
-    }))
-}
-
-fn nothing_after(command: &'static str, rest: &[String]) -> Result<(), Misuse> {
-    match rest.first() {
-        None => Ok(()),
-        Some(word) => Err(unknown(command, word)),
-    }
-}
-
-fn unknown(command: &'static str, word: &str) -> Misuse {
-    if word.starts_with('-') {
-        Misuse::NoSuchOption { command, option: word.to_owned() }
-    } else {
-        Misuse::TooMany { command, word: word.to_owned() }
-    }
-}
-
-fn test(words: Vec<String>) -> Result<TestOptions, Misuse> {
-    let mut options = TestOptions::default();
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--keep" => options.keep = true,
-            "--only" => {
-                let name = words.next().ok_or(Misuse::NoValue { option: "--only" })?;
-                let check = Check::ALL.into_iter().find(|check| check.name() == name);
-                options.only = Some(check.ok_or(Misuse::NoSuchCheck(name))?);
-            }
-            "-p" | "--package" => {
-                options.packages.push(words.next().ok_or(Misuse::NoValue { option: "-p" })?);
-            }
-            "--" => break,
-            word => return Err(unknown("test", word)),
-        }
-    }
-    options.cargo = words.by_ref().take_while(|word| word != "--").collect();
-    options.programs = words.collect();
-    Ok(options)
-}
-
-fn postgres(mut words: Vec<String>) -> Result<Task, Misuse> {
-    match words.first().map(String::as_str) {
-        None => {}
-        Some("--") => {
-            words.remove(0);
-        }
-        Some(option) if option.starts_with('-') => return Err(unknown("postgres", option)),
-        Some(_) => {}
-    }
-    Ok(Task::Postgres(words))
-}
-
-fn bench(words: Vec<String>) -> Result<Task, Misuse> {
-    let mut words = words.into_iter();
-    let filter = words.next();
-    match (&filter, words.next()) {
-        (Some(option), _) if option.starts_with('-') => Err(unknown("bench", option)),
-        (_, Some(word)) => Err(unknown("bench", &word)),
-        (_, None) => Ok(Task::Bench(filter)),
-    }
-}
-
-fn fuzz(words: Vec<String>) -> Result<Task, Misuse> {
-    let mut options = FuzzOptions { target: None, minutes: 10 };
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--target" => {
-                options.target = Some(words.next().ok_or(Misuse::NoValue { option: "--target" })?);
-            }
-            "--minutes" => {
-                let value = words.next().ok_or(Misuse::NoValue { option: "--minutes" })?;
-                let minutes = value.parse().ok().filter(|minutes| (1..=10_080).contains(minutes));
-                options.minutes = minutes.ok_or(Misuse::NotMinutes(value))?;
-            }
-            word => return Err(unknown("fuzz", word)),
-        }
-    }
-    Ok(Task::Fuzz(options))
-}
-
-fn package(words: Vec<String>) -> Result<Task, Misuse> {
-    let mut options = PackageOptions::default();
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
-        let (option, place) = match word.as_str() {
-            "--programs" => ("--programs", &mut options.programs),
-            "--out" => ("--out", &mut options.out),
-            word => return Err(unknown("package", word)),
-        };
-        *place = Some(words.next().ok_or(Misuse::NoValue { option })?.into());
-    }
-    Ok(Task::Package(options))
-}
-
-const HELP: &str = "\
-cargo xtask COMMAND
-
-  test       run all checks: formatting, lints, tests on both databases, documentation, API contract
-  postgres   run a command with a private PostgreSQL, or keep one running until Ctrl-C
-  sim        run the rollout planner's simulation
-  bench      run the benchmarks
-  fuzz       fuzz the parsers of untrusted input
-  package    build .deb and .rpm packages of the agent and the server
-  setup      install missing tools that the checks need
-  help       show this help, or the help of a command";
-
-const SETUP: &str = "\
-cargo xtask setup
-
-Installs the tools that the checks need and that are missing on this machine. On Debian, as root, it
-uses apt-get; elsewhere it prints what to install. It creates no PostgreSQL cluster and starts no
-service.";
-
-const TEST: &str = "\
-cargo xtask test [--only CHECK] [-p CRATE]… [--keep] [-- CARGO-ARGS… [-- TEST-ARGS…]]
-
-Runs all checks, on SQLite and on a private PostgreSQL that is removed afterwards. Missing tools
-are installed first, as by `cargo xtask setup`. The last line reads `N passed, N failed, N skipped`.
-
-  --only CHECK   run only fmt, clippy, test, doc or contract
-  -p CRATE       run only the tests of this crate (repeatable)
-  --keep         keep PostgreSQL's directory, to inspect its log
-  -- …           arguments for `cargo test`, and after a second `--` for the test programs";
-
-const POSTGRES: &str = "\
-cargo xtask postgres [-- COMMAND…]
-
-Starts a private PostgreSQL on a Unix socket, runs COMMAND with FLEETMEND_TEST_POSTGRES set (and
-with PGHOST, PGPORT, PGUSER and PGDATABASE, so that a plain `psql` connects), and stops PostgreSQL.
-Exits with the exit code of COMMAND. Without COMMAND it prints the variable and waits for Ctrl-C.";
-
-const SIM: &str = "\
-cargo xtask sim --seeds N [--from S]
-cargo xtask sim --seed S
-
-Runs the rollout planner's simulation in release mode: N seeds starting at S, or only the seed S.
-All arguments are passed to the simulation unchanged.";
-
-const BENCH: &str = "\
-cargo xtask bench [FILTER]
-
-Runs the benchmarks of every crate that has any, on SQLite and on a private PostgreSQL with the
-durability settings of a production server. FILTER selects benchmarks whose name contains it.";
-
-const FUZZ: &str = "\
-cargo xtask fuzz [--target TARGET] [--minutes N]
-
-Fuzzes the parsers of untrusted input with libFuzzer, one target after another, each for N minutes
-[default: 10]. Needs a C++ compiler. Inputs that make a target fail are written to
-target/fuzz/artifacts. An input that takes more than 5 seconds or 512 MiB counts as a failure.
-
-  --target TARGET   one target of crates/fuzz, or several in one run, separated by commas
-  --minutes N       run time of each target";
-
-const PACKAGE: &str = "\
-cargo xtask package [--programs DIR] [--out DIR]
-
-Builds the agent as a static program and the server as a normal one, and creates a .deb and an
-.rpm package of each. Prints the paths of the packages.
-
-  --programs DIR   do not build; package DIR/fleetmend-agent and DIR/fleetmend
-  --out DIR        output directory [default: target/package/packages]";
-
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+    use clap::error::ErrorKind;
+
     use super::*;
 
-    fn read(line: &str) -> Result<Task, Misuse> {
-        parse(line.split_whitespace().map(str::to_owned))
+    fn parse(line: &str) -> Result<Task, clap::Error> {
+        let words = std::iter::once("xtask").chain(line.split_whitespace());
+        Cli::try_parse_from(words).map(|cli| cli.task)
     }
 
     fn words(line: &str) -> Vec<String> {
@@ -332,66 +141,65 @@ mod tests {
     }
 
     #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
     fn arguments_after_dashes_go_to_cargo_and_test_programs() {
-        let Ok(Task::Test(options)) =
-            read("test -p store -p vocab --keep -- --lib stale -- --test-threads 1")
-        else {
-            panic!("expected a test command")
-        };
+        let parsed = parse("test -p store -p vocab --keep -- --lib stale -- --test-threads 1");
+        let Task::Test(options) = parsed.unwrap() else { panic!("expected a test command") };
         assert_eq!(options.packages, ["store", "vocab"]);
         assert!(options.keep);
-        assert_eq!(options.cargo, ["--lib", "stale"]);
-        assert_eq!(options.programs, ["--test-threads", "1"]);
+        assert_eq!(options.cargo_arguments(), ["--lib", "stale"]);
+        assert_eq!(options.program_arguments(), ["--test-threads", "1"]);
         assert!(!options.runs_every_test());
+        let Task::Test(options) = parse("test -- --lib").unwrap() else { panic!("not a test") };
+        assert_eq!(options.cargo_arguments(), ["--lib"]);
+        assert!(options.program_arguments().is_empty());
     }
 
     #[test]
     fn single_check_still_runs_every_test() {
-        let only = |check| {
+        for (name, check) in [("clippy", Check::Clippy), ("test", Check::Test)] {
             let options = TestOptions { only: Some(check), ..TestOptions::default() };
             assert!(options.runs_every_test());
-            Ok(Task::Test(options))
-        };
-        assert_eq!(read("test --only clippy"), only(Check::Clippy));
-        assert_eq!(read("test --only test"), only(Check::Test));
+            assert!(options.cargo_arguments().is_empty());
+            assert_eq!(parse(&format!("test --only {name}")).unwrap(), Task::Test(options));
+        }
     }
 
     #[test]
-    fn errors_name_the_invalid_argument() {
-        let option = |command, word: &str| Misuse::NoSuchOption { command, option: word.into() };
-        assert_eq!(read("tset"), Err(Misuse::NoSuchCommand("tset".into())));
-        assert_eq!(read("test --fast"), Err(option("test", "--fast")));
-        assert_eq!(read("test --only lint"), Err(Misuse::NoSuchCheck("lint".into())));
-        assert_eq!(read("test -p"), Err(Misuse::NoValue { option: "-p" }));
-        assert_eq!(read("bench a b"), Err(Misuse::TooMany { command: "bench", word: "b".into() }));
-        assert_eq!(read("postgres --port 1"), Err(option("postgres", "--port")));
-        assert_eq!(read("fuzz --minutes 0"), Err(Misuse::NotMinutes("0".into())));
-        assert_eq!(read("fuzz --target"), Err(Misuse::NoValue { option: "--target" }));
-        assert_eq!(read("setup --yes"), Err(option("setup", "--yes")));
-        assert_eq!(read("package --sign"), Err(option("package", "--sign")));
-        assert_eq!(read("package --out"), Err(Misuse::NoValue { option: "--out" }));
-        assert_eq!(read("help tset"), Err(Misuse::NoSuchCommand("tset".into())));
+    fn invalid_arguments_are_rejected() {
+        let rejected = |line: &str| parse(line).unwrap_err().kind();
+        assert_eq!(rejected("tset"), ErrorKind::InvalidSubcommand);
+        assert_eq!(rejected("test --fast"), ErrorKind::UnknownArgument);
+        assert_eq!(rejected("test --only lint"), ErrorKind::InvalidValue);
+        assert_eq!(rejected("bench a b"), ErrorKind::UnknownArgument);
+        assert_eq!(rejected("postgres --port 1"), ErrorKind::UnknownArgument);
+        assert_eq!(rejected("fuzz --minutes 0"), ErrorKind::ValueValidation);
+        assert_eq!(rejected("setup --yes"), ErrorKind::UnknownArgument);
+        assert_eq!(rejected("package --sign"), ErrorKind::UnknownArgument);
     }
 
     #[test]
     fn help_flag_after_dashes_belongs_to_the_command() {
-        assert_eq!(read(""), Ok(Task::Help(HELP)));
-        assert_eq!(read("--help"), Ok(Task::Help(HELP)));
-        assert_eq!(read("sim --help"), Ok(Task::Help(SIM)));
-        assert_eq!(read("help bench"), Ok(Task::Help(BENCH)));
-        assert_eq!(read("postgres -- psql --help"), Ok(Task::Postgres(words("psql --help"))));
+        assert_eq!(parse("sim --help").unwrap_err().kind(), ErrorKind::DisplayHelp);
+        let expected = Task::Postgres { command: words("psql --help") };
+        assert_eq!(parse("postgres -- psql --help").unwrap(), expected);
     }
 
     #[test]
     fn simulation_arguments_are_passed_unchanged() {
-        assert_eq!(read("sim --seeds 500 --from 7"), Ok(Task::Sim(words("--seeds 500 --from 7"))));
+        let expected = Task::Sim { arguments: words("--seeds 500 --from 7") };
+        assert_eq!(parse("sim --seeds 500 --from 7").unwrap(), expected);
     }
 
     #[test]
     fn postgres_command_works_with_and_without_dashes() {
-        let expected = Ok(Task::Postgres(words("cargo test -p store")));
-        assert_eq!(read("postgres -- cargo test -p store"), expected);
-        assert_eq!(read("postgres cargo test -p store"), expected);
-        assert_eq!(read("postgres"), Ok(Task::Postgres(vec![])));
+        let expected = Task::Postgres { command: words("cargo test -p store") };
+        assert_eq!(parse("postgres -- cargo test -p store").unwrap(), expected);
+        assert_eq!(parse("postgres cargo test -p store").unwrap(), expected);
+        assert_eq!(parse("postgres").unwrap(), Task::Postgres { command: vec![] });
     }
 }

@@ -29,7 +29,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-use args::Task;
+use args::{Cli, Task};
+use clap::Parser as _;
 use postgres::{Durability, Keep, Postgres};
 use process::{Halt, Processes};
 use screen::Screen;
@@ -37,13 +38,7 @@ use workspace::Workspace;
 
 fn main() -> ExitCode {
     let mut screen = Screen::of_stdout();
-    let task = match args::parse(std::env::args().skip(1)) {
-        Ok(task) => task,
-        Err(misuse) => {
-            screen.line(&format!("{misuse}\nRun `cargo xtask help` for a list of commands."));
-            return ExitCode::from(2);
-        }
-    };
+    let task = Cli::parse().task;
     match Processes::new().and_then(|mut processes| run(task, &mut processes, &mut screen)) {
         Ok(code) => code,
         Err(Halt::Interrupted) => {
@@ -61,10 +56,6 @@ fn main() -> ExitCode {
 fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<ExitCode, Halt> {
     let workspace = Workspace::find();
     match task {
-        Task::Help(text) => {
-            screen.line(text);
-            Ok(ExitCode::SUCCESS)
-        }
         Task::Setup => {
             requirements::provide(&requirements::all(), processes, screen)?;
             node::provide(&workspace, processes, screen)?;
@@ -72,8 +63,8 @@ fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<Exi
             Ok(ExitCode::SUCCESS)
         }
         Task::Test(options) => steps::test(&workspace, &options, processes, screen),
-        Task::Postgres(command) => with_postgres(&workspace, &command, processes, screen),
-        Task::Sim(arguments) => {
+        Task::Postgres { command } => with_postgres(&workspace, &command, processes, screen),
+        Task::Sim { arguments } => {
             let mut cargo = workspace.cargo();
             cargo.args(["run", "--release", "-p", "domain", "--bin", "sim", "--"]);
             cargo.args(arguments).stdin(Stdio::null());
@@ -81,7 +72,7 @@ fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<Exi
         }
         Task::Fuzz(options) => fuzz::run(&workspace, &options, processes, screen),
         Task::Package(options) => package::all(&workspace, &options, processes, screen),
-        Task::Bench(filter) => bench::all(&workspace, filter.as_deref(), processes, screen),
+        Task::Bench { filter } => bench::all(&workspace, filter.as_deref(), processes, screen),
     }
 }
 

@@ -6,6 +6,8 @@
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
+use clap::ValueEnum as _;
+
 use crate::args::{Check, TestOptions};
 use crate::clock;
 use crate::contract;
@@ -29,7 +31,7 @@ pub(crate) fn test(
     screen: &mut Screen,
 ) -> Result<ExitCode, Halt> {
     let checks: Vec<Check> =
-        Check::ALL.into_iter().filter(|c| options.only.is_none_or(|only| only == *c)).collect();
+        Check::value_variants().iter().copied().filter(|c| options.only.is_none_or(|only| only == *c)).collect();
     let with_postgres = usize::from(checks.contains(&Check::Test));
     let mut run = Run {
         workspace,
@@ -222,9 +224,9 @@ impl Run<'_> {
         for package in &self.options.packages {
             cargo.args(["--package", package]);
         }
-        cargo.args(&self.options.cargo);
+        cargo.args(self.options.cargo_arguments());
         // A passing test reports in its output what it skipped.
-        cargo.args(["--", "--show-output"]).args(&self.options.programs);
+        cargo.args(["--", "--show-output"]).args(self.options.program_arguments());
         cargo.env(REQUIRE_TOOLS, "1");
         cargo
     }

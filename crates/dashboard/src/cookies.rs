@@ -2,6 +2,8 @@
 
 use axum::http::header::{COOKIE, HOST};
 use axum::http::{HeaderMap, HeaderValue};
+use cookie::time::Duration;
+use cookie::{Cookie, CookieBuilder, SameSite};
 
 use crate::Dashboard;
 
@@ -16,9 +18,8 @@ pub(crate) const FLOW: &str = "fleetmend_flow";
 /// with the longest path first.
 pub(crate) fn read<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let pairs =
-        lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+    let cookies = lines.flat_map(Cookie::split_parse).filter_map(Result::ok);
+    cookies.into_iter().find(|cookie| cookie.name() == name)?.value_raw()
 }
 
 /// A cookie that scripts cannot read (`HttpOnly`) and other sites do not send (`SameSite=Strict`).
@@ -29,7 +30,8 @@ pub(crate) fn make(
     value: &str,
     seconds: i64,
 ) -> HeaderValue {
-    written(app, headers, &format!("{name}={value}; Path=/; Max-Age={seconds}; SameSite=Strict"))
+    let cookie = Cookie::build((name, value)).path("/").same_site(SameSite::Strict);
+    header(app, headers, cookie, seconds)
 }
 
 /// A cookie for the redirect back from the identity provider only. It is `SameSite=Lax`, because
@@ -40,14 +42,19 @@ pub(crate) fn for_the_way_back(
     value: &str,
     seconds: i64,
 ) -> HeaderValue {
-    let text = format!("{FLOW}={value}; Path=/sign-in/oidc; Max-Age={seconds}; SameSite=Lax");
-    written(app, headers, &text)
+    let cookie = Cookie::build((FLOW, value)).path("/sign-in/oidc").same_site(SameSite::Lax);
+    header(app, headers, cookie, seconds)
 }
 
-fn written(app: &Dashboard, headers: &HeaderMap, text: &str) -> HeaderValue {
-    let secure = if is_secure(app, headers) { "; Secure" } else { "" };
-    let text = format!("{text}; HttpOnly{secure}");
-    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
+fn header(
+    app: &Dashboard,
+    headers: &HeaderMap,
+    cookie: CookieBuilder<'_>,
+    seconds: i64,
+) -> HeaderValue {
+    let cookie = cookie.max_age(Duration::seconds(seconds)).http_only(true);
+    let cookie = cookie.secure(is_secure(app, headers)).build();
+    HeaderValue::try_from(cookie.to_string()).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// Whether the browser uses TLS. A TLS-terminating proxy reports it in a header. A client that

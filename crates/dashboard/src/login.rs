@@ -251,8 +251,8 @@ pub(crate) async fn sign_out(
 }
 
 fn used_up() -> ApiError {
-    let detail = "This link was already used, has expired or was replaced. Ask an administrator for a new link: \
-                  `fleetmend users reset`.";
+    let detail = "This link was already used, has expired or was replaced. Ask an administrator for a new link \
+                  (fleetmend users reset).";
     ApiError::new(Code::NotFound, detail)
 }
 

@@ -1,8 +1,9 @@
 //! Ties a start to the preview that the user saw.
 //!
 //! A token is a keyed digest of the session, the user, the organization, the action with everything
-//! that the preview covered, and an expiry time. The server stores nothing. `order`, `schedules` and
-//! `batches` issue a token with every preview and check it before they start anything.
+//! that the preview covered, and an expiry time. The service stores nothing. `patch_form`,
+//! `schedules` and `batches` issue a token with every preview and check it before they start
+//! anything.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ const TAG_BYTES: usize = 32;
 /// Why a token does not permit a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rejection {
-    /// Issued for something else or somebody else, or not issued by this installation.
+    /// Issued for another action or another user, or not issued by this installation.
     Mismatch,
     Expired,
 }
