@@ -374,7 +374,7 @@ impl Session {
                     standing.bodies.push(body);
                 }
                 // Keep the number: a request that has been waiting since the first time still gets
-                // the response. The repetition may come from somebody else.
+                // the response. The repetition may come from an attacker.
                 standing.repeat = standing.repeat.saturating_add(1);
                 return Turn {
                     count,
