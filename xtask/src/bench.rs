@@ -4,51 +4,51 @@ use std::process::{Command, ExitCode, Stdio};
 
 use crate::package;
 use crate::postgres::{Durability, Keep, Postgres};
-use crate::process::{AT_ONCE, Halt, Processes};
+use crate::process::{TERMINATE_GROUP, TaskError, Processes};
 use crate::requirements;
 use crate::screen::Screen;
 use crate::workspace::Workspace;
 
 /// The crate whose benchmarks run real agents on lab systems.
-const WITH_AGENTS: &str = "cli";
+const CRATE_WITH_AGENTS: &str = "cli";
 
 /// Runs the benchmarks whose name contains the filter.
-pub(crate) fn all(
+pub(crate) fn run_all(
     workspace: &Workspace,
     filter: Option<&str>,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<ExitCode, Halt> {
+) -> Result<ExitCode, TaskError> {
     let crates = workspace.crates_with_benches();
     if crates.is_empty() {
-        return Err(Halt::Failed("no crate has benchmarks".to_owned()));
+        return Err(TaskError::Failed("no crate has benchmarks".to_owned()));
     }
-    requirements::provide(&requirements::of_bench(), processes, screen)?;
+    requirements::ensure_installed(&requirements::for_benchmarks(), processes, screen)?;
     show_machine(workspace, processes, screen)?;
     let postgres = Postgres::start(Durability::On, processes)?;
-    let result = each(&crates, workspace, filter, &postgres, processes, screen);
+    let result = run_each(&crates, workspace, filter, &postgres, processes, screen);
     postgres.stop(Keep::No, processes, screen);
     match result?.as_slice() {
         [] => Ok(ExitCode::SUCCESS),
-        failed => Err(Halt::Failed(format!("benchmarks failed: {}", failed.join(", ")))),
+        failed => Err(TaskError::Failed(format!("benchmarks failed: {}", failed.join(", ")))),
     }
 }
 
 /// Returns the crates whose benchmarks failed.
-fn each(
+fn run_each(
     crates: &[String],
     workspace: &Workspace,
     filter: Option<&str>,
     postgres: &Postgres,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<Vec<String>, Halt> {
+) -> Result<Vec<String>, TaskError> {
     let mut failed = Vec::new();
     for name in crates {
         screen.line(&format!("\n{name}"));
         let mut cargo = workspace.cargo();
-        if name == WITH_AGENTS {
-            cargo.env("FLEETMEND_TEST_AGENT", package::agent(workspace, processes, screen)?);
+        if name == CRATE_WITH_AGENTS {
+            cargo.env("FLEETMEND_TEST_AGENT", package::build_agent(workspace, processes, screen)?);
         }
         // Only the benchmarks: `--benches` would also run the library's unit tests.
         cargo.args(["bench", "--quiet", "--package", name, "--bench", "*", "--"]);
@@ -66,7 +66,7 @@ fn show_machine(
     workspace: &Workspace,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<(), Halt> {
+) -> Result<(), TaskError> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let (info, memory, load) =
@@ -77,7 +77,7 @@ fn show_machine(
     screen.line(&format!("load before: {}", load.trim()));
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.arg("--version").current_dir(workspace.started_in());
-    processes.run_with_lines(&mut rustc, AT_ONCE, &mut |line| screen.line(line))?;
+    processes.run_with_lines(&mut rustc, TERMINATE_GROUP, &mut |line| screen.line(line))?;
     Ok(())
 }
 

@@ -8,6 +8,6 @@ pub(crate) fn now() -> Instant {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the age of apt's package lists")]
-pub(crate) fn wall() -> SystemTime {
+pub(crate) fn system_time() -> SystemTime {
     SystemTime::now()
 }

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::process::{AT_ONCE, Halt, Processes};
+use crate::process::{TERMINATE_GROUP, TaskError, Processes};
 use crate::python::Python;
 use crate::screen::Screen;
 use crate::service::{ENVIRONMENT, SERVERS, Service};
@@ -16,30 +16,30 @@ use crate::workspace::Workspace;
 
 /// Run time of schemathesis. It always uses all of it, so this is most of the duration of the
 /// check.
-const WALK_SECONDS: u32 = 120;
+const SCHEMATHESIS_SECONDS: u32 = 120;
 
 /// Arguments for cargo. Naming a test makes cargo use the same features as for the tests. Without
 /// it, dependencies would lose the features that only tests enable and would be compiled again.
-const BUILD: [&str; 5] = ["build", "--workspace", "--bins", "--test", "end_to_end"];
+const BUILD_ARGUMENTS: [&str; 5] = ["build", "--workspace", "--bins", "--test", "end_to_end"];
 
 /// Runs all parts and shows the output of those that fail. Returns whether all succeeded.
 pub(crate) fn check(
     workspace: &Workspace,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<bool, Halt> {
-    let python = Python::provide(workspace, processes, screen)?;
-    screen.at("building the service");
+) -> Result<bool, TaskError> {
+    let python = Python::ensure_installed(workspace, processes, screen)?;
+    screen.show_activity("building the service");
     let mut cargo = workspace.cargo();
-    cargo.args(BUILD);
-    if !shown("cargo build", &mut cargo, processes, screen)? {
+    cargo.args(BUILD_ARGUMENTS);
+    if !run_showing_failure("cargo build", &mut cargo, processes, screen)? {
         return Ok(false);
     }
-    screen.at("starting the service");
+    screen.show_activity("starting the service");
     let service = Service::start(workspace, processes)?;
-    let parts = Parts { workspace, python: &python, service: &service, processes, screen };
+    let parts = ContractChecks { workspace, python: &python, service: &service, processes, screen };
     let result = parts.run();
-    let ended = service.ended_early(processes);
+    let ended = service.unexpected_exit(processes);
     service.stop(processes);
     if let Some(sentence) = &ended {
         screen.line(&screen.red(sentence));
@@ -47,7 +47,7 @@ pub(crate) fn check(
     Ok(result? && ended.is_none())
 }
 
-struct Parts<'a> {
+struct ContractChecks<'a> {
     workspace: &'a Workspace,
     python: &'a Python,
     service: &'a Service,
@@ -55,56 +55,56 @@ struct Parts<'a> {
     screen: &'a mut Screen,
 }
 
-impl Parts<'_> {
+impl ContractChecks<'_> {
     /// Runs the parts one after another. A failed part does not skip the next one, unless that
     /// depends on it.
-    fn run(mut self) -> Result<bool, Halt> {
+    fn run(mut self) -> Result<bool, TaskError> {
         let document = self.service.directory().join("openapi.json");
         let text = self.service.get("/openapi.json")?;
         std::fs::write(&document, text)
-            .map_err(|error| Halt::Failed(format!("cannot write the document: {error}")))?;
+            .map_err(|error| TaskError::Failed(format!("cannot write the document: {error}")))?;
 
         let mut validator = self.command("openapi-spec-validator");
-        let valid = self.part("openapi-spec-validator", validator.arg("openapi.json"))?;
+        let valid = self.run_part("openapi-spec-validator", validator.arg("openapi.json"))?;
         let client = self.service.directory().join("client");
-        let called = self.generate(&document, &client)? && self.call(&client)?;
-        let sound = self.walk()? && self.reached(&document)?;
+        let called = self.generate_client(&document, &client)? && self.run_client_smoke(&client)?;
+        let sound = self.run_schemathesis()? && self.check_coverage(&document)?;
         Ok(valid && called && sound)
     }
 
-    fn generate(&mut self, document: &Path, client: &Path) -> Result<bool, Halt> {
+    fn generate_client(&mut self, document: &Path, client: &Path) -> Result<bool, TaskError> {
         let mut generator = self.command("openapi-python-client");
         generator.args(["generate", "--meta", "none", "--fail-on-warning", "--path"]);
         generator.arg(document).arg("--output-path").arg(client.join("fleetmend_client"));
         std::fs::create_dir_all(client).map_err(|error| {
-            Halt::Failed(format!("cannot create the client's directory: {error}"))
+            TaskError::Failed(format!("cannot create the client's directory: {error}"))
         })?;
-        self.screen.at("openapi-python-client");
-        shown("openapi-python-client", &mut generator, self.processes, self.screen)
+        self.screen.show_activity("openapi-python-client");
+        run_showing_failure("openapi-python-client", &mut generator, self.processes, self.screen)
     }
 
-    fn call(&mut self, client: &Path) -> Result<bool, Halt> {
+    fn run_client_smoke(&mut self, client: &Path) -> Result<bool, TaskError> {
         let mut script = self.command("python");
         script.arg(self.workspace.path("xtask/contract/client_smoke.py")).arg(client);
-        self.part("openapi-python-client", &mut script)
+        self.run_part("openapi-python-client", &mut script)
     }
 
-    fn walk(&mut self) -> Result<bool, Halt> {
+    fn run_schemathesis(&mut self) -> Result<bool, TaskError> {
         let settings = self.workspace.path("xtask/contract/schemathesis.toml");
         let mut walk = self.command("schemathesis");
         walk.arg("--config-file").arg(settings).arg("run");
         walk.arg(format!("{}/openapi.json", self.service.url()));
-        walk.arg("--no-color").arg(format!("--max-time={WALK_SECONDS}"));
+        walk.arg("--no-color").arg(format!("--max-time={SCHEMATHESIS_SECONDS}"));
         walk.env("PYTHONPATH", self.workspace.path("xtask/contract"));
         walk.env("SCHEMATHESIS_HOOKS", "hooks");
-        self.screen.at(&format!("schemathesis, for {WALK_SECONDS} s"));
-        shown("schemathesis", &mut walk, self.processes, self.screen)
+        self.screen.show_activity(&format!("schemathesis, for {SCHEMATHESIS_SECONDS} s"));
+        run_showing_failure("schemathesis", &mut walk, self.processes, self.screen)
     }
 
-    fn reached(&mut self, document: &Path) -> Result<bool, Halt> {
+    fn check_coverage(&mut self, document: &Path) -> Result<bool, TaskError> {
         let mut script = self.command("python");
         script.arg(self.workspace.path("xtask/contract/coverage.py")).arg(document);
-        self.part("schemathesis", &mut script)
+        self.run_part("schemathesis", &mut script)
     }
 
     /// A command with the service's address in its environment. It runs in the service's directory
@@ -122,10 +122,10 @@ impl Parts<'_> {
     }
 
     /// Runs a part. If it succeeds, its last line of output is shown as a summary.
-    fn part(&mut self, name: &str, command: &mut Command) -> Result<bool, Halt> {
-        self.screen.at(name);
+    fn run_part(&mut self, name: &str, command: &mut Command) -> Result<bool, TaskError> {
+        self.screen.show_activity(name);
         let mut last = String::new();
-        let good = shown_unless(command, self.processes, self.screen, name, &mut last)?;
+        let good = run_capturing_last_line(command, self.processes, self.screen, name, &mut last)?;
         if good {
             self.screen.line(&format!("      {name}: {last}"));
         }
@@ -134,30 +134,30 @@ impl Parts<'_> {
 }
 
 /// Runs a command and shows its output if it failed.
-fn shown(
+fn run_showing_failure(
     name: &str,
     command: &mut Command,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<bool, Halt> {
-    shown_unless(command, processes, screen, name, &mut String::new())
+) -> Result<bool, TaskError> {
+    run_capturing_last_line(command, processes, screen, name, &mut String::new())
 }
 
-fn shown_unless(
+fn run_capturing_last_line(
     command: &mut Command,
     processes: &mut Processes,
     screen: &mut Screen,
     name: &str,
     last: &mut String,
-) -> Result<bool, Halt> {
-    let mut said = Vec::new();
-    let status = processes.run_with_lines(command, AT_ONCE, &mut |line| {
-        said.push(line.to_owned());
+) -> Result<bool, TaskError> {
+    let mut lines = Vec::new();
+    let status = processes.run_with_lines(command, TERMINATE_GROUP, &mut |line| {
+        lines.push(line.to_owned());
     })?;
     if !status.success() {
         screen.line(&screen.red(&format!("{name} ({status}):")));
-        said.iter().for_each(|line| screen.line(line));
+        lines.iter().for_each(|line| screen.line(line));
     }
-    *last = said.pop().unwrap_or_default();
+    *last = lines.pop().unwrap_or_default();
     Ok(status.success())
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use crate::args::FuzzOptions;
-use crate::process::{Halt, Processes};
+use crate::process::{TaskError, Processes};
 use crate::screen::Screen;
 use crate::workspace::Workspace;
 
@@ -30,7 +30,7 @@ pub(crate) fn run(
     options: &FuzzOptions,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<ExitCode, Halt> {
+) -> Result<ExitCode, TaskError> {
     let all = targets(workspace);
     let named: Vec<String> = match &options.target {
         Some(name) => vec![name.clone()],
@@ -42,14 +42,14 @@ pub(crate) fn run(
         .find(|name| !all.iter().any(|known| known == name));
     if let Some(name) = unknown {
         let why = format!("unknown fuzz target `{name}`; use one of {}", all.join(", "));
-        return Err(Halt::Failed(why));
+        return Err(TaskError::Failed(why));
     }
     let target_dir = workspace.target().join("fuzz");
     let mut build = workspace.cargo();
     build.current_dir(workspace.path("fuzz")).args(["build", "--release", "--target", TRIPLE]);
     build.env("RUSTFLAGS", COVERAGE).env("CARGO_TARGET_DIR", &target_dir).stdin(Stdio::null());
     if !processes.run(&mut build)?.success() {
-        return Err(Halt::Failed("cannot build the fuzz targets".to_owned()));
+        return Err(TaskError::Failed("cannot build the fuzz targets".to_owned()));
     }
     let program = target_dir.join(TRIPLE).join("release/fleetmend-libfuzzer");
     let mut broken = Vec::new();
@@ -62,7 +62,7 @@ pub(crate) fn run(
     }
     match broken.is_empty() {
         true => Ok(ExitCode::SUCCESS),
-        false => Err(Halt::Failed(format!(
+        false => Err(TaskError::Failed(format!(
             "failed: {}. The inputs are in {}; copy each to crates/fuzz/regressions/TARGET once it is fixed",
             broken.join(", "),
             target_dir.join("artifacts").display()
@@ -86,13 +86,13 @@ fn fuzzer(
     target_dir: &Path,
     name: &str,
     minutes: u64,
-) -> Result<Command, Halt> {
-    let made = |path: PathBuf| {
-        let failed = |error| Halt::Failed(format!("cannot create {}: {error}", path.display()));
+) -> Result<Command, TaskError> {
+    let create_dir = |path: PathBuf| {
+        let failed = |error| TaskError::Failed(format!("cannot create {}: {error}", path.display()));
         std::fs::create_dir_all(&path).map_err(failed).map(|()| path.clone())
     };
-    let corpus = made(target_dir.join("corpus").join(name))?;
-    let artifacts = made(target_dir.join("artifacts").join(name))?;
+    let corpus = create_dir(target_dir.join("corpus").join(name))?;
+    let artifacts = create_dir(target_dir.join("artifacts").join(name))?;
     let mut fuzzer = Command::new(program);
     fuzzer.env("FLEETMEND_FUZZ_TARGET", name).stdin(Stdio::null());
     fuzzer.arg(corpus);

@@ -32,33 +32,33 @@ use std::time::Duration;
 use args::{Cli, Task};
 use clap::Parser as _;
 use postgres::{Durability, Keep, Postgres};
-use process::{Halt, Processes};
+use process::{TaskError, Processes};
 use screen::Screen;
 use workspace::Workspace;
 
 fn main() -> ExitCode {
-    let mut screen = Screen::of_stdout();
+    let mut screen = Screen::stdout();
     let task = Cli::parse().task;
     match Processes::new().and_then(|mut processes| run(task, &mut processes, &mut screen)) {
         Ok(code) => code,
-        Err(Halt::Interrupted) => {
+        Err(TaskError::Interrupted) => {
             screen.abandon();
             screen.line("interrupted");
             ExitCode::from(130)
         }
-        Err(Halt::Failed(sentence)) => {
+        Err(TaskError::Failed(sentence)) => {
             screen.line(&screen.red(&sentence));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<ExitCode, Halt> {
+fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<ExitCode, TaskError> {
     let workspace = Workspace::find();
     match task {
         Task::Setup => {
-            requirements::provide(&requirements::all(), processes, screen)?;
-            node::provide(&workspace, processes, screen)?;
+            requirements::ensure_installed(&requirements::all(), processes, screen)?;
+            node::ensure_installed(&workspace, processes, screen)?;
             screen.line("all required tools are installed");
             Ok(ExitCode::SUCCESS)
         }
@@ -68,11 +68,11 @@ fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<Exi
             let mut cargo = workspace.cargo();
             cargo.args(["run", "--release", "-p", "domain", "--bin", "sim", "--"]);
             cargo.args(arguments).stdin(Stdio::null());
-            Ok(code_of(processes.run(&mut cargo)?))
+            Ok(exit_code(processes.run(&mut cargo)?))
         }
         Task::Fuzz(options) => fuzz::run(&workspace, &options, processes, screen),
-        Task::Package(options) => package::all(&workspace, &options, processes, screen),
-        Task::Bench { filter } => bench::all(&workspace, filter.as_deref(), processes, screen),
+        Task::Package(options) => package::build_all(&workspace, &options, processes, screen),
+        Task::Bench { filter } => bench::run_all(&workspace, filter.as_deref(), processes, screen),
     }
 }
 
@@ -82,24 +82,24 @@ fn with_postgres(
     command: &[String],
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<ExitCode, Halt> {
-    requirements::provide(&requirements::of_postgres(), processes, screen)?;
+) -> Result<ExitCode, TaskError> {
+    requirements::ensure_installed(&requirements::for_postgres(), processes, screen)?;
     let postgres = Postgres::start(Durability::Off, processes)?;
     let result = match command.split_first() {
         Some((program, arguments)) => {
-            let mut child = workspace::as_if_typed(Command::new(program));
+            let mut child = workspace::without_cargo_run_variables(Command::new(program));
             child.args(arguments).current_dir(workspace.started_in());
-            announce(&postgres, &mut child);
+            export_environment(&postgres, &mut child);
             match std::io::stdin().is_terminal() {
-                true => processes.run_in_foreground(&mut child).map(code_of),
-                false => processes.run(&mut child).map(code_of),
+                true => processes.run_in_foreground(&mut child).map(exit_code),
+                false => processes.run(&mut child).map(exit_code),
             }
         }
         None => {
-            screen.line(&format!("{}={}", postgres::VARIABLE, postgres.url()));
+            screen.line(&format!("{}={}", postgres::URL_VARIABLE, postgres.url()));
             screen.line("Press Ctrl-C to stop PostgreSQL.");
             processes.wait(postgres.process(), Duration::MAX);
-            Err(postgres.ended_early(processes).map_or(Halt::Interrupted, Halt::Failed))
+            Err(postgres.unexpected_exit(processes).map_or(TaskError::Interrupted, TaskError::Failed))
         }
     };
     postgres.stop(Keep::No, processes, screen);
@@ -107,14 +107,14 @@ fn with_postgres(
 }
 
 /// Sets the variable that tests read, and those that let a plain `psql` connect.
-fn announce(postgres: &Postgres, child: &mut Command) {
+fn export_environment(postgres: &Postgres, child: &mut Command) {
     postgres.export(child);
     child.env("PGHOST", postgres.directory()).env("PGPORT", postgres::PORT.to_string());
     child.env("PGUSER", postgres::SUPERUSER).env("PGDATABASE", postgres::SUPERUSER);
 }
 
 /// Converts a child's exit status to our own, like a shell: a signal becomes 128 plus its number.
-fn code_of(status: ExitStatus) -> ExitCode {
+fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }

@@ -7,49 +7,49 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::process::{Halt, Processes};
-use crate::python::{fingerprint, said};
+use crate::process::{TaskError, Processes};
+use crate::python::{fingerprint, run_for_output};
 use crate::screen::Screen;
 use crate::workspace::Workspace;
 
 /// Written when the installation is complete; contains the fingerprint of its versions.
-const COMPLETE: &str = "complete";
-const FILES: [&str; 2] = ["package.json", "package-lock.json"];
+const COMPLETE_MARKER: &str = "complete";
+const MANIFESTS: [&str; 2] = ["package.json", "package-lock.json"];
 
 /// Installs the packages unless they are already installed.
-pub(crate) fn provide(
+pub(crate) fn ensure_installed(
     workspace: &Workspace,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<(), Halt> {
+) -> Result<(), TaskError> {
     let from = workspace.path("xtask/browser");
     let home = workspace.target().join("browser");
     let mut texts = Vec::new();
-    for name in FILES {
+    for name in MANIFESTS {
         let path = from.join(name);
-        texts.push(std::fs::read_to_string(&path).map_err(|error| failed(&path, &error))?);
+        texts.push(std::fs::read_to_string(&path).map_err(|error| io_error(&path, &error))?);
     }
-    texts.push(said(Command::new("node").arg("--version"), processes)?);
+    texts.push(run_for_output(Command::new("node").arg("--version"), processes)?);
     let wanted =
         format!("{:016x}", fingerprint(&texts.iter().map(String::as_str).collect::<Vec<_>>()));
-    if std::fs::read_to_string(home.join(COMPLETE)).is_ok_and(|there| there == wanted) {
+    if std::fs::read_to_string(home.join(COMPLETE_MARKER)).is_ok_and(|there| there == wanted) {
         return Ok(());
     }
-    screen.at("installing npm packages for the browser tests");
-    std::fs::create_dir_all(&home).map_err(|error| failed(&home, &error))?;
+    screen.show_activity("installing npm packages for the browser tests");
+    std::fs::create_dir_all(&home).map_err(|error| io_error(&home, &error))?;
     // An interrupted installation does not count.
-    let _ = std::fs::remove_file(home.join(COMPLETE));
-    for (name, text) in FILES.iter().zip(&texts) {
-        std::fs::write(home.join(name), text).map_err(|error| failed(&home, &error))?;
+    let _ = std::fs::remove_file(home.join(COMPLETE_MARKER));
+    for (name, text) in MANIFESTS.iter().zip(&texts) {
+        std::fs::write(home.join(name), text).map_err(|error| io_error(&home, &error))?;
     }
     let mut npm = Command::new("npm");
     npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
-    said(npm.current_dir(&home), processes)?;
-    std::fs::write(home.join(COMPLETE), wanted).map_err(|error| failed(&home, &error))
+    run_for_output(npm.current_dir(&home), processes)?;
+    std::fs::write(home.join(COMPLETE_MARKER), wanted).map_err(|error| io_error(&home, &error))
 }
 
-fn failed(path: &Path, error: &std::io::Error) -> Halt {
-    Halt::Failed(format!("cannot use {}: {error}", path.display()))
+fn io_error(path: &Path, error: &std::io::Error) -> TaskError {
+    TaskError::Failed(format!("cannot use {}: {error}", path.display()))
 }
 
 #[cfg(test)]

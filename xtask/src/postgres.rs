@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use nix::unistd::{User, geteuid};
 
-use crate::process::{self, Halt, Process, Processes, Waited};
+use crate::process::{self, TaskError, Process, Processes, WaitResult};
 use crate::requirements;
 use crate::screen::Screen;
-use crate::workspace::entries;
+use crate::workspace::directory_entries;
 
 /// The environment variable with the URL for tests and benchmarks.
-pub(crate) const VARIABLE: &str = "FLEETMEND_TEST_POSTGRES";
+pub(crate) const URL_VARIABLE: &str = "FLEETMEND_TEST_POSTGRES";
 
 /// Part of the socket's name; PostgreSQL does not listen on this port.
 pub(crate) const PORT: u16 = 5432;
@@ -52,7 +52,7 @@ pub(crate) enum Keep {
 /// A running PostgreSQL that accepts connections.
 #[must_use = "the caller must call stop()"]
 pub(crate) struct Postgres {
-    home: Home,
+    home: InstanceDir,
     process: Process,
 }
 
@@ -61,11 +61,11 @@ impl Postgres {
     pub(crate) fn start(
         durability: Durability,
         processes: &mut Processes,
-    ) -> Result<Postgres, Halt> {
-        let owner = Owner::fitting()?;
+    ) -> Result<Postgres, TaskError> {
+        let owner = Owner::select()?;
         let base = base_directory(&owner)?;
         remove_abandoned(&base, &owner);
-        let home = Home::make(&base, &owner)?;
+        let home = InstanceDir::create(&base, &owner)?;
         match launch(&home, &owner, durability, processes) {
             Ok(process) => Ok(Postgres { home, process }),
             Err(halt) => {
@@ -77,10 +77,10 @@ impl Postgres {
 
     /// Stops PostgreSQL and removes its directory, or keeps it for inspection.
     pub(crate) fn stop(self, keep: Keep, processes: &mut Processes, screen: &mut Screen) {
-        processes.stop(self.process, process::POSTGRES);
+        processes.stop(self.process, process::POSTGRES_SHUTDOWN);
         match keep {
             Keep::Yes => {
-                screen.line(&format!("PostgreSQL's directory is {}", self.home.leave().display()));
+                screen.line(&format!("PostgreSQL's directory is {}", self.home.keep().display()));
             }
             Keep::No => {
                 let name = self.directory().display().to_string();
@@ -114,38 +114,38 @@ impl Postgres {
                 child.env_remove(name);
             }
         }
-        child.env(VARIABLE, self.url());
+        child.env(URL_VARIABLE, self.url());
     }
 
     /// An error message if PostgreSQL has exited unexpectedly.
-    pub(crate) fn ended_early(&self, processes: &mut Processes) -> Option<String> {
-        let status = processes.ended(self.process)?;
-        Some(format!("PostgreSQL exited unexpectedly ({status}){}", self.home.end_of_log()))
+    pub(crate) fn unexpected_exit(&self, processes: &mut Processes) -> Option<String> {
+        let status = processes.exit_status(self.process)?;
+        Some(format!("PostgreSQL exited unexpectedly ({status}){}", self.home.log_tail()))
     }
 }
 
 /// The user that PostgreSQL runs as. It refuses to run as root.
 enum Owner {
-    Ourselves,
-    Other { name: String, uid: u32, gid: u32 },
+    CurrentUser,
+    OtherUser { name: String, uid: u32, gid: u32 },
 }
 
 impl Owner {
-    fn fitting() -> Result<Owner, Halt> {
+    fn select() -> Result<Owner, TaskError> {
         if !geteuid().is_root() {
-            return Ok(Owner::Ourselves);
+            return Ok(Owner::CurrentUser);
         }
         let user = ["postgres", "nobody"]
             .into_iter()
             .filter_map(|name| User::from_name(name).ok().flatten())
             .find(|user| !user.uid.is_root());
         let Some(user) = user else {
-            return Err(Halt::Failed(
+            return Err(TaskError::Failed(
                 "PostgreSQL refuses to run as root, and neither user `postgres` nor `nobody` exists"
                     .to_owned(),
             ));
         };
-        Ok(Owner::Other { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw() })
+        Ok(Owner::OtherUser { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw() })
     }
 
     /// A PostgreSQL program that runs as this user and exits when we do.
@@ -156,7 +156,7 @@ impl Owner {
     fn command(&self, program: &Path, directory: &Path) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "QUIT"]);
-        if let Owner::Other { uid, gid, .. } = self {
+        if let Owner::OtherUser { uid, gid, .. } = self {
             command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
             command.arg("--clear-groups");
         }
@@ -166,26 +166,26 @@ impl Owner {
 }
 
 /// The directory of one PostgreSQL instance.
-struct Home {
+struct InstanceDir {
     directory: PathBuf,
     _lock: File,
 }
 
-impl Home {
-    fn make(base: &Path, owner: &Owner) -> Result<Home, Halt> {
-        let directory = fresh_directory(base)?;
+impl InstanceDir {
+    fn create(base: &Path, owner: &Owner) -> Result<InstanceDir, TaskError> {
+        let directory = create_directory(base)?;
         let failed = |error: io::Error| {
-            Halt::Failed(format!("cannot prepare {}: {error}", directory.display()))
+            TaskError::Failed(format!("cannot prepare {}: {error}", directory.display()))
         };
         // Locked before it is renamed, so that no process ever sees an unlocked lock file.
         let unnamed = directory.join("lock.new");
         let lock = File::create_new(&unnamed).map_err(failed)?;
         lock.try_lock().map_err(|error| failed(error.into()))?;
         std::fs::rename(&unnamed, directory.join(LOCK)).map_err(failed)?;
-        if let Owner::Other { uid, gid, .. } = owner {
+        if let Owner::OtherUser { uid, gid, .. } = owner {
             std::os::unix::fs::chown(&directory, Some(*uid), Some(*gid)).map_err(failed)?;
         }
-        Ok(Home { directory, _lock: lock })
+        Ok(InstanceDir { directory, _lock: lock })
     }
 
     fn remove(self) -> io::Result<()> {
@@ -193,12 +193,12 @@ impl Home {
     }
 
     /// A directory without a lock file is not treated as abandoned.
-    fn leave(self) -> PathBuf {
+    fn keep(self) -> PathBuf {
         let _ = std::fs::remove_file(self.directory.join(LOCK));
         self.directory
     }
 
-    fn end_of_log(&self) -> String {
+    fn log_tail(&self) -> String {
         let bytes = std::fs::read(self.directory.join(LOG)).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<&str> = text.lines().collect();
@@ -206,7 +206,7 @@ impl Home {
     }
 }
 
-fn fresh_directory(base: &Path) -> Result<PathBuf, Halt> {
+fn create_directory(base: &Path) -> Result<PathBuf, TaskError> {
     let own = format!("{PREFIX}{}", std::process::id());
     let mut directory = base.join(&own);
     for attempt in 0..100 {
@@ -217,23 +217,23 @@ fn fresh_directory(base: &Path) -> Result<PathBuf, Halt> {
                 directory = base.join(format!("{own}-{attempt}"));
             }
             Err(error) => {
-                return Err(Halt::Failed(format!(
+                return Err(TaskError::Failed(format!(
                     "cannot create {}: {error}",
                     directory.display()
                 )));
             }
         }
     }
-    Err(Halt::Failed(format!("too many directories named {own} in {}", base.display())))
+    Err(TaskError::Failed(format!("too many directories named {own} in {}", base.display())))
 }
 
 /// Removes directories of runs that were killed with SIGKILL.
 fn remove_abandoned(base: &Path, owner: &Owner) {
     let uid = match owner {
-        Owner::Ourselves => geteuid().as_raw(),
-        Owner::Other { uid, .. } => *uid,
+        Owner::CurrentUser => geteuid().as_raw(),
+        Owner::OtherUser { uid, .. } => *uid,
     };
-    for path in entries(base) {
+    for path in directory_entries(base) {
         let named = path
             .file_name()
             .is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
@@ -248,11 +248,11 @@ fn remove_abandoned(base: &Path, owner: &Owner) {
 }
 
 /// A temporary directory that the owner can access and whose path is short enough for a socket.
-fn base_directory(owner: &Owner) -> Result<PathBuf, Halt> {
+fn base_directory(owner: &Owner) -> Result<PathBuf, TaskError> {
     let named = std::env::temp_dir();
-    let usable = |base: &PathBuf| short_enough(base) && reachable(base, owner);
+    let usable = |base: &PathBuf| fits_socket_path(base) && is_accessible(base, owner);
     [named.clone(), PathBuf::from("/tmp")].into_iter().find(usable).ok_or_else(|| {
-        Halt::Failed(format!(
+        TaskError::Failed(format!(
             "no directory for PostgreSQL's socket: its user can access neither {} nor /tmp by a \
              path that is short enough",
             named.display()
@@ -260,13 +260,13 @@ fn base_directory(owner: &Owner) -> Result<PathBuf, Halt> {
     })
 }
 
-fn short_enough(base: &Path) -> bool {
+fn fits_socket_path(base: &Path) -> bool {
     let longest = base.join(format!("{PREFIX}{}-99", u32::MAX)).join(format!(".s.PGSQL.{PORT}"));
     longest.as_os_str().len() <= SOCKET_PATH_BYTES_MAX
 }
 
-fn reachable(base: &Path, owner: &Owner) -> bool {
-    let Owner::Other { uid, .. } = owner else { return base.is_dir() };
+fn is_accessible(base: &Path, owner: &Owner) -> bool {
+    let Owner::OtherUser { uid, .. } = owner else { return base.is_dir() };
     base.ancestors().filter(|path| !path.as_os_str().is_empty()).all(|path| {
         std::fs::metadata(path)
             .is_ok_and(|meta| meta.uid() == *uid || meta.permissions().mode() & 0o001 != 0)
@@ -274,29 +274,29 @@ fn reachable(base: &Path, owner: &Owner) -> bool {
 }
 
 fn launch(
-    home: &Home,
+    home: &InstanceDir,
     owner: &Owner,
     durability: Durability,
     processes: &mut Processes,
-) -> Result<Process, Halt> {
+) -> Result<Process, TaskError> {
     let programs = requirements::postgres_directory()
-        .ok_or_else(|| Halt::Failed("no PostgreSQL server found".to_owned()))?;
+        .ok_or_else(|| TaskError::Failed("no PostgreSQL server found".to_owned()))?;
     let data = home.directory.join("data");
     initdb(&programs, &data, home, owner, processes)?;
 
     let log = File::create(home.directory.join(LOG))
         .and_then(|log| log.try_clone().map(|second| (log, second)))
-        .map_err(|error| Halt::Failed(format!("cannot write PostgreSQL's log: {error}")))?;
+        .map_err(|error| TaskError::Failed(format!("cannot write PostgreSQL's log: {error}")))?;
     let mut server = owner.command(&programs.join("postgres"), &home.directory);
     server.arg("-D").arg(&data).arg("-k").arg(&home.directory).arg("-p").arg(PORT.to_string());
     for setting in settings(durability) {
         server.args(["-c", setting]);
     }
     let process = processes.start(server.stdin(Stdio::null()).stdout(log.0).stderr(log.1))?;
-    match await_answer(home, process, processes) {
+    match wait_until_ready(home, process, processes) {
         Ok(()) => Ok(process),
         Err(halt) => {
-            processes.stop(process, process::POSTGRES);
+            processes.stop(process, process::POSTGRES_SHUTDOWN);
             Err(halt)
         }
     }
@@ -305,27 +305,27 @@ fn launch(
 fn initdb(
     programs: &Path,
     data: &Path,
-    home: &Home,
+    home: &InstanceDir,
     owner: &Owner,
     processes: &mut Processes,
-) -> Result<(), Halt> {
+) -> Result<(), TaskError> {
     let mut initdb = owner.command(&programs.join("initdb"), &home.directory);
     initdb.arg("--pgdata").arg(data);
     initdb.args(["--username", SUPERUSER, "--auth", "trust", "--no-sync", "--no-instructions"]);
     initdb.args(["--encoding", "UTF8", "--locale", "C"]);
-    let mut said = String::new();
-    let status = processes.run_with_lines(&mut initdb, process::AT_ONCE, &mut |line| {
-        said.push_str(line);
-        said.push('\n');
+    let mut output = String::new();
+    let status = processes.run_with_lines(&mut initdb, process::TERMINATE_GROUP, &mut |line| {
+        output.push_str(line);
+        output.push('\n');
     })?;
     if status.success() {
         return Ok(());
     }
     let who = match owner {
-        Owner::Ourselves => String::new(),
-        Owner::Other { name, .. } => format!(" as {name}"),
+        Owner::CurrentUser => String::new(),
+        Owner::OtherUser { name, .. } => format!(" as {name}"),
     };
-    Err(Halt::Failed(format!("initdb{who} failed ({status}):\n{said}")))
+    Err(TaskError::Failed(format!("initdb{who} failed ({status}):\n{output}")))
 }
 
 fn settings(durability: Durability) -> &'static [&'static str] {
@@ -342,7 +342,7 @@ fn settings(durability: Durability) -> &'static [&'static str] {
 }
 
 /// PostgreSQL writes `ready` to the last line of its pid file when it accepts connections.
-fn await_answer(home: &Home, process: Process, processes: &mut Processes) -> Result<(), Halt> {
+fn wait_until_ready(home: &InstanceDir, process: Process, processes: &mut Processes) -> Result<(), TaskError> {
     const PAUSE: Duration = Duration::from_millis(50);
     const PAUSES_MAX: u32 = 1200;
     let pid_file = home.directory.join("data/postmaster.pid");
@@ -353,14 +353,14 @@ fn await_answer(home: &Home, process: Process, processes: &mut Processes) -> Res
             return Ok(());
         }
         match processes.wait(process, PAUSE) {
-            Waited::TimedOut => {}
-            Waited::Interrupted => return Err(Halt::Interrupted),
-            Waited::Ended => {
-                return Err(Halt::Failed(format!("PostgreSQL exited{}", home.end_of_log())));
+            WaitResult::TimedOut => {}
+            WaitResult::Interrupted => return Err(TaskError::Interrupted),
+            WaitResult::Ended => {
+                return Err(TaskError::Failed(format!("PostgreSQL exited{}", home.log_tail())));
             }
         }
     }
-    Err(Halt::Failed(format!("PostgreSQL did not become ready{}", home.end_of_log())))
+    Err(TaskError::Failed(format!("PostgreSQL did not become ready{}", home.log_tail())))
 }
 
 /// Encodes everything except letters and digits, so that a path can be used as a host name.
@@ -390,18 +390,18 @@ mod tests {
     fn base_directory_with_too_long_socket_path_is_refused() {
         let spare =
             SOCKET_PATH_BYTES_MAX - format!("/{PREFIX}{}-99/.s.PGSQL.{PORT}", u32::MAX).len();
-        assert!(short_enough(Path::new(&"x".repeat(spare))));
-        assert!(!short_enough(Path::new(&"x".repeat(spare + 1))));
+        assert!(fits_socket_path(Path::new(&"x".repeat(spare))));
+        assert!(!fits_socket_path(Path::new(&"x".repeat(spare + 1))));
     }
 
     #[test]
     fn base_directory_must_be_accessible_to_the_owner() {
         let base = std::env::temp_dir().join(format!("xtask-reach-{}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&base).unwrap();
-        let stranger = Owner::Other { name: "stranger".into(), uid: u32::MAX - 1, gid: 1 };
-        let closed = reachable(&base, &stranger);
+        let stranger = Owner::OtherUser { name: "stranger".into(), uid: u32::MAX - 1, gid: 1 };
+        let closed = is_accessible(&base, &stranger);
         std::fs::remove_dir(&base).unwrap();
         assert!(!closed);
-        assert!(reachable(Path::new("/"), &stranger));
+        assert!(is_accessible(Path::new("/"), &stranger));
     }
 }

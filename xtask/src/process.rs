@@ -18,11 +18,11 @@ use nix::unistd::{Pid, getpgrp, tcsetpgrp};
 use crate::clock;
 
 /// How long to wait for more output after the leader of a group has exited.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 
 /// Why a task stopped early.
 #[derive(Debug)]
-pub(crate) enum Halt {
+pub(crate) enum TaskError {
     /// Ctrl-C, SIGTERM or SIGHUP.
     Interrupted,
     /// The error message for the user.
@@ -34,27 +34,27 @@ pub(crate) enum Halt {
 pub(crate) struct Process(Pid);
 
 /// One step of stopping a child: the signal, its recipient, and how long to wait for the exit.
-pub(crate) struct Ask {
+pub(crate) struct StopStep {
     signal: Signal,
     whole_group: bool,
-    patience: Duration,
+    timeout: Duration,
 }
 
-impl Ask {
-    const fn of(signal: Signal, whole_group: bool, seconds: u64) -> Ask {
-        Ask { signal, whole_group, patience: Duration::from_secs(seconds) }
+impl StopStep {
+    const fn new(signal: Signal, whole_group: bool, seconds: u64) -> StopStep {
+        StopStep { signal, whole_group, timeout: Duration::from_secs(seconds) }
     }
 }
 
 /// For most children: terminates the whole group.
-pub(crate) const AT_ONCE: &[Ask] = &[Ask::of(Signal::SIGTERM, true, 5)];
+pub(crate) const TERMINATE_GROUP: &[StopStep] = &[StopStep::new(Signal::SIGTERM, true, 5)];
 
 /// For a package manager: after the signal it still finishes the current package.
-pub(crate) const GENTLY: &[Ask] = &[Ask::of(Signal::SIGINT, false, 180)];
+pub(crate) const INTERRUPT_AND_WAIT: &[StopStep] = &[StopStep::new(Signal::SIGINT, false, 180)];
 
 /// PostgreSQL's "fast" shutdown, then its "immediate" one.
-pub(crate) const POSTGRES: &[Ask] =
-    &[Ask::of(Signal::SIGINT, false, 10), Ask::of(Signal::SIGQUIT, false, 5)];
+pub(crate) const POSTGRES_SHUTDOWN: &[StopStep] =
+    &[StopStep::new(Signal::SIGINT, false, 10), StopStep::new(Signal::SIGQUIT, false, 5)];
 
 enum Event {
     Interrupted,
@@ -63,7 +63,7 @@ enum Event {
     Ended(Process, ExitStatus),
 }
 
-pub(crate) enum Waited {
+pub(crate) enum WaitResult {
     Ended,
     Interrupted,
     TimedOut,
@@ -73,29 +73,29 @@ pub(crate) enum Waited {
 pub(crate) struct Processes {
     sender: Sender<Event>,
     receiver: Receiver<Event>,
-    ended: HashMap<Process, ExitStatus>,
+    exit_statuses: HashMap<Process, ExitStatus>,
 }
 
 impl Processes {
     /// Installs handlers for SIGINT, SIGTERM and SIGHUP. Must be called once, by the main thread.
-    pub(crate) fn new() -> Result<Processes, Halt> {
+    pub(crate) fn new() -> Result<Processes, TaskError> {
         let (sender, receiver) = channel();
         let interrupts = sender.clone();
         ctrlc::set_handler(move || {
             // The receiver is gone only when the program is about to exit.
             let _ = interrupts.send(Event::Interrupted);
         })
-        .map_err(|error| Halt::Failed(format!("cannot install the signal handler: {error}")))?;
-        Ok(Processes { sender, receiver, ended: HashMap::new() })
+        .map_err(|error| TaskError::Failed(format!("cannot install the signal handler: {error}")))?;
+        Ok(Processes { sender, receiver, exit_statuses: HashMap::new() })
     }
 
     /// Starts a child. It runs until it exits or is stopped.
-    pub(crate) fn start(&mut self, command: &mut Command) -> Result<Process, Halt> {
+    pub(crate) fn start(&mut self, command: &mut Command) -> Result<Process, TaskError> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let failed = |error| Halt::Failed(format!("cannot run {name}: {error}"));
+        let failed = |error| TaskError::Failed(format!("cannot run {name}: {error}"));
         let mut child = command.process_group(0).spawn().map_err(failed)?;
         let id = i32::try_from(child.id())
-            .map_err(|error| Halt::Failed(format!("process id of {name}: {error}")))?;
+            .map_err(|error| TaskError::Failed(format!("process id of {name}: {error}")))?;
         let process = Process(Pid::from_raw(id));
         let sender = self.sender.clone();
         std::thread::spawn(move || {
@@ -107,9 +107,9 @@ impl Processes {
     }
 
     /// Runs a child until it exits. Its output goes wherever the command directs it.
-    pub(crate) fn run(&mut self, command: &mut Command) -> Result<ExitStatus, Halt> {
+    pub(crate) fn run(&mut self, command: &mut Command) -> Result<ExitStatus, TaskError> {
         let process = self.start(command)?;
-        self.finish(process, None, AT_ONCE)
+        self.wait_for_exit(process, None, TERMINATE_GROUP)
     }
 
     /// Runs a child until it exits, and passes each line that it writes to stdout or stderr to
@@ -117,10 +117,10 @@ impl Processes {
     pub(crate) fn run_with_lines(
         &mut self,
         command: &mut Command,
-        asks: &[Ask],
+        asks: &[StopStep],
         on_line: &mut dyn FnMut(&str),
-    ) -> Result<ExitStatus, Halt> {
-        let no_pipe = |error| Halt::Failed(format!("cannot create a pipe: {error}"));
+    ) -> Result<ExitStatus, TaskError> {
+        let no_pipe = |error| TaskError::Failed(format!("cannot create a pipe: {error}"));
         let (reader, writer) = std::io::pipe().map_err(no_pipe)?;
         let second = writer.try_clone().map_err(no_pipe)?;
         command.stdin(Stdio::null()).stdout(writer).stderr(second);
@@ -130,17 +130,17 @@ impl Processes {
         let process = started?;
         let sender = self.sender.clone();
         std::thread::spawn(move || forward_lines(process, reader, &sender));
-        self.finish(process, Some(on_line), asks)
+        self.wait_for_exit(process, Some(on_line), asks)
     }
 
     /// Runs a child as the terminal's foreground process, like a shell: Ctrl-C goes to the child.
-    pub(crate) fn run_in_foreground(&mut self, command: &mut Command) -> Result<ExitStatus, Halt> {
+    pub(crate) fn run_in_foreground(&mut self, command: &mut Command) -> Result<ExitStatus, TaskError> {
         let process = self.start(command)?;
         let terminal = std::io::stdin();
         let _ = tcsetpgrp(&terminal, process.0);
         // The child may have used the terminal too early and been stopped for it.
         let _ = killpg(process.0, Signal::SIGCONT);
-        let status = self.finish(process, None, AT_ONCE);
+        let status = self.wait_for_exit(process, None, TERMINATE_GROUP);
         // A background process that takes back the terminal receives SIGTTOU, which would stop it.
         let mut background = SigSet::empty();
         background.add(Signal::SIGTTOU);
@@ -150,33 +150,33 @@ impl Processes {
     }
 
     /// Waits until a child exits, at most for `patience`.
-    pub(crate) fn wait(&mut self, process: Process, patience: Duration) -> Waited {
-        if self.ended.contains_key(&process) {
-            return Waited::Ended;
+    pub(crate) fn wait(&mut self, process: Process, patience: Duration) -> WaitResult {
+        if self.exit_statuses.contains_key(&process) {
+            return WaitResult::Ended;
         }
         let until = clock::now().checked_add(patience);
         loop {
             let left = until.map_or(patience, |until| until.duration_since(clock::now()));
             match self.receiver.recv_timeout(left) {
-                Ok(Event::Interrupted) => return Waited::Interrupted,
+                Ok(Event::Interrupted) => return WaitResult::Interrupted,
                 Ok(Event::Ended(who, status)) => {
-                    self.ended.insert(who, status);
+                    self.exit_statuses.insert(who, status);
                     if who == process {
-                        return Waited::Ended;
+                        return WaitResult::Ended;
                     }
                 }
                 Ok(Event::Line(..) | Event::OutputClosed(_)) => {}
-                Err(_) => return Waited::TimedOut,
+                Err(_) => return WaitResult::TimedOut,
             }
         }
     }
 
     /// The exit status of a child, if it has already exited.
-    pub(crate) fn ended(&mut self, process: Process) -> Option<ExitStatus> {
+    pub(crate) fn exit_status(&mut self, process: Process) -> Option<ExitStatus> {
         while let Ok(event) = self.receiver.try_recv() {
             match event {
                 Event::Ended(who, status) => {
-                    self.ended.insert(who, status);
+                    self.exit_statuses.insert(who, status);
                 }
                 Event::Interrupted => {
                     // Keep the interrupt for the next wait.
@@ -186,46 +186,46 @@ impl Processes {
                 Event::Line(..) | Event::OutputClosed(_) => {}
             }
         }
-        self.ended.get(&process).copied()
+        self.exit_statuses.get(&process).copied()
     }
 
     /// Stops a child: tries each step in turn, and finally kills the whole group. An interrupt
     /// during a step moves on to the next one.
-    pub(crate) fn stop(&mut self, process: Process, asks: &[Ask]) {
+    pub(crate) fn stop(&mut self, process: Process, asks: &[StopStep]) {
         for ask in asks {
-            if self.ended.contains_key(&process) {
+            if self.exit_statuses.contains_key(&process) {
                 break;
             }
             let _ = match ask.whole_group {
                 true => killpg(process.0, ask.signal),
                 false => kill(process.0, ask.signal),
             };
-            self.wait(process, ask.patience);
+            self.wait(process, ask.timeout);
         }
         let group = asks.iter().any(|ask| ask.whole_group);
-        if group || !self.ended.contains_key(&process) {
+        if group || !self.exit_statuses.contains_key(&process) {
             // Even if the leader has exited: its children may have ignored the signal.
             let _ = killpg(process.0, Signal::SIGKILL);
-            self.wait(process, LAST_WORDS);
+            self.wait(process, OUTPUT_GRACE);
         }
     }
 
-    fn finish(
+    fn wait_for_exit(
         &mut self,
         process: Process,
         mut on_line: Option<&mut dyn FnMut(&str)>,
-        asks: &[Ask],
-    ) -> Result<ExitStatus, Halt> {
+        asks: &[StopStep],
+    ) -> Result<ExitStatus, TaskError> {
         let mut output_open = on_line.is_some();
         loop {
-            let status = self.ended.get(&process).copied();
+            let status = self.exit_statuses.get(&process).copied();
             if let (Some(status), false) = (status, output_open) {
                 return Ok(status);
             }
             // A running child has no time limit; only output after its exit has one.
             let event = match status {
                 None => self.receiver.recv().ok(),
-                Some(_) => self.receiver.recv_timeout(LAST_WORDS).ok(),
+                Some(_) => self.receiver.recv_timeout(OUTPUT_GRACE).ok(),
             };
             match event {
                 Some(Event::Line(who, line)) if who == process => {
@@ -236,11 +236,11 @@ impl Processes {
                 Some(Event::OutputClosed(who)) if who == process => output_open = false,
                 Some(Event::Line(..) | Event::OutputClosed(_)) => {}
                 Some(Event::Ended(who, status)) => {
-                    self.ended.insert(who, status);
+                    self.exit_statuses.insert(who, status);
                 }
                 Some(Event::Interrupted) => {
                     self.stop(process, asks);
-                    return Err(Halt::Interrupted);
+                    return Err(TaskError::Interrupted);
                 }
                 None => {
                     let _ = killpg(process.0, Signal::SIGKILL);

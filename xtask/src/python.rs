@@ -6,12 +6,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::process::{AT_ONCE, Halt, Processes};
+use crate::process::{TERMINATE_GROUP, TaskError, Processes};
 use crate::screen::Screen;
-use crate::workspace::{Workspace, entries};
+use crate::workspace::{Workspace, directory_entries};
 
 /// Written when the installation is complete. An environment without this file was interrupted.
-const COMPLETE: &str = "complete";
+const COMPLETE_MARKER: &str = "complete";
 const PREFIX: &str = "python-";
 
 /// A complete virtual environment.
@@ -21,31 +21,31 @@ pub(crate) struct Python {
 
 impl Python {
     /// Returns the environment for the current requirements, and creates it if necessary.
-    pub(crate) fn provide(
+    pub(crate) fn ensure_installed(
         workspace: &Workspace,
         processes: &mut Processes,
         screen: &mut Screen,
-    ) -> Result<Python, Halt> {
+    ) -> Result<Python, TaskError> {
         let requirements = workspace.path("xtask/contract/requirements.txt");
         let wanted = std::fs::read_to_string(&requirements).map_err(|error| {
-            Halt::Failed(format!("cannot read {}: {error}", requirements.display()))
+            TaskError::Failed(format!("cannot read {}: {error}", requirements.display()))
         })?;
         let python = interpreter(processes)?.ok_or_else(|| {
-            Halt::Failed("no python3 with the modules venv and ensurepip found".to_owned())
+            TaskError::Failed("no python3 with the modules venv and ensurepip found".to_owned())
         })?;
-        let version = said(Command::new(&python).arg("--version"), processes)?;
+        let version = run_for_output(Command::new(&python).arg("--version"), processes)?;
         let base = workspace.target().join("contract");
         let name = format!("{PREFIX}{:016x}", fingerprint(&[&wanted, &version]));
         let home = base.join(&name);
-        if !home.join(COMPLETE).exists() {
+        if !home.join(COMPLETE_MARKER).exists() {
             remove_others(&base);
-            screen.at("installing the contract checkers");
-            said(Command::new(&python).args(["-m", "venv"]).arg(&home), processes)?;
+            screen.show_activity("installing the contract checkers");
+            run_for_output(Command::new(&python).args(["-m", "venv"]).arg(&home), processes)?;
             let mut pip = Command::new(home.join("bin/python"));
             pip.args(["-m", "pip", "--disable-pip-version-check", "--no-input", "install"]);
-            said(pip.args(["--quiet", "--requirement"]).arg(&requirements), processes)?;
-            std::fs::write(home.join(COMPLETE), version).map_err(|error| {
-                Halt::Failed(format!("cannot write to {}: {error}", home.display()))
+            run_for_output(pip.args(["--quiet", "--requirement"]).arg(&requirements), processes)?;
+            std::fs::write(home.join(COMPLETE_MARKER), version).map_err(|error| {
+                TaskError::Failed(format!("cannot write to {}: {error}", home.display()))
             })?;
         }
         Ok(Python { programs: home.join("bin") })
@@ -68,7 +68,7 @@ impl Python {
 
 /// A Python that can create virtual environments: the one in `PATH`, otherwise the system's, if it
 /// is complete.
-pub(crate) fn interpreter(processes: &mut Processes) -> Result<Option<PathBuf>, Halt> {
+pub(crate) fn interpreter(processes: &mut Processes) -> Result<Option<PathBuf>, TaskError> {
     for python in ["python3", "/usr/bin/python3"] {
         let mut command = Command::new(python);
         command.args(["-c", "import ensurepip, venv"]).stdin(Stdio::null());
@@ -76,29 +76,29 @@ pub(crate) fn interpreter(processes: &mut Processes) -> Result<Option<PathBuf>, 
         match processes.run(&mut command) {
             Ok(status) if status.success() => return Ok(Some(PathBuf::from(python))),
             // Not installed, or without the modules that Debian packages separately.
-            Ok(_) | Err(Halt::Failed(_)) => {}
-            Err(Halt::Interrupted) => return Err(Halt::Interrupted),
+            Ok(_) | Err(TaskError::Failed(_)) => {}
+            Err(TaskError::Interrupted) => return Err(TaskError::Interrupted),
         }
     }
     Ok(None)
 }
 
 /// Runs a command and returns its output. Fails if the command fails.
-pub(crate) fn said(command: &mut Command, processes: &mut Processes) -> Result<String, Halt> {
-    let mut said = String::new();
-    let status = processes.run_with_lines(command, AT_ONCE, &mut |line| {
-        said.push_str(line);
-        said.push('\n');
+pub(crate) fn run_for_output(command: &mut Command, processes: &mut Processes) -> Result<String, TaskError> {
+    let mut output = String::new();
+    let status = processes.run_with_lines(command, TERMINATE_GROUP, &mut |line| {
+        output.push_str(line);
+        output.push('\n');
     })?;
     if status.success() {
-        return Ok(said);
+        return Ok(output);
     }
-    Err(Halt::Failed(format!("{command:?} failed ({status}):\n{said}")))
+    Err(TaskError::Failed(format!("{command:?} failed ({status}):\n{output}")))
 }
 
 /// Removes environments of other versions and incomplete ones.
 fn remove_others(base: &Path) {
-    for path in entries(base) {
+    for path in directory_entries(base) {
         let name = path.file_name().unwrap_or_default();
         if name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
             let _ = std::fs::remove_dir_all(&path);
@@ -134,7 +134,7 @@ mod tests {
             std::fs::create_dir_all(base.join(name)).unwrap();
         }
         remove_others(&base);
-        assert_eq!(entries(&base), [base.join("other")]);
+        assert_eq!(directory_entries(&base), [base.join("other")]);
         std::fs::remove_dir_all(&base).unwrap();
     }
 }

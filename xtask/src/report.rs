@@ -20,7 +20,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) verdict: Verdict,
-    pub(crate) took: Duration,
+    pub(crate) duration: Duration,
 }
 
 /// Totals over all test suites.
@@ -37,7 +37,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    pub(crate) fn of(suites: &[Suite]) -> Totals {
+    pub(crate) fn from_suites(suites: &[Suite]) -> Totals {
         let mut totals = Totals::default();
         for suite in suites {
             totals.passed += suite.passed();
@@ -62,19 +62,19 @@ impl Totals {
 ///
 /// A successful run of no tests is easily overlooked: a leftover filter, a database that was not
 /// found, a module that is no longer compiled.
-pub(crate) fn objections(
+pub(crate) fn find_problems(
     suites: &[Suite],
     every_test: bool,
     engines_expected: bool,
 ) -> Vec<String> {
-    let totals = Totals::of(suites);
+    let totals = Totals::from_suites(suites);
     if totals.ran() == 0 {
         return vec!["no test ran".to_owned()];
     }
     if !every_test {
         return Vec::new();
     }
-    let meant = |engine| suites.iter().any(|suite| suite.meant_for(engine) > 0);
+    let meant = |engine| suites.iter().any(|suite| suite.declared_for(engine) > 0);
     let expected = engines_expected || meant(Engine::Sqlite) || meant(Engine::Postgres);
     let mut objections = Vec::new();
     if expected && totals.on_sqlite == 0 {
@@ -95,7 +95,7 @@ pub(crate) fn summary(steps: &[Step], totals: Option<&Totals>) -> Vec<String> {
             Verdict::Failed => "FAILED",
             Verdict::NotRun => "not run",
         };
-        lines.push(format!("  {:<10} {:<7} {:>8}", step.name, verdict, seconds(step.took)));
+        lines.push(format!("  {:<10} {:<7} {:>8}", step.name, verdict, format_seconds(step.duration)));
     }
     if let Some(totals) = totals {
         lines.push(format!(
@@ -131,7 +131,7 @@ fn last_line(steps: &[Step], totals: Option<&Totals>) -> String {
     format!("{passed} passed, {} failed, {skipped} skipped", tests_failed + failed_steps)
 }
 
-pub(crate) fn seconds(took: Duration) -> String {
+pub(crate) fn format_seconds(took: Duration) -> String {
     format!("{:.1} s", took.as_secs_f64())
 }
 
@@ -152,42 +152,42 @@ mod tests {
 
     #[test]
     fn run_without_tests_is_not_a_success() {
-        assert_eq!(objections(&[], true, false), ["no test ran"]);
-        assert_eq!(objections(&suites(&["a ... ignored"]), false, false), ["no test ran"]);
+        assert_eq!(find_problems(&[], true, false), ["no test ran"]);
+        assert_eq!(find_problems(&suites(&["a ... ignored"]), false, false), ["no test ran"]);
     }
 
     #[test]
     fn tests_must_run_on_both_engines() {
         let half = suites(&["a::sqlite ... ok", "a::postgres ... ignored"]);
-        assert_eq!(objections(&half, true, false), ["no test ran on PostgreSQL"]);
+        assert_eq!(find_problems(&half, true, false), ["no test ran on PostgreSQL"]);
         assert_eq!(
-            objections(&half, false, true),
+            find_problems(&half, false, true),
             [""; 0],
             "a filtered run may use only one engine"
         );
         let both = suites(&["a::sqlite ... ok", "a::postgres ... ok"]);
-        assert_eq!(objections(&both, true, true), [""; 0]);
+        assert_eq!(find_problems(&both, true, true), [""; 0]);
     }
 
     #[test]
     fn missing_engine_tests_are_reported() {
         let plain = suites(&["a ... ok"]);
-        assert_eq!(objections(&plain, true, false), [""; 0]);
+        assert_eq!(find_problems(&plain, true, false), [""; 0]);
         assert_eq!(
-            objections(&plain, true, true),
+            find_problems(&plain, true, true),
             ["no test ran on SQLite", "no test ran on PostgreSQL"]
         );
     }
 
     #[test]
     fn failed_run_reports_at_least_one_failure() {
-        let step = |name, verdict| Step { name, verdict, took: Duration::ZERO };
-        let totals = Totals::of(&suites(&["a ... ok", "b ... FAILED", "c ... ignored"]));
+        let step = |name, verdict| Step { name, verdict, duration: Duration::ZERO };
+        let totals = Totals::from_suites(&suites(&["a ... ok", "b ... FAILED", "c ... ignored"]));
         let steps = [step("fmt", Verdict::Ok), step("test", Verdict::Failed)];
         assert_eq!(last_line(&steps, Some(&totals)), "1 passed, 1 failed, 1 skipped");
         let steps = [step("fmt", Verdict::Failed), step("test", Verdict::Failed)];
         assert_eq!(last_line(&steps, Some(&totals)), "1 passed, 2 failed, 1 skipped");
-        let green = Totals::of(&suites(&["a ... ok"]));
+        let green = Totals::from_suites(&suites(&["a ... ok"]));
         let steps = [step("clippy", Verdict::Failed), step("test", Verdict::Ok)];
         assert_eq!(last_line(&steps, Some(&green)), "1 passed, 1 failed, 0 skipped");
         assert_eq!(last_line(&[step("fmt", Verdict::Ok)], None), "0 passed, 0 failed, 0 skipped");

@@ -9,16 +9,16 @@ use nix::unistd::geteuid;
 
 use crate::apt;
 use crate::args::Check;
-use crate::process::{AT_ONCE, Halt, Processes};
+use crate::process::{TERMINATE_GROUP, TaskError, Processes};
 use crate::python;
 use crate::screen::Screen;
-use crate::workspace::{cargo_program, entries};
+use crate::workspace::{cargo_program, directory_entries};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Requirement {
     /// The name shown to the user.
-    pub(crate) what: &'static str,
-    pub(crate) sign: Sign,
+    pub(crate) name: &'static str,
+    pub(crate) detection: Detection,
     pub(crate) source: Source,
     /// The checks that need it.
     pub(crate) checks: &'static [Check],
@@ -26,7 +26,7 @@ pub(crate) struct Requirement {
 
 /// How to detect that it is installed.
 #[derive(Clone, Copy)]
-pub(crate) enum Sign {
+pub(crate) enum Detection {
     Program(&'static str),
     PostgresServer,
     CargoCommand(&'static str),
@@ -41,150 +41,150 @@ pub(crate) enum Source {
     Rustup(&'static str),
 }
 
-const COMPILES: &[Check] = &[Check::Clippy, Check::Test, Check::Doc, Check::Contract];
+const COMPILING_CHECKS: &[Check] = &[Check::Clippy, Check::Test, Check::Doc, Check::Contract];
 
 const TABLE: &[Requirement] = &[
     Requirement {
-        what: "rustfmt",
-        sign: Sign::CargoCommand("fmt"),
+        name: "rustfmt",
+        detection: Detection::CargoCommand("fmt"),
         source: Source::Rustup("rustfmt"),
         checks: &[Check::Fmt],
     },
     Requirement {
-        what: "clippy",
-        sign: Sign::CargoCommand("clippy"),
+        name: "clippy",
+        detection: Detection::CargoCommand("clippy"),
         source: Source::Rustup("clippy"),
         checks: &[Check::Clippy],
     },
     // SQLite is compiled from C source. Without recommended packages, gcc comes without the libc
     // headers.
     Requirement {
-        what: "a C compiler",
-        sign: Sign::Program("cc"),
+        name: "a C compiler",
+        detection: Detection::Program("cc"),
         source: Source::Debian(&["gcc", "libc6-dev"]),
-        checks: COMPILES,
+        checks: COMPILING_CHECKS,
     },
     Requirement {
-        what: "a PostgreSQL server",
-        sign: Sign::PostgresServer,
+        name: "a PostgreSQL server",
+        detection: Detection::PostgresServer,
         source: Source::Debian(&["postgresql"]),
         checks: &[Check::Test],
     },
     // PostgreSQL and the service are started through it, so that they exit when we do.
     Requirement {
-        what: "setpriv",
-        sign: Sign::Program("setpriv"),
+        name: "setpriv",
+        detection: Detection::Program("setpriv"),
         source: Source::Debian(&["util-linux"]),
         checks: &[Check::Test, Check::Contract],
     },
     // The contract checkers are written in Python and installed with pip.
     Requirement {
-        what: "Python 3 with venv",
-        sign: Sign::Python,
+        name: "Python 3 with venv",
+        detection: Detection::Python,
         source: Source::Debian(&["python3", "python3-venv"]),
         checks: &[Check::Contract],
     },
     // For the browser tests of the dashboard; it comes with Chromium.
     Requirement {
-        what: "chromedriver",
-        sign: Sign::Program("chromedriver"),
+        name: "chromedriver",
+        detection: Detection::Program("chromedriver"),
         source: Source::Debian(&["chromium", "chromium-driver"]),
         checks: &[Check::Test],
     },
     // Runs the npm packages that the browser tests need; the module `node` installs them.
     Requirement {
-        what: "Node.js",
-        sign: Sign::Program("node"),
+        name: "Node.js",
+        detection: Detection::Program("node"),
         source: Source::Debian(&["nodejs"]),
         checks: &[Check::Test],
     },
     Requirement {
-        what: "npm",
-        sign: Sign::Program("npm"),
+        name: "npm",
+        detection: Detection::Program("npm"),
         source: Source::Debian(&["npm"]),
         checks: &[Check::Test],
     },
     // References for our version comparison.
     Requirement {
-        what: "rpm",
-        sign: Sign::Program("rpm"),
+        name: "rpm",
+        detection: Detection::Program("rpm"),
         source: Source::Debian(&["rpm"]),
         checks: &[Check::Test],
     },
     Requirement {
-        what: "vercmp",
-        sign: Sign::Program("vercmp"),
+        name: "vercmp",
+        detection: Detection::Program("vercmp"),
         source: Source::Debian(&["makepkg"]),
         checks: &[Check::Test],
     },
     // Build our own packages.
     Requirement {
-        what: "dpkg-deb",
-        sign: Sign::Program("dpkg-deb"),
+        name: "dpkg-deb",
+        detection: Detection::Program("dpkg-deb"),
         source: Source::Debian(&["dpkg"]),
         checks: &[Check::Test],
     },
     Requirement {
-        what: "rpmbuild",
-        sign: Sign::Program("rpmbuild"),
+        name: "rpmbuild",
+        detection: Detection::Program("rpmbuild"),
         source: Source::Debian(&["rpm"]),
         checks: &[Check::Test],
     },
     // With `repo-add`, which comes with vercmp: a repository of test packages.
     Requirement {
-        what: "pacman",
-        sign: Sign::Program("pacman"),
+        name: "pacman",
+        detection: Detection::Program("pacman"),
         source: Source::Debian(&["pacman-package-manager"]),
         checks: &[Check::Test],
     },
     Requirement {
-        what: "bsdtar",
-        sign: Sign::Program("bsdtar"),
+        name: "bsdtar",
+        detection: Detection::Program("bsdtar"),
         source: Source::Debian(&["libarchive-tools"]),
         checks: &[Check::Test],
     },
     // Separate systems for the tests of the agent, and archives for them.
     Requirement {
-        what: "mmdebstrap",
-        sign: Sign::Program("mmdebstrap"),
+        name: "mmdebstrap",
+        detection: Detection::Program("mmdebstrap"),
         source: Source::Debian(&["mmdebstrap"]),
         checks: &[Check::Test],
     },
     Requirement {
-        what: "dnf",
-        sign: Sign::Program("dnf"),
+        name: "dnf",
+        detection: Detection::Program("dnf"),
         source: Source::Debian(&["dnf"]),
         checks: &[Check::Test],
     },
     Requirement {
-        what: "zypper",
-        sign: Sign::Program("zypper"),
+        name: "zypper",
+        detection: Detection::Program("zypper"),
         source: Source::Debian(&["zypper"]),
         checks: &[Check::Test],
     },
     Requirement {
-        what: "createrepo_c",
-        sign: Sign::Program("createrepo_c"),
+        name: "createrepo_c",
+        detection: Detection::Program("createrepo_c"),
         source: Source::Debian(&["createrepo-c"]),
         checks: &[Check::Test],
     },
     // The shell of minimal systems.
     Requirement {
-        what: "busybox",
-        sign: Sign::Program("busybox"),
+        name: "busybox",
+        detection: Detection::Program("busybox"),
         source: Source::Debian(&["busybox-static"]),
         checks: &[Check::Test],
     },
     Requirement {
-        what: "apt-ftparchive",
-        sign: Sign::Program("apt-ftparchive"),
+        name: "apt-ftparchive",
+        detection: Detection::Program("apt-ftparchive"),
         source: Source::Debian(&["apt-utils"]),
         checks: &[Check::Test],
     },
     // The reference for our vulnerability matching.
     Requirement {
-        what: "debsecan",
-        sign: Sign::Program("debsecan"),
+        name: "debsecan",
+        detection: Detection::Program("debsecan"),
         source: Source::Debian(&["debsecan"]),
         checks: &[Check::Test],
     },
@@ -194,7 +194,7 @@ pub(crate) fn all() -> Vec<Requirement> {
     TABLE.to_vec()
 }
 
-pub(crate) fn of_checks(checks: &[Check]) -> Vec<Requirement> {
+pub(crate) fn for_checks(checks: &[Check]) -> Vec<Requirement> {
     TABLE
         .iter()
         .filter(|row| row.checks.iter().any(|check| checks.contains(check)))
@@ -202,49 +202,49 @@ pub(crate) fn of_checks(checks: &[Check]) -> Vec<Requirement> {
         .collect()
 }
 
-pub(crate) fn of_package() -> Vec<Requirement> {
+pub(crate) fn for_packaging() -> Vec<Requirement> {
     let needed = ["cc", "dpkg-deb", "rpmbuild"];
     TABLE
         .iter()
-        .filter(|row| matches!(row.sign, Sign::Program(name) if needed.contains(&name)))
+        .filter(|row| matches!(row.detection, Detection::Program(name) if needed.contains(&name)))
         .copied()
         .collect()
 }
 
-pub(crate) fn of_postgres() -> Vec<Requirement> {
+pub(crate) fn for_postgres() -> Vec<Requirement> {
     TABLE
         .iter()
-        .filter(|row| matches!(row.sign, Sign::PostgresServer | Sign::Program("setpriv")))
+        .filter(|row| matches!(row.detection, Detection::PostgresServer | Detection::Program("setpriv")))
         .copied()
         .collect()
 }
 
 /// The requirements of benchmarks: a private PostgreSQL, and lab systems with agents on them.
-pub(crate) fn of_bench() -> Vec<Requirement> {
+pub(crate) fn for_benchmarks() -> Vec<Requirement> {
     let lab = ["cc", "mmdebstrap", "apt-ftparchive", "dpkg-deb"];
     let of_lab =
-        |row: &&Requirement| matches!(row.sign, Sign::Program(name) if lab.contains(&name));
-    let mut rows = of_postgres();
+        |row: &&Requirement| matches!(row.detection, Detection::Program(name) if lab.contains(&name));
+    let mut rows = for_postgres();
     rows.extend(TABLE.iter().filter(of_lab).copied());
     rows
 }
 
 /// Installs missing requirements, or fails with instructions.
-pub(crate) fn provide(
+pub(crate) fn ensure_installed(
     needs: &[Requirement],
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<(), Halt> {
+) -> Result<(), TaskError> {
     let missing = missing(needs, processes)?;
     if missing.is_empty() {
         return Ok(());
     }
     let packages = packages(&missing);
     let components = components(&missing);
-    let can_install = packages.is_empty() || (geteuid().is_root() && on_path("apt-get").is_some());
-    let can_add = components.is_empty() || on_path("rustup").is_some();
+    let can_install = packages.is_empty() || (geteuid().is_root() && find_in_path("apt-get").is_some());
+    let can_add = components.is_empty() || find_in_path("rustup").is_some();
     if !can_install || !can_add {
-        return Err(Halt::Failed(advice(&missing)));
+        return Err(TaskError::Failed(install_instructions(&missing)));
     }
     if !components.is_empty() {
         add_components(&components, processes, screen)?;
@@ -254,19 +254,19 @@ pub(crate) fn provide(
     }
     let still = self::missing(needs, processes)?;
     if !still.is_empty() {
-        return Err(Halt::Failed(format!("after the installation: {}", advice(&still))));
+        return Err(TaskError::Failed(format!("after the installation: {}", install_instructions(&still))));
     }
     Ok(())
 }
 
-fn missing(needs: &[Requirement], processes: &mut Processes) -> Result<Vec<Requirement>, Halt> {
+fn missing(needs: &[Requirement], processes: &mut Processes) -> Result<Vec<Requirement>, TaskError> {
     let mut missing = Vec::new();
     for row in needs {
-        let there = match row.sign {
-            Sign::Program(name) => on_path(name).is_some(),
-            Sign::PostgresServer => postgres_directory().is_some(),
-            Sign::Python => python::interpreter(processes)?.is_some(),
-            Sign::CargoCommand(name) => {
+        let there = match row.detection {
+            Detection::Program(name) => find_in_path(name).is_some(),
+            Detection::PostgresServer => postgres_directory().is_some(),
+            Detection::Python => python::interpreter(processes)?.is_some(),
+            Detection::CargoCommand(name) => {
                 let mut cargo = Command::new(cargo_program());
                 cargo.args([name, "--version"]).stdin(Stdio::null());
                 processes.run(cargo.stdout(Stdio::null()).stderr(Stdio::null()))?.success()
@@ -296,8 +296,8 @@ fn components(missing: &[Requirement]) -> Vec<&'static str> {
 }
 
 /// One sentence: what is missing, and the commands to install it.
-fn advice(missing: &[Requirement]) -> String {
-    let what: Vec<&str> = missing.iter().map(|row| row.what).collect();
+fn install_instructions(missing: &[Requirement]) -> String {
+    let what: Vec<&str> = missing.iter().map(|row| row.name).collect();
     let mut ways = Vec::new();
     let packages = packages(missing);
     if !packages.is_empty() {
@@ -317,19 +317,19 @@ fn add_components(
     components: &[&str],
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<(), Halt> {
-    screen.at(&format!("adding {}", components.join(", ")));
+) -> Result<(), TaskError> {
+    screen.show_activity(&format!("adding {}", components.join(", ")));
     let mut rustup = Command::new("rustup");
     rustup.args(["component", "add"]).args(components);
-    let mut said = String::new();
-    let status = processes.run_with_lines(&mut rustup, AT_ONCE, &mut |line| {
-        said.push_str(line);
-        said.push('\n');
+    let mut output = String::new();
+    let status = processes.run_with_lines(&mut rustup, TERMINATE_GROUP, &mut |line| {
+        output.push_str(line);
+        output.push('\n');
     })?;
     if status.success() {
         return Ok(());
     }
-    Err(Halt::Failed(format!("rustup failed ({status}):\n{said}")))
+    Err(TaskError::Failed(format!("rustup failed ({status}):\n{output}")))
 }
 
 /// The directory with `initdb` and `postgres`: from `PATH`, otherwise Debian's newest version.
@@ -338,13 +338,13 @@ pub(crate) fn postgres_directory() -> Option<PathBuf> {
         ["initdb", "postgres"].iter().all(|name| is_program(&directory.join(name)))
     };
     // `PATH` may contain only a symbolic link; the other programs are next to the real file.
-    let named = on_path("initdb")
+    let named = find_in_path("initdb")
         .and_then(|path| path.canonicalize().ok())
         .and_then(|path| path.parent().map(Path::to_path_buf))
         .filter(|directory| complete(directory));
     named.or_else(|| {
         let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
-        let mut installed: Vec<(u32, PathBuf)> = entries(Path::new("/usr/lib/postgresql"))
+        let mut installed: Vec<(u32, PathBuf)> = directory_entries(Path::new("/usr/lib/postgresql"))
             .into_iter()
             .filter_map(|path| Some((version(&path)?, path.join("bin"))))
             .filter(|(_, directory)| complete(directory))
@@ -354,7 +354,7 @@ pub(crate) fn postgres_directory() -> Option<PathBuf> {
     })
 }
 
-fn on_path(program: &str) -> Option<PathBuf> {
+fn find_in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(|p| is_program(p))
 }
@@ -373,11 +373,11 @@ mod tests {
     fn advice_names_missing_tools_and_install_commands() {
         let missing: Vec<Requirement> = TABLE
             .iter()
-            .filter(|row| ["clippy", "rpm", "a C compiler"].contains(&row.what))
+            .filter(|row| ["clippy", "rpm", "a C compiler"].contains(&row.name))
             .copied()
             .collect();
         assert_eq!(
-            advice(&missing),
+            install_instructions(&missing),
             "missing: clippy, a C compiler, rpm; please run as root, \
              `apt-get install gcc libc6-dev rpm` (or the equivalent on other systems) and \
              `rustup component add clippy`"
@@ -386,14 +386,14 @@ mod tests {
 
     #[test]
     fn formatting_check_needs_only_rustfmt() {
-        let needs = of_checks(&[Check::Fmt]);
-        assert_eq!(needs.iter().map(|row| row.what).collect::<Vec<_>>(), ["rustfmt"]);
+        let needs = for_checks(&[Check::Fmt]);
+        assert_eq!(needs.iter().map(|row| row.name).collect::<Vec<_>>(), ["rustfmt"]);
     }
 
     #[test]
     fn private_postgres_needs_server_and_setpriv() {
-        let needs = of_postgres();
-        let what: Vec<_> = needs.iter().map(|row| row.what).collect();
+        let needs = for_postgres();
+        let what: Vec<_> = needs.iter().map(|row| row.name).collect();
         assert_eq!(what, ["a PostgreSQL server", "setpriv"]);
     }
 }

@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write};
 /// Standard output, and the state of its last line.
 pub(crate) struct Screen {
     terminal: bool,
-    colour: bool,
+    color: bool,
     /// The label of a line that is not complete yet.
     open: Option<String>,
     /// Whether other lines were printed in between, so that the open line must be written again.
@@ -18,15 +18,15 @@ pub(crate) struct Screen {
 impl Screen {
     /// Standard output. Uses color if it is a terminal and neither `NO_COLOR` nor `TERM=dumb` is
     /// set.
-    pub(crate) fn of_stdout() -> Screen {
+    pub(crate) fn stdout() -> Screen {
         let terminal = std::io::stdout().is_terminal();
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
-        Screen { terminal, colour: terminal && !plain, open: None, broken: false }
+        Screen { terminal, color: terminal && !plain, open: None, broken: false }
     }
 
-    pub(crate) fn has_colour(&self) -> bool {
-        self.colour
+    pub(crate) fn has_color(&self) -> bool {
+        self.color
     }
 
     /// Prints a complete line. An open line is written again afterwards.
@@ -53,7 +53,7 @@ impl Screen {
     }
 
     /// Shows the current activity after the open line. Only on a terminal.
-    pub(crate) fn at(&mut self, doing: &str) {
+    pub(crate) fn show_activity(&mut self, doing: &str) {
         if self.terminal
             && let Some(label) = &self.open
         {
@@ -82,15 +82,15 @@ impl Screen {
     }
 
     pub(crate) fn red(&self, text: &str) -> String {
-        self.painted("31", text)
+        self.colorize("31", text)
     }
 
     pub(crate) fn green(&self, text: &str) -> String {
-        self.painted("32", text)
+        self.colorize("32", text)
     }
 
-    fn painted(&self, code: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    fn colorize(&self, code: &str, text: &str) -> String {
+        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
     fn write(&self, text: &str) {

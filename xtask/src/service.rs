@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::process::{AT_ONCE, Halt, Process, Processes, Waited};
-use crate::workspace::{Workspace, entries};
+use crate::process::{TERMINATE_GROUP, TaskError, Process, Processes, WaitResult};
+use crate::workspace::{Workspace, directory_entries};
 
 pub(crate) const SERVERS: u32 = 30;
 /// The environment of all servers.
@@ -27,8 +27,8 @@ const FEED: [&str; 3] = [
     "]}\n",
 ];
 /// Packages that are installed on every server with that system.
-const FLAWED: [&str; 6] = ["bash", "coreutils", "curl", "openssl", "systemd", "tar"];
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+const AFFECTED_PACKAGES: [&str; 6] = ["bash", "coreutils", "curl", "openssl", "systemd", "tar"];
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running service, and agents that have started to enroll.
 #[must_use = "the caller must call stop()"]
@@ -41,12 +41,12 @@ pub(crate) struct Service {
 
 impl Service {
     /// Starts the service from programs that are already built.
-    pub(crate) fn start(workspace: &Workspace, processes: &mut Processes) -> Result<Service, Halt> {
+    pub(crate) fn start(workspace: &Workspace, processes: &mut Processes) -> Result<Service, TaskError> {
         let base = workspace.target().join("contract");
         remove_abandoned(&base);
         let directory = base.join(format!("{PREFIX}{}", std::process::id()));
         DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(|error| {
-            Halt::Failed(format!("cannot create {}: {error}", directory.display()))
+            TaskError::Failed(format!("cannot create {}: {error}", directory.display()))
         })?;
         let (address, key) = (String::new(), String::new());
         let mut service = Service { directory, address, key, processes: Vec::new() };
@@ -59,42 +59,42 @@ impl Service {
         }
     }
 
-    fn launch(&mut self, programs: &Path, processes: &mut Processes) -> Result<(), Halt> {
+    fn launch(&mut self, programs: &Path, processes: &mut Processes) -> Result<(), TaskError> {
         let data = self.directory.join("data");
-        let mut init = plain(&programs.join("fleetmend"));
+        let mut init = command_without_settings(&programs.join("fleetmend"));
         init.args(["init", "--json", "--org", "Contract", "--data-dir"]).arg(&data);
-        let mut said = String::new();
+        let mut output = String::new();
         let status =
-            processes.run_with_lines(&mut init, AT_ONCE, &mut |line| said.push_str(line))?;
-        self.key = value(&said, "api_key")
+            processes.run_with_lines(&mut init, TERMINATE_GROUP, &mut |line| output.push_str(line))?;
+        self.key = json_string_field(&output, "api_key")
             .filter(|_| status.success())
-            .ok_or_else(|| Halt::Failed(format!("`fleetmend init` failed ({status}): {said}")))?;
+            .ok_or_else(|| TaskError::Failed(format!("`fleetmend init` failed ({status}): {output}")))?;
 
         self.import_feed(&programs.join("fleetmend"), &data, processes)?;
 
-        let mut server = on_a_leash(&programs.join("fleetmend"));
+        let mut server = command_with_death_signal(&programs.join("fleetmend"));
         server
             .args(["server", "--listen", "127.0.0.1:0", "--log", "warn", "--data-dir"])
             .arg(&data);
         // Schemathesis is one client that sends requests as fast as it can. Rate limits have their
         // own tests.
         server.args(["--requests-per-second", "100000", "--requests-burst", "1000000"]);
-        self.begin("fleetmend", server, processes)?;
-        self.address = self.await_address(processes)?;
+        self.spawn("fleetmend", server, processes)?;
+        self.address = self.wait_for_address(processes)?;
 
-        let token = self.ask(
+        let token = self.send_request(
             "POST",
             "/v1/enrollment-tokens",
             &format!("{{\"environment\":\"{ENVIRONMENT}\"}}"),
         )?;
-        let token = value(&token, "token").ok_or_else(|| {
-            Halt::Failed(format!("the response contains no enrollment token: {token}"))
+        let token = json_string_field(&token, "token").ok_or_else(|| {
+            TaskError::Failed(format!("the response contains no enrollment token: {token}"))
         })?;
-        let mut swarm = on_a_leash(&programs.join("swarm"));
+        let mut swarm = command_with_death_signal(&programs.join("swarm"));
         swarm.args(["--url", &self.url(), "--servers", &SERVERS.to_string(), "--speed", "200"]);
         swarm.args(["--fail", "0%", "--offline", "0%", "--crash", "0%"]);
         swarm.env("FLEETMEND_ENROLLMENT_TOKEN", token);
-        self.begin("swarm", swarm, processes)
+        self.spawn("swarm", swarm, processes)
     }
 
     /// Imports one vulnerability in packages that some servers have: the CVE of the document's
@@ -104,58 +104,58 @@ impl Service {
         program: &Path,
         data: &Path,
         processes: &mut Processes,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), TaskError> {
         let feed = self.directory.join("feed.jsonl");
         let [head, package, end] = FEED;
-        let packages = FLAWED.map(|name| package.replace("NAME", name)).join(",");
+        let packages = AFFECTED_PACKAGES.map(|name| package.replace("NAME", name)).join(",");
         std::fs::write(&feed, format!("{head}{packages}{end}"))
-            .map_err(|error| Halt::Failed(format!("cannot write {}: {error}", feed.display())))?;
-        let mut import = plain(program);
+            .map_err(|error| TaskError::Failed(format!("cannot write {}: {error}", feed.display())))?;
+        let mut import = command_without_settings(program);
         import.args(["feeds", "import"]).arg(&feed).arg("--data-dir").arg(data);
-        let mut said = String::new();
+        let mut output = String::new();
         let status =
-            processes.run_with_lines(&mut import, AT_ONCE, &mut |line| said.push_str(line))?;
+            processes.run_with_lines(&mut import, TERMINATE_GROUP, &mut |line| output.push_str(line))?;
         match status.success() {
             true => Ok(()),
             false => {
-                Err(Halt::Failed(format!("`fleetmend feeds import` failed ({status}): {said}")))
+                Err(TaskError::Failed(format!("`fleetmend feeds import` failed ({status}): {output}")))
             }
         }
     }
 
-    fn begin(
+    fn spawn(
         &mut self,
         name: &'static str,
         mut command: Command,
         processes: &mut Processes,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), TaskError> {
         let log = File::create(self.log(name))
             .and_then(|log| log.try_clone().map(|second| (log, second)))
-            .map_err(|error| Halt::Failed(format!("cannot write the log of {name}: {error}")))?;
+            .map_err(|error| TaskError::Failed(format!("cannot write the log of {name}: {error}")))?;
         command.stdin(Stdio::null()).stdout(log.0).stderr(log.1);
         self.processes.push((name, processes.start(&mut command)?));
         Ok(())
     }
 
     /// The service prints its address as soon as it accepts connections.
-    fn await_address(&self, processes: &mut Processes) -> Result<String, Halt> {
+    fn wait_for_address(&self, processes: &mut Processes) -> Result<String, TaskError> {
         const PAUSE: Duration = Duration::from_millis(50);
         const PAUSES_MAX: u32 = 1200;
         for _ in 0..PAUSES_MAX {
-            let said = std::fs::read_to_string(self.log("fleetmend")).unwrap_or_default();
-            let address = said
+            let output = std::fs::read_to_string(self.log("fleetmend")).unwrap_or_default();
+            let address = output
                 .lines()
                 .find_map(|line| line.strip_prefix("fleetmend is listening on http://"));
             if let Some(address) = address {
                 return Ok(address.to_owned());
             }
             match self.processes.first().map(|(_, process)| processes.wait(*process, PAUSE)) {
-                Some(Waited::TimedOut) => {}
-                Some(Waited::Interrupted) => return Err(Halt::Interrupted),
-                Some(Waited::Ended) | None => break,
+                Some(WaitResult::TimedOut) => {}
+                Some(WaitResult::Interrupted) => return Err(TaskError::Interrupted),
+                Some(WaitResult::Ended) | None => break,
             }
         }
-        Err(Halt::Failed(format!("the service did not start{}", self.end_of_log("fleetmend"))))
+        Err(TaskError::Failed(format!("the service did not start{}", self.log_tail("fleetmend"))))
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -172,17 +172,17 @@ impl Service {
     }
 
     /// Returns the body of a GET response.
-    pub(crate) fn get(&self, path: &str) -> Result<String, Halt> {
-        self.ask("GET", path, "")
+    pub(crate) fn get(&self, path: &str) -> Result<String, TaskError> {
+        self.send_request("GET", path, "")
     }
 
     /// Sends one request on its own connection, as minimal HTTP.
-    fn ask(&self, method: &str, path: &str, body: &str) -> Result<String, Halt> {
+    fn send_request(&self, method: &str, path: &str, body: &str) -> Result<String, TaskError> {
         let failed = |error: std::io::Error| {
-            Halt::Failed(format!("{method} {path} got no response: {error}"))
+            TaskError::Failed(format!("{method} {path} got no response: {error}"))
         };
         let mut stream = TcpStream::connect(&self.address).map_err(failed)?;
-        stream.set_read_timeout(Some(ANSWER_MAX)).map_err(failed)?;
+        stream.set_read_timeout(Some(RESPONSE_TIMEOUT)).map_err(failed)?;
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -191,26 +191,26 @@ impl Service {
             body.len()
         );
         stream.write_all(request.as_bytes()).map_err(failed)?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).map_err(failed)?;
-        match answer.split_once("\r\n\r\n") {
+        let mut response = String::new();
+        stream.read_to_string(&mut response).map_err(failed)?;
+        match response.split_once("\r\n\r\n") {
             Some((head, body)) if head.starts_with("HTTP/1.1 2") => Ok(body.to_owned()),
-            _ => Err(Halt::Failed(format!("{method} {path} returned {answer}"))),
+            _ => Err(TaskError::Failed(format!("{method} {path} returned {response}"))),
         }
     }
 
     /// An error message if the service or the swarm has exited unexpectedly.
-    pub(crate) fn ended_early(&self, processes: &mut Processes) -> Option<String> {
+    pub(crate) fn unexpected_exit(&self, processes: &mut Processes) -> Option<String> {
         self.processes.iter().find_map(|(name, process)| {
-            let status = processes.ended(*process)?;
-            Some(format!("{name} exited unexpectedly ({status}){}", self.end_of_log(name)))
+            let status = processes.exit_status(*process)?;
+            Some(format!("{name} exited unexpectedly ({status}){}", self.log_tail(name)))
         })
     }
 
     /// Stops both and removes the directory.
     pub(crate) fn stop(self, processes: &mut Processes) {
         for (_, process) in self.processes.iter().rev() {
-            processes.stop(*process, AT_ONCE);
+            processes.stop(*process, TERMINATE_GROUP);
         }
         let _ = std::fs::remove_dir_all(&self.directory);
     }
@@ -219,7 +219,7 @@ impl Service {
         self.directory.join(format!("{name}.log"))
     }
 
-    fn end_of_log(&self, name: &str) -> String {
+    fn log_tail(&self, name: &str) -> String {
         let text = std::fs::read_to_string(self.log(name)).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         format!("; last lines of its log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
@@ -227,12 +227,12 @@ impl Service {
 }
 
 /// A program without the caller's `FLEETMEND_*` variables.
-fn plain(program: &Path) -> Command {
+fn command_without_settings(program: &Path) -> Command {
     without_settings(Command::new(program))
 }
 
-/// The same, and the kernel terminates it when we exit, however that happens.
-fn on_a_leash(program: &Path) -> Command {
+/// A program without those variables that the kernel terminates when we exit, for any reason.
+fn command_with_death_signal(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--"]).arg(program);
     without_settings(command)
@@ -249,7 +249,7 @@ fn without_settings(mut command: Command) -> Command {
 
 /// Removes directories of runs that were killed with SIGKILL.
 fn remove_abandoned(base: &Path) {
-    for path in entries(base) {
+    for path in directory_entries(base) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let Some(owner) = name.strip_prefix(PREFIX) else { continue };
         if !Path::new("/proc").join(owner).exists() {
@@ -259,7 +259,7 @@ fn remove_abandoned(base: &Path) {
 }
 
 /// The value of a JSON field that occurs once and contains no escaped characters.
-fn value(json: &str, field: &str) -> Option<String> {
+fn json_string_field(json: &str, field: &str) -> Option<String> {
     let (_, rest) = json.split_once(&format!("\"{field}\":\""))?;
     rest.split_once('"').map(|(text, _)| text.to_owned())
 }
@@ -271,8 +271,8 @@ mod tests {
     #[test]
     fn json_field_is_found_by_its_whole_name() {
         let json = r#"{"api_key_id":"key_1","api_key":"fmk_2"}"#;
-        assert_eq!(value(json, "api_key").as_deref(), Some("fmk_2"));
-        assert_eq!(value(json, "token"), None);
+        assert_eq!(json_string_field(json, "api_key").as_deref(), Some("fmk_2"));
+        assert_eq!(json_string_field(json, "token"), None);
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
             std::fs::create_dir_all(path).unwrap();
         }
         remove_abandoned(&base);
-        assert_eq!(entries(&base), [alive]);
+        assert_eq!(directory_entries(&base), [alive]);
         std::fs::remove_dir_all(&base).unwrap();
     }
 }

@@ -13,11 +13,11 @@ use crate::clock;
 use crate::contract;
 use crate::node;
 use crate::postgres::{self, Durability, Keep, Postgres};
-use crate::process::{AT_ONCE, Halt, Processes};
-use crate::report::{self, Step, Totals, Verdict, seconds};
+use crate::process::{TERMINATE_GROUP, TaskError, Processes};
+use crate::report::{self, Step, Totals, Verdict, format_seconds};
 use crate::requirements;
 use crate::screen::Screen;
-use crate::tests_output::{Seen, Suite, TestsOutput};
+use crate::tests_output::{LineEvent, Suite, TestsOutput};
 use crate::workspace::Workspace;
 
 /// Makes tests fail instead of skip if a tool is missing.
@@ -29,7 +29,7 @@ pub(crate) fn test(
     options: &TestOptions,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<ExitCode, Halt> {
+) -> Result<ExitCode, TaskError> {
     let checks: Vec<Check> =
         Check::value_variants().iter().copied().filter(|c| options.only.is_none_or(|only| only == *c)).collect();
     let with_postgres = usize::from(checks.contains(&Check::Test));
@@ -42,23 +42,23 @@ pub(crate) fn test(
         steps: Vec::new(),
         suites: None,
     };
-    run.tools(&checks)?;
+    run.install_tools(&checks)?;
     for check in checks {
         match check {
             Check::Fmt => {
-                let colour = run.colour();
+                let colour = run.color_option();
                 run.cargo("fmt", &["fmt", "--all", "--check", "--", "--color", colour])?;
             }
             Check::Clippy => {
                 let lint = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
                 run.cargo("clippy", &lint)?;
             }
-            Check::Test => run.tests_beside_postgres()?,
+            Check::Test => run.run_tests_with_postgres()?,
             Check::Doc => run.cargo("doc", &["doc", "--workspace", "--no-deps"])?,
             Check::Contract => run.contract()?,
         }
     }
-    Ok(run.conclude())
+    Ok(run.print_summary())
 }
 
 struct Run<'a> {
@@ -85,25 +85,25 @@ impl Run<'_> {
             Verdict::Failed => self.screen.red("FAILED"),
             Verdict::NotRun => "not run".to_owned(),
         };
-        self.screen.end(&format!("{word} {}", seconds(took)));
-        self.steps.push(Step { name, verdict, took });
+        self.screen.end(&format!("{word} {}", format_seconds(took)));
+        self.steps.push(Step { name, verdict, duration: took });
     }
 
     /// Cargo and rustfmt write to a pipe and cannot detect the terminal.
-    fn colour(&self) -> &'static str {
-        if self.screen.has_colour() { "always" } else { "never" }
+    fn color_option(&self) -> &'static str {
+        if self.screen.has_color() { "always" } else { "never" }
     }
 
     /// Installs missing tools. Without them the other checks are meaningless, so a failure ends the
     /// run.
-    fn tools(&mut self, checks: &[Check]) -> Result<(), Halt> {
+    fn install_tools(&mut self, checks: &[Check]) -> Result<(), TaskError> {
         let since = self.begin("tools");
-        let needs = requirements::of_checks(checks);
-        let mut provided = requirements::provide(&needs, self.processes, self.screen);
+        let needs = requirements::for_checks(checks);
+        let mut provided = requirements::ensure_installed(&needs, self.processes, self.screen);
         let packages = &self.options.packages;
         let browser = packages.is_empty() || packages.iter().any(|name| name == "cli");
         if provided.is_ok() && checks.contains(&Check::Test) && browser {
-            provided = node::provide(self.workspace, self.processes, self.screen);
+            provided = node::ensure_installed(self.workspace, self.processes, self.screen);
         }
         match provided {
             Ok(()) => self.end("tools", Verdict::Ok, since),
@@ -116,33 +116,33 @@ impl Run<'_> {
     }
 
     /// Runs a check that is a single cargo command.
-    fn cargo(&mut self, name: &'static str, arguments: &[&str]) -> Result<(), Halt> {
+    fn cargo(&mut self, name: &'static str, arguments: &[&str]) -> Result<(), TaskError> {
         let since = self.begin(name);
         let mut cargo = self.workspace.cargo();
         cargo.args(arguments).env("RUSTDOCFLAGS", "-D warnings");
-        cargo.env("CARGO_TERM_COLOR", self.colour());
-        let mut said = Vec::new();
-        let status = self.processes.run_with_lines(&mut cargo, AT_ONCE, &mut |line| {
+        cargo.env("CARGO_TERM_COLOR", self.color_option());
+        let mut lines = Vec::new();
+        let status = self.processes.run_with_lines(&mut cargo, TERMINATE_GROUP, &mut |line| {
             if line.trim_start().starts_with("Checking ") || line.contains("Compiling ") {
-                self.screen.at(line.trim_start());
+                self.screen.show_activity(line.trim_start());
             }
-            said.push(line.to_owned());
+            lines.push(line.to_owned());
         })?;
         if status.success() {
             self.end(name, Verdict::Ok, since);
         } else {
-            said.iter().for_each(|line| self.screen.line(line));
+            lines.iter().for_each(|line| self.screen.line(line));
             self.end(name, Verdict::Failed, since);
         }
         Ok(())
     }
 
-    fn contract(&mut self) -> Result<(), Halt> {
+    fn contract(&mut self) -> Result<(), TaskError> {
         let since = self.begin("contract");
         let good = match contract::check(self.workspace, self.processes, self.screen) {
             Ok(good) => good,
-            Err(Halt::Interrupted) => return Err(Halt::Interrupted),
-            Err(Halt::Failed(sentence)) => {
+            Err(TaskError::Interrupted) => return Err(TaskError::Interrupted),
+            Err(TaskError::Failed(sentence)) => {
                 self.screen.line(&sentence);
                 false
             }
@@ -151,12 +151,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn tests_beside_postgres(&mut self) -> Result<(), Halt> {
+    fn run_tests_with_postgres(&mut self) -> Result<(), TaskError> {
         let since = self.begin("postgres");
         let postgres = match Postgres::start(Durability::Off, self.processes) {
             Ok(postgres) => postgres,
-            Err(Halt::Interrupted) => return Err(Halt::Interrupted),
-            Err(Halt::Failed(sentence)) => {
+            Err(TaskError::Interrupted) => return Err(TaskError::Interrupted),
+            Err(TaskError::Failed(sentence)) => {
                 self.screen.line(&sentence);
                 self.end("postgres", Verdict::Failed, since);
                 let since = self.begin("test");
@@ -165,46 +165,46 @@ impl Run<'_> {
             }
         };
         self.end("postgres", Verdict::Ok, since);
-        let result = self.tests(&postgres);
+        let result = self.run_tests(&postgres);
         let keep = if self.options.keep { Keep::Yes } else { Keep::No };
         postgres.stop(keep, self.processes, self.screen);
         result
     }
 
-    fn tests(&mut self, postgres: &Postgres) -> Result<(), Halt> {
+    fn run_tests(&mut self, postgres: &Postgres) -> Result<(), TaskError> {
         let since = self.begin("test");
         let mut cargo = self.cargo_test();
         postgres.export(&mut cargo);
         let mut output = TestsOutput::new();
-        let mut telling = Telling::default();
+        let mut failure_output = FailureOutput::default();
         let screen = &mut *self.screen;
         let status = self.processes.run_with_lines(
             &mut cargo,
-            AT_ONCE,
+            TERMINATE_GROUP,
             &mut |line| match output.line(line) {
-                Seen::Nothing => {}
-                Seen::Doing(what) => screen.at(&what),
-                Seen::Slow(test) => screen.line(&format!("      still running: {test}")),
-                Seen::SuiteBegun(name) => {
-                    screen.at(&name);
-                    telling.begin();
+                LineEvent::Ignored => {}
+                LineEvent::Progress(what) => screen.show_activity(&what),
+                LineEvent::SlowTest(test) => screen.line(&format!("      still running: {test}")),
+                LineEvent::SuiteStarted(name) => {
+                    screen.show_activity(&name);
+                    failure_output.begin();
                 }
-                Seen::SuiteEnded => {
+                LineEvent::SuiteEnded => {
                     if let Some(suite) = output.suites.last() {
                         show_suite(suite, screen);
-                        telling.end(suite, line);
+                        failure_output.end(suite, line);
                     }
                 }
-                Seen::Telling => telling.lines.push(line.to_owned()),
+                LineEvent::FailureDetail => failure_output.lines.push(line.to_owned()),
             },
         )?;
-        let expected = self.workspace.store_mentions(postgres::VARIABLE);
+        let expected = self.workspace.store_mentions(postgres::URL_VARIABLE);
         let mut objections =
-            report::objections(&output.suites, self.options.runs_every_test(), expected);
-        objections.extend(postgres.ended_early(self.processes));
+            report::find_problems(&output.suites, self.options.runs_every_test(), expected);
+        objections.extend(postgres.unexpected_exit(self.processes));
         let good = status.success() && objections.is_empty();
         if !status.success() {
-            telling.lines.iter().for_each(|line| self.screen.line(line));
+            failure_output.lines.iter().for_each(|line| self.screen.line(line));
         }
         for objection in &objections {
             let words = self.screen.red(objection);
@@ -231,8 +231,8 @@ impl Run<'_> {
         cargo
     }
 
-    fn conclude(self) -> ExitCode {
-        let totals = self.suites.as_deref().map(Totals::of);
+    fn print_summary(self) -> ExitCode {
+        let totals = self.suites.as_deref().map(Totals::from_suites);
         for suite in self.suites.iter().flatten() {
             for test in suite.failures() {
                 self.screen.line(&self.screen.red(&format!("failed: {} {test}", suite.name)));
@@ -250,13 +250,13 @@ impl Run<'_> {
 
 /// The output that explains failures, in order, under the names of the failed suites.
 #[derive(Default)]
-struct Telling {
+struct FailureOutput {
     lines: Vec<String>,
     /// Index of the current suite's first line.
     suite_from: usize,
 }
 
-impl Telling {
+impl FailureOutput {
     fn begin(&mut self) {
         self.suite_from = self.lines.len();
     }

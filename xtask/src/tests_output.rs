@@ -13,7 +13,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    fn of_test(name: &str) -> Option<Engine> {
+    fn from_test_name(name: &str) -> Option<Engine> {
         match name.rsplit("::").next() {
             Some("sqlite") => Some(Engine::Sqlite),
             Some("postgres") => Some(Engine::Postgres),
@@ -30,7 +30,7 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn read(word: &str) -> Option<Outcome> {
+    fn parse(word: &str) -> Option<Outcome> {
         match word.split([' ', ',']).next() {
             Some("ok") => Some(Outcome::Ok),
             Some("FAILED") => Some(Outcome::Failed),
@@ -91,14 +91,14 @@ impl Suite {
     pub(crate) fn ran_on(&self, engine: Engine) -> usize {
         self.outcomes
             .iter()
-            .filter(|(name, is)| *is != Outcome::Ignored && Engine::of_test(name) == Some(engine))
+            .filter(|(name, is)| *is != Outcome::Ignored && Engine::from_test_name(name) == Some(engine))
             .filter(|(name, _)| !self.skips.iter().any(|skip| skip.test == *name))
             .count()
     }
 
     /// Number of tests for this engine, whether they ran or not.
-    pub(crate) fn meant_for(&self, engine: Engine) -> usize {
-        self.outcomes.iter().filter(|(name, _)| Engine::of_test(name) == Some(engine)).count()
+    pub(crate) fn declared_for(&self, engine: Engine) -> usize {
+        self.outcomes.iter().filter(|(name, _)| Engine::from_test_name(name) == Some(engine)).count()
     }
 
     pub(crate) fn failures(&self) -> impl Iterator<Item = &str> {
@@ -108,21 +108,21 @@ impl Suite {
 
 /// The meaning of a line for a live display.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum LineEvent {
     /// Normal output.
-    Nothing,
+    Ignored,
     /// Cargo is compiling or downloading something.
-    Doing(String),
-    SuiteBegun(String),
+    Progress(String),
+    SuiteStarted(String),
     SuiteEnded,
     /// A test takes unusually long.
-    Slow(String),
+    SlowTest(String),
     /// Output that explains a failure, if there is one.
-    Telling,
+    FailureDetail,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum Section {
     /// Outside a suite: output of cargo.
     Cargo,
     /// In the list of tests. `open` is a test whose outcome has not been printed yet.
@@ -140,33 +140,33 @@ enum Place {
 #[derive(Debug)]
 pub(crate) struct TestsOutput {
     pub(crate) suites: Vec<Suite>,
-    place: Place,
+    section: Section,
 }
 
 impl TestsOutput {
     pub(crate) fn new() -> TestsOutput {
-        TestsOutput { suites: Vec::new(), place: Place::Cargo }
+        TestsOutput { suites: Vec::new(), section: Section::Cargo }
     }
 
     /// Processes the next line.
-    pub(crate) fn line(&mut self, line: &str) -> Seen {
-        if self.place != Place::Cargo {
+    pub(crate) fn line(&mut self, line: &str) -> LineEvent {
+        if self.section != Section::Cargo {
             if let Some(result) = read_result(line) {
-                self.place = Place::Cargo;
+                self.section = Section::Cargo;
                 self.current().result = Some(result);
-                return Seen::SuiteEnded;
+                return LineEvent::SuiteEnded;
             }
-            if is_cargos_verdict(line) {
-                self.place = Place::Cargo;
+            if is_cargo_failure_line(line) {
+                self.section = Section::Cargo;
                 self.current().crashed = true;
-                return Seen::SuiteEnded;
+                return LineEvent::SuiteEnded;
             }
         }
-        match self.place.clone() {
-            Place::Cargo => self.in_cargo(line),
-            Place::List { open } => self.in_list(line, open),
-            Place::Successes { test } => self.in_successes(line, test),
-            Place::Failures => Seen::Telling,
+        match self.section.clone() {
+            Section::Cargo => self.in_cargo(line),
+            Section::List { open } => self.in_list(line, open),
+            Section::Successes { test } => self.in_successes(line, test),
+            Section::Failures => LineEvent::FailureDetail,
         }
     }
 
@@ -178,7 +178,7 @@ impl TestsOutput {
         &mut self.suites[last]
     }
 
-    fn in_cargo(&mut self, line: &str) -> Seen {
+    fn in_cargo(&mut self, line: &str) -> LineEvent {
         let words = line.trim_start();
         // Cargo right-aligns its status verbs in twelve columns.
         let is_status = line.len() > words.len() && line.len() - words.len() < 12;
@@ -186,75 +186,75 @@ impl TestsOutput {
             Some(("Running", rest)) if is_status => self.begin(suite_name(rest)),
             Some(("Doc-tests", name)) if is_status => self.begin(format!("{name} (doc)")),
             Some(("Compiling" | "Checking" | "Downloading" | "Blocking", _)) if is_status => {
-                Seen::Doing(words.to_owned())
+                LineEvent::Progress(words.to_owned())
             }
             Some(("Finished" | "Downloaded" | "Updating" | "Locking", _)) if is_status => {
-                Seen::Nothing
+                LineEvent::Ignored
             }
             Some(("running", count)) if count.ends_with(" test") || count.ends_with(" tests") => {
-                self.place = Place::List { open: None };
-                Seen::Nothing
+                self.section = Section::List { open: None };
+                LineEvent::Ignored
             }
-            _ if words.is_empty() || words.starts_with("all doctests ran in") => Seen::Nothing,
-            _ => Seen::Telling,
+            _ if words.is_empty() || words.starts_with("all doctests ran in") => LineEvent::Ignored,
+            _ => LineEvent::FailureDetail,
         }
     }
 
-    fn begin(&mut self, name: String) -> Seen {
+    fn begin(&mut self, name: String) -> LineEvent {
         self.suites.push(Suite { name: name.clone(), ..Suite::default() });
-        Seen::SuiteBegun(name)
+        LineEvent::SuiteStarted(name)
     }
 
-    fn in_list(&mut self, line: &str, open: Option<String>) -> Seen {
+    fn in_list(&mut self, line: &str, open: Option<String>) -> LineEvent {
         if line == "successes:" {
-            self.place = Place::Successes { test: None };
-            return Seen::Nothing;
+            self.section = Section::Successes { test: None };
+            return LineEvent::Ignored;
         }
         if line == "failures:" {
-            self.place = Place::Failures;
-            return Seen::Telling;
+            self.section = Section::Failures;
+            return LineEvent::FailureDetail;
         }
         if let Some(test) = line.strip_prefix("test ") {
             if let Some((name, _)) = test.split_once(" has been running for over ") {
-                return Seen::Slow(name.to_owned());
+                return LineEvent::SlowTest(name.to_owned());
             }
             if let Some((name, word)) = test.rsplit_once(" ... ") {
                 let name = name.strip_suffix(" - should panic").unwrap_or(name).to_owned();
-                let Some(outcome) = Outcome::read(word) else {
+                let Some(outcome) = Outcome::parse(word) else {
                     // With a single thread, the name is printed first, and the output of the test's
                     // child processes appears between the name and the outcome.
-                    self.place = Place::List { open: Some(name) };
-                    return Seen::Telling;
+                    self.section = Section::List { open: Some(name) };
+                    return LineEvent::FailureDetail;
                 };
                 return self.outcome(name, outcome);
             }
         }
-        match (open, Outcome::read(line)) {
+        match (open, Outcome::parse(line)) {
             (Some(name), Some(outcome)) => self.outcome(name, outcome),
-            _ if line.is_empty() => Seen::Nothing,
-            _ => Seen::Telling,
+            _ if line.is_empty() => LineEvent::Ignored,
+            _ => LineEvent::FailureDetail,
         }
     }
 
-    fn outcome(&mut self, name: String, outcome: Outcome) -> Seen {
-        self.place = Place::List { open: None };
-        let seen = if outcome == Outcome::Failed { Seen::Telling } else { Seen::Nothing };
+    fn outcome(&mut self, name: String, outcome: Outcome) -> LineEvent {
+        self.section = Section::List { open: None };
+        let seen = if outcome == Outcome::Failed { LineEvent::FailureDetail } else { LineEvent::Ignored };
         self.current().outcomes.push((name, outcome));
         seen
     }
 
-    fn in_successes(&mut self, line: &str, test: Option<String>) -> Seen {
+    fn in_successes(&mut self, line: &str, test: Option<String>) -> LineEvent {
         if line == "failures:" {
-            self.place = Place::Failures;
-            return Seen::Telling;
+            self.section = Section::Failures;
+            return LineEvent::FailureDetail;
         }
         let header = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
         if let Some(name) = header {
-            self.place = Place::Successes { test: Some(name.to_owned()) };
+            self.section = Section::Successes { test: Some(name.to_owned()) };
         } else if let (Some(test), Some(reason)) = (test, line.strip_prefix("skipped:")) {
             self.current().skips.push(Skip { test, reason: reason.trim().to_owned() });
         }
-        Seen::Nothing
+        LineEvent::Ignored
     }
 }
 
@@ -270,7 +270,7 @@ fn suite_name(rest: &str) -> String {
 }
 
 /// The line that cargo prints after a test program that failed.
-fn is_cargos_verdict(line: &str) -> bool {
+fn is_cargo_failure_line(line: &str) -> bool {
     line.starts_with("error: test failed, to rerun")
         || line.starts_with("error: doctest failed, to rerun")
 }
@@ -288,7 +288,7 @@ fn read_result(line: &str) -> Option<[usize; 3]> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> TestsOutput {
+    fn parse(text: &str) -> TestsOutput {
         let mut output = TestsOutput::new();
         for line in text.lines() {
             output.line(line);
@@ -357,7 +357,7 @@ error: 1 target failed:
 
     #[test]
     fn skipped_test_is_neither_passed_nor_failed() {
-        let output = read(MIXED);
+        let output = parse(MIXED);
         let [store, doc] = output.suites.as_slice() else { panic!("two suites") };
         assert_eq!(store.name, "store (src/lib.rs)");
         assert_eq!((store.passed(), store.failed(), store.ignored()), (3, 1, 1));
@@ -369,14 +369,14 @@ error: 1 target failed:
 
     #[test]
     fn engines_are_counted_by_last_path_segment() {
-        let store = &read(MIXED).suites[0];
+        let store = &parse(MIXED).suites[0];
         assert_eq!(store.ran_on(Engine::Postgres), 2);
         assert_eq!(store.ran_on(Engine::Sqlite), 1);
     }
 
     #[test]
     fn skipped_or_ignored_test_did_not_run_on_engine() {
-        let output = read(
+        let output = parse(
             "     Running unittests src/lib.rs (target/debug/deps/store-1)
 
 running 2 tests
@@ -392,12 +392,12 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
 ",
         );
         assert_eq!(output.suites[0].ran_on(Engine::Postgres), 0);
-        assert_eq!(output.suites[0].meant_for(Engine::Postgres), 2);
+        assert_eq!(output.suites[0].declared_for(Engine::Postgres), 2);
     }
 
     #[test]
     fn crashed_program_is_one_failure_and_parsing_continues() {
-        let output = read(
+        let output = parse(
             "     Running tests/crash.rs (target/debug/deps/crash-8d3f5b302eaad4a8)
 
 running 2 tests
@@ -422,7 +422,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 
     #[test]
     fn outcome_is_found_after_child_process_output() {
-        let output = read(
+        let output = parse(
             "     Running unittests src/lib.rs (target/debug/deps/store-1)
 
 running 1 test
@@ -440,7 +440,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     fn failure_output_is_separated_from_normal_output() {
         let mut output = TestsOutput::new();
         let telling: Vec<&str> =
-            MIXED.lines().filter(|line| output.line(line) == Seen::Telling).collect();
+            MIXED.lines().filter(|line| output.line(line) == LineEvent::FailureDetail).collect();
         assert!(telling.contains(&"still there"));
         assert!(telling.contains(&"error: test failed, to rerun pass `-p store --lib`"));
         assert!(!telling.contains(&"looking for rpm"));
@@ -449,16 +449,16 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 
     #[test]
     fn slow_test_is_reported_while_running() {
-        let mut output = read(
+        let mut output = parse(
             "     Running unittests src/lib.rs (target/debug/deps/store-1)\n\nrunning 2 tests\n",
         );
         let seen = output.line("test long::story has been running for over 60 seconds");
-        assert_eq!(seen, Seen::Slow("long::story".into()));
+        assert_eq!(seen, LineEvent::SlowTest("long::story".into()));
     }
 
     #[test]
     fn compile_error_creates_no_suite() {
-        let output = read("   Compiling a v0.1.0 (/a)\nerror[E0425]: cannot find value `x`\n");
+        let output = parse("   Compiling a v0.1.0 (/a)\nerror[E0425]: cannot find value `x`\n");
         assert!(output.suites.is_empty());
     }
 }

@@ -47,16 +47,16 @@ impl Workspace {
 
     /// A cargo command in the root of the workspace.
     pub(crate) fn cargo(&self) -> Command {
-        let mut cargo = as_if_typed(Command::new(cargo_program()));
+        let mut cargo = without_cargo_run_variables(Command::new(cargo_program()));
         cargo.current_dir(&self.root);
         cargo
     }
 
     /// The names of the crates under `crates/` that have benchmarks.
     pub(crate) fn crates_with_benches(&self) -> Vec<String> {
-        let mut names: Vec<String> = entries(&self.root.join("crates"))
+        let mut names: Vec<String> = directory_entries(&self.root.join("crates"))
             .into_iter()
-            .filter(|path| entries(&path.join("benches")).iter().any(|path| is_bench(path)))
+            .filter(|path| directory_entries(&path.join("benches")).iter().any(|path| is_bench(path)))
             .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
             .collect();
         names.sort();
@@ -72,7 +72,7 @@ impl Workspace {
 /// Removes the variables that `cargo run` set for this program. Some build scripts depend on them:
 /// a cargo that inherits them would rebuild those crates, and everything that depends on them,
 /// every time a developer alternates between cargo and xtask.
-pub(crate) fn as_if_typed(mut command: Command) -> Command {
+pub(crate) fn without_cargo_run_variables(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let told = ["CARGO_PKG_", "CARGO_MANIFEST_"];
         if told.iter().any(|told| name.to_string_lossy().starts_with(told)) {
@@ -88,7 +88,7 @@ pub(crate) fn cargo_program() -> PathBuf {
 }
 
 fn mentions(directory: &Path, text: &str) -> bool {
-    entries(directory).iter().any(|path| {
+    directory_entries(directory).iter().any(|path| {
         if path.is_dir() {
             return mentions(path, text);
         }
@@ -106,7 +106,7 @@ fn is_bench(path: &Path) -> bool {
 }
 
 /// The entries of a directory; empty if it does not exist.
-pub(crate) fn entries(directory: &Path) -> Vec<PathBuf> {
+pub(crate) fn directory_entries(directory: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(directory)
         .map(|read| read.flatten().map(|entry| entry.path()).collect())
         .unwrap_or_default()

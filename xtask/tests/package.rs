@@ -10,11 +10,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab::root::{Base, Root, must, new_dir};
+use lab::root::{Base, Root, run_successfully, new_dir};
 use lab::rpm::{Manager, Package, Repo, Server};
 
 /// The paths of the server's completions, and their contents: the stand-in prints its arguments.
-const TOLD: [(&str, &str); 4] = [
+const COMPLETIONS: [(&str, &str); 4] = [
     ("/usr/share/bash-completion/completions/fleetmend", "completions bash"),
     ("/usr/share/zsh/vendor-completions/_fleetmend", "completions zsh"),
     ("/usr/share/zsh/site-functions/_fleetmend", "completions zsh"),
@@ -24,11 +24,11 @@ const TOLD: [(&str, &str); 4] = [
 /// Packages stand-ins, and returns the paths of the packages: agent and server, each as .deb and
 /// .rpm.
 fn packages() -> [PathBuf; 4] {
-    packages_of("/usr/bin/true")
+    packages_with_agent("/usr/bin/true")
 }
 
-/// The same with another program as the agent.
-fn packages_of(agent: &str) -> [PathBuf; 4] {
+/// Packages stand-ins, with this program as the agent.
+fn packages_with_agent(agent: &str) -> [PathBuf; 4] {
     let programs = new_dir("programs");
     let out = new_dir("packages");
     for (name, program) in [("fleetmend", "/usr/bin/echo"), ("fleetmend-agent", agent)] {
@@ -37,15 +37,15 @@ fn packages_of(agent: &str) -> [PathBuf; 4] {
     let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
     xtask.arg("package").arg("--programs").arg(&programs).arg("--out").arg(&out);
     // A separate directory: other tests, or a developer, may build real packages at the same time.
-    let said = must(xtask.env("CARGO_TARGET_DIR", new_dir("target")));
-    let lines: Vec<PathBuf> = said.lines().map(PathBuf::from).collect();
+    let output = run_successfully(xtask.env("CARGO_TARGET_DIR", new_dir("target")));
+    let lines: Vec<PathBuf> = output.lines().map(PathBuf::from).collect();
     let [agent_deb, agent_rpm, server_deb, server_rpm] = <[PathBuf; 4]>::try_from(lines).unwrap();
     [agent_deb, agent_rpm, server_deb, server_rpm]
 }
 
 /// A test system that looks booted, with a stand-in for systemctl that logs its arguments.
-fn system() -> Option<Root> {
-    let root = Root::of(Base::Apt)?;
+fn test_system() -> Option<Root> {
+    let root = Root::from_base(Base::Apt)?;
     root.write("/usr/bin/systemctl", "#!/bin/sh\necho \"$*\" >> /systemctl.log\n");
     let program = root.path("/usr/bin/systemctl");
     fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
@@ -53,14 +53,14 @@ fn system() -> Option<Root> {
     Some(root)
 }
 
-fn told(root: &Root) -> Vec<String> {
+fn systemctl_calls(root: &Root) -> Vec<String> {
     let path = root.path("/systemctl.log");
     let lines = fs::read_to_string(&path).unwrap_or_default();
     let _ = fs::remove_file(path);
     lines.lines().map(str::to_owned).collect()
 }
 
-fn into(root: &Root, package: &Path) -> String {
+fn copy_into(root: &Root, package: &Path) -> String {
     let name = package.file_name().unwrap().to_str().unwrap();
     fs::copy(package, root.path("/tmp").join(name)).unwrap();
     format!("/tmp/{name}")
@@ -75,42 +75,42 @@ const STATE: &str = "/var/lib/fleetmend-agent/identity";
 
 #[test]
 fn debian_packages_install_without_starting_and_remove_cleanly() {
-    let Some(root) = system() else { return };
+    let Some(root) = test_system() else { return };
     if !lab::has_programs(&[("rpmbuild", "rpm")]) {
         return;
     }
     let [agent, _, server, _] = packages();
-    let agent = into(&root, &agent);
-    root.must("dpkg", &["-i", &agent]);
-    assert_eq!(told(&root), ["daemon-reload", "--no-block try-restart fleetmend-agent.service"]);
+    let agent = copy_into(&root, &agent);
+    root.run_successfully("dpkg", &["-i", &agent]);
+    assert_eq!(systemctl_calls(&root), ["daemon-reload", "--no-block try-restart fleetmend-agent.service"]);
     assert_eq!(mode(&root, "/usr/bin/fleetmend-agent"), 0o755);
     assert_eq!(mode(&root, "/usr/lib/systemd/system/fleetmend-agent.service"), 0o644);
     assert!(root.path(HOOKS).is_dir());
     root.write(STATE, "secret");
-    root.must("dpkg", &["-i", &agent]);
-    assert_eq!(told(&root).len(), 2, "an upgrade stops and disables nothing");
-    root.must("dpkg", &["-r", "fleetmend-agent"]);
-    assert_eq!(told(&root), ["--no-reload disable --now fleetmend-agent.service", "daemon-reload"]);
+    root.run_successfully("dpkg", &["-i", &agent]);
+    assert_eq!(systemctl_calls(&root).len(), 2, "an upgrade stops and disables nothing");
+    root.run_successfully("dpkg", &["-r", "fleetmend-agent"]);
+    assert_eq!(systemctl_calls(&root), ["--no-reload disable --now fleetmend-agent.service", "daemon-reload"]);
     assert!(!root.path("/usr/bin/fleetmend-agent").exists() && root.path(STATE).exists());
-    root.must("dpkg", &["-P", "fleetmend-agent"]);
+    root.run_successfully("dpkg", &["-P", "fleetmend-agent"]);
     assert!(!root.path("/var/lib/fleetmend-agent").exists(), "purging removes the host's identity");
 
-    root.must("dpkg", &["-i", &into(&root, &server)]);
-    assert_eq!(root.must("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
+    root.run_successfully("dpkg", &["-i", &copy_into(&root, &server)]);
+    assert_eq!(root.run_successfully("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
     assert!(root.read("/etc/passwd").contains("fleetmend:"));
-    for (path, text) in TOLD {
+    for (path, text) in COMPLETIONS {
         assert_eq!((root.read(path).trim(), mode(&root, path)), (text, 0o644), "{path}");
     }
     root.write("/var/lib/fleetmend/root.key", "secret");
-    root.must("dpkg", &["-P", "fleetmend"]);
+    root.run_successfully("dpkg", &["-P", "fleetmend"]);
     assert_eq!(root.read("/var/lib/fleetmend/root.key"), "secret", "purging does not delete data");
     assert!(!root.path("/usr/bin/fleetmend").exists());
-    assert!(TOLD.iter().all(|(path, _)| !root.path(path).exists()));
+    assert!(COMPLETIONS.iter().all(|(path, _)| !root.path(path).exists()));
 }
 
 #[test]
 fn rpm_packages_install_without_starting_and_remove_cleanly() {
-    let Some(root) = system() else { return };
+    let Some(root) = test_system() else { return };
     if !lab::has_programs(&[("rpmbuild", "rpm"), ("rpm", "rpm")]) {
         return;
     }
@@ -118,29 +118,29 @@ fn rpm_packages_install_without_starting_and_remove_cleanly() {
     // The system is Debian; its libraries are not in the rpm database.
     let rpm = |args: &[&str], package: &str| {
         let mut rpm = Command::new("rpm");
-        must(rpm.arg("--root").arg(root.dir()).args(args).arg("--nodeps").arg(package))
+        run_successfully(rpm.arg("--root").arg(root.dir()).args(args).arg("--nodeps").arg(package))
     };
     rpm(&["-i"], agent.to_str().unwrap());
-    assert_eq!(told(&root), ["daemon-reload", "--no-block try-restart fleetmend-agent.service"]);
+    assert_eq!(systemctl_calls(&root), ["daemon-reload", "--no-block try-restart fleetmend-agent.service"]);
     let mut query = Command::new("rpm");
-    let owned = must(query.arg("--root").arg(root.dir()).args(["-ql", "fleetmend-agent"]));
+    let owned = run_successfully(query.arg("--root").arg(root.dir()).args(["-ql", "fleetmend-agent"]));
     assert!(owned.lines().any(|path| path == HOOKS), "{owned}");
     assert!(
         !owned.lines().any(|path| path == "/usr/bin"),
         "the package must not own system directories: {owned}"
     );
     rpm(&["-U", "--replacepkgs"], agent.to_str().unwrap());
-    assert_eq!(told(&root).len(), 2, "an upgrade stops and disables nothing");
+    assert_eq!(systemctl_calls(&root).len(), 2, "an upgrade stops and disables nothing");
     rpm(&["-e"], "fleetmend-agent");
-    assert_eq!(told(&root), ["--no-reload disable --now fleetmend-agent.service", "daemon-reload"]);
+    assert_eq!(systemctl_calls(&root), ["--no-reload disable --now fleetmend-agent.service", "daemon-reload"]);
     assert!(!root.path("/usr/bin/fleetmend-agent").exists());
     rpm(&["-i"], server.to_str().unwrap());
-    assert_eq!(root.must("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
-    for (path, text) in TOLD {
+    assert_eq!(root.run_successfully("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
+    for (path, text) in COMPLETIONS {
         assert_eq!(root.read(path).trim(), text, "{path}");
     }
     rpm(&["-e"], "fleetmend");
-    assert!(TOLD.iter().all(|(path, _)| !root.path(path).exists()));
+    assert!(COMPLETIONS.iter().all(|(path, _)| !root.path(path).exists()));
     assert!(root.path("/var/lib/fleetmend").is_dir() && !root.path("/usr/bin/fleetmend").exists());
 }
 
@@ -148,17 +148,17 @@ fn rpm_packages_install_without_starting_and_remove_cleanly() {
 /// dependencies.
 #[test]
 fn agent_rpm_needs_only_a_shell_and_works_with_dnf() {
-    if !lab::root::ready()
+    if !lab::root::can_create_roots()
         || !lab::has_programs(&[("rpmbuild", "rpm"), ("busybox", "busybox-static")])
     {
         return;
     }
     let Some(repo) = Repo::with(&[Package::new("other", "1-1")], &[]) else { return };
-    let Some(server) = Server::having(Manager::Dnf, &repo, &[]) else { return };
+    let Some(server) = Server::with_installed(Manager::Dnf, &repo, &[]) else { return };
     let before = server.database();
     // A static program, like the real agent.
-    let [_, agent, _, service] = packages_of("/usr/bin/busybox");
-    let needs = |package: &Path| must(Command::new("rpm").args(["-qpR"]).arg(package));
+    let [_, agent, _, service] = packages_with_agent("/usr/bin/busybox");
+    let needs = |package: &Path| run_successfully(Command::new("rpm").args(["-qpR"]).arg(package));
     let of_agent = needs(&agent);
     let mut more = of_agent.lines().filter(|line| !line.starts_with("rpmlib("));
     assert!(more.all(|line| line == "/bin/sh"), "{of_agent}");
@@ -169,7 +169,7 @@ fn agent_rpm_needs_only_a_shell_and_works_with_dnf() {
 
     let dnf = |args: &[&str]| {
         let mut dnf = Command::new("dnf");
-        must(dnf.arg("--installroot").arg(server.dir()).args(["-q", "-y"]).args(args))
+        run_successfully(dnf.arg("--installroot").arg(server.dir()).args(["-q", "-y"]).args(args))
     };
     dnf(&["install", agent.to_str().unwrap()]);
     assert!(server.database().iter().any(|line| line.starts_with("fleetmend-agent ")));

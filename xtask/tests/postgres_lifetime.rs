@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// A running `cargo xtask postgres -- cat`, which continues until it is stopped.
-struct Running {
+struct RunningXtask {
     xtask: Child,
     /// Closed on drop, which ends `cat` if nothing else has ended it.
     _stdin: ChildStdin,
@@ -22,8 +22,8 @@ struct Running {
     command: OwnedFd,
 }
 
-impl Running {
-    fn start(mut xtask: Command) -> Running {
+impl RunningXtask {
+    fn start(mut xtask: Command) -> RunningXtask {
         let mut xtask = xtask
             .args(["postgres", "--", "sh", "-c", "echo $$ $PGHOST; exec cat"])
             .stdin(Stdio::piped())
@@ -35,11 +35,11 @@ impl Running {
         let (command, directory) = line.trim().split_once(' ').expect(&line);
         let directory = PathBuf::from(directory);
         let pid_file = std::fs::read_to_string(directory.join("data/postmaster.pid")).unwrap();
-        Running {
+        RunningXtask {
             _stdin: xtask.stdin.take().unwrap(),
             xtask,
-            postgres: watch(pid_file.lines().next().unwrap()),
-            command: watch(command),
+            postgres: open_pidfd(pid_file.lines().next().unwrap()),
+            command: open_pidfd(command),
             directory,
         }
     }
@@ -54,13 +54,13 @@ fn xtask() -> Command {
 }
 
 /// A pidfd identifies a process permanently, even if its id is reused.
-fn watch(pid: &str) -> OwnedFd {
+fn open_pidfd(pid: &str) -> OwnedFd {
     let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
     pidfd_open(pid, PidfdFlags::empty()).unwrap()
 }
 
 /// Whether the process is dead or dies within 30 seconds.
-fn dies(process: &OwnedFd) -> bool {
+fn exits_soon(process: &OwnedFd) -> bool {
     let half_a_minute = Timespec { tv_sec: 30, tv_nsec: 0 };
     poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&half_a_minute)).unwrap() == 1
 }
@@ -83,11 +83,11 @@ fn signal_stops_command_and_postgres_and_removes_directory() {
         return;
     }
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-        let mut running = Running::start(xtask());
+        let mut running = RunningXtask::start(xtask());
         running.send(signal);
         assert_eq!(running.xtask.wait().unwrap().code(), Some(130), "after {signal:?}");
-        assert!(dies(&running.command), "the command, after {signal:?}");
-        assert!(dies(&running.postgres), "PostgreSQL, after {signal:?}");
+        assert!(exits_soon(&running.command), "the command, after {signal:?}");
+        assert!(exits_soon(&running.postgres), "PostgreSQL, after {signal:?}");
         assert!(!running.directory.exists(), "the directory, after {signal:?}");
     }
 }
@@ -106,10 +106,10 @@ fn postgres_dies_with_killed_xtask_and_next_run_cleans_up() {
         xtask
     };
 
-    let mut running = Running::start(xtask());
+    let mut running = RunningXtask::start(xtask());
     running.send(Signal::KILL);
     running.xtask.wait().unwrap();
-    assert!(dies(&running.postgres));
+    assert!(exits_soon(&running.postgres));
     assert!(running.directory.exists(), "a killed process cannot remove its directory");
 
     assert!(xtask().args(["postgres", "--", "true"]).status().unwrap().success());

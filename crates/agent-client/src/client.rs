@@ -1,6 +1,6 @@
 //! HTTP client for `/agent/v1`: every request is signed and limited in size and time.
 //!
-//! It never retries. The caller decides what to repeat and when ([`jittered`] computes the delay).
+//! It never retries. The caller decides what to repeat and when ([`backoff_with_jitter`] computes the delay).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use wire::agent::{
     SyncResponse, TRUSTED_KEYS_HEADER,
 };
 
-use super::answer::{Exchange, Proof};
+use super::response_signature::{Exchange, SignatureCheck};
 use super::identity::is_tag;
-use super::trust::{TrustStoreError, system_trust};
+use super::trust::{TrustStoreError, system_trust_config};
 use super::{Authorization, HostKey, Identity, Pin, PinnedServer, Token, public_keys};
 
-/// Maximum size of a response body. A host does not trust its server with its memory.
-const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Maximum size of a response body. A host does not trust its service with its memory.
+const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Timeout of requests that are not held open.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// How much later than `hold_seconds` the response to a held sync may arrive.
@@ -29,7 +29,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longer `Retry-After` values are cut to this; no proxy needs more.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
-/// Client for one server. Cheap to clone; clones share connections.
+/// Client for one service. Cheap to clone; clones share connections.
 #[derive(Debug, Clone)]
 pub struct AgentClient {
     client: Client,
@@ -37,12 +37,12 @@ pub struct AgentClient {
     origin: String,
 }
 
-/// How to connect to a server.
+/// How to connect to a service.
 #[derive(Debug, Clone, Copy)]
-pub struct Connect<'a> {
+pub struct ConnectOptions<'a> {
     /// Server address, such as `https://fleet.example:7600`.
     pub url: &'a str,
-    /// How the server's certificate is verified.
+    /// How the service's certificate is verified.
     pub pin: Pin,
     /// Local address to connect from, if it matters.
     pub from: Option<IpAddr>,
@@ -53,13 +53,13 @@ pub struct Connect<'a> {
 pub enum ConnectError {
     /// The address is malformed or has a part that is not allowed.
     #[error(
-        "`{0}` is not a valid server address; expected something like https://fleet.example:7600"
+        "`{0}` is not a valid service address; expected something like https://fleet.example:7600"
     )]
     Url(String),
     /// The token contains a certificate hash, but the address does not use TLS.
-    #[error("the token requires TLS: the server address must start with https://")]
-    WantsTls,
-    /// The server must be verified by the system's trust store, which cannot be used.
+    #[error("the token requires TLS: the service address must start with https://")]
+    TlsRequired,
+    /// The service must be verified by the system's trust store, which cannot be used.
     #[error(transparent)]
     TrustStore(#[from] TrustStoreError),
     #[error("cannot create the HTTP client")]
@@ -69,26 +69,26 @@ pub enum ConnectError {
 /// Why a request failed, as far as the host can tell.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The server was not reached, or its response was lost. Try again; the request may have taken
+    /// The service was not reached, or its response was lost. Try again; the request may have taken
     /// effect.
-    #[error("no response from the server")]
+    #[error("no response from the service")]
     Unreachable(#[source] reqwest::Error),
-    /// The server is temporarily unavailable. Try again, not before `retry_after`.
-    #[error("the server is busy ({status})")]
+    /// The service is temporarily unavailable. Try again, not before `retry_after`.
+    #[error("the service is busy ({status})")]
     Busy {
         status: StatusCode,
         /// How long to wait before the next request.
         retry_after: Option<Duration>,
     },
-    /// The server has removed this host. Stop permanently.
-    #[error("this host was removed from its server")]
+    /// The service has removed this host. Stop permanently.
+    #[error("this host was removed from its service")]
     Removed,
-    /// The response is not signed by the server, or not for this request: anyone on the network
+    /// The response is not signed by the service, or not for this request: anyone on the network
     /// path may have written it. Ignore its content and try again.
-    #[error("{}", unproven(*status))]
-    Unproven { status: StatusCode },
-    /// The server rejects this request. Trying again would change nothing.
-    #[error("the server rejected the request ({status} {code}): {detail}")]
+    #[error("{}", unverified_message(*status))]
+    Unverified { status: StatusCode },
+    /// The service rejects this request. Trying again would change nothing.
+    #[error("the service rejected the request ({status} {code}): {detail}")]
     Refused {
         status: StatusCode,
         /// Machine-readable reason.
@@ -97,13 +97,13 @@ pub enum ClientError {
         detail: String,
     },
     /// The response cannot be parsed or used.
-    #[error("invalid response from the server: {0}")]
-    Answer(String),
+    #[error("invalid response from the service: {0}")]
+    InvalidResponse(String),
 }
 
 /// What a host sends to enroll.
 #[derive(Debug, Clone)]
-pub struct Joining {
+pub struct EnrollOptions {
     pub facts: Facts,
     /// The environment that the host requests.
     pub environment: Option<Environment>,
@@ -111,7 +111,7 @@ pub struct Joining {
     pub tags: Vec<Tag>,
 }
 
-/// Type of a listing.
+/// Type of a package set: installed packages or pending updates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListingKind {
     /// Installed packages.
@@ -131,7 +131,7 @@ impl ListingKind {
 
 impl AgentClient {
     /// Creates a client. Sends nothing yet.
-    pub fn new(to: Connect<'_>) -> Result<AgentClient, ConnectError> {
+    pub fn new(to: ConnectOptions<'_>) -> Result<AgentClient, ConnectError> {
         let malformed = || ConnectError::Url(to.url.to_owned());
         let url = Url::parse(to.url).map_err(|_| malformed())?;
         let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
@@ -157,9 +157,9 @@ impl AgentClient {
             // The service itself has no TLS, and the proxy in front of it has a certificate that
             // any client on this host can verify.
             (Pin::Plain, "https") => {
-                builder.https_only(true).tls_backend_preconfigured(system_trust()?)
+                builder.https_only(true).tls_backend_preconfigured(system_trust_config()?)
             }
-            (Pin::Certificate(_), "http") => return Err(ConnectError::WantsTls),
+            (Pin::Certificate(_), "http") => return Err(ConnectError::TlsRequired),
             _ => return Err(malformed()),
         };
         let client = builder.build().map_err(ConnectError::Client)?;
@@ -172,39 +172,39 @@ impl AgentClient {
         &self,
         token: &Token,
         key: &HostKey,
-        joining: Joining,
+        joining: EnrollOptions,
     ) -> Result<EnrollResponse, ClientError> {
-        let Joining { facts, environment, tags } = joining;
+        let EnrollOptions { facts, environment, tags } = joining;
         let token = token.as_str().to_owned();
-        let request = EnrollRequest { token, public_key: key.public(), facts, environment, tags };
+        let request = EnrollRequest { token, public_key: key.public_key(), facts, environment, tags };
         let request = self
             .client
             .post(format!("{}/agent/v1/enroll", self.origin))
             .timeout(REQUEST_TIMEOUT)
             .header(CONTENT_TYPE, "application/json")
-            .body(json(&request)?);
-        read(&receive(request).await?.into_result()?)
+            .body(to_json(&request)?);
+        parse_json(&receive(request).await?.into_result()?)
     }
 
-    /// Syncs. The server holds the request open for up to `hold_seconds` while it has nothing to
+    /// Syncs. The service holds the request open for up to `hold_seconds` while it has nothing to
     /// send. A caller that drops the future aborts the sync, and repeats it with the same
     /// [`Turn`](super::Turn).
     ///
     /// In the returned response, `orders_keys` is either empty or a list of valid keys that may be
-    /// trusted, and `renewed_tag` is set only if the response was signed by the server.
+    /// trusted, and `renewed_tag` is set only if the response was signed by the service.
     pub async fn sync(
         &self,
         host: &Identity,
         request: &SyncRequest,
     ) -> Result<SyncResponse, ClientError> {
         let timeout = Duration::from_secs(request.hold_seconds.into()) + HOLD_GRACE;
-        let body = json(request)?;
+        let body = to_json(request)?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, reqwest::header::HeaderValue::from_static("application/json"));
         let answer =
-            self.signed(host, Method::POST, "/agent/v1/sync", headers, body, timeout).await?;
-        let mut response: SyncResponse = read(&answer.body)?;
-        // Anyone who could forge an unsigned response could announce their own key. And a server
+            self.send_signed(host, Method::POST, "/agent/v1/sync", headers, body, timeout).await?;
+        let mut response: SyncResponse = parse_json(&answer.body)?;
+        // Anyone who could forge an unsigned response could announce their own key. And a service
         // that does not announce the key that it signs with is misconfigured.
         let announced = public_keys(&response.orders_keys).unwrap_or_default();
         if !answer.signer.is_some_and(|signer| announced.contains(&signer)) {
@@ -215,7 +215,7 @@ impl AgentClient {
         Ok(response)
     }
 
-    /// Uploads a listing that the server requested, compressed.
+    /// Uploads a package set that the service requested, compressed.
     pub async fn put_listing(
         &self,
         host: &Identity,
@@ -225,11 +225,11 @@ impl AgentClient {
     ) -> Result<(), ClientError> {
         let path = format!("/agent/v1/listings/{}/{digest}", kind.as_str());
         let body = zstd::encode_all(listing, 3).map_err(|error| {
-            ClientError::Answer(format!("cannot compress the listing: {error}"))
+            ClientError::InvalidResponse(format!("cannot compress the package set: {error}"))
         })?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_ENCODING, reqwest::header::HeaderValue::from_static("zstd"));
-        self.signed(host, Method::PUT, &path, headers, body, REQUEST_TIMEOUT).await.map(drop)
+        self.send_signed(host, Method::PUT, &path, headers, body, REQUEST_TIMEOUT).await.map(drop)
     }
 
     /// Uploads a part of an order's log. Sending the same part twice has no further effect.
@@ -242,10 +242,10 @@ impl AgentClient {
     ) -> Result<(), ClientError> {
         let path = format!("/agent/v1/orders/{order}/log?offset={offset}");
         let headers = HeaderMap::new();
-        self.signed(host, Method::POST, &path, headers, text, REQUEST_TIMEOUT).await.map(drop)
+        self.send_signed(host, Method::POST, &path, headers, text, REQUEST_TIMEOUT).await.map(drop)
     }
 
-    async fn signed(
+    async fn send_signed(
         &self,
         host: &Identity,
         method: Method,
@@ -253,7 +253,7 @@ impl AgentClient {
         headers: HeaderMap,
         body: Vec<u8>,
         timeout: Duration,
-    ) -> Result<Verified, ClientError> {
+    ) -> Result<VerifiedBody, ClientError> {
         let Authorization { header, signature } = host.authorization(method.as_str(), path, &body);
         let exchange = Exchange::new(host, signature);
         let request = self
@@ -266,48 +266,48 @@ impl AgentClient {
             .header(TRUSTED_KEYS_HEADER, host.orders_keys.ids().join(","))
             .body(body);
         let answer = receive(request).await?;
-        let signer = match answer.only_delays() {
+        let signer = match answer.is_retryable() {
             true => None,
             false => {
                 let proof = answer.signature.as_deref();
                 match exchange.check(proof, answer.status.as_u16(), &answer.body) {
-                    Proof::SignedBy(key) => Some(key),
-                    Proof::Missing => None,
-                    Proof::Invalid => return Err(ClientError::Unproven { status: answer.status }),
+                    SignatureCheck::SignedBy(key) => Some(key),
+                    SignatureCheck::Missing => None,
+                    SignatureCheck::Invalid => return Err(ClientError::Unverified { status: answer.status }),
                 }
             }
         };
-        Ok(Verified { body: answer.into_result()?, signer })
+        Ok(VerifiedBody { body: answer.into_result()?, signer })
     }
 }
 
-fn json<T: serde::Serialize>(body: &T) -> Result<Vec<u8>, ClientError> {
-    serde_json::to_vec(body).map_err(|error| ClientError::Answer(error.to_string()))
+fn to_json<T: serde::Serialize>(body: &T) -> Result<Vec<u8>, ClientError> {
+    serde_json::to_vec(body).map_err(|error| ClientError::InvalidResponse(error.to_string()))
 }
 
-fn read<T: for<'de> Deserialize<'de>>(answer: &[u8]) -> Result<T, ClientError> {
-    serde_json::from_slice(answer).map_err(|error| ClientError::Answer(error.to_string()))
+fn parse_json<T: for<'de> Deserialize<'de>>(answer: &[u8]) -> Result<T, ClientError> {
+    serde_json::from_slice(answer).map_err(|error| ClientError::InvalidResponse(error.to_string()))
 }
 
-fn unproven(status: StatusCode) -> String {
+fn unverified_message(status: StatusCode) -> String {
     let what = match status {
         StatusCode::GONE => "received a response that this host was removed".to_owned(),
         status => format!("received a response ({status})"),
     };
     format!(
-        "{what}, but it is not signed by this host's server; check for a proxy in between, and \
-         that the server was not replaced by an older version"
+        "{what}, but it is not signed by this host's service; check for a proxy in between, and \
+         that the service was not replaced by an older version"
     )
 }
 
 /// The body of a successful response that may be acted on.
-struct Verified {
+struct VerifiedBody {
     body: Vec<u8>,
-    /// The key that signed the response. `None` if the server does not sign.
+    /// The key that signed the response. `None` if the service does not sign.
     signer: Option<[u8; 32]>,
 }
 
-struct Answer {
+struct RawResponse {
     status: StatusCode,
     retry_after: Option<Duration>,
     /// The value of [`SIGNATURE_HEADER`].
@@ -316,7 +316,7 @@ struct Answer {
 }
 
 /// Sends a request and reads the whole response.
-async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, ClientError> {
+async fn receive(request: reqwest::RequestBuilder) -> Result<RawResponse, ClientError> {
     let mut response = request.send().await.map_err(ClientError::Unreachable)?;
     let status = response.status();
     let retry_after = retry_after(response.headers());
@@ -324,18 +324,18 @@ async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, ClientError
     let signature = signature.and_then(|value| value.to_str().ok()).map(str::to_owned);
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(ClientError::Unreachable)? {
-        if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-            return Err(ClientError::Answer(format!("it is larger than {ANSWER_BYTES_MAX} bytes")));
+        if body.len() + chunk.len() > RESPONSE_BYTES_MAX {
+            return Err(ClientError::InvalidResponse(format!("it is larger than {RESPONSE_BYTES_MAX} bytes")));
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(Answer { status, retry_after, signature, body })
+    Ok(RawResponse { status, retry_after, signature, body })
 }
 
-impl Answer {
-    /// Whether the response only asks to try again later. It needs no signature: a proxy that sends
-    /// this could as well not respond at all.
-    fn only_delays(&self) -> bool {
+impl RawResponse {
+    /// Whether the response only asks to try again later. It needs no signature: a proxy can
+    /// cause the same delay by not responding.
+    fn is_retryable(&self) -> bool {
         let status = self.status;
         status.is_server_error()
             || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
@@ -343,8 +343,8 @@ impl Answer {
 
     /// The body of a successful response, or the error.
     fn into_result(self) -> Result<Vec<u8>, ClientError> {
-        let only_delays = self.only_delays();
-        let Answer { status, retry_after, body, .. } = self;
+        let only_delays = self.is_retryable();
+        let RawResponse { status, retry_after, body, .. } = self;
         match status {
             status if status.is_success() => Ok(body),
             StatusCode::GONE => Err(ClientError::Removed),
@@ -373,7 +373,7 @@ struct Problem {
 /// second up to `most`, then scaled to between one half and the whole, by `share` (0 to 1). The
 /// jitter is applied after the cap: otherwise all hosts that wait longest would return at the same
 /// moment.
-pub fn jittered(failures: u32, most: Duration, share: f64) -> Duration {
+pub fn backoff_with_jitter(failures: u32, most: Duration, share: f64) -> Duration {
     let doubled =
         Duration::from_millis(500).saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(most).mul_f64(0.5 + share.clamp(0.0, 1.0) / 2.0)
@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     fn connect(url: &str, pin: Pin) -> Result<AgentClient, ConnectError> {
-        AgentClient::new(Connect { url, pin, from: None })
+        AgentClient::new(ConnectOptions { url, pin, from: None })
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
         assert!(connect("http://127.0.0.1:7600/", Pin::Plain).is_ok());
         assert!(matches!(
             connect("http://fleet.test", Pin::Certificate([1; 32])),
-            Err(ConnectError::WantsTls)
+            Err(ConnectError::TlsRequired)
         ));
         // Verified by the system's trust store, if this system has one.
         let public = connect("https://fleet.test", Pin::Plain);
@@ -419,10 +419,10 @@ mod tests {
     #[test]
     fn backoff_grows_to_the_cap_with_jitter_below_it() {
         let most = Duration::from_secs(8);
-        assert_eq!(jittered(1, most, 1.0), Duration::from_millis(500));
-        assert_eq!(jittered(2, most, 0.0), Duration::from_millis(500));
-        assert_eq!(jittered(30, most, 1.0), most);
-        assert_eq!(jittered(u32::MAX, most, 0.0), most / 2);
+        assert_eq!(backoff_with_jitter(1, most, 1.0), Duration::from_millis(500));
+        assert_eq!(backoff_with_jitter(2, most, 0.0), Duration::from_millis(500));
+        assert_eq!(backoff_with_jitter(30, most, 1.0), most);
+        assert_eq!(backoff_with_jitter(u32::MAX, most, 0.0), most / 2);
     }
 
     #[test]

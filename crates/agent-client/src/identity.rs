@@ -22,7 +22,7 @@ impl HostKey {
     /// # Panics
     /// If the operating system provides no randomness. Nothing can be done safely in that case.
     pub fn generate() -> HostKey {
-        HostKey::from_seed(chance())
+        HostKey::from_seed(random_bytes())
     }
 
     /// Restores a key from its stored seed.
@@ -41,39 +41,41 @@ impl HostKey {
     }
 
     /// The public key, in base64.
-    pub fn public(&self) -> String {
+    pub fn public_key(&self) -> String {
         base64(self.pair.public_key().as_ref())
     }
 }
 
-pub(crate) fn chance<const N: usize>() -> [u8; N] {
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).expect("the operating system provides random bytes");
     bytes
 }
 
-/// A random nonce for a [`Turn`]. A clone of this host will not draw the same.
+/// A random nonce for a [`SyncCounter`]. A clone of this host will not draw the same.
 ///
 /// # Panics
 /// If the operating system provides no randomness.
 pub fn nonce() -> u64 {
-    u64::from_be_bytes(chance())
+    u64::from_be_bytes(random_bytes())
 }
 
 /// An enrolled host. Every request is signed with this identity.
 pub struct Identity {
     pub server_id: ServerId,
-    /// The server's proof that this id and this key belong together, exactly as the server sent it.
+    /// The service's proof that this id and this key belong together, exactly as the service sent
+    /// it.
     pub tag: IdentityTag,
-    /// The server's keys for signing orders and responses.
+    /// The service's keys for signing orders and responses.
     pub orders_keys: TrustedKeys,
     pub key: HostKey,
-    /// Whether the server is known to sign its responses. Once true, a response without a signature
-    /// is never accepted; until then, the server may be a version that does not sign yet.
+    /// Whether the service is known to sign its responses. Once true, a response without a
+    /// signature is never accepted; until then, the service may be a version that does not sign
+    /// yet.
     pub signs_answers: AtomicBool,
 }
 
-/// The tag of an identity, in base64. The server may replace it.
+/// The tag of an identity, in base64. The service may replace it.
 pub struct IdentityTag(RwLock<String>);
 
 /// Length of a replacement tag.
@@ -104,7 +106,7 @@ pub(crate) fn is_tag(text: &str) -> bool {
 }
 
 /// The public keys whose orders and responses a host accepts, oldest first. Usually one; two while
-/// the server rotates its key. Never empty.
+/// the service rotates its key. Never empty.
 pub struct TrustedKeys(RwLock<Vec<[u8; 32]>>);
 
 impl TrustedKeys {
@@ -158,15 +160,15 @@ pub struct Authorization {
 /// Why an enrollment response cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    #[error("the server's signing key is not 32 bytes in base64")]
+    #[error("the service's signing key is not 32 bytes in base64")]
     OrdersKey,
     /// The tag could not be sent in a header.
-    #[error("the server's tag is not base64")]
+    #[error("the service's tag is not base64")]
     Tag,
 }
 
 impl Identity {
-    /// Builds the identity from the server's enrollment response.
+    /// Builds the identity from the service's enrollment response.
     pub fn new(key: HostKey, answer: EnrollResponse) -> Result<Identity, IdentityError> {
         let orders_key = from_base64(&answer.orders_key)
             .and_then(|bytes| bytes.try_into().ok())
@@ -183,18 +185,18 @@ impl Identity {
         Ok(Identity { server_id, tag, orders_keys, key, signs_answers })
     }
 
-    /// Whether the server is known to sign its responses.
+    /// Whether the service is known to sign its responses.
     pub fn signs_answers(&self) -> bool {
         self.signs_answers.load(Ordering::Relaxed)
     }
 
     pub fn authorization(&self, method: &str, path_and_query: &str, body: &[u8]) -> Authorization {
-        let signature = self.key.pair.sign(signed_text(method, path_and_query, body).as_bytes());
+        let signature = self.key.pair.sign(request_signing_text(method, path_and_query, body).as_bytes());
         let signature = base64(signature.as_ref());
         let header = format!(
             "Agent id={},key={},tag={},sig={signature}",
             self.server_id,
-            self.key.public(),
+            self.key.public_key(),
             self.tag.get(),
         );
         Authorization { header, signature }
@@ -202,25 +204,25 @@ impl Identity {
 }
 
 /// The signed text of a request: everything in it that has an effect.
-pub fn signed_text(method: &str, path_and_query: &str, body: &[u8]) -> String {
+pub fn request_signing_text(method: &str, path_and_query: &str, body: &[u8]) -> String {
     format!("fleetmend-agent-v1\n{method}\n{path_and_query}\n{}", blake3::hash(body).to_hex())
 }
 
-/// The sync counter: the counter that the server sent last, and a nonce that belongs to it.
+/// The sync counter: the counter that the service sent last, and a nonce that belongs to it.
 ///
 /// Both are sent with each sync, and both change only when a response ARRIVES: a sync that was
-/// aborted or lost is repeated with the same pair, by which the server distinguishes a repetition
+/// aborted or lost is repeated with the same pair, by which the service distinguishes a retry
 /// from the sync of a cloned host. Store both together on disk before acting on a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Turn {
+pub struct SyncCounter {
     pub counter: u64,
     pub nonce: u64,
 }
 
-impl Turn {
+impl SyncCounter {
     /// The sync counter after a response, with a fresh nonce.
-    pub fn after(counter: u64, nonce: u64) -> Turn {
-        Turn { counter, nonce }
+    pub fn new(counter: u64, nonce: u64) -> SyncCounter {
+        SyncCounter { counter, nonce }
     }
 }
 
@@ -232,7 +234,7 @@ mod tests {
     #[test]
     fn signed_text_of_a_request_never_changes() {
         assert_eq!(
-            signed_text("POST", "/agent/v1/orders/tsk_1/log?offset=10", b""),
+            request_signing_text("POST", "/agent/v1/orders/tsk_1/log?offset=10", b""),
             "fleetmend-agent-v1\nPOST\n/agent/v1/orders/tsk_1/log?offset=10\n\
              af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
         );
@@ -263,7 +265,7 @@ mod tests {
             .collect();
         let identity =
             Identity::new(HostKey::from_seed(seed.try_into().unwrap()), answer()).unwrap();
-        assert_eq!(identity.key.public(), "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=");
+        assert_eq!(identity.key.public_key(), "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=");
         let header = identity.authorization("POST", "/agent/v1/sync", b"{}").header;
         let (head, signature) = header.split_once(",sig=").unwrap();
         assert_eq!(
@@ -273,16 +275,16 @@ mod tests {
              tag=AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
         );
         let confirmed = |text: &str| {
-            let key = from_base64(&identity.key.public()).unwrap();
+            let key = from_base64(&identity.key.public_key()).unwrap();
             ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, key)
                 .verify(text.as_bytes(), &from_base64(signature).unwrap())
                 .is_ok()
         };
-        assert!(confirmed(&signed_text("POST", "/agent/v1/sync", b"{}")));
+        assert!(confirmed(&request_signing_text("POST", "/agent/v1/sync", b"{}")));
         for other in [("PUT", "/agent/v1/sync", "{}"), ("POST", "/agent/v1/sync?", "{}")] {
-            assert!(!confirmed(&signed_text(other.0, other.1, other.2.as_bytes())));
+            assert!(!confirmed(&request_signing_text(other.0, other.1, other.2.as_bytes())));
         }
-        assert!(!confirmed(&signed_text("POST", "/agent/v1/sync", b"{ }")));
+        assert!(!confirmed(&request_signing_text("POST", "/agent/v1/sync", b"{ }")));
     }
 
     #[test]
@@ -297,7 +299,7 @@ mod tests {
     #[test]
     fn key_is_restored_from_its_seed() {
         let key = HostKey::generate();
-        assert_eq!(HostKey::from_seed(*key.seed()).public(), key.public());
-        assert_ne!(HostKey::generate().public(), key.public());
+        assert_eq!(HostKey::from_seed(*key.seed()).public_key(), key.public_key());
+        assert_ne!(HostKey::generate().public_key(), key.public_key());
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! This crate does not decide what to do with an order: the caller builds the requests and acts on
 //! what was verified. It asks the operating system for randomness to create keys and nonces, and
-//! never for the time: an order's age is measured by the server's clock.
+//! never for the time: an order's age is measured by the service's clock.
 
-mod answer;
+mod response_signature;
 mod client;
 mod identity;
 mod order;
@@ -13,12 +13,12 @@ mod sync_throttle;
 mod token;
 mod trust;
 
-pub use client::{AgentClient, ClientError, Connect, ConnectError, Joining, ListingKind, jittered};
+pub use client::{AgentClient, ClientError, ConnectOptions, ConnectError, EnrollOptions, ListingKind, backoff_with_jitter};
 pub use identity::{
-    Authorization, HostKey, Identity, IdentityError, TrustedKeys, Turn, nonce, public_keys,
-    signed_text,
+    Authorization, HostKey, Identity, IdentityError, TrustedKeys, SyncCounter, nonce, public_keys,
+    request_signing_text,
 };
-pub use order::{OrderRefusal, verify};
+pub use order::{OrderRefusal, verify_order};
 pub use sync_throttle::SyncThrottle;
 pub use token::{Pin, Token, TokenError};
 pub use trust::{PinnedServer, TrustStoreError};

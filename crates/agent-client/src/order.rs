@@ -1,4 +1,4 @@
-//! Verifies orders: signed with the server's key, addressed to this host, and not expired.
+//! Verifies orders: signed with the service's key, addressed to this host, and not expired.
 
 use jiff::{SignedDuration, Timestamp};
 use vocab::ServerId;
@@ -15,7 +15,7 @@ const VALID_FOR_MAX: SignedDuration = SignedDuration::from_hours(31 * 24);
 pub enum OrderRefusal {
     /// The signature is invalid or made with another key. Nothing in the envelope can be trusted,
     /// not even its id, so the agent cannot report a result for it.
-    #[error("the order is not signed with a trusted key of the server")]
+    #[error("the order is not signed with a trusted key of the service")]
     Signature,
     /// The signed text cannot be parsed as an order.
     #[error("the signed text is not a valid order")]
@@ -33,13 +33,13 @@ pub enum OrderRefusal {
 }
 
 /// Returns the order in an envelope if this host may execute it. `server_time` is the time
-/// according to the server that sent it: the host's own clock may be years off.
+/// according to the service that sent it: the host's own clock may be years off.
 ///
 /// `server_time` needs no comparison with earlier values. It is part of a signed response that is
 /// bound to a nonce of this request, so an attacker cannot replay it, and can delay it only until
-/// the request times out. Remembering the highest time ever seen would add nothing, and a server
+/// the request times out. Remembering the highest time ever seen would add nothing, and a service
 /// whose clock was a day ahead for a minute could then give no orders for a day.
-pub fn verify(
+pub fn verify_order(
     envelope: &Envelope,
     host: &Identity,
     server_time: Timestamp,
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn valid_order_for_this_host_is_accepted() {
-        let order = verify(&signed(&scan(SERVER), 1), &host(), at(9)).unwrap();
+        let order = verify_order(&signed(&scan(SERVER), 1), &host(), at(9)).unwrap();
         assert_eq!(order.work, Work::Scan);
     }
 
@@ -131,7 +131,7 @@ mod tests {
             for envelope in exchange["answer"]["orders"].as_array().into_iter().flatten() {
                 let envelope: Envelope = serde_json::from_value(envelope.clone()).unwrap();
                 let server_time = exchange["answer"]["server_time"].as_str().unwrap();
-                let order = verify(&envelope, &host, server_time.parse().unwrap()).unwrap();
+                let order = verify_order(&envelope, &host, server_time.parse().unwrap()).unwrap();
                 assert!(matches!(order.work, Work::Plan(_) | Work::Install(_)), "{order:?}");
                 believed += 1;
             }
@@ -145,7 +145,7 @@ mod tests {
         changed.order = changed.order.replace("scan", "reboot");
         let torn = Envelope { signature: "!".to_owned(), ..signed(&scan(SERVER), 1) };
         for envelope in [changed, torn, signed(&scan(SERVER), 2)] {
-            let refused = verify(&envelope, &host(), at(0));
+            let refused = verify_order(&envelope, &host(), at(0));
             assert!(matches!(refused, Err(OrderRefusal::Signature)), "{refused:?}");
         }
     }
@@ -153,14 +153,14 @@ mod tests {
     #[test]
     fn signed_order_for_another_host_is_rejected() {
         let other = "srv_01jcqk3m8ye0fr5cq0k6s8v2xx";
-        let refused = verify(&signed(&scan(other), 1), &host(), at(0));
+        let refused = verify_order(&signed(&scan(other), 1), &host(), at(0));
         assert!(matches!(refused, Err(OrderRefusal::OtherServer(id)) if id.to_string() == other));
     }
 
     #[test]
     fn expired_order_is_rejected_with_its_id() {
         for late in [at(10), at(11)] {
-            let refused = verify(&signed(&scan(SERVER), 1), &host(), late);
+            let refused = verify_order(&signed(&scan(SERVER), 1), &host(), late);
             assert!(
                 matches!(refused, Err(OrderRefusal::Expired(order)) if order.work == Work::Scan)
             );
@@ -172,7 +172,7 @@ mod tests {
         let until = |expires_at: &str| {
             let mut order: Order = serde_json::from_str(&scan(SERVER)).unwrap();
             order.expires_at = expires_at.parse().unwrap();
-            verify(&signed(&serde_json::to_string(&order).unwrap(), 1), &host(), at(0))
+            verify_order(&signed(&serde_json::to_string(&order).unwrap(), 1), &host(), at(0))
         };
         assert!(until("2026-12-16T04:00:00Z").is_ok());
         for late in ["2026-12-16T04:00:01Z", "9999-01-01T00:00:00Z"] {
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn signed_text_that_is_not_an_order_is_rejected() {
-        let refused = verify(&signed("{}", 1), &host(), at(0));
+        let refused = verify_order(&signed("{}", 1), &host(), at(0));
         assert!(matches!(refused, Err(OrderRefusal::NotAnOrder(_))));
     }
 }

@@ -1,4 +1,4 @@
-//! The enrollment token: authorizes a host to enroll, and says how to verify the server.
+//! The enrollment token: authorizes a host to enroll, and says how to verify the service.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,21 +8,21 @@ use super::from_base64_url;
 /// Length after the prefix: 24 random bytes and 8 bytes that prove who issued them.
 const SECRET_BYTES: usize = 32;
 
-/// A well-formed enrollment token. Only the server can tell whether it is valid.
+/// A well-formed enrollment token. Only the service can tell whether it is valid.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     text: String,
     pin: Pin,
 }
 
-/// How the server is verified.
+/// How the service is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pin {
-    /// The service has no TLS itself. With an http address the server is not verified: for trials
+    /// The service has no TLS itself. With an http address the service is not verified: for trials
     /// on one machine. With an https address there is a proxy, verified by the system's trust
     /// store.
     Plain,
-    /// The SHA-256 of the server's certificate, or of the authority that issued it.
+    /// The SHA-256 of the service's certificate, or of the authority that issued it.
     Certificate([u8; 32]),
 }
 
@@ -35,21 +35,21 @@ pub enum TokenError {
     /// The secret part is truncated or mistyped.
     #[error("the part of the token before the dot is invalid; copy the whole token")]
     Secret,
-    /// The part that identifies the server is missing.
+    /// The part that identifies the service is missing.
     #[error("the token has no part after a dot; copy the whole token")]
     PinMissing,
-    /// The part that identifies the server is truncated or mistyped.
+    /// The part that identifies the service is truncated or mistyped.
     #[error("the part of the token after the dot is invalid; copy the whole token")]
     Pin,
 }
 
 impl Token {
-    /// How the server is verified.
+    /// How the service is verified.
     pub fn pin(&self) -> Pin {
         self.pin
     }
 
-    /// The whole text, as issued by the server.
+    /// The whole text, as issued by the service.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(refusal(&format!("fme_{}", secret(32))), TokenError::PinMissing);
         assert_eq!(refusal(&format!("fme_{}.plain", secret(31))), TokenError::Secret);
         assert_eq!(refusal("fme_!!.plain"), TokenError::Secret);
-        // A truncated token must not turn a server that is verified into one that is not.
+        // A truncated token must not turn a service that is verified into one that is not.
         assert_eq!(refusal(&format!("fme_{}.", secret(32))), TokenError::Pin);
         assert_eq!(refusal(&format!("fme_{}.{}", secret(32), secret(31))), TokenError::Pin);
         assert_eq!(refusal(&format!("fme_{}.Plain", secret(32))), TokenError::Pin);

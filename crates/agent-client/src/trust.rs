@@ -1,4 +1,4 @@
-//! TLS verification: the server must present the certificate whose hash is in the token, or one
+//! TLS verification: the service must present the certificate whose hash is in the token, or one
 //! issued by the authority whose hash is in the token.
 //!
 //! Public certificate authorities play no role in this case: a self-signed server is verified and
@@ -23,7 +23,7 @@ use rustls::{
 pub enum TrustStoreError {
     /// The trust store contains no certificate.
     #[error(
-        "the token contains no certificate hash, so the server is verified by this system's trust \
+        "the token contains no certificate hash, so the service is verified by this system's trust \
          store, which is empty: install the package `ca-certificates`, or set SSL_CERT_FILE"
     )]
     Empty,
@@ -33,18 +33,18 @@ pub enum TrustStoreError {
 
 /// A client configuration that trusts the authorities of this system. `SSL_CERT_FILE` and
 /// `SSL_CERT_DIR` override them.
-pub(crate) fn system_trust() -> Result<ClientConfig, TrustStoreError> {
+pub(crate) fn system_trust_config() -> Result<ClientConfig, TrustStoreError> {
     let mut roots = RootCertStore::empty();
     // Certificates that cannot be read or parsed are skipped.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         return Err(TrustStoreError::Empty);
     }
-    Ok(trusting(roots)?)
+    Ok(client_config_with_roots(roots)?)
 }
 
 /// A client configuration that trusts these authorities, and checks names and dates.
-fn trusting(roots: RootCertStore) -> Result<ClientConfig, Error> {
+fn client_config_with_roots(roots: RootCertStore) -> Result<ClientConfig, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
@@ -60,7 +60,7 @@ pub struct PinnedServer {
 }
 
 impl PinnedServer {
-    /// A client configuration that accepts this server and no other.
+    /// A client configuration that accepts this service and no other.
     ///
     /// # Panics
     /// Never: the provider supports the default protocol versions.
@@ -90,8 +90,8 @@ impl ServerCertVerifier for PinnedServer {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         // The pinned certificate itself: its name and dates add nothing to a hash, and a host whose
-        // clock is wrong must still reach its server. The handshake proves that the server has the
-        // private key.
+        // clock is wrong must still reach its service. The handshake proves that the service has
+        // the private key.
         if self.is_pinned(end_entity) {
             return Ok(ServerCertVerified::assertion());
         }
@@ -146,16 +146,16 @@ mod tests {
     use rustls::sign::{CertifiedKey, SingleCertAndKey};
     use rustls::{ClientConnection, ServerConfig, ServerConnection};
 
-    struct Shown {
+    struct CertifiedChain {
         chain: Vec<CertificateDer<'static>>,
         key: KeyPair,
     }
 
-    fn self_signed(name: &str) -> Shown {
+    fn self_signed(name: &str) -> CertifiedChain {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.self_signed(&key).unwrap();
-        Shown { chain: vec![certificate.der().clone()], key }
+        CertifiedChain { chain: vec![certificate.der().clone()], key }
     }
 
     fn authority() -> CertifiedIssuer<'static, KeyPair> {
@@ -164,32 +164,32 @@ mod tests {
         CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
     }
 
-    fn issued(name: &str, by: &Issuer<'_, KeyPair>, authority: &CertificateDer<'static>) -> Shown {
+    fn issued(name: &str, by: &Issuer<'_, KeyPair>, authority: &CertificateDer<'static>) -> CertifiedChain {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, by).unwrap();
-        Shown { chain: vec![certificate.der().clone(), authority.clone()], key }
+        CertifiedChain { chain: vec![certificate.der().clone(), authority.clone()], key }
     }
 
     fn sha256(certificate: &CertificateDer<'_>) -> [u8; 32] {
         digest(&SHA256, certificate).as_ref().try_into().unwrap()
     }
 
-    /// A complete handshake in memory, with a server that presents this chain.
-    fn handshake(pin: [u8; 32], shown: Shown) -> Result<(), Error> {
+    /// A complete handshake in memory, with a service that presents this chain.
+    fn handshake(pin: [u8; 32], shown: CertifiedChain) -> Result<(), Error> {
         handshake_with(PinnedServer::client_config(pin), shown)
     }
 
-    fn handshake_with(client: ClientConfig, shown: Shown) -> Result<(), Error> {
+    fn handshake_with(client: ClientConfig, shown: CertifiedChain) -> Result<(), Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(shown.key.serialize_der()));
         // `CertifiedKey::new` does not check that the key matches the certificate; an attacker's
         // does not.
-        let shown = CertifiedKey::new(shown.chain, provider.key_provider.load_private_key(key)?);
+        let certified = CertifiedKey::new(shown.chain, provider.key_provider.load_private_key(key)?);
         let server = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(SingleCertAndKey::from(shown)));
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
         let mut server = ServerConnection::new(Arc::new(server))?;
         let mut client = ClientConnection::new(Arc::new(client), "fleet.test".try_into().unwrap())?;
         while client.is_handshaking() || server.is_handshaking() {
@@ -207,8 +207,8 @@ mod tests {
 
     #[test]
     fn only_the_pinned_certificate_is_accepted() {
-        let shown = self_signed("some-other-name");
-        handshake(sha256(&shown.chain[0]), shown).unwrap();
+        let certified = self_signed("some-other-name");
+        handshake(sha256(&certified.chain[0]), certified).unwrap();
         let pin = sha256(&self_signed("fleet.test").chain[0]);
         let refused = handshake(pin, self_signed("fleet.test")).unwrap_err();
         assert_eq!(refused, Error::InvalidCertificate(CertificateError::UnknownIssuer));
@@ -231,9 +231,9 @@ mod tests {
     #[test]
     fn chain_with_unrelated_pinned_authority_is_rejected() {
         let authority = authority();
-        let mut shown = self_signed("fleet.test");
-        shown.chain.push(authority.der().clone());
-        let refused = handshake(sha256(authority.der()), shown);
+        let mut certified = self_signed("fleet.test");
+        certified.chain.push(authority.der().clone());
+        let refused = handshake(sha256(authority.der()), certified);
         assert!(matches!(refused, Err(Error::InvalidCertificate(_))), "{refused:?}");
     }
 
@@ -243,7 +243,7 @@ mod tests {
         let client = || {
             let mut roots = RootCertStore::empty();
             roots.add(authority.der().clone()).unwrap();
-            trusting(roots).unwrap()
+            client_config_with_roots(roots).unwrap()
         };
         handshake_with(client(), issued("fleet.test", &authority, authority.der())).unwrap();
         let other_name = issued("evil.test", &authority, authority.der());
@@ -261,7 +261,7 @@ mod tests {
     fn certificate_without_its_key_is_rejected() {
         let real = self_signed("fleet.test");
         let pin = sha256(&real.chain[0]);
-        let thief = Shown { key: KeyPair::generate().unwrap(), ..real };
+        let thief = CertifiedChain { key: KeyPair::generate().unwrap(), ..real };
         let refused = handshake(pin, thief).unwrap_err();
         assert_eq!(refused, Error::InvalidCertificate(CertificateError::BadSignature));
     }

@@ -1,7 +1,7 @@
 //! External commands: a program, its arguments and an environment built from scratch. Never a
 //! shell.
 //!
-//! [`Command::ask`] runs short read-only queries. Commands that change the system are only
+//! [`Command::query`] runs short read-only queries. Commands that change the system are only
 //! described by a back end; the executor (`work::executor`) records them in the journal and then
 //! runs them in their own session.
 
@@ -18,12 +18,12 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 /// Maximum size of a command's output. Longer output is an error; it is never truncated silently.
-const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const OUTPUT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// A command, in the form in which it is run and written to the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
-    /// Looked up in the usual directories (see [`Command::prepare`]).
+    /// Looked up in the usual directories (see [`Command::to_std_command`]).
     pub program: String,
     pub args: Vec<String>,
     /// Variables added to the environment.
@@ -37,7 +37,7 @@ pub struct Command {
 
 /// The output of a read-only query.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct CommandOutput {
     /// The exit code; `None` if a signal ended the process.
     pub exit: Option<i32>,
     /// Standard output. Invalid UTF-8 is replaced.
@@ -47,7 +47,7 @@ pub struct Answer {
 
 /// Why a query has no output.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum QueryError {
     #[error("`{program}` could not be started")]
     Start { program: String, source: std::io::Error },
     /// The program was killed after its timeout.
@@ -59,7 +59,7 @@ pub enum AskError {
     },
     /// The output is larger than 64 MiB.
     #[error("`{program}` printed more than 64 MiB")]
-    TooMuch { program: String },
+    OutputTooLarge { program: String },
 }
 
 impl Command {
@@ -94,19 +94,19 @@ impl Command {
 
     /// Adds exit codes that mean success.
     #[must_use]
-    pub fn also_well(mut self, exits: &[i32]) -> Command {
+    pub fn accept_exit_codes(mut self, exits: &[i32]) -> Command {
         self.also_well.extend(exits);
         self
     }
 
     /// Whether this exit code means success.
-    pub fn ended_well(&self, exit: Option<i32>) -> bool {
+    pub fn succeeded_with(&self, exit: Option<i32>) -> bool {
         exit.is_some_and(|exit| exit == 0 || self.also_well.contains(&exit))
     }
 
     /// Converts to a standard-library command with a clean environment, no input and `/` as its
     /// directory.
-    pub fn prepare(&self) -> std::process::Command {
+    pub fn to_std_command(&self) -> std::process::Command {
         let mut command = std::process::Command::new(&self.program);
         command.args(&self.args).env_clear().stdin(Stdio::null()).current_dir("/");
         command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
@@ -117,14 +117,14 @@ impl Command {
 
     /// Runs the command and waits until the PROCESS exits, not until its output is closed: a child
     /// that it leaves behind may keep the output open forever.
-    pub fn ask(&self, patience: Duration) -> Result<Answer, AskError> {
+    pub fn query(&self, patience: Duration) -> Result<CommandOutput, QueryError> {
         let start =
-            |source: std::io::Error| AskError::Start { program: self.program.clone(), source };
-        let paper = || memfd_create("answer", MemfdFlags::CLOEXEC).map(File::from);
-        let mut stdout = paper().map_err(|error| start(error.into()))?;
-        let mut stderr = paper().map_err(|error| start(error.into()))?;
+            |source: std::io::Error| QueryError::Start { program: self.program.clone(), source };
+        let capture_file = || memfd_create("answer", MemfdFlags::CLOEXEC).map(File::from);
+        let mut stdout = capture_file().map_err(|error| start(error.into()))?;
+        let mut stderr = capture_file().map_err(|error| start(error.into()))?;
         let mut child = self
-            .prepare()
+            .to_std_command()
             .stdout(stdout.try_clone().map_err(start)?)
             .stderr(stderr.try_clone().map_err(start)?)
             .spawn()
@@ -135,32 +135,32 @@ impl Command {
             let _ = child.kill();
             let _ = child.wait();
             let seconds = patience.as_secs();
-            return Err(AskError::TimedOut { program: self.program.clone(), seconds });
+            return Err(QueryError::TimedOut { program: self.program.clone(), seconds });
         };
-        let text = |file: &mut File| -> Result<String, AskError> {
+        let text = |file: &mut File| -> Result<String, QueryError> {
             let mut bytes = Vec::new();
             file.seek(SeekFrom::Start(0)).map_err(start)?;
-            file.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(start)?;
-            if bytes.len() as u64 > ANSWER_BYTES_MAX {
-                return Err(AskError::TooMuch { program: self.program.clone() });
+            file.take(OUTPUT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(start)?;
+            if bytes.len() as u64 > OUTPUT_BYTES_MAX {
+                return Err(QueryError::OutputTooLarge { program: self.program.clone() });
             }
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
-        Ok(Answer { exit: status.code(), stdout: text(&mut stdout)?, stderr: text(&mut stderr)? })
+        Ok(CommandOutput { exit: status.code(), stdout: text(&mut stdout)?, stderr: text(&mut stderr)? })
     }
 }
 
 /// Waits for a child process, up to a timeout. `None` if it is still running.
-pub(crate) fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
+pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     match pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
-        Ok(end) => wait_for(&end, child, patience),
+        Ok(end) => wait_on_pidfd(&end, child, timeout),
         // Kernels before 5.3 have no pidfd.
-        Err(_) => look_for_the_end(child, patience),
+        Err(_) => poll_for_exit(child, timeout),
     }
 }
 
-/// Waits on a pidfd, so that the kernel reports the exit at once. Polling would always be late.
-fn wait_for(
+/// Waits on a pidfd, so that the kernel reports the exit immediately. Polling would always be late.
+fn wait_on_pidfd(
     end: &OwnedFd,
     child: &mut Child,
     patience: Duration,
@@ -182,14 +182,14 @@ fn wait_for(
 }
 
 /// Polls with pauses that grow from 1 ms to 50 ms: queries take between milliseconds and seconds.
-fn look_for_the_end(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
+fn poll_for_exit(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     let mut waited = Duration::ZERO;
     let mut pause = Duration::from_millis(1);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if waited >= patience {
+        if waited >= timeout {
             return Ok(None);
         }
         #[expect(clippy::disallowed_methods, reason = "waits for a process")]
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn output_is_complete_while_a_child_keeps_it_open() {
         let left_behind = Command::new("sh").args(["-c", "sleep 600 & echo $!"]);
-        let answer = left_behind.ask(Duration::from_secs(60)).unwrap();
+        let answer = left_behind.query(Duration::from_secs(60)).unwrap();
         assert_eq!(answer.exit, Some(0));
         let child: i32 = answer.stdout.trim().parse().unwrap();
         let child = rustix::process::Pid::from_raw(child).unwrap();
@@ -217,16 +217,16 @@ mod tests {
     fn some_nonzero_exit_codes_mean_success() {
         let plain = Command::new("apt-get");
         assert!(
-            plain.ended_well(Some(0)) && !plain.ended_well(Some(102)) && !plain.ended_well(None)
+            plain.succeeded_with(Some(0)) && !plain.succeeded_with(Some(102)) && !plain.succeeded_with(None)
         );
-        let zypper = Command::new("zypper").also_well(&[102, 103]);
-        assert!(zypper.ended_well(Some(0)) && zypper.ended_well(Some(102)));
-        assert!(!zypper.ended_well(Some(104)) && !zypper.ended_well(None));
+        let zypper = Command::new("zypper").accept_exit_codes(&[102, 103]);
+        assert!(zypper.succeeded_with(Some(0)) && zypper.succeeded_with(Some(102)));
+        assert!(!zypper.succeeded_with(Some(104)) && !zypper.succeeded_with(None));
     }
 
     #[test]
     fn environment_is_built_from_scratch() {
-        let answer = Command::new("env").env("A", "1").ask(Duration::from_secs(60)).unwrap();
+        let answer = Command::new("env").env("A", "1").query(Duration::from_secs(60)).unwrap();
         let mut names: Vec<_> =
             answer.stdout.lines().filter_map(|line| line.split('=').next()).collect();
         names.sort_unstable();
@@ -235,8 +235,8 @@ mod tests {
 
     #[test]
     fn process_exit_is_noticed_with_and_without_pidfd() {
-        for wait in [wait, look_for_the_end] {
-            let start = |seconds: &str| Command::new("sleep").arg(seconds).prepare().spawn();
+        for wait in [wait, poll_for_exit] {
+            let start = |seconds: &str| Command::new("sleep").arg(seconds).to_std_command().spawn();
             let mut quick = start("0.01").unwrap();
             let status = wait(&mut quick, Duration::from_secs(60)).unwrap();
             assert_eq!(status.and_then(|status| status.code()), Some(0));
@@ -249,9 +249,9 @@ mod tests {
 
     #[test]
     fn slow_query_times_out() {
-        let error = Command::new("sleep").arg("600").ask(Duration::from_millis(20)).unwrap_err();
-        assert!(matches!(error, AskError::TimedOut { .. }), "{error}");
-        let error = Command::new("no-such-program").ask(Duration::from_secs(1)).unwrap_err();
+        let error = Command::new("sleep").arg("600").query(Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, QueryError::TimedOut { .. }), "{error}");
+        let error = Command::new("no-such-program").query(Duration::from_secs(1)).unwrap_err();
         assert_eq!(error.to_string(), "`no-such-program` could not be started");
     }
 }

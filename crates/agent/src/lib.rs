@@ -4,9 +4,9 @@
 //! - [`backend`]: the supported package managers, which commands to run and how to parse their
 //!   output.
 //! - [`work`]: executes orders and records every step, so that a crash never loses a result.
-//! - [`shell`]: the command line, the state directory and the connection to the server.
+//! - [`shell`]: the command line, the state directory and the connection to the service.
 //! - [`host`]: facts about the host, its processes and whether it can be rebooted.
-//! - [`root`]: the managed system, which need not be the running one.
+//! - [`root`]: the managed system, which may differ from the running one.
 
 pub mod backend;
 pub mod command;

@@ -46,10 +46,10 @@ fn main() -> ExitCode {
     if let Command::Supervise { job } = &command {
         return agent::work::supervise::main(job);
     }
-    match act(command) {
+    match execute(command) {
         Ok(said) => {
-            let shown = said.is_empty() || output::print(&said).is_ok();
-            if shown { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            let printed = said.is_empty() || output::print(&said).is_ok();
+            if printed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             output::note(&format!("{error:#}"));
@@ -58,13 +58,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn act(command: Command) -> anyhow::Result<String> {
+fn execute(command: Command) -> anyhow::Result<String> {
     match command {
         Command::Enroll(enroll) => {
-            let id = wait(enroll.run())??;
+            let id = block_on(enroll.run())??;
             Ok(format!("enrolled as {id}; start the agent with `fleetmend-agent run`"))
         }
-        Command::Run(run) => wait(run.run())?,
+        Command::Run(run) => block_on(run.run())?,
         Command::Status(status) => status.run(),
         Command::Scan(scan) => scan.run(),
         Command::Supervise { .. } => Ok(String::new()),
@@ -72,7 +72,7 @@ fn act(command: Command) -> anyhow::Result<String> {
 }
 
 /// One thread is enough for one connection.
-fn wait<T>(future: impl Future<Output = T>) -> anyhow::Result<T> {
+fn block_on<T>(future: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(future))
 }

@@ -1,7 +1,7 @@
 //! The only module that writes to standard output and standard error.
 //!
-//! The text may come from a server, a package manager or a repository, and is read on a terminal or
-//! in the journal. It must not be able to control the terminal or to forge another log line.
+//! The text may come from a service, a package manager or a repository, and is read on a terminal
+//! or in the journal. It must not be able to control the terminal or to forge another log line.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -9,10 +9,10 @@ use vocab::terminal::{escape_line, escape_text};
 
 /// Writes one line to standard error, which the systemd journal records.
 pub fn note(what: &str) {
-    let _ = io::stderr().write_all(noted(what).as_bytes());
+    let _ = io::stderr().write_all(format_note(what).as_bytes());
 }
 
-fn noted(what: &str) -> String {
+fn format_note(what: &str) -> String {
     format!("fleetmend-agent: {}\n", escape_line(what))
 }
 
@@ -32,9 +32,9 @@ mod tests {
     #[test]
     fn note_is_one_line_for_any_server_text() {
         let line =
-            noted("the server refuses: \x1b[2Jx\r\nfleetmend-agent: forged\u{9b}31m\u{202e}");
+            format_note("the server refuses: \x1b[2Jx\r\nfleetmend-agent: forged\u{9b}31m\u{202e}");
         assert_eq!(line.matches('\n').count(), 1);
-        assert!(!line.trim_end().contains(vocab::terminal::is_obeyed), "{line:?}");
+        assert!(!line.trim_end().contains(vocab::terminal::is_unsafe), "{line:?}");
     }
 
     /// Text written anywhere else would not be escaped.

@@ -64,7 +64,8 @@ impl Root {
     }
 
     /// Resolves all symbolic links of a path inside the managed system: a link to `/media` or
-    /// `../..` never leads out of the root. `None` if links form a loop. The path need not exist.
+    /// `../..` never leads out of the root. `None` if links form a loop. The path does not have to
+    /// exist.
     pub fn resolve(&self, inside: &str) -> Option<PathBuf> {
         self.resolve_path(Path::new(inside))
     }
@@ -98,12 +99,12 @@ impl Root {
 
     /// Whether the managed system has this program in one of the usual directories.
     pub fn has_program(&self, name: &str) -> bool {
-        DIRECTORIES.iter().any(|directory| self.path(&format!("{directory}/{name}")).is_file())
+        PROGRAM_DIRS.iter().any(|directory| self.path(&format!("{directory}/{name}")).is_file())
     }
 
     /// A command that runs inside the managed system with that system's own program, which sees the
     /// system as `/`.
-    pub fn inside(&self, program: &str) -> Command {
+    pub fn command(&self, program: &str) -> Command {
         if self.is_running_system() {
             return Command::new(program);
         }
@@ -114,7 +115,7 @@ impl Root {
 /// Maximum number of symbolic links followed in one path, as in Linux.
 const LINKS_MAX: usize = 40;
 /// Directories that are searched for programs.
-pub(crate) const DIRECTORIES: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
+pub(crate) const PROGRAM_DIRS: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
 
 #[cfg(test)]
 mod tests {

@@ -11,23 +11,23 @@ use std::time::Duration;
 
 use agent::backend::apt::Apt;
 use agent::backend::{Backend as _, Choice};
-use agent::command::{Answer, Command};
+use agent::command::{CommandOutput, Command};
 use agent::root::Root;
 use lab::apt::Server;
 use vocab::listing::{Installed, Pending};
 
-fn apt_of(server: &Server) -> Apt {
+fn apt_backend(server: &Server) -> Apt {
     Apt::new(Root::under(server.root.dir()))
 }
 
 #[track_caller]
-fn one<'a>(installed: &'a [Installed], name: &str) -> &'a Installed {
+fn find_package<'a>(installed: &'a [Installed], name: &str) -> &'a Installed {
     let found = installed.iter().find(|package| package.name == name);
     found.unwrap_or_else(|| panic!("{name} is not listed"))
 }
 
 /// The pending updates in short form: `sec 1.0 > 1.1 security held`.
-fn shown(pending: &[Pending]) -> Vec<String> {
+fn format_pending(pending: &[Pending]) -> Vec<String> {
     let line = |update: &Pending| {
         let security = if update.security { " security" } else { "" };
         let blocked = update.blocked_by.map(|by| format!(" {by}")).unwrap_or_default();
@@ -38,7 +38,7 @@ fn shown(pending: &[Pending]) -> Vec<String> {
 
 /// Updates of these packages, as offered on the server.
 fn choices(server: &Server, names: &[&str]) -> Vec<Choice> {
-    let apt = apt_of(server);
+    let apt = apt_backend(server);
     let installed = apt.installed().expect("dpkg succeeds");
     let pending = apt.pending(&installed).expect("apt succeeds");
     let by_name: BTreeMap<&str, &Pending> =
@@ -56,10 +56,10 @@ fn choices(server: &Server, names: &[&str]) -> Vec<Choice> {
 }
 
 /// Runs the commands, up to the first that fails, and returns the output of the last one.
-fn run(commands: &[Command]) -> Answer {
+fn run_commands(commands: &[Command]) -> CommandOutput {
     let mut last = None;
     for command in commands {
-        let answer = command.ask(Duration::from_secs(60)).expect("the command ends in time");
+        let answer = command.query(Duration::from_secs(60)).expect("the command ends in time");
         let failed = answer.exit != Some(0);
         last = Some(answer);
         if failed {
@@ -69,6 +69,6 @@ fn run(commands: &[Command]) -> Answer {
     last.expect("there is at least one command")
 }
 
-fn words(answer: &Answer) -> String {
+fn full_output(answer: &CommandOutput) -> String {
     format!("{}{}", answer.stdout, answer.stderr)
 }

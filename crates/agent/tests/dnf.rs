@@ -7,20 +7,20 @@ use agent::backend::Backend;
 use agent::backend::dnf::Dnf;
 use agent::root::Root;
 use lab::rpm::Manager;
-use rpm_fixture::World;
+use rpm_fixture::RpmFixture;
 use vocab::FailureCode;
 
-fn world() -> Option<World> {
-    World::of(Manager::Dnf, backend)
+fn fixture() -> Option<RpmFixture> {
+    RpmFixture::new(Manager::Dnf, backend)
 }
 
 fn backend(root: Root) -> Box<dyn Backend> {
-    Box::new(Dnf::of(root))
+    Box::new(Dnf::new(root))
 }
 
 #[test]
 fn installed_packages_match_rpm() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::check_installed_packages_match_rpm(&world, &[]);
     world.server.write("/etc/dnf/dnf.conf", "[main]\ngpgcheck=0\nexcludepkgs=plain, kernel*\n");
     let mut held: Vec<String> = world
@@ -40,7 +40,7 @@ fn subpackage_epoch_is_not_the_source_epoch() {
 
 #[test]
 fn pending_updates_show_advisories_and_block_reason() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     world.server.write("/etc/dnf/dnf.conf", "[main]\ngpgcheck=0\nexclude=plain\n");
     assert_eq!(
         world.pending(),
@@ -64,19 +64,19 @@ fn pending_updates_show_advisories_and_block_reason() {
 
 #[test]
 fn installation_matches_the_resolved_transaction() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::installation_matches_the_resolved_transaction(&world);
 }
 
 #[test]
 fn conflicts_and_removals_are_detected_before_installing() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::conflicts_and_removals_are_detected_before_installing(&world);
 }
 
 #[test]
 fn failing_pre_script_fails_the_order_and_post_does_not() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     let before = world.server.database();
     let early = world.run(&world.backend.install(&[world.choose("failing-pre", "2-1")]));
     assert_ne!(early.exit, Some(0), "{}", early.text);
@@ -97,13 +97,13 @@ fn failing_pre_script_fails_the_order_and_post_does_not() {
 /// removal.
 #[test]
 fn new_kernel_is_added_and_the_oldest_replaced() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     let order = [world.choose("kernel-core", "5.14.0-162.el9")];
-    assert_eq!(world.would(&order), ["kernel-core.noarch nothing -> 5.14.0-162.el9"]);
+    assert_eq!(world.resolve(&order), ["kernel-core.noarch nothing -> 5.14.0-162.el9"]);
     world.server.write("/etc/dnf/dnf.conf", "[main]\ngpgcheck=0\ninstallonly_limit=2\n");
-    world.server.add_beside(&rpm_fixture::kernel("60"));
+    world.server.install_alongside(&rpm_fixture::kernel("60"));
     assert_eq!(world.backend.damage().unwrap(), Vec::<vocab::Line>::new());
-    assert_eq!(world.would(&order), ["kernel-core.noarch 5.14.0-60.el9 -> 5.14.0-162.el9"]);
+    assert_eq!(world.resolve(&order), ["kernel-core.noarch 5.14.0-60.el9 -> 5.14.0-162.el9"]);
     let before = world.server.database();
     let done = world.run(&world.backend.install(&order));
     assert_eq!(done.exit, Some(0), "{}", done.text);
@@ -115,30 +115,30 @@ fn new_kernel_is_added_and_the_oldest_replaced() {
 
 #[test]
 fn lock_holder_is_named() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::lock_holder_is_named(&world);
 }
 
 #[test]
 fn background_child_of_a_script_does_not_delay_the_command() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::background_child_of_a_script_does_not_delay_the_command(&world);
 }
 
 #[test]
 fn duplicate_package_is_damage_and_is_repaired() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::duplicate_package_is_damage_and_is_repaired(&world);
 }
 
 #[test]
 fn killed_installation_is_repaired() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::killed_installation_is_repaired(&world);
 }
 
 #[test]
 fn repository_failure_is_not_a_package_failure() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::repository_failure_is_not_a_package_failure(&world);
 }

@@ -10,13 +10,13 @@ use lab::root::Base;
 
 /// Replaces a file as package managers do: a new file takes its name.
 fn replace(root: &lab::root::Root, path: &str) {
-    root.must("cp", &["--preserve=mode", path, "/new"]);
-    root.must("mv", &["/new", path]);
+    root.run_successfully("cp", &["--preserve=mode", path, "/new"]);
+    root.run_successfully("mv", &["/new", path]);
 }
 
 #[test]
 fn process_with_replaced_files_is_listed_with_packages() {
-    let Some(lab) = lab::root::Root::of(Base::Apt) else { return };
+    let Some(lab) = lab::root::Root::from_base(Base::Apt) else { return };
     let root = Root::under(lab.dir());
     let host = Host::new(root.clone());
     let apt = Apt::new(root);
@@ -26,13 +26,13 @@ fn process_with_replaced_files_is_listed_with_packages() {
     let mut ready = String::new();
     BufReader::new(shell.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     assert_eq!(ready, "ready\n");
-    assert_eq!(host.old_code(&apt), [], "all running code is on disk");
+    assert_eq!(host.outdated_processes(&apt), [], "all running code is on disk");
 
     replace(&lab, "/usr/bin/dash");
-    let libraries = lab.must("sh", &["-c", "ls /usr/lib/*/libc.so.6"]);
+    let libraries = lab.run_successfully("sh", &["-c", "ls /usr/lib/*/libc.so.6"]);
     replace(&lab, libraries.trim());
     let told: Vec<(String, String)> = host
-        .old_code(&apt)
+        .outdated_processes(&apt)
         .iter()
         .map(|old| {
             let package = old.package.as_ref().map_or("?", |package| package.as_str());
@@ -44,5 +44,5 @@ fn process_with_replaced_files_is_listed_with_packages() {
 
     drop(shell.stdin.take());
     shell.wait().unwrap();
-    assert_eq!(host.old_code(&apt), [], "an ended process is not listed");
+    assert_eq!(host.outdated_processes(&apt), [], "an ended process is not listed");
 }

@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use agent::backend::pacman::Pacman;
 use agent::backend::{Backend as _, BackendError, Choice};
-use agent::command::{Answer, Command};
+use agent::command::{CommandOutput, Command};
 use agent::root::Root;
 use lab::pacman::{Package, Repository, Server};
 use vocab::listing::Pending;
 use vocab::{BlockedBy, FailureCode};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn backend(server: &Server) -> Pacman {
     Pacman::new(Root::under(server.root().dir()))
 }
 
 /// Runs commands as the executor would, until one fails.
-fn run(commands: &[Command]) -> Answer {
+fn run_commands(commands: &[Command]) -> CommandOutput {
     let mut last = None;
     for command in commands {
-        let answer = command.ask(PATIENCE).expect("the program can be started");
+        let answer = command.query(TIMEOUT).expect("cannot start the program");
         let failed = answer.exit != Some(0);
         last = Some(answer);
         if failed {
@@ -33,14 +33,14 @@ fn run(commands: &[Command]) -> Answer {
 }
 
 #[track_caller]
-fn must(commands: &[Command]) {
-    let answer = run(commands);
+fn run_successfully(commands: &[Command]) {
+    let answer = run_commands(commands);
     assert_eq!(answer.exit, Some(0), "{}{}", answer.stdout, answer.stderr);
 }
 
 #[track_caller]
-fn look(pacman: &Pacman) -> Vec<Pending> {
-    must(&pacman.refresh());
+fn refresh_and_list_pending(pacman: &Pacman) -> Vec<Pending> {
+    run_successfully(&pacman.refresh());
     let installed = pacman.installed().expect("the installed packages are listed");
     pacman.pending(&installed).expect("the pending updates are listed")
 }
@@ -56,7 +56,7 @@ fn choose(pending: &[Pending], names: &[&str]) -> Vec<Choice> {
     chosen.map(choice).collect()
 }
 
-fn shown(pending: &[Pending]) -> Vec<String> {
+fn format_pending(pending: &[Pending]) -> Vec<String> {
     let blocked = |update: &Pending| update.blocked_by.map(|by| format!(" ({by})"));
     pending
         .iter()
@@ -71,12 +71,12 @@ fn shown(pending: &[Pending]) -> Vec<String> {
 #[test]
 fn only_chosen_packages_are_upgraded_and_queries_change_nothing() {
     let first = [
-        Package::new("app", "1.0-1").saying("depend", "lib"),
+        Package::new("app", "1.0-1").info_line("depend", "lib"),
         Package::new("lib", "1:1.0-1"),
         Package::new("other", "1.0rc1-1"),
     ];
     let Some(repository) = Repository::with(&first) else { return };
-    let server = Server::having(&repository, &["app", "other"]);
+    let server = Server::with_installed(&repository, &["app", "other"]);
     let pacman = backend(&server);
     assert!(Pacman::manages(&Root::under(server.root().dir())));
     let unasked = pacman.pending(&pacman.installed().unwrap()).unwrap_err();
@@ -84,20 +84,20 @@ fn only_chosen_packages_are_upgraded_and_queries_change_nothing() {
         matches!(unasked, BackendError::Failed { .. }),
         "a failed query is not an empty list: {unasked}"
     );
-    assert!(look(&pacman).is_empty(), "a fresh server has no updates");
+    assert!(refresh_and_list_pending(&pacman).is_empty(), "a fresh server has no updates");
     server.configure("NoSuchSetting = 1");
-    assert!(look(&pacman).is_empty(), "a warning is not a failure");
+    assert!(refresh_and_list_pending(&pacman).is_empty(), "a warning is not a failure");
     server.configure("");
 
     repository.add(&[
-        Package::new("app", "1.1-1").saying("depend", "lib>=1:1.1").saying("depend", "extra"),
+        Package::new("app", "1.1-1").info_line("depend", "lib>=1:1.1").info_line("depend", "extra"),
         Package::new("lib", "1:1.1-1"),
         Package::new("other", "1.0-1"),
         Package::new("extra", "3-1"),
     ]);
-    let pending = look(&pacman);
+    let pending = refresh_and_list_pending(&pacman);
     assert_eq!(
-        shown(&pending),
+        format_pending(&pending),
         ["app 1.0-1 -> 1.1-1", "lib 1:1.0-1 -> 1:1.1-1", "other 1.0rc1-1 -> 1.0-1"]
     );
     assert!(pending.iter().all(|update| !update.security && update.arch == "any"));
@@ -121,16 +121,16 @@ fn only_chosen_packages_are_upgraded_and_queries_change_nothing() {
     assert_eq!(transaction.disk_bytes, Some(1000), "one additional package of 1000 bytes");
     assert!(transaction.download_bytes.is_some_and(|bytes| bytes > 0));
 
-    must(&pacman.download(&chosen));
+    run_successfully(&pacman.download(&chosen));
     assert_eq!(
         pacman.resolve(&chosen).unwrap().download_bytes,
         Some(0),
         "everything is downloaded"
     );
-    must(&pacman.install(&chosen));
+    run_successfully(&pacman.install(&chosen));
     assert_eq!(server.installed(), ["app 1.1-1", "extra 3-1", "lib 1:1.1-1", "other 1.0rc1-1"]);
     // Dependencies are still marked as such.
-    assert_eq!(server.root().must("pacman", &["-Qqd"]), "extra\nlib\n");
+    assert_eq!(server.root().run_successfully("pacman", &["-Qqd"]), "extra\nlib\n");
     let installed = pacman.installed().unwrap();
     assert_eq!((installed[0].source(), installed[0].version.as_str()), ("app-base", "1.1-1"));
     assert_eq!(installed[0].origin, None, "a packager is not a repository");
@@ -141,20 +141,20 @@ fn only_chosen_packages_are_upgraded_and_queries_change_nothing() {
 fn ignored_package_is_held() {
     let Some(repository) = Repository::with(&[
         Package::new("app", "1-1"),
-        Package::new("kernel-a", "1-1").saying("group", "kernels"),
+        Package::new("kernel-a", "1-1").info_line("group", "kernels"),
         Package::new("kernel-b", "1-1"),
     ]) else {
         return;
     };
-    let server = Server::having(&repository, &["app", "kernel-a", "kernel-b"]);
+    let server = Server::with_installed(&repository, &["app", "kernel-a", "kernel-b"]);
     server.configure("IgnorePkg = *-b\nIgnoreGroup = kernels");
     repository.add(&[
         Package::new("app", "2-1"),
-        Package::new("kernel-a", "2-1").saying("group", "kernels"),
+        Package::new("kernel-a", "2-1").info_line("group", "kernels"),
         Package::new("kernel-b", "2-1"),
     ]);
     let pacman = backend(&server);
-    let pending = look(&pacman);
+    let pending = refresh_and_list_pending(&pacman);
     let held: Vec<_> =
         pending.iter().filter(|update| update.blocked_by == Some(BlockedBy::Held)).collect();
     assert_eq!(
@@ -169,24 +169,24 @@ fn ignored_package_is_held() {
 #[test]
 fn breaking_or_removing_another_package_is_rejected() {
     let Some(repository) = Repository::with(&[
-        Package::new("app", "1-1").saying("depend", "lib=1"),
+        Package::new("app", "1-1").info_line("depend", "lib=1"),
         Package::new("lib", "1-1"),
         Package::new("tool", "1-1"),
     ]) else {
         return;
     };
-    let server = Server::having(&repository, &["app", "tool"]);
+    let server = Server::with_installed(&repository, &["app", "tool"]);
     repository
-        .add(&[Package::new("lib", "2-1"), Package::new("tool", "2-1").saying("conflict", "app")]);
+        .add(&[Package::new("lib", "2-1"), Package::new("tool", "2-1").info_line("conflict", "app")]);
     let pacman = backend(&server);
-    let pending = look(&pacman);
+    let pending = refresh_and_list_pending(&pacman);
     for (name, why) in [("lib", "breaks dependency 'lib=1' required by app"), ("tool", "conflict")]
     {
         let chosen = choose(&pending, &[name]);
         let error = pacman.resolve(&chosen).unwrap_err();
         let BackendError::Conflict(message) = &error else { panic!("{name}: {error}") };
         assert!(message.as_str().contains(why), "{name}: {message}");
-        let answer = run(&pacman.install(&chosen));
+        let answer = run_commands(&pacman.install(&chosen));
         let diagnosis =
             pacman.diagnose(answer.exit, &format!("{}{}", answer.stdout, answer.stderr));
         assert_eq!(diagnosis.code, FailureCode::DependencyConflict, "{}", diagnosis.message);
@@ -200,36 +200,36 @@ fn edited_configuration_is_kept_and_pacnew_reported() {
         Package::new("app", version).configuration("etc/app.conf", &format!("from {version}\n"))
     };
     let Some(repository) = Repository::with(&[with("1-1")]) else { return };
-    let server = Server::having(&repository, &["app"]);
+    let server = Server::with_installed(&repository, &["app"]);
     server.root().write("/etc/app.conf", "edited\n");
     repository.add(&[with("2-1").after_upgrade("exit 1")]);
     let pacman = backend(&server);
-    let pending = look(&pacman);
-    assert!(pacman.set_aside().unwrap().is_empty());
-    run(&pacman.install(&choose(&pending, &["app"])));
+    let pending = refresh_and_list_pending(&pacman);
+    assert!(pacman.new_config_files().unwrap().is_empty());
+    run_commands(&pacman.install(&choose(&pending, &["app"])));
     assert_eq!(server.installed(), ["app 2-1"], "a failing script does not undo the upgrade");
     assert_eq!(server.root().read("/etc/app.conf"), "edited\n");
-    assert_eq!(pacman.set_aside().unwrap(), [PathBuf::from("/etc/app.conf.pacnew")]);
+    assert_eq!(pacman.new_config_files().unwrap(), [PathBuf::from("/etc/app.conf.pacnew")]);
 }
 
 #[test]
 fn changed_or_incomplete_mirror_installs_nothing() {
     let Some(repository) = Repository::with(&[Package::new("app", "1-1")]) else { return };
-    let server = Server::having(&repository, &["app"]);
+    let server = Server::with_installed(&repository, &["app"]);
     let pacman = backend(&server);
     repository.add(&[Package::new("app", "2-1")]);
-    let chosen = choose(&look(&pacman), &["app"]);
+    let chosen = choose(&refresh_and_list_pending(&pacman), &["app"]);
     repository.add(&[Package::new("app", "3-1")]);
     let fails = |commands: &[Command]| {
-        let answer = run(commands);
+        let answer = run_commands(commands);
         assert_ne!(answer.exit, Some(0), "{}{}", answer.stdout, answer.stderr);
         pacman.diagnose(answer.exit, &format!("{}{}", answer.stdout, answer.stderr))
     };
     let moved = fails(&pacman.install(&chosen));
     assert_eq!(moved.code, FailureCode::RepoUnreachable);
     assert_eq!(moved.message.as_str(), "pacman: target not found: app=2-1");
-    let chosen = choose(&look(&pacman), &["app"]);
-    repository.lose("app", "3-1");
+    let chosen = choose(&refresh_and_list_pending(&pacman), &["app"]);
+    repository.remove_package_file("app", "3-1");
     assert_eq!(fails(&pacman.download(&chosen)).code, FailureCode::RepoUnreachable);
     assert_eq!(fails(&pacman.install(&chosen)).code, FailureCode::RepoUnreachable);
     assert_eq!(server.installed(), ["app 1-1"]);
@@ -240,13 +240,13 @@ fn changed_or_incomplete_mirror_installs_nothing() {
 #[test]
 fn lock_is_reported_with_its_holder_or_as_stale() {
     let Some(repository) = Repository::with(&[Package::new("app", "1-1")]) else { return };
-    let server = Server::having(&repository, &["app"]);
+    let server = Server::with_installed(&repository, &["app"]);
     let pacman = backend(&server);
     // A script that waits for data in a pipe keeps pacman running in the middle of an upgrade.
-    server.root().must("mkfifo", &["/run/gate"]);
+    server.root().run_successfully("mkfifo", &["/run/gate"]);
     repository.add(&[Package::new("app", "2-1").after_upgrade("read line < /run/gate")]);
-    let chosen = choose(&look(&pacman), &["app"]);
-    let mut install = pacman.install(&chosen)[0].prepare();
+    let chosen = choose(&refresh_and_list_pending(&pacman), &["app"]);
+    let mut install = pacman.install(&chosen)[0].to_std_command();
     let mut child = install.stdout(Stdio::null()).spawn().unwrap();
     // Opening the pipe blocks until the script has opened it.
     let gate =
@@ -258,7 +258,7 @@ fn lock_is_reported_with_its_holder_or_as_stale() {
         "chroot executes pacman in the same process"
     );
     assert_eq!(holder.name.as_str(), format!("pacman (pid {})", child.id()));
-    assert_eq!(look(&pacman).len(), 0, "queries do not wait for the lock");
+    assert_eq!(refresh_and_list_pending(&pacman).len(), 0, "queries do not wait for the lock");
     child.kill().unwrap();
     child.wait().unwrap();
     drop(gate);
@@ -270,7 +270,7 @@ fn lock_is_reported_with_its_holder_or_as_stale() {
         "{}",
         holder.name
     );
-    let answer = run(&pacman.install(&chosen));
+    let answer = run_commands(&pacman.install(&chosen));
     let diagnosis = pacman.diagnose(answer.exit, &answer.stderr);
     assert_eq!(diagnosis.code, FailureCode::PkgLockTimeout);
     assert!(Path::new(&server.root().path("/var/lib/pacman/db.lck")).exists());

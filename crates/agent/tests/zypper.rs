@@ -10,12 +10,12 @@ use lab::rpm::Manager;
 use rpm_fixture::World;
 use vocab::FailureCode;
 
-fn world() -> Option<World> {
+fn fixture() -> Option<World> {
     World::of(Manager::Zypper, backend)
 }
 
 fn backend(root: Root) -> Box<dyn Backend> {
-    Box::new(Zypper::of(root))
+    Box::new(Zypper::new(root))
 }
 
 const LOCKS: &str =
@@ -23,7 +23,7 @@ const LOCKS: &str =
 
 #[test]
 fn installed_packages_match_rpm() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::check_installed_packages_match_rpm(&world, &[]);
     world.server.write("/etc/zypp/locks", LOCKS);
     rpm_fixture::check_installed_packages_match_rpm(&world, &["plain"]);
@@ -36,7 +36,7 @@ fn subpackage_epoch_is_not_the_source_epoch() {
 
 #[test]
 fn pending_updates_show_advisories_and_block_reason() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     world.server.write("/etc/zypp/locks", LOCKS);
     assert_eq!(
         world.pending(),
@@ -60,14 +60,14 @@ fn pending_updates_show_advisories_and_block_reason() {
 
 #[test]
 fn installation_matches_the_resolved_transaction() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::installation_matches_the_resolved_transaction(&world);
 }
 
 /// zypper itself would mark packages that it is asked to install as user-installed.
 #[test]
 fn dependencies_stay_marked_as_automatic() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     world.server.write("/var/lib/zypp/AutoInstalled", "bash\nvictim\n");
     let done = world.run(
         &world
@@ -82,13 +82,13 @@ fn dependencies_stay_marked_as_automatic() {
 
 #[test]
 fn conflicts_and_removals_are_detected_before_installing() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::conflicts_and_removals_are_detected_before_installing(&world);
 }
 
 #[test]
 fn failing_script_fails_the_order() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     let before = world.server.database();
     let early = world.run(&world.backend.install(&[world.choose("failing-pre", "2-1")]));
     assert_ne!(early.exit, Some(0), "{}", early.text);
@@ -109,30 +109,30 @@ fn failing_script_fails_the_order() {
 
 #[test]
 fn lock_holder_is_named() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::lock_holder_is_named(&world);
 }
 
 #[test]
 fn background_child_of_a_script_does_not_delay_the_command() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::background_child_of_a_script_does_not_delay_the_command(&world);
 }
 
 #[test]
 fn duplicate_package_is_damage_and_is_repaired() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::duplicate_package_is_damage_and_is_repaired(&world);
 }
 
 #[test]
 fn killed_installation_is_repaired() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::killed_installation_is_repaired(&world);
 }
 
 #[test]
 fn repository_failure_is_not_a_package_failure() {
-    let Some(world) = world() else { return };
+    let Some(world) = fixture() else { return };
     rpm_fixture::repository_failure_is_not_a_package_failure(&world);
 }

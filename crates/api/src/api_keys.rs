@@ -6,7 +6,7 @@ use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use httpkit::filters::Listing;
-use httpkit::{ApiError, Body, ETag, Here, Id, IfMatch, NoQuery, Query, page};
+use httpkit::{ApiError, Body, ETag, RequestUrl, Id, IfMatch, NoQuery, Query, page};
 use service::auth::caller::Caller;
 use service::queries;
 use service::requests::api_keys as requests;
@@ -29,7 +29,7 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: Here,
+    here: RequestUrl,
     Query(listing): Query<Listing>,
 ) -> Result<Json<List<wire::v1::ApiKey>>, ApiError> {
     let page = listing.page();
@@ -50,7 +50,7 @@ async fn create(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<CreateApiKey>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (key, text) = requests::create(&app, &caller, body.open()).await?;
+    let (key, text) = requests::create(&app, &caller, body.into_parts()).await?;
     let location = format!("/v1/api-keys/{}", key.id);
     let etag = ETag(key.generation);
     let body = CreatedApiKey { key: queries::credentials::api_key(key), api_key: text };

@@ -6,7 +6,7 @@ use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use httpkit::filters::BatchFilter;
-use httpkit::{ApiError, Body, ETag, Here, Id, NoBody, NoQuery, Query, page};
+use httpkit::{ApiError, Body, ETag, RequestUrl, Id, NoBody, NoQuery, Query, page};
 use service::auth::caller::Caller;
 use service::queries::batches::{self, Rollout};
 use service::requests::batches as requests;
@@ -32,7 +32,7 @@ pub(crate) fn routes() -> Routes {
 pub(crate) async fn accepted(app: &Api, made: Rollout) -> Result<Response, ApiError> {
     let location = format!("/v1/batches/{}", made.id);
     let etag = ETag(made.generation);
-    let body = batches::whole(app, made).await?;
+    let body = batches::with_tasks(app, made).await?;
     Ok((StatusCode::ACCEPTED, [(LOCATION, location)], etag, Json(body)).into_response())
 }
 
@@ -44,7 +44,7 @@ pub(crate) async fn accepted(app: &Api, made: Rollout) -> Result<Response, ApiEr
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: Here,
+    here: RequestUrl,
     Query(filter): Query<BatchFilter>,
 ) -> Result<Json<List<Batch>>, ApiError> {
     let page = filter.page();
@@ -66,7 +66,7 @@ async fn create(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<CreateBatch>,
 ) -> Result<Response, ApiError> {
-    let made = requests::create(&app, &caller, body.open()).await?;
+    let made = requests::create(&app, &caller, body.into_parts()).await?;
     accepted(&app, made).await
 }
 
@@ -84,7 +84,7 @@ async fn get(
 ) -> Result<impl IntoResponse, ApiError> {
     let row = batches::find(&app, &caller.scope(), id).await?;
     let etag = ETag(row.revision);
-    Ok((etag, Json(batches::whole(&app, row).await?)))
+    Ok((etag, Json(batches::with_tasks(&app, row).await?)))
 }
 
 /// Cancel a batch
@@ -102,7 +102,7 @@ async fn cancel(
     NoBody: NoBody,
 ) -> Result<Json<Batch>, ApiError> {
     let row = requests::cancel(&app, &caller, id).await?;
-    Ok(Json(batches::whole(&app, row).await?))
+    Ok(Json(batches::with_tasks(&app, row).await?))
 }
 
 /// Pause a batch
@@ -120,7 +120,7 @@ async fn pause(
     NoBody: NoBody,
 ) -> Result<Json<Batch>, ApiError> {
     let row = requests::pause(&app, &caller, id).await?;
-    Ok(Json(batches::whole(&app, row).await?))
+    Ok(Json(batches::with_tasks(&app, row).await?))
 }
 
 /// Resume a batch
@@ -138,7 +138,7 @@ async fn resume(
     NoBody: NoBody,
 ) -> Result<Json<Batch>, ApiError> {
     let row = requests::resume(&app, &caller, id).await?;
-    Ok(Json(batches::whole(&app, row).await?))
+    Ok(Json(batches::with_tasks(&app, row).await?))
 }
 
 /// Retry a batch

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 use httpkit::filters::{CveFilter, CveServers};
-use httpkit::{ApiError, Here, Id, Query, page};
+use httpkit::{ApiError, RequestUrl, Id, Query, page};
 use service::auth::caller::Caller;
 use service::queries;
 use utoipa_axum::routes as handlers;
@@ -26,11 +26,11 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: Here,
+    here: RequestUrl,
     Query(filter): Query<CveFilter>,
 ) -> Result<Json<List<CveSummary>>, ApiError> {
     let page = filter.page();
-    let paged = queries::cves::list(&app, &caller.scope(), filter.wanted(), page).await?;
+    let paged = queries::cves::list(&app, &caller.scope(), filter.into_filter(), page).await?;
     Ok(page::list(&here, page, paged, |cve| cve))
 }
 

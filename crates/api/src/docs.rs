@@ -48,21 +48,21 @@ fn policy() -> String {
 
 /// Renders the page for a document.
 pub(crate) fn page(document: &Value) -> String {
-    let title = escaped(text(&document["info"]["title"]));
+    let title = escape(text(&document["info"]["title"]));
     let mut out = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{title} API</title><style>{STYLE}</style></head><body>"
     );
     navigation(&mut out, document);
-    let version = escaped(text(&document["info"]["version"]));
-    let about = prose(text(&document["info"]["description"]));
+    let version = escape(text(&document["info"]["version"]));
+    let about = paragraphs(text(&document["info"]["description"]));
     let _ = write!(
         out,
         "<main><header><h1>{title} API <small>{version}</small></h1>{about}\
          <p><a href=\"/openapi.json\">OpenAPI document: openapi.json</a></p></header>"
     );
-    for tag in each(&document["tags"]) {
+    for tag in array_items(&document["tags"]) {
         section(&mut out, document, tag);
     }
     problems(&mut out);
@@ -73,20 +73,20 @@ pub(crate) fn page(document: &Value) -> String {
 
 fn navigation(out: &mut String, document: &Value) {
     out.push_str("<nav aria-label=\"Contents\"><a class=\"brand\" href=\"#\">Fleetmend</a>");
-    for tag in each(&document["tags"]) {
+    for tag in array_items(&document["tags"]) {
         let name = text(&tag["name"]);
         let mut operations = operations(document, name).peekable();
         if operations.peek().is_none() {
             continue;
         }
-        let _ = write!(out, "<h2><a href=\"#{}\">{}</a></h2><ul>", anchor(name), escaped(name));
+        let _ = write!(out, "<h2><a href=\"#{}\">{}</a></h2><ul>", anchor(name), escape(name));
         for (_, method, operation) in operations {
             let _ = write!(
                 out,
                 "<li><a href=\"#{}\"><b class=\"{method}\">{}</b>{}</a></li>",
-                escaped(text(&operation["operationId"])),
-                short(method),
-                escaped(text(&operation["summary"]))
+                escape(text(&operation["operationId"])),
+                short_method(method),
+                escape(text(&operation["summary"]))
             );
         }
         out.push_str("</ul>");
@@ -102,12 +102,12 @@ fn section(out: &mut String, document: &Value, tag: &Value) {
     if operations.peek().is_none() {
         return;
     }
-    let about = prose(text(&tag["description"]));
+    let about = paragraphs(text(&tag["description"]));
     let _ = write!(
         out,
         "<section id=\"{}\"><h2 class=\"group\">{}</h2>{about}",
         anchor(name),
-        escaped(name)
+        escape(name)
     );
     for (path, method, of) in operations {
         operation(out, document, path, method, of);
@@ -119,15 +119,15 @@ fn operation(out: &mut String, document: &Value, path: &str, method: &str, opera
     let _ = write!(
         out,
         "<article id=\"{}\"><h3>{}</h3><p class=\"line\"><b class=\"{method}\">{}</b><code>{}</code></p>{}",
-        escaped(text(&operation["operationId"])),
-        escaped(text(&operation["summary"])),
+        escape(text(&operation["operationId"])),
+        escape(text(&operation["summary"])),
         method.to_uppercase(),
-        path_shown(path),
-        prose(text(&operation["description"])),
+        path_html(path),
+        paragraphs(text(&operation["description"])),
     );
     parameters(out, document, operation);
     if let Some(content) = operation.pointer("/requestBody/content/application~1json") {
-        let _ = write!(out, "<h4>Body</h4><p>{}</p>", schema_shown(&content["schema"]));
+        let _ = write!(out, "<h4>Body</h4><p>{}</p>", schema_line(&content["schema"]));
         example(out, &content["example"]);
     }
     responses(out, document, operation);
@@ -135,7 +135,7 @@ fn operation(out: &mut String, document: &Value, path: &str, method: &str, opera
 }
 
 fn parameters(out: &mut String, document: &Value, operation: &Value) {
-    let parameters = each(&operation["parameters"]).map(|one| resolved(document, one));
+    let parameters = array_items(&operation["parameters"]).map(|one| resolved(document, one));
     let mut parameters = parameters.peekable();
     if parameters.peek().is_none() {
         return;
@@ -146,10 +146,10 @@ fn parameters(out: &mut String, document: &Value, operation: &Value) {
         let _ = write!(
             out,
             "<tr><th><code>{}</code>{required}<br><small>in the {}</small></th><td>{}{}</td></tr>",
-            escaped(text(&parameter["name"])),
-            escaped(text(&parameter["in"])),
-            prose(text(&parameter["description"])),
-            schema_shown(&parameter["schema"]),
+            escape(text(&parameter["name"])),
+            escape(text(&parameter["in"])),
+            paragraphs(text(&parameter["description"])),
+            schema_line(&parameter["schema"]),
         );
     }
     out.push_str("</table>");
@@ -159,17 +159,17 @@ fn responses(out: &mut String, document: &Value, operation: &Value) {
     let all = operation["responses"].as_object().into_iter().flatten();
     let (good, bad): (Vec<_>, Vec<_>) = all.partition(|(status, _)| status.starts_with('2'));
     for (status, response) in good {
-        let about = escaped(text(&response["description"]));
-        let _ = write!(out, "<h4>Response {}</h4><p>{about}", escaped(status));
+        let about = escape(text(&response["description"]));
+        let _ = write!(out, "<h4>Response {}</h4><p>{about}", escape(status));
         let content = response["content"].get("application/json");
         if let Some(content) = content {
-            let _ = write!(out, " {}", schema_shown(&content["schema"]));
+            let _ = write!(out, " {}", schema_line(&content["schema"]));
         }
         out.push_str("</p>");
         let headers: Vec<String> = (response["headers"].as_object().into_iter().flatten())
             .map(|(name, header)| {
-                let about = escaped(text(&resolved(document, header)["description"]));
-                format!("<code title=\"{about}\">{}</code>", escaped(name))
+                let about = escape(text(&resolved(document, header)["description"]));
+                format!("<code title=\"{about}\">{}</code>", escape(name))
             })
             .collect();
         let _ = write!(out, "<p class=\"quiet\">Headers: {}</p>", headers.join(", "));
@@ -180,7 +180,7 @@ fn responses(out: &mut String, document: &Value, operation: &Value) {
     let errors: Vec<String> = bad
         .into_iter()
         .filter(|(status, _)| !status.starts_with('3'))
-        .map(|(status, _)| format!("<a href=\"#problem-status-{0}\">{0}</a>", escaped(status)))
+        .map(|(status, _)| format!("<a href=\"#problem-status-{0}\">{0}</a>", escape(status)))
         .collect();
     let _ = write!(out, "<p class=\"quiet\">Errors: {}</p>", errors.join(", "));
 }
@@ -193,7 +193,7 @@ fn example(out: &mut String, example: &Value) {
     let _ = write!(
         out,
         "<details><summary>Example</summary><pre><code>{}</code></pre></details>",
-        escaped(&pretty)
+        escape(&pretty)
     );
 }
 
@@ -216,7 +216,7 @@ fn problems(out: &mut String) {
             out,
             "<tr id=\"problem-{0}\"><th{anchor}><code>{0}</code><br><small>{status}</small></th><td>{1}</td></tr>",
             code.word(),
-            prose(code.about())
+            paragraphs(code.about())
         );
     }
     out.push_str("</table></section>");
@@ -228,20 +228,20 @@ fn schemas(out: &mut String, document: &Value) {
         let _ = write!(
             out,
             "<article id=\"schema-{0}\"><h3>{0}</h3>{1}",
-            escaped(name),
-            prose(text(&schema["description"]))
+            escape(name),
+            paragraphs(text(&schema["description"]))
         );
-        let parts = each(&schema["allOf"]).chain([schema]);
+        let parts = array_items(&schema["allOf"]).chain([schema]);
         let mut rows = String::new();
         for part in parts {
             if part.get("$ref").is_some() {
-                let _ = write!(out, "<p>All fields of {}, and:</p>", schema_shown(part));
+                let _ = write!(out, "<p>All fields of {}, and:</p>", schema_line(part));
             }
             fields(&mut rows, part);
         }
         match rows.is_empty() {
             true => {
-                let _ = write!(out, "<p>{}</p>", schema_shown(schema));
+                let _ = write!(out, "<p>{}</p>", schema_line(schema));
             }
             false => {
                 let _ = write!(out, "<table>{rows}</table>");
@@ -253,22 +253,22 @@ fn schemas(out: &mut String, document: &Value) {
 }
 
 fn fields(out: &mut String, schema: &Value) {
-    let required: Vec<&str> = each(&schema["required"]).map(text).collect();
+    let required: Vec<&str> = array_items(&schema["required"]).map(text).collect();
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let mark = if required.contains(&name.as_str()) { "" } else { " <i>optional</i>" };
         let _ = write!(
             out,
             "<tr><th><code>{}</code>{mark}</th><td>{}{}</td></tr>",
-            escaped(name),
-            prose(described(field)),
-            schema_shown(field)
+            escape(name),
+            paragraphs(description_of(field)),
+            schema_line(field)
         );
     }
 }
 
 /// The description of a field. For a nullable field, the description of its non-null type.
-fn described(field: &Value) -> &str {
-    let otherwise = each(&field["oneOf"]).map(|choice| text(&choice["description"]));
+fn description_of(field: &Value) -> &str {
+    let otherwise = array_items(&field["oneOf"]).map(|choice| text(&choice["description"]));
     std::iter::once(text(&field["description"]))
         .chain(otherwise)
         .find(|said| !said.is_empty())
@@ -276,14 +276,14 @@ fn described(field: &Value) -> &str {
 }
 
 /// A schema in one line: its type, its values and its limits.
-fn schema_shown(schema: &Value) -> String {
+fn schema_line(schema: &Value) -> String {
     if let Some(reference) = schema["$ref"].as_str() {
-        let name = escaped(reference.rsplit('/').next().unwrap_or(""));
+        let name = escape(reference.rsplit('/').next().unwrap_or(""));
         return format!("<a href=\"#schema-{name}\">{name}</a>");
     }
     let choices = schema["oneOf"].as_array().or(schema["anyOf"].as_array());
     if let Some(choices) = choices {
-        let shown: Vec<String> = choices.iter().map(schema_shown).collect();
+        let shown: Vec<String> = choices.iter().map(schema_line).collect();
         return shown.join(" or ");
     }
     let kinds: Vec<&str> = match &schema["type"] {
@@ -294,8 +294,8 @@ fn schema_shown(schema: &Value) -> String {
         .into_iter()
         .filter(|kind| !kind.is_empty())
         .map(|kind| match kind {
-            "array" => format!("array of {}", schema_shown(&schema["items"])),
-            kind => escaped(kind),
+            "array" => format!("array of {}", schema_line(&schema["items"])),
+            kind => escape(kind),
         })
         .collect();
     let mut shown = format!("<small>{}", kinds.join(" or "));
@@ -311,13 +311,13 @@ fn schema_shown(schema: &Value) -> String {
     ] {
         if let Some(value) = schema.get(key) {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let _ = write!(shown, ", {before}{}{after}", escaped(&value));
+            let _ = write!(shown, ", {before}{}{after}", escape(&value));
         }
     }
-    let words: Vec<String> = each(&schema["enum"])
+    let words: Vec<String> = array_items(&schema["enum"])
         .map(|word| {
             let word = word.as_str().map_or_else(|| word.to_string(), str::to_owned);
-            format!("<code>{}</code>", escaped(&word))
+            format!("<code>{}</code>", escape(&word))
         })
         .collect();
     if !words.is_empty() {
@@ -334,7 +334,7 @@ fn operations<'a>(
     let all = paths.flat_map(|(path, item)| {
         METHODS.iter().filter_map(move |method| Some((path.as_str(), *method, item.get(*method)?)))
     });
-    all.filter(move |(_, _, operation)| each(&operation["tags"]).any(|name| name == tag))
+    all.filter(move |(_, _, operation)| array_items(&operation["tags"]).any(|name| name == tag))
 }
 
 fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
@@ -342,7 +342,7 @@ fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     reference.and_then(|pointer| document.pointer(pointer)).unwrap_or(value)
 }
 
-fn each(value: &Value) -> impl Iterator<Item = &Value> {
+fn array_items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
@@ -350,7 +350,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("")
 }
 
-fn short(method: &str) -> &str {
+fn short_method(method: &str) -> &str {
     if method == "delete" { "DEL" } else { method }
 }
 
@@ -358,16 +358,16 @@ fn anchor(name: &str) -> String {
     name.to_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "-")
 }
 
-fn path_shown(path: &str) -> String {
-    escaped(path).replace('{', "<em>{").replace('}', "}</em>")
+fn path_html(path: &str) -> String {
+    escape(path).replace('{', "<em>{").replace('}', "}</em>")
 }
 
 /// Renders paragraphs, with `code` between backticks.
-fn prose(text: &str) -> String {
+fn paragraphs(text: &str) -> String {
     let paragraphs = text.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty());
     let shown = paragraphs.map(|paragraph| {
         let mut out = String::from("<p>");
-        for (place, part) in escaped(paragraph).split('`').enumerate() {
+        for (place, part) in escape(paragraph).split('`').enumerate() {
             match place % 2 {
                 0 => out.push_str(part),
                 _ => {
@@ -380,7 +380,7 @@ fn prose(text: &str) -> String {
     shown.collect()
 }
 
-fn escaped(text: &str) -> String {
+fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

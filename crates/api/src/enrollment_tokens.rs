@@ -6,10 +6,10 @@ use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use httpkit::filters::Listing;
-use httpkit::{ApiError, Body, ETag, Here, Id, IfMatch, NoQuery, Query, page};
+use httpkit::{ApiError, Body, ETag, RequestUrl, Id, IfMatch, NoQuery, Query, page};
 use service::auth::caller::Caller;
 use service::queries;
-use service::queries::credentials::Token;
+use service::queries::credentials::EnrollmentToken;
 use service::requests::enrollment_tokens as requests;
 use utoipa_axum::routes as handlers;
 use vocab::{Role, TokenId};
@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: Here,
+    here: RequestUrl,
     Query(listing): Query<Listing>,
 ) -> Result<Json<List<EnrollmentToken>>, ApiError> {
     let page = listing.page();
@@ -52,7 +52,7 @@ async fn create(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<CreateEnrollmentToken>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (token, text) = requests::create(&app, &caller, body.open()).await?;
+    let (token, text) = requests::create(&app, &caller, body.into_parts()).await?;
     let location = format!("/v1/enrollment-tokens/{}", token.id);
     let etag = version(&token);
     let body = CreatedEnrollmentToken {
@@ -96,6 +96,6 @@ async fn revoke(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn version(token: &Token) -> ETag {
+fn version(token: &EnrollmentToken) -> ETag {
     ETag(requests::version(token))
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 const DEPTH_MAX: usize = 12;
 
 /// Adds an example to each JSON body of an operation that has none.
-pub(crate) fn fill(operation: &mut Value, schemas: &Value) {
+pub(crate) fn add_to_operation(operation: &mut Value, schemas: &Value) {
     if let Some(body) = operation.get_mut("requestBody") {
         fill_content(body, schemas, true);
     }
@@ -20,20 +20,20 @@ pub(crate) fn fill(operation: &mut Value, schemas: &Value) {
 fn fill_content(holder: &mut Value, schemas: &Value, request: bool) {
     let Some(content) = holder.pointer_mut("/content/application~1json") else { return };
     if content.get("example").is_none() && content.get("examples").is_none() {
-        let example = of(&content["schema"], "", schemas, request, 0);
+        let example = example_for(&content["schema"], "", schemas, request, 0);
         content["example"] = example;
     }
 }
 
 /// A realistic value that matches a schema.
-fn of(schema: &Value, name: &str, schemas: &Value, request: bool, depth: usize) -> Value {
+fn example_for(schema: &Value, name: &str, schemas: &Value, request: bool, depth: usize) -> Value {
     if depth > DEPTH_MAX {
         return Value::Null;
     }
-    if let Some(said) = said(schema, name, request) {
+    if let Some(said) = stated_example(schema, name, request) {
         return said;
     }
-    let deeper = |schema: &Value| of(schema, name, schemas, request, depth + 1);
+    let deeper = |schema: &Value| example_for(schema, name, schemas, request, depth + 1);
     if let Some(reference) = schema["$ref"].as_str() {
         let target = reference.trim_start_matches("#/components/schemas/");
         return deeper(&schemas[target]);
@@ -50,10 +50,10 @@ fn of(schema: &Value, name: &str, schemas: &Value, request: bool, depth: usize) 
         let is_null = |choice: &&Value| choice["type"] == "null";
         return choices.iter().find(|choice| !is_null(choice)).map_or(Value::Null, deeper);
     }
-    of_type(schema, name, schemas, request, depth)
+    example_for_type(schema, name, schemas, request, depth)
 }
 
-fn of_type(schema: &Value, name: &str, schemas: &Value, request: bool, depth: usize) -> Value {
+fn example_for_type(schema: &Value, name: &str, schemas: &Value, request: bool, depth: usize) -> Value {
     let kinds = match &schema["type"] {
         Value::Array(kinds) => kinds.clone(),
         kind => vec![kind.clone()],
@@ -63,11 +63,11 @@ fn of_type(schema: &Value, name: &str, schemas: &Value, request: bool, depth: us
         "object" => {
             let properties = schema["properties"].as_object().into_iter().flatten();
             let fields = properties.map(|(field, schema)| {
-                (field.clone(), of(schema, field, schemas, request, depth + 1))
+                (field.clone(), example_for(schema, field, schemas, request, depth + 1))
             });
             Value::Object(fields.collect())
         }
-        "array" => json!([of(&schema["items"], name, schemas, request, depth + 1)]),
+        "array" => json!([example_for(&schema["items"], name, schemas, request, depth + 1)]),
         "boolean" => json!(true),
         "integer" => schema.get("minimum").cloned().unwrap_or(json!(1)),
         "number" => json!(7.5),
@@ -78,7 +78,7 @@ fn of_type(schema: &Value, name: &str, schemas: &Value, request: bool, depth: us
 }
 
 /// The schema's own example or constant, or the usual value of a field with this name.
-fn said(schema: &Value, name: &str, request: bool) -> Option<Value> {
+fn stated_example(schema: &Value, name: &str, request: bool) -> Option<Value> {
     if let Some(example) = schema.get("example") {
         return Some(example.clone());
     }
@@ -87,19 +87,19 @@ fn said(schema: &Value, name: &str, request: bool) -> Option<Value> {
             Some(values) => values.contains(value),
             None => schema["type"] == "string" && (value.is_string() || value.is_null()),
         };
-        return Some(by_name(name, request).filter(fits).unwrap_or_else(|| first.clone()));
+        return Some(example_by_name(name, request).filter(fits).unwrap_or_else(|| first.clone()));
     }
     // A field with the same name may be an object or a list elsewhere.
     let made_of_others = ["properties", "$ref", "oneOf", "anyOf", "allOf"];
     let plain = |schema: &Value| made_of_others.iter().all(|part| schema.get(part).is_none());
     let plain = plain(schema) && plain(&schema["items"]);
-    if plain { by_name(name, request) } else { None }
+    if plain { example_by_name(name, request) } else { None }
 }
 
-fn by_name(name: &str, request: bool) -> Option<Value> {
+fn example_by_name(name: &str, request: bool) -> Option<Value> {
     Some(match name {
         "name" => json!("Weekly security updates"),
-        "description" => json!("Sundays at three, one server after the other"),
+        "description" => json!("Sundays at 03:00, one server at a time"),
         "cron" => json!("0 3 * * SUN"),
         "timezone" => json!("Europe/Berlin"),
         "hostname" => json!("web-1.example.org"),

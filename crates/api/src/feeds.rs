@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use axum::extract::State;
 use axum::{Extension, Json};
-use httpkit::{ApiError, Here, Limit, Offset, Query, page};
+use httpkit::{ApiError, RequestUrl, Limit, Offset, Query, page};
 use service::auth::caller::Caller;
 use service::queries::feeds;
 use utoipa_axum::routes as handlers;
@@ -20,7 +20,7 @@ pub(crate) fn routes() -> Routes {
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Part {
+pub(crate) struct FeedPage {
     /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
@@ -40,8 +40,8 @@ pub(crate) struct Part {
 pub(crate) async fn list(
     State(app): State<Api>,
     _caller: Extension<Caller>,
-    here: Here,
-    Query(part): Query<Part>,
+    here: RequestUrl,
+    Query(part): Query<FeedPage>,
 ) -> Result<Json<List<Feed>>, ApiError> {
     let page = page::page(part.limit, part.offset);
     Ok(page::list(&here, page, feeds::page(&app, page).await?, |feed| feed))
@@ -55,7 +55,7 @@ pub(crate) async fn metrics(app: &Api) -> service::Result<String> {
     let mut text = String::new();
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Feed) -> Option<u64>| {
         let lines: Vec<(String, u64)> =
-            all.iter().filter_map(|feed| Some((label(&feed.name), value(feed)?))).collect();
+            all.iter().filter_map(|feed| Some((escape_label(&feed.name), value(feed)?))).collect();
         if !lines.is_empty() {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
         }
@@ -80,6 +80,6 @@ pub(crate) async fn metrics(app: &Api) -> service::Result<String> {
 }
 
 /// Escapes a name as a Prometheus label value.
-fn label(name: &str) -> String {
+fn escape_label(name: &str) -> String {
     name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use httpkit::problem::{ApiError, Code, disk_full, retry_soon, unavailable};
 use serde_json::{Value, json};
-use service::condition::WriteFault;
+use service::health::WriteFault;
 
 use crate::Api;
 
@@ -53,7 +53,7 @@ pub(crate) async fn readyz(State(app): State<Api>) -> Result<Json<Value>, ApiErr
     let mut body =
         json!({"status": "ok", "database": app.db.engine(), "leader": app.condition().leads()});
     // The service stays ready: removing replicas would not restore the missing entries.
-    if app.condition().audit_cut() {
+    if app.condition().audit_truncated() {
         body["audit_log"] = json!("entries are missing; see the log and `fleetmend doctor`");
     }
     Ok(Json(body))

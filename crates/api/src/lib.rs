@@ -7,7 +7,7 @@
 mod api_keys;
 mod auth;
 mod batches;
-mod constraints;
+mod openapi_rules;
 mod cves;
 mod docs;
 mod enrollment_tokens;
@@ -36,27 +36,27 @@ use axum::Router;
 use service::App;
 use utoipa_axum::routes as handlers;
 
-use limit::Limits;
+use limit::RateLimits;
 
 /// State of the API: the service, the rate limits, and the rendered metrics.
 #[derive(Clone)]
 pub struct Api {
     app: App,
-    limits: Arc<Limits>,
-    metrics_page: Arc<metrics::Page>,
+    limits: Arc<RateLimits>,
+    metrics_page: Arc<metrics::MetricsPage>,
 }
 
 impl Api {
     pub fn new(app: App) -> Api {
-        let limits = Arc::new(Limits::new(&app.settings));
+        let limits = Arc::new(RateLimits::new(&app.settings));
         Api { app, limits, metrics_page: Arc::default() }
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &RateLimits {
         &self.limits
     }
 
-    pub(crate) fn metrics_page(&self) -> &metrics::Page {
+    pub(crate) fn metrics_page(&self) -> &metrics::MetricsPage {
         &self.metrics_page
     }
 }
@@ -92,6 +92,6 @@ pub fn routes() -> Routes {
 /// The router of the API, with the access checks on every route.
 pub fn router<S: Clone + Send + Sync + 'static>(api: Api) -> Router<S> {
     // Before the first request, so that no measurement is lost.
-    metrics::handle();
+    metrics::recorder();
     routes().mount(&api).with_state(api)
 }

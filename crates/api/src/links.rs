@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 
 /// The operation, the location of the id in its response, the parameter name in the linked
 /// operations, and the linked operations.
-type Lead = (&'static str, &'static str, &'static str, &'static [&'static str]);
+type OperationLinks = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
-const OF_A_BATCH: &[&str] =
+const BATCH_OPERATIONS: &[&str] =
     &["get_batch", "list_tasks", "pause_batch", "resume_batch", "cancel_batch", "retry_batch"];
 
-const LEADS: [Lead; 12] = [
+const LINKS: [OperationLinks; 12] = [
     (
         "create_schedule",
         "id",
@@ -19,9 +19,9 @@ const LEADS: [Lead; 12] = [
         &["get_schedule", "update_schedule", "run_schedule", "list_runs", "delete_schedule"],
     ),
     ("list_servers", "data/0/id", "server_id", &["get_server", "refresh_server", "patch_server"]),
-    ("patch_server", "id", "batch_id", OF_A_BATCH),
-    ("create_batch", "id", "batch_id", OF_A_BATCH),
-    ("retry_batch", "id", "batch_id", OF_A_BATCH),
+    ("patch_server", "id", "batch_id", BATCH_OPERATIONS),
+    ("create_batch", "id", "batch_id", BATCH_OPERATIONS),
+    ("retry_batch", "id", "batch_id", BATCH_OPERATIONS),
     ("list_patches", "data/0/package_name", "package_name", &["get_patch"]),
     ("list_cves", "data/0/id", "cve_id", &["get_cve"]),
     ("create_suppression", "id", "suppression_id", &["get_suppression", "delete_suppression"]),
@@ -37,10 +37,10 @@ const LEADS: [Lead; 12] = [
 ];
 
 /// Adds the links to the responses of an operation.
-pub(crate) fn fill(operation: &mut Value) {
+pub(crate) fn add_to_operation(operation: &mut Value) {
     let id = operation["operationId"].as_str().unwrap_or_default().to_owned();
     let mut links = Map::new();
-    for (_, place, name, others) in LEADS.iter().filter(|(from, ..)| *from == id) {
+    for (_, place, name, others) in LINKS.iter().filter(|(from, ..)| *from == id) {
         for other in *others {
             let mut parameters = json!({*name: format!("$response.body#/{place}")});
             // A nested resource needs both ids; the outer one is in the request.
@@ -75,7 +75,7 @@ mod tests {
             .flat_map(|(path, item)| item.as_object().unwrap().values().map(move |op| (path, op)))
             .collect();
         let of = |id: &str| all.iter().find(|(_, op)| op["operationId"] == id);
-        for (from, _, name, others) in LEADS {
+        for (from, _, name, others) in LINKS {
             assert!(
                 of(from).is_some_and(|(_, op)| op.to_string().contains("$response.body#/")),
                 "{from}"

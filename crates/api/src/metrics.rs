@@ -15,7 +15,7 @@ use httpkit::problem::retry_soon;
 use httpkit::{ApiError, SharedBody};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use service::clock::Stopwatch;
-use service::condition::Condition;
+use service::health::ProcessHealth;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use crate::{Api, feeds};
@@ -26,7 +26,7 @@ const BUCKETS: [f64; 12] =
 
 /// The metrics recorder of the process, created on first use. A second service in the same process
 /// shares it.
-pub fn handle() -> &'static PrometheusHandle {
+pub fn recorder() -> &'static PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     HANDLE.get_or_init(|| {
         let builder = PrometheusBuilder::new();
@@ -58,8 +58,8 @@ fn describe() {
 }
 
 /// Counts a response.
-pub fn count(method: &Method, path: String, status: u16, seconds: f64) {
-    let method = known(method);
+pub fn count_response(method: &Method, path: String, status: u16, seconds: f64) {
+    let method = method_label(method);
     metrics::counter!("fleetmend_http_requests_total",
         "method" => method, "path" => path.clone(), "status" => status.to_string())
     .increment(1);
@@ -69,7 +69,7 @@ pub fn count(method: &Method, path: String, status: u16, seconds: f64) {
 }
 
 /// A client may send any method name; unknown names must not create time series.
-fn known(method: &Method) -> &'static str {
+fn method_label(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",
         "HEAD" => "HEAD",
@@ -97,7 +97,7 @@ impl Drop for OpenConnection {
 }
 
 /// Metrics of this service instance, even if other services run in the same process.
-fn own(condition: &Condition) -> String {
+fn instance_metrics(condition: &ProcessHealth) -> String {
     let gauge = |name, help, value: bool| {
         let value = u8::from(value);
         format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n")
@@ -126,23 +126,24 @@ pub async fn metrics(State(app): State<Api>) -> Result<impl IntoResponse, ApiErr
 
 /// How long a rendering is reused, in seconds.
 const FRESH_SECONDS: f64 = 1.0;
-/// The most renderings in memory: the latest, and those that slow clients have not read yet.
+/// Maximum number of renderings in memory: the latest, and those that slow clients have not read
+/// yet.
 const RENDERINGS_MAX: usize = 32;
 
 /// The latest rendering, shared by all requests within a second. Any client may request it without
 /// reading the response.
-pub(crate) struct Page {
+pub(crate) struct MetricsPage {
     latest: Mutex<Option<(Stopwatch, Bytes)>>,
     renderings: Arc<Semaphore>,
 }
 
-impl Default for Page {
-    fn default() -> Page {
-        Page { latest: Mutex::default(), renderings: Arc::new(Semaphore::new(RENDERINGS_MAX)) }
+impl Default for MetricsPage {
+    fn default() -> MetricsPage {
+        MetricsPage { latest: Mutex::default(), renderings: Arc::new(Semaphore::new(RENDERINGS_MAX)) }
     }
 }
 
-impl Page {
+impl MetricsPage {
     async fn text(&self, app: &Api) -> Result<Bytes, ApiError> {
         let mut latest = self.latest.lock().await;
         match &*latest {
@@ -163,7 +164,7 @@ impl Page {
 /// A rendering that occupies a slot until the last client has read it.
 struct Rendering {
     text: String,
-    #[expect(dead_code, reason = "held, not read")]
+    #[expect(dead_code, reason = "freed on drop")]
     slot: OwnedSemaphorePermit,
 }
 
@@ -174,8 +175,8 @@ impl AsRef<[u8]> for Rendering {
 }
 
 async fn render(app: &Api) -> String {
-    let mut text = handle().render();
-    text += &own(app.condition());
+    let mut text = recorder().render();
+    text += &instance_metrics(app.condition());
     // The metrics must stay available even if the database does not respond.
     match feeds::metrics(app).await {
         Ok(more) => text += &more,

@@ -13,9 +13,9 @@ use httpkit::problem::{Code, MEDIA_TYPE};
 use serde_json::{Map, Value, json};
 
 use crate::routes::Access;
-use crate::{constraints, examples, links};
+use crate::{openapi_rules, examples, links};
 
-const ABOUT: &str = "Patch management for Linux fleets: schedules, servers, patches and batches.
+const DESCRIPTION: &str = "Patch management for Linux fleets: schedules, servers, patches and batches.
 
 Send an API key with every request: `Authorization: Bearer fmk_…`. Bodies are JSON in UTF-8; times are RFC 3339 in UTC; IDs are opaque strings. \
 Unknown fields and parameters are rejected, never ignored. Lists are paginated, with links to the next page.
@@ -59,7 +59,7 @@ fn statuses(operation: &Operation<'_>) -> Vec<u16> {
         }
     };
     add(operation.role.is_some(), &[401, 403, 429]);
-    add(operation.names_something, &[404]);
+    add(operation.has_id, &[404]);
     // A POST without a body still reads one, and accepts only an empty object.
     add(operation.method == "post" || operation.takes_body, &[408, 413, 415, 422]);
     add(operation.method != "get", &[409]);
@@ -74,7 +74,7 @@ struct Operation<'a> {
     role: Option<&'static str>,
     takes_body: bool,
     /// Whether its path or query contains an id.
-    names_something: bool,
+    has_id: bool,
 }
 
 /// The whole document.
@@ -82,8 +82,8 @@ pub fn document() -> Value {
     let routes = super::routes();
     let access = routes.operations();
     let mut document = serde_json::to_value(routes.document()).unwrap_or_default();
-    head(&mut document);
-    components(&mut document);
+    add_info(&mut document);
+    add_components(&mut document);
     let schemas = document["components"]["schemas"].clone();
     for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
         for (method, operation) in item.as_object_mut().into_iter().flatten() {
@@ -95,27 +95,27 @@ pub fn document() -> Value {
                 _ => None,
             };
             let takes_body = operation.get("requestBody").is_some();
-            let names_something = path.contains('{') || names_a_server(operation);
-            let about = Operation { method, path, role, takes_body, names_something };
-            complete(operation, &about);
-            examples::fill(operation, &schemas);
-            links::fill(operation);
-            constraints::fill(operation);
+            let names_something = path.contains('{') || has_server_id(operation);
+            let about = Operation { method, path, role, takes_body, has_id: names_something };
+            complete_operation(operation, &about);
+            examples::add_to_operation(operation, &schemas);
+            links::add_to_operation(operation);
+            openapi_rules::add_to_operation(operation);
         }
     }
-    with_plain_lists(document)
+    rename_list_schemas(document)
 }
 
-fn names_a_server(operation: &Value) -> bool {
+fn has_server_id(operation: &Value) -> bool {
     let parameters = operation["parameters"].as_array().into_iter().flatten();
     parameters.into_iter().any(|parameter| parameter["name"] == "server_id")
 }
 
-fn head(document: &mut Value) {
+fn add_info(document: &mut Value) {
     document["info"] = json!({
         "title": "Fleetmend",
         "version": env!("CARGO_PKG_VERSION"),
-        "description": ABOUT,
+        "description": DESCRIPTION,
         "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
     });
     document["servers"] = json!([{"url": "/", "description": "This service."}]);
@@ -126,10 +126,10 @@ fn head(document: &mut Value) {
         .collect();
 }
 
-fn components(document: &mut Value) {
+fn add_components(document: &mut Value) {
     let codes: Vec<&str> = Code::ALL.iter().map(|code| code.word()).collect();
     let responses: Map<String, Value> =
-        all_statuses().into_iter().map(|status| (name(status), problem(status))).collect();
+        all_statuses().into_iter().map(|status| (response_name(status), problem(status))).collect();
     let components = &mut document["components"];
     components["schemas"]["Problem"] = schema::<wire::v1::Problem>();
     components["schemas"]["FieldError"] = schema::<wire::v1::FieldError>();
@@ -138,7 +138,7 @@ fn components(document: &mut Value) {
     components["schemas"]["Environment"] = schema::<vocab::Environment>();
     components["schemas"]["ServerId"] = schema::<vocab::ServerId>();
     components["schemas"]["Problem"]["properties"]["code"]["enum"] = json!(codes);
-    constraints::write(&mut components["schemas"]);
+    openapi_rules::add_to_schemas(&mut components["schemas"]);
     components["responses"] = Value::Object(responses);
     components["responses"]["SeeOther"] = json!({
         "description": "Only with an `Idempotency-Key` that was used before: the first request succeeded, but its response was lost in a crash. `Location` has the result.",
@@ -188,7 +188,7 @@ fn all_statuses() -> Vec<u16> {
     statuses
 }
 
-fn name(status: u16) -> String {
+fn response_name(status: u16) -> String {
     format!("Problem{status}")
 }
 
@@ -235,13 +235,13 @@ fn example(code: Code) -> Value {
 }
 
 /// Adds what applies to every operation of this kind.
-fn complete(operation: &mut Value, about: &Operation<'_>) {
+fn complete_operation(operation: &mut Value, about: &Operation<'_>) {
     match about.role {
         Some(role) => {
-            let said = format!("Requires an API key with the role `{role}` or higher.");
+            let requirement = format!("Requires an API key with the role `{role}` or higher.");
             let description = match operation["description"].as_str() {
-                Some(description) => format!("{description}\n\n{said}"),
-                None => said,
+                Some(description) => format!("{description}\n\n{requirement}"),
+                None => requirement,
             };
             operation["description"] = description.into();
             operation["x-required-role"] = role.into();
@@ -268,7 +268,7 @@ fn complete(operation: &mut Value, about: &Operation<'_>) {
         responses.insert("303".into(), json!({"$ref": "#/components/responses/SeeOther"}));
     }
     for status in statuses(about) {
-        let reference = json!({"$ref": format!("#/components/responses/{}", name(status))});
+        let reference = json!({"$ref": format!("#/components/responses/{}", response_name(status))});
         responses.entry(status.to_string()).or_insert(reference);
     }
 }
@@ -299,7 +299,7 @@ fn headers(about: &Operation<'_>, status: &str) -> Value {
 
 /// Renames `List_Server`, which results from Rust's generics and contains an anonymous copy of the
 /// row, to `ServerList` with rows of type `Server`.
-fn with_plain_lists(mut document: Value) -> Value {
+fn rename_list_schemas(mut document: Value) -> Value {
     let schemas = &mut document["components"]["schemas"];
     let names: Vec<String> = schemas
         .as_object()

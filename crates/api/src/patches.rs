@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 use httpkit::filters::{PatchFilter, PatchServers};
-use httpkit::{ApiError, Here, Id, Query, page};
+use httpkit::{ApiError, RequestUrl, Id, Query, page};
 use service::auth::caller::Caller;
 use service::queries;
 use utoipa_axum::routes as handlers;
@@ -28,11 +28,11 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: Here,
+    here: RequestUrl,
     Query(filter): Query<PatchFilter>,
 ) -> Result<Json<List<wire::v1::Patch>>, ApiError> {
     let page = filter.page();
-    let found = queries::patches::list(&app, &caller.scope(), filter.wanted(), page).await?;
+    let found = queries::patches::list(&app, &caller.scope(), filter.into_filter(), page).await?;
     Ok(page::list(&here, page, found, |patch| patch))
 }
 

@@ -31,5 +31,5 @@ async fn preview_order(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<PreviewRequest>,
 ) -> Result<Json<Preview>, ApiError> {
-    Ok(Json(preview::of_order(&app, &caller, body.open(), SHOWN_MAX).await?))
+    Ok(Json(preview::preview_order(&app, &caller, body.into_parts(), SHOWN_MAX).await?))
 }

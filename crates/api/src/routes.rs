@@ -111,7 +111,7 @@ async fn guard(
     next: Next,
 ) -> Response<Body> {
     let peer = request.extensions().get::<Peer>().copied();
-    let (caller, key, credential) = match auth::identify(&app, request.headers(), peer).await {
+    let (caller, key, credential) = match auth::authenticate(&app, request.headers(), peer).await {
         Ok(found) => found,
         Err(refusal) => return refusal.into_response(),
     };
@@ -120,21 +120,21 @@ async fn guard(
         Ok(left) => left,
         Err(refusal) => return refusal.into_response(),
     };
-    let answer: Result<_, ApiError> = match caller.require(role) {
+    let response: Result<_, ApiError> = match caller.require(role) {
         Err(refusal) => Err(refusal.into()),
         Ok(()) => {
             request.extensions_mut().insert(caller.clone());
             request.extensions_mut().insert(credential);
             match *request.method() == Method::POST {
                 true => {
-                    idempotency::once((*app).clone(), &caller, request, |again| next.run(again))
+                    idempotency::run_once((*app).clone(), &caller, request, |again| next.run(again))
                         .await
                 }
                 false => Ok(next.run(request).await),
             }
         }
     };
-    let mut answer = answer.unwrap_or_else(ApiError::into_response);
-    left.tell(answer.headers_mut());
-    answer
+    let mut response = response.unwrap_or_else(ApiError::into_response);
+    left.add_to_headers(response.headers_mut());
+    response
 }

@@ -6,7 +6,7 @@ use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use httpkit::filters::{Listing, ScheduleList};
-use httpkit::{ApiError, Body, ETag, Here, Id, Ids, IfMatch, NoBody, NoQuery, Query, page};
+use httpkit::{ApiError, Body, ETag, RequestUrl, Id, Ids, IfMatch, NoBody, NoQuery, Query, page};
 use service::auth::caller::Caller;
 use service::queries;
 use service::requests::schedules as requests;
@@ -35,10 +35,10 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: Here,
+    here: RequestUrl,
     Query(part): Query<ScheduleList>,
 ) -> Result<Json<List<wire::v1::Schedule>>, ApiError> {
-    let (limit, offset) = part.limits();
+    let (limit, offset) = part.limit_and_offset();
     let (page, found) = queries::schedules::list(&app, &caller.scope(), limit, offset).await?;
     Ok(page::list(&here, page, found, |schedule| schedule))
 }
@@ -60,10 +60,10 @@ async fn create(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<ScheduleRequest>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let made = requests::create(&app, &caller, body.open()).await?;
+    let made = requests::create(&app, &caller, body.into_parts()).await?;
     let location = format!("/v1/schedules/{}", made.id);
     let etag = ETag(made.generation);
-    let body = queries::schedules::shown(&app, &caller.scope(), made).await?;
+    let body = queries::schedules::to_wire(&app, &caller.scope(), made).await?;
     Ok((StatusCode::CREATED, [(LOCATION, location)], etag, Json(body)))
 }
 
@@ -97,9 +97,9 @@ async fn replace(
     IfMatch(wanted): IfMatch,
     body: Body<ScheduleRequest>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let after = requests::replace(&app, &caller, id, body.open(), &wanted).await?;
+    let after = requests::replace(&app, &caller, id, body.into_parts(), &wanted).await?;
     let etag = ETag(after.generation);
-    let body = queries::schedules::shown(&app, &caller.scope(), after).await?;
+    let body = queries::schedules::to_wire(&app, &caller.scope(), after).await?;
     Ok((etag, Json(body)))
 }
 
@@ -137,7 +137,7 @@ async fn run(
 ) -> Result<impl IntoResponse, ApiError> {
     let run = requests::run(&app, &caller, id).await?;
     let location = format!("/v1/schedules/{id}/runs/{}", run.id);
-    let body = queries::schedules::shown_run(&app, run).await?;
+    let body = queries::schedules::run_to_wire(&app, run).await?;
     Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(body)))
 }
 
@@ -150,7 +150,7 @@ async fn run(
 async fn history(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: Here,
+    here: RequestUrl,
     Id(id): Id<ScheduleId>,
     Query(listing): Query<Listing>,
 ) -> Result<Json<List<Run>>, ApiError> {

@@ -6,10 +6,10 @@ use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use httpkit::filters::ServerFilter;
-use httpkit::{ApiError, Body, ETag, Here, Id, Ids, IfMatch, NoBody, NoQuery, Query, page};
+use httpkit::{ApiError, Body, ETag, RequestUrl, Id, Ids, IfMatch, NoBody, NoQuery, Query, page};
 use service::auth::caller::Caller;
 use service::queries;
-use service::queries::show;
+use service::queries::convert;
 use service::requests::servers as requests;
 use utoipa_axum::routes as handlers;
 use vocab::{Role, ServerId, TaskId};
@@ -37,11 +37,11 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: Here,
+    here: RequestUrl,
     Query(filter): Query<ServerFilter>,
 ) -> Result<Json<List<wire::v1::Server>>, ApiError> {
     let page = filter.page();
-    let (wanted, sort) = filter.wanted();
+    let (wanted, sort) = filter.into_filter();
     let found = queries::servers::list(&app, &caller.scope(), wanted, sort, page).await?;
     Ok(page::list(&here, page, found, |server| server))
 }
@@ -98,7 +98,7 @@ async fn refresh(
 ) -> Result<impl IntoResponse, ApiError> {
     let asked = requests::refresh(&app, &caller, id).await?;
     let location = format!("/v1/servers/{id}/refreshes/{}", asked.id);
-    Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(show::refresh(asked))))
+    Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(convert::refresh(asked))))
 }
 
 /// Get a refresh
@@ -130,7 +130,7 @@ async fn patch(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<PatchServer>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let made = requests::patch(&app, &caller, id, body.open()).await?;
+    let made = requests::patch(&app, &caller, id, body.into_parts()).await?;
     batches::accepted(&app, made).await
 }
 

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
-use httpkit::{ApiError, Body, ETag, Here, Id, IfMatch, Limit, NoQuery, Offset, Query, page};
+use httpkit::{ApiError, Body, ETag, RequestUrl, Id, IfMatch, Limit, NoQuery, Offset, Query, page};
 use service::auth::caller::Caller;
 use service::queries::suppressions;
 use service::requests::suppressions as requests;
@@ -51,7 +51,7 @@ struct Filter {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: Here,
+    here: RequestUrl,
     Query(filter): Query<Filter>,
 ) -> Result<Json<List<wire::v1::Suppression>>, ApiError> {
     let page = page::page(filter.limit, filter.offset);
@@ -73,13 +73,13 @@ async fn create(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<CreateSuppression>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let made = requests::create(&app, &caller, body.open()).await?;
+    let made = requests::create(&app, &caller, body.into_parts()).await?;
     let location = format!("/v1/suppressions/{}", made.id);
     Ok((
         StatusCode::CREATED,
         [(LOCATION, location)],
         VERSION,
-        Json(suppressions::shown(&app, made)),
+        Json(suppressions::to_wire(&app, made)),
     ))
 }
 
@@ -94,7 +94,7 @@ async fn get(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
     let row = suppressions::find(&app, &caller.scope(), id).await?;
-    Ok((VERSION, Json(suppressions::shown(&app, row))))
+    Ok((VERSION, Json(suppressions::to_wire(&app, row))))
 }
 
 /// Delete a suppression

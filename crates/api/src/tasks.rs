@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 use httpkit::filters::TaskFilter;
-use httpkit::{ApiError, Here, Id, Ids, NoQuery, Query, page};
+use httpkit::{ApiError, RequestUrl, Id, Ids, NoQuery, Query, page};
 use service::auth::caller::Caller;
 use service::queries::tasks;
 use utoipa_axum::routes as handlers;
@@ -28,7 +28,7 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: Here,
+    here: RequestUrl,
     Id(id): Id<BatchId>,
     Query(filter): Query<TaskFilter>,
 ) -> Result<Json<List<Task>>, ApiError> {

@@ -15,18 +15,18 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use service::clock::{Clock, dice};
+use service::clock::{Clock, random_u128};
 use service::secrets::Secrets;
 use store::backup::copy_out;
 
 use crate::installation;
 use crate::installation::Installation;
 use crate::settings;
-use crate::settings::File;
-use archive::{Manifest, Spool};
+use crate::settings::SettingsFile;
+use archive::{Manifest, TempDir};
 
 /// File in the data directory that records the last backup, for `fleetmend doctor`.
-pub(crate) const LAST: &str = "last-backup.json";
+pub(crate) const LAST_BACKUP_FILE: &str = "last-backup.json";
 /// Directory of the database's parts in the archive.
 const DATABASE: &str = "database";
 const SECRETS: [&str; 2] = ["root.key", "orders.key"];
@@ -68,7 +68,7 @@ pub(crate) struct Backup {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Last {
+pub(crate) struct LastBackup {
     pub(crate) at: Timestamp,
     pub(crate) file: PathBuf,
 }
@@ -79,25 +79,25 @@ impl Backup {
         let file = self.file(now);
         let shown = file.display();
         ensure!(!file.exists(), "{shown} already exists and was not changed: choose another name");
-        installation::has_place(&file)?;
-        let spool = Spool::new(archive::with_suffix(&file, &format!(".{:08x}", dice() as u32)))?;
-        let manifest = self.gather(&spool.0, now).await?;
-        let names = names(&spool.0)?;
+        installation::ensure_parent_dir(&file)?;
+        let spool = TempDir::new(archive::with_suffix(&file, &format!(".{:08x}", random_u128() as u32)))?;
+        let manifest = self.collect_files(&spool.0, now).await?;
+        let names = relative_paths(&spool.0)?;
         let manifest = archive::pack(&spool.0, &names, manifest, &file)?;
         drop(spool);
         // A backup that was not read back is not verified.
-        let check = Spool::new(archive::with_suffix(&file, &format!(".{:08x}", dice() as u32)))?;
+        let check = TempDir::new(archive::with_suffix(&file, &format!(".{:08x}", random_u128() as u32)))?;
         archive::unpack(&file, &check.0)?;
         drop(check);
-        self.note(now, &file);
+        self.record_last_backup(now, &file);
         let bytes = fs::metadata(&file)?.len();
         if self.json {
             let made = json!({"file": file, "bytes": bytes, "taken_at": manifest.taken_at,
                 "engine": manifest.engine, "schema_version": manifest.schema_version,
                 "parts": manifest.parts});
-            return crate::say(&made.to_string());
+            return crate::print_line(&made.to_string());
         }
-        crate::say(&format!(
+        crate::print_line(&format!(
             "Wrote {}, as of {now:.0}: {} parts, {bytes} bytes, read back and verified.\n\
              Anyone who has it can impersonate this installation. Store it on another machine with restricted access.",
             file.display(),
@@ -113,33 +113,33 @@ impl Backup {
     }
 
     /// Copies everything into one directory.
-    async fn gather(&self, dir: &Path, now: Timestamp) -> anyhow::Result<Manifest> {
+    async fn collect_files(&self, dir: &Path, now: Timestamp) -> anyhow::Result<Manifest> {
         let data = &self.installation.data_dir;
-        let settings = File::load(None, data)?;
-        let secrets = settings::existing(data)?;
+        let settings = SettingsFile::load(None, data)?;
+        let secrets = settings::load_secrets(data)?;
         // Before `orders.key`: if the old key is retired in between, the backup has the new key
         // twice instead of not at all.
         if secrets.next_orders_key().is_some() {
-            match keep(&data.join(SECRET_NEXT), &dir.join(SECRET_NEXT)) {
+            match copy_private(&data.join(SECRET_NEXT), &dir.join(SECRET_NEXT)) {
                 Err(_) if !data.join(SECRET_NEXT).exists() => {}
                 kept => kept?,
             }
         }
         for secret in SECRETS {
-            keep(&data.join(secret), &dir.join(secret))?;
+            copy_private(&data.join(secret), &dir.join(secret))?;
         }
         // After `root.key`, which becomes the old key when it is rotated.
         if data.join(SECRET_OLD).exists() {
-            keep(&data.join(SECRET_OLD), &dir.join(SECRET_OLD))?;
+            copy_private(&data.join(SECRET_OLD), &dir.join(SECRET_OLD))?;
         }
         if data.join(SETTINGS).exists() {
-            keep(&data.join(SETTINGS), &dir.join(SETTINGS))?;
+            copy_private(&data.join(SETTINGS), &dir.join(SETTINGS))?;
         }
         let cert = self.tls_cert.clone().or_else(|| settings.tls_cert.clone());
         let key = self.tls_key.clone().or_else(|| settings.tls_key.clone());
         let tls = cert.zip(key).map(|(cert, key)| [cert, key]);
         for (from, name) in tls.iter().flatten().zip(TLS) {
-            keep(from, &dir.join(name))?;
+            copy_private(from, &dir.join(name))?;
         }
         let db = installation::open_as_is(&self.installation.url(&settings), &secrets).await?;
         let database = dir.join(DATABASE);
@@ -154,17 +154,17 @@ impl Backup {
             "root.key was rotated during the backup: try again"
         );
         if copied.schema_version == 0 {
-            bail!("this database is empty: run `fleetmend init` with it first");
+            bail!("this database is empty: run `fleetmend init` for it first");
         }
         Ok(Manifest { tls, ..Manifest::new(engine, copied.schema_version, now) })
     }
 
     /// Records the backup for `fleetmend doctor`. Failing to record it does not fail the backup.
-    fn note(&self, now: Timestamp, file: &Path) {
+    fn record_last_backup(&self, now: Timestamp, file: &Path) {
         let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
-        let noted = serde_json::to_vec(&Last { at: now, file }).unwrap_or_default();
-        let path = self.installation.data_dir.join(LAST);
-        let new = archive::with_suffix(&path, &format!(".{:08x}", dice() as u32));
+        let noted = serde_json::to_vec(&LastBackup { at: now, file }).unwrap_or_default();
+        let path = self.installation.data_dir.join(LAST_BACKUP_FILE);
+        let new = archive::with_suffix(&path, &format!(".{:08x}", random_u128() as u32));
         // Not written in place: the owner of the directory may have put a symbolic link there, and
         // this process may be root.
         let written = fs::File::create_new(&new).and_then(|mut to| to.write_all(&noted));
@@ -175,7 +175,7 @@ impl Backup {
 }
 
 /// Copies a file; only its owner can read the copy.
-fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
+fn copy_private(from: &Path, to: &Path) -> anyhow::Result<()> {
     let failed = || format!("cannot copy {}", from.display());
     if let Some(parent) = to.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).with_context(failed)?;
@@ -187,7 +187,7 @@ fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
 }
 
 /// The relative path of every file below `dir`.
-fn names(dir: &Path) -> anyhow::Result<Vec<String>> {
+fn relative_paths(dir: &Path) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {

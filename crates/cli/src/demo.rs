@@ -6,8 +6,8 @@
 //! and `daily_stats` the number of open findings on each day. Every start then continues in the
 //! present, with a batch in progress.
 
-mod days;
-mod flaws;
+mod daily_stats;
+mod advisories;
 mod history;
 
 use std::os::unix::fs::DirBuilderExt as _;
@@ -21,17 +21,17 @@ use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 use server::app::{App, Parts, Settings};
 use service::auth::enrollment_tokens;
-use service::clock::{Clock, dice};
+use service::clock::{Clock, random_u128};
 use service::commands::batches as rollouts;
 use service::commands::batches::{NewRollout, Origin};
 use service::commands::feeds;
-use service::commands::feeds::Import;
+use service::commands::feeds::ImportRequest;
 use service::commands::setup;
 use service::secrets::Secrets;
-use service::{Order, PatchOptions};
+use service::{OrderOptions, PatchOptions};
 use store::server_list::{self, Filter};
-use swarm::behave::{Nature, Script};
-use swarm::{Config, Saved, Swarm};
+use swarm::behavior::{Behavior, Script};
+use swarm::{Config, SavedAgents, Swarm};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use vocab::{FailureCode, OrgId, Portion, RebootPolicy};
@@ -42,19 +42,19 @@ use crate::listen;
 use crate::logs;
 use crate::operator::credentials;
 use crate::operator::credentials::Credentials;
-use crate::serve::stop;
+use crate::serve::shutdown_signal;
 use crate::settings;
 use crate::settings::Durability;
 
 const ORGANIZATION: &str = "Demo";
 /// The length of the simulated past.
-const PAST: SignedDuration = SignedDuration::from_hours(21 * 24);
+const HISTORY_LENGTH: SignedDuration = SignedDuration::from_hours(21 * 24);
 /// The file that is written when the past is complete, with its parameters.
-const MARK: &str = "demo.json";
-const FLEET: &str = "fleet.jsonl";
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const PARAMETERS_FILE: &str = "demo.json";
+const FLEET_FILE: &str = "fleet.jsonl";
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Hosts whose installations fail, so that there are failures to look into.
-const AILING: [(usize, FailureCode); 3] = [
+const FAILING_HOSTS: [(usize, FailureCode); 3] = [
     (3, FailureCode::DiskFull),
     (11, FailureCode::DependencyConflict),
     (20, FailureCode::HookFailed),
@@ -95,7 +95,7 @@ pub(crate) struct Demo {
 
 /// The parameters of the demo in a data directory.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Mark {
+struct Parameters {
     seed: u64,
     servers: u64,
 }
@@ -106,27 +106,27 @@ impl Demo {
         ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed must be a number above 0");
         let listener = listen::bind(&self.listen).await?;
         let dir = self.prepare()?;
-        if !self.has_past(&dir)? {
-            crate::say("Creating three weeks of history; the next start is faster.")?;
-            self.make_past(&dir).await?;
+        if !self.is_prepared(&dir)? {
+            crate::print_line("Creating three weeks of history; the next start is faster.")?;
+            self.create_history(&dir).await?;
         }
         let app = open(&dir, Clock::system()).await?;
         let url = format!("http://{}", listener.local_addr()?);
-        let key = dev::key(&app, &dir.join(credentials::FILE)).await?;
+        let key = dev::admin_key(&app, &dir.join(credentials::FILE)).await?;
         let told =
             Credentials { url: Some(url.clone()), api_key: Some(key.clone()), ca_cert: None };
         told.write(&dir.join(credentials::FILE))?;
-        let stop = stop()?;
+        let stop = shutdown_signal()?;
         let (end, ended) = oneshot::channel::<()>();
         let serving = tokio::spawn(server::run(app.clone(), listener, None, async {
             let _ = ended.await;
         }));
         let fleet = self.fleet(&app, &dir, &url).await?;
-        roll_out(&app).await?;
-        let link = dev::link(&app, &url).await?;
-        self.tell(&dir, &url, &key, link.as_deref())?;
+        start_batch(&app).await?;
+        let link = dev::password_link(&app, &url).await?;
+        self.print_banner(&dir, &url, &key, link.as_deref())?;
         stop.await;
-        fleet.stop().await.write(&dir.join(FLEET))?;
+        fleet.stop().await.write(&dir.join(FLEET_FILE))?;
         let _ = end.send(());
         Ok(serving.await?)
     }
@@ -144,12 +144,12 @@ impl Demo {
 
     /// Whether this directory already holds the requested demo. Fails if it holds another demo or
     /// an incomplete one.
-    fn has_past(&self, dir: &Path) -> anyhow::Result<bool> {
+    fn is_prepared(&self, dir: &Path) -> anyhow::Result<bool> {
         let shown = dir.display();
-        let wanted = Mark { seed: self.seed, servers: self.servers };
-        match std::fs::read(dir.join(MARK)) {
+        let wanted = Parameters { seed: self.seed, servers: self.servers };
+        match std::fs::read(dir.join(PARAMETERS_FILE)) {
             Ok(text) => {
-                let there: Mark =
+                let there: Parameters =
                     serde_json::from_slice(&text).with_context(|| format!("cannot use {shown}"))?;
                 ensure!(
                     there == wanted,
@@ -168,16 +168,16 @@ impl Demo {
         }
     }
 
-    fn nature(&self, speed: f64) -> Nature {
-        Nature { seed: self.seed, fail: 0.03, crash: 0.005, offline: 0.02, speed }
+    fn nature(&self, speed: f64) -> Behavior {
+        Behavior { seed: self.seed, fail: 0.03, crash: 0.005, offline: 0.02, speed }
     }
 
     /// Enrolls the fleet under a slow clock, then writes its history.
-    async fn make_past(&self, dir: &Path) -> anyhow::Result<()> {
+    async fn create_history(&self, dir: &Path) -> anyhow::Result<()> {
         let system = Clock::system();
-        let then = Clock::turned_by(move || system.now() - PAST);
+        let then = Clock::controlled(move || system.now() - HISTORY_LENGTH);
         let app = open(dir, then).await?;
-        let (organization, key) = setup::organization(&app, ORGANIZATION).await?;
+        let (organization, key) = setup::create_organization(&app, ORGANIZATION).await?;
         Credentials { url: None, api_key: Some(key), ca_cert: None }
             .write(&dir.join(credentials::FILE))?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -186,27 +186,27 @@ impl Demo {
         let serving = tokio::spawn(server::run(app.clone(), listener, None, async {
             let _ = ended.await;
         }));
-        let nature = Nature { fail: 0.0, crash: 0.0, offline: 0.0, ..self.nature(10_000.0) };
+        let nature = Behavior { fail: 0.0, crash: 0.0, offline: 0.0, ..self.nature(10_000.0) };
         let fleet =
-            Swarm::start(Config { nature, ..self.config(&app, organization.id, &url).await? })?;
+            Swarm::start(Config { behavior: nature, ..self.config(&app, organization.id, &url).await? })?;
         fleet.wait_until_enrolled().await?;
-        until_all_looked(&app, organization.id, self.servers).await?;
-        fleet.stop().await.write(&dir.join(FLEET))?;
+        wait_for_scans(&app, organization.id, self.servers).await?;
+        fleet.stop().await.write(&dir.join(FLEET_FILE))?;
         let _ = end.send(());
         serving.await?;
         let app = open(dir, app.clock.clone()).await?;
         history::write(&app, organization.id, self.seed, Clock::system().now()).await?;
-        self.import_flaws(&app, dir).await?;
-        days::write(&app, organization.id, self.seed, Clock::system().now()).await?;
+        self.import_advisories(&app, dir).await?;
+        daily_stats::write(&app, organization.id, self.seed, Clock::system().now()).await?;
         app.db.close().await;
-        let mark = Mark { seed: self.seed, servers: self.servers };
-        Ok(std::fs::write(dir.join(MARK), serde_json::to_vec(&mark)?)?)
+        let mark = Parameters { seed: self.seed, servers: self.servers };
+        Ok(std::fs::write(dir.join(PARAMETERS_FILE), serde_json::to_vec(&mark)?)?)
     }
 
-    async fn import_flaws(&self, app: &App, dir: &Path) -> anyhow::Result<()> {
+    async fn import_advisories(&self, app: &App, dir: &Path) -> anyhow::Result<()> {
         let now = Clock::system().now();
-        for path in flaws::write(dir, self.seed, self.servers, now)? {
-            let import = Import { path, name: None, kind: None, as_of: None };
+        for path in advisories::write(dir, self.seed, self.servers, now)? {
+            let import = ImportRequest { path, name: None, kind: None, as_of: None };
             feeds::import(&app.db, import, now, |_| {}).await?;
         }
         Ok(())
@@ -222,13 +222,13 @@ impl Demo {
         };
         let (_, token) = enrollment_tokens::create(app, &dev::actor(org), new).await?;
         let config = Config::new(url, token.parse()?, self.servers);
-        Ok(Config { nature: self.nature(self.speed), ..config })
+        Ok(Config { behavior: self.nature(self.speed), ..config })
     }
 
     /// Starts the fleet in the state in which it was last stopped.
     async fn fleet(&self, app: &App, dir: &Path, url: &str) -> anyhow::Result<Swarm> {
-        let file = dir.join(FLEET);
-        let saved = Saved::read(&file).context(
+        let file = dir.join(FLEET_FILE);
+        let saved = SavedAgents::read(&file).context(
             "cannot load the simulated servers: remove the directory to start a new demo",
         )?;
         let saved = saved.context(
@@ -236,16 +236,16 @@ impl Demo {
         )?;
         let org = organization(app).await?;
         let config = Config { saved: Some(saved), ..self.config(app, org, url).await? };
-        Saved::taken(&file)?;
+        SavedAgents::mark_taken(&file)?;
         let fleet = Swarm::start(config)?;
-        for (agent, code) in AILING {
+        for (agent, code) in FAILING_HOSTS {
             fleet.script(agent, Script::FailWith(code));
         }
         Ok(fleet)
     }
 
-    fn tell(&self, dir: &Path, url: &str, key: &str, link: Option<&str>) -> anyhow::Result<()> {
-        let (dashboard, once) = banner::door(link, url);
+    fn print_banner(&self, dir: &Path, url: &str, key: &str, link: Option<&str>) -> anyhow::Result<()> {
+        let (dashboard, once) = banner::dashboard_link(link, url);
         let [servers, patches, cves, batches, runs] = [
             "servers list --environment production",
             "patches list --severity critical,high",
@@ -253,8 +253,8 @@ impl Demo {
             "batches list",
             "schedules list",
         ]
-        .map(|words| banner::command(dir, words));
-        crate::say(&format!(
+        .map(|words| banner::command_line(dir, words));
+        crate::print_line(&format!(
             "Fleetmend is running at {url}\n\n  \
                dashboard      {dashboard}\n  \
                API reference  {url}/docs\n  \
@@ -277,9 +277,9 @@ impl Demo {
 
 async fn open(dir: &Path, clock: Clock) -> anyhow::Result<App> {
     let secrets = Secrets::create(dir)?;
-    let url = settings::database_in(dir);
+    let url = settings::default_database_url(dir);
     let (db, secrets) = settings::open_service(&url, Durability::Process, secrets).await?;
-    let settings = Settings { replica: format!("{:032x}", dice()), ..Settings::default() };
+    let settings = Settings { replica: format!("{:032x}", random_u128()), ..Settings::default() };
     Ok(App::new(Parts { db, clock, secrets, settings }))
 }
 
@@ -288,9 +288,9 @@ async fn organization(app: &App) -> anyhow::Result<OrgId> {
     Ok(there.first().context("no organization exists")?.id)
 }
 
-async fn until_all_looked(app: &App, org: OrgId, servers: u64) -> anyhow::Result<()> {
+async fn wait_for_scans(app: &App, org: OrgId, servers: u64) -> anyhow::Result<()> {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let mut reader = app.db.read().await?;
         let ids = server_list::ids(&mut reader, org, &Filter::default()).await?;
         let all = store::servers::get_all(&mut reader, &ids).await?;
@@ -303,17 +303,17 @@ async fn until_all_looked(app: &App, org: OrgId, servers: u64) -> anyhow::Result
 }
 
 /// Starts a batch for production, unless one is in progress.
-async fn roll_out(app: &App) -> anyhow::Result<()> {
+async fn start_batch(app: &App) -> anyhow::Result<()> {
     let org = organization(app).await?;
     let mut reader = app.db.read().await?;
-    if !store::rollouts::open(&mut reader).await?.is_empty() {
+    if !store::rollouts::list_open(&mut reader).await?.is_empty() {
         return Ok(());
     }
     let production = history::environment("production")?;
     let servers = server_list::ids(&mut reader, org, &Filter::from(&production)).await?;
     drop(reader);
     let options = PatchOptions {
-        order: Order { security_only: true, reboot: RebootPolicy::IfRequired, ..Order::default() },
+        order: OrderOptions { security_only: true, reboot: RebootPolicy::IfRequired, ..OrderOptions::default() },
         pace: Pace {
             max_parallel: Some(8),
             canary: Some(Portion::Count(5)),

@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent::shell::{enroll::Enroll, run::Run, state::State};
+use agent::shell::{enroll::Enroll, run::Run, state::StateDir};
 use anyhow::{Context as _, bail};
 use clap::{Args, Command};
 use server::app::{App, Parts, Settings};
@@ -21,7 +21,7 @@ use service::auth::api_keys::NewKey;
 use service::auth::enrollment_tokens as tokens;
 use service::auth::enrollment_tokens::NewToken;
 use service::auth::users;
-use service::clock::{Clock, dice};
+use service::clock::{Clock, random_u128};
 use service::commands::setup;
 use service::secrets::Secrets;
 use store::StoreError;
@@ -32,7 +32,7 @@ use crate::listen;
 use crate::logs;
 use crate::operator::credentials;
 use crate::operator::credentials::Credentials;
-use crate::serve::stop;
+use crate::serve::shutdown_signal;
 use crate::settings;
 use crate::settings::Durability;
 
@@ -41,7 +41,7 @@ const ORGANIZATION: &str = "Development";
 const FIRST_USER: &str = "admin";
 const ENVIRONMENT: &str = "development";
 /// Lifetime of the enrollment token that this machine uses.
-const TOKEN_LIVES: Duration = Duration::from_secs(600);
+const TOKEN_LIFETIME: Duration = Duration::from_secs(600);
 
 /// Start a service and an agent on this machine, to try Fleetmend out.
 ///
@@ -76,14 +76,14 @@ impl Dev {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         logs::start(&self.log, Some(logs::Format::Text)).context("cannot use --log")?;
         let dir = self.prepare()?;
-        let app = open(&dir).await?;
+        let app = open_app(&dir).await?;
         let listener = listen::bind(&self.listen).await?;
         let url = format!("http://{}", listener.local_addr()?);
-        let key = key(&app, &dir.join(credentials::FILE)).await?;
+        let key = admin_key(&app, &dir.join(credentials::FILE)).await?;
         let told =
             Credentials { url: Some(url.clone()), api_key: Some(key.clone()), ca_cert: None };
         told.write(&dir.join(credentials::FILE))?;
-        let stop = stop()?;
+        let stop = shutdown_signal()?;
         // When one ends, the other ends too: the agent failed to start, or the user stopped the
         // service.
         let (end, ending) = watch::channel(false);
@@ -99,7 +99,7 @@ impl Dev {
         };
         let observing = async {
             tokio::select! {
-                observed = self.observe(&app, &dir, &url, &key) => {
+                observed = self.run_agent(&app, &dir, &url, &key) => {
                     if observed.is_err() {
                         end.send_replace(true);
                     }
@@ -113,7 +113,7 @@ impl Dev {
 
     /// Checks everything that can be checked before anything is created.
     fn prepare(&self) -> anyhow::Result<PathBuf> {
-        let root = agent::shell::root_of(self.root.as_deref())?;
+        let root = agent::shell::resolve_root(self.root.as_deref())?;
         agent::backend::detect(&root).context(
             "cannot manage this machine; to run the service without an agent, use `fleetmend init` and `fleetmend server`",
         )?;
@@ -137,7 +137,7 @@ impl Dev {
                  user, or set another directory with --data-dir"
             );
         }
-        if State::open(&agent_dir(&dir))?.is_locked() {
+        if StateDir::open(&agent_dir(&dir))?.is_locked() {
             bail!(
                 "`fleetmend dev` is already running with {shown}: stop it first, or set another directory with --data-dir"
             );
@@ -146,17 +146,17 @@ impl Dev {
     }
 
     /// Enrolls this machine unless it is enrolled, then runs the agent until it stops.
-    async fn observe(&self, app: &App, dir: &Path, url: &str, key: &str) -> anyhow::Result<()> {
+    async fn run_agent(&self, app: &App, dir: &Path, url: &str, key: &str) -> anyhow::Result<()> {
         let agent_dir = agent_dir(dir);
-        let state = State::open(&agent_dir)?;
-        if state.enrolled()?.is_none() || state.removed()?.is_some() {
-            let token = token(app).await?;
+        let state = StateDir::open(&agent_dir)?;
+        if state.enrollment()?.is_none() || state.removed_at()?.is_some() {
+            let token = create_enrollment_token(app).await?;
             let mut flags = self.flags(&agent_dir);
             let joining = ["--server", url, "--token", &token, "--environment", ENVIRONMENT];
             flags.extend(joining.map(OsString::from));
-            parsed::<Enroll>(flags)?.run().await.context("cannot enroll this machine")?;
+            parse_flags::<Enroll>(flags)?.run().await.context("cannot enroll this machine")?;
         }
-        let server = state.enrolled()?.context("this machine is not enrolled")?.server_id;
+        let server = state.enrollment()?.context("this machine is not enrolled")?.server_id;
         let mut flags = self.flags(&agent_dir);
         flags.extend(["--server", url, "--look-first"].map(OsString::from));
         if !self.allow_install {
@@ -164,13 +164,13 @@ impl Dev {
             std::fs::write(&limits, LIMITS)?;
             flags.extend(["--limits".into(), limits.into_os_string()]);
         }
-        let agent = parsed::<Run>(flags)?;
-        let link = link(app, url).await?;
+        let agent = parse_flags::<Run>(flags)?;
+        let link = password_link(app, url).await?;
         let link = link.as_deref();
         let banner = banner::Banner { dir, url, key, link, allow_install: self.allow_install };
         banner.print()?;
         let first_look = async {
-            let seen = banner.first_look(&server.to_string()).await;
+            let seen = banner.wait_for_first_scan(&server.to_string()).await;
             // This only prints a status line; failing to print it is no reason to stop.
             let _ = seen;
             std::future::pending::<()>().await;
@@ -178,7 +178,7 @@ impl Dev {
         tokio::select! {
             // The server was removed from the fleet: the service keeps running, and the next start
             // enrolls this machine again.
-            said = apart(agent) => crate::say(&said?),
+            result = run_agent_thread(agent) => crate::print_line(&result?),
             () = first_look => Ok(()),
         }
     }
@@ -194,7 +194,7 @@ impl Dev {
 
 /// Runs the agent on its own thread, so that stopping `dev` does not wait for a package scan. The
 /// agent tolerates being killed at any point, and a running package manager continues without it.
-async fn apart(agent: Run) -> anyhow::Result<String> {
+async fn run_agent_thread(agent: Run) -> anyhow::Result<String> {
     let (tell, told) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("agent".to_owned()).spawn(move || {
@@ -215,15 +215,15 @@ fn agent_dir(dir: &Path) -> PathBuf {
 }
 
 /// Parses flags for one of the agent's commands, as the agent's own binary would.
-fn parsed<T: Args>(flags: Vec<OsString>) -> anyhow::Result<T> {
+fn parse_flags<T: Args>(flags: Vec<OsString>) -> anyhow::Result<T> {
     let command = T::augment_args(Command::new("fleetmend-agent").no_binary_name(true));
     Ok(T::from_arg_matches(&command.try_get_matches_from(flags)?)?)
 }
 
 /// Opens the service on the embedded database.
-async fn open(dir: &Path) -> anyhow::Result<App> {
+async fn open_app(dir: &Path) -> anyhow::Result<App> {
     let secrets = Secrets::create(dir)?;
-    let url = settings::database_in(dir);
+    let url = settings::default_database_url(dir);
     let opened = settings::open_service(&url, Durability::Process, secrets).await;
     let (db, secrets) = opened.map_err(|error| {
         let other_version = matches!(
@@ -240,19 +240,19 @@ async fn open(dir: &Path) -> anyhow::Result<App> {
         }
     })?;
     // Two processes with the same replica name would both consider themselves the leader.
-    let settings = Settings { replica: format!("{:032x}", dice()), ..Settings::default() };
+    let settings = Settings { replica: format!("{:032x}", random_u128()), ..Settings::default() };
     Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings }))
 }
 
 /// The admin key created at the first start, or a new one if that key was lost or revoked.
-pub(crate) async fn key(app: &App, file: &Path) -> anyhow::Result<String> {
+pub(crate) async fn admin_key(app: &App, file: &Path) -> anyhow::Result<String> {
     let there = store::organizations::list(&mut *app.db.read().await?).await?;
     let Some(organization) = there.first() else {
-        return Ok(setup::organization(app, ORGANIZATION).await?.1);
+        return Ok(setup::create_organization(app, ORGANIZATION).await?.1);
     };
     let kept = if file.exists() { Credentials::read(file)?.api_key } else { None };
     if let Some(kept) = kept
-        && app.keys().admit(app, &kept).await.is_ok_and(|key| key.role == Role::Admin)
+        && app.api_keys().authenticate(app, &kept).await.is_ok_and(|key| key.role == Role::Admin)
     {
         return Ok(kept);
     }
@@ -267,11 +267,11 @@ pub(crate) async fn key(app: &App, file: &Path) -> anyhow::Result<String> {
 }
 
 pub(crate) fn actor(org: vocab::OrgId) -> Actor {
-    Actor { org, who: "dev".into(), role: Role::Admin }
+    Actor { org, id: "dev".into(), role: Role::Admin }
 }
 
 /// The link for setting the first password, or none once any user has a password.
-pub(crate) async fn link(app: &App, url: &str) -> anyhow::Result<Option<String>> {
+pub(crate) async fn password_link(app: &App, url: &str) -> anyhow::Result<Option<String>> {
     let there = store::organizations::list(&mut *app.db.read().await?).await?;
     let organization = there.first().context("no organization exists")?;
     let all = store::Page { limit: 100, offset: 0 };
@@ -284,14 +284,14 @@ pub(crate) async fn link(app: &App, url: &str) -> anyhow::Result<Option<String>>
         Some(user) => users::reset(app, &actor, user).await?,
         None => users::invite(app, &actor, FIRST_USER, Role::Admin).await?.1,
     };
-    Ok(Some(crate::users::link_in(url, &token)))
+    Ok(Some(crate::users::link_url(url, &token)))
 }
 
 /// An enrollment token for this machine only.
-async fn token(app: &App) -> anyhow::Result<String> {
+async fn create_enrollment_token(app: &App) -> anyhow::Result<String> {
     let there = store::organizations::list(&mut *app.db.read().await?).await?;
     let organization = there.first().context("no organization exists")?;
-    let ends = app.clock.now() + TOKEN_LIVES;
+    let ends = app.clock.now() + TOKEN_LIFETIME;
     let new = NewToken {
         name: "this machine".into(),
         environment: None,

@@ -1,4 +1,4 @@
-//! `fleetmend doctor`: checks the whole installation and suggests a remedy for each problem.
+//! `fleetmend doctor`: checks the whole installation and suggests a fix for each problem.
 //!
 //! The checks are in the submodules: files and keys in `data_dir`, the listen address and
 //! certificate in `certificate`, everything in the database in `database`. Doctor never changes
@@ -6,7 +6,7 @@
 
 mod certificate;
 mod database;
-mod place;
+mod data_dir;
 
 use clap::Args;
 use jiff::Timestamp;
@@ -15,13 +15,13 @@ use serde_json::json;
 use service::clock::Clock;
 
 use crate::installation::Installation;
-use crate::operator::screen::count;
-use crate::settings::File;
+use crate::operator::table::pluralize;
+use crate::settings::SettingsFile;
 
 /// Check the whole installation: files, keys, database, audit log, disk space, clock, certificate,
 /// feeds, agents and backups.
 ///
-/// Doctor changes nothing. Each note and each problem comes with a remedy. The exit code is 1 if
+/// Doctor changes nothing. Each note and each problem includes a fix. The exit code is 1 if
 /// there is a problem.
 #[derive(Args)]
 #[command(after_help = "\
@@ -105,40 +105,40 @@ impl std::error::Error for Problems {}
 impl Doctor {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let mut findings = Findings { now: Clock::system().now(), all: Vec::new() };
-        place::look(&self.installation, &mut findings);
-        let file = match File::load(None, &self.installation.data_dir) {
+        data_dir::check(&self.installation, &mut findings);
+        let file = match SettingsFile::load(None, &self.installation.data_dir) {
             Ok(file) => file,
             Err(error) => {
                 let remedy = "fix the file named above; docs/install.md lists every setting";
                 findings.problem("settings", format!("{error:#}"), remedy);
-                File::default()
+                SettingsFile::default()
             }
         };
-        let serving = certificate::look(&file, &mut findings);
-        database::look(&self.installation, &file, serving, &mut findings).await;
-        self.tell(&findings.all)
+        let serving = certificate::check(&file, &mut findings);
+        database::check(&self.installation, &file, serving, &mut findings).await;
+        self.print_findings(&findings.all)
     }
 
-    fn tell(&self, findings: &[Finding]) -> anyhow::Result<()> {
+    fn print_findings(&self, findings: &[Finding]) -> anyhow::Result<()> {
         let problems = findings.iter().filter(|found| found.state == State::Problem).count();
         match self.json {
             true => {
                 let told = json!({"healthy": problems == 0, "findings": findings});
-                crate::say(&told.to_string())?;
+                crate::print_line(&told.to_string())?;
             }
-            false => findings.iter().try_for_each(|found| crate::say(&drawn(found)))?,
+            false => findings.iter().try_for_each(|found| crate::print_line(&format_finding(found)))?,
         }
         let notes = findings.iter().filter(|found| found.state == State::Note).count();
         match problems {
             0 if self.json => Ok(()),
-            0 if notes == 0 => crate::say("No problems found."),
-            0 => crate::say(&format!("No problems found; {}.", count(notes, "note", "notes"))),
+            0 if notes == 0 => crate::print_line("No problems found."),
+            0 => crate::print_line(&format!("No problems found; {}.", pluralize(notes, "note", "notes"))),
             problems => Err(Problems(problems).into()),
         }
     }
 }
 
-fn drawn(found: &Finding) -> String {
+fn format_finding(found: &Finding) -> String {
     let word = match found.state {
         State::Ok => "ok     ",
         State::Note => "note   ",

@@ -9,17 +9,17 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use service::clock::Clock;
 use service::commands::feeds;
-use service::commands::feeds::follow;
-use service::commands::feeds::follow::{Follow, Updated};
-use service::commands::feeds::{Desk, Import, Imported, Step, bundle};
+use service::commands::feeds::remote;
+use service::commands::feeds::remote::{UrlImport, UpdateOutcome};
+use service::commands::feeds::{FeedTransactions, ImportRequest, ImportSummary, ImportProgress, bundle};
 use service::fetch::Limits;
-use store::feed_sources::{self, Source};
+use store::feed_sources::{self, FeedSource};
 use store::{Db, Topic};
 
-use crate::installation::{Installation, has_place};
-use crate::operator::order::sure;
+use crate::installation::{Installation, ensure_parent_dir};
+use crate::operator::patch_request::confirm;
 use crate::operator::print;
-use crate::operator::screen::{Cell, Screen, count, cut, maybe, none, spare, whole};
+use crate::operator::table::{Cell, Screen, pluralize, truncated_column, optional_cell, empty_cell, optional_column, full_column};
 use crate::output;
 use crate::settings::Durability;
 
@@ -42,10 +42,10 @@ Examples:
   fleetmend feeds update --data-dir D Debian kev
 
 A running service does this automatically. If an update fails, the feed keeps its current content.")]
-    Update(Named),
+    Update(NameArgs),
     /// Stop updating a feed from its URL; its advisories stay
     #[command(after_help = "Example:\n  fleetmend feeds forget --data-dir D Debian")]
-    Forget(Named),
+    Forget(NameArgs),
     /// Delete a feed with its advisories
     #[command(after_help = "\
 Example:
@@ -61,7 +61,7 @@ Example:
     Export(ExportArgs),
     /// Show every feed with its age and size, and why the last import failed
     #[command(after_help = "Example:\n  fleetmend feeds status --data-dir /var/lib/fleetmend")]
-    Status(Place),
+    Status(CommonArgs),
 }
 
 const IMPORT_EXAMPLES: &str = "\
@@ -79,7 +79,7 @@ imported from a URL is updated by `feeds update` and automatically by the servic
 const EVERY_HOURS_MAX: i64 = 24 * 7;
 
 #[derive(Args)]
-struct Place {
+struct CommonArgs {
     #[command(flatten)]
     installation: Installation,
     /// Print JSON
@@ -97,7 +97,7 @@ struct ImportArgs {
     #[arg(long)]
     name: Option<String>,
     /// Update interval in hours, for feeds from a URL
-    #[arg(long, value_name = "HOURS", default_value_t = follow::EVERY.as_hours(),
+    #[arg(long, value_name = "HOURS", default_value_t = remote::DEFAULT_INTERVAL.as_hours(),
         value_parser = clap::value_parser!(i64).range(1..=EVERY_HOURS_MAX))]
     every_hours: i64,
     /// Import once, without automatic updates
@@ -105,21 +105,21 @@ struct ImportArgs {
     once: bool,
     /// Format of the feeds, if it cannot be detected
     #[arg(long, value_enum)]
-    kind: Option<Kind>,
+    kind: Option<FeedFormat>,
     /// Release to read from the Debian tracker list, as code name and number
     #[arg(long, value_name = "NAME=NUMBER", value_parser = release)]
     release: Option<(String, String)>,
     #[command(flatten)]
-    place: Place,
+    place: CommonArgs,
 }
 
 #[derive(Args)]
-struct Named {
+struct NameArgs {
     /// Names of the feeds
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
-    place: Place,
+    place: CommonArgs,
 }
 
 #[derive(Args)]
@@ -131,7 +131,7 @@ struct RemoveArgs {
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    place: Place,
+    place: CommonArgs,
 }
 
 #[derive(Args)]
@@ -140,11 +140,11 @@ struct ExportArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
-    place: Place,
+    place: CommonArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Kind {
+enum FeedFormat {
     /// Advisories in the OSV format
     Osv,
     /// CSAF documents from Red Hat or SUSE
@@ -168,7 +168,7 @@ fn release(text: &str) -> Result<(String, String), String> {
     }
 }
 
-impl Place {
+impl CommonArgs {
     async fn open(&self) -> anyhow::Result<Db> {
         Ok(self.installation.open(Some(Durability::Process)).await?.0)
     }
@@ -196,7 +196,7 @@ impl ImportArgs {
         let db = self.place.open().await?;
         let mut failed = 0;
         for feed in &self.feeds {
-            let bar = Bar::new(feed);
+            let bar = ProgressBar::new(feed);
             let now = Clock::system().now();
             let progress = move |step| bar.show(step);
             let is_address = feed.starts_with("https://") || feed.starts_with("http://");
@@ -210,23 +210,23 @@ impl ImportArgs {
             }
             let done = match is_address {
                 true => {
-                    let wanted = Follow {
+                    let wanted = UrlImport {
                         url: feed.clone(),
                         name: self.name.clone(),
                         kind: kind.clone(),
-                        every: (!self.once)
+                        interval: (!self.once)
                             .then(|| jiff::SignedDuration::from_hours(self.every_hours)),
                     };
-                    follow::import_url(&db, wanted, Limits::default(), now, progress).await
+                    remote::import_url(&db, wanted, Limits::default(), now, progress).await
                 }
                 false => {
                     let (name, kind) = (self.name.clone(), kind.clone());
-                    let import = Import { path: feed.into(), name, kind, as_of: None };
+                    let import = ImportRequest { path: feed.into(), name, kind, as_of: None };
                     feeds::import(&db, import, now, progress).await
                 }
             };
             match done.with_context(|| format!("{feed} was not imported")) {
-                Ok(imported) => tell(&imported, self.place.json)?,
+                Ok(imported) => print_import(&imported, self.place.json)?,
                 Err(error) => {
                     failed += 1;
                     output::err(&format!("fleetmend: {error:#}\n"))?;
@@ -234,21 +234,21 @@ impl ImportArgs {
             }
         }
         db.close().await;
-        all_done(failed, "imported")
+        check_failures(failed, "imported")
     }
 
-    fn kind(&self) -> anyhow::Result<Option<feed::Kind>> {
+    fn kind(&self) -> anyhow::Result<Option<feed::FeedKind>> {
         Ok(match (self.kind, self.release.clone()) {
             (None, None) => None,
             (None, Some((codename, version))) => {
-                Some(feed::Kind::DebianTracker { codename, version })
+                Some(feed::FeedKind::DebianTracker { codename, version })
             }
-            (Some(Kind::Osv), None) => Some(feed::Kind::Osv),
-            (Some(Kind::Csaf), None) => Some(feed::Kind::Csaf),
-            (Some(Kind::Arch), None) => Some(feed::Kind::Arch),
-            (Some(Kind::Secdb), None) => Some(feed::Kind::Secdb),
-            (Some(Kind::Kev), None) => Some(feed::Kind::Kev),
-            (Some(Kind::Epss), None) => Some(feed::Kind::Epss),
+            (Some(FeedFormat::Osv), None) => Some(feed::FeedKind::Osv),
+            (Some(FeedFormat::Csaf), None) => Some(feed::FeedKind::Csaf),
+            (Some(FeedFormat::Arch), None) => Some(feed::FeedKind::Arch),
+            (Some(FeedFormat::Secdb), None) => Some(feed::FeedKind::Secdb),
+            (Some(FeedFormat::Kev), None) => Some(feed::FeedKind::Kev),
+            (Some(FeedFormat::Epss), None) => Some(feed::FeedKind::Epss),
             (Some(_), Some(_)) => {
                 bail!(
                     "--release is for the Debian tracker list only and cannot be combined with --kind"
@@ -258,7 +258,7 @@ impl ImportArgs {
     }
 }
 
-fn all_done(failed: u32, what: &str) -> anyhow::Result<()> {
+fn check_failures(failed: u32, what: &str) -> anyhow::Result<()> {
     match failed {
         0 => Ok(()),
         1 => bail!("one feed was not {what}; no part of it was applied"),
@@ -266,7 +266,7 @@ fn all_done(failed: u32, what: &str) -> anyhow::Result<()> {
     }
 }
 
-impl Named {
+impl NameArgs {
     async fn update(self) -> anyhow::Result<()> {
         let db = self.place.open().await?;
         let mut sources = feed_sources::list(&mut *db.read().await?).await?;
@@ -277,17 +277,17 @@ impl Named {
         }
         sources.retain(|source| self.names.is_empty() || self.names.contains(&source.name));
         if sources.is_empty() && !self.place.json {
-            crate::say("No feeds to update from a URL. See `fleetmend feeds import --help`.")?;
+            crate::print_line("No feeds to update from a URL. See `fleetmend feeds import --help`.")?;
         }
         let mut failed = 0;
         for source in sources {
             let done = self.update_one(&db, &source).await;
             match done.with_context(|| format!("{} was not updated", source.name)) {
-                Ok(Updated::Imported(imported)) => tell(&imported, self.place.json)?,
-                Ok(Updated::Unchanged { name }) if self.place.json => {
-                    crate::say(&json!({"name": name, "changed": 0}).to_string())?;
+                Ok(UpdateOutcome::Imported(imported)) => print_import(&imported, self.place.json)?,
+                Ok(UpdateOutcome::Unchanged { name }) if self.place.json => {
+                    crate::print_line(&json!({"name": name, "changed": 0}).to_string())?;
                 }
-                Ok(Updated::Unchanged { name }) => crate::say(&format!("{name}: unchanged"))?,
+                Ok(UpdateOutcome::Unchanged { name }) => crate::print_line(&format!("{name}: unchanged"))?,
                 Err(error) => {
                     failed += 1;
                     output::err(&format!("fleetmend: {error:#}\n"))?;
@@ -295,14 +295,14 @@ impl Named {
             }
         }
         db.close().await;
-        all_done(failed, "updated")
+        check_failures(failed, "updated")
     }
 
-    async fn update_one(&self, db: &Db, source: &Source) -> Result<Updated, feeds::ImportError> {
-        let bar = Bar::new(&source.name);
+    async fn update_one(&self, db: &Db, source: &FeedSource) -> Result<UpdateOutcome, feeds::ImportError> {
+        let bar = ProgressBar::new(&source.name);
         let now = Clock::system().now();
         let progress = move |step| bar.show(step);
-        follow::update(&Desk::new(db), source, Limits::default(), now, progress).await
+        remote::update(&FeedTransactions::new(db), source, Limits::default(), now, progress).await
     }
 
     async fn forget(self) -> anyhow::Result<()> {
@@ -312,14 +312,14 @@ impl Named {
         let db = self.place.open().await?;
         for name in &self.names {
             let mut tx = db.begin().await?;
-            let known = feed_sources::forget(&mut tx, name).await?;
-            tx.ring(Topic::Feeds);
+            let known = feed_sources::delete(&mut tx, name).await?;
+            tx.notify(Topic::Feeds);
             tx.commit().await?;
             if !known {
                 bail!("no feed named `{name}` is updated from a URL: see `fleetmend feeds status`");
             }
             if !self.place.json {
-                crate::say(&format!("{name} is no longer updated; its advisories stay"))?;
+                crate::print_line(&format!("{name} is no longer updated; its advisories stay"))?;
             }
         }
         db.close().await;
@@ -330,18 +330,18 @@ impl Named {
 impl RemoveArgs {
     async fn run(self) -> anyhow::Result<()> {
         let db = self.place.open().await?;
-        sure(&format!("Delete the feed `{}` with its advisories?", self.name), self.yes)?;
+        confirm(&format!("Delete the feed `{}` with its advisories?", self.name), self.yes)?;
         let removed = feeds::remove(&db, &self.name).await?;
         db.close().await;
         let Some(advisories) = removed else {
             bail!("no feed named `{}`: see `fleetmend feeds status`", self.name);
         };
         match self.place.json {
-            true => crate::say(&json!({"name": self.name, "advisories": advisories}).to_string()),
-            false => crate::say(&format!(
+            true => crate::print_line(&json!({"name": self.name, "advisories": advisories}).to_string()),
+            false => crate::print_line(&format!(
                 "{} deleted with {}",
                 self.name,
-                count(advisories, "advisory", "advisories")
+                pluralize(advisories, "advisory", "advisories")
             )),
         }
     }
@@ -350,41 +350,41 @@ impl RemoveArgs {
 impl ExportArgs {
     async fn run(self) -> anyhow::Result<()> {
         let db = self.place.open().await?;
-        has_place(&self.file)?;
+        ensure_parent_dir(&self.file)?;
         let exported = bundle::export(&db, &self.file, Clock::system().now()).await?;
         db.close().await;
-        let bundle::Exported { feeds, records, size_bytes } = exported;
+        let bundle::ExportSummary { feeds, records, size_bytes } = exported;
         let file = self.file.display();
         match self.place.json {
-            true => crate::say(
+            true => crate::print_line(
                 &json!({"file": file.to_string(), "feeds": feeds, "records": records, "size_bytes": size_bytes})
                     .to_string(),
             ),
-            false => crate::say(&format!(
+            false => crate::print_line(&format!(
                 "{file}: {} from {}, {}",
-                count(records, "record", "records"),
-                count(feeds, "feed", "feeds"),
-                size(size_bytes)
+                pluralize(records, "record", "records"),
+                pluralize(feeds, "feed", "feeds"),
+                format_bytes(size_bytes)
             )),
         }
     }
 }
 
-fn tell(imported: &Imported, as_json: bool) -> anyhow::Result<()> {
-    let Imported { name, kind, records, changed } = imported;
+fn print_import(imported: &ImportSummary, as_json: bool) -> anyhow::Result<()> {
+    let ImportSummary { name, kind, records, changed } = imported;
     match as_json {
-        true => crate::say(
+        true => crate::print_line(
             &json!({"name": name, "kind": kind, "records": records, "changed": changed})
                 .to_string(),
         ),
-        false => crate::say(&format!(
+        false => crate::print_line(&format!(
             "{name} ({kind}): {}, {changed} new or changed",
-            count(*records, "record", "records")
+            pluralize(*records, "record", "records")
         )),
     }
 }
 
-async fn status(place: &Place) -> anyhow::Result<()> {
+async fn status(place: &CommonArgs) -> anyhow::Result<()> {
     let db = place.open().await?;
     let mut reader = db.read().await?;
     let all = store::feeds::list(&mut reader).await?;
@@ -403,19 +403,19 @@ async fn status(place: &Place) -> anyhow::Result<()> {
         .collect();
     if place.json {
         let feeds: Vec<_> = rows.iter().map(Row::json).collect();
-        return crate::say(&json!({"feeds": feeds}).to_string());
+        return crate::print_line(&json!({"feeds": feeds}).to_string());
     }
     if rows.is_empty() {
-        return crate::say(
+        return crate::print_line(
             "No feeds imported: CVEs cannot be matched. See `fleetmend feeds import --help`.",
         );
     }
-    table(&rows)
+    print_table(&rows)
 }
 
 struct Row {
     feed: store::feeds::Feed,
-    source: Option<Source>,
+    source: Option<FeedSource>,
     age_seconds: Option<i64>,
 }
 
@@ -436,8 +436,8 @@ impl Row {
     fn cells(&self, screen: &Screen) -> Vec<Cell> {
         let Row { feed, source, .. } = self;
         let (records, bytes) = match feed.imported_at {
-            Some(_) => (feed.records.into(), size(feed.size_bytes).into()),
-            None => (none(), none()),
+            Some(_) => (feed.records.into(), format_bytes(feed.size_bytes).into()),
+            None => (empty_cell(), empty_cell()),
         };
         let as_of = feed.as_of.or(feed.imported_at);
         let as_of = as_of.map_or_else(|| "never imported".into(), |at| screen.time(at));
@@ -445,38 +445,38 @@ impl Row {
         let next = next.unwrap_or_else(|| "manual".into());
         let mut cells = vec![(&feed.name).into(), (&feed.kind).into(), records, bytes, as_of, next];
         if screen.width.is_none() {
-            cells.push(maybe(feed.last_error.as_ref()));
+            cells.push(optional_cell(feed.last_error.as_ref()));
         }
         cells
     }
 }
 
 /// Prints the table. The last error is a column for programs, and below the table on a terminal.
-fn table(rows: &[Row]) -> anyhow::Result<()> {
+fn print_table(rows: &[Row]) -> anyhow::Result<()> {
     let screen = Screen::stdout();
     let mut columns = vec![
-        cut("FEED"),
-        whole("KIND"),
-        whole("RECORDS").number(),
-        spare("SIZE").number(),
-        whole("AS OF"),
-        spare("NEXT UPDATE"),
+        truncated_column("FEED"),
+        full_column("KIND"),
+        full_column("RECORDS").align_right(),
+        optional_column("SIZE").align_right(),
+        full_column("AS OF"),
+        optional_column("NEXT UPDATE"),
     ];
     if screen.width.is_none() {
-        columns.push(whole("LAST ERROR"));
+        columns.push(full_column("LAST ERROR"));
     }
     let cells: Vec<_> = rows.iter().map(|row| row.cells(&screen)).collect();
     print(&screen.table(&columns, &cells))?;
     for feed in rows.iter().map(|row| &row.feed).filter(|_| screen.width.is_some()) {
         if let Some(error) = &feed.last_error {
-            crate::say(&format!("{} failed at {:.0}: {error}", feed.name, feed.tried_at))?;
+            crate::print_line(&format!("{} failed at {:.0}: {error}", feed.name, feed.tried_at))?;
         }
     }
     Ok(())
 }
 
 /// Formats a number of bytes.
-fn size(bytes: u64) -> String {
+fn format_bytes(bytes: u64) -> String {
     match bytes {
         ..1_024 => format!("{bytes} B"),
         1_024..1_048_576 => format!("{} KiB", bytes >> 10),
@@ -485,34 +485,34 @@ fn size(bytes: u64) -> String {
 }
 
 /// A progress bar, shown only on a terminal.
-struct Bar {
+struct ProgressBar {
     what: Option<String>,
 }
 
-impl Bar {
-    fn new(what: &str) -> Bar {
-        Bar { what: std::io::stderr().is_terminal().then(|| what.to_owned()) }
+impl ProgressBar {
+    fn new(what: &str) -> ProgressBar {
+        ProgressBar { what: std::io::stderr().is_terminal().then(|| what.to_owned()) }
     }
 
-    fn show(&self, step: Step) {
+    fn show(&self, step: ImportProgress) {
         let Some(what) = &self.what else { return };
         let (word, at) = match step {
-            Step::Checking(at) => ("checking", at),
-            Step::Applying(at) => ("importing", at),
+            ImportProgress::Checking(at) => ("checking", at),
+            ImportProgress::Applying(at) => ("importing", at),
         };
         let percent = (at.bytes * 100).checked_div(at.total).unwrap_or(100);
         let filled = usize::try_from(percent / 5).unwrap_or(20).min(20);
         let bar = format!("{}{}", "#".repeat(filled), ".".repeat(20 - filled));
         // An import does not fail because its progress cannot be shown.
-        let line = format!("{}{what}: {word} [{bar}] {percent}%", output::fresh_line());
+        let line = format!("{}{what}: {word} [{bar}] {percent}%", output::clear_line());
         let _ = output::err(&line);
     }
 }
 
-impl Drop for Bar {
+impl Drop for ProgressBar {
     fn drop(&mut self) {
         if self.what.is_some() {
-            let _ = output::err(&output::fresh_line());
+            let _ = output::err(&output::clear_line());
         }
     }
 }

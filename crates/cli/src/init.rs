@@ -11,8 +11,8 @@ use service::clock::Clock;
 use service::commands::setup;
 use service::secrets::Secrets;
 
-use crate::installation::make_dir;
-use crate::orgs::plain_name;
+use crate::installation::create_private_dir;
+use crate::orgs::validate_name;
 use crate::settings;
 use crate::settings::Durability;
 
@@ -44,11 +44,11 @@ pub(crate) struct Init {
 
 impl Init {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let name = plain_name(&self.org)?;
+        let name = validate_name(&self.org)?;
         let dir = self.data_dir.display();
-        make_dir(&self.data_dir)?;
+        create_private_dir(&self.data_dir)?;
         let had_secrets = self.data_dir.join("root.key").exists();
-        let url = self.database.clone().unwrap_or_else(|| settings::database_in(&self.data_dir));
+        let url = self.database.clone().unwrap_or_else(|| settings::default_database_url(&self.data_dir));
         let secrets = Secrets::create(&self.data_dir)?;
         let db = settings::open(&url, Durability::Full, &secrets).await?;
         let there = store::organizations::list(&mut *db.read().await?).await?;
@@ -72,17 +72,17 @@ impl Init {
                 }
             }
         }
-        root_keys::admit(&db, &secrets, Clock::system().now()).await?;
+        root_keys::check_and_record(&db, &secrets, Clock::system().now()).await?;
         let settings = Settings::default();
         let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
-        let (organization, api_key) = setup::organization(&app, name).await?;
+        let (organization, api_key) = setup::create_organization(&app, name).await?;
         app.db.close().await;
         let id = organization.id.to_string();
         if self.json {
             let made = json!({"id": id, "name": organization.name, "created_at": organization.created_at.to_string()});
-            return crate::say(&json!({"organization": made, "api_key": api_key}).to_string());
+            return crate::print_line(&json!({"organization": made, "api_key": api_key}).to_string());
         }
-        crate::say(&format!(
+        crate::print_line(&format!(
             "Created organization `{name}` ({id}) in {dir}.\n\n\
              Its first admin key, which is shown only once:\n\n  {api_key}\n\n\
              Start the service:\n\n  fleetmend server --data-dir {dir}"

@@ -12,7 +12,7 @@ use service::secrets::Secrets;
 use store::{Db, Options};
 
 use crate::settings;
-use crate::settings::{Durability, File};
+use crate::settings::{Durability, SettingsFile};
 
 #[derive(Args)]
 pub(crate) struct Installation {
@@ -27,15 +27,15 @@ pub(crate) struct Installation {
 
 impl Installation {
     /// The database's address: from the flag, else from the settings file, else the default.
-    pub(crate) fn url(&self, file: &File) -> String {
+    pub(crate) fn url(&self, file: &SettingsFile) -> String {
         let named = self.database.clone().or_else(|| file.database.clone());
-        named.unwrap_or_else(|| settings::database_in(&self.data_dir))
+        named.unwrap_or_else(|| settings::default_database_url(&self.data_dir))
     }
 
     /// Opens the database without migrating it, for commands that must not change the schema.
     pub(crate) async fn open_as_is(&self) -> anyhow::Result<Db> {
-        let file = File::load(None, &self.data_dir)?;
-        let secrets = settings::existing(&self.data_dir)?;
+        let file = SettingsFile::load(None, &self.data_dir)?;
+        let secrets = settings::load_secrets(&self.data_dir)?;
         open_as_is(&self.url(&file), &secrets).await
     }
 
@@ -45,8 +45,8 @@ impl Installation {
         &self,
         durability: Option<Durability>,
     ) -> anyhow::Result<(Db, Secrets)> {
-        let file = File::load(None, &self.data_dir)?;
-        let secrets = settings::existing(&self.data_dir)?;
+        let file = SettingsFile::load(None, &self.data_dir)?;
+        let secrets = settings::load_secrets(&self.data_dir)?;
         let durability = durability.or(file.durability).unwrap_or_default();
         settings::open_command(&self.url(&file), durability, secrets).await
     }
@@ -60,14 +60,14 @@ impl Installation {
 
 /// Opens an existing database without migrating it, with a timeout long enough to copy all of it.
 pub(crate) async fn open_as_is(url: &str, secrets: &Secrets) -> anyhow::Result<Db> {
-    let options = patient(url, secrets);
-    Db::open_as_is(&options).await.context("cannot open the database")
+    let options = long_running_options(url, secrets);
+    Db::open_without_migrating(&options).await.context("cannot open the database")
 }
 
 /// Database options for work of any length: the timeout is six hours.
-pub(crate) fn patient(url: &str, secrets: &Secrets) -> Options {
+pub(crate) fn long_running_options(url: &str, secrets: &Secrets) -> Options {
     let hours = std::time::Duration::from_secs(6 * 3_600);
-    Options { patience: hours, ..Options::new(url, setup::seal(secrets)) }
+    Options { timeout: hours, ..Options::new(url, setup::seal(secrets)) }
 }
 
 /// The path of the SQLite file if the address names one.
@@ -81,7 +81,7 @@ pub(crate) fn sqlite_path(url: &str) -> Option<&Path> {
 
 /// Creates a directory that only its owner can access, and its parents. An existing directory is
 /// fine.
-pub(crate) fn make_dir(path: &Path) -> anyhow::Result<()> {
+pub(crate) fn create_private_dir(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     ensure!(!path.exists() || path.is_dir(), "{shown} exists but is not a directory");
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
@@ -89,7 +89,7 @@ pub(crate) fn make_dir(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Fails early if the directory of an output file does not exist, before any work is done.
-pub(crate) fn has_place(file: &Path) -> anyhow::Result<()> {
+pub(crate) fn ensure_parent_dir(file: &Path) -> anyhow::Result<()> {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
         bail!(

@@ -115,7 +115,7 @@ mod tests {
             let written = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
             let line = written.strip_suffix('\n').unwrap();
             assert!(line.contains("joined: web"), "{line}");
-            assert!(!line.contains(vocab::terminal::is_obeyed), "{line:?}");
+            assert!(!line.contains(vocab::terminal::is_unsafe), "{line:?}");
         }
     }
 }

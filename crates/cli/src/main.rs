@@ -21,7 +21,7 @@ mod output;
 mod secrets;
 mod serve;
 mod settings;
-mod shells;
+mod completions;
 mod tls;
 mod users;
 
@@ -82,9 +82,9 @@ enum Command {
     #[command(after_help = "Example:\n  fleetmend openapi > openapi.json")]
     Openapi,
     /// Print a shell completion script
-    Completions(shells::Completions),
+    Completions(completions::Completions),
     /// Write the man pages to a directory
-    Man(shells::Man),
+    Man(completions::Man),
     /// Run a package manager in its own session; started automatically by the agent of `fleetmend
     /// dev`
     #[command(hide = true)]
@@ -101,13 +101,13 @@ fn main() -> ExitCode {
     if let Command::Supervise { job } = &command {
         return agent::work::supervise::main(job);
     }
-    match act(command) {
+    match run_command(command) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader closed the pipe early, as in `fleetmend servers list | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let said = format!("{error:#}");
-            let _ = output::err(&format!("fleetmend: {}\n", said.trim_end()));
+            let message = format!("{error:#}");
+            let _ = output::err(&format!("fleetmend: {}\n", message.trim_end()));
             ExitCode::from(if error.is::<operator::Usage>() { 2 } else { 1 })
         }
     }
@@ -118,7 +118,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-fn act(command: Command) -> anyhow::Result<()> {
+fn run_command(command: Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
         match command {
@@ -136,7 +136,7 @@ fn act(command: Command) -> anyhow::Result<()> {
             Command::Operator(operator) => operator.run().await,
             Command::Feeds(feeds) => feeds.run().await,
             Command::Users(users) => users.run().await,
-            Command::Openapi => say(server::openapi()),
+            Command::Openapi => print_line(server::openapi()),
             Command::Completions(completions) => completions.run(Fleetmend::command()),
             Command::Man(man) => man.run(Fleetmend::command()),
             Command::Supervise { .. } => Ok(()),
@@ -145,6 +145,6 @@ fn act(command: Command) -> anyhow::Result<()> {
 }
 
 /// Prints one line to standard output.
-fn say(line: &str) -> anyhow::Result<()> {
+fn print_line(line: &str) -> anyhow::Result<()> {
     Ok(output::out(&format!("{line}\n"))?)
 }

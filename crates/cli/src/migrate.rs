@@ -46,16 +46,16 @@ impl Migrate {
                 .map(|step| json!({"version": step.version, "name": step.name}))
                 .collect();
             let told = json!({"from": from, "to": SCHEMA_VERSION, "dry_run": self.dry_run, "migrations": steps});
-            return crate::say(&told.to_string());
+            return crate::print_line(&told.to_string());
         }
         if steps.is_empty() {
-            return crate::say(&format!("The database is up to date (schema {from})."));
+            return crate::print_line(&format!("The database is up to date (schema {from})."));
         }
         let done = if self.dry_run { "Would apply" } else { "Applied" };
         for step in &steps {
-            crate::say(&format!("{done} {}", step.name))?;
+            crate::print_line(&format!("{done} {}", step.name))?;
         }
         let end = if self.dry_run { "would be" } else { "is" };
-        crate::say(&format!("The database {end} at schema {SCHEMA_VERSION}, migrated from {from}."))
+        crate::print_line(&format!("The database {end} at schema {SCHEMA_VERSION}, migrated from {from}."))
     }
 }

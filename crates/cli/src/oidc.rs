@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use service::auth::oidc::{Config, Roles, Secret, issuer};
+use service::auth::oidc::{Config, RoleMapping, Secret, parse_issuer};
 use store::organizations::Organization;
 use vocab::{OrgId, Role};
 
-use crate::settings::File;
+use crate::settings::SettingsFile;
 
 const SCOPE: &str = "openid email profile";
 
@@ -50,43 +50,43 @@ impl Oidc {
     /// The configured identity provider, if any.
     pub(crate) fn config(
         &self,
-        file: &File,
+        file: &SettingsFile,
         organizations: &[Organization],
     ) -> anyhow::Result<Option<Config>> {
-        fn either<T: Clone>(flag: &Option<T>, file: &Option<T>) -> Option<T> {
+        fn flag_or_file<T: Clone>(flag: &Option<T>, file: &Option<T>) -> Option<T> {
             flag.as_ref().or(file.as_ref()).cloned()
         }
-        let client_id = either(&self.oidc_client_id, &file.oidc_client_id);
-        let Some(named) = either(&self.oidc_issuer, &file.oidc_issuer) else {
+        let client_id = flag_or_file(&self.oidc_client_id, &file.oidc_client_id);
+        let Some(named) = flag_or_file(&self.oidc_issuer, &file.oidc_issuer) else {
             if client_id.is_some() {
                 bail!("--oidc-client-id needs --oidc-issuer");
             }
             return Ok(None);
         };
         let refused = |why| anyhow::anyhow!("cannot use --oidc-issuer {named}: {why}");
-        let issuer = issuer(&named).map_err(refused)?;
+        let issuer = parse_issuer(&named).map_err(refused)?;
         let client_id = client_id.context("--oidc-issuer needs --oidc-client-id")?;
-        let secret = either(&self.oidc_client_secret_file, &file.oidc_client_secret_file);
+        let secret = flag_or_file(&self.oidc_client_secret_file, &file.oidc_client_secret_file);
         let client_secret = secret.as_deref().map(read_secret).transpose()?;
-        let by_value = either(&self.oidc_role, &file.oidc_role).unwrap_or_default();
-        let by_value: Vec<_> = by_value.iter().map(|text| role(text)).collect::<Result<_, _>>()?;
-        let claim = either(&self.oidc_role_claim, &file.oidc_role_claim);
+        let by_value = flag_or_file(&self.oidc_role, &file.oidc_role).unwrap_or_default();
+        let by_value: Vec<_> = by_value.iter().map(|text| parse_role(text)).collect::<Result<_, _>>()?;
+        let claim = flag_or_file(&self.oidc_role_claim, &file.oidc_role_claim);
         if claim.is_some() && by_value.is_empty() {
             bail!("--oidc-role-claim needs at least one --oidc-role ROLE=VALUE");
         }
         let roles = (!by_value.is_empty())
-            .then(|| Roles { claim: claim.unwrap_or_else(|| "groups".into()), by_value });
-        let default_role = either(&self.oidc_default_role, &file.oidc_default_role);
-        let org = either(&self.oidc_org, &file.oidc_org);
+            .then(|| RoleMapping { claim: claim.unwrap_or_else(|| "groups".into()), by_value });
+        let default_role = flag_or_file(&self.oidc_default_role, &file.oidc_default_role);
+        let org = flag_or_file(&self.oidc_org, &file.oidc_org);
         let org =
             organization(org.as_deref(), organizations, roles.is_some() || default_role.is_some())?;
-        let host = || issuer.split('/').nth(2).unwrap_or("").to_owned();
-        let name = either(&self.oidc_name, &file.oidc_name).unwrap_or_else(host);
-        let scope = either(&self.oidc_scope, &file.oidc_scope).unwrap_or_else(|| SCOPE.into());
+        let host = || parse_issuer.split('/').nth(2).unwrap_or("").to_owned();
+        let name = flag_or_file(&self.oidc_name, &file.oidc_name).unwrap_or_else(host);
+        let scope = flag_or_file(&self.oidc_scope, &file.oidc_scope).unwrap_or_else(|| SCOPE.into());
         if !scope.split(' ').any(|word| word == "openid") {
             bail!("--oidc-scope must contain `openid`");
         }
-        Ok(Some(Config { issuer, name, client_id, client_secret, scope, roles, default_role, org }))
+        Ok(Some(Config { parse_issuer, name, client_id, client_secret, scope, roles, default_role, org }))
     }
 }
 
@@ -100,7 +100,7 @@ fn read_secret(path: &std::path::Path) -> anyhow::Result<Secret> {
     Ok(Secret(text.to_owned()))
 }
 
-fn role(text: &str) -> anyhow::Result<(Role, String)> {
+fn parse_role(text: &str) -> anyhow::Result<(Role, String)> {
     let (role, value) =
         text.split_once('=').filter(|(_, value)| !value.is_empty()).with_context(|| {
             format!("cannot use --oidc-role {text}: write ROLE=VALUE, such as admin=ops")
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Given {
+    struct TestArgs {
         #[command(flatten)]
         oidc: Oidc,
     }
@@ -160,9 +160,9 @@ mod tests {
     /// The configuration that results from these flags and the two required ones.
     fn config(words: &str, organizations: &[&str]) -> Result<Config, String> {
         let both = "x --oidc-issuer https://id.example.org/a --oidc-client-id fleetmend";
-        let given = Given::parse_from(format!("{both} {words}").split_whitespace());
+        let given = TestArgs::parse_from(format!("{both} {words}").split_whitespace());
         let all: Vec<_> = (1..).zip(organizations).map(|(n, name)| organization(n, name)).collect();
-        let made = given.oidc.config(&File::default(), &all);
+        let made = given.oidc.config(&SettingsFile::default(), &all);
         made.map(Option::unwrap).map_err(|error| format!("{error:#}"))
     }
 
@@ -173,7 +173,7 @@ mod tests {
         assert!(
             made.roles.is_none() && made.default_role.is_none() && made.client_secret.is_none()
         );
-        let none = Given::parse_from(["x"]).oidc.config(&File::default(), &[]).unwrap();
+        let none = TestArgs::parse_from(["x"]).oidc.config(&SettingsFile::default(), &[]).unwrap();
         assert!(none.is_none());
     }
 
@@ -181,14 +181,14 @@ mod tests {
     fn role_mapping_is_read_from_flags_and_file() {
         let made = config("--oidc-role admin=ops,viewer=staff --oidc-org Acme", &["Acme"]).unwrap();
         let by_value = vec![(Role::Admin, "ops".into()), (Role::Viewer, "staff".into())];
-        assert_eq!(made.roles, Some(Roles { claim: "groups".into(), by_value }));
+        assert_eq!(made.roles, Some(RoleMapping { claim: "groups".into(), by_value }));
         let text = "oidc_issuer = \"http://127.0.0.1:9\"\noidc_client_id = \"f\"\noidc_role_claim = \"team\"\n\
                     oidc_role = [\"operator=a,b\"]\n";
-        let file: File = toml::from_str(text).unwrap();
-        let none = Given::parse_from(["x"]).oidc;
+        let file: SettingsFile = toml::from_str(text).unwrap();
+        let none = TestArgs::parse_from(["x"]).oidc;
         let made = none.config(&file, &[organization(1, "Acme")]).unwrap().unwrap();
         let by_value = vec![(Role::Operator, "a,b".into())];
-        assert_eq!(made.roles, Some(Roles { claim: "team".into(), by_value }));
+        assert_eq!(made.roles, Some(RoleMapping { claim: "team".into(), by_value }));
     }
 
     #[test]
@@ -210,8 +210,8 @@ mod tests {
             ("x --oidc-issuer https://id.example.org", "--oidc-client-id"),
             ("x --oidc-issuer http://id.example.org --oidc-client-id f", "https://"),
         ] {
-            let given = Given::parse_from(words.split_whitespace());
-            let refused = given.oidc.config(&File::default(), &[]).unwrap_err().to_string();
+            let given = TestArgs::parse_from(words.split_whitespace());
+            let refused = given.oidc.config(&SettingsFile::default(), &[]).unwrap_err().to_string();
             assert!(refused.contains(told), "{words}: {refused}");
         }
     }

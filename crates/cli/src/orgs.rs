@@ -6,14 +6,14 @@ use serde_json::json;
 use server::app::App;
 use service::ServiceError;
 use service::commands::organizations as commands;
-use service::commands::organizations::Holdings;
+use service::commands::organizations::OrganizationContents;
 use service::commands::setup;
 use store::StoreError;
 use store::organizations::{self, Organization};
 
 use crate::installation::Installation;
-use crate::operator::screen::{Screen, count, cut, spare, whole};
-use crate::operator::{print, sure};
+use crate::operator::table::{Screen, pluralize, truncated_column, optional_column, full_column};
+use crate::operator::{print, confirm};
 
 /// Create, list and remove organizations. They share the service and cannot see each other's data.
 #[derive(Args)]
@@ -28,10 +28,10 @@ enum Command {
     #[command(
         after_help = "Example:\n  fleetmend orgs create --data-dir /var/lib/fleetmend \"Acme Labs\""
     )]
-    Create(Named),
+    Create(NameArgs),
     /// List organizations with their servers, schedules and keys
     #[command(after_help = "Example:\n  fleetmend orgs list --data-dir /var/lib/fleetmend --json")]
-    List(Every),
+    List(CommonArgs),
     /// Remove an organization: its keys are revoked, its servers removed, its schedules stopped
     ///
     /// The audit log and the history stay in the database. The only way to undo this is to restore
@@ -43,7 +43,7 @@ enum Command {
 }
 
 #[derive(Args)]
-struct Every {
+struct CommonArgs {
     #[command(flatten)]
     installation: Installation,
     /// Print JSON
@@ -52,18 +52,18 @@ struct Every {
 }
 
 #[derive(Args)]
-struct Named {
+struct NameArgs {
     /// Name of the organization
     #[arg(value_name = "NAME")]
     name: String,
     #[command(flatten)]
-    every: Every,
+    common: CommonArgs,
 }
 
 #[derive(Args)]
 struct Remove {
     #[command(flatten)]
-    named: Named,
+    named: NameArgs,
     /// Skip the confirmation prompt
     #[arg(long, short)]
     yes: bool,
@@ -72,9 +72,9 @@ struct Remove {
 impl Orgs {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let installation = match &self.command {
-            Command::Create(named) => &named.every.installation,
+            Command::Create(named) => &named.common.installation,
             Command::List(every) => &every.installation,
-            Command::Remove(remove) => &remove.named.every.installation,
+            Command::Remove(remove) => &remove.named.common.installation,
         };
         let app = installation.app(None).await?;
         let done = match &self.command {
@@ -88,7 +88,7 @@ impl Orgs {
 }
 
 /// Trims and validates an organization's name.
-pub(crate) fn plain_name(name: &str) -> anyhow::Result<&str> {
+pub(crate) fn validate_name(name: &str) -> anyhow::Result<&str> {
     let name = name.trim();
     let plain =
         !name.is_empty() && name.chars().count() <= 200 && !name.chars().any(char::is_control);
@@ -99,9 +99,9 @@ pub(crate) fn plain_name(name: &str) -> anyhow::Result<&str> {
     Ok(name)
 }
 
-async fn create(app: &App, named: &Named) -> anyhow::Result<()> {
-    let name = plain_name(&named.name)?;
-    let made = setup::organization(app, name).await.map_err(|error| match error {
+async fn create(app: &App, named: &NameArgs) -> anyhow::Result<()> {
+    let name = validate_name(&named.name)?;
+    let made = setup::create_organization(app, name).await.map_err(|error| match error {
         ServiceError::Conflict { .. } => {
             anyhow!("an organization named `{name}` already exists: see `fleetmend orgs list`")
         }
@@ -109,17 +109,17 @@ async fn create(app: &App, named: &Named) -> anyhow::Result<()> {
     });
     let (organization, api_key) = made?;
     let id = organization.id.to_string();
-    if named.every.json {
-        return crate::say(
-            &json!({"organization": told(&organization), "api_key": api_key}).to_string(),
+    if named.common.json {
+        return crate::print_line(
+            &json!({"organization": organization_json(&organization), "api_key": api_key}).to_string(),
         );
     }
-    crate::say(&format!(
+    crate::print_line(&format!(
         "Created organization `{name}` ({id}).\n\nIts first admin key, which is shown only once:\n\n  {api_key}"
     ))
 }
 
-fn told(organization: &Organization) -> serde_json::Value {
+fn organization_json(organization: &Organization) -> serde_json::Value {
     json!({"id": organization.id.to_string(), "name": organization.name,
         "created_at": organization.created_at.to_string()})
 }
@@ -128,29 +128,29 @@ async fn list(app: &App, as_json: bool) -> anyhow::Result<()> {
     let mut reader = app.db.read().await?;
     let mut rows = Vec::new();
     for organization in organizations::list(&mut reader).await? {
-        let has = commands::holdings(&mut reader, organization.id).await?;
+        let has = commands::contents(&mut reader, organization.id).await?;
         rows.push((organization, has));
     }
     if as_json {
         let data = rows.iter().map(|(organization, has)| {
-            let mut row = told(organization);
+            let mut row = organization_json(organization);
             row["servers"] = json!(has.servers);
             row["schedules"] = json!(has.schedules);
             row["api_keys"] = json!(has.keys);
             row
         });
-        return crate::say(&json!({"data": data.collect::<Vec<_>>()}).to_string());
+        return crate::print_line(&json!({"data": data.collect::<Vec<_>>()}).to_string());
     }
     let screen = Screen::stdout();
     let columns = [
-        cut("ORGANIZATION"),
-        whole("ID"),
-        whole("SERVERS").number(),
-        spare("SCHEDULES").number(),
-        spare("KEYS").number(),
-        spare("SINCE"),
+        truncated_column("ORGANIZATION"),
+        full_column("ID"),
+        full_column("SERVERS").align_right(),
+        optional_column("SCHEDULES").align_right(),
+        optional_column("KEYS").align_right(),
+        optional_column("SINCE"),
     ];
-    let row = |(organization, has): &(Organization, Holdings)| {
+    let row = |(organization, has): &(Organization, OrganizationContents)| {
         vec![
             (&organization.name).into(),
             organization.id.into(),
@@ -177,30 +177,30 @@ impl Remove {
             }
             other => other.into(),
         })?;
-        let Holdings { servers, schedules, open_batches, keys, tokens } =
-            commands::holdings(&mut reader, organization.id).await?;
+        let OrganizationContents { servers, schedules, open_batches, keys, tokens } =
+            commands::contents(&mut reader, organization.id).await?;
         drop(reader);
         let name = &organization.name;
-        sure(
+        confirm(
             &format!(
                 "Removing `{name}` removes {}, cancels {}, stops {}, and revokes {} and {}. \
                  The only way to undo this is to restore a backup. Remove it?",
-                count(servers, "server", "servers"),
-                count(open_batches, "batch", "batches"),
-                count(schedules, "schedule", "schedules"),
-                count(keys, "key", "keys"),
-                count(tokens, "token", "tokens"),
+                pluralize(servers, "server", "servers"),
+                pluralize(open_batches, "batch", "batches"),
+                pluralize(schedules, "schedule", "schedules"),
+                pluralize(keys, "key", "keys"),
+                pluralize(tokens, "token", "tokens"),
             ),
             self.yes,
         )?;
         commands::remove(app, &organization).await?;
-        match self.named.every.json {
-            true => crate::say(
-                &json!({"organization": told(&organization), "servers": servers}).to_string(),
+        match self.named.common.json {
+            true => crate::print_line(
+                &json!({"organization": organization_json(&organization), "servers": servers}).to_string(),
             ),
-            false => crate::say(&format!(
+            false => crate::print_line(&format!(
                 "Removed `{name}` with {}.",
-                count(servers, "server", "servers")
+                pluralize(servers, "server", "servers")
             )),
         }
     }

@@ -9,7 +9,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
-use service::clock::dice;
+use service::clock::random_u128;
 use vocab::terminal::escape_text;
 
 /// Writes to standard output.
@@ -23,37 +23,37 @@ pub(crate) fn err(text: &str) -> io::Result<()> {
 }
 
 fn write(stream: &mut (impl Write + IsTerminal), text: &str) -> io::Result<()> {
-    stream.write_all(rendered(text, stream.is_terminal()).as_bytes())?;
+    stream.write_all(render(text, stream.is_terminal()).as_bytes())?;
     stream.flush()
 }
 
 /// Creates a control sequence: `31m` becomes `ESC [ 31 m` when written to a terminal.
 pub(crate) fn control(sequence: &str) -> String {
-    format!("{}{sequence}\x1b", mark())
+    format!("{}{sequence}\x1b", marker())
 }
 
 /// Moves to the start of the current line and clears it.
-pub(crate) fn fresh_line() -> String {
+pub(crate) fn clear_line() -> String {
     // Not a carriage return: text from elsewhere may contain one too.
     control("1G") + &control("K")
 }
 
-fn mark() -> &'static str {
+fn marker() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
-    MARK.get_or_init(|| format!("\x1b{:032x}:", dice()))
+    MARK.get_or_init(|| format!("\x1b{:032x}:", random_u128()))
 }
 
 /// The bytes to write: text escaped for a terminal, control sequences expanded there and removed
 /// elsewhere.
-fn rendered(text: &str, terminal: bool) -> String {
+fn render(text: &str, terminal: bool) -> String {
     let safe = |part: &str| match terminal {
         true => escape_text(part).into_owned(),
         false => part.to_owned(),
     };
-    let mut parts = text.split(mark());
+    let mut parts = text.split(marker());
     let mut shown = safe(parts.next().unwrap_or_default());
     for part in parts {
-        // Drop a control sequence that was cut off.
+        // Drop a truncated control sequence.
         let (sequence, rest) = part.split_once('\x1b').unwrap_or(("", part));
         if terminal && !sequence.is_empty() {
             shown.push_str("\x1b[");
@@ -66,8 +66,8 @@ fn rendered(text: &str, terminal: bool) -> String {
 
 /// For tests of formatted output.
 #[cfg(test)]
-pub(crate) fn on_terminal(text: &str) -> String {
-    rendered(text, true)
+pub(crate) fn render_for_terminal(text: &str) -> String {
+    render(text, true)
 }
 
 #[cfg(test)]
@@ -77,9 +77,9 @@ mod tests {
     #[test]
     fn only_own_control_sequences_reach_the_terminal() {
         let text = format!("{}bad\x1b[31m{}\x1b]0;x\x07\n", control("32m"), control("0m"));
-        assert_eq!(rendered(&text, true), "\x1b[32mbad\\x1b[31m\x1b[0m\\x1b]0;x\\x07\n");
-        assert_eq!(rendered(&text, false), "bad\x1b[31m\x1b]0;x\x07\n");
-        assert_eq!(rendered("\x1b0:31m\x1b", true), "\\x1b0:31m\\x1b");
+        assert_eq!(render(&text, true), "\x1b[32mbad\\x1b[31m\x1b[0m\\x1b]0;x\\x07\n");
+        assert_eq!(render(&text, false), "bad\x1b[31m\x1b]0;x\x07\n");
+        assert_eq!(render("\x1b0:31m\x1b", true), "\\x1b0:31m\\x1b");
     }
 
     /// Output written anywhere else would not be escaped.

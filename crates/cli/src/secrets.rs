@@ -13,12 +13,12 @@ use jiff::Timestamp;
 use serde_json::json;
 use server::app::App;
 use service::auth::orders_keys;
-use service::auth::orders_keys::Untrusting;
+use service::auth::orders_keys::UntrustingAgents;
 use service::secrets::{ORDERS, ORDERS_NEXT, ROOT, ROOT_OLD, Secrets as Keys};
 
 use crate::installation::Installation;
-use crate::operator::screen::{Screen, count, cut, whole};
-use crate::operator::{print, sure};
+use crate::operator::table::{Screen, pluralize, truncated_column, full_column};
+use crate::operator::{print, confirm};
 use crate::settings::Durability;
 
 /// List the installation's keys, and rotate them
@@ -34,7 +34,7 @@ enum Command {
     #[command(
         after_help = "Example:\n  fleetmend secrets list --data-dir /var/lib/fleetmend --json"
     )]
-    List(Place),
+    List(CommonArgs),
     /// Create a new key; the old one stays valid until it is retired
     ///
     /// Restart the service afterwards, with the same files on every replica.
@@ -42,9 +42,9 @@ enum Command {
         after_help = "Examples:\n  fleetmend secrets rotate orders --data-dir /var/lib/fleetmend\n  fleetmend secrets rotate root --data-dir /var/lib/fleetmend"
     )]
     Rotate {
-        key: Rotatable,
+        key: RotatableKey,
         #[command(flatten)]
-        place: Place,
+        place: CommonArgs,
     },
     /// Delete the old key, once nothing depends on it
     ///
@@ -56,9 +56,9 @@ Examples:
   fleetmend secrets retire orders --data-dir /var/lib/fleetmend --force
   fleetmend secrets retire root --data-dir /var/lib/fleetmend")]
     Retire {
-        key: Rotatable,
+        key: RotatableKey,
         #[command(flatten)]
-        place: Place,
+        place: CommonArgs,
         /// Retire the old key even if something depends on it; those credentials stop working
         #[arg(long)]
         force: bool,
@@ -70,7 +70,7 @@ Examples:
 
 /// The keys that can be rotated.
 #[derive(Clone, Copy, ValueEnum)]
-enum Rotatable {
+enum RotatableKey {
     /// The key that signs orders and replies to agents
     Orders,
     /// The key from which credentials, seals and encryption keys are derived
@@ -78,7 +78,7 @@ enum Rotatable {
 }
 
 #[derive(Args)]
-struct Place {
+struct CommonArgs {
     #[command(flatten)]
     installation: Installation,
     /// Print JSON
@@ -86,7 +86,7 @@ struct Place {
     json: bool,
 }
 
-const RESTART: &str =
+const RESTART_ADVICE: &str =
     "Copy the key files to every replica, if there are several, and restart the service.";
 
 impl Secrets {
@@ -99,12 +99,12 @@ impl Secrets {
         let app = place.installation.app(Some(Durability::Full)).await?;
         let done = match &self.command {
             Command::List(place) => list(&app, place).await,
-            Command::Rotate { key: Rotatable::Orders, place } => rotate(&app, place).await,
-            Command::Rotate { key: Rotatable::Root, place } => root::rotate(&app, place).await,
-            Command::Retire { key: Rotatable::Orders, place, force, yes } => {
+            Command::Rotate { key: RotatableKey::Orders, place } => rotate(&app, place).await,
+            Command::Rotate { key: RotatableKey::Root, place } => root::rotate(&app, place).await,
+            Command::Retire { key: RotatableKey::Orders, place, force, yes } => {
                 retire(&app, place, *force, *yes).await
             }
-            Command::Retire { key: Rotatable::Root, place, force, yes } => {
+            Command::Retire { key: RotatableKey::Root, place, force, yes } => {
                 root::retire(&app, place, *force, *yes).await
             }
         };
@@ -118,10 +118,10 @@ struct Row {
     id: String,
     state: &'static str,
     created_at: Option<Timestamp>,
-    untrusting: Option<Untrusting>,
+    untrusting: Option<UntrustingAgents>,
 }
 
-async fn list(app: &App, place: &Place) -> anyhow::Result<()> {
+async fn list(app: &App, place: &CommonArgs) -> anyhow::Result<()> {
     let dir = &place.installation.data_dir;
     let row = |file, id: &str, state| Row {
         file,
@@ -133,14 +133,14 @@ async fn list(app: &App, place: &Place) -> anyhow::Result<()> {
     let keys = &app.secrets;
     let next = keys.next_orders_key();
     let state = if next.is_some() { "old" } else { "current" };
-    let root = root::Listed::read(app, dir).await?;
+    let root = root::RootKeyStatus::read(app, dir).await?;
     let mut rows = vec![row(ROOT, &root.id, if root.old.is_some() { "new" } else { "current" })];
     if let Some(old) = &root.old {
         rows.push(row(ROOT_OLD, old, "old"));
     }
     rows.push(row(ORDERS, keys.orders_key().id(), state));
     if let Some(next) = next {
-        let untrusting = orders_keys::untrusting(&mut *app.db.read().await?, next.id()).await?;
+        let untrusting = orders_keys::untrusting_agents(&mut *app.db.read().await?, next.id()).await?;
         rows.push(Row { untrusting: Some(untrusting), ..row(ORDERS_NEXT, next.id(), "new") });
     }
     if place.json {
@@ -154,15 +154,15 @@ async fn list(app: &App, place: &Place) -> anyhow::Result<()> {
         if let Some(rotation) = root.json() {
             told["root_rotation"] = rotation;
         }
-        return crate::say(&told.to_string());
+        return crate::print_line(&told.to_string());
     }
     let screen = Screen::stdout();
     let columns = [
-        cut("FILE"),
-        whole("ID"),
-        whole("STATE"),
-        whole("CREATED"),
-        whole("AGENTS WITHOUT IT").number(),
+        truncated_column("FILE"),
+        full_column("ID"),
+        full_column("STATE"),
+        full_column("CREATED"),
+        full_column("AGENTS WITHOUT IT").align_right(),
     ];
     let row = |row: &Row| {
         let without = row.untrusting.as_ref().map(|found| found.count.to_string());
@@ -175,8 +175,8 @@ async fn list(app: &App, place: &Place) -> anyhow::Result<()> {
         ]
     };
     print(&screen.table(&columns, &rows.iter().map(row).collect::<Vec<_>>()))?;
-    match root.told() {
-        Some(told) => crate::say(&told),
+    match root.describe() {
+        Some(told) => crate::print_line(&told),
         None => Ok(()),
     }
 }
@@ -186,7 +186,7 @@ fn created_at(path: &Path) -> Option<Timestamp> {
     Timestamp::try_from(fs::metadata(path).ok()?.modified().ok()?).ok()
 }
 
-async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
+async fn rotate(app: &App, place: &CommonArgs) -> anyhow::Result<()> {
     let dir = &place.installation.data_dir;
     if let Some(next) = app.secrets.next_orders_key() {
         bail!(
@@ -198,7 +198,7 @@ async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
     let keys = Keys::rotate_orders(dir)?;
     let new = keys.next_orders_key().context("the new key is missing")?.id();
     let old = keys.orders_key().id();
-    orders_keys::audit(
+    orders_keys::record_rotation(
         app,
         "secrets.rotate",
         new,
@@ -207,10 +207,10 @@ async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
     .await
     .context("the new key was created, but the audit log entry could not be written")?;
     if place.json {
-        return crate::say(&json!({"key": "orders", "old": old, "new": new}).to_string());
+        return crate::print_line(&json!({"key": "orders", "old": old, "new": new}).to_string());
     }
-    crate::say(&format!(
-        "The new key {new} is in {}. The old key {old} stays valid.\n{RESTART} Agents then receive \
+    crate::print_line(&format!(
+        "The new key {new} is in {}. The old key {old} stays valid.\n{RESTART_ADVICE} Agents then receive \
          the new key at their next contact.\nTake a backup. Once `fleetmend secrets list` shows no \
          agents without the new key, run\n\n  fleetmend secrets retire orders --data-dir {}",
         dir.join(ORDERS_NEXT).display(),
@@ -218,15 +218,15 @@ async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
     ))
 }
 
-async fn retire(app: &App, place: &Place, force: bool, yes: bool) -> anyhow::Result<()> {
+async fn retire(app: &App, place: &CommonArgs, force: bool, yes: bool) -> anyhow::Result<()> {
     let dir = &place.installation.data_dir;
     let Some(next) = app.secrets.next_orders_key() else {
         bail!("there is no new key: create one with `fleetmend secrets rotate orders` first");
     };
     let (old, new) = (app.secrets.orders_key().id(), next.id());
-    let found = orders_keys::untrusting(&mut *app.db.read().await?, new).await?;
+    let found = orders_keys::untrusting_agents(&mut *app.db.read().await?, new).await?;
     if found.count > 0 {
-        let agents = named(&found);
+        let agents = describe_agents(&found);
         ensure!(
             force,
             "{agents} not confirmed the new key and would reject every order and reply \
@@ -237,22 +237,22 @@ async fn retire(app: &App, place: &Place, force: bool, yes: bool) -> anyhow::Res
             "{agents} not confirmed the new key and must be enrolled again. \
              Retire the old key?"
         );
-        sure(&question, yes)?;
+        confirm(&question, yes)?;
     }
     let detail = json!({"key": "orders", "old": old, "new": new, "agents_without_it": found.count});
-    orders_keys::audit(app, "secrets.retire", old, &detail).await?;
+    orders_keys::record_rotation(app, "secrets.retire", old, &detail).await?;
     Keys::retire_orders(dir)?;
     if place.json {
-        return crate::say(&detail.to_string());
+        return crate::print_line(&detail.to_string());
     }
-    crate::say(&format!(
-        "Deleted the old key {old}; orders.key is now {new}.\n{RESTART} Agents then discard the old \
+    crate::print_line(&format!(
+        "Deleted the old key {old}; orders.key is now {new}.\n{RESTART_ADVICE} Agents then discard the old \
          key at their next contact.\nTake a backup: earlier backups contain only the old key.",
     ))
 }
 
 /// `2 of 9 agents: web-1 (srv_…), web-2 (srv_…) have`, to be followed by a participle.
-fn named(found: &Untrusting) -> String {
+fn describe_agents(found: &UntrustingAgents) -> String {
     let names: Vec<_> =
         found.first.iter().map(|(hostname, id)| format!("{hostname} ({id})")).collect();
     let more = found.count - names.len();
@@ -261,7 +261,7 @@ fn named(found: &Untrusting) -> String {
     format!(
         "{} of {}: {}{more} {have}",
         found.count,
-        count(found.servers, "agent", "agents"),
+        pluralize(found.servers, "agent", "agents"),
         names.join(", ")
     )
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use server::app::{App, Parts, Settings};
 use service::audit_anchor;
 use service::auth::root_keys;
-use service::clock::{Clock, dice};
+use service::clock::{Clock, random_u128};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::listen;
@@ -15,7 +15,7 @@ use crate::logs;
 use crate::logs::Format;
 use crate::oidc::Oidc;
 use crate::settings;
-use crate::settings::{Durability, File};
+use crate::settings::{Durability, SettingsFile};
 use crate::tls::Tls;
 
 /// Run the service: the API, the dashboard and the agent endpoint.
@@ -77,27 +77,27 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         logs::start(&self.log, self.log_format).context("cannot use --log")?;
-        let file = File::load(self.config.as_deref(), &self.data_dir)?;
+        let file = SettingsFile::load(self.config.as_deref(), &self.data_dir)?;
         let tls = self.tls(&file)?;
         let app = self.app(&file, tls.as_ref()).await?;
         let listen = self.listen.or(file.listen).unwrap_or_else(|| listen::DEFAULT.to_owned());
         let listener = listen::bind(&listen).await?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let address = format!("{scheme}://{}", listener.local_addr()?);
-        let stop = stop()?;
+        let stop = shutdown_signal()?;
         tracing::info!(address, database = app.db.engine(), "serving");
-        crate::say(&format!("fleetmend is listening on {address}"))?;
+        crate::print_line(&format!("fleetmend is listening on {address}"))?;
         let anchored =
-            tokio::spawn(audit_anchor::keep(app.service().clone(), self.data_dir.clone()));
+            tokio::spawn(audit_anchor::run(app.service().clone(), self.data_dir.clone()));
         let resealing =
-            tokio::spawn(root_keys::keep_resealing(app.service().clone(), self.data_dir));
+            tokio::spawn(root_keys::reseal_in_background(app.service().clone(), self.data_dir));
         server::run(app, listener, tls.map(|tls| tls.config), stop).await;
         anchored.abort();
         resealing.abort();
         Ok(())
     }
 
-    fn tls(&self, file: &File) -> anyhow::Result<Option<Tls>> {
+    fn tls(&self, file: &SettingsFile) -> anyhow::Result<Option<Tls>> {
         let certificates = self.tls_cert.as_ref().or(file.tls_cert.as_ref());
         let key = self.tls_key.as_ref().or(file.tls_key.as_ref());
         match (certificates, key) {
@@ -107,21 +107,21 @@ impl Server {
         }
     }
 
-    async fn app(&self, file: &File, tls: Option<&Tls>) -> anyhow::Result<App> {
-        let secrets = settings::existing(&self.data_dir)?;
-        let usual = settings::database_in(&self.data_dir);
+    async fn app(&self, file: &SettingsFile, tls: Option<&Tls>) -> anyhow::Result<App> {
+        let secrets = settings::load_secrets(&self.data_dir)?;
+        let usual = settings::default_database_url(&self.data_dir);
         let url = self.database.as_deref().or(file.database.as_deref()).unwrap_or(&usual);
         let durability = self.durability.or(file.durability).unwrap_or_default();
         let (db, secrets) = settings::open_service(url, durability, secrets).await?;
         let organizations = store::organizations::list(&mut *db.read().await?).await?;
         if organizations.is_empty() {
             db.close().await;
-            bail!("this database has no organization: run `fleetmend init` with it first");
+            bail!("this database has no organization: run `fleetmend init` for it first");
         }
         let usual = Settings::default();
         let settings = Settings {
             // Two processes with the same replica name would both consider themselves the leader.
-            replica: format!("{:032x}", dice()),
+            replica: format!("{:032x}", random_u128()),
             requests_per_second: (self.requests_per_second.or(file.requests_per_second))
                 .unwrap_or(usual.requests_per_second),
             requests_burst: (self.requests_burst.or(file.requests_burst))
@@ -137,7 +137,7 @@ impl Server {
 }
 
 /// Completes at the first SIGTERM or SIGINT. A second one ends the process immediately.
-pub(crate) fn stop() -> anyhow::Result<impl Future<Output = ()>> {
+pub(crate) fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     Ok(async move {

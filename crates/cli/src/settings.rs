@@ -30,7 +30,7 @@ pub(crate) enum Durability {
 /// The settings file.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct File {
+pub(crate) struct SettingsFile {
     pub(crate) database: Option<String>,
     pub(crate) listen: Option<String>,
     pub(crate) tls_cert: Option<PathBuf>,
@@ -50,14 +50,14 @@ pub(crate) struct File {
     pub(crate) oidc_org: Option<String>,
 }
 
-impl File {
+impl SettingsFile {
     /// Loads the file given by `named`, which must exist, or the one in the data directory, which
     /// is optional.
-    pub(crate) fn load(named: Option<&Path>, data_dir: &Path) -> anyhow::Result<File> {
+    pub(crate) fn load(named: Option<&Path>, data_dir: &Path) -> anyhow::Result<SettingsFile> {
         let usual = data_dir.join("fleetmend.toml");
         let path = named.unwrap_or(&usual);
         if named.is_none() && !path.exists() {
-            return Ok(File::default());
+            return Ok(SettingsFile::default());
         }
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the settings in {}", path.display()))?;
@@ -67,7 +67,7 @@ impl File {
 }
 
 /// The default database of a data directory.
-pub(crate) fn database_in(data_dir: &Path) -> String {
+pub(crate) fn default_database_url(data_dir: &Path) -> String {
     format!("sqlite:{}", data_dir.join("fleetmend.db").display())
 }
 
@@ -88,7 +88,7 @@ pub(crate) async fn open_service(
 ) -> anyhow::Result<(Db, Secrets)> {
     let now = service::clock::Clock::system().now();
     let open = async |secrets: &Secrets| connect(url, durability, secrets).await;
-    root_keys::open_service(secrets, now, open).await.map_err(not_opened)
+    root_keys::open_service(secrets, now, open).await.map_err(open_error)
 }
 
 /// Opens the database for a command, with the root key that the service uses.
@@ -98,10 +98,10 @@ pub(crate) async fn open_command(
     secrets: Secrets,
 ) -> anyhow::Result<(Db, Secrets)> {
     let open = async |secrets: &Secrets| connect(url, durability, secrets).await;
-    root_keys::open_command(secrets, open).await.map_err(not_opened)
+    root_keys::open_command(secrets, open).await.map_err(open_error)
 }
 
-fn not_opened(error: OpenError) -> anyhow::Error {
+fn open_error(error: OpenError) -> anyhow::Error {
     match error {
         OpenError::Store(error) => anyhow::Error::from(error).context("cannot open the database"),
         OpenError::Unfit(unfit) => unfit.into(),
@@ -118,7 +118,7 @@ async fn connect(url: &str, durability: Durability, secrets: &Secrets) -> store:
 }
 
 /// Loads the secrets of a data directory that `fleetmend init` created.
-pub(crate) fn existing(data_dir: &Path) -> anyhow::Result<Secrets> {
+pub(crate) fn load_secrets(data_dir: &Path) -> anyhow::Result<Secrets> {
     if !data_dir.join("root.key").exists() {
         let dir = data_dir.display();
         bail!(
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn unknown_key_in_file_is_rejected_by_name() {
-        let error = toml::from_str::<File>("listne = \"127.0.0.1:1\"").unwrap_err().to_string();
+        let error = toml::from_str::<SettingsFile>("listne = \"127.0.0.1:1\"").unwrap_err().to_string();
         assert!(error.contains("listne") && error.contains("listen"), "{error}");
     }
 
@@ -146,7 +146,7 @@ mod tests {
                     oidc_issuer = \"https://id.example.org\"\noidc_client_id = \"i\"\noidc_client_secret_file = \"s\"\n\
                     oidc_name = \"Example\"\noidc_scope = \"openid\"\noidc_role_claim = \"groups\"\n\
                     oidc_role = [\"admin=ops\"]\noidc_default_role = \"viewer\"\noidc_org = \"Acme\"\n";
-        let file: File = toml::from_str(text).unwrap();
+        let file: SettingsFile = toml::from_str(text).unwrap();
         assert_eq!(file.durability, Some(Durability::Full));
         assert_eq!(file.requests_burst, Some(2));
         assert_eq!(file.stale_after_days, Some(3));

@@ -12,7 +12,7 @@ use store::organizations::{self, Organization};
 use vocab::Role;
 
 use crate::installation::Installation;
-use crate::operator::screen::{Screen, cut, whole};
+use crate::operator::table::{Screen, truncated_column, full_column};
 use crate::settings::Durability;
 
 /// Invite and manage dashboard users, on the machine where the service runs
@@ -43,7 +43,7 @@ Example:
         #[arg(long, value_name = "NAME")]
         org: Option<String>,
         #[command(flatten)]
-        place: Place,
+        place: CommonArgs,
     },
     /// Remove a user's password, sign them out, and print a one-time link for setting a new one
     #[command(after_help = "\
@@ -56,7 +56,7 @@ Example:
         #[arg(long, value_name = "NAME")]
         org: Option<String>,
         #[command(flatten)]
-        place: Place,
+        place: CommonArgs,
     },
     /// List the users of every organization
     #[command(after_help = "\
@@ -64,12 +64,12 @@ Example:
   fleetmend users list --data-dir /var/lib/fleetmend --json")]
     List {
         #[command(flatten)]
-        place: Place,
+        place: CommonArgs,
     },
 }
 
 #[derive(Args)]
-struct Place {
+struct CommonArgs {
     #[command(flatten)]
     installation: Installation,
     /// Address of the service as users reach it, for the link
@@ -93,16 +93,16 @@ impl Users {
             | Command::List { place } => place,
         };
         let app = place.installation.app(Some(Durability::Full)).await?;
-        let done = self.command.act(&app).await;
+        let done = self.command.execute(&app).await;
         app.db.close().await;
-        crate::say(&done?)
+        crate::print_line(&done?)
     }
 }
 
-impl Place {
+impl CommonArgs {
     /// Formats a one-time link and what it is for.
-    fn told(&self, name: &str, link: &str, meant: &str) -> String {
-        let url = link_in(&self.url, link);
+    fn format_link(&self, name: &str, link: &str, meant: &str) -> String {
+        let url = link_url(&self.url, link);
         match self.json {
             true => json!({"name": name, "link": url}).to_string(),
             false => format!("{name} {meant}. The link works once, for 24 hours:\n\n  {url}"),
@@ -111,20 +111,20 @@ impl Place {
 }
 
 /// The URL of a one-time link.
-pub(crate) fn link_in(url: &str, link: &str) -> String {
+pub(crate) fn link_url(url: &str, link: &str) -> String {
     format!("{}/welcome/{link}", url.trim_end_matches('/'))
 }
 
 impl Command {
-    async fn act(self, app: &App) -> anyhow::Result<String> {
+    async fn execute(self, app: &App) -> anyhow::Result<String> {
         match self {
             Command::Create { name, role, org, place } => {
                 let org = organization(app, org.as_deref(), &place.installation.data_dir).await?;
-                let invited = users::invite(app, &users::local(org.id), &name, role).await;
+                let invited = users::invite(app, &users::local_actor(org.id), &name, role).await;
                 let (user, link) = invited.map_err(|error| match error {
                     ServiceError::Conflict { .. } => anyhow::anyhow!(
                         "a user named `{}` already exists: `fleetmend users reset` creates a new link for them",
-                        users::plain_name(&name)
+                        users::normalize_name(&name)
                     ),
                     ServiceError::Invalid(errors) => {
                         let told: Vec<String> = errors.into_iter().map(|error| error.detail).collect();
@@ -132,10 +132,10 @@ impl Command {
                     }
                     other => other.into(),
                 })?;
-                Ok(place.told(&user.name, &link, "can set a password here"))
+                Ok(place.format_link(&user.name, &link, "can set a password here"))
             }
             Command::Reset { name, org, place } => {
-                let name = users::plain_name(&name);
+                let name = users::normalize_name(&name);
                 let mut found =
                     store::users::all_by_name(&mut *app.db.read().await?, &name).await?;
                 if let Some(org) = org.as_deref() {
@@ -154,9 +154,9 @@ impl Command {
                         )
                     }
                 };
-                let link = users::reset(app, &users::local(user.org_id), &user).await?;
+                let link = users::reset(app, &users::local_actor(user.org_id), &user).await?;
                 let meant = "is signed out everywhere and can set a new password here";
-                Ok(place.told(&user.name, &link, meant))
+                Ok(place.format_link(&user.name, &link, meant))
             }
             Command::List { place } => list(app, place.json).await,
         }
@@ -186,7 +186,7 @@ async fn list(app: &App, json: bool) -> anyhow::Result<String> {
     let mut reader = app.db.snapshot().await?;
     let mut rows = Vec::new();
     for org in organizations::list(&mut reader).await? {
-        let linked = store::identities::of_org(&mut reader, org.id).await?;
+        let linked = store::identities::list_by_org(&mut reader, org.id).await?;
         for user in store::users::list(&mut reader, org.id, ALL).await?.items {
             let is_linked = linked.iter().any(|identity| identity.user_id == user.id);
             rows.push((org.name.clone(), user, is_linked));
@@ -211,6 +211,6 @@ async fn list(app: &App, json: bool) -> anyhow::Result<String> {
         vec![(&user.name).into(), user.role.into(), org.into(), how.into()]
     };
     let rows: Vec<_> = rows.iter().map(row).collect();
-    let columns = [cut("NAME"), whole("ROLE"), cut("ORGANIZATION"), whole("SIGN-IN")];
+    let columns = [truncated_column("NAME"), full_column("ROLE"), truncated_column("ORGANIZATION"), full_column("SIGN-IN")];
     Ok(Screen::stdout().table(&columns, &rows).trim_end().to_owned())
 }

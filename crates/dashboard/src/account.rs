@@ -8,12 +8,12 @@ use service::ServiceError;
 use service::auth::two_factor;
 
 use crate::extract::Form;
-use crate::login::address;
+use crate::login::client_address;
 use crate::pages::Section;
-use crate::response::{Answer, frame, page, refused, see, sentences};
+use crate::response::{PageResult, frame, page, invalid_input, redirect, error_sentences};
 use crate::{Dashboard, Viewer, pages};
 
-fn shown(
+fn account_page(
     app: &Dashboard,
     viewer: &Viewer,
     secret: Option<String>,
@@ -28,8 +28,8 @@ fn shown(
     pages::Account { frame, has_totp: viewer.user.totp_secret.is_some(), secret, uri, told }
 }
 
-pub(crate) async fn account(State(app): State<Dashboard>, viewer: Viewer) -> Answer {
-    page(&shown(&app, &viewer, None, None))
+pub(crate) async fn show(State(app): State<Dashboard>, viewer: Viewer) -> PageResult {
+    page(&account_page(&app, &viewer, None, None))
 }
 
 /// Turns two-factor authentication on or off. Without a code, shows the secret for the
@@ -39,22 +39,22 @@ pub(crate) async fn totp(
     viewer: Viewer,
     peer: Option<Extension<Peer>>,
     form: Form,
-) -> Answer {
+) -> PageResult {
     let (secret, code) = (form.text("secret"), form.text("code"));
     // A request without a code guesses nothing, so it is not throttled.
     if !code.is_empty() {
-        app.throttle().code(Some(viewer.user.id), address(peer))?;
+        app.throttle().count_code(Some(viewer.user.id), client_address(peer))?;
     }
     let done = match (viewer.user.totp_secret.is_some(), secret.is_empty()) {
         (true, _) => two_factor::turn_off(&app, &viewer.user, &code).await,
-        (false, true) => return page(&shown(&app, &viewer, Some(two_factor::propose()), None)),
+        (false, true) => return page(&account_page(&app, &viewer, Some(two_factor::new_secret()), None)),
         (false, false) => two_factor::turn_on(&app, &viewer.user, &secret, &code).await,
     };
     match done {
-        Ok(()) => see("/account"),
+        Ok(()) => redirect("/account"),
         Err(ServiceError::Invalid(errors)) => {
-            let told = Some(sentences(&ApiError::invalid(errors)).join("; "));
-            refused(&shown(&app, &viewer, (!secret.is_empty()).then_some(secret), told))
+            let message = Some(error_sentences(&ApiError::invalid(errors)).join("; "));
+            invalid_input(&account_page(&app, &viewer, (!secret.is_empty()).then_some(secret), message))
         }
         Err(error) => Err(error.into()),
     }

@@ -4,29 +4,29 @@ use axum::extract::State;
 use service::queries;
 use service::queries::activity::Entry;
 
-use crate::extract::Asked;
+use crate::extract::PageQuery;
 use crate::names::names;
 use crate::pages::{ActivityEntry, Section};
-use crate::response::{Answer, frame, page};
+use crate::response::{PageResult, frame, page};
 use crate::{Dashboard, Viewer, pages};
 
-const SHOWN: u32 = 50;
+const PAGE_ROWS: u32 = 50;
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Before {
+pub(crate) struct ActivityQuery {
     before: Option<u32>,
 }
 
 pub(crate) async fn activity(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    asked: Asked<Before>,
-) -> Answer {
-    let before = asked.meant.before.map(i64::from);
+    query: PageQuery<ActivityQuery>,
+) -> PageResult {
+    let before = query.parameters.before.map(i64::from);
     let (scope, first) = (viewer.caller().scope(), before.unwrap_or(i64::MAX));
-    let found = queries::activity::before(&app, &scope, first, SHOWN).await?;
-    let step = i64::from(SHOWN);
+    let found = queries::activity::before(&app, &scope, first, PAGE_ROWS).await?;
+    let step = i64::from(PAGE_ROWS);
     let older = found.last().map(|entry| entry.seq).filter(|seq| *seq > 1);
     let newer = before.map(|before| before.saturating_add(step));
     let shown = |entry: Entry| ActivityEntry {

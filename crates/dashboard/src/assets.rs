@@ -7,10 +7,10 @@ use axum::response::IntoResponse as _;
 use httpkit::problem::{ApiError, Code};
 
 use crate::pages::Asset;
-use crate::response::Answer;
+use crate::response::PageResult;
 
 /// Browsers may cache an asset indefinitely: its path contains a hash of its content.
-pub(crate) async fn asset(Path((mark, name)): Path<(String, String)>) -> Answer {
+pub(crate) async fn asset(Path((mark, name)): Path<(String, String)>) -> PageResult {
     let path = format!("/assets/{mark}/{name}");
     let Some(found) = Asset::ALL.into_iter().find(|asset| asset.path() == path) else {
         return Err(ApiError::new(Code::NotFound, "There is nothing at this path."));

@@ -6,18 +6,18 @@ use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderValue};
 use httpkit::filters::BatchFilter;
 use httpkit::problem::{ApiError, Code};
-use httpkit::{Here, Id, Ids, NoQuery, Query, page as paging, task_log};
+use httpkit::{RequestUrl, Id, Ids, NoQuery, Query, page as paging, task_log};
 use service::auth::caller::Credential;
 use service::commands::batches::{self as commands, SeenBatch};
 use service::{queries, requests};
 use vocab::{BatchId, ServerId, TaskId};
 
-use crate::extract::{Asked, Form};
+use crate::extract::{PageQuery, Form};
 use crate::names::names;
 use crate::pages::{Frame, Section};
-use crate::patch_form::ON_PAGE;
+use crate::patch_form::PREVIEW_SERVERS_MAX;
 use crate::preview_token::server_set;
-use crate::response::{Answer, frame, live, page, refused, see};
+use crate::response::{PageResult, frame, live_frame, page, invalid_input, redirect};
 use crate::{Dashboard, Viewer, pages, preview_token};
 
 /// The longest log that a page includes. The API returns the rest.
@@ -26,27 +26,27 @@ const LOG_BYTES_MAX: usize = 1 << 20;
 pub(crate) async fn list(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: Here,
-    asked: Asked<BatchFilter>,
-) -> Answer {
+    here: RequestUrl,
+    asked: PageQuery<BatchFilter>,
+) -> PageResult {
     let (state, query) = (asked.text("state"), asked.query());
-    let (part, states) = (asked.meant.page(), asked.meant.states());
+    let (part, states) = (asked.parameters.page(), asked.parameters.states());
     let found = queries::batches::list(&app, &viewer.caller().scope(), &states, part).await?;
     let list = paging::list(&here, part, found, |batch| batch).0;
-    let frame = live(&app, &viewer, Section::Batches, "Batches");
+    let frame = live_frame(&app, &viewer, Section::Batches, "Batches");
     let by = list.data.iter().filter_map(|batch| batch.started_by.clone());
     let names = names(&app, &viewer, by).await?;
     page(&pages::Batches { frame, list, state, query, names })
 }
 
-pub(crate) async fn one(
+pub(crate) async fn show(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Id(id): Id<BatchId>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let row = queries::batches::find(&app, &viewer.caller().scope(), id).await?;
-    let it = queries::batches::whole(&app, row).await?;
+    let it = queries::batches::with_tasks(&app, row).await?;
     let names = names(&app, &viewer, it.started_by.clone()).await?;
     let frame = frame(&app, &viewer, Section::Batches, "Batch");
     let frame = Frame { live: Some(format!("/live?batch={id}")), ..frame };
@@ -57,7 +57,7 @@ pub(crate) async fn task(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Ids(batch, id): Ids<BatchId, TaskId>,
-) -> Answer {
+) -> PageResult {
     let caller = viewer.caller();
     let it = queries::tasks::get(&app, &caller.scope(), batch, id).await?;
     let mut reader = queries::task_logs::LogReader::open(&app, &caller, batch, id).await?;
@@ -80,7 +80,7 @@ pub(crate) async fn log(
     viewer: Viewer,
     Ids(batch, id): Ids<BatchId, TaskId>,
     mut headers: HeaderMap,
-) -> Answer {
+) -> PageResult {
     // `EventSource` always sends `Accept: text/event-stream`. A request without `Accept` gets plain
     // text.
     if !headers.contains_key(ACCEPT) {
@@ -91,27 +91,27 @@ pub(crate) async fn log(
 }
 
 /// Pauses, resumes, cancels or retries a batch.
-pub(crate) async fn steer(
+pub(crate) async fn act(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Path((id, action)): Path<(String, String)>,
     form: Form,
-) -> Answer {
+) -> PageResult {
     let no_batch = || ApiError::not_found("batch", &id);
     let batch: BatchId = id.parse().map_err(|_| no_batch())?;
     let caller = viewer.caller();
     match action.as_str() {
         "pause" => drop(requests::batches::pause(&app, &caller, batch).await?),
         "resume" => resume(&app, &viewer, batch, &form).await?,
-        "cancel" if form.goes() => drop(requests::batches::cancel(&app, &caller, batch).await?),
-        "cancel" => return ask_cancel(&app, &viewer, batch),
+        "cancel" if form.is_confirmed() => drop(requests::batches::cancel(&app, &caller, batch).await?),
+        "cancel" => return confirm_cancel(&app, &viewer, batch),
         "retry" => return retry(&app, &viewer, batch, &form).await,
         _ => return Err(ApiError::new(Code::NotFound, "There is nothing at this path.")),
     }
-    see(&format!("/batches/{batch}"))
+    redirect(&format!("/batches/{batch}"))
 }
 
-fn ask_cancel(app: &Dashboard, viewer: &Viewer, id: BatchId) -> Answer {
+fn confirm_cancel(app: &Dashboard, viewer: &Viewer, id: BatchId) -> PageResult {
     let line = "Servers that have not started are skipped. Servers in progress finish; nothing is rolled back.";
     let here = format!("/batches/{id}");
     page(&pages::Confirm {
@@ -142,33 +142,33 @@ async fn resume(
 
 /// Action name of a retry in its preview token. The content is the batch id and the servers; the
 /// options of a batch never change.
-const RETRY: &str = "retry";
+const RETRY_ACTION: &str = "retry";
 const RETRY_OUTDATED: &str = "The failed servers changed since the preview, or the preview has expired. \
                               Review it and start again.";
 
-fn retry_content(id: BatchId, servers: &[ServerId]) -> String {
+fn retry_token_content(id: BatchId, servers: &[ServerId]) -> String {
     format!("{id} {}", server_set(servers))
 }
 
 /// Retries the failed servers: shows a preview first, then starts a batch for exactly the servers
 /// of the preview.
-async fn retry(app: &Dashboard, viewer: &Viewer, id: BatchId, form: &Form) -> Answer {
+async fn retry(app: &Dashboard, viewer: &Viewer, id: BatchId, form: &Form) -> PageResult {
     let caller = viewer.caller();
     let mut errors = Vec::new();
-    if form.goes() {
-        let token = form.exact("preview");
+    if form.is_confirmed() {
+        let token = form.raw("preview");
         let approve = |servers: &[ServerId]| {
-            let content = retry_content(id, servers);
-            preview_token::check(app, viewer, RETRY, &content, token).is_ok()
+            let content = retry_token_content(id, servers);
+            preview_token::check(app, viewer, RETRY_ACTION, &content, token).is_ok()
         };
-        let made = commands::retry_if(app, &caller.actor(), caller.org, id, &approve).await?;
-        if let Some(made) = made {
-            return see(&format!("/batches/{}", made.id));
+        let created = commands::retry_if(app, &caller.actor(), caller.org, id, &approve).await?;
+        if let Some(made) = created {
+            return redirect(&format!("/batches/{}", made.id));
         }
         errors.push(RETRY_OUTDATED.to_owned());
     }
-    let (servers, preview) = retry_outlook(app, viewer, id, ON_PAGE).await?;
-    let token = preview_token::issue(app, viewer, RETRY, &retry_content(id, &servers));
+    let (servers, preview) = preview_retry(app, viewer, id, PREVIEW_SERVERS_MAX).await?;
+    let token = preview_token::issue(app, viewer, RETRY_ACTION, &retry_token_content(id, &servers));
     let here = format!("/batches/{id}");
     let rejected = !errors.is_empty();
     let question = pages::Confirm {
@@ -184,15 +184,15 @@ async fn retry(app: &Dashboard, viewer: &Viewer, id: BatchId, form: &Form) -> An
         back: here,
         risky: false,
     };
-    if rejected { refused(&question) } else { page(&question) }
+    if rejected { invalid_input(&question) } else { page(&question) }
 }
 
 /// The servers that a retry would patch, and what it would do.
-pub(crate) async fn retry_outlook(
+pub(crate) async fn preview_retry(
     app: &Dashboard,
     viewer: &Viewer,
     id: BatchId,
     shown: usize,
 ) -> Result<(Vec<ServerId>, wire::v1::Preview), ApiError> {
-    Ok(requests::preview::of_retry(app, &viewer.caller(), id, shown).await?)
+    Ok(requests::preview::preview_retry(app, &viewer.caller(), id, shown).await?)
 }

@@ -7,21 +7,21 @@ use httpkit::problem::ApiError;
 use service::queries;
 use vocab::Zone;
 
-use crate::pages::calendar::{Calendar, Runs};
+use crate::pages::calendar::{Calendar, ScheduleRuns};
 use crate::{Dashboard, Viewer, cookies};
 
 /// Cookie in which the page's script stores the browser's time zone. It is not secret; it only
 /// selects the days of the calendar.
-const ZONE: &str = "fleetmend_zone";
-/// The most run times computed for all schedules together.
-const INSTANTS_MAX: usize = 2_000;
-/// The most run times computed for one schedule. Enough for an hourly schedule to fill the
+const ZONE_COOKIE: &str = "fleetmend_zone";
+/// Maximum number of run times computed for all schedules together.
+const RUN_TIMES_MAX: usize = 2_000;
+/// Maximum number of run times computed for one schedule. Enough for an hourly schedule to fill the
 /// calendar.
-const INSTANTS_OF_ONE_MAX: usize = 14 * 25;
+const RUN_TIMES_PER_SCHEDULE_MAX: usize = 14 * 25;
 
 /// The browser's time zone, or UTC if it is unknown.
-fn zone_of(headers: &HeaderMap) -> Zone {
-    let told = cookies::read(headers, ZONE).and_then(|text| text.parse().ok());
+fn browser_zone(headers: &HeaderMap) -> Zone {
+    let told = cookies::read(headers, ZONE_COOKIE).and_then(|text| text.parse().ok());
     told.or_else(|| "UTC".parse().ok()).unwrap_or_default()
 }
 
@@ -34,21 +34,21 @@ pub(crate) async fn calendar(
     let all = queries::schedules::all(app, &viewer.caller().scope()).await?;
     let mut enabled: Vec<_> = all.into_iter().filter(|schedule| schedule.enabled).collect();
     enabled.sort_by_key(|schedule| schedule.next_run_at);
-    enabled.truncate(INSTANTS_MAX);
-    let most = (INSTANTS_MAX / enabled.len().max(1)).clamp(1, INSTANTS_OF_ONE_MAX);
-    let (now, zone) = (app.clock.now(), zone_of(headers));
+    enabled.truncate(RUN_TIMES_MAX);
+    let max = (RUN_TIMES_MAX / enabled.len().max(1)).clamp(1, RUN_TIMES_PER_SCHEDULE_MAX);
+    let (now, zone) = (app.clock.now(), browser_zone(headers));
     let end = Calendar::end(now, &zone);
     let mut until = None;
-    let runs: Vec<Runs> = enabled
+    let runs: Vec<ScheduleRuns> = enabled
         .into_iter()
         .map(|schedule| {
-            let mut at = next_runs(&schedule.cron, &schedule.timezone, now, most);
-            if let Some(last) = at.last().filter(|last| at.len() == most && **last < end) {
+            let mut at = next_runs(&schedule.cron, &schedule.timezone, now, max);
+            if let Some(last) = at.last().filter(|last| at.len() == max && **last < end) {
                 until = Some(until.map_or(*last, |known: jiff::Timestamp| known.min(*last)));
             }
             at.retain(|at| *at < end);
-            Runs { id: schedule.id, name: schedule.name, zone: schedule.timezone, at }
+            ScheduleRuns { id: schedule.id, name: schedule.name, zone: schedule.timezone, at }
         })
         .collect();
-    Ok(Calendar::of(&runs, zone, now, until))
+    Ok(Calendar::lay_out(&runs, zone, now, until))
 }

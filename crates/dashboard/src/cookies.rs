@@ -12,7 +12,7 @@ pub(crate) const SESSION: &str = "fleetmend_session";
 /// those of unknown browsers.
 pub(crate) const DEVICE: &str = "fleetmend_device";
 /// Holds the state of an OIDC sign-in while the browser is at the identity provider.
-pub(crate) const FLOW: &str = "fleetmend_flow";
+pub(crate) const OIDC_STATE: &str = "fleetmend_flow";
 
 /// The value of a cookie. If it is sent several times, the first one wins: browsers send the one
 /// with the longest path first.
@@ -23,7 +23,7 @@ pub(crate) fn read<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// A cookie that scripts cannot read (`HttpOnly`) and other sites do not send (`SameSite=Strict`).
-pub(crate) fn make(
+pub(crate) fn session_cookie(
     app: &Dashboard,
     headers: &HeaderMap,
     name: &str,
@@ -36,13 +36,13 @@ pub(crate) fn make(
 
 /// A cookie for the redirect back from the identity provider only. It is `SameSite=Lax`, because
 /// browsers do not send a strict cookie on a navigation from another site.
-pub(crate) fn for_the_way_back(
+pub(crate) fn oidc_cookie(
     app: &Dashboard,
     headers: &HeaderMap,
     value: &str,
     seconds: i64,
 ) -> HeaderValue {
-    let cookie = Cookie::build((FLOW, value)).path("/sign-in/oidc").same_site(SameSite::Lax);
+    let cookie = Cookie::build((OIDC_STATE, value)).path("/sign-in/oidc").same_site(SameSite::Lax);
     header(app, headers, cookie, seconds)
 }
 
@@ -65,7 +65,7 @@ fn is_secure(app: &Dashboard, headers: &HeaderMap) -> bool {
 }
 
 /// The base URL at which the browser reaches this service.
-pub(crate) fn base(app: &Dashboard, headers: &HeaderMap) -> String {
+pub(crate) fn base_url(app: &Dashboard, headers: &HeaderMap) -> String {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost:7600");
     format!("{}://{host}", if is_secure(app, headers) { "https" } else { "http" })
 }

@@ -8,7 +8,7 @@ pub(crate) use details::{
     changes, cve_servers, patch_cves, patch_servers, patch_versions, runs, server_cves,
     server_history, server_packages, server_unassessed, tasks,
 };
-pub(crate) use previews::{calendar, next_runs, order, retry_outlook, schedule_outlook};
+pub(crate) use previews::{calendar, next_runs, batch_preview, retry_preview, schedule_preview};
 pub(crate) use settings::{feeds, keys, tokens, users};
 
 use axum::extract::State;
@@ -22,13 +22,13 @@ use service::queries;
 use service::queries::Page;
 use wire::v1::PatchVersion;
 
-use crate::extract::Asked;
+use crate::extract::PageQuery;
 use crate::names::names;
 use crate::pages::csv::csv;
-use crate::response::Answer;
+use crate::response::PageResult;
 use crate::{Dashboard, Viewer, pages, plots};
 
-/// The most rows in a file: 20 pages of the API.
+/// Maximum number of rows in a file: 20 pages of the API.
 const ROWS_MAX: u64 = 10_000;
 
 /// Collects rows in parts. `$asked` yields the rows of a part and whether it is the last one.
@@ -72,54 +72,54 @@ fn ends(page: Page, rows: u64) -> bool {
 /// A column: its header, and the function that renders its cells.
 type Column<'a, T> = (&'static str, &'a (dyn Fn(&T) -> String + Sync));
 
-fn table<T>(name: &'static str, rows: &[T], columns: &[Column<'_, T>]) -> Answer {
+fn csv_response<T>(name: &'static str, rows: &[T], columns: &[Column<'_, T>]) -> PageResult {
     let head: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     let cells = |row: &T| columns.iter().map(|(_, cell)| cell(row)).collect();
-    file(name, csv(&head, rows.iter().map(cells)))
+    file_response(name, csv(&head, rows.iter().map(cells)))
 }
 
-fn file(name: &'static str, text: String) -> Answer {
+fn file_response(name: &'static str, text: String) -> PageResult {
     let named = format!("attachment; filename=\"{name}\"");
     let headers =
         [(CONTENT_TYPE, "text/csv; charset=utf-8".to_owned()), (CONTENT_DISPOSITION, named)];
     Ok((headers, text).into_response())
 }
 
-fn time(at: Option<Timestamp>) -> String {
+fn format_time(at: Option<Timestamp>) -> String {
     at.map(|at| at.to_string()).unwrap_or_default()
 }
 
-fn text(value: &Option<impl ToString>) -> String {
+fn format_option(value: &Option<impl ToString>) -> String {
     value.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
-fn words<'a, T: ToString + 'a>(some: impl IntoIterator<Item = &'a T>) -> String {
+fn join_words<'a, T: ToString + 'a>(some: impl IntoIterator<Item = &'a T>) -> String {
     some.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// Joins several values into one cell with a separator, for values that contain spaces.
-fn listed(some: impl Iterator<Item = String>) -> String {
+fn join_list(some: impl Iterator<Item = String>) -> String {
     some.collect::<Vec<_>>().join("; ")
 }
 
 pub(crate) async fn servers(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    asked: Asked<ServerFilter>,
-) -> Answer {
-    let ((wanted, sort), scope) = (asked.meant.wanted(), viewer.caller().scope());
+    query: PageQuery<ServerFilter>,
+) -> PageResult {
+    let ((wanted, sort), scope) = (query.parameters.into_filter(), viewer.caller().scope());
     let rows = all!(|page| queries::servers::list(&app, &scope, wanted.clone(), sort, page));
-    table(
+    csv_response(
         "servers.csv",
         &rows,
         &[
             ("id", &|row| row.id.to_string()),
             ("hostname", &|row| row.hostname.to_string()),
             ("status", &|row| row.status.to_string()),
-            ("environment", &|row| text(&row.environment)),
-            ("tags", &|row| words(&row.tags)),
-            ("os", &|row| text(&row.os)),
-            ("kernel", &|row| text(&row.kernel)),
+            ("environment", &|row| format_option(&row.environment)),
+            ("tags", &|row| join_words(&row.tags)),
+            ("os", &|row| format_option(&row.os)),
+            ("kernel", &|row| format_option(&row.kernel)),
             ("updates", &|row| row.summary.updates.to_string()),
             ("security_updates", &|row| row.summary.security_updates.to_string()),
             ("cves_critical", &|row| row.summary.cves.critical.to_string()),
@@ -130,9 +130,9 @@ pub(crate) async fn servers(
             ("assessment", &|row| row.assessment.to_string()),
             ("unassessed_packages", &|row| row.summary.unassessed.to_string()),
             ("reboot_required", &|row| row.reboot_required.to_string()),
-            ("last_scan_at", &|row| time(row.last_scan_at)),
+            ("last_scan_at", &|row| format_time(row.last_scan_at)),
             ("stale", &|row| row.stale.to_string()),
-            ("last_seen_at", &|row| time(row.last_seen_at)),
+            ("last_seen_at", &|row| format_time(row.last_seen_at)),
         ],
     )
 }
@@ -140,11 +140,11 @@ pub(crate) async fn servers(
 pub(crate) async fn patches(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    asked: Asked<PatchFilter>,
-) -> Answer {
-    let (wanted, scope) = (asked.meant.wanted(), viewer.caller().scope());
+    query: PageQuery<PatchFilter>,
+) -> PageResult {
+    let (wanted, scope) = (query.parameters.into_filter(), viewer.caller().scope());
     let rows = all!(|page| queries::patches::list(&app, &scope, wanted.clone(), page));
-    table(
+    csv_response(
         "patches.csv",
         &rows,
         &[
@@ -156,7 +156,7 @@ pub(crate) async fn patches(
             ("kev", &|row| row.kev.to_string()),
             ("versions", &|row| {
                 let one = |it: &PatchVersion| format!("{} → {} {}", it.from, it.to, it.os);
-                listed(row.versions.iter().map(one))
+                join_list(row.versions.iter().map(one))
             }),
             ("first_seen_at", &|row| row.first_seen_at.to_string()),
         ],
@@ -166,22 +166,22 @@ pub(crate) async fn patches(
 pub(crate) async fn cves(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    asked: Asked<CveFilter>,
-) -> Answer {
-    let (wanted, scope) = (asked.meant.wanted(), viewer.caller().scope());
+    query: PageQuery<CveFilter>,
+) -> PageResult {
+    let (wanted, scope) = (query.parameters.into_filter(), viewer.caller().scope());
     let rows = all!(|page| queries::cves::list(&app, &scope, wanted.clone(), page));
-    table(
+    csv_response(
         "cves.csv",
         &rows,
         &[
             ("id", &|row| row.id.clone()),
             ("severity", &|row| row.severity.to_string()),
-            ("cvss", &|row| text(&row.cvss)),
-            ("epss", &|row| text(&row.epss)),
+            ("cvss", &|row| format_option(&row.cvss)),
+            ("epss", &|row| format_option(&row.epss)),
             ("kev", &|row| row.kev.to_string()),
             ("affected_servers", &|row| row.affected_servers.to_string()),
             ("packages", &|row| row.packages.join(" ")),
-            ("published", &|row| time(row.published)),
+            ("published", &|row| format_time(row.published)),
         ],
     )
 }
@@ -189,13 +189,13 @@ pub(crate) async fn cves(
 pub(crate) async fn batches(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    asked: Asked<BatchFilter>,
-) -> Answer {
-    let (states, scope) = (asked.meant.states(), viewer.caller().scope());
+    query: PageQuery<BatchFilter>,
+) -> PageResult {
+    let (states, scope) = (query.parameters.states(), viewer.caller().scope());
     let rows = all!(|page| queries::batches::list(&app, &scope, &states, page));
     let by = rows.iter().filter_map(|row| row.started_by.clone());
     let names = names(&app, &viewer, by).await?;
-    table(
+    csv_response(
         "batches.csv",
         &rows,
         &[
@@ -207,11 +207,11 @@ pub(crate) async fn batches(
             ("percent", &|row| row.progress.percent.to_string()),
             ("origin", &|row| pages::word(&row.origin)),
             ("created_at", &|row| row.created_at.to_string()),
-            ("finished_at", &|row| time(row.finished_at)),
+            ("finished_at", &|row| format_time(row.finished_at)),
             ("started_by_name", &|row| {
                 row.started_by.as_deref().map(|by| names.name(by).to_owned()).unwrap_or_default()
             }),
-            ("started_by", &|row| text(&row.started_by)),
+            ("started_by", &|row| format_option(&row.started_by)),
         ],
     )
 }
@@ -220,11 +220,11 @@ pub(crate) async fn batches(
 pub(crate) async fn schedules(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    asked: Asked<ScheduleList>,
-) -> Answer {
-    let ((limit, offset), scope) = (asked.meant.limits(), viewer.caller().scope());
+    query: PageQuery<ScheduleList>,
+) -> PageResult {
+    let ((limit, offset), scope) = (query.parameters.limit_and_offset(), viewer.caller().scope());
     let (_, found) = queries::schedules::list(&app, &scope, limit, offset).await?;
-    table(
+    csv_response(
         "schedules.csv",
         &found.items,
         &[
@@ -235,11 +235,11 @@ pub(crate) async fn schedules(
             ("timezone", &|row| row.timezone.to_string()),
             ("targets", &|row| pages::targets(&row.targets)),
             ("what", &|row| pages::what(&row.options)),
-            ("next_run_at", &|row| time(row.next_runs.first().copied())),
+            ("next_run_at", &|row| format_time(row.next_runs.first().copied())),
             ("last_run_state", &|row| {
                 row.last_run.as_ref().map(|run| pages::word(&run.state)).unwrap_or_default()
             }),
-            ("last_run_at", &|row| time(row.last_run.as_ref().map(|run| run.scheduled_for))),
+            ("last_run_at", &|row| format_time(row.last_run.as_ref().map(|run| run.scheduled_for))),
         ],
     )
 }
@@ -249,7 +249,7 @@ pub(crate) async fn activity(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let mut before = i64::MAX;
     let scope = viewer.caller().scope();
     let rows = gathered!(page_by_page(), |page| {
@@ -260,7 +260,7 @@ pub(crate) async fn activity(
     });
     let ids = rows.iter().flat_map(|entry| [entry.actor.clone(), entry.subject.clone()]);
     let names = names(&app, &viewer, ids).await?;
-    table(
+    csv_response(
         "activity.csv",
         &rows,
         &[
@@ -281,7 +281,7 @@ pub(crate) async fn trend(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let trend = plots::trend(&app, &viewer).await?;
     let rows = trend.days.iter().map(|day| {
         let counts = [day.servers, day.up_to_date].into_iter().chain(day.cves);
@@ -290,7 +290,7 @@ pub(crate) async fn trend(
     });
     let head = ["day", "servers", "up_to_date"].into_iter();
     let head: Vec<&str> = head.chain(pages::trend::SEVERITIES).chain(["known_exploited"]).collect();
-    file("trend.csv", csv(&head, rows))
+    file_response("trend.csv", csv(&head, rows))
 }
 
 /// `/patch-ages.csv`: the data of the chart "Time pending".
@@ -298,7 +298,7 @@ pub(crate) async fn ages(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let ages = plots::ages(&app, &viewer).await?;
     let rows = ages.spans().into_iter().map(|span| {
         let counts = span.counts.into_iter().chain([span.total]).map(|count| count.to_string());
@@ -306,5 +306,5 @@ pub(crate) async fn ages(
     });
     let head = ["pending"].into_iter().chain(pages::trend::SEVERITIES);
     let head: Vec<&str> = head.chain(["packages"]).collect();
-    file("patch-ages.csv", csv(&head, rows))
+    file_response("patch-ages.csv", csv(&head, rows))
 }

@@ -12,12 +12,12 @@ use serde::de::DeserializeOwned;
 /// The query parameters of a page, parsed like those of the API. Filter forms also send empty
 /// fields; these count as absent.
 #[derive(Debug)]
-pub(crate) struct Asked<T> {
-    pub(crate) meant: T,
+pub(crate) struct PageQuery<T> {
+    pub(crate) parameters: T,
     pairs: Vec<(String, String)>,
 }
 
-impl<T> Asked<T> {
+impl<T> PageQuery<T> {
     /// The value of a parameter as it was sent.
     pub(crate) fn text(&self, name: &str) -> String {
         value(&self.pairs, name).to_owned()
@@ -36,14 +36,14 @@ impl<T> Asked<T> {
     }
 }
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for PageQuery<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let mut pairs = pairs(parts.uri.query().unwrap_or("").as_bytes())?;
+        let mut pairs = parse_pairs(parts.uri.query().unwrap_or("").as_bytes())?;
         pairs.retain(|(_, value)| !value.is_empty());
         let text = serde_html_form::to_string(&pairs).unwrap_or_default();
-        Ok(Asked { meant: query::parse(&text)?, pairs })
+        Ok(PageQuery { parameters: query::parse(&text)?, pairs })
     }
 }
 
@@ -57,7 +57,7 @@ impl Form {
     }
 
     /// The first value of a field, unchanged.
-    pub(crate) fn exact(&self, name: &str) -> &str {
+    pub(crate) fn raw(&self, name: &str) -> &str {
         value(&self.0, name)
     }
 
@@ -68,8 +68,8 @@ impl Form {
     }
 
     /// Whether the user confirmed the action on a confirmation page.
-    pub(crate) fn goes(&self) -> bool {
-        !self.exact("go").is_empty()
+    pub(crate) fn is_confirmed(&self) -> bool {
+        !self.raw("go").is_empty()
     }
 }
 
@@ -105,22 +105,22 @@ pub(crate) fn value<'a>(pairs: &'a [(String, String)], name: &str) -> &'a str {
 }
 
 /// Parses the names and values of a URL-encoded form or query.
-pub(crate) fn pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError> {
+pub(crate) fn parse_pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError> {
     serde_html_form::from_bytes(bytes)
         .map_err(|_| ApiError::new(Code::BadRequest, "The request is not a valid form."))
 }
 
 /// The only field that a form may repeat.
-const REPEATED: &str = "server_ids";
+const REPEATABLE_FIELD: &str = "server_ids";
 /// The number of characters of a field name that an error message repeats.
 const NAME_CHARS_SHOWN: usize = 40;
 
 /// Parses a form. Our pages send every field once, except `server_ids`. A form that repeats another
 /// field is rejected, so that no two readers of the form can see different values.
 pub(crate) fn form_pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError> {
-    let pairs = pairs(bytes)?;
+    let pairs = parse_pairs(bytes)?;
     let mut names = BTreeSet::new();
-    let single = pairs.iter().map(|(name, _)| name).filter(|name| *name != REPEATED);
+    let single = pairs.iter().map(|(name, _)| name).filter(|name| *name != REPEATABLE_FIELD);
     if let Some(name) = { single }.find(|name| !names.insert(name.as_str())) {
         let name: String = name.chars().take(NAME_CHARS_SHOWN).collect();
         let detail = format!("The form has the field \"{name}\" more than once.");
@@ -130,7 +130,7 @@ pub(crate) fn form_pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError
 }
 
 /// Splits a text at commas and whitespace.
-pub(crate) fn words(text: &str) -> Vec<String> {
+pub(crate) fn split_words(text: &str) -> Vec<String> {
     let parts = text.split([',', ' ', '\n', '\t']).map(str::trim);
     parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }

@@ -14,59 +14,60 @@ use axum::middleware::Next;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use httpkit::idempotency::{IDEMPOTENCY_KEY, REPLAYED};
-use httpkit::problem::{ApiError, Code, Finished};
+use httpkit::problem::{ApiError, Code, CompleteBody};
 use httpkit::{RequestId, body, idempotency};
 
 use crate::extract::{form_pairs, value};
 use crate::middleware::FORM_BYTES_MAX;
-use crate::response::Told;
+use crate::response::ErrorPage;
 use crate::{Dashboard, Viewer, response};
 
 /// How often the second submission checks whether the first has finished. No request takes longer
 /// than 30 s.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-const LOOKS_MAX: u32 = 350;
+const POLL_EVERY: Duration = Duration::from_millis(100);
+const POLLS_MAX: u32 = 350;
 
 /// The idempotency key of a form.
-pub(crate) enum Once {
+pub(crate) enum FormKey {
     /// A random value that the page generated. The key also covers the content of the form: a user
     /// may go back, change a field and submit something else, and a page may contain two forms.
     Form(String),
-    /// The token of a preview. It can start something once, whatever else the form contains.
+    /// The token of a preview. It is valid for one start, regardless of the other fields of the
+    /// form.
     Preview(String),
 }
 
 /// The field in which the patch page sends the token of its preview.
-const START: &str = "start";
-/// The field in which a confirmation page sends the token of its preview. With [`GO`], the form
+const START_FIELD: &str = "start";
+/// The field in which a confirmation page sends the token of its preview. With [`CONFIRM_FIELD`], the form
 /// starts something; without it, the handler shows a new preview.
-const PREVIEW: &str = "preview";
-const GO: &str = "go";
+const PREVIEW_FIELD: &str = "preview";
+const CONFIRM_FIELD: &str = "go";
 /// The field with the random value of a page without a preview.
-const ONCE: &str = "once";
+const KEY_FIELD: &str = "once";
 
-impl Once {
+impl FormKey {
     /// The token of a preview takes precedence, wherever it is in the form. A form with two tokens
     /// is rejected: one would be its idempotency key and the other would start something.
-    pub(crate) fn find(form: &[(String, String)]) -> Result<Option<Once>, ApiError> {
+    pub(crate) fn find(form: &[(String, String)]) -> Result<Option<FormKey>, ApiError> {
         let text = |name| Some(value(form, name)).filter(|text| !text.is_empty());
-        let confirmed = text(GO).and(text(PREVIEW));
-        match (text(START), confirmed) {
+        let confirmed = text(CONFIRM_FIELD).and(text(PREVIEW_FIELD));
+        match (text(START_FIELD), confirmed) {
             (Some(_), Some(_)) => Err(ApiError::new(
                 Code::BadRequest,
                 "The form has two preview tokens. Reload the page and try again.",
             )),
-            (Some(token), None) | (None, Some(token)) => Ok(Some(Once::Preview(token.to_owned()))),
-            (None, None) => Ok(text(ONCE).map(|word| Once::Form(word.to_owned()))),
+            (Some(token), None) | (None, Some(token)) => Ok(Some(FormKey::Preview(token.to_owned()))),
+            (None, None) => Ok(text(KEY_FIELD).map(|word| FormKey::Form(word.to_owned()))),
         }
     }
 }
 
 /// Runs the handler, or returns the response to the first submission.
-pub(crate) async fn once(
+pub(crate) async fn run_once(
     app: &Dashboard,
     viewer: &Viewer,
-    key: Once,
+    key: FormKey,
     request: Request,
     next: Next,
 ) -> Result<Response<Body>, ApiError> {
@@ -78,49 +79,49 @@ pub(crate) async fn once(
         URL_SAFE_NO_PAD.encode(&hasher.finalize().as_bytes()[..16])
     };
     let (key, is_preview) = match key {
-        Once::Form(word) => {
+        FormKey::Form(word) => {
             (format!("form {word} {}", digest(&[parts.uri.path().as_bytes(), &bytes])), false)
         }
-        Once::Preview(token) => (format!("preview {}", digest(&[token.as_bytes()])), true),
+        FormKey::Preview(token) => (format!("preview {}", digest(&[token.as_bytes()])), true),
     };
     let key = HeaderValue::try_from(key).map_err(|_| {
         ApiError::new(Code::BadRequest, "The form is not valid. Reload the page and try again.")
     })?;
     parts.headers.insert(IDEMPOTENCY_KEY, key);
-    let mut answered = Err(ApiError::new(Code::IdempotencyKeyInProgress, ""));
-    for look in 0..LOOKS_MAX {
+    let mut response = Err(ApiError::new(Code::IdempotencyKeyInProgress, ""));
+    for look in 0..POLLS_MAX {
         if look > 0 {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
         let (app, viewer, next) = (app.clone(), viewer.clone(), next.clone());
-        let request = body::again(parts.clone(), bytes.clone());
+        let request = body::with_body(parts.clone(), bytes.clone());
         let caller = viewer.caller();
         let run = {
             let app = app.clone();
-            move |request| shown(app, viewer, request, next)
+            move |request| run_handler(app, viewer, request, next)
         };
-        answered = idempotency::once((*app).clone(), &caller, request, run).await;
-        match &answered {
+        response = idempotency::run_once((*app).clone(), &caller, request, run).await;
+        match &response {
             Err(error) if error.code() == Code::IdempotencyKeyInProgress => {}
             _ => break,
         }
     }
-    match answered {
+    match response {
         Err(error) if is_preview && error.code() == Code::IdempotencyKeyReused => {
             parts.headers.remove(IDEMPOTENCY_KEY);
-            let request = body::again(parts, without_token(&bytes)?);
-            Ok(shown(app.clone(), viewer.clone(), request, next).await)
+            let request = body::with_body(parts, invalidate_token(&bytes)?);
+            Ok(run_handler(app.clone(), viewer.clone(), request, next).await)
         }
-        answered => answered.map(again),
+        answered => answered.map(redirect_replayed),
     }
 }
 
 /// The same form with its token replaced by an invalid one, so that the handler shows a new
 /// preview.
-fn without_token(form: &[u8]) -> Result<String, ApiError> {
+fn invalidate_token(form: &[u8]) -> Result<String, ApiError> {
     let mut fields = form_pairs(form)?;
     for (name, text) in &mut fields {
-        if matches!(name.as_str(), START | PREVIEW) {
+        if matches!(name.as_str(), START_FIELD | PREVIEW_FIELD) {
             "used".clone_into(text);
         }
     }
@@ -130,37 +131,37 @@ fn without_token(form: &[u8]) -> Result<String, ApiError> {
 
 /// Runs the handler and renders errors as pages too, because the stored response is replayed
 /// unchanged.
-async fn shown(app: Dashboard, viewer: Viewer, request: Request, next: Next) -> Response<Body> {
+async fn run_handler(app: Dashboard, viewer: Viewer, request: Request, next: Next) -> Response<Body> {
     let id = request.extensions().get::<RequestId>().map_or("", |id| id.as_str()).to_owned();
     let path = request.uri().path().to_owned();
-    let mut answered = next.run(request).await;
-    if answered.status().is_client_error() || answered.status().is_server_error() {
-        answered = response::problem(&app, Some(&viewer), answered, &path, &id);
+    let mut response = next.run(request).await;
+    if response.status().is_client_error() || response.status().is_server_error() {
+        response = response::error_page(&app, Some(&viewer), response, &path, &id);
     }
-    answered.extensions_mut().insert(Told);
-    answered.extensions_mut().insert(Finished);
-    answered
+    response.extensions_mut().insert(ErrorPage);
+    response.extensions_mut().insert(CompleteBody);
+    response
 }
 
 /// The page that corresponds to an API path. A lost secret cannot be shown again, so this leads to
 /// the list where its key or token can be revoked.
-fn page_of(path: &str) -> String {
+fn page_for_api_path(path: &str) -> String {
     let listed = [("/api-keys/", "/settings#keys"), ("/enrollment-tokens/", "/settings#tokens")];
     let list = listed.iter().find(|(start, _)| path.starts_with(start));
     list.map_or(path, |(_, page)| page).to_owned()
 }
 
-fn again(mut answer: Response<Body>) -> Response<Body> {
-    if answer.headers_mut().remove(REPLAYED).is_some() {
-        answer.extensions_mut().insert(Told);
+fn redirect_replayed(mut response: Response<Body>) -> Response<Body> {
+    if response.headers_mut().remove(REPLAYED).is_some() {
+        response.extensions_mut().insert(ErrorPage);
         // If the service stopped before it could respond, the stored result has the path of the
         // API.
-        let path = answer.headers().get(LOCATION).and_then(|path| path.to_str().ok());
-        let ours = path.and_then(|path| path.strip_prefix("/v1")).map(page_of);
+        let path = response.headers().get(LOCATION).and_then(|path| path.to_str().ok());
+        let ours = path.and_then(|path| path.strip_prefix("/v1")).map(page_for_api_path);
         if let Some(Ok(ours)) = ours.map(HeaderValue::try_from) {
-            answer.headers_mut().insert(LOCATION, ours);
-            *answer.status_mut() = StatusCode::SEE_OTHER;
+            response.headers_mut().insert(LOCATION, ours);
+            *response.status_mut() = StatusCode::SEE_OTHER;
         }
     }
-    answer
+    response
 }

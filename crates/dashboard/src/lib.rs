@@ -38,7 +38,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get, post};
 use login_throttle::LoginThrottle;
-use middleware::{Needs, Viewer};
+use middleware::{PageAccess, Viewer};
 use service::App;
 use vocab::Role;
 
@@ -70,99 +70,99 @@ impl Deref for Dashboard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Signed-in users with this role or a higher one.
-    Signed(Role),
+    SignedIn(Role),
     /// Everyone: the sign-in pages and the assets.
     Open,
 }
 
 /// Every path of the dashboard with its required access. The router is built from this table.
-fn table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
-    use Access::{Open, Signed};
+fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
+    use Access::{Open, SignedIn};
     use Role::{Admin, Operator, Viewer};
     vec![
-        (Open, "/sign-in", get(login::form).post(login::sign_in)),
-        (Open, "/welcome/{link}", get(login::invited).post(login::accept)),
+        (Open, "/sign-in", get(login::show).post(login::sign_in)),
+        (Open, "/welcome/{link}", get(login::show_invitation).post(login::accept_invitation)),
         (Open, "/assets/{mark}/{name}", get(assets::asset)),
         (Open, "/sign-in/code", post(login::code)),
         (Open, "/sign-in/oidc", get(oidc::begin)),
-        (Open, "/sign-in/oidc/back", get(oidc::back)),
-        (Signed(Viewer), "/account", get(account::account)),
-        (Signed(Viewer), "/account/totp", post(account::totp)),
-        (Signed(Viewer), "/sign-out", post(login::sign_out)),
-        (Signed(Viewer), "/", get(overview::overview)),
-        (Signed(Viewer), "/trend.csv", get(csv_export::trend)),
-        (Signed(Viewer), "/live", get(live::live)),
-        (Signed(Viewer), "/servers", get(servers::list)),
-        (Signed(Viewer), "/servers.csv", get(csv_export::servers)),
-        (Signed(Viewer), "/servers/{id}", get(servers::one)),
-        (Signed(Viewer), "/servers/{id}/packages.csv", get(csv_export::server_packages)),
-        (Signed(Viewer), "/servers/{id}/cves.csv", get(csv_export::server_cves)),
-        (Signed(Viewer), "/servers/{id}/unassessed.csv", get(csv_export::server_unassessed)),
-        (Signed(Viewer), "/servers/{id}/history.csv", get(csv_export::server_history)),
-        (Signed(Operator), "/servers/{id}/refresh", post(servers::refresh)),
-        (Signed(Admin), "/servers/{id}/remove", get(servers::ask_remove).post(servers::remove)),
-        (Signed(Admin), "/servers/{id}/release", post(servers::release)),
-        (Signed(Viewer), "/patches", get(vulnerabilities::patches)),
-        (Signed(Viewer), "/patches.csv", get(csv_export::patches)),
-        (Signed(Viewer), "/patch-ages.csv", get(csv_export::ages)),
-        (Signed(Viewer), "/patches/{name}", get(vulnerabilities::patch)),
-        (Signed(Viewer), "/patches/{name}/servers.csv", get(csv_export::patch_servers)),
-        (Signed(Viewer), "/patches/{name}/versions.csv", get(csv_export::patch_versions)),
-        (Signed(Viewer), "/patches/{name}/cves.csv", get(csv_export::patch_cves)),
-        (Signed(Viewer), "/cves", get(vulnerabilities::cves)),
-        (Signed(Viewer), "/cves.csv", get(csv_export::cves)),
-        (Signed(Viewer), "/cves/{id}", get(vulnerabilities::cve)),
-        (Signed(Viewer), "/cves/{id}/servers.csv", get(csv_export::cve_servers)),
-        (Signed(Viewer), "/batches", get(batches::list)),
-        (Signed(Viewer), "/batches.csv", get(csv_export::batches)),
-        (Signed(Viewer), "/batches/{id}", get(batches::one)),
-        (Signed(Viewer), "/batches/{id}/tasks.csv", get(csv_export::tasks)),
-        (Signed(Operator), "/batches/{id}/{action}", post(batches::steer)),
-        (Signed(Operator), "/batches/{id}/retry.csv", get(csv_export::retry_outlook)),
-        (Signed(Viewer), "/batches/{id}/tasks/{task}", get(batches::task)),
-        (Signed(Viewer), "/batches/{id}/tasks/{task}/log", get(batches::log)),
-        (Signed(Viewer), "/batches/{id}/tasks/{task}/changes.csv", get(csv_export::changes)),
-        (Signed(Operator), "/order", post(patch_form::order)),
-        (Signed(Operator), "/order.csv", post(csv_export::order)),
-        (Signed(Viewer), "/schedules", get(schedules::list)),
-        (Signed(Viewer), "/schedules.csv", get(csv_export::schedules)),
-        (Signed(Operator), "/schedules/new", get(schedules::blank).post(schedules::create)),
-        (Signed(Operator), "/schedules/next", get(schedules::next)),
-        (Signed(Viewer), "/schedules/next.csv", get(csv_export::next_runs)),
-        (Signed(Viewer), "/schedules/calendar.csv", get(csv_export::calendar)),
-        (Signed(Viewer), "/schedules/{id}", get(schedules::one)),
-        (Signed(Viewer), "/schedules/{id}/runs.csv", get(csv_export::runs)),
-        (Signed(Operator), "/schedules/{id}/edit", get(schedules::edit).post(schedules::replace)),
-        (Signed(Operator), "/schedules/{id}/run", post(schedules::run)),
-        (Signed(Operator), "/schedules/{id}/run.csv", get(csv_export::schedule_outlook)),
-        (Signed(Operator), "/schedules/{id}/delete", post(schedules::delete)),
-        (Signed(Admin), "/activity", get(activity::activity)),
-        (Signed(Admin), "/activity.csv", get(csv_export::activity)),
-        (Signed(Admin), "/settings", get(settings::settings)),
-        (Signed(Admin), "/settings/users.csv", get(csv_export::users)),
-        (Signed(Admin), "/settings/keys.csv", get(csv_export::keys)),
-        (Signed(Admin), "/settings/tokens.csv", get(csv_export::tokens)),
-        (Signed(Admin), "/settings/feeds.csv", get(csv_export::feeds)),
-        (Signed(Admin), "/settings/users", post(settings::invite)),
-        (Signed(Admin), "/settings/users/{id}/reset", post(settings::reset)),
-        (Signed(Admin), "/settings/users/{id}/remove", post(settings::remove)),
-        (Signed(Admin), "/settings/keys", post(settings::make_key)),
-        (Signed(Admin), "/settings/keys/{id}/revoke", post(settings::revoke_key)),
-        (Signed(Admin), "/settings/tokens", post(settings::make_token)),
-        (Signed(Admin), "/settings/tokens/{id}/revoke", post(settings::revoke_token)),
+        (Open, "/sign-in/oidc/back", get(oidc::callback)),
+        (SignedIn(Viewer), "/account", get(account::show)),
+        (SignedIn(Viewer), "/account/totp", post(account::totp)),
+        (SignedIn(Viewer), "/sign-out", post(login::sign_out)),
+        (SignedIn(Viewer), "/", get(overview::overview)),
+        (SignedIn(Viewer), "/trend.csv", get(csv_export::trend)),
+        (SignedIn(Viewer), "/live", get(live::live)),
+        (SignedIn(Viewer), "/servers", get(servers::list)),
+        (SignedIn(Viewer), "/servers.csv", get(csv_export::servers)),
+        (SignedIn(Viewer), "/servers/{id}", get(servers::show)),
+        (SignedIn(Viewer), "/servers/{id}/packages.csv", get(csv_export::server_packages)),
+        (SignedIn(Viewer), "/servers/{id}/cves.csv", get(csv_export::server_cves)),
+        (SignedIn(Viewer), "/servers/{id}/unassessed.csv", get(csv_export::server_unassessed)),
+        (SignedIn(Viewer), "/servers/{id}/history.csv", get(csv_export::server_history)),
+        (SignedIn(Operator), "/servers/{id}/refresh", post(servers::refresh)),
+        (SignedIn(Admin), "/servers/{id}/remove", get(servers::confirm_remove).post(servers::remove)),
+        (SignedIn(Admin), "/servers/{id}/release", post(servers::release)),
+        (SignedIn(Viewer), "/patches", get(vulnerabilities::patches)),
+        (SignedIn(Viewer), "/patches.csv", get(csv_export::patches)),
+        (SignedIn(Viewer), "/patch-ages.csv", get(csv_export::ages)),
+        (SignedIn(Viewer), "/patches/{name}", get(vulnerabilities::patch)),
+        (SignedIn(Viewer), "/patches/{name}/servers.csv", get(csv_export::patch_servers)),
+        (SignedIn(Viewer), "/patches/{name}/versions.csv", get(csv_export::patch_versions)),
+        (SignedIn(Viewer), "/patches/{name}/cves.csv", get(csv_export::patch_cves)),
+        (SignedIn(Viewer), "/cves", get(vulnerabilities::cves)),
+        (SignedIn(Viewer), "/cves.csv", get(csv_export::cves)),
+        (SignedIn(Viewer), "/cves/{id}", get(vulnerabilities::cve)),
+        (SignedIn(Viewer), "/cves/{id}/servers.csv", get(csv_export::cve_servers)),
+        (SignedIn(Viewer), "/batches", get(batches::list)),
+        (SignedIn(Viewer), "/batches.csv", get(csv_export::batches)),
+        (SignedIn(Viewer), "/batches/{id}", get(batches::show)),
+        (SignedIn(Viewer), "/batches/{id}/tasks.csv", get(csv_export::tasks)),
+        (SignedIn(Operator), "/batches/{id}/{action}", post(batches::act)),
+        (SignedIn(Operator), "/batches/{id}/retry.csv", get(csv_export::retry_preview)),
+        (SignedIn(Viewer), "/batches/{id}/tasks/{task}", get(batches::task)),
+        (SignedIn(Viewer), "/batches/{id}/tasks/{task}/log", get(batches::log)),
+        (SignedIn(Viewer), "/batches/{id}/tasks/{task}/changes.csv", get(csv_export::changes)),
+        (SignedIn(Operator), "/order", post(patch_form::submit)),
+        (SignedIn(Operator), "/order.csv", post(csv_export::batch_preview)),
+        (SignedIn(Viewer), "/schedules", get(schedules::list)),
+        (SignedIn(Viewer), "/schedules.csv", get(csv_export::schedules)),
+        (SignedIn(Operator), "/schedules/new", get(schedules::new_form).post(schedules::create)),
+        (SignedIn(Operator), "/schedules/next", get(schedules::show_next_runs)),
+        (SignedIn(Viewer), "/schedules/next.csv", get(csv_export::next_runs)),
+        (SignedIn(Viewer), "/schedules/calendar.csv", get(csv_export::calendar)),
+        (SignedIn(Viewer), "/schedules/{id}", get(schedules::show)),
+        (SignedIn(Viewer), "/schedules/{id}/runs.csv", get(csv_export::runs)),
+        (SignedIn(Operator), "/schedules/{id}/edit", get(schedules::edit_form).post(schedules::replace)),
+        (SignedIn(Operator), "/schedules/{id}/run", post(schedules::run)),
+        (SignedIn(Operator), "/schedules/{id}/run.csv", get(csv_export::schedule_preview)),
+        (SignedIn(Operator), "/schedules/{id}/delete", post(schedules::delete)),
+        (SignedIn(Admin), "/activity", get(activity::activity)),
+        (SignedIn(Admin), "/activity.csv", get(csv_export::activity)),
+        (SignedIn(Admin), "/settings", get(settings::settings)),
+        (SignedIn(Admin), "/settings/users.csv", get(csv_export::users)),
+        (SignedIn(Admin), "/settings/keys.csv", get(csv_export::keys)),
+        (SignedIn(Admin), "/settings/tokens.csv", get(csv_export::tokens)),
+        (SignedIn(Admin), "/settings/feeds.csv", get(csv_export::feeds)),
+        (SignedIn(Admin), "/settings/users", post(settings::invite)),
+        (SignedIn(Admin), "/settings/users/{id}/reset", post(settings::reset)),
+        (SignedIn(Admin), "/settings/users/{id}/remove", post(settings::remove)),
+        (SignedIn(Admin), "/settings/keys", post(settings::create_key)),
+        (SignedIn(Admin), "/settings/keys/{id}/revoke", post(settings::revoke_key)),
+        (SignedIn(Admin), "/settings/tokens", post(settings::create_token)),
+        (SignedIn(Admin), "/settings/tokens/{id}/revoke", post(settings::revoke_token)),
     ]
 }
 
 /// Every path of the dashboard with its required access.
 pub fn paths() -> Vec<(Access, &'static str)> {
-    table().into_iter().map(|(access, path, _)| (access, path)).collect()
+    route_table().into_iter().map(|(access, path, _)| (access, path)).collect()
 }
 
 /// The router of the dashboard, with the access check on every path.
 pub fn router<S: Clone + Send + Sync + 'static>(dashboard: Dashboard) -> Router<S> {
-    let router = table().into_iter().fold(Router::new(), |router, (access, path, handlers)| {
-        let needs = Needs { app: dashboard.clone(), access };
-        router.route(path, handlers.route_layer(from_fn_with_state(needs, middleware::guard)))
+    let router = route_table().into_iter().fold(Router::new(), |router, (access, path, handlers)| {
+        let needs = PageAccess { app: dashboard.clone(), access };
+        router.route(path, handlers.route_layer(from_fn_with_state(needs, middleware::handle)))
     });
     router.with_state(dashboard)
 }

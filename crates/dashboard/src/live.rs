@@ -8,36 +8,36 @@ use axum::extract::State;
 use axum::response::IntoResponse as _;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream;
-use httpkit::problem::{ApiError, chain};
+use httpkit::problem::{ApiError, error_chain};
 use service::auth::users;
-use service::queries::changes::Changes;
+use service::queries::changes::ChangeWatcher;
 
-use crate::extract::Asked;
-use crate::response::Answer;
+use crate::extract::PageQuery;
+use crate::response::PageResult;
 use crate::{Dashboard, Viewer};
 
 /// How often to check for changes without a notification. Also the longest time that a signed-out
 /// user keeps receiving events.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_EVERY: Duration = Duration::from_secs(5);
 /// The shortest time between two events. Faster updates would not be readable.
-const REST: Duration = Duration::from_millis(250);
+const EVENT_INTERVAL_MIN: Duration = Duration::from_millis(250);
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct About {
+pub(crate) struct LiveQuery {
     batch: Option<String>,
 }
 
 pub(crate) async fn live(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    asked: Asked<About>,
-) -> Answer {
-    let batch = match asked.meant.batch {
+    query: PageQuery<LiveQuery>,
+) -> PageResult {
+    let batch = match query.parameters.batch {
         None => None,
         Some(text) => Some(text.parse().map_err(|_| ApiError::not_found("batch", &text))?),
     };
-    let changes = Changes::new(&app, viewer.caller().scope(), batch).await?;
+    let changes = ChangeWatcher::new(&app, viewer.caller().scope(), batch).await?;
     let told = stream::unfold(Listener { app, viewer, changes }, |mut listener| async move {
         let event = listener.next().await?;
         Some((Ok::<_, Infallible>(event), listener))
@@ -49,7 +49,7 @@ pub(crate) async fn live(
 struct Listener {
     app: Dashboard,
     viewer: Viewer,
-    changes: Changes,
+    changes: ChangeWatcher,
 }
 
 impl Listener {
@@ -57,13 +57,13 @@ impl Listener {
     async fn next(&mut self) -> Option<Event> {
         loop {
             tokio::select! {
-                () = self.changes.rung() => {}
-                () = tokio::time::sleep(LOOK) => {}
+                () = self.changes.wait() => {}
+                () = tokio::time::sleep(POLL_EVERY) => {}
                 () = self.app.until_drain() => return None,
             }
-            match self.look().await {
+            match self.has_changes().await {
                 Ok(Some(true)) => {
-                    tokio::time::sleep(REST).await;
+                    tokio::time::sleep(EVENT_INTERVAL_MIN).await;
                     let seq = self.changes.seq().to_string();
                     return Some(Event::default().event("changed").data(seq));
                 }
@@ -71,7 +71,7 @@ impl Listener {
                 Ok(None) => return None,
                 Err(error) => {
                     tracing::warn!(
-                        cause = chain(&error),
+                        cause = error_chain(&error),
                         "closed the live updates of a page after an error"
                     );
                     return None;
@@ -81,10 +81,10 @@ impl Listener {
     }
 
     /// Whether anything changed; `None` if the user is signed out.
-    async fn look(&mut self) -> Result<Option<bool>, service::ServiceError> {
-        if users::signed_in(&self.app, &self.viewer.session).await?.is_none() {
+    async fn has_changes(&mut self) -> Result<Option<bool>, service::ServiceError> {
+        if users::session_user(&self.app, &self.viewer.session).await?.is_none() {
             return Ok(None);
         }
-        Ok(Some(self.changes.look().await?))
+        Ok(Some(self.changes.has_changed().await?))
     }
 }

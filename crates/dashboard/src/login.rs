@@ -11,76 +11,76 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use httpkit::Peer;
 use httpkit::problem::{ApiError, Code};
-use service::auth::two_factor::FirstStep;
-use service::auth::users::{SESSION_LIVES, SignIn};
+use service::auth::two_factor::PendingSignIn;
+use service::auth::users::{SESSION_TTL, SignInOutcome};
 use service::auth::{two_factor as second, users};
-use service::clock::chance;
+use service::clock::random_bytes;
 use service::queries::users::User;
 use service::{ServiceError, queries};
 use vocab::OrgId;
 
-use crate::extract::{Asked, SignInForm};
-use crate::login_throttle::Browser;
-use crate::response::{Answer, page, refused, refused_with, see, sentences};
+use crate::extract::{PageQuery, SignInForm};
+use crate::login_throttle::BrowserHistory;
+use crate::response::{PageResult, page, invalid_input, invalid_input_with, redirect, error_sentences};
 use crate::{Dashboard, Viewer, cookies, pages};
 
 /// How long a browser that signed in stays recognized.
 const DEVICE_SECONDS: i64 = 180 * 86_400;
 /// Length of each part of the device cookie.
 const DEVICE_BYTES: usize = 16;
-const DEVICE_PURPOSE: &str = "fleetmend device of any account v1";
-const DEVICE: &str = "fleetmend device v1";
+const DEVICE_ACCOUNT_PURPOSE: &str = "fleetmend device of any account v1";
+const DEVICE_TAG_PURPOSE: &str = "fleetmend device v1";
 /// The target path has to fit into the OIDC cookie and into a sign-in form of 4 KiB.
 const NEXT_BYTES_MAX: usize = 1_000;
 const BUSY: &str = "Too many sign-in attempts right now. Try again in a minute.";
-const WRONG: &str = "Incorrect username or password.";
+const WRONG_PASSWORD: &str = "Incorrect username or password.";
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Next {
+pub(crate) struct NextQuery {
     #[serde(default)]
     next: String,
 }
 
-impl Next {
+impl NextQuery {
     pub(crate) fn path(&self) -> String {
-        inside(&self.next)
+        local_path(&self.next)
     }
 }
 
 /// The sign-in page.
-pub(crate) async fn form(State(app): State<Dashboard>, Asked { meant, .. }: Asked<Next>) -> Answer {
-    page(&door(&app, Typed::default(), meant.path(), None).await?)
+pub(crate) async fn show(State(app): State<Dashboard>, PageQuery { parameters: meant, .. }: PageQuery<NextQuery>) -> PageResult {
+    page(&sign_in_page(&app, SignInInput::default(), meant.path(), None).await?)
 }
 
 /// What the user typed into the sign-in form, except the password.
 #[derive(Default)]
-pub(crate) struct Typed {
+pub(crate) struct SignInInput {
     /// The organization; empty for the oldest one.
     organization: String,
     name: String,
 }
 
-impl Typed {
+impl SignInInput {
     /// The key for the rate limit per account. It includes the organization: otherwise users of one
     /// organization could lock out users with the same name in another.
-    fn account(&self, org: Option<OrgId>) -> String {
+    fn account_key(&self, org: Option<OrgId>) -> String {
         match org {
-            Some(org) => account(org, &self.name),
+            Some(org) => account_key(org, &self.name),
             None => format!("{}/{}", self.organization, self.name),
         }
     }
 }
 
 /// The key of a user: the organization and the name.
-fn account(org: OrgId, name: &str) -> String {
+fn account_key(org: OrgId, name: &str) -> String {
     format!("{org}/{name}")
 }
 
 /// The sign-in page with every configured sign-in method.
-pub(crate) async fn door(
+pub(crate) async fn sign_in_page(
     app: &Dashboard,
-    typed: Typed,
+    typed: SignInInput,
     next: String,
     told: Option<String>,
 ) -> Result<pages::SignIn, ApiError> {
@@ -91,7 +91,7 @@ pub(crate) async fn door(
 }
 
 /// Restricts `next` to a path of this service, to prevent open redirects from the sign-in page.
-pub(crate) fn inside(next: &str) -> String {
+pub(crate) fn local_path(next: &str) -> String {
     let ours = next.starts_with('/')
         && !next.starts_with("//")
         && next.len() <= NEXT_BYTES_MAX
@@ -105,40 +105,40 @@ pub(crate) async fn sign_in(
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     SignInForm(form): SignInForm,
-) -> Answer {
-    let name = users::plain_name(&form.text("name"));
+) -> PageResult {
+    let name = users::normalize_name(&form.text("name"));
     let organization = form.text("organization").trim().to_owned();
-    let (typed, next) = (Typed { organization, name }, inside(&form.text("next")));
-    let is_sound = users::may_be_a_name(&typed.name)
-        && (typed.organization.is_empty() || users::may_be_a_name(&typed.organization));
-    let from = address(peer);
-    let device = cookies::read(&headers, cookies::DEVICE).filter(|device| is_ours(&app, device));
+    let (typed, next) = (SignInInput { organization, name }, local_path(&form.text("next")));
+    let is_sound = users::is_valid_name(&typed.name)
+        && (typed.organization.is_empty() || users::is_valid_name(&typed.organization));
+    let from = client_address(peer);
+    let device = cookies::read(&headers, cookies::DEVICE).filter(|device| is_issued_here(&app, device));
     // Throttle before the first query, so that excessive attempts cost no database access.
-    if let Err(error) = app.throttle().arrive(from, device) {
-        return throttled(&app, typed, next, &error);
+    if let Err(error) = app.throttle().count_attempt(from, device) {
+        return throttled_page(&app, typed, next, &error);
     }
     let org = match is_sound {
-        true => users::organization(&app, &typed.organization).await?,
+        true => users::find_organization(&app, &typed.organization).await?,
         false => None,
     };
-    let account = typed.account(org);
+    let account = typed.account_key(org);
     let browser = match device {
-        Some(device) if is_known(&app, device, &account) => Browser::Known,
-        Some(_) => Browser::OfAnother,
-        None => Browser::Unknown,
+        Some(device) if has_signed_in_as(&app, device, &account) => BrowserHistory::SameUser,
+        Some(_) => BrowserHistory::OtherUser,
+        None => BrowserHistory::NoCookie,
     };
-    if let Err(error) = app.throttle().knock(&account, from, browser) {
-        return throttled(&app, typed, next, &error);
+    if let Err(error) = app.throttle().count_name(&account, from, browser) {
+        return throttled_page(&app, typed, next, &error);
     }
     if !is_sound {
-        return refused(&door(&app, Typed::default(), next, Some(WRONG.into())).await?);
+        return invalid_input(&sign_in_page(&app, SignInInput::default(), next, Some(WRONG_PASSWORD.into())).await?);
     }
-    let is_known = browser == Browser::Known;
-    match users::sign_in(&app, org, &typed.name, form.exact("password"), is_known).await? {
-        SignIn::In(user, session) => entered(&app, &headers, &user, &session, &next),
-        SignIn::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None }),
-        SignIn::No => refused(&door(&app, typed, next, Some(WRONG.into())).await?),
-        SignIn::Busy => throttled(&app, typed, next, &ApiError::new(Code::RateLimited, BUSY)),
+    let is_known = browser == BrowserHistory::SameUser;
+    match users::sign_in(&app, org, &typed.name, form.raw("password"), is_known).await? {
+        SignInOutcome::SignedIn(user, session) => signed_in(&app, &headers, &user, &session, &next),
+        SignInOutcome::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None }),
+        SignInOutcome::Rejected => invalid_input(&sign_in_page(&app, typed, next, Some(WRONG_PASSWORD.into())).await?),
+        SignInOutcome::Busy => throttled_page(&app, typed, next, &ApiError::new(Code::RateLimited, BUSY)),
     }
 }
 
@@ -148,56 +148,56 @@ pub(crate) async fn code(
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     SignInForm(form): SignInForm,
-) -> Answer {
-    let (ticket, next) = (form.text("ticket"), inside(&form.text("next")));
+) -> PageResult {
+    let (ticket, next) = (form.text("ticket"), local_path(&form.text("next")));
     let begin_again = async || {
-        let told = Some("The sign-in timed out. Sign in again.".into());
-        refused(&door(&app, Typed::default(), next.clone(), told).await?)
+        let message = Some("The sign-in timed out. Sign in again.".into());
+        invalid_input(&sign_in_page(&app, SignInInput::default(), next.clone(), message).await?)
     };
     let again = |status, told: &str| {
         let (next, ticket) = (next.clone(), ticket.clone());
-        refused_with(status, &pages::Code { next, ticket, told: Some(told.to_owned()) })
+        invalid_input_with(status, &pages::Code { next, ticket, told: Some(told.to_owned()) })
     };
-    let first = FirstStep::read(&app, &ticket).await?;
+    let first = PendingSignIn::read(&app, &ticket).await?;
     // Only a valid ticket counts against its user; otherwise anyone could lock that user out.
-    if let Err(error) = app.throttle().code(first.as_ref().map(FirstStep::owner), address(peer)) {
+    if let Err(error) = app.throttle().count_code(first.as_ref().map(PendingSignIn::owner), client_address(peer)) {
         return again(StatusCode::TOO_MANY_REQUESTS, error.detail());
     }
     let Some(first) = first else { return begin_again().await };
     match second::sign_in(&app, first, &form.text("code")).await? {
-        SignIn::In(user, session) => entered(&app, &headers, &user, &session, &next),
-        SignIn::NeedsCode { .. } => {
+        SignInOutcome::SignedIn(user, session) => signed_in(&app, &headers, &user, &session, &next),
+        SignInOutcome::NeedsCode { .. } => {
             again(StatusCode::UNPROCESSABLE_ENTITY, "Incorrect or expired code.")
         }
-        SignIn::No | SignIn::Busy => begin_again().await,
+        SignInOutcome::Rejected | SignInOutcome::Busy => begin_again().await,
     }
 }
 
 /// The client's address.
-pub(crate) fn address(peer: Option<Extension<Peer>>) -> IpAddr {
+pub(crate) fn client_address(peer: Option<Extension<Peer>>) -> IpAddr {
     peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Extension(Peer(peer))| peer.ip())
 }
 
 /// The sign-in page for a client that tried too often. It needs no database query.
-fn throttled(app: &Dashboard, typed: Typed, next: String, error: &ApiError) -> Answer {
+fn throttled_page(app: &Dashboard, typed: SignInInput, next: String, error: &ApiError) -> PageResult {
     let provider = app.oidc().map(|provider| provider.config.name.clone());
     let organization = (!typed.organization.is_empty()).then_some(typed.organization);
-    let told = Some(error.detail().to_owned());
-    let page = pages::SignIn { organization, name: typed.name, next, told, provider };
-    refused_with(StatusCode::TOO_MANY_REQUESTS, &page)
+    let message = Some(error.detail().to_owned());
+    let page = pages::SignIn { organization, name: typed.name, next, told: message, provider };
+    invalid_input_with(StatusCode::TOO_MANY_REQUESTS, &page)
 }
 
-/// The device cookie of a browser that signed in to `account`: random bytes, a tag for the account,
+/// The device cookie of a browser that signed in to `account_key`: random bytes, a tag for the account,
 /// and a tag over both. The last tag identifies the cookie as ours before the account is known.
-fn device(app: &Dashboard, account: &str) -> String {
-    let random = chance::<DEVICE_BYTES>();
+fn device_cookie(app: &Dashboard, account: &str) -> String {
+    let random = random_bytes::<DEVICE_BYTES>();
     let of_account = account_tag(app, &random, account);
-    let ours = app.secrets.tag(DEVICE_PURPOSE, &[&random, &of_account]);
+    let ours = app.secrets.tag(DEVICE_ACCOUNT_PURPOSE, &[&random, &of_account]);
     URL_SAFE_NO_PAD.encode([&random[..], &of_account, &ours[..DEVICE_BYTES]].concat())
 }
 
 fn account_tag(app: &Dashboard, random: &[u8], account: &str) -> Vec<u8> {
-    app.secrets.tag(DEVICE, &[random, account.as_bytes()])[..DEVICE_BYTES].to_vec()
+    app.secrets.tag(DEVICE_TAG_PURPOSE, &[random, account.as_bytes()])[..DEVICE_BYTES].to_vec()
 }
 
 /// The three parts of a device cookie.
@@ -208,32 +208,32 @@ fn device_parts(device: &str) -> Option<[Vec<u8>; 3]> {
 }
 
 /// Whether this service issued the device cookie.
-fn is_ours(app: &Dashboard, device: &str) -> bool {
+fn is_issued_here(app: &Dashboard, device: &str) -> bool {
     let Some([random, of_account, shown]) = device_parts(device) else { return false };
-    app.secrets.verifies(DEVICE_PURPOSE, &[&random, &of_account], DEVICE_BYTES, &shown)
+    app.secrets.verifies(DEVICE_ACCOUNT_PURPOSE, &[&random, &of_account], DEVICE_BYTES, &shown)
 }
 
-/// Whether the browser signed in to `account` before. Check [`is_ours`] first.
-fn is_known(app: &Dashboard, device: &str, account: &str) -> bool {
+/// Whether the browser signed in to `account_key` before. Check [`is_issued_here`] first.
+fn has_signed_in_as(app: &Dashboard, device: &str, account: &str) -> bool {
     let Some([random, of_account, _]) = device_parts(device) else { return false };
-    app.secrets.verifies(DEVICE, &[&random, account.as_bytes()], DEVICE_BYTES, &of_account)
+    app.secrets.verifies(DEVICE_TAG_PURPOSE, &[&random, account.as_bytes()], DEVICE_BYTES, &of_account)
 }
 
-fn entered(app: &Dashboard, headers: &HeaderMap, user: &User, session: &str, next: &str) -> Answer {
-    remembered(app, headers, user, session, see(next)?)
+fn signed_in(app: &Dashboard, headers: &HeaderMap, user: &User, session: &str, next: &str) -> PageResult {
+    with_session_cookies(app, headers, user, session, redirect(next)?)
 }
 
 /// Sets the session cookie and the device cookie.
-pub(crate) fn remembered(
+pub(crate) fn with_session_cookies(
     app: &Dashboard,
     headers: &HeaderMap,
     user: &User,
     session: &str,
     mut answer: Response<Body>,
-) -> Answer {
-    let session = cookies::make(app, headers, cookies::SESSION, session, SESSION_LIVES.as_secs());
-    let known = device(app, &account(user.org_id, &user.name));
-    let device = cookies::make(app, headers, cookies::DEVICE, &known, DEVICE_SECONDS);
+) -> PageResult {
+    let session = cookies::session_cookie(app, headers, cookies::SESSION, session, SESSION_TTL.as_secs());
+    let known = device_cookie(app, &account_key(user.org_id, &user.name));
+    let device = cookies::session_cookie(app, headers, cookies::DEVICE, &known, DEVICE_SECONDS);
     answer.headers_mut().append(SET_COOKIE, session);
     answer.headers_mut().append(SET_COOKIE, device);
     Ok(answer)
@@ -243,43 +243,43 @@ pub(crate) async fn sign_out(
     State(app): State<Dashboard>,
     viewer: Viewer,
     headers: HeaderMap,
-) -> Answer {
+) -> PageResult {
     users::sign_out(&app, &viewer.session).await?;
-    let mut answer = see("/sign-in")?;
-    answer.headers_mut().append(SET_COOKIE, cookies::make(&app, &headers, cookies::SESSION, "", 0));
-    Ok(answer)
+    let mut response = redirect("/sign-in")?;
+    response.headers_mut().append(SET_COOKIE, cookies::session_cookie(&app, &headers, cookies::SESSION, "", 0));
+    Ok(response)
 }
 
-fn used_up() -> ApiError {
+fn link_invalid() -> ApiError {
     let detail = "This link was already used, has expired or was replaced. Ask an administrator for a new link \
                   (fleetmend users reset).";
     ApiError::new(Code::NotFound, detail)
 }
 
 /// The page that an invitation or reset link opens.
-pub(crate) async fn invited(State(app): State<Dashboard>, Path(link): Path<String>) -> Answer {
-    let user = users::invited(&app, &link).await?.ok_or_else(used_up)?;
+pub(crate) async fn show_invitation(State(app): State<Dashboard>, Path(link): Path<String>) -> PageResult {
+    let user = users::user_of_link(&app, &link).await?.ok_or_else(link_invalid)?;
     page(&pages::Welcome { name: user.name, told: None })
 }
 
 /// Sets the password and signs in.
-pub(crate) async fn accept(
+pub(crate) async fn accept_invitation(
     State(app): State<Dashboard>,
     Path(link): Path<String>,
     headers: HeaderMap,
     SignInForm(form): SignInForm,
-) -> Answer {
-    let user = users::invited(&app, &link).await?.ok_or_else(used_up)?;
+) -> PageResult {
+    let user = users::user_of_link(&app, &link).await?.ok_or_else(link_invalid)?;
     let again =
-        |told: String| refused(&pages::Welcome { name: user.name.clone(), told: Some(told) });
-    if form.exact("password") != form.exact("again") {
+        |told: String| invalid_input(&pages::Welcome { name: user.name.clone(), told: Some(told) });
+    if form.raw("password") != form.raw("again") {
         return again("The passwords do not match.".into());
     }
-    match users::accept(&app, &link, form.exact("password")).await {
-        Ok(Some((user, session))) => entered(&app, &headers, &user, &session, "/"),
-        Ok(None) => Err(used_up()),
+    match users::accept_invitation(&app, &link, form.raw("password")).await {
+        Ok(Some((user, session))) => signed_in(&app, &headers, &user, &session, "/"),
+        Ok(None) => Err(link_invalid()),
         Err(ServiceError::Invalid(errors)) => {
-            again(sentences(&ApiError::invalid(errors)).join("; "))
+            again(error_sentences(&ApiError::invalid(errors)).join("; "))
         }
         Err(error) => Err(error.into()),
     }

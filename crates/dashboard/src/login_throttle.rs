@@ -13,81 +13,81 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use httpkit::problem::{ApiError, Code};
-use httpkit::throttle::{Throttle, source_bytes};
+use httpkit::throttle::{Throttle, counted_address_bytes};
 use vocab::UserId;
 
 /// Attempts per name from one address, or from one known browser.
-const NEAR: u32 = 10;
+const PER_NAME_AND_ADDRESS: u32 = 10;
 /// Attempts for any name from one address.
-const ADDRESS: u32 = 50;
+const PER_ADDRESS: u32 = 50;
 /// Attempts per name from all addresses.
-const NAME: u32 = 100;
+const PER_NAME: u32 = 100;
 /// Two-factor codes per signed-in user.
-const CODES: u32 = 10;
+const CODES_PER_USER: u32 = 10;
 
 /// OIDC redirects per address. They guess nothing, but each may cause requests to the identity
 /// provider.
-const WAYS: u32 = 200;
+const REDIRECTS_PER_ADDRESS: u32 = 200;
 
 /// What the device cookie proves about a browser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Browser {
+pub(crate) enum BrowserHistory {
     /// It has signed in before as the same user.
-    Known,
+    SameUser,
     /// It has signed in before as another user.
-    OfAnother,
+    OtherUser,
     /// It has no valid device cookie.
-    Unknown,
+    NoCookie,
 }
 
 /// The buckets of this process.
 pub(crate) struct LoginThrottle {
     devices: Throttle,
-    near: Throttle,
+    names_by_address: Throttle,
     addresses: Throttle,
     names: Throttle,
     codes: Throttle,
-    ways: Throttle,
+    redirects: Throttle,
 }
 
 impl LoginThrottle {
     pub(crate) fn new() -> LoginThrottle {
         LoginThrottle {
-            devices: Throttle::new(NEAR, Duration::from_secs(30)),
-            near: Throttle::new(NEAR, Duration::from_secs(60)),
-            addresses: Throttle::new(ADDRESS, Duration::from_secs(10)),
-            names: Throttle::new(NAME, Duration::from_secs(30)),
-            codes: Throttle::new(CODES, Duration::from_secs(60)),
-            ways: Throttle::new(WAYS, Duration::from_secs(1)),
+            devices: Throttle::new(PER_NAME_AND_ADDRESS, Duration::from_secs(30)),
+            names_by_address: Throttle::new(PER_NAME_AND_ADDRESS, Duration::from_secs(60)),
+            addresses: Throttle::new(PER_ADDRESS, Duration::from_secs(10)),
+            names: Throttle::new(PER_NAME, Duration::from_secs(30)),
+            codes: Throttle::new(CODES_PER_USER, Duration::from_secs(60)),
+            redirects: Throttle::new(REDIRECTS_PER_ADDRESS, Duration::from_secs(1)),
         }
     }
 
     /// Counts a sign-in attempt before any database query. `device` is the valid device cookie of a
     /// browser that has signed in before, as any user.
-    pub(crate) fn arrive(&self, from: IpAddr, device: Option<&str>) -> Result<(), ApiError> {
+    pub(crate) fn count_attempt(&self, from: IpAddr, device: Option<&str>) -> Result<(), ApiError> {
         match device {
             Some(device) => take(&self.devices, &[device.as_bytes()]),
-            None => take(&self.addresses, &[&source_bytes(from)]),
+            None => take(&self.addresses, &[&counted_address_bytes(from)]),
         }
     }
 
-    /// Counts the attempt against the name, after [`LoginThrottle::arrive`].
-    pub(crate) fn knock(&self, name: &str, from: IpAddr, browser: Browser) -> Result<(), ApiError> {
-        let from = source_bytes(from);
+    /// Counts the attempt against the name, after [`LoginThrottle::count_attempt`].
+    pub(crate) fn count_name(&self, name: &str, from: IpAddr, browser: BrowserHistory) -> Result<(), ApiError> {
+        let from = counted_address_bytes(from);
         match browser {
-            Browser::Known => return Ok(()),
-            Browser::OfAnother => take(&self.addresses, &[&from])?,
-            Browser::Unknown => {}
+            BrowserHistory::SameUser => return Ok(()),
+            BrowserHistory::OtherUser => take(&self.addresses, &[&from])?,
+            BrowserHistory::NoCookie => {}
         }
-        take(&self.near, &[&from, name.as_bytes()])?;
+        take(&self.names_by_address, &[&from, name.as_bytes()])?;
         take(&self.names, &[name.as_bytes()])
     }
 
     /// Counts a two-factor code. `user` is the user who proved a password or a session, or `None`
     /// if neither was proved. A known browser has no advantage here: the session may be stolen, and
     /// its cookies with it.
-    pub(crate) fn code(&self, user: Option<UserId>, from: IpAddr) -> Result<(), ApiError> {
-        take(&self.addresses, &[&source_bytes(from)])?;
+    pub(crate) fn count_code(&self, user: Option<UserId>, from: IpAddr) -> Result<(), ApiError> {
+        take(&self.addresses, &[&counted_address_bytes(from)])?;
         match user {
             Some(user) => take(&self.codes, &[user.to_string().as_bytes()]),
             None => Ok(()),
@@ -95,8 +95,8 @@ impl LoginThrottle {
     }
 
     /// Counts a redirect to the identity provider or back.
-    pub(crate) fn pass(&self, from: IpAddr) -> Result<(), ApiError> {
-        take(&self.ways, &[&source_bytes(from)])
+    pub(crate) fn count_redirect(&self, from: IpAddr) -> Result<(), ApiError> {
+        take(&self.redirects, &[&counted_address_bytes(from)])
     }
 }
 
@@ -112,72 +112,72 @@ fn take(throttle: &Throttle, key: &[&[u8]]) -> Result<(), ApiError> {
 mod tests {
     use super::*;
 
-    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const ADDRESS_HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
     fn address(n: u16) -> IpAddr {
         IpAddr::from([10, 0, (n >> 8) as u8, (n & 255) as u8])
     }
 
     /// A sign-in attempt. The browser is known if it sends a device cookie.
-    fn knock(
+    fn count_name(
         gate: &LoginThrottle,
         name: &str,
         from: IpAddr,
         device: Option<&str>,
     ) -> Result<(), ApiError> {
-        gate.arrive(from, device)?;
-        gate.knock(name, from, device.map_or(Browser::Unknown, |_| Browser::Known))
+        gate.count_attempt(from, device)?;
+        gate.count_name(name, from, device.map_or(BrowserHistory::NoCookie, |_| BrowserHistory::SameUser))
     }
 
     #[test]
     fn browser_of_another_person_is_limited_like_a_stranger() {
-        let gate = LoginThrottle::new();
+        let throttle = LoginThrottle::new();
         let try_as = |device: &str| {
-            gate.arrive(HERE, Some(device))?;
-            gate.knock("ann", HERE, Browser::OfAnother)
+            throttle.count_attempt(ADDRESS_HERE, Some(device))?;
+            throttle.count_name("ann", ADDRESS_HERE, BrowserHistory::OtherUser)
         };
         let tries = (0..50).filter(|n| try_as(&format!("device {n}")).is_ok()).count();
-        assert_eq!(tries, NEAR as usize);
+        assert_eq!(tries, PER_NAME_AND_ADDRESS as usize);
     }
 
     #[test]
     fn attacker_is_throttled_and_owner_elsewhere_is_not() {
-        let gate = LoginThrottle::new();
-        let tries = (0..50).filter(|_| knock(&gate, "ann", HERE, None).is_ok()).count();
-        assert_eq!(tries, NEAR as usize);
-        assert!(knock(&gate, "ann", address(1), None).is_ok());
+        let throttle = LoginThrottle::new();
+        let tries = (0..50).filter(|_| count_name(&throttle, "ann", ADDRESS_HERE, None).is_ok()).count();
+        assert_eq!(tries, PER_NAME_AND_ADDRESS as usize);
+        assert!(count_name(&throttle, "ann", address(1), None).is_ok());
     }
 
     #[test]
     fn one_address_cannot_try_every_name() {
-        let gate = LoginThrottle::new();
+        let throttle = LoginThrottle::new();
         let tries =
-            (0..500).filter(|n| knock(&gate, &format!("user-{n}"), HERE, None).is_ok()).count();
-        assert_eq!(tries, ADDRESS as usize);
+            (0..500).filter(|n| count_name(&throttle, &format!("user-{n}"), ADDRESS_HERE, None).is_ok()).count();
+        assert_eq!(tries, PER_ADDRESS as usize);
     }
 
     #[test]
     fn oidc_redirects_are_throttled_per_address() {
-        let gate = LoginThrottle::new();
-        let refused = (0..100_000).any(|_| gate.pass(HERE).is_err());
+        let throttle = LoginThrottle::new();
+        let refused = (0..100_000).any(|_| throttle.count_redirect(ADDRESS_HERE).is_err());
         assert!(refused);
-        assert!(gate.pass(address(1)).is_ok());
+        assert!(throttle.count_redirect(address(1)).is_ok());
     }
 
     #[test]
     fn attempts_from_many_addresses_do_not_block_a_known_browser() {
-        let gate = LoginThrottle::new();
-        let tries = (0..5_000).filter(|n| knock(&gate, "ann", address(*n), None).is_ok()).count();
-        assert_eq!(tries, NAME as usize);
-        assert!(knock(&gate, "ann", address(9), None).is_err());
-        assert!(knock(&gate, "ann", address(9), Some("ann's laptop")).is_ok());
+        let throttle = LoginThrottle::new();
+        let tries = (0..5_000).filter(|n| count_name(&throttle, "ann", address(*n), None).is_ok()).count();
+        assert_eq!(tries, PER_NAME as usize);
+        assert!(count_name(&throttle, "ann", address(9), None).is_err());
+        assert!(count_name(&throttle, "ann", address(9), Some("ann's laptop")).is_ok());
     }
 
     #[test]
     fn codes_are_limited_per_user_across_addresses() {
-        let gate = LoginThrottle::new();
+        let throttle = LoginThrottle::new();
         let user = UserId::new(jiff::Timestamp::UNIX_EPOCH, 1);
-        let tries = (0..4_000).filter(|n| gate.code(Some(user), address(*n)).is_ok()).count();
-        assert_eq!(tries, CODES as usize);
+        let tries = (0..4_000).filter(|n| throttle.count_code(Some(user), address(*n)).is_ok()).count();
+        assert_eq!(tries, CODES_PER_USER as usize);
     }
 }

@@ -13,31 +13,31 @@ use axum::middleware::Next;
 use axum::response::IntoResponse as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use httpkit::problem::{ApiError, Code, Finished, internal};
+use httpkit::problem::{ApiError, Code, CompleteBody, internal};
 use httpkit::{RequestId, body};
-use service::auth::caller::{Caller, Who};
+use service::auth::caller::{Caller, CallerId};
 use service::auth::users;
 use service::queries;
 use service::queries::users::User;
 
 use crate::extract::value;
-use crate::form_idempotency::Once;
+use crate::form_idempotency::FormKey;
 use crate::{Access, Dashboard, cookies, extract, form_idempotency, response};
 
 /// The largest form: 500 servers with their options.
 pub(crate) const FORM_BYTES_MAX: usize = 256 << 10;
 
 /// The purpose and the length of the CSRF tag in every form.
-const FORM: &str = "fleetmend form v1";
-const FORM_TAG_BYTES: usize = 16;
+const CSRF_PURPOSE: &str = "fleetmend form v1";
+const CSRF_TAG_BYTES: usize = 16;
 
 /// Content Security Policy: pages may load our assets and connect to this service, nothing else.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+const CONTENT_SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// State of the middleware: the dashboard, and the access that the path requires.
 #[derive(Clone)]
-pub(crate) struct Needs {
+pub(crate) struct PageAccess {
     pub(crate) app: Dashboard,
     pub(crate) access: Access,
 }
@@ -56,7 +56,7 @@ impl Viewer {
     /// The same user as a caller of `service`.
     pub(crate) fn caller(&self) -> Caller {
         let User { id, org_id, role, .. } = self.user;
-        Caller { org: org_id, who: Who::User(id), role, environments: None }
+        Caller { org: org_id, id: CallerId::User(id), role, environments: None }
     }
 }
 
@@ -76,47 +76,47 @@ impl<S: Send + Sync> FromRequestParts<S> for Viewer {
 
 /// Checks the access to a page, runs its handler, renders errors as pages, and adds security
 /// headers.
-pub(crate) async fn guard(
-    State(needs): State<Needs>,
+pub(crate) async fn handle(
+    State(needs): State<PageAccess>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
     let id = request.extensions().get::<RequestId>().map_or("", |id| id.as_str()).to_owned();
     let path = request.uri().path().to_owned();
-    let (viewer, answered) = admit(&needs, request, next).await;
-    let mut answered = match answered {
+    let (viewer, answered) = check_access(&needs, request, next).await;
+    let mut response = match answered {
         Ok(answered) => answered,
         Err(error) => error.into_response(),
     };
-    if answered.status().is_client_error() || answered.status().is_server_error() {
-        answered = response::problem(&needs.app, viewer.as_ref(), answered, &path, &id);
+    if response.status().is_client_error() || response.status().is_server_error() {
+        response = response::error_page(&needs.app, viewer.as_ref(), response, &path, &id);
     }
-    let headers = answered.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    answered.extensions_mut().insert(Finished);
-    answered
+    response.extensions_mut().insert(CompleteBody);
+    response
 }
 
-async fn admit(
-    needs: &Needs,
+async fn check_access(
+    needs: &PageAccess,
     mut request: Request,
     next: Next,
 ) -> (Option<Viewer>, Result<Response<Body>, ApiError>) {
     let writes = *request.method() == Method::POST;
-    if writes && !is_our_own(request.headers()) {
+    if writes && !is_same_origin(request.headers()) {
         let detail = "This form came from another site.";
         return (None, Err(ApiError::new(Code::Forbidden, detail)));
     }
     let role = match needs.access {
         Access::Open => return (None, Ok(next.run(request).await)),
-        Access::Signed(role) => role,
+        Access::SignedIn(role) => role,
     };
-    let viewer = match who(&needs.app, request.headers()).await {
+    let viewer = match authenticate(&needs.app, request.headers()).await {
         Ok(Some(viewer)) => viewer,
-        Ok(None) => return (None, to_the_door(&request, writes)),
+        Ok(None) => return (None, redirect_to_sign_in(&request, writes)),
         Err(error) => return (None, Err(error)),
     };
     if let Err(refused) = viewer.caller().require(role) {
@@ -124,32 +124,32 @@ async fn admit(
     }
     let mut once = None;
     if writes {
-        match believed(&needs.app, &viewer, request).await {
+        match verify_form(&needs.app, &viewer, request).await {
             Ok((again, key)) => (request, once) = (again, key),
             Err(refused) => return (Some(viewer), Err(refused)),
         }
     }
     request.extensions_mut().insert(viewer.clone());
     tracing::Span::current().record("key", tracing::field::display(viewer.user.id));
-    let answered = match once {
-        Some(key) => form_idempotency::once(&needs.app, &viewer, key, request, next).await,
+    let response = match once {
+        Some(key) => form_idempotency::run_once(&needs.app, &viewer, key, request, next).await,
         None => Ok(next.run(request).await),
     };
-    (Some(viewer), answered)
+    (Some(viewer), response)
 }
 
-async fn who(app: &Dashboard, headers: &HeaderMap) -> Result<Option<Viewer>, ApiError> {
+async fn authenticate(app: &Dashboard, headers: &HeaderMap) -> Result<Option<Viewer>, ApiError> {
     let Some(session) = cookies::read(headers, cookies::SESSION) else { return Ok(None) };
-    let Some(user) = users::signed_in(app, session).await? else { return Ok(None) };
+    let Some(user) = users::session_user(app, session).await? else { return Ok(None) };
     let org_name = queries::users::organization_name(app, user.org_id).await?;
-    let tag = app.secrets.tag(FORM, &[session.as_bytes()]);
-    let csrf = URL_SAFE_NO_PAD.encode(&tag[..FORM_TAG_BYTES]);
+    let tag = app.secrets.tag(CSRF_PURPOSE, &[session.as_bytes()]);
+    let csrf = URL_SAFE_NO_PAD.encode(&tag[..CSRF_TAG_BYTES]);
     Ok(Some(Viewer { user, org_name, csrf, session: session.to_owned() }))
 }
 
 /// Whether a form comes from our own pages, by the `Sec-Fetch-Site` and `Origin` headers of the
 /// browser.
-fn is_our_own(headers: &HeaderMap) -> bool {
+fn is_same_origin(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let site = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
     let host = text(HOST.as_str()).unwrap_or("");
@@ -162,7 +162,7 @@ fn is_our_own(headers: &HeaderMap) -> bool {
 
 /// Redirects to the sign-in page, which returns to the requested page afterwards. Forms and live
 /// updates get an error instead.
-fn to_the_door(request: &Request, writes: bool) -> Result<Response<Body>, ApiError> {
+fn redirect_to_sign_in(request: &Request, writes: bool) -> Result<Response<Body>, ApiError> {
     if writes || request.headers().contains_key("x-live") {
         let detail = "You are no longer signed in. Nothing was changed.";
         return Err(ApiError::new(Code::Unauthenticated, detail));
@@ -174,19 +174,19 @@ fn to_the_door(request: &Request, writes: bool) -> Result<Response<Body>, ApiErr
 }
 
 /// Verifies the CSRF tag of a form, and returns the request with its idempotency key.
-async fn believed(
+async fn verify_form(
     app: &Dashboard,
     viewer: &Viewer,
     request: Request,
-) -> Result<(Request, Option<Once>), ApiError> {
+) -> Result<(Request, Option<FormKey>), ApiError> {
     let (parts, body) = request.into_parts();
     let bytes = body::read(Request::from_parts(parts.clone(), body), FORM_BYTES_MAX).await?;
     let form = extract::form_pairs(&bytes)?;
     let tag = URL_SAFE_NO_PAD.decode(value(&form, "csrf")).unwrap_or_default();
-    if !app.secrets.verifies(FORM, &[viewer.session.as_bytes()], FORM_TAG_BYTES, &tag) {
+    if !app.secrets.verifies(CSRF_PURPOSE, &[viewer.session.as_bytes()], CSRF_TAG_BYTES, &tag) {
         let detail = "This form belongs to another session. Reload the page and try again.";
         return Err(ApiError::new(Code::Forbidden, detail));
     }
-    let once = Once::find(&form)?;
-    Ok((body::again(parts, bytes), once))
+    let once = FormKey::find(&form)?;
+    Ok((body::with_body(parts, bytes), once))
 }

@@ -18,5 +18,5 @@ pub(crate) async fn names(
     if ids.is_empty() {
         return Ok(Names::default());
     }
-    Ok(Names(queries::names::of(app, &viewer.caller().scope(), &ids).await?))
+    Ok(Names(queries::names::by_id(app, &viewer.caller().scope(), &ids).await?))
 }

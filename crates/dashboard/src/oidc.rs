@@ -10,20 +10,20 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse as _;
 use httpkit::Peer;
 use httpkit::problem::{ApiError, Code};
-use service::auth::oidc::{Attempt, OidcError, Person, Provider};
+use service::auth::oidc::{AuthRequest, OidcError, OidcIdentity, Provider};
 use service::auth::sso as federated;
-use service::auth::sso::Refusal;
-use service::auth::users::SignIn;
+use service::auth::sso::SsoRefusal;
+use service::auth::users::SignInOutcome;
 
-use crate::extract::Asked;
-use crate::login::{Next, Typed, address, door, remembered};
-use crate::oidc_state::{Flow, LIVES, is_same};
-use crate::response::{Answer, page, refused_with};
+use crate::extract::PageQuery;
+use crate::login::{NextQuery, SignInInput, client_address, sign_in_page, with_session_cookies};
+use crate::oidc_state::{OidcState, VALID_FOR, is_same};
+use crate::response::{PageResult, page, invalid_input_with};
 use crate::{Dashboard, cookies, pages};
 
 /// The parameters of the provider's callback. Unknown parameters are allowed.
 #[derive(Debug, Default, serde::Deserialize)]
-pub(crate) struct Back {
+pub(crate) struct CallbackQuery {
     #[serde(default)]
     code: String,
     #[serde(default)]
@@ -35,15 +35,15 @@ pub(crate) struct Back {
 }
 
 /// Why a sign-in failed: the status and the sentence for the user.
-type Told = (StatusCode, String);
+type SignInFailure = (StatusCode, String);
 
 fn provider(app: &Dashboard) -> Result<&Provider, ApiError> {
     let none = || ApiError::new(Code::NotFound, "Single sign-on is not configured.");
     app.oidc().ok_or_else(none)
 }
 
-fn attempt(app: &Dashboard, headers: &HeaderMap, flow: &Flow) -> Attempt {
-    flow.attempt(app, format!("{}/sign-in/oidc/back", cookies::base(app, headers)))
+fn auth_request(app: &Dashboard, headers: &HeaderMap, flow: &OidcState) -> AuthRequest {
+    flow.auth_request(app, format!("{}/sign-in/oidc/back", cookies::base_url(app, headers)))
 }
 
 /// Redirects the browser to the identity provider.
@@ -51,18 +51,18 @@ pub(crate) async fn begin(
     State(app): State<Dashboard>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
-    Asked { meant, .. }: Asked<Next>,
-) -> Answer {
+    PageQuery { parameters: meant, .. }: PageQuery<NextQuery>,
+) -> PageResult {
     let provider = provider(&app)?;
-    let flow = Flow::begin(&app, meant.path());
-    if let Err(error) = app.throttle().pass(address(peer)) {
-        return refused(&app, &headers, flow.next, too_often(&error)).await;
+    let state = OidcState::begin(&app, meant.path());
+    if let Err(error) = app.throttle().count_redirect(client_address(peer)) {
+        return sign_in_failed(&app, &headers, state.next, rate_limited(&error)).await;
     }
-    match provider.door(app.clock.now(), &attempt(&app, &headers, &flow)).await {
-        Err(error) => refused(&app, &headers, flow.next, told(provider, &error)).await,
+    match provider.authorization_url(app.clock.now(), &auth_request(&app, &headers, &state)).await {
+        Err(error) => sign_in_failed(&app, &headers, state.next, provider_failure(provider, &error)).await,
         Ok(there) => {
-            let cookie = flow.cookie(&app);
-            let cookie = cookies::for_the_way_back(&app, &headers, &cookie, LIVES.as_secs());
+            let cookie = state.cookie(&app);
+            let cookie = cookies::oidc_cookie(&app, &headers, &cookie, VALID_FOR.as_secs());
             let there = there.to_string();
             Ok((StatusCode::SEE_OTHER, [(LOCATION, there)], [(SET_COOKIE, cookie)]).into_response())
         }
@@ -70,101 +70,101 @@ pub(crate) async fn begin(
 }
 
 /// The callback: signs the user in, or shows why not.
-pub(crate) async fn back(
+pub(crate) async fn callback(
     State(app): State<Dashboard>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
-    Asked { meant, .. }: Asked<Back>,
-) -> Answer {
+    PageQuery { parameters: meant, .. }: PageQuery<CallbackQuery>,
+) -> PageResult {
     let provider = provider(&app)?;
-    let flow = cookies::read(&headers, cookies::FLOW).and_then(|text| Flow::read(&app, text));
+    let state = cookies::read(&headers, cookies::OIDC_STATE).and_then(|text| OidcState::parse(&app, text));
     // If the sign-in was started in another browser, was already used or has expired, no other
     // parameter is read.
-    let begun = flow.filter(|flow| is_same(&meant.state, &attempt(&app, &headers, flow).state));
+    let begun = state.filter(|flow| is_same(&meant.state, &auth_request(&app, &headers, flow).state));
     let Some(flow) = begun else {
-        let told = "This sign-in was started in another browser, was already used, or has expired. Sign in again.";
-        return refused(
+        let message = "This sign-in was started in another browser, was already used, or has expired. Sign in again.";
+        return sign_in_failed(
             &app,
             &headers,
             "/".into(),
-            (StatusCode::UNPROCESSABLE_ENTITY, told.into()),
+            (StatusCode::UNPROCESSABLE_ENTITY, message.into()),
         )
         .await;
     };
-    if let Err(error) = app.throttle().pass(address(peer)) {
-        return refused(&app, &headers, flow.next, too_often(&error)).await;
+    if let Err(error) = app.throttle().count_redirect(client_address(peer)) {
+        return sign_in_failed(&app, &headers, flow.next, rate_limited(&error)).await;
     }
-    let person = match vouched(&app, provider, &attempt(&app, &headers, &flow), &meant).await {
+    let person = match redeem(&app, provider, &auth_request(&app, &headers, &flow), &meant).await {
         Ok(person) => person,
-        Err(told) => return refused(&app, &headers, flow.next, told).await,
+        Err(told) => return sign_in_failed(&app, &headers, flow.next, told).await,
     };
     match federated::sign_in(&app, &provider.config, &person).await? {
-        Ok(signed) => entered(&app, &headers, signed, flow.next).await,
+        Ok(signed) => sign_in(&app, &headers, signed, flow.next).await,
         Err(refusal) => {
             tracing::warn!(
                 subject = person.subject,
                 ?refusal,
                 "rejected a user of the identity provider"
             );
-            let told = (StatusCode::FORBIDDEN, advice(provider, refusal, &person));
-            refused(&app, &headers, flow.next, told).await
+            let message = (StatusCode::FORBIDDEN, refusal_message(provider, refusal, &person));
+            sign_in_failed(&app, &headers, flow.next, message).await
         }
     }
 }
 
-fn too_often(error: &ApiError) -> Told {
+fn rate_limited(error: &ApiError) -> SignInFailure {
     (StatusCode::TOO_MANY_REQUESTS, error.detail().to_owned())
 }
 
 /// Validates the callback and redeems the code for the user's claims.
-async fn vouched(
+async fn redeem(
     app: &Dashboard,
     provider: &Provider,
-    attempt: &Attempt,
-    back: &Back,
-) -> Result<Person, Told> {
+    attempt: &AuthRequest,
+    back: &CallbackQuery,
+) -> Result<OidcIdentity, SignInFailure> {
     let now = app.clock.now();
-    let ours = provider.is_its_answer(now, &back.iss).await;
-    if !ours.map_err(|error| told(provider, &error))? {
-        let error = OidcError::Proof("the response came from a different issuer".into());
-        return Err(told(provider, &error));
+    let ours = provider.accepts_response_issuer(now, &back.iss).await;
+    if !ours.map_err(|error| provider_failure(provider, &error))? {
+        let error = OidcError::InvalidToken("the response came from a different issuer".into());
+        return Err(provider_failure(provider, &error));
     }
     if !back.error.is_empty() || back.code.is_empty() {
-        return Err((StatusCode::FORBIDDEN, declined(provider, &back.error)));
+        return Err((StatusCode::FORBIDDEN, provider_error_message(provider, &back.error)));
     }
-    provider.redeem(now, attempt, &back.code).await.map_err(|error| told(provider, &error))
+    provider.redeem(now, attempt, &back.code).await.map_err(|error| provider_failure(provider, &error))
 }
 
-async fn entered(app: &Dashboard, headers: &HeaderMap, signed: SignIn, next: String) -> Answer {
-    let mut answer = match signed {
-        SignIn::In(user, session) => {
-            remembered(app, headers, &user, &session, page(&pages::Arrived { next })?)?
+async fn sign_in(app: &Dashboard, headers: &HeaderMap, signed: SignInOutcome, next: String) -> PageResult {
+    let mut response = match signed {
+        SignInOutcome::SignedIn(user, session) => {
+            with_session_cookies(app, headers, &user, &session, page(&pages::Arrived { next })?)?
         }
-        SignIn::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None })?,
-        SignIn::No | SignIn::Busy => page(&door(app, Typed::default(), next, None).await?)?,
+        SignInOutcome::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None })?,
+        SignInOutcome::Rejected | SignInOutcome::Busy => page(&sign_in_page(app, SignInInput::default(), next, None).await?)?,
     };
-    answer.headers_mut().append(SET_COOKIE, used_up(app, headers));
-    Ok(answer)
+    response.headers_mut().append(SET_COOKIE, clear_state_cookie(app, headers));
+    Ok(response)
 }
 
 /// Back to the sign-in page. The state cookie is removed in any case.
-async fn refused(
+async fn sign_in_failed(
     app: &Dashboard,
     headers: &HeaderMap,
     next: String,
-    (status, told): Told,
-) -> Answer {
-    let mut answer = refused_with(status, &door(app, Typed::default(), next, Some(told)).await?)?;
-    answer.headers_mut().append(SET_COOKIE, used_up(app, headers));
-    Ok(answer)
+    (status, told): SignInFailure,
+) -> PageResult {
+    let mut response = invalid_input_with(status, &sign_in_page(app, SignInInput::default(), next, Some(told)).await?)?;
+    response.headers_mut().append(SET_COOKIE, clear_state_cookie(app, headers));
+    Ok(response)
 }
 
-fn used_up(app: &Dashboard, headers: &HeaderMap) -> axum::http::HeaderValue {
-    cookies::for_the_way_back(app, headers, "", 0)
+fn clear_state_cookie(app: &Dashboard, headers: &HeaderMap) -> axum::http::HeaderValue {
+    cookies::oidc_cookie(app, headers, "", 0)
 }
 
 /// The message for the user when the identity provider fails. The log has the details.
-fn told(provider: &Provider, error: &OidcError) -> Told {
+fn provider_failure(provider: &Provider, error: &OidcError) -> SignInFailure {
     let name = &provider.config.name;
     let cause = std::error::Error::source(error).map(ToString::to_string);
     tracing::warn!(%error, cause, issuer = provider.config.issuer, "OIDC sign-in failed");
@@ -174,13 +174,13 @@ fn told(provider: &Provider, error: &OidcError) -> Told {
             StatusCode::SERVICE_UNAVAILABLE,
             format!("{name} does not respond. Try again later, or sign in with a password."),
         ),
-        OidcError::Code(_) => (
+        OidcError::RejectedCode(_) => (
             StatusCode::UNPROCESSABLE_ENTITY,
             format!(
                 "{name} rejected this sign-in: it was already used or has expired. Sign in again."
             ),
         ),
-        OidcError::Client(word) => (
+        OidcError::RejectedClient(word) => (
             bad,
             format!(
                 "{name} rejected this service ({word}). An administrator should check --oidc-client-id, the client secret, and the \
@@ -193,7 +193,7 @@ fn told(provider: &Provider, error: &OidcError) -> Told {
                 "The {what} of {name} is not usable; the service's log has the reason. Sign in with a password."
             ),
         ),
-        OidcError::Proof(why) => (
+        OidcError::InvalidToken(why) => (
             bad,
             format!(
                 "{name} returned an invalid ID token: {why}. Sign in again; if this persists, tell an administrator."
@@ -204,7 +204,7 @@ fn told(provider: &Provider, error: &OidcError) -> Told {
 
 /// The message for an error that the provider returned. Only error codes from the specification are
 /// repeated.
-fn declined(provider: &Provider, word: &str) -> String {
+fn provider_error_message(provider: &Provider, word: &str) -> String {
     let name = &provider.config.name;
     match word {
         "access_denied" => format!("{name} denied the request. Sign in again, or use a password."),
@@ -212,7 +212,7 @@ fn declined(provider: &Provider, word: &str) -> String {
         | "interaction_required"
         | "consent_required"
         | "account_selection_required" => {
-            format!("{name} requires you to sign in there first. Sign in again.")
+            format!("{name} requires you to sign in there first. Then sign in here again.")
         }
         "temporarily_unavailable" | "server_error" => {
             format!(
@@ -232,27 +232,27 @@ fn declined(provider: &Provider, word: &str) -> String {
 }
 
 /// Why a user of the identity provider may not sign in, and what they can do.
-fn advice(provider: &Provider, refusal: Refusal, person: &Person) -> String {
+fn refusal_message(provider: &Provider, refusal: SsoRefusal, person: &OidcIdentity) -> String {
     let name = &provider.config.name;
     let email = person.email.as_deref().unwrap_or("your address");
     match refusal {
-        Refusal::NotVerified => {
+        SsoRefusal::NotVerified => {
             format!(
                 "{name} has not verified your email address. Verify it there, then sign in again."
             )
         }
-        Refusal::NotInvited => {
+        SsoRefusal::NotInvited => {
             format!(
                 "No user here is named {email}. Ask an administrator to invite {email}, then sign in again."
             )
         }
-        Refusal::Removed => format!("{email} was removed. An administrator can invite you again."),
-        Refusal::SomeoneElse => {
+        SsoRefusal::Removed => format!("{email} was removed. An administrator can invite you again."),
+        SsoRefusal::LinkedToAnother => {
             format!(
                 "{email} is linked to a different account of {name}. If it is yours, ask an administrator to reset the user, then sign in again."
             )
         }
-        Refusal::NoRole => {
+        SsoRefusal::NoRole => {
             format!(
                 "{name} assigns you no role in this service. Ask the administrator of your groups there."
             )

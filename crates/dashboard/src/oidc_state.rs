@@ -7,71 +7,71 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::SignedDuration;
-use service::auth::oidc::Attempt;
-use service::clock::chance;
-use service::secrets::Age;
+use service::auth::oidc::AuthRequest;
+use service::clock::random_bytes;
+use service::secrets::RootKeyAge;
 
 use crate::Dashboard;
 
 /// How long the user may take at the identity provider.
-pub(crate) const LIVES: SignedDuration = SignedDuration::from_mins(10);
+pub(crate) const VALID_FOR: SignedDuration = SignedDuration::from_mins(10);
 const RANDOM_BYTES: usize = 16;
 
 /// A sign-in in progress.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Flow {
+pub(crate) struct OidcState {
     random: [u8; RANDOM_BYTES],
     /// When it expires, in seconds since the epoch.
-    until: i64,
+    expires_at: i64,
     /// The path to open after the sign-in.
     pub(crate) next: String,
     /// Which root key everything is derived from: `root.key` may be rotated during the sign-in.
-    age: Age,
+    age: RootKeyAge,
 }
 
-const COOKIE: &str = "fleetmend sign-in flow v1";
+const COOKIE_PURPOSE: &str = "fleetmend sign-in flow v1";
 const TAG_BYTES: usize = 32;
 
-impl Flow {
+impl OidcState {
     /// A new sign-in that continues at `next`, a path of this service.
-    pub(crate) fn begin(app: &Dashboard, next: String) -> Flow {
-        let until = (app.clock.now() + LIVES).as_second();
-        Flow { random: chance(), until, next, age: Age::Current }
+    pub(crate) fn begin(app: &Dashboard, next: String) -> OidcState {
+        let until = (app.clock.now() + VALID_FOR).as_second();
+        OidcState { random: random_bytes(), expires_at: until, next, age: RootKeyAge::Current }
     }
 
     /// The value of the cookie.
     pub(crate) fn cookie(&self, app: &Dashboard) -> String {
-        let text = URL_SAFE_NO_PAD.encode(self.bytes());
-        format!("{text}.{}", self.derived(app, COOKIE))
+        let text = URL_SAFE_NO_PAD.encode(self.to_bytes());
+        format!("{text}.{}", self.derive(app, COOKIE_PURPOSE))
     }
 
     /// Parses a cookie. `None` if it has expired or was not issued by this installation.
-    pub(crate) fn read(app: &Dashboard, cookie: &str) -> Option<Flow> {
+    pub(crate) fn parse(app: &Dashboard, cookie: &str) -> Option<OidcState> {
         let (text, shown) = cookie.split_once('.')?;
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let shown = URL_SAFE_NO_PAD.decode(shown).ok()?;
-        let age = app.secrets.maker(COOKIE, &[&bytes], TAG_BYTES, &shown)?;
+        let age = app.secrets.tag_age(COOKIE_PURPOSE, &[&bytes], TAG_BYTES, &shown)?;
         let (random, rest) = bytes.split_first_chunk::<RANDOM_BYTES>()?;
         let (until, next) = rest.split_first_chunk::<8>()?;
         let next = String::from_utf8(next.to_vec()).ok()?;
-        let flow = Flow { random: *random, until: i64::from_be_bytes(*until), next, age };
-        (flow.until > app.clock.now().as_second()).then_some(flow)
+        let state = OidcState { random: *random, expires_at: i64::from_be_bytes(*until), next, age };
+        (state.expires_at > app.clock.now().as_second()).then_some(state)
     }
 
-    fn bytes(&self) -> Vec<u8> {
-        [&self.random[..], &self.until.to_be_bytes(), self.next.as_bytes()].concat()
+    fn to_bytes(&self) -> Vec<u8> {
+        [&self.random[..], &self.expires_at.to_be_bytes(), self.next.as_bytes()].concat()
     }
 
-    fn derived(&self, app: &Dashboard, purpose: &'static str) -> String {
-        URL_SAFE_NO_PAD.encode(app.secrets.tag_of(self.age, purpose, &[&self.bytes()]))
+    fn derive(&self, app: &Dashboard, purpose: &'static str) -> String {
+        URL_SAFE_NO_PAD.encode(app.secrets.tag_of(self.age, purpose, &[&self.to_bytes()]))
     }
 
     /// The parameters of the authorization request. `redirect_uri` is the callback of this service.
-    pub(crate) fn attempt(&self, app: &Dashboard, redirect_uri: String) -> Attempt {
-        Attempt {
-            state: self.derived(app, "fleetmend sign-in state v1"),
-            nonce: self.derived(app, "fleetmend sign-in nonce v1"),
-            verifier: self.derived(app, "fleetmend sign-in verifier v1"),
+    pub(crate) fn auth_request(&self, app: &Dashboard, redirect_uri: String) -> AuthRequest {
+        AuthRequest {
+            state: self.derive(app, "fleetmend sign-in state v1"),
+            nonce: self.derive(app, "fleetmend sign-in nonce v1"),
+            verifier: self.derive(app, "fleetmend sign-in verifier v1"),
             redirect_uri,
         }
     }

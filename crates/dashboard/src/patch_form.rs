@@ -12,16 +12,16 @@ use serde_json::{Map, Value, json};
 use service::requests;
 use wire::v1::{CreateBatch, PreviewRequest};
 
-use crate::extract::{Form, words};
+use crate::extract::{Form, split_words};
 use crate::names::names;
 use crate::pages::Section;
 use crate::pages::form::OrderForm;
 use crate::preview_token::Rejection;
-use crate::response::{Answer, frame, page, refused, see, sentences};
+use crate::response::{PageResult, frame, page, invalid_input, redirect, error_sentences};
 use crate::{Dashboard, Viewer, pages, preview_token};
 
 /// Reads the form.
-pub(crate) fn read(form: &Form) -> OrderForm {
+pub(crate) fn parse(form: &Form) -> OrderForm {
     let or = |name: &str, usual: &str| match form.text(name) {
         text if text.is_empty() => usual.to_owned(),
         text => text,
@@ -46,7 +46,7 @@ pub(crate) fn read(form: &Form) -> OrderForm {
 
 /// The options as the API expects them. A value that is not a number stays text, so that the API
 /// rejects it with the field's name.
-pub(crate) fn options(form: &OrderForm) -> Map<String, Value> {
+pub(crate) fn api_options(form: &OrderForm) -> Map<String, Value> {
     let number =
         |text: &str| text.parse::<i64>().map_or_else(|_| json!(text), |number| json!(number));
     let mut options = Map::new();
@@ -55,14 +55,14 @@ pub(crate) fn options(form: &OrderForm) -> Map<String, Value> {
         "security" => put("security_only", json!(true)),
         "all" => put("security_only", json!(false)),
         "packages_security" => {
-            put("packages", json!(words(&form.packages)));
+            put("packages", json!(split_words(&form.packages)));
             put("security_only", json!(true));
         }
-        _ => put("packages", json!(words(&form.packages))),
+        _ => put("packages", json!(split_words(&form.packages))),
     }
     put("reboot", json!(form.reboot));
     if !form.exclude.is_empty() {
-        put("exclude", json!(words(&form.exclude)));
+        put("exclude", json!(split_words(&form.exclude)));
     }
     for (name, text) in [
         ("stagger_minutes", &form.stagger_minutes),
@@ -84,7 +84,7 @@ pub(crate) fn options(form: &OrderForm) -> Map<String, Value> {
 /// Rejects "these packages" without a package: for the API, an empty list means every update.
 pub(crate) fn require_packages(form: &OrderForm) -> Result<(), ApiError> {
     let by_name = form.what.starts_with("packages");
-    if by_name && words(&form.packages).is_empty() {
+    if by_name && split_words(&form.packages).is_empty() {
         let detail = "Enter at least one package, or choose another option under “Install”.";
         return Err(ApiError::new(Code::InvalidBody, detail));
     }
@@ -92,34 +92,34 @@ pub(crate) fn require_packages(form: &OrderForm) -> Result<(), ApiError> {
 }
 
 /// The whole request as the API expects it.
-pub(crate) fn body(form: &OrderForm) -> Result<Value, ApiError> {
+pub(crate) fn api_body(form: &OrderForm) -> Result<Value, ApiError> {
     if form.server_ids.is_empty() {
         return Err(ApiError::new(Code::BadRequest, "No server was selected."));
     }
     require_packages(form)?;
-    let mut body = options(form);
+    let mut body = api_options(form);
     body.insert("server_ids".into(), json!(form.server_ids));
     Ok(Value::Object(body))
 }
 
 /// Action name in the preview token for these options and servers.
-const BATCH: &str = "batch";
+const BATCH_ACTION: &str = "batch";
 
-/// `POST /order`: renders a preview, or starts what was previewed if the Start button sent the
+/// `POST /submit`: renders a preview, or starts what was previewed if the Start button sent the
 /// preview's token as `start`.
-pub(crate) async fn order(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> Answer {
-    let form = read(&sent);
+pub(crate) async fn submit(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> PageResult {
+    let form = parse(&sent);
     match preview_or_start(&app, &viewer, &sent, &form).await {
         Ok(Outcome::Started(answer)) => Ok(answer),
         Ok(Outcome::Previewed { preview, token, rejected }) => {
             let errors: Vec<String> =
                 rejected.iter().map(|rejection| rejection.message().to_owned()).collect();
             let previewed = Some(pages::OrderPreview { preview, token });
-            let view = view(&app, &viewer, form, previewed, errors).await?;
-            if rejected.is_some() { refused(&view) } else { page(&view) }
+            let view = page_with_preview(&app, &viewer, form, previewed, errors).await?;
+            if rejected.is_some() { invalid_input(&view) } else { page(&view) }
         }
         Err(error) if error.code() == Code::InvalidBody => {
-            refused(&view(&app, &viewer, form, None, sentences(&error)).await?)
+            invalid_input(&page_with_preview(&app, &viewer, form, None, error_sentences(&error)).await?)
         }
         Err(error) => Err(error),
     }
@@ -136,22 +136,22 @@ async fn preview_or_start(
     sent: &Form,
     form: &OrderForm,
 ) -> Result<Outcome, ApiError> {
-    let body = body(form)?;
+    let body = api_body(form)?;
     // The body holds the options and the sorted server ids, and is what the API is called with.
     let content = body.to_string();
-    let rejected = match sent.exact("start") {
+    let rejected = match sent.raw("start") {
         "" => None,
-        token => match preview_token::check(app, viewer, BATCH, &content, token) {
+        token => match preview_token::check(app, viewer, BATCH_ACTION, &content, token) {
             Ok(()) => return start(app, viewer, &body).await.map(Outcome::Started),
             Err(rejection) => Some(rejection),
         },
     };
-    let preview = look(app, viewer, &body, ON_PAGE).await?;
-    let token = preview_token::issue(app, viewer, BATCH, &content);
+    let preview = preview(app, viewer, &body, PREVIEW_SERVERS_MAX).await?;
+    let token = preview_token::issue(app, viewer, BATCH_ACTION, &content);
     Ok(Outcome::Previewed { preview, token, rejected })
 }
 
-async fn view(
+async fn page_with_preview(
     app: &Dashboard,
     viewer: &Viewer,
     form: OrderForm,
@@ -163,23 +163,23 @@ async fn view(
     Ok(pages::OrderPage { frame, form, names, previewed, errors })
 }
 
-/// The most servers that a page lists. Every preview computes the outcome for each of them; the CSV
-/// file has more.
-pub(crate) const ON_PAGE: usize = 100;
+/// Maximum number of servers that a page lists. Every preview computes the outcome for each of
+/// them; the CSV file has more.
+pub(crate) const PREVIEW_SERVERS_MAX: usize = 100;
 
 /// Computes a preview that lists at most `shown` servers.
-pub(crate) async fn look(
+pub(crate) async fn preview(
     app: &Dashboard,
     viewer: &Viewer,
     body: &Value,
     shown: usize,
 ) -> Result<wire::v1::Preview, ApiError> {
-    let body: Body<PreviewRequest> = Body::of(body)?;
-    Ok(requests::preview::of_order(app, &viewer.caller(), body.open(), shown).await?)
+    let body: Body<PreviewRequest> = Body::from_value(body)?;
+    Ok(requests::preview::preview_order(app, &viewer.caller(), body.into_parts(), shown).await?)
 }
 
-async fn start(app: &Dashboard, viewer: &Viewer, body: &Value) -> Answer {
-    let body: Body<CreateBatch> = Body::of(body)?;
-    let made = requests::batches::create(app, &viewer.caller(), body.open()).await?;
-    see(&format!("/batches/{}", made.id))
+async fn start(app: &Dashboard, viewer: &Viewer, body: &Value) -> PageResult {
+    let body: Body<CreateBatch> = Body::from_value(body)?;
+    let created = requests::batches::create(app, &viewer.caller(), body.into_parts()).await?;
+    redirect(&format!("/batches/{}", created.id))
 }

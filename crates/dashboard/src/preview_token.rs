@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::SignedDuration;
-use service::clock::chance;
+use service::clock::random_bytes;
 use vocab::ServerId;
 
 use crate::{Dashboard, Viewer};
@@ -43,14 +43,14 @@ impl Rejection {
 /// A token for a preview of `action` with `content`.
 pub(crate) fn issue(app: &Dashboard, viewer: &Viewer, action: &str, content: &str) -> String {
     let expires = (app.clock.now() + VALID_FOR).as_second();
-    let nonce = URL_SAFE_NO_PAD.encode(chance::<12>());
-    let tag = with_parts(viewer, action, content, expires, &nonce, |parts| {
+    let nonce = URL_SAFE_NO_PAD.encode(random_bytes::<12>());
+    let tag = with_signed_parts(viewer, action, content, expires, &nonce, |parts| {
         app.secrets.tag(PURPOSE, parts)
     });
-    spelled(expires, &nonce, &tag)
+    format_token(expires, &nonce, &tag)
 }
 
-fn spelled(expires: i64, nonce: &str, tag: &[u8]) -> String {
+fn format_token(expires: i64, nonce: &str, tag: &[u8]) -> String {
     format!("{expires}.{nonce}.{}", URL_SAFE_NO_PAD.encode(tag))
 }
 
@@ -70,11 +70,11 @@ pub(crate) fn check(
     };
     let Ok(expires) = expires.parse::<i64>() else { return Err(Rejection::Mismatch) };
     let shown = URL_SAFE_NO_PAD.decode(shown).unwrap_or_default();
-    let is_ours = with_parts(viewer, action, content, expires, nonce, |parts| {
+    let is_ours = with_signed_parts(viewer, action, content, expires, nonce, |parts| {
         app.secrets.verifies(PURPOSE, parts, TAG_BYTES, &shown)
     });
     // One token has one spelling, because a start counts once per token.
-    if !is_ours || token != spelled(expires, nonce, &shown) {
+    if !is_ours || token != format_token(expires, nonce, &shown) {
         return Err(Rejection::Mismatch);
     }
     if expires <= app.clock.now().as_second() { Err(Rejection::Expired) } else { Ok(()) }
@@ -87,7 +87,7 @@ pub(crate) fn server_set(servers: &[ServerId]) -> String {
 }
 
 /// What a token is a digest of.
-fn with_parts<T>(
+fn with_signed_parts<T>(
     viewer: &Viewer,
     action: &str,
     content: &str,

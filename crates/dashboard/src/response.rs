@@ -6,13 +6,13 @@ use axum::http::{HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use httpkit::problem::{ApiError, foreign, internal};
-use service::clock::chance;
+use httpkit::problem::{ApiError, from_status_code, internal};
+use service::clock::random_bytes;
 
 use crate::pages::{Frame, Section, Template};
 use crate::{Dashboard, Viewer, pages};
 
-pub(crate) type Answer = Result<Response<Body>, ApiError>;
+pub(crate) type PageResult = Result<Response<Body>, ApiError>;
 
 /// The frame around a page: the user, the navigation and the CSRF token.
 pub(crate) fn frame(
@@ -28,14 +28,14 @@ pub(crate) fn frame(
         role: viewer.user.role,
         org: viewer.org_name.clone(),
         csrf: viewer.csrf.clone(),
-        once: URL_SAFE_NO_PAD.encode(chance::<16>()),
+        once: URL_SAFE_NO_PAD.encode(random_bytes::<16>()),
         now: app.clock.now(),
         live: None,
     }
 }
 
-/// The same for a page with live updates.
-pub(crate) fn live(
+/// The layout of a page with live updates.
+pub(crate) fn live_frame(
     app: &Dashboard,
     viewer: &Viewer,
     section: Section,
@@ -44,28 +44,28 @@ pub(crate) fn live(
     Frame { live: Some("/live".into()), ..frame(app, viewer, section, title) }
 }
 
-pub(crate) fn page(page: &impl Template) -> Answer {
+pub(crate) fn page(page: &impl Template) -> PageResult {
     with_status(StatusCode::OK, page)
 }
 
 /// A page that shows why the input is invalid (422).
-pub(crate) fn refused(page: &impl Template) -> Answer {
-    refused_with(StatusCode::UNPROCESSABLE_ENTITY, page)
+pub(crate) fn invalid_input(page: &impl Template) -> PageResult {
+    invalid_input_with(StatusCode::UNPROCESSABLE_ENTITY, page)
 }
 
-/// The same with another status.
-pub(crate) fn refused_with(status: StatusCode, page: &impl Template) -> Answer {
+/// A page that shows why the request was refused, with this status.
+pub(crate) fn invalid_input_with(status: StatusCode, page: &impl Template) -> PageResult {
     with_status(status, page).map(|mut answer| {
-        answer.extensions_mut().insert(Told);
+        answer.extensions_mut().insert(ErrorPage);
         answer
     })
 }
 
 /// Marks a response that is an error page already, so that the middleware does not replace it.
 #[derive(Clone, Copy)]
-pub(crate) struct Told;
+pub(crate) struct ErrorPage;
 
-fn with_status(status: StatusCode, page: &impl Template) -> Answer {
+fn with_status(status: StatusCode, page: &impl Template) -> PageResult {
     let text = page.render().map_err(|error| {
         tracing::error!(%error, "failed to render a page");
         internal()
@@ -75,23 +75,23 @@ fn with_status(status: StatusCode, page: &impl Template) -> Answer {
 }
 
 /// Redirects with 303, so that a reload does not submit the form again.
-pub(crate) fn see(path: &str) -> Answer {
+pub(crate) fn redirect(path: &str) -> PageResult {
     Ok((StatusCode::SEE_OTHER, [(LOCATION, path.to_owned())]).into_response())
 }
 
 /// Renders an API error as a page.
-pub(crate) fn problem(
+pub(crate) fn error_page(
     app: &Dashboard,
     viewer: Option<&Viewer>,
-    answered: Response<Body>,
+    response: Response<Body>,
     path: &str,
     request_id: &str,
 ) -> Response<Body> {
-    if answered.extensions().get::<Told>().is_some() {
-        return answered;
+    if response.extensions().get::<ErrorPage>().is_some() {
+        return response;
     }
-    let (mut parts, _) = answered.into_parts();
-    let error = parts.extensions.remove::<ApiError>().unwrap_or_else(|| foreign(parts.status));
+    let (mut parts, _) = response.into_parts();
+    let error = parts.extensions.remove::<ApiError>().unwrap_or_else(|| from_status_code(parts.status));
     let title = error.code().title().to_owned();
     let (detail, request_id) = (error.detail().to_owned(), request_id.to_owned());
     let text = match viewer {
@@ -120,13 +120,13 @@ pub(crate) fn problem(
 }
 
 /// The errors of a form, one sentence each.
-pub(crate) fn sentences(error: &ApiError) -> Vec<String> {
+pub(crate) fn error_sentences(error: &ApiError) -> Vec<String> {
     if error.errors().is_empty() {
         return vec![error.detail().to_owned()];
     }
-    let said = error.errors().iter().map(|wrong| {
+    let label = error.errors().iter().map(|wrong| {
         let field = wrong.pointer.trim_start_matches('/').replace('_', " ");
         format!("{field}: {}", wrong.detail).trim_start_matches(": ").to_owned()
     });
-    said.collect()
+    label.collect()
 }

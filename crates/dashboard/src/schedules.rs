@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use domain::schedule::next_runs;
 use httpkit::filters::{Listing, ScheduleList};
 use httpkit::problem::{ApiError, Code};
-use httpkit::{Body, Here, Id, page as paging};
+use httpkit::{Body, RequestUrl, Id, page as paging};
 use serde_json::{Map, Value, json};
 use service::queries::schedules::{NEXT_RUNS, Schedule};
 use service::requests::Versions;
@@ -16,28 +16,28 @@ use vocab::{Cron, ScheduleId, ServerId, Zone};
 use wire::v1::ScheduleRequest;
 
 use crate::calendar::calendar;
-use crate::extract::{Asked, Form, words};
+use crate::extract::{PageQuery, Form, split_words};
 use crate::names::names;
 use crate::pages::Section;
 use crate::pages::form::{OrderForm, ScheduleForm};
-use crate::patch_form::{ON_PAGE, look};
+use crate::patch_form::{PREVIEW_SERVERS_MAX, preview};
 use crate::preview_token::server_set;
-use crate::response::{Answer, frame, live, page, refused, see, sentences};
+use crate::response::{PageResult, frame, live_frame, page, invalid_input, redirect, error_sentences};
 use crate::{Dashboard, Viewer, pages, patch_form, preview_token};
 
 pub(crate) async fn list(
     State(app): State<Dashboard>,
     viewer: Viewer,
     headers: HeaderMap,
-    here: Here,
-    asked: Asked<ScheduleList>,
-) -> Answer {
-    let (limit, offset) = asked.meant.limits();
+    here: RequestUrl,
+    query: PageQuery<ScheduleList>,
+) -> PageResult {
+    let (limit, offset) = query.parameters.limit_and_offset();
     let scope = viewer.caller().scope();
     let (part, found) = queries::schedules::list(&app, &scope, limit, offset).await?;
     let list = paging::list(&here, part, found, |schedule| schedule).0;
     let calendar = calendar(&app, &viewer, &headers).await?;
-    let frame = live(&app, &viewer, Section::Schedules, "Schedules");
+    let frame = live_frame(&app, &viewer, Section::Schedules, "Schedules");
     page(&pages::Schedules { frame, list, calendar })
 }
 
@@ -49,19 +49,19 @@ async fn find(
     Ok(queries::schedules::get(app, &viewer.caller().scope(), id).await?)
 }
 
-pub(crate) async fn one(
+pub(crate) async fn show(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: Here,
+    here: RequestUrl,
     Id(id): Id<ScheduleId>,
-    asked: Asked<Listing>,
-) -> Answer {
+    query: PageQuery<Listing>,
+) -> PageResult {
     let (_, it) = find(&app, &viewer, id).await?;
-    let part = asked.meant.page();
+    let part = query.parameters.page();
     let found = queries::schedules::runs(&app, &viewer.caller().scope(), id, part).await?;
     let runs = paging::list(&here, part, found, |run| run).0;
     page(&pages::SchedulePage {
-        frame: live(&app, &viewer, Section::Schedules, it.name.clone()),
+        frame: live_frame(&app, &viewer, Section::Schedules, it.name.clone()),
         it,
         runs,
     })
@@ -69,7 +69,7 @@ pub(crate) async fn one(
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct When {
+pub(crate) struct CronQuery {
     #[serde(default)]
     cron: String,
     #[serde(default)]
@@ -77,7 +77,7 @@ pub(crate) struct When {
 }
 
 /// The next run times of the cron expression in the form, or what is wrong with it.
-pub(crate) fn instants(app: &Dashboard, when: &When) -> pages::Asked {
+pub(crate) fn next_run_times(app: &Dashboard, when: &CronQuery) -> pages::Asked {
     let [cron, timezone] = [&when.cron, &when.timezone].map(|text| text.trim());
     let utc = || "UTC".parse::<Zone>();
     let shown = |next, zone, told| pages::Asked { next, cron: cron.to_owned(), zone, told };
@@ -104,15 +104,15 @@ pub(crate) fn instants(app: &Dashboard, when: &When) -> pages::Asked {
 }
 
 /// The next run times, updated while the user types.
-pub(crate) async fn next(
+pub(crate) async fn show_next_runs(
     State(app): State<Dashboard>,
     _viewer: Viewer,
-    asked: Asked<When>,
-) -> Answer {
-    page(&instants(&app, &asked.meant))
+    query: PageQuery<CronQuery>,
+) -> PageResult {
+    page(&next_run_times(&app, &query.parameters))
 }
 
-async fn written(
+async fn form_page(
     app: &Dashboard,
     viewer: &Viewer,
     title: &str,
@@ -121,8 +121,8 @@ async fn written(
     errors: Vec<String>,
     unmatched: Option<String>,
 ) -> Result<pages::ScheduleEdit, ApiError> {
-    let when = When { cron: form.cron.clone(), timezone: form.timezone.clone() };
-    let pages::Asked { next, cron, zone, told } = instants(app, &when);
+    let when = CronQuery { cron: form.cron.clone(), timezone: form.timezone.clone() };
+    let pages::Asked { next, cron, zone, told } = next_run_times(app, &when);
     let frame = frame(app, viewer, Section::Schedules, title);
     let names = names(app, viewer, form.order.server_ids.clone()).await?;
     Ok(pages::ScheduleEdit {
@@ -140,21 +140,21 @@ async fn written(
 }
 
 /// The form for a new schedule.
-pub(crate) async fn blank(State(app): State<Dashboard>, viewer: Viewer) -> Answer {
+pub(crate) async fn new_form(State(app): State<Dashboard>, viewer: Viewer) -> PageResult {
     let order =
         OrderForm { what: "security".into(), reboot: "never".into(), ..OrderForm::default() };
     let form =
         ScheduleForm { enabled: true, timezone: "UTC".into(), order, ..ScheduleForm::default() };
     let action = "/schedules/new".into();
-    page(&written(&app, &viewer, "New schedule", action, form, Vec::new(), None).await?)
+    page(&form_page(&app, &viewer, "New schedule", action, form, Vec::new(), None).await?)
 }
 
 /// The form to edit a schedule.
-pub(crate) async fn edit(
+pub(crate) async fn edit_form(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Id(id): Id<ScheduleId>,
-) -> Answer {
+) -> PageResult {
     let (generation, it) = find(&app, &viewer, id).await?;
     let targets = json!(it.targets);
     let text = |name: &str| targets.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
@@ -201,10 +201,10 @@ pub(crate) async fn edit(
         order,
     };
     let action = format!("/schedules/{id}/edit");
-    page(&written(&app, &viewer, "Edit schedule", action, form, Vec::new(), None).await?)
+    page(&form_page(&app, &viewer, "Edit schedule", action, form, Vec::new(), None).await?)
 }
 
-fn read(sent: &Form) -> ScheduleForm {
+fn parse(sent: &Form) -> ScheduleForm {
     let [generation, name, description, cron, timezone, environment, os, tags] =
         ["generation", "name", "description", "cron", "timezone", "environment", "os", "tags"]
             .map(|name| sent.text(name));
@@ -223,11 +223,11 @@ fn read(sent: &Form) -> ScheduleForm {
         tags,
         add_servers: sent.text("add_servers"),
         allow_empty,
-        order: patch_form::read(sent),
+        order: patch_form::parse(sent),
     }
 }
 
-fn body(form: &ScheduleForm) -> Value {
+fn api_body(form: &ScheduleForm) -> Value {
     let mut targets = Map::new();
     if form.all {
         targets.insert("all".into(), json!(true));
@@ -238,28 +238,28 @@ fn body(form: &ScheduleForm) -> Value {
         }
     }
     if !form.tags.is_empty() {
-        targets.insert("tags".into(), json!(words(&form.tags)));
+        targets.insert("tags".into(), json!(split_words(&form.tags)));
     }
     if !form.order.server_ids.is_empty() {
         targets.insert("server_ids".into(), json!(form.order.server_ids));
     }
     let timezone = if form.timezone.is_empty() { "UTC" } else { &form.timezone };
     json!({"name": form.name, "description": form.description, "enabled": form.enabled, "cron": form.cron,
-        "timezone": timezone, "targets": targets, "options": patch_form::options(&form.order),
+        "timezone": timezone, "targets": targets, "options": patch_form::api_options(&form.order),
         "allow_empty": form.allow_empty})
 }
 
 /// The response to a submitted form: a redirect, or the form with its errors.
-async fn outcome(
+async fn form_response(
     app: &Dashboard,
     viewer: &Viewer,
     title: &str,
     action: String,
     form: ScheduleForm,
     done: Result<String, ApiError>,
-) -> Answer {
+) -> PageResult {
     match done {
-        Ok(path) => see(&path),
+        Ok(path) => redirect(&path),
         Err(error)
             if matches!(
                 error.code(),
@@ -269,10 +269,10 @@ async fn outcome(
             let unmatched = error.errors().iter().find(|wrong| wrong.code == NO_SERVERS_MATCH);
             let unmatched = unmatched.map(|wrong| wrong.detail.clone());
             let errors = match unmatched {
-                Some(_) => vec!["Not saved: no server matches. See “Which servers” below.".into()],
-                None => sentences(&error),
+                Some(_) => vec!["Not saved: no server matches. See “Servers” below.".into()],
+                None => error_sentences(&error),
             };
-            refused(&written(app, viewer, title, action, form, errors, unmatched).await?)
+            invalid_input(&form_page(app, viewer, title, action, form, errors, unmatched).await?)
         }
         Err(error) => Err(error),
     }
@@ -286,8 +286,8 @@ async fn add_servers(
 ) -> Result<(), ApiError> {
     let wrong = |detail: String| Err(ApiError::new(Code::InvalidBody, detail));
     let mut added = Vec::new();
-    for name in words(&form.add_servers) {
-        let found = queries::servers::named(app, &viewer.caller().scope(), &name).await?;
+    for name in split_words(&form.add_servers) {
+        let found = queries::servers::by_hostname(app, &viewer.caller().scope(), &name).await?;
         match found.as_slice() {
             [one] => added.push(one.to_string()),
             [] => return wrong(format!("No server is named {name}.")),
@@ -306,17 +306,17 @@ async fn add_servers(
     Ok(())
 }
 
-pub(crate) async fn create(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> Answer {
-    let mut form = read(&sent);
+pub(crate) async fn create(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> PageResult {
+    let mut form = parse(&sent);
     let make = async {
         patch_form::require_packages(&form.order)?;
         add_servers(&app, &viewer, &mut form).await?;
-        let body: Body<ScheduleRequest> = Body::of(&body(&form))?;
-        let made = requests::schedules::create(&app, &viewer.caller(), body.open()).await?;
-        Ok(format!("/schedules/{}", made.id))
+        let body: Body<ScheduleRequest> = Body::from_value(&api_body(&form))?;
+        let created = requests::schedules::create(&app, &viewer.caller(), body.into_parts()).await?;
+        Ok(format!("/schedules/{}", created.id))
     };
     let done = make.await;
-    outcome(&app, &viewer, "New schedule", "/schedules/new".into(), form, done).await
+    form_response(&app, &viewer, "New schedule", "/schedules/new".into(), form, done).await
 }
 
 pub(crate) async fn replace(
@@ -324,8 +324,8 @@ pub(crate) async fn replace(
     viewer: Viewer,
     Id(id): Id<ScheduleId>,
     sent: Form,
-) -> Answer {
-    let mut form = read(&sent);
+) -> PageResult {
+    let mut form = parse(&sent);
     let seen = match form.generation.parse() {
         Ok(generation) => Versions::Only(vec![generation]),
         Err(_) if form.generation.is_empty() => Versions::Any,
@@ -334,16 +334,16 @@ pub(crate) async fn replace(
     let change = async {
         patch_form::require_packages(&form.order)?;
         add_servers(&app, &viewer, &mut form).await?;
-        let body: Body<ScheduleRequest> = Body::of(&body(&form))?;
-        requests::schedules::replace(&app, &viewer.caller(), id, body.open(), &seen).await?;
+        let body: Body<ScheduleRequest> = Body::from_value(&api_body(&form))?;
+        requests::schedules::replace(&app, &viewer.caller(), id, body.into_parts(), &seen).await?;
         Ok(format!("/schedules/{id}"))
     };
     let done = change.await;
-    outcome(&app, &viewer, "Edit schedule", format!("/schedules/{id}/edit"), form, done).await
+    form_response(&app, &viewer, "Edit schedule", format!("/schedules/{id}/edit"), form, done).await
 }
 
 /// A schedule, and a preview of what it would do now that lists at most `shown` servers.
-pub(crate) async fn outlook(
+pub(crate) async fn preview(
     app: &Dashboard,
     viewer: &Viewer,
     id: ScheduleId,
@@ -356,16 +356,16 @@ pub(crate) async fn outlook(
         // Options that the schedule leaves unset are omitted from the request.
         fields.retain(|_, value| !value.is_null());
     }
-    let preview = look(app, viewer, &order, shown).await?;
+    let preview = preview(app, viewer, &order, shown).await?;
     Ok((it, preview))
 }
 
 /// Action name of a run in its preview token. The content is the options and the matching servers.
-const RUN: &str = "run";
+const RUN_ACTION: &str = "run";
 const RUN_OUTDATED: &str = "The schedule or the servers that match it changed since the preview, or the preview \
                             has expired. Review it and start again.";
 
-fn run_content(schedule: &Schedule, servers: &[ServerId]) -> String {
+fn run_token_content(schedule: &Schedule, servers: &[ServerId]) -> String {
     format!("{} {} {}", schedule.id, schedule.options, server_set(servers))
 }
 
@@ -375,27 +375,27 @@ pub(crate) async fn run(
     viewer: Viewer,
     Id(id): Id<ScheduleId>,
     form: Form,
-) -> Answer {
+) -> PageResult {
     let caller = viewer.caller();
     let mut errors = Vec::new();
     // Read before the preview is computed: after a change in between, the token does not match and
     // the run is rejected.
-    let (schedule, servers) = queries::schedules::matched(&app, &caller.scope(), id).await?;
-    if form.goes() {
-        let token = form.exact("preview");
+    let (schedule, servers) = queries::schedules::with_matching_servers(&app, &caller.scope(), id).await?;
+    if form.is_confirmed() {
+        let token = form.raw("preview");
         let approve = |schedule: &Schedule, servers: &[ServerId]| {
-            let content = run_content(schedule, servers);
-            preview_token::check(&app, &viewer, RUN, &content, token).is_ok()
+            let content = run_token_content(schedule, servers);
+            preview_token::check(&app, &viewer, RUN_ACTION, &content, token).is_ok()
         };
         let run = service::commands::schedules::run_if(&app, &caller.actor(), &schedule, &approve)
             .await?;
         if run.is_some() {
-            return see(&format!("/schedules/{id}"));
+            return redirect(&format!("/schedules/{id}"));
         }
         errors.push(RUN_OUTDATED.to_owned());
     }
-    let token = preview_token::issue(&app, &viewer, RUN, &run_content(&schedule, &servers));
-    let (it, preview) = outlook(&app, &viewer, id, ON_PAGE).await?;
+    let token = preview_token::issue(&app, &viewer, RUN_ACTION, &run_token_content(&schedule, &servers));
+    let (it, preview) = preview(&app, &viewer, id, PREVIEW_SERVERS_MAX).await?;
     let here = format!("/schedules/{id}");
     let rejected = !errors.is_empty();
     let question = pages::Confirm {
@@ -411,7 +411,7 @@ pub(crate) async fn run(
         back: here,
         risky: false,
     };
-    if rejected { refused(&question) } else { page(&question) }
+    if rejected { invalid_input(&question) } else { page(&question) }
 }
 
 /// Deletes a schedule after a confirmation.
@@ -420,10 +420,10 @@ pub(crate) async fn delete(
     viewer: Viewer,
     Id(id): Id<ScheduleId>,
     form: Form,
-) -> Answer {
-    if form.goes() {
+) -> PageResult {
+    if form.is_confirmed() {
         requests::schedules::delete(&app, &viewer.caller(), id, &Versions::Any).await?;
-        return see("/schedules");
+        return redirect("/schedules");
     }
     let (_, it) = find(&app, &viewer, id).await?;
     let here = format!("/schedules/{id}");

@@ -3,27 +3,27 @@
 use axum::extract::State;
 use httpkit::filters::Listing;
 use httpkit::problem::{ApiError, Code};
-use httpkit::{Here, Id, filters, page as paging};
+use httpkit::{RequestUrl, Id, filters, page as paging};
 use service::queries::{Page, Paged};
 use service::requests::Versions;
 use service::{queries, requests};
 use vocab::ServerId;
 
-use crate::extract::{Asked, Form};
+use crate::extract::{PageQuery, Form};
 use crate::pages::{HistoryRow, Section, ServerFilter};
-use crate::response::{Answer, frame, live, page, see};
+use crate::response::{PageResult, frame, live_frame, page, redirect};
 use crate::{Dashboard, Viewer, pages};
 
-/// The most history entries on a server's page.
-const HISTORY_SHOWN: u32 = 20;
+/// Maximum number of history entries on a server's page.
+const HISTORY_ROWS: u32 = 20;
 
 /// `/servers`, with the same filters as the API.
 pub(crate) async fn list(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: Here,
-    asked: Asked<filters::ServerFilter>,
-) -> Answer {
+    here: RequestUrl,
+    asked: PageQuery<filters::ServerFilter>,
+) -> PageResult {
     let filter = ServerFilter {
         q: asked.text("q"),
         status: asked.text("status"),
@@ -34,29 +34,29 @@ pub(crate) async fn list(
         sort: asked.text("sort"),
     };
     let query = asked.query();
-    let (part, scope) = (asked.meant.page(), viewer.caller().scope());
-    let (wanted, sort) = asked.meant.wanted();
+    let (part, scope) = (asked.parameters.page(), viewer.caller().scope());
+    let (wanted, sort) = asked.parameters.into_filter();
     let found = queries::servers::list(&app, &scope, wanted, sort, part).await?;
     let list = paging::list(&here, part, found, |server| server).0;
-    let frame = live(&app, &viewer, Section::Servers, "Servers");
+    let frame = live_frame(&app, &viewer, Section::Servers, "Servers");
     page(&pages::Servers { frame, list, filter, query })
 }
 
-pub(crate) async fn one(
+pub(crate) async fn show(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: Here,
+    here: RequestUrl,
     Id(id): Id<ServerId>,
-    asked: Asked<Listing>,
-) -> Answer {
+    query: PageQuery<Listing>,
+) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
-    let part = match asked.text("limit").is_empty() {
-        true => Page { limit: HISTORY_SHOWN, offset: asked.meant.offset.0 },
-        false => paging::page(asked.meant.limit, asked.meant.offset),
+    let part = match query.text("limit").is_empty() {
+        true => Page { limit: HISTORY_ROWS, offset: query.parameters.offset.0 },
+        false => paging::page(query.parameters.limit, query.parameters.offset),
     };
     let found = history(&app, id, part).await?;
     let history = paging::list(&here, part, found, |row| row).0;
-    let frame = live(&app, &viewer, Section::Servers, it.server.hostname.to_string());
+    let frame = live_frame(&app, &viewer, Section::Servers, it.server.hostname.to_string());
     page(&pages::ServerPage { frame, it, history })
 }
 
@@ -66,8 +66,8 @@ pub(crate) async fn history(
     id: ServerId,
     part: Page,
 ) -> Result<Paged<HistoryRow>, ApiError> {
-    let found = queries::tasks::of_server(app, id, part).await?;
-    let row = |(batch, ordered_at, options, task): queries::tasks::Past| HistoryRow {
+    let found = queries::tasks::history_of_server(app, id, part).await?;
+    let row = |(batch, ordered_at, options, task): queries::tasks::PastTask| HistoryRow {
         batch,
         ordered_at,
         what: pages::what(&options),
@@ -81,17 +81,17 @@ pub(crate) async fn refresh(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Id(id): Id<ServerId>,
-) -> Answer {
+) -> PageResult {
     requests::servers::refresh(&app, &viewer.caller(), id).await?;
-    see(&format!("/servers/{id}"))
+    redirect(&format!("/servers/{id}"))
 }
 
 /// The confirmation page before a server is removed.
-pub(crate) async fn ask_remove(
+pub(crate) async fn confirm_remove(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Id(id): Id<ServerId>,
-) -> Answer {
+) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     let title = format!("Remove {}?", it.server.hostname);
     let lines = vec![
@@ -118,12 +118,12 @@ pub(crate) async fn remove(
     viewer: Viewer,
     Id(id): Id<ServerId>,
     form: Form,
-) -> Answer {
-    if !form.goes() {
-        return see(&format!("/servers/{id}/remove"));
+) -> PageResult {
+    if !form.is_confirmed() {
+        return redirect(&format!("/servers/{id}/remove"));
     }
     requests::servers::remove(&app, &viewer.caller(), id, &Versions::Any).await?;
-    see("/servers")
+    redirect("/servers")
 }
 
 /// Releases a server from the quarantine that the page showed. A later quarantine stays in place.
@@ -132,7 +132,7 @@ pub(crate) async fn release(
     viewer: Viewer,
     Id(id): Id<ServerId>,
     form: Form,
-) -> Answer {
+) -> PageResult {
     let reason = form.text("reason");
     let released = requests::servers::release_seen(&app, &viewer.caller(), id, &reason).await?;
     if released.is_none() {
@@ -140,5 +140,5 @@ pub(crate) async fn release(
                       release the server again.";
         return Err(ApiError::new(Code::ChangedMeanwhile, detail));
     }
-    see(&format!("/servers/{id}"))
+    redirect(&format!("/servers/{id}"))
 }

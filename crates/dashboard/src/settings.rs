@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::HeaderMap;
 use httpkit::problem::{ApiError, Code};
-use httpkit::{Body, Here, Id, NoQuery, Query, page as paging};
+use httpkit::{Body, RequestUrl, Id, NoQuery, Query, page as paging};
 use serde_json::{Map, json};
 use service::auth::users;
 use service::queries::Page;
@@ -13,23 +13,23 @@ use service::{queries, requests};
 use vocab::{KeyId, Role, TokenId, UserId};
 use wire::v1::{CreateApiKey, CreateEnrollmentToken};
 
-use crate::cookies::base;
+use crate::cookies::base_url;
 use crate::extract::Form;
 use crate::pages::{Section, UserRow};
-use crate::response::{Answer, frame, page, see};
+use crate::response::{PageResult, frame, page, redirect};
 use crate::{Dashboard, Viewer, pages};
 
-/// The most rows in each table.
-const SHOWN: u32 = 200;
+/// Maximum number of rows in each table.
+const ROWS_MAX: u32 = 200;
 
 pub(crate) async fn settings(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: Here,
+    here: RequestUrl,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let caller = viewer.caller();
-    let first = Page { limit: SHOWN, offset: 0 };
+    let first = Page { limit: ROWS_MAX, offset: 0 };
     let found = queries::users::list(&app, &caller.scope(), first).await?;
     let linked = queries::users::linked(&app, &caller.scope()).await?;
     let now = app.clock.now();
@@ -37,7 +37,7 @@ pub(crate) async fn settings(
         me: user.id == viewer.user.id,
         is_linked: linked.contains(&user.id),
         has_password: user.password.is_some(),
-        awaits: users::awaits(&user, now),
+        awaits: users::has_open_invitation(&user, now),
         id: user.id,
         name: user.name,
         role: user.role,
@@ -55,25 +55,25 @@ pub(crate) async fn settings(
     page(&pages::Settings { frame, users, keys, tokens, feeds })
 }
 
-fn secret(
+fn secret_page(
     app: &Dashboard,
     viewer: &Viewer,
     title: &str,
     lines: Vec<String>,
     secret: String,
-) -> Answer {
+) -> PageResult {
     let frame = frame(app, viewer, Section::Settings, title);
     page(&pages::Secret { frame, lines, secret })
 }
 
-fn ask(
+fn confirm_page(
     app: &Dashboard,
     viewer: &Viewer,
     title: String,
     line: &str,
     action: String,
     verb: &str,
-) -> Answer {
+) -> PageResult {
     page(&pages::Confirm {
         frame: frame(app, viewer, Section::Settings, title),
         errors: Vec::new(),
@@ -92,7 +92,7 @@ pub(crate) async fn invite(
     viewer: Viewer,
     headers: HeaderMap,
     form: Form,
-) -> Answer {
+) -> PageResult {
     let role: Role =
         form.text("role").parse().map_err(|_| ApiError::new(Code::BadRequest, "Unknown role."))?;
     let (user, link) =
@@ -101,10 +101,10 @@ pub(crate) async fn invite(
         "Send this link to {} over a trusted channel. It works once, within 24 hours, to set a password.",
         user.name
     )];
-    secret(&app, &viewer, "Invited", lines, format!("{}/welcome/{link}", base(&app, &headers)))
+    secret_page(&app, &viewer, "Invited", lines, format!("{}/welcome/{link}", base_url(&app, &headers)))
 }
 
-async fn person(app: &Dashboard, viewer: &Viewer, id: UserId) -> Result<User, ApiError> {
+async fn find_user(app: &Dashboard, viewer: &Viewer, id: UserId) -> Result<User, ApiError> {
     Ok(queries::users::get(app, &viewer.caller().scope(), id).await?)
 }
 
@@ -115,12 +115,12 @@ pub(crate) async fn reset(
     Id(id): Id<UserId>,
     headers: HeaderMap,
     form: Form,
-) -> Answer {
-    let user = person(&app, &viewer, id).await?;
-    if !form.goes() {
+) -> PageResult {
+    let user = find_user(&app, &viewer, id).await?;
+    if !form.is_confirmed() {
         let line = "They are signed out everywhere and their password stops working immediately. You get a link to set a new one. \
                     If they use an identity provider, their account is linked again at the next sign-in.";
-        return ask(
+        return confirm_page(
             &app,
             &viewer,
             format!("Reset {}?", user.name),
@@ -134,7 +134,7 @@ pub(crate) async fn reset(
         "Send this link to {} over a trusted channel. It works once, within 24 hours.",
         user.name
     )];
-    secret(&app, &viewer, "Reset", lines, format!("{}/welcome/{link}", base(&app, &headers)))
+    secret_page(&app, &viewer, "Reset", lines, format!("{}/welcome/{link}", base_url(&app, &headers)))
 }
 
 /// Removes a user.
@@ -143,12 +143,12 @@ pub(crate) async fn remove(
     viewer: Viewer,
     Id(id): Id<UserId>,
     form: Form,
-) -> Answer {
-    let user = person(&app, &viewer, id).await?;
-    if !form.goes() {
+) -> PageResult {
+    let user = find_user(&app, &viewer, id).await?;
+    if !form.is_confirmed() {
         let line =
             "They are signed out everywhere immediately. Their entries stay in the audit log.";
-        return ask(
+        return confirm_page(
             &app,
             &viewer,
             format!("Remove {}?", user.name),
@@ -158,19 +158,19 @@ pub(crate) async fn remove(
         );
     }
     users::remove(&app, &users::actor(&viewer.user), &user).await?;
-    see("/settings")
+    redirect("/settings")
 }
 
 /// Creates an API key.
-pub(crate) async fn make_key(State(app): State<Dashboard>, viewer: Viewer, form: Form) -> Answer {
+pub(crate) async fn create_key(State(app): State<Dashboard>, viewer: Viewer, form: Form) -> PageResult {
     let body = json!({"name": form.text("name"), "role": form.text("role")});
-    let body: Body<CreateApiKey> = Body::of(&body)?;
-    let (key, text) = requests::api_keys::create(&app, &viewer.caller(), body.open()).await?;
+    let body: Body<CreateApiKey> = Body::from_value(&body)?;
+    let (key, text) = requests::api_keys::create(&app, &viewer.caller(), body.into_parts()).await?;
     let lines = vec![format!(
         "The key {} with the role {}. Copy it now: only a hash is stored.",
         key.name, key.role
     )];
-    secret(&app, &viewer, "API key", lines, text)
+    secret_page(&app, &viewer, "API key", lines, text)
 }
 
 /// Revokes an API key.
@@ -179,11 +179,11 @@ pub(crate) async fn revoke_key(
     viewer: Viewer,
     Id(id): Id<KeyId>,
     form: Form,
-) -> Answer {
-    if !form.goes() {
+) -> PageResult {
+    if !form.is_confirmed() {
         let key = queries::credentials::find_api_key(&app, &viewer.caller().scope(), id).await?;
         let line = "It stops working immediately. This cannot be undone.";
-        return ask(
+        return confirm_page(
             &app,
             &viewer,
             format!("Revoke {}?", key.name),
@@ -193,16 +193,16 @@ pub(crate) async fn revoke_key(
         );
     }
     requests::api_keys::revoke(&app, &viewer.caller(), id, &Versions::Any).await?;
-    see("/settings#keys")
+    redirect("/settings#keys")
 }
 
 /// Creates an enrollment token and shows the command to run on each server.
-pub(crate) async fn make_token(
+pub(crate) async fn create_token(
     State(app): State<Dashboard>,
     viewer: Viewer,
     headers: HeaderMap,
     form: Form,
-) -> Answer {
+) -> PageResult {
     let mut body = Map::new();
     for name in ["name", "environment"] {
         if !form.text(name).is_empty() {
@@ -216,13 +216,13 @@ pub(crate) async fn make_token(
             uses.parse::<i64>().map_or_else(|_| json!(uses), |uses| json!(uses)),
         );
     }
-    let body: Body<CreateEnrollmentToken> = Body::of(&body.into())?;
+    let body: Body<CreateEnrollmentToken> = Body::from_value(&body.into())?;
     let (_, text) =
-        requests::enrollment_tokens::create(&app, &viewer.caller(), body.open()).await?;
+        requests::enrollment_tokens::create(&app, &viewer.caller(), body.into_parts()).await?;
     let lines = vec!["Install the agent on each server, then run this as root.".into()];
     let command =
-        format!("fleetmend-agent enroll --server {} --token {text}", base(&app, &headers));
-    secret(&app, &viewer, "Enrollment token", lines, command)
+        format!("fleetmend-agent enroll --server {} --token {text}", base_url(&app, &headers));
+    secret_page(&app, &viewer, "Enrollment token", lines, command)
 }
 
 /// Revokes an enrollment token.
@@ -231,12 +231,12 @@ pub(crate) async fn revoke_token(
     viewer: Viewer,
     Id(id): Id<TokenId>,
     form: Form,
-) -> Answer {
-    if !form.goes() {
+) -> PageResult {
+    if !form.is_confirmed() {
         let scope = viewer.caller().scope();
         let token = queries::credentials::find_enrollment_token(&app, &scope, id).await?;
         let line = "New servers cannot enroll with it. Enrolled servers are not affected.";
-        return ask(
+        return confirm_page(
             &app,
             &viewer,
             format!("Revoke {}?", token.name),
@@ -246,5 +246,5 @@ pub(crate) async fn revoke_token(
         );
     }
     requests::enrollment_tokens::revoke(&app, &viewer.caller(), id, &Versions::Any).await?;
-    see("/settings#tokens")
+    redirect("/settings#tokens")
 }

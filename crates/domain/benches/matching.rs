@@ -5,9 +5,9 @@
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use domain::advisory::{Advisory, Affected, Ecosystem, Rated, Rating, Span};
-use domain::finding::Index;
-use domain::finding::tally::{Cell, Tally};
+use domain::advisory::{Advisory, Affected, Ecosystem, CveRating, Rating, Span};
+use domain::finding::AdvisoryIndex;
+use domain::finding::exposure_counts::{OccurrenceId, ExposureCounts};
 use vocab::{Digest, Installed, Severity};
 
 const BASE: &str = "Debian:12";
@@ -15,7 +15,7 @@ const PACKAGES: u32 = 600;
 /// The number of distinct package sets in a fleet of 100,000 servers.
 const SETS: u32 = 2_000;
 const SOURCES: u32 = 3_500;
-const KERNEL_FLAWS: u32 = 5_000;
+const KERNEL_CVES: u32 = 5_000;
 const KERNEL_FIXES: u32 = 300;
 
 fn main() {
@@ -33,7 +33,7 @@ fn advisory(id: u32, package: &str, fixed: &str) -> Advisory {
         published: None,
         modified: None,
         withdrawn: None,
-        ratings: vec![Rated { flaw: None, rating: Rating::Word(Severity::High) }],
+        ratings: vec![CveRating { flaw: None, rating: Rating::Word(Severity::High) }],
         affected: vec![affected],
     }
 }
@@ -47,13 +47,13 @@ fn advisories() -> Vec<Advisory> {
             advisory(source * 10 + fix, &format!("source{source}"), &fixed)
         })
     });
-    let kernel = (0..KERNEL_FLAWS)
+    let kernel = (0..KERNEL_CVES)
         .map(|flaw| advisory(1_000_000 + flaw, "linux", &format!("6.1.{}-1", flaw % KERNEL_FIXES)));
     sources.chain(kernel).collect()
 }
 
-fn index() -> Index {
-    Index::new(&Ecosystem::new(BASE), advisories())
+fn index() -> AdvisoryIndex {
+    AdvisoryIndex::new(&Ecosystem::new(BASE), advisories())
 }
 
 /// The packages of one server. Most are up to date, one in twenty is outdated, and no two sets
@@ -81,9 +81,9 @@ fn set(number: u32) -> Vec<Installed> {
 #[divan::bench]
 fn one_set_of_600_packages(bencher: Bencher<'_, '_>) {
     let (index, set) = (index(), set(1));
-    let report = index.judge(&set);
+    let report = index.match_packages(&set);
     assert!(report.findings.len() > 500, "{} findings", report.findings.len());
-    bencher.bench_local(|| index.judge(divan::black_box(&set)));
+    bencher.bench_local(|| index.match_packages(divan::black_box(&set)));
 }
 
 #[divan::bench(sample_count = 5)]
@@ -92,7 +92,7 @@ fn two_thousand_distinct_sets(bencher: Bencher<'_, '_>) {
     let sets: Vec<Vec<Installed>> = (0..SETS).map(set).collect();
     bencher
         .counter(ItemsCount::new(SETS))
-        .bench_local(|| sets.iter().map(|set| index.judge(set).findings.len()).sum::<usize>());
+        .bench_local(|| sets.iter().map(|set| index.match_packages(set).findings.len()).sum::<usize>());
 }
 
 /// One new CVE in a package that every set contains in one of ten versions: builds an index for
@@ -101,33 +101,33 @@ fn two_thousand_distinct_sets(bencher: Bencher<'_, '_>) {
 fn one_new_cve_in_every_set(bencher: Bencher<'_, '_>) {
     let index = index();
     let base = Ecosystem::new(BASE);
-    let mut tally = Tally::default();
-    let mut cells: Vec<Vec<(Cell, bool)>> = Vec::new();
+    let mut tally = ExposureCounts::default();
+    let mut cells: Vec<Vec<(OccurrenceId, bool)>> = Vec::new();
     for number in 0..SETS {
-        let findings = index.judge(&set(number)).findings;
-        let has = findings.iter().map(|one| (tally.cell(one.into()), true));
+        let findings = index.match_packages(&set(number)).findings;
+        let has = findings.iter().map(|one| (tally.register(one.into()), true));
         cells.push(has.collect());
-        tally.put(key(number), 50, cells[number as usize].iter().copied());
+        tally.set_group(key(number), 50, cells[number as usize].iter().copied());
     }
     let new = advisory(9_999_999, "openssl", "3.0.11-99");
     let versions: Vec<Installed> =
         (0..10).map(|n| Installed::new("openssl", &format!("3.0.11-{n}"), "amd64")).collect();
     bencher.counter(ItemsCount::new(SETS)).bench_local(|| {
-        let index = Index::new(&base, [&new]);
-        let found = versions.iter().map(|one| index.judge(std::slice::from_ref(one)).findings);
-        let found: Vec<Cell> = found.map(|one| tally.cell((&one[0]).into())).collect();
+        let index = AdvisoryIndex::new(&base, [&new]);
+        let found = versions.iter().map(|one| index.match_packages(std::slice::from_ref(one)).findings);
+        let found: Vec<OccurrenceId> = found.map(|one| tally.register((&one[0]).into())).collect();
         for number in 0..SETS {
             let has = cells[number as usize].iter().copied();
-            tally.put(key(number), 50, has.chain([(found[number as usize % 10], true)]));
+            tally.set_group(key(number), 50, has.chain([(found[number as usize % 10], true)]));
         }
-        let changes = tally.changes().len();
-        (0..SETS).for_each(|n| drop(tally.put(key(n), 50, cells[n as usize].iter().copied())));
+        let changes = tally.take_changes().len();
+        (0..SETS).for_each(|n| drop(tally.set_group(key(n), 50, cells[n as usize].iter().copied())));
         changes
     });
 }
 
 fn key(number: u32) -> Digest {
-    Digest::of(&number.to_be_bytes())
+    Digest::compute(&number.to_be_bytes())
 }
 
 #[divan::bench(sample_count = 5)]
@@ -136,5 +136,5 @@ fn building_the_index(bencher: Bencher<'_, '_>) {
     let base = Ecosystem::new(BASE);
     bencher
         .counter(ItemsCount::new(advisories.len()))
-        .bench_local(|| Index::new(&base, &advisories));
+        .bench_local(|| AdvisoryIndex::new(&base, &advisories));
 }

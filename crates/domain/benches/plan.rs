@@ -5,7 +5,7 @@
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use domain::rollout::{Event, Pace, Rollout, Target, Verdict, plan};
+use domain::rollout::{TaskEvent, Pace, Rollout, TaskStatus, ReportedResult, plan};
 use jiff::Timestamp;
 use vocab::{BatchId, Portion, ServerId};
 
@@ -24,17 +24,17 @@ fn rollout(size: u32, pace: Pace) -> Rollout {
     Rollout::new(BatchId::new(now(), 1), pace, now(), servers, now())
 }
 
-fn settle(rollout: &mut Rollout) {
+fn apply_all_plans(rollout: &mut Rollout) {
     loop {
         let next = plan(rollout, now());
         if next.is_idle() {
             return;
         }
         if let Some(change) = next.change {
-            rollout.change(change, now()).expect("planned");
+            rollout.apply_change(change, now()).expect("planned");
         }
-        for (server, event) in next.moves {
-            rollout.happens(server, event, now()).expect("planned");
+        for (server, event) in next.events {
+            rollout.apply_event(server, event, now()).expect("planned");
         }
     }
 }
@@ -45,7 +45,7 @@ fn restore(bencher: Bencher, size: u32) {
     let stored = rollout(size, Pace::default());
     bencher
         .counter(ItemsCount::new(size))
-        .with_inputs(|| (stored.head().clone(), stored.targets().collect::<Vec<_>>()))
+        .with_inputs(|| (stored.head().clone(), stored.tasks().collect::<Vec<_>>()))
         .bench_values(|(head, targets)| Rollout::restore(head, targets));
 }
 
@@ -62,13 +62,13 @@ fn whole_rollout(bencher: Bencher, size: u32) {
         .counter(ItemsCount::new(size))
         .with_inputs(|| rollout(size, pace.clone()))
         .bench_values(|mut rollout| {
-            settle(&mut rollout);
+            apply_all_plans(&mut rollout);
             for number in 0..size {
                 let server = ServerId::new(now(), u128::from(number));
                 rollout
-                    .happens(server, Event::Reported(Verdict::Succeeded), now())
+                    .apply_event(server, TaskEvent::Reported(ReportedResult::Succeeded), now())
                     .expect("a report is always taken");
-                settle(&mut rollout);
+                apply_all_plans(&mut rollout);
             }
             assert!(rollout.head().phase.is_ended(), "the rollout ended");
             rollout
@@ -79,14 +79,14 @@ fn whole_rollout(bencher: Bencher, size: u32) {
 #[divan::bench(args = SIZES)]
 fn one_step(bencher: Bencher, size: u32) {
     let mut running = rollout(size, Pace { max_parallel: Some(50), ..Pace::default() });
-    settle(&mut running);
+    apply_all_plans(&mut running);
     let first = ServerId::new(now(), 0);
     let next = ServerId::new(now(), 50);
     bencher.with_inputs(|| running.clone()).bench_local_refs(|rollout| {
         rollout
-            .happens(first, Event::Reported(Verdict::Succeeded), now())
+            .apply_event(first, TaskEvent::Reported(ReportedResult::Succeeded), now())
             .expect("a report is always taken");
-        settle(rollout);
-        assert!(matches!(rollout.target(next), Some(Target::Busy(_))), "the next one started");
+        apply_all_plans(rollout);
+        assert!(matches!(rollout.task_status(next), Some(TaskStatus::Busy(_))), "the next one started");
     });
 }

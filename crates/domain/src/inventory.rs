@@ -21,15 +21,15 @@ impl Inventory {
     pub fn new(mut packages: Vec<Installed>) -> Inventory {
         listing::sort(&mut packages);
         let bytes = listing::encode(&packages);
-        Inventory { digest: Digest::of(&bytes), packages, bytes }
+        Inventory { digest: Digest::compute(&bytes), packages, bytes }
     }
 
     /// Decodes an inventory that an agent sent. The digest is that of the received bytes, because a
     /// newer agent may write fields that are unknown here, and identifies its list by that digest.
-    pub fn received(bytes: Vec<u8>) -> Result<Inventory, ListingError> {
+    pub fn decode(bytes: Vec<u8>) -> Result<Inventory, ListingError> {
         let mut packages: Vec<Installed> = listing::decode(&bytes)?;
         listing::sort(&mut packages);
-        Ok(Inventory { digest: Digest::of(&bytes), packages, bytes })
+        Ok(Inventory { digest: Digest::compute(&bytes), packages, bytes })
     }
 
     pub fn packages(&self) -> &[Installed] {
@@ -59,7 +59,7 @@ pub struct Change {
 pub enum ChangeKind {
     /// The package, or this version of it, was not installed before and is now.
     Installed { version: String },
-    /// The package was installed before and is not any more.
+    /// The package was installed before and no longer is.
     Removed { version: String },
     /// A newer version replaced an older one, or one that is spelled differently but compares
     /// equal: `1.0` and `1.00`.
@@ -76,22 +76,22 @@ pub enum ChangeKind {
 /// added version replaced the newest removed one. A package that only changed its architecture
 /// (from `all` to `amd64`) counts as one package.
 pub fn difference(before: &Inventory, after: &Inventory, manager: PackageManager) -> Vec<Change> {
-    let mut names: BTreeMap<&str, Movement<'_>> = BTreeMap::new();
+    let mut names: BTreeMap<&str, VersionChanges<'_>> = BTreeMap::new();
     for package in before.packages() {
-        names.entry(&package.name).or_default().of(package).0.push(&package.version);
+        names.entry(&package.name).or_default().versions_mut(package).0.push(&package.version);
     }
     for package in after.packages() {
-        names.entry(&package.name).or_default().of(package).1.push(&package.version);
+        names.entry(&package.name).or_default().versions_mut(package).1.push(&package.version);
     }
     names.into_iter().flat_map(|(name, movement)| movement.changes(name, manager)).collect()
 }
 
 /// The versions of one package name before and after, by architecture.
 #[derive(Default)]
-struct Movement<'a>(BTreeMap<&'a str, (Vec<&'a str>, Vec<&'a str>)>);
+struct VersionChanges<'a>(BTreeMap<&'a str, (Vec<&'a str>, Vec<&'a str>)>);
 
-impl<'a> Movement<'a> {
-    fn of(&mut self, package: &'a Installed) -> &mut (Vec<&'a str>, Vec<&'a str>) {
+impl<'a> VersionChanges<'a> {
+    fn versions_mut(&mut self, package: &'a Installed) -> &mut (Vec<&'a str>, Vec<&'a str>) {
         self.0.entry(&package.arch).or_default()
     }
 
@@ -103,19 +103,19 @@ impl<'a> Movement<'a> {
         for (arch, (before, after)) in self.0 {
             let stays = before.iter().any(|version| after.contains(version));
             any_stays |= stays;
-            let mut went: Vec<&str> =
+            let mut removed_versions: Vec<&str> =
                 before.iter().copied().filter(|version| !after.contains(version)).collect();
-            let mut came: Vec<&str> =
+            let mut added_versions: Vec<&str> =
                 after.iter().copied().filter(|version| !before.contains(version)).collect();
-            if !stays && let Some((from, to)) = newest(&went, manager).zip(newest(&came, manager)) {
-                went.retain(|version| *version != from);
-                came.retain(|version| *version != to);
-                changes.push(change(arch, replaced(from, to, manager)));
+            if !stays && let Some((from, to)) = newest(&removed_versions, manager).zip(newest(&added_versions, manager)) {
+                removed_versions.retain(|version| *version != from);
+                added_versions.retain(|version| *version != to);
+                changes.push(change(arch, replacement_kind(from, to, manager)));
             }
             let removed = |version: &str| ChangeKind::Removed { version: version.to_owned() };
             let installed = |version: &str| ChangeKind::Installed { version: version.to_owned() };
-            changes.extend(went.into_iter().map(|version| change(arch, removed(version))));
-            changes.extend(came.into_iter().map(|version| change(arch, installed(version))));
+            changes.extend(removed_versions.into_iter().map(|version| change(arch, removed(version))));
+            changes.extend(added_versions.into_iter().map(|version| change(arch, installed(version))));
         }
         if !any_stays {
             join_architectures(&mut changes, manager);
@@ -135,14 +135,14 @@ fn join_architectures(changes: &mut Vec<Change>, manager: PackageManager) {
             Change { kind: ChangeKind::Installed { version: to }, arch, name },
             Change { kind: ChangeKind::Removed { version: from }, .. },
         ] if from != to => {
-            Change { name: name.clone(), arch: arch.clone(), kind: replaced(from, to, manager) }
+            Change { name: name.clone(), arch: arch.clone(), kind: replacement_kind(from, to, manager) }
         }
         _ => return,
     };
     *changes = vec![joined];
 }
 
-fn replaced(from: &str, to: &str, manager: PackageManager) -> ChangeKind {
+fn replacement_kind(from: &str, to: &str, manager: PackageManager) -> ChangeKind {
     let (older, from, to) = (manager.scheme().compare(to, from), from.to_owned(), to.to_owned());
     match older {
         Ordering::Less => ChangeKind::Downgraded { from, to },
@@ -168,7 +168,7 @@ mod tests {
         Inventory::new(packages.iter().map(read).collect())
     }
 
-    fn shown(manager: PackageManager, before: &[&str], after: &[&str]) -> Vec<String> {
+    fn describe_changes(manager: PackageManager, before: &[&str], after: &[&str]) -> Vec<String> {
         let show = |change: Change| {
             let Change { name, arch, kind } = change;
             match kind {
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn each_change_has_its_own_kind() {
         assert_eq!(
-            shown(
+            describe_changes(
                 Apt,
                 &["bash 5.1-2 amd64", "curl 7.88-1 amd64", "gone 1 all", "same 1 all"],
                 &["bash 5.1-10 amd64", "curl 7.74-1 amd64", "new 1 all", "same 1 all"],
@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn versions_are_compared_with_the_managers_scheme() {
-        assert_eq!(shown(Apt, &["x 1.0 all"], &["x 1.0~rc1 all"]), ["x:all 1.0 down to 1.0~rc1"]);
+        assert_eq!(describe_changes(Apt, &["x 1.0 all"], &["x 1.0~rc1 all"]), ["x:all 1.0 down to 1.0~rc1"]);
         assert_eq!(
-            shown(Dnf, &["x 9-1 noarch"], &["x 1:1-1 noarch"]),
+            describe_changes(Dnf, &["x 9-1 noarch"], &["x 1:1-1 noarch"]),
             ["x:noarch 9-1 up to 1:1-1"]
         );
     }
@@ -212,11 +212,11 @@ mod tests {
     #[test]
     fn parallel_kernel_versions_are_not_upgrades() {
         assert_eq!(
-            shown(Dnf, &["kernel 1 x86_64"], &["kernel 1 x86_64", "kernel 2 x86_64"]),
+            describe_changes(Dnf, &["kernel 1 x86_64"], &["kernel 1 x86_64", "kernel 2 x86_64"]),
             ["kernel:x86_64 +2"]
         );
         assert_eq!(
-            shown(
+            describe_changes(
                 Dnf,
                 &["kernel 1 x86_64", "kernel 2 x86_64"],
                 &["kernel 2 x86_64", "kernel 3 x86_64"]
@@ -224,7 +224,7 @@ mod tests {
             ["kernel:x86_64 -1", "kernel:x86_64 +3"]
         );
         assert_eq!(
-            shown(Dnf, &["kernel 2 x86_64", "kernel 10 x86_64"], &["kernel 11 x86_64"]),
+            describe_changes(Dnf, &["kernel 2 x86_64", "kernel 10 x86_64"], &["kernel 11 x86_64"]),
             ["kernel:x86_64 10 up to 11", "kernel:x86_64 -2"]
         );
     }
@@ -232,29 +232,29 @@ mod tests {
     #[test]
     fn architectures_of_a_name_are_separate_packages() {
         assert_eq!(
-            shown(Apt, &["libc6 1 amd64", "libc6 1 i386"], &["libc6 2 amd64", "libc6 2 i386"]),
+            describe_changes(Apt, &["libc6 1 amd64", "libc6 1 i386"], &["libc6 2 amd64", "libc6 2 i386"]),
             ["libc6:amd64 1 up to 2", "libc6:i386 1 up to 2"]
         );
         assert_eq!(
-            shown(Apt, &["libc6 1 amd64", "libc6 1 i386"], &["libc6 1 amd64"]),
+            describe_changes(Apt, &["libc6 1 amd64", "libc6 1 i386"], &["libc6 1 amd64"]),
             ["libc6:i386 -1"]
         );
     }
 
     #[test]
     fn changed_architecture_is_an_upgrade() {
-        assert_eq!(shown(Apt, &["tool 1 all"], &["tool 2 amd64"]), ["tool:amd64 1 up to 2"]);
-        assert_eq!(shown(Apt, &["tool 1 amd64"], &["tool 2 all"]), ["tool:all 1 up to 2"]);
+        assert_eq!(describe_changes(Apt, &["tool 1 all"], &["tool 2 amd64"]), ["tool:amd64 1 up to 2"]);
+        assert_eq!(describe_changes(Apt, &["tool 1 amd64"], &["tool 2 all"]), ["tool:all 1 up to 2"]);
     }
 
     #[test]
     fn received_inventory_keeps_the_agents_digest() {
         let bytes = b"{\"n\":\"bash\",\"v\":\"5\",\"later\":1}\n".to_vec();
-        let received = Inventory::received(bytes.clone()).unwrap();
-        assert_eq!(received.digest(), Digest::of(&bytes));
+        let received = Inventory::decode(bytes.clone()).unwrap();
+        assert_eq!(received.digest(), Digest::compute(&bytes));
         assert_eq!(received.packages(), [Installed::new("bash", "5", "")]);
         let made = inventory(&["b 1 all", "a 1 all"]);
-        assert_eq!(Inventory::received(made.bytes().to_vec()).unwrap(), made);
+        assert_eq!(Inventory::decode(made.bytes().to_vec()).unwrap(), made);
     }
 
     fn packages() -> impl Strategy<Value = Vec<Installed>> {

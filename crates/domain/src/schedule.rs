@@ -21,7 +21,7 @@ use vocab::{Cron, SkipReason, Zone};
 /// Returns the first instant after `after` at which the schedule runs. `None` only near the year
 /// 9999.
 pub fn next_after(cron: &Cron, zone: &Zone, after: Timestamp) -> Option<Timestamp> {
-    let rules = zone.rules();
+    let rules = zone.time_zone();
     let mut from = after.checked_add(SignedDuration::from_nanos(1)).ok()?;
     // Between two clock changes local time runs evenly, so each such period is searched on a plain
     // calendar. An expression runs at least every 40 years (a fifth Monday in February), so this
@@ -86,7 +86,7 @@ fn runs_after_gap(cron: &Cron, gap_start: DateTime, after: Offset, change: Times
 /// How late a run may start if its schedule has no window.
 pub const LATE_WINDOW: SignedDuration = SignedDuration::from_hours(1);
 
-/// Maximum number of missed instants that are counted individually.
+/// Maximum number of missed runs that are counted individually.
 pub const MISSED_COUNTED_MAX: u32 = 1_000;
 
 /// How far the clock may be set back before the last handled instant is considered wrong.
@@ -95,9 +95,9 @@ const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
 /// What to do about a schedule now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
-    /// Start the run of this instant, possibly late.
+    /// Start the run that is scheduled for this time, possibly late.
     pub start: Option<Timestamp>,
-    /// Record that these instants did not start; at most two entries.
+    /// Record that these runs did not start; at most two entries.
     pub skipped: Vec<Skipped>,
     /// Store this as the last handled instant.
     pub handled: Timestamp,
@@ -105,7 +105,7 @@ pub struct Due {
     pub wake_at: Option<Timestamp>,
 }
 
-/// Instants that did not start, recorded as one entry.
+/// Runs that did not start, recorded as one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Skipped {
     pub reason: SkipReason,
@@ -126,15 +126,15 @@ pub struct Progress {
     pub unfinished: bool,
 }
 
-/// Returns what is due now. Of all instants since the last handled one, the latest starts if it is
-/// within its window. All older ones are recorded as missed, in one entry. So after an outage there
-/// is at most one run, and the work is bounded however long the outage was.
+/// Returns what is due now. Of all runs scheduled since the last handled time, the latest starts if
+/// it is within its window. All older ones are recorded as missed, in one entry. So there is at
+/// most one run after an outage, and a long outage does not cause more work.
 ///
-/// While a run is unfinished nothing starts, and the latest instant is recorded as an overlap.
+/// While a run is unfinished, no other starts, and the latest one is recorded as an overlap.
 ///
-/// If the clock was set back by more than an hour, the last handled instant lies in a future that
-/// may be years away, and the schedule continues from `now`. Instants then occur again. The caller
-/// keeps at most one run per instant, and must reject those that already have one.
+/// If the clock was set back by more than an hour, the last handled time is in the future,
+/// perhaps by years. The schedule then continues from `now`, and the same times occur again. The
+/// caller keeps at most one run per time, and must reject times that already have one.
 pub fn due(cron: &Cron, zone: &Zone, progress: Progress, now: Timestamp) -> Due {
     let Progress { handled, window, unfinished } = progress;
     let handled = if handled.duration_since(now) > CLOCK_TOLERANCE { now } else { handled };
@@ -144,11 +144,11 @@ pub fn due(cron: &Cron, zone: &Zone, progress: Progress, now: Timestamp) -> Due 
         handled,
         wake_at: next_after(cron, zone, now.max(handled)),
     };
-    let Some(newest) = newest_in(cron, zone, handled, now) else { return due };
+    let Some(newest) = latest_between(cron, zone, handled, now) else { return due };
     due.handled = newest;
     let in_time = now.duration_since(newest) <= window;
     let missed_until = if in_time { newest.checked_sub(NANOSECOND).ok() } else { Some(newest) };
-    due.skipped.extend(missed_until.and_then(|until| missed(cron, zone, handled, until)));
+    due.skipped.extend(missed_until.and_then(|until| missed_between(cron, zone, handled, until)));
     if in_time && unfinished {
         let reason = SkipReason::Overlap;
         due.skipped.push(Skipped { reason, first: newest, last: newest, count: 1 });
@@ -161,9 +161,9 @@ pub fn due(cron: &Cron, zone: &Zone, progress: Progress, now: Timestamp) -> Due 
 const NANOSECOND: SignedDuration = SignedDuration::from_nanos(1);
 
 /// Returns the instants after `after` and up to `until`, as one entry.
-fn missed(cron: &Cron, zone: &Zone, after: Timestamp, until: Timestamp) -> Option<Skipped> {
+fn missed_between(cron: &Cron, zone: &Zone, after: Timestamp, until: Timestamp) -> Option<Skipped> {
     let first = next_after(cron, zone, after).filter(|at| *at <= until)?;
-    let last = newest_in(cron, zone, after, until)?;
+    let last = latest_between(cron, zone, after, until)?;
     let next = |at: &Timestamp| next_after(cron, zone, *at).filter(|at| *at <= last);
     let counted = std::iter::successors(Some(first), next).take(MISSED_COUNTED_MAX as usize);
     let count = u32::try_from(counted.count()).unwrap_or(MISSED_COUNTED_MAX);
@@ -172,7 +172,7 @@ fn missed(cron: &Cron, zone: &Zone, after: Timestamp, until: Timestamp) -> Optio
 
 /// Returns the last instant after `after` and up to `until`. Uses bisection, because a schedule may
 /// have half a million instants in a year.
-fn newest_in(cron: &Cron, zone: &Zone, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
+fn latest_between(cron: &Cron, zone: &Zone, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
     let found_after = |at| next_after(cron, zone, at).filter(|found| *found <= until);
     let mut newest = found_after(after)?;
     // Anything found between `newest` and `none_after` is newer still.

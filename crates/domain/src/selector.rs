@@ -13,7 +13,7 @@ pub fn matches(selector: &Selector, server: &ServerFacts) -> bool {
         Selector::All => true,
         Selector::Matching(criteria) => {
             let ids = criteria.server_ids();
-            (ids.is_empty() || ids.contains(&server.id)) && has_traits(criteria, server)
+            (ids.is_empty() || ids.contains(&server.id)) && matches_attributes(criteria, server)
         }
     }
 }
@@ -31,15 +31,15 @@ pub fn select<'a>(
             let ids: BTreeSet<ServerId> = criteria.server_ids().iter().copied().collect();
             servers
                 .filter(|server| ids.is_empty() || ids.contains(&server.id))
-                .filter(|server| has_traits(criteria, server))
+                .filter(|server| matches_attributes(criteria, server))
                 .map(|server| server.id)
                 .collect()
         }
     }
 }
 
-fn has_traits(criteria: &Criteria, server: &ServerFacts) -> bool {
-    criteria.environment().is_none_or(|asked| server.environment.as_ref() == Some(asked))
+fn matches_attributes(criteria: &Criteria, server: &ServerFacts) -> bool {
+    criteria.environment().is_none_or(|wanted| server.environment.as_ref() == Some(wanted))
         && criteria.os().is_none_or(|asked| server.os.as_ref().is_some_and(|os| asked.matches(os)))
         && criteria.tags().iter().all(|tag| server.tags.contains(tag))
 }
@@ -78,7 +78,7 @@ mod tests {
     }
 
     /// Returns the indexes of the servers in the fleet that a selector selects.
-    fn meant(text: &str) -> Vec<usize> {
+    fn selected(text: &str) -> Vec<usize> {
         let (fleet, selector) = (fleet(), selector(text));
         let one_by_one: Vec<usize> =
             (0..fleet.len()).filter(|place| matches(&selector, &fleet[*place])).collect();
@@ -89,22 +89,22 @@ mod tests {
 
     #[test]
     fn all_given_criteria_must_match() {
-        assert_eq!(meant(r#"{"environment": "production"}"#), [0, 1]);
-        assert_eq!(meant(r#"{"environment": "production", "os": "Debian"}"#), [0]);
-        assert_eq!(meant(r#"{"os": "rhel 9"}"#), [1]);
-        assert_eq!(meant(r#"{"tags": ["web"]}"#), [0, 2]);
-        assert_eq!(meant(r#"{"tags": ["web", "eu"]}"#), [0]);
-        assert_eq!(meant(r#"{"environment": "production", "tags": ["absent"]}"#), [0; 0]);
-        assert_eq!(meant(r#"{"all": true}"#), [0, 1, 2, 3]);
+        assert_eq!(selected(r#"{"environment": "production"}"#), [0, 1]);
+        assert_eq!(selected(r#"{"environment": "production", "os": "Debian"}"#), [0]);
+        assert_eq!(selected(r#"{"os": "rhel 9"}"#), [1]);
+        assert_eq!(selected(r#"{"tags": ["web"]}"#), [0, 2]);
+        assert_eq!(selected(r#"{"tags": ["web", "eu"]}"#), [0]);
+        assert_eq!(selected(r#"{"environment": "production", "tags": ["absent"]}"#), [0; 0]);
+        assert_eq!(selected(r#"{"all": true}"#), [0, 1, 2, 3]);
     }
 
     #[test]
     fn server_id_must_match_other_criteria_too() {
         let ids = [fleet()[0].id, fleet()[2].id];
         let named = format!(r#"{{"server_ids": ["{}", "{}"]}}"#, ids[0], ids[1]);
-        assert_eq!(meant(&named), [0, 2]);
+        assert_eq!(selected(&named), [0, 2]);
         let narrowed =
             format!(r#"{{"server_ids": ["{}", "{}"], "environment": "staging"}}"#, ids[0], ids[1]);
-        assert_eq!(meant(&narrowed), [2]);
+        assert_eq!(selected(&narrowed), [2]);
     }
 }

@@ -13,7 +13,7 @@ use store::leases::{self, Lease};
 use store::{StoreError, Tx, health};
 use tokio::sync::watch;
 
-use crate::{Lead, complain};
+use crate::{LeaderLease, log_error};
 use service::App;
 use service::auth::root_keys;
 
@@ -24,20 +24,20 @@ pub const LEASE_TTL: SignedDuration = SignedDuration::from_secs(6);
 pub const SKEW_MAX: SignedDuration = SignedDuration::from_secs(5);
 
 /// Acquires the lease whenever it is free, and renews it. Runs until it is aborted.
-pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
-    let mut space = Space { errors_seen: store::disk_full_errors() };
+pub(super) async fn run(app: App, every: Duration, lead: watch::Sender<LeaderLease>) {
+    let mut space = DiskSpaceCheck { errors_seen: store::disk_full_errors() };
     loop {
         let held = lead.borrow().clone();
-        match take_or_keep(&app, held.as_deref()).await {
+        match acquire_or_renew(&app, held.as_deref()).await {
             Ok(next) => {
                 match space.check(&app).await {
                     Ok(()) => app.condition().note_write(),
                     Err(error) => {
                         app.condition().note_write_error(&error);
-                        complain("space", &error);
+                        log_error("space", &error);
                     }
                 }
-                note_change(&app, held.as_deref(), next.as_ref());
+                note_lead_change(&app, held.as_deref(), next.as_ref());
                 // Receivers are notified of a new lease, not of each renewal.
                 lead.send_if_modified(|known| {
                     let new = known.as_ref().map(|lease| lease.token)
@@ -50,7 +50,7 @@ pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
             // case.
             Err(error) => {
                 app.condition().note_write_error(&error);
-                complain("lead", &error);
+                log_error("lead", &error);
             }
         }
         tokio::time::sleep(every).await;
@@ -60,11 +60,11 @@ pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
 /// Detects a full database disk. A lease can be renewed on a full disk ([`health::check_space`]),
 /// so once any write of this process has failed for that reason, a renewed lease does not prove
 /// that writes work.
-struct Space {
+struct DiskSpaceCheck {
     errors_seen: u64,
 }
 
-impl Space {
+impl DiskSpaceCheck {
     async fn check(&mut self, app: &App) -> store::Result<()> {
         let errors = store::disk_full_errors();
         if errors != self.errors_seen {
@@ -72,7 +72,7 @@ impl Space {
                 Err(error @ StoreError::DiskFull(_)) => return Err(error),
                 // For example, a database role that may not create tables. The next failing write
                 // will show it.
-                Err(error) => complain("space", &error),
+                Err(error) => log_error("space", &error),
                 Ok(()) => {}
             }
             self.errors_seen = errors;
@@ -81,13 +81,14 @@ impl Space {
     }
 }
 
-/// Returns the lease that this process holds from now on, if any.
-async fn take_or_keep(app: &App, held: Option<&Lease>) -> store::Result<Option<Lease>> {
+/// Acquires or renews the leader's lease, or gives it up. Returns the lease if this process holds
+/// it.
+async fn acquire_or_renew(app: &App, held: Option<&Lease>) -> store::Result<Option<Lease>> {
     let mut tx = app.db.begin().await?;
     let time = LeaseTime::read(app, &mut tx).await?;
     note_skew(app, time.skew);
-    let rotated = !root_keys::is_ours(app, &mut tx).await?;
-    note_rotated(app, rotated);
+    let rotated = !root_keys::uses_recorded_key(app, &mut tx).await?;
+    note_root_key_rotation(app, rotated);
     let may_lead = time.skew.is_none() && !rotated;
     let until = time.now.saturating_add(LEASE_TTL).unwrap_or(Timestamp::MAX);
     let replica = &app.settings.replica;
@@ -108,7 +109,7 @@ async fn take_or_keep(app: &App, held: Option<&Lease>) -> store::Result<Option<L
 }
 
 /// Releases the lease, so that another replica can lead immediately.
-pub(super) async fn give_back(app: &App, lease: &Lease) -> store::Result<()> {
+pub(super) async fn release(app: &App, lease: &Lease) -> store::Result<()> {
     let mut tx = app.db.begin().await?;
     let time = LeaseTime::read(app, &mut tx).await?;
     match leases::release(&mut tx, lease, time.now).await {
@@ -118,7 +119,7 @@ pub(super) async fn give_back(app: &App, lease: &Lease) -> store::Result<()> {
             tx.commit().await?;
         }
     }
-    note_change(app, Some(lease), None);
+    note_lead_change(app, Some(lease), None);
     Ok(())
 }
 
@@ -163,7 +164,7 @@ fn note_skew(app: &App, skew: Option<SignedDuration>) {
     }
 }
 
-fn note_rotated(app: &App, rotated: bool) {
+fn note_root_key_rotation(app: &App, rotated: bool) {
     if app.condition().note_root_key_rotated(rotated) && rotated {
         let replica = &app.settings.replica;
         tracing::error!(
@@ -173,13 +174,13 @@ fn note_rotated(app: &App, rotated: bool) {
     }
 }
 
-fn note_change(app: &App, held: Option<&Lease>, next: Option<&Lease>) {
+fn note_lead_change(app: &App, held: Option<&Lease>, next: Option<&Lease>) {
     let replica = &app.settings.replica;
     app.condition().note_leads(next.is_some());
     match (held, next) {
-        (None, Some(lease)) => tracing::info!(replica, token = lease.token, "this replica leads"),
+        (None, Some(lease)) => tracing::info!(replica, token = lease.token, "this replica is now the leader"),
         (Some(lease), None) => {
-            tracing::info!(replica, token = lease.token, "this replica no longer leads");
+            tracing::info!(replica, token = lease.token, "this replica is no longer the leader");
         }
         _ => {}
     }

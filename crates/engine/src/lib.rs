@@ -6,7 +6,7 @@
 //! in which it does so. Work for the agents connected to this process belongs to `gateway`, in
 //! every replica.
 
-mod days;
+mod daily_stats;
 mod feeds;
 mod leader;
 mod presence;
@@ -31,21 +31,21 @@ pub use leader::{LEASE_TTL, SKEW_MAX};
 
 /// How often the engine runs work that no notification triggers.
 #[derive(Debug, Clone, Copy)]
-pub struct Pulse {
+pub struct Intervals {
     /// Interval between renewals of the lease, or attempts to acquire it.
-    pub lead: Duration,
+    pub lease_renewal: Duration,
     /// Interval at which a task checks for work without a notification.
-    pub look: Duration,
+    pub poll: Duration,
     /// Interval between deletions of old data.
-    pub sweep: Duration,
+    pub retention: Duration,
 }
 
-impl Default for Pulse {
+impl Default for Intervals {
     fn default() -> Self {
-        Pulse {
-            lead: Duration::from_secs(2),
-            look: Duration::from_secs(5),
-            sweep: Duration::from_secs(600),
+        Intervals {
+            lease_renewal: Duration::from_secs(2),
+            poll: Duration::from_secs(5),
+            retention: Duration::from_secs(600),
         }
     }
 }
@@ -55,43 +55,43 @@ impl Default for Pulse {
 #[must_use = "dropping the engine aborts its tasks"]
 pub struct Engine {
     app: App,
-    lead: watch::Receiver<Lead>,
+    lead: watch::Receiver<LeaderLease>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// The lease, while this process leads.
-pub type Lead = Option<Arc<Lease>>;
+pub type LeaderLease = Option<Arc<Lease>>;
 
 /// Serializes long writes of the engine's tasks. The schedule task holds it while it starts
 /// everything that is due at one instant, so that driving the first batches does not delay the
 /// others.
-type Pen = Arc<tokio::sync::Mutex<()>>;
+type WriteLock = Arc<tokio::sync::Mutex<()>>;
 
 /// The servers that cannot take an order now. `None` until the first presence check.
-type Away = Option<Arc<Unable>>;
+type PresenceSnapshot = Option<Arc<UnavailableServers>>;
 
 /// The servers that cannot take an order now, by reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Unable {
-    /// Offline or barred from orders.
-    away: BTreeSet<ServerId>,
-    /// The agent reports that it is working on something.
-    at_work: BTreeSet<ServerId>,
+struct UnavailableServers {
+    /// Offline, quarantined or removed.
+    offline: BTreeSet<ServerId>,
+    /// Servers whose agent reports work in progress.
+    busy: BTreeSet<ServerId>,
 }
 
 /// What the engine's tasks need whenever they are started or restarted.
 #[derive(Clone)]
-struct Parts {
+struct TaskContext {
     app: App,
-    pulse: Pulse,
-    lead_in: watch::Sender<Lead>,
-    lead: watch::Receiver<Lead>,
-    away_in: watch::Sender<Away>,
-    away: watch::Receiver<Away>,
-    pen: Pen,
+    intervals: Intervals,
+    lease_sender: watch::Sender<LeaderLease>,
+    lead: watch::Receiver<LeaderLease>,
+    presence_sender: watch::Sender<PresenceSnapshot>,
+    presence: watch::Receiver<PresenceSnapshot>,
+    write_lock: WriteLock,
 }
 
-fn supervised<F>(parts: &Parts, name: &'static str, start: fn(Parts) -> F) -> JoinHandle<()>
+fn spawn_supervised<F>(parts: &TaskContext, name: &'static str, start: fn(TaskContext) -> F) -> JoinHandle<()>
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -100,28 +100,28 @@ where
 }
 
 pub fn spawn(app: App) -> Engine {
-    spawn_with(app, Pulse::default())
+    spawn_with(app, Intervals::default())
 }
 
 /// Starts the engine with other intervals, for tests.
-pub fn spawn_with(app: App, pulse: Pulse) -> Engine {
+pub fn spawn_with(app: App, pulse: Intervals) -> Engine {
     let (lead_in, lead) = watch::channel(None);
     let (away_in, away) = watch::channel(None);
-    let pen = Pen::default();
-    let parts = Parts { app, pulse, lead_in, lead, away_in, away, pen };
+    let pen = WriteLock::default();
+    let parts = TaskContext { app, intervals: pulse, lease_sender: lead_in, lead, presence_sender: away_in, presence: away, write_lock: pen };
     let tasks = vec![
-        supervised(&parts, "leader", |p| leader::lead(p.app, p.pulse.lead, p.lead_in)),
-        supervised(&parts, "presence", |p| presence::watch(p.app, p.pulse.look, p.lead, p.away_in)),
-        supervised(&parts, "rollouts", |p| {
-            rollouts::drive(p.app, p.pulse.look, p.lead, p.away, p.pen)
+        spawn_supervised(&parts, "leader", |p| leader::run(p.app, p.intervals.lease_renewal, p.lease_sender)),
+        spawn_supervised(&parts, "presence", |p| presence::run(p.app, p.intervals.poll, p.lead, p.presence_sender)),
+        spawn_supervised(&parts, "rollouts", |p| {
+            rollouts::run(p.app, p.intervals.poll, p.lead, p.presence, p.write_lock)
         }),
-        supervised(&parts, "schedules", |p| schedules::fire(p.app, p.pulse.look, p.lead, p.pen)),
-        supervised(&parts, "refreshes", |p| refresh::expire(p.app, p.pulse.look, p.lead)),
-        supervised(&parts, "feeds", |p| feeds::update(p.app, p.pulse.look, p.lead)),
-        supervised(&parts, "daily statistics", |p| days::write(p.app, p.pulse.look, p.lead)),
-        supervised(&parts, "retention", |p| retention::sweep(p.app, p.pulse.sweep, p.lead)),
+        spawn_supervised(&parts, "schedules", |p| schedules::run(p.app, p.intervals.poll, p.lead, p.write_lock)),
+        spawn_supervised(&parts, "refreshes", |p| refresh::run(p.app, p.intervals.poll, p.lead)),
+        spawn_supervised(&parts, "feeds", |p| feeds::update(p.app, p.intervals.poll, p.lead)),
+        spawn_supervised(&parts, "daily statistics", |p| daily_stats::run(p.app, p.intervals.poll, p.lead)),
+        spawn_supervised(&parts, "retention", |p| retention::run(p.app, p.intervals.retention, p.lead)),
     ];
-    let Parts { app, lead, .. } = parts;
+    let TaskContext { app, lead, .. } = parts;
     Engine { app, lead, tasks }
 }
 
@@ -139,7 +139,7 @@ impl Engine {
         }
         let lease = self.lead.borrow().clone();
         let Some(lease) = lease else { return };
-        if let Err(error) = leader::give_back(&self.app, &lease).await {
+        if let Err(error) = leader::release(&self.app, &lease).await {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "could not release the lease");
         }
@@ -152,7 +152,7 @@ impl Drop for Engine {
     }
 }
 
-async fn until_leading(lead: &mut watch::Receiver<Lead>) -> Arc<Lease> {
+async fn wait_for_lead(lead: &mut watch::Receiver<LeaderLease>) -> Arc<Lease> {
     loop {
         if let Some(lease) = lead.borrow_and_update().clone() {
             return lease;
@@ -164,15 +164,15 @@ async fn until_leading(lead: &mut watch::Receiver<Lead>) -> Arc<Lease> {
 }
 
 /// Returns the time until `at`, but at most `poll`, because the clock may be set.
-fn until(at: Option<Timestamp>, now: Timestamp, look: Duration) -> Duration {
+fn sleep_time(at: Option<Timestamp>, now: Timestamp, poll: Duration) -> Duration {
     let left = at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
-    left.map_or(look, |left| left.min(look))
+    left.map_or(poll, |left| left.min(poll))
 }
 
 /// Logs an error once. A lost lease is not an error: another replica continues the work.
-fn complain(what: &str, error: &store::StoreError) {
+fn log_error(what: &str, error: &store::StoreError) {
     match error {
-        store::StoreError::LeaseLost { .. } => tracing::info!(what, "another replica leads now"),
+        store::StoreError::LeaseLost { .. } => tracing::info!(what, "another replica is now the leader"),
         error => tracing::warn!(
             what,
             error = error as &dyn std::error::Error,

@@ -8,12 +8,12 @@ use std::time::Duration;
 use domain::server::Presence;
 use jiff::Timestamp;
 use serde_json::json;
-use store::absences::{self, Absence, Silent};
+use store::presence_transitions::{self, AnnouncedOffline, OfflineServer};
 use store::leases::{self, Lease};
 use store::{Topic, servers};
 use tokio::sync::watch;
 
-use crate::{Away, Lead, Unable, complain, until_leading};
+use crate::{PresenceSnapshot, LeaderLease, UnavailableServers, log_error, wait_for_lead};
 use service::App;
 use service::clock::Stopwatch;
 use service::emit;
@@ -21,28 +21,28 @@ use service::emit;
 /// The pause after a check, as a multiple of its duration: presence checks use at most a twentieth
 /// of a core. The planner checks a server again before it starts a task there, so a late presence
 /// check costs a moment, not correctness.
-const REST_TIMES: f64 = 19.0;
+const PAUSE_FACTOR: f64 = 19.0;
 
 /// Watches the presence of servers while this process leads. Runs until it is aborted.
-pub(super) async fn watch(
+pub(super) async fn run(
     app: App,
-    look: Duration,
-    mut lead: watch::Receiver<Lead>,
-    away: watch::Sender<Away>,
+    poll: Duration,
+    mut lead: watch::Receiver<LeaderLease>,
+    away: watch::Sender<PresenceSnapshot>,
 ) {
-    let mut came = app.db.bell(Topic::Presence);
-    let mut barred = app.db.bell(Topic::Servers);
-    let mut leading: Option<(i64, Timestamp)> = None;
-    let mut hands = app.clock.hands();
+    let mut presence_changed = app.db.subscribe(Topic::Presence);
+    let mut servers_changed = app.db.subscribe(Topic::Servers);
+    let mut current_lease: Option<(i64, Timestamp)> = None;
+    let mut hands = app.clock.watch();
     loop {
-        let lease = until_leading(&mut lead).await;
-        if hands.look().is_some() {
+        let lease = wait_for_lead(&mut lead).await;
+        if hands.clock_change().is_some() {
             // After the clock was set, no server seems to have reported. That says nothing about
             // the servers.
-            leading = None;
+            current_lease = None;
         }
-        let now = hands.shown();
-        let since = match leading {
+        let now = hands.last_time();
+        let since = match current_lease {
             Some((token, since)) if token == lease.token => since,
             _ => {
                 // The snapshot of an earlier lease is outdated.
@@ -50,29 +50,29 @@ pub(super) async fn watch(
                 now
             }
         };
-        leading = Some((lease.token, since));
-        let took = Stopwatch::start();
-        if let Err(error) = look_around(&app, &lease, since, now, &away).await {
-            complain("presence", &error);
+        current_lease = Some((lease.token, since));
+        let stopwatch = Stopwatch::start();
+        if let Err(error) = check_presence(&app, &lease, since, now, &away).await {
+            log_error("presence", &error);
         }
         // During a large rollout every commit sends a notification, and each check scans all busy
         // servers.
-        tokio::time::sleep(Duration::from_secs_f64(took.seconds() * REST_TIMES).min(look)).await;
+        tokio::time::sleep(Duration::from_secs_f64(stopwatch.seconds() * PAUSE_FACTOR).min(poll)).await;
         tokio::select! {
-            () = came.rung() => {}
-            () = barred.rung() => {}
-            () = tokio::time::sleep(look) => {}
+            () = presence_changed.notified() => {}
+            () = servers_changed.notified() => {}
+            () = tokio::time::sleep(poll) => {}
             _ = lead.changed() => { lead.mark_changed(); }
         }
     }
 }
 
-async fn look_around(
+async fn check_presence(
     app: &App,
     lease: &Lease,
     leading_since: Timestamp,
     now: Timestamp,
-    away: &watch::Sender<Away>,
+    away: &watch::Sender<PresenceSnapshot>,
 ) -> store::Result<()> {
     let sync_seconds = app.settings.sync_seconds;
     let patience = Presence { last_seen: None, sync_seconds }.patience();
@@ -80,14 +80,14 @@ async fn look_around(
     let since = limit(now.checked_sub(patience), Timestamp::MIN);
     let until = limit(now.checked_add(patience), Timestamp::MAX);
     let mut reader = app.db.read().await?;
-    let silent = absences::silent(&mut reader, since, until).await?;
-    let barred = absences::barred(&mut reader).await?;
-    let known = absences::known(&mut reader).await?;
-    let at_work = absences::at_work(&mut reader).await?.into_iter().collect();
+    let silent = presence_transitions::list_offline(&mut reader, since, until).await?;
+    let barred = presence_transitions::list_blocked(&mut reader).await?;
+    let known = presence_transitions::list_announced(&mut reader).await?;
+    let at_work = presence_transitions::list_busy(&mut reader).await?.into_iter().collect();
     drop(reader);
     let silent_ids = silent.iter().map(|server| server.server_id);
     let unable =
-        Unable { away: silent_ids.chain(barred.iter().map(|server| server.id)).collect(), at_work };
+        UnavailableServers { offline: silent_ids.chain(barred.iter().map(|server| server.id)).collect(), busy: at_work };
     away.send_if_modified(|known| {
         let new = known.as_deref() != Some(&unable);
         if new {
@@ -96,8 +96,8 @@ async fn look_around(
         new
     });
     // A service that was down itself has received no reports. That says nothing about the servers.
-    let settled = now.duration_since(leading_since) >= patience;
-    announce(app, lease, &silent, &known, settled, now).await
+    let past_grace_period = now.duration_since(leading_since) >= patience;
+    announce(app, lease, &silent, &known, past_grace_period, now).await
 }
 
 /// Emits an event for each server that went offline or came back. Each change is announced once,
@@ -105,42 +105,42 @@ async fn look_around(
 async fn announce(
     app: &App,
     lease: &Lease,
-    silent: &[Silent],
-    known: &[Absence],
+    silent: &[OfflineServer],
+    known: &[AnnouncedOffline],
     settled: bool,
     now: Timestamp,
 ) -> store::Result<()> {
     let silent: BTreeMap<_, _> = silent.iter().map(|server| (server.server_id, server)).collect();
-    let said: BTreeSet<_> = known.iter().map(|absence| absence.server_id).collect();
-    let gone: Vec<Absence> = silent
+    let announced: BTreeSet<_> = known.iter().map(|absence| absence.server_id).collect();
+    let went_offline: Vec<AnnouncedOffline> = silent
         .values()
-        .filter(|server| settled && !said.contains(&server.server_id))
-        .map(|server| Absence {
+        .filter(|server| settled && !announced.contains(&server.server_id))
+        .map(|server| AnnouncedOffline {
             org_id: server.org,
             server_id: server.server_id,
             since: server.last_seen_at,
         })
         .collect();
-    let back: Vec<_> =
+    let came_online: Vec<_> =
         known.iter().filter(|absence| !silent.contains_key(&absence.server_id)).collect();
-    if gone.is_empty() && back.is_empty() {
+    if went_offline.is_empty() && came_online.is_empty() {
         return Ok(());
     }
     let mut tx = app.db.begin().await?;
     leases::fence(&mut tx, lease).await?;
-    absences::note(&mut tx, &gone).await?;
-    absences::end(&mut tx, &back.iter().map(|absence| absence.server_id).collect::<Vec<_>>())
+    presence_transitions::record_offline(&mut tx, &went_offline).await?;
+    presence_transitions::record_online(&mut tx, &came_online.iter().map(|absence| absence.server_id).collect::<Vec<_>>())
         .await?;
-    for absence in &gone {
-        let told = json!({"server_id": absence.server_id, "last_seen_at": absence.since});
-        emit(&mut tx, absence.org_id, "server.offline", now, told);
+    for absence in &went_offline {
+        let payload = json!({"server_id": absence.server_id, "last_seen_at": absence.since});
+        emit(&mut tx, absence.org_id, "server.offline", now, payload);
     }
-    for absence in back {
+    for absence in came_online {
         // A server that was removed in the meantime is not back online.
         let found = servers::identity(&mut tx, absence.server_id).await?;
         if found.is_some_and(|server| server.removed_at.is_none()) {
-            let told = json!({"server_id": absence.server_id, "away_since": absence.since});
-            emit(&mut tx, absence.org_id, "server.online", now, told);
+            let payload = json!({"server_id": absence.server_id, "away_since": absence.since});
+            emit(&mut tx, absence.org_id, "server.online", now, payload);
         }
     }
     tx.commit().await

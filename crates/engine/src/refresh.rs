@@ -6,23 +6,23 @@ use store::leases::{self, Lease};
 use store::{Topic, refreshes};
 use tokio::sync::watch;
 
-use crate::{Lead, complain, until, until_leading};
+use crate::{LeaderLease, log_error, sleep_time, wait_for_lead};
 use service::App;
 
 /// Expires overdue refreshes while this process leads. Runs until it is aborted.
-pub(super) async fn expire(app: App, look: Duration, mut lead: watch::Receiver<Lead>) {
-    let mut asked = app.db.bell(Topic::Refreshes);
+pub(super) async fn run(app: App, poll: Duration, mut lead: watch::Receiver<LeaderLease>) {
+    let mut requested = app.db.subscribe(Topic::Refreshes);
     loop {
-        let lease = until_leading(&mut lead).await;
+        let lease = wait_for_lead(&mut lead).await;
         let sleep = match expire_once(&app, &lease).await {
-            Ok(next) => until(next, app.clock.now(), look),
+            Ok(next) => sleep_time(next, app.clock.now(), poll),
             Err(error) => {
-                complain("refreshes", &error);
-                look
+                log_error("refreshes", &error);
+                poll
             }
         };
         tokio::select! {
-            () = asked.rung() => {}
+            () = requested.notified() => {}
             () = tokio::time::sleep(sleep) => {}
         }
     }
@@ -30,7 +30,7 @@ pub(super) async fn expire(app: App, look: Duration, mut lead: watch::Receiver<L
 
 async fn expire_once(app: &App, lease: &Lease) -> store::Result<Option<jiff::Timestamp>> {
     let now = app.clock.now();
-    let open = refreshes::open(&mut *app.db.read().await?).await?;
+    let open = refreshes::list_open(&mut *app.db.read().await?).await?;
     if open.iter().any(|refresh| refresh.deadline <= now) {
         let mut tx = app.db.begin().await?;
         leases::fence(&mut tx, lease).await?;

@@ -14,7 +14,7 @@ use store::schedules::{self, Schedule};
 use store::{StoreError, Topic, Tx};
 use tokio::sync::watch;
 
-use crate::{Lead, Pen, complain, until, until_leading};
+use crate::{LeaderLease, WriteLock, log_error, sleep_time, wait_for_lead};
 use service::App;
 use service::PatchOptions;
 use service::commands::runs;
@@ -22,90 +22,90 @@ use service::integrity;
 
 /// Number of schedules in one transaction: enough to share its cost, few enough that other writers
 /// do not wait for long.
-const TOGETHER: usize = 2_500;
+const SCHEDULES_PER_TRANSACTION: usize = 2_500;
 /// How long before their instant schedules are read, so that only the writes remain when it comes.
-const AHEAD: SignedDuration = SignedDuration::from_secs(2);
+const READ_AHEAD: SignedDuration = SignedDuration::from_secs(2);
 /// Maximum number of schedules that are read ahead.
-const AHEAD_MAX: u32 = 10_000;
+const READ_AHEAD_MAX: u32 = 10_000;
 
 /// Starts due schedules while this process leads. Runs until it is aborted.
-pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lead>, pen: Pen) {
-    let mut changed = app.db.bell(Topic::Schedules);
+pub(super) async fn run(app: App, poll: Duration, mut lead: watch::Receiver<LeaderLease>, write_lock: WriteLock) {
+    let mut changed = app.db.subscribe(Topic::Schedules);
     let mut ahead = Vec::new();
     // The lease under which every run has a batch.
-    let mut settled = None;
+    let mut batches_complete_under = None;
     // The lease under which no schedule waits for an instant that a wrong clock set.
-    let mut corrected = None;
-    let mut hands = app.clock.hands();
+    let mut clock_checked_under = None;
+    let mut hands = app.clock.watch();
     loop {
-        let lease = until_leading(&mut lead).await;
-        let owes_batches = settled != Some(lease.token);
-        if hands.look().is_some() {
-            corrected = None;
+        let lease = wait_for_lead(&mut lead).await;
+        let batches_missing = batches_complete_under != Some(lease.token);
+        if hands.clock_change().is_some() {
+            clock_checked_under = None;
         }
         // Everything below uses this single reading of the clock. If schedules were moved by a time
         // that `hands` had not seen, the engine would never notice that it was wrong.
-        let now = hands.shown();
+        let now = hands.last_time();
         let done = async {
-            if corrected != Some(lease.token) {
-                bring_back(&app, &lease, now).await?;
-                corrected = Some(lease.token);
+            if clock_checked_under != Some(lease.token) {
+                reset_after_clock_change(&app, &lease, now).await?;
+                clock_checked_under = Some(lease.token);
                 ahead.clear();
             }
-            fire_due(&app, &lease, &pen, &mut ahead, owes_batches, now).await
+            start_due(&app, &lease, &write_lock, &mut ahead, batches_missing, now).await
         };
         let done = done.await;
-        settled = done.is_ok().then_some(lease.token);
+        batches_complete_under = done.is_ok().then_some(lease.token);
         let sleep = match done {
-            Ok(next) => until(next, app.clock.now(), look),
+            Ok(next) => sleep_time(next, app.clock.now(), poll),
             Err(StoreError::Stale | StoreError::Busy(_)) => Duration::ZERO,
             Err(error) => {
-                complain("schedules", &error);
-                look
+                log_error("schedules", &error);
+                poll
             }
         };
         tokio::select! {
-            () = changed.rung() => {}
+            () = changed.notified() => {}
             () = tokio::time::sleep(sleep) => {}
         }
     }
 }
 
-/// Starts everything that is due, and reads ahead what is due soon. Returns when to run again.
+/// Starts everything that is due, and reads ahead what is due soon. Returns the time of the next
+/// call.
 ///
-/// Schedules that were read ahead may be outdated. That starts nothing wrong: a schedule advances
-/// only from the instant and the generation that were read, and a schedule that did not advance is
-/// read again.
-async fn fire_due(
+/// Schedules that were read ahead may be outdated. That is safe: a schedule advances only from the
+/// instant and the generation that were read, and a schedule that did not advance is read again.
+async fn start_due(
     app: &App,
     lease: &Lease,
-    pen: &Pen,
+    write_lock: &WriteLock,
     ahead: &mut Vec<Schedule>,
     mut owes_batches: bool,
     now: Timestamp,
 ) -> store::Result<Option<Timestamp>> {
-    let mut held = None;
+    let mut lock = None;
     loop {
         let ready = ahead.iter().take_while(|one| one.next_run_at <= Some(now));
         let due = match ready.count() {
-            0 => schedules::due(&mut *app.db.read().await?, now, 2 * TOGETHER as u32).await?,
+            0 => schedules::due(&mut *app.db.read().await?, now, 2 * SCHEDULES_PER_TRANSACTION as u32).await?,
             ready => ahead.drain(..ready).collect(),
         };
         if due.is_empty() && !owes_batches {
             return read_ahead(app, now, ahead).await;
         }
-        if held.is_none() {
-            held = Some(pen.lock().await);
+        if lock.is_none() {
+            lock = Some(write_lock.lock().await);
         }
         if due.is_empty() {
-            owes_batches = give_batches(app, lease).await?;
+            owes_batches = create_batches(app, lease).await?;
             continue;
         }
         owes_batches = true;
         // Two transactions in parallel if there are many schedules. Where one must wait for the
         // other, as in SQLite, that costs nothing.
-        let (one, other) = due.split_at(TOGETHER.max(due.len() / 2).min(due.len()));
-        tokio::try_join!(take(app, lease, one, now), take(app, lease, other, now))?;
+        let (one, other) = due.split_at(SCHEDULES_PER_TRANSACTION.max(due.len() / 2).min(due.len()));
+        tokio::try_join!(claim_instants(app, lease, one, now), claim_instants(app, lease, other, now))?;
     }
 }
 
@@ -113,20 +113,20 @@ async fn fire_due(
 /// ahead, they were moved past instants that have not come yet, and would start nothing until the
 /// time that the clock showed then. Runs recorded as skipped in that time are deleted, because they
 /// did not happen either. An instant that was started is not started again.
-async fn bring_back(app: &App, lease: &Lease, now: Timestamp) -> store::Result<()> {
-    let waiting = schedules::ahead(&mut *app.db.read().await?, now).await?;
+async fn reset_after_clock_change(app: &App, lease: &Lease, now: Timestamp) -> store::Result<()> {
+    let waiting = schedules::list_future(&mut *app.db.read().await?, now).await?;
     let next = |one: &Schedule| schedule::next_after(&one.cron, &one.timezone, now);
     let too_late: Vec<_> = waiting
         .iter()
         .map(|one| (one, next(one)))
         .filter(|(one, next)| next.is_some_and(|next| one.next_run_at > Some(next)))
         .collect();
-    for moves in too_late.chunks(TOGETHER) {
+    for moves in too_late.chunks(SCHEDULES_PER_TRANSACTION) {
         let mut tx = app.db.begin().await?;
         leases::fence(&mut tx, lease).await?;
         let moved: Vec<_> = schedules::advance(&mut tx, moves).await?.into_iter().collect();
-        let forgotten = store::runs::forget_skipped_ahead(&mut tx, &moved, now).await?;
-        tx.ring(Topic::Schedules);
+        let forgotten = store::runs::delete_future_skipped(&mut tx, &moved, now).await?;
+        tx.notify(Topic::Schedules);
         tx.commit().await?;
         tracing::warn!(
             schedules = moved.len(),
@@ -138,40 +138,41 @@ async fn bring_back(app: &App, lease: &Lease, now: Timestamp) -> store::Result<(
 }
 
 /// Advances these schedules and starts their runs, in several transactions.
-async fn take(app: &App, lease: &Lease, due: &[Schedule], now: Timestamp) -> store::Result<()> {
-    for due in due.chunks(TOGETHER) {
+async fn claim_instants(app: &App, lease: &Lease, due: &[Schedule], now: Timestamp) -> store::Result<()> {
+    for due in due.chunks(SCHEDULES_PER_TRANSACTION) {
         let mut tx = app.db.begin().await?;
         leases::fence(&mut tx, lease).await?;
         let ids: Vec<_> = due.iter().map(|schedule| schedule.id).collect();
-        let unfinished = store::runs::unfinished_among(&mut tx, &ids).await?;
+        let unfinished = store::runs::filter_unfinished(&mut tx, &ids).await?;
         let what_is_due =
-            |schedule: &Schedule| what_is_due(schedule, unfinished.contains(&schedule.id), now);
+            |schedule: &Schedule| due_instants(schedule, unfinished.contains(&schedule.id), now);
         let dues: Vec<Due> = due.iter().map(what_is_due).collect();
         let next: Vec<_> = due.iter().zip(dues.iter().map(|due| due.wake_at)).collect();
         let moved = schedules::advance(&mut tx, &next).await?;
         // A schedule that a user changed in the meantime is read again with its new settings.
         let moves: Vec<_> =
             due.iter().zip(&dues).filter(|(schedule, _)| moved.contains(&schedule.id)).collect();
-        carry_out(&mut tx, &moves, now).await?;
-        tx.ring(Topic::Schedules);
+        start_and_skip_runs(&mut tx, &moves, now).await?;
+        tx.notify(Topic::Schedules);
         tx.commit().await?;
     }
     Ok(())
 }
 
 /// Creates batches for some of the started runs. Returns whether any run had no batch.
-async fn give_batches(app: &App, lease: &Lease) -> store::Result<bool> {
+async fn create_batches(app: &App, lease: &Lease) -> store::Result<bool> {
     let mut tx = app.db.begin().await?;
     leases::fence(&mut tx, lease).await?;
-    let found = runs::give_batches(&mut tx, TOGETHER as u32, app.clock.now()).await?;
+    let found = runs::create_batches(&mut tx, SCHEDULES_PER_TRANSACTION as u32, app.clock.now()).await?;
     if found {
-        tx.ring(Topic::Schedules);
+        tx.notify(Topic::Schedules);
         tx.commit().await?;
     }
     Ok(found)
 }
 
-/// Reads the schedules that are due at the next instant, if it is near. Returns when to run again.
+/// Reads the schedules that are due at the next instant, if it is near. Returns the time of the
+/// next call.
 async fn read_ahead(
     app: &App,
     now: Timestamp,
@@ -179,16 +180,16 @@ async fn read_ahead(
 ) -> store::Result<Option<Timestamp>> {
     let mut reader = app.db.read().await?;
     let Some(at) = schedules::next_due(&mut reader).await? else { return Ok(None) };
-    if at.duration_since(now) > AHEAD {
-        return Ok(at.checked_sub(AHEAD).ok());
+    if at.duration_since(now) > READ_AHEAD {
+        return Ok(at.checked_sub(READ_AHEAD).ok());
     }
     if ahead.first().is_none_or(|first| first.next_run_at != Some(at)) {
-        *ahead = schedules::due(&mut reader, at, AHEAD_MAX).await?;
+        *ahead = schedules::due(&mut reader, at, READ_AHEAD_MAX).await?;
     }
     Ok(Some(at))
 }
 
-fn what_is_due(schedule: &Schedule, unfinished: bool, now: Timestamp) -> Due {
+fn due_instants(schedule: &Schedule, unfinished: bool, now: Timestamp) -> Due {
     // The stored instant is the first one that has not been handled.
     let handled = schedule.next_run_at.unwrap_or(now).checked_sub(SignedDuration::from_micros(1));
     let window = options(schedule).ok().and_then(|options| options.pace.window_minutes);
@@ -200,7 +201,7 @@ fn what_is_due(schedule: &Schedule, unfinished: bool, now: Timestamp) -> Due {
     schedule::due(&schedule.cron, &schedule.timezone, progress, now)
 }
 
-async fn carry_out(tx: &mut Tx, moves: &[(&Schedule, &Due)], now: Timestamp) -> store::Result<()> {
+async fn start_and_skip_runs(tx: &mut Tx, moves: &[(&Schedule, &Due)], now: Timestamp) -> store::Result<()> {
     let mut starts = Vec::with_capacity(moves.len());
     for (schedule, due) in moves {
         for skipped in &due.skipped {

@@ -11,7 +11,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use feed::{Feed, Kind};
+use feed::{Feed, FeedKind};
 
 const RECORDS: u32 = 300_000;
 /// Maximum additional memory during the read. An archive's table of contents must be kept in
@@ -62,7 +62,7 @@ fn report(what: &str, path: &Path, mib_max: u64) -> io::Result<()> {
     fs::write("/proc/self/clear_refs", "5")?;
     let before = peak_kib()?;
     let start = Instant::now();
-    let checked = Feed::new(path, Kind::Osv).check(&mut |_| {}).map_err(io::Error::other)?;
+    let checked = Feed::new(path, FeedKind::Osv).check(&mut |_| {}).map_err(io::Error::other)?;
     let seconds = start.elapsed().as_secs_f64();
     let grown = peak_kib()?.saturating_sub(before) / 1024;
     let size = fs::metadata(path)?.len() >> 20;

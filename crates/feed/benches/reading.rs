@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use feed::{Feed, Kind};
+use feed::{Feed, FeedKind};
 
 const RECORDS: u32 = 20_000;
 
@@ -50,7 +50,7 @@ fn pass(bencher: Bencher<'_, '_>, name: &str, bytes: &[u8], unpacked: usize) {
     bencher.counter(ItemsCount::new(RECORDS)).counter(BytesCount::new(unpacked)).bench_local(
         || {
             let checked =
-                Feed::new(&path, Kind::Osv).check(&mut |_| {}).expect("the feed is valid");
+                Feed::new(&path, FeedKind::Osv).check(&mut |_| {}).expect("the feed is valid");
             assert_eq!(checked.summary().records, u64::from(RECORDS));
         },
     );
@@ -59,13 +59,13 @@ fn pass(bencher: Bencher<'_, '_>, name: &str, bytes: &[u8], unpacked: usize) {
 
 /// One pass. An import makes two passes and writes the records of the second one.
 #[divan::bench(sample_count = 5)]
-fn a_pass_over_lines(bencher: Bencher<'_, '_>) {
+fn pass_over_jsonl(bencher: Bencher<'_, '_>) {
     let lines = lines();
     pass(bencher, "feed.jsonl", &lines, lines.len());
 }
 
 #[divan::bench(sample_count = 5)]
-fn a_pass_over_packed_lines(bencher: Bencher<'_, '_>) {
+fn pass_over_gzipped_jsonl(bencher: Bencher<'_, '_>) {
     let lines = lines();
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(&lines).expect("memory");
@@ -73,7 +73,7 @@ fn a_pass_over_packed_lines(bencher: Bencher<'_, '_>) {
 }
 
 #[divan::bench(sample_count = 5)]
-fn a_pass_over_an_archive_of_files(bencher: Bencher<'_, '_>) {
+fn pass_over_zip_archive(bencher: Bencher<'_, '_>) {
     let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     let mut unpacked = 0;
     for number in 0..RECORDS {

@@ -15,13 +15,13 @@
 
 use std::io::BufRead;
 
-use domain::advisory::{Advisory, Affected, End, Rated, Rating, Span, severity_word};
+use domain::advisory::{Advisory, Affected, SpanEnd, CveRating, Rating, Span, parse_vendor_severity};
 use jiff::Timestamp;
 use serde::Deserialize;
 use vocab::FixState;
 
 use crate::Record;
-use crate::error::{Halt, Place};
+use crate::error::{PassError, FeedLocation};
 use crate::limits;
 use crate::limits::Limit;
 use crate::{records, text};
@@ -47,24 +47,24 @@ struct Group {
 
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &Place,
+    place: &FeedLocation,
     as_of: Option<Timestamp>,
-    each: &mut dyn FnMut(Record) -> Result<(), Halt>,
-) -> Result<(), Halt> {
+    each: &mut dyn FnMut(Record) -> Result<(), PassError>,
+) -> Result<(), PassError> {
     records::read(input, place, &mut |group: Group, number| {
         if !group.name.starts_with("AVG-") {
-            let why = format!("`{}` is not a group of the Arch tracker", text::shown(&group.name));
-            return Err(place.nonsense(number, why).into());
+            let why = format!("`{}` is not a group of the Arch tracker", text::excerpt(&group.name));
+            return Err(place.invalid_record(number, why).into());
         }
-        group.check().map_err(|limit| place.too_large(number, limit))?;
+        group.check_limits().map_err(|limit| place.too_large(number, limit))?;
         each(Record::Advisory(Box::new(advisory(group, as_of))))
     })
 }
 
 impl Group {
     /// Checks the lengths: the name and the fixed version are copied into every package.
-    fn check(&self) -> Result<(), Limit> {
-        limits::names(self.fixed.as_deref().into_iter().chain([self.name.as_str()]))?;
+    fn check_limits(&self) -> Result<(), Limit> {
+        limits::check_names(self.fixed.as_deref().into_iter().chain([self.name.as_str()]))?;
         match self.packages.len() > PACKAGES_MAX {
             true => Err(Limit::Count(PACKAGES_MAX, "packages")),
             false => Ok(()),
@@ -74,7 +74,7 @@ impl Group {
 
 fn advisory(group: Group, as_of: Option<Timestamp>) -> Advisory {
     let Group { name, packages, status, severity, kind, fixed, issues } = group;
-    let (span, stance) = meaning(&status, fixed.filter(|version| !version.is_empty()));
+    let (span, stance) = interpret_status(&status, fixed.filter(|version| !version.is_empty()));
     let mut flaws = issues.unwrap_or_default();
     flaws.retain(|issue| !issue.is_empty());
     if flaws.is_empty() {
@@ -92,7 +92,7 @@ fn advisory(group: Group, as_of: Option<Timestamp>) -> Advisory {
             affected
         })
         .collect();
-    let word = severity.as_deref().and_then(severity_word);
+    let word = severity.as_deref().and_then(parse_vendor_severity);
     Advisory {
         id: name,
         flaws,
@@ -102,7 +102,7 @@ fn advisory(group: Group, as_of: Option<Timestamp>) -> Advisory {
         modified: as_of,
         withdrawn: None,
         ratings: word
-            .map(|word| Rated { flaw: None, rating: Rating::Word(word) })
+            .map(|word| CveRating { flaw: None, rating: Rating::Word(word) })
             .into_iter()
             .collect(),
         affected,
@@ -110,24 +110,24 @@ fn advisory(group: Group, as_of: Option<Timestamp>) -> Advisory {
 }
 
 /// The affected versions and the tracker's statement about them. No span means every version.
-fn meaning(status: &str, fixed: Option<String>) -> (Option<Span>, Option<FixState>) {
-    let until = |end: fn(String) -> End| move |version| Span { from: None, end: end(version) };
+fn interpret_status(status: &str, fixed: Option<String>) -> (Option<Span>, Option<FixState>) {
+    let until = |end: fn(String) -> SpanEnd| move |version| Span { from: None, end: end(version) };
     match (status, fixed) {
         ("Not affected", _) => (None, Some(FixState::NotAffected)),
-        ("Fixed", Some(version)) if is_complete(&version) => {
-            (Some(until(End::Fixed)(version)), None)
+        ("Fixed", Some(version)) if is_totally_ordered(&version) => {
+            (Some(until(SpanEnd::Fixed)(version)), None)
         }
         ("Fixed" | "Testing" | "Vulnerable", Some(version)) => {
-            (Some(until(End::FixedElsewhere)(version)), None)
+            (Some(until(SpanEnd::FixedElsewhere)(version)), None)
         }
         ("Testing" | "Vulnerable", None) => (Some(Span::ALL), None),
-        (_, fixed) => (fixed.map(until(End::FixedElsewhere)), Some(FixState::Unknown)),
+        (_, fixed) => (fixed.map(until(SpanEnd::FixedElsewhere)), Some(FixState::Unknown)),
     }
 }
 
 /// Whether a version has a pkgrel, and both parts end in a letter or digit. pacman's version order
 /// is total only among such versions, and the matcher sorts fixed versions.
-fn is_complete(version: &str) -> bool {
+fn is_totally_ordered(version: &str) -> bool {
     let ends_well = |part: &str| part.ends_with(|c: char| c.is_ascii_alphanumeric());
     version.rsplit_once('-').is_some_and(|(pkgver, pkgrel)| ends_well(pkgver) && ends_well(pkgrel))
 }

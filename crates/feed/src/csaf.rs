@@ -22,23 +22,23 @@
 //! packages, so that it replaces an earlier version of the document that had some.
 
 mod product;
-mod shape;
+mod schema;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::BufRead;
 
 use domain::advisory::{
-    Advisory, Affected, CvssScore, Ecosystem, Names, Rated, Rating, Span, severity_word,
+    Advisory, Affected, CvssScore, Ecosystem, PackageNameKind, CveRating, Rating, Span, parse_vendor_severity,
 };
 use jiff::Timestamp;
 use vocab::{FixState, Severity};
 
 use crate::Record;
-use crate::error::{Halt, Place};
+use crate::error::{PassError, FeedLocation};
 use crate::{records, text};
 
-use product::{Publisher, Tree};
-use shape::{Csaf, Document, Vulnerability};
+use product::{Publisher, ProductIndex};
+use schema::{Csaf, Document, Vulnerability};
 
 /// Maximum distinct ratings. Products are rated one by one, and most ratings are identical.
 const RATINGS_MAX: usize = 100;
@@ -47,32 +47,32 @@ const TITLE_CHARS_MAX: usize = 1_000;
 
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &Place,
-    each: &mut dyn FnMut(Record) -> Result<(), Halt>,
-) -> Result<(), Halt> {
+    place: &FeedLocation,
+    each: &mut dyn FnMut(Record) -> Result<(), PassError>,
+) -> Result<(), PassError> {
     records::read(input, place, &mut |csaf: Csaf, number| {
         // Directories also contain index files that list the documents.
         let Some(document) = &csaf.document else {
             return match csaf.feed.is_some() || csaf.canonical_url.is_some() {
                 true => Ok(()),
-                false => Err(place.nonsense(number, "not a CSAF document: no `document`").into()),
+                false => Err(place.invalid_record(number, "not a CSAF document: no `document`").into()),
             };
         };
         if !document.category.starts_with("csaf_") {
             let why = "not a CSAF document: `category` does not begin with `csaf_`";
-            return Err(place.nonsense(number, why).into());
+            return Err(place.invalid_record(number, why).into());
         }
         let name = &document.publisher.name;
         let Some(publisher) = Publisher::new(name) else {
             let why = format!(
                 "only CSAF documents of Red Hat and SUSE can be read, not those of `{}`",
-                text::shown(name)
+                text::excerpt(name)
             );
-            return Err(place.nonsense(number, why).into());
+            return Err(place.invalid_record(number, why).into());
         };
         csaf.check().map_err(|limit| place.too_large(number, limit))?;
         if document.tracking.id.is_empty() {
-            return Err(place.nonsense(number, "the CSAF document has no tracking id").into());
+            return Err(place.invalid_record(number, "the CSAF document has no tracking id").into());
         }
         advisories(&csaf, document, publisher)
             .into_iter()
@@ -84,11 +84,11 @@ pub(crate) fn read(
 fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Advisory> {
     let tracking = &document.tracking;
     let is_vex = document.category == "csaf_vex";
-    let tree = Tree::new(publisher, csaf.product_tree.as_ref());
+    let tree = ProductIndex::new(publisher, csaf.product_tree.as_ref());
     let advisory = |cve: &str, vulnerability: Option<&Vulnerability>| {
         let id = match is_vex {
-            true => format!("{}-vex:{cve}", publisher.word()),
-            false => format!("{}-csaf:{}/{cve}", publisher.word(), tracking.id),
+            true => format!("{}-vex:{cve}", publisher.as_str()),
+            false => format!("{}-csaf:{}/{cve}", publisher.as_str(), tracking.id),
         };
         let title = vulnerability.and_then(|one| one.title.as_deref());
         let title = title.or(document.title.as_deref()).unwrap_or_default();
@@ -99,14 +99,14 @@ fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Adv
             flaws: vec![cve.to_owned()],
             aliases: Vec::new(),
             summary: if title == cve { String::new() } else { title.to_owned() },
-            published: time(tracking.initial_release_date.as_ref()),
-            modified: time(tracking.current_release_date.as_ref()),
+            published: parse_time(tracking.initial_release_date.as_ref()),
+            modified: parse_time(tracking.current_release_date.as_ref()),
             withdrawn: None,
             ratings: Vec::new(),
             affected: Vec::new(),
         };
         if let Some(vulnerability) = vulnerability {
-            fill(&mut advisory, document, vulnerability, &tree);
+            add_packages_and_severity(&mut advisory, document, vulnerability, &tree);
         }
         advisory
     };
@@ -130,34 +130,34 @@ fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Adv
     all
 }
 
-fn time(text: Option<&String>) -> Option<Timestamp> {
+fn parse_time(text: Option<&String>) -> Option<Timestamp> {
     text?.parse().ok()
 }
 
 /// Adds the packages and the severity. Publishers rate a CVE per product or per document. A rating
 /// of a product takes precedence, so the document's rating is used only if no product has one.
-fn fill(
+fn add_packages_and_severity(
     advisory: &mut Advisory,
     document: &Document,
     vulnerability: &Vulnerability,
-    tree: &Tree<'_>,
+    tree: &ProductIndex<'_>,
 ) {
-    let scores = vulnerability.scores.iter().flatten().flat_map(shape::Score::vectors);
-    for score in scores.filter_map(|vector| CvssScore::of(vector).ok()) {
-        let rated = Rated { flaw: None, rating: Rating::Cvss(score) };
+    let scores = vulnerability.scores.iter().flatten().flat_map(schema::Score::vectors);
+    for score in scores.filter_map(|vector| CvssScore::parse(vector).ok()) {
+        let rated = CveRating { flaw: None, rating: Rating::Cvss(score) };
         if advisory.ratings.len() < RATINGS_MAX && !advisory.ratings.contains(&rated) {
             advisory.ratings.push(rated);
         }
     }
     let impacts = || vulnerability.threats.iter().flatten().filter(|one| one.category == "impact");
     let general = document.aggregate_severity.as_ref();
-    let general = general.and_then(|severity| severity_word(&severity.text)).or_else(|| {
+    let general = general.and_then(|severity| parse_vendor_severity(&severity.text)).or_else(|| {
         let mut unbound = impacts().filter(|one| one.product_ids.is_none());
-        unbound.find_map(|one| severity_word(&one.details))
+        unbound.find_map(|one| parse_vendor_severity(&one.details))
     });
     let mut by_product: HashMap<&str, Severity> = HashMap::new();
     for impact in impacts() {
-        let Some(word) = severity_word(&impact.details) else { continue };
+        let Some(word) = parse_vendor_severity(&impact.details) else { continue };
         for id in impact.product_ids.iter().flatten() {
             by_product.insert(id, word);
         }
@@ -173,18 +173,18 @@ fn fill(
             }
         }
         (false, Some(word)) => {
-            advisory.ratings.insert(0, Rated { flaw: None, rating: Rating::Word(word) });
+            advisory.ratings.insert(0, CveRating { flaw: None, rating: Rating::Word(word) });
         }
     }
 }
 
 /// A package of one product. Architectures and repositories are merged.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct PackageKey {
     ecosystem: String,
     package: String,
     module: Option<String>,
-    names: Names,
+    names: PackageNameKind,
 }
 
 #[derive(Debug, Default)]
@@ -197,18 +197,18 @@ struct Statement {
 }
 
 struct Statements<'a> {
-    tree: &'a Tree<'a>,
+    tree: &'a ProductIndex<'a>,
     severities: HashMap<&'a str, Severity>,
-    all: BTreeMap<Key, Statement>,
+    by_package: BTreeMap<PackageKey, Statement>,
 }
 
 impl<'a> Statements<'a> {
-    fn new(tree: &'a Tree<'a>, severities: HashMap<&'a str, Severity>) -> Self {
-        Self { tree, severities, all: BTreeMap::new() }
+    fn new(tree: &'a ProductIndex<'a>, severities: HashMap<&'a str, Severity>) -> Self {
+        Self { tree, severities, by_package: BTreeMap::new() }
     }
 
     fn collect(&mut self, vulnerability: &Vulnerability) {
-        let remedies = remedies(vulnerability);
+        let remedies = stances_from_remediations(vulnerability);
         let mut listed: HashSet<&str> = HashSet::new();
         if let Some(status) = &vulnerability.product_status {
             for id in [&status.fixed, &status.first_fixed, &status.recommended]
@@ -217,7 +217,7 @@ impl<'a> Statements<'a> {
                 .flatten()
             {
                 listed.insert(id);
-                self.take(id, None);
+                self.add_statement(id, None);
             }
             for id in [&status.known_affected, &status.first_affected, &status.last_affected]
                 .into_iter()
@@ -226,32 +226,32 @@ impl<'a> Statements<'a> {
             {
                 listed.insert(id);
                 let stance = remedies.get(id.as_str()).copied().unwrap_or(FixState::Affected);
-                self.take(id, Some(stance));
+                self.add_statement(id, Some(stance));
             }
             for id in status.known_not_affected.iter().flatten() {
                 listed.insert(id);
-                self.take(id, Some(FixState::NotAffected));
+                self.add_statement(id, Some(FixState::NotAffected));
             }
             for id in status.under_investigation.iter().flatten() {
                 listed.insert(id);
-                self.take(id, Some(FixState::Unknown));
+                self.add_statement(id, Some(FixState::Unknown));
             }
         }
         for (id, stance) in remedies {
             if !listed.contains(id) {
-                self.take(id, Some(stance));
+                self.add_statement(id, Some(stance));
             }
         }
     }
 
     /// Records the statement about one product id. Without a stance, the package is fixed in the
     /// version that the id names.
-    fn take(&mut self, id: &str, stance: Option<FixState>) {
-        let Some((product, package)) = self.tree.find(id, stance.is_none()) else { return };
+    fn add_statement(&mut self, id: &str, stance: Option<FixState>) {
+        let Some((product, package)) = self.tree.resolve(id, stance.is_none()) else { return };
         if stance.is_none() && package.version.is_none() {
             return;
         }
-        let key = Key {
+        let key = PackageKey {
             ecosystem: product.ecosystem.clone(),
             package: package.name,
             module: package.module,
@@ -259,30 +259,30 @@ impl<'a> Statements<'a> {
         };
         // Such a statement could only contradict OSV's records, which name source packages.
         if self.tree.publisher() == Publisher::Suse
-            && key.names == Names::Binary
+            && key.names == PackageNameKind::Binary
             && stance == Some(FixState::NotAffected)
         {
             return;
         }
         let severity = self.severities.get(id).copied();
-        let statement = self.all.entry(key).or_default();
+        let statement = self.by_package.entry(key).or_default();
         statement.severity = statement.severity.max(severity);
         statement.is_minor_stream = product.is_minor_stream;
         match (stance, package.version) {
             (None, Some(version)) => drop(statement.fixes.insert(version)),
             (stance, _) => {
                 statement.stance =
-                    statement.stance.into_iter().chain(stance).max_by_key(|one| rank(*one));
+                    statement.stance.into_iter().chain(stance).max_by_key(|one| attention_rank(*one));
             }
         }
     }
 
     fn finish(mut self) -> Vec<Affected> {
         self.drop_redundant();
-        let affected = |(key, statement): (Key, Statement)| {
+        let affected = |(key, statement): (PackageKey, Statement)| {
             let mut affected = Affected::new(&key.ecosystem, &key.package);
             affected.names =
-                Some(key.names).filter(|names| *names != affected.ecosystem.family().names());
+                Some(key.names).filter(|names| *names != affected.ecosystem.family().name_kind());
             affected.spans = statement.fixes.iter().map(|fix| Span::until(fix)).collect();
             affected.stance = statement.stance;
             if affected.spans.is_empty() && affected.stance != Some(FixState::NotAffected) {
@@ -292,14 +292,14 @@ impl<'a> Statements<'a> {
             affected.modules = key.module.into_iter().collect();
             affected
         };
-        self.all.into_iter().map(affected).collect()
+        self.by_package.into_iter().map(affected).collect()
     }
 
     /// Drops statements that would contradict a better one about the same package. Minor releases
     /// are merged into their major release, and each minor release has its own statements.
     fn drop_redundant(&mut self) {
-        let fixed = |names: Option<Names>| -> BTreeSet<(String, Option<String>, String)> {
-            self.all
+        let fixed = |names: Option<PackageNameKind>| -> BTreeSet<(String, Option<String>, String)> {
+            self.by_package
                 .iter()
                 .filter(|(key, one)| {
                     !one.fixes.is_empty() && names.is_none_or(|names| key.names == names)
@@ -309,28 +309,28 @@ impl<'a> Statements<'a> {
         };
         let lists_sources = self.tree.publisher() == Publisher::RedHat;
         let fixed_names = fixed(None);
-        let binary_fixes: BTreeSet<(String, Option<String>)> = fixed(Some(Names::Binary))
+        let binary_fixes: BTreeSet<(String, Option<String>)> = fixed(Some(PackageNameKind::Binary))
             .into_iter()
             .map(|(product, module, _)| (product, module))
             .collect();
-        let base = |key: &Key| {
+        let base = |key: &PackageKey| {
             let (base, _) = Ecosystem::new(&key.ecosystem).base();
             (base, key.module.clone(), key.package.clone(), key.names)
         };
         let affected: BTreeSet<_> = self
-            .all
+            .by_package
             .iter()
             .filter(|(_, one)| !one.fixes.is_empty() || one.stance != Some(FixState::NotAffected))
             .map(|(key, _)| base(key))
             .collect();
-        self.all.retain(|key, statement| {
+        self.by_package.retain(|key, statement| {
             let product = (key.ecosystem.clone(), key.module.clone());
             if !statement.fixes.is_empty() {
                 statement.stance = None;
                 // Red Hat lists the source package next to the binary packages that are built from
                 // it.
                 return !lists_sources
-                    || key.names == Names::Binary
+                    || key.names == PackageNameKind::Binary
                     || !binary_fixes.contains(&product);
             }
             let (ecosystem, module) = product;
@@ -345,7 +345,7 @@ impl<'a> Statements<'a> {
 }
 
 /// Higher means that the state needs more attention from an operator.
-fn rank(stance: FixState) -> u8 {
+fn attention_rank(stance: FixState) -> u8 {
     match stance {
         FixState::NotAffected => 0,
         FixState::EndOfLife => 1,
@@ -357,7 +357,7 @@ fn rank(stance: FixState) -> u8 {
 }
 
 /// The state of each product without a fix, from the remediations.
-fn remedies(vulnerability: &Vulnerability) -> BTreeMap<&str, FixState> {
+fn stances_from_remediations(vulnerability: &Vulnerability) -> BTreeMap<&str, FixState> {
     let mut remedies = BTreeMap::new();
     for remediation in vulnerability.remediations.iter().flatten() {
         let details = remediation.details.as_deref().unwrap_or_default().to_ascii_lowercase();

@@ -5,28 +5,28 @@ use std::io::BufRead;
 use domain::advisory::Epss;
 
 use crate::Record;
-use crate::error::{Halt, Place};
+use crate::error::{PassError, FeedLocation};
 use crate::text;
 
-const HEAD: &str = "cve,epss,percentile";
+const HEADER: &str = "cve,epss,percentile";
 
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &Place,
-    each: &mut dyn FnMut(Record) -> Result<(), Halt>,
-) -> Result<(), Halt> {
-    let mut begun = false;
-    text::lines(input, place, |line, number| {
+    place: &FeedLocation,
+    each: &mut dyn FnMut(Record) -> Result<(), PassError>,
+) -> Result<(), PassError> {
+    let mut has_header = false;
+    text::for_each_line(input, place, |line, number| {
         // The first line may name the model and the date of the scores.
         if line.is_empty() || line.starts_with('#') {
             return Ok(());
         }
-        if !begun {
-            begun = true;
-            return match line == HEAD {
+        if !has_header {
+            has_header = true;
+            return match line == HEADER {
                 true => Ok(()),
                 false => {
-                    Err(place.nonsense(number, format!("expected the header `{HEAD}`")).into())
+                    Err(place.invalid_record(number, format!("expected the header `{HEADER}`")).into())
                 }
             };
         }
@@ -34,13 +34,13 @@ pub(crate) fn read(
         match fields[..] {
             [cve, score, percentile] if cve.starts_with("CVE-") => {
                 let estimate = Epss::new(cve, score, percentile)
-                    .map_err(|error| place.nonsense(number, error.to_string()))?;
+                    .map_err(|error| place.invalid_record(number, error.to_string()))?;
                 each(Record::Epss(estimate))
             }
             _ => {
                 let why =
-                    format!("`{}` is not a CVE id followed by two numbers", text::shown(line));
-                Err(place.nonsense(number, why).into())
+                    format!("`{}` is not a CVE id followed by two numbers", text::excerpt(line));
+                Err(place.invalid_record(number, why).into())
             }
         }
     })

@@ -3,21 +3,21 @@
 
 use std::io::BufRead;
 
-use crate::error::{FeedError, Halt, Place};
-use crate::limits::{Limit, RECORD_BYTES_MAX, Scan};
+use crate::error::{FeedError, PassError, FeedLocation};
+use crate::limits::{Limit, RECORD_BYTES_MAX, JsonScanner};
 
 /// Called with the text of an element and its number.
-type Each<'a> = dyn FnMut(&[u8], u64) -> Result<(), Halt> + 'a;
+type OnElement<'a> = dyn FnMut(&[u8], u64) -> Result<(), PassError> + 'a;
 
 /// Whether the input starts like an array. Skips leading white space.
-pub(crate) fn is_array(input: &mut dyn BufRead, place: &Place) -> Result<bool, FeedError> {
+pub(crate) fn is_array(input: &mut dyn BufRead, place: &FeedLocation) -> Result<bool, FeedError> {
     Ok(peek(input, place)? == Some(b'['))
 }
 
 /// The next byte that is not white space. The byte stays in the input.
-fn peek(input: &mut dyn BufRead, place: &Place) -> Result<Option<u8>, FeedError> {
+fn peek(input: &mut dyn BufRead, place: &FeedLocation) -> Result<Option<u8>, FeedError> {
     loop {
-        let buffer = input.fill_buf().map_err(|source| place.failed(source))?;
+        let buffer = input.fill_buf().map_err(|source| place.read_error(source))?;
         if buffer.is_empty() {
             return Ok(None);
         }
@@ -37,32 +37,32 @@ fn peek(input: &mut dyn BufRead, place: &Place) -> Result<Option<u8>, FeedError>
 
 /// Calls `each` with the text of every array element and its number, from 1. The text is everything
 /// between two commas; `each` must check that it is valid JSON.
-pub(crate) fn elements(
+pub(crate) fn for_each_element(
     input: &mut dyn BufRead,
-    place: &Place,
-    each: &mut Each<'_>,
-) -> Result<(), Halt> {
+    place: &FeedLocation,
+    each: &mut OnElement<'_>,
+) -> Result<(), PassError> {
     if !is_array(input, place)? {
-        return Err(place.nonsense(1, "the document is not a JSON array").into());
+        return Err(place.invalid_record(1, "the document is not a JSON array").into());
     }
     input.consume(1);
     let mut text = Vec::new();
     let mut number = 0;
     loop {
         number += 1;
-        let is_last = element(input, place, number, &mut text)?;
+        let is_last = read_element(input, place, number, &mut text)?;
         let content = text.trim_ascii();
         match (content.is_empty(), is_last) {
             (true, true) if number == 1 => {}
             (true, _) => {
-                return Err(place.nonsense(number, "the array has an empty element").into());
+                return Err(place.invalid_record(number, "the array has an empty element").into());
             }
             (false, _) => each(content, number)?,
         }
         if is_last {
             return match peek(input, place)? {
                 None => Ok(()),
-                Some(_) => Err(place.nonsense(number, "unexpected data after the array").into()),
+                Some(_) => Err(place.invalid_record(number, "unexpected data after the array").into()),
             };
         }
     }
@@ -70,18 +70,18 @@ pub(crate) fn elements(
 
 /// Reads up to the comma or bracket after an element. Returns true for a bracket, which ends the
 /// array.
-fn element(
+fn read_element(
     input: &mut dyn BufRead,
-    place: &Place,
+    place: &FeedLocation,
     number: u64,
     text: &mut Vec<u8>,
 ) -> Result<bool, FeedError> {
     text.clear();
-    let mut scan = Scan::default();
+    let mut scan = JsonScanner::default();
     loop {
-        let buffer = input.fill_buf().map_err(|source| place.failed(source))?;
+        let buffer = input.fill_buf().map_err(|source| place.read_error(source))?;
         if buffer.is_empty() {
-            return Err(FeedError::CutOff { place: place.clone() });
+            return Err(FeedError::Truncated { place: place.clone() });
         }
         let mut end = None;
         for (at, byte) in buffer.iter().enumerate() {
@@ -89,7 +89,7 @@ fn element(
                 end = Some((at, *byte == b']'));
                 break;
             }
-            scan.byte(*byte).map_err(|limit| place.too_large(number, limit))?;
+            scan.push_byte(*byte).map_err(|limit| place.too_large(number, limit))?;
         }
         let read = end.map_or(buffer.len(), |(at, _)| at);
         if (text.len() + read) as u64 > RECORD_BYTES_MAX {

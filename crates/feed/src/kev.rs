@@ -2,12 +2,12 @@
 
 use std::io::BufRead;
 
-use domain::advisory::Exploited;
+use domain::advisory::KevEntry;
 use jiff::civil::Date;
 use serde::Deserialize;
 
 use crate::Record;
-use crate::error::{Halt, Place};
+use crate::error::{PassError, FeedLocation};
 use crate::text;
 
 #[derive(Deserialize)]
@@ -30,23 +30,23 @@ struct Entry {
 
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &Place,
-    each: &mut dyn FnMut(Record) -> Result<(), Halt>,
-) -> Result<(), Halt> {
+    place: &FeedLocation,
+    each: &mut dyn FnMut(Record) -> Result<(), PassError>,
+) -> Result<(), PassError> {
     let mut document = Vec::new();
-    text::rest(input, place, &mut document)?;
-    let catalog: Catalog = text::json(&document, place, 1)?;
+    text::read_rest(input, place, &mut document)?;
+    let catalog: Catalog = text::parse_json(&document, place, 1)?;
     let found = catalog.vulnerabilities.len() as u64;
     if catalog.count != found {
         let why = format!("the catalog declares {} entries but contains {found}", catalog.count);
-        return Err(place.nonsense(found, why).into());
+        return Err(place.invalid_record(found, why).into());
     }
     for (entry, number) in catalog.vulnerabilities.into_iter().zip(1..) {
         if !entry.cve.starts_with("CVE-") {
-            let why = format!("`{}` is not a CVE id", text::shown(&entry.cve));
-            return Err(place.nonsense(number, why).into());
+            let why = format!("`{}` is not a CVE id", text::excerpt(&entry.cve));
+            return Err(place.invalid_record(number, why).into());
         }
-        each(Record::Exploited(Exploited {
+        each(Record::Exploited(KevEntry {
             cve: entry.cve,
             added: entry.date_added,
             due: entry.due_date.and_then(|date| date.parse().ok()),

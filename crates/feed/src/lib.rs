@@ -1,11 +1,12 @@
 //! Reads vulnerability feeds in the formats in which they are published.
 //!
 //! A feed is a file or a directory. The crate reads each feed twice: [`Feed::check`] parses all of
-//! it and keeps nothing, and only its result can hand out records. A broken, truncated or empty feed
-//! is therefore refused before a caller can apply any part of it. Neither pass needs more memory than
-//! one record, one whole file of the small formats, or the table of contents of an archive.
+//! it without keeping the records, and only its result gives access to them. A broken, truncated or
+//! empty feed is therefore refused before a caller can apply any part of it. Neither pass needs
+//! more memory than one record, one whole file of the small formats, or the table of contents of an
+//! archive.
 //!
-//! | [`Kind`] | content | file formats |
+//! | [`FeedKind`] | content | file formats |
 //! |---|---|---|
 //! | `Osv` | OSV advisories | `.json`, an array, `.jsonl`, each also `.gz`; `.zip`; a directory of them |
 //! | `Csaf` | CSAF documents of Red Hat and SUSE | as `Osv`, and `.tar`, `.tar.gz`, `.tar.zst` |
@@ -35,23 +36,23 @@ mod tar;
 mod text;
 mod tracker;
 
-pub use error::{FeedError, Place};
-pub use sniff::{Sniffed, sniff};
+pub use error::{FeedError, FeedLocation};
+pub use sniff::{SniffResult, sniff};
 pub use source::is_tar;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use domain::advisory::{Advisory, Epss, Exploited};
+use domain::advisory::{Advisory, Epss, KevEntry};
 use jiff::Timestamp;
 
-use error::Halt;
+use error::PassError;
 use limits::Limit;
 
 /// The format of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum FeedKind {
     Osv,
     Csaf,
     Arch,
@@ -68,29 +69,29 @@ pub enum Kind {
     Epss,
 }
 
-impl Kind {
+impl FeedKind {
     /// The stable name of the format, as stored and as written on the command line.
-    pub const fn word(&self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
-            Kind::Osv => "osv",
-            Kind::Csaf => "csaf",
-            Kind::Arch => "arch",
-            Kind::Secdb => "secdb",
-            Kind::DebianTracker { .. } => "debian_tracker",
-            Kind::Kev => "kev",
-            Kind::Epss => "epss",
+            FeedKind::Osv => "osv",
+            FeedKind::Csaf => "csaf",
+            FeedKind::Arch => "arch",
+            FeedKind::Secdb => "secdb",
+            FeedKind::DebianTracker { .. } => "debian_tracker",
+            FeedKind::Kev => "kev",
+            FeedKind::Epss => "epss",
         }
     }
 }
 
 /// The format's name; for Debian's list followed by the release, `debian_tracker:bookworm=12`.
-impl fmt::Display for Kind {
+impl fmt::Display for FeedKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::DebianTracker { codename, version } => {
-                write!(f, "{}:{codename}={version}", self.word())
+            FeedKind::DebianTracker { codename, version } => {
+                write!(f, "{}:{codename}={version}", self.as_str())
             }
-            kind => f.write_str(kind.word()),
+            kind => f.write_str(kind.as_str()),
         }
     }
 }
@@ -98,23 +99,23 @@ impl fmt::Display for Kind {
 /// The text names no known feed format.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown feed type `{0}`")]
-pub struct UnknownKind(String);
+pub struct UnknownFeedKind(String);
 
-impl FromStr for Kind {
-    type Err = UnknownKind;
+impl FromStr for FeedKind {
+    type Err = UnknownFeedKind;
 
-    fn from_str(text: &str) -> Result<Self, UnknownKind> {
-        let plain = [Kind::Osv, Kind::Csaf, Kind::Arch, Kind::Secdb, Kind::Kev, Kind::Epss];
+    fn from_str(text: &str) -> Result<Self, UnknownFeedKind> {
+        let plain = [FeedKind::Osv, FeedKind::Csaf, FeedKind::Arch, FeedKind::Secdb, FeedKind::Kev, FeedKind::Epss];
         let release = text.strip_prefix("debian_tracker:").and_then(|rest| rest.split_once('='));
         match release {
-            Some((codename, version)) => Ok(Kind::DebianTracker {
+            Some((codename, version)) => Ok(FeedKind::DebianTracker {
                 codename: codename.to_owned(),
                 version: version.to_owned(),
             }),
             None => plain
                 .into_iter()
-                .find(|kind| kind.word() == text)
-                .ok_or_else(|| UnknownKind(text.to_owned())),
+                .find(|kind| kind.as_str() == text)
+                .ok_or_else(|| UnknownFeedKind(text.to_owned())),
         }
     }
 }
@@ -124,7 +125,7 @@ impl FromStr for Kind {
 pub enum Record {
     Advisory(Box<Advisory>),
     /// A CVE that is known to be exploited.
-    Exploited(Exploited),
+    Exploited(KevEntry),
     /// The exploit prediction score of a CVE.
     Epss(Epss),
 }
@@ -152,12 +153,12 @@ pub struct Summary {
 #[derive(Debug, Clone)]
 pub struct Feed {
     path: PathBuf,
-    kind: Kind,
+    kind: FeedKind,
     as_of: Option<Timestamp>,
 }
 
 impl Feed {
-    pub fn new(path: impl Into<PathBuf>, kind: Kind) -> Self {
+    pub fn new(path: impl Into<PathBuf>, kind: FeedKind) -> Self {
         Self { path: path.into(), kind, as_of: None }
     }
 
@@ -174,30 +175,30 @@ impl Feed {
     }
 
     /// Parses the whole feed and keeps nothing. Returns the only handle that can hand out records.
-    pub fn check(self, progress: &mut dyn FnMut(Progress)) -> Result<Checked, FeedError> {
-        let summary = match self.pass(progress, &mut |_| Ok(())) {
+    pub fn check(self, progress: &mut dyn FnMut(Progress)) -> Result<CheckedFeed, FeedError> {
+        let summary = match self.read_all(progress, &mut |_| Ok(())) {
             Ok(summary) => summary,
-            Err(Halt::Feed(error)) => return Err(*error),
-            Err(Halt::Stopped) => unreachable!("the callback of a check never stops it"),
+            Err(PassError::Feed(error)) => return Err(*error),
+            Err(PassError::Stopped) => unreachable!("the callback of a check never stops it"),
         };
         match summary.records {
             0 => Err(FeedError::Empty { path: self.path }),
-            _ => Ok(Checked { feed: self, summary }),
+            _ => Ok(CheckedFeed { feed: self, summary }),
         }
     }
 
-    fn pass(
+    fn read_all(
         &self,
         progress: &mut dyn FnMut(Progress),
-        each: &mut dyn FnMut(Record) -> Result<(), Halt>,
-    ) -> Result<Summary, Halt> {
+        each: &mut dyn FnMut(Record) -> Result<(), PassError>,
+    ) -> Result<Summary, PassError> {
         let mut records = 0;
-        let walked = source::walk(&self.path, progress, &mut |input, place| {
+        let totals = source::walk(&self.path, progress, &mut |input, place| {
             let mut number = 0;
             let mut count = |record| {
                 records += 1;
                 number += 1;
-                if limits::weight(&record) > limits::ADVISORY_BYTES_MAX {
+                if limits::record_memory_bytes(&record) > limits::ADVISORY_BYTES_MAX {
                     return Err(place.too_large(number, Limit::AdvisoryBytes).into());
                 }
                 if records > limits::RECORDS_MAX {
@@ -206,40 +207,40 @@ impl Feed {
                 each(record)
             };
             match &self.kind {
-                Kind::Osv => osv::read(input, place, &mut count),
-                Kind::Csaf => csaf::read(input, place, &mut count),
-                Kind::Arch => arch::read(input, place, self.as_of, &mut count),
-                Kind::Secdb => secdb::read(input, place, self.as_of, &mut count),
-                Kind::DebianTracker { codename, version } => {
+                FeedKind::Osv => osv::read(input, place, &mut count),
+                FeedKind::Csaf => csaf::read(input, place, &mut count),
+                FeedKind::Arch => arch::read(input, place, self.as_of, &mut count),
+                FeedKind::Secdb => secdb::read(input, place, self.as_of, &mut count),
+                FeedKind::DebianTracker { codename, version } => {
                     tracker::Tracker { codename, version, as_of: self.as_of }
                         .read(input, place, &mut count)
                 }
-                Kind::Kev => kev::read(input, place, &mut count),
-                Kind::Epss => epss::read(input, place, &mut count),
+                FeedKind::Kev => kev::read(input, place, &mut count),
+                FeedKind::Epss => epss::read(input, place, &mut count),
             }
         })?;
-        let source::Walked { files, bytes, fingerprint } = walked;
+        let source::WalkTotals { files, bytes, fingerprint } = totals;
         Ok(Summary { records, files, bytes, fingerprint })
     }
 }
 
 /// A feed that was parsed completely, without errors.
 #[derive(Debug, Clone)]
-pub struct Checked {
+pub struct CheckedFeed {
     feed: Feed,
     summary: Summary,
 }
 
 /// Why reading a checked feed stopped early.
 #[derive(Debug)]
-pub enum Stopped<E> {
+pub enum FeedReadError<E> {
     /// The file changed after the check. The caller must roll back whatever it has applied.
     Feed(FeedError),
     /// The caller's callback returned this error.
-    Taker(E),
+    Consumer(E),
 }
 
-impl Checked {
+impl CheckedFeed {
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -252,19 +253,19 @@ impl Checked {
         &self,
         progress: &mut dyn FnMut(Progress),
         mut each: impl FnMut(Record) -> Result<(), E>,
-    ) -> Result<(), Stopped<E>> {
-        let mut refusal = None;
-        let passed = self.feed.pass(progress, &mut |record| {
+    ) -> Result<(), FeedReadError<E>> {
+        let mut consumer_error = None;
+        let result = self.feed.read_all(progress, &mut |record| {
             each(record).map_err(|error| {
-                refusal = Some(error);
-                Halt::Stopped
+                consumer_error = Some(error);
+                PassError::Stopped
             })
         });
-        match (passed, refusal) {
-            (_, Some(refusal)) => Err(Stopped::Taker(refusal)),
-            (Err(Halt::Feed(error)), None) => Err(Stopped::Feed(*error)),
+        match (result, consumer_error) {
+            (_, Some(refusal)) => Err(FeedReadError::Consumer(refusal)),
+            (Err(PassError::Feed(error)), None) => Err(FeedReadError::Feed(*error)),
             (Ok(summary), None) if summary == self.summary => Ok(()),
-            (_, None) => Err(Stopped::Feed(FeedError::Changed { path: self.feed.path.clone() })),
+            (_, None) => Err(FeedReadError::Feed(FeedError::Changed { path: self.feed.path.clone() })),
         }
     }
 }
@@ -275,12 +276,12 @@ mod tests {
 
     #[test]
     fn feed_kind_round_trips_through_its_text() {
-        let list = Kind::DebianTracker { codename: "bookworm".into(), version: "12".into() };
+        let list = FeedKind::DebianTracker { codename: "bookworm".into(), version: "12".into() };
         assert_eq!(list.to_string(), "debian_tracker:bookworm=12");
-        let plain = [Kind::Osv, Kind::Csaf, Kind::Arch, Kind::Secdb, Kind::Kev, Kind::Epss];
+        let plain = [FeedKind::Osv, FeedKind::Csaf, FeedKind::Arch, FeedKind::Secdb, FeedKind::Kev, FeedKind::Epss];
         for kind in plain.into_iter().chain([list]) {
-            assert_eq!(kind.to_string().parse::<Kind>().unwrap(), kind);
+            assert_eq!(kind.to_string().parse::<FeedKind>().unwrap(), kind);
         }
-        assert!("debian_tracker".parse::<Kind>().is_err() && "nvd".parse::<Kind>().is_err());
+        assert!("debian_tracker".parse::<FeedKind>().is_err() && "nvd".parse::<FeedKind>().is_err());
     }
 }

@@ -7,7 +7,7 @@
 
 use std::io::{self, BufRead, Read};
 
-use domain::advisory::{Advisory, Affected, End, Span};
+use domain::advisory::{Advisory, Affected, SpanEnd, Span};
 
 use crate::Record;
 
@@ -21,7 +21,7 @@ const FEED_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
 const RATIO_MAX: u64 = 400;
 /// Maximum records of one feed.
 pub const RECORDS_MAX: u64 = 5_000_000;
-/// Maximum memory of one parsed advisory, see [`weight`].
+/// Maximum memory of one parsed advisory, see [`record_memory_bytes`].
 pub const ADVISORY_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Maximum bytes of a zip archive's table of contents, which is kept in memory.
 pub(crate) const DIRECTORY_BYTES_MAX: u64 = 32 * 1024 * 1024;
@@ -68,7 +68,7 @@ impl From<Limit> for io::Error {
 
 impl Limit {
     /// Returns the limit that caused an I/O error, if one did.
-    pub fn of(error: &io::Error) -> Option<Limit> {
+    pub fn from_io_error(error: &io::Error) -> Option<Limit> {
         error.get_ref()?.downcast_ref().copied()
     }
 }
@@ -79,7 +79,7 @@ pub fn unpacked_bytes_max(size_bytes: u64) -> u64 {
 }
 
 /// Fails with [`Limit::NameBytes`] if any name is too long.
-pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Limit> {
+pub(crate) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Limit> {
     match names.into_iter().any(|name| name.len() > NAME_BYTES_MAX) {
         true => Err(Limit::NameBytes),
         false => Ok(()),
@@ -88,7 +88,7 @@ pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), 
 
 /// Counts JSON values and objects byte by byte, without parsing.
 #[derive(Debug, Default)]
-pub(crate) struct Scan {
+pub(crate) struct JsonScanner {
     values: u32,
     objects: u32,
     pub(crate) depth: u32,
@@ -96,9 +96,9 @@ pub(crate) struct Scan {
     is_escaped: bool,
 }
 
-impl Scan {
+impl JsonScanner {
     /// Counts the next byte. Fails as soon as a limit is exceeded.
-    pub(crate) fn byte(&mut self, byte: u8) -> Result<(), Limit> {
+    pub(crate) fn push_byte(&mut self, byte: u8) -> Result<(), Limit> {
         if self.in_string {
             match byte {
                 _ if self.is_escaped => self.is_escaped = false,
@@ -132,28 +132,28 @@ pub fn check_json(text: &[u8]) -> Result<(), Limit> {
     if text.len() as u64 > RECORD_BYTES_MAX {
         return Err(Limit::RecordBytes);
     }
-    let mut scan = Scan::default();
-    text.iter().try_for_each(|byte| scan.byte(*byte))
+    let mut scan = JsonScanner::default();
+    text.iter().try_for_each(|byte| scan.push_byte(*byte))
 }
 
 /// Approximate memory of a parsed record, in bytes.
-pub fn weight(record: &Record) -> usize {
+pub fn record_memory_bytes(record: &Record) -> usize {
     match record {
-        Record::Advisory(advisory) => advisory_weight(advisory),
+        Record::Advisory(advisory) => advisory_memory_bytes(advisory),
         Record::Exploited(_) | Record::Epss(_) => size_of::<Record>(),
     }
 }
 
-fn advisory_weight(advisory: &Advisory) -> usize {
-    let texts = |list: &[String]| -> usize {
+fn advisory_memory_bytes(advisory: &Advisory) -> usize {
+    let text_bytes = |list: &[String]| -> usize {
         list.iter().map(|text| text.len() + size_of::<String>()).sum()
     };
     let span = |span: &Span| {
         let end = match &span.end {
-            End::Fixed(version) | End::FixedElsewhere(version) | End::Last(version) => {
+            SpanEnd::Fixed(version) | SpanEnd::FixedElsewhere(version) | SpanEnd::Last(version) => {
                 version.len()
             }
-            End::Open => 0,
+            SpanEnd::Open => 0,
         };
         size_of::<Span>() + span.from.as_ref().map_or(0, String::len) + end
     };
@@ -161,7 +161,7 @@ fn advisory_weight(advisory: &Advisory) -> usize {
         size_of::<Affected>()
             + one.ecosystem.as_str().len()
             + one.package.len()
-            + texts(&one.modules)
+            + text_bytes(&one.modules)
             + one.spans.iter().map(span).sum::<usize>()
     };
     let ratings = advisory
@@ -171,27 +171,27 @@ fn advisory_weight(advisory: &Advisory) -> usize {
     size_of::<Advisory>()
         + advisory.id.len()
         + advisory.summary.len()
-        + texts(&advisory.flaws)
-        + texts(&advisory.aliases)
+        + text_bytes(&advisory.flaws)
+        + text_bytes(&advisory.aliases)
         + ratings.sum::<usize>()
         + advisory.affected.iter().map(affected).sum::<usize>()
 }
 
 /// A reader that fails with [`Limit::FeedBytes`] once the byte budget is used up.
 #[derive(Debug)]
-pub struct Bounded<'a, R> {
+pub struct BoundedReader<'a, R> {
     inner: R,
-    left: &'a mut u64,
+    remaining_bytes: &'a mut u64,
 }
 
-impl<'a, R> Bounded<'a, R> {
+impl<'a, R> BoundedReader<'a, R> {
     /// `left` is the shared budget; every byte read is subtracted from it.
     pub fn new(inner: R, left: &'a mut u64) -> Self {
-        Bounded { inner, left }
+        BoundedReader { inner, remaining_bytes: left }
     }
 }
 
-impl<R: BufRead> Read for Bounded<'_, R> {
+impl<R: BufRead> Read for BoundedReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.fill_buf()?.read(buffer)?;
         self.consume(read);
@@ -199,18 +199,18 @@ impl<R: BufRead> Read for Bounded<'_, R> {
     }
 }
 
-impl<R: BufRead> BufRead for Bounded<'_, R> {
+impl<R: BufRead> BufRead for BoundedReader<'_, R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if *self.left == 0 && !self.inner.fill_buf()?.is_empty() {
+        if *self.remaining_bytes == 0 && !self.inner.fill_buf()?.is_empty() {
             return Err(Limit::FeedBytes.into());
         }
-        let most = usize::try_from(*self.left).unwrap_or(usize::MAX);
+        let most = usize::try_from(*self.remaining_bytes).unwrap_or(usize::MAX);
         let buffer = self.inner.fill_buf()?;
         Ok(&buffer[..buffer.len().min(most)])
     }
 
     fn consume(&mut self, amount: usize) {
         self.inner.consume(amount);
-        *self.left = self.left.saturating_sub(amount as u64);
+        *self.remaining_bytes = self.remaining_bytes.saturating_sub(amount as u64);
     }
 }

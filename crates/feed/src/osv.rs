@@ -4,30 +4,30 @@
 //! is about, how severe it is, what is not fixed and why. `interpret` evaluates these fields. An
 //! unknown value never makes a record invalid.
 
-mod meaning;
-mod shape;
+mod interpret;
+mod schema;
 
 use std::io::BufRead;
 
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 
 use crate::Record;
-use crate::error::{Halt, Place};
+use crate::error::{PassError, FeedLocation};
 use crate::{json, limits, text};
 
-use shape::Osv;
+use schema::Osv;
 
-type Each<'a> = dyn FnMut(Record) -> Result<(), Halt> + 'a;
+type OnRecord<'a> = dyn FnMut(Record) -> Result<(), PassError> + 'a;
 
 /// Reads one document: one record per line, one record over several lines, or an array of records.
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &Place,
-    each: &mut Each<'_>,
-) -> Result<(), Halt> {
+    place: &FeedLocation,
+    each: &mut OnRecord<'_>,
+) -> Result<(), PassError> {
     if json::is_array(input, place)? {
-        return json::elements(input, place, &mut |text, number| {
-            take(text::json(text, place, number)?, number, place, each)
+        return json::for_each_element(input, place, &mut |text, number| {
+            emit(text::parse_json(text, place, number)?, number, place, each)
         });
     }
     let mut line = Vec::new();
@@ -40,24 +40,24 @@ pub(crate) fn read(
         number += 1;
         limits::check_json(content).map_err(|limit| place.too_large(number, limit))?;
         match serde_json::from_slice::<Osv<'_>>(content) {
-            Ok(osv) => take(osv, number, place, each)?,
+            Ok(osv) => emit(osv, number, place, each)?,
             // Incomplete JSON: the record continues on the next line.
             Err(error) if number == 1 && error.is_eof() => {
-                text::rest(input, place, &mut line)?;
-                return take(text::json(&line, place, 1)?, number, place, each);
+                text::read_rest(input, place, &mut line)?;
+                return emit(text::parse_json(&line, place, 1)?, number, place, each);
             }
-            Err(error) => return Err(place.broken(number, error).into()),
+            Err(error) => return Err(place.parse_error(number, error).into()),
         }
     }
     Ok(())
 }
 
-fn take(osv: Osv<'_>, number: u64, place: &Place, each: &mut Each<'_>) -> Result<(), Halt> {
+fn emit(osv: Osv<'_>, number: u64, place: &FeedLocation, each: &mut OnRecord<'_>) -> Result<(), PassError> {
     if osv.id.is_empty() {
-        return Err(place.nonsense(number, "the advisory has no id").into());
+        return Err(place.invalid_record(number, "the advisory has no id").into());
     }
     osv.check().map_err(|limit| place.too_large(number, limit))?;
-    each(Record::Advisory(Box::new(meaning::advisory(osv))))
+    each(Record::Advisory(Box::new(interpret::advisory(osv))))
 }
 
 /// Deserializes a map as `T`, and anything else as `T::default()`. Publishers may put any value
@@ -67,18 +67,18 @@ where
     T: Deserialize<'de> + Default,
     D: Deserializer<'de>,
 {
-    from.deserialize_any(MapOr(std::marker::PhantomData))
+    from.deserialize_any(MapOrDefaultVisitor(std::marker::PhantomData))
 }
 
-struct MapOr<T>(std::marker::PhantomData<T>);
+struct MapOrDefaultVisitor<T>(std::marker::PhantomData<T>);
 
-macro_rules! otherwise {
+macro_rules! visit_default {
     ($($visit:ident: $kind:ty,)*) => {
         $(fn $visit<E: Error>(self, _: $kind) -> Result<T, E> { Ok(T::default()) })*
     };
 }
 
-impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for MapOr<T> {
+impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for MapOrDefaultVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -98,7 +98,7 @@ impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for MapOr<T> {
         Ok(T::default())
     }
 
-    otherwise! { visit_str: &str, visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, }
+    visit_default! { visit_str: &str, visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, }
 }
 
 /// Deserializes a string, and anything else as an empty string.

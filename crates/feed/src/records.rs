@@ -4,19 +4,19 @@ use std::io::BufRead;
 
 use serde::de::DeserializeOwned;
 
-use crate::error::{Halt, Place};
+use crate::error::{PassError, FeedLocation};
 use crate::{json, limits, text};
 
 /// Calls `each` with every document and its number, from 1. At most
 /// [`RECORD_BYTES_MAX`](crate::limits::RECORD_BYTES_MAX) bytes of input are in memory at a time.
 pub(crate) fn read<T: DeserializeOwned>(
     input: &mut dyn BufRead,
-    place: &Place,
-    each: &mut dyn FnMut(T, u64) -> Result<(), Halt>,
-) -> Result<(), Halt> {
+    place: &FeedLocation,
+    each: &mut dyn FnMut(T, u64) -> Result<(), PassError>,
+) -> Result<(), PassError> {
     if json::is_array(input, place)? {
-        return json::elements(input, place, &mut |text, number| {
-            each(text::json(text, place, number)?, number)
+        return json::for_each_element(input, place, &mut |text, number| {
+            each(text::parse_json(text, place, number)?, number)
         });
     }
     let mut line = Vec::new();
@@ -32,10 +32,10 @@ pub(crate) fn read<T: DeserializeOwned>(
             Ok(one) => each(one, number)?,
             // The document continues on the next line.
             Err(error) if number == 1 && error.is_eof() => {
-                text::rest(input, place, &mut line)?;
-                return each(text::json(&line, place, 1)?, number);
+                text::read_rest(input, place, &mut line)?;
+                return each(text::parse_json(&line, place, 1)?, number);
             }
-            Err(error) => return Err(place.broken(number, error).into()),
+            Err(error) => return Err(place.parse_error(number, error).into()),
         }
     }
     Ok(())

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::Record;
-use crate::error::{Halt, Place};
+use crate::error::{PassError, FeedLocation};
 use crate::limits;
 use crate::limits::Limit;
 use crate::text;
@@ -24,11 +24,11 @@ const PAIRS_MAX: usize = 200_000;
 struct Database {
     distroversion: String,
     reponame: String,
-    packages: Vec<Wrapped>,
+    packages: Vec<PackageEntry>,
 }
 
 #[derive(Deserialize)]
-struct Wrapped {
+struct PackageEntry {
     pkg: Package,
 }
 
@@ -42,21 +42,21 @@ struct Package {
 
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &Place,
+    place: &FeedLocation,
     as_of: Option<Timestamp>,
-    each: &mut dyn FnMut(Record) -> Result<(), Halt>,
-) -> Result<(), Halt> {
+    each: &mut dyn FnMut(Record) -> Result<(), PassError>,
+) -> Result<(), PassError> {
     let mut document = Vec::new();
-    text::rest(input, place, &mut document)?;
-    let Database { distroversion, reponame, packages } = text::json(&document, place, 1)?;
-    limits::names([distroversion.as_str(), &reponame])
+    text::read_rest(input, place, &mut document)?;
+    let Database { distroversion, reponame, packages } = text::parse_json(&document, place, 1)?;
+    limits::check_names([distroversion.as_str(), &reponame])
         .map_err(|limit| place.too_large(1, limit))?;
-    for (Wrapped { pkg }, number) in packages.into_iter().zip(1..) {
+    for (PackageEntry { pkg }, number) in packages.into_iter().zip(1..) {
         if pkg.name.is_empty() {
-            return Err(place.nonsense(number, "the package has no name").into());
+            return Err(place.invalid_record(number, "the package has no name").into());
         }
         let too_large = |limit| place.too_large(number, limit);
-        limits::names([pkg.name.as_str()]).map_err(too_large)?;
+        limits::check_names([pkg.name.as_str()]).map_err(too_large)?;
         for (id, fixes) in by_vulnerability(&pkg.secfixes.unwrap_or_default()).map_err(too_large)? {
             let mut affected = Affected::new(&format!("Alpine:{distroversion}"), &pkg.name);
             // If there are several fixes, the earlier ones were incomplete.
@@ -92,11 +92,11 @@ struct Fixes {
 fn by_vulnerability(
     fixes: &BTreeMap<String, Option<Vec<String>>>,
 ) -> Result<BTreeMap<String, Fixes>, Limit> {
-    limits::names(fixes.keys().map(String::as_str))?;
+    limits::check_names(fixes.keys().map(String::as_str))?;
     let mut entries: Vec<(&str, Vec<&str>)> = Vec::new();
     for (version, texts) in fixes {
         for text in texts.iter().flatten() {
-            entries.push((version, ids(text)?));
+            entries.push((version, parse_ids(text)?));
         }
     }
     let mut pairs = 0;
@@ -112,8 +112,8 @@ fn by_vulnerability(
     for (version, ids) in &entries {
         let mut names: BTreeSet<&str> = ids.iter().copied().filter(|id| is_cve(id)).collect();
         if names.is_empty() {
-            let known = ids.iter().filter_map(|id| cves_of.get(id)).flatten();
-            names.extend(known);
+            let cves = ids.iter().filter_map(|id| cves_of.get(id)).flatten();
+            names.extend(cves);
         }
         if names.is_empty() {
             names.extend(ids.first());
@@ -136,10 +136,10 @@ fn by_vulnerability(
 }
 
 /// The ids of an entry, in order. Everything after a `#` is a comment.
-fn ids(entry: &str) -> Result<Vec<&str>, Limit> {
+fn parse_ids(entry: &str) -> Result<Vec<&str>, Limit> {
     let words = entry.split('#').next().unwrap_or_default().split_whitespace();
     let ids: Vec<&str> = words.filter(|word| is_id(word)).take(IDS_MAX + 1).collect();
-    limits::names(ids.iter().copied())?;
+    limits::check_names(ids.iter().copied())?;
     match ids.len() > IDS_MAX {
         true => Err(Limit::Count(IDS_MAX, "ids per entry")),
         false => Ok(ids),

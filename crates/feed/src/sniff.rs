@@ -5,60 +5,60 @@ use std::path::Path;
 
 use jiff::Timestamp;
 
-use crate::error::Halt;
-use crate::{FeedError, Kind, source};
+use crate::error::PassError;
+use crate::{FeedError, FeedKind, source};
 
 /// How many bytes are read from the start of the file.
 const HEAD_BYTES: u64 = 8 * 1024;
 
 /// The most likely format of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sniffed {
+pub struct SniffResult {
     /// `None` if the operator must choose: Debian's list does not name the release to read it for.
-    pub kind: Option<Kind>,
+    pub kind: Option<FeedKind>,
     /// The publication time, if the first bytes contain it.
     pub as_of: Option<Timestamp>,
 }
 
 /// Reads the start of the file at `path`, or of the first file in a directory or archive.
-pub fn sniff(path: &Path) -> Result<Sniffed, FeedError> {
+pub fn sniff(path: &Path) -> Result<SniffResult, FeedError> {
     let mut head = Vec::new();
     let walked = source::walk(path, &mut |_| {}, &mut |input, _| {
         // A truncated file is reported later, with a better message, when the feed is read.
         let _ = input.take(HEAD_BYTES).read_to_end(&mut head);
-        Err(Halt::Stopped)
+        Err(PassError::Stopped)
     });
     match walked {
-        Err(Halt::Feed(error)) if matches!(*error, FeedError::Open { .. }) => Err(*error),
+        Err(PassError::Feed(error)) if matches!(*error, FeedError::Open { .. }) => Err(*error),
         // Any other error is reported when the feed is read.
-        _ => Ok(of_text(&String::from_utf8_lossy(&head))),
+        _ => Ok(sniff_text(&String::from_utf8_lossy(&head))),
     }
 }
 
-fn of_text(head: &str) -> Sniffed {
+fn sniff_text(head: &str) -> SniffResult {
     let has = |word: &str| head.contains(word);
     let (kind, as_of) = if head.starts_with("#model_version") || head.starts_with("cve,epss") {
         let stated = head.lines().next().and_then(|line| line.split("score_date:").nth(1));
-        (Some(Kind::Epss), stated.and_then(stamp))
+        (Some(FeedKind::Epss), stated.and_then(parse_timestamp))
     } else if has("\"catalogVersion\"") || has("\"dateReleased\"") {
         let stated = head.split("\"dateReleased\"").nth(1);
-        (Some(Kind::Kev), stated.and_then(|rest| rest.split('"').nth(1)).and_then(stamp))
+        (Some(FeedKind::Kev), stated.and_then(|rest| rest.split('"').nth(1)).and_then(parse_timestamp))
     } else if has("\"csaf_version\"") || has("\"csaf_vex\"") {
-        (Some(Kind::Csaf), None)
+        (Some(FeedKind::Csaf), None)
     } else if has("\"AVG-") && has("\"packages\"") {
-        (Some(Kind::Arch), None)
+        (Some(FeedKind::Arch), None)
     } else if has("\"distroversion\"") || has("\"reponame\"") {
-        (Some(Kind::Secdb), None)
+        (Some(FeedKind::Secdb), None)
     } else if head.starts_with("CVE-") {
         (None, None)
     } else {
-        (Some(Kind::Osv), None)
+        (Some(FeedKind::Osv), None)
     };
-    Sniffed { kind, as_of }
+    SniffResult { kind, as_of }
 }
 
 /// Parses a time as feeds write it: some omit the colon in the offset.
-fn stamp(text: &str) -> Option<Timestamp> {
+fn parse_timestamp(text: &str) -> Option<Timestamp> {
     let text = text.trim();
     text.parse().ok().or_else(|| Timestamp::strptime("%Y-%m-%dT%H:%M:%S%z", text).ok())
 }
@@ -72,25 +72,25 @@ mod tests {
         let kinds = [
             (
                 "#model_version:v1,score_date:2026-11-14T00:00:00+0000\ncve,epss,percentile\n",
-                Some(Kind::Epss),
+                Some(FeedKind::Epss),
             ),
-            ("cve,epss,percentile\n", Some(Kind::Epss)),
+            ("cve,epss,percentile\n", Some(FeedKind::Epss)),
             (
                 r#"{"title": "x", "catalogVersion": "1", "dateReleased": "2026-11-14T00:00:00.000Z""#,
-                Some(Kind::Kev),
+                Some(FeedKind::Kev),
             ),
-            (r#"{"apkurl": "x", "distroversion": "v3.22""#, Some(Kind::Secdb)),
-            (r#"{"id": "DSA-1-1""#, Some(Kind::Osv)),
-            (r#"{"document": {"category": "csaf_vex", "csaf_version": "2.0""#, Some(Kind::Csaf)),
-            (r#"[{"name": "AVG-1", "packages": ["a"]"#, Some(Kind::Arch)),
+            (r#"{"apkurl": "x", "distroversion": "v3.22""#, Some(FeedKind::Secdb)),
+            (r#"{"id": "DSA-1-1""#, Some(FeedKind::Osv)),
+            (r#"{"document": {"category": "csaf_vex", "csaf_version": "2.0""#, Some(FeedKind::Csaf)),
+            (r#"[{"name": "AVG-1", "packages": ["a"]"#, Some(FeedKind::Arch)),
             ("CVE-2026-0001 (x)\n", None),
-            ("", Some(Kind::Osv)),
+            ("", Some(FeedKind::Osv)),
         ];
         for (head, kind) in &kinds {
-            assert_eq!(of_text(head).kind, *kind, "{head}");
+            assert_eq!(sniff_text(head).kind, *kind, "{head}");
         }
         let day = Some("2026-11-14T00:00:00Z".parse().unwrap());
-        assert_eq!((of_text(kinds[0].0).as_of, of_text(kinds[2].0).as_of), (day, day));
-        assert_eq!(of_text(kinds[1].0).as_of, None);
+        assert_eq!((sniff_text(kinds[0].0).as_of, sniff_text(kinds[2].0).as_of), (day, day));
+        assert_eq!(sniff_text(kinds[1].0).as_of, None);
     }
 }

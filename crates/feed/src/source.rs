@@ -13,13 +13,13 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 
 use crate::Progress;
-use crate::error::{FeedError, Halt, Place};
+use crate::error::{FeedError, PassError, FeedLocation};
 use crate::limits;
-use crate::limits::{Bounded, DIRECTORY_BYTES_MAX, Limit};
+use crate::limits::{BoundedReader, DIRECTORY_BYTES_MAX, Limit};
 use crate::tar;
 
 /// How many bytes are read between two progress reports.
-const TOLD_EVERY: u64 = 256 * 1024;
+const PROGRESS_INTERVAL_BYTES: u64 = 256 * 1024;
 const BUFFER_BYTES: usize = 64 * 1024;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -27,10 +27,10 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const DEPTH_MAX: usize = 8;
 
 /// Parses one document and passes its records on.
-pub(crate) type Reading<'a> = dyn FnMut(&mut dyn BufRead, &Place) -> Result<(), Halt> + 'a;
+pub(crate) type DocumentReader<'a> = dyn FnMut(&mut dyn BufRead, &FeedLocation) -> Result<(), PassError> + 'a;
 
 /// Totals of a completed walk.
-pub(crate) struct Walked {
+pub(crate) struct WalkTotals {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     pub(crate) fingerprint: u64,
@@ -40,8 +40,8 @@ pub(crate) struct Walked {
 pub(crate) fn walk(
     path: &Path,
     progress: &mut dyn FnMut(Progress),
-    reading: &mut Reading<'_>,
-) -> Result<Walked, Halt> {
+    reading: &mut DocumentReader<'_>,
+) -> Result<WalkTotals, PassError> {
     walk_within(path, limits::unpacked_bytes_max, progress, reading)
 }
 
@@ -51,30 +51,30 @@ fn walk_within(
     path: &Path,
     bytes_max: impl Fn(u64) -> u64,
     progress: &mut dyn FnMut(Progress),
-    reading: &mut Reading<'_>,
-) -> Result<Walked, Halt> {
-    let files = files(path, 0)?;
+    reading: &mut DocumentReader<'_>,
+) -> Result<WalkTotals, PassError> {
+    let files = find_files(path, 0)?;
     let total = files.iter().map(|(_, bytes)| bytes).sum();
     let mut left = bytes_max(total);
-    let meter = Rc::new(RefCell::new(Meter {
+    let meter = Rc::new(RefCell::new(ProgressMeter {
         progress,
-        now: Progress { bytes: 0, total },
-        told: 0,
+        current: Progress { bytes: 0, total },
+        reported_bytes: 0,
         fingerprint: DefaultHasher::new(),
     }));
     let mut count = 0;
     for (file, _) in &files {
-        count += document(file, &mut left, &meter, reading)?;
+        count += read_file(file, &mut left, &meter, reading)?;
     }
     let mut meter = meter.borrow_mut();
     let now = Progress { bytes: total, total };
     (meter.progress)(now);
-    Ok(Walked { files: count, bytes: total, fingerprint: meter.fingerprint.finish() })
+    Ok(WalkTotals { files: count, bytes: total, fingerprint: meter.fingerprint.finish() })
 }
 
 /// The files to read, sorted, with their sizes. In a directory, only files with a known feed
 /// extension; a file that is named explicitly is read whatever its name.
-fn files(path: &Path, depth: usize) -> Result<Vec<(PathBuf, u64)>, FeedError> {
+fn find_files(path: &Path, depth: usize) -> Result<Vec<(PathBuf, u64)>, FeedError> {
     let failed = |source| FeedError::Open { path: path.to_owned(), source };
     let about = fs::metadata(path).map_err(failed)?;
     if !about.is_dir() {
@@ -92,7 +92,7 @@ fn files(path: &Path, depth: usize) -> Result<Vec<(PathBuf, u64)>, FeedError> {
             false => is_feed(&entry.to_string_lossy()),
         };
         if wanted {
-            found.extend(files(&entry, depth + 1)?);
+            found.extend(find_files(&entry, depth + 1)?);
         }
     }
     Ok(found)
@@ -104,40 +104,40 @@ fn is_feed(name: &str) -> bool {
 }
 
 /// Reads one file, or each file in an archive. Returns the number of documents.
-fn document(
+fn read_file(
     path: &Path,
     left: &mut u64,
-    meter: &Rc<RefCell<Meter<'_>>>,
-    reading: &mut Reading<'_>,
-) -> Result<u64, Halt> {
-    let place = Place { file: path.to_owned(), entry: None };
+    meter: &Rc<RefCell<ProgressMeter<'_>>>,
+    reading: &mut DocumentReader<'_>,
+) -> Result<u64, PassError> {
+    let place = FeedLocation { file: path.to_owned(), entry: None };
     let failed = |source| FeedError::Open { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let mut input =
-        BufReader::with_capacity(BUFFER_BYTES, Metered { inner: file, meter: meter.clone() });
-    let start = input.fill_buf().map_err(|source| place.failed(source))?;
+        BufReader::with_capacity(BUFFER_BYTES, MeteredReader { inner: file, meter: meter.clone() });
+    let start = input.fill_buf().map_err(|source| place.read_error(source))?;
     if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
         let opening = Rc::new(Cell::new(Some(0)));
-        return archive(Near { input, at: 0, opening }, left, &place, reading);
+        return read_zip(SeekableBuffer { input, position: 0, directory_bytes: opening }, left, &place, reading);
     }
     if start.starts_with(&GZIP) {
         let unpacked = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(input));
-        stream(Bounded::new(unpacked, left), &place, reading)
+        read_stream(BoundedReader::new(unpacked, left), &place, reading)
     } else if start.starts_with(&ZSTD) {
         let unpacked = zstd::stream::read::Decoder::with_buffer(input);
-        let unpacked = unpacked.map_err(|source| place.failed(source))?;
+        let unpacked = unpacked.map_err(|source| place.read_error(source))?;
         let unpacked = BufReader::with_capacity(BUFFER_BYTES, unpacked);
-        stream(Bounded::new(unpacked, left), &place, reading)
+        read_stream(BoundedReader::new(unpacked, left), &place, reading)
     } else {
-        stream(Bounded::new(input, left), &place, reading)
+        read_stream(BoundedReader::new(input, left), &place, reading)
     }
 }
 
 /// Reads one uncompressed document, or each document in a tar archive. Returns their number.
-fn stream(mut input: impl BufRead, place: &Place, reading: &mut Reading<'_>) -> Result<u64, Halt> {
+fn read_stream(mut input: impl BufRead, place: &FeedLocation, reading: &mut DocumentReader<'_>) -> Result<u64, PassError> {
     let mut head = Vec::with_capacity(tar::BLOCK_BYTES);
     let block = tar::BLOCK_BYTES as u64;
-    input.by_ref().take(block).read_to_end(&mut head).map_err(|source| place.failed(source))?;
+    input.by_ref().take(block).read_to_end(&mut head).map_err(|source| place.read_error(source))?;
     let is_tar = tar::is_header(&head);
     let mut whole = io::Cursor::new(head).chain(input);
     if is_tar {
@@ -156,12 +156,12 @@ pub fn is_tar(path: &Path) -> bool {
         found = read.is_ok() && tar::is_header(&head);
     };
     if let Ok(file) = File::open(path) {
-        unpack(BufReader::new(file), look);
+        with_uncompressed(BufReader::new(file), look);
     }
     found
 }
 
-fn unpack(mut input: BufReader<File>, mut look: impl FnMut(&mut dyn Read)) {
+fn with_uncompressed(mut input: BufReader<File>, mut look: impl FnMut(&mut dyn Read)) {
     let Ok(start) = input.fill_buf() else { return };
     if start.starts_with(&GZIP) {
         look(&mut MultiGzDecoder::new(input));
@@ -176,17 +176,17 @@ fn unpack(mut input: BufReader<File>, mut look: impl FnMut(&mut dyn Read)) {
 
 /// Reads a zip archive. Its table of contents is at its end, so a truncated archive is refused
 /// immediately.
-fn archive<R: Read + Seek>(
-    input: Near<R>,
+fn read_zip<R: Read + Seek>(
+    input: SeekableBuffer<R>,
     left: &mut u64,
-    place: &Place,
-    reading: &mut Reading<'_>,
-) -> Result<u64, Halt> {
+    place: &FeedLocation,
+    reading: &mut DocumentReader<'_>,
+) -> Result<u64, PassError> {
     let broken = |source| match source {
-        zip::result::ZipError::Io(source) => place.failed(source),
+        zip::result::ZipError::Io(source) => place.read_error(source),
         source => FeedError::Archive { place: place.clone(), source },
     };
-    let opening = input.opening.clone();
+    let opening = input.directory_bytes.clone();
     let mut archive = zip::ZipArchive::new(input).map_err(broken)?;
     opening.set(None);
     let mut count = 0;
@@ -196,42 +196,42 @@ fn archive<R: Read + Seek>(
         if !entry.is_file() || !is_feed(&name) {
             continue;
         }
-        let place = Place { file: place.file.clone(), entry: Some(name) };
+        let place = FeedLocation { file: place.file.clone(), entry: Some(name) };
         // Most entries are far smaller than the buffer, and there are many of them.
         let bytes = usize::try_from(entry.size()).unwrap_or(BUFFER_BYTES).clamp(512, BUFFER_BYTES);
         let input = BufReader::with_capacity(bytes, entry);
-        reading(&mut Bounded::new(input, left), &place)?;
+        reading(&mut BoundedReader::new(input, left), &place)?;
         count += 1;
     }
     Ok(count)
 }
 
 /// Counts and hashes the bytes read, and reports progress.
-struct Meter<'a> {
+struct ProgressMeter<'a> {
     progress: &'a mut dyn FnMut(Progress),
-    now: Progress,
-    told: u64,
+    current: Progress,
+    reported_bytes: u64,
     fingerprint: DefaultHasher,
 }
 
-impl Meter<'_> {
+impl ProgressMeter<'_> {
     fn read(&mut self, bytes: &[u8]) {
         self.fingerprint.write(bytes);
         // Capped, because the table of contents of an archive is read twice.
-        self.now.bytes = (self.now.bytes + bytes.len() as u64).min(self.now.total);
-        if self.now.bytes >= self.told + TOLD_EVERY {
-            self.told = self.now.bytes;
-            (self.progress)(self.now);
+        self.current.bytes = (self.current.bytes + bytes.len() as u64).min(self.current.total);
+        if self.current.bytes >= self.reported_bytes + PROGRESS_INTERVAL_BYTES {
+            self.reported_bytes = self.current.bytes;
+            (self.progress)(self.current);
         }
     }
 }
 
-struct Metered<'m, R> {
+struct MeteredReader<'m, R> {
     inner: R,
-    meter: Rc<RefCell<Meter<'m>>>,
+    meter: Rc<RefCell<ProgressMeter<'m>>>,
 }
 
-impl<R: Read> Read for Metered<'_, R> {
+impl<R: Read> Read for MeteredReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.meter.borrow_mut().read(&buffer[..read]);
@@ -239,7 +239,7 @@ impl<R: Read> Read for Metered<'_, R> {
     }
 }
 
-impl<R: Seek> Seek for Metered<'_, R> {
+impl<R: Seek> Seek for MeteredReader<'_, R> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.inner.seek(to)
     }
@@ -247,20 +247,20 @@ impl<R: Seek> Seek for Metered<'_, R> {
 
 /// Keeps the buffer when a seek stays within it. The zip reader seeks to each small file, and a
 /// plain buffered reader would discard and refill its buffer every time.
-struct Near<R> {
+struct SeekableBuffer<R> {
     input: BufReader<R>,
-    at: u64,
+    position: u64,
     /// Bytes read so far for the table of contents. `None` once that is complete.
-    opening: Rc<Cell<Option<u64>>>,
+    directory_bytes: Rc<Cell<Option<u64>>>,
 }
 
-impl<R: Read> Read for Near<R> {
+impl<R: Read> Read for SeekableBuffer<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
-        self.at += read as u64;
-        if let Some(bytes) = self.opening.get() {
+        self.position += read as u64;
+        if let Some(bytes) = self.directory_bytes.get() {
             let bytes = bytes + read as u64;
-            self.opening.set(Some(bytes));
+            self.directory_bytes.set(Some(bytes));
             if bytes > DIRECTORY_BYTES_MAX {
                 return Err(Limit::Directory.into());
             }
@@ -269,21 +269,21 @@ impl<R: Read> Read for Near<R> {
     }
 }
 
-impl<R: Seek> Seek for Near<R> {
+impl<R: Seek> Seek for SeekableBuffer<R> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match to {
-            SeekFrom::Start(to) if i64::try_from(to.abs_diff(self.at)).is_ok() => {
-                let by = to.wrapping_sub(self.at).cast_signed();
+            SeekFrom::Start(to) if i64::try_from(to.abs_diff(self.position)).is_ok() => {
+                let by = to.wrapping_sub(self.position).cast_signed();
                 self.input.seek_relative(by)?;
-                self.at = to;
+                self.position = to;
             }
-            to => self.at = self.input.seek(to)?,
+            to => self.position = self.input.seek(to)?,
         }
-        Ok(self.at)
+        Ok(self.position)
     }
 
     fn stream_position(&mut self) -> io::Result<u64> {
-        Ok(self.at)
+        Ok(self.position)
     }
 }
 
@@ -343,11 +343,11 @@ mod tests {
             let read = |left| {
                 walk_within(&path, |_| left, &mut |_| {}, &mut |input, place| {
                     let copied = io::copy(input, &mut io::sink());
-                    copied.map(drop).map_err(|error| place.failed(error).into())
+                    copied.map(drop).map_err(|error| place.read_error(error).into())
                 })
             };
             assert!(read(unpacked + 512).is_ok(), "{name}");
-            let Err(Halt::Feed(error)) = read(long - 1) else { panic!("{name} was read") };
+            let Err(PassError::Feed(error)) = read(long - 1) else { panic!("{name} was read") };
             assert!(
                 error.to_string().contains("exceeds the limit of 8 GiB or 400 times"),
                 "{error}"
@@ -361,12 +361,12 @@ mod tests {
         let read = |bytes| {
             let opening = Rc::new(Cell::new(Some(DIRECTORY_BYTES_MAX - bytes)));
             let input = BufReader::new(io::Cursor::new(zip(&[("a.json", b"{}")])));
-            let place = Place { file: "a.zip".into(), entry: None };
-            let near = Near { input, at: 0, opening };
-            archive(near, &mut 100, &place, &mut |_, _| Ok(()))
+            let place = FeedLocation { file: "a.zip".into(), entry: None };
+            let near = SeekableBuffer { input, position: 0, directory_bytes: opening };
+            read_zip(near, &mut 100, &place, &mut |_, _| Ok(()))
         };
         assert!(read(10_000).is_ok());
-        let Err(Halt::Feed(error)) = read(10) else { panic!("the archive was read") };
+        let Err(PassError::Feed(error)) = read(10) else { panic!("the archive was read") };
         assert!(error.to_string().contains("table of contents"), "{error}");
     }
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead, Read};
 
 use serde::Deserialize;
 
-use crate::error::{FeedError, Halt, Place};
+use crate::error::{FeedError, PassError, FeedLocation};
 use crate::limits;
 use crate::limits::{LINE_BYTES_MAX, Limit, RECORD_BYTES_MAX};
 
@@ -12,7 +12,7 @@ use crate::limits::{LINE_BYTES_MAX, Limit, RECORD_BYTES_MAX};
 /// input.
 pub(crate) fn next_line(
     input: &mut dyn BufRead,
-    place: &Place,
+    place: &FeedLocation,
     number: u64,
     line: &mut Vec<u8>,
 ) -> Result<bool, FeedError> {
@@ -21,14 +21,14 @@ pub(crate) fn next_line(
 
 fn bounded_line(
     input: &mut dyn BufRead,
-    place: &Place,
+    place: &FeedLocation,
     number: u64,
     line: &mut Vec<u8>,
     (bytes_max, limit): (u64, Limit),
 ) -> Result<bool, FeedError> {
     line.clear();
     let read =
-        input.take(bytes_max + 1).read_until(b'\n', line).map_err(|source| place.failed(source))?;
+        input.take(bytes_max + 1).read_until(b'\n', line).map_err(|source| place.read_error(source))?;
     match read as u64 > bytes_max {
         true => Err(place.too_large(number, limit)),
         false => Ok(read > 0),
@@ -36,25 +36,25 @@ fn bounded_line(
 }
 
 /// Parses one record, unless that would need too much memory.
-pub(crate) fn json<'a, T: Deserialize<'a>>(
+pub(crate) fn parse_json<'a, T: Deserialize<'a>>(
     text: &'a [u8],
-    place: &Place,
+    place: &FeedLocation,
     number: u64,
 ) -> Result<T, FeedError> {
     limits::check_json(text).map_err(|limit| place.too_large(number, limit))?;
-    serde_json::from_slice(text).map_err(|error| place.broken(number, error))
+    serde_json::from_slice(text).map_err(|error| place.parse_error(number, error))
 }
 
 /// Appends the rest of the input to `document`.
-pub(crate) fn rest(
+pub(crate) fn read_rest(
     input: &mut dyn BufRead,
-    place: &Place,
+    place: &FeedLocation,
     document: &mut Vec<u8>,
 ) -> Result<(), FeedError> {
     input
         .take(RECORD_BYTES_MAX + 1)
         .read_to_end(document)
-        .map_err(|source| place.failed(source))?;
+        .map_err(|source| place.read_error(source))?;
     match document.len() as u64 > RECORD_BYTES_MAX {
         true => Err(place.too_large(1, Limit::RecordBytes)),
         false => Ok(()),
@@ -63,19 +63,19 @@ pub(crate) fn rest(
 
 /// Passes each line, without its line ending, to `each` with its number from 1. A last line without
 /// a line ending means that the file is truncated.
-pub(crate) fn lines(
+pub(crate) fn for_each_line(
     input: &mut dyn BufRead,
-    place: &Place,
-    mut each: impl FnMut(&str, u64) -> Result<(), Halt>,
-) -> Result<(), Halt> {
+    place: &FeedLocation,
+    mut each: impl FnMut(&str, u64) -> Result<(), PassError>,
+) -> Result<(), PassError> {
     let mut line = Vec::new();
     let mut number = 1;
     while bounded_line(input, place, number, &mut line, (LINE_BYTES_MAX, Limit::LineBytes))? {
         let Some((b'\n', text)) = line.split_last() else {
-            return Err(FeedError::CutOff { place: place.clone() }.into());
+            return Err(FeedError::Truncated { place: place.clone() }.into());
         };
         let text =
-            str::from_utf8(text).map_err(|_| place.nonsense(number, "the line is not UTF-8"))?;
+            str::from_utf8(text).map_err(|_| place.invalid_record(number, "the line is not UTF-8"))?;
         each(text.strip_suffix('\r').unwrap_or(text), number)?;
         number += 1;
     }
@@ -83,6 +83,6 @@ pub(crate) fn lines(
 }
 
 /// An excerpt of untrusted feed text that is safe to show in an error message.
-pub(crate) fn shown(text: &str) -> String {
+pub(crate) fn excerpt(text: &str) -> String {
     text.chars().take(60).flat_map(char::escape_debug).collect()
 }

@@ -15,16 +15,16 @@
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
-use domain::advisory::{Advisory, Affected, End, Span, severity_word};
+use domain::advisory::{Advisory, Affected, SpanEnd, Span, parse_vendor_severity};
 use jiff::Timestamp;
 use vocab::FixState;
 
 use crate::Record;
-use crate::error::{FeedError, Halt, Place};
+use crate::error::{FeedError, PassError, FeedLocation};
 use crate::limits::Limit;
 use crate::text;
 
-type Each<'a> = dyn FnMut(Record) -> Result<(), Halt> + 'a;
+type OnRecord<'a> = dyn FnMut(Record) -> Result<(), PassError> + 'a;
 
 pub(crate) struct Tracker<'a> {
     pub(crate) codename: &'a str,
@@ -50,7 +50,7 @@ const ENTRY_BYTES_MAX: usize = 16 * 1024 * 1024;
 #[derive(Clone)]
 struct Line {
     /// A version such as `5.36.0-7+deb12u3`, or a state: `<no-dsa>` without the angle brackets.
-    said: String,
+    value: String,
     is_version: bool,
     /// The text in parentheses.
     notes: String,
@@ -60,43 +60,43 @@ impl Tracker<'_> {
     pub(crate) fn read(
         &self,
         input: &mut dyn BufRead,
-        place: &Place,
-        each: &mut Each<'_>,
-    ) -> Result<(), Halt> {
+        place: &FeedLocation,
+        each: &mut OnRecord<'_>,
+    ) -> Result<(), PassError> {
         let mut entry: Option<Entry> = None;
-        text::lines(input, place, |line, number| {
+        text::for_each_line(input, place, |line, number| {
             if line.trim().is_empty() || line.starts_with('#') {
                 return Ok(());
             }
             match line.strip_prefix(['\t', ' ']) {
                 None => {
-                    if let Some(done) = entry.replace(begin(line, number, place)?) {
-                        self.hand_out(done, each)?;
+                    if let Some(done) = entry.replace(parse_heading(line, number, place)?) {
+                        self.emit(done, each)?;
                     }
                     Ok(())
                 }
                 Some(line) => match &mut entry {
-                    Some(entry) => Ok(self.take(entry, line.trim(), number, place)?),
+                    Some(entry) => Ok(self.parse_line(entry, line.trim(), number, place)?),
                     None => Err(place
-                        .nonsense(number, "the line does not belong to a CVE entry")
+                        .invalid_record(number, "the line does not belong to a CVE entry")
                         .into()),
                 },
             }
         })?;
         match entry {
-            Some(last) => self.hand_out(last, each),
+            Some(last) => self.emit(last, each),
             None => Ok(()),
         }
     }
 
     /// Parses one line of an entry. Other lines (`NOTE:`, `RESERVED`, `{DSA-…}`) contain no package
     /// and are skipped.
-    fn take(
+    fn parse_line(
         &self,
         entry: &mut Entry,
         line: &str,
         number: u64,
-        place: &Place,
+        place: &FeedLocation,
     ) -> Result<(), FeedError> {
         let (release, line) = match line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((release, rest)) => (Some(release), rest.trim_start()),
@@ -105,15 +105,15 @@ impl Tracker<'_> {
         let Some(line) = line.strip_prefix("- ") else { return Ok(()) };
         let mut words = line.splitn(3, ' ');
         let (Some(package), Some(said)) = (words.next(), words.next()) else {
-            let why = format!("`{}` names a package without a state", text::shown(line));
-            return Err(place.nonsense(number, why));
+            let why = format!("`{}` names a package without a state", text::excerpt(line));
+            return Err(place.invalid_record(number, why));
         };
         let notes = words.next().unwrap_or_default();
         let notes = notes.trim().trim_start_matches('(').trim_end_matches(')').to_owned();
         let state = said.strip_prefix('<').and_then(|said| said.strip_suffix('>'));
         let line =
-            Line { said: state.unwrap_or(said).to_owned(), is_version: state.is_none(), notes };
-        entry.bytes += package.len() + line.said.len() + line.notes.len();
+            Line { value: state.unwrap_or(said).to_owned(), is_version: state.is_none(), notes };
+        entry.bytes += package.len() + line.value.len() + line.notes.len();
         if entry.bytes > ENTRY_BYTES_MAX {
             return Err(place.too_large(number, Limit::Count(ENTRY_BYTES_MAX, "bytes")));
         }
@@ -129,7 +129,7 @@ impl Tracker<'_> {
         }
     }
 
-    fn hand_out(&self, entry: Entry, each: &mut Each<'_>) -> Result<(), Halt> {
+    fn emit(&self, entry: Entry, each: &mut OnRecord<'_>) -> Result<(), PassError> {
         let Entry { cve, summary, lines, .. } = entry;
         let affected: Vec<Affected> = lines
             .into_iter()
@@ -161,18 +161,18 @@ impl Tracker<'_> {
     ) -> Option<Affected> {
         let decisive = release.or(unstable)?;
         // Intent to package: Debian does not have the package yet.
-        if decisive.said == "itp" {
+        if decisive.value == "itp" {
             return None;
         }
         let mut affected = Affected::new(&format!("Debian:{}", self.version), package);
-        let elsewhere = unstable.filter(|line| line.is_version).map(|line| line.said.clone());
+        let elsewhere = unstable.filter(|line| line.is_version).map(|line| line.value.clone());
         let end = match (release, elsewhere) {
-            (Some(line), _) if line.is_version => End::Fixed(line.said.clone()),
-            (_, Some(version)) => End::FixedElsewhere(version),
-            (_, None) => End::Open,
+            (Some(line), _) if line.is_version => SpanEnd::Fixed(line.value.clone()),
+            (_, Some(version)) => SpanEnd::FixedElsewhere(version),
+            (_, None) => SpanEnd::Open,
         };
         affected.spans.push(Span { from: None, end });
-        affected.stance = if decisive.is_version { None } else { stance(&decisive.said) };
+        affected.stance = if decisive.is_version { None } else { stance_from_state(&decisive.value) };
         // This is a statement about unstable only. An advisory for the release can contradict it
         // and is not in the list, so this must not be final.
         if release.is_none() && affected.stance == Some(FixState::NotAffected) {
@@ -183,7 +183,7 @@ impl Tracker<'_> {
         let urgency = [Some(decisive), unstable]
             .into_iter()
             .flatten()
-            .find_map(|line| line.notes.split(';').find_map(|note| severity_word(note.trim())));
+            .find_map(|line| line.notes.split(';').find_map(|note| parse_vendor_severity(note.trim())));
         affected.severity = urgency;
         let unimportant =
             |line: &Line| line.notes.split(';').any(|note| note.trim() == "unimportant");
@@ -196,18 +196,18 @@ impl Tracker<'_> {
     }
 }
 
-fn begin(line: &str, number: u64, place: &Place) -> Result<Entry, FeedError> {
+fn parse_heading(line: &str, number: u64, place: &FeedLocation) -> Result<Entry, FeedError> {
     let (cve, summary) = line.split_once(' ').unwrap_or((line, ""));
     if !["CVE-", "TEMP-"].iter().any(|start| cve.starts_with(start)) {
-        let why = format!("`{}` is not the first line of an entry", text::shown(line));
-        return Err(place.nonsense(number, why));
+        let why = format!("`{}` is not the first line of an entry", text::excerpt(line));
+        return Err(place.invalid_record(number, why));
     }
     let summary = summary.trim().trim_start_matches(['(', '[']).trim_end_matches([')', ']']);
     Ok(Entry { cve: cve.to_owned(), summary: summary.to_owned(), lines: BTreeMap::new(), bytes: 0 })
 }
 
 /// Maps a state of the tracker to a fix state.
-pub(crate) fn stance(word: &str) -> Option<FixState> {
+pub(crate) fn stance_from_state(word: &str) -> Option<FixState> {
     match word {
         "unfixed" | "removed" => Some(FixState::Affected),
         "no-dsa" | "postponed" => Some(FixState::Deferred),

@@ -65,7 +65,7 @@ impl Rng {
 }
 
 /// Copies one of `seeds` and changes it in a few places.
-pub fn mutated(seeds: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
+pub fn mutate_seed(seeds: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     let mut input = seeds.get(rng.below(seeds.len())).cloned().unwrap_or_default();
     for _ in 0..=rng.below(6) {
         let at = rng.below(input.len() + 1);

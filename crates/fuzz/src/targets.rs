@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
-use vocab::terminal::{escape_line, escape_text, is_obeyed};
+use vocab::terminal::{escape_line, escape_text, is_unsafe};
 use vocab::{Installed, Pending, listing};
 use wire::agent::{EnrollRequest, EnrollResponse, Envelope, Order, SyncRequest, SyncResponse};
 
@@ -18,13 +18,13 @@ pub(crate) const ALL: &[Target] = &[
     Target { name: "package_set", run: package_set },
     Target { name: "orders", run: orders },
     Target { name: "server_answers", run: server_answers },
-    Target { name: "feed_osv", run: |input| feed(input, feed::Kind::Osv) },
-    Target { name: "feed_csaf", run: |input| feed(input, feed::Kind::Csaf) },
+    Target { name: "feed_osv", run: |input| feed(input, feed::FeedKind::Osv) },
+    Target { name: "feed_csaf", run: |input| feed(input, feed::FeedKind::Csaf) },
     Target { name: "feed_tracker", run: |input| feed(input, tracker()) },
-    Target { name: "feed_secdb", run: |input| feed(input, feed::Kind::Secdb) },
-    Target { name: "feed_arch", run: |input| feed(input, feed::Kind::Arch) },
-    Target { name: "feed_kev", run: |input| feed(input, feed::Kind::Kev) },
-    Target { name: "feed_epss", run: |input| feed(input, feed::Kind::Epss) },
+    Target { name: "feed_secdb", run: |input| feed(input, feed::FeedKind::Secdb) },
+    Target { name: "feed_arch", run: |input| feed(input, feed::FeedKind::Arch) },
+    Target { name: "feed_kev", run: |input| feed(input, feed::FeedKind::Kev) },
+    Target { name: "feed_epss", run: |input| feed(input, feed::FeedKind::Epss) },
     Target { name: "feed_archives", run: feed_archives },
     #[cfg(feature = "server")]
     Target { name: "bundle", run: bundle },
@@ -79,13 +79,13 @@ fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-fn pair() -> Ed25519KeyPair {
+fn key_pair() -> Ed25519KeyPair {
     Ed25519KeyPair::from_seed_unchecked(&[7; 32]).expect("a seed of 32 bytes")
 }
 
 /// Verifies a correctly signed order, and an envelope without a valid signature.
 fn orders(input: &[u8]) {
-    let (pair, text) = (pair(), text(input));
+    let (pair, text) = (key_pair(), text(input));
     let answer = EnrollResponse {
         server_id: "srv_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().expect("an id"),
         tag: base64(&[1]),
@@ -99,13 +99,13 @@ fn orders(input: &[u8]) {
     let signature = base64(pair.sign(text.as_bytes()).as_ref());
     let envelope = Envelope { order: text.into_owned(), key: "k".to_owned(), signature };
     let time: Timestamp = "2026-11-15T04:30:00Z".parse().expect("a time");
-    if let Ok(order) = agent_client::verify(&envelope, &host, time) {
+    if let Ok(order) = agent_client::verify_order(&envelope, &host, time) {
         assert!(order.expires_at > time && order.server_id == host.server_id);
     }
     let _ = serde_json::from_slice::<Order>(input);
     if let Ok(unsigned) = serde_json::from_slice::<Envelope>(input) {
         assert!(
-            agent_client::verify(&unsigned, &host, time).is_err(),
+            agent_client::verify_order(&unsigned, &host, time).is_err(),
             "an order without a valid signature was accepted"
         );
     }
@@ -119,8 +119,8 @@ fn server_answers(input: &[u8]) {
     let _ = text(input).parse::<agent_client::Token>();
 }
 
-fn tracker() -> feed::Kind {
-    feed::Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() }
+fn tracker() -> feed::FeedKind {
+    feed::FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() }
 }
 
 /// Passes an input to a reader of files. Uses one file per thread, in memory if possible.
@@ -139,13 +139,13 @@ fn with_file(input: &[u8], read: impl FnOnce(&Path)) {
     });
 }
 
-fn feed(input: &[u8], kind: feed::Kind) {
+fn feed(input: &[u8], kind: feed::FeedKind) {
     with_file(input, |path| {
         let Ok(checked) = feed::Feed::new(path, kind).check(&mut |_| {}) else { return };
         let mut records = 0;
         let read = checked.read(&mut |_| {}, |record| {
             records += 1;
-            assert!(feed::limits::weight(&record) <= feed::limits::ADVISORY_BYTES_MAX);
+            assert!(feed::limits::record_memory_bytes(&record) <= feed::limits::ADVISORY_BYTES_MAX);
             Ok::<(), ()>(())
         });
         assert!(read.is_ok(), "a checked feed can be read");
@@ -190,9 +190,9 @@ fn versions(input: &[u8]) {
 
 fn terminal_text(input: &[u8]) {
     let text = text(input);
-    assert!(!escape_line(&text).contains(is_obeyed));
+    assert!(!escape_line(&text).contains(is_unsafe));
     let safe = escape_text(&text);
-    assert!(!safe.contains(|c| is_obeyed(c) && c != '\n' && c != '\t'));
+    assert!(!safe.contains(|c| is_unsafe(c) && c != '\n' && c != '\t'));
     if let Ok(value) = serde_json::from_slice::<serde_json::Value>(input) {
         // Parses the unescaped text for comparison, because a large number may be rounded when it
         // is parsed.

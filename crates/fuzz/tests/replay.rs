@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fuzz::mutate::{Rng, corpus, mutated};
+use fuzz::mutate::{Rng, corpus, mutate_seed};
 use fuzz::{INPUT_BYTES_MAX, TARGETS, Target};
 
 /// Maximum time of one input: one second, plus a margin for a busy machine and an unoptimized
@@ -73,7 +73,7 @@ fn mutated_seeds_are_read_in_time() {
         };
         let mut tries = 0;
         while !is_enough(tries) {
-            let input = mutated(&inputs, &mut Rng::new(tries));
+            let input = mutate_seed(&inputs, &mut Rng::new(tries));
             run(*target, &format!("mutation {tries}"), &input);
             tries += 1;
         }

@@ -10,16 +10,16 @@ use crate::{Gateway, dispatcher};
 
 /// How often the tasks run without a notification.
 #[derive(Debug, Clone, Copy)]
-pub struct Pulse {
+pub struct Intervals {
     /// How often a task checks the database without a notification.
-    pub look: Duration,
+    pub poll: Duration,
     /// How often heartbeats are written.
-    pub beats: Duration,
+    pub heartbeats: Duration,
 }
 
-impl Default for Pulse {
+impl Default for Intervals {
     fn default() -> Self {
-        Pulse { look: Duration::from_secs(5), beats: Duration::from_secs(2) }
+        Intervals { poll: Duration::from_secs(5), heartbeats: Duration::from_secs(2) }
     }
 }
 
@@ -32,13 +32,13 @@ pub struct Background {
 }
 
 impl Background {
-    pub fn spawn(gateway: Gateway, pulse: Pulse) -> Background {
-        let Pulse { look, beats } = pulse;
+    pub fn spawn(gateway: Gateway, pulse: Intervals) -> Background {
+        let Intervals { poll: look, heartbeats: beats } = pulse;
         let of = &gateway;
         let tasks = vec![
-            supervised("heartbeats", of, move |gateway| write_beats(gateway, beats)),
-            supervised("dispatcher", of, move |gateway| dispatcher::follow(gateway, look)),
-            supervised("removals", of, move |gateway| dispatcher::watch_barred(gateway, look)),
+            supervised("heartbeats", of, move |gateway| write_heartbeats(gateway, beats)),
+            supervised("dispatcher", of, move |gateway| dispatcher::run(gateway, look)),
+            supervised("removals", of, move |gateway| dispatcher::watch_access(gateway, look)),
         ];
         Background { gateway, tasks }
     }
@@ -51,7 +51,7 @@ impl Background {
             // An aborted task ends at its next await; its uncommitted transaction is rolled back.
             let _ = task.await;
         }
-        if let Err(error) = self.gateway.registry().write_beats(&self.gateway, false).await {
+        if let Err(error) = self.gateway.registry().write_heartbeats(&self.gateway, false).await {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "failed to write the last heartbeats");
         }
@@ -77,7 +77,7 @@ impl Drop for Background {
 }
 
 /// Writes heartbeats periodically, and immediately when an agent comes back online, until aborted.
-async fn write_beats(gateway: Gateway, every: Duration) {
+async fn write_heartbeats(gateway: Gateway, every: Duration) {
     let registry = gateway.registry();
     let mut tick = tokio::time::interval(every);
     loop {
@@ -85,7 +85,7 @@ async fn write_beats(gateway: Gateway, every: Duration) {
             () = registry.returned.notified() => true,
             _ = tick.tick() => false,
         };
-        if let Err(error) = registry.write_beats(&gateway, someone_returned).await {
+        if let Err(error) = registry.write_heartbeats(&gateway, someone_returned).await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "failed to write heartbeats; retrying later"

@@ -11,12 +11,12 @@ use vocab::{Digest, ServerId};
 
 use crate::Gateway;
 use crate::Refusal;
-use crate::answer_signature::Sender;
-use crate::limits::{BodyOf, Reserved, Slot};
-use service::secrets::{Age, Secrets, TrustedKeys};
+use crate::response_signature::RequestSender;
+use crate::limits::{BodyKind, ReservedMemory, RequestSlot};
+use service::secrets::{RootKeyAge, Secrets, TrustedKeys};
 use wire::agent::TRUSTED_KEYS_HEADER;
 
-const AGENT: &str = "fleetmend agent v1";
+const TAG_PURPOSE: &str = "fleetmend agent v1";
 const TAG_BYTES: usize = 32;
 
 /// The identity that an agent claims. Its tag proves that this installation issued it.
@@ -30,18 +30,18 @@ pub struct Credential {
 impl Credential {
     /// The tag of this server and key.
     pub fn tag(&self, secrets: &Secrets) -> [u8; 32] {
-        secrets.tag(AGENT, &[self.server.to_string().as_bytes(), &self.key])
+        secrets.tag(TAG_PURPOSE, &[self.server.to_string().as_bytes(), &self.key])
     }
 
     /// The root key that made this tag, if this installation issued it for this server and key.
-    fn maker(&self, secrets: &Secrets, tag: &[u8]) -> Option<Age> {
-        secrets.maker(AGENT, &[self.server.to_string().as_bytes(), &self.key], TAG_BYTES, tag)
+    fn tag_root_key(&self, secrets: &Secrets, tag: &[u8]) -> Option<RootKeyAge> {
+        secrets.tag_age(TAG_PURPOSE, &[self.server.to_string().as_bytes(), &self.key], TAG_BYTES, tag)
     }
 }
 
 /// The text that an agent signs: the method, the path and query, and the digest of the body.
 pub fn signed_text(method: &str, path_and_query: &str, body: &[u8]) -> String {
-    format!("fleetmend-agent-v1\n{method}\n{path_and_query}\n{}", Digest::of(body))
+    format!("fleetmend-agent-v1\n{method}\n{path_and_query}\n{}", Digest::compute(body))
 }
 
 /// The keys that the agent declares as trusted.
@@ -51,53 +51,53 @@ pub(super) fn trusted_keys(headers: &HeaderMap) -> TrustedKeys {
 }
 
 /// A request with a valid signature.
-pub(super) struct Verified {
+pub(super) struct VerifiedRequest {
     pub(super) who: Credential,
     /// The root key that made its tag.
-    pub(super) age: Age,
+    pub(super) root_key_age: RootKeyAge,
     pub(super) body: Bytes,
     /// The memory charged for the body.
-    pub(super) reserved: Reserved,
+    pub(super) reserved: ReservedMemory,
     /// Held until the request is answered.
-    pub(super) slot: Slot,
+    pub(super) slot: RequestSlot,
 }
 
 /// Authenticates a request and reads its body. Uses no database.
-pub(super) async fn verified(
+pub(super) async fn verify_request(
     app: &Gateway,
     request: Request<Body>,
     body_bytes_max: usize,
-) -> Result<Verified, Refusal> {
-    let unread = Unread::new(app, request)?;
-    let verified = unread.verify(app, BodyOf::Request, body_bytes_max).await?;
+) -> Result<VerifiedRequest, Refusal> {
+    let unread = UnreadRequest::new(app, request)?;
+    let verified = unread.verify(app, BodyKind::Request, body_bytes_max).await?;
     app.registry().limits.request_body(verified.who.server, verified.body.len())?;
     Ok(verified)
 }
 
 /// A request with a genuine tag, within its rate limit, whose body was not read yet. Only the
 /// signature over the body proves that the sender holds the key.
-pub(super) struct Unread {
+pub(super) struct UnreadRequest {
     pub(super) who: Credential,
-    age: Age,
+    age: RootKeyAge,
     signature: Vec<u8>,
     parts: Parts,
     body: Body,
-    slot: Slot,
+    slot: RequestSlot,
 }
 
-impl Unread {
-    pub(super) fn new(app: &Gateway, request: Request<Body>) -> Result<Unread, Refusal> {
+impl UnreadRequest {
+    pub(super) fn new(app: &Gateway, request: Request<Body>) -> Result<UnreadRequest, Refusal> {
         let (parts, body) = request.into_parts();
-        let Claim { who, tag, signature } = Claim::read(&parts.headers).ok_or_else(malformed)?;
+        let AgentAuthorization { who, tag, signature } = AgentAuthorization::parse(&parts.headers).ok_or_else(malformed)?;
         let age = who
-            .maker(&app.secrets, &tag)
+            .tag_root_key(&app.secrets, &tag)
             .ok_or_else(|| forged("this identity was not issued by this service"))?;
-        if let Some(sender) = parts.extensions.get::<Sender>() {
-            sender.claims(who.server, &signature);
+        if let Some(sender) = parts.extensions.get::<RequestSender>() {
+            sender.set_claim(who.server, &signature);
         }
         app.registry().limits.request(who.server)?;
         let slot = app.registry().limits.slot(who.server)?;
-        Ok(Unread { who, age, signature, parts, body, slot })
+        Ok(UnreadRequest { who, age, signature, parts, body, slot })
     }
 
     pub(super) fn headers(&self) -> &HeaderMap {
@@ -108,10 +108,10 @@ impl Unread {
     pub(super) async fn verify(
         self,
         app: &Gateway,
-        of: BodyOf,
+        of: BodyKind,
         body_bytes_max: usize,
-    ) -> Result<Verified, Refusal> {
-        let Unread { who, age, signature, parts, body, slot } = self;
+    ) -> Result<VerifiedRequest, Refusal> {
+        let UnreadRequest { who, age, signature, parts, body, slot } = self;
         let limits = &app.registry().limits;
         let (body, reserved) = limits.read(of, &parts.headers, body, body_bytes_max).await?;
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -119,22 +119,22 @@ impl Unread {
         UnparsedPublicKey::new(&ED25519, who.key)
             .verify(text.as_bytes(), &signature)
             .map_err(|_| forged("the signature does not match this key and request"))?;
-        if let Some(sender) = parts.extensions.get::<Sender>() {
-            sender.is_verified();
+        if let Some(sender) = parts.extensions.get::<RequestSender>() {
+            sender.set_verified();
         }
-        Ok(Verified { who, age, body, reserved, slot })
+        Ok(VerifiedRequest { who, root_key_age: age, body, reserved, slot })
     }
 }
 
-struct Claim {
+struct AgentAuthorization {
     who: Credential,
     tag: Vec<u8>,
     signature: Vec<u8>,
 }
 
-impl Claim {
+impl AgentAuthorization {
     /// Parses `Agent id=…,key=…,tag=…,sig=…`, each field once, in any order.
-    fn read(headers: &HeaderMap) -> Option<Claim> {
+    fn parse(headers: &HeaderMap) -> Option<AgentAuthorization> {
         let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Agent ")?;
         let (mut id, mut key, mut tag, mut sig) = (None, None, None, None);
         for part in text.split(',') {
@@ -153,7 +153,7 @@ impl Claim {
         }
         let bytes = |text: Option<&str>| STANDARD.decode(text?).ok();
         let who = Credential { server: id?.parse().ok()?, key: bytes(key)?.try_into().ok()? };
-        Some(Claim { who, tag: bytes(tag)?, signature: bytes(sig)? })
+        Some(AgentAuthorization { who, tag: bytes(tag)?, signature: bytes(sig)? })
     }
 }
 

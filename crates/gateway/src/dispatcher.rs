@@ -5,35 +5,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::rollout::{Phase, Target};
-use store::rollout_targets::{self, TargetRow};
-use store::{StoreError, Topic, absences, refreshes, rollouts};
+use domain::rollout::{Phase, TaskStatus};
+use store::rollout_tasks::{self, TaskRow};
+use store::{StoreError, Topic, presence_transitions, refreshes, rollouts};
 use vocab::{BatchId, ServerId, Stage, TaskId};
 
 use crate::Gateway;
 use crate::outbox::Assignment;
-use service::{Order, PatchOptions, integrity};
+use service::{OrderOptions, PatchOptions, integrity};
 
 /// An open rollout as this process last read it.
-struct Followed {
+struct FollowedRollout {
     revision: i64,
     withdrawn: bool,
     /// `None` if the stored options do not parse. Then no order goes out, and the tasks end at
     /// their deadlines.
-    order: Option<Arc<Order>>,
-    out: BTreeMap<ServerId, (TaskId, Assignment)>,
+    order: Option<Arc<OrderOptions>>,
+    assignments: BTreeMap<ServerId, (TaskId, Assignment)>,
 }
 
 /// Follows rollouts and refreshes until aborted. `look` is how often to check without a
 /// notification.
-pub(crate) async fn follow(app: Gateway, look: Duration) {
-    let mut rollouts = app.db.bell(Topic::Rollouts);
-    let mut refreshes = app.db.bell(Topic::Refreshes);
-    let mut follower = Follower { app, followed: BTreeMap::new(), scans: BTreeMap::new() };
+pub(crate) async fn run(app: Gateway, look: Duration) {
+    let mut rollouts = app.db.subscribe(Topic::Rollouts);
+    let mut refreshes = app.db.subscribe(Topic::Refreshes);
+    let mut follower = Dispatcher { app, followed: BTreeMap::new(), scans: BTreeMap::new() };
     loop {
         let looked = async {
-            follower.rollouts().await?;
-            follower.refreshes().await
+            follower.update_rollouts().await?;
+            follower.update_refreshes().await
         };
         if let Err(error) = looked.await {
             tracing::warn!(
@@ -42,26 +42,26 @@ pub(crate) async fn follow(app: Gateway, look: Duration) {
             );
         }
         tokio::select! {
-            () = rollouts.rung() => {}
-            () = refreshes.rung() => {}
+            () = rollouts.notified() => {}
+            () = refreshes.notified() => {}
             () = tokio::time::sleep(look) => {}
         }
     }
 }
 
 /// Follows removals and quarantines until aborted.
-pub(crate) async fn watch_barred(app: Gateway, look: Duration) {
-    let mut servers = app.db.bell(Topic::Servers);
+pub(crate) async fn watch_access(app: Gateway, look: Duration) {
+    let mut servers = app.db.subscribe(Topic::Servers);
     let mut known = None;
     let mut all_again = tokio::time::interval(look);
     loop {
-        let barred = async { absences::barred(&mut *app.db.read().await?).await };
+        let barred = async { presence_transitions::list_blocked(&mut *app.db.read().await?).await };
         match barred.await {
             // The notification is sent for every inventory, and rarely means a removal or a
             // quarantine.
             Ok(barred) if known.as_ref() == Some(&barred) => {}
             Ok(barred) => {
-                app.registry().set_barred(&barred);
+                app.registry().set_access_states(&barred);
                 known = Some(barred);
             }
             Err(error) => {
@@ -72,28 +72,28 @@ pub(crate) async fn watch_barred(app: Gateway, look: Duration) {
             }
         }
         tokio::select! {
-            () = servers.rung() => {}
-            // A session may have been created from data that was read before the server was barred.
-            // So all sessions are updated from time to time.
+            () = servers.notified() => {}
+            // A session may have been created from data that was read before the server was
+            // quarantined or removed. So all sessions are updated from time to time.
             _ = all_again.tick() => known = None,
         }
     }
 }
 
-struct Follower {
+struct Dispatcher {
     app: Gateway,
-    followed: BTreeMap<BatchId, Followed>,
+    followed: BTreeMap<BatchId, FollowedRollout>,
     scans: BTreeMap<TaskId, ServerId>,
 }
 
-impl Follower {
-    async fn rollouts(&mut self) -> store::Result<()> {
+impl Dispatcher {
+    async fn update_rollouts(&mut self) -> store::Result<()> {
         let mut reader = self.app.db.read().await?;
-        let open: BTreeMap<_, _> = rollouts::open(&mut reader).await?.into_iter().collect();
+        let open: BTreeMap<_, _> = rollouts::list_open(&mut reader).await?.into_iter().collect();
         let ended: Vec<_> =
             self.followed.keys().filter(|id| !open.contains_key(id)).copied().collect();
         for id in ended {
-            self.forget(id);
+            self.remove_rollout(id);
         }
         for (id, revision) in open {
             if self.followed.get(&id).is_some_and(|known| known.revision == revision) {
@@ -105,25 +105,25 @@ impl Follower {
                 row => row?,
             };
             let rows = match self.followed.get(&id) {
-                None => rollout_targets::busy(&mut reader, id).await?,
+                None => rollout_tasks::list_active(&mut reader, id).await?,
                 Some(known) => {
-                    rollout_targets::changed_since(&mut reader, id, known.revision).await?
+                    rollout_tasks::changed_since(&mut reader, id, known.revision).await?
                 }
             };
             let canceling = row.head.phase == Phase::Canceling;
             if !integrity::is_authentic(&self.app.db, &row) {
-                self.distrust(&row);
+                self.withdraw_all(&row);
                 if !canceling {
-                    self.stop(id, "the batch was inserted or changed in the database").await;
+                    self.cancel_batch(id, "the batch was inserted or changed in the database").await;
                 }
                 continue;
             }
             let (genuine, forged): (Vec<_>, Vec<_>) =
                 rows.into_iter().partition(|target| self.app.db.is_authentic(target));
-            self.learn(&row, genuine);
+            self.update_rollout(&row, genuine);
             if !forged.is_empty() && !canceling {
                 let reason = "a task of the batch was inserted or changed in the database";
-                self.stop(id, reason).await;
+                self.cancel_batch(id, reason).await;
             }
         }
         Ok(())
@@ -131,7 +131,7 @@ impl Follower {
 
     /// Cancels a batch with a row that does not verify. Whether that succeeds or not, nothing from
     /// the row goes out.
-    async fn stop(&self, id: BatchId, reason: &str) {
+    async fn cancel_batch(&self, id: BatchId, reason: &str) {
         if let Err(error) = integrity::stop_batch(&self.app, id, reason).await {
             let error = &error as &dyn std::error::Error;
             tracing::error!(batch = %id, reason, error, "failed to cancel a batch with an invalid row");
@@ -140,29 +140,29 @@ impl Follower {
 
     /// Sends no more orders of a batch that does not verify, and withdraws those that were sent but
     /// not started.
-    fn distrust(&mut self, row: &rollouts::Rollout) {
-        let nothing = Followed { revision: 0, withdrawn: true, order: None, out: BTreeMap::new() };
+    fn withdraw_all(&mut self, row: &rollouts::Rollout) {
+        let nothing = FollowedRollout { revision: 0, withdrawn: true, order: None, assignments: BTreeMap::new() };
         let followed = self.followed.entry(row.id).or_insert(nothing);
         (followed.revision, followed.withdrawn, followed.order) = (row.revision, true, None);
-        let door = self.app.registry();
-        for (server, (_, assignment)) in &mut followed.out {
+        let registry = self.app.registry();
+        for (server, (_, assignment)) in &mut followed.assignments {
             assignment.withdrawn = true;
-            door.desk.put(*server, assignment.clone());
-            if let Some(link) = door.known_link(*server) {
+            registry.outbox.set(*server, assignment.clone());
+            if let Some(link) = registry.find_session(*server) {
                 link.wake.notify_waiters();
             }
         }
     }
 
-    fn forget(&mut self, id: BatchId) {
+    fn remove_rollout(&mut self, id: BatchId) {
         let Some(gone) = self.followed.remove(&id) else { return };
-        for (server, (task, _)) in gone.out {
-            self.app.registry().desk.clear(server, task);
+        for (server, (task, _)) in gone.assignments {
+            self.app.registry().outbox.remove(server, task);
         }
     }
 
-    fn learn(&mut self, row: &rollouts::Rollout, rows: Vec<TargetRow>) {
-        let door = self.app.registry();
+    fn update_rollout(&mut self, row: &rollouts::Rollout, rows: Vec<TaskRow>) {
+        let registry = self.app.registry();
         let followed = self.followed.entry(row.id).or_insert_with(|| {
             let order = match PatchOptions::from_json(&row.options) {
                 Ok(options) => Some(Arc::new(options.order)),
@@ -171,7 +171,7 @@ impl Follower {
                     None
                 }
             };
-            Followed { revision: 0, withdrawn: false, order, out: BTreeMap::new() }
+            FollowedRollout { revision: 0, withdrawn: false, order, assignments: BTreeMap::new() }
         });
         followed.revision = row.revision;
         let started = row.head.phase != Phase::Scheduled;
@@ -179,7 +179,7 @@ impl Follower {
         for target in rows {
             let (server, task) = (target.server_id, target.task_id);
             match (target.target, &followed.order) {
-                (Target::Busy(busy), Some(order)) if started => {
+                (TaskStatus::Busy(busy), Some(order)) if started => {
                     let assignment = Assignment {
                         task,
                         org: row.org_id,
@@ -191,17 +191,17 @@ impl Follower {
                         withdrawn: followed.withdrawn,
                         started: busy.stage != Stage::Dispatched,
                     };
-                    followed.out.insert(server, (task, assignment.clone()));
+                    followed.assignments.insert(server, (task, assignment.clone()));
                     // The agent already knows an order that it has started.
                     let news = !assignment.started;
-                    if door.desk.put(server, assignment) && news {
+                    if registry.outbox.set(server, assignment) && news {
                         wake.insert(server);
                     }
                 }
                 _ => {
                     // A task that was returned to the queue went out under another id.
-                    let out = followed.out.remove(&server).map_or(task, |(task, _)| task);
-                    door.desk.clear(server, out);
+                    let out = followed.assignments.remove(&server).map_or(task, |(task, _)| task);
+                    registry.outbox.remove(server, out);
                 }
             }
         }
@@ -211,22 +211,22 @@ impl Follower {
             matches!(row.head.phase, Phase::Canceling | Phase::Paused | Phase::Halted(_));
         if followed.withdrawn != withdrawn {
             followed.withdrawn = withdrawn;
-            for (server, (_, assignment)) in &mut followed.out {
+            for (server, (_, assignment)) in &mut followed.assignments {
                 assignment.withdrawn = withdrawn;
-                door.desk.put(*server, assignment.clone());
+                registry.outbox.set(*server, assignment.clone());
                 if !assignment.started {
                     wake.insert(*server);
                 }
             }
         }
         wake.into_iter()
-            .filter_map(|server| door.known_link(server))
+            .filter_map(|server| registry.find_session(server))
             .for_each(|link| link.wake.notify_waiters());
     }
 
-    async fn refreshes(&mut self) -> store::Result<()> {
+    async fn update_refreshes(&mut self) -> store::Result<()> {
         let mut reader = self.app.db.read().await?;
-        let open = refreshes::open(&mut reader).await?;
+        let open = refreshes::list_open(&mut reader).await?;
         drop(reader);
         let (open, forged): (Vec<_>, Vec<_>) =
             open.into_iter().partition(|refresh| self.app.db.is_authentic(refresh));
@@ -236,7 +236,7 @@ impl Follower {
                 tracing::error!(refresh = %refresh.id, error, "failed to end a forged refresh");
             }
         }
-        let door = self.app.registry();
+        let registry = self.app.registry();
         let mut scans = BTreeMap::new();
         for refresh in open {
             scans.insert(refresh.id, refresh.server_id);
@@ -249,8 +249,8 @@ impl Follower {
                 withdrawn: false,
                 started: false,
             };
-            if door.desk.put(refresh.server_id, assignment)
-                && let Some(link) = door.known_link(refresh.server_id)
+            if registry.outbox.set(refresh.server_id, assignment)
+                && let Some(link) = registry.find_session(refresh.server_id)
             {
                 link.wake.notify_waiters();
             }
@@ -258,7 +258,7 @@ impl Follower {
         let before = std::mem::replace(&mut self.scans, scans);
         for (task, server) in before {
             if !self.scans.contains_key(&task) {
-                door.desk.clear(server, task);
+                registry.outbox.remove(server, task);
             }
         }
         Ok(())

@@ -6,10 +6,10 @@ use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use domain::finding::Runs;
+use domain::finding::RunningCode;
 use jiff::Timestamp;
 use serde_json::json;
-use store::enrollment_tokens::{self, Token, Use};
+use store::enrollment_tokens::{self, EnrollmentToken, UseResult};
 use store::servers::{self, Server};
 use store::{StoreError, Topic};
 use vocab::ServerId;
@@ -18,16 +18,16 @@ use wire::agent::{EnrollRequest, EnrollResponse};
 use crate::Gateway;
 use crate::Refusal;
 use crate::credentials::Credential;
-use crate::limits::BodyOf;
+use crate::limits::BodyKind;
 use service::auth::enrollment_tokens as tokens;
-use service::clock::dice;
+use service::clock::random_u128;
 use service::{emit, record};
 
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// The most tags that a host may set itself, as for an enrollment token.
+/// Maximum number of tags that a host may set itself, as for an enrollment token.
 const TAGS_MAX: usize = 50;
 /// The first counter of a new server.
-const FIRST: i64 = 1;
+const FIRST_COUNTER: i64 = 1;
 
 pub(super) async fn enroll(
     State(app): State<Gateway>,
@@ -37,23 +37,23 @@ pub(super) async fn enroll(
     // The body is charged until the enrollment is committed.
     let limits = &app.registry().limits;
     let (body, _reserved) =
-        limits.read(BodyOf::Enrollment, &parts.headers, body, BODY_BYTES_MAX).await?;
-    let asked: EnrollRequest = serde_json::from_slice(&body)
+        limits.read(BodyKind::Enrollment, &parts.headers, body, BODY_BYTES_MAX).await?;
+    let request: EnrollRequest = serde_json::from_slice(&body)
         .map_err(|error| Refusal::bad_request(format!("invalid enrollment request: {error}")))?;
-    let hash = tokens::recognize(&app.secrets, &asked.token)
+    let hash = tokens::recognize(&app.secrets, &request.token)
         .ok_or_else(|| refused("bad_token", "this token was not issued by this service"))?;
     let key: Option<[u8; 32]> =
-        STANDARD.decode(&asked.public_key).ok().and_then(|bytes| bytes.try_into().ok());
+        STANDARD.decode(&request.public_key).ok().and_then(|bytes| bytes.try_into().ok());
     let key = key.ok_or_else(|| {
         Refusal::bad_request("`public_key` must be an Ed25519 public key: 32 bytes in Base64")
     })?;
-    let (who, counter) = join(&app, asked, key, &hash).await?;
+    let (who, counter) = enroll_new(&app, request, key, &hash).await?;
     let answer = EnrollResponse {
         server_id: who.server,
         tag: STANDARD.encode(who.tag(&app.secrets)),
         // An agent of the previous version knows only this key, and cannot learn another one later.
         orders_key: app.secrets.orders_key().public_key(),
-        orders_keys: app.secrets.announced(),
+        orders_keys: app.secrets.announced_keys(),
         counter,
         sync_seconds: app.settings.sync_seconds,
         signs_answers: true,
@@ -65,7 +65,7 @@ fn refused(code: &'static str, detail: &str) -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, code, detail)
 }
 
-async fn join(
+async fn enroll_new(
     app: &Gateway,
     asked: EnrollRequest,
     key: [u8; 32],
@@ -74,15 +74,15 @@ async fn join(
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     let token = match enrollment_tokens::take_use(&mut tx, hash, now).await? {
-        Use::Taken(token) => token,
-        Use::Unknown => return Err(refused("bad_token", "unknown token")),
-        Use::Revoked => return Err(refused("token_revoked", "this token was revoked")),
-        Use::Expired => return Err(refused("token_expired", "this token has expired")),
+        UseResult::Taken(token) => token,
+        UseResult::Unknown => return Err(refused("bad_token", "unknown token")),
+        UseResult::Revoked => return Err(refused("token_revoked", "this token was revoked")),
+        UseResult::Expired => return Err(refused("token_expired", "this token has expired")),
         // The host that used it last may be repeating its request.
-        Use::UsedUp => {
+        UseResult::UsedUp => {
             drop(tx);
             let full = refused("token_used_up", "this token has been used up");
-            return again(app, key, hash, full).await;
+            return enroll_again(app, key, hash, full).await;
         }
     };
     let server = new_server(&token, asked, key, now);
@@ -92,7 +92,7 @@ async fn join(
             drop(tx);
             let taken = "this key was used before; generate a new one and enroll again";
             let taken = Refusal::new(StatusCode::CONFLICT, "key_already_used", taken);
-            return again(app, key, hash, taken).await;
+            return enroll_again(app, key, hash, taken).await;
         }
         enrolled => enrolled?,
     }
@@ -100,41 +100,41 @@ async fn join(
     let by = token.id.to_string();
     record(&mut tx, server.org_id, now, &by, "server.enroll", server.id, &told);
     emit(&mut tx, server.org_id, "server.enrolled", now, told);
-    tx.ring(Topic::Servers);
-    tx.ring(Topic::Presence);
+    tx.notify(Topic::Servers);
+    tx.notify(Topic::Presence);
     tx.commit().await?;
-    Ok((Credential { server: server.id, key }, FIRST.unsigned_abs()))
+    Ok((Credential { server: server.id, key }, FIRST_COUNTER.unsigned_abs()))
 }
 
 /// Handles a repeated enrollment. An agent that did not get the response repeats the request with
 /// the same key and gets the same response. Only the same host holds the private key.
-async fn again(
+async fn enroll_again(
     app: &Gateway,
     key: [u8; 32],
     hash: &[u8],
     otherwise: Refusal,
 ) -> Result<(Credential, u64), Refusal> {
     let mut reader = app.db.read().await?;
-    let known = servers::of_key(&mut reader, &key).await?;
+    let known = servers::by_public_key(&mut reader, &key).await?;
     let Some(known) = known.filter(|known| known.removed_at.is_none()) else {
         return Err(otherwise);
     };
-    let org = enrollment_tokens::org_of(&mut reader, hash).await?;
+    let org = enrollment_tokens::org_by_hash(&mut reader, hash).await?;
     if org != Some(known.org_id) {
         return Err(otherwise);
     }
-    let counter = known.counter.unwrap_or(FIRST).unsigned_abs();
+    let counter = known.counter.unwrap_or(FIRST_COUNTER).unsigned_abs();
     Ok((Credential { server: known.id, key }, counter))
 }
 
-fn new_server(token: &Token, asked: EnrollRequest, key: [u8; 32], now: Timestamp) -> Server {
+fn new_server(token: &EnrollmentToken, asked: EnrollRequest, key: [u8; 32], now: Timestamp) -> Server {
     let facts = asked.facts;
-    let told = service::host_facts::keep(&facts);
-    let runs = Runs::default().next(service::host_facts::runs(&facts), None, None);
+    let told = service::host_facts::to_stored(&facts);
+    let runs = RunningCode::default().after_report(service::host_facts::runtime_state(&facts), None, None);
     let reboot_reasons = service::host_facts::reboot_reasons(&facts);
     let tags = asked.tags.into_iter().take(TAGS_MAX).collect();
     Server {
-        id: ServerId::new(now, dice()),
+        id: ServerId::new(now, random_u128()),
         org_id: token.org_id,
         hostname: facts.hostname,
         environment: token.environment.clone().or(asked.environment),
@@ -156,10 +156,10 @@ fn new_server(token: &Token, asked: EnrollRequest, key: [u8; 32], now: Timestamp
         updates: 0,
         security_updates: 0,
         facts: told,
-        runs: service::host_facts::runs_text(&runs),
+        runs: service::host_facts::runs_to_text(&runs),
         quarantine: None,
         generation: 1,
         last_seen_at: now,
-        counter: FIRST,
+        counter: FIRST_COUNTER,
     }
 }

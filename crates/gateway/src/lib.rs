@@ -16,13 +16,13 @@
 //!    with others, every two seconds.
 //! 4. `outbox` holds what is to be sent to the server. If it is empty, the sync is held open until
 //!    the `dispatcher`, which follows rollouts and refreshes in the database, adds something.
-//! 5. An order is built from its row, verified, signed and returned. `answer_signature` signs the
+//! 5. An order is built from its row, verified, signed and returned. `response_signature` signs the
 //!    whole response and binds it to the request.
 //!
 //! The gateway does not decide what a server has to do; the engine does. `security_package_cache`
 //! only remembers which updates of a package set fix vulnerabilities.
 
-mod answer_signature;
+mod response_signature;
 mod background;
 mod credentials;
 mod dispatcher;
@@ -49,7 +49,7 @@ use service::App;
 use store::StoreError;
 use vocab::ServerId;
 
-pub use background::{Background, Pulse};
+pub use background::{Background, Intervals};
 pub use credentials::{Credential, signed_text};
 #[cfg(feature = "fuzzing")]
 pub use uploads::fuzz as fuzz_package_set;
@@ -91,7 +91,7 @@ impl Gateway {
     /// Writes pending heartbeats now. For tests.
     #[doc(hidden)]
     pub async fn flush(&self) {
-        let _ = self.registry().write_beats(self, false).await;
+        let _ = self.registry().write_heartbeats(self, false).await;
     }
 }
 
@@ -107,9 +107,9 @@ pub fn router<S: Clone + Send + Sync + 'static>(gateway: &Gateway) -> Router<S> 
     Router::new()
         .route("/agent/v1/enroll", post(enroll::enroll))
         .route("/agent/v1/sync", post(sync::sync))
-        .route("/agent/v1/listings/{kind}/{digest}", put(uploads::listing))
-        .route("/agent/v1/orders/{task_id}/log", post(uploads::log))
-        .route_layer(from_fn_with_state(gateway.clone(), answer_signature::sign_answer))
+        .route("/agent/v1/listings/{kind}/{digest}", put(uploads::put_package_set))
+        .route("/agent/v1/orders/{task_id}/log", post(uploads::append_log))
+        .route_layer(from_fn_with_state(gateway.clone(), response_signature::sign_response))
         .method_not_allowed_fallback(async || {
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "method not allowed")
         })

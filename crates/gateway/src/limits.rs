@@ -33,13 +33,13 @@ const BODY_SECONDS_MAX: Duration = Duration::from_secs(30);
 const UPLOAD_SECONDS_MAX: Duration = Duration::from_secs(140);
 /// Concurrent requests per agent, including held ones. A genuine agent has one or two, and so does
 /// a clone of it.
-const AT_A_TIME: u32 = 8;
+const CONCURRENT_REQUESTS_MAX: u32 = 8;
 /// Package sets decoded at the same time. Each uses up to the zstd window and one line.
 const DECODERS: usize = 2;
 /// The retry delay when the memory for bodies is used up.
 const BUSY_SECONDS: u64 = 5;
 
-/// Requests per agent: the burst, and the time in which one request recovers.
+/// Requests per agent: the burst, and the time until one more request is allowed.
 const REQUESTS: (u32, Duration) = (300, Duration::from_millis(50));
 /// A large body counts as one more request per this many bytes.
 const REQUEST_BYTES: usize = 64 * KIB;
@@ -56,17 +56,17 @@ pub(super) struct AgentLimits {
     bodies: Arc<Semaphore>,
     enroll_bodies: Arc<Semaphore>,
     decoders: Semaphore,
-    /// Only servers with requests in progress.
-    under_way: Arc<Mutex<BTreeMap<ServerId, u32>>>,
+    /// Number of requests in progress, for each server that has any.
+    in_progress: Arc<Mutex<BTreeMap<ServerId, u32>>>,
 }
 
 /// A slot for one of the concurrent requests of a server, until dropped.
-pub(super) struct Slot {
+pub(super) struct RequestSlot {
     server: ServerId,
     under_way: Arc<Mutex<BTreeMap<ServerId, u32>>>,
 }
 
-impl Drop for Slot {
+impl Drop for RequestSlot {
     fn drop(&mut self) {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = under_way.get_mut(&self.server) {
@@ -80,7 +80,7 @@ impl Drop for Slot {
 
 /// The kind of a body. It determines the memory limit and the time limit.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum BodyOf {
+pub(super) enum BodyKind {
     Enrollment,
     Request,
     Upload,
@@ -88,8 +88,8 @@ pub(super) enum BodyOf {
 
 /// The memory reserved for a request body, until dropped.
 #[derive(Debug, Default)]
-pub(super) struct Reserved(
-    #[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>,
+pub(super) struct ReservedMemory(
+    #[expect(dead_code, reason = "freed on drop")] Option<OwnedSemaphorePermit>,
 );
 
 fn buckets((burst, period): (u32, Duration)) -> Buckets {
@@ -126,7 +126,7 @@ impl AgentLimits {
             upload_kib: buckets(UPLOAD_KIB),
             bodies: Arc::new(Semaphore::new(BODIES_KIB_MAX)),
             enroll_bodies: Arc::new(Semaphore::new(ENROLL_BODIES_KIB_MAX)),
-            under_way: Arc::default(),
+            in_progress: Arc::default(),
             decoders: Semaphore::new(DECODERS),
         }
     }
@@ -137,16 +137,16 @@ impl AgentLimits {
     }
 
     /// Takes a slot for a concurrent request of this server.
-    pub(super) fn slot(&self, server: ServerId) -> Result<Slot, Refusal> {
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn slot(&self, server: ServerId) -> Result<RequestSlot, Refusal> {
+        let mut under_way = self.in_progress.lock().unwrap_or_else(PoisonError::into_inner);
         let count = under_way.entry(server).or_default();
-        if *count >= AT_A_TIME {
-            let detail = format!("this agent already has {AT_A_TIME} requests in progress");
+        if *count >= CONCURRENT_REQUESTS_MAX {
+            let detail = format!("this agent already has {CONCURRENT_REQUESTS_MAX} requests in progress");
             return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail)
                 .retry_after(BUSY_SECONDS));
         }
         *count += 1;
-        Ok(Slot { server, under_way: self.under_way.clone() })
+        Ok(RequestSlot { server, under_way: self.in_progress.clone() })
     }
 
     /// Counts the part of a request body that exceeds a small one.
@@ -177,15 +177,15 @@ impl AgentLimits {
     /// other would wait forever.
     pub(super) async fn read(
         &self,
-        of: BodyOf,
+        of: BodyKind,
         headers: &HeaderMap,
         body: Body,
         bytes_max: usize,
-    ) -> Result<(Bytes, Reserved), Refusal> {
+    ) -> Result<(Bytes, ReservedMemory), Refusal> {
         let (memory, patience) = match of {
-            BodyOf::Enrollment => (&self.enroll_bodies, BODY_SECONDS_MAX),
-            BodyOf::Request => (&self.bodies, BODY_SECONDS_MAX),
-            BodyOf::Upload => (&self.bodies, UPLOAD_SECONDS_MAX),
+            BodyKind::Enrollment => (&self.enroll_bodies, BODY_SECONDS_MAX),
+            BodyKind::Request => (&self.bodies, BODY_SECONDS_MAX),
+            BodyKind::Upload => (&self.bodies, UPLOAD_SECONDS_MAX),
         };
         let read = read(memory, headers, body, bytes_max);
         tokio::time::timeout(patience, read).await.unwrap_or_else(|_| {
@@ -200,7 +200,7 @@ async fn read(
     headers: &HeaderMap,
     body: Body,
     bytes_max: usize,
-) -> Result<(Bytes, Reserved), Refusal> {
+) -> Result<(Bytes, ReservedMemory), Refusal> {
     let too_large = || {
         let detail = format!("the body is larger than {bytes_max} bytes");
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
@@ -229,7 +229,7 @@ async fn read(
             }
         }
     }
-    Ok((bytes.into(), Reserved(permit)))
+    Ok((bytes.into(), ReservedMemory(permit)))
 }
 
 fn busy() -> Refusal {
@@ -273,7 +273,7 @@ mod tests {
         let none = HeaderMap::new();
         let mut held = Vec::new();
         let refused = loop {
-            match limits.read(BodyOf::Upload, &none, body(), 16 << 20).await {
+            match limits.read(BodyKind::Upload, &none, body(), 16 << 20).await {
                 Ok(read) => held.push(read),
                 Err(refused) => break refused,
             }
@@ -283,9 +283,9 @@ mod tests {
         assert_eq!(refused.retry_after, Some(BUSY_SECONDS));
         // Enrollments have a separate limit and cannot use up that of agents.
         let small = Body::from(vec![0; 64 << 10]);
-        assert!(limits.read(BodyOf::Enrollment, &none, small, 64 << 10).await.is_ok());
+        assert!(limits.read(BodyKind::Enrollment, &none, small, 64 << 10).await.is_ok());
         held.pop();
-        assert!(limits.read(BodyOf::Upload, &none, body(), 16 << 20).await.is_ok());
+        assert!(limits.read(BodyKind::Upload, &none, body(), 16 << 20).await.is_ok());
     }
 
     #[tokio::test]
@@ -298,14 +298,14 @@ mod tests {
             Body::from_stream(part.chain(futures_util::stream::pending()))
         };
         let stuck: Vec<_> = (0..1_000)
-            .map(|_| Box::pin(limits.read(BodyOf::Enrollment, &none, begun(), 64 << 10)))
+            .map(|_| Box::pin(limits.read(BodyKind::Enrollment, &none, begun(), 64 << 10)))
             .collect();
         let stuck = futures_util::future::join_all(stuck);
         // All of them start, and none completes.
         let begun = futures_util::future::select(Box::pin(stuck), Box::pin(async {})).await;
         assert!(matches!(&begun, futures_util::future::Either::Right(_)));
         let body = Body::from(vec![0; 1 << 20]);
-        assert!(limits.read(BodyOf::Request, &none, body, 1 << 20).await.is_ok());
+        assert!(limits.read(BodyKind::Request, &none, body, 1 << 20).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
@@ -313,7 +313,7 @@ mod tests {
         let limits = AgentLimits::new();
         let never = Body::from_stream(futures_util::stream::pending::<std::io::Result<Vec<u8>>>());
         let refused =
-            limits.read(BodyOf::Request, &HeaderMap::new(), never, 1_000).await.unwrap_err();
+            limits.read(BodyKind::Request, &HeaderMap::new(), never, 1_000).await.unwrap_err();
         assert_eq!(refused.status, StatusCode::REQUEST_TIMEOUT);
     }
 
@@ -321,10 +321,10 @@ mod tests {
     fn concurrent_requests_per_server_are_limited() {
         let limits = AgentLimits::new();
         let held: Vec<_> = (0..100).filter_map(|_| limits.slot(server(1)).ok()).collect();
-        assert_eq!(held.len(), AT_A_TIME as usize);
+        assert_eq!(held.len(), CONCURRENT_REQUESTS_MAX as usize);
         assert!(limits.slot(server(2)).is_ok());
         drop(held);
         assert!(limits.slot(server(1)).is_ok());
-        assert!(limits.under_way.lock().unwrap().is_empty());
+        assert!(limits.in_progress.lock().unwrap().is_empty());
     }
 }

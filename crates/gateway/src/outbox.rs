@@ -19,7 +19,7 @@ pub(super) struct Assignment {
     pub(super) task: TaskId,
     pub(super) org: OrgId,
     /// The updates to install; `None` for a package scan.
-    pub(super) order: Option<Arc<service::Order>>,
+    pub(super) order: Option<Arc<service::OrderOptions>>,
     pub(super) issued_at: Timestamp,
     pub(super) expires_at: Timestamp,
     /// The rollout was canceled, paused or halted: the order is withdrawn.
@@ -30,16 +30,16 @@ pub(super) struct Assignment {
 
 /// All assignments by server. Filled from the database only; agents cannot add to it.
 #[derive(Default)]
-pub(super) struct Desk(Mutex<BTreeMap<ServerId, Vec<Assignment>>>);
+pub(super) struct Outbox(Mutex<BTreeMap<ServerId, Vec<Assignment>>>);
 
-impl Desk {
+impl Outbox {
     /// The assignments of this server.
-    pub(super) fn of(&self, server: ServerId) -> Vec<Assignment> {
+    pub(super) fn assignments(&self, server: ServerId) -> Vec<Assignment> {
         lock(&self.0).get(&server).cloned().unwrap_or_default()
     }
 
     /// Adds an assignment or replaces the one with the same task. Returns whether anything changed.
-    pub(super) fn put(&self, server: ServerId, assignment: Assignment) -> bool {
+    pub(super) fn set(&self, server: ServerId, assignment: Assignment) -> bool {
         let mut desk = lock(&self.0);
         let pile = desk.entry(server).or_default();
         match pile.iter_mut().find(|known| known.task == assignment.task) {
@@ -56,7 +56,7 @@ impl Desk {
     }
 
     /// Removes the assignment of a task that has ended.
-    pub(super) fn clear(&self, server: ServerId, task: TaskId) {
+    pub(super) fn remove(&self, server: ServerId, task: TaskId) {
         let mut desk = lock(&self.0);
         if let Some(pile) = desk.get_mut(&server) {
             pile.retain(|known| known.task != task);
@@ -75,7 +75,7 @@ impl Assignment {
 
     /// The order, signed for this server in its current boot. `secured` lists the packages with
     /// security updates according to the feeds.
-    pub(super) fn envelope(
+    pub(super) fn sign(
         &self,
         key: &SigningKey,
         server: ServerId,
@@ -89,7 +89,7 @@ impl Assignment {
             expires_at: self.expires_at,
             work: self.work(boot_id, secured),
         };
-        let text = serde_json::to_string(&order).expect("an order is plain data");
+        let text = serde_json::to_string(&order).expect("an order serializes to JSON");
         let signature = STANDARD.encode(key.sign(text.as_bytes()));
         Envelope { order: text, key: key.id().to_owned(), signature }
     }

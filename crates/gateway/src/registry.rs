@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use domain::server::Presence;
 use jiff::Timestamp;
-use store::absences::Barred;
-use store::listings::Kind;
-use store::presence::{self, Beat};
+use store::presence_transitions::BlockedServer;
+use store::package_sets::SetKind;
+use store::presence::{self, Contact};
 use store::sync_sessions::{self, SyncSession};
 use store::{Topic, servers};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -22,37 +22,36 @@ use wire::v1::Activity;
 use crate::Gateway;
 use crate::Refusal;
 use crate::credentials::Credential;
-use crate::ingest::{Counted, WriteBatcher};
+use crate::ingest::{PackageSetCounts, WriteBatcher};
 use crate::limits::AgentLimits;
-use crate::outbox::Desk;
-use crate::security_package_cache::Secured;
+use crate::outbox::Outbox;
+use crate::security_package_cache::SecurityPackageCache;
 use crate::sync::quarantine;
-use crate::upload_singleflight::Awaited;
-use service::secrets::{Age, Secrets};
+use crate::upload_singleflight::UploadRequests;
+use service::secrets::{RootKeyAge, Secrets};
 
-/// The most package sets whose counts are cached: more than a large fleet has.
-const COUNTS_MAX: usize = 20_000;
+/// Maximum number of package sets whose counts are cached: more than a large fleet has.
+const CACHED_COUNTS_MAX: usize = 20_000;
 
-/// The number of past syncs in which repetitions are recognized: about an hour of an idle agent.
-const HEARD: usize = 64;
+/// How many recent syncs a session remembers to recognize replays: about an hour for an idle agent.
+const RECENT_SYNCS_MAX: usize = 64;
 /// The counters of an agent stay in one epoch until its server is released from quarantine.
 const EPOCH: u64 = presence::EPOCH.unsigned_abs();
-/// The most different repetitions of one sync. An agent repeats a sync with new content when it has
-/// some.
-const BODIES: usize = 16;
+/// How many different bodies one sync may have. An agent that retries a sync may add new content.
+const REPEATED_BODIES_MAX: usize = 16;
 /// The length of a counter and a nonce in [`SyncSession::recent`].
 const PAIR_BYTES: usize = 16;
 
 /// Concurrent database lookups for agents at their first contact. Must be less than the number of
 /// connections that `store::Options` opens.
-const FIRST_CONTACTS: usize = 3;
+const FIRST_CONTACTS_MAX: usize = 3;
 
 /// The sessions and shared state of the gateway.
 pub(crate) struct Registry {
     /// Contains only servers that exist in the database, so its size is limited by the fleet.
-    links: RwLock<BTreeMap<ServerId, Arc<Session>>>,
+    sessions: RwLock<BTreeMap<ServerId, Arc<Session>>>,
     /// The latest heartbeat of each server that is not written yet.
-    beats: Mutex<BTreeMap<ServerId, Beat>>,
+    heartbeats: Mutex<BTreeMap<ServerId, Contact>>,
     /// Notified when an offline agent comes back, so that its heartbeat is written immediately.
     pub returned: Notify,
     /// Limits the lookups of agents that this process does not know yet. After a restart the whole
@@ -60,12 +59,12 @@ pub(crate) struct Registry {
     first_contacts: Semaphore,
     drain: watch::Sender<bool>,
     /// Cached counts of package sets. Thousands of servers have the same ones.
-    counts: Mutex<BTreeMap<(OrgId, Kind, Digest), Counted>>,
-    pub(super) awaited: Awaited,
+    counts: Mutex<BTreeMap<(OrgId, SetKind, Digest), PackageSetCounts>>,
+    pub(super) upload_requests: UploadRequests,
     pub(super) limits: AgentLimits,
-    pub(super) desk: Desk,
-    pub(super) press: WriteBatcher,
-    pub(super) secured: Secured,
+    pub(super) outbox: Outbox,
+    pub(super) write_batcher: WriteBatcher,
+    pub(super) security_packages: SecurityPackageCache,
 }
 
 /// One server's session with this process.
@@ -76,37 +75,37 @@ pub(super) struct Session {
     pub(super) wake: Notify,
     /// Allows one upload at a time.
     pub(super) upload: Semaphore,
-    standing: Mutex<Standing>,
+    state: Mutex<SessionState>,
 }
 
-struct Standing {
-    bar: AccessState,
+struct SessionState {
+    access: AccessState,
     /// The counter that the next sync should carry.
     expected: u64,
     /// The nonce of the last sync, if this process received it.
     nonce: Option<u64>,
-    /// The digests of the bodies of the latest sync and its repetitions, latest last.
+    /// The digests of the bodies of the latest sync and its retries, newest last.
     bodies: Vec<Digest>,
     /// The counters and nonces of the recent syncs, latest first. A pair that is received again was
     /// late or replayed; another nonce for the same counter means another host.
-    heard: VecDeque<(u64, u64)>,
+    recent: VecDeque<(u64, u64)>,
     /// Whether this replica owns the session ([`sync_sessions`]). Always true without replicas.
     owned: bool,
     last_seen: Option<Timestamp>,
     /// Whether to request the agent's facts again.
     wants_facts: bool,
-    known: Known,
+    stored: StoredState,
     /// The messages that were sent with a response.
-    handed: Vec<Message>,
-    /// The number of the latest sync; older syncs need not be held any longer. Never 0, which is
+    sent: Vec<Message>,
+    /// The number of the latest sync; older syncs are no longer held open. Never 0, which is
     /// the number of ignored syncs.
-    turn: u64,
-    /// How often the latest sync was repeated.
+    sync_number: u64,
+    /// How many times the latest sync was repeated.
     repeat: u32,
     /// The number of the sync to which messages were last sent.
-    handed_in: u64,
+    sent_in_sync: u64,
     /// The root key of the agent's identity, once that is recorded in the database.
-    noted_age: Option<Age>,
+    recorded_root_key: Option<RootKeyAge>,
     /// Whether a new tag was sent to the agent.
     tag_offered: bool,
 }
@@ -114,8 +113,8 @@ struct Standing {
 /// A message to an agent: execute this order, drop it, or report on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
-    Do(TaskId),
-    Drop(TaskId),
+    Execute(TaskId),
+    Withdraw(TaskId),
     Report(TaskId),
 }
 
@@ -132,34 +131,34 @@ pub(super) enum AccessState {
 
 /// The stored state of a server that a sync may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct StoredState {
     pub(super) package_set: Option<Digest>,
     pub(super) update_set: Option<Digest>,
     pub(super) scanned_at: Option<Timestamp>,
     pub(super) activity: String,
 }
 
-impl Known {
+impl StoredState {
     /// The activity that the agent last reported.
     pub(super) fn activity(&self) -> Activity {
         let all = [Activity::Scanning, Activity::Patching, Activity::Rebooting];
-        all.into_iter().find(|one| activity_word(*one) == self.activity).unwrap_or(Activity::Idle)
+        all.into_iter().find(|one| activity_name(*one) == self.activity).unwrap_or(Activity::Idle)
     }
 
     /// Whether the sync contains nothing new.
-    pub(super) fn is_old_news(&self, sync: &SyncRequest) -> bool {
+    pub(super) fn has_nothing_new(&self, sync: &SyncRequest) -> bool {
         let told = |word: Option<Digest>, known: Option<Digest>| word.is_none() || word == known;
         told(sync.installed, self.package_set)
             && told(sync.pending, self.update_set)
             && (sync.scanned_at.is_none() || sync.scanned_at == self.scanned_at)
-            && activity_word(sync.activity) == self.activity
+            && activity_name(sync.activity) == self.activity
             && sync.facts.is_none()
             && sync.results.is_empty()
             && sync.progress.is_empty()
     }
 }
 
-pub(super) fn activity_word(activity: Activity) -> &'static str {
+pub(super) fn activity_name(activity: Activity) -> &'static str {
     match activity {
         Activity::Idle => "idle",
         Activity::Scanning => "scanning",
@@ -170,11 +169,11 @@ pub(super) fn activity_word(activity: Activity) -> &'static str {
 
 /// How a sync's counter compares with the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Count {
+pub(super) enum CounterCheck {
     /// The expected counter.
     Next,
     /// The previous counter again: the response was lost.
-    Again,
+    Repeated,
     /// Higher than expected: the database was restored, or another replica received some syncs.
     Ahead,
     /// Lower than expected: the agent abandoned the sync and later ones overtook it, it was
@@ -183,7 +182,7 @@ pub(super) enum Count {
     Behind,
     /// A second host uses this identity: it answered a challenge, or used another nonce for a
     /// counter that was already received.
-    Copy,
+    CloneDetected,
 }
 
 /// Distinguishes a clone of a host from a captured request.
@@ -211,15 +210,15 @@ impl Challenge<'_> {
     }
 
     fn counter(&self, epoch: u64) -> u64 {
-        self.of(epoch, self.hour)
+        self.counter_at(epoch, self.hour)
     }
 
     /// Whether this counter is the challenge of this hour or of the previous one.
     fn is_met_by(&self, counter: u64, epoch: u64) -> bool {
-        [self.hour, self.hour - 1].iter().any(|hour| self.of(epoch, *hour) == counter)
+        [self.hour, self.hour - 1].iter().any(|hour| self.counter_at(epoch, *hour) == counter)
     }
 
-    fn of(&self, epoch: u64, hour: i64) -> u64 {
+    fn counter_at(&self, epoch: u64, hour: i64) -> u64 {
         let server = self.server.to_string();
         let parts = [server.as_bytes(), &epoch.to_be_bytes(), &hour.to_be_bytes()];
         let tag = self.secrets.tag("fleetmend sync challenge v1", &parts);
@@ -229,8 +228,8 @@ impl Challenge<'_> {
 }
 
 /// The position of a sync among those of its server.
-pub(super) struct Turn {
-    pub(super) count: Count,
+pub(super) struct SyncPosition {
+    pub(super) count: CounterCheck,
     pub(super) next_counter: u64,
     number: u64,
     repeat: u32,
@@ -240,7 +239,7 @@ pub(super) struct Turn {
 
 impl Session {
     fn new(server: &servers::Server, bar: AccessState) -> Session {
-        let known = Known {
+        let known = StoredState {
             package_set: server.package_set,
             update_set: server.update_set,
             scanned_at: server.last_scan_at,
@@ -251,48 +250,48 @@ impl Session {
             org: server.org_id,
             wake: Notify::new(),
             upload: Semaphore::new(1),
-            standing: Mutex::new(Standing {
-                bar,
+            state: Mutex::new(SessionState {
+                access: bar,
                 expected: server.counter.unsigned_abs(),
                 nonce: None,
                 bodies: Vec::new(),
-                heard: VecDeque::new(),
+                recent: VecDeque::new(),
                 owned: false,
                 last_seen: None,
                 wants_facts: false,
-                known,
-                handed: Vec::new(),
-                turn: 1,
+                stored: known,
+                sent: Vec::new(),
+                sync_number: 1,
                 repeat: 0,
-                handed_in: 0,
-                noted_age: None,
+                sent_in_sync: 0,
+                recorded_root_key: None,
                 tag_offered: false,
             }),
         }
     }
 
     fn removed(server: ServerId, org: OrgId) -> Session {
-        let known = Known {
+        let known = StoredState {
             package_set: None,
             update_set: None,
             scanned_at: None,
             activity: String::new(),
         };
-        let standing = Standing {
-            bar: AccessState::Removed,
+        let state = SessionState {
+            access: AccessState::Removed,
             expected: 0,
             nonce: None,
             bodies: Vec::new(),
-            heard: VecDeque::new(),
+            recent: VecDeque::new(),
             owned: false,
             last_seen: None,
             wants_facts: false,
-            known,
-            handed: Vec::new(),
-            turn: 1,
+            stored: known,
+            sent: Vec::new(),
+            sync_number: 1,
             repeat: 0,
-            handed_in: 0,
-            noted_age: None,
+            sent_in_sync: 0,
+            recorded_root_key: None,
             tag_offered: false,
         };
         Session {
@@ -300,259 +299,259 @@ impl Session {
             org,
             wake: Notify::new(),
             upload: Semaphore::new(1),
-            standing: Mutex::new(standing),
+            state: Mutex::new(state),
         }
     }
 
     /// Processes a sync's counter. In quarantine, the server and its clone both continue their own
     /// counters.
-    pub(super) fn turn(
+    pub(super) fn accept_counter(
         &self,
         counter: u64,
         nonce: u64,
         body: Digest,
         challenge: &Challenge<'_>,
-    ) -> Turn {
-        let mut standing = self.standing();
-        let number = standing.turn + 1;
-        let expected = standing.expected;
-        let ignored = |next_counter| Turn {
-            count: Count::Behind,
+    ) -> SyncPosition {
+        let mut state = self.state();
+        let number = state.sync_number + 1;
+        let expected = state.expected;
+        let ignored = |next_counter| SyncPosition {
+            count: CounterCheck::Behind,
             next_counter,
             number: 0,
             repeat: 0,
             is_sign_of_life: false,
         };
-        let taken = |count, next_counter| Turn {
+        let taken = |count, next_counter| SyncPosition {
             count,
             next_counter,
             number,
             repeat: 0,
             is_sign_of_life: true,
         };
-        if standing.bar == AccessState::Quarantine {
+        if state.access == AccessState::Quarantine {
             // A clone that answered its challenge continues with the regular counter.
             let next_counter = match counter {
                 Challenge::LEAST.. => expected,
                 _ => counter.saturating_add(1),
             };
-            if standing.heard.contains(&(counter, nonce)) {
+            if state.recent.contains(&(counter, nonce)) {
                 return ignored(next_counter);
             }
-            standing.turn = number;
-            return taken(Count::Next, next_counter);
+            state.sync_number = number;
+            return taken(CounterCheck::Next, next_counter);
         }
         let (epoch, is_first_of_epoch) = (expected / EPOCH, expected.is_multiple_of(EPOCH));
-        let same_nonce = standing.nonce.is_none_or(|last| last == nonce);
+        let same_nonce = state.nonce.is_none_or(|last| last == nonce);
         let count = match counter {
-            Challenge::LEAST.. if challenge.is_met_by(counter, epoch) => Count::Copy,
-            Challenge::LEAST.. => Count::Behind,
-            _ if counter == expected => Count::Next,
-            _ if counter.checked_add(1) == Some(expected) && same_nonce => Count::Again,
-            _ if counter > expected => Count::Ahead,
-            _ if standing.heard.iter().any(|heard| heard.0 == counter && heard.1 != nonce) => {
-                Count::Copy
+            Challenge::LEAST.. if challenge.is_met_by(counter, epoch) => CounterCheck::CloneDetected,
+            Challenge::LEAST.. => CounterCheck::Behind,
+            _ if counter == expected => CounterCheck::Next,
+            _ if counter.checked_add(1) == Some(expected) && same_nonce => CounterCheck::Repeated,
+            _ if counter > expected => CounterCheck::Ahead,
+            _ if state.recent.iter().any(|heard| heard.0 == counter && heard.1 != nonce) => {
+                CounterCheck::CloneDetected
             }
-            _ => Count::Behind,
+            _ => CounterCheck::Behind,
         };
         match count {
-            Count::Next | Count::Ahead => {
-                standing.expected = counter.saturating_add(1);
-                standing.nonce = Some(nonce);
-                standing.heard.push_front((counter, nonce));
-                standing.heard.truncate(HEARD);
-                standing.bodies = vec![body];
+            CounterCheck::Next | CounterCheck::Ahead => {
+                state.expected = counter.saturating_add(1);
+                state.nonce = Some(nonce);
+                state.recent.push_front((counter, nonce));
+                state.recent.truncate(RECENT_SYNCS_MAX);
+                state.bodies = vec![body];
             }
-            Count::Again => {
-                let is_last = standing.bodies.last() == Some(&body);
+            CounterCheck::Repeated => {
+                let is_last = state.bodies.last() == Some(&body);
                 // The agent has sent something newer since.
-                if !is_last && (standing.bodies.contains(&body) || standing.bodies.len() >= BODIES)
+                if !is_last && (state.bodies.contains(&body) || state.bodies.len() >= REPEATED_BODIES_MAX)
                 {
                     return ignored(expected);
                 }
                 if !is_last {
-                    standing.bodies.push(body);
+                    state.bodies.push(body);
                 }
                 // Keep the number: a request that has been waiting since the first time still gets
-                // the response. The repetition may come from an attacker.
-                standing.repeat = standing.repeat.saturating_add(1);
-                return Turn {
+                // the response. The retry may come from an attacker.
+                state.repeat = state.repeat.saturating_add(1);
+                return SyncPosition {
                     count,
                     next_counter: expected,
-                    number: standing.turn,
-                    repeat: standing.repeat,
+                    number: state.sync_number,
+                    repeat: state.repeat,
                     is_sign_of_life: !is_last,
                 };
             }
             // After a release, the host that sends the first counter of the new epoch is the
             // server.
-            Count::Behind if is_first_of_epoch && counter < expected => return ignored(expected),
+            CounterCheck::Behind if is_first_of_epoch && counter < expected => return ignored(expected),
             // A genuine agent has moved on and does not read this response.
-            Count::Behind => return ignored(challenge.counter(epoch)),
-            Count::Copy => {}
+            CounterCheck::Behind => return ignored(challenge.counter(epoch)),
+            CounterCheck::CloneDetected => {}
         }
-        (standing.turn, standing.repeat) = (number, 0);
-        taken(count, standing.expected)
+        (state.sync_number, state.repeat) = (number, 0);
+        taken(count, state.expected)
     }
 
-    pub(super) fn noted_age(&self) -> Option<Age> {
-        self.standing().noted_age
+    pub(super) fn recorded_root_key(&self) -> Option<RootKeyAge> {
+        self.state().recorded_root_key
     }
 
-    pub(super) fn notes_age(&self, age: Age) {
-        self.standing().noted_age = Some(age);
+    pub(super) fn record_root_key(&self, age: RootKeyAge) {
+        self.state().recorded_root_key = Some(age);
     }
 
     /// Whether a new tag is offered for the first time.
-    pub(super) fn offers_tag(&self) -> bool {
-        !std::mem::replace(&mut self.standing().tag_offered, true)
+    pub(super) fn offer_tag(&self) -> bool {
+        !std::mem::replace(&mut self.state().tag_offered, true)
     }
 
-    pub(super) fn bar(&self) -> AccessState {
-        self.standing().bar
+    pub(super) fn access(&self) -> AccessState {
+        self.state().access
     }
 
     /// Changes the access state and wakes the held syncs.
-    pub(super) fn set_bar(&self, bar: AccessState) {
-        let mut standing = self.standing();
-        if standing.bar == bar {
+    pub(super) fn set_access(&self, bar: AccessState) {
+        let mut state = self.state();
+        if state.access == bar {
             return;
         }
-        if standing.bar == AccessState::Quarantine {
+        if state.access == AccessState::Quarantine {
             // The held syncs may come from the server or from its clone.
-            standing.turn += 1;
+            state.sync_number += 1;
         }
-        standing.bar = bar;
-        drop(standing);
+        state.access = bar;
+        drop(state);
         self.wake.notify_waiters();
     }
 
     /// Whether this replica must claim the session before it can check a counter. In quarantine,
     /// counters are not checked.
     fn needs_claim(&self) -> bool {
-        let standing = self.standing();
-        !standing.owned && standing.bar == AccessState::None
+        let state = self.state();
+        !state.owned && state.access == AccessState::None
     }
 
     /// The session for the database, if this replica owns it.
-    fn session(&self) -> Option<(ServerId, i64, Vec<u8>)> {
-        let standing = self.standing();
-        if !standing.owned || standing.bar != AccessState::None {
+    fn stored_session(&self) -> Option<(ServerId, i64, Vec<u8>)> {
+        let state = self.state();
+        if !state.owned || state.access != AccessState::None {
             return None;
         }
-        let counter = i64::try_from(standing.expected).unwrap_or(i64::MAX);
-        Some((self.server, counter, to_bytes(&standing.heard)))
+        let counter = i64::try_from(state.expected).unwrap_or(i64::MAX);
+        Some((self.server, counter, to_bytes(&state.recent)))
     }
 
     /// Another replica claimed the session. What it wrote may be older than what this replica
     /// knows, if it received a captured request. So the agent's facts are requested again.
-    fn loses_session(&self) {
-        let mut standing = self.standing();
-        standing.owned = false;
-        standing.wants_facts = true;
+    fn release_session(&self) {
+        let mut state = self.state();
+        state.owned = false;
+        state.wants_facts = true;
     }
 
     /// Whether to request the agent's facts again. Returns true once.
-    pub(super) fn takes_wish_for_facts(&self) -> bool {
-        std::mem::take(&mut self.standing().wants_facts)
+    pub(super) fn take_facts_request(&self) -> bool {
+        std::mem::take(&mut self.state().wants_facts)
     }
 
     /// Whether this replica and another one received different nonces for one counter, which means
     /// two hosts. An agent keeps its nonce until a sync is answered, so it never uses two for one
     /// counter.
-    fn contradicts(&self, heard_elsewhere: &[u8]) -> Option<u64> {
-        contradiction(&self.standing().heard, &from_bytes(heard_elsewhere))
+    fn conflicting_counter(&self, heard_elsewhere: &[u8]) -> Option<u64> {
+        first_conflict(&self.state().recent, &from_bytes(heard_elsewhere))
     }
 
-    fn heard(&self) -> Vec<u8> {
-        to_bytes(&self.standing().heard)
+    fn recent_bytes(&self) -> Vec<u8> {
+        to_bytes(&self.state().recent)
     }
 
     /// Continues the session of another replica. The stored counter may be too low, if that replica
     /// died before it wrote it; a genuine agent's counter is never below the stored one.
-    fn takes_over(&self, session: &SyncSession) {
-        self.learns_of(&session.recent);
-        let mut standing = self.standing();
-        standing.expected = standing.expected.max(session.counter.unsigned_abs());
-        let last = standing.expected.checked_sub(1);
-        let of_last = standing.heard.iter().find(|(counter, _)| Some(*counter) == last);
-        standing.nonce = of_last.map(|(_, nonce)| *nonce);
-        standing.owned = true;
+    fn take_over(&self, session: &SyncSession) {
+        self.merge_recent(&session.recent);
+        let mut state = self.state();
+        state.expected = state.expected.max(session.counter.unsigned_abs());
+        let last = state.expected.checked_sub(1);
+        let of_last = state.recent.iter().find(|(counter, _)| Some(*counter) == last);
+        state.nonce = of_last.map(|(_, nonce)| *nonce);
+        state.owned = true;
     }
 
     /// Merges the syncs that another replica received, so that they are not new here if they are
     /// sent again.
-    fn learns_of(&self, heard_elsewhere: &[u8]) {
-        let mut standing = self.standing();
-        let known: BTreeSet<_> = standing.heard.iter().copied().collect();
+    fn merge_recent(&self, heard_elsewhere: &[u8]) {
+        let mut state = self.state();
+        let known: BTreeSet<_> = state.recent.iter().copied().collect();
         let theirs = from_bytes(heard_elsewhere);
         let more = theirs.iter().filter(|pair| !known.contains(pair));
         let mut heard: Vec<_> = known.iter().chain(more).copied().collect();
         heard.sort_unstable_by(|a, b| b.cmp(a));
-        heard.truncate(HEARD);
-        if let Some((counter, nonce)) = heard.first().filter(|(last, _)| *last >= standing.expected)
+        heard.truncate(RECENT_SYNCS_MAX);
+        if let Some((counter, nonce)) = heard.first().filter(|(last, _)| *last >= state.expected)
         {
-            standing.expected = counter.saturating_add(1);
-            standing.nonce = Some(*nonce);
+            state.expected = counter.saturating_add(1);
+            state.nonce = Some(*nonce);
         }
-        standing.heard = heard.into();
+        state.recent = heard.into();
     }
 
-    pub(super) fn known(&self) -> Known {
-        self.standing().known.clone()
+    pub(super) fn stored(&self) -> StoredState {
+        self.state().stored.clone()
     }
 
-    pub(super) fn learns(&self, known: Known) {
-        self.standing().known = known;
+    pub(super) fn set_stored(&self, known: StoredState) {
+        self.state().stored = known;
     }
 
-    pub(super) fn is_old_news(&self, sync: &SyncRequest) -> bool {
-        self.standing().known.is_old_news(sync)
+    pub(super) fn has_nothing_new(&self, sync: &SyncRequest) -> bool {
+        self.state().stored.has_nothing_new(sync)
     }
 
-    /// Whether no later sync was received. A repeated sync and its last repetition both get the
-    /// response. In quarantine, the server and its clone do not displace each other, because they
-    /// would reconnect endlessly.
-    pub(super) fn is_latest(&self, turn: &Turn) -> bool {
-        let standing = self.standing();
-        let is_held = turn.repeat == 0 || turn.repeat == standing.repeat;
-        (standing.turn == turn.number && is_held) || standing.bar == AccessState::Quarantine
+    /// Whether this sync is the latest one. If an agent repeats a sync, both the first request and
+    /// the last retry get the response. In quarantine, every sync counts as the latest:
+    /// otherwise the server and its clone would displace each other and reconnect endlessly.
+    pub(super) fn is_latest(&self, position: &SyncPosition) -> bool {
+        let state = self.state();
+        let is_held = position.repeat == 0 || position.repeat == state.repeat;
+        (state.sync_number == position.number && is_held) || state.access == AccessState::Quarantine
     }
 
     /// Records what is sent with the response to a sync.
-    pub(super) fn hands_out(&self, turn: &Turn, words: Vec<Message>) {
-        let mut standing = self.standing();
-        standing.handed = words;
-        standing.handed_in = turn.number;
+    pub(super) fn record_sent(&self, position: &SyncPosition, messages: Vec<Message>) {
+        let mut state = self.state();
+        state.sent = messages;
+        state.sent_in_sync = position.number;
     }
 
     /// Whether this message is a reason to respond immediately. A message that was sent before is
-    /// sent with every later response, but is a reason to respond only to repetitions of the sync
+    /// sent with every later response, but is a reason to respond only to retries of the sync
     /// that it was first sent to.
-    pub(super) fn is_news(&self, turn: &Turn, word: Message) -> bool {
-        let standing = self.standing();
-        standing.handed_in == turn.number || !standing.handed.contains(&word)
+    pub(super) fn is_unsent(&self, position: &SyncPosition, message: Message) -> bool {
+        let state = self.state();
+        state.sent_in_sync == position.number || !state.sent.contains(&message)
     }
 
-    fn standing(&self) -> MutexGuard<'_, Standing> {
-        lock(&self.standing)
+    fn state(&self) -> MutexGuard<'_, SessionState> {
+        lock(&self.state)
     }
 }
 
 impl Registry {
     pub(crate) fn new() -> Registry {
         Registry {
-            links: RwLock::default(),
-            beats: Mutex::default(),
+            sessions: RwLock::default(),
+            heartbeats: Mutex::default(),
             returned: Notify::new(),
-            first_contacts: Semaphore::new(FIRST_CONTACTS),
+            first_contacts: Semaphore::new(FIRST_CONTACTS_MAX),
             drain: watch::Sender::new(false),
             counts: Mutex::default(),
-            awaited: Awaited::default(),
+            upload_requests: UploadRequests::default(),
             limits: AgentLimits::new(),
-            desk: Desk::default(),
-            press: WriteBatcher::default(),
-            secured: Secured::default(),
+            outbox: Outbox::default(),
+            write_batcher: WriteBatcher::default(),
+            security_packages: SecurityPackageCache::default(),
         }
     }
 
@@ -567,42 +566,42 @@ impl Registry {
 
     /// When this process last heard from a server.
     pub(crate) fn last_seen(&self, server: ServerId) -> Option<Timestamp> {
-        let link = self.known_link(server)?;
-        link.standing().last_seen
+        let session = self.find_session(server)?;
+        session.state().last_seen
     }
 
-    pub(super) fn known_link(&self, server: ServerId) -> Option<Arc<Session>> {
-        self.links.read().unwrap_or_else(PoisonError::into_inner).get(&server).cloned()
+    pub(super) fn find_session(&self, server: ServerId) -> Option<Arc<Session>> {
+        self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(&server).cloned()
     }
 
     /// The session for a credential. Reads the database at the first contact only.
-    pub(super) async fn link(
+    pub(super) async fn session(
         &self,
         app: &Gateway,
-        who: &Credential,
+        credential: &Credential,
     ) -> Result<Arc<Session>, Refusal> {
-        let link = match self.known_link(who.server) {
+        let session = match self.find_session(credential.server) {
             Some(link) => link,
-            None => self.first_contact(app, who).await?,
+            None => self.first_contact(app, credential).await?,
         };
-        match link.bar() {
+        match session.access() {
             AccessState::Removed => Err(Refusal::removed()),
-            AccessState::None | AccessState::Quarantine => Ok(link),
+            AccessState::None | AccessState::Quarantine => Ok(session),
         }
     }
 
     async fn first_contact(
         &self,
         app: &Gateway,
-        who: &Credential,
+        credential: &Credential,
     ) -> Result<Arc<Session>, Refusal> {
         let _turn = self.first_contacts.acquire().await.map_err(|_| Refusal::unavailable())?;
         let mut reader = app.db.read().await?;
-        let identity = servers::identity(&mut reader, who.server).await?;
+        let identity = servers::identity(&mut reader, credential.server).await?;
         // The tag is genuine, so the server was enrolled once. The database was restored from an
         // older backup.
-        let Some(identity) = identity.filter(|known| known.public_key == who.key) else {
-            tracing::warn!(server = %who.server, "an enrolled server is not in this database; it must enroll again");
+        let Some(identity) = identity.filter(|known| known.public_key == credential.key) else {
+            tracing::warn!(server = %credential.server, "an enrolled server is not in this database; it must enroll again");
             let detail = "this server is no longer known; enroll it again";
             return Err(Refusal::new(
                 axum::http::StatusCode::UNAUTHORIZED,
@@ -610,28 +609,28 @@ impl Registry {
                 detail,
             ));
         };
-        let link = if identity.removed_at.is_some() {
+        let session = if identity.removed_at.is_some() {
             Session::removed(identity.id, identity.org_id)
         } else {
             let row = servers::get(&mut reader, identity.org_id, identity.id).await?;
-            let bar =
+            let access =
                 if row.quarantine.is_some() { AccessState::Quarantine } else { AccessState::None };
-            Session::new(&row, bar)
+            Session::new(&row, access)
         };
-        let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(links.entry(who.server).or_insert_with(|| Arc::new(link)).clone())
+        let mut links = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(links.entry(credential.server).or_insert_with(|| Arc::new(session)).clone())
     }
 
     /// Records a heartbeat. It is written later, together with others.
-    pub(super) fn beat(&self, app: &Gateway, link: &Session, counter: u64, now: Timestamp) {
-        let beat = Beat {
+    pub(super) fn record_heartbeat(&self, app: &Gateway, link: &Session, counter: u64, now: Timestamp) {
+        let beat = Contact {
             org: link.org,
             server_id: link.server,
             seen_at: now,
             counter: i64::try_from(counter).unwrap_or(i64::MAX),
         };
-        let last_seen = link.standing().last_seen.replace(now);
-        lock(&self.beats).insert(link.server, beat);
+        let last_seen = link.state().last_seen.replace(now);
+        lock(&self.heartbeats).insert(link.server, beat);
         let sync_seconds = app.settings.sync_seconds;
         if !(Presence { last_seen, sync_seconds }.is_online(now)) {
             self.returned.notify_one();
@@ -651,62 +650,62 @@ impl Registry {
         if !has_replicas(app) || !link.needs_claim() {
             return Ok(None);
         }
-        let counter = i64::try_from(link.standing().expected).unwrap_or(i64::MAX);
+        let counter = i64::try_from(link.state().expected).unwrap_or(i64::MAX);
         let _turn = self.first_contacts.acquire().await.map_err(|_| Refusal::unavailable())?;
         let mut tx = app.db.begin().await?;
         let replica = &app.settings.replica;
         let session = sync_sessions::claim(&mut tx, link.server, replica, counter).await?;
         tx.commit().await?;
         let twice =
-            link.contradicts(&session.recent).or_else(|| link.contradicts(&session.contested));
-        link.takes_over(&session);
+            link.conflicting_counter(&session.recent).or_else(|| link.conflicting_counter(&session.contested));
+        link.take_over(&session);
         Ok(twice)
     }
 
     /// Writes the heartbeats since the last call.
-    pub(crate) async fn write_beats(
+    pub(crate) async fn write_heartbeats(
         &self,
         app: &Gateway,
         someone_returned: bool,
     ) -> store::Result<()> {
         // Heartbeats are kept until they are committed, so that an aborted write loses none.
-        let beats: Vec<Beat> = lock(&self.beats).values().copied().collect();
+        let beats: Vec<Contact> = lock(&self.heartbeats).values().copied().collect();
         if beats.is_empty() {
             return Ok(());
         }
         let sessions: Vec<_> = match has_replicas(app) {
             true => {
-                beats.iter().filter_map(|beat| self.known_link(beat.server_id)?.session()).collect()
+                beats.iter().filter_map(|beat| self.find_session(beat.server_id)?.stored_session()).collect()
             }
             false => Vec::new(),
         };
         let written = async {
             let mut tx = app.db.begin().await?;
-            presence::beat(&mut tx, &beats, app.clock.now()).await?;
+            presence::record_contacts(&mut tx, &beats, app.clock.now()).await?;
             let kept = sync_sessions::write(&mut tx, &app.settings.replica, &sessions).await?;
             if someone_returned {
-                tx.ring(Topic::Presence);
+                tx.notify(Topic::Presence);
             }
             tx.commit().await?;
             Ok::<_, store::StoreError>(kept)
         };
         let kept = written.await?;
         for (server, ..) in &sessions {
-            let Some(link) = self.known_link(*server) else { continue };
+            let Some(link) = self.find_session(*server) else { continue };
             let twice = match kept.get(server) {
-                Some(contested) => link.contradicts(contested).or_else(|| {
-                    link.learns_of(contested);
+                Some(contested) => link.conflicting_counter(contested).or_else(|| {
+                    link.merge_recent(contested);
                     None
                 }),
-                None => lost_session(app, &link).await?,
+                None => session_conflict(app, &link).await?,
             };
             if let Some(counter) = twice
-                && quarantine(app, &link, heard_twice(counter)).await.is_err()
+                && quarantine(app, &link, clone_reason(counter)).await.is_err()
             {
                 tracing::error!(server = %server, "failed to quarantine a server with a clone");
             }
         }
-        let mut waiting = lock(&self.beats);
+        let mut waiting = lock(&self.heartbeats);
         for beat in beats {
             if waiting.get(&beat.server_id) == Some(&beat) {
                 waiting.remove(&beat.server_id);
@@ -715,24 +714,24 @@ impl Registry {
         Ok(())
     }
 
-    pub(super) fn counted(&self, org: OrgId, kind: Kind, digest: Digest) -> Option<Counted> {
+    pub(super) fn cached_counts(&self, org: OrgId, kind: SetKind, digest: Digest) -> Option<PackageSetCounts> {
         lock(&self.counts).get(&(org, kind, digest)).copied()
     }
 
-    pub(super) fn count(&self, org: OrgId, kind: Kind, counted: Counted) {
+    pub(super) fn cache_counts(&self, org: OrgId, kind: SetKind, counted: PackageSetCounts) {
         let mut counts = lock(&self.counts);
-        if counts.len() >= COUNTS_MAX {
+        if counts.len() >= CACHED_COUNTS_MAX {
             counts.clear();
         }
         counts.insert((org, kind, counted.digest), counted);
     }
 
-    pub(super) fn forget_counts(&self) {
+    pub(super) fn clear_counts(&self) {
         lock(&self.counts).clear();
     }
 
     /// Applies the removed and quarantined servers from the database.
-    pub(super) fn set_barred(&self, barred: &[Barred]) {
+    pub(super) fn set_access_states(&self, barred: &[BlockedServer]) {
         let bars: BTreeMap<_, _> = barred
             .iter()
             .map(|server| match server.removed_at {
@@ -741,11 +740,11 @@ impl Registry {
             })
             .collect();
         let mut released = Vec::new();
-        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        let links = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         for (server, link) in links.iter() {
-            let was = link.bar();
+            let was = link.access();
             let now = bars.get(server).copied().unwrap_or(AccessState::None);
-            link.set_bar(now);
+            link.set_access(now);
             if was == AccessState::Quarantine && now == AccessState::None {
                 released.push(*server);
             }
@@ -755,7 +754,7 @@ impl Registry {
             return;
         }
         // After a release, the database determines how the counters continue.
-        let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         for server in released {
             links.remove(&server);
         }
@@ -764,12 +763,12 @@ impl Registry {
 
 /// Another replica claimed a session while this one received syncs, too. Returns the counter for
 /// which each received a different nonce, if any: then there are two hosts.
-async fn lost_session(app: &Gateway, link: &Session) -> store::Result<Option<u64>> {
-    link.loses_session();
+async fn session_conflict(app: &Gateway, link: &Session) -> store::Result<Option<u64>> {
+    link.release_session();
     let mut tx = app.db.begin().await?;
-    let session = sync_sessions::contest(&mut tx, link.server, link.heard()).await?;
+    let session = sync_sessions::contest(&mut tx, link.server, link.recent_bytes()).await?;
     tx.commit().await?;
-    Ok(session.and_then(|session| link.contradicts(&session.recent)))
+    Ok(session.and_then(|session| link.conflicting_counter(&session.recent)))
 }
 
 /// SQLite is used by one process only.
@@ -778,7 +777,7 @@ fn has_replicas(app: &Gateway) -> bool {
 }
 
 /// The quarantine reason when two replicas detected a clone.
-pub(super) fn heard_twice(counter: u64) -> String {
+pub(super) fn clone_reason(counter: u64) -> String {
     format!(
         "Two hosts use the identity of this server: both sent counter {counter}, to different \
          replicas. One of them is a clone or a restored snapshot."
@@ -786,7 +785,7 @@ pub(super) fn heard_twice(counter: u64) -> String {
 }
 
 /// The first counter with different nonces.
-fn contradiction(ours: &VecDeque<(u64, u64)>, theirs: &[(u64, u64)]) -> Option<u64> {
+fn first_conflict(ours: &VecDeque<(u64, u64)>, theirs: &[(u64, u64)]) -> Option<u64> {
     let ours: BTreeMap<_, _> = ours.iter().copied().collect();
     let differs = |(counter, nonce): &&(u64, u64)| ours.get(counter).is_some_and(|n| n != nonce);
     theirs.iter().filter(differs).map(|(counter, _)| *counter).min()
@@ -801,7 +800,7 @@ fn to_bytes(heard: &VecDeque<(u64, u64)>) -> Vec<u8> {
 fn from_bytes(bytes: &[u8]) -> Vec<(u64, u64)> {
     let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
     let pair = |pair: &[u8]| (number(&pair[..8]), number(&pair[8..]));
-    bytes.chunks_exact(PAIR_BYTES).take(HEARD).map(pair).collect()
+    bytes.chunks_exact(PAIR_BYTES).take(RECENT_SYNCS_MAX).map(pair).collect()
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -15,10 +15,10 @@ use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use service::FieldError;
-use service::requests::Errors;
+use service::requests::ValidationErrors;
 
-use crate::budget::{BodyBudget, Sender, charged};
-use crate::objects::Strict;
+use crate::budget::{BodyBudget, BodySender, charged};
+use crate::strict_json::StrictJson;
 use crate::problem::{ApiError, Code};
 
 /// The largest body that `/v1` accepts.
@@ -26,28 +26,29 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// How long a body may take to arrive. Must be less than the limit for the whole request, which is
 /// 30 s.
-const ARRIVAL_MAX: Duration = Duration::from_secs(20);
+const ARRIVAL_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// The most errors in one response. A body of one megabyte could contain a hundred thousand.
+/// Maximum number of errors in one response. A body of one megabyte could contain a hundred
+/// thousand.
 const ERRORS_MAX: usize = 50;
 
 /// A JSON body of the shape `T`. After a shape error, it contains what remains without the invalid
 /// parts.
 #[derive(Debug)]
 pub struct Body<T> {
-    left: T,
-    errors: Errors,
+    value: T,
+    errors: ValidationErrors,
 }
 
 impl<T> Body<T> {
     /// The value and the errors so far. The caller adds its own errors, and may act on the value
-    /// only if `Errors::done` succeeds.
-    pub fn open(self) -> (T, Errors) {
-        (self.left, self.errors)
+    /// only if `ValidationErrors::into_result` succeeds.
+    pub fn into_parts(self) -> (T, ValidationErrors) {
+        (self.value, self.errors)
     }
 
     /// A body built from a form of the dashboard.
-    pub fn of(value: &Value) -> Result<Body<T>, ApiError>
+    pub fn from_value(value: &Value) -> Result<Body<T>, ApiError>
     where
         T: DeserializeOwned,
     {
@@ -84,9 +85,9 @@ impl<S: Send + Sync> FromRequest<S> for NoBody {
             if bytes.is_empty() {
                 return Ok(NoBody);
             }
-            let request = again(parts, bytes);
-            let (Nothing {}, errors) = Body::from_request(request, state).await?.open();
-            return Ok(errors.done().map(|()| NoBody)?);
+            let request = with_body(parts, bytes);
+            let (Nothing {}, errors) = Body::from_request(request, state).await?.into_parts();
+            return Ok(errors.into_result().map(|()| NoBody)?);
         }
         let bytes = read(request, BODY_BYTES_MAX).await?;
         if bytes.is_empty() { Ok(NoBody) } else { check_media_type(None).map(|()| NoBody) }
@@ -118,43 +119,43 @@ fn check_media_type(found: Option<&str>) -> Result<(), ApiError> {
 ///
 /// Memory is reserved before the first byte is read ([`BodyBudget`]) and stays reserved until the
 /// last clone of the returned bytes is dropped. A value that was parsed from them is not charged:
-/// it lives as long as its handler runs, which the sender cannot delay. Use [`again`] to pass the
+/// it lives as long as its handler runs, which the sender cannot delay. Use [`with_body`] to pass the
 /// bytes on to another reader.
 pub async fn read(request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
-    read_from(Sender::Authenticated, request, bytes_max).await
+    read_from(BodySender::Authenticated, request, bytes_max).await
 }
 
 /// Like [`read`], for a client that has not authenticated.
 pub async fn read_from_anyone(request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
-    read_from(Sender::Anyone, request, bytes_max).await
+    read_from(BodySender::Unauthenticated, request, bytes_max).await
 }
 
 /// Marks a request whose body was read before and is charged already.
 #[derive(Debug, Clone, Copy)]
-struct ReadBefore;
+struct AlreadyCharged;
 
 /// A request whose body can be read again without another charge.
-pub fn again(mut parts: Parts, bytes: impl Into<Bytes>) -> Request {
-    parts.extensions.insert(ReadBefore);
+pub fn with_body(mut parts: Parts, bytes: impl Into<Bytes>) -> Request {
+    parts.extensions.insert(AlreadyCharged);
     Request::from_parts(parts, axum::body::Body::from(bytes.into()))
 }
 
-async fn read_from(sender: Sender, request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
+async fn read_from(sender: BodySender, request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
     let too_large =
         || ApiError::new(Code::BodyTooLarge, format!("The body is larger than {bytes_max} bytes."));
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     if announced.and_then(|length| length.parse::<u64>().ok()).unwrap_or(0) > bytes_max as u64 {
         return Err(too_large());
     }
-    let reserved = match request.extensions().get::<ReadBefore>() {
-        Some(ReadBefore) => None,
+    let reserved = match request.extensions().get::<AlreadyCharged>() {
+        Some(AlreadyCharged) => None,
         None => {
             let budget = request.extensions().get().unwrap_or_else(|| BodyBudget::process());
             let upper = request.body().size_hint().upper().and_then(|upper| upper.try_into().ok());
             budget.reserve(sender, upper.unwrap_or(bytes_max).min(bytes_max))?
         }
     };
-    let arrived = arrived(request.into_body(), bytes_max, ARRIVAL_MAX).await?;
+    let arrived = within_deadline(request.into_body(), bytes_max, ARRIVAL_TIME_MAX).await?;
     let bytes = arrived.map_err(|error| {
         let cause = std::error::Error::source(&error);
         match cause.and_then(|cause| cause.downcast_ref::<http_body_util::LengthLimitError>()) {
@@ -167,13 +168,13 @@ async fn read_from(sender: Sender, request: Request, bytes_max: usize) -> Result
 
 /// Waits for the body until the deadline. After a timeout the connection is closed, because the
 /// late bytes would be read as a new request.
-async fn arrived(
+async fn within_deadline(
     body: axum::body::Body,
     bytes_max: usize,
     within: Duration,
 ) -> Result<Result<Bytes, axum::Error>, ApiError> {
     tokio::time::timeout(within, to_bytes(body, bytes_max)).await.map_err(|_| {
-        let seconds = ARRIVAL_MAX.as_secs();
+        let seconds = ARRIVAL_TIME_MAX.as_secs();
         ApiError::new(Code::RequestTimeout, format!("The body did not arrive within {seconds} s."))
             .with_header(CONNECTION, HeaderValue::from_static("close"))
     })
@@ -194,8 +195,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Body<T>, ApiError> {
     if let Some(twice) = read.err().and_then(|error| repeated_field(&error.to_string())) {
         return Err(ApiError::invalid(vec![FieldError::new("", "invalid", twice)]));
     }
-    match Strict(&value).read() {
-        Ok(left) => Ok(Body { left, errors: Errors::of_shape(errors) }),
+    match StrictJson(&value).read() {
+        Ok(left) => Ok(Body { value: left, errors: ValidationErrors::from_structural(errors) }),
         Err(_) => Err(ApiError::invalid(errors)),
     }
 }
@@ -212,7 +213,7 @@ fn all_errors<T: DeserializeOwned>(value: &mut Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     while errors.len() < ERRORS_MAX {
         let Some(found) = first_error::<T>(value) else { break };
-        let mended = mend::<T>(value, &found);
+        let mended = patch_value::<T>(value, &found);
         errors.push(found.error);
         if !mended {
             break;
@@ -223,58 +224,58 @@ fn all_errors<T: DeserializeOwned>(value: &mut Value) -> Vec<FieldError> {
 
 /// A shape error and its location.
 #[derive(PartialEq)]
-struct Found {
-    place: Vec<Step>,
-    what: What,
+struct ShapeError {
+    path: Vec<PathStep>,
+    kind: ShapeErrorKind,
     error: FieldError,
 }
 
 #[derive(Clone, PartialEq)]
-enum Step {
+enum PathStep {
     Key(String),
     Index(usize),
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum What {
+enum ShapeErrorKind {
     Unknown,
     Missing,
     Wrong,
 }
 
-fn first_error<T: DeserializeOwned>(value: &Value) -> Option<Found> {
-    let error = serde_path_to_error::deserialize::<_, T>(Strict(value)).err()?;
-    let mut place: Vec<Step> = error
+fn first_error<T: DeserializeOwned>(value: &Value) -> Option<ShapeError> {
+    let error = serde_path_to_error::deserialize::<_, T>(StrictJson(value)).err()?;
+    let mut path: Vec<PathStep> = error
         .path()
         .iter()
         .filter_map(|segment| match segment {
-            serde_path_to_error::Segment::Map { key } => Some(Step::Key(key.clone())),
-            serde_path_to_error::Segment::Seq { index } => Some(Step::Index(*index)),
+            serde_path_to_error::Segment::Map { key } => Some(PathStep::Key(key.clone())),
+            serde_path_to_error::Segment::Seq { index } => Some(PathStep::Index(*index)),
             _ => None,
         })
         .collect();
     let message = error.inner().to_string();
     let (what, code, detail) = if let Some((name, known)) = unknown_field(&message) {
-        if place.last() != Some(&Step::Key(name.to_owned())) {
-            place.push(Step::Key(name.to_owned()));
+        if path.last() != Some(&PathStep::Key(name.to_owned())) {
+            path.push(PathStep::Key(name.to_owned()));
         }
-        (What::Unknown, "unknown_field", unknown_sentence("field", name, &known))
+        (ShapeErrorKind::Unknown, "unknown_field", unknown_name_message("field", name, &known))
     } else if let Some(name) = between(&message, "missing field `") {
-        place.push(Step::Key(name.to_owned()));
-        (What::Missing, "required", "this field is required".to_owned())
+        path.push(PathStep::Key(name.to_owned()));
+        (ShapeErrorKind::Missing, "required", "this field is required".to_owned())
     } else if let Some((found, expected)) =
         message.strip_prefix("invalid type: ").and_then(|text| text.split_once(", expected "))
     {
-        let expected = plainly(expected);
-        (What::Wrong, "invalid_type", format!("expected {expected}, found {}", shortened(found)))
+        let expected = describe_expected(expected);
+        (ShapeErrorKind::Wrong, "invalid_type", format!("expected {expected}, found {}", truncated(found)))
     } else {
-        (What::Wrong, "invalid", shortened(&message))
+        (ShapeErrorKind::Wrong, "invalid", truncated(&message))
     };
-    Some(Found { error: FieldError::new(pointer(&place), code, detail), place, what })
+    Some(ShapeError { error: FieldError::new(pointer(&path), code, detail), path, kind: what })
 }
 
 /// Describes a type that serde expects without Rust terms.
-fn plainly(expected: &str) -> &str {
+fn describe_expected(expected: &str) -> &str {
     match expected {
         "u8" | "u16" | "u32" | "u64" | "usize" | "i8" | "i16" | "i32" | "i64" => "a whole number",
         "f32" | "f64" => "a number",
@@ -292,8 +293,8 @@ pub fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
 }
 
 /// A sentence about an unknown name, with the nearest known name.
-pub fn unknown_sentence(what: &str, name: &str, known: &[&str]) -> String {
-    let name_shown = shortened(name);
+pub fn unknown_name_message(what: &str, name: &str, known: &[&str]) -> String {
+    let name_shown = truncated(name);
     match vocab::nearest(name, known.iter().copied()) {
         Some(meant) => format!("unknown {what} `{name_shown}`; did you mean `{meant}`?"),
         None if known.is_empty() => format!("unknown {what} `{name_shown}`"),
@@ -307,7 +308,7 @@ fn between<'a>(message: &'a str, start: &str) -> Option<&'a str> {
     message.strip_prefix(start).and_then(|rest| rest.split('`').next())
 }
 
-pub fn shortened(text: &str) -> String {
+pub fn truncated(text: &str) -> String {
     let mut short: String = text.chars().take(200).filter(|c| !c.is_control()).collect();
     if text.chars().nth(200).is_some() {
         short.push('…');
@@ -315,33 +316,33 @@ pub fn shortened(text: &str) -> String {
     short
 }
 
-fn pointer(place: &[Step]) -> String {
+fn pointer(place: &[PathStep]) -> String {
     let mut text = String::new();
     for step in place {
         text.push('/');
         match step {
-            Step::Key(key) => text.push_str(&key.replace('~', "~0").replace('/', "~1")),
-            Step::Index(index) => text.push_str(&index.to_string()),
+            PathStep::Key(key) => text.push_str(&key.replace('~', "~0").replace('/', "~1")),
+            PathStep::Index(index) => text.push_str(&index.to_string()),
         }
     }
     text
 }
 
 /// Patches the value so that the next parse gets past this error. Returns whether that worked.
-fn mend<T: DeserializeOwned>(value: &mut Value, found: &Found) -> bool {
-    let Some((last, way)) = found.place.split_last() else { return false };
+fn patch_value<T: DeserializeOwned>(value: &mut Value, found: &ShapeError) -> bool {
+    let Some((last, way)) = found.path.split_last() else { return false };
     let mut parent = &mut *value;
     for step in way {
         let next = match step {
-            Step::Key(key) => parent.get_mut(key.as_str()),
-            Step::Index(index) => parent.get_mut(*index),
+            PathStep::Key(key) => parent.get_mut(key.as_str()),
+            PathStep::Index(index) => parent.get_mut(*index),
         };
         let Some(next) = next else { return false };
         parent = next;
     }
-    if found.what == What::Unknown {
+    if found.kind == ShapeErrorKind::Unknown {
         return match (parent, last) {
-            (Value::Object(fields), Step::Key(key)) => fields.remove(key).is_some(),
+            (Value::Object(fields), PathStep::Key(key)) => fields.remove(key).is_some(),
             _ => false,
         };
     }
@@ -352,20 +353,20 @@ fn mend<T: DeserializeOwned>(value: &mut Value, found: &Found) -> bool {
         Value::Array(Vec::new()),
         Value::Object(serde_json::Map::new()),
     ];
-    let at = pointer(&found.place);
+    let at = pointer(&found.path);
     for stand_in in stand_ins {
         match (value.pointer_mut(&pointer(way)), last) {
-            (Some(Value::Object(fields)), Step::Key(key)) => {
+            (Some(Value::Object(fields)), PathStep::Key(key)) => {
                 fields.insert(key.clone(), stand_in);
             }
-            (Some(Value::Array(items)), Step::Index(index)) if *index < items.len() => {
+            (Some(Value::Array(items)), PathStep::Index(index)) if *index < items.len() => {
                 items[*index] = stand_in;
             }
             _ => return false,
         }
         // The patch worked if the next error is elsewhere, and not inside the placeholder.
         match first_error::<T>(value) {
-            Some(next) if pointer(&next.place).starts_with(&at) => {}
+            Some(next) if pointer(&next.path).starts_with(&at) => {}
             _ => return true,
         }
     }
@@ -394,9 +395,9 @@ mod tests {
         packages: Option<Vec<String>>,
     }
 
-    fn told(body: &str) -> Vec<String> {
+    fn error_lines(body: &str) -> Vec<String> {
         let error = match parse::<Order>(body.as_bytes()) {
-            Ok(body) => body.open().1.done().unwrap_err().into(),
+            Ok(body) => body.into_parts().1.into_result().unwrap_err().into(),
             Err(error) => error,
         };
         let errors = error.errors().iter();
@@ -405,7 +406,7 @@ mod tests {
 
     #[test]
     fn all_errors_are_reported_at_once() {
-        let told = told(
+        let told = error_lines(
             r#"{"nmae": 1, "count": "three",
                 "options": {"security_only": "yes", "packages": ["a", 7], "reboot~": 1}}"#,
         );
@@ -424,19 +425,19 @@ mod tests {
 
     #[test]
     fn body_that_is_not_an_object_is_rejected_as_a_whole() {
-        assert_eq!(told("[]").len(), 1);
-        assert_eq!(told("7"), [" invalid_type: expected an object, found integer `7`"]);
+        assert_eq!(error_lines("[]").len(), 1);
+        assert_eq!(error_lines("7"), [" invalid_type: expected an object, found integer `7`"]);
         // serde alone would accept an array as the fields in their order.
-        let positional = told(r#"["a", 1, [true, []]]"#);
+        let positional = error_lines(r#"["a", 1, [true, []]]"#);
         assert_eq!(positional, [" invalid_type: expected an object, found sequence"]);
-        let inside = told(r#"{"name": "a", "count": 1, "options": [true, []]}"#);
+        let inside = error_lines(r#"{"name": "a", "count": 1, "options": [true, []]}"#);
         assert_eq!(inside, ["/options invalid_type: expected an object, found sequence"]);
     }
 
     #[test]
     fn duplicate_field_is_rejected() {
         assert_eq!(
-            told(r#"{"name": "a", "name": "b", "count": 1}"#),
+            error_lines(r#"{"name": "a", "name": "b", "count": 1}"#),
             [" invalid: duplicate field `name`"]
         );
     }
@@ -452,10 +453,10 @@ mod tests {
     async fn slow_body_times_out() {
         let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
         let body = axum::body::Body::from_stream(never);
-        let error = arrived(body, BODY_BYTES_MAX, Duration::from_millis(1)).await.unwrap_err();
+        let error = within_deadline(body, BODY_BYTES_MAX, Duration::from_millis(1)).await.unwrap_err();
         assert_eq!(error.code(), Code::RequestTimeout);
-        let answer = axum::response::IntoResponse::into_response(error);
-        assert_eq!(answer.headers()[CONNECTION], "close");
+        let response = axum::response::IntoResponse::into_response(error);
+        assert_eq!(response.headers()[CONNECTION], "close");
     }
 
     #[tokio::test]
@@ -472,14 +473,14 @@ mod tests {
             let (parts, body) = request(full()).into_parts();
             let first = Request::from_parts(parts.clone(), body);
             let bytes = read(first, BODY_BYTES_MAX).await.unwrap();
-            let twice = read(again(parts, bytes), BODY_BYTES_MAX).await.unwrap();
+            let twice = read(with_body(parts, bytes), BODY_BYTES_MAX).await.unwrap();
             assert_eq!(twice.len(), BODY_BYTES_MAX);
             held.push(twice);
         }
         let refused = read(request(full()), BODY_BYTES_MAX).await.unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable);
-        let answer = axum::response::IntoResponse::into_response(refused);
-        assert_eq!(answer.headers()[axum::http::header::RETRY_AFTER], "2");
+        let response = axum::response::IntoResponse::into_response(refused);
+        assert_eq!(response.headers()[axum::http::header::RETRY_AFTER], "2");
         // A body of unknown length is charged with the maximum size.
         let unknown = futures_util::stream::once(async { Ok::<_, std::io::Error>("x") });
         let unknown = axum::body::Body::from_stream(unknown);
@@ -493,11 +494,11 @@ mod tests {
     #[test]
     fn valid_fields_remain_readable_after_shape_errors() {
         let body = r#"{"name": "a b", "count": "three", "colour": "red"}"#;
-        let (order, mut errors) = parse::<Order>(body.as_bytes()).unwrap().open();
+        let (order, mut errors) = parse::<Order>(body.as_bytes()).unwrap().into_parts();
         assert_eq!(order.name, "a b");
-        errors.note("/name", "invalid_name", "contains a space");
-        errors.note("/count", "out_of_range", "must not be zero");
-        let error = ApiError::from(errors.done().unwrap_err());
+        errors.add("/name", "invalid_name", "contains a space");
+        errors.add("/count", "out_of_range", "must not be zero");
+        let error = ApiError::from(errors.into_result().unwrap_err());
         let told: Vec<&str> = error.errors().iter().map(|error| error.pointer.as_str()).collect();
         assert_eq!(told, ["/colour", "/count", "/name"], "each invalid field is reported once");
     }
@@ -505,7 +506,7 @@ mod tests {
     #[test]
     fn number_of_reported_errors_is_bounded() {
         let fields: Vec<String> = (0..2000).map(|n| format!("\"x{n}\": 1")).collect();
-        assert_eq!(told(&format!("{{{}}}", fields.join(","))).len(), ERRORS_MAX);
+        assert_eq!(error_lines(&format!("{{{}}}", fields.join(","))).len(), ERRORS_MAX);
     }
 
     #[test]

@@ -21,31 +21,31 @@ const SMALL_KIB: usize = 16 * 1024;
 /// Memory for all larger bodies.
 const LARGE_KIB: usize = 64 * 1024;
 /// Memory for all bodies from unauthenticated clients.
-const ANYONE_KIB: usize = 8 * 1024;
+const UNAUTHENTICATED_KIB: usize = 8 * 1024;
 
 #[derive(Debug, Clone)]
 pub struct BodyBudget {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    anyone: Arc<Semaphore>,
+    unauthenticated: Arc<Semaphore>,
 }
 
 impl Default for BodyBudget {
     fn default() -> BodyBudget {
         let pool = |kib| Arc::new(Semaphore::new(kib));
-        BodyBudget { small: pool(SMALL_KIB), large: pool(LARGE_KIB), anyone: pool(ANYONE_KIB) }
+        BodyBudget { small: pool(SMALL_KIB), large: pool(LARGE_KIB), unauthenticated: pool(UNAUTHENTICATED_KIB) }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sender {
+pub(crate) enum BodySender {
     /// A client that has presented a valid credential.
     Authenticated,
-    Anyone,
+    Unauthenticated,
 }
 
 #[derive(Debug)]
-pub(crate) struct Reserved(#[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
+pub(crate) struct ReservedMemory(#[expect(dead_code, reason = "freed on drop")] OwnedSemaphorePermit);
 
 impl BodyBudget {
     /// The budget of requests that carry none.
@@ -57,20 +57,20 @@ impl BodyBudget {
     /// Reserves memory for a body of up to `bytes`.
     pub(crate) fn reserve(
         &self,
-        sender: Sender,
+        sender: BodySender,
         bytes: usize,
-    ) -> Result<Option<Reserved>, ApiError> {
+    ) -> Result<Option<ReservedMemory>, ApiError> {
         if bytes == 0 {
             return Ok(None);
         }
         let pool = match sender {
-            Sender::Anyone => &self.anyone,
-            Sender::Authenticated if bytes <= SMALL_BYTES_MAX => &self.small,
-            Sender::Authenticated => &self.large,
+            BodySender::Unauthenticated => &self.unauthenticated,
+            BodySender::Authenticated if bytes <= SMALL_BYTES_MAX => &self.small,
+            BodySender::Authenticated => &self.large,
         };
         let kib = u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX);
         let permit = pool.clone().try_acquire_many_owned(kib).map_err(|_| busy())?;
-        Ok(Some(Reserved(permit)))
+        Ok(Some(ReservedMemory(permit)))
     }
 }
 
@@ -79,9 +79,9 @@ fn busy() -> ApiError {
 }
 
 /// Bytes that keep their memory reserved until the last clone or slice of them is dropped.
-pub(crate) fn charged(bytes: Bytes, reserved: Option<Reserved>) -> Bytes {
-    struct Charged(Bytes, #[expect(dead_code, reason = "held, not read")] Reserved);
-    impl AsRef<[u8]> for Charged {
+pub(crate) fn charged(bytes: Bytes, reserved: Option<ReservedMemory>) -> Bytes {
+    struct ChargedBytes(Bytes, #[expect(dead_code, reason = "freed on drop")] ReservedMemory);
+    impl AsRef<[u8]> for ChargedBytes {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
@@ -90,7 +90,7 @@ pub(crate) fn charged(bytes: Bytes, reserved: Option<Reserved>) -> Bytes {
         // The body is empty after all: `from_owner` with no bytes would keep the reservation for
         // nothing.
         Some(_) if bytes.is_empty() => bytes,
-        Some(reserved) => Bytes::from_owner(Charged(bytes, reserved)),
+        Some(reserved) => Bytes::from_owner(ChargedBytes(bytes, reserved)),
         None => bytes,
     }
 }
@@ -99,30 +99,30 @@ pub(crate) fn charged(bytes: Bytes, reserved: Option<Reserved>) -> Bytes {
 mod tests {
     use super::*;
 
-    fn fill(budget: &BodyBudget, sender: Sender, bytes: usize) -> Vec<Option<Reserved>> {
+    fn fill(budget: &BodyBudget, sender: BodySender, bytes: usize) -> Vec<Option<ReservedMemory>> {
         std::iter::from_fn(|| budget.reserve(sender, bytes).ok()).take(100_000).collect()
     }
 
     #[test]
     fn each_kind_of_body_has_its_own_limit() {
         let budget = BodyBudget::default();
-        let large = fill(&budget, Sender::Authenticated, 1 << 20);
+        let large = fill(&budget, BodySender::Authenticated, 1 << 20);
         assert_eq!(large.len(), 64);
-        assert!(budget.reserve(Sender::Authenticated, SMALL_BYTES_MAX + 1).is_err());
-        let anyone = fill(&budget, Sender::Anyone, 4 * KIB);
+        assert!(budget.reserve(BodySender::Authenticated, SMALL_BYTES_MAX + 1).is_err());
+        let anyone = fill(&budget, BodySender::Unauthenticated, 4 * KIB);
         assert_eq!(anyone.len(), 2_048);
-        let small = fill(&budget, Sender::Authenticated, SMALL_BYTES_MAX);
+        let small = fill(&budget, BodySender::Authenticated, SMALL_BYTES_MAX);
         assert_eq!(small.len(), 1_024);
-        assert!(budget.reserve(Sender::Authenticated, 0).is_ok(), "no body needs no memory");
+        assert!(budget.reserve(BodySender::Authenticated, 0).is_ok(), "no body needs no memory");
         drop(large);
-        assert!(budget.reserve(Sender::Authenticated, 1 << 20).is_ok());
-        assert!(budget.reserve(Sender::Authenticated, 1).is_err());
+        assert!(budget.reserve(BodySender::Authenticated, 1 << 20).is_ok());
+        assert!(budget.reserve(BodySender::Authenticated, 1).is_err());
     }
 
     #[test]
     fn bytes_stay_charged_until_the_last_slice_is_dropped() {
         let budget = BodyBudget::default();
-        let reserved = budget.reserve(Sender::Authenticated, 1 << 20).unwrap();
+        let reserved = budget.reserve(BodySender::Authenticated, 1 << 20).unwrap();
         let bytes = charged(Bytes::from(vec![0; 1 << 20]), reserved);
         let slice = bytes.slice(5..6);
         drop(bytes);

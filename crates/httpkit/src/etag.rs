@@ -51,7 +51,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
             for tag in text.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
                 match tag {
                     "*" => any = true,
-                    tag => wanted.extend(read(tag)?),
+                    tag => wanted.extend(parse_tag(tag)?),
                 }
             }
         }
@@ -61,7 +61,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
 
 /// The version in a tag. A weak tag is accepted and matches nothing, because `If-Match` compares
 /// strongly. A tag that we did not issue matches nothing either.
-fn read(tag: &str) -> Result<Option<i64>, ApiError> {
+fn parse_tag(tag: &str) -> Result<Option<i64>, ApiError> {
     let quoted = tag.strip_prefix("W/").unwrap_or(tag);
     let opaque = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     match opaque {

@@ -45,7 +45,7 @@ pub struct ServerFilter {
     /// Only servers with all of these tags, separated by commas.
     #[serde(default)]
     #[param(value_type = Option<String>, required = false, example = "web,team:shop")]
-    tag: Commas<Tag>,
+    tag: CommaSeparated<Tag>,
     /// Only servers that do or do not need a reboot.
     reboot_required: Option<bool>,
     /// Sort order; by name if omitted.
@@ -66,7 +66,7 @@ impl ServerFilter {
         page::page(self.limit, self.offset)
     }
 
-    pub fn wanted(self) -> (queries::servers::Filter, Sort) {
+    pub fn into_filter(self) -> (queries::servers::Filter, Sort) {
         let sort = match self.sort.unwrap_or_default() {
             ServerSort::Hostname => Sort::Hostname,
             ServerSort::LastSeen => Sort::LastSeen,
@@ -106,7 +106,7 @@ struct BatchState(&'static str);
 impl std::str::FromStr for BatchState {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        known("a state of a batch", text, &queries::batches::STATES).map(BatchState)
+        parse_one_of("a state of a batch", text, &queries::batches::STATES).map(BatchState)
     }
 }
 
@@ -114,10 +114,10 @@ impl std::str::FromStr for BatchState {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct BatchFilter {
-    /// Only those in this state, or in any of several separated by commas.
+    /// Only results in one of these states, separated by commas.
     #[serde(default)]
     #[param(value_type = Option<String>, required = false, example = "running,paused")]
-    state: Commas<BatchState>,
+    state: CommaSeparated<BatchState>,
     /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
@@ -162,7 +162,7 @@ pub const TASK_STATES: [&str; 15] = [
 impl std::str::FromStr for TaskState {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        known("a state of a task", text, &TASK_STATES).map(TaskState)
+        parse_one_of("a state of a task", text, &TASK_STATES).map(TaskState)
     }
 }
 
@@ -170,10 +170,10 @@ impl std::str::FromStr for TaskState {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct TaskFilter {
-    /// Only those in this state, or in any of several separated by commas.
+    /// Only results in one of these states, separated by commas.
     #[serde(default)]
     #[param(value_type = Option<String>, required = false, example = "failed,timed_out")]
-    state: Commas<TaskState>,
+    state: CommaSeparated<TaskState>,
     /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
@@ -198,10 +198,10 @@ impl TaskFilter {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct CveFilter {
-    /// Only those of this severity, or of any of several separated by commas.
+    /// Only results with one of these severities, separated by commas.
     #[serde(default)]
     #[param(value_type = Option<String>, required = false, example = "critical,high")]
-    severity: Commas<Severity>,
+    severity: CommaSeparated<Severity>,
     /// Only CVEs that are or are not in the catalog of known exploited vulnerabilities (KEV).
     kev: Option<bool>,
     /// Only CVEs that are or are not suppressed on all affected servers.
@@ -224,7 +224,7 @@ impl CveFilter {
         page::page(self.limit, self.offset)
     }
 
-    pub fn wanted(self) -> queries::cves::Filter {
+    pub fn into_filter(self) -> queries::cves::Filter {
         queries::cves::Filter {
             severities: self.severity.0,
             kev: self.kev,
@@ -261,10 +261,10 @@ pub struct PatchFilter {
     /// Only updates that are pending on this server.
     #[param(value_type = Option<ServerId>)]
     server_id: Option<String>,
-    /// Only those of this severity, or of any of several separated by commas.
+    /// Only results with one of these severities, separated by commas.
     #[serde(default)]
     #[param(value_type = Option<String>, required = false, example = "critical,high")]
-    severity: Commas<Severity>,
+    severity: CommaSeparated<Severity>,
     /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
@@ -280,7 +280,7 @@ impl PatchFilter {
         page::page(self.limit, self.offset)
     }
 
-    pub fn wanted(self) -> queries::patches::Filter {
+    pub fn into_filter(self) -> queries::patches::Filter {
         queries::patches::Filter { server: self.server_id, severities: self.severity.0 }
     }
 }
@@ -321,31 +321,31 @@ pub struct ScheduleList {
 
 impl ScheduleList {
     /// The limit, if there is one, and the offset.
-    pub fn limits(&self) -> (Option<u32>, u64) {
+    pub fn limit_and_offset(&self) -> (Option<u32>, u64) {
         (self.limit.map(|limit| limit.0), self.offset.0)
     }
 }
 
 /// Several values in one query parameter, separated by commas.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Commas<T>(pub Vec<T>);
+pub struct CommaSeparated<T>(pub Vec<T>);
 
-impl<T> Default for Commas<T> {
+impl<T> Default for CommaSeparated<T> {
     fn default() -> Self {
-        Commas(Vec::new())
+        CommaSeparated(Vec::new())
     }
 }
 
-impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> serde::Deserialize<'de> for Commas<T> {
+impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> serde::Deserialize<'de> for CommaSeparated<T> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         let words = text.split(',').map(|word| word.trim().parse());
-        words.collect::<Result<_, _>>().map(Commas).map_err(serde::de::Error::custom)
+        words.collect::<Result<_, _>>().map(CommaSeparated).map_err(serde::de::Error::custom)
     }
 }
 
 /// Matches one of `words`, or returns an error with the nearest one.
-pub fn known(
+pub fn parse_one_of(
     what: &str,
     text: &str,
     words: &'static [&'static str],

@@ -14,8 +14,8 @@ use axum::response::IntoResponse as _;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use service::App;
 use service::auth::caller::Caller;
-use service::clock::chance;
-use service::idempotency::{self, Claim, STORED_MAX, Ticket};
+use service::clock::random_bytes;
+use service::idempotency::{self, Claim, STORED_RESPONSES_MAX, Ticket};
 
 use crate::body::BODY_BYTES_MAX;
 use crate::problem::{ApiError, Code};
@@ -27,14 +27,14 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 const KEY_CHARS_MAX: usize = 255;
 /// Far larger than the largest response to a POST.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+const RESPONSE_BYTES_MAX: usize = 16 << 20;
 /// The largest response that is stored. A repeated request with a larger one is redirected to what
 /// was created.
 const STORED_BYTES_MAX: usize = 256 << 10;
-const KEPT_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, ETAG];
+const STORED_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, ETAG];
 
 /// Runs the handler, unless this request was answered before.
-pub async fn once<F>(
+pub async fn run_once<F>(
     app: App,
     caller: &Caller,
     request: Request,
@@ -43,26 +43,26 @@ pub async fn once<F>(
 where
     F: Future<Output = Response<Body>> + Send,
 {
-    let Some(key) = key(request.headers())? else { return Ok(run(request).await) };
+    let Some(key) = parse_key(request.headers())? else { return Ok(run(request).await) };
     let request_id = request.extensions().get::<crate::RequestId>().cloned();
     let (parts, body) = request.into_parts();
     let bytes = body::read(Request::from_parts(parts.clone(), body), BODY_BYTES_MAX).await?;
     let fingerprint = fingerprint(caller, &parts, &bytes);
-    let seal = Seal::new(&app, caller, &key);
+    let seal = ResponseCipher::new(&app, caller, &key);
     let claim = idempotency::claim(&app, caller, &key, fingerprint).await?.ok_or_else(too_many)?;
     let ticket = match claim {
-        Claim::Fresh(ticket) => ticket,
+        Claim::New(ticket) => ticket,
         Claim::InProgress => return Err(in_progress()),
         Claim::Mismatch => return Err(reused()),
         Claim::Replay(answer) => return Ok(replay(&seal, answer, request_id.as_ref())),
-        Claim::Unanswered { subject } => return unanswered(&subject),
+        Claim::ResponseLost { subject } => return redirect_to_created(&subject),
     };
     // In a separate task: if the client disconnects, the work still completes and its response is
     // stored.
     let work = async move {
-        let handler = run(body::again(parts, bytes));
-        let answer = idempotency::during(ticket.clone(), handler).await;
-        settle(&app, &seal, &ticket, answer, request_id.as_ref()).await
+        let handler = run(body::with_body(parts, bytes));
+        let response = idempotency::with_ticket(ticket.clone(), handler).await;
+        store_response(&app, &seal, &ticket, response, request_id.as_ref()).await
     };
     let span = tracing::Span::current();
     match tokio::spawn(tracing::Instrument::instrument(work, span)).await {
@@ -71,7 +71,7 @@ where
     }
 }
 
-fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+fn parse_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let text = value.to_str().unwrap_or("");
@@ -90,7 +90,7 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
 fn fingerprint(caller: &Caller, parts: &axum::http::request::Parts, body: &Bytes) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-    for part in [&caller.who.to_string(), parts.method.as_str(), target] {
+    for part in [&caller.id.to_string(), parts.method.as_str(), target] {
         hasher.update(&(part.len() as u64).to_be_bytes());
         hasher.update(part.as_bytes());
     }
@@ -100,7 +100,7 @@ fn fingerprint(caller: &Caller, parts: &axum::http::request::Parts, body: &Bytes
 
 fn too_many() -> ApiError {
     let detail = format!(
-        "This caller has used {STORED_MAX} different values of `Idempotency-Key` in 24 hours. Send the request without one."
+        "This caller has used {STORED_RESPONSES_MAX} different values of `Idempotency-Key` in 24 hours. Send the request without one."
     );
     ApiError::new(Code::RateLimited, detail)
         .with_header(axum::http::header::RETRY_AFTER, HeaderValue::from_static("3600"))
@@ -121,9 +121,9 @@ fn reused() -> ApiError {
     )
 }
 
-/// The work was committed, but the process died before it could respond: redirects to what was
-/// created.
-fn unanswered(subject: &str) -> Result<Response<Body>, ApiError> {
+/// Redirects to the created resource: the first request was committed, but the process died before
+/// it could respond.
+fn redirect_to_created(subject: &str) -> Result<Response<Body>, ApiError> {
     let places = [
         ("key_", "/v1/api-keys/"),
         ("enr_", "/v1/enrollment-tokens/"),
@@ -155,9 +155,9 @@ fn is_final(status: StatusCode) -> bool {
     !status.is_server_error() && !not_understood
 }
 
-async fn settle(
+async fn store_response(
     app: &App,
-    seal: &Seal,
+    seal: &ResponseCipher,
     ticket: &Ticket,
     answer: Response<Body>,
     request_id: Option<&crate::RequestId>,
@@ -165,20 +165,20 @@ async fn settle(
     let answer = problem::render(answer, request_id.map_or("", |id| id.as_str()));
     let status = answer.status();
     let (parts, body) = answer.into_parts();
-    let body = to_bytes(body, ANSWER_BYTES_MAX).await.map_err(|_| problem::internal())?;
-    let kept: Vec<(&str, &str)> = KEPT_HEADERS
+    let body = to_bytes(body, RESPONSE_BYTES_MAX).await.map_err(|_| problem::internal())?;
+    let kept: Vec<(&str, &str)> = STORED_HEADERS
         .iter()
         .filter_map(|name| Some((name.as_str(), parts.headers.get(name)?.to_str().ok()?)))
         .collect();
     let response = (body.len() <= STORED_BYTES_MAX).then(|| idempotency::Response {
         status: status.as_u16(),
         headers: serde_json::to_string(&kept).unwrap_or_default(),
-        body: seal.close(&body),
+        body: seal.encrypt(&body),
     });
-    if let Err(error) = idempotency::remember(app, ticket, is_final(status), response).await {
+    if let Err(error) = idempotency::finish(app, ticket, is_final(status), response).await {
         // The work is committed and its response is correct; it only cannot be replayed.
         tracing::warn!(
-            cause = problem::chain(&error),
+            cause = problem::error_chain(&error),
             "failed to store a response for its idempotency key"
         );
     }
@@ -186,11 +186,11 @@ async fn settle(
 }
 
 fn replay(
-    seal: &Seal,
+    seal: &ResponseCipher,
     stored: idempotency::Response,
     request_id: Option<&crate::RequestId>,
 ) -> Response<Body> {
-    let Some(mut body) = seal.open(&stored.body) else {
+    let Some(mut body) = seal.decrypt(&stored.body) else {
         tracing::warn!("a stored response cannot be decrypted: its `root.key` was retired");
         let detail = "The first request with this `Idempotency-Key` succeeded, but its response was \
                       lost when the key that it was stored under was retired.";
@@ -216,26 +216,26 @@ fn replay(
 }
 
 /// Encrypts stored responses, so that the database alone does not reveal them.
-struct Seal {
+struct ResponseCipher {
     current: LessSafeKey,
     /// From the root key that is being rotated out.
     old: Option<LessSafeKey>,
 }
 
-impl Seal {
-    fn new(app: &App, caller: &Caller, key: &str) -> Seal {
+impl ResponseCipher {
+    fn new(app: &App, caller: &Caller, key: &str) -> ResponseCipher {
         let org = caller.org.to_string();
         let parts: [&[u8]; 2] = [org.as_bytes(), key.as_bytes()];
-        let mut keys = app.secrets.ages().map(|age| {
+        let mut keys = app.secrets.root_key_ages().map(|age| {
             let secret = app.secrets.tag_of(age, "fleetmend remembered answer v1", &parts);
             let key = UnboundKey::new(&AES_256_GCM, &secret).expect("AES-256 takes 32 bytes");
             LessSafeKey::new(key)
         });
-        Seal { current: keys.next().expect("there is a current key"), old: keys.next() }
+        ResponseCipher { current: keys.next().expect("there is a current key"), old: keys.next() }
     }
 
-    fn close(&self, body: &[u8]) -> Vec<u8> {
-        let nonce = chance::<NONCE_LEN>();
+    fn encrypt(&self, body: &[u8]) -> Vec<u8> {
+        let nonce = random_bytes::<NONCE_LEN>();
         let mut sealed = body.to_vec();
         let closed = self.current.seal_in_place_append_tag(
             Nonce::assume_unique_for_key(nonce),
@@ -246,7 +246,7 @@ impl Seal {
         [&nonce[..], &sealed].concat()
     }
 
-    fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
+    fn decrypt(&self, sealed: &[u8]) -> Option<Vec<u8>> {
         let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
         [Some(&self.current), self.old.as_ref()].into_iter().flatten().find_map(|key| {
             let mut rest = rest.to_vec();

@@ -11,7 +11,7 @@ mod budget;
 pub mod etag;
 pub mod filters;
 pub mod idempotency;
-mod objects;
+mod strict_json;
 pub mod page;
 pub mod path;
 pub mod problem;
@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 pub use body::{Body, NoBody};
 pub use budget::BodyBudget;
 pub use etag::{ETag, IfMatch};
-pub use page::{Here, Limit, Offset};
+pub use page::{RequestUrl, Limit, Offset};
 pub use path::{Id, Ids};
 pub use problem::{ApiError, Code};
 pub use query::{NoQuery, Query};
@@ -35,8 +35,8 @@ pub use request_id::{RequestId, X_REQUEST_ID};
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
-/// Marks a response whose body is in memory anyway, however many clients receive it: a document
-/// that is part of the program, or one that is cached between requests. Such responses are not
-/// charged to a memory limit.
+/// Marks a response whose body is shared by all clients that receive it: a document that is part of
+/// the program, or one that is cached between requests. Such responses are not charged to a memory
+/// limit.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedBody;

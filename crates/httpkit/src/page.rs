@@ -10,9 +10,9 @@ use serde::de::{self, Deserializer, Visitor};
 use service::queries::{Page, Paged};
 use wire::v1::{Links, List, Meta};
 
-/// The largest page.
+/// Maximum page size.
 pub const LIMIT_MAX: u32 = 500;
-/// The page size without `limit`.
+/// Default page size.
 pub const LIMIT_DEFAULT: u32 = 50;
 
 /// Maximum number of rows: 1 to 500, 50 by default.
@@ -32,7 +32,7 @@ impl Default for Limit {
 impl<'de> serde::Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let expected = "a whole number from 1 to 500";
-        let value = from.deserialize_str(Number { expected, max: u64::from(LIMIT_MAX), min: 1 })?;
+        let value = from.deserialize_str(NumberVisitor { expected, max: u64::from(LIMIT_MAX), min: 1 })?;
         Ok(Limit(u32::try_from(value).unwrap_or(LIMIT_MAX)))
     }
 }
@@ -42,17 +42,17 @@ impl<'de> serde::Deserialize<'de> for Offset {
         let expected = "a whole number, 0 or greater";
         // The largest value of a database column.
         let max = i64::MAX.unsigned_abs();
-        from.deserialize_str(Number { expected, max, min: 0 }).map(Offset)
+        from.deserialize_str(NumberVisitor { expected, max, min: 0 }).map(Offset)
     }
 }
 
-struct Number {
+struct NumberVisitor {
     expected: &'static str,
     min: u64,
     max: u64,
 }
 
-impl Visitor<'_> for Number {
+impl Visitor<'_> for NumberVisitor {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,24 +76,24 @@ pub fn page(limit: Limit, offset: Offset) -> Page {
 
 /// The path and query of the request, from which the links of the response are built.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Here {
+pub struct RequestUrl {
     path: String,
     query: String,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Here {
+impl<S: Send + Sync> FromRequestParts<S> for RequestUrl {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Here {
+        Ok(RequestUrl {
             path: parts.uri.path().to_owned(),
             query: parts.uri.query().unwrap_or("").to_owned(),
         })
     }
 }
 
-impl Here {
-    fn this(&self) -> String {
+impl RequestUrl {
+    fn url(&self) -> String {
         match self.query.is_empty() {
             true => self.path.clone(),
             false => format!("{}?{}", self.path, self.query),
@@ -101,7 +101,7 @@ impl Here {
     }
 
     /// A link to the same list with another offset and the same filters.
-    fn from(&self, limit: u32, offset: u64) -> String {
+    fn at_offset(&self, limit: u32, offset: u64) -> String {
         let kept = self.query.split('&').filter(|pair| {
             let name = pair.split('=').next().unwrap_or("");
             !matches!(name, "limit" | "offset" | "")
@@ -115,7 +115,7 @@ impl Here {
 
 /// Builds the response of a list: `show` converts each row, and links lead to the adjacent pages.
 pub fn list<T, U>(
-    here: &Here,
+    here: &RequestUrl,
     page: Page,
     paged: Paged<T>,
     show: impl FnMut(T) -> U,
@@ -124,14 +124,14 @@ pub fn list<T, U>(
     let shown = paged.items.len() as u64;
     let total = paged.total;
     let after = offset.saturating_add(shown);
-    let next = (shown > 0 && after < total).then(|| here.from(limit, after));
+    let next = (shown > 0 && after < total).then(|| here.at_offset(limit, after));
     // From an offset beyond the end, the previous page is the last one, not another empty one.
     let before = offset.min(total).saturating_sub(u64::from(limit));
-    let prev = (offset > 0 && total > 0).then(|| here.from(limit, before));
+    let prev = (offset > 0 && total > 0).then(|| here.at_offset(limit, before));
     Json(List {
         data: paged.items.into_iter().map(show).collect(),
         meta: Meta { total, limit, offset },
-        links: Links { this: here.this(), next, prev },
+        links: Links { this: here.url(), next, prev },
     })
 }
 
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     fn links(query: &str, page: Page, total: u64) -> Links {
-        let here = Here { path: "/v1/servers".into(), query: query.into() };
+        let here = RequestUrl { path: "/v1/servers".into(), query: query.into() };
         let rows = total.saturating_sub(page.offset).min(u64::from(page.limit));
         let paged = Paged { items: (0..rows).collect(), total };
         list(&here, page, paged, |row| row).0.links

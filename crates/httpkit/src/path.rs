@@ -47,8 +47,8 @@ impl<S: Send + Sync, T: Segment> FromRequestParts<S> for Id<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let texts = texts(parts, state).await?;
-        Ok(Id(nth(&texts, 0)?))
+        let texts = path_segments(parts, state).await?;
+        Ok(Id(parse_nth(&texts, 0)?))
     }
 }
 
@@ -56,20 +56,20 @@ impl<S: Send + Sync, A: Segment, B: Segment> FromRequestParts<S> for Ids<A, B> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let texts = texts(parts, state).await?;
-        Ok(Ids(nth(&texts, 0)?, nth(&texts, 1)?))
+        let texts = path_segments(parts, state).await?;
+        Ok(Ids(parse_nth(&texts, 0)?, parse_nth(&texts, 1)?))
     }
 }
 
-async fn texts<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<Vec<String>, ApiError> {
+async fn path_segments<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<Vec<String>, ApiError> {
     let params = RawPathParams::from_request_parts(parts, state)
         .await
         .map_err(|_| ApiError::new(Code::NotFound, "There is nothing at this path."))?;
     Ok(params.iter().map(|(_, text)| text.to_owned()).collect())
 }
 
-fn nth<T: Segment>(texts: &[String], place: usize) -> Result<T, ApiError> {
-    let text = texts.get(place).map_or("", String::as_str);
+fn parse_nth<T: Segment>(texts: &[String], index: usize) -> Result<T, ApiError> {
+    let text = texts.get(index).map_or("", String::as_str);
     if text.contains('\0') {
         // No name contains a NUL, and PostgreSQL rejects it in a query.
         return Err(ApiError::not_found(T::KIND, text));

@@ -118,12 +118,12 @@ codes! {
 }
 
 impl Code {
-    pub fn from_word(word: &str) -> Option<Code> {
+    pub fn from_name(word: &str) -> Option<Code> {
         Code::ALL.iter().copied().find(|code| code.word() == word)
     }
 
     /// The code for an error status from elsewhere.
-    fn of_status(status: StatusCode) -> Code {
+    fn from_status(status: StatusCode) -> Code {
         match status.as_u16() {
             401 => Code::Unauthenticated,
             403 => Code::Forbidden,
@@ -160,7 +160,7 @@ impl ApiError {
 
     /// A body with invalid fields.
     pub fn invalid(errors: Vec<FieldError>) -> ApiError {
-        ApiError::new(Code::InvalidBody, sentence(&errors)).with_errors(errors)
+        ApiError::new(Code::InvalidBody, error_summary(&errors)).with_errors(errors)
     }
 
     pub fn with_errors(mut self, errors: Vec<FieldError>) -> ApiError {
@@ -214,22 +214,22 @@ fn field(error: &FieldError) -> wire::v1::FieldError {
     }
 }
 
-fn sentence(errors: &[FieldError]) -> String {
+fn error_summary(errors: &[FieldError]) -> String {
     match errors {
         [one] if one.code == NO_SERVERS_MATCH => {
             "No server matches `targets`. Correct them, or set `allow_empty` to true to save the schedule anyway."
                 .to_owned()
         }
         [one] if one.pointer.is_empty() => {
-            closed(format!("The body is invalid: {}", one.detail))
+            with_full_stop(format!("The body is invalid: {}", one.detail))
         }
-        [one] => closed(format!("`{}` is invalid: {}", one.pointer, one.detail)),
+        [one] => with_full_stop(format!("`{}` is invalid: {}", one.pointer, one.detail)),
         many => format!("{} fields are invalid; `errors` lists them.", many.len()),
     }
 }
 
 /// Adds a full stop, unless the sentence ends with one or with a question mark.
-fn closed(sentence: String) -> String {
+fn with_full_stop(sentence: String) -> String {
     if sentence.ends_with(['?', '.']) { sentence } else { sentence + "." }
 }
 
@@ -243,16 +243,16 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Marks a response whose body is complete, whatever its status: a page of the dashboard.
+/// Marks an error response that already has a body, such as a page of the dashboard.
 #[derive(Debug, Clone, Copy)]
-pub struct Finished;
+pub struct CompleteBody;
 
 /// Adds the body to every error response. Other responses, and problems that have a body, pass
 /// unchanged.
 pub fn render(response: Response<Body>, request_id: &str) -> Response<Body> {
     let status = response.status();
     let wrong = status.is_client_error() || status.is_server_error();
-    if response.extensions().get::<Finished>().is_some() {
+    if response.extensions().get::<CompleteBody>().is_some() {
         return response;
     }
     let written = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == MEDIA_TYPE);
@@ -260,7 +260,7 @@ pub fn render(response: Response<Body>, request_id: &str) -> Response<Body> {
         return response;
     }
     let (mut parts, _) = response.into_parts();
-    let error = parts.extensions.remove::<ApiError>().unwrap_or_else(|| foreign(status));
+    let error = parts.extensions.remove::<ApiError>().unwrap_or_else(|| from_status_code(status));
     let mut problem = error.to_wire(request_id);
     problem.status = status.as_u16();
     let body = serde_json::to_vec(&problem).unwrap_or_default();
@@ -270,8 +270,8 @@ pub fn render(response: Response<Body>, request_id: &str) -> Response<Body> {
 }
 
 /// An error from elsewhere, such as the router.
-pub fn foreign(status: StatusCode) -> ApiError {
-    let code = Code::of_status(status);
+pub fn from_status_code(status: StatusCode) -> ApiError {
+    let code = Code::from_status(status);
     ApiError::new(code, format!("{}.", code.title()))
 }
 
@@ -281,13 +281,13 @@ impl From<ServiceError> for ApiError {
             ServiceError::NotFound { kind, id } => ApiError::not_found(kind, &id),
             ServiceError::Conflict { code, detail } => {
                 // The list of codes is closed: an unknown code is a bug, but still a conflict.
-                let known = Code::from_word(code);
+                let known = Code::from_name(code);
                 debug_assert!(known.is_some(), "`{code}` is not on the list of codes");
-                ApiError::new(known.unwrap_or(Code::Conflict), capital(&detail))
+                ApiError::new(known.unwrap_or(Code::Conflict), capitalized(&detail))
             }
             ServiceError::Invalid(errors) => ApiError::invalid(errors),
             ServiceError::Forbidden(detail) => ApiError::new(Code::Forbidden, detail),
-            ServiceError::OtherVersion { current } => ApiError::new(
+            ServiceError::VersionMismatch { current } => ApiError::new(
                 Code::PreconditionFailed,
                 format!(
                     "The resource has changed; its version is now {}. Read it again, then repeat the request.",
@@ -299,11 +299,11 @@ impl From<ServiceError> for ApiError {
                 "Another request changed the resource at the same time. Read it again, then repeat the request.",
             ),
             ServiceError::Unavailable(cause) => {
-                tracing::warn!(cause = chain(&cause), "the database does not respond");
+                tracing::warn!(cause = error_chain(&cause), "the database does not respond");
                 if cause.is_disk_full() { disk_full() } else { unavailable() }
             }
             ServiceError::Internal(cause) => {
-                tracing::error!(cause = chain(&*cause), "a request failed with an internal error");
+                tracing::error!(cause = error_chain(&*cause), "a request failed with an internal error");
                 internal()
             }
         }
@@ -335,7 +335,7 @@ pub fn retry_soon(detail: &str) -> ApiError {
 }
 
 /// An error with all its causes, for the log.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {
@@ -346,7 +346,7 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-fn capital(text: &str) -> String {
+fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     let Some(first) = chars.next() else { return String::new() };
     let mut text: String = first.to_uppercase().chain(chars).collect();
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn code_names_are_unique() {
         for code in Code::ALL {
-            assert_eq!(Code::from_word(code.word()), Some(*code));
+            assert_eq!(Code::from_name(code.word()), Some(*code));
             assert!(code.status().as_u16() >= 400, "{code:?}");
             assert!(!code.about().is_empty(), "{code:?} is not documented");
         }
@@ -373,9 +373,9 @@ mod tests {
     async fn errors_from_elsewhere_become_problems() {
         let mut strange = Response::new(Body::from("plain text"));
         *strange.status_mut() = StatusCode::IM_A_TEAPOT;
-        let answer = render(strange, "req_1");
-        assert_eq!(answer.headers()[CONTENT_TYPE], MEDIA_TYPE);
-        let body = axum::body::to_bytes(answer.into_body(), 1000).await.unwrap();
+        let response = render(strange, "req_1");
+        assert_eq!(response.headers()[CONTENT_TYPE], MEDIA_TYPE);
+        let body = axum::body::to_bytes(response.into_body(), 1000).await.unwrap();
         let problem: wire::v1::Problem = serde_json::from_slice(&body).unwrap();
         assert_eq!((problem.code.as_str(), problem.request_id.as_str()), ("bad_request", "req_1"));
     }

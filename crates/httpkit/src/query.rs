@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use service::FieldError;
 
-use crate::body::{shortened, unknown_field, unknown_sentence};
+use crate::body::{truncated, unknown_field, unknown_name_message};
 use crate::problem::{ApiError, Code};
 
 /// The parameters of a request. `T` must deny unknown fields.
@@ -32,7 +32,7 @@ pub struct NoQuery {}
 pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     let mut pairs: Vec<(String, String)> = serde_html_form::from_str(text)
         .map_err(|_| ApiError::new(Code::BadRequest, "The query string is malformed."))?;
-    let mut refusals = repeated_and_empty(&mut pairs);
+    let mut refusals = remove_repeated_and_empty(&mut pairs);
     let parameters = loop {
         match read::<T>(&pairs) {
             Ok(parameters) => break Some(parameters),
@@ -49,45 +49,44 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     };
     match (refusals.is_empty(), parameters) {
         (true, Some(parameters)) => Ok(parameters),
-        _ => Err(refuse(refusals)),
+        _ => Err(reject(refusals)),
     }
 }
 
-struct Refusal {
+struct ParameterError {
     code: Code,
     name: String,
     detail: String,
 }
 
-fn refuse(refusals: Vec<Refusal>) -> ApiError {
+fn reject(refusals: Vec<ParameterError>) -> ApiError {
     let code = refusals.first().map_or(Code::BadRequest, |first| first.code);
     let details: Vec<&str> = refusals.iter().map(|refusal| refusal.detail.as_str()).collect();
     let errors = refusals.iter().map(|refusal| {
         FieldError::new(format!("/{}", refusal.name), refusal.code.word(), &refusal.detail)
     });
-    ApiError::new(
-        code,
-        format!("Invalid query string: {}.", details.join(", and ").replace("?, ", ", ")),
-    )
-    .with_errors(errors.collect())
+    let details = details.join(", and ").replace("?, ", ", ");
+    let end = if details.ends_with('?') { "" } else { "." };
+    ApiError::new(code, format!("Invalid query string: {details}{end}"))
+        .with_errors(errors.collect())
 }
 
 /// Removes the parameters that are invalid for every operation.
-fn repeated_and_empty(pairs: &mut Vec<(String, String)>) -> Vec<Refusal> {
-    let mut refusals: Vec<Refusal> = Vec::new();
+fn remove_repeated_and_empty(pairs: &mut Vec<(String, String)>) -> Vec<ParameterError> {
+    let mut refusals: Vec<ParameterError> = Vec::new();
     let given = pairs.clone();
     pairs.retain(|(name, value)| {
         let times = given.iter().filter(|(other, _)| other == name).count();
         let refused_before = refusals.iter().any(|refusal| refusal.name == *name);
-        let shown = shortened(name);
+        let shown = truncated(name);
         if times > 1 && !refused_before {
-            refusals.push(Refusal {
+            refusals.push(ParameterError {
                 code: Code::RepeatedParameter,
                 name: name.clone(),
                 detail: format!("`{shown}` occurs {times} times; send it once"),
             });
         } else if times == 1 && value.is_empty() {
-            refusals.push(Refusal {
+            refusals.push(ParameterError {
                 code: Code::InvalidParameter,
                 name: name.clone(),
                 detail: format!("`{shown}` has no value; omit it instead"),
@@ -98,7 +97,7 @@ fn repeated_and_empty(pairs: &mut Vec<(String, String)>) -> Vec<Refusal> {
     refusals
 }
 
-fn read<T: DeserializeOwned>(pairs: &[(String, String)]) -> Result<T, Refusal> {
+fn read<T: DeserializeOwned>(pairs: &[(String, String)]) -> Result<T, ParameterError> {
     let text = serde_html_form::to_string(pairs).unwrap_or_default();
     let form = serde_html_form::Deserializer::from_bytes(text.as_bytes());
     let error = match serde_path_to_error::deserialize(form) {
@@ -108,14 +107,14 @@ fn read<T: DeserializeOwned>(pairs: &[(String, String)]) -> Result<T, Refusal> {
     let path = error.path().to_string();
     let message = error.into_inner().to_string();
     Err(match unknown_field(&message) {
-        Some((name, known)) => Refusal {
+        Some((name, known)) => ParameterError {
             code: Code::UnknownParameter,
             name: name.to_owned(),
-            detail: unknown_sentence("parameter", name, &known),
+            detail: unknown_name_message("parameter", name, &known),
         },
-        None => Refusal {
+        None => ParameterError {
             code: Code::InvalidParameter,
-            detail: format!("`{path}` is invalid: {}", shortened(&message)),
+            detail: format!("`{path}` is invalid: {}", truncated(&message)),
             name: path,
         },
     })

@@ -1,7 +1,7 @@
 //! The id of a request, which identifies it in the logs.
 
 use axum::http::header::HeaderName;
-use service::clock::chance;
+use service::clock::random_bytes;
 
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -11,7 +11,7 @@ pub struct RequestId(String);
 impl RequestId {
     #[allow(clippy::new_without_default, reason = "each call returns a different id")]
     pub fn new() -> RequestId {
-        let id = u128::from_be_bytes(chance());
+        let id = u128::from_be_bytes(random_bytes());
         RequestId(format!("req_{id:032x}"))
     }
 

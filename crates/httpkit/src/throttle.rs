@@ -1,4 +1,4 @@
-//! Rate limits by keys that clients choose, such as addresses and user names.
+//! Rate limits by keys that clients choose, such as addresses and usernames.
 //!
 //! Keys are hashed and their number is limited, so that no client determines the memory use. When a
 //! map is full, the buckets closest to full recovery are dropped first. So a flood of new keys
@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use service::clock::chance;
+use service::clock::random_bytes;
 use tokio::time::Instant;
 
-/// The most keys in one map. An entry takes about 40 bytes.
+/// Maximum number of keys in one map. An entry takes about 40 bytes.
 const KEYS_MAX: usize = 50_000;
 
 type Key = [u8; 16];
@@ -21,11 +21,11 @@ type Key = [u8; 16];
 pub struct Throttle {
     /// Prevents clients from choosing keys that collide.
     secret: [u8; 32],
-    /// The time in which one attempt recovers.
+    /// The time after which one more attempt is allowed.
     period: Duration,
-    /// How far in the future a bucket's recovery may be.
+    /// The time after which an empty bucket is full again.
     depth: Duration,
-    /// When each bucket has fully recovered.
+    /// When each bucket is full again.
     full_at: Mutex<HashMap<Key, Instant>>,
 }
 
@@ -33,7 +33,7 @@ impl Throttle {
     /// Allows `burst` attempts at once, and one more per `period`.
     pub fn new(burst: u32, period: Duration) -> Throttle {
         Throttle {
-            secret: chance(),
+            secret: random_bytes(),
             period,
             depth: period.saturating_mul(burst),
             full_at: Mutex::default(),
@@ -71,8 +71,8 @@ impl Throttle {
     }
 }
 
-/// Drops every bucket that has fully recovered. If that is not enough, drops the quarter that
-/// recovers next.
+/// Drops every bucket that is full again. If that is not enough, drops the quarter that is full
+/// soonest.
 fn make_room(full_at: &mut HashMap<Key, Instant>, now: Instant) {
     full_at.retain(|_, at| *at > now);
     if full_at.len() < KEYS_MAX {
@@ -87,7 +87,7 @@ fn make_room(full_at: &mut HashMap<Key, Instant>, now: Instant) {
 
 /// The address that attempts are counted by. An IPv6 network assigns whole /64 prefixes, so a
 /// prefix counts as one address.
-pub fn source(address: IpAddr) -> IpAddr {
+pub fn counted_address(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
@@ -97,9 +97,9 @@ pub fn source(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The same as bytes.
-pub fn source_bytes(address: IpAddr) -> Vec<u8> {
-    match source(address) {
+/// The bytes of the address that attempts are counted by.
+pub fn counted_address_bytes(address: IpAddr) -> Vec<u8> {
+    match counted_address(address) {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
     }
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn ipv6_prefix_counts_as_one_address() {
-        let source = |text: &str| source(text.parse().unwrap()).to_string();
+        let source = |text: &str| counted_address(text.parse().unwrap()).to_string();
         assert_eq!(source("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
         assert_eq!(source("2001:db8:1:2:ffff::1"), "2001:db8:1:2::");
         assert_eq!(source("2001:db8:1:3::1"), "2001:db8:1:3::");

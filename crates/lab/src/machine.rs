@@ -14,9 +14,9 @@ use crate::root::{Base, Root};
 
 /// Creates a separate cgroup for a boot. If two machines shared a cgroup, each would take the
 /// other's services for its own, and remove a group in which the other is about to start a service.
-/// Cgroups of ended machines are removed. The first argument is [`BOOT`], the others are its
+/// Cgroups of ended machines are removed. The first argument is [`BOOT_SCRIPT`], the others are its
 /// arguments.
-const OWN_GROUP: &str = r#"
+const CGROUP_SCRIPT: &str = r#"
 set -e
 boot=$1 R=$2
 mount --make-rprivate /
@@ -38,7 +38,7 @@ exec unshare --cgroup sh -c "$boot" boot "$R" "$3"
 
 /// Mounts everything else for one boot, in a mount namespace that ends with it. The first argument
 /// is the root, the second the file with the boot id.
-const BOOT: &str = r#"
+const BOOT_SCRIPT: &str = r#"
 set -e
 R=$1
 umount "$R/proc"
@@ -71,7 +71,7 @@ pub struct Machine {
 
 /// How a boot ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum BootEnd {
     /// It requested a reboot.
     Rebooted,
     /// It was powered off, or crashed.
@@ -80,11 +80,11 @@ pub enum Ended {
 
 impl Machine {
     pub fn new() -> Option<Machine> {
-        Machine::over(Root::of(Base::Systemd)?)
+        Machine::from_root(Root::from_base(Base::Systemd)?)
     }
 
     /// A machine from a prepared root, which must be based on [`Base::Systemd`].
-    pub fn over(root: Root) -> Option<Machine> {
+    pub fn from_root(root: Root) -> Option<Machine> {
         let can = has_programs(&[("unshare", "util-linux")]);
         can.then_some(Machine { root, boots: 0, shares_network: false })
     }
@@ -92,7 +92,7 @@ impl Machine {
     /// Uses the network of the thread that boots it, which should be isolated with
     /// [`crate::network::own`].
     #[must_use]
-    pub fn on_our_network(mut self) -> Machine {
+    pub fn share_network(mut self) -> Machine {
         self.shares_network = true;
         self
     }
@@ -106,7 +106,7 @@ impl Machine {
     pub fn add_service(&self, name: &str, unit: &str) {
         self.root.write(&format!("/etc/systemd/system/{name}.service"), unit);
         let wants = "/etc/systemd/system/multi-user.target.wants";
-        fs::create_dir_all(self.root.path(wants)).expect("a root can be written");
+        fs::create_dir_all(self.root.path(wants)).expect("cannot write to the root");
         let link = self.root.path(&format!("{wants}/{name}.service"));
         std::os::unix::fs::symlink(format!("../{name}.service"), link).expect("the link is new");
     }
@@ -116,29 +116,29 @@ impl Machine {
     pub fn boot(&mut self) -> Child {
         self.boots += 1;
         let id = format!("00000000-0000-4000-8000-{:012x}\n", self.boots);
-        let file = self.root.home().join("boot_id");
-        fs::write(&file, id).expect("a tmpfs can be written");
+        let file = self.root.side_dir().join("boot_id");
+        fs::write(&file, id).expect("cannot write to the tmpfs");
         let mut boot = Command::new("unshare");
         boot.args(["--fork", "--kill-child", "--pid", "--mount", "--uts", "--ipc"]);
         boot.args((!self.shares_network).then_some("--net"));
-        boot.args(["sh", "-c", OWN_GROUP, "group", BOOT]).arg(self.root.dir()).arg(file);
+        boot.args(["sh", "-c", CGROUP_SCRIPT, "group", BOOT_SCRIPT]).arg(self.root.dir()).arg(file);
         boot.stdin(Stdio::null()).stdout(Stdio::null());
-        boot.spawn().expect("root may start the machine")
+        boot.spawn().expect("cannot start the machine")
     }
 
-    /// Boots the machine and waits for it to end.
-    pub fn boot_to_the_end(&mut self) -> Ended {
-        Ended::of(self.boot().wait().expect("a child can be waited for"))
+    /// Boots the machine and waits until it stops.
+    pub fn boot_and_wait(&mut self) -> BootEnd {
+        BootEnd::from_status(self.boot().wait().expect("cannot wait for the child"))
     }
 }
 
-impl Ended {
+impl BootEnd {
     /// Interprets the exit status of a boot's process.
-    pub fn of(status: ExitStatus) -> Ended {
+    pub fn from_status(status: ExitStatus) -> BootEnd {
         // A reboot ends the first process of a namespace with SIGHUP, which unshare passes on.
         match status.signal() == Some(1) || status.code() == Some(129) {
-            true => Ended::Rebooted,
-            false => Ended::Off,
+            true => BootEnd::Rebooted,
+            false => BootEnd::Off,
         }
     }
 }
@@ -157,8 +157,8 @@ mod tests {
              cat /proc/sys/kernel/random/boot_id >> /var/boots; touch /run/mark; \
              if [ $(wc -l < /var/boots) -lt 2 ]; then systemctl reboot; else systemctl poweroff; fi'\n",
         );
-        assert_eq!(machine.boot_to_the_end(), Ended::Rebooted);
-        assert_eq!(machine.boot_to_the_end(), Ended::Off);
+        assert_eq!(machine.boot_and_wait(), BootEnd::Rebooted);
+        assert_eq!(machine.boot_and_wait(), BootEnd::Off);
         let boots = machine.root.read("/var/boots");
         let [first, second] = boots.lines().collect::<Vec<_>>()[..] else { panic!("{boots}") };
         assert_ne!(first, second);

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::root::{Root, must, new_dir, ready};
+use crate::root::{Root, run_successfully, new_dir, can_create_roots};
 
 #[derive(Debug, Clone)]
 pub struct Package {
@@ -33,7 +33,7 @@ impl Package {
 
     /// Adds a line to its description: `depend`, `libfoo=1.0`.
     #[must_use]
-    pub fn saying(mut self, key: &str, value: &str) -> Package {
+    pub fn info_line(mut self, key: &str, value: &str) -> Package {
         self.info.push_str(&format!("{key} = {value}\n"));
         self
     }
@@ -47,7 +47,7 @@ impl Package {
     /// Adds a file that is kept if it was edited.
     #[must_use]
     pub fn configuration(self, path: &str, text: &str) -> Package {
-        self.saying("backup", path).file(path, text)
+        self.info_line("backup", path).file(path, text)
     }
 
     /// Adds a script that runs after an upgrade of the package.
@@ -71,15 +71,15 @@ impl Package {
         parts.extend(self.files.iter().cloned());
         for (path, text) in parts {
             let path = tree.join(path);
-            fs::create_dir_all(path.parent().expect("a file is in a directory"))
-                .expect("directories can be created");
-            fs::write(path, text).expect("a tmpfs can be written");
+            fs::create_dir_all(path.parent().expect("a file has a parent"))
+                .expect("cannot create directories");
+            fs::write(path, text).expect("cannot write to the tmpfs");
         }
         let package = folder.join(format!("{}-{}-any.pkg.tar.gz", self.name, self.version));
         let entries = fs::read_dir(&tree).expect("the directory was just created").flatten();
         let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
         names.sort();
-        must(Command::new("bsdtar").arg("-C").arg(&tree).arg("-czf").arg(&package).args(names));
+        run_successfully(Command::new("bsdtar").arg("-C").arg(&tree).arg("-czf").arg(&package).args(names));
         fs::remove_dir_all(&tree).expect("the directory was just created");
         package
     }
@@ -99,7 +99,7 @@ impl Repository {
             ("repo-add", "makepkg"),
             ("bsdtar", "libarchive-tools"),
         ];
-        if !ready() || !crate::has_programs(&tools) {
+        if !can_create_roots() || !crate::has_programs(&tools) {
             return None;
         }
         let repository = Repository { dir: new_dir("repo") };
@@ -111,20 +111,20 @@ impl Repository {
     pub fn add(&self, packages: &[Package]) {
         let files: Vec<PathBuf> = packages.iter().map(|package| package.build(&self.dir)).collect();
         let database = self.dir.join("lab.db.tar.gz");
-        must(Command::new("repo-add").arg("-q").arg(&database).args(files));
+        run_successfully(Command::new("repo-add").arg("-q").arg(&database).args(files));
         // pacman compares file times in whole seconds, and tests do not wait for the next one.
-        let time = format!("@{}", 1_700_000_000 + self.changes());
-        must(Command::new("touch").args(["-d", &time]).arg(&database));
+        let time = format!("@{}", 1_700_000_000 + self.change_count());
+        run_successfully(Command::new("touch").args(["-d", &time]).arg(&database));
     }
 
     /// Removes the file of a package and keeps it in the index.
-    pub fn lose(&self, name: &str, version: &str) {
+    pub fn remove_package_file(&self, name: &str, version: &str) {
         let file = self.dir.join(format!("{name}-{version}-any.pkg.tar.gz"));
         fs::remove_file(file).expect("the package was added");
     }
 
     /// A number that grows with each change.
-    fn changes(&self) -> usize {
+    fn change_count(&self) -> usize {
         fs::read_dir(&self.dir).map(Iterator::count).unwrap_or(0)
     }
 }
@@ -137,11 +137,11 @@ pub struct Server {
 
 impl Server {
     /// A server that has these packages of the repository installed.
-    pub fn having(repository: &Repository, names: &[&str]) -> Server {
-        let mut root = Root::over(Path::new("/"));
+    pub fn with_installed(repository: &Repository, names: &[&str]) -> Server {
+        let mut root = Root::from_dir(Path::new("/"));
         let null = root.path("/dev/null");
         if !null.exists() {
-            must(Command::new("mknod").args(["-m", "666"]).arg(null).args(["c", "1", "3"]));
+            run_successfully(Command::new("mknod").args(["-m", "666"]).arg(null).args(["c", "1", "3"]));
         }
         for used in
             ["/var/lib/pacman", "/var/cache/pacman", "/etc/pacman.d", "/var/cache/fleetmend"]
@@ -149,13 +149,13 @@ impl Server {
             let _ = fs::remove_dir_all(root.path(used));
         }
         for needed in ["/var/lib/pacman/local", "/var/lib/pacman/sync", "/var/cache/pacman/pkg"] {
-            fs::create_dir_all(root.path(needed)).expect("a root can be written");
+            fs::create_dir_all(root.path(needed)).expect("cannot write to the root");
         }
         root.bind(&repository.dir, "/srv/lab");
         let server = Server { root };
         server.configure("");
-        server.root.must("pacman", &["-Sy", "--noconfirm"]);
-        server.root.must("pacman", &[&["-S", "--noconfirm"], names].concat());
+        server.root.run_successfully("pacman", &["-Sy", "--noconfirm"]);
+        server.root.run_successfully("pacman", &[&["-S", "--noconfirm"], names].concat());
         server
     }
 
@@ -173,6 +173,6 @@ impl Server {
 
     /// The installed packages, as listed by `pacman -Q`.
     pub fn installed(&self) -> Vec<String> {
-        self.root.must("pacman", &["-Q"]).lines().map(str::to_owned).collect()
+        self.root.run_successfully("pacman", &["-Q"]).lines().map(str::to_owned).collect()
     }
 }

@@ -17,9 +17,9 @@ fn main() {
 #[divan::bench(args = Scheme::ALL, sample_count = 200, sample_size = 2400)]
 fn compare(bencher: Bencher, scheme: Scheme) {
     let pairs = pairs(scheme);
-    let mut turn = pairs.iter().cycle();
+    let mut next_pair = pairs.iter().cycle();
     bencher.bench_local(move || {
-        turn.next().map(|(a, b)| black_box(scheme).compare(black_box(a), black_box(b)))
+        next_pair.next().map(|(a, b)| black_box(scheme).compare(black_box(a), black_box(b)))
     });
 }
 

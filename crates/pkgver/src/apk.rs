@@ -30,7 +30,7 @@ use core::cmp::Ordering;
 
 /// Compares two Alpine versions; `Less` if `b` is newer.
 pub fn compare(a: &str, b: &str) -> Ordering {
-    let (mut a, mut b) = (Reader::of(a), Reader::of(b));
+    let (mut a, mut b) = (Reader::new(a), Reader::new(b));
     loop {
         let (a_token, b_token) = (a.next(), b.next());
         let order = a_token.cmp(&b_token);
@@ -45,14 +45,14 @@ pub fn compare(a: &str, b: &str) -> Ordering {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Token<'a> {
     /// `_alpha` and similar: the only token that makes a longer version older.
-    Before(Suffix),
+    PreRelease(Suffix),
     Invalid,
     End,
     Revision(u64),
     Hash(&'a [u8]),
     SuffixNumber(u64),
     /// `_p` and similar.
-    After(Suffix),
+    PostRelease(Suffix),
     Letter(u8),
     /// A number after a dot that starts with a zero. Compared as text, it sorts before every number
     /// without a leading zero, so no rule is needed between the two.
@@ -81,7 +81,7 @@ enum Suffix {
 
 /// Position of a reader in a version. Each part is valid only after certain other parts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum Position {
     Start,
     Numbers,
     Letter,
@@ -93,55 +93,55 @@ enum Place {
 
 struct Reader<'a> {
     rest: &'a [u8],
-    place: Place,
+    position: Position,
 }
 
 impl<'a> Reader<'a> {
-    fn of(version: &'a str) -> Self {
-        Reader { rest: version.as_bytes(), place: Place::Start }
+    fn new(version: &'a str) -> Self {
+        Reader { rest: version.as_bytes(), position: Position::Start }
     }
 
     /// Must not be called again after a token for which `is_last` is true.
     fn next(&mut self) -> Token<'a> {
-        let place = self.place;
+        let position = self.position;
         match *self.rest {
-            _ if place == Place::Start => self.number(Place::Numbers, Token::Number),
+            _ if position == Position::Start => self.read_number(Position::Numbers, Token::Number),
             [] => Token::End,
-            [b'.', ref rest @ ..] if place == Place::Numbers => {
+            [b'.', ref rest @ ..] if position == Position::Numbers => {
                 self.rest = rest;
                 match rest {
                     [b'0', ..] => Token::Decimal(take_run(&mut self.rest, u8::is_ascii_digit)),
-                    _ => self.number(Place::Numbers, Token::Number),
+                    _ => self.read_number(Position::Numbers, Token::Number),
                 }
             }
-            [letter @ b'a'..=b'z', ref rest @ ..] if place == Place::Numbers => {
-                (self.rest, self.place) = (rest, Place::Letter);
+            [letter @ b'a'..=b'z', ref rest @ ..] if position == Position::Numbers => {
+                (self.rest, self.position) = (rest, Position::Letter);
                 Token::Letter(letter)
             }
-            [b'_', ref rest @ ..] if place <= Place::SuffixNumber => {
-                (self.rest, self.place) = (rest, Place::Suffix);
-                suffix(take_run(&mut self.rest, u8::is_ascii_lowercase))
+            [b'_', ref rest @ ..] if position <= Position::SuffixNumber => {
+                (self.rest, self.position) = (rest, Position::Suffix);
+                parse_suffix(take_run(&mut self.rest, u8::is_ascii_lowercase))
             }
-            [b'0'..=b'9', ..] if place == Place::Suffix => {
-                self.number(Place::SuffixNumber, Token::SuffixNumber)
+            [b'0'..=b'9', ..] if position == Position::Suffix => {
+                self.read_number(Position::SuffixNumber, Token::SuffixNumber)
             }
-            [b'~', ref rest @ ..] if place < Place::Hash => {
-                (self.rest, self.place) = (rest, Place::Hash);
+            [b'~', ref rest @ ..] if position < Position::Hash => {
+                (self.rest, self.position) = (rest, Position::Hash);
                 match take_run(&mut self.rest, |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
                     [] => Token::Invalid,
                     hash => Token::Hash(hash),
                 }
             }
-            [b'-', b'r', ref rest @ ..] if place < Place::Revision => {
+            [b'-', b'r', ref rest @ ..] if position < Position::Revision => {
                 self.rest = rest;
-                self.number(Place::Revision, Token::Revision)
+                self.read_number(Position::Revision, Token::Revision)
             }
             _ => Token::Invalid,
         }
     }
 
-    fn number(&mut self, place: Place, token: fn(u64) -> Token<'a>) -> Token<'a> {
-        self.place = place;
+    fn read_number(&mut self, place: Position, token: fn(u64) -> Token<'a>) -> Token<'a> {
+        self.position = place;
         match take_run(&mut self.rest, u8::is_ascii_digit) {
             [] => Token::Invalid,
             digits => token(digits.iter().fold(0, |number: u64, digit| {
@@ -151,17 +151,17 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn suffix(word: &[u8]) -> Token<'static> {
+fn parse_suffix(word: &[u8]) -> Token<'static> {
     match word {
-        b"alpha" => Token::Before(Suffix::Alpha),
-        b"beta" => Token::Before(Suffix::Beta),
-        b"pre" => Token::Before(Suffix::Pre),
-        b"rc" => Token::Before(Suffix::Rc),
-        b"cvs" => Token::After(Suffix::Cvs),
-        b"svn" => Token::After(Suffix::Svn),
-        b"git" => Token::After(Suffix::Git),
-        b"hg" => Token::After(Suffix::Hg),
-        b"p" => Token::After(Suffix::P),
+        b"alpha" => Token::PreRelease(Suffix::Alpha),
+        b"beta" => Token::PreRelease(Suffix::Beta),
+        b"pre" => Token::PreRelease(Suffix::Pre),
+        b"rc" => Token::PreRelease(Suffix::Rc),
+        b"cvs" => Token::PostRelease(Suffix::Cvs),
+        b"svn" => Token::PostRelease(Suffix::Svn),
+        b"git" => Token::PostRelease(Suffix::Git),
+        b"hg" => Token::PostRelease(Suffix::Hg),
+        b"p" => Token::PostRelease(Suffix::P),
         _ => Token::Invalid,
     }
 }

@@ -24,12 +24,12 @@
 //! after the epoch or before or after the hyphen (an empty part), blanks inside (a character like
 //! any other), only blanks (the empty string).
 
-use crate::{compare_numbers, drop_shared_start, take_run};
+use crate::{compare_numbers, drop_common_prefix, take_run};
 use core::cmp::Ordering;
 
 /// Compares two Debian versions; `Less` if `b` is newer.
 pub fn compare(a: &str, b: &str) -> Ordering {
-    let (a, b) = (without_blanks(a.as_bytes()), without_blanks(b.as_bytes()));
+    let (a, b) = (trim_blanks(a.as_bytes()), trim_blanks(b.as_bytes()));
     if a.is_empty() || b.is_empty() {
         return b.is_empty().cmp(&a.is_empty());
     }
@@ -42,7 +42,7 @@ pub fn compare(a: &str, b: &str) -> Ordering {
         .then_with(|| compare_part(a_revision, b_revision))
 }
 
-fn without_blanks(mut version: &[u8]) -> &[u8] {
+fn trim_blanks(mut version: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = version {
         version = rest;
     }
@@ -65,7 +65,7 @@ fn split_revision(version: &[u8]) -> (&[u8], &[u8]) {
 }
 
 fn compare_part(mut a: &[u8], mut b: &[u8]) -> Ordering {
-    drop_shared_start(&mut a, &mut b);
+    drop_common_prefix(&mut a, &mut b);
     loop {
         loop {
             let (a_rank, b_rank) = (rank(a), rank(b));

@@ -34,7 +34,7 @@ use core::cmp::Ordering;
 /// Compares two pacman versions; `Less` if `b` is newer. Must not be used for sorting: see the top
 /// of this module.
 pub fn compare(a: &str, b: &str) -> Ordering {
-    let (a, b) = (Evr::of(a), Evr::of(b));
+    let (a, b) = (Evr::parse(a), Evr::parse(b));
     compare_numbers(a.epoch, b.epoch).then_with(|| compare_part(a.version, b.version)).then_with(
         || match (a.release, b.release) {
             (Some(a), Some(b)) => compare_part(a, b),
@@ -62,23 +62,23 @@ fn compare_part(mut a: &[u8], mut b: &[u8]) -> Ordering {
             return order;
         }
     }
-    Rest::of(a).cmp(&Rest::of(b))
+    Remainder::classify(a).cmp(&Remainder::classify(b))
 }
 
 /// What remains when one side has ended; the order of the variants is pacman's.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Rest {
+enum Remainder {
     Letters,
     Nothing,
     Other,
 }
 
-impl Rest {
-    fn of(part: &[u8]) -> Self {
+impl Remainder {
+    fn classify(part: &[u8]) -> Self {
         match part.first() {
-            None => Rest::Nothing,
-            Some(byte) if byte.is_ascii_alphabetic() => Rest::Letters,
-            Some(_) => Rest::Other,
+            None => Remainder::Nothing,
+            Some(byte) if byte.is_ascii_alphabetic() => Remainder::Letters,
+            Some(_) => Remainder::Other,
         }
     }
 }

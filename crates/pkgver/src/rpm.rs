@@ -24,12 +24,12 @@
 //! rpm rejects the empty string; here it is a version without content: `~` < `` < `0`, and `` =
 //! `.`.
 
-use crate::{compare_numbers, drop_shared_start, take_run};
+use crate::{compare_numbers, drop_common_prefix, take_run};
 use core::cmp::Ordering;
 
 /// Compares two rpm versions; `Less` if `b` is newer.
 pub fn compare(a: &str, b: &str) -> Ordering {
-    let (a, b) = (Evr::of(a), Evr::of(b));
+    let (a, b) = (Evr::parse(a), Evr::parse(b));
     compare_numbers(a.epoch, b.epoch).then_with(|| compare_part(a.version, b.version)).then_with(
         || match (a.release, b.release) {
             (Some(a), Some(b)) => compare_part(a, b),
@@ -47,7 +47,7 @@ pub(crate) struct Evr<'a> {
 }
 
 impl<'a> Evr<'a> {
-    pub(crate) fn of(evr: &'a str) -> Self {
+    pub(crate) fn parse(evr: &'a str) -> Self {
         let mut rest = evr.as_bytes();
         let (epoch, rest) = match (take_run(&mut rest, u8::is_ascii_digit), rest) {
             (epoch, [b':', rest @ ..]) => (epoch, rest),
@@ -64,7 +64,7 @@ impl<'a> Evr<'a> {
 
 /// The next token of a version or release; the order of the variants is rpm's.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Next {
+enum NextToken {
     Tilde,
     End,
     Caret,
@@ -72,39 +72,39 @@ enum Next {
     Digits,
 }
 
-impl Next {
-    fn of(part: &[u8]) -> Self {
+impl NextToken {
+    fn classify(part: &[u8]) -> Self {
         match part.first() {
-            None => Next::End,
-            Some(b'~') => Next::Tilde,
-            Some(b'^') => Next::Caret,
-            Some(byte) if byte.is_ascii_digit() => Next::Digits,
-            Some(_) => Next::Letters,
+            None => NextToken::End,
+            Some(b'~') => NextToken::Tilde,
+            Some(b'^') => NextToken::Caret,
+            Some(byte) if byte.is_ascii_digit() => NextToken::Digits,
+            Some(_) => NextToken::Letters,
         }
     }
 }
 
 fn compare_part(mut a: &[u8], mut b: &[u8]) -> Ordering {
-    drop_shared_start(&mut a, &mut b);
+    drop_common_prefix(&mut a, &mut b);
     loop {
         take_run(&mut a, is_separator);
         take_run(&mut b, is_separator);
-        let next = Next::of(a);
-        let order = next.cmp(&Next::of(b));
+        let next = NextToken::classify(a);
+        let order = next.cmp(&NextToken::classify(b));
         if order.is_ne() {
             return order;
         }
         let order = match next {
-            Next::End => return Ordering::Equal,
-            Next::Tilde | Next::Caret => {
+            NextToken::End => return Ordering::Equal,
+            NextToken::Tilde | NextToken::Caret => {
                 (a, b) = (&a[1..], &b[1..]);
                 continue;
             }
-            Next::Letters => {
+            NextToken::Letters => {
                 let letters = u8::is_ascii_alphabetic;
                 take_run(&mut a, letters).cmp(take_run(&mut b, letters))
             }
-            Next::Digits => {
+            NextToken::Digits => {
                 let digits = u8::is_ascii_digit;
                 compare_numbers(take_run(&mut a, digits), take_run(&mut b, digits))
             }

@@ -34,7 +34,7 @@ fn scheme() -> impl Strategy<Value = Scheme> {
 }
 
 /// Three versions with a common prefix: unrelated versions differ at once and test nothing.
-fn kin() -> impl Strategy<Value = [String; 3]> {
+fn related_versions() -> impl Strategy<Value = [String; 3]> {
     (version_like(), [version_like(), version_like(), version_like()])
         .prop_map(|(start, ends)| ends.map(|end| start.clone() + &end))
 }
@@ -63,7 +63,7 @@ proptest! {
     #![proptest_config(config(10_000))]
 
     #[test]
-    fn swapping_a_pair_reverses_the_result(scheme in scheme(), [a, b, _] in kin()) {
+    fn swapping_a_pair_reverses_the_result(scheme in scheme(), [a, b, _] in related_versions()) {
         prop_assert_eq!(scheme.compare(&a, &b), scheme.compare(&b, &a).reverse());
     }
 
@@ -75,9 +75,9 @@ proptest! {
     #[test]
     fn deb_rpm_and_apk_orders_are_transitive(
         scheme in prop::sample::select(vec![Scheme::Deb, Scheme::Rpm, Scheme::Apk]),
-        [a, b, c] in kin(),
+        [a, b, c] in related_versions(),
     ) {
-        in_line(scheme, [&a, &b, &c])?;
+        assert_transitive(scheme, [&a, &b, &c])?;
     }
 
     #[test]
@@ -90,7 +90,7 @@ proptest! {
     ) {
         let [a, b, c] = ends.map(|end| format!("1:1.2{}{pkgrel}", end.concat()));
         assert!(pacman_is_total_on(&[&a, &b, &c]), "{a} {b} {c}");
-        in_line(Scheme::Pacman, [&a, &b, &c])?;
+        assert_transitive(Scheme::Pacman, [&a, &b, &c])?;
     }
 }
 
@@ -112,7 +112,7 @@ proptest! {
 }
 
 /// Checks that the three comparisons of three versions do not contradict each other.
-fn in_line(
+fn assert_transitive(
     scheme: Scheme,
     [a, b, c]: [&str; 3],
 ) -> Result<(), proptest::test_runner::TestCaseError> {
@@ -179,12 +179,12 @@ fn apk_is_total_over_every_short_string() {
 fn pacman_is_total_over_comparable_short_strings() {
     let versions = all_strings(&["0", "1", "a", ".", "-"], 5);
     for with_pkgrel in [false, true] {
-        let of_a_kind = versions
+        let comparable = versions
             .iter()
             .filter(|version| version.contains('-') == with_pkgrel)
             .filter(|version| pacman_is_total_on(&[version]))
             .cloned()
             .collect();
-        assert_total(Scheme::Pacman, of_a_kind);
+        assert_total(Scheme::Pacman, comparable);
     }
 }

@@ -43,7 +43,7 @@ fn dpkg_agrees() {
         "", "0", "~", "(none)", "a", "a0", "1", "01", "+1", " 1", "1\t", "1.", "1.0", "1-0", "1-~",
         "0:1", "1:0", "+1:0", "1:2:3", "1-2-3", "1-3",
     ];
-    judge(Scheme::Deb, dpkg, &pairs(&corners, &pieces, DPKG_PAIRS));
+    compare_with_tool(Scheme::Deb, dpkg, &pairs(&corners, &pieces, DPKG_PAIRS));
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn rpm_agrees() {
         "0", "~", "^", ".", "-", "-1", "a", "(none)", "(none):1", "1", "1.", "1~", "1^", "1-",
         "1-~", "1-0", "0:1", ":1", "1:", "1:-", "a:1", "a1", "1:2:3", "1-2-3", "1-3",
     ];
-    judge(Scheme::Rpm, rpm, &pairs(&corners, &pieces, RPM_PAIRS));
+    compare_with_tool(Scheme::Rpm, rpm, &pairs(&corners, &pieces, RPM_PAIRS));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn vercmp_agrees() {
         "", "0", ".", "a", "-1", "(none)", "(none):1", "1", "1.", "1..", "1.1", "1..a", "1.a",
         "1a", "1-", "1-1", "1-a", "0:1", ":1", "1:", "a:1", "1:2:3", "1-2-3", "1-3",
     ];
-    judge(Scheme::Pacman, vercmp, &pairs(&corners, &pieces, VERCMP_PAIRS));
+    compare_with_tool(Scheme::Pacman, vercmp, &pairs(&corners, &pieces, VERCMP_PAIRS));
 }
 
 /// Returns a shell in which the tool can be called, if it is installed.
@@ -104,12 +104,12 @@ fn tool(name: &str, debian_package: &str) -> Option<Command> {
 }
 
 /// Sends all pairs to the tool at once, through a file: with pipes both sides could block.
-fn judge(scheme: Scheme, mut tool: Command, pairs: &[(String, String)]) {
-    let questions = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pairs-{scheme}"));
+fn compare_with_tool(scheme: Scheme, mut tool: Command, pairs: &[(String, String)]) {
+    let input = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pairs-{scheme}"));
     let text: String = pairs.iter().map(|(a, b)| format!("{a}\n{b}\n")).collect();
-    fs::write(&questions, text).expect("the build directory can be written");
-    let questions = File::open(&questions).expect("it was just written");
-    let output = tool.stdin(questions).output().expect("there is a shell");
+    fs::write(&input, text).expect("cannot write to the build directory");
+    let input = File::open(&input).expect("it was just written");
+    let output = tool.stdin(input).output().expect("cannot start the tool");
     let answers = String::from_utf8(output.stdout).expect("answers are ASCII");
     let answers: Vec<&str> = answers.split_whitespace().collect();
     assert_eq!(answers.len(), pairs.len(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -142,27 +142,27 @@ fn judge(scheme: Scheme, mut tool: Command, pairs: &[(String, String)]) {
 /// Returns every pair of corner cases, then `count` pairs of a version and the same version after
 /// one to three small changes.
 fn pairs(corners: &[&str], pieces: &[&str], count: usize) -> Vec<(String, String)> {
-    let mut dice = Dice(20_241_115);
+    let mut rng = Rng(20_241_115);
     let corner_pairs =
         corners.iter().flat_map(|a| corners.iter().map(|b| ((*a).to_owned(), (*b).to_owned())));
     corner_pairs
         .chain((0..count).map(|_| {
-            let version = version(&mut dice, pieces);
-            let mut relative = version.clone();
-            for _ in 0..=dice.below(3) {
-                change(&mut dice, pieces, &mut relative);
+            let version = version(&mut rng, pieces);
+            let mut related = version.clone();
+            for _ in 0..=rng.below(3) {
+                mutate(&mut rng, pieces, &mut related);
             }
-            if dice.below(2) == 0 {
-                (version.concat(), relative.concat())
+            if rng.below(2) == 0 {
+                (version.concat(), related.concat())
             } else {
-                (relative.concat(), version.concat())
+                (related.concat(), version.concat())
             }
         }))
         .collect()
 }
 
 /// Generates a version, mostly in the form that every scheme knows: `[epoch:]number…[-number]`.
-fn version(dice: &mut Dice, pieces: &[&str]) -> Vec<String> {
+fn version(dice: &mut Rng, pieces: &[&str]) -> Vec<String> {
     let mut version = Vec::new();
     if dice.below(4) == 0 {
         version.extend([number(dice), ":".to_owned()]);
@@ -177,7 +177,7 @@ fn version(dice: &mut Dice, pieces: &[&str]) -> Vec<String> {
     version
 }
 
-fn change(dice: &mut Dice, pieces: &[&str], version: &mut Vec<String>) {
+fn mutate(dice: &mut Rng, pieces: &[&str], version: &mut Vec<String>) {
     let new = if dice.below(2) == 0 { number(dice) } else { piece(dice, pieces) };
     // The first piece stays, so that no argument looks like an option to the tool.
     let at = 1 + dice.below(version.len());
@@ -191,11 +191,11 @@ fn change(dice: &mut Dice, pieces: &[&str], version: &mut Vec<String>) {
     }
 }
 
-fn piece(dice: &mut Dice, pieces: &[&str]) -> String {
+fn piece(dice: &mut Rng, pieces: &[&str]) -> String {
     pieces[dice.below(pieces.len())].to_owned()
 }
 
-fn number(dice: &mut Dice) -> String {
+fn number(dice: &mut Rng) -> String {
     let numbers = ["0", "0", "00", "1", "1", "2", "9", "10", "01", "010", "20240115"];
     match dice.below(40) {
         0 => "18446744073709551616".to_owned(),
@@ -205,9 +205,9 @@ fn number(dice: &mut Dice) -> String {
 }
 
 /// SplitMix64: the same pairs on every machine.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

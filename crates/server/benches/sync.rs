@@ -16,10 +16,10 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::json;
 use server::app::{App, Parts, Settings};
 use service::auth::enrollment_tokens as tokens;
-use service::clock::{Clock, chance};
+use service::clock::{Clock, random_bytes};
 use service::secrets::Secrets;
 use store::audit::Seal;
-use store::enrollment_tokens::{self, Token};
+use store::enrollment_tokens::{self, EnrollmentToken};
 use tower::ServiceExt as _;
 use vocab::{OrgId, TokenId};
 
@@ -55,7 +55,7 @@ async fn run(folder: &Path) {
     let agents = enroll(&app, &door).await;
     // The first contact reads the database; only the rest is measured.
     for agent in &agents {
-        answered(&door, sync(&app, agent, 1)).await;
+        respond(&door, sync(&app, agent, 1)).await;
     }
     app.db.close().await;
     let mut piles: Vec<Vec<Request<Body>>> = vec![Vec::new(), Vec::new()];
@@ -65,7 +65,7 @@ async fn run(folder: &Path) {
         }
     }
     let total: usize = piles.iter().map(Vec::len).sum();
-    let (seconds, mut micros) = timed(&door, piles).await;
+    let (seconds, mut micros) = measure(&door, piles).await;
     micros.sort_unstable();
     println!("syncs without new content, 2 threads, signatures checked, database closed");
     println!("  {:>8.0} a second (target 20000)", total as f64 / seconds);
@@ -73,7 +73,7 @@ async fn run(folder: &Path) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-async fn timed(door: &Router, piles: Vec<Vec<Request<Body>>>) -> (f64, Vec<u128>) {
+async fn measure(door: &Router, piles: Vec<Vec<Request<Body>>>) -> (f64, Vec<u128>) {
     let start = std::time::Instant::now();
     let workers = piles.into_iter().map(|pile| {
         let door = door.clone();
@@ -81,7 +81,7 @@ async fn timed(door: &Router, piles: Vec<Vec<Request<Body>>>) -> (f64, Vec<u128>
             let mut micros = Vec::with_capacity(pile.len());
             for request in pile {
                 let start = std::time::Instant::now();
-                answered(&door, request).await;
+                respond(&door, request).await;
                 micros.push(start.elapsed().as_micros());
             }
             micros
@@ -94,7 +94,7 @@ async fn timed(door: &Router, piles: Vec<Vec<Request<Body>>>) -> (f64, Vec<u128>
     (start.elapsed().as_secs_f64(), micros)
 }
 
-async fn answered(door: &Router, request: Request<Body>) -> axum::body::Bytes {
+async fn respond(door: &Router, request: Request<Body>) -> axum::body::Bytes {
     let answer = door.clone().oneshot(request).await.unwrap();
     assert!(answer.status().is_success(), "{}", answer.status());
     axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap()
@@ -123,7 +123,7 @@ async fn enroll(app: &App, door: &Router) -> Vec<Agent> {
     let now = app.clock.now();
     let org_id = OrgId::new(now, 1);
     let (text, hash) = tokens::mint(&app.secrets, None);
-    let token = Token {
+    let token = EnrollmentToken {
         id: TokenId::new(now, 1),
         org_id,
         name: "bench".into(),
@@ -143,14 +143,14 @@ async fn enroll(app: &App, door: &Router) -> Vec<Agent> {
     tx.commit().await.unwrap();
     let mut agents = Vec::with_capacity(AGENTS);
     for n in 0..AGENTS {
-        let pair = Ed25519KeyPair::from_seed_unchecked(&chance::<32>()).unwrap();
+        let pair = Ed25519KeyPair::from_seed_unchecked(&random_bytes::<32>()).unwrap();
         let key: [u8; 32] = pair.public_key().as_ref().try_into().unwrap();
         let body = json!({"token": text, "public_key": STANDARD.encode(key), "facts":
             {"hostname": format!("web-{n}"), "os": {"id": "debian", "version": "12", "name": ""},
              "package_manager": "apt"}});
         let request = Request::post("/agent/v1/enroll").body(Body::from(body.to_string())).unwrap();
         let answer: wire::agent::EnrollResponse =
-            serde_json::from_slice(&answered(door, request).await).unwrap();
+            serde_json::from_slice(&respond(door, request).await).unwrap();
         agents.push((Credential { server: answer.server_id, key }, pair));
     }
     agents

@@ -6,8 +6,8 @@ use gateway::Gateway;
 use httpkit::{ApiError, BodyBudget, Code};
 pub use service::app::{Parts, Settings};
 
-use crate::answers::AnswerBudget;
-use crate::observe::observe;
+use crate::response_budget::ResponseBudget;
+use crate::request_log::observe;
 
 /// The service with its gateway. Cheap to clone.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ pub fn router(app: &App) -> Router {
         .merge(dashboard::router(dashboard::Dashboard::new(app.service().clone())))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed);
-    observed(router, Budgets::default())
+    with_request_log(router, Budgets::default())
 }
 
 /// Memory limits for requests and responses over all connections. `gateway` has separate limits for
@@ -54,11 +54,11 @@ pub struct Budgets {
     /// For request bodies.
     pub requests: BodyBudget,
     /// For large responses.
-    pub answers: AnswerBudget,
+    pub responses: ResponseBudget,
 }
 
 /// Adds what surrounds every request: an id, a log line, metrics and limits.
-pub fn observed(router: Router, budgets: Budgets) -> Router {
+pub fn with_request_log(router: Router, budgets: Budgets) -> Router {
     router.layer(from_fn_with_state(budgets, observe))
 }
 

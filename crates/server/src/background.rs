@@ -8,21 +8,21 @@ use crate::app::App;
 
 /// How often background work runs without a notification.
 #[derive(Debug, Clone, Copy)]
-pub struct Pulse {
+pub struct Intervals {
     /// How often the leader lease is renewed or requested.
-    pub lead: Duration,
+    pub lease: Duration,
     /// How often a task checks the database without a notification.
-    pub look: Duration,
+    pub poll: Duration,
     /// How often heartbeats are written.
-    pub beats: Duration,
+    pub heartbeats: Duration,
     /// How often expired data is deleted.
     pub sweep: Duration,
 }
 
-impl Default for Pulse {
+impl Default for Intervals {
     fn default() -> Self {
-        let engine::Pulse { lead, look, sweep } = engine::Pulse::default();
-        Pulse { lead, look, beats: gateway::Pulse::default().beats, sweep }
+        let engine::Intervals { lease_renewal: lead, poll: look, retention: sweep } = engine::Intervals::default();
+        Intervals { lease: lead, poll: look, heartbeats: gateway::Intervals::default().heartbeats, sweep }
     }
 }
 
@@ -36,21 +36,21 @@ pub struct Background {
 
 /// Starts the background work.
 pub fn spawn(app: &App) -> Background {
-    spawn_with(app, Pulse::default())
+    spawn_with(app, Intervals::default())
 }
 
 /// Starts the background work with other intervals, for tests.
-pub fn spawn_with(app: &App, pulse: Pulse) -> Background {
-    let Pulse { lead, look, beats, sweep } = pulse;
+pub fn spawn_with(app: &App, pulse: Intervals) -> Background {
+    let Intervals { lease: lead, poll: look, heartbeats: beats, sweep } = pulse;
     Background {
-        engine: engine::spawn_with(app.service().clone(), engine::Pulse { lead, look, sweep }),
-        gateway: gateway::Background::spawn(app.gateway().clone(), gateway::Pulse { look, beats }),
+        engine: engine::spawn_with(app.service().clone(), engine::Intervals { lease_renewal: lead, poll: look, retention: sweep }),
+        gateway: gateway::Background::spawn(app.gateway().clone(), gateway::Intervals { poll: look, heartbeats: beats }),
     }
 }
 
 impl Background {
     /// Whether this process is the leader.
-    pub fn leads(&self) -> bool {
+    pub fn is_leader(&self) -> bool {
         self.engine.leads()
     }
 

@@ -1,16 +1,16 @@
 //! The control plane as one process: listeners, TLS, background work, and the combined routers of
 //! `api`, `dashboard` and `gateway`.
 
-mod answers;
+mod response_budget;
 pub mod app;
 pub mod background;
-mod observe;
+mod request_log;
 mod run;
 mod serve;
 mod stall;
 
-pub use answers::AnswerBudget;
-pub use app::{Budgets, observed, router};
+pub use response_budget::ResponseBudget;
+pub use app::{Budgets, with_request_log, router};
 pub use run::{end_abandoned_requests, run};
 pub use serve::serve;
 

@@ -24,8 +24,8 @@ pub async fn run(
     let background = background::spawn(&app);
     let patches = service::projections::patches::spawn(app.service().clone());
     let findings = service::projections::findings::spawn(app.service().clone());
-    let housekeeping = tokio::spawn(keep_house(app.clone()));
-    // Held requests of agents are answered first: they would last as long as there is nothing to
+    let housekeeping = tokio::spawn(run_housekeeping(app.clone()));
+    // Answer the held agent requests first; otherwise they stay open until there is something to
     // send.
     let stop = async {
         stop.await;
@@ -36,7 +36,7 @@ pub async fn run(
     patches.abort();
     findings.abort();
     background.stop().await;
-    note_uses(&app).await;
+    write_key_uses(&app).await;
     app.db.close().await;
     tracing::info!("ended");
 }
@@ -45,22 +45,22 @@ pub async fn run(
 /// PostgreSQL, other replicas may be running; there a claim names its process, and a repeated
 /// request detects that the process is gone.
 pub async fn end_abandoned_requests(app: &App) {
-    if let Err(error) = service::idempotency::end_abandoned(app).await {
+    if let Err(error) = service::idempotency::release_abandoned(app).await {
         tracing::warn!(%error, "failed to release interrupted requests; they stay locked for 30 s");
     }
 }
 
-async fn keep_house(app: App) {
+async fn run_housekeeping(app: App) {
     let mut every = tokio::time::interval(HOUSEKEEPING_EVERY);
     loop {
         every.tick().await;
-        api::metrics::handle().run_upkeep();
-        note_uses(&app).await;
+        api::metrics::recorder().run_upkeep();
+        write_key_uses(&app).await;
     }
 }
 
-async fn note_uses(app: &App) {
-    if let Err(error) = app.keys().note_uses(&app.db).await {
-        tracing::warn!(%error, "failed to write when API keys were last used");
+async fn write_key_uses(app: &App) {
+    if let Err(error) = app.api_keys().flush_uses(&app.db).await {
+        tracing::warn!(%error, "failed to store the last-used times of API keys");
     }
 }

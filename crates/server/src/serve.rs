@@ -89,16 +89,16 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let stream = StallGuard::new(stream, STALL_MAX);
     match tls {
-        None => talk(router, stream, peer, ending).await,
+        None => serve_http(router, stream, peer, ending).await,
         Some(tls) => match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
-            Ok(Ok(stream)) => talk(router, stream, peer, ending).await,
+            Ok(Ok(stream)) => serve_http(router, stream, peer, ending).await,
             Ok(Err(error)) => tracing::debug!(%error, %peer, "TLS handshake failed"),
             Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
         },
     }
 }
 
-async fn talk(
+async fn serve_http(
     router: Router,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
@@ -134,7 +134,7 @@ mod tests {
 
     /// How long the connection lasts for a client that requests a megabyte and reads `bytes` of it
     /// every 20 s.
-    async fn lasts(bytes: usize) -> Duration {
+    async fn connection_lifetime(bytes: usize) -> Duration {
         let (mut client, ours) = tokio::io::duplex(4 * 1024);
         let router = Router::new().route("/", get(async || vec![b'x'; 1 << 20]));
         let ending = watch::Sender::new(false);
@@ -151,15 +151,15 @@ mod tests {
                 }
             }
         });
-        talk(router, StallGuard::new(ours, STALL_MAX), peer, ending.subscribe()).await;
+        serve_http(router, StallGuard::new(ours, STALL_MAX), peer, ending.subscribe()).await;
         client.abort();
         begun.elapsed()
     }
 
     #[tokio::test(start_paused = true)]
     async fn connection_ends_when_its_response_is_not_read() {
-        assert_eq!(lasts(0).await.as_secs(), 30);
-        let slow = lasts(4 * 1024).await;
+        assert_eq!(connection_lifetime(0).await.as_secs(), 30);
+        let slow = connection_lifetime(4 * 1024).await;
         assert!(slow > 100 * STALL_MAX, "a slow reader gets its whole response, not {slow:?}");
     }
 }

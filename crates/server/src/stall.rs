@@ -14,14 +14,14 @@ use tokio::time::Sleep;
 /// A stream whose writes fail if its peer accepts no byte for `patience`.
 pub(crate) struct StallGuard<S> {
     stream: S,
-    patience: Duration,
+    timeout: Duration,
     /// Set only while a write is pending, so that an idle connection has no timer.
-    stalled: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> StallGuard<S> {
     pub(crate) fn new(stream: S, patience: Duration) -> StallGuard<S> {
-        StallGuard { stream, patience, stalled: None }
+        StallGuard { stream, timeout: patience, timer: None }
     }
 
     /// Only the progress of a write stops the timer. A TCP stream has nothing to flush, so a
@@ -32,11 +32,11 @@ impl<S> StallGuard<S> {
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if written.is_ready() {
-            self.stalled = None;
+            self.timer = None;
             return written;
         }
-        let patience = self.patience;
-        let timer = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        let patience = self.timeout;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
         ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer accepts no data")))
     }
@@ -91,12 +91,12 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
     async fn unread_write_fails_after_the_timeout() {
         let (ours, theirs) = tokio::io::duplex(1_000);
-        let mut ours = StallGuard::new(ours, PATIENCE);
+        let mut ours = StallGuard::new(ours, TIMEOUT);
         let begun = Instant::now();
         let error = ours.write_all(&[0; 5_000]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -107,7 +107,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn slow_reader_is_not_disconnected() {
         let (ours, mut theirs) = tokio::io::duplex(1_000);
-        let mut ours = StallGuard::new(ours, PATIENCE);
+        let mut ours = StallGuard::new(ours, TIMEOUT);
         let slow = tokio::spawn(async move {
             let mut taken = 0;
             while taken < 4_000 {
@@ -118,16 +118,16 @@ mod tests {
         });
         let begun = Instant::now();
         ours.write_all(&[0; 5_000]).await.unwrap();
-        assert!(begun.elapsed() > 30 * PATIENCE);
+        assert!(begun.elapsed() > 30 * TIMEOUT);
         drop(slow.await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
     async fn connection_with_nothing_to_write_stays_open() {
         let (ours, mut theirs) = tokio::io::duplex(1_000);
-        let mut ours = StallGuard::new(ours, PATIENCE);
+        let mut ours = StallGuard::new(ours, TIMEOUT);
         ours.write_all(b"event").await.unwrap();
-        assert!(timeout(100 * PATIENCE, ours.read_u8()).await.is_err(), "nothing is sent");
+        assert!(timeout(100 * TIMEOUT, ours.read_u8()).await.is_err(), "nothing is sent");
         theirs.write_u8(7).await.unwrap();
         assert_eq!(ours.read_u8().await.unwrap(), 7);
         ours.write_all(b"event").await.unwrap();

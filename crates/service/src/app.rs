@@ -7,10 +7,10 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use vocab::ServerId;
 
-use crate::auth::api_keys::KeyRing;
+use crate::auth::api_keys::ApiKeyCache;
 use crate::auth::oidc::{self, Provider};
 use crate::clock::Clock;
-use crate::condition::Condition;
+use crate::health::ProcessHealth;
 use crate::secrets::Secrets;
 
 /// What commands, queries and background tasks need. Cheap to clone. It does not depend on its
@@ -20,15 +20,15 @@ pub struct App(Arc<Inner>);
 
 struct Inner {
     parts: Parts,
-    keys: KeyRing,
+    keys: ApiKeyCache,
     oidc: Option<Provider>,
     draining: watch::Sender<bool>,
-    condition: Condition,
-    contacts: OnceLock<Contacts>,
+    condition: ProcessHealth,
+    contacts: OnceLock<LastContactFn>,
 }
 
-/// Returns when this process last heard from a server, if it did.
-pub type Contacts = Box<dyn Fn(ServerId) -> Option<Timestamp> + Send + Sync>;
+/// Returns the time at which a server last contacted this process, if it did.
+pub type LastContactFn = Box<dyn Fn(ServerId) -> Option<Timestamp> + Send + Sync>;
 
 pub struct Parts {
     pub db: store::Db,
@@ -73,9 +73,9 @@ impl Default for Settings {
 
 impl App {
     pub fn new(parts: Parts) -> App {
-        let keys = KeyRing::new(&parts.db);
+        let keys = ApiKeyCache::new(&parts.db);
         let oidc = parts.settings.oidc.clone().map(Provider::new);
-        let (draining, condition) = (watch::Sender::new(false), Condition::default());
+        let (draining, condition) = (watch::Sender::new(false), ProcessHealth::default());
         let contacts = OnceLock::new();
         App(Arc::new(Inner { parts, keys, oidc, draining, condition, contacts }))
     }
@@ -87,13 +87,13 @@ impl App {
     }
 
     /// What this process knows about its own health.
-    pub fn condition(&self) -> &Condition {
+    pub fn condition(&self) -> &ProcessHealth {
         &self.0.condition
     }
 
     /// Sets the function that knows when this process last heard from a server. Only the first call
     /// has an effect.
-    pub fn set_contacts(&self, contacts: Contacts) {
+    pub fn set_contacts(&self, contacts: LastContactFn) {
         let _ = self.0.contacts.set(contacts);
     }
 
@@ -103,7 +103,7 @@ impl App {
     }
 
     /// The cache of API keys.
-    pub fn keys(&self) -> &KeyRing {
+    pub fn api_keys(&self) -> &ApiKeyCache {
         &self.0.keys
     }
 
@@ -121,7 +121,7 @@ impl App {
         *self.0.draining.borrow()
     }
 
-    /// Returns when the service is about to stop.
+    /// Waits until the service is about to stop.
     #[boxed]
     pub async fn until_drain(&self) {
         let mut draining = self.0.draining.subscribe();

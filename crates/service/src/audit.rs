@@ -15,7 +15,7 @@ pub fn record(
     subject: impl ToString,
     detail: Value,
 ) {
-    super::record(tx, actor.org, app.clock.now(), &actor.who, action, subject, &detail);
+    super::record(tx, actor.org, app.clock.now(), &actor.id, action, subject, &detail);
 }
 
 /// Adds an event to the transaction.

@@ -20,19 +20,19 @@ use store::{Conn, audit};
 use vocab::OrgId;
 
 use crate::App;
-use crate::secrets::{Age, Secrets};
+use crate::secrets::{RootKeyAge, Secrets};
 use crate::{emit, record};
 
 /// The name of the file in the data directory.
 pub const FILE: &str = "audit.anchor";
 /// The interval at which the file is updated. The removal of newer entries is not detected.
-const EVERY: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 const PURPOSE: &str = "fleetmend audit anchor v1";
 const CODE_BYTES: usize = 32;
 
 /// The last entry of an organization's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Last {
+struct LastEntry {
     seq: i64,
     hash: Vec<u8>,
     /// A digest of the entry's content. The hash changes when `root.key` is rotated, this digest
@@ -41,26 +41,26 @@ struct Last {
     content: Option<vocab::Digest>,
 }
 
-impl Last {
-    fn is(&self, entry: &audit::Entry) -> bool {
+impl LastEntry {
+    fn matches(&self, entry: &audit::Entry) -> bool {
         entry.seq == self.seq
-            && (entry.hash == self.hash || self.content == Some(content_of(entry)))
+            && (entry.hash == self.hash || self.content == Some(content_digest(entry)))
     }
 }
 
-fn content_of(entry: &audit::Entry) -> vocab::Digest {
+fn content_digest(entry: &audit::Entry) -> vocab::Digest {
     let (org, seq, at) = (entry.org_id.to_string(), entry.seq.to_string(), entry.at.to_string());
     let parts = [&org, &seq, &at, &entry.actor, &entry.action, &entry.subject, &entry.detail];
-    vocab::Digest::of(&serde_json::to_vec(&parts).expect("text is JSON"))
+    vocab::Digest::compute(&serde_json::to_vec(&parts).expect("text is JSON"))
 }
 
 /// The last known entries, by organization.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Anchor(BTreeMap<OrgId, Last>);
+pub struct Anchor(BTreeMap<OrgId, LastEntry>);
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
-    entries: BTreeMap<OrgId, Last>,
+struct StoredAnchor {
+    entries: BTreeMap<OrgId, LastEntry>,
     code: Vec<u8>,
 }
 
@@ -84,16 +84,16 @@ impl Anchor {
     fn load_with_age(
         secrets: &Secrets,
         data_dir: &Path,
-    ) -> Result<Option<(Anchor, Age)>, AnchorError> {
+    ) -> Result<Option<(Anchor, RootKeyAge)>, AnchorError> {
         let path = data_dir.join(FILE);
         let text = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|source| AnchorError::File { path: path.clone(), source })?,
         };
-        let stored: Stored = serde_json::from_slice(&text)
+        let stored: StoredAnchor = serde_json::from_slice(&text)
             .map_err(|_| AnchorError::Forged { path: path.clone() })?;
         let anchor = Anchor(stored.entries);
-        match secrets.maker(PURPOSE, &[&anchor.text()], CODE_BYTES, &stored.code) {
+        match secrets.tag_age(PURPOSE, &[&anchor.to_bytes()], CODE_BYTES, &stored.code) {
             Some(age) => Ok(Some((anchor, age))),
             None => Err(AnchorError::Forged { path }),
         }
@@ -101,9 +101,9 @@ impl Anchor {
 
     fn save(&self, secrets: &Secrets, data_dir: &Path) -> Result<(), AnchorError> {
         let path = data_dir.join(FILE);
-        let code = secrets.tag(PURPOSE, &[&self.text()]).to_vec();
-        let stored = Stored { entries: self.0.clone(), code };
-        let text = serde_json::to_vec(&stored).expect("an anchor is plain data");
+        let code = secrets.tag(PURPOSE, &[&self.to_bytes()]).to_vec();
+        let stored = StoredAnchor { entries: self.0.clone(), code };
+        let text = serde_json::to_vec(&stored).expect("an anchor serializes to JSON");
         let write = || -> io::Result<()> {
             let new = data_dir.join(format!("{FILE}.new"));
             let mut options = fs::OpenOptions::new();
@@ -116,8 +116,8 @@ impl Anchor {
         write().map_err(|source| AnchorError::File { path: path.clone(), source })
     }
 
-    fn text(&self) -> Vec<u8> {
-        serde_json::to_vec(&self.0).expect("an anchor is plain data")
+    fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.0).expect("an anchor serializes to JSON")
     }
 
     /// The organizations whose logs lack the last known entry, with its number.
@@ -129,7 +129,7 @@ impl Anchor {
             let found = audit::after(conn, *org, before, 1).await?;
             let heads = audit::head(conn, *org).await;
             let reaches = heads.is_ok_and(|(seq, _)| seq >= last.seq);
-            if last.seq > 0 && !(found.first().is_some_and(|entry| last.is(entry)) && reaches) {
+            if last.seq > 0 && !(found.first().is_some_and(|entry| last.matches(entry)) && reaches) {
                 missing.insert(*org, last.seq);
             }
         }
@@ -152,11 +152,11 @@ pub async fn check(app: &App, data_dir: &Path) -> Result<BTreeMap<OrgId, i64>, C
         }
         let (seq, hash) = audit::head(&mut reader, organization.id).await?;
         let last = audit::after(&mut reader, organization.id, seq - 1, 1).await?;
-        let content = last.first().filter(|entry| entry.seq == seq).map(content_of);
-        next.0.insert(organization.id, Last { seq, hash, content });
+        let content = last.first().filter(|entry| entry.seq == seq).map(content_digest);
+        next.0.insert(organization.id, LastEntry { seq, hash, content });
     }
     drop(reader);
-    if stored.as_ref() != Some(&next) || age == Some(Age::Old) {
+    if stored.as_ref() != Some(&next) || age == Some(RootKeyAge::Old) {
         next.save(&app.secrets, data_dir)?;
     }
     Ok(missing)
@@ -173,9 +173,9 @@ pub enum CheckError {
 
 /// Updates the file and raises an alarm, once per organization, until it is aborted.
 #[boxed]
-pub async fn keep(app: App, data_dir: PathBuf) {
+pub async fn run(app: App, data_dir: PathBuf) {
     let mut alarmed = BTreeSet::new();
-    let mut every = tokio::time::interval(EVERY);
+    let mut every = tokio::time::interval(INTERVAL);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         every.tick().await;
@@ -188,10 +188,10 @@ pub async fn keep(app: App, data_dir: PathBuf) {
 pub async fn check_and_alarm(app: &App, data_dir: &Path, alarmed: &mut BTreeSet<OrgId>) {
     match check(app, data_dir).await {
         Ok(missing) => {
-            app.condition().note_audit_cut(!missing.is_empty());
+            app.condition().note_audit_truncated(!missing.is_empty());
             for (org, seq) in missing {
                 if alarmed.insert(org) {
-                    alarm(app, org, seq).await;
+                    raise_alarm(app, org, seq).await;
                 }
             }
         }
@@ -199,7 +199,7 @@ pub async fn check_and_alarm(app: &App, data_dir: &Path, alarmed: &mut BTreeSet<
             // A full disk or an unavailable database says nothing about the logs, so the last
             // result stays.
             if matches!(error, CheckError::Anchor(AnchorError::Forged { .. })) {
-                app.condition().note_audit_cut(true);
+                app.condition().note_audit_truncated(true);
             }
             let error = &error as &dyn std::error::Error;
             tracing::error!(error, "the end of the audit log cannot be checked");
@@ -207,19 +207,19 @@ pub async fn check_and_alarm(app: &App, data_dir: &Path, alarmed: &mut BTreeSet<
     }
 }
 
-async fn alarm(app: &App, org: OrgId, seq: i64) {
+async fn raise_alarm(app: &App, org: OrgId, seq: i64) {
     tracing::error!(%org, seq, "entries were removed from the end of the audit log");
     let now = app.clock.now();
-    let told = json!({"organization_id": org, "missing": seq});
+    let detail = json!({"organization_id": org, "missing": seq});
     let raised = async {
         let mut tx = app.db.begin().await?;
-        record(&mut tx, org, now, "engine", "audit.cut", org, &told);
-        emit(&mut tx, org, "audit.cut", now, told.clone());
+        record(&mut tx, org, now, "engine", "audit.cut", org, &detail);
+        emit(&mut tx, org, "audit.cut", now, detail.clone());
         tx.commit().await
     };
     let raised: store::Result<()> = raised.await;
     if let Err(error) = raised {
-        tracing::error!(%org, error = &error as &dyn std::error::Error, "the alarm could not be recorded");
+        tracing::error!(%org, error = &error as &dyn std::error::Error, "could not record `audit.cut`");
     }
 }
 

@@ -35,7 +35,7 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this module provides the clock")]
     pub fn system_ahead_by(ahead: SignedDuration) -> Clock {
         let start = std::time::Instant::now();
-        let clock = Clock::read_by(move || Reading {
+        let clock = Clock::from_readings(move || Reading {
             wall: Timestamp::now().saturating_add(ahead).unwrap_or(Timestamp::MAX),
             steady: SignedDuration::try_from(start.elapsed()).unwrap_or(SignedDuration::MAX),
         });
@@ -43,15 +43,15 @@ impl Clock {
     }
 
     /// A clock that a test controls. Its monotonic clock follows the wall clock.
-    pub fn turned_by(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Clock {
-        Clock::read_by(move || {
+    pub fn controlled(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Clock {
+        Clock::from_readings(move || {
             let wall = now();
             Reading { wall, steady: wall.duration_since(Timestamp::UNIX_EPOCH) }
         })
     }
 
     /// A pair of clocks that a test controls independently.
-    pub fn read_by(read: impl Fn() -> Reading + Send + Sync + 'static) -> Clock {
+    pub fn from_readings(read: impl Fn() -> Reading + Send + Sync + 'static) -> Clock {
         Clock { read: Arc::new(read), is_real: false }
     }
 
@@ -61,14 +61,14 @@ impl Clock {
     }
 
     /// Whether this is the clock of this host, which should agree with the database's clock. A
-    /// clock that a test controls need not.
+    /// clock that a test controls may differ.
     pub fn is_real(&self) -> bool {
         self.is_real
     }
 
     /// Detects from now on when the clock is set.
-    pub fn hands(&self) -> Hands {
-        Hands { clock: self.clone(), last: self.read() }
+    pub fn watch(&self) -> ClockWatcher {
+        ClockWatcher { clock: self.clone(), last: self.read() }
     }
 
     fn read(&self) -> Reading {
@@ -80,14 +80,14 @@ impl Clock {
 /// Detects that the wall clock was set. Code that waits for a time of day uses the wall clock
 /// directly. Code that waits for a duration must be notified: otherwise a clock that is set forward
 /// by a day would end every shorter wait.
-pub struct Hands {
+pub struct ClockWatcher {
     clock: Clock,
     last: Reading,
 }
 
-impl Hands {
+impl ClockWatcher {
     /// How the clock was set since the last call, if it was.
-    pub fn look(&mut self) -> Option<ClockSet> {
+    pub fn clock_change(&mut self) -> Option<ClockSet> {
         let now = self.clock.read();
         let last = std::mem::replace(&mut self.last, now);
         let passed = now.steady - last.steady;
@@ -96,9 +96,9 @@ impl Hands {
         (by.abs() > CORRECTION_MAX).then_some(ClockSet { by, since, now: now.wall })
     }
 
-    /// The time at the last call of [`Hands::look`]. The clock may have been set since, which is
+    /// The time at the last call of [`ClockWatcher::clock_change`]. The clock may have been set since, which is
     /// not known yet.
-    pub fn shown(&self) -> Timestamp {
+    pub fn last_time(&self) -> Timestamp {
         self.last.wall
     }
 }
@@ -107,15 +107,15 @@ impl Hands {
 ///
 /// # Panics
 /// If the operating system cannot provide randomness: no operation would be safe without it.
-pub fn chance<const N: usize>() -> [u8; N] {
+pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).expect("the operating system provides random bytes");
     bytes
 }
 
 /// The random part of a new id.
-pub fn dice() -> u128 {
-    u128::from_be_bytes(chance())
+pub fn random_u128() -> u128 {
+    u128::from_be_bytes(random_bytes())
 }
 
 /// Measures a duration.
@@ -142,15 +142,15 @@ mod tests {
     fn setting_the_clock_is_detected_once_but_not_drift() {
         let shows = Arc::new(Mutex::new((0_i64, 0_i64)));
         let read = shows.clone();
-        let clock = Clock::read_by(move || {
+        let clock = Clock::from_readings(move || {
             let (wall, steady) = *read.lock().unwrap();
             let wall = Timestamp::from_second(wall).unwrap();
             Reading { wall, steady: SignedDuration::from_secs(steady) }
         });
-        let mut hands = clock.hands();
+        let mut watcher = clock.watch();
         let mut after = |wall, steady| {
             *shows.lock().unwrap() = (wall, steady);
-            hands.look().map(|set| (set.by.as_secs(), set.since.as_second(), set.now.as_second()))
+            watcher.clock_change().map(|set| (set.by.as_secs(), set.since.as_second(), set.now.as_second()))
         };
         assert_eq!(after(1_000, 1_000), None);
         assert_eq!(after(1_013, 1_010), None, "a correction");

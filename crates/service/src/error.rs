@@ -27,7 +27,7 @@ pub enum ServiceError {
     Forbidden(String),
     /// The object does not have the version that the caller expects. HTTP status 412.
     #[error("the current version is {current}")]
-    OtherVersion { current: i64 },
+    VersionMismatch { current: i64 },
     /// The object has changed since it was read. HTTP status 412, or 409 if the request named no
     /// version.
     #[error("changed since it was read")]

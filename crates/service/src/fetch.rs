@@ -3,7 +3,7 @@
 //! HTTPS certificates are verified with the system's trusted authorities; `SSL_CERT_FILE` names
 //! others. The proxy settings `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` apply, but never to URLs
 //! of this host. A downloaded file is in a temporary directory that is deleted with its
-//! [`Fetched`].
+//! [`FetchedFile`].
 
 use async_recursion::async_recursion as boxed;
 use std::fs::{DirBuilder, File};
@@ -20,7 +20,7 @@ use reqwest::header::{
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
 
-use crate::clock::dice;
+use crate::clock::random_u128;
 
 /// The maximum number of redirects.
 const REDIRECTS_MAX: usize = 5;
@@ -61,20 +61,20 @@ pub struct Validators {
 
 /// The result of a download.
 #[derive(Debug)]
-pub enum Answer {
+pub enum FetchOutcome {
     /// The copy that is already known.
     Unchanged,
     /// A new copy.
-    New(Fetched),
+    New(FetchedFile),
 }
 
 /// A downloaded file. It is deleted when this value is dropped.
 #[derive(Debug)]
-pub struct Fetched {
+pub struct FetchedFile {
     /// Its modification time is the publisher's `Last-Modified`.
     pub path: PathBuf,
     pub validators: Validators,
-    _place: Place,
+    _dir: TempDir,
 }
 
 /// Why a file was not downloaded.
@@ -91,13 +91,13 @@ pub enum FetchError {
     Unreachable(#[source] reqwest::Error),
     /// The connection was closed before the end of the file.
     #[error("the response was truncated after {got} bytes")]
-    CutOff {
+    Truncated {
         /// The number of bytes received.
         got: u64,
         source: reqwest::Error,
     },
     #[error("timed out: no data for {} s, or more than {} s in total", .0.idle.as_secs_f32(), .0.whole.as_secs_f32())]
-    Slow(Limits),
+    TimedOut(Limits),
     /// A status other than 200.
     #[error("the server returned {status}")]
     Status {
@@ -115,7 +115,7 @@ pub enum FetchError {
 }
 
 /// Parses a URL to fetch from. It must not contain credentials, because it is shown to all users.
-pub fn address(text: &str) -> Result<Url, FetchError> {
+pub fn parse_url(text: &str) -> Result<Url, FetchError> {
     let refused = |why| FetchError::Url { url: text.to_owned(), why };
     let url = Url::parse(text).map_err(|_| refused("not a valid URL"))?;
     match url.scheme() {
@@ -133,7 +133,7 @@ pub fn address(text: &str) -> Result<Url, FetchError> {
 
 /// Downloads `url`, unless the server still has the copy with the validators `known`.
 #[boxed]
-pub async fn fetch(url: &Url, known: &Validators, limits: Limits) -> Result<Answer, FetchError> {
+pub async fn fetch(url: &Url, known: &Validators, limits: Limits) -> Result<FetchOutcome, FetchError> {
     let mut request = client(url, limits, || Policy::custom(redirect))?.get(url.clone());
     if let Some(etag) = &known.etag {
         request = request.header(IF_NONE_MATCH, etag);
@@ -141,16 +141,16 @@ pub async fn fetch(url: &Url, known: &Validators, limits: Limits) -> Result<Answ
     if let Some(time) = &known.last_modified {
         request = request.header(IF_MODIFIED_SINCE, time);
     }
-    let response = request.send().await.map_err(|error| failed(error, limits, None))?;
+    let response = request.send().await.map_err(|error| to_fetch_error(error, limits, None))?;
     match response.status() {
-        StatusCode::NOT_MODIFIED if *known != Validators::default() => Ok(Answer::Unchanged),
-        StatusCode::OK => keep(url, response, limits).await.map(Answer::New),
+        StatusCode::NOT_MODIFIED if *known != Validators::default() => Ok(FetchOutcome::Unchanged),
+        StatusCode::OK => download(url, response, limits).await.map(FetchOutcome::New),
         status => Err(FetchError::Status { status, retry_after: retry_after(response.headers()) }),
     }
 }
 
-/// Creates an HTTP client for this URL. `elsewhere` is the redirect policy.
-pub fn client(url: &Url, limits: Limits, elsewhere: fn() -> Policy) -> Result<Client, FetchError> {
+/// Creates an HTTP client for this URL. `redirect_policy` is the redirect policy.
+pub fn client(url: &Url, limits: Limits, redirect_policy: fn() -> Policy) -> Result<Client, FetchError> {
     // Sets the process-wide default. An error means that it was already set to the same provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = || {
@@ -162,8 +162,8 @@ pub fn client(url: &Url, limits: Limits, elsewhere: fn() -> Policy) -> Result<Cl
             .connect_timeout(limits.connect)
             .read_timeout(limits.idle)
             .timeout(limits.whole)
-            .redirect(elsewhere());
-        if is_here(url) { builder.no_proxy() } else { builder }
+            .redirect(redirect_policy());
+        if is_loopback(url) { builder.no_proxy() } else { builder }
     };
     let made = builder().build();
     let made = match url.scheme() {
@@ -186,16 +186,16 @@ fn redirect(attempt: reqwest::redirect::Attempt<'_>) -> reqwest::redirect::Actio
 }
 
 /// Whether a URL names this host, which a proxy could not reach.
-pub fn is_here(url: &Url) -> bool {
+pub fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or("").trim_matches(['[', ']']);
     host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
-fn failed(error: reqwest::Error, limits: Limits, got: Option<u64>) -> FetchError {
+fn to_fetch_error(error: reqwest::Error, limits: Limits, got: Option<u64>) -> FetchError {
     let error = error.without_url();
     match got {
-        _ if error.is_timeout() => FetchError::Slow(limits),
-        Some(got) => FetchError::CutOff { got, source: error },
+        _ if error.is_timeout() => FetchError::TimedOut(limits),
+        Some(got) => FetchError::Truncated { got, source: error },
         None => FetchError::Unreachable(error),
     }
 }
@@ -205,20 +205,20 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-async fn keep(url: &Url, mut response: Response, limits: Limits) -> Result<Fetched, FetchError> {
+async fn download(url: &Url, mut response: Response, limits: Limits) -> Result<FetchedFile, FetchError> {
     let too_large = || FetchError::TooLarge { max: limits.bytes_max };
     let stated = response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if stated.and_then(|text| text.parse().ok()).is_some_and(|size: u64| size > limits.bytes_max) {
         return Err(too_large());
     }
     let validators = validators(response.headers());
-    let place = Place::new()?;
+    let place = TempDir::new()?;
     let path = place.0.join(file_name(url));
     let disk = |source| FetchError::Disk { path: path.clone(), source };
     let mut file = File::create_new(&path).map_err(disk)?;
     let mut got = 0;
     while let Some(part) =
-        response.chunk().await.map_err(|error| failed(error, limits, Some(got)))?
+        response.chunk().await.map_err(|error| to_fetch_error(error, limits, Some(got)))?
     {
         got += part.len() as u64;
         if got > limits.bytes_max {
@@ -227,11 +227,11 @@ async fn keep(url: &Url, mut response: Response, limits: Limits) -> Result<Fetch
         // A chunk is the result of one read, so the page cache takes it without blocking.
         file.write_all(&part).map_err(disk)?;
     }
-    let time = validators.last_modified.as_deref().and_then(stamp);
+    let time = validators.last_modified.as_deref().and_then(parse_http_date);
     if let Some(time) = time {
         file.set_modified(SystemTime::from(time)).map_err(disk)?;
     }
-    Ok(Fetched { path, validators, _place: place })
+    Ok(FetchedFile { path, validators, _dir: place })
 }
 
 fn validators(headers: &HeaderMap) -> Validators {
@@ -242,7 +242,7 @@ fn validators(headers: &HeaderMap) -> Validators {
     Validators { etag: text(ETAG), last_modified: text(LAST_MODIFIED) }
 }
 
-fn stamp(text: &str) -> Option<Timestamp> {
+fn parse_http_date(text: &str) -> Option<Timestamp> {
     rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
 }
 
@@ -256,27 +256,27 @@ fn file_name(url: &Url) -> String {
 
 /// A private temporary directory, deleted with its content on drop.
 #[derive(Debug)]
-struct Place(PathBuf);
+struct TempDir(PathBuf);
 
-impl Place {
-    fn new() -> Result<Place, FetchError> {
-        let path = std::env::temp_dir().join(format!("fleetmend-feed-{:032x}", dice()));
+impl TempDir {
+    fn new() -> Result<TempDir, FetchError> {
+        let path = std::env::temp_dir().join(format!("fleetmend-feed-{:032x}", random_u128()));
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|source| FetchError::Disk { path: path.clone(), source })?;
-        Ok(Place(path))
+        Ok(TempDir(path))
     }
 }
 
-impl Drop for Place {
+impl Drop for TempDir {
     fn drop(&mut self) {
         // If it cannot be deleted, it stays in the system's directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-impl Fetched {
+impl FetchedFile {
     /// Replaces the path of the file in a sentence with the URL.
-    pub fn in_words_of(&self, url: &str, sentence: &str) -> String {
+    pub fn with_url(&self, url: &str, sentence: &str) -> String {
         let shown = |path: &Path| path.display().to_string();
         sentence.replace(&shown(&self.path), url)
     }
@@ -288,11 +288,11 @@ mod tests {
 
     #[test]
     fn url_must_be_http_and_without_credentials() {
-        assert!(address("https://feeds.test/Debian/all.zip").is_ok());
+        assert!(parse_url("https://feeds.test/Debian/all.zip").is_ok());
         for text in ["Debian.zip", "ftp://feeds.test/x", "file:///etc/passwd", "https://"] {
-            assert!(matches!(address(text), Err(FetchError::Url { .. })), "{text}");
+            assert!(matches!(parse_url(text), Err(FetchError::Url { .. })), "{text}");
         }
-        let refusal = address("https://anna:geheim@feeds.test/x").unwrap_err().to_string();
+        let refusal = parse_url("https://anna:geheim@feeds.test/x").unwrap_err().to_string();
         assert!(refusal.contains("shown") && !refusal.contains("geheim"), "{refusal}");
     }
 
@@ -314,14 +314,14 @@ mod tests {
             ("https://feeds.test/", false),
             ("http://10.0.0.1/", false),
         ] {
-            assert_eq!(is_here(&Url::parse(text).unwrap()), here, "{text}");
+            assert_eq!(is_loopback(&Url::parse(text).unwrap()), here, "{text}");
         }
     }
 
     #[test]
     fn last_modified_date_is_parsed() {
-        let time = stamp("Sun, 15 Nov 2026 04:00:00 GMT").unwrap();
+        let time = parse_http_date("Sun, 15 Nov 2026 04:00:00 GMT").unwrap();
         assert_eq!(time.to_string(), "2026-11-15T04:00:00Z");
-        assert_eq!(stamp("yesterday"), None);
+        assert_eq!(parse_http_date("yesterday"), None);
     }
 }

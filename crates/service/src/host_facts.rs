@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use domain::finding::Runs;
+use domain::finding::RunningCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vocab::Line;
@@ -22,7 +22,7 @@ const HOURS_MAX: usize = 50;
 /// The stored facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Told {
+pub struct HostFacts {
     pub old_code: Vec<OldCode>,
     pub other_updaters: Vec<Line>,
     pub limits: Option<HostLimits>,
@@ -31,8 +31,8 @@ pub struct Told {
 }
 
 /// Converts reported facts to the stored form, with limits on their size.
-pub fn keep(facts: &Facts) -> Value {
-    let told = Told {
+pub fn to_stored(facts: &Facts) -> Value {
+    let facts_to_store = HostFacts {
         old_code: facts.old_code.iter().take(OLD_CODE_MAX).cloned().collect(),
         other_updaters: facts.other_updaters.iter().take(UPDATERS_MAX).cloned().collect(),
         limits: facts.limits.clone().map(|mut limits| {
@@ -42,7 +42,7 @@ pub fn keep(facts: &Facts) -> Value {
         }),
         trusted_keys: facts.trusted_keys.iter().take(ORDERS_KEYS_MAX).cloned().collect(),
     };
-    serde_json::to_value(told).expect("lists of text are JSON")
+    serde_json::to_value(facts_to_store).expect("lists of text are JSON")
 }
 
 /// The reboot reasons to store.
@@ -52,32 +52,32 @@ pub fn reboot_reasons(facts: &Facts) -> Vec<String> {
 
 /// The reported runtime state: the packages whose outdated code still runs, and whether the kernel
 /// is not from a package.
-pub fn runs(facts: &Facts) -> (BTreeSet<String>, bool) {
-    let told = facts.old_code.get(..OLD_CODE_MAX).unwrap_or(&facts.old_code);
-    (old_packages(told), facts.foreign_kernel)
+pub fn runtime_state(facts: &Facts) -> (BTreeSet<String>, bool) {
+    let old_code = facts.old_code.get(..OLD_CODE_MAX).unwrap_or(&facts.old_code);
+    (outdated_packages(old_code), facts.foreign_kernel)
 }
 
 /// The packages whose outdated code still runs.
-pub fn old_packages(told: &[OldCode]) -> BTreeSet<String> {
+pub fn outdated_packages(told: &[OldCode]) -> BTreeSet<String> {
     told.iter().filter_map(|one| one.package.as_ref()).map(ToString::to_string).collect()
 }
 
 /// Converts the runtime state to the stored form; an empty text if there is nothing to store.
-pub fn runs_text(runs: &Runs) -> String {
-    match *runs == Runs::default() {
+pub fn runs_to_text(runs: &RunningCode) -> String {
+    match *runs == RunningCode::default() {
         true => String::new(),
         false => serde_json::to_string(runs).expect("digests and names are JSON"),
     }
 }
 
 /// Reads the stored runtime state; empty if it cannot be read.
-pub fn runs_of(text: &str) -> Runs {
+pub fn runs_from_text(text: &str) -> RunningCode {
     serde_json::from_str(text).unwrap_or_default()
 }
 
 /// Reads the stored facts; empty for a server that has not reported any.
-pub fn kept(value: &Value) -> Told {
-    Told::deserialize(value).unwrap_or_default()
+pub fn from_stored(value: &Value) -> HostFacts {
+    HostFacts::deserialize(value).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -86,16 +86,16 @@ mod tests {
 
     #[test]
     fn runtime_state_survives_a_round_trip_through_text() {
-        assert_eq!(runs_text(&Runs::default()), "");
+        assert_eq!(runs_to_text(&RunningCode::default()), "");
         let old_code: BTreeSet<String> = ["libc6".to_owned(), "libssl3".to_owned()].into();
-        let since = Some(vocab::Digest::of(b"before"));
+        let since = Some(vocab::Digest::compute(b"before"));
         for runs in [
-            Runs { foreign_kernel: true, ..Runs::default() },
-            Runs { since, old_code, foreign_kernel: false },
+            RunningCode { foreign_kernel: true, ..RunningCode::default() },
+            RunningCode { since, old_code, foreign_kernel: false },
         ] {
-            assert_eq!(runs_of(&runs_text(&runs)), runs);
+            assert_eq!(runs_from_text(&runs_to_text(&runs)), runs);
         }
-        assert_eq!(runs_of(""), Runs::default());
-        assert_eq!(runs_of("nonsense"), Runs::default());
+        assert_eq!(runs_from_text(""), RunningCode::default());
+        assert_eq!(runs_from_text("nonsense"), RunningCode::default());
     }
 }

@@ -7,20 +7,20 @@
 
 use async_recursion::async_recursion as boxed;
 
-use domain::rollout::{Change, End, Phase, Rollout};
+use domain::rollout::{Change, RolloutOutcome, Phase, Rollout};
 use jiff::Timestamp;
 use serde_json::json;
-use store::refreshes::{self, Refresh, State};
+use store::refreshes::{self, Refresh, RefreshState};
 use store::runs::Run;
 use store::schedules::Schedule;
 use store::{Db, StoreError, Tx, rollouts};
 use vocab::BatchId;
 
 use crate::App;
-use crate::{PatchOptions, ServiceError, TRIES, emit, record};
+use crate::{PatchOptions, ServiceError, ATTEMPTS_MAX, emit, record};
 
 /// The actor in audit entries.
-const BY: &str = "engine";
+const ACTOR: &str = "engine";
 
 /// Whether this installation created the batch with these options and brought it to this phase.
 pub fn is_authentic(db: &Db, row: &rollouts::Rollout) -> bool {
@@ -29,7 +29,7 @@ pub fn is_authentic(db: &Db, row: &rollouts::Rollout) -> bool {
 }
 
 /// The error for an object that was changed directly in the database.
-pub fn refusal(what: &str) -> ServiceError {
+pub fn tampered_error(what: &str) -> ServiceError {
     let detail = format!(
         "this {what} was changed in the database by something other than Fleetmend and is not \
          executed; create it again"
@@ -37,14 +37,14 @@ pub fn refusal(what: &str) -> ServiceError {
     ServiceError::conflict("conflict", detail)
 }
 
-fn count(kind: &'static str) {
+fn count_tampered(kind: &'static str) {
     metrics::counter!("fleetmend_tampered_rows_total", "kind" => kind).increment(1);
 }
 
 /// Cancels a batch with a row that does not verify, and raises an alarm, once.
 #[boxed]
 pub async fn stop_batch(app: &App, id: BatchId, reason: &str) -> store::Result<()> {
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS_MAX {
         let now = app.clock.now();
         let mut tx = app.db.begin().await?;
         let seen = match rollouts::load(&mut tx, id).await {
@@ -59,7 +59,7 @@ pub async fn stop_batch(app: &App, id: BatchId, reason: &str) -> store::Result<(
             Phase::Ended(_) => (seen.head.clone(), Some(now)),
             _ => {
                 let mut rollout = Rollout::restore(seen.head.clone(), []);
-                if rollout.change(Change::Cancel, now).is_err() {
+                if rollout.apply_change(Change::Cancel, now).is_err() {
                     return Ok(());
                 }
                 (rollout.head().clone(), None)
@@ -69,13 +69,13 @@ pub async fn stop_batch(app: &App, id: BatchId, reason: &str) -> store::Result<(
             Err(StoreError::Stale | StoreError::Busy(_)) => continue,
             saved => saved?,
         };
-        let told = json!({"batch_id": id, "reason": reason,
-            "state": rollouts::phase_word(head.phase)});
-        record(&mut tx, seen.org_id, now, BY, "batch.tampered", id, &told);
-        emit(&mut tx, seen.org_id, "batch.tampered", now, told);
+        let detail = json!({"batch_id": id, "reason": reason,
+            "state": rollouts::phase_name(head.phase)});
+        record(&mut tx, seen.org_id, now, ACTOR, "batch.tampered", id, &detail);
+        emit(&mut tx, seen.org_id, "batch.tampered", now, detail);
         tx.commit().await?;
         tracing::error!(batch = %id, reason, "the batch was changed in the database and is canceled");
-        count("batch");
+        count_tampered("batch");
         return Ok(());
     }
     Err(StoreError::Stale)
@@ -84,24 +84,24 @@ pub async fn stop_batch(app: &App, id: BatchId, reason: &str) -> store::Result<(
 /// Raises an alarm for a schedule that does not verify. It is not run.
 pub fn refuse_schedule(tx: &mut Tx, schedule: &Schedule, now: Timestamp) {
     let (id, org) = (schedule.id, schedule.org_id);
-    let told = json!({"schedule_id": id, "name": schedule.name,
+    let detail = json!({"schedule_id": id, "name": schedule.name,
         "reason": "the schedule was changed in the database"});
-    record(tx, org, now, BY, "schedule.tampered", id, &told);
-    emit(tx, org, "schedule.tampered", now, told);
+    record(tx, org, now, ACTOR, "schedule.tampered", id, &detail);
+    emit(tx, org, "schedule.tampered", now, detail);
     tracing::error!(schedule = %id, "the schedule was changed in the database and is not run");
-    count("schedule");
+    count_tampered("schedule");
 }
 
 /// Ends a run that does not verify, and raises an alarm.
 #[boxed]
 pub async fn refuse_run(tx: &mut Tx, run: &Run, now: Timestamp) -> store::Result<()> {
-    store::runs::finish(tx, run, End::Canceled, now).await?;
-    let told = json!({"run_id": run.id, "schedule_id": run.schedule_id,
+    store::runs::finish(tx, run, RolloutOutcome::Canceled, now).await?;
+    let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id,
         "reason": "the run was changed in the database"});
-    record(tx, run.org_id, now, BY, "run.tampered", run.id, &told);
-    emit(tx, run.org_id, "run.tampered", now, told);
+    record(tx, run.org_id, now, ACTOR, "run.tampered", run.id, &detail);
+    emit(tx, run.org_id, "run.tampered", now, detail);
     tracing::error!(run = %run.id, "the run was changed in the database and is canceled");
-    count("run");
+    count_tampered("run");
     Ok(())
 }
 
@@ -112,14 +112,14 @@ pub async fn refuse_refresh(app: &App, refresh: &Refresh) -> store::Result<()> {
     let mut tx = app.db.begin().await?;
     let reason = "the refresh was changed in the database";
     let (id, server) = (refresh.id, refresh.server_id);
-    if !refreshes::finish(&mut tx, id, server, State::Failed, Some(reason), now).await? {
+    if !refreshes::finish(&mut tx, id, server, RefreshState::Failed, Some(reason), now).await? {
         return Ok(());
     }
-    let told = json!({"refresh_id": id, "server_id": server, "reason": reason});
-    record(&mut tx, refresh.org_id, now, BY, "refresh.tampered", server, &told);
-    emit(&mut tx, refresh.org_id, "refresh.tampered", now, told);
+    let detail = json!({"refresh_id": id, "server_id": server, "reason": reason});
+    record(&mut tx, refresh.org_id, now, ACTOR, "refresh.tampered", server, &detail);
+    emit(&mut tx, refresh.org_id, "refresh.tampered", now, detail);
     tx.commit().await?;
     tracing::error!(refresh = %id, reason, "the refresh is not sent to its server");
-    count("refresh");
+    count_tampered("refresh");
     Ok(())
 }

@@ -16,7 +16,7 @@ pub mod audit_anchor;
 pub mod auth;
 pub mod clock;
 pub mod commands;
-pub mod condition;
+pub mod health;
 pub mod error;
 pub mod fetch;
 pub mod host_facts;
@@ -31,7 +31,7 @@ pub mod supervise;
 
 pub use app::App;
 pub use error::{FieldError, ServiceError};
-pub use options::{Order, PatchOptions};
+pub use options::{OrderOptions, PatchOptions};
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -40,24 +40,24 @@ use store::audit::NewEntry;
 use store::events::NewEvent;
 use vocab::{EventId, OrgId, Role};
 
-use crate::clock::dice;
+use crate::clock::random_u128;
 
 /// On whose behalf something is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
     pub org: OrgId,
     /// The id of an API key or a user, or `schedule`.
-    pub who: String,
+    pub id: String,
     pub role: Role,
 }
 
 pub type Result<T, E = ServiceError> = std::result::Result<T, E>;
 
-/// How often a transaction is attempted that conflicts with others.
-pub const TRIES: u32 = 20;
+/// How many times a transaction is attempted that conflicts with others.
+pub const ATTEMPTS_MAX: u32 = 20;
 
 /// Runs long computations on a separate thread, so that they do not delay requests.
-pub async fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T> {
+pub async fn run_on_blocking_thread<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T> {
     let here = tokio::runtime::Handle::current();
     let done = tokio::task::spawn_blocking(move || here.block_on(work)).await;
     done.map_err(|error| ServiceError::Internal(error.into()))
@@ -65,7 +65,7 @@ pub async fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'st
 
 /// Adds an event to the transaction.
 pub fn emit(tx: &mut Tx, org: OrgId, kind: &str, at: Timestamp, data: Value) {
-    let id = EventId::new(at, dice());
+    let id = EventId::new(at, random_u128());
     tx.emit(NewEvent { id, org_id: org, kind: kind.to_owned(), at, data });
 }
 

@@ -13,7 +13,7 @@ use vocab::{PackageName, PackagePattern, RebootPolicy};
 pub struct PatchOptions {
     /// What to do on each server.
     #[serde(flatten)]
-    pub order: Order,
+    pub order: OrderOptions,
     /// How fast to proceed from one server to the next.
     #[serde(flatten)]
     pub pace: Pace,
@@ -22,8 +22,8 @@ pub struct PatchOptions {
 /// What to do on each server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Order {
-    /// Exact package names; empty means every available update.
+pub struct OrderOptions {
+    /// Exact package names; empty means all available updates.
     pub packages: Vec<PackageName>,
     /// Names or globs of packages that must not be changed.
     pub exclude: Vec<PackagePattern>,
@@ -38,7 +38,7 @@ pub struct Order {
 impl PatchOptions {
     /// The stored form.
     pub fn to_json(&self) -> Value {
-        serde_json::to_value(self).expect("options are plain data")
+        serde_json::to_value(self).expect("options serialize to JSON")
     }
 
     /// Reads the stored form. An error is a bug, or data that was changed directly in the database.

@@ -22,17 +22,17 @@ use base64::engine::general_purpose::STANDARD;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use wire::agent::{ORDERS_KEYS_MAX, OrdersKey, orders_key_id};
 
-use crate::clock::chance;
+use crate::clock::random_bytes;
 
 /// The file of the root key.
 pub const ROOT: &str = "root.key";
 /// The file of the previous root key, during a rotation.
 pub const ROOT_OLD: &str = "root.old.key";
 /// The temporary file of a new root key.
-const ROOT_BESIDE: &str = "root.key.new";
+const ROOT_TEMP: &str = "root.key.new";
 /// The file of the signing key.
 pub const ORDERS: &str = "orders.key";
-/// The file of the signing key that will replace it, during a rotation.
+/// The file of the next signing key, during a rotation.
 pub const ORDERS_NEXT: &str = "orders.next.key";
 
 pub struct Secrets {
@@ -55,14 +55,14 @@ struct RootKey {
 impl RootKey {
     fn load(path: &Path) -> Result<RootKey, SecretsError> {
         let key = read(path)?;
-        let id = derived(&key, "fleetmend root key id v1", &[]);
-        Ok(RootKey { id: vocab::Digest::of(&id).to_string()[..16].to_owned(), key })
+        let id = keyed_digest(&key, "fleetmend root key id v1", &[]);
+        Ok(RootKey { id: vocab::Digest::compute(&id).to_string()[..16].to_owned(), key })
     }
 }
 
 /// Which root key a tag was made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Age {
+pub enum RootKeyAge {
     Current,
     /// The previous key, which is being rotated out.
     Old,
@@ -104,7 +104,7 @@ pub struct TrustedKeys(Vec<String>);
 
 impl TrustedKeys {
     /// Parses the value of [`TRUSTED_KEYS_HEADER`](wire::agent::TRUSTED_KEYS_HEADER). It is not
-    /// signed and need not be.
+    /// signed and does not have to be.
     pub fn parse(header: &str) -> TrustedKeys {
         let ids = header.split(',').map(str::trim).filter(|id| !id.is_empty());
         TrustedKeys(ids.take(ORDERS_KEYS_MAX).map(str::to_owned).collect())
@@ -128,8 +128,8 @@ pub enum SecretsError {
 impl Secrets {
     /// Creates secrets in `dir`. Existing ones are never replaced.
     pub fn create(dir: &Path) -> Result<Secrets, SecretsError> {
-        write_new(&dir.join(ORDERS), &chance::<32>())?;
-        write_new(&dir.join(ROOT), &chance::<32>())?;
+        write_new(&dir.join(ORDERS), &random_bytes::<32>())?;
+        write_new(&dir.join(ROOT), &random_bytes::<32>())?;
         Secrets::load(dir)
     }
 
@@ -192,7 +192,7 @@ impl Secrets {
         let failed = |path: &Path, source| SecretsError::File { path: path.to_owned(), source };
         // Written to a temporary file, so that a crash leaves no incomplete key.
         remove(&beside)?;
-        write_new(&beside, &chance::<32>())?;
+        write_new(&beside, &random_bytes::<32>())?;
         let linked =
             same_owner(&dir.join(ORDERS), &beside).and_then(|()| fs::hard_link(&beside, &path));
         let _ = fs::remove_file(&beside);
@@ -228,7 +228,7 @@ impl Secrets {
     }
 
     /// All signing keys, oldest first, as announced to agents.
-    pub fn announced(&self) -> Vec<OrdersKey> {
+    pub fn announced_keys(&self) -> Vec<OrdersKey> {
         let keys = [Some(&self.orders), self.orders_next.as_ref()].into_iter().flatten();
         keys.map(|key| OrdersKey { id: key.id.clone(), public_key: key.public_key() }).collect()
     }
@@ -253,21 +253,21 @@ impl Secrets {
     }
 
     /// The id of the root key of this age.
-    pub fn root_key_id_of(&self, age: Age) -> &str {
-        &self.root_of(age).id
+    pub fn root_key_id_of(&self, age: RootKeyAge) -> &str {
+        &self.root_key(age).id
     }
 
     /// A keyed digest of `parts` for one purpose, with the current key. Each part is prefixed with
     /// its length, so that moving a byte from one part to the next gives another digest. To check a
     /// digest, use [`Secrets::verifies`].
     pub fn tag(&self, purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
-        self.tag_of(Age::Current, purpose, parts)
+        self.tag_of(RootKeyAge::Current, purpose, parts)
     }
 
     /// Like [`Secrets::tag`], with the key of this age, to derive again what an older key derived.
     /// If there is no old key, the current one is used.
-    pub fn tag_of(&self, age: Age, purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
-        derived(&self.root_of(age).key, purpose, parts)
+    pub fn tag_of(&self, age: RootKeyAge, purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
+        keyed_digest(&self.root_key(age).key, purpose, parts)
     }
 
     /// Whether `shown` is the digest of `parts` for this purpose, truncated to `length` bytes, by
@@ -279,42 +279,42 @@ impl Secrets {
         length: usize,
         shown: &[u8],
     ) -> bool {
-        self.maker(purpose, parts, length, shown).is_some()
+        self.tag_age(purpose, parts, length, shown).is_some()
     }
 
     /// The key that made `shown`, if [`Secrets::verifies`] accepts it.
-    pub fn maker(
+    pub fn tag_age(
         &self,
         purpose: &'static str,
         parts: &[&[u8]],
         length: usize,
         shown: &[u8],
-    ) -> Option<Age> {
+    ) -> Option<RootKeyAge> {
         // `blake3::Hash` compares in constant time.
-        let is = |age: &Age| {
+        let is = |age: &RootKeyAge| {
             let expected = self.tag_of(*age, purpose, parts);
             shown.len() == length
                 && blake3::hash(shown) == blake3::hash(&expected[..length.min(expected.len())])
         };
-        self.ages().find(is)
+        self.root_key_ages().find(is)
     }
 
     /// The available root keys, newest first, to decrypt data that either may have encrypted.
-    pub fn ages(&self) -> impl Iterator<Item = Age> {
-        let old = self.root_old.as_ref().map(|_| Age::Old);
-        [Some(Age::Current), old].into_iter().flatten()
+    pub fn root_key_ages(&self) -> impl Iterator<Item = RootKeyAge> {
+        let old = self.root_old.as_ref().map(|_| RootKeyAge::Old);
+        [Some(RootKeyAge::Current), old].into_iter().flatten()
     }
 
-    fn root_of(&self, age: Age) -> &RootKey {
+    fn root_key(&self, age: RootKeyAge) -> &RootKey {
         match age {
-            Age::Current => &self.root,
-            Age::Old => self.root_old.as_ref().unwrap_or(&self.root),
+            RootKeyAge::Current => &self.root,
+            RootKeyAge::Old => self.root_old.as_ref().unwrap_or(&self.root),
         }
     }
 }
 
 /// A keyed digest of `parts` for one purpose.
-fn derived(root: &[u8; 32], purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
+fn keyed_digest(root: &[u8; 32], purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
     let key = blake3::derive_key(purpose, root);
     let mut hasher = blake3::Hasher::new_keyed(&key);
     for part in parts {
@@ -332,7 +332,7 @@ type RotationStep = fn(&Path) -> Result<(), SecretsError>;
 const ROTATE_ROOT: [RotationStep; 5] = [
     // Clean up after a crash: an unused new key, and a second name of the same key.
     |dir| {
-        remove(&dir.join(ROOT_BESIDE))?;
+        remove(&dir.join(ROOT_TEMP))?;
         let (old, root) = (dir.join(ROOT_OLD), RootKey::load(&dir.join(ROOT))?);
         match RootKey::load(&old) {
             Ok(found) if found.id == root.id => remove(&old),
@@ -340,8 +340,8 @@ const ROTATE_ROOT: [RotationStep; 5] = [
         }
     },
     |dir| {
-        let beside = dir.join(ROOT_BESIDE);
-        write_new(&beside, &chance::<32>())?;
+        let beside = dir.join(ROOT_TEMP);
+        write_new(&beside, &random_bytes::<32>())?;
         same_owner(&dir.join(ROOT), &beside)
             .map_err(|source| SecretsError::File { path: beside, source })
     },
@@ -354,7 +354,7 @@ const ROTATE_ROOT: [RotationStep; 5] = [
     },
     |dir| {
         let root = dir.join(ROOT);
-        fs::rename(dir.join(ROOT_BESIDE), &root)
+        fs::rename(dir.join(ROOT_TEMP), &root)
             .map_err(|source| SecretsError::File { path: root, source })
     },
     |dir| sync_dir(dir).map_err(|source| SecretsError::File { path: dir.to_owned(), source }),

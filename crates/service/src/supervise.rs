@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 
 /// The delay before a restart. A task that panics every time must not fill the log.
-const REST: Duration = Duration::from_secs(5);
+const RESTART_DELAY: Duration = Duration::from_secs(5);
 
 /// Runs a task until it ends, and restarts it each time it panics.
 pub async fn run<F: Future<Output = ()>>(name: &'static str, start: impl Fn() -> F) {
@@ -18,7 +18,7 @@ pub async fn run<F: Future<Output = ()>>(name: &'static str, start: impl Fn() ->
         // The panic handler has already logged the message and the location.
         tracing::error!(task = name, "a background task panicked and is restarted");
         metrics::counter!("fleetmend_task_panics_total", "task" => name).increment(1);
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(RESTART_DELAY).await;
     }
 }
 

@@ -19,14 +19,14 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use domain::rollout::{Busy, Head, Pace, Phase, Target};
+use domain::rollout::{ActiveTask, RolloutHead, Pace, Phase, TaskStatus};
 use jiff::SignedDuration;
-use store::listings::{Kind, Packed};
-use store::presence::Beat;
-use store::rollout_targets::Move;
+use store::package_sets::{SetKind, PackedSet};
+use store::presence::Contact;
+use store::rollout_tasks::StateChange;
 use store::server_list::{Filter, OnlineSpan, Sort};
 use store::servers::Server;
-use store::{Db, Page, listings, presence, rollout_targets, rollouts, server_list, servers};
+use store::{Db, Page, package_sets, presence, rollout_tasks, rollouts, server_list, servers};
 use support::{TestDatabase, at, nth};
 use vocab::{Installed, OrgId, Stage, Status};
 
@@ -137,11 +137,11 @@ async fn heartbeats(db: &Db, org: OrgId, fleet: u32) {
     for round in 1..=i64::from(ROUNDS) {
         let beats: Vec<_> = (0..fleet)
             .map(|n| nth!(ServerId, n))
-            .map(|server_id| Beat { org, server_id, seen_at: at(round * 30), counter: round + 1 })
+            .map(|server_id| Contact { org, server_id, seen_at: at(round * 30), counter: round + 1 })
             .collect();
         let start = now();
         let mut tx = db.begin().await.unwrap();
-        assert_eq!(presence::beat(&mut tx, &beats, at(1_000_000)).await.unwrap(), u64::from(fleet));
+        assert_eq!(presence::record_contacts(&mut tx, &beats, at(1_000_000)).await.unwrap(), u64::from(fleet));
         tx.commit().await.unwrap();
         rounds.push(start.elapsed());
     }
@@ -181,10 +181,10 @@ fn list(packages: u32, salt: u32) -> Vec<u8> {
 
 /// A scan whose package sets are stored: nothing is uploaded, only the server's row is written.
 async fn known_inventories(db: &Db, org: OrgId) {
-    let (one, two) = (Packed::new(1_500, &list(1_500, 0)), Packed::new(1_500, &list(1_500, 1)));
+    let (one, two) = (PackedSet::new(1_500, &list(1_500, 0)), PackedSet::new(1_500, &list(1_500, 1)));
     let mut tx = db.begin().await.unwrap();
     for packed in [&one, &two] {
-        listings::store(&mut tx, org, Kind::Packages, packed, at(0)).await.unwrap();
+        package_sets::store(&mut tx, org, SetKind::Packages, packed, at(0)).await.unwrap();
     }
     tx.commit().await.unwrap();
     for (grouped, what) in
@@ -229,13 +229,13 @@ async fn new_inventories(db: &Db, org: OrgId) {
             salt += 40;
             let start = now();
             for (group, bytes) in lists.chunks(grouped).enumerate() {
-                let packed: Vec<_> = bytes.iter().map(|list| Packed::new(1_500, list)).collect();
+                let packed: Vec<_> = bytes.iter().map(|list| PackedSet::new(1_500, list)).collect();
                 let mut tx = db.begin().await.unwrap();
                 for (n, list) in packed.iter().enumerate() {
                     let id = nth!(ServerId, (group * grouped + n) as u32);
                     let before = servers::get(&mut tx, org, id).await.unwrap();
                     assert!(
-                        listings::store(&mut tx, org, Kind::Packages, list, at(0)).await.unwrap()
+                        package_sets::store(&mut tx, org, SetKind::Packages, list, at(0)).await.unwrap()
                     );
                     let after = Server { package_set: Some(list.digest()), ..before.clone() };
                     servers::save(&mut tx, &before, &after, at(0)).await.unwrap();
@@ -250,7 +250,7 @@ async fn new_inventories(db: &Db, org: OrgId) {
 
 async fn rollout(db: &Db, org_id: OrgId, n: u32, count: u32) -> vocab::BatchId {
     let id = nth!(BatchId, n);
-    let head = Head {
+    let head = RolloutHead {
         id,
         phase: Phase::Running,
         pace: Pace::default(),
@@ -279,8 +279,8 @@ async fn rollout(db: &Db, org_id: OrgId, n: u32, count: u32) -> vocab::BatchId {
         revision: 1,
         counts: None,
         counted: 0,
-        seal: store::seals::Code::default(),
-        head_seal: store::seals::Code::default(),
+        seal: store::seals::SealCode::default(),
+        head_seal: store::seals::SealCode::default(),
     };
     let targets: Vec<_> =
         (0..count).map(|t| (nth!(TaskId, n * 100_000 + t), nth!(ServerId, t))).collect();
@@ -296,21 +296,21 @@ async fn claims(db: &Db, org: OrgId) {
         let id = rollout(db, org, round, 1_000).await;
         let step = |seen, from, next| {
             let moved =
-                move |n| Move { server_id: nth!(ServerId, n), from, seen, next, result: None };
+                move |n| StateChange { server_id: nth!(ServerId, n), from, seen, next, result: None };
             (0..1_000_u32).map(moved).collect::<Vec<_>>()
         };
-        let busy = Busy { stage: Stage::Dispatched, started_at: at(1), by: at(60) };
-        let offers = step(1, Target::Waiting, Target::Busy(busy));
+        let busy = ActiveTask { stage: Stage::Dispatched, started_at: at(1), by: at(60) };
+        let offers = step(1, TaskStatus::Waiting, TaskStatus::Busy(busy));
         let start = now();
         let mut tx = db.begin().await.unwrap();
-        assert_eq!(rollout_targets::claim(&mut tx, id, &offers).await.unwrap().len(), 1_000);
+        assert_eq!(rollout_tasks::claim(&mut tx, id, &offers).await.unwrap().len(), 1_000);
         tx.commit().await.unwrap();
         claimed.push(start.elapsed());
         // Back to waiting, so that the servers are available in the next round.
-        let back = step(2, Target::Busy(busy), Target::Waiting);
+        let back = step(2, TaskStatus::Busy(busy), TaskStatus::Waiting);
         let start = now();
         let mut tx = db.begin().await.unwrap();
-        rollout_targets::save(&mut tx, id, &back).await.unwrap();
+        rollout_tasks::save(&mut tx, id, &back).await.unwrap();
         tx.commit().await.unwrap();
         ended.push(start.elapsed());
     }
@@ -326,7 +326,7 @@ async fn large_rollouts(db: &Db, org: OrgId) {
         made.push(start.elapsed());
         let start = now();
         let mut reader = db.read().await.unwrap();
-        assert_eq!(rollout_targets::all(&mut reader, id).await.unwrap().len(), 10_000);
+        assert_eq!(rollout_tasks::all(&mut reader, id).await.unwrap().len(), 10_000);
         loaded.push(start.elapsed());
     }
     report(db, "create a rollout of 10000 tasks", 10_000, made);

@@ -7,18 +7,18 @@ use async_recursion::async_recursion as boxed;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::advisory::{Advisory, Ecosystem, Epss, Exploited, Family};
+use domain::advisory::{Advisory, Ecosystem, Epss, KevEntry, Family};
 use futures_util::TryStreamExt as _;
 use jiff::Timestamp;
 use zstd::bulk::{Compressor, Decompressor};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError};
-use crate::row::{Column, Ts, put, row, to_json};
+use crate::row::{Column, TimestampMicros, put, row, to_json};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
-const LEVEL: i32 = 1;
+const COMPRESSION_LEVEL: i32 = 1;
 /// Maximum size of an advisory. A feed with a larger one is refused.
 const STATEMENT_BYTES_MAX: usize = 128 * 1024 * 1024;
 
@@ -34,8 +34,8 @@ row! {
 }
 
 impl Stored {
-    fn read(&self) -> Result<Advisory> {
-        unpacked(&self.statement).map_err(|source| StoreError::Corrupt {
+    fn decode(&self) -> Result<Advisory> {
+        decompress_json(&self.statement).map_err(|source| StoreError::Corrupt {
             table: "advisories",
             id: self.id.clone(),
             source,
@@ -46,20 +46,20 @@ impl Stored {
 thread_local! {
     // Creating one takes longer than compressing an advisory of usual size, and a feed has hundreds
     // of thousands.
-    static PACKER: RefCell<Compressor<'static>> =
-        RefCell::new(Compressor::new(LEVEL).expect("enough memory for a compressor"));
-    static UNPACKER: RefCell<Decompressor<'static>> =
+    static COMPRESSOR: RefCell<Compressor<'static>> =
+        RefCell::new(Compressor::new(COMPRESSION_LEVEL).expect("enough memory for a compressor"));
+    static DECOMPRESSOR: RefCell<Decompressor<'static>> =
         RefCell::new(Decompressor::new().expect("enough memory for a decompressor"));
 }
 
-pub(crate) fn packed<T: serde::Serialize>(value: &T) -> Vec<u8> {
+pub(crate) fn compress_json<T: serde::Serialize>(value: &T) -> Vec<u8> {
     let text = to_json(value);
-    PACKER
+    COMPRESSOR
         .with_borrow_mut(|packer| packer.compress(text.as_bytes()))
         .expect("compressing into memory does not fail")
 }
 
-pub(crate) fn unpacked<T: serde::de::DeserializeOwned>(
+pub(crate) fn decompress_json<T: serde::de::DeserializeOwned>(
     bytes: &[u8],
 ) -> std::result::Result<T, crate::Cause> {
     let size = zstd::zstd_safe::get_frame_content_size(bytes)
@@ -67,7 +67,7 @@ pub(crate) fn unpacked<T: serde::de::DeserializeOwned>(
         .and_then(|size| usize::try_from(size).ok())
         .filter(|size| *size <= STATEMENT_BYTES_MAX)
         .ok_or("too large")?;
-    let text = UNPACKER.with_borrow_mut(|unpacker| unpacker.decompress(bytes, size))?;
+    let text = DECOMPRESSOR.with_borrow_mut(|unpacker| unpacker.decompress(bytes, size))?;
     Ok(serde_json::from_slice(&text)?)
 }
 
@@ -86,7 +86,7 @@ pub async fn get_all(
             text.add(" and id in ").list(chunk.iter().cloned()).build_as().fetch_all(c).await
         })?;
         for row in rows {
-            found.insert(row.id.clone(), row.read()?);
+            found.insert(row.id.clone(), row.decode()?);
         }
     }
     Ok(found)
@@ -100,7 +100,7 @@ pub async fn put_all(tx: &mut Tx, feed: &str, statements: &[Advisory]) -> Result
         on!(tx, |c| {
             Text::new("insert into advisories (feed, id, statement) ")
                 .rows(chunk, |row, statement| {
-                    row.bind(feed.to_owned()).bind(put(&statement.id)).bind(packed(statement));
+                    row.bind(feed.to_owned()).bind(put(&statement.id)).bind(compress_json(statement));
                 })
                 .add(" on conflict (feed, id) do update set statement = excluded.statement")
                 .build()
@@ -184,7 +184,7 @@ pub async fn count(conn: &mut Conn) -> Result<u64> {
     Ok(count.unsigned_abs())
 }
 
-/// Whether any advisory concerns a base.
+/// Whether any advisory is for this base ecosystem ([`Ecosystem::base`]).
 #[boxed]
 pub async fn covers(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
     let found = on!(conn, |c| {
@@ -197,7 +197,7 @@ pub async fn covers(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
     Ok(found)
 }
 
-/// Whether one of these feeds has an advisory that concerns a base.
+/// Whether one of these feeds has an advisory for this base ecosystem.
 #[boxed]
 pub async fn covered_by(conn: &mut Conn, base: &Ecosystem, feeds: &[String]) -> Result<bool> {
     if feeds.is_empty() {
@@ -211,8 +211,8 @@ pub async fn covered_by(conn: &mut Conn, base: &Ecosystem, feeds: &[String]) -> 
     Ok(found)
 }
 
-/// Returns a page of all advisories with their feeds, by feed and id: those after `after`. Empty at
-/// the end.
+/// Returns the next page of all advisories with their feeds, ordered by feed and id, starting after
+/// `after`. Empty at the end.
 #[boxed]
 pub async fn page(
     conn: &mut Conn,
@@ -231,12 +231,12 @@ pub async fn page(
         .fetch_all(c)
         .await
     })?;
-    rows.into_iter().map(|row| Ok((row.feed.clone(), row.read()?))).collect()
+    rows.into_iter().map(|row| Ok((row.feed.clone(), row.decode()?))).collect()
 }
 
-/// The advisories of all feeds that name one of these packages of a base, by id and feed.
+/// The advisories of all feeds that name one of these packages of a base ecosystem, by id and feed.
 #[boxed]
-pub async fn naming(
+pub async fn by_package_names(
     conn: &mut Conn,
     base: &Ecosystem,
     names: &BTreeSet<String>,
@@ -254,7 +254,7 @@ pub async fn naming(
             // as long.
             let mut rows = text.build_as::<Stored>().fetch(c);
             while let Some(row) = rows.try_next().await? {
-                let statement = row.read()?;
+                let statement = row.decode()?;
                 found.push((row.feed, statement));
             }
         });
@@ -265,8 +265,8 @@ pub async fn naming(
     Ok(found.into_iter().map(|(_, statement)| statement).collect())
 }
 
-/// Records that advisories for these packages of a base changed.
-pub async fn changed<'a>(
+/// Records that advisories for these packages of a base ecosystem changed.
+pub async fn record_changes<'a>(
     tx: &mut Tx,
     base: &Ecosystem,
     names: impl Iterator<Item = &'a str>,
@@ -289,7 +289,7 @@ pub async fn changed<'a>(
     Ok(())
 }
 
-/// The packages of a base whose advisories changed after this revision.
+/// The packages of a base ecosystem whose advisories changed after this revision.
 #[boxed]
 pub async fn changed_since(
     conn: &mut Conn,
@@ -319,7 +319,7 @@ pub async fn exploited_count(conn: &mut Conn) -> Result<i64> {
 
 /// Defines the functions of a table with one row per CVE, in which a newer list replaces rows of an
 /// older one.
-macro_rules! by_flaw {
+macro_rules! cve_table {
     ($kind:ty, $table:literal, $put:ident, $put_doc:literal, $get:ident, $get_doc:literal,
      $page:ident, $page_doc:literal) => {
         #[doc = $put_doc]
@@ -377,7 +377,8 @@ macro_rules! by_flaw {
 
         #[doc = $page_doc]
         ///
-        /// Those after `after`, by CVE, each with the time of its list. Empty at the end.
+        /// Returns the entries after `after`, ordered by CVE, each with the time of the list that
+        /// contains it. Empty at the end.
         pub async fn $page(
             conn: &mut Conn,
             after: &str,
@@ -405,8 +406,8 @@ macro_rules! by_flaw {
     };
 }
 
-by_flaw!(
-    Exploited,
+cve_table!(
+    KevEntry,
     "exploited",
     put_exploited,
     "Stores CVEs that are known to be exploited, unless a newer list is stored.",
@@ -415,7 +416,7 @@ by_flaw!(
     exploited_page,
     "Returns a page of the CVEs that are known to be exploited."
 );
-by_flaw!(
+cve_table!(
     Epss,
     "epss",
     put_epss,

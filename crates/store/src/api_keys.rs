@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use vocab::{Environment, KeyId, OrgId, Role};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, guarded, taken};
+use crate::error::{Result, StoreError, expect_one_row, already_exists};
 use crate::row::{put, row};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
@@ -62,7 +62,7 @@ pub async fn create(tx: &mut Tx, key: &ApiKey) -> Result<()> {
         .await
         .map(drop)
     })
-    .map_err(taken("this API key"))
+    .map_err(already_exists("this API key"))
 }
 
 #[boxed]
@@ -107,7 +107,7 @@ pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<ApiKe
         " from api_keys where org_id = $1 order by id desc limit $2 offset $3",
     ];
     let count = "select count(*) from api_keys where org_id = $1";
-    Paged::of_org(conn, org, page, (&select, count)).await
+    Paged::for_org(conn, org, page, (&select, count)).await
 }
 
 /// Revokes a key.
@@ -125,13 +125,13 @@ pub async fn revoke(tx: &mut Tx, seen: &ApiKey, now: Timestamp) -> Result<()> {
         .await
         .map(|done| done.rows_affected())
     })?;
-    guarded(saved)
+    expect_one_row(saved)
 }
 
 /// Records when keys were used. The caller collects uses, so that a request does not write. A
 /// recorded time never decreases.
 #[boxed]
-pub async fn used(tx: &mut Tx, uses: &[(KeyId, Timestamp)]) -> Result<()> {
+pub async fn record_uses(tx: &mut Tx, uses: &[(KeyId, Timestamp)]) -> Result<()> {
     let mut uses = uses.to_vec();
     // Sorted by id, so that two replicas lock the rows in the same order; each key once, with its
     // latest use.

@@ -55,7 +55,7 @@ row! {
 
 impl Entry {
     /// The content that was hashed, to compute the hash again and compare.
-    pub fn unsealed(&self) -> NewEntry {
+    pub fn to_new_entry(&self) -> NewEntry {
         NewEntry {
             org_id: self.org_id,
             at: self.at,
@@ -70,16 +70,16 @@ impl Entry {
 /// Computes the hash of an entry from the previous hash, its position and its content.
 #[derive(Clone)]
 pub struct Seal {
-    stamp: Arc<Stamp>,
-    rows: Arc<RowCode>,
+    entry_hash: Arc<EntryHashFn>,
+    row_code: Arc<RowCodeFn>,
     /// The id of its key.
     key_id: Option<Arc<str>>,
     /// The seal with the key that is being rotated out. What it sealed is still accepted.
     old: Option<Arc<Seal>>,
 }
 
-type Stamp = dyn Fn(&[u8], i64, &NewEntry) -> Vec<u8> + Send + Sync;
-type RowCode = dyn Fn(&'static str, &[u8]) -> [u8; 32] + Send + Sync;
+type EntryHashFn = dyn Fn(&[u8], i64, &NewEntry) -> Vec<u8> + Send + Sync;
+type RowCodeFn = dyn Fn(&'static str, &[u8]) -> [u8; 32] + Send + Sync;
 
 impl Seal {
     /// Creates a seal from a keyed hash for entries.
@@ -87,9 +87,9 @@ impl Seal {
         // Row codes without a key. An installation always sets a keyed hash (`with_rows`).
         let rows = |purpose: &'static str, values: &[u8]| {
             let framed = [purpose.as_bytes(), &[0], values].concat();
-            *vocab::Digest::of(&framed).as_bytes()
+            *vocab::Digest::compute(&framed).as_bytes()
         };
-        Self { stamp: Arc::new(stamp), rows: Arc::new(rows), key_id: None, old: None }
+        Self { entry_hash: Arc::new(stamp), row_code: Arc::new(rows), key_id: None, old: None }
     }
 
     /// Sets the id of its key. With it, nothing is written once another process uses a newer key.
@@ -119,18 +119,18 @@ impl Seal {
         self,
         rows: impl Fn(&'static str, &[u8]) -> [u8; 32] + Send + Sync + 'static,
     ) -> Self {
-        Self { rows: Arc::new(rows), ..self }
+        Self { row_code: Arc::new(rows), ..self }
     }
 
     /// The authentication code of a row's values. `purpose` separates the codes of different
     /// tables.
-    pub(crate) fn row(&self, purpose: &'static str, values: &[u8]) -> [u8; 32] {
-        (self.rows)(purpose, values)
+    pub(crate) fn row_code(&self, purpose: &'static str, values: &[u8]) -> [u8; 32] {
+        (self.row_code)(purpose, values)
     }
 
     /// The hash of `entry` at position `seq` after an entry with the hash `previous`.
-    pub fn stamp(&self, previous: &[u8], seq: i64, entry: &NewEntry) -> Vec<u8> {
-        (self.stamp)(previous, seq, entry)
+    pub fn entry_hash(&self, previous: &[u8], seq: i64, entry: &NewEntry) -> Vec<u8> {
+        (self.entry_hash)(previous, seq, entry)
     }
 }
 
@@ -143,7 +143,7 @@ pub(crate) async fn append(conn: &mut Conn, seal: &Seal, entries: Vec<NewEntry>)
     }
     for (org, entries) in chains {
         let head = lock_head(conn, seal, org).await?;
-        let links = forge(seal, head, entries)?;
+        let links = chain_entries(seal, head, entries)?;
         insert(conn, &links).await?;
         if let Some(last) = links.last() {
             save_head(conn, last).await?;
@@ -152,14 +152,14 @@ pub(crate) async fn append(conn: &mut Conn, seal: &Seal, entries: Vec<NewEntry>)
     Ok(())
 }
 
-fn forge(seal: &Seal, head: (i64, Vec<u8>), entries: Vec<NewEntry>) -> Result<Vec<Entry>> {
+fn chain_entries(seal: &Seal, head: (i64, Vec<u8>), entries: Vec<NewEntry>) -> Result<Vec<Entry>> {
     let (mut seq, mut previous) = head;
     let mut links = Vec::with_capacity(entries.len());
     for mut entry in entries {
         seq += 1;
         // A column stores microseconds. The hash must cover the value that will be read.
         entry.at = Timestamp::from_microsecond(entry.at.as_microsecond()).unwrap_or(entry.at);
-        let hash = seal.stamp(&previous, seq, &entry);
+        let hash = seal.entry_hash(&previous, seq, &entry);
         let NewEntry { org_id, at, actor, action, subject, detail } = entry;
         let link = Entry { org_id, seq, at, actor, action, subject, detail, previous, hash };
         previous = link.hash.clone();
@@ -271,9 +271,9 @@ const PAGE: u32 = 1_000;
 /// removed. Entries may be added meanwhile. While the chain is resealed ([`reseal`]), `conn` must
 /// be a snapshot.
 #[boxed]
-pub async fn broken_at(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Option<i64>> {
+pub async fn first_broken(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Option<i64>> {
     let (last, sealed) = head(conn, org).await?;
-    let seam = Seam::get(conn, org, false).await?;
+    let seam = ResealBoundary::get(conn, org, false).await?;
     if let Some(seam) = seam.as_ref().filter(|seam| !seam.is_authentic(seal)) {
         return Ok(Some(seam.seq + 1));
     }
@@ -286,11 +286,11 @@ pub async fn broken_at(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Optio
         for entry in entries {
             let follows = entry.seq == seq + 1 && entry.previous == previous;
             let made_by = match &seam {
-                Some(seam) => seam.seal_of(entry.seq, seal),
+                Some(seam) => seam.seal_for(entry.seq, seal),
                 None => Some(seal),
             };
             let is_it = made_by.is_some_and(|seal| {
-                entry.hash == seal.stamp(&previous, entry.seq, &entry.unsealed())
+                entry.hash == seal.entry_hash(&previous, entry.seq, &entry.to_new_entry())
             });
             if !follows || !is_it || (entry.seq == last && entry.hash != sealed) {
                 return Ok(Some(seq + 1));
@@ -311,7 +311,7 @@ row! {
     /// hash of the last resealed entry, to which the next entry still refers, and `resealed` its
     /// new hash. The code is computed with the new key, so the boundary cannot be moved
     /// without it.
-    struct Seam in "audit_seams" by "org_id" {
+    struct ResealBoundary in "audit_seams" by "org_id" {
         org_id: OrgId,
         seq: i64,
         hash: Vec<u8>,
@@ -321,17 +321,17 @@ row! {
     }
 }
 
-impl Seam {
-    fn sealed(mut self, seal: &Seal) -> Seam {
-        self.code = self.expected(seal).to_vec();
+impl ResealBoundary {
+    fn with_code(mut self, seal: &Seal) -> ResealBoundary {
+        self.code = self.compute_code(seal).to_vec();
         self
     }
 
     fn is_authentic(&self, seal: &Seal) -> bool {
-        self.code == self.expected(seal)
+        self.code == self.compute_code(seal)
     }
 
-    fn expected(&self, seal: &Seal) -> [u8; 32] {
+    fn compute_code(&self, seal: &Seal) -> [u8; 32] {
         let mut values = self.org_id.to_string().into_bytes();
         for number in [self.seq, self.until_seq] {
             values.extend(number.to_be_bytes());
@@ -340,24 +340,24 @@ impl Seam {
             values.extend((hash.len() as u64).to_be_bytes());
             values.extend(hash);
         }
-        seal.row("audit_seams", &values)
+        seal.row_code("audit_seams", &values)
     }
 
     /// The seal with which the entry at this position must have been sealed. The old key is valid
     /// only between the resealed entries and the first one that was written with the new key.
-    fn seal_of<'a>(&self, seq: i64, seal: &'a Seal) -> Option<&'a Seal> {
+    fn seal_for<'a>(&self, seq: i64, seal: &'a Seal) -> Option<&'a Seal> {
         match seq > self.seq && seq <= self.until_seq {
             true => seal.old(),
             false => Some(seal),
         }
     }
 
-    async fn get(conn: &mut Conn, org: OrgId, lock: bool) -> Result<Option<Seam>> {
+    async fn get(conn: &mut Conn, org: OrgId, lock: bool) -> Result<Option<ResealBoundary>> {
         Ok(on!(conn, |c, d| {
             let lock = if lock { d.for_update } else { "" };
             sqlx::query_as(join(&[
                 "select ",
-                Seam::COLUMNS,
+                ResealBoundary::COLUMNS,
                 " from audit_seams where org_id = $1",
                 lock,
             ]))
@@ -371,7 +371,7 @@ impl Seam {
         on!(tx, |c| {
             sqlx::query(join(&[
                 "insert into audit_seams (",
-                Seam::COLUMNS,
+                ResealBoundary::COLUMNS,
                 ") values ($1, $2, $3, $4, $5, $6)
                  on conflict (org_id) do update set seq = excluded.seq, hash = excluded.hash,
                     resealed = excluded.resealed, until_seq = excluded.until_seq,
@@ -401,7 +401,7 @@ pub(crate) async fn begin_reseal(tx: &mut Tx) -> Result<()> {
             .await
     })?;
     for (org, seq) in heads.into_iter().filter(|(_, seq)| *seq > 0) {
-        let seam = Seam {
+        let seam = ResealBoundary {
             org_id: crate::row::parse("audit_heads", org)?,
             seq: 0,
             hash: Vec::new(),
@@ -409,13 +409,13 @@ pub(crate) async fn begin_reseal(tx: &mut Tx) -> Result<()> {
             until_seq: seq,
             code: Vec::new(),
         };
-        seam.sealed(&seal).save(tx).await?;
+        seam.with_code(&seal).save(tx).await?;
     }
-    claim_heads(tx).await
+    set_head_keys(tx).await
 }
 
 /// Allows only this transaction's key to seal new entries.
-pub(crate) async fn claim_heads(tx: &mut Tx) -> Result<()> {
+pub(crate) async fn set_head_keys(tx: &mut Tx) -> Result<()> {
     let key_id = tx.seal().key_id();
     on!(tx, |c| {
         sqlx::query("update audit_heads set root_key_id = $1")
@@ -429,7 +429,7 @@ pub(crate) async fn claim_heads(tx: &mut Tx) -> Result<()> {
 
 /// The organizations whose logs are not yet completely resealed with the new key.
 #[boxed]
-pub async fn unresealed(conn: &mut Conn) -> Result<Vec<OrgId>> {
+pub async fn orgs_to_reseal(conn: &mut Conn) -> Result<Vec<OrgId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
         sqlx::query_as("select org_id from audit_seams order by org_id").fetch_all(c).await
     })?;
@@ -438,11 +438,11 @@ pub async fn unresealed(conn: &mut Conn) -> Result<Vec<OrgId>> {
 
 /// How much of a log is resealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resealed {
+pub enum ResealStatus {
     /// All of it.
     Done,
     /// There are more entries.
-    Part,
+    Partial,
     /// The entry at this position was changed or removed. It and the following entries stay
     /// unchanged.
     Broken(i64),
@@ -451,11 +451,11 @@ pub enum Resealed {
 /// Reseals up to `limit` more entries of a log with the new key. Stops at an entry that does not
 /// verify.
 #[boxed]
-pub async fn reseal(tx: &mut Tx, org: OrgId, limit: u32) -> Result<Resealed> {
+pub async fn reseal(tx: &mut Tx, org: OrgId, limit: u32) -> Result<ResealStatus> {
     let seal = tx.seal().clone();
-    let Some(seam) = Seam::get(tx, org, true).await? else { return Ok(Resealed::Done) };
+    let Some(seam) = ResealBoundary::get(tx, org, true).await? else { return Ok(ResealStatus::Done) };
     if !seam.is_authentic(&seal) {
-        return Ok(Resealed::Broken(seam.seq + 1));
+        return Ok(ResealStatus::Broken(seam.seq + 1));
     }
     let (last, head_hash) = lock_head(tx, &seal, org).await?;
     let entries = after(tx, org, seam.seq, limit).await?;
@@ -463,14 +463,14 @@ pub async fn reseal(tx: &mut Tx, org: OrgId, limit: u32) -> Result<Resealed> {
         (seam.seq, seam.hash.clone(), seam.resealed.clone());
     let mut links = Vec::with_capacity(entries.len());
     for entry in entries {
-        let made_by = seam.seal_of(entry.seq, &seal);
+        let made_by = seam.seal_for(entry.seq, &seal);
         let is_it = made_by.is_some_and(|made_by| {
-            entry.hash == made_by.stamp(&previous, entry.seq, &entry.unsealed())
+            entry.hash == made_by.entry_hash(&previous, entry.seq, &entry.to_new_entry())
         });
         if entry.seq != seq + 1 || entry.previous != previous || !is_it {
             break;
         }
-        let hash = seal.stamp(&resealed, entry.seq, &entry.unsealed());
+        let hash = seal.entry_hash(&resealed, entry.seq, &entry.to_new_entry());
         (seq, previous) = (entry.seq, entry.hash.clone());
         links.push(Entry {
             previous: std::mem::replace(&mut resealed, hash.clone()),
@@ -490,12 +490,12 @@ pub async fn reseal(tx: &mut Tx, org: OrgId, limit: u32) -> Result<Resealed> {
                 .await
                 .map(drop)
         })?;
-        return Ok(Resealed::Done);
+        return Ok(ResealStatus::Done);
     }
     let is_whole = links.len() == limit as usize;
-    let next = Seam { seq, hash: previous, resealed, ..seam };
-    next.sealed(&seal).save(tx).await?;
-    Ok(if is_whole { Resealed::Part } else { Resealed::Broken(seq + 1) })
+    let next = ResealBoundary { seq, hash: previous, resealed, ..seam };
+    next.with_code(&seal).save(tx).await?;
+    Ok(if is_whole { ResealStatus::Partial } else { ResealStatus::Broken(seq + 1) })
 }
 
 async fn rewrite(tx: &mut Tx, links: &[Entry]) -> Result<()> {

@@ -21,11 +21,11 @@ use crate::tx::Tx;
 pub const SQLITE_FILE: &str = "database.sqlite";
 
 /// Number of bytes that are sent to PostgreSQL at a time.
-const PIECE_BYTES: usize = 256 * 1024;
+const CHUNK_BYTES: usize = 256 * 1024;
 
 /// The result of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Copied {
+pub struct BackupFiles {
     /// The version of the last migration that was applied.
     pub schema_version: i64,
     pub files: Vec<String>,
@@ -44,7 +44,7 @@ pub fn file_names(engine: &str, schema_version: i64) -> Vec<String> {
 
 /// Copies everything into `dir`, which must exist and be empty.
 #[boxed]
-pub async fn copy_out(db: &Db, dir: &Path) -> Result<Copied> {
+pub async fn copy_out(db: &Db, dir: &Path) -> Result<BackupFiles> {
     let mut snapshot = db.snapshot().await?;
     let schema_version = migrate::version(&mut snapshot).await?;
     let mut files = Vec::new();
@@ -75,7 +75,7 @@ pub async fn copy_out(db: &Db, dir: &Path) -> Result<Copied> {
             }
         }
     }
-    Ok(Copied { schema_version, files })
+    Ok(BackupFiles { schema_version, files })
 }
 
 /// Replaces the content of this PostgreSQL database with the backup in `dir`, and migrates it.
@@ -86,7 +86,7 @@ pub async fn copy_in(db: &Db, dir: &Path, schema_version: i64) -> Result<Tx> {
     let mut tx = db.begin().await?;
     migrate::lock(&mut tx).await?;
     drop_tables(&mut tx).await?;
-    migrate::make_up_to(&mut tx, schema_version).await?;
+    migrate::create_at_version(&mut tx, schema_version).await?;
     let tables = migrate::tables(schema_version);
     let Wire::Pg(c) = tx.wire() else {
         let why = "a backup of PostgreSQL can only be restored into PostgreSQL".to_owned();
@@ -100,7 +100,7 @@ pub async fn copy_in(db: &Db, dir: &Path, schema_version: i64) -> Result<Tx> {
         let path = dir.join(format!("{table}.copy"));
         let failed = |source| StoreError::File { path: path.clone(), source };
         let mut file = BufReader::new(File::open(&path).map_err(failed)?);
-        let mut piece = vec![0; PIECE_BYTES];
+        let mut piece = vec![0; CHUNK_BYTES];
         let mut rows = c.copy_in_raw(&join(&["copy ", table, " from stdin"]).0).await?;
         loop {
             let length = file.read(&mut piece).map_err(failed)?;
@@ -129,7 +129,7 @@ async fn drop_tables(tx: &mut Tx) -> Result<()> {
 /// Problems in the structure of a SQLite database; empty if there are none. PostgreSQL checks its
 /// own structure.
 #[boxed]
-pub async fn damage(db: &Db) -> Result<Vec<String>> {
+pub async fn check_integrity(db: &Db) -> Result<Vec<String>> {
     let mut reader = db.read().await?;
     let Wire::Sqlite(c) = reader.wire() else { return Ok(Vec::new()) };
     let found: Vec<(String,)> = sqlx::query_as("pragma quick_check(10)").fetch_all(&mut *c).await?;
@@ -137,7 +137,7 @@ pub async fn damage(db: &Db) -> Result<Vec<String>> {
         found.into_iter().map(|(line,)| line).filter(|line| line != "ok").collect();
     let orphans = sqlx::query("pragma foreign_key_check").fetch_all(c).await?;
     if !orphans.is_empty() {
-        damage.push(format!("{} rows refer to rows that do not exist", orphans.len()));
+        check_integrity.push(format!("{} rows refer to rows that do not exist", orphans.len()));
     }
-    Ok(damage)
+    Ok(check_integrity)
 }

@@ -20,7 +20,7 @@ use crate::{Page, Paged};
 
 row! {
     /// The name of a server, and when it was last seen.
-    pub struct Named in "servers" by "id" {
+    pub struct ServerName in "servers" by "id" {
         pub id: ServerId,
         /// Its hostname, or the last one before it was removed.
         pub hostname: Hostname,
@@ -35,15 +35,15 @@ pub async fn names(
     conn: &mut Conn,
     org: OrgId,
     servers: &[ServerId],
-) -> Result<BTreeMap<ServerId, Named>> {
+) -> Result<BTreeMap<ServerId, ServerName>> {
     let mut found = BTreeMap::new();
     for chunk in servers.chunks(ROWS_MAX) {
-        let named: Vec<Named> = on!(conn, |c| {
+        let named: Vec<ServerName> = on!(conn, |c| {
             let mut text = Text::new("select ");
-            text.add(Named::COLUMNS);
+            text.add(ServerName::COLUMNS);
             text.add(" from servers left join presence on org = org_id and server_id = id");
             text.add(" where org_id = ").bind(put(&org));
-            text.add(" and id").among(chunk.iter().map(put));
+            text.add(" and id").in_ids(chunk.iter().map(put));
             text.build_as().fetch_all(c).await
         })?;
         found.extend(named.into_iter().map(|named| (named.id, named)));
@@ -87,7 +87,7 @@ pub async fn list(
     let Some(environments) = environments else {
         return rollouts::list(conn, org, phases, page).await;
     };
-    macro_rules! matching {
+    macro_rules! push_filter {
         ($text:ident) => {
             $text.add(" from rollouts where org_id = ").bind(put(&org));
             if !phases.is_empty() {
@@ -107,14 +107,14 @@ pub async fn list(
     let items = on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(Rollout::COLUMNS);
-        matching!(text);
+        push_filter!(text);
         text.add(" order by created_at desc, id desc limit ").bind(i64::from(page.limit));
         text.add(" offset ").bind(put(&page.offset));
         text.build_as().fetch_all(c).await
     })?;
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new("select count(*)");
-        matching!(text);
+        push_filter!(text);
         text.build_as().fetch_one(c).await
     })?;
     Ok(Paged { items, total: total.unsigned_abs() })

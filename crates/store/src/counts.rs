@@ -15,7 +15,7 @@ use crate::sql::{ROWS_MAX, Text};
 
 /// The values that servers are counted by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Kind {
+pub(crate) struct CountKey {
     org: OrgId,
     /// Empty if the server has none.
     environment: String,
@@ -23,9 +23,9 @@ pub(crate) struct Kind {
     os_release: String,
 }
 
-impl Kind {
-    pub(crate) fn of(server: &Server) -> Kind {
-        Kind {
+impl CountKey {
+    pub(crate) fn from_server(server: &Server) -> CountKey {
+        CountKey {
             org: server.org_id,
             environment: server.environment.as_ref().map(ToString::to_string).unwrap_or_default(),
             os_id: server.os.id().to_ascii_lowercase(),
@@ -36,12 +36,12 @@ impl Kind {
 
 /// Adds the differences to the stored counts. Sorted by key, so that two transactions that write
 /// the same keys cannot deadlock.
-pub(crate) async fn write(conn: &mut Conn, counts: Vec<(Kind, i64)>) -> Result<()> {
+pub(crate) async fn write(conn: &mut Conn, counts: Vec<(CountKey, i64)>) -> Result<()> {
     let mut sums = BTreeMap::new();
     for (kind, more) in counts {
         *sums.entry(kind).or_insert(0) += more;
     }
-    let sums: Vec<(Kind, i64)> = sums.into_iter().filter(|(_, more)| *more != 0).collect();
+    let sums: Vec<(CountKey, i64)> = sums.into_iter().filter(|(_, more)| *more != 0).collect();
     for chunk in sums.chunks(ROWS_MAX) {
         on!(conn, |c| {
             Text::new(

@@ -21,11 +21,11 @@ use sqlx::sqlite::{
 use sqlx::{Connection as _, Postgres, Sqlite, Transaction};
 
 use crate::audit::Seal;
-use crate::bell;
-use crate::bell::{Bell, Bells, Holder, Topic};
+use crate::notify;
+use crate::notify::{Subscription, Notifier, LivenessLock, Topic};
 use crate::error::{Result, StoreError};
 use crate::migrate;
-use crate::migrate::Step;
+use crate::migrate::MigrationInfo;
 use crate::tx::Tx;
 
 /// Which failures a commit survives.
@@ -49,7 +49,7 @@ pub struct Options {
     pub connections: u32,
     /// How long a caller waits for a connection, and for the result of a statement, before the call
     /// fails.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// How entries of the audit log are sealed.
     pub seal: Seal,
 }
@@ -61,7 +61,7 @@ impl Options {
             url: url.into(),
             durability: Durability::Process,
             connections: 8,
-            patience: Duration::from_secs(2),
+            timeout: Duration::from_secs(2),
             seal,
         }
     }
@@ -73,10 +73,10 @@ pub struct Db(Arc<Inner>);
 
 struct Inner {
     pools: Pools,
-    bells: Bells,
+    notifier: Notifier,
     seal: Seal,
     listener: Option<tokio::task::JoinHandle<()>>,
-    holder: Holder,
+    liveness_lock: LivenessLock,
 }
 
 impl Drop for Inner {
@@ -113,7 +113,7 @@ impl Db {
     /// Opens an existing database without migrating it, even if its schema is not that of this
     /// release.
     #[boxed]
-    pub async fn open_as_is(options: &Options) -> Result<Db> {
+    pub async fn open_without_migrating(options: &Options) -> Result<Db> {
         if let Address::Sqlite(path) = Address::parse(&options.url)?
             && !path.exists()
         {
@@ -125,13 +125,13 @@ impl Db {
 
     /// Applies the missing migrations and returns them.
     #[boxed]
-    pub async fn migrate(&self) -> Result<Vec<Step>> {
+    pub async fn migrate(&self) -> Result<Vec<MigrationInfo>> {
         migrate::run(self).await
     }
 
     /// The migrations that [`Db::migrate`] would apply.
     #[boxed]
-    pub async fn pending_migrations(&self) -> Result<Vec<Step>> {
+    pub async fn pending_migrations(&self) -> Result<Vec<MigrationInfo>> {
         migrate::pending(&mut *self.writer_connection().await?).await
     }
 
@@ -142,20 +142,20 @@ impl Db {
     }
 
     pub(crate) async fn connect(options: &Options) -> Result<Db> {
-        let (bells, holder) = (Bells::new(), Holder::default());
+        let (bells, holder) = (Notifier::new(), LivenessLock::default());
         let address = Address::parse(&options.url)?;
         let pools = match &address {
-            Address::Sqlite(path) => sqlite_patiently(path, options).await?,
+            Address::Sqlite(path) => open_sqlite_with_retry(path, options).await?,
             Address::Pg(address) => pg_pool(address, options).await?,
         };
         let listener = match address {
             Address::Sqlite(_) => None,
             Address::Pg(address) => {
-                Some(bell::follow(*address, bells.clone(), holder.clone()).await?)
+                Some(notify::spawn_listener(*address, bells.clone(), holder.clone()).await?)
             }
         };
         let seal = options.seal.clone();
-        Ok(Db(Arc::new(Inner { pools, bells, seal, listener, holder })))
+        Ok(Db(Arc::new(Inner { pools, notifier: bells, seal, listener, liveness_lock: holder })))
     }
 
     /// Whether only one service can use this database: SQLite has no replicas.
@@ -224,8 +224,8 @@ impl Db {
     /// Subscribes to commits on this topic, in this process or another replica. There may be a
     /// notification too many, and on PostgreSQL notifications are lost while the connection is
     /// down, so the subscriber must also poll from time to time.
-    pub fn bell(&self, topic: Topic) -> Bell {
-        self.0.bells.listen(topic)
+    pub fn subscribe(&self, topic: Topic) -> Subscription {
+        self.0.notifier.subscribe(topic)
     }
 
     /// Checks that the database responds.
@@ -244,13 +244,13 @@ impl Db {
         }
     }
 
-    pub(crate) fn bells(&self) -> &Bells {
-        &self.0.bells
+    pub(crate) fn notifier(&self) -> &Notifier {
+        &self.0.notifier
     }
 
-    /// The lock by which other replicas can tell whether this process is alive. See [`Holder`].
-    pub(crate) fn holder(&self) -> Option<i64> {
-        (!self.is_exclusive()).then(|| self.0.holder.number())
+    /// The lock by which other replicas can tell whether this process is alive. See [`LivenessLock`].
+    pub(crate) fn liveness_lock(&self) -> Option<i64> {
+        (!self.is_exclusive()).then(|| self.0.liveness_lock.key())
     }
 
     pub(crate) fn seal(&self) -> &Seal {
@@ -292,12 +292,12 @@ impl Address {
 /// The process that creates the file switches it to WAL mode. A process that opens it at that
 /// moment gets SQLITE_BUSY immediately: SQLite does not call the busy handler there, because the
 /// two could wait for each other. So this function retries for as long as a statement may wait.
-async fn sqlite_patiently(path: &Path, options: &Options) -> Result<Pools> {
-    const AGAIN: Duration = Duration::from_millis(20);
-    let tries = options.patience.as_millis() / AGAIN.as_millis();
+async fn open_sqlite_with_retry(path: &Path, options: &Options) -> Result<Pools> {
+    const RETRY_DELAY: Duration = Duration::from_millis(20);
+    let tries = options.timeout.as_millis() / RETRY_DELAY.as_millis();
     for _ in 0..tries {
         match sqlite_pools(path, options).await {
-            Err(StoreError::Busy(_)) => tokio::time::sleep(AGAIN).await,
+            Err(StoreError::Busy(_)) => tokio::time::sleep(RETRY_DELAY).await,
             opened => return opened,
         }
     }
@@ -306,27 +306,27 @@ async fn sqlite_patiently(path: &Path, options: &Options) -> Result<Pools> {
 
 /// Refuses a file with an incompatible schema, through a connection that cannot write: opening the
 /// writer connection would already change the file, because it switches to WAL mode.
-async fn refuse_newer(path: &Path, options: &Options) -> Result<()> {
+async fn check_file_compatible(path: &Path, options: &Options) -> Result<()> {
     if !path.exists() {
         return Ok(());
     }
     let pool = SqlitePoolOptions::new()
         .max_connections(1)
-        .acquire_timeout(options.patience)
+        .acquire_timeout(options.timeout)
         .connect_with(SqliteConnectOptions::new().filename(path).read_only(true))
         .await?;
     let mut reader = Reader(Conn::SqliteRead(pool.acquire().await?));
-    let fit = migrate::check_fit(&mut reader).await;
+    let fit = migrate::check_compatible(&mut reader).await;
     drop(reader);
     pool.close().await;
     fit
 }
 
 async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
-    refuse_newer(path, options).await?;
+    check_file_compatible(path, options).await?;
     let base = SqliteConnectOptions::new()
         .filename(path)
-        .busy_timeout(options.patience)
+        .busy_timeout(options.timeout)
         .foreign_keys(true)
         .statement_cache_capacity(256)
         // SQLite's thread hands over rows in batches of this size. With the default of 50, loading
@@ -351,18 +351,18 @@ async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
         .synchronous(synchronous);
     let rw = SqlitePoolOptions::new()
         .max_connections(1)
-        .acquire_timeout(options.patience)
+        .acquire_timeout(options.timeout)
         .idle_timeout(None)
         .max_lifetime(None)
-        .before_acquire(|conn, _| Box::pin(async move { Ok(outside_transaction(conn)) }))
+        .before_acquire(|conn, _| Box::pin(async move { Ok(is_outside_transaction(conn)) }))
         .connect_with(writer)
         .await?;
     let ro = SqlitePoolOptions::new()
         .max_connections(options.connections.max(1))
-        .acquire_timeout(options.patience)
+        .acquire_timeout(options.timeout)
         .idle_timeout(None)
         .max_lifetime(None)
-        .before_acquire(|conn, _| Box::pin(async move { Ok(outside_transaction(conn)) }))
+        .before_acquire(|conn, _| Box::pin(async move { Ok(is_outside_transaction(conn)) }))
         .connect_lazy_with(base.read_only(true));
     Ok(Pools::Sqlite { rw, ro })
 }
@@ -372,7 +372,7 @@ async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
 /// SQLite ends a transaction on its own when the disk is full or a read or write fails. The
 /// driver's rollback then fails, because there is nothing to roll back, and the driver counts the
 /// transaction as open until the connection is closed: every later `begin` would fail.
-fn outside_transaction(conn: &SqliteConnection) -> bool {
+fn is_outside_transaction(conn: &SqliteConnection) -> bool {
     let outside = !conn.is_in_transaction();
     if !outside {
         tracing::warn!("reopening a SQLite connection whose rollback failed");
@@ -397,7 +397,7 @@ async fn pg_begin(
 }
 
 async fn pg_pool(address: &PgConnectOptions, options: &Options) -> Result<Pools> {
-    let patience_millis = options.patience.as_millis().to_string();
+    let patience_millis = options.timeout.as_millis().to_string();
     let mut address =
         address.clone().application_name("fleetmend").statement_cache_capacity(256).options([
             ("statement_timeout", patience_millis.as_str()),
@@ -412,7 +412,7 @@ async fn pg_pool(address: &PgConnectOptions, options: &Options) -> Result<Pools>
     }
     let pool = PgPoolOptions::new()
         .max_connections(options.connections.max(2))
-        .acquire_timeout(options.patience)
+        .acquire_timeout(options.timeout)
         .connect_with(address)
         .await?;
     Ok(Pools::Pg(pool))

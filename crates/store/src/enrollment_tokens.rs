@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use vocab::{Environment, OrgId, Tag, TokenId};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, taken};
+use crate::error::{Result, StoreError, already_exists};
 use crate::row::{put, row};
 use crate::sql::join;
 use crate::tx::Tx;
@@ -15,7 +15,7 @@ use crate::{Page, Paged};
 
 row! {
     /// An enrollment token; only its hash is stored.
-    pub struct Token in "enrollment_tokens" by "id" {
+    pub struct EnrollmentToken in "enrollment_tokens" by "id" {
         pub id: TokenId,
         pub org_id: OrgId,
         pub name: String,
@@ -24,9 +24,9 @@ row! {
         pub environment: Option<Environment>,
         /// The tags of servers that enroll with it.
         pub tags: Vec<Tag>,
-        /// How often it was used.
+        /// How many times it was used.
         pub uses: u32,
-        /// How often it may be used; `None` means no limit.
+        /// How many times it may be used; `None` means no limit.
         pub uses_max: Option<u32>,
         pub created_at: Timestamp,
         pub created_by: String,
@@ -37,9 +37,9 @@ row! {
 
 /// The result of [`take_use`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Use {
+pub enum UseResult {
     /// One use is taken, if the transaction commits.
-    Taken(Box<Token>),
+    Taken(Box<EnrollmentToken>),
     /// There is no such token.
     Unknown,
     Revoked,
@@ -50,12 +50,12 @@ pub enum Use {
 
 /// Inserts a token.
 #[boxed]
-pub async fn create(tx: &mut Tx, token: &Token) -> Result<()> {
+pub async fn create(tx: &mut Tx, token: &EnrollmentToken) -> Result<()> {
     let root_key = tx.seal().key_id();
     on!(tx, |c| {
         sqlx::query(join(&[
             "insert into enrollment_tokens (",
-            Token::COLUMNS,
+            EnrollmentToken::COLUMNS,
             ", root_key_id) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
         ]))
         .bind(put(&token.id))
@@ -75,14 +75,14 @@ pub async fn create(tx: &mut Tx, token: &Token) -> Result<()> {
         .await
         .map(drop)
     })
-    .map_err(taken("this enrollment token"))
+    .map_err(already_exists("this enrollment token"))
 }
 
 /// Takes one use of the token with this hash. The limit is checked in the same statement, because
 /// between a read and a write a hundred servers of one image may enroll.
 #[boxed]
-pub async fn take_use(tx: &mut Tx, hash: &[u8], now: Timestamp) -> Result<Use> {
-    let taken: Option<Token> = on!(tx, |c| {
+pub async fn take_use(tx: &mut Tx, hash: &[u8], now: Timestamp) -> Result<UseResult> {
+    let taken: Option<EnrollmentToken> = on!(tx, |c| {
         sqlx::query_as(join(&[
             "update enrollment_tokens set uses = uses + 1
               where hash = $1 and revoked_at is null
@@ -91,7 +91,7 @@ pub async fn take_use(tx: &mut Tx, hash: &[u8], now: Timestamp) -> Result<Use> {
                 and not exists (select 1 from organizations o
                                  where o.id = org_id and o.removed_at is not null)
               returning ",
-            Token::COLUMNS,
+            EnrollmentToken::COLUMNS,
         ]))
         .bind(hash)
         .bind(put(&now))
@@ -99,12 +99,12 @@ pub async fn take_use(tx: &mut Tx, hash: &[u8], now: Timestamp) -> Result<Use> {
         .await
     })?;
     if let Some(token) = taken {
-        return Ok(Use::Taken(Box::new(token)));
+        return Ok(UseResult::Taken(Box::new(token)));
     }
-    let found: Option<Token> = on!(tx, |c| {
+    let found: Option<EnrollmentToken> = on!(tx, |c| {
         sqlx::query_as(join(&[
             "select ",
-            Token::COLUMNS,
+            EnrollmentToken::COLUMNS,
             " from enrollment_tokens where hash = $1 and not exists
                 (select 1 from organizations o where o.id = org_id and o.removed_at is not null)",
         ]))
@@ -113,19 +113,19 @@ pub async fn take_use(tx: &mut Tx, hash: &[u8], now: Timestamp) -> Result<Use> {
         .await
     })?;
     Ok(match found {
-        None => Use::Unknown,
-        Some(token) if token.revoked_at.is_some() => Use::Revoked,
-        Some(token) if token.expires_at.is_some_and(|at| at <= now) => Use::Expired,
-        Some(_) => Use::UsedUp,
+        None => UseResult::Unknown,
+        Some(token) if token.revoked_at.is_some() => UseResult::Revoked,
+        Some(token) if token.expires_at.is_some_and(|at| at <= now) => UseResult::Expired,
+        Some(_) => UseResult::UsedUp,
     })
 }
 
 #[boxed]
-pub async fn get(conn: &mut Conn, org: OrgId, id: TokenId) -> Result<Token> {
+pub async fn get(conn: &mut Conn, org: OrgId, id: TokenId) -> Result<EnrollmentToken> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
-            Token::COLUMNS,
+            EnrollmentToken::COLUMNS,
             " from enrollment_tokens where id = $1 and org_id = $2",
         ]))
         .bind(put(&id))
@@ -138,14 +138,14 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: TokenId) -> Result<Token> {
 
 /// Returns a page of this organization's tokens, newest first.
 #[boxed]
-pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<Token>> {
+pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<EnrollmentToken>> {
     let select = [
         "select ",
-        Token::COLUMNS,
+        EnrollmentToken::COLUMNS,
         " from enrollment_tokens where org_id = $1 order by id desc limit $2 offset $3",
     ];
     let count = "select count(*) from enrollment_tokens where org_id = $1";
-    Paged::of_org(conn, org, page, (&select, count)).await
+    Paged::for_org(conn, org, page, (&select, count)).await
 }
 
 /// Revokes a token. If it was revoked already, the first time stays.
@@ -169,11 +169,11 @@ pub async fn revoke(tx: &mut Tx, org: OrgId, id: TokenId, now: Timestamp) -> Res
 /// The organization of the token with this hash, unless it was revoked. Ignores expiry and the
 /// limit of uses.
 #[boxed]
-pub async fn org_of(conn: &mut Conn, hash: &[u8]) -> Result<Option<OrgId>> {
-    let found: Option<Token> = on!(conn, |c| {
+pub async fn org_by_hash(conn: &mut Conn, hash: &[u8]) -> Result<Option<OrgId>> {
+    let found: Option<EnrollmentToken> = on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
-            Token::COLUMNS,
+            EnrollmentToken::COLUMNS,
             " from enrollment_tokens where hash = $1 and revoked_at is null",
         ]))
         .bind(hash)

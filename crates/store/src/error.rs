@@ -82,7 +82,7 @@ pub enum StoreError {
 
 static DISK_FULL_ERRORS: AtomicU64 = AtomicU64::new(0);
 
-/// How often a database refused a write of this process because its disk was full.
+/// How many times a database refused a write of this process because its disk was full.
 pub fn disk_full_errors() -> u64 {
     DISK_FULL_ERRORS.load(Ordering::Relaxed)
 }
@@ -113,7 +113,7 @@ impl From<sqlx::Error> for StoreError {
                 Ok(row) => Self::Corrupt { table: row.table, id: row.id, source: row.source },
                 Err(cause) => Self::Database(sqlx::Error::Decode(cause)),
             },
-            error if asks_to_retry(&error) => Self::Busy(error),
+            error if is_retryable(&error) => Self::Busy(error),
             error if is_disk_full(&error) => {
                 DISK_FULL_ERRORS.fetch_add(1, Ordering::Relaxed);
                 Self::DiskFull(error)
@@ -125,7 +125,7 @@ impl From<sqlx::Error> for StoreError {
 
 /// Matches deadlocks, serialization failures and lock timeouts of PostgreSQL, and the three codes
 /// of SQLITE_BUSY (another process, such as a command on the data directory, holds the write lock).
-fn asks_to_retry(error: &sqlx::Error) -> bool {
+fn is_retryable(error: &sqlx::Error) -> bool {
     has_code(error, &["40001", "40P01", "55P03", "5", "261", "517"])
 }
 
@@ -141,14 +141,14 @@ fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
 }
 
 /// Maps a unique violation to [`StoreError::AlreadyExists`].
-pub(crate) fn taken(what: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
+pub(crate) fn already_exists(what: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
     move |error| match error.as_database_error().map(sqlx::error::DatabaseError::kind) {
         Some(ErrorKind::UniqueViolation) => StoreError::AlreadyExists { what },
         _ => error.into(),
     }
 }
 
-/// Checks that a guarded write changed exactly one row. Otherwise another writer was faster.
-pub(crate) fn guarded(rows: u64) -> Result<()> {
+/// Checks that a conditional write changed exactly one row. If not, another writer was first.
+pub(crate) fn expect_one_row(rows: u64) -> Result<()> {
     if rows == 1 { Ok(()) } else { Err(StoreError::Stale) }
 }

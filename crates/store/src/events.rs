@@ -88,7 +88,7 @@ pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<
 
 /// The events of all organizations after number `seq`, oldest first. For forwarding events.
 #[boxed]
-pub async fn after_in_all(conn: &mut Conn, seq: i64, limit: u32) -> Result<Vec<Event>> {
+pub async fn after_all_orgs(conn: &mut Conn, seq: i64, limit: u32) -> Result<Vec<Event>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",

@@ -13,7 +13,7 @@ use crate::tx::Tx;
 
 row! {
     /// A feed that is downloaded automatically.
-    pub struct Source in "feed_sources" by "name" {
+    pub struct FeedSource in "feed_sources" by "name" {
         pub name: String,
         pub url: String,
         /// The format of its content; `None` if it is detected.
@@ -32,9 +32,9 @@ row! {
 
 /// All sources, by name.
 #[boxed]
-pub async fn list(conn: &mut Conn) -> Result<Vec<Source>> {
+pub async fn list(conn: &mut Conn) -> Result<Vec<FeedSource>> {
     Ok(on!(conn, |c| {
-        sqlx::query_as(join(&["select ", Source::COLUMNS, " from feed_sources order by name"]))
+        sqlx::query_as(join(&["select ", FeedSource::COLUMNS, " from feed_sources order by name"]))
             .fetch_all(c)
             .await
     })?)
@@ -42,11 +42,11 @@ pub async fn list(conn: &mut Conn) -> Result<Vec<Source>> {
 
 /// The source that is due first.
 #[boxed]
-pub async fn first_due(conn: &mut Conn) -> Result<Option<Source>> {
+pub async fn first_due(conn: &mut Conn) -> Result<Option<FeedSource>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
-            Source::COLUMNS,
+            FeedSource::COLUMNS,
             " from feed_sources order by next_at, name limit 1",
         ]))
         .fetch_optional(c)
@@ -56,7 +56,7 @@ pub async fn first_due(conn: &mut Conn) -> Result<Option<Source>> {
 
 /// Adds a source, or replaces the one with the same name.
 #[boxed]
-pub async fn put_source(tx: &mut Tx, source: &Source) -> Result<()> {
+pub async fn save(tx: &mut Tx, source: &FeedSource) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
             "insert into feed_sources
@@ -85,7 +85,7 @@ pub async fn put_source(tx: &mut Tx, source: &Source) -> Result<()> {
 /// Records the result of a download, unless the source was deleted or its URL changed. Returns
 /// whether it was recorded.
 #[boxed]
-pub async fn fetched(tx: &mut Tx, source: &Source) -> Result<bool> {
+pub async fn record_fetch(tx: &mut Tx, source: &FeedSource) -> Result<bool> {
     let noted = on!(tx, |c| {
         sqlx::query(
             "update feed_sources
@@ -107,7 +107,7 @@ pub async fn fetched(tx: &mut Tx, source: &Source) -> Result<bool> {
 
 /// Deletes a source. The imported data stays. Returns whether the source existed.
 #[boxed]
-pub async fn forget(tx: &mut Tx, name: &str) -> Result<bool> {
+pub async fn delete(tx: &mut Tx, name: &str) -> Result<bool> {
     let gone = on!(tx, |c| {
         sqlx::query("delete from feed_sources where name = $1")
             .bind(name)

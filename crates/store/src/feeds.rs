@@ -46,7 +46,7 @@ pub async fn list(conn: &mut Conn) -> Result<Vec<Feed>> {
 
 /// Records a successful import.
 #[boxed]
-pub async fn imported(tx: &mut Tx, feed: &Feed) -> Result<()> {
+pub async fn record_import(tx: &mut Tx, feed: &Feed) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
             "insert into feeds (name, kind, source, records, size_bytes, as_of, imported_at, last_error, tried_at,
@@ -77,7 +77,7 @@ pub async fn imported(tx: &mut Tx, feed: &Feed) -> Result<()> {
 
 /// Records a failed import. The data and date of the last successful one stay.
 #[boxed]
-pub async fn failed(
+pub async fn record_failure(
     tx: &mut Tx,
     (name, kind, source): (&str, &str, &str),
     why: &str,
@@ -104,7 +104,7 @@ pub async fn failed(
 
 /// Records that a feed has not changed at its publisher.
 #[boxed]
-pub async fn unchanged(tx: &mut Tx, name: &str, at: Timestamp) -> Result<()> {
+pub async fn record_unchanged(tx: &mut Tx, name: &str, at: Timestamp) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
             "update feeds set last_error = null, tried_at = $1, checked_at = $1 where name = $2",
@@ -136,7 +136,7 @@ pub async fn revision(conn: &mut Conn) -> Result<i64> {
 }
 
 /// Starts a change and returns its revision. Other transactions that change advisory data wait
-/// until this one ends. [`keep_revision`] reverts the number if nothing changed.
+/// until this one ends. [`revert_revision`] reverts the number if nothing changed.
 #[boxed]
 pub async fn next_revision(tx: &mut Tx) -> Result<i64> {
     let (revision,) = on!(tx, |c| {
@@ -149,7 +149,7 @@ pub async fn next_revision(tx: &mut Tx) -> Result<i64> {
 
 /// Reverts [`next_revision`], because nothing changed.
 #[boxed]
-pub async fn keep_revision(tx: &mut Tx) -> Result<()> {
+pub async fn revert_revision(tx: &mut Tx) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("update feed_revision set revision = revision - 1").execute(c).await.map(drop)
     })?;

@@ -2,22 +2,22 @@
 //!
 //! Packages built from one source are matched against advisories once per package group
 //! ([`put_groups`]). Servers that are equal in everything that decides about findings form one
-//! [`Kind`], and the row of a CVE counts kinds, never single servers. This module only stores:
+//! [`ServerKind`], and the row of a CVE counts kinds, never single servers. This module only stores:
 //! `service::projections::findings` computes the rows in the background.
 
 mod carriers;
-mod kinds;
+mod server_kinds;
 mod reports;
 
 use async_recursion::async_recursion as boxed;
-pub use carriers::{Carrier, Shift, carried, carriers, drop_carriers, put_carriers, shift};
-pub use kinds::{
-    Counts, Kind, Tallied, counts, drop_counts, drop_telling, kinds, put_counts, put_telling,
-    telling,
+pub use carriers::{Carrier, CveChange, carriers_by_cve, carriers, delete_carriers, put_carriers, apply_cve_changes};
+pub use server_kinds::{
+    CvesBySeverity, ServerKind, KindCounts, counts, delete_counts, delete_vendor_reported, kinds, put_counts, put_vendor_reported,
+    vendor_reported_sets,
 };
 pub use reports::{
-    Judged, all_groups, are_judged, changed, drop_groups, drop_judged, groups, judged, keep_report,
-    kept_report, put_groups, put_judged,
+    AssessedSet, all_groups, filter_assessed, last_changed, delete_groups, delete_assessed, groups, assessed_sets, save_report,
+    saved_report, put_groups, put_assessed,
 };
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use jiff::Timestamp;
 use vocab::{Assessment, Digest, Environment, OrgId};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, guarded};
+use crate::error::{Result, expect_one_row};
 use crate::row::{put, row};
 use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text, join};
@@ -60,7 +60,7 @@ row! {
 impl Cve {
     /// Its CVSS score, from 0 to 10.
     pub fn score(&self) -> Option<f64> {
-        Some(CvssScore::of(self.cvss.as_deref()?).ok()?.score())
+        Some(CvssScore::parse(self.cvss.as_deref()?).ok()?.score())
     }
 
     /// Whether its severity comes from a CVSS score and not from the distribution.
@@ -77,7 +77,7 @@ row! {
         pub basis: Digest,
         /// When the rows were computed.
         pub made_at: Timestamp,
-        /// How often the rows were computed.
+        /// How many times the rows were computed.
         pub generation: i64,
         /// The revision of the advisory data that was used.
         pub revision: i64,
@@ -119,7 +119,7 @@ pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
 /// Saves what the rows are computed from now. Fails with `Stale` if another process saved since
 /// `next` was read.
 #[boxed]
-pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
+pub async fn save_summary(tx: &mut Tx, next: &Summary) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
             "insert into cve_summaries
@@ -142,14 +142,14 @@ pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
         .await
         .map(|done| done.rows_affected())
     })?;
-    guarded(saved)
+    expect_one_row(saved)
 }
 
 /// Keeps other processes from computing rows until this transaction ends. Fails with `Stale` if
 /// another process did since `seen` was read. A computation of several transactions starts each of
-/// them with this function, and the last one with [`begin`].
+/// them with this function, and the last one with [`save_summary`].
 #[boxed]
-pub async fn hold(tx: &mut Tx, seen: &Summary) -> Result<()> {
+pub async fn lock_summary(tx: &mut Tx, seen: &Summary) -> Result<()> {
     let held = on!(tx, |c| {
         sqlx::query(
             "insert into cve_summaries (org_id, basis, made_at, generation, revision)
@@ -166,7 +166,7 @@ pub async fn hold(tx: &mut Tx, seen: &Summary) -> Result<()> {
         .await
         .map(|done| done.rows_affected())
     })?;
-    guarded(held)
+    expect_one_row(held)
 }
 
 /// Every row of the organization, by id.
@@ -180,9 +180,9 @@ pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Cve>> {
     })?)
 }
 
-/// Inserts or updates `rows`, and deletes the rows of CVEs that no server has any more.
+/// Inserts or updates `rows`, and deletes the rows of CVEs that no server has anymore.
 #[boxed]
-pub async fn change(tx: &mut Tx, org: OrgId, rows: &[&Cve], gone: &[String]) -> Result<()> {
+pub async fn update_rows(tx: &mut Tx, org: OrgId, rows: &[&Cve], gone: &[String]) -> Result<()> {
     for chunk in gone.chunks(ROWS_MAX) {
         on!(tx, |c| {
             let mut text = Text::new("delete from cves where org_id = ");
@@ -218,7 +218,7 @@ pub async fn change(tx: &mut Tx, org: OrgId, rows: &[&Cve], gone: &[String]) -> 
     Ok(())
 }
 
-macro_rules! filtered {
+macro_rules! push_filter {
     ($text:ident, $org:ident, $filter:ident) => {
         $text.bind(put(&$org));
         if !$filter.severities.is_empty() {
@@ -242,14 +242,14 @@ pub async fn list(conn: &mut Conn, org: OrgId, filter: &Filter, page: Page) -> R
     let items = on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(Cve::COLUMNS).add(" from cves where org_id = ");
-        filtered!(text, org, filter);
+        push_filter!(text, org, filter);
         text.add(" order by severity_order, kev_order, servers_order, id limit ");
         text.bind(i64::from(page.limit)).add(" offset ").bind(put(&page.offset));
         text.build_as().fetch_all(c).await
     })?;
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new("select count(*) from cves where org_id = ");
-        filtered!(text, org, filter);
+        push_filter!(text, org, filter);
         text.build_as().fetch_one(c).await
     })?;
     Ok(Paged { items, total: total.unsigned_abs() })
@@ -257,7 +257,7 @@ pub async fn list(conn: &mut Conn, org: OrgId, filter: &Filter, page: Page) -> R
 
 row! {
     /// The number of unsuppressed CVEs of one severity, exploited or not.
-    pub struct Tally in "cves" by "severity_order" {
+    pub struct SeverityCount in "cves" by "severity_order" {
         /// The most severe first: 0 is `critical`.
         pub severity_order: i64,
         /// 0: known to be exploited; 1: not.
@@ -269,11 +269,11 @@ row! {
 /// Counts unsuppressed CVEs by severity and by whether they are known to be exploited. Reads one
 /// index only.
 #[boxed]
-pub async fn tally(conn: &mut Conn, org: OrgId) -> Result<Vec<Tally>> {
+pub async fn count_by_severity(conn: &mut Conn, org: OrgId) -> Result<Vec<SeverityCount>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
-            Tally::COLUMNS,
+            SeverityCount::COLUMNS,
             " from (select severity_order, kev_order, count(*) as cves from cves
                      where org_id = $1 and servers_order < 0 group by severity_order, kev_order) counted",
         ]))
@@ -283,9 +283,9 @@ pub async fn tally(conn: &mut Conn, org: OrgId) -> Result<Vec<Tally>> {
     })?)
 }
 
-/// Those of these CVEs that some server has.
+/// Returns which of these CVEs affect at least one server.
 #[boxed]
-pub async fn of_ids(conn: &mut Conn, org: OrgId, ids: &[String]) -> Result<Vec<Cve>> {
+pub async fn by_ids(conn: &mut Conn, org: OrgId, ids: &[String]) -> Result<Vec<Cve>> {
     let mut found: Vec<Cve> = Vec::new();
     for chunk in ids.chunks(ROWS_MAX) {
         found.extend(on!(conn, |c| {
@@ -310,7 +310,7 @@ pub async fn servers(
     if environments.is_some_and(<[Environment]>::is_empty) {
         return Ok(Vec::new());
     }
-    let told = on!(conn, |c| {
+    let is_vendor_reported = on!(conn, |c| {
         sqlx::query("select 1 from cve_updates where org_id = $1 and cve = $2 limit 1")
             .bind(put(&org))
             .bind(cve)
@@ -325,11 +325,11 @@ pub async fn servers(
         text.bind(put(&org)).add(" and removed_at is null and (");
         // Added only if needed: each engine finds either condition by an index, but both together
         // only by scanning.
-        if told {
+        if is_vendor_reported {
             text.add("update_set in (select u.update_set from cve_updates u where u.org_id = ");
             text.bind(put(&org)).add(" and u.cve = ").bind(cve.to_owned()).add(") or ");
         }
-        let [before, after] = carriers::OF_FLAW;
+        let [before, after] = carriers::KINDS_WITH_CVE;
         text.add("(package_set, os_release, kernel, runs) in ");
         text.add(before).add(dialect.each_kind).add(after);
         text.bind(put(&org)).add(" and k.cve = ").bind(cve.to_owned()).add("))");

@@ -37,7 +37,7 @@ pub async fn quarantined(conn: &mut Conn) -> Result<u64> {
 
 /// When any agent was last seen.
 #[boxed]
-pub async fn last_heard(conn: &mut Conn) -> Result<Option<Timestamp>> {
+pub async fn last_seen(conn: &mut Conn) -> Result<Option<Timestamp>> {
     let text = "select max(last_seen_at) from presence";
     Ok(match conn.wire() {
         Wire::Sqlite(c) => {

@@ -1,15 +1,15 @@
 //! Idempotency keys: a repeated request gets the first response again.
 //!
-//! [`claim`], the effect and [`finish`] belong in one transaction. A repetition then waits for the
+//! [`claim`], the effect and [`finish`] belong in one transaction. A retry then waits for the
 //! first commit and sees its response, and a crash leaves nothing behind. Work that cannot run
 //! inside one transaction commits the claim first; until it finishes or its lock expires, a
-//! repetition learns that it is in progress. Such work runs under its ticket ([`during`]): every
-//! commit that changes anything then records that next to the key. After a crash, a repetition
+//! retry learns that it is in progress. Such work runs under its ticket ([`with_ticket`]): every
+//! commit that changes anything then records that next to the key. After a crash, a retry
 //! learns that the work was done, and a worker whose lock expired cannot commit what another one is
 //! doing.
 //!
 //! On PostgreSQL the claim names the process that works on it, so that the claims of a dead process
-//! need not expire first: see `notify::LivenessLock`. A process that only lost its connection may
+//! are released before they expire: see `notify::LivenessLock`. A process that only lost its connection may
 //! look dead; it cannot commit either.
 
 use async_recursion::async_recursion as boxed;
@@ -17,7 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::OrgId;
 
 use crate::db::{Conn, on};
-use crate::error::{Result, guarded};
+use crate::error::{Result, expect_one_row};
 use crate::row::{put, row};
 use crate::sql::join;
 use crate::tx::Tx;
@@ -48,7 +48,7 @@ pub struct Response {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
     /// The key is new: do the work, then [`finish`] with this ticket.
-    Fresh(Ticket),
+    New(Ticket),
     /// The first request with this key is in progress.
     InProgress,
     /// The request was answered: send this response again.
@@ -56,7 +56,7 @@ pub enum Claim {
     /// The key was used for another request.
     Mismatch,
     /// The work was done, but its response was lost.
-    Unanswered {
+    ResponseLost {
         /// The resource that was changed, as the audit log names it.
         subject: String,
     },
@@ -89,13 +89,13 @@ tokio::task_local! {
 }
 
 /// Runs `work` under a ticket: what it commits is recorded next to the key.
-pub async fn during<T>(ticket: Ticket, work: impl Future<Output = T>) -> T {
+pub async fn with_ticket<T>(ticket: Ticket, work: impl Future<Output = T>) -> T {
     TICKET.scope(ticket, work).await
 }
 
 /// Records what the current request changed, in the same transaction. Fails with `Stale` if the
 /// lock expired.
-pub(crate) async fn note_effect(conn: &mut Conn, subject: &str) -> Result<()> {
+pub(crate) async fn record_effect(conn: &mut Conn, subject: &str) -> Result<()> {
     let Ok(ticket) = TICKET.try_with(Clone::clone) else { return Ok(()) };
     let noted = on!(conn, |c| {
         sqlx::query(
@@ -110,7 +110,7 @@ pub(crate) async fn note_effect(conn: &mut Conn, subject: &str) -> Result<()> {
         .await
         .map(|done| done.rows_affected())
     })?;
-    guarded(noted)
+    expect_one_row(noted)
 }
 
 /// Claims the key at `now`. It is remembered until `expires_at`. From `locked_until` on, a request
@@ -123,7 +123,7 @@ pub async fn claim(
     locked_until: Timestamp,
     expires_at: Timestamp,
 ) -> Result<Claim> {
-    let holder = tx.holder();
+    let holder = tx.liveness_lock();
     // An upsert, because on PostgreSQL it waits for a transaction that is inserting the same key. A
     // `select` would not wait.
     let claimed = on!(tx, |c| {
@@ -153,7 +153,7 @@ pub async fn claim(
         .map(|done| done.rows_affected() == 1)
     })?;
     if claimed {
-        return Ok(fresh(request, locked_until));
+        return Ok(new_claim(request, locked_until));
     }
     let stored: Stored = on!(tx, |c| {
         sqlx::query_as(join(&[
@@ -168,9 +168,9 @@ pub async fn claim(
     })?;
     Ok(match stored.status {
         _ if stored.fingerprint != request.fingerprint => Claim::Mismatch,
-        None if stored.locked_until > now && !is_dead(tx, &stored).await? => Claim::InProgress,
+        None if stored.locked_until > now && !is_holder_dead(tx, &stored).await? => Claim::InProgress,
         None => match stored.subject {
-            Some(subject) => Claim::Unanswered { subject },
+            Some(subject) => Claim::ResponseLost { subject },
             None => take_over(tx, request, &stored, locked_until, expires_at).await?,
         },
         Some(status) => Claim::Replay(Response {
@@ -181,14 +181,14 @@ pub async fn claim(
     })
 }
 
-fn fresh(request: &Request<'_>, locked_until: Timestamp) -> Claim {
-    Claim::Fresh(Ticket { org: request.org, key: request.key.to_owned(), locked_until })
+fn new_claim(request: &Request<'_>, locked_until: Timestamp) -> Claim {
+    Claim::New(Ticket { org: request.org, key: request.key.to_owned(), locked_until })
 }
 
 /// Whether the process that claimed a key is gone. Takes that process's lock until this transaction
-/// ends, so of several repetitions of a request only one takes over.
-async fn is_dead(tx: &mut Tx, stored: &Stored) -> Result<bool> {
-    let (Some(_), Some(holder)) = (tx.holder(), stored.holder) else { return Ok(false) };
+/// ends, so of several retries of a request only one takes over.
+async fn is_holder_dead(tx: &mut Tx, stored: &Stored) -> Result<bool> {
+    let (Some(_), Some(holder)) = (tx.liveness_lock(), stored.holder) else { return Ok(false) };
     Ok(on!(tx, |c| {
         sqlx::query_scalar("select pg_try_advisory_xact_lock($1)").bind(holder).fetch_one(c).await
     })?)
@@ -204,7 +204,7 @@ async fn take_over(
 ) -> Result<Claim> {
     // Never the same time as in the previous claim, because it identifies the ticket.
     let locked_until = locked_until.max(stored.locked_until + SignedDuration::from_micros(1));
-    let holder = tx.holder();
+    let holder = tx.liveness_lock();
     let taken = on!(tx, |c| {
         sqlx::query(
             "update idempotency_keys
@@ -223,7 +223,7 @@ async fn take_over(
         .await
         .map(|done| done.rows_affected() == 1)
     })?;
-    Ok(if taken { fresh(request, locked_until) } else { Claim::InProgress })
+    Ok(if taken { new_claim(request, locked_until) } else { Claim::InProgress })
 }
 
 /// Stores the response. Fails with `Stale` if the lock expired and another request does the work:
@@ -245,12 +245,12 @@ pub async fn finish(tx: &mut Tx, ticket: &Ticket, response: &Response) -> Result
         .await
         .map(|done| done.rows_affected())
     })?;
-    guarded(saved)
+    expect_one_row(saved)
 }
 
 /// Stores the response if the request changed anything, and releases the key if not: repeating a
-/// request that changed nothing is harmless, so its response need not be stored. Without a
-/// `response` (one too large to store), a repetition learns what was done. Fails with `Stale` as
+/// request that changed nothing is harmless, so its response is not stored. Without a
+/// `response` (one too large to store), a retry learns what was done. Fails with `Stale` as
 /// [`finish`] does.
 #[boxed]
 pub async fn finish_effect(
@@ -296,7 +296,7 @@ pub async fn count(conn: &mut Conn, org: OrgId, caller: &str, limit: u32) -> Res
 
 /// Releases the key without a response, after a failure that the caller may retry.
 #[boxed]
-pub async fn forget(tx: &mut Tx, ticket: &Ticket) -> Result<()> {
+pub async fn release(tx: &mut Tx, ticket: &Ticket) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
             "delete from idempotency_keys
@@ -315,7 +315,7 @@ pub async fn forget(tx: &mut Tx, ticket: &Ticket) -> Result<()> {
 /// Ends the locks of all requests in progress. For a service that has just started and is the only
 /// one on its database: the process that held the locks is gone.
 #[boxed]
-pub async fn end_locks(tx: &mut Tx, now: Timestamp) -> Result<u64> {
+pub async fn expire_locks(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     Ok(on!(tx, |c| {
         sqlx::query(
             "update idempotency_keys set locked_until = $1 where status is null and locked_until > $1",

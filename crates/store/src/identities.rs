@@ -7,14 +7,14 @@ use jiff::Timestamp;
 use vocab::{OrgId, UserId};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, taken};
+use crate::error::{Result, already_exists};
 use crate::row::{put, row};
 use crate::sql::join;
 use crate::tx::Tx;
 
 row! {
     /// A user's account at an identity provider.
-    pub struct Identity in "identities" by "user_id" {
+    pub struct LinkedIdentity in "identities" by "user_id" {
         /// The issuer URL of the identity provider.
         pub issuer: String,
         /// The provider's id for the user (`sub`), which never changes.
@@ -27,11 +27,11 @@ row! {
 /// Links a user to an account. Fails with `AlreadyExists` if the user is linked to another account
 /// of this provider.
 #[boxed]
-pub async fn link(tx: &mut Tx, identity: &Identity) -> Result<()> {
+pub async fn link(tx: &mut Tx, identity: &LinkedIdentity) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(join(&[
             "insert into identities (",
-            Identity::COLUMNS,
+            LinkedIdentity::COLUMNS,
             ") values ($1, $2, $3, $4)
              on conflict (issuer, subject)
              do update set user_id = excluded.user_id, created_at = excluded.created_at",
@@ -44,16 +44,16 @@ pub async fn link(tx: &mut Tx, identity: &Identity) -> Result<()> {
         .await
         .map(drop)
     })
-    .map_err(taken("a link of this user to the identity provider"))
+    .map_err(already_exists("a link of this user to the identity provider"))
 }
 
 /// The link of an account, even if the user was removed.
 #[boxed]
-pub async fn find(conn: &mut Conn, issuer: &str, subject: &str) -> Result<Option<Identity>> {
+pub async fn find(conn: &mut Conn, issuer: &str, subject: &str) -> Result<Option<LinkedIdentity>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
-            Identity::COLUMNS,
+            LinkedIdentity::COLUMNS,
             " from identities where issuer = $1 and subject = $2",
         ]))
         .bind(issuer)
@@ -65,11 +65,11 @@ pub async fn find(conn: &mut Conn, issuer: &str, subject: &str) -> Result<Option
 
 /// The links of all users in an organization.
 #[boxed]
-pub async fn of_org(conn: &mut Conn, org: OrgId) -> Result<Vec<Identity>> {
+pub async fn list_by_org(conn: &mut Conn, org: OrgId) -> Result<Vec<LinkedIdentity>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
-            Identity::COLUMNS,
+            LinkedIdentity::COLUMNS,
             " from identities where user_id in (select id from users where org_id = $1)
               order by user_id, issuer",
         ]))

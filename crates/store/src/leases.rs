@@ -83,7 +83,7 @@ async fn set_until(tx: &mut Tx, lease: &Lease, until: Timestamp) -> Result<()> {
             .await
             .map(|done| done.rows_affected())
     })?;
-    if saved == 1 { Ok(()) } else { Err(lost(lease)) }
+    if saved == 1 { Ok(()) } else { Err(lease_lost(lease)) }
 }
 
 /// Lets this transaction commit only if the lease is still held: no other process can take it
@@ -98,7 +98,7 @@ pub async fn fence(tx: &mut Tx, lease: &Lease) -> Result<()> {
             .await
             .map(|row| row.is_some())
     })?;
-    if held { Ok(()) } else { Err(lost(lease)) }
+    if held { Ok(()) } else { Err(lease_lost(lease)) }
 }
 
 /// The lease with its current or last holder.
@@ -112,6 +112,6 @@ pub async fn get(conn: &mut Conn, name: &str) -> Result<Option<Lease>> {
     })?)
 }
 
-fn lost(lease: &Lease) -> StoreError {
+fn lease_lost(lease: &Lease) -> StoreError {
     StoreError::LeaseLost { name: lease.name.clone() }
 }

@@ -20,24 +20,24 @@
 //!
 //! Start with `db` (connections), `tx` (commits) and `sql` (how text is built).
 
-mod bell;
+mod notify;
 mod counts;
 mod db;
 mod error;
 mod migrate;
-mod roster;
+mod server_index;
 mod row;
 mod sql;
-mod tagged;
+mod server_tags;
 mod tx;
 
-pub mod absences;
+pub mod presence_transitions;
 pub mod advisories;
 pub mod api_keys;
 pub mod audit;
 pub mod backup;
 pub mod batches;
-pub mod days;
+pub mod daily_stats;
 pub mod enrollment_tokens;
 pub mod events;
 pub mod feed_sources;
@@ -47,15 +47,15 @@ pub mod health;
 pub mod idempotency;
 pub mod identities;
 pub mod leases;
-pub mod listings;
+pub mod package_sets;
 pub mod names;
 pub mod organizations;
 pub mod patches;
 pub mod presence;
-pub mod recounts;
+pub mod security_counts;
 pub mod refreshes;
 pub mod restores;
-pub mod rollout_targets;
+pub mod rollout_tasks;
 pub mod rollouts;
 pub mod root_keys;
 pub mod runs;
@@ -69,7 +69,7 @@ pub mod suppressions;
 pub mod sync_sessions;
 pub mod task_logs;
 pub mod users;
-pub mod wanted_listings;
+pub mod package_set_requests;
 
 #[cfg(test)]
 extern crate self as store;
@@ -87,10 +87,10 @@ use crate::db::on;
 use crate::row::put;
 use crate::sql::join;
 
-pub use bell::{Bell, Topic};
+pub use notify::{Subscription, Topic};
 pub use db::{Conn, Db, Durability, Options, Reader};
 pub use error::{Cause, Result, StoreError, disk_full_errors};
-pub use migrate::{SCHEMA_VERSION, Step};
+pub use migrate::{SCHEMA_VERSION, MigrationInfo};
 #[doc(hidden)]
 pub use sql::recorded_sql;
 pub use tx::Tx;
@@ -114,7 +114,7 @@ pub struct Paged<T> {
 
 impl<T> Paged<T> {
     /// Cuts one page out of a list that is in memory.
-    pub fn part_of(whole: Vec<T>, page: Page) -> Paged<T> {
+    pub fn paginate(whole: Vec<T>, page: Page) -> Paged<T> {
         let total = whole.len() as u64;
         let skip = usize::try_from(page.offset).unwrap_or(usize::MAX);
         let items = whole.into_iter().skip(skip).take(page.limit as usize).collect();
@@ -128,7 +128,7 @@ where
 {
     /// Reads one page of an organization's rows. `select` and `count` bind the organization as
     /// `$1`; `select` binds limit and offset as `$2` and `$3`.
-    pub(crate) async fn of_org(
+    pub(crate) async fn for_org(
         conn: &mut Conn,
         org: OrgId,
         page: Page,

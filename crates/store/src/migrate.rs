@@ -27,44 +27,44 @@ macro_rules! series {
     };
 }
 
-const SERIES: &[Migration] = series! {
+const MIGRATIONS: &[Migration] = series! {
     1 "0001_baseline",
 };
 
 /// The newest schema that this binary knows.
-pub const SCHEMA_VERSION: i64 = SERIES[SERIES.len() - 1].version;
+pub const SCHEMA_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
 /// Key of the PostgreSQL advisory lock that replicas take to migrate. An arbitrary constant.
-const LOCK: i64 = 0x666c_6565_746d_6e64;
+const MIGRATION_LOCK: i64 = 0x666c_6565_746d_6e64;
 
 impl Migration {
-    fn step(&self) -> Step {
-        Step { version: self.version, name: self.name }
+    fn info(&self) -> MigrationInfo {
+        MigrationInfo { version: self.version, name: self.name }
     }
 
     /// The checksum of the text before placeholders are replaced, so both engines store the same
     /// one. It covers comments too: a released migration must never be edited.
     fn checksum(&self) -> Vec<u8> {
-        vocab::Digest::of(self.text.as_bytes()).as_bytes().to_vec()
+        vocab::Digest::compute(self.text.as_bytes()).as_bytes().to_vec()
     }
 }
 
 /// A migration's version and name, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
+pub struct MigrationInfo {
     pub version: i64,
     pub name: &'static str,
 }
 
 /// Brings the database up to the schema of this release, or fails without changes. Returns the
 /// migrations that were applied.
-pub(crate) async fn run(db: &Db) -> Result<Vec<Step>> {
+pub(crate) async fn run(db: &Db) -> Result<Vec<MigrationInfo>> {
     // A normal start finds nothing to migrate and takes no lock.
     let mut reader = db.writer_connection().await?;
     let applied = applied(&mut reader).await?;
     drop(reader);
     check(&applied)?;
-    if applied.len() == SERIES.len() {
+    if applied.len() == MIGRATIONS.len() {
         return Ok(Vec::new());
     }
     let mut tx = db.begin().await?;
@@ -75,10 +75,10 @@ pub(crate) async fn run(db: &Db) -> Result<Vec<Step>> {
 }
 
 /// The migrations that [`run`] would apply.
-pub(crate) async fn pending(conn: &mut Conn) -> Result<Vec<Step>> {
+pub(crate) async fn pending(conn: &mut Conn) -> Result<Vec<MigrationInfo>> {
     let applied = applied(conn).await?;
     check(&applied)?;
-    Ok(SERIES[applied.len()..].iter().map(Migration::step).collect())
+    Ok(MIGRATIONS[applied.len()..].iter().map(Migration::info).collect())
 }
 
 /// The version of the last migration that was applied to this database; 0 if none was.
@@ -88,8 +88,8 @@ pub(crate) async fn version(conn: &mut Conn) -> Result<i64> {
 
 /// The tables that exist after this migration. A table comes after those that it references.
 pub(crate) fn tables(version: i64) -> Vec<&'static str> {
-    let mut tables: Vec<_> = std::iter::once(TABLE).take(usize::from(version > 0)).collect();
-    let series = SERIES.iter().filter(|migration| migration.version <= version);
+    let mut tables: Vec<_> = std::iter::once(MIGRATIONS_TABLE).take(usize::from(version > 0)).collect();
+    let series = MIGRATIONS.iter().filter(|migration| migration.version <= version);
     for statement in series.flat_map(|migration| migration.text.split(';')) {
         let name = |verb| statement.split_once(verb)?.1.split([' ', '(', ';']).next();
         if let Some(gone) = name("drop table ") {
@@ -101,20 +101,20 @@ pub(crate) fn tables(version: i64) -> Vec<&'static str> {
 }
 
 /// Creates the tables as of this migration, in a database that has none of them.
-pub(crate) async fn make_up_to(tx: &mut Tx, version: i64) -> Result<()> {
+pub(crate) async fn create_at_version(tx: &mut Tx, version: i64) -> Result<()> {
     if version > SCHEMA_VERSION {
         return Err(StoreError::NewerDatabase { found: version, known: SCHEMA_VERSION });
     }
-    make_list(tx).await?;
-    let until = SERIES.iter().take_while(|migration| migration.version <= version).count();
-    apply(tx, &SERIES[..until]).await
+    create_migrations_table(tx).await?;
+    let until = MIGRATIONS.iter().take_while(|migration| migration.version <= version).count();
+    apply(tx, &MIGRATIONS[..until]).await
 }
 
 /// The table that records which migrations were applied.
-const TABLE: &str = "schema_migrations";
+const MIGRATIONS_TABLE: &str = "schema_migrations";
 
-async fn make_list(tx: &mut Tx) -> Result<()> {
-    run_text(
+async fn create_migrations_table(tx: &mut Tx) -> Result<()> {
+    run_sql(
         tx,
         "create table if not exists schema_migrations (
             version {{int}} primary key, name {{text}} not null, checksum {{bytes}} not null
@@ -124,7 +124,7 @@ async fn make_list(tx: &mut Tx) -> Result<()> {
 }
 
 /// Checks whether this release can open the database. Only reads.
-pub(crate) async fn check_fit(conn: &mut Conn) -> Result<()> {
+pub(crate) async fn check_compatible(conn: &mut Conn) -> Result<()> {
     check(&applied(conn).await?)
 }
 
@@ -132,26 +132,26 @@ pub(crate) async fn lock(tx: &mut Tx) -> Result<()> {
     // A SQLite transaction starts with `begin immediate`, so it holds the lock already.
     if let Wire::Pg(c) = tx.wire() {
         sqlx::query("set local statement_timeout = 0").execute(&mut *c).await?;
-        sqlx::query("select pg_advisory_xact_lock($1)").bind(LOCK).execute(c).await?;
+        sqlx::query("select pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK).execute(c).await?;
     }
     Ok(())
 }
 
-pub(crate) async fn apply_missing(tx: &mut Tx) -> Result<Vec<Step>> {
+pub(crate) async fn apply_missing(tx: &mut Tx) -> Result<Vec<MigrationInfo>> {
     // Check again under the lock: another replica may have migrated meanwhile, or be newer.
     let known = applied(tx).await?;
     check(&known)?;
     if known.is_empty() {
-        make_list(tx).await?;
+        create_migrations_table(tx).await?;
     }
-    let missing = &SERIES[known.len()..];
+    let missing = &MIGRATIONS[known.len()..];
     apply(tx, missing).await?;
-    Ok(missing.iter().map(Migration::step).collect())
+    Ok(missing.iter().map(Migration::info).collect())
 }
 
 async fn apply(tx: &mut Tx, series: &[Migration]) -> Result<()> {
     for migration in series {
-        run_text(tx, migration.text).await?;
+        run_sql(tx, migration.text).await?;
         on!(tx, |c| {
             sqlx::query(
                 "insert into schema_migrations (version, name, checksum) values ($1, $2, $3)",
@@ -167,7 +167,7 @@ async fn apply(tx: &mut Tx, series: &[Migration]) -> Result<()> {
     Ok(())
 }
 
-async fn run_text(tx: &mut Tx, text: &'static str) -> Result<()> {
+async fn run_sql(tx: &mut Tx, text: &'static str) -> Result<()> {
     let spelled = |dialect: &Dialect| sqlx::raw_sql(dialect.migration(text));
     match tx.wire() {
         Wire::Sqlite(c) => spelled(&SQLITE).execute(c).await.map(drop)?,
@@ -176,10 +176,10 @@ async fn run_text(tx: &mut Tx, text: &'static str) -> Result<()> {
     Ok(())
 }
 
-type Applied = Vec<(i64, String, Vec<u8>)>;
+type AppliedMigrations = Vec<(i64, String, Vec<u8>)>;
 
 /// The migrations that were applied to this database, in order.
-async fn applied(conn: &mut Conn) -> Result<Applied> {
+async fn applied(conn: &mut Conn) -> Result<AppliedMigrations> {
     let exists = match conn.wire() {
         Wire::Sqlite(c) => {
             sqlx::query("select 1 from sqlite_schema where name = 'schema_migrations'")
@@ -205,13 +205,13 @@ async fn applied(conn: &mut Conn) -> Result<Applied> {
     })?)
 }
 
-fn check(applied: &Applied) -> Result<()> {
+fn check(applied: &AppliedMigrations) -> Result<()> {
     if let Some((found, ..)) = applied.last()
         && *found > SCHEMA_VERSION
     {
         return Err(StoreError::NewerDatabase { found: *found, known: SCHEMA_VERSION });
     }
-    for ((version, name, checksum), ours) in applied.iter().zip(SERIES) {
+    for ((version, name, checksum), ours) in applied.iter().zip(MIGRATIONS) {
         if *version != ours.version || *checksum != ours.checksum() {
             return Err(StoreError::MigrationChanged { version: *version, name: name.clone() });
         }
@@ -225,7 +225,7 @@ mod tests {
     use crate::support::{EmptyDatabase, both};
 
     /// Rows as the first release wrote them: an organization, and a server of it that has synced.
-    const OF_BASELINE: &str = "
+    const BASELINE_ROWS: &str = "
         insert into organizations (id, name, created_at, generation)
              values ('org_01m7ft1xqrfeztjv07xn79bb7q', 'old', {{then}}, 1);
         insert into servers (id, org_id, hostname, sort_name, tags, os, os_id, os_release, kernel, arch,
@@ -243,13 +243,13 @@ mod tests {
              values ('org_01m7ft1xqrfeztjv07xn79bb7q', '', 'debian', 'debian 12', 1);
         insert into counters (name, value) values ('of old', 3)";
 
-    /// [`OF_BASELINE`] in the SQL of one engine.
-    fn of_baseline(is_sqlite: bool) -> String {
+    /// [`BASELINE_ROWS`] in the SQL of one engine.
+    fn baseline_rows_sql(is_sqlite: bool) -> String {
         let words = match is_sqlite {
             true => ["1794753245883334", "x'2a'", "0"],
             false => ["to_timestamp(1794753245)", "'\\x2a'", "false"],
         };
-        let text = OF_BASELINE.replace("{{then}}", words[0]).replace("{{key}}", words[1]);
+        let text = BASELINE_ROWS.replace("{{then}}", words[0]).replace("{{key}}", words[1]);
         text.replace("{{false}}", words[2])
     }
 
@@ -258,10 +258,10 @@ mod tests {
             let place = empty.0;
             let older = Db::connect(&place.options()).await.unwrap();
             let mut tx = older.begin().await.unwrap();
-            make_up_to(&mut tx, 1).await.unwrap();
+            create_at_version(&mut tx, 1).await.unwrap();
             tx.commit().await.unwrap();
             older.close().await;
-            place.execute_sql(&of_baseline(place.is_sqlite())).await;
+            place.execute_sql(&baseline_rows_sql(place.is_sqlite())).await;
 
             let db = place.open().await;
             let org = "org_01m7ft1xqrfeztjv07xn79bb7q".parse().unwrap();
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn migrations_are_numbered_without_gaps() {
-        for (place, migration) in (1..).zip(SERIES) {
+        for (place, migration) in (1..).zip(MIGRATIONS) {
             assert_eq!(migration.version, place);
             assert!(migration.name.starts_with(&format!("{place:04}_")), "{}", migration.name);
         }
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn both_engines_replace_every_placeholder() {
-        for migration in SERIES {
+        for migration in MIGRATIONS {
             for dialect in [&SQLITE, &POSTGRES] {
                 assert!(!dialect.migration(migration.text).0.contains("{{"), "{}", migration.name);
             }

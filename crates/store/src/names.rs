@@ -11,7 +11,7 @@ use crate::row::put;
 use crate::sql::{ROWS_MAX, Text};
 
 /// The queries for names, by prefix of the id. Removed resources keep their names.
-const NAMED: [(&str, &str, &str); 6] = [
+const NAME_QUERIES: [(&str, &str, &str); 6] = [
     ("usr_", "select id, name from users where org_id = ", " and id in "),
     ("key_", "select id, name from api_keys where org_id = ", " and id in "),
     ("srv_", "select id, hostname from servers where org_id = ", " and id in "),
@@ -27,13 +27,13 @@ const NAMED: [(&str, &str, &str); 6] = [
 
 /// The names of those of these ids that have one in this organization.
 #[boxed]
-pub async fn of(
+pub async fn find(
     conn: &mut Conn,
     org: OrgId,
     ids: &BTreeSet<String>,
 ) -> Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
-    for (prefix, select, among) in NAMED {
+    for (prefix, select, among) in NAME_QUERIES {
         let of_this_kind: Vec<&String> = ids.iter().filter(|id| id.starts_with(prefix)).collect();
         for chunk in of_this_kind.chunks(ROWS_MAX) {
             let named: Vec<(String, String)> = on!(conn, |c| {

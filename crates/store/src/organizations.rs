@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use vocab::OrgId;
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, guarded, taken};
+use crate::error::{Result, StoreError, expect_one_row, already_exists};
 use crate::root_keys;
 use crate::row::{put, row};
 use crate::sql::join;
@@ -39,9 +39,9 @@ pub async fn create(tx: &mut Tx, id: OrgId, name: &str, now: Timestamp) -> Resul
         .await
         .map(drop)
     })
-    .map_err(taken(NAME))?;
+    .map_err(already_exists(NAME))?;
     let root_key = tx.seal().key_id();
-    if let (Some(ours), Some(used)) = (&root_key, root_keys::recorded(tx).await?)
+    if let (Some(ours), Some(used)) = (&root_key, root_keys::get(tx).await?)
         && *ours != used.id
     {
         return Err(StoreError::RootKeyRotated);
@@ -120,8 +120,8 @@ pub async fn rename(tx: &mut Tx, seen: &Organization, name: &str) -> Result<()> 
         .await
         .map(|done| done.rows_affected())
     })
-    .map_err(taken(NAME))?;
-    guarded(saved)
+    .map_err(already_exists(NAME))?;
+    expect_one_row(saved)
 }
 
 /// Removes an organization from every list; its rows stay.
@@ -139,5 +139,5 @@ pub async fn remove(tx: &mut Tx, seen: &Organization, now: Timestamp) -> Result<
         .await
         .map(|done| done.rows_affected())
     })?;
-    guarded(saved)
+    expect_one_row(saved)
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use vocab::{Digest, Environment, OrgId, Os, UpdateType};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, guarded};
+use crate::error::{Result, StoreError, expect_one_row};
 use crate::row::{put, row, via};
 use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text, join};
@@ -22,7 +22,7 @@ via!(UpdateType);
 row! {
     /// Servers with the same pending updates, installed packages, operating system and running
     /// code.
-    pub struct Kind in "servers" by "os_release" {
+    pub struct PatchServerKind in "servers" by "os_release" {
         /// The digest of the pending updates; `None` if none were uploaded yet.
         pub update_set: Option<Digest>,
         /// The digest of the installed packages.
@@ -84,7 +84,7 @@ row! {
         pub counts: Value,
         /// When it was computed.
         pub made_at: Timestamp,
-        /// How often it was computed.
+        /// How many times it was computed.
         pub generation: i64,
     }
 }
@@ -94,9 +94,9 @@ row! {
 pub struct Changes {
     /// Rows that are new or different.
     pub put: Vec<Patch>,
-    /// Packages that have no pending update any more.
+    /// Packages that no longer have a pending update.
     pub gone: Vec<String>,
-    /// Sets of pending updates that no server has any more.
+    /// Sets of pending updates that no server has anymore.
     pub sets_gone: Vec<Digest>,
 }
 
@@ -108,13 +108,13 @@ pub async fn kinds(
     org: OrgId,
     environments: Option<&[Environment]>,
     stale_before: Timestamp,
-) -> Result<Vec<Kind>> {
+) -> Result<Vec<PatchServerKind>> {
     if environments.is_some_and(<[Environment]>::is_empty) {
         return Ok(Vec::new());
     }
     Ok(on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(Kind::COLUMNS).add(
+        text.add(PatchServerKind::COLUMNS).add(
             " from (select update_set, package_set, os_release, kernel, runs, min(os) as os, count(*) as servers,
                     sum(case when reboot_required then 1 else 0 end) as reboot_required,
                     sum(case when quarantine is not null then 1 else 0 end) as quarantined,
@@ -159,7 +159,7 @@ pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
 /// computation of the rows runs this statement first, so that two replicas do not write at the same
 /// time.
 #[boxed]
-pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
+pub async fn save_summary(tx: &mut Tx, next: &Summary) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
             "insert into fleet_summaries (org_id, basis, counts, made_at, generation)
@@ -178,7 +178,7 @@ pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
         .await
         .map(|done| done.rows_affected())
     })?;
-    guarded(saved)
+    expect_one_row(saved)
 }
 
 /// Every row of the organization, by package name.
@@ -198,7 +198,7 @@ pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Patch>> {
 
 /// The sets of pending updates whose packages are recorded.
 #[boxed]
-pub async fn sets(conn: &mut Conn, org: OrgId) -> Result<Vec<Digest>> {
+pub async fn recorded_sets(conn: &mut Conn, org: OrgId) -> Result<Vec<Digest>> {
     row! {
         struct Set in "patch_sets" by "update_set" {
             update_set: Digest,
@@ -219,7 +219,7 @@ pub async fn sets(conn: &mut Conn, org: OrgId) -> Result<Vec<Digest>> {
 
 /// Writes the changes.
 #[boxed]
-pub async fn change(tx: &mut Tx, org: OrgId, changes: &Changes) -> Result<()> {
+pub async fn apply_changes(tx: &mut Tx, org: OrgId, changes: &Changes) -> Result<()> {
     for chunk in changes.gone.chunks(ROWS_MAX) {
         on!(tx, |c| {
             let mut text = Text::new("delete from patches where org_id = ");
@@ -245,7 +245,7 @@ pub async fn change(tx: &mut Tx, org: OrgId, changes: &Changes) -> Result<()> {
 /// writers.
 #[boxed]
 pub async fn add_sets(tx: &mut Tx, org: OrgId, sets: &[(Digest, Vec<String>)]) -> Result<()> {
-    let named: Vec<(&str, Digest)> = sets
+    let named: Vec<(&str, Digest)> = recorded_sets
         .iter()
         .flat_map(|(set, names)| names.iter().map(|name| (name.as_str(), *set)))
         .collect();
@@ -323,7 +323,7 @@ pub async fn list(
 
 row! {
     /// The number of patches of one severity that have been pending for about the same time.
-    pub struct Age in "patches" by "severity_order" {
+    pub struct AgeCount in "patches" by "severity_order" {
         /// The most severe first: 0 is `critical`.
         pub severity_order: i64,
         /// The number of bounds that they are older than.
@@ -335,11 +335,11 @@ row! {
 /// Counts patches by severity and by when they were first seen: after `bounds[0]`, between
 /// `bounds[0]` and `bounds[1]`, and so on. In no particular order.
 #[boxed]
-pub async fn ages(conn: &mut Conn, org: OrgId, bounds: [Timestamp; 3]) -> Result<Vec<Age>> {
+pub async fn ages(conn: &mut Conn, org: OrgId, bounds: [Timestamp; 3]) -> Result<Vec<AgeCount>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
-            Age::COLUMNS,
+            AgeCount::COLUMNS,
             " from (select severity_order, older_than, count(*) as patches
                       from (select severity_order,
                                    cast(case when first_seen_at > $2 then 0
@@ -360,7 +360,7 @@ pub async fn ages(conn: &mut Conn, org: OrgId, bounds: [Timestamp; 3]) -> Result
 
 /// The patches of these packages, in no particular order.
 #[boxed]
-pub async fn of_names(conn: &mut Conn, org: OrgId, names: &[String]) -> Result<Vec<Patch>> {
+pub async fn by_names(conn: &mut Conn, org: OrgId, names: &[String]) -> Result<Vec<Patch>> {
     let mut found: Vec<Patch> = Vec::new();
     for chunk in names.chunks(ROWS_MAX) {
         found.extend(on!(conn, |c| {
@@ -376,13 +376,13 @@ pub async fn of_names(conn: &mut Conn, org: OrgId, names: &[String]) -> Result<V
 /// The patch of one package.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, name: &str) -> Result<Patch> {
-    let found = of_names(conn, org, &[name.to_owned()]).await?.pop();
+    let found = by_names(conn, org, &[name.to_owned()]).await?.pop();
     found.ok_or_else(|| StoreError::not_found("patch", name))
 }
 
-/// The servers on which an update of this package is pending, by name, as far as their sets are
-/// recorded. `patch` is the package's row and `all` the number of servers; together they decide how
-/// the servers are found.
+/// The servers on which an update of this package is pending, by name. Servers whose pending updates
+/// are not recorded yet are missing. `patch` is the package's row and `all` the number of servers;
+/// the query plan depends on both.
 #[boxed]
 pub async fn servers(
     conn: &mut Conn,

@@ -18,7 +18,7 @@ use crate::tx::Tx;
 
 /// A contact of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beat {
+pub struct Contact {
     pub org: OrgId,
     pub server_id: ServerId,
     pub seen_at: Timestamp,
@@ -37,23 +37,23 @@ row! {
 }
 
 /// The maximum difference between the clocks of replicas.
-const AHEAD_MAX: SignedDuration = SignedDuration::from_secs(10);
+const CLOCK_SKEW_MAX: SignedDuration = SignedDuration::from_secs(10);
 
 /// Records contacts. Neither the counter of a server nor its time of last contact ever decreases,
 /// except a time that is ahead of `now`: a wrong clock wrote it, and without this exception the
 /// server would count as offline until that time has passed. Removed servers are skipped. Returns
 /// how many rows changed.
 #[boxed]
-pub async fn beat(tx: &mut Tx, beats: &[Beat], now: Timestamp) -> Result<u64> {
-    let latest_possible = now.saturating_add(AHEAD_MAX).unwrap_or(Timestamp::MAX);
+pub async fn record_contacts(tx: &mut Tx, beats: &[Contact], now: Timestamp) -> Result<u64> {
+    let latest_possible = now.saturating_add(CLOCK_SKEW_MAX).unwrap_or(Timestamp::MAX);
     // Each server once, with its latest time and counter; sorted, so that replicas lock rows in the
     // same order.
     let mut latest = BTreeMap::new();
     for beat in beats {
         let (seen_at, counter) =
-            latest.entry((beat.org, beat.server_id)).or_insert((Timestamp::MIN, beat.counter));
-        *seen_at = beat.seen_at.min(now).max(*seen_at);
-        *counter = beat.counter.max(*counter);
+            latest.entry((record_contacts.org, record_contacts.server_id)).or_insert((Timestamp::MIN, record_contacts.counter));
+        *seen_at = record_contacts.seen_at.min(now).max(*seen_at);
+        *counter = record_contacts.counter.max(*counter);
     }
     let latest: Vec<_> = latest.into_iter().collect();
     let mut moved = 0;

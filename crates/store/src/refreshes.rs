@@ -16,7 +16,7 @@ use crate::{Topic, seals};
 
 /// The state of a refresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum RefreshState {
     /// The agent has not reported a result yet.
     Requested,
     /// The agent scanned the server.
@@ -29,12 +29,12 @@ pub enum State {
     Canceled,
 }
 
-const STATES: [(State, &str); 5] = [
-    (State::Requested, "requested"),
-    (State::Succeeded, "succeeded"),
-    (State::Failed, "failed"),
-    (State::TimedOut, "timed_out"),
-    (State::Canceled, "canceled"),
+const STATES: [(RefreshState, &str); 5] = [
+    (RefreshState::Requested, "requested"),
+    (RefreshState::Succeeded, "succeeded"),
+    (RefreshState::Failed, "failed"),
+    (RefreshState::TimedOut, "timed_out"),
+    (RefreshState::Canceled, "canceled"),
 ];
 
 /// A text in the column that is not the name of a state.
@@ -42,26 +42,26 @@ const STATES: [(State, &str); 5] = [
 #[error("`{0}` is not a state of a refresh")]
 pub struct UnknownState(String);
 
-impl State {
+impl RefreshState {
     pub fn as_str(self) -> &'static str {
         STATES.iter().find(|(known, _)| *known == self).map_or("?", |(_, word)| word)
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for RefreshState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl FromStr for State {
+impl FromStr for RefreshState {
     type Err = UnknownState;
     fn from_str(text: &str) -> std::result::Result<Self, UnknownState> {
         let known = STATES.iter().find(|(_, word)| *word == text);
         known.map(|(known, _)| *known).ok_or_else(|| UnknownState(text.to_owned()))
     }
 }
-via!(State);
+via!(RefreshState);
 
 row! {
     pub struct Refresh in "refreshes" by "id" {
@@ -69,7 +69,7 @@ row! {
         pub id: TaskId,
         pub org_id: OrgId,
         pub server_id: ServerId,
-        pub state: State,
+        pub state: RefreshState,
         pub requested_by: String,
         pub requested_at: Timestamp,
         /// When it times out.
@@ -78,7 +78,7 @@ row! {
         /// Details for users about how it ended.
         pub message: Option<String>,
         /// Its authentication code; see [`crate::seals`]. Set by this module.
-        pub seal: crate::seals::Code,
+        pub seal: crate::seals::SealCode,
     }
 }
 
@@ -106,7 +106,7 @@ pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
         .await
         .map(|done| done.rows_affected() == 1)
     })?;
-    tx.ring(Topic::Refreshes);
+    tx.notify(Topic::Refreshes);
     if new {
         return Ok(refresh.clone());
     }
@@ -142,7 +142,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: TaskId) -> Result<Refresh> {
 
 /// The open refreshes of all organizations.
 #[boxed]
-pub async fn open(conn: &mut Conn) -> Result<Vec<Refresh>> {
+pub async fn list_open(conn: &mut Conn) -> Result<Vec<Refresh>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
@@ -161,7 +161,7 @@ pub async fn finish(
     tx: &mut Tx,
     id: TaskId,
     server: ServerId,
-    state: State,
+    state: RefreshState,
     message: Option<&str>,
     now: Timestamp,
 ) -> Result<bool> {
@@ -180,7 +180,7 @@ pub async fn finish(
         .map(|done| done.rows_affected() == 1)
     })?;
     if done {
-        tx.ring(Topic::Refreshes);
+        tx.notify(Topic::Refreshes);
     }
     Ok(done)
 }
@@ -199,14 +199,14 @@ pub async fn expire(tx: &mut Tx, now: Timestamp) -> Result<u64> {
         .map(|done| done.rows_affected())
     })?;
     if ended > 0 {
-        tx.ring(Topic::Refreshes);
+        tx.notify(Topic::Refreshes);
     }
     Ok(ended)
 }
 
 /// Cancels the open refresh of a server that was removed.
 #[boxed]
-pub async fn cancel_of(tx: &mut Tx, server: ServerId, now: Timestamp) -> Result<()> {
+pub async fn cancel_for_server(tx: &mut Tx, server: ServerId, now: Timestamp) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
             "update refreshes set state = 'canceled', ended_at = $1
@@ -218,7 +218,7 @@ pub async fn cancel_of(tx: &mut Tx, server: ServerId, now: Timestamp) -> Result<
         .await
         .map(drop)
     })?;
-    tx.ring(Topic::Refreshes);
+    tx.notify(Topic::Refreshes);
     Ok(())
 }
 

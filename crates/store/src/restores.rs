@@ -1,4 +1,4 @@
-//! How often a backup was restored into this installation.
+//! How many times a backup was restored into this installation.
 //!
 //! [`begin_epoch`] also increases event numbers and fencing tokens, so that numbers which were
 //! assigned after the backup are never assigned again.
@@ -14,21 +14,21 @@ use crate::tx::Tx;
 /// How far numbers jump at a restore: further than any installation counts between a backup and its
 /// restore. Clients that saw events, and processes that held leases, which the restore has lost
 /// must not find the same numbers assigned to others.
-const LEAP: i64 = 1_000_000_000;
+const NUMBER_JUMP: i64 = 1_000_000_000;
 
-/// Starts the next epoch and returns its number: how often a backup was restored.
+/// Starts the next epoch and returns its number: how many times a backup was restored.
 #[boxed]
 pub async fn begin_epoch(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     on!(tx, |c| {
         sqlx::query("update counters set value = value + $1 where name = 'events'")
-            .bind(LEAP)
+            .bind(NUMBER_JUMP)
             .execute(c)
             .await
             .map(drop)
     })?;
     on!(tx, |c| {
         sqlx::query("update leases set token = token + $1, until = $2")
-            .bind(LEAP)
+            .bind(NUMBER_JUMP)
             .bind(put(&now))
             .execute(c)
             .await
@@ -46,7 +46,7 @@ pub async fn begin_epoch(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     Ok(epoch.unsigned_abs())
 }
 
-/// How often a backup was restored.
+/// How many times a backup was restored.
 #[boxed]
 pub async fn epoch(conn: &mut Conn) -> Result<u64> {
     let found: Option<(i64,)> = on!(conn, |c| {

@@ -1,4 +1,4 @@
-//! Rollouts as a whole; [`crate::rollout_targets`] has their tasks.
+//! Rollouts as a whole; [`crate::rollout_tasks`] has their tasks.
 //!
 //! A rollout has two counters. `generation` belongs to the head: a planner that starts servers
 //! saves the head too, so it gets `Stale` if the rollout was paused in between. `revision` grows
@@ -11,15 +11,15 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
-use domain::rollout::{End, Head, Phase, Target};
+use domain::rollout::{RolloutOutcome, RolloutHead, Phase, TaskStatus};
 use jiff::Timestamp;
 use serde_json::Value;
 use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, guarded, taken};
-use crate::rollout_targets;
-use crate::rollout_targets::state_word;
+use crate::error::{Result, StoreError, expect_one_row, already_exists};
+use crate::rollout_tasks;
+use crate::rollout_tasks::state_name;
 use crate::row::{parse, put, row};
 use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
@@ -31,7 +31,7 @@ row! {
         pub id: BatchId,
         pub org_id: OrgId,
         /// The state that the planner reads.
-        pub head: Head,
+        pub head: RolloutHead,
         /// The patch options, which the planner does not read.
         pub options: Value,
         /// How it was started: `api`, `schedule` or `dashboard`.
@@ -47,39 +47,39 @@ row! {
         pub generation: i64,
         /// Grows with every change of the rollout or its tasks.
         pub revision: i64,
-        /// The number of tasks per state ([`rollout_targets::state_word`]) when the revision was
+        /// The number of tasks per state ([`rollout_tasks::state_name`]) when the revision was
         /// `counted`.
         pub counts: Option<Counts>,
         /// See `counts`.
         pub counted: i64,
         /// The authentication code of what it does; see [`crate::seals`]. Set by this module.
-        pub seal: crate::seals::Code,
+        pub seal: crate::seals::SealCode,
         /// The authentication code of its progress. Set by this module.
-        pub head_seal: crate::seals::Code,
+        pub head_seal: crate::seals::SealCode,
     }
 }
 
-/// The number of tasks per state ([`rollout_targets::state_word`]), without zeros.
+/// The number of tasks per state ([`rollout_tasks::state_name`]), without zeros.
 pub type Counts = BTreeMap<String, u64>;
 
 /// The counts of a new rollout over this many servers.
-pub fn all_waiting(total: u64) -> Counts {
-    (total > 0).then(|| (state_word(Target::Waiting).to_owned(), total)).into_iter().collect()
+pub fn initial_counts(total: u64) -> Counts {
+    (total > 0).then(|| (state_name(TaskStatus::Waiting).to_owned(), total)).into_iter().collect()
 }
 
 /// The name of a phase, in the API and in the column.
-pub fn phase_word(phase: Phase) -> &'static str {
+pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Scheduled => "scheduled",
         Phase::Running => "running",
         Phase::Paused => "paused",
         Phase::Halted(_) => "halted",
         Phase::Canceling => "canceling",
-        Phase::Ended(End::Succeeded) => "succeeded",
-        Phase::Ended(End::CompletedWithErrors) => "completed_with_errors",
-        Phase::Ended(End::Failed) => "failed",
-        Phase::Ended(End::Canceled) => "canceled",
-        Phase::Ended(End::Expired) => "expired",
+        Phase::Ended(RolloutOutcome::Succeeded) => "succeeded",
+        Phase::Ended(RolloutOutcome::CompletedWithErrors) => "completed_with_errors",
+        Phase::Ended(RolloutOutcome::Failed) => "failed",
+        Phase::Ended(RolloutOutcome::Canceled) => "canceled",
+        Phase::Ended(RolloutOutcome::Expired) => "expired",
     }
 }
 
@@ -105,13 +105,13 @@ pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)
             );
             text.rows(chunk, |row, (rollout, targets)| {
                 row.bind(put(&rollout.id)).bind(put(&rollout.org_id)).bind(put(&rollout.head));
-                row.bind(phase_word(rollout.head.phase)).bind(put(&rollout.options));
+                row.bind(phase_name(rollout.head.phase)).bind(put(&rollout.options));
                 row.bind(put(&rollout.origin)).bind(put(&rollout.started_by));
                 row.bind(put(&rollout.run_id)).bind(put(&rollout.retry_of));
                 row.bind(targets.len() as i64);
                 row.bind(put(&rollout.created_at)).bind(put(&rollout.ended_at));
                 row.bind(1_i64).bind(1_i64);
-                row.bind(put(&all_waiting(targets.len() as u64))).bind(1_i64);
+                row.bind(put(&initial_counts(targets.len() as u64))).bind(1_i64);
                 row.bind(seals::rollout(seal, rollout).to_vec());
                 let head = seals::head(seal, rollout.id, &rollout.head, rollout.ended_at, 1);
                 row.bind(head.to_vec());
@@ -120,9 +120,9 @@ pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)
         })
         .await
     })
-    .map_err(taken("this batch"))?;
-    rollout_targets::insert(tx, rollouts).await?;
-    tx.ring(Topic::Rollouts);
+    .map_err(already_exists("this batch"))?;
+    rollout_tasks::insert(tx, rollouts).await?;
+    tx.notify(Topic::Rollouts);
     Ok(())
 }
 
@@ -169,7 +169,7 @@ pub async fn unfinished_retry(conn: &mut Conn, of: BatchId) -> Result<Option<Bat
 /// The id and revision of every rollout that has not ended, of all organizations. The engine
 /// processes these.
 #[boxed]
-pub async fn open(conn: &mut Conn) -> Result<Vec<(BatchId, i64)>> {
+pub async fn list_open(conn: &mut Conn) -> Result<Vec<(BatchId, i64)>> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
         sqlx::query_as("select id, revision from rollouts where ended_at is null order by id")
             .fetch_all(c)
@@ -178,7 +178,7 @@ pub async fn open(conn: &mut Conn) -> Result<Vec<(BatchId, i64)>> {
     found.into_iter().map(|(id, revision)| Ok((parse("rollouts", id)?, revision))).collect()
 }
 
-/// The number of this organization's rollouts that have not ended, by phase ([`phase_word`]).
+/// The number of this organization's rollouts that have not ended, by phase ([`phase_name`]).
 #[boxed]
 pub async fn open_counts(conn: &mut Conn, org: OrgId) -> Result<BTreeMap<String, u64>> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
@@ -229,7 +229,7 @@ pub async fn list(
 pub async fn save_head(
     tx: &mut Tx,
     seen: &Rollout,
-    head: &Head,
+    head: &RolloutHead,
     ended_at: Option<Timestamp>,
 ) -> Result<Rollout> {
     let next = seen.generation.saturating_add(1);
@@ -243,7 +243,7 @@ pub async fn save_head(
               where id = $4 and generation = $5",
         )
         .bind(put(head))
-        .bind(phase_word(head.phase))
+        .bind(phase_name(head.phase))
         .bind(put(&ended_at))
         .bind(put(&seen.id))
         .bind(seen.generation)
@@ -252,8 +252,8 @@ pub async fn save_head(
         .await
         .map(|done| done.rows_affected())
     })?;
-    guarded(saved)?;
-    tx.ring(Topic::Rollouts);
+    expect_one_row(saved)?;
+    tx.notify(Topic::Rollouts);
     load(tx, seen.id).await
 }
 
@@ -275,15 +275,15 @@ pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
 
 /// A change of a rollout's tasks. It locks the rollout against other writers until the commit, so a
 /// reader that has seen one revision never sees an earlier one afterwards.
-pub(crate) struct Turn {
+pub(crate) struct TaskChanges {
     rollout: BatchId,
     /// The rollout's next revision.
     pub(crate) revision: i64,
     counts: Counts,
 }
 
-impl Turn {
-    pub(crate) async fn take(tx: &mut Tx, id: BatchId) -> Result<Turn> {
+impl TaskChanges {
+    pub(crate) async fn begin(tx: &mut Tx, id: BatchId) -> Result<TaskChanges> {
         let found: Option<Rollout> = on!(tx, |c, d| {
             sqlx::query_as(join(&[
                 "select ",
@@ -296,14 +296,14 @@ impl Turn {
             .await
         })?;
         let seen = found.ok_or_else(|| StoreError::not_found("batch", id))?;
-        let counts = rollout_targets::counts(tx, &seen).await?;
-        tx.ring(Topic::Rollouts);
-        Ok(Turn { rollout: id, revision: seen.revision + 1, counts })
+        let counts = rollout_tasks::counts(tx, &seen).await?;
+        tx.notify(Topic::Rollouts);
+        Ok(TaskChanges { rollout: id, revision: seen.revision + 1, counts })
     }
 
     /// Counts a task that changes its state.
-    pub(crate) fn moved(&mut self, from: Target, to: Target) {
-        let (from, to) = (state_word(from), state_word(to));
+    pub(crate) fn count_change(&mut self, from: TaskStatus, to: TaskStatus) {
+        let (from, to) = (state_name(from), state_name(to));
         if let Some(left) = self.counts.get_mut(from) {
             *left -= 1;
         }
@@ -312,7 +312,7 @@ impl Turn {
     }
 
     /// Saves the revision and the counts. Returns the revision.
-    pub(crate) async fn end(self, tx: &mut Tx) -> Result<i64> {
+    pub(crate) async fn finish(self, tx: &mut Tx) -> Result<i64> {
         on!(tx, |c| {
             sqlx::query(
                 "update rollouts set revision = $1, counted = $1, counts = $2 where id = $3",

@@ -16,7 +16,7 @@ use crate::{audit, migrate};
 
 row! {
     /// The root key in use.
-    pub struct Recorded in "root_keys" by "id" {
+    pub struct RootKeyRecord in "root_keys" by "id" {
         pub id: String,
         /// The id of the previous key, while the key is rotated.
         pub old_id: Option<String>,
@@ -29,9 +29,9 @@ row! {
 
 /// The recorded key; `None` before the first start.
 #[boxed]
-pub async fn recorded(conn: &mut Conn) -> Result<Option<Recorded>> {
+pub async fn get(conn: &mut Conn) -> Result<Option<RootKeyRecord>> {
     Ok(on!(conn, |c| {
-        sqlx::query_as(join(&["select ", Recorded::COLUMNS, " from root_keys where place = 1"]))
+        sqlx::query_as(join(&["select ", RootKeyRecord::COLUMNS, " from root_keys where place = 1"]))
             .fetch_optional(c)
             .await
     })?)
@@ -43,7 +43,7 @@ pub async fn lock(tx: &mut Tx) -> Result<()> {
     migrate::lock(tx).await
 }
 
-async fn save(tx: &mut Tx, recorded: &Recorded) -> Result<()> {
+async fn save(tx: &mut Tx, recorded: &RootKeyRecord) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
             "insert into root_keys (place, id, old_id, since, resealed_at)
@@ -64,19 +64,19 @@ async fn save(tx: &mut Tx, recorded: &Recorded) -> Result<()> {
 
 /// Records the first key. From now on, only processes that seal with it can write.
 #[boxed]
-pub async fn begin(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
-    let first = Recorded { id: id.into(), old_id: None, since: now, resealed_at: None };
+pub async fn record_first(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
+    let first = RootKeyRecord { id: id.into(), old_id: None, since: now, resealed_at: None };
     save(tx, &first).await?;
-    audit::claim_heads(tx).await
+    audit::set_head_keys(tx).await
 }
 
 /// Records that `id` replaces `old_id`. The transaction must seal with the new key. From now on,
 /// processes that have only the old key cannot write audit entries, and therefore cannot cancel
 /// batches.
 #[boxed]
-pub async fn switch(tx: &mut Tx, id: &str, old_id: &str, now: Timestamp) -> Result<()> {
+pub async fn record_rotation(tx: &mut Tx, id: &str, old_id: &str, now: Timestamp) -> Result<()> {
     let next =
-        Recorded { id: id.into(), old_id: Some(old_id.into()), since: now, resealed_at: None };
+        RootKeyRecord { id: id.into(), old_id: Some(old_id.into()), since: now, resealed_at: None };
     save(tx, &next).await?;
     audit::begin_reseal(tx).await
 }
@@ -95,7 +95,7 @@ pub async fn set_resealed(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
     Ok(())
 }
 
-/// Records that the old key is not accepted any more.
+/// Records that the old key is no longer accepted.
 #[boxed]
 pub async fn retire(tx: &mut Tx) -> Result<()> {
     on!(tx, |c| sqlx::query("update root_keys set old_id = null").execute(c).await.map(drop))?;

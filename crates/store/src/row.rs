@@ -133,13 +133,13 @@ json!(
     vocab::Os,
     vocab::Selector,
     domain::advisory::Epss,
-    domain::advisory::Exploited,
+    domain::advisory::KevEntry,
     std::collections::BTreeMap<String, u64>,
     std::collections::BTreeMap<vocab::Severity, u32>,
     std::collections::BTreeMap<vocab::Assessment, u64>,
     std::collections::BTreeSet<u32>,
-    domain::rollout::Head,
-    domain::rollout::Target,
+    domain::rollout::RolloutHead,
+    domain::rollout::TaskStatus,
 );
 
 impl Column for vocab::Digest {
@@ -156,23 +156,23 @@ impl Column for vocab::Digest {
 
 /// A time in microseconds: `timestamptz` on PostgreSQL, INTEGER on SQLite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ts(i64);
+pub(crate) struct TimestampMicros(i64);
 
 /// Microseconds from 1970, where we count from, to 2000, where PostgreSQL counts from.
 const EPOCH_2000_MICROS: i64 = 946_684_800_000_000;
 const TIMESTAMPTZ: PgTypeInfo = PgTypeInfo::with_oid(Oid(1184));
 
 impl Column for Timestamp {
-    type Raw = Ts;
-    fn to_raw(&self) -> Ts {
-        Ts(self.as_microsecond())
+    type Raw = TimestampMicros;
+    fn to_raw(&self) -> TimestampMicros {
+        TimestampMicros(self.as_microsecond())
     }
-    fn from_raw(raw: Ts) -> Result<Self, Cause> {
+    fn from_raw(raw: TimestampMicros) -> Result<Self, Cause> {
         Ok(Timestamp::from_microsecond(raw.0)?)
     }
 }
 
-impl Type<Sqlite> for Ts {
+impl Type<Sqlite> for TimestampMicros {
     fn type_info() -> SqliteTypeInfo {
         <i64 as Type<Sqlite>>::type_info()
     }
@@ -181,31 +181,31 @@ impl Type<Sqlite> for Ts {
     }
 }
 
-impl Encode<'_, Sqlite> for Ts {
+impl Encode<'_, Sqlite> for TimestampMicros {
     fn encode_by_ref(&self, buffer: &mut SqliteArgumentsBuffer) -> Result<IsNull, BoxDynError> {
         <i64 as Encode<Sqlite>>::encode_by_ref(&self.0, buffer)
     }
 }
 
-impl<'r> Decode<'r, Sqlite> for Ts {
+impl<'r> Decode<'r, Sqlite> for TimestampMicros {
     fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
         <i64 as Decode<Sqlite>>::decode(value).map(Self)
     }
 }
 
-impl Type<Postgres> for Ts {
+impl Type<Postgres> for TimestampMicros {
     fn type_info() -> PgTypeInfo {
         TIMESTAMPTZ
     }
 }
 
-impl Encode<'_, Postgres> for Ts {
+impl Encode<'_, Postgres> for TimestampMicros {
     fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
         <i64 as Encode<Postgres>>::encode(self.0.saturating_sub(EPOCH_2000_MICROS), buffer)
     }
 }
 
-impl<'r> Decode<'r, Postgres> for Ts {
+impl<'r> Decode<'r, Postgres> for TimestampMicros {
     fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
         let since_2000 = <i64 as Decode<Postgres>>::decode(value)?;
         since_2000
@@ -233,11 +233,11 @@ pub(crate) fn parse<T: std::str::FromStr<Err: Into<Cause>>>(
     })
 }
 
-pub(crate) fn misread(column: &'static str, source: Cause) -> sqlx::Error {
+pub(crate) fn decode_error(column: &'static str, source: Cause) -> sqlx::Error {
     sqlx::Error::ColumnDecode { index: column.to_owned(), source }
 }
 
-/// Defines a struct, its list of columns, and how the rows of both drivers become one.
+/// Defines a struct, its list of columns, and its conversion from the rows of both drivers.
 ///
 /// `in "table"` and `by "column"` name the table and the id column in the error of a corrupt row.
 macro_rules! row {

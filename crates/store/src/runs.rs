@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use domain::rollout::End;
+use domain::rollout::RolloutOutcome;
 use jiff::Timestamp;
 use serde_json::Value;
 use vocab::{BatchId, OrgId, RunId, ScheduleId, Selector, SkipReason};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, guarded};
+use crate::error::{Result, StoreError, expect_one_row};
 use crate::row::{parse, put, row, via};
 use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
@@ -31,32 +31,32 @@ pub enum Trigger {
 
 /// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum RunState {
     /// Its rollout has not ended.
     Running,
     /// It was never started.
     Skipped,
     /// Its rollout ended with this result.
-    Ended(End),
+    Ended(RolloutOutcome),
 }
 
 const TRIGGERS: [(Trigger, &str); 2] = [(Trigger::Cron, "cron"), (Trigger::Manual, "manual")];
-const STATES: [(State, &str); 7] = [
-    (State::Running, "running"),
-    (State::Skipped, "skipped"),
-    (State::Ended(End::Succeeded), "succeeded"),
-    (State::Ended(End::CompletedWithErrors), "completed_with_errors"),
-    (State::Ended(End::Failed), "failed"),
-    (State::Ended(End::Canceled), "canceled"),
-    (State::Ended(End::Expired), "expired"),
+const STATES: [(RunState, &str); 7] = [
+    (RunState::Running, "running"),
+    (RunState::Skipped, "skipped"),
+    (RunState::Ended(RolloutOutcome::Succeeded), "succeeded"),
+    (RunState::Ended(RolloutOutcome::CompletedWithErrors), "completed_with_errors"),
+    (RunState::Ended(RolloutOutcome::Failed), "failed"),
+    (RunState::Ended(RolloutOutcome::Canceled), "canceled"),
+    (RunState::Ended(RolloutOutcome::Expired), "expired"),
 ];
 
 /// A text in the column that is not a known name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a state or trigger of a run")]
-pub struct UnknownWord(String);
+pub struct UnknownName(String);
 
-macro_rules! words {
+macro_rules! text_enum {
     ($($kind:ty: $table:ident),*) => {$(
         impl fmt::Display for $kind {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,8 +74,8 @@ macro_rules! words {
         }
     )*};
 }
-words!(Trigger: TRIGGERS, State: STATES);
-via!(Trigger, State);
+text_enum!(Trigger: TRIGGERS, RunState: STATES);
+via!(Trigger, RunState);
 
 row! {
     pub struct Run in "runs" by "id" {
@@ -83,7 +83,7 @@ row! {
         pub org_id: OrgId,
         pub schedule_id: ScheduleId,
         pub trigger_kind: Trigger,
-        pub state: State,
+        pub state: RunState,
         /// Why it was skipped.
         pub skip_reason: Option<SkipReason>,
         /// The instant of the schedule; `None` for a run that a user started.
@@ -100,13 +100,13 @@ row! {
         /// Grows with every change.
         pub generation: i64,
         /// Its authentication code; see [`crate::seals`]. Set by this module.
-        pub seal: crate::seals::Code,
+        pub seal: crate::seals::SealCode,
     }
 }
 
 /// The result of [`start`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Start {
+pub enum StartResult {
     /// The run was inserted.
     Started,
     /// This run already started or skipped the instant.
@@ -118,15 +118,15 @@ pub enum Start {
 /// Inserts a run: a started one, or a skipped one, which has `finished_at` and so overlaps no
 /// other.
 #[boxed]
-pub async fn start(tx: &mut Tx, run: &Run) -> Result<Start> {
+pub async fn start(tx: &mut Tx, run: &Run) -> Result<StartResult> {
     if !start_all(tx, std::slice::from_ref(run)).await?.is_empty() {
-        return Ok(Start::Started);
+        return Ok(StartResult::Started);
     }
-    if let Some(other) = of_instant(tx, run).await? {
-        return Ok(Start::AlreadyStarted(other.id));
+    if let Some(other) = by_instant(tx, run).await? {
+        return Ok(StartResult::AlreadyStarted(other.id));
     }
     match unfinished(tx, run.schedule_id).await? {
-        Some(other) => Ok(Start::Overlaps(other.id)),
+        Some(other) => Ok(StartResult::Overlaps(other.id)),
         // The other run finished between the two statements: decide again.
         None => Err(StoreError::Stale),
     }
@@ -159,7 +159,7 @@ pub async fn start_all(tx: &mut Tx, runs: &[Run]) -> Result<BTreeSet<RunId>> {
     found.into_iter().map(|(id,)| parse("runs", id)).collect()
 }
 
-async fn of_instant(conn: &mut Conn, run: &Run) -> Result<Option<Run>> {
+async fn by_instant(conn: &mut Conn, run: &Run) -> Result<Option<Run>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
@@ -188,16 +188,16 @@ pub async fn unfinished(conn: &mut Conn, schedule: ScheduleId) -> Result<Option<
     })?)
 }
 
-/// Those of these schedules that have an unfinished run.
+/// Returns which of these schedules have an unfinished run.
 #[boxed]
-pub async fn unfinished_among(
+pub async fn filter_unfinished(
     conn: &mut Conn,
     schedules: &[ScheduleId],
 ) -> Result<BTreeSet<ScheduleId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
         in_chunks(c, schedules, |chunk| {
             let mut text = Text::new("select schedule_id from runs where finished_at is null");
-            text.add(" and schedule_id").among(chunk.iter().map(put));
+            text.add(" and schedule_id").in_ids(chunk.iter().map(put));
             text
         })
         .await
@@ -224,7 +224,7 @@ pub async fn without_batch(conn: &mut Conn, limit: u32) -> Result<Vec<Run>> {
 /// Sets the rollouts of these runs and returns the runs that were changed. A run that already has a
 /// rollout keeps it, and a run may have been deleted with its schedule.
 #[boxed]
-pub async fn give_batches(tx: &mut Tx, given: &[(RunId, BatchId)]) -> Result<BTreeSet<RunId>> {
+pub async fn set_batches(tx: &mut Tx, given: &[(RunId, BatchId)]) -> Result<BTreeSet<RunId>> {
     let found: Vec<(String,)> = on!(tx, |c| {
         in_chunks(c, given, |chunk| {
             let mut text = Text::new("with v (run, batch) as (");
@@ -254,13 +254,13 @@ pub async fn skip_all(
     let found: Vec<(String,)> = on!(tx, |c| {
         in_chunks(c, runs, |chunk| {
             let mut text = Text::new("update runs set state = ");
-            text.bind(put(&State::Skipped)).add(", skip_reason = ").bind(put(&reason));
+            text.bind(put(&RunState::Skipped)).add(", skip_reason = ").bind(put(&reason));
             text.add(", finished_at = ").bind(put(&now));
             text.add(
                 ", generation = generation + 1
                   where batch_id is null and finished_at is null and id",
             );
-            text.among(chunk.iter().map(put)).add(" returning id");
+            text.in_ids(chunk.iter().map(put)).add(" returning id");
             text
         })
         .await
@@ -271,7 +271,7 @@ pub async fn skip_all(
 /// Deletes skipped runs of these schedules whose instant is after `now`: a wrong clock created
 /// them. Returns their number.
 #[boxed]
-pub async fn forget_skipped_ahead(
+pub async fn delete_future_skipped(
     tx: &mut Tx,
     schedules: &[ScheduleId],
     now: Timestamp,
@@ -279,8 +279,8 @@ pub async fn forget_skipped_ahead(
     let found: Vec<(String,)> = on!(tx, |c| {
         in_chunks(c, schedules, |chunk| {
             let mut text = Text::new("delete from runs where state = ");
-            text.bind(put(&State::Skipped)).add(" and scheduled_for > ").bind(put(&now));
-            text.add(" and schedule_id").among(chunk.iter().map(put)).add(" returning id");
+            text.bind(put(&RunState::Skipped)).add(" and scheduled_for > ").bind(put(&now));
+            text.add(" and schedule_id").in_ids(chunk.iter().map(put)).add(" returning id");
             text
         })
         .await
@@ -290,7 +290,7 @@ pub async fn forget_skipped_ahead(
 
 /// The run that started this rollout.
 #[boxed]
-pub async fn of_batch(conn: &mut Conn, batch: BatchId) -> Result<Option<Run>> {
+pub async fn by_batch(conn: &mut Conn, batch: BatchId) -> Result<Option<Run>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&["select ", Run::COLUMNS, " from runs where batch_id = $1"]))
             .bind(put(&batch))
@@ -313,13 +313,13 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: RunId) -> Result<Run> {
 
 /// Records how a run ended, unless it changed since it was read.
 #[boxed]
-pub async fn finish(tx: &mut Tx, seen: &Run, end: End, now: Timestamp) -> Result<()> {
+pub async fn finish(tx: &mut Tx, seen: &Run, end: RolloutOutcome, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
             "update runs set state = $1, finished_at = $2, generation = generation + 1
               where id = $3 and generation = $4",
         )
-        .bind(put(&State::Ended(end)))
+        .bind(put(&RunState::Ended(end)))
         .bind(put(&now))
         .bind(put(&seen.id))
         .bind(seen.generation)
@@ -327,7 +327,7 @@ pub async fn finish(tx: &mut Tx, seen: &Run, end: End, now: Timestamp) -> Result
         .await
         .map(|done| done.rows_affected())
     })?;
-    guarded(saved)
+    expect_one_row(saved)
 }
 
 /// Deletes up to `limit` runs that ended before `cutoff`. Returns their number.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use vocab::{Cron, OrgId, ScheduleId, Selector, Zone};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, guarded, taken};
+use crate::error::{Result, StoreError, expect_one_row, already_exists};
 use crate::row::{parse, put, row};
 use crate::seals;
 use crate::sql::{Text, in_chunks, join};
@@ -36,7 +36,7 @@ row! {
         /// Grows with every change.
         pub generation: i64,
         /// Its authentication code; see [`crate::seals`]. Set by this module.
-        pub seal: crate::seals::Code,
+        pub seal: crate::seals::SealCode,
     }
 }
 
@@ -70,7 +70,7 @@ pub async fn create(tx: &mut Tx, schedule: &Schedule) -> Result<()> {
         .await
         .map(drop)
     })
-    .map_err(taken(NAME))
+    .map_err(already_exists(NAME))
 }
 
 #[boxed]
@@ -134,8 +134,8 @@ pub async fn save(tx: &mut Tx, next: &Schedule) -> Result<()> {
         .await
         .map(|done| done.rows_affected())
     })
-    .map_err(taken(NAME))?;
-    guarded(saved)
+    .map_err(already_exists(NAME))?;
+    expect_one_row(saved)
 }
 
 /// Deletes a schedule and its runs, unless it changed since it was read.
@@ -150,7 +150,7 @@ pub async fn delete(tx: &mut Tx, seen: &Schedule) -> Result<()> {
             .await
             .map(|done| done.rows_affected())
     })?;
-    guarded(gone)
+    expect_one_row(gone)
 }
 
 /// The schedules of all organizations that are due at `now`, the longest overdue first.
@@ -173,15 +173,15 @@ pub async fn due(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<Sche
 #[boxed]
 pub async fn next_due(conn: &mut Conn) -> Result<Option<Timestamp>> {
     row! {
-        struct Next in "schedules" by "id" {
+        struct NextDue in "schedules" by "id" {
             id: String,
             next_run_at: Timestamp,
         }
     }
-    let next: Option<Next> = on!(conn, |c| {
+    let next: Option<NextDue> = on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
-            Next::COLUMNS,
+            NextDue::COLUMNS,
             " from schedules where next_run_at is not null order by next_run_at limit 1",
         ]))
         .fetch_optional(c)
@@ -192,7 +192,7 @@ pub async fn next_due(conn: &mut Conn) -> Result<Option<Timestamp>> {
 
 /// The schedules of all organizations whose next instant is after `now`.
 #[boxed]
-pub async fn ahead(conn: &mut Conn, now: Timestamp) -> Result<Vec<Schedule>> {
+pub async fn list_future(conn: &mut Conn, now: Timestamp) -> Result<Vec<Schedule>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",

@@ -14,15 +14,15 @@ use crate::audit::Seal;
 use crate::db::on;
 use crate::error::{Cause, Result};
 use crate::refreshes::Refresh;
-use crate::rollout_targets::{TargetResult, TargetRow};
-use crate::rollouts::{Rollout, phase_word};
+use crate::rollout_tasks::{TaskResult, TaskRow};
+use crate::rollouts::{Rollout, phase_name};
 use crate::row::{Column, put, row, to_json};
 use crate::runs::Run;
 use crate::schedules::Schedule;
 use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
 use async_recursion::async_recursion as boxed;
-use domain::rollout::Head;
+use domain::rollout::RolloutHead;
 use jiff::Timestamp;
 use vocab::{BatchId, RunId, ScheduleId, ServerId, TaskId};
 
@@ -41,9 +41,9 @@ impl Db {
 
 /// The values that a code covers, each prefixed with its length.
 #[derive(Default)]
-struct Parts(Vec<u8>);
+struct CodeInput(Vec<u8>);
 
-impl Parts {
+impl CodeInput {
     fn text(mut self, part: impl ToString) -> Self {
         let part = part.to_string();
         self.0.extend((part.len() as u64).to_be_bytes());
@@ -51,7 +51,7 @@ impl Parts {
         self
     }
 
-    fn maybe(self, part: Option<impl ToString>) -> Self {
+    fn optional(self, part: Option<impl ToString>) -> Self {
         match part {
             Some(part) => self.text("some").text(part),
             None => self.text("none"),
@@ -63,23 +63,23 @@ impl Parts {
         self.text(at.as_microsecond())
     }
 
-    fn maybe_time(self, at: Option<Timestamp>) -> Self {
-        self.maybe(at.map(Timestamp::as_microsecond))
+    fn optional_time(self, at: Option<Timestamp>) -> Self {
+        self.optional(at.map(Timestamp::as_microsecond))
     }
 }
 
 /// The stored code of a row. `None` in a row that an earlier release wrote or that is not stored
 /// yet. It follows from the other values, so it is ignored when rows are compared.
 #[derive(Debug, Clone, Default)]
-pub struct Code(Option<Vec<u8>>);
+pub struct SealCode(Option<Vec<u8>>);
 
-impl PartialEq for Code {
-    fn eq(&self, _: &Code) -> bool {
+impl PartialEq for SealCode {
+    fn eq(&self, _: &SealCode) -> bool {
         true
     }
 }
 
-impl Column for Code {
+impl Column for SealCode {
     type Raw = Option<Vec<u8>>;
     fn to_raw(&self) -> Self::Raw {
         self.0.clone()
@@ -89,10 +89,10 @@ impl Column for Code {
     }
 }
 
-impl Code {
+impl SealCode {
     /// Whether `code` computes this value with the current key or with the one that is being
     /// rotated out.
-    fn fits(&self, seal: &Seal, code: impl Fn(&Seal) -> [u8; 32]) -> bool {
+    fn matches(&self, seal: &Seal, code: impl Fn(&Seal) -> [u8; 32]) -> bool {
         let seals = [Some(seal), seal.old()].into_iter().flatten();
         // Not constant-time: an attacker who measures the time would still need the key to compute
         // another guess.
@@ -101,7 +101,7 @@ impl Code {
 
     /// The old and the new code, if `code` computed the old one with the key that is being rotated
     /// out.
-    fn renewed(&self, seal: &Seal, code: impl Fn(&Seal) -> [u8; 32]) -> Option<[Vec<u8>; 2]> {
+    fn renew(&self, seal: &Seal, code: impl Fn(&Seal) -> [u8; 32]) -> Option<[Vec<u8>; 2]> {
         let found = self.0.as_deref()?;
         (found == code(seal.old()?)).then(|| [found.to_vec(), code(seal).to_vec()])
     }
@@ -109,15 +109,15 @@ impl Code {
 
 /// The code of what a batch does, and for which organization. Never changes.
 pub(crate) fn rollout(seal: &Seal, row: &Rollout) -> [u8; 32] {
-    let parts = Parts::default()
+    let parts = CodeInput::default()
         .text(row.id)
         .text(row.org_id)
         .text(&row.options)
         .text(&row.origin)
         .text(&row.started_by)
-        .maybe(row.run_id)
+        .optional(row.run_id)
         .time(row.created_at);
-    seal.row("rollouts", &parts.0)
+    seal.row_code("rollouts", &parts.0)
 }
 
 /// The code of a batch's progress. Without it, a canceled or paused batch could be started again.
@@ -125,36 +125,36 @@ pub(crate) fn rollout(seal: &Seal, row: &Rollout) -> [u8; 32] {
 pub(crate) fn head(
     seal: &Seal,
     id: BatchId,
-    head: &Head,
+    head: &RolloutHead,
     ended_at: Option<Timestamp>,
     generation: i64,
 ) -> [u8; 32] {
-    let parts = Parts::default()
+    let parts = CodeInput::default()
         .text(id)
-        .text(phase_word(head.phase))
+        .text(phase_name(head.phase))
         .time(head.starts_at)
         .time(head.start_by)
-        .maybe_time(ended_at)
+        .optional_time(ended_at)
         .text(generation);
-    seal.row("rollouts.head", &parts.0)
+    seal.row_code("rollouts.head", &parts.0)
 }
 
 /// The code that a batch has a task for this server.
-pub(crate) fn target(
+pub(crate) fn task(
     seal: &Seal,
     batch: BatchId,
     task: TaskId,
     server: ServerId,
     position: u32,
 ) -> [u8; 32] {
-    let parts = Parts::default().text(batch).text(task).text(server).text(position);
-    seal.row("rollout_targets", &parts.0)
+    let parts = CodeInput::default().text(batch).text(task).text(server).text(position);
+    seal.row_code("rollout_targets", &parts.0)
 }
 
 /// The code of what a schedule does, where and when. `next_run_at` changes with every run and is
 /// not covered.
 pub(crate) fn schedule(seal: &Seal, row: &Schedule) -> [u8; 32] {
-    let parts = Parts::default()
+    let parts = CodeInput::default()
         .text(row.id)
         .text(row.org_id)
         .text(&row.name)
@@ -164,78 +164,78 @@ pub(crate) fn schedule(seal: &Seal, row: &Schedule) -> [u8; 32] {
         .text(to_json(&row.targets))
         .text(&row.options)
         .time(row.created_at);
-    seal.row("schedules", &parts.0)
+    seal.row_code("schedules", &parts.0)
 }
 
 /// The code of what a run does and where.
 pub(crate) fn run(seal: &Seal, row: &Run) -> [u8; 32] {
-    let parts = Parts::default()
+    let parts = CodeInput::default()
         .text(row.id)
         .text(row.org_id)
         .text(row.schedule_id)
         .text(row.trigger_kind)
-        .maybe_time(row.scheduled_for)
+        .optional_time(row.scheduled_for)
         .time(row.started_at)
         .text(to_json(&row.targets))
         .text(&row.options);
-    seal.row("runs", &parts.0)
+    seal.row_code("runs", &parts.0)
 }
 
 /// The code of a request to scan a server.
 pub(crate) fn refresh(seal: &Seal, row: &Refresh) -> [u8; 32] {
-    let parts = Parts::default()
+    let parts = CodeInput::default()
         .text(row.id)
         .text(row.org_id)
         .text(row.server_id)
         .text(&row.requested_by)
         .time(row.requested_at)
         .time(row.deadline);
-    seal.row("refreshes", &parts.0)
+    seal.row_code("refreshes", &parts.0)
 }
 
 /// [`head`] for a stored batch.
-fn head_of(seal: &Seal, row: &Rollout) -> [u8; 32] {
+fn rollout_head(seal: &Seal, row: &Rollout) -> [u8; 32] {
     head(seal, row.id, &row.head, row.ended_at, row.generation)
 }
 
 impl Sealed for Rollout {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        self.seal.fits(seal, |seal| rollout(seal, self))
-            && self.head_seal.fits(seal, |seal| head_of(seal, self))
+        self.seal.matches(seal, |seal| rollout(seal, self))
+            && self.head_seal.matches(seal, |seal| rollout_head(seal, self))
     }
 }
 
-impl Sealed for TargetRow {
+impl Sealed for TaskRow {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        self.seal.fits(seal, |seal| {
-            target(seal, self.rollout_id, self.task_id, self.server_id, self.position)
+        self.seal.matches(seal, |seal| {
+            task(seal, self.rollout_id, self.task_id, self.server_id, self.position)
         })
     }
 }
 
-impl Sealed for TargetResult {
+impl Sealed for TaskResult {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        self.seal.fits(seal, |seal| {
-            target(seal, self.rollout_id, self.task_id, self.server_id, self.position)
+        self.seal.matches(seal, |seal| {
+            task(seal, self.rollout_id, self.task_id, self.server_id, self.position)
         })
     }
 }
 
 impl Sealed for Schedule {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        self.seal.fits(seal, |seal| schedule(seal, self))
+        self.seal.matches(seal, |seal| schedule(seal, self))
     }
 }
 
 impl Sealed for Run {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        self.seal.fits(seal, |seal| run(seal, self))
+        self.seal.matches(seal, |seal| run(seal, self))
     }
 }
 
 impl Sealed for Refresh {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        self.seal.fits(seal, |seal| refresh(seal, self))
+        self.seal.matches(seal, |seal| refresh(seal, self))
     }
 }
 
@@ -245,13 +245,13 @@ row! {
         task_id: TaskId,
         server_id: ServerId,
         position: u32,
-        seal: Code,
+        seal: SealCode,
     }
 }
 
 /// The progress of [`reseal`]: the table, and the last row in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum ResealCursor {
     /// Batches after this one.
     Batches(Option<BatchId>),
     /// Tasks after the one of this batch and server.
@@ -264,36 +264,36 @@ pub enum Place {
     Refreshes(Option<TaskId>),
 }
 
-impl Place {
-    pub const START: Place = Place::Batches(None);
+impl ResealCursor {
+    pub const START: ResealCursor = ResealCursor::Batches(None);
 }
 
 /// Checks up to `limit` rows after the cursor, and reseals with the current key those that are
 /// sealed with the key that is being rotated out. Rows that do not verify stay unchanged. Returns
 /// the next cursor, or `None` at the end.
 #[boxed]
-pub async fn reseal(tx: &mut Tx, from: Place, limit: u32) -> Result<Option<Place>> {
+pub async fn reseal(tx: &mut Tx, from: ResealCursor, limit: u32) -> Result<Option<ResealCursor>> {
     let seal = tx.seal().clone();
     Ok(Some(match from {
-        Place::Batches(after) => match reseal_batches(tx, &seal, after, limit).await? {
-            None => Place::Tasks(None),
-            after => Place::Batches(after),
+        ResealCursor::Batches(after) => match reseal_batches(tx, &seal, after, limit).await? {
+            None => ResealCursor::Tasks(None),
+            after => ResealCursor::Batches(after),
         },
-        Place::Tasks(after) => match reseal_tasks(tx, &seal, after, limit).await? {
-            None => Place::Schedules(None),
-            after => Place::Tasks(after),
+        ResealCursor::Tasks(after) => match reseal_tasks(tx, &seal, after, limit).await? {
+            None => ResealCursor::Schedules(None),
+            after => ResealCursor::Tasks(after),
         },
-        Place::Schedules(after) => match reseal_schedules(tx, &seal, after, limit).await? {
-            None => Place::Runs(None),
-            after => Place::Schedules(after),
+        ResealCursor::Schedules(after) => match reseal_schedules(tx, &seal, after, limit).await? {
+            None => ResealCursor::Runs(None),
+            after => ResealCursor::Schedules(after),
         },
-        Place::Runs(after) => match reseal_runs(tx, &seal, after, limit).await? {
-            None => Place::Refreshes(None),
-            after => Place::Runs(after),
+        ResealCursor::Runs(after) => match reseal_runs(tx, &seal, after, limit).await? {
+            None => ResealCursor::Refreshes(None),
+            after => ResealCursor::Runs(after),
         },
-        Place::Refreshes(after) => match reseal_refreshes(tx, &seal, after, limit).await? {
+        ResealCursor::Refreshes(after) => match reseal_refreshes(tx, &seal, after, limit).await? {
             None => return Ok(None),
-            after => Place::Refreshes(after),
+            after => ResealCursor::Refreshes(after),
         },
     }))
 }
@@ -337,7 +337,7 @@ macro_rules! reseal_by_id {
 reseal_by_id! {
     reseal_batch_rows: Rollout, BatchId, seal, rollout, " from rollouts",
         ") update rollouts set seal = v.code from v where id = v.row_id and seal = v.before";
-    reseal_batch_heads: Rollout, BatchId, head_seal, head_of, " from rollouts",
+    reseal_batch_heads: Rollout, BatchId, head_seal, rollout_head, " from rollouts",
         ") update rollouts set head_seal = v.code from v where id = v.row_id and head_seal = v.before";
     reseal_schedules: Schedule, ScheduleId, seal, schedule, " from schedules",
         ") update schedules set seal = v.code from v where id = v.row_id and seal = v.before";
@@ -375,8 +375,8 @@ async fn reseal_tasks(
     })?;
     let renew = |row: &SealedTask| {
         let code =
-            |seal: &Seal| target(seal, row.rollout_id, row.task_id, row.server_id, row.position);
-        Some((row.rollout_id, row.server_id, row.seal.renewed(seal, code)?))
+            |seal: &Seal| task(seal, row.rollout_id, row.task_id, row.server_id, row.position);
+        Some((row.rollout_id, row.server_id, row.seal.renew(seal, code)?))
     };
     let renewed: Vec<_> = rows.iter().filter_map(renew).collect();
     let _: Vec<()> = on!(tx, |c| {

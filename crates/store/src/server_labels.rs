@@ -12,7 +12,7 @@ use crate::row::put;
 
 /// An environment and operating system that at least one server has together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
+pub struct ServerLabels {
     /// `production`; empty for none.
     pub environment: String,
     /// `debian`, in lower case.
@@ -23,7 +23,7 @@ pub struct Group {
 
 /// Every combination of environment and operating system in this organization.
 #[boxed]
-pub async fn groups(conn: &mut Conn, org: OrgId) -> Result<Vec<Group>> {
+pub async fn groups(conn: &mut Conn, org: OrgId) -> Result<Vec<ServerLabels>> {
     let found: Vec<(String, String, String)> = on!(conn, |c| {
         sqlx::query_as(
             "select environment, os_id, os_release from server_counts
@@ -33,7 +33,7 @@ pub async fn groups(conn: &mut Conn, org: OrgId) -> Result<Vec<Group>> {
         .fetch_all(c)
         .await
     })?;
-    let group = |(environment, os_id, os_release)| Group { environment, os_id, os_release };
+    let group = |(environment, os_id, os_release)| ServerLabels { environment, os_id, os_release };
     Ok(found.into_iter().map(group).collect())
 }
 

@@ -19,7 +19,7 @@
 //! # Worked examples
 //!
 //! A fleet of 20,000 servers in one organization, and pages of 50: candidates are few up to
-//! √(20,000 × 50) = 1,000. The texts are SQLite's. PostgreSQL gets `$1` for `?`, no `indexed by`,
+//! √(20,000 × 50) = 1,000. The texts are SQLite's. PostgreSQL gets `$1` for `?`, no `indexed for_sort`,
 //! and `= any($2)` for a list of ids. The plans are those of SQLite without statistics and of
 //! PostgreSQL 15 after `vacuum analyze`. SQLite may have statistics, which the store lets it
 //! collect when the database is closed; after a full `analyze`, tried with 8,000 servers, only the
@@ -161,7 +161,7 @@
 //! The same text as in example 1. The database reads 15,050 narrow entries and drops 15,000 of
 //! them; the cost grows with the offset, but still only 50 rows of `servers` are read.
 
-mod walk;
+mod scan;
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
@@ -176,7 +176,7 @@ use crate::servers;
 use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text};
 use crate::{Page, Paged};
-use walk::{Way, of_kind, pattern, walk};
+use scan::{QueryPlan, push_count_columns, like_pattern, push_scan};
 
 /// What servers must match; the default is every server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -211,14 +211,14 @@ impl OnlineSpan {
     }
 
     /// Whether a server with this last contact has this status.
-    pub fn has(self, status: Status, last_seen_at: Timestamp) -> bool {
+    pub fn matches(self, status: Status, last_seen_at: Timestamp) -> bool {
         let online = self.since <= last_seen_at && last_seen_at <= self.until;
         online == (status == Status::Online)
     }
 
     /// The intervals of last contact, ends included, that have this status. Times have
     /// microseconds.
-    fn stretches(self, status: Status) -> Vec<(Option<Timestamp>, Option<Timestamp>)> {
+    fn intervals(self, status: Status) -> Vec<(Option<Timestamp>, Option<Timestamp>)> {
         const STEP: SignedDuration = SignedDuration::from_micros(1);
         match status {
             Status::Online => vec![(Some(self.since), Some(self.until))],
@@ -233,7 +233,7 @@ impl OnlineSpan {
 
 impl Filter {
     /// Whether it uses only the columns that servers are counted by.
-    fn is_by_kind(&self) -> bool {
+    fn uses_count_columns_only(&self) -> bool {
         let Filter { environment, environments, os, .. } = self.clone();
         *self == Filter { environment, environments, os, ..Filter::default() }
     }
@@ -276,7 +276,7 @@ impl From<&Criteria> for Filter {
 /// Maximum number of candidates that are collected and sorted for a page. If there are more servers
 /// online than this, and also more offline, servers of one status are counted by a scan of all
 /// servers.
-const GATHERED_MAX: u64 = 2_500;
+const CANDIDATES_MAX: u64 = 2_500;
 
 /// Returns a page of the servers that match, and their total number.
 #[boxed]
@@ -287,16 +287,16 @@ pub async fn list(
     sort: Sort,
     page: Page,
 ) -> Result<Paged<Server>> {
-    list_gathering(conn, org, filter, sort, page, GATHERED_MAX).await
+    list_with_candidate_limit(conn, org, filter, sort, page, CANDIDATES_MAX).await
 }
 
-/// [`list`] with another limit than [`GATHERED_MAX`].
+/// [`list`] with another limit than [`CANDIDATES_MAX`].
 ///
 /// Public only for `tests/store`: a low limit makes a fleet of some hundred servers take the path
 /// that in production only more than 2,500 candidates take.
 #[doc(hidden)]
 #[boxed]
-pub async fn list_gathering(
+pub async fn list_with_candidate_limit(
     conn: &mut Conn,
     org: OrgId,
     filter: &Filter,
@@ -304,16 +304,16 @@ pub async fn list_gathering(
     page: Page,
     gathered_max: u64,
 ) -> Result<Paged<Server>> {
-    let (ids, total) = match few(conn, org, filter, sort, page, gathered_max).await? {
+    let (ids, total) = match small_candidate_set(conn, org, filter, sort, page, gathered_max).await? {
         Some((few, rest)) => {
-            let all = sorted(conn, org, &rest, &few, sort).await?;
+            let all = filter_and_sort(conn, org, &rest, &few, sort).await?;
             let offset = usize::try_from(page.offset).unwrap_or(usize::MAX);
             let ids = all.iter().copied().skip(offset).take(page.limit as usize).collect();
             (ids, all.len() as u64)
         }
         None => {
-            let total = count_gathering(conn, org, filter, gathered_max).await?;
-            (walked(conn, org, filter, sort, page).await?, total)
+            let total = count_with_candidate_limit(conn, org, filter, gathered_max).await?;
+            (scan_page(conn, org, filter, sort, page).await?, total)
         }
     };
     let rows = servers::get_all(conn, &ids).await?;
@@ -325,7 +325,7 @@ pub async fn list_gathering(
 /// Returns the ids of all servers that may match and the criteria that remain to be checked, or
 /// `None` if there are too many to collect and sort. If `m` of `n` servers match, a scan fills a
 /// page of `p` after about `p × n / m` servers.
-async fn few(
+async fn small_candidate_set(
     conn: &mut Conn,
     org: OrgId,
     filter: &Filter,
@@ -333,22 +333,22 @@ async fn few(
     page: Page,
     gathered_max: u64,
 ) -> Result<Option<(Vec<ServerId>, Filter)>> {
-    let all = sum(conn, org, &Filter::default()).await?;
+    let all = sum_counts(conn, org, &Filter::default()).await?;
     let end = page.offset.saturating_add(page.limit.into());
-    let worth = all.saturating_mul(end).isqrt().min(gathered_max);
-    if filter.is_by_kind() && sum(conn, org, filter).await? > worth {
+    let limit = all.saturating_mul(end).isqrt().min(gathered_max);
+    if filter.uses_count_columns_only() && sum_counts(conn, org, filter).await? > limit {
         return Ok(None);
     }
-    let whoever = Filter { status: None, ..filter.clone() };
+    let any_status = Filter { status: None, ..filter.clone() };
     if let Some(status) = filter.status
-        && let Some(found) = of_status(conn, org, status, worth).await?
+        && let Some(found) = with_status(conn, org, status, limit).await?
     {
-        return Ok(Some((found, whoever)));
+        return Ok(Some((found, any_status)));
     }
     let others = filter.tags.iter().skip(1).cloned().collect();
     let untagged = Filter { tags: others, ..filter.clone() };
     if let Some(tag) = filter.tags.first()
-        && let Some(found) = having(conn, org, tag, worth).await?
+        && let Some(found) = with_tag(conn, org, tag, limit).await?
     {
         return Ok(Some((found, untagged)));
     }
@@ -357,26 +357,26 @@ async fn few(
     if untagged == of_status || sort == Sort::Hostname {
         return Ok(None);
     }
-    let way = Way::past_few(&whoever);
+    let way = QueryPlan::unordered(&any_status);
     let found: Vec<(String,)> = on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(way.walk.id);
-        walk!(text, way, org);
-        text.add(" limit ").bind(put(&worth.saturating_add(1)));
+        text.add(way.scan.id);
+        push_scan!(text, way, org);
+        text.add(" limit ").bind(put(&limit.saturating_add(1)));
         text.build_as().fetch_all(c).await
     })?;
-    Ok(no_more_than(worth, found)?.map(|found| (found, of_status)))
+    Ok(parse_at_most(limit, found)?.map(|found| (found, of_status)))
 }
 
 /// The servers with this status, or `None` if there are more than `most`.
-async fn of_status(
+async fn with_status(
     conn: &mut Conn,
     org: OrgId,
     (status, online): (Status, OnlineSpan),
     most: u64,
 ) -> Result<Option<Vec<ServerId>>> {
     let mut all: Vec<(String,)> = Vec::new();
-    for (start, end) in online.stretches(status) {
+    for (start, end) in online.intervals(status) {
         let found: Vec<(String,)> = on!(conn, |c| {
             let mut text = Text::new("select server_id from presence where org = ");
             text.bind(put(&org));
@@ -395,11 +395,11 @@ async fn of_status(
             break;
         }
     }
-    no_more_than(most, all)
+    parse_at_most(most, all)
 }
 
 /// The servers with this tag, or `None` if there are more than `most`.
-async fn having(
+async fn with_tag(
     conn: &mut Conn,
     org: OrgId,
     tag: &Tag,
@@ -411,19 +411,19 @@ async fn having(
         text.add(" order by name, named limit ").bind(put(&most.saturating_add(1)));
         text.build_as().fetch_all(c).await
     })?;
-    no_more_than(most, found)
+    parse_at_most(most, found)
 }
 
-fn no_more_than(most: u64, found: Vec<(String,)>) -> Result<Option<Vec<ServerId>>> {
-    if found.len() as u64 > most { Ok(None) } else { parsed(found).map(Some) }
+fn parse_at_most(most: u64, found: Vec<(String,)>) -> Result<Option<Vec<ServerId>>> {
+    if found.len() as u64 > most { Ok(None) } else { parse_ids(found).map(Some) }
 }
 
-fn parsed(found: Vec<(String,)>) -> Result<Vec<ServerId>> {
+fn parse_ids(found: Vec<(String,)>) -> Result<Vec<ServerId>> {
     found.into_iter().map(|(id,)| parse("servers", id)).collect()
 }
 
-/// Those of the candidates that match, in order.
-async fn sorted(
+/// Returns the candidates that match, in order.
+async fn filter_and_sort(
     conn: &mut Conn,
     org: OrgId,
     filter: &Filter,
@@ -433,31 +433,31 @@ async fn sorted(
     if gathered.is_empty() {
         return Ok(Vec::new());
     }
-    let way = Way::of_known(sort, filter);
-    parsed(on!(conn, |c| {
+    let way = QueryPlan::for_ids(sort, filter);
+    parse_ids(on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(way.walk.id);
-        walk!(text, way, org);
-        text.add(" and ").add(way.walk.id).each(gathered.iter().map(put));
-        text.add(way.walk.order);
+        text.add(way.scan.id);
+        push_scan!(text, way, org);
+        text.add(" and ").add(way.scan.id).equals_any(gathered.iter().map(put));
+        text.add(way.scan.order);
         text.build_as().fetch_all(c).await
     })?)
 }
 
 /// Finds a page of the servers that match by scanning in the requested order.
-async fn walked(
+async fn scan_page(
     conn: &mut Conn,
     org: OrgId,
     filter: &Filter,
     sort: Sort,
     page: Page,
 ) -> Result<Vec<ServerId>> {
-    let way = Way::by(sort, filter);
-    parsed(on!(conn, |c| {
+    let way = QueryPlan::for_sort(sort, filter);
+    parse_ids(on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(way.walk.id);
-        walk!(text, way, org);
-        text.add(way.walk.order).add(" limit ").bind(i64::from(page.limit));
+        text.add(way.scan.id);
+        push_scan!(text, way, org);
+        text.add(way.scan.order).add(" limit ").bind(i64::from(page.limit));
         text.add(" offset ").bind(put(&page.offset));
         text.build_as().fetch_all(c).await
     })?)
@@ -466,14 +466,14 @@ async fn walked(
 /// Whether any server matches.
 #[boxed]
 pub async fn any(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<bool> {
-    if filter.is_by_kind() {
-        return Ok(sum(conn, org, filter).await? > 0);
+    if filter.uses_count_columns_only() {
+        return Ok(sum_counts(conn, org, filter).await? > 0);
     }
-    let way = Way::past_few(filter);
+    let way = QueryPlan::unordered(filter);
     let found: Option<(String,)> = on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(way.walk.id);
-        walk!(text, way, org);
+        text.add(way.scan.id);
+        push_scan!(text, way, org);
         text.add(" limit 1").build_as().fetch_optional(c).await
     })?;
     Ok(found.is_some())
@@ -482,43 +482,43 @@ pub async fn any(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<bool> {
 /// The number of servers that match.
 #[boxed]
 pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
-    count_gathering(conn, org, filter, GATHERED_MAX).await
+    count_with_candidate_limit(conn, org, filter, CANDIDATES_MAX).await
 }
 
-/// [`count`] with another limit than [`GATHERED_MAX`]; public for the same reason as
-/// [`list_gathering`].
+/// [`count`] with another limit than [`CANDIDATES_MAX`]; public for the same reason as
+/// [`list_with_candidate_limit`].
 #[doc(hidden)]
 #[boxed]
-pub async fn count_gathering(
+pub async fn count_with_candidate_limit(
     conn: &mut Conn,
     org: OrgId,
     filter: &Filter,
     gathered_max: u64,
 ) -> Result<u64> {
     let Some((status, online)) = filter.status else {
-        return of_any_status(conn, org, filter).await;
+        return count_any_status(conn, org, filter).await;
     };
     if !filter.ids.is_empty() {
-        return counted(conn, org, Way::past_few(filter)).await;
+        return count_by_scan(conn, org, QueryPlan::unordered(filter)).await;
     }
     let whoever = Filter { status: None, ..filter.clone() };
     // Usually one status has few servers: count those, and subtract them from the total if the
     // other status is wanted.
     for side in [Status::Offline, Status::Online] {
-        let Some(found) = of_status(conn, org, (side, online), gathered_max).await? else {
+        let Some(found) = with_status(conn, org, (side, online), gathered_max).await? else {
             continue;
         };
-        let found = among(conn, org, &whoever, &found).await?;
+        let found = count_candidates(conn, org, &whoever, &found).await?;
         return match side == status {
             true => Ok(found),
-            false => Ok(of_any_status(conn, org, &whoever).await?.saturating_sub(found)),
+            false => Ok(count_any_status(conn, org, &whoever).await?.saturating_sub(found)),
         };
     }
-    counted(conn, org, Way::by(Sort::LastSeen, filter)).await
+    count_by_scan(conn, org, QueryPlan::for_sort(Sort::LastSeen, filter)).await
 }
 
 /// The number of candidates that match.
-async fn among(
+async fn count_candidates(
     conn: &mut Conn,
     org: OrgId,
     whoever: &Filter,
@@ -527,41 +527,41 @@ async fn among(
     if gathered.is_empty() || *whoever == Filter::default() {
         return Ok(gathered.len() as u64);
     }
-    let way = Way::of_known(Sort::Hostname, whoever);
+    let way = QueryPlan::for_ids(Sort::Hostname, whoever);
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new("select count(*)");
-        walk!(text, way, org);
-        text.add(" and ").add(way.walk.id).each(gathered.iter().map(put));
+        push_scan!(text, way, org);
+        text.add(" and ").add(way.scan.id).equals_any(gathered.iter().map(put));
         text.build_as().fetch_one(c).await
     })?;
     Ok(total.unsigned_abs())
 }
 
-async fn of_any_status(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
-    match filter.is_by_kind() {
-        true => sum(conn, org, filter).await,
-        false => counted(conn, org, Way::past_few(filter)).await,
+async fn count_any_status(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
+    match filter.uses_count_columns_only() {
+        true => sum_counts(conn, org, filter).await,
+        false => count_by_scan(conn, org, QueryPlan::unordered(filter)).await,
     }
 }
 
 /// Sums up the counts per environment and operating system.
-async fn sum(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
+async fn sum_counts(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new(
             "select cast(coalesce(sum(servers), 0) as bigint) from server_counts where org_id = ",
         );
         text.bind(put(&org));
-        of_kind!(text, filter);
+        push_count_columns!(text, filter);
         text.build_as().fetch_one(c).await
     })?;
     Ok(total.unsigned_abs())
 }
 
 /// Counts by scanning.
-async fn counted(conn: &mut Conn, org: OrgId, way: Way<'_>) -> Result<u64> {
+async fn count_by_scan(conn: &mut Conn, org: OrgId, way: QueryPlan<'_>) -> Result<u64> {
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new("select count(*)");
-        walk!(text, way, org);
+        push_scan!(text, way, org);
         text.build_as().fetch_one(c).await
     })?;
     Ok(total.unsigned_abs())
@@ -570,19 +570,19 @@ async fn counted(conn: &mut Conn, org: OrgId, way: Way<'_>) -> Result<u64> {
 /// All servers that match, by name.
 #[boxed]
 pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<ServerId>> {
-    let way = Way::by(Sort::Hostname, filter);
-    parsed(on!(conn, |c| {
+    let way = QueryPlan::for_sort(Sort::Hostname, filter);
+    parse_ids(on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(way.walk.id);
-        walk!(text, way, org);
-        text.add(way.walk.order);
+        text.add(way.scan.id);
+        push_scan!(text, way, org);
+        text.add(way.scan.order);
         text.build_as().fetch_all(c).await
     })?)
 }
 
 /// The servers with this name; not case-sensitive.
 #[boxed]
-pub async fn of_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Vec<ServerId>> {
+pub async fn by_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Vec<ServerId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
         sqlx::query_as("select id from roster where org_id = $1 and sort_name = $2 order by id")
             .bind(put(&org))
@@ -590,7 +590,7 @@ pub async fn of_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Vec<Serv
             .fetch_all(c)
             .await
     })?;
-    parsed(found)
+    parse_ids(found)
 }
 
 /// The sort names of those of these servers that exist. Reads many at once.
@@ -604,7 +604,7 @@ pub async fn names(
     for chunk in ids.chunks(ROWS_MAX) {
         let found: Vec<(String, String)> = on!(conn, |c| {
             let mut text = Text::new("select id, sort_name from roster where org_id = ");
-            text.bind(put(&org)).add(" and id").among(chunk.iter().map(put));
+            text.bind(put(&org)).add(" and id").in_ids(chunk.iter().map(put));
             text.build_as().fetch_all(c).await
         })?;
         for (id, name) in found {

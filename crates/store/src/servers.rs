@@ -11,16 +11,16 @@ use jiff::Timestamp;
 use serde_json::Value;
 use vocab::{Digest, Environment, Hostname, OrgId, Os, PackageManager, ServerId, Tag};
 
-use crate::counts::Kind as Counted;
+use crate::counts::CountKey as Counted;
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, guarded, taken};
-use crate::listings;
-use crate::listings::Kind;
-use crate::roster;
-use crate::roster::folded;
+use crate::error::{Result, StoreError, expect_one_row, already_exists};
+use crate::package_sets;
+use crate::package_sets::SetKind;
+use crate::server_index;
+use crate::server_index::sort_name;
 use crate::row::{parse, put, row};
 use crate::sql::{ROWS_MAX, Text, join};
-use crate::tagged;
+use crate::server_tags;
 use crate::tx::Tx;
 
 row! {
@@ -45,9 +45,9 @@ row! {
         pub reboot_reasons: Vec<String>,
         /// What its agent is doing, such as `patching`.
         pub activity: String,
-        /// The digest of its installed packages, in [`crate::listings`].
+        /// The digest of its installed packages, in [`crate::package_sets`].
         pub package_set: Option<Digest>,
-        /// The digest of its pending updates, in [`crate::listings`].
+        /// The digest of its pending updates, in [`crate::package_sets`].
         pub update_set: Option<Digest>,
         pub packages: u32,
         pub updates: u32,
@@ -84,7 +84,7 @@ row! {
 
 row! {
     /// The facts that an agent reports, with the server's name.
-    pub struct FactsRow in "servers" by "id" {
+    pub struct ServerFacts in "servers" by "id" {
         pub id: ServerId,
         pub hostname: Hostname,
         pub facts: Value,
@@ -117,7 +117,7 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
             });
             text.build().execute(c).await.map(drop)
         })
-        .map_err(taken("the agent's key"))?;
+        .map_err(already_exists("the agent's key"))?;
         on!(tx, |c| {
             Text::new("insert into presence (org, server_id, last_seen_at, counter) ")
                 .rows(chunk, |row, server| {
@@ -129,9 +129,9 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
                 .await
                 .map(drop)
         })?;
-        chunk.iter().for_each(|server| tx.count(Counted::of(server), 1));
-        roster::add(tx, chunk).await?;
-        tagged::add(tx, chunk).await?;
+        chunk.iter().for_each(|server| tx.adjust_count(Counted::from_server(server), 1));
+        server_index::add(tx, chunk).await?;
+        server_tags::add(tx, chunk).await?;
     }
     Ok(())
 }
@@ -161,11 +161,11 @@ use changeable;
 #[boxed]
 pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) -> Result<()> {
     for (kind, was, is) in [
-        (Kind::Packages, before.package_set, after.package_set),
-        (Kind::Updates, before.update_set, after.update_set),
+        (SetKind::Packages, before.package_set, after.package_set),
+        (SetKind::Updates, before.update_set, after.update_set),
     ] {
         if let Some(digest) = is.filter(|_| was != is) {
-            listings::keep(tx, after.org_id, kind, digest, now).await?;
+            package_sets::mark_used(tx, after.org_id, kind, digest, now).await?;
         }
     }
     let saved = on!(tx, |c| {
@@ -183,20 +183,20 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
         text.add(" and generation = ").bind(before.generation);
         text.build().execute(c).await.map(|done| done.rows_affected())
     })?;
-    guarded(saved)?;
-    let (was, is) = (Counted::of(before), Counted::of(after));
+    expect_one_row(saved)?;
+    let (was, is) = (Counted::from_server(before), Counted::from_server(after));
     if was != is {
-        tx.count(was, -1);
-        tx.count(is, 1);
+        tx.adjust_count(was, -1);
+        tx.adjust_count(is, 1);
     }
-    match roster::differ(before, after) {
-        true => roster::save(tx, before, after).await?,
+    match server_index::index_differs(before, after) {
+        true => server_index::save(tx, before, after).await?,
         // The number may have been corrected since it was read.
-        false => roster::recount(tx, &[roster::Updates::of(after)]).await?,
+        false => server_index::update_security_counts(tx, &[server_index::SecurityCount::from_server(after)]).await?,
     }
-    if folded(&before.hostname) != folded(&after.hostname) || before.tags != after.tags {
-        tagged::remove(tx, after.id).await?;
-        tagged::add(tx, std::slice::from_ref(after)).await?;
+    if sort_name(&before.hostname) != sort_name(&after.hostname) || before.tags != after.tags {
+        server_tags::remove(tx, after.id).await?;
+        server_tags::add(tx, std::slice::from_ref(after)).await?;
     }
     Ok(())
 }
@@ -219,7 +219,7 @@ pub struct Scan {
 
 /// Saves scans of many servers in one statement, which touches only the columns and indexes that a
 /// scan changes. Returns the servers that were saved: the others were removed, or saved by another
-/// writer since. Their package sets must be stored already ([`listings::keep_all`]).
+/// writer since. Their package sets must be stored already ([`package_sets::keep_all`]).
 #[boxed]
 pub async fn save_scans(tx: &mut Tx, scans: &[Scan]) -> Result<BTreeSet<ServerId>> {
     // Sorted, so that replicas lock rows in the same order.
@@ -227,7 +227,7 @@ pub async fn save_scans(tx: &mut Tx, scans: &[Scan]) -> Result<BTreeSet<ServerId
     sorted.sort_unstable_by_key(|scan| scan.id);
     let mut saved = BTreeSet::new();
     for chunk in sorted.chunks(ROWS_MAX) {
-        let found: Vec<roster::Updates> = on!(tx, |c| {
+        let found: Vec<server_index::SecurityCount> = on!(tx, |c| {
             let mut text = Text::new(
                 "with v (server, seen, scanned, doing, has, wants, had, wanted, insecure) as (",
             );
@@ -246,9 +246,9 @@ pub async fn save_scans(tx: &mut Tx, scans: &[Scan]) -> Result<BTreeSet<ServerId
                     where id = v.server and generation = v.seen and removed_at is null
                    returning ",
             );
-            text.add(roster::Updates::COLUMNS).build_as().fetch_all(c).await
+            text.add(server_index::SecurityCount::COLUMNS).build_as().fetch_all(c).await
         })?;
-        roster::recount(tx, &found).await?;
+        server_index::update_security_counts(tx, &found).await?;
         saved.extend(found.iter().map(|one| one.id));
     }
     Ok(saved)
@@ -271,7 +271,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: ServerId) -> Result<Server> {
     found.ok_or_else(|| StoreError::not_found("server", id))
 }
 
-/// Those of these servers that exist, in any organization. The caller must have checked their
+/// Returns which of these servers exist, in any organization. The caller must have checked their
 /// organization.
 #[boxed]
 pub async fn get_all(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<Server>> {
@@ -281,7 +281,7 @@ pub async fn get_all(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<Server>> {
             let mut text = Text::new("select ");
             text.add(Server::COLUMNS);
             text.add(" from servers join presence on org = org_id and server_id = id");
-            text.add(" where removed_at is null and id").among(chunk.iter().map(put));
+            text.add(" where removed_at is null and id").in_ids(chunk.iter().map(put));
             text.build_as::<Server>().fetch_all(c).await
         })?);
     }
@@ -295,15 +295,15 @@ pub async fn facts_after(
     conn: &mut Conn,
     after: Option<ServerId>,
     limit: u32,
-) -> Result<Vec<FactsRow>> {
+) -> Result<Vec<ServerFacts>> {
     Ok(on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(FactsRow::COLUMNS).add(" from servers where removed_at is null");
+        text.add(ServerFacts::COLUMNS).add(" from servers where removed_at is null");
         if let Some(after) = &after {
             text.add(" and id > ").bind(put(after));
         }
         text.add(" order by id limit ").bind(i64::from(limit));
-        text.build_as::<FactsRow>().fetch_all(c).await
+        text.build_as::<ServerFacts>().fetch_all(c).await
     })?)
 }
 
@@ -333,14 +333,14 @@ pub async fn root_key(conn: &mut Conn, id: ServerId) -> Result<Option<String>> {
     Ok(found.and_then(|(id,)| id))
 }
 
-/// Those of these servers that have pending updates.
+/// Returns which of these servers have pending updates.
 #[boxed]
 pub async fn with_updates(conn: &mut Conn, ids: &[ServerId]) -> Result<BTreeSet<ServerId>> {
     let mut found = BTreeSet::new();
     for chunk in ids.chunks(ROWS_MAX) {
         let rows: Vec<(String,)> = on!(conn, |c| {
             let mut text = Text::new("select id from servers where removed_at is null");
-            text.add(" and updates > 0 and id").among(chunk.iter().map(put));
+            text.add(" and updates > 0 and id").in_ids(chunk.iter().map(put));
             text.build_as().fetch_all(c).await
         })?;
         for (id,) in rows {
@@ -368,7 +368,7 @@ pub async fn identity(conn: &mut Conn, id: ServerId) -> Result<Option<Identity>>
 /// The server with this key, even if it was removed. An agent that did not receive the response to
 /// its enrollment enrolls again.
 #[boxed]
-pub async fn of_key(conn: &mut Conn, public_key: &[u8]) -> Result<Option<Identity>> {
+pub async fn by_public_key(conn: &mut Conn, public_key: &[u8]) -> Result<Option<Identity>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
@@ -397,10 +397,10 @@ pub async fn remove(tx: &mut Tx, seen: &Server, now: Timestamp) -> Result<()> {
         .await
         .map(|done| done.rows_affected())
     })?;
-    guarded(saved)?;
-    tx.count(Counted::of(seen), -1);
-    tagged::remove(tx, seen.id).await?;
-    roster::remove(tx, seen).await?;
+    expect_one_row(saved)?;
+    tx.adjust_count(Counted::from_server(seen), -1);
+    server_tags::remove(tx, seen.id).await?;
+    server_index::remove(tx, seen).await?;
     on!(tx, |c| {
         sqlx::query("delete from presence where org = $1 and server_id = $2")
             .bind(put(&seen.org_id))

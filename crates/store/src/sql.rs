@@ -82,18 +82,18 @@ impl Dialect {
 /// How an engine accepts many rows. SQLite gets `values (…), (…)`. PostgreSQL would take longer to
 /// parse and plan such a text than to write the rows, so it gets one array per column: one short
 /// text for any number of rows, which is planned once.
-pub(crate) trait Rows: Database {
+pub(crate) trait BulkRows: Database {
     /// Number of rows that [`in_chunks`] puts into one statement.
     const CHUNK: usize;
 
     /// Picks the first text for SQLite, the second for PostgreSQL.
-    fn own(words: [&'static str; 2]) -> &'static str;
+    fn pick(words: [&'static str; 2]) -> &'static str;
 
     /// The values that are collected until the last row was added.
     type Columns: Default;
 
     /// Adds one value of one row.
-    fn cell<'v, T: Encode<'v, Self> + Type<Self>>(
+    fn push_value<'v, T: Encode<'v, Self> + Type<Self>>(
         builder: &mut QueryBuilder<Self>,
         columns: &mut Self::Columns,
         row_and_column: (usize, usize),
@@ -102,29 +102,29 @@ pub(crate) trait Rows: Database {
 
     /// ` in (…)` for hundreds of ids. PostgreSQL gets an array of them between the two texts of
     /// `these`.
-    fn among<'v, T: Encode<'v, Self> + Type<Self>>(
+    fn push_ids<'v, T: Encode<'v, Self> + Type<Self>>(
         builder: &mut QueryBuilder<Self>,
         items: impl Iterator<Item = T>,
         these: [&'static str; 2],
     ) -> usize;
 
     /// Ends the list of rows.
-    fn end(builder: &mut QueryBuilder<Self>, columns: Self::Columns);
+    fn finish_rows(builder: &mut QueryBuilder<Self>, columns: Self::Columns);
 
     /// Whether a text with this many rows recurs often enough to cache its prepared statement.
-    fn worth_keeping(rows: usize, listed: usize) -> bool;
+    fn should_cache(rows: usize, listed: usize) -> bool;
 }
 
-impl Rows for Sqlite {
+impl BulkRows for Sqlite {
     const CHUNK: usize = ROWS_MAX;
 
-    fn own([words, _]: [&'static str; 2]) -> &'static str {
+    fn pick([words, _]: [&'static str; 2]) -> &'static str {
         words
     }
 
     type Columns = ();
 
-    fn cell<'v, T: Encode<'v, Self> + Type<Self>>(
+    fn push_value<'v, T: Encode<'v, Self> + Type<Self>>(
         builder: &mut QueryBuilder<Self>,
         (): &mut (),
         (row, column): (usize, usize),
@@ -138,7 +138,7 @@ impl Rows for Sqlite {
         builder.push_bind(value);
     }
 
-    fn among<'v, T: Encode<'v, Self> + Type<Self>>(
+    fn push_ids<'v, T: Encode<'v, Self> + Type<Self>>(
         builder: &mut QueryBuilder<Self>,
         items: impl Iterator<Item = T>,
         _: [&'static str; 2],
@@ -152,53 +152,53 @@ impl Rows for Sqlite {
         listed
     }
 
-    fn end(builder: &mut QueryBuilder<Self>, (): ()) {
+    fn finish_rows(builder: &mut QueryBuilder<Self>, (): ()) {
         builder.push(")");
     }
 
     /// The last chunk of a long list can have 500 different sizes, and would push useful statements
     /// out of the cache. One or two items are the common case.
-    fn worth_keeping(rows: usize, listed: usize) -> bool {
+    fn should_cache(rows: usize, listed: usize) -> bool {
         let items = rows + listed;
         items <= 2 || items == ROWS_MAX
     }
 }
 
-impl Rows for Postgres {
+impl BulkRows for Postgres {
     /// PostgreSQL joins the rows with a table of some thousands by reading the whole table, once
     /// per statement.
     const CHUNK: usize = 2_500;
 
-    fn own([_, words]: [&'static str; 2]) -> &'static str {
+    fn pick([_, words]: [&'static str; 2]) -> &'static str {
         words
     }
 
-    type Columns = Vec<Array>;
+    type Columns = Vec<PgArray>;
 
-    fn cell<'v, T: Encode<'v, Self> + Type<Self>>(
+    fn push_value<'v, T: Encode<'v, Self> + Type<Self>>(
         _: &mut QueryBuilder<Self>,
-        columns: &mut Vec<Array>,
+        columns: &mut Vec<PgArray>,
         (_, column): (usize, usize),
         value: T,
     ) {
         if columns.len() == column {
-            columns.push(Array::default());
+            columns.push(PgArray::default());
         }
         columns[column].push(value);
     }
 
-    fn among<'v, T: Encode<'v, Self> + Type<Self>>(
+    fn push_ids<'v, T: Encode<'v, Self> + Type<Self>>(
         builder: &mut QueryBuilder<Self>,
         items: impl Iterator<Item = T>,
         [before, after]: [&'static str; 2],
     ) -> usize {
-        let mut array = Array::default();
+        let mut array = PgArray::default();
         items.for_each(|item| array.push(item));
         builder.push(before).push_bind(array).push(after);
         0
     }
 
-    fn end(builder: &mut QueryBuilder<Self>, columns: Vec<Array>) {
+    fn finish_rows(builder: &mut QueryBuilder<Self>, columns: Vec<PgArray>) {
         builder.push("select * from unnest(");
         for (place, column) in columns.into_iter().enumerate() {
             if place > 0 {
@@ -209,7 +209,7 @@ impl Rows for Postgres {
         builder.push(")");
     }
 
-    fn worth_keeping(_: usize, listed: usize) -> bool {
+    fn should_cache(_: usize, listed: usize) -> bool {
         listed <= 2 || listed == ROWS_MAX
     }
 }
@@ -221,7 +221,7 @@ pub(crate) struct Text<DB: Database> {
     listed: usize,
 }
 
-impl<DB: Rows> Text<DB> {
+impl<DB: BulkRows> Text<DB> {
     pub(crate) fn new(sql: &'static str) -> Self {
         Self { builder: QueryBuilder::new(sql), rows: 0, listed: 0 }
     }
@@ -233,8 +233,8 @@ impl<DB: Rows> Text<DB> {
 
     /// Adds the first text for SQLite or the second for PostgreSQL. Both mean the same; each engine
     /// runs its own faster.
-    pub(crate) fn add_own(&mut self, words: [&'static str; 2]) -> &mut Self {
-        self.add(DB::own(words))
+    pub(crate) fn add_for_engine(&mut self, words: [&'static str; 2]) -> &mut Self {
+        self.add(DB::pick(words))
     }
 
     pub(crate) fn bind<'v, T: Encode<'v, DB> + Type<DB>>(&mut self, value: T) -> &mut Self {
@@ -242,7 +242,7 @@ impl<DB: Rows> Text<DB> {
         self
     }
 
-    /// Adds a table with one row per item, in the engine's form: see [`Rows`]. There must be at
+    /// Adds a table with one row per item, in the engine's form: see [`BulkRows`]. There must be at
     /// least one item.
     pub(crate) fn rows<I: IntoIterator>(
         &mut self,
@@ -251,41 +251,41 @@ impl<DB: Rows> Text<DB> {
     ) -> &mut Self {
         let mut columns = DB::Columns::default();
         for (row, item) in items.into_iter().enumerate() {
-            let place = Place::Row(row, &mut columns);
-            each(&mut Tuple { builder: &mut self.builder, place, column: 0 }, item);
+            let place = TupleTarget::Row(row, &mut columns);
+            each(&mut Tuple { builder: &mut self.builder, target: place, column: 0 }, item);
             self.rows += 1;
         }
-        DB::end(&mut self.builder, columns);
+        DB::finish_rows(&mut self.builder, columns);
         self
     }
 
     /// Adds `(…, …)`, for the right side of `set (…) =`.
     pub(crate) fn tuple(&mut self, each: impl Fn(&mut Tuple<'_, DB>)) -> &mut Self {
         self.builder.push("(");
-        each(&mut Tuple { builder: &mut self.builder, place: Place::Alone, column: 0 });
+        each(&mut Tuple { builder: &mut self.builder, target: TupleTarget::Single, column: 0 });
         self.builder.push(")");
         self
     }
 
     /// Adds ` in (…)` for hundreds of ids, at least one. PostgreSQL gets a joined table in a text
     /// that is planned once.
-    pub(crate) fn among<'v, T: Encode<'v, DB> + Type<DB>>(
+    pub(crate) fn in_ids<'v, T: Encode<'v, DB> + Type<DB>>(
         &mut self,
         items: impl IntoIterator<Item = T>,
     ) -> &mut Self {
         let joined = [" in (select unnest(", "))"];
-        self.listed += DB::among(&mut self.builder, items.into_iter(), joined);
+        self.listed += DB::push_ids(&mut self.builder, items.into_iter(), joined);
         self
     }
 
-    /// Like [`Text::among`], for the last column of an index whose other columns are given: each id
+    /// Like [`Text::in_ids`], for the last column of an index whose other columns are given: each id
     /// is looked up by the whole key. With a join, PostgreSQL might first read every row that
     /// matches the other columns.
-    pub(crate) fn each<'v, T: Encode<'v, DB> + Type<DB>>(
+    pub(crate) fn equals_any<'v, T: Encode<'v, DB> + Type<DB>>(
         &mut self,
         items: impl IntoIterator<Item = T>,
     ) -> &mut Self {
-        self.listed += DB::among(&mut self.builder, items.into_iter(), [" = any(", ")"]);
+        self.listed += DB::push_ids(&mut self.builder, items.into_iter(), [" = any(", ")"]);
         self
     }
 
@@ -295,7 +295,7 @@ impl<DB: Rows> Text<DB> {
         items: impl IntoIterator<Item = T>,
     ) -> &mut Self {
         self.builder.push("(");
-        let mut tuple = Tuple { builder: &mut self.builder, place: Place::Alone, column: 0 };
+        let mut tuple = Tuple { builder: &mut self.builder, target: TupleTarget::Single, column: 0 };
         for item in items {
             tuple.bind(item);
             self.listed += 1;
@@ -309,7 +309,7 @@ impl<DB: Rows> Text<DB> {
         DB: HasStatementCache,
     {
         record(self.builder.sql().as_str());
-        let worth_keeping = DB::worth_keeping(self.rows, self.listed);
+        let worth_keeping = DB::should_cache(self.rows, self.listed);
         self.builder.build().persistent(worth_keeping)
     }
 
@@ -320,12 +320,12 @@ impl<DB: Rows> Text<DB> {
         DB: HasStatementCache,
     {
         record(self.builder.sql().as_str());
-        let worth_keeping = DB::worth_keeping(self.rows, self.listed);
+        let worth_keeping = DB::should_cache(self.rows, self.listed);
         self.builder.build_query_as().persistent(worth_keeping)
     }
 }
 
-/// Runs one statement per [`Rows::CHUNK`] items and returns the rows of all of them. It builds the
+/// Runs one statement per [`BulkRows::CHUNK`] items and returns the rows of all of them. It builds the
 /// next statement while the database runs the current one: with many rows, both take about as long.
 pub(crate) async fn in_chunks<C: Connection, T, R>(
     conn: &mut C,
@@ -333,7 +333,7 @@ pub(crate) async fn in_chunks<C: Connection, T, R>(
     text: impl Fn(&[T]) -> Text<C::Database>,
 ) -> sqlx::Result<Vec<R>>
 where
-    C::Database: Rows + HasStatementCache,
+    C::Database: BulkRows + HasStatementCache,
     <C::Database as Database>::Arguments: IntoArguments<C::Database>,
     for<'c> &'c mut C: Executor<'c, Database = C::Database>,
     R: for<'r> FromRow<'r, <C::Database as Database>::Row> + Send + Unpin,
@@ -350,24 +350,24 @@ where
 }
 
 /// Collects the values of one row of a table, or of a single tuple.
-pub(crate) struct Tuple<'b, DB: Rows> {
+pub(crate) struct Tuple<'b, DB: BulkRows> {
     builder: &'b mut QueryBuilder<DB>,
-    place: Place<'b, DB>,
+    target: TupleTarget<'b, DB>,
     column: usize,
 }
 
-enum Place<'b, DB: Rows> {
-    Alone,
+enum TupleTarget<'b, DB: BulkRows> {
+    Single,
     Row(usize, &'b mut DB::Columns),
 }
 
-impl<DB: Rows> Tuple<'_, DB> {
+impl<DB: BulkRows> Tuple<'_, DB> {
     pub(crate) fn bind<'v, T: Encode<'v, DB> + Type<DB>>(&mut self, value: T) -> &mut Self {
-        match &mut self.place {
-            Place::Row(row, columns) => {
-                DB::cell(self.builder, columns, (*row, self.column), value);
+        match &mut self.target {
+            TupleTarget::Row(row, columns) => {
+                DB::push_value(self.builder, columns, (*row, self.column), value);
             }
-            Place::Alone => {
+            TupleTarget::Single => {
                 if self.column > 0 {
                     self.builder.push(", ");
                 }
@@ -381,38 +381,38 @@ impl<DB: Rows> Tuple<'_, DB> {
 
 /// One column of many rows, encoded as a PostgreSQL array.
 #[derive(Default)]
-pub(crate) struct Array {
+pub(crate) struct PgArray {
     element: Oid,
     length: i32,
     cells: PgArgumentBuffer,
 }
 
 /// The length by which PostgreSQL marks a null value.
-const NULL: i32 = -1;
+const NULL_LENGTH: i32 = -1;
 
-impl Array {
+impl PgArray {
     fn push<'v, T: Encode<'v, Postgres> + Type<Postgres>>(&mut self, value: T) {
         self.element = T::type_info().oid().unwrap_or_default();
         self.length += 1;
         let start = self.cells.len();
-        self.cells.extend_from_slice(&NULL.to_be_bytes());
+        self.cells.extend_from_slice(&NULL_LENGTH.to_be_bytes());
         let encoded = value.encode(&mut self.cells).expect("values of our types can be encoded");
         if matches!(encoded, IsNull::No) {
-            let bytes = self.cells.len() - start - NULL.to_be_bytes().len();
+            let bytes = self.cells.len() - start - NULL_LENGTH.to_be_bytes().len();
             let length = i32::try_from(bytes).expect("a value is smaller than two gigabytes");
-            self.cells[start..start + NULL.to_be_bytes().len()]
+            self.cells[start..start + NULL_LENGTH.to_be_bytes().len()]
                 .copy_from_slice(&length.to_be_bytes());
         }
     }
 }
 
-impl Type<Postgres> for Array {
+impl Type<Postgres> for PgArray {
     fn type_info() -> PgTypeInfo {
         <Vec<String> as Type<Postgres>>::type_info()
     }
 }
 
-impl Encode<'_, Postgres> for Array {
+impl Encode<'_, Postgres> for PgArray {
     fn produces(&self) -> Option<PgTypeInfo> {
         // The types of our columns, as the placeholders of a migration name them.
         Some(match self.element.0 {

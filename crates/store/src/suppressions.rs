@@ -34,9 +34,9 @@ row! {
 /// Which suppressions to list.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
-    /// Those of this CVE.
+    /// Only suppressions of this CVE.
     pub cve: Option<String>,
-    /// Those that apply to one of these environments, or to all servers.
+    /// Only suppressions that apply to one of these environments, or to all servers.
     pub environments: Option<Vec<Environment>>,
 }
 
@@ -81,7 +81,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: SuppressionId) -> Result<Suppr
     found.ok_or_else(|| StoreError::not_found("suppression", id))
 }
 
-macro_rules! filtered {
+macro_rules! push_filter {
     ($text:ident, $org:ident, $filter:ident) => {
         $text.bind(put(&$org));
         if let Some(cve) = &$filter.cve {
@@ -109,14 +109,14 @@ pub async fn list(
     let items = on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(Suppression::COLUMNS).add(" from suppressions where org_id = ");
-        filtered!(text, org, filter);
+        push_filter!(text, org, filter);
         text.add(" order by id desc limit ").bind(i64::from(page.limit));
         text.add(" offset ").bind(put(&page.offset));
         text.build_as().fetch_all(c).await
     })?;
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new("select count(*) from suppressions where org_id = ");
-        filtered!(text, org, filter);
+        push_filter!(text, org, filter);
         text.build_as().fetch_one(c).await
     })?;
     Ok(Paged { items, total: total.unsigned_abs() })

@@ -25,7 +25,7 @@ row! {
         pub counter: i64,
         /// The counters and nonces of the last syncs, 16 bytes each.
         pub recent: Vec<u8>,
-        /// The same, of a replica that received syncs after it had lost the session.
+        /// The counters and nonces of a replica that received syncs after it had lost the session.
         pub contested: Vec<u8>,
     }
 }
@@ -118,7 +118,7 @@ pub async fn contest(tx: &mut Tx, server: ServerId, heard: Vec<u8>) -> Result<Op
 /// Deletes the session of a server: a user decided which of two copies is the real one, or the
 /// server was removed.
 #[boxed]
-pub async fn forget(tx: &mut Tx, server: ServerId) -> Result<()> {
+pub async fn delete(tx: &mut Tx, server: ServerId) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("delete from sync_sessions where server_id = $1")
             .bind(put(&server))

@@ -28,9 +28,9 @@ row! {
 
 /// The result of [`append`] for one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Append {
+pub enum AppendResult {
     /// The chunk is stored, now or already; the log has this length.
-    Kept(u64),
+    Stored(u64),
     /// Something before the chunk is missing; the log has this length.
     Gap(u64),
 }
@@ -52,7 +52,7 @@ pub async fn length(conn: &mut Conn, task: TaskId) -> Result<u64> {
 
 /// A chunk as it arrives.
 #[derive(Debug, Clone, Copy)]
-pub struct Piece<'a> {
+pub struct NewChunk<'a> {
     pub task: TaskId,
     pub position: u64,
     pub body: &'a [u8],
@@ -61,24 +61,24 @@ pub struct Piece<'a> {
 
 /// Appends what is new of each chunk, one after the other, and returns the result for each.
 #[boxed]
-pub async fn append(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<Vec<Append>> {
+pub async fn append(tx: &mut Tx, pieces: &[NewChunk<'_>]) -> Result<Vec<AppendResult>> {
     let mut done = Vec::with_capacity(pieces.len());
     for chunk in pieces.chunks(ROWS_MAX) {
-        let mut ends = ends(tx, chunk).await?;
+        let mut ends = log_lengths(tx, chunk).await?;
         let mut fresh = Vec::with_capacity(chunk.len());
         for piece in chunk {
             let end = ends.entry(piece.task).or_default();
             let known = end.checked_sub(piece.position);
             done.push(match known {
-                None => Append::Gap(*end),
+                None => AppendResult::Gap(*end),
                 Some(known) => {
                     let known = usize::try_from(known).unwrap_or(usize::MAX);
                     let body = piece.body.get(known..).unwrap_or_default();
                     if !body.is_empty() {
-                        fresh.push(Piece { position: *end, body, ..*piece });
+                        fresh.push(NewChunk { position: *end, body, ..*piece });
                         *end += body.len() as u64;
                     }
-                    Append::Kept(*end)
+                    AppendResult::Stored(*end)
                 }
             });
         }
@@ -91,7 +91,7 @@ pub async fn append(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<Vec<Append>> {
 
 /// The lengths of these logs, read from the last chunk of each, because a long upgrade has
 /// thousands.
-async fn ends(conn: &mut Conn, pieces: &[Piece<'_>]) -> Result<BTreeMap<TaskId, u64>> {
+async fn log_lengths(conn: &mut Conn, pieces: &[NewChunk<'_>]) -> Result<BTreeMap<TaskId, u64>> {
     let tasks: BTreeSet<TaskId> = pieces.iter().map(|piece| piece.task).collect();
     let found: Vec<(String, Option<i64>)> = on!(conn, |c| {
         let mut text = Text::new("with v (task) as (");
@@ -111,7 +111,7 @@ async fn ends(conn: &mut Conn, pieces: &[Piece<'_>]) -> Result<BTreeMap<TaskId, 
     found.into_iter().map(end).collect()
 }
 
-async fn insert(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<()> {
+async fn insert(tx: &mut Tx, pieces: &[NewChunk<'_>]) -> Result<()> {
     on!(tx, |c| {
         Text::new("insert into task_logs (task_id, position, size, body, at) ")
             .rows(pieces, |row, piece| {
@@ -146,7 +146,7 @@ pub async fn read(conn: &mut Conn, task: TaskId, from: u64, limit: u32) -> Resul
 
 /// The part of a chunk that is inside a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Extract {
+pub struct LogSlice {
     /// Its position in the log.
     pub position: u64,
     pub body: Vec<u8>,
@@ -160,7 +160,7 @@ pub async fn read_range(
     task: TaskId,
     range: Range<u64>,
     limit: u32,
-) -> Result<Vec<Extract>> {
+) -> Result<Vec<LogSlice>> {
     let bytes_max = i32::try_from(range.end.saturating_sub(range.start)).unwrap_or(i32::MAX);
     let found: Vec<(i64, Vec<u8>)> = on!(conn, |c| {
         sqlx::query_as(
@@ -183,7 +183,7 @@ pub async fn read_range(
     let extract = |(position, mut body): (i64, Vec<u8>)| {
         let position = position.unsigned_abs();
         body.truncate(usize::try_from(range.end - position).unwrap_or(usize::MAX));
-        Extract { position, body }
+        LogSlice { position, body }
     };
     Ok(found.into_iter().map(extract).collect())
 }

@@ -12,9 +12,9 @@ use std::ops::{Deref, DerefMut};
 
 use crate::audit;
 use crate::audit::{NewEntry, Seal};
-use crate::bell::{NOTIFY, Topic};
+use crate::notify::{NOTIFY, Topic};
 use crate::counts;
-use crate::counts::Kind;
+use crate::counts::CountKey;
 use crate::db::{Conn, Db, Wire, on};
 use crate::error::Result;
 use crate::events;
@@ -27,42 +27,42 @@ pub struct Tx {
     conn: Conn,
     db: Db,
     seal: Seal,
-    gathered: Gathered,
+    pending: PendingWrites,
 }
 
 #[derive(Default)]
-struct Gathered {
+struct PendingWrites {
     entries: Vec<NewEntry>,
     events: Vec<NewEvent>,
-    counts: Vec<(Kind, i64)>,
+    counts: Vec<(CountKey, i64)>,
     topics: BTreeSet<Topic>,
 }
 
 impl Tx {
     pub(crate) fn new(conn: Conn, db: Db) -> Self {
         let seal = db.seal().clone();
-        Self { conn, db, seal, gathered: Gathered::default() }
+        Self { conn, db, seal, pending: PendingWrites::default() }
     }
 
     /// Writes `event` at commit, with the next number.
     pub fn emit(&mut self, event: NewEvent) {
-        self.gathered.events.push(event);
-        self.ring(Topic::Events);
+        self.pending.events.push(event);
+        self.notify(Topic::Events);
     }
 
     /// Writes `entry` to its organization's audit log at commit.
     pub fn record(&mut self, entry: NewEntry) {
-        self.gathered.entries.push(entry);
+        self.pending.entries.push(entry);
     }
 
     /// Adds `more` to the number of servers of this kind at commit. It may be negative.
-    pub(crate) fn count(&mut self, kind: Kind, more: i64) {
-        self.gathered.counts.push((kind, more));
+    pub(crate) fn adjust_count(&mut self, kind: CountKey, more: i64) {
+        self.pending.counts.push((kind, more));
     }
 
-    /// See [`Db::holder`].
-    pub(crate) fn holder(&self) -> Option<i64> {
-        self.db.holder()
+    /// See [`Db::liveness_lock`].
+    pub(crate) fn liveness_lock(&self) -> Option<i64> {
+        self.db.liveness_lock()
     }
 
     /// The seal for rows that make hosts act.
@@ -81,17 +81,17 @@ impl Tx {
     }
 
     /// Notifies the subscribers of this topic after the commit, in every replica.
-    pub fn ring(&mut self, topic: Topic) {
-        self.gathered.topics.insert(topic);
+    pub fn notify(&mut self, topic: Topic) {
+        self.pending.topics.insert(topic);
     }
 
     /// Makes all changes durable and visible, or none of them.
     #[boxed]
     pub async fn commit(mut self) -> Result<()> {
-        let Gathered { entries, events, counts, topics } = std::mem::take(&mut self.gathered);
+        let PendingWrites { entries, events, counts, topics } = std::mem::take(&mut self.pending);
         // Every change writes an audit entry; its subject is the resource that was changed.
         if let Some(entry) = entries.first() {
-            idempotency::note_effect(&mut self.conn, &entry.subject).await?;
+            idempotency::record_effect(&mut self.conn, &entry.subject).await?;
         }
         counts::write(&mut self.conn, counts).await?;
         audit::append(&mut self.conn, &self.seal, entries).await?;
@@ -106,7 +106,7 @@ impl Tx {
             Conn::PgTx(tx) => tx.commit().await?,
             Conn::SqliteRead(_) | Conn::PgRead(_) => {}
         }
-        topics.into_iter().for_each(|topic| self.db.bells().ring(topic));
+        topics.into_iter().for_each(|topic| self.db.notifier().notify(topic));
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl Tx {
         &mut self,
         part: impl AsyncFnOnce(&mut Tx) -> Result<T>,
     ) -> Result<Result<T>> {
-        let Gathered { entries, events, counts, .. } = &self.gathered;
+        let PendingWrites { entries, events, counts, .. } = &self.pending;
         let kept = (entries.len(), events.len(), counts.len());
         on!(self, |c| sqlx::query("savepoint part").execute(c).await.map(drop))?;
         let done = part(self).await;
@@ -137,14 +137,14 @@ impl Tx {
                 sqlx::query("rollback to savepoint part").execute(c).await.map(drop)
             });
             if let Err(error) = undone {
-                // SQLite ended the whole transaction when the part failed, for example because the
-                // disk is full. The first error tells the cause.
-                tracing::warn!(%error, %cause, "a failed part ended the whole transaction");
+                // SQLite aborted the whole transaction when the part failed, for example because
+                // the disk is full. The first error shows the cause.
+                tracing::warn!(%error, %cause, "a failed savepoint aborted the whole transaction");
                 return done.map(Ok);
             }
-            self.gathered.entries.truncate(kept.0);
-            self.gathered.events.truncate(kept.1);
-            self.gathered.counts.truncate(kept.2);
+            self.pending.entries.truncate(kept.0);
+            self.pending.events.truncate(kept.1);
+            self.pending.counts.truncate(kept.2);
         }
         on!(self, |c| sqlx::query("release savepoint part").execute(c).await.map(drop))?;
         Ok(done)

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use vocab::{OrgId, Role, UserId};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, guarded, taken};
+use crate::error::{Result, StoreError, expect_one_row, already_exists};
 use crate::row::{parse, put, row};
 use crate::sql::{Text, join};
 use crate::tx::Tx;
@@ -68,7 +68,7 @@ pub async fn create(tx: &mut Tx, user: &User) -> Result<()> {
         .await
         .map(drop)
     })
-    .map_err(taken("this name"))
+    .map_err(already_exists("this name"))
 }
 
 /// A user of this organization who was not removed.
@@ -155,7 +155,7 @@ pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<User>
         " from users where org_id = $1 and removed_at is null order by name limit $2 offset $3",
     ];
     let count = "select count(*) from users where org_id = $1 and removed_at is null";
-    Paged::of_org(conn, org, page, (&select, count)).await
+    Paged::for_org(conn, org, page, (&select, count)).await
 }
 
 /// Whether a user with this name was removed from this organization.
@@ -196,13 +196,13 @@ pub async fn save(tx: &mut Tx, user: &User) -> Result<()> {
         .await
         .map(|done| done.rows_affected())
     })?;
-    guarded(saved)
+    expect_one_row(saved)
 }
 
 /// The encrypted TOTP secrets of up to `limit` users after `after`, in the order of their ids.
 /// Includes all organizations.
 #[boxed]
-pub async fn sealed_after(
+pub async fn totp_secrets_after(
     conn: &mut Conn,
     after: Option<UserId>,
     limit: u32,
@@ -221,7 +221,7 @@ pub async fn sealed_after(
 /// Replaces a user's TOTP secret by the same one under another key, unless it changed since it was
 /// read. This is not a change of the user, so the generation stays the same.
 #[boxed]
-pub async fn reseal(tx: &mut Tx, id: UserId, before: &[u8], after: &[u8]) -> Result<()> {
+pub async fn replace_totp_secret(tx: &mut Tx, id: UserId, before: &[u8], after: &[u8]) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("update users set totp_secret = $1 where id = $2 and totp_secret = $3")
             .bind(after)

@@ -15,26 +15,26 @@ use vocab::listing::encode;
 use vocab::{Digest, FailureCode, Line, TaskId};
 use wire::agent::{Facts, SyncRequest, SyncResponse};
 
-use crate::Chance;
-use crate::behave::{Happening, Script, Taken, Worker};
+use crate::Rng;
+use crate::behavior::{HostEvent, Script, OrderReceipt, Worker};
 use crate::fleet::{Digests, Host};
-use crate::outage::Outage;
+use crate::outage::OutageSchedule;
 use crate::saved::SavedAgent;
-use crate::swarm::{Handle, Pace, Shared, count};
+use crate::swarm::{AgentHandle, SyncMode, SharedState, increment};
 use agent_client::{
-    AgentClient, ClientError, HostKey, Identity, Joining, ListingKind, OrderRefusal, SyncThrottle,
-    Turn, jittered, nonce, public_keys, verify,
+    AgentClient, ClientError, HostKey, Identity, EnrollOptions, ListingKind, OrderRefusal, SyncThrottle,
+    SyncCounter, backoff_with_jitter, nonce, public_keys, verify_order,
 };
 
 /// Maximum seconds that an agent lets the server hold a sync open.
 const HOLD_SECONDS_MAX: u32 = 50;
 /// Everything an agent needs to start.
-pub(crate) struct Start {
+pub(crate) struct AgentStart {
     pub(crate) host: Host,
     /// One client per server address; at least one.
-    pub(crate) ways: Arc<[AgentClient]>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) handle: Arc<Handle>,
+    pub(crate) clients: Arc<[AgentClient]>,
+    pub(crate) shared: Arc<SharedState>,
+    pub(crate) handle: Arc<AgentHandle>,
     pub(crate) stop: watch::Receiver<bool>,
     pub(crate) saved: Option<SavedAgent>,
     /// Upper bound of the random delay before the first request.
@@ -42,62 +42,62 @@ pub(crate) struct Start {
 }
 
 pub(crate) struct Agent {
-    ways: Arc<[AgentClient]>,
+    clients: Arc<[AgentClient]>,
     /// Index of the client in use.
-    way: usize,
-    shared: Arc<Shared>,
-    handle: Arc<Handle>,
+    current_client: usize,
+    shared: Arc<SharedState>,
+    handle: Arc<AgentHandle>,
     worker: Worker,
     digests: Digests,
-    chance: Chance,
+    rng: Rng,
     /// Generated before the first request, and reused in every enrollment attempt.
     key: Option<HostKey>,
-    life: Option<Life>,
+    enrollment: Option<Enrollment>,
     script: Script,
     /// Log parts that are waiting to be sent. A real host keeps them in a file.
     log: VecDeque<(TaskId, String)>,
-    memory: Memory,
-    outage: Outage,
+    volatile: VolatileState,
+    outage: OutageSchedule,
 }
 
 /// The state that exists once the host is enrolled.
-struct Life {
+struct Enrollment {
     identity: Identity,
-    turn: Turn,
+    turn: SyncCounter,
     sync_seconds: u32,
 }
 
 /// State that a crash loses.
-struct Memory {
+struct VolatileState {
     /// Whether there is something that the server does not know yet.
-    news: bool,
+    has_news: bool,
     facts_wanted: bool,
     wanted: Vec<Digest>,
     failures: u32,
     /// The agent sends nothing to the server before this time, whatever happens on the host.
-    patience: Option<Instant>,
+    backoff_until: Option<Instant>,
     /// Consecutive responses that came early and contained nothing.
-    quiet: u32,
-    rush: SyncThrottle,
+    empty_responses: u32,
+    throttle: SyncThrottle,
 }
 
-impl Memory {
+impl VolatileState {
     /// The state after a start: the agent has to report that it is up.
-    fn new() -> Memory {
-        Memory {
-            news: true,
+    fn new() -> VolatileState {
+        VolatileState {
+            has_news: true,
             facts_wanted: false,
             wanted: Vec::new(),
             failures: 0,
-            patience: None,
-            quiet: 0,
-            rush: SyncThrottle::new(Instant::now().into_std()),
+            backoff_until: None,
+            empty_responses: 0,
+            throttle: SyncThrottle::new(Instant::now().into_std()),
         }
     }
 }
 
-enum Next {
-    Go,
+enum NextAction {
+    Continue,
     Wait(Duration),
     End,
 }
@@ -110,263 +110,263 @@ fn now() -> Timestamp {
     Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
 }
 
-fn until(due: Timestamp, now: Timestamp) -> Duration {
+fn time_until(due: Timestamp, now: Timestamp) -> Duration {
     due.duration_since(now).try_into().unwrap_or(Duration::ZERO)
 }
 
 impl Agent {
     /// Runs until the swarm stops or the server removes the host. Returns the agent's saved
     /// identity.
-    pub(crate) async fn run(start: Start) -> Option<SavedAgent> {
+    pub(crate) async fn run(start: AgentStart) -> Option<SavedAgent> {
         let (delay, mut stop) = (start.delay, start.stop.clone());
         let mut agent = Agent::new(start);
-        let mut next = Next::Wait(delay.mul_f64(agent.chance.share()));
+        let mut next = NextAction::Wait(delay.mul_f64(agent.rng.next_f64()));
         while !*stop.borrow() {
             next = match next {
-                Next::End => return None,
+                NextAction::End => return None,
                 // Anything in progress may be interrupted: the agent repeats the sync with the same
                 // counter and nonce, and the server requests the upload again.
-                Next::Go => tokio::select! {
-                    next = agent.once() => next,
+                NextAction::Continue => tokio::select! {
+                    next = agent.run_round() => next,
                     _ = stop.changed() => break,
                 },
-                Next::Wait(time) => {
-                    let due = agent.worker.due().map_or(time, |due| until(due, now()));
+                NextAction::Wait(time) => {
+                    let due = agent.worker.next_due().map_or(time, |due| time_until(due, now()));
                     tokio::select! {
-                        () = sleep(time.min(due)) => Next::Go,
-                        () = agent.handle.bell.notified() => Next::Go,
+                        () = sleep(time.min(due)) => NextAction::Continue,
+                        () = agent.handle.wakeup.notified() => NextAction::Continue,
                         _ = stop.changed() => break,
                     }
                 }
             };
         }
         let durable = agent.worker.durable();
-        let Life { identity, turn, sync_seconds } = agent.life?;
+        let Enrollment { identity, turn, sync_seconds } = agent.enrollment?;
         let index = agent.worker.host().index;
         Some(SavedAgent::new(index, &identity, turn, sync_seconds, durable))
     }
 
-    fn new(start: Start) -> Agent {
-        let Start { host, ways, shared, handle, saved, .. } = start;
-        let mut chance = Chance::about(shared.nature.seed, "agent", host.index);
+    fn new(start: AgentStart) -> Agent {
+        let AgentStart { host, clients: ways, shared, handle, saved, .. } = start;
+        let mut rng = Rng::for_entity(shared.behavior.seed, "agent", host.index);
         let identity = saved.as_ref().and_then(SavedAgent::identity);
         let (worker, life) = match (saved, identity) {
             (Some(saved), Some(identity)) => {
                 let SavedAgent { turn, sync_seconds, durable, .. } = saved;
-                let worker = Worker::resumed(host, shared.nature, durable);
-                (worker, Some(Life { identity, turn, sync_seconds }))
+                let worker = Worker::resumed(host, shared.behavior, durable);
+                (worker, Some(Enrollment { identity, turn, sync_seconds }))
             }
-            _ => (Worker::new(host, shared.nature, now()), None),
+            _ => (Worker::new(host, shared.behavior, now()), None),
         };
         if let Some(life) = &life {
-            joined(&shared, &handle, &life.identity);
+            record_enrollment(&shared, &handle, &life.identity);
         }
-        for order in worker.remembered() {
-            shared.ledger.remembered(worker.host().index, order);
+        for order in worker.known_orders() {
+            shared.ledger.order_resumed(worker.host().index, order);
         }
         let host = worker.host();
-        let digests = host.kind().digests(host.state.packages);
-        let outage = Outage::of(&shared.nature, &mut chance);
-        let memory = Memory::new();
-        let script = Script::Usual;
+        let digests = host.group().digests(host.state.packages);
+        let outage = OutageSchedule::new(&shared.behavior, &mut rng);
+        let memory = VolatileState::new();
+        let script = Script::Random;
         let (log, key) = (VecDeque::new(), None);
         let way = (host.index % ways.len() as u64) as usize;
         Agent {
-            ways,
-            way,
+            clients: ways,
+            current_client: way,
             shared,
             handle,
             worker,
             digests,
-            chance,
+            rng,
             key,
-            life,
+            enrollment: life,
             script,
             log,
-            memory,
+            volatile: memory,
             outage,
         }
     }
 
     /// One round: advances the simulated host, then contacts the server if it is reachable.
-    async fn once(&mut self) -> Next {
+    async fn run_round(&mut self) -> NextAction {
         let now = now();
         let script = *self.handle.script.lock().unwrap_or_else(PoisonError::into_inner);
         if script != self.script {
             self.script = script;
-            self.worker.follow(script, now);
+            self.worker.set_script(script, now);
         }
-        self.pass(now);
-        let due = self.worker.due().map(|due| until(due, now));
+        self.advance_host(now);
+        let due = self.worker.next_due().map(|due| time_until(due, now));
         if self.worker.is_down() {
-            return Next::Wait(due.unwrap_or(Duration::from_secs(3_600)));
+            return NextAction::Wait(due.unwrap_or(Duration::from_secs(3_600)));
         }
-        if let Some(time) = self.cut_off() {
-            return Next::Wait(due.map_or(time, |due| due.min(time)));
+        if let Some(time) = self.disconnected_for() {
+            return NextAction::Wait(due.map_or(time, |due| due.min(time)));
         }
         if let Some(time) =
-            self.memory.patience.and_then(|end| end.checked_duration_since(Instant::now()))
+            self.volatile.backoff_until.and_then(|end| end.checked_duration_since(Instant::now()))
             && !time.is_zero()
         {
-            return Next::Wait(time);
+            return NextAction::Wait(time);
         }
         // Both are rare and their futures are large. Boxing them keeps the task of a waiting agent
         // small.
-        if self.life.is_none() {
+        if self.enrollment.is_none() {
             return Box::pin(self.enroll()).await;
         }
         // Before a reboot, everything else waits until the host is back.
         let leaving = self.worker.is_leaving();
-        if !leaving && (!self.memory.wanted.is_empty() || !self.log.is_empty()) {
+        if !leaving && (!self.volatile.wanted.is_empty() || !self.log.is_empty()) {
             return match Box::pin(self.upload()).await {
-                Ok(()) => Next::Go,
-                Err(error) => self.failed(error),
+                Ok(()) => NextAction::Continue,
+                Err(error) => self.handle_error(error),
             };
         }
         self.sync(now, due).await
     }
 
     /// Advances the simulated host to `now` and records its events in the ledger.
-    fn pass(&mut self, now: Timestamp) {
+    fn advance_host(&mut self, now: Timestamp) {
         let agent = self.worker.host().index;
-        for happening in self.worker.turn(now) {
-            self.memory.news = true;
-            let Shared { ledger, counters, .. } = &*self.shared;
+        for happening in self.worker.advance(now) {
+            self.volatile.has_news = true;
+            let SharedState { ledger, counters, .. } = &*self.shared;
             match happening {
-                Happening::Began { order, plan } => ledger.began(agent, order, plan, now),
-                Happening::Changed { order, before, after } => {
-                    let kind = self.worker.host().kind();
-                    ledger.changed(agent, order, &kind.installed(before), &kind.installed(after));
+                HostEvent::OrderStarted { order, plan } => ledger.order_started(agent, order, plan, now),
+                HostEvent::PackagesChanged { order, before, after } => {
+                    let kind = self.worker.host().group();
+                    ledger.packages_changed(agent, order, &kind.installed(before), &kind.installed(after));
                     if self.shared.logs {
-                        self.log.push_back((order, self.worker.log_of(before, after)));
+                        self.log.push_back((order, self.worker.install_log(before, after)));
                     }
                     self.digests = kind.digests(after);
-                    self.memory.facts_wanted = true;
+                    self.volatile.facts_wanted = true;
                 }
-                Happening::Booted { order } => {
-                    ledger.booted(agent, order);
-                    count(&counters.boots);
-                    self.memory.facts_wanted = true;
+                HostEvent::Booted { order } => {
+                    ledger.host_booted(agent, order);
+                    increment(&counters.boots);
+                    self.volatile.facts_wanted = true;
                 }
-                Happening::Crashed => {
-                    count(&counters.crashes);
-                    self.memory = Memory::new();
+                HostEvent::Crashed => {
+                    increment(&counters.crashes);
+                    self.volatile = VolatileState::new();
                 }
-                Happening::Reached { .. } | Happening::Ended { .. } => {}
+                HostEvent::StageReached { .. } | HostEvent::OrderEnded { .. } => {}
             }
         }
     }
 
     /// How long the host stays disconnected, if it is.
-    fn cut_off(&mut self) -> Option<Duration> {
-        if self.script == Script::CutOff {
+    fn disconnected_for(&mut self) -> Option<Duration> {
+        if self.script == Script::Disconnect {
             return Some(Duration::from_secs(3_600));
         }
-        self.outage.holds_for(&mut self.chance)
+        self.outage.remaining(&mut self.rng)
     }
 
-    async fn enroll(&mut self) -> Next {
+    async fn enroll(&mut self) -> NextAction {
         let host = self.worker.host();
         let joining =
-            Joining { facts: host.facts(), environment: host.environment(), tags: host.tags() };
+            EnrollOptions { facts: host.facts(), environment: host.environment(), tags: host.tags() };
         let shared = self.shared.clone();
-        let Ok(_permit) = shared.short_requests.acquire().await else { return Next::End };
+        let Ok(_permit) = shared.short_requests.acquire().await else { return NextAction::End };
         let key = self.key.get_or_insert_with(HostKey::generate);
-        match self.ways[self.way].enroll(&shared.token, key, joining).await {
+        match self.clients[self.current_client].enroll(&shared.token, key, joining).await {
             Ok(answer) => {
-                self.memory.failures = 0;
-                let turn = Turn::after(answer.counter, nonce());
+                self.volatile.failures = 0;
+                let turn = SyncCounter::new(answer.counter, nonce());
                 let sync_seconds = answer.sync_seconds;
-                let Some(key) = self.key.take() else { return Next::Go };
+                let Some(key) = self.key.take() else { return NextAction::Continue };
                 match Identity::new(key, answer) {
                     Ok(identity) => {
-                        joined(&shared, &self.handle, &identity);
-                        self.life = Some(Life { identity, turn, sync_seconds });
-                        Next::Go
+                        record_enrollment(&shared, &self.handle, &identity);
+                        self.enrollment = Some(Enrollment { identity, turn, sync_seconds });
+                        NextAction::Continue
                     }
                     Err(error) => {
-                        shared.refused(error.to_string());
-                        Next::End
+                        shared.record_refusal(error.to_string());
+                        NextAction::End
                     }
                 }
             }
             // A token that is refused once will not be accepted later.
-            Err(error @ (ClientError::Refused { .. } | ClientError::Answer(_))) => {
-                shared.refused(error.to_string());
-                Next::End
+            Err(error @ (ClientError::Refused { .. } | ClientError::InvalidResponse(_))) => {
+                shared.record_refusal(error.to_string());
+                NextAction::End
             }
-            Err(error) => self.failed(error),
+            Err(error) => self.handle_error(error),
         }
     }
 
     /// Uploads the inventories that the server requested, and the package manager's log.
     async fn upload(&mut self) -> Result<(), ClientError> {
-        let Some(life) = &self.life else { return Ok(()) };
+        let Some(life) = &self.enrollment else { return Ok(()) };
         let Ok(_permit) = self.shared.short_requests.acquire().await else { return Ok(()) };
         let host = self.worker.host();
-        while let Some(digest) = self.memory.wanted.last().copied() {
+        while let Some(digest) = self.volatile.wanted.last().copied() {
             let (kind, bytes) = if digest == self.digests.installed {
-                (ListingKind::Packages, encode(&host.kind().installed(host.state.packages)))
+                (ListingKind::Packages, encode(&host.group().installed(host.state.packages)))
             } else {
-                (ListingKind::Updates, encode(&host.kind().pending(host.state.packages)))
+                (ListingKind::Updates, encode(&host.group().pending(host.state.packages)))
             };
-            if Digest::of(&bytes) == digest {
-                self.ways[self.way].put_listing(&life.identity, kind, digest, &bytes).await?;
-                count(&self.shared.counters.listings);
+            if Digest::compute(&bytes) == digest {
+                self.clients[self.current_client].put_listing(&life.identity, kind, digest, &bytes).await?;
+                increment(&self.shared.counters.listings);
             }
-            self.memory.wanted.pop();
+            self.volatile.wanted.pop();
             // The server has the content now. The next sync states which host has it.
-            self.memory.news = true;
+            self.volatile.has_news = true;
         }
         while let Some((order, text)) = self.log.front() {
-            self.ways[self.way]
+            self.clients[self.current_client]
                 .send_log(&life.identity, *order, 0, text.clone().into_bytes())
                 .await?;
-            count(&self.shared.counters.logs);
+            increment(&self.shared.counters.logs);
             self.log.pop_front();
         }
         Ok(())
     }
 
-    async fn sync(&mut self, now: Timestamp, due: Option<Duration>) -> Next {
-        let Some(life) = &self.life else { return Next::Go };
+    async fn sync(&mut self, now: Timestamp, due: Option<Duration>) -> NextAction {
+        let Some(life) = &self.enrollment else { return NextAction::Continue };
         let most = HOLD_SECONDS_MAX.min(life.sync_seconds.max(1));
-        let hold = match (self.shared.pace, due) {
-            (Pace::Every(_), _) => 0,
-            (Pace::Held, None) => most,
+        let hold = match (self.shared.sync_mode, due) {
+            (SyncMode::Interval(_), _) => 0,
+            (SyncMode::LongPoll, None) => most,
             // The hold ends when the next event is due, so that the agent can report it without
             // interrupting a sync.
-            (Pace::Held, Some(due)) => most.min(u32::try_from(due.as_secs()).unwrap_or(most)),
+            (SyncMode::LongPoll, Some(due)) => most.min(u32::try_from(due.as_secs()).unwrap_or(most)),
         };
-        if let (Pace::Held, 0, false, Some(due)) = (self.shared.pace, hold, self.memory.news, due) {
-            return Next::Wait(due);
+        if let (SyncMode::LongPoll, 0, false, Some(due)) = (self.shared.sync_mode, hold, self.volatile.has_news, due) {
+            return NextAction::Wait(due);
         }
         let request = self.request(life, hold, now);
         for result in &request.results {
-            self.shared.ledger.told(self.worker.host().index, result);
+            self.shared.ledger.result_reported(self.worker.host().index, result);
         }
         let began = Instant::now();
-        let outage = self.outage.begins();
+        let outage = self.outage.wait_for_start();
         let answer = tokio::select! {
-            answer = self.ways[self.way].sync(&life.identity, &request) => answer,
+            answer = self.clients[self.current_client].sync(&life.identity, &request) => answer,
             // Both events interrupt the sync. The next one repeats its counter and nonce.
-            () = outage => return Next::Go,
-            () = self.handle.bell.notified() => return Next::Go,
+            () = outage => return NextAction::Continue,
+            () = self.handle.wakeup.notified() => return NextAction::Continue,
         };
         match answer {
-            Ok(answer) => self.heard(answer, hold, began.elapsed()),
-            Err(error) => self.failed(error),
+            Ok(answer) => self.handle_response(answer, hold, began.elapsed()),
+            Err(error) => self.handle_error(error),
         }
     }
 
-    fn request(&self, life: &Life, hold_seconds: u32, now: Timestamp) -> SyncRequest {
+    fn request(&self, life: &Enrollment, hold_seconds: u32, now: Timestamp) -> SyncRequest {
         let host = self.worker.host();
         SyncRequest {
             boot_id: host.boot_id(),
             counter: life.turn.counter,
             nonce: life.turn.nonce,
             hold_seconds,
-            facts: self.memory.facts_wanted.then(|| Facts {
+            facts: self.volatile.facts_wanted.then(|| Facts {
                 trusted_keys: life.identity.orders_keys.ids().into_iter().map(Line::from).collect(),
                 ..host.facts()
             }),
@@ -380,133 +380,133 @@ impl Agent {
     }
 
     /// Processes a response and decides when to sync again.
-    fn heard(&mut self, answer: SyncResponse, hold: u32, took: Duration) -> Next {
-        let Some(life) = &mut self.life else { return Next::Go };
-        count(&self.shared.counters.syncs);
-        count(&self.handle.syncs);
-        life.turn = Turn::after(answer.counter, nonce());
+    fn handle_response(&mut self, answer: SyncResponse, hold: u32, took: Duration) -> NextAction {
+        let Some(life) = &mut self.enrollment else { return NextAction::Continue };
+        increment(&self.shared.counters.syncs);
+        increment(&self.handle.syncs);
+        life.turn = SyncCounter::new(answer.counter, nonce());
         life.sync_seconds = answer.sync_seconds.clamp(1, 3_600);
-        self.memory.failures = 0;
+        self.volatile.failures = 0;
         let announced = public_keys(&answer.orders_keys);
         let rekeyed = announced.filter(|keys| *keys != life.identity.orders_keys.keys());
-        self.memory.facts_wanted = answer.wants_facts || rekeyed.is_some();
+        self.volatile.facts_wanted = answer.wants_facts || rekeyed.is_some();
         if let Some(keys) = rekeyed {
             life.identity.orders_keys.replace(keys);
         }
         if let Some(tag) = &answer.renewed_tag {
             life.identity.tag.replace(tag);
         }
-        self.memory.news =
-            self.obey(&answer) || self.memory.facts_wanted || answer.renewed_tag.is_some();
+        self.volatile.has_news =
+            self.apply_response(&answer) || self.volatile.facts_wanted || answer.renewed_tag.is_some();
         let held = hold > 0 && took.as_secs_f64() > f64::from(hold) / 2.0;
-        let sync_seconds = self.life.as_ref().map_or(60, |life| life.sync_seconds);
-        let Memory { quiet, rush, news, .. } = &mut self.memory;
+        let sync_seconds = self.enrollment.as_ref().map_or(60, |life| life.sync_seconds);
+        let VolatileState { empty_responses: quiet, throttle: rush, has_news: news, .. } = &mut self.volatile;
         *quiet = if *news || held { 0 } else { *quiet + 1 };
-        match (self.shared.pace, *news) {
-            (_, true) => match rush.next(Instant::now().into_std()) {
-                Duration::ZERO => Next::Go,
-                wait => Next::Wait(wait),
+        match (self.shared.sync_mode, *news) {
+            (_, true) => match rush.next_delay(Instant::now().into_std()) {
+                Duration::ZERO => NextAction::Continue,
+                wait => NextAction::Wait(wait),
             },
-            (Pace::Every(Duration::ZERO), false) => Next::Go,
-            (Pace::Every(time), false) => Next::Wait(time),
-            (Pace::Held, false) if held => Next::Go,
+            (SyncMode::Interval(Duration::ZERO), false) => NextAction::Continue,
+            (SyncMode::Interval(time), false) => NextAction::Wait(time),
+            (SyncMode::LongPoll, false) if held => NextAction::Continue,
             // The server did not hold the sync open: it is shutting down, or chose not to. Errors
             // and empty responses must never make an agent sync more often.
-            (Pace::Held, false) => {
+            (SyncMode::LongPoll, false) => {
                 let most = Duration::from_secs(sync_seconds.into());
-                Next::Wait(jittered(*quiet, most, self.chance.share()))
+                NextAction::Wait(backoff_with_jitter(*quiet, most, self.rng.next_f64()))
             }
         }
     }
 
     /// Carries out what a response asks for. Returns whether the server should hear of it
     /// immediately.
-    fn obey(&mut self, answer: &SyncResponse) -> bool {
-        let Some(life) = &self.life else { return false };
+    fn apply_response(&mut self, answer: &SyncResponse) -> bool {
+        let Some(life) = &self.enrollment else { return false };
         let (worker, counters, now) = (&mut self.worker, &self.shared.counters, now());
         let mut news = false;
         let open = worker.results().len();
         for order in &answer.acknowledged {
-            worker.acknowledged(*order);
+            worker.mark_acknowledged(*order);
         }
         let settled = open - worker.results().len();
         counters.results.fetch_add(settled as u64, std::sync::atomic::Ordering::Relaxed);
         for envelope in &answer.orders {
-            match verify(envelope, &life.identity, answer.server_time) {
-                Ok(order) => match worker.take(order, now) {
-                    Taken::New | Taken::Refused => {
-                        count(&counters.orders);
+            match verify_order(envelope, &life.identity, answer.server_time) {
+                Ok(order) => match worker.accept(order, now) {
+                    OrderReceipt::Accepted | OrderReceipt::Refused => {
+                        increment(&counters.orders);
                         news = true;
                     }
-                    Taken::Answered => news = true,
-                    Taken::Known | Taken::Ignored => {}
+                    OrderReceipt::AlreadyDone => news = true,
+                    OrderReceipt::InProgress | OrderReceipt::Ignored => {}
                 },
-                Err(OrderRefusal::Expired(order)) if self.script != Script::NeverAnswer => {
+                Err(OrderRefusal::Expired(order)) if self.script != Script::IgnoreOrders => {
                     let message = "the order expired before the agent received it";
                     worker.refuse(order.id, FailureCode::OrderExpired, message, now);
                     news = true;
                 }
                 Err(OrderRefusal::Expired(_)) => {}
-                Err(_) => count(&counters.forged),
+                Err(_) => increment(&counters.forged),
             }
         }
         for order in &answer.withdrawn {
             news |= worker.withdraw(*order, now);
         }
         for order in &answer.unreported {
-            news |= self.script != Script::NeverAnswer && worker.inquire(*order, now);
+            news |= self.script != Script::IgnoreOrders && worker.inquire(*order, now);
         }
         let ours = |digest: &&Digest| {
             **digest == self.digests.installed || **digest == self.digests.pending
         };
-        self.memory.wanted = answer.wanted.iter().filter(ours).copied().collect();
-        news || !self.memory.wanted.is_empty()
+        self.volatile.wanted = answer.wanted.iter().filter(ours).copied().collect();
+        news || !self.volatile.wanted.is_empty()
     }
 
-    fn failed(&mut self, error: ClientError) -> Next {
-        let memory = &mut self.memory;
+    fn handle_error(&mut self, error: ClientError) -> NextAction {
+        let memory = &mut self.volatile;
         memory.failures = memory.failures.saturating_add(1);
-        memory.news = true;
+        memory.has_news = true;
         let most = self.shared.reconnect_max;
         let wait = match &error {
             ClientError::Busy { retry_after: Some(least), .. } => {
-                *least + jittered(memory.failures, most, self.chance.share())
+                *least + backoff_with_jitter(memory.failures, most, self.rng.next_f64())
             }
             // A refused request would be refused again, so the agent waits the maximum time.
-            ClientError::Refused { .. } | ClientError::Answer(_) => {
-                jittered(u32::MAX, most, self.chance.share())
+            ClientError::Refused { .. } | ClientError::InvalidResponse(_) => {
+                backoff_with_jitter(u32::MAX, most, self.rng.next_f64())
             }
-            _ => jittered(memory.failures, most, self.chance.share()),
+            _ => backoff_with_jitter(memory.failures, most, self.rng.next_f64()),
         };
-        memory.patience = Some(Instant::now() + wait);
+        memory.backoff_until = Some(Instant::now() + wait);
         match error {
             ClientError::Removed => {
-                count(&self.shared.counters.removed);
-                Next::End
+                increment(&self.shared.counters.removed);
+                NextAction::End
             }
-            ClientError::Unproven { .. } => {
-                count(&self.shared.counters.forged);
-                Next::Wait(wait)
+            ClientError::Unverified { .. } => {
+                increment(&self.shared.counters.forged);
+                NextAction::Wait(wait)
             }
             ClientError::Unreachable(_) | ClientError::Busy { .. } => {
-                count(&self.shared.counters.failed);
-                self.way = (self.way + 1) % self.ways.len();
-                Next::Wait(wait)
+                increment(&self.shared.counters.failed);
+                self.current_client = (self.current_client + 1) % self.clients.len();
+                NextAction::Wait(wait)
             }
-            ClientError::Refused { .. } | ClientError::Answer(_) => {
-                self.shared.refused(error.to_string());
+            ClientError::Refused { .. } | ClientError::InvalidResponse(_) => {
+                self.shared.record_refusal(error.to_string());
                 // An inventory is dropped until the server requests it again; a log is discarded.
-                (self.memory.wanted, self.log) = (Vec::new(), VecDeque::new());
-                Next::Wait(wait)
+                (self.volatile.wanted, self.log) = (Vec::new(), VecDeque::new());
+                NextAction::Wait(wait)
             }
         }
     }
 }
 
-fn joined(shared: &Shared, handle: &Handle, identity: &Identity) {
+fn record_enrollment(shared: &SharedState, handle: &AgentHandle, identity: &Identity) {
     let _ = handle.server_id.set(identity.server_id);
-    count(&shared.counters.enrolled);
-    shared.bell.notify_waiters();
+    increment(&shared.counters.enrolled);
+    shared.enrollment_changed.notify_waiters();
 }
 
 #[cfg(test)]

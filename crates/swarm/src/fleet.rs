@@ -5,12 +5,12 @@
 //! that the hosts of a group have in common is shared, and package lists are generated on demand:
 //! an idle host needs a few hundred bytes. This module uses neither the network nor the clock.
 
-mod catalogue;
-mod kind;
+mod catalog;
+mod host_group;
 mod names;
 mod system;
 
-pub use kind::{Digests, Kind, Packages, Selection};
+pub use host_group::{Digests, HostGroup, PackageState, Selection};
 pub use system::System;
 
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use serde::{Deserialize, Serialize};
 use vocab::{Environment, Hostname, Line, Tag};
 use wire::agent::Facts;
 
-use crate::Chance;
-use catalogue::Catalogue;
+use crate::Rng;
+use catalog::Catalog;
 
 /// Number of groups that are interleaved, so that any few consecutive hosts are a mixture.
-const KINDS_IN_TURN: u64 = 8;
-const HOSTS_PER_KIND: u64 = 50;
+const INTERLEAVED_GROUPS: u64 = 8;
+const HOSTS_PER_GROUP: u64 = 50;
 /// Share of hosts that need a reboot at the start of the simulation.
-const OWED_A_REBOOT: f64 = 0.06;
+const PENDING_REBOOT_SHARE: f64 = 0.06;
 
 const ENVIRONMENTS: [&str; 8] = [
     "production",
@@ -42,14 +42,14 @@ const ENVIRONMENTS: [&str; 8] = [
 /// All hosts of one seed.
 pub struct Fleet {
     seed: u64,
-    kinds: Vec<Arc<Kind>>,
+    groups: Vec<Arc<HostGroup>>,
 }
 
 #[derive(Clone)]
 pub struct Host {
     /// Position in the fleet.
     pub index: u64,
-    kind: Arc<Kind>,
+    group: Arc<HostGroup>,
     seed: u64,
     hostname: Hostname,
     pub state: HostState,
@@ -58,9 +58,9 @@ pub struct Host {
 /// The mutable state of a host, which survives a restart of its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostState {
-    pub packages: Packages,
+    pub packages: PackageState,
     /// The packages at the last boot. The running code may be older than what is installed.
-    booted: Packages,
+    booted: PackageState,
     /// Number of boots.
     pub boots: u32,
     /// Whether the host needed a reboot when the simulation started.
@@ -71,27 +71,27 @@ impl Fleet {
     /// The first `hosts` hosts of a seed. A larger fleet of the same seed starts with the same
     /// hosts.
     pub fn new(seed: u64, hosts: u64) -> Fleet {
-        let catalogues = System::ALL.map(|system| Arc::new(Catalogue::new(seed, system)));
-        let turns = hosts.div_ceil(HOSTS_PER_KIND * KINDS_IN_TURN).max(1);
-        let mut kinds: Vec<Arc<Kind>> = Vec::new();
-        for number in 0..turns * KINDS_IN_TURN {
-            let mut chance = Chance::about(seed, "kind", number);
-            let system = system_of(number, &mut chance);
-            let turned = Chance::about(seed, "environments", number / KINDS_IN_TURN).number();
+        let catalogues = System::ALL.map(|system| Arc::new(Catalog::new(seed, system)));
+        let turns = hosts.div_ceil(HOSTS_PER_GROUP * INTERLEAVED_GROUPS).max(1);
+        let mut kinds: Vec<Arc<HostGroup>> = Vec::new();
+        for number in 0..turns * INTERLEAVED_GROUPS {
+            let mut rng = Rng::for_entity(seed, "kind", number);
+            let system = system_for_group(number, &mut rng);
+            let turned = Rng::for_entity(seed, "environments", number / INTERLEAVED_GROUPS).next_u64();
             let environment = ENVIRONMENTS[(number.wrapping_add(turned) % 8) as usize];
             let catalogue = catalogues
                 .iter()
                 .find(|catalogue| catalogue.system == system)
                 .unwrap_or(&catalogues[0])
                 .clone();
-            let mut kind = Kind::new(seed, number, catalogue, environment, &mut chance);
-            let alike = |other: &&Arc<Kind>| {
+            let mut kind = HostGroup::new(seed, number, catalogue, environment, &mut rng);
+            let alike = |other: &&Arc<HostGroup>| {
                 other.role() == kind.role() && other.environment() == environment
             };
-            kind.first = HOSTS_PER_KIND * kinds.iter().filter(alike).count() as u64;
+            kind.first_host_number = HOSTS_PER_GROUP * kinds.iter().filter(alike).count() as u64;
             kinds.push(Arc::new(kind));
         }
-        Fleet { seed, kinds }
+        Fleet { seed, groups: kinds }
     }
 
     /// The host at this position, as it was initially set up.
@@ -99,22 +99,22 @@ impl Fleet {
     /// # Panics
     /// If the fleet has fewer hosts.
     pub fn host(&self, index: u64) -> Host {
-        let turn = index / (HOSTS_PER_KIND * KINDS_IN_TURN);
-        let kind = &self.kinds[(turn * KINDS_IN_TURN + index % KINDS_IN_TURN) as usize];
-        let within = index % (HOSTS_PER_KIND * KINDS_IN_TURN) / KINDS_IN_TURN;
-        let mut chance = Chance::about(self.seed, "host", index);
-        let packages = kind.packages_of_a_host(&mut chance);
-        let owed_reboot = chance.happens(OWED_A_REBOOT);
+        let turn = index / (HOSTS_PER_GROUP * INTERLEAVED_GROUPS);
+        let kind = &self.groups[(turn * INTERLEAVED_GROUPS + index % INTERLEAVED_GROUPS) as usize];
+        let within = index % (HOSTS_PER_GROUP * INTERLEAVED_GROUPS) / INTERLEAVED_GROUPS;
+        let mut rng = Rng::for_entity(self.seed, "host", index);
+        let packages = kind.random_packages(&mut rng);
+        let owed_reboot = rng.with_probability(PENDING_REBOOT_SHARE);
         let prefix = match kind.environment() {
             "staging" => "stg-",
             "development" => "dev-",
             "testing" => "test-",
             _ => "",
         };
-        let hostname = format!("{prefix}{}-{:02}", kind.role(), kind.first + within + 1);
+        let hostname = format!("{prefix}{}-{:02}", kind.role(), kind.first_host_number + within + 1);
         Host {
             index,
-            kind: kind.clone(),
+            group: kind.clone(),
             seed: self.seed,
             hostname: hostname.parse().expect("a role and a number form a valid hostname"),
             state: HostState { packages, booted: packages, boots: 1, owed_reboot },
@@ -123,7 +123,7 @@ impl Fleet {
 }
 
 /// The first groups cover each system once, so that a small fleet has all of them.
-fn system_of(kind: u64, chance: &mut Chance) -> System {
+fn system_for_group(kind: u64, chance: &mut Rng) -> System {
     use System::{Alma9, Alpine322, Arch, Debian12, Leap156, Rocky9, Ubuntu2204, Ubuntu2404};
     let first = [Debian12, Ubuntu2404, Rocky9, Ubuntu2204, Alpine322, Alma9, Leap156, Arch];
     if let Some(system) = first.get(kind as usize) {
@@ -141,8 +141,8 @@ fn system_of(kind: u64, chance: &mut Chance) -> System {
 
 impl Host {
     /// The group of hosts with the same setup.
-    pub fn kind(&self) -> &Kind {
-        &self.kind
+    pub fn group(&self) -> &HostGroup {
+        &self.group
     }
 
     /// The id of the current boot.
@@ -158,12 +158,12 @@ impl Host {
 
     /// The facts that the host's agent reports.
     pub fn facts(&self) -> Facts {
-        let system = self.kind.system();
+        let system = self.group.system();
         let reasons = self.reboot_reasons();
         Facts {
             hostname: self.hostname.clone(),
             os: system.os(),
-            kernel: Line::from(self.kind.kernel(self.state.booted)),
+            kernel: Line::from(self.group.kernel(self.state.booted)),
             arch: "x86_64".into(),
             package_manager: system.manager(),
             agent_version: concat!(env!("CARGO_PKG_VERSION"), "-swarm").into(),
@@ -181,7 +181,7 @@ impl Host {
     /// Why the host should be rebooted. Empty if it should not.
     pub fn reboot_reasons(&self) -> Vec<Line> {
         let mut reasons: Vec<Line> = self
-            .kind
+            .group
             .reboot_names(self.state.booted, self.state.packages)
             .map(|name| Line::from(format!("{name} was updated")))
             .collect();
@@ -199,12 +199,12 @@ impl Host {
 
     /// The environment that the host requests at enrollment.
     pub fn environment(&self) -> Option<Environment> {
-        self.kind.environment().parse().ok()
+        self.group.environment().parse().ok()
     }
 
     /// The tags that the host requests at enrollment.
     pub fn tags(&self) -> Vec<Tag> {
-        [format!("role:{}", self.kind.role()), self.kind.role().to_owned()]
+        [format!("role:{}", self.group.role()), self.group.role().to_owned()]
             .iter()
             .filter_map(|tag| tag.parse().ok())
             .collect()
@@ -225,7 +225,7 @@ mod tests {
         for index in 0..100 {
             let (a, b, c) = (small.host(index), large.host(index), other.host(index));
             assert_eq!(a.facts(), b.facts());
-            let digests = |host: &Host| host.kind().digests(host.state.packages);
+            let digests = |host: &Host| host.group().digests(host.state.packages);
             assert_eq!(digests(&a), digests(&b));
             differs += u32::from(digests(&a).installed != digests(&c).installed);
         }
@@ -254,12 +254,12 @@ mod tests {
         let (mut updates, mut security, mut severities) = (0, 0, BTreeSet::<Severity>::new());
         for index in (0..2_000).step_by(37) {
             let host = fleet.host(index);
-            let installed = host.kind().installed(host.state.packages);
+            let installed = host.group().installed(host.state.packages);
             assert!((290..=720).contains(&installed.len()), "{}", installed.len());
-            let pending = host.kind().pending(host.state.packages);
+            let pending = host.group().pending(host.state.packages);
             assert!(pending.len() <= 64);
             for update in &pending {
-                let order = host.kind().system().manager().scheme();
+                let order = host.group().system().manager().scheme();
                 assert!(order.compare(&update.installed, &update.candidate).is_lt(), "{update:?}");
                 assert!(
                     installed.iter().any(|package| package.name == update.name
@@ -284,7 +284,7 @@ mod tests {
         let fleet = Fleet::new(1, 1_200);
         let digests = (0..1_200).map(|index| {
             let host = fleet.host(index);
-            host.kind().digests(host.state.packages)
+            host.group().digests(host.state.packages)
         });
         let (installed, pending): (BTreeSet<_>, BTreeSet<_>) =
             digests.map(|digests| (digests.installed, digests.pending)).unzip();
@@ -299,13 +299,13 @@ mod tests {
         let mut host = (0..400)
             .map(|index| fleet.host(index))
             .find(|host| {
-                let kernel = host.kind().kernel_update();
+                let kernel = host.group().kernel_update();
                 kernel.is_some_and(|update| !host.state.packages.has(update))
                     && host.reboot_reasons().is_empty()
             })
             .unwrap();
         let (before, kernel) = (host.boot_id(), host.facts().kernel);
-        let update = host.kind().kernel_update().unwrap();
+        let update = host.group().kernel_update().unwrap();
         host.state.packages = host.state.packages.with(update);
         assert!(host.facts().reboot_required);
         assert_eq!(host.facts().kernel, kernel, "the old kernel runs until the reboot");

@@ -18,31 +18,31 @@ const VIOLATIONS_MAX: usize = 1_000;
 
 /// Everything that happened, by order.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<Book>);
+pub struct Ledger(Mutex<LedgerState>);
 
 #[derive(Debug, Default)]
-struct Book {
-    accounts: HashMap<TaskId, Account>,
+struct LedgerState {
+    accounts: HashMap<TaskId, OrderEntry>,
     violations: Vec<Violation>,
 }
 
 #[derive(Debug, Default)]
-struct Account {
+struct OrderEntry {
     agent: u64,
     plan: bool,
     begun: bool,
     span: Option<(Timestamp, Option<Timestamp>)>,
     /// Part of the order was carried out before this ledger existed.
-    older: bool,
+    started_earlier: bool,
     moves: Vec<PackageMove>,
     changes: u32,
     boots: u32,
-    told: Option<Digest>,
+    reported: Option<Digest>,
 }
 
 /// The time during which a host worked on an order, by the host's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct WorkSpan {
     /// The agent's index in the fleet.
     pub agent: u64,
     pub order: TaskId,
@@ -68,8 +68,8 @@ impl fmt::Display for Violation {
 
 impl Ledger {
     /// Records that an order was started.
-    pub fn began(&self, agent: u64, order: TaskId, plan: bool, at: Timestamp) {
-        self.with(agent, order, |account| {
+    pub fn order_started(&self, agent: u64, order: TaskId, plan: bool, at: Timestamp) {
+        self.update_entry(agent, order, |account| {
             let again = std::mem::replace(&mut account.begun, true);
             account.plan = plan;
             account.span.get_or_insert((at, None));
@@ -78,37 +78,37 @@ impl Ledger {
     }
 
     /// Records that a restored agent may have acted on this order or reported it earlier.
-    pub fn remembered(&self, agent: u64, order: TaskId) {
-        self.with(agent, order, |account| {
-            (account.older, account.begun) = (true, true);
+    pub fn order_resumed(&self, agent: u64, order: TaskId) {
+        self.update_entry(agent, order, |account| {
+            (account.started_earlier, account.begun) = (true, true);
             None
         });
     }
 
     /// Records that the packages of a host changed for an order.
-    pub fn changed(&self, agent: u64, order: TaskId, before: &[Installed], after: &[Installed]) {
-        let moves = difference(before, after);
-        self.with(agent, order, |account| {
+    pub fn packages_changed(&self, agent: u64, order: TaskId, before: &[Installed], after: &[Installed]) {
+        let moves = package_changes(before, after);
+        self.update_entry(agent, order, |account| {
             account.changes += 1;
             account.moves.extend(moves);
             match account {
-                Account { changes: 2.., .. } => Some("the order changed packages twice"),
-                Account { told: Some(_), .. } => {
+                OrderEntry { changes: 2.., .. } => Some("the order changed packages twice"),
+                OrderEntry { reported: Some(_), .. } => {
                     Some("the order changed packages after its result")
                 }
-                Account { plan: true, .. } => Some("a plan changed packages"),
+                OrderEntry { plan: true, .. } => Some("a plan changed packages"),
                 _ => None,
             }
         });
     }
 
     /// Records that a host booted for an order.
-    pub fn booted(&self, agent: u64, order: TaskId) {
-        self.with(agent, order, |account| {
+    pub fn host_booted(&self, agent: u64, order: TaskId) {
+        self.update_entry(agent, order, |account| {
             account.boots += 1;
             match account {
-                Account { boots: 2.., .. } => Some("the order rebooted the host twice"),
-                Account { told: Some(_), .. } => {
+                OrderEntry { boots: 2.., .. } => Some("the order rebooted the host twice"),
+                OrderEntry { reported: Some(_), .. } => {
                     Some("the order rebooted the host after its result")
                 }
                 _ => None,
@@ -117,29 +117,29 @@ impl Ledger {
     }
 
     /// Records that a result is about to be sent, and checks it.
-    pub fn told(&self, agent: u64, result: &OrderResult) {
+    pub fn result_reported(&self, agent: u64, result: &OrderResult) {
         // An order that was withdrawn or refused has a result without having started.
         let bytes = serde_json::to_vec(result).unwrap_or_default();
-        let digest = Digest::of(&bytes);
-        self.with(agent, result.order_id, |account| {
+        let digest = Digest::compute(&bytes);
+        self.update_entry(agent, result.order_id, |account| {
             if let Some((_, ended)) = &mut account.span {
                 ended.get_or_insert(result.finished_at);
             }
-            match account.told.replace(digest) {
+            match account.reported.replace(digest) {
                 Some(before) if before != digest => Some("the result changed"),
                 Some(_) => None,
-                None if account.older => None,
+                None if account.started_earlier => None,
                 None => account.contradiction(result),
             }
         });
     }
 
     /// The work of all hosts since this ledger was created, earliest first.
-    pub fn spans(&self) -> Vec<Span> {
+    pub fn spans(&self) -> Vec<WorkSpan> {
         let book = self.lock();
         let spans = book.accounts.iter().filter_map(|(order, account)| {
             let (began, ended) = account.span?;
-            Some(Span { agent: account.agent, order: *order, began, ended })
+            Some(WorkSpan { agent: account.agent, order: *order, began, ended })
         });
         let mut spans: Vec<_> = spans.collect();
         spans.sort_unstable_by_key(|span| (span.began, span.order));
@@ -152,20 +152,20 @@ impl Ledger {
     }
 
     /// Number of orders that had an effect.
-    pub fn effects(&self) -> usize {
+    pub fn orders_with_effects(&self) -> usize {
         let book = self.lock();
         book.accounts.values().filter(|account| account.changes + account.boots > 0).count()
     }
 
-    fn with(
+    fn update_entry(
         &self,
         agent: u64,
         order: TaskId,
-        enter: impl FnOnce(&mut Account) -> Option<&'static str>,
+        enter: impl FnOnce(&mut OrderEntry) -> Option<&'static str>,
     ) {
         let mut book = self.lock();
         let account =
-            book.accounts.entry(order).or_insert_with(|| Account { agent, ..Account::default() });
+            book.accounts.entry(order).or_insert_with(|| OrderEntry { agent, ..OrderEntry::default() });
         let foreign = (account.agent != agent).then_some("two agents received the order");
         if let Some(what) = enter(account).or(foreign)
             && book.violations.len() < VIOLATIONS_MAX
@@ -174,12 +174,12 @@ impl Ledger {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Book> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LedgerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Account {
+impl OrderEntry {
     fn contradiction(&self, result: &OrderResult) -> Option<&'static str> {
         let mut told = result.packages.clone();
         told.sort_by(|a, b| (&a.name, &a.arch).cmp(&(&b.name, &b.arch)));
@@ -204,7 +204,7 @@ impl Account {
 }
 
 /// The package changes between two lists, by name. Both lists are sorted, as inventories are.
-pub(crate) fn difference(before: &[Installed], after: &[Installed]) -> Vec<PackageMove> {
+pub(crate) fn package_changes(before: &[Installed], after: &[Installed]) -> Vec<PackageMove> {
     let key = |package: &Installed| (package.name.clone(), package.arch.clone());
     let old: HashMap<_, _> = before.iter().map(|package| (key(package), package)).collect();
     let new: HashMap<_, _> = after.iter().map(|package| (key(package), package)).collect();
@@ -258,58 +258,58 @@ mod tests {
         }
     }
 
-    fn whats(ledger: &Ledger) -> Vec<&'static str> {
+    fn violation_texts(ledger: &Ledger) -> Vec<&'static str> {
         ledger.violations().into_iter().map(|violation| violation.what).collect()
     }
 
     fn patched() -> Ledger {
         let ledger = Ledger::default();
-        ledger.began(1, ORDER.parse().unwrap(), false, at());
-        ledger.changed(1, ORDER.parse().unwrap(), &list("1"), &list("2"));
+        ledger.order_started(1, ORDER.parse().unwrap(), false, at());
+        ledger.packages_changed(1, ORDER.parse().unwrap(), &list("1"), &list("2"));
         ledger
     }
 
     #[test]
     fn correct_result_can_be_reported_repeatedly() {
         let ledger = patched();
-        let truth = result(Outcome::Succeeded, difference(&list("1"), &list("2")));
-        ledger.told(1, &truth);
-        ledger.told(1, &truth);
-        assert_eq!(whats(&ledger), Vec::<&str>::new());
-        assert_eq!(ledger.effects(), 1);
+        let truth = result(Outcome::Succeeded, package_changes(&list("1"), &list("2")));
+        ledger.result_reported(1, &truth);
+        ledger.result_reported(1, &truth);
+        assert_eq!(violation_texts(&ledger), Vec::<&str>::new());
+        assert_eq!(ledger.orders_with_effects(), 1);
     }
 
     #[test]
     fn repeated_or_late_effects_are_violations() {
         let order = ORDER.parse().unwrap();
         let ledger = patched();
-        ledger.changed(1, order, &list("2"), &list("3"));
-        assert_eq!(whats(&ledger), ["the order changed packages twice"]);
+        ledger.packages_changed(1, order, &list("2"), &list("3"));
+        assert_eq!(violation_texts(&ledger), ["the order changed packages twice"]);
         let ledger = patched();
-        ledger.began(1, order, false, at());
-        ledger.booted(1, order);
-        ledger.booted(1, order);
+        ledger.order_started(1, order, false, at());
+        ledger.host_booted(1, order);
+        ledger.host_booted(1, order);
         assert_eq!(
-            whats(&ledger),
+            violation_texts(&ledger),
             ["the order was started twice", "the order rebooted the host twice"]
         );
         let ledger = patched();
-        ledger.told(1, &result(Outcome::Succeeded, difference(&list("1"), &list("2"))));
-        ledger.booted(1, order);
-        ledger.began(2, order, false, at());
+        ledger.result_reported(1, &result(Outcome::Succeeded, package_changes(&list("1"), &list("2"))));
+        ledger.host_booted(1, order);
+        ledger.order_started(2, order, false, at());
         assert_eq!(
-            whats(&ledger),
+            violation_texts(&ledger),
             ["the order rebooted the host after its result", "the order was started twice"]
         );
     }
 
     #[test]
     fn incorrect_results_are_violations() {
-        let truth = difference(&list("1"), &list("2"));
+        let truth = package_changes(&list("1"), &list("2"));
         let told = |outcome, packages| {
             let ledger = patched();
-            ledger.told(1, &result(outcome, packages));
-            whats(&ledger)
+            ledger.result_reported(1, &result(outcome, packages));
+            violation_texts(&ledger)
         };
         assert_eq!(
             told(Outcome::Succeeded, vec![]),
@@ -321,8 +321,8 @@ mod tests {
         );
         assert_eq!(told(Outcome::Failed, truth.clone()), ["the failed result has no failure code"]);
         let ledger = patched();
-        ledger.told(1, &result(Outcome::Succeeded, truth.clone()));
-        ledger.told(1, &OrderResult { exit: Some(1), ..result(Outcome::Succeeded, truth) });
-        assert_eq!(whats(&ledger), ["the result changed"]);
+        ledger.result_reported(1, &result(Outcome::Succeeded, truth.clone()));
+        ledger.result_reported(1, &OrderResult { exit: Some(1), ..result(Outcome::Succeeded, truth) });
+        assert_eq!(violation_texts(&ledger), ["the result changed"]);
     }
 }

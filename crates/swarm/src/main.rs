@@ -8,8 +8,8 @@ use std::time::Duration;
 use agent_client::Token;
 use anyhow::Context as _;
 use clap::Parser;
-use swarm::behave::Nature;
-use swarm::{Config, Counts, Pace, Saved, Swarm};
+use swarm::behavior::Behavior;
+use swarm::{Config, Counts, SyncMode, SavedAgents, Swarm};
 
 /// Simulated agents over the real protocol with real signatures
 #[derive(Parser)]
@@ -31,16 +31,16 @@ struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Speed-up compared to real hosts
-    #[arg(long, default_value_t = 1.0, value_parser = speed)]
+    #[arg(long, default_value_t = 1.0, value_parser = parse_speed)]
     speed: f64,
     /// Share of installations that fail
-    #[arg(long, default_value = "2%", value_parser = share)]
+    #[arg(long, default_value = "2%", value_parser = parse_share)]
     fail: f64,
     /// Share of time that a host is disconnected
-    #[arg(long, default_value = "1%", value_parser = share)]
+    #[arg(long, default_value = "1%", value_parser = parse_share)]
     offline: f64,
     /// Share of orders during which the agent crashes and restarts
-    #[arg(long, default_value = "0.5%", value_parser = share)]
+    #[arg(long, default_value = "0.5%", value_parser = parse_share)]
     crash: f64,
     /// Sync at this interval in milliseconds instead of long polling; 0 syncs as fast as possible
     #[arg(long, value_name = "MS")]
@@ -50,7 +50,7 @@ struct Args {
     state: Option<PathBuf>,
 }
 
-fn share(text: &str) -> Result<f64, String> {
+fn parse_share(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').ok_or("must be a percentage such as 2%")?;
     let percent: f64 = number.parse().map_err(|_| format!("`{number}` is not a number"))?;
     if (0.0..=100.0).contains(&percent) {
@@ -60,7 +60,7 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-fn speed(text: &str) -> Result<f64, String> {
+fn parse_speed(text: &str) -> Result<f64, String> {
     let speed: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
     if (0.001..=1_000_000.0).contains(&speed) {
         Ok(speed)
@@ -79,28 +79,28 @@ fn main() -> ExitCode {
     match ended {
         Ok(code) => code,
         Err(error) => {
-            say(&format!("{error:#}"));
+            print_line(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    allow_files(args.servers)?;
+    raise_file_limit(args.servers)?;
     let mut config = Config::new(&args.url, args.token, args.servers);
     let Args { seed, fail, crash, offline, speed, .. } = args;
-    config.nature = Nature { seed, fail, crash, offline, speed };
+    config.behavior = Behavior { seed, fail, crash, offline, speed };
     if let Some(every) = args.every_ms {
-        config.pace = Pace::Every(Duration::from_millis(every));
+        config.sync_mode = SyncMode::Interval(Duration::from_millis(every));
     }
     if let Some(path) = &args.state {
-        config.saved = Saved::read(path)?;
+        config.saved = SavedAgents::read(path)?;
     }
     let swarm = Swarm::start(config)?;
     if let Some(path) = &args.state {
-        Saved::taken(path)?;
+        SavedAgents::mark_taken(path)?;
     }
-    watch(&swarm).await?;
+    show_progress(&swarm).await?;
     let violations = swarm.ledger().violations();
     let refusal = swarm.refusal();
     let saved = swarm.stop().await;
@@ -108,17 +108,17 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         saved.write(path)?;
     }
     if let Some(refusal) = refusal {
-        say(&format!("a request was refused: {refusal}"));
+        print_line(&format!("a request was refused: {refusal}"));
     }
     for violation in &violations {
-        say(&format!("violation: {violation}"));
+        print_line(&format!("violation: {violation}"));
     }
     Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Shows the counters until Ctrl-C or SIGTERM: one updating line on a terminal, otherwise one line
 /// every ten seconds.
-async fn watch(swarm: &Swarm) -> anyhow::Result<()> {
+async fn show_progress(swarm: &Swarm) -> anyhow::Result<()> {
     let live = std::io::stderr().is_terminal();
     let mut tick =
         tokio::time::interval(if live { Duration::from_secs(1) } else { Duration::from_secs(10) });
@@ -134,7 +134,7 @@ async fn watch(swarm: &Swarm) -> anyhow::Result<()> {
             _ = terminated.recv() => break,
             _ = tick.tick() => {
                 let now = swarm.counts();
-                let line = status(swarm.len(), &before, &now, seconds);
+                let line = status_line(swarm.len(), &before, &now, seconds);
                 let mut err = std::io::stderr().lock();
                 let _ = match live {
                     true => write!(err, "\r\x1b[K{line}").and_then(|()| err.flush()),
@@ -145,12 +145,12 @@ async fn watch(swarm: &Swarm) -> anyhow::Result<()> {
         }
     }
     if live {
-        say("");
+        print_line("");
     }
     Ok(())
 }
 
-fn status(servers: usize, before: &Counts, now: &Counts, seconds: u64) -> String {
+fn status_line(servers: usize, before: &Counts, now: &Counts, seconds: u64) -> String {
     let Counts { enrolled, orders, results, removed, refused, failed, .. } = now;
     let pace = (now.syncs - before.syncs) / seconds.max(1);
     format!(
@@ -160,7 +160,7 @@ fn status(servers: usize, before: &Counts, now: &Counts, seconds: u64) -> String
 }
 
 /// Raises the limit of open files, because every agent has its own connection.
-fn allow_files(servers: u64) -> anyhow::Result<()> {
+fn raise_file_limit(servers: u64) -> anyhow::Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let wanted = servers + 1_000;
     let mut limit = getrlimit(Resource::Nofile);
@@ -175,6 +175,6 @@ fn allow_files(servers: u64) -> anyhow::Result<()> {
         .with_context(|| format!("{servers} agents need {wanted} open files; raise `ulimit -n`"))
 }
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

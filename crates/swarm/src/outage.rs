@@ -5,44 +5,44 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::Chance;
-use crate::behave::Nature;
+use crate::Rng;
+use crate::behavior::Behavior;
 
 /// Minimum and maximum length of an outage, in seconds at normal speed.
 const OUTAGE_SECONDS: (u64, u64) = (30, 300);
 
 /// The outages of one host.
-pub(crate) struct Outage {
+pub(crate) struct OutageSchedule {
     share: f64,
     speed: f64,
-    state: State,
+    state: OutageState,
 }
 
-enum State {
+enum OutageState {
     Never,
-    From(Instant),
-    Until(Instant),
+    StartsAt(Instant),
+    EndsAt(Instant),
 }
 
-impl Outage {
-    pub(crate) fn of(nature: &Nature, chance: &mut Chance) -> Outage {
-        let Nature { offline: share, speed, .. } = *nature;
-        let mut outage = Outage { share, speed, state: State::Never };
-        outage.state = outage.next(chance);
+impl OutageSchedule {
+    pub(crate) fn new(nature: &Behavior, chance: &mut Rng) -> OutageSchedule {
+        let Behavior { offline: share, speed, .. } = *nature;
+        let mut outage = OutageSchedule { share, speed, state: OutageState::Never };
+        outage.state = outage.next_start(chance);
         outage
     }
 
     /// Chooses the start of the next outage, so that outages reach the configured share of time in
     /// the long run.
-    fn next(&self, chance: &mut Chance) -> State {
+    fn next_start(&self, chance: &mut Rng) -> OutageState {
         if self.share <= 0.0 {
-            return State::Never;
+            return OutageState::Never;
         }
         let (least, most) = OUTAGE_SECONDS;
         let mean = (least + most) as f64 / 2.0;
         let share = self.share.min(0.99);
-        State::From(
-            Instant::now() + self.scaled(2.0 * chance.share() * mean * (1.0 - share) / share),
+        OutageState::StartsAt(
+            Instant::now() + self.scaled(2.0 * chance.next_f64() * mean * (1.0 - share) / share),
         )
     }
 
@@ -51,29 +51,29 @@ impl Outage {
     }
 
     /// How long the current outage lasts, if there is one.
-    pub(crate) fn holds_for(&mut self, chance: &mut Chance) -> Option<Duration> {
+    pub(crate) fn remaining(&mut self, chance: &mut Rng) -> Option<Duration> {
         let now = Instant::now();
         match self.state {
-            State::Until(end) if now < end => Some(end - now),
-            State::Until(_) => {
-                self.state = self.next(chance);
+            OutageState::EndsAt(end) if now < end => Some(end - now),
+            OutageState::EndsAt(_) => {
+                self.state = self.next_start(chance);
                 None
             }
-            State::From(start) if start <= now => {
+            OutageState::StartsAt(start) if start <= now => {
                 let (least, most) = OUTAGE_SECONDS;
                 let lasts = self.scaled(chance.between(least, most) as f64);
-                self.state = State::Until(now + lasts);
+                self.state = OutageState::EndsAt(now + lasts);
                 Some(lasts)
             }
-            State::From(_) | State::Never => None,
+            OutageState::StartsAt(_) | OutageState::Never => None,
         }
     }
 
     /// Completes when the next outage starts.
-    pub(crate) fn begins(&self) -> impl Future<Output = ()> + use<> {
+    pub(crate) fn wait_for_start(&self) -> impl Future<Output = ()> + use<> {
         let at = match self.state {
-            State::From(at) => Some(at),
-            State::Never | State::Until(_) => None,
+            OutageState::StartsAt(at) => Some(at),
+            OutageState::Never | OutageState::EndsAt(_) => None,
         };
         async move {
             match at {
@@ -91,15 +91,15 @@ mod tests {
     /// Half of the time, over one simulated day.
     #[tokio::test(start_paused = true)]
     async fn outages_reach_the_configured_share_of_time() {
-        let mut chance = Chance::of(1);
-        let mut outage = Outage::of(&Nature { offline: 0.5, ..Nature::default() }, &mut chance);
+        let mut rng = Rng::new(1);
+        let mut outage = OutageSchedule::new(&Behavior { offline: 0.5, ..Behavior::default() }, &mut chance);
         let mut cut = 0;
         for _ in 0..86_400 {
             tokio::time::advance(Duration::from_secs(1)).await;
-            cut += u32::from(outage.holds_for(&mut chance).is_some());
+            cut += u32::from(outage.remaining(&mut chance).is_some());
         }
         assert!((38_000..48_000).contains(&cut), "{cut} seconds of a day");
-        let mut never = Outage::of(&Nature { offline: 0.0, ..Nature::default() }, &mut chance);
-        assert_eq!(never.holds_for(&mut chance), None);
+        let mut never = OutageSchedule::new(&Behavior { offline: 0.0, ..Behavior::default() }, &mut chance);
+        assert_eq!(never.remaining(&mut chance), None);
     }
 }

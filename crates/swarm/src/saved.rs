@@ -9,14 +9,14 @@ use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use agent_client::{HostKey, Identity, TrustedKeys, Turn, nonce};
+use agent_client::{HostKey, Identity, TrustedKeys, SyncCounter, nonce};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::ServerId;
 
-use crate::behave::{Durable, Nature, Worker};
+use crate::behavior::{PersistentState, Behavior, Worker};
 use crate::fleet::Host;
 
 /// The counter of a host that is enrolled and has not synced yet.
@@ -26,14 +26,14 @@ const SYNC_SECONDS: u32 = 30;
 
 /// The agents of a swarm that was shut down cleanly.
 #[derive(Debug, Default)]
-pub struct Saved {
+pub struct SavedAgents {
     pub(crate) seed: u64,
     pub(crate) agents: Vec<SavedAgent>,
 }
 
 /// The first line of the file.
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct FileHeader {
     fleetmend_swarm: u32,
     seed: u64,
 }
@@ -48,9 +48,9 @@ pub(crate) struct SavedAgent {
     #[serde(default)]
     signs_answers: bool,
     key: String,
-    pub(crate) turn: Turn,
+    pub(crate) turn: SyncCounter,
     pub(crate) sync_seconds: u32,
-    pub(crate) durable: Durable,
+    pub(crate) durable: PersistentState,
 }
 
 /// Why saved identities cannot be used.
@@ -77,9 +77,9 @@ impl SavedAgent {
     pub(crate) fn new(
         index: u64,
         identity: &Identity,
-        turn: Turn,
+        turn: SyncCounter,
         sync_seconds: u32,
-        durable: Durable,
+        durable: PersistentState,
     ) -> SavedAgent {
         SavedAgent {
             index,
@@ -112,30 +112,30 @@ impl SavedAgent {
     }
 }
 
-fn taken(path: &Path) -> PathBuf {
+fn taken_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".taken");
     name.into()
 }
 
-impl Saved {
+impl SavedAgents {
     /// Reads the agents from a file. `None` if the file does not exist yet. After starting the
-    /// agents, the caller must call [`Saved::taken`].
-    pub fn read(path: &Path) -> Result<Option<Saved>, SavedError> {
+    /// agents, the caller must call [`SavedAgents::taken`].
+    pub fn read(path: &Path) -> Result<Option<SavedAgents>, SavedError> {
         let failed = |source| SavedError::File { path: path.to_owned(), source };
-        if taken(path).exists() {
-            return Err(SavedError::Unclean { path: taken(path) });
+        if taken_path(path).exists() {
+            return Err(SavedError::Unclean { path: taken_path(path) });
         }
         let file = match fs::File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(failed)?,
         };
-        let mut saved = Saved::default();
+        let mut saved = SavedAgents::default();
         for (place, text) in BufReader::new(file).lines().enumerate() {
             let text = text.map_err(failed)?;
             let malformed = |_| SavedError::Malformed { path: path.to_owned(), line: place + 1 };
             if place == 0 {
-                saved.seed = serde_json::from_str::<Head>(&text).map_err(malformed)?.seed;
+                saved.seed = serde_json::from_str::<FileHeader>(&text).map_err(malformed)?.seed;
             } else {
                 saved.agents.push(serde_json::from_str(&text).map_err(malformed)?);
             }
@@ -145,18 +145,18 @@ impl Saved {
 
     /// Creates agents for hosts that were enrolled by other means. The hosts must come from a
     /// [`crate::fleet::Fleet`] with the same seed.
-    pub fn enrolled(nature: Nature, agents: Vec<(Host, Identity)>, now: Timestamp) -> Saved {
+    pub fn enrolled(nature: Behavior, agents: Vec<(Host, Identity)>, now: Timestamp) -> SavedAgents {
         let agent = |(host, identity): (Host, Identity)| {
-            let (index, turn) = (host.index, Turn::after(FIRST_COUNTER, nonce()));
+            let (index, turn) = (host.index, SyncCounter::new(FIRST_COUNTER, nonce()));
             let durable = Worker::new(host, nature, now).durable();
             SavedAgent::new(index, &identity, turn, SYNC_SECONDS, durable)
         };
-        Saved { seed: nature.seed, agents: agents.into_iter().map(agent).collect() }
+        SavedAgents { seed: nature.seed, agents: agents.into_iter().map(agent).collect() }
     }
 
     /// Renames a file whose agents were started: from now on its content is outdated.
-    pub fn taken(path: &Path) -> Result<(), SavedError> {
-        match fs::rename(path, taken(path)) {
+    pub fn mark_taken(path: &Path) -> Result<(), SavedError> {
+        match fs::rename(path, taken_path(path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             renamed => renamed.map_err(|source| SavedError::File { path: path.to_owned(), source }),
         }
@@ -172,14 +172,14 @@ impl Saved {
                 .mode(0o600)
                 .open(path)?;
             let mut out = BufWriter::new(file);
-            serde_json::to_writer(&mut out, &Head { fleetmend_swarm: 1, seed: self.seed })?;
+            serde_json::to_writer(&mut out, &FileHeader { fleetmend_swarm: 1, seed: self.seed })?;
             out.write_all(b"\n")?;
             for agent in &self.agents {
                 serde_json::to_writer(&mut out, agent)?;
                 out.write_all(b"\n")?;
             }
             out.into_inner()?.sync_all()?;
-            match fs::remove_file(taken(path)) {
+            match fs::remove_file(taken_path(path)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
             }

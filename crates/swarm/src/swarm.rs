@@ -12,11 +12,11 @@ use vocab::ServerId;
 
 use crate::agent;
 use crate::agent::Agent;
-use crate::behave::{Nature, Script};
+use crate::behavior::{Behavior, Script};
 use crate::fleet::Fleet;
 use crate::ledger::Ledger;
-use crate::saved::{Saved, SavedAgent};
-use agent_client::{AgentClient, Connect, ConnectError, Token};
+use crate::saved::{SavedAgents, SavedAgent};
+use agent_client::{AgentClient, ConnectOptions, ConnectError, Token};
 
 /// Maximum agents per source address: each address has about 28,000 ports.
 const AGENTS_PER_ADDRESS: u64 = 20_000;
@@ -39,22 +39,22 @@ pub struct Config {
     pub token: Token,
     /// Number of agents.
     pub servers: u64,
-    pub nature: Nature,
-    pub pace: Pace,
+    pub behavior: Behavior,
+    pub sync_mode: SyncMode,
     /// Maximum delay before an agent retries to reach the server.
     pub reconnect_max: Duration,
     /// Whether agents upload their installation logs.
     pub logs: bool,
     /// Identities from an earlier run.
-    pub saved: Option<Saved>,
+    pub saved: Option<SavedAgents>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum SyncMode {
     /// Long polling, like real agents: the server holds each sync open.
-    Held,
+    LongPoll,
     /// Without long polling, at this interval. Zero means as fast as the server responds.
-    Every(Duration),
+    Interval(Duration),
 }
 
 impl Config {
@@ -65,8 +65,8 @@ impl Config {
             other_urls: Vec::new(),
             token,
             servers,
-            nature: Nature::default(),
-            pace: Pace::Held,
+            behavior: Behavior::default(),
+            sync_mode: SyncMode::LongPoll,
             reconnect_max: RECONNECT_MAX,
             logs: true,
             saved: None,
@@ -133,14 +133,14 @@ counts! {
     boots,
 }
 
-pub(crate) fn count(counter: &AtomicU64) {
+pub(crate) fn increment(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     pub(crate) token: Token,
-    pub(crate) nature: Nature,
-    pub(crate) pace: Pace,
+    pub(crate) behavior: Behavior,
+    pub(crate) sync_mode: SyncMode,
     pub(crate) reconnect_max: Duration,
     pub(crate) logs: bool,
     pub(crate) counters: Counters,
@@ -148,59 +148,59 @@ pub(crate) struct Shared {
     pub(crate) short_requests: Semaphore,
     refusal: Mutex<Option<String>>,
     /// Notified when an agent enrolled or was refused.
-    pub(crate) bell: Notify,
+    pub(crate) enrollment_changed: Notify,
 }
 
-impl Shared {
-    pub(crate) fn new(token: Token, nature: Nature) -> Shared {
-        Shared {
+impl SharedState {
+    pub(crate) fn new(token: Token, nature: Behavior) -> SharedState {
+        SharedState {
             token,
-            nature,
-            pace: Pace::Held,
+            behavior: nature,
+            sync_mode: SyncMode::LongPoll,
             reconnect_max: RECONNECT_MAX,
             logs: true,
             counters: Counters::default(),
             ledger: Ledger::default(),
             short_requests: Semaphore::new(SHORT_REQUESTS_MAX),
             refusal: Mutex::default(),
-            bell: Notify::new(),
+            enrollment_changed: Notify::new(),
         }
     }
 
     /// Counts the refusal, and keeps the text of the first one.
-    pub(crate) fn refused(&self, why: String) {
-        count(&self.counters.refused);
+    pub(crate) fn record_refusal(&self, why: String) {
+        increment(&self.counters.refused);
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
-        self.bell.notify_waiters();
+        self.enrollment_changed.notify_waiters();
     }
 }
 
 /// The handle by which the swarm controls one agent.
 #[derive(Default)]
-pub(crate) struct Handle {
+pub(crate) struct AgentHandle {
     pub(crate) script: Mutex<Script>,
-    pub(crate) bell: Notify,
+    pub(crate) wakeup: Notify,
     pub(crate) server_id: OnceLock<ServerId>,
     pub(crate) syncs: AtomicU64,
 }
 
 /// Running agents, each in its own task. Dropping the swarm aborts all of them.
 pub struct Swarm {
-    shared: Arc<Shared>,
-    handles: Vec<Arc<Handle>>,
+    shared: Arc<SharedState>,
+    handles: Vec<Arc<AgentHandle>>,
     stop: watch::Sender<bool>,
     tasks: JoinSet<Option<SavedAgent>>,
     /// Saved agents that do not run this time.
-    absent: Vec<SavedAgent>,
+    inactive: Vec<SavedAgent>,
 }
 
 impl Swarm {
     /// Starts the agents. Must be called inside a tokio runtime.
     pub fn start(config: Config) -> Result<Swarm, StartError> {
         let Config { url, other_urls, token, servers, .. } = config;
-        let Config { nature, pace, reconnect_max, logs, saved, .. } = config;
+        let Config { behavior: nature, sync_mode: pace, reconnect_max, logs, saved, .. } = config;
         let urls: Vec<_> = std::iter::once(url).chain(other_urls).collect();
-        let ways = ways(&urls, &token, servers)?;
+        let ways = connect_clients(&urls, &token, servers)?;
         let mut saved = match saved {
             Some(saved) if saved.seed != nature.seed => {
                 return Err(StartError::Seed { saved: saved.seed, asked: nature.seed });
@@ -208,17 +208,17 @@ impl Swarm {
             Some(saved) => saved.agents.into_iter().map(|agent| (agent.index, agent)).collect(),
             None => std::collections::HashMap::new(),
         };
-        let shared = Shared { pace, reconnect_max, logs, ..Shared::new(token, nature) };
+        let shared = SharedState { sync_mode: pace, reconnect_max, logs, ..SharedState::new(token, nature) };
         let shared = Arc::new(shared);
         let (stop, stopped) = watch::channel(false);
         let fleet = Fleet::new(nature.seed, servers);
         let mut tasks = JoinSet::new();
         let mut handles = Vec::new();
         for index in 0..servers {
-            let handle = Arc::new(Handle::default());
-            let start = agent::Start {
+            let handle = Arc::new(AgentHandle::default());
+            let start = agent::AgentStart {
                 host: fleet.host(index),
-                ways: ways[(index / AGENTS_PER_ADDRESS) as usize].clone(),
+                clients: ways[(index / AGENTS_PER_ADDRESS) as usize].clone(),
                 shared: shared.clone(),
                 handle: handle.clone(),
                 stop: stopped.clone(),
@@ -229,13 +229,13 @@ impl Swarm {
             tasks.spawn(Agent::run(start));
         }
         let absent = saved.into_values().collect();
-        Ok(Swarm { shared, handles, stop, tasks, absent })
+        Ok(Swarm { shared, handles, stop, tasks, inactive: absent })
     }
 
     /// Waits until every agent is enrolled.
     pub async fn wait_until_enrolled(&self) -> Result<(), EnrollmentRefused> {
         loop {
-            let bell = self.shared.bell.notified();
+            let bell = self.shared.enrollment_changed.notified();
             if self.counts().enrolled >= self.handles.len() as u64 {
                 return Ok(());
             }
@@ -284,15 +284,15 @@ impl Swarm {
     pub fn script(&self, agent: usize, script: Script) {
         if let Some(handle) = self.handles.get(agent) {
             *handle.script.lock().unwrap_or_else(PoisonError::into_inner) = script;
-            handle.bell.notify_one();
+            handle.wakeup.notify_one();
         }
     }
 
     /// Stops all agents and returns their identities. A sync that is held open is interrupted; an
     /// agent that restarts with the saved identity repeats it.
-    pub async fn stop(mut self) -> Saved {
+    pub async fn stop(mut self) -> SavedAgents {
         self.stop.send_replace(true);
-        let mut saved = Saved { seed: self.shared.nature.seed, agents: self.absent };
+        let mut saved = SavedAgents { seed: self.shared.behavior.seed, agents: self.inactive };
         while let Some(ended) = self.tasks.join_next().await {
             saved.agents.extend(ended.ok().flatten());
         }
@@ -303,7 +303,7 @@ impl Swarm {
 
 /// Creates the clients: one per server URL for each block of [`AGENTS_PER_ADDRESS`] agents. If the
 /// server is on this machine, each block has its own source address.
-fn ways(
+fn connect_clients(
     urls: &[String],
     token: &Token,
     servers: u64,
@@ -314,7 +314,7 @@ fn ways(
         let spread = addresses > 1 && local;
         let last = u8::try_from(2 + number).unwrap_or(u8::MAX);
         let from = spread.then(|| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)));
-        AgentClient::new(Connect { url, pin: token.pin(), from })
+        AgentClient::new(ConnectOptions { url, pin: token.pin(), from })
     };
     (0..addresses).map(|number| urls.iter().map(|url| way(url, number)).collect()).collect()
 }

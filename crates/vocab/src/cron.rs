@@ -17,8 +17,8 @@ use jiff::civil::{Date, DateTime, date};
 
 pub use field::{CronField, FieldProblem};
 
-use crate::text::shown;
-use days::Days;
+use crate::text::quote_input;
+use days::DayFields;
 
 /// A cron expression. It displays as entered, with single spaces.
 #[derive(Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Cron {
     text: String,
     minutes: u64,
     hours: u64,
-    days: Days,
+    days: DayFields,
     /// See [`Cron::is_interval`].
     interval: bool,
 }
@@ -38,7 +38,7 @@ pub enum CronError {
     Empty,
     #[error("a cron expression must have at most 200 characters (got {found})")]
     TooLong { found: usize },
-    #[error("{}", fields_sentence(*found))]
+    #[error("{}", field_count_message(*found))]
     Fields { found: usize },
     #[error(
         "`{found}` is not a known nickname: write @hourly, @daily, @weekly, @monthly or five fields"
@@ -50,11 +50,11 @@ pub enum CronError {
     #[error("{field}: {problem}")]
     Field { field: CronField, problem: FieldProblem },
     /// No day can ever match.
-    #[error("`{0}` never runs: none of its months has such a day")]
+    #[error("`{0}` never runs: this day does not exist in its months")]
     NeverRuns(String),
 }
 
-fn fields_sentence(found: usize) -> String {
+fn field_count_message(found: usize) -> String {
     let five = "five fields: minute, hour, day of month, month, day of week";
     match found {
         6 => format!("six fields are one too many: omit the seconds and write {five}"),
@@ -84,7 +84,7 @@ impl Cron {
         let fields: Vec<&str> = match given.as_slice() {
             [] => return Err(CronError::Empty),
             [nickname] if nickname.starts_with('@') => {
-                expand(nickname).ok_or_else(|| CronError::Nickname { found: shown(nickname) })?
+                expand(nickname).ok_or_else(|| CronError::Nickname { found: quote_input(nickname) })?
             }
             fields => fields.to_vec(),
         };
@@ -93,9 +93,9 @@ impl Cron {
         };
         let cron = Cron {
             text: given.join(" "),
-            minutes: field::numbers(CronField::Minute, minute)?,
-            hours: field::numbers(CronField::Hour, hour)?,
-            days: Days::parse(day, month, weekday)?,
+            minutes: field::parse_number_set(CronField::Minute, minute)?,
+            hours: field::parse_number_set(CronField::Hour, hour)?,
+            days: DayFields::parse(day, month, weekday)?,
             interval: minute.starts_with('*') || hour.starts_with('*'),
         };
         match cron.days.next(date(2000, 1, 1), CALENDAR_YEARS) {

@@ -20,7 +20,7 @@ pub enum DigestError {
 
 impl Digest {
     /// Hashes `bytes`.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn compute(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn digest_of_empty_input_is_blake3() {
         assert_eq!(
-            Digest::of(b"").to_string(),
+            Digest::compute(b"").to_string(),
             "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
         );
     }

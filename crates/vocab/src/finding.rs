@@ -1,6 +1,6 @@
 //! The states of a finding: a vulnerability in an installed package.
 
-use crate::word::{WordError, words};
+use crate::keyword::{WordError, words};
 
 words! {
     /// Fix status of a vulnerability in the installed release, according to the distribution.

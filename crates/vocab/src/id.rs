@@ -33,10 +33,10 @@ pub enum IdError {
 
 /// Returns the 128 bits of a UUIDv7: 48 bits of Unix milliseconds, then version, variant and 74
 /// random bits.
-fn uuid_v7(at: Timestamp, chance: u128) -> u128 {
+fn uuid_v7(at: Timestamp, random: u128) -> u128 {
     let millis = u128::from(u64::try_from(at.as_millisecond()).unwrap_or(0)) & ((1 << 48) - 1);
-    let rand_a = (chance >> 62) & 0xfff;
-    let rand_b = chance & ((1 << 62) - 1);
+    let rand_a = (random >> 62) & 0xfff;
+    let rand_b = random & ((1 << 62) - 1);
     (millis << 80) | (0x7 << 76) | (rand_a << 64) | (0b10 << 62) | rand_b
 }
 
@@ -50,12 +50,12 @@ fn parse(prefix: &'static str, text: &str) -> Result<u128, IdError> {
         return Err(IdError::Length { found });
     }
     let mut bits: u128 = 0;
-    for (place, digit) in digits.chars().enumerate() {
+    for (index, digit) in digits.chars().enumerate() {
         let value = u8::try_from(digit)
             .ok()
             .and_then(|byte| ALPHABET.iter().position(|known| *known == byte))
             .ok_or(IdError::Digit(digit))?;
-        if place == 0 && value > 7 {
+        if index == 0 && value > 7 {
             return Err(IdError::Overflow);
         }
         bits = (bits << 5) | value as u128;
@@ -65,8 +65,8 @@ fn parse(prefix: &'static str, text: &str) -> Result<u128, IdError> {
 
 fn write_id(prefix: &str, bits: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut digits = [0_u8; DIGITS];
-    for (place, digit) in digits.iter_mut().enumerate() {
-        let shift = 5 * (DIGITS - 1 - place);
+    for (index, digit) in digits.iter_mut().enumerate() {
+        let shift = 5 * (DIGITS - 1 - index);
         *digit = ALPHABET[((bits >> shift) & 31) as usize];
     }
     write!(f, "{prefix}_")?;

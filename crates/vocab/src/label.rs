@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text::shown;
+use crate::text::quote_input;
 
 /// Error returned when parsing a label.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -123,7 +123,7 @@ impl FromStr for Hostname {
     fn from_str(text: &str) -> Result<Self, LabelError> {
         Self::RULE.check(text)?;
         if text.split('.').any(str::is_empty) {
-            return Err(LabelError::EmptyPart(shown(text)));
+            return Err(LabelError::EmptyPart(quote_input(text)));
         }
         Ok(Self(text.into()))
     }
@@ -132,7 +132,7 @@ impl FromStr for Hostname {
 impl Hostname {
     /// Converts the kernel's host name to a valid one, for the agent: a machine whose name is
     /// `(none)` must still be able to enroll. Every invalid character becomes a hyphen.
-    pub fn made_of(text: &str) -> Hostname {
+    pub fn sanitize(text: &str) -> Hostname {
         let parts = text.split('.').map(|part| {
             part.replace(|c: char| !(c.is_ascii_alphanumeric() || c == '_'), "-")
                 .trim_matches(|c| c == '-' || c == '_')
@@ -195,10 +195,10 @@ mod tests {
 
     #[test]
     fn machine_with_invalid_name_gets_valid_hostname() {
-        assert_eq!(Hostname::made_of("(none)").as_str(), "none");
-        assert_eq!(Hostname::made_of("Büro PC.local.").as_str(), "B-ro-PC.local");
-        assert_eq!(Hostname::made_of("\u{1b}").as_str(), "unnamed");
-        assert_eq!(Hostname::made_of("web-1").as_str(), "web-1");
+        assert_eq!(Hostname::sanitize("(none)").as_str(), "none");
+        assert_eq!(Hostname::sanitize("Büro PC.local.").as_str(), "B-ro-PC.local");
+        assert_eq!(Hostname::sanitize("\u{1b}").as_str(), "unnamed");
+        assert_eq!(Hostname::sanitize("web-1").as_str(), "web-1");
     }
 
     proptest! {
@@ -211,7 +211,7 @@ mod tests {
 
         #[test]
         fn any_kernel_name_becomes_valid_hostname(text in "\\PC{0,300}") {
-            let name = Hostname::made_of(&text);
+            let name = Hostname::sanitize(&text);
             prop_assert_eq!(name.as_str().parse::<Hostname>(), Ok(name.clone()));
         }
     }

@@ -22,7 +22,7 @@ mod selector;
 mod task;
 pub mod terminal;
 mod text;
-mod word;
+mod keyword;
 mod zone;
 
 pub use cron::{Cron, CronError, CronField, FieldProblem};
@@ -42,7 +42,7 @@ pub use package::{PackageName, PackageNameError, PackagePattern, PackagePatternE
 pub use portion::{Percent, Portion, PortionError};
 pub use selector::{Criteria, Selector, SelectorError};
 pub use task::{FailureCode, Stage};
-pub use word::{
+pub use keyword::{
     BlockedBy, PackageManager, RebootPolicy, Role, Severity, SkipReason, Status, UpdateType,
     WordError,
 };

@@ -16,16 +16,16 @@ impl Line {
     pub const CHARS_MAX: usize = 500;
 
     /// Creates a line from any text: control characters become spaces, and overlong text is cut.
-    pub fn made_of(text: &str) -> Line {
+    pub fn sanitize(text: &str) -> Line {
         // Control characters, and those that change the reading direction of the text around them.
-        let obeyed = |c: char| {
+        let is_unsafe = |c: char| {
             c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
         };
         // Control characters at either end are trimmed together with the spaces there, so that
         // sanitizing a line again does not change it.
-        let mut chars = text.trim_matches(|c: char| c.is_whitespace() || obeyed(c)).chars();
+        let mut chars = text.trim_matches(|c: char| c.is_whitespace() || is_unsafe(c)).chars();
         let mut line: String =
-            chars.by_ref().take(Self::CHARS_MAX).map(|c| if obeyed(c) { ' ' } else { c }).collect();
+            chars.by_ref().take(Self::CHARS_MAX).map(|c| if is_unsafe(c) { ' ' } else { c }).collect();
         if chars.next().is_some() {
             line.pop();
             line.push('…');
@@ -40,13 +40,13 @@ impl Line {
 
 impl From<String> for Line {
     fn from(text: String) -> Line {
-        Line::made_of(&text)
+        Line::sanitize(&text)
     }
 }
 
 impl From<&str> for Line {
     fn from(text: &str) -> Line {
-        Line::made_of(text)
+        Line::sanitize(text)
     }
 }
 
@@ -75,14 +75,14 @@ mod tests {
             "E:  [31mbroken   stop"
         );
         assert_eq!(Line::from("\u{7f} n\u{7f}").as_str(), "n");
-        let long = Line::made_of(&"x".repeat(600));
+        let long = Line::sanitize(&"x".repeat(600));
         assert!(long.as_str().chars().count() == 500 && long.as_str().ends_with("x…"));
     }
 
     proptest! {
         #[test]
         fn any_text_becomes_a_line_and_lines_are_stable(text in any::<String>()) {
-            let line = Line::made_of(&text);
+            let line = Line::sanitize(&text);
             prop_assert!(!line.as_str().chars().any(char::is_control));
             let again: Line = serde_json::from_str(&serde_json::to_string(&line).unwrap()).unwrap();
             prop_assert_eq!(again.as_str(), line.as_str().trim());

@@ -1,7 +1,7 @@
-//! The package lists that an agent reports, and their canonical encoding.
+//! The package sets that an agent reports, and their canonical encoding.
 //!
-//! A listing has one JSON object per line, sorted by name, architecture and version, without
-//! duplicates. Agent and server both compute its digest with this code, so that an unchanged list
+//! A package set has one JSON object per line, sorted by name, architecture and version, without
+//! duplicates. Agent and service both compute its digest with this code, so that an unchanged set
 //! is never uploaded again.
 //!
 //! Names come from the host and are not validated like the names in an order: they are bounded and
@@ -13,13 +13,13 @@ use std::cmp::Ordering;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::word::{BlockedBy, Severity, UpdateType};
+use crate::keyword::{BlockedBy, Severity, UpdateType};
 
-/// Maximum size of a listing in bytes.
+/// Maximum size of a package set in bytes.
 pub const BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Maximum number of lines of a listing.
+/// Maximum number of lines of a package set.
 pub const LINES_MAX: usize = 50_000;
-/// Maximum size in bytes of each string in a listing.
+/// Maximum size in bytes of each string in a package set.
 pub const TEXT_BYTES_MAX: usize = 512;
 /// Maximum number of advisories, and of CVEs, of one pending update. A kernel update may fix
 /// hundreds.
@@ -150,8 +150,8 @@ fn is_other(update_type: &UpdateType) -> bool {
     *update_type == UpdateType::Other
 }
 
-// A newer agent may send values that this server does not know. One unknown value must not cost the
-// whole listing, so it becomes the most cautious known value.
+// A newer agent may send values that this service does not know. One unknown value must not make
+// the whole package set invalid, so it becomes the most cautious known value.
 
 fn type_or_other<'de, D: Deserializer<'de>>(from: D) -> Result<UpdateType, D::Error> {
     Ok(String::deserialize(from)?.parse().unwrap_or(UpdateType::Other))
@@ -167,16 +167,16 @@ fn reason_or_kept_back<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Bloc
     Ok(text.map(|text| text.parse().unwrap_or(BlockedBy::KeptBack)))
 }
 
-/// An entry of a listing.
+/// An entry of a package set.
 pub trait Entry: Serialize + DeserializeOwned + Ord {
-    /// The sort key, unique within a listing: name, architecture, version.
+    /// The sort key, unique within a package set: name, architecture, version.
     fn key(&self) -> (&str, &str, &str);
 
     /// Every string in it, with the name of its field.
-    fn texts(&self) -> impl Iterator<Item = (&'static str, &str)>;
+    fn strings(&self) -> impl Iterator<Item = (&'static str, &str)>;
 
     /// Length of its longest list.
-    fn references(&self) -> usize {
+    fn max_references(&self) -> usize {
         0
     }
 }
@@ -186,7 +186,7 @@ impl Entry for Installed {
         (&self.name, &self.arch, &self.version)
     }
 
-    fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    fn strings(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let optional = [
             ("source", &self.source),
             ("source version", &self.source_version),
@@ -205,7 +205,7 @@ impl Entry for Pending {
         (&self.name, &self.arch, &self.candidate)
     }
 
-    fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    fn strings(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [
             ("name", &self.name),
             ("architecture", &self.arch),
@@ -218,46 +218,46 @@ impl Entry for Pending {
         .map(|(field, text)| (field, text.as_str()))
     }
 
-    fn references(&self) -> usize {
+    fn max_references(&self) -> usize {
         self.advisories.len().max(self.cves.len())
     }
 }
 
-/// Error returned when decoding a listing.
+/// Error returned when decoding a package set.
 #[derive(Debug, thiserror::Error)]
 pub enum ListingError {
-    #[error("a listing must have at most {BYTES_MAX} bytes (got {found})")]
+    #[error("a package set must have at most {BYTES_MAX} bytes (got {found})")]
     Bytes { found: usize },
-    #[error("a listing must have at most {LINES_MAX} lines")]
+    #[error("a package set must have at most {LINES_MAX} lines")]
     Lines,
-    /// The last line has no line feed: the listing was truncated.
-    #[error("the listing is truncated: its last line has no line feed")]
+    /// The last line has no line feed: the package set was truncated.
+    #[error("the package set is truncated: its last line has no line feed")]
     CutOff,
-    #[error("line {line} of the listing is not a valid entry")]
+    #[error("line {line} of the package set is not a valid entry")]
     Line {
         /// Line number, from 1.
         line: usize,
         source: serde_json::Error,
     },
-    #[error("line {line} of the listing: the {field} is missing")]
+    #[error("line {line} of the package set: the {field} is missing")]
     Missing {
         /// Line number, from 1.
         line: usize,
         field: &'static str,
     },
-    #[error("line {line} of the listing: the {field} has more than {TEXT_BYTES_MAX} bytes")]
+    #[error("line {line} of the package set: the {field} has more than {TEXT_BYTES_MAX} bytes")]
     TooLong {
         /// Line number, from 1.
         line: usize,
         field: &'static str,
     },
-    #[error("line {line} of the listing: the {field} contains a control character")]
+    #[error("line {line} of the package set: the {field} contains a control character")]
     Control {
         /// Line number, from 1.
         line: usize,
         field: &'static str,
     },
-    #[error("line {line} of the listing names more than {REFERENCES_MAX} advisories or CVEs")]
+    #[error("line {line} of the package set has more than {REFERENCES_MAX} advisories or CVEs")]
     References {
         /// Line number, from 1.
         line: usize,
@@ -266,20 +266,20 @@ pub enum ListingError {
 
 /// Sorts a list in canonical order and removes entries with a duplicate key.
 pub fn sort<T: Entry>(entries: &mut Vec<T>) {
-    entries.sort_unstable_by(in_order);
+    entries.sort_unstable_by(canonical_order);
     entries.dedup_by(|b, a| a.key() == b.key());
 }
 
 /// Orders by key first. The key order is part of the format; comparing whole entries only breaks
 /// ties.
-fn in_order<T: Entry>(a: &T, b: &T) -> Ordering {
+fn canonical_order<T: Entry>(a: &T, b: &T) -> Ordering {
     a.key().cmp(&b.key()).then_with(|| a.cmp(b))
 }
 
 /// Encodes a list canonically: sorted, without duplicate keys, one object per line.
 pub fn encode<T: Entry>(entries: &[T]) -> Vec<u8> {
     let mut sorted: Vec<&T> = entries.iter().collect();
-    sorted.sort_unstable_by(|a, b| in_order(*a, *b));
+    sorted.sort_unstable_by(|a, b| canonical_order(*a, *b));
     sorted.dedup_by(|b, a| a.key() == b.key());
     let mut bytes = Vec::with_capacity(sorted.len() * 96);
     for entry in sorted {
@@ -300,11 +300,11 @@ pub fn decode<T: Entry>(bytes: &[u8]) -> Result<Vec<T>, ListingError> {
         return Err(ListingError::CutOff);
     }
     let mut entries = Vec::new();
-    for (place, text) in lines.split(|byte| *byte == b'\n').enumerate() {
-        if place == LINES_MAX {
+    for (index, text) in lines.split(|byte| *byte == b'\n').enumerate() {
+        if index == LINES_MAX {
             return Err(ListingError::Lines);
         }
-        let line = place + 1;
+        let line = index + 1;
         let entry: T =
             serde_json::from_slice(text).map_err(|source| ListingError::Line { line, source })?;
         check(&entry, line)?;
@@ -320,10 +320,10 @@ fn check<T: Entry>(entry: &T, line: usize) -> Result<(), ListingError> {
             return Err(ListingError::Missing { line, field });
         }
     }
-    if entry.references() > REFERENCES_MAX {
+    if entry.max_references() > REFERENCES_MAX {
         return Err(ListingError::References { line });
     }
-    for (field, text) in entry.texts() {
+    for (field, text) in entry.strings() {
         if text.len() > TEXT_BYTES_MAX {
             return Err(ListingError::TooLong { line, field });
         }
@@ -361,7 +361,7 @@ mod tests {
              {\"n\":\"zlib1g\",\"a\":\"amd64\",\"v\":\"1:1.2.11\"}\n\
              {\"n\":\"zlib1g\",\"a\":\"amd64\",\"v\":\"1:1.2.13\",\"s\":\"zlib\"}\n"
         );
-        assert_eq!(Digest::of(&bytes), Digest::of(&encode(&[old, zlib, bash])));
+        assert_eq!(Digest::compute(&bytes), Digest::compute(&encode(&[old, zlib, bash])));
     }
 
     #[test]
@@ -377,7 +377,7 @@ mod tests {
     fn errors_name_the_line() {
         let good = "{\"n\":\"a\",\"v\":\"1\"}\n";
         let refusal = |text: &str| decoded::<Installed>(&format!("{good}{text}")).unwrap_err();
-        let line = "line 2 of the listing";
+        let line = "line 2 of the package set";
         assert_eq!(refusal("nonsense\n"), format!("{line} is not a valid entry"));
         assert_eq!(refusal("\n"), format!("{line} is not a valid entry"));
         assert_eq!(refusal("{\"n\":\"a\"}\n"), format!("{line} is not a valid entry"));
@@ -392,7 +392,7 @@ mod tests {
         );
         assert_eq!(
             refusal("{\"n\":\"a\""),
-            "the listing is truncated: its last line has no line feed"
+            "the package set is truncated: its last line has no line feed"
         );
     }
 

@@ -14,18 +14,18 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         return None;
     }
     let word = word.to_lowercase();
-    let slips_max = (length / 3).max(1);
+    let edits_max = (length / 3).max(1);
     let mut best: Option<(usize, &str)> = None;
     for candidate in candidates {
         let candidate_length = candidate.chars().count();
         // Most candidates are rejected here, without a comparison.
-        if candidate_length.abs_diff(length) > slips_max {
+        if candidate_length.abs_diff(length) > edits_max {
             continue;
         }
-        let slips = strsim::osa_distance(&word, &candidate.to_lowercase());
-        let near = slips <= slips_max && slips < candidate_length;
-        if near && best.is_none_or(|(least, _)| slips < least) {
-            best = Some((slips, candidate));
+        let edits = strsim::osa_distance(&word, &candidate.to_lowercase());
+        let near = edits <= edits_max && edits < candidate_length;
+        if near && best.is_none_or(|(least, _)| edits < least) {
+            best = Some((edits, candidate));
         }
     }
     best.map(|(_, candidate)| candidate)

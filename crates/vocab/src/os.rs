@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::shown;
+use crate::text::quote_input;
 
 /// An operating system, as named by `/etc/os-release`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -58,13 +58,13 @@ impl Os {
         let plain = |c: char, more: &str| c.is_ascii_alphanumeric() || more.contains(c);
         let lower = |c: char| plain(c, "._-") && !c.is_ascii_uppercase();
         if id.is_empty() || id.len() > 64 || !id.chars().all(lower) {
-            return Err(OsError::Id(shown(id)));
+            return Err(OsError::Id(quote_input(id)));
         }
         if version.len() > 64 || !version.chars().all(|c| plain(c, "._+~-")) {
-            return Err(OsError::Version(shown(version)));
+            return Err(OsError::Version(quote_input(version)));
         }
         if name.chars().count() > 200 || name.chars().any(char::is_control) {
-            return Err(OsError::Name(shown(name)));
+            return Err(OsError::Name(quote_input(name)));
         }
         Ok(Os { id: id.to_owned(), version: version.to_owned(), name: name.to_owned() })
     }
@@ -121,11 +121,11 @@ impl OsFilter {
         if !os.id.eq_ignore_ascii_case(id) {
             return false;
         }
-        let (asked, has) = (version.as_bytes(), os.version.as_bytes());
-        asked.is_empty()
-            || has.len() >= asked.len()
-                && has[..asked.len()].eq_ignore_ascii_case(asked)
-                && has.get(asked.len()).is_none_or(|next| *next == b'.')
+        let (wanted, has) = (version.as_bytes(), os.version.as_bytes());
+        wanted.is_empty()
+            || has.len() >= wanted.len()
+                && has[..wanted.len()].eq_ignore_ascii_case(wanted)
+                && has.get(wanted.len()).is_none_or(|next| *next == b'.')
     }
 
     pub fn as_str(&self) -> &str {
@@ -142,7 +142,7 @@ impl FromStr for OsFilter {
         }
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
         if words.is_empty() || words.len() > 2 {
-            return Err(OsFilterError::Words(shown(text)));
+            return Err(OsFilterError::Words(quote_input(text)));
         }
         let legal = |c: char| c.is_ascii_alphanumeric() || "._+~-".contains(c);
         match words.iter().flat_map(|word| word.chars()).find(|c| !legal(*c)) {

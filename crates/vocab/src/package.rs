@@ -8,8 +8,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text::shown;
-use crate::word::PackageManager;
+use crate::text::quote_input;
+use crate::keyword::PackageManager;
 
 /// Maximum number of characters of a name or pattern; no repository has a name anywhere near it.
 const CHARS_MAX: usize = 128;
@@ -92,7 +92,7 @@ impl PackageName {
                 || if lower { c.is_ascii_lowercase() } else { c.is_ascii_alphabetic() }
                 || c.is_ascii_digit()
         };
-        let name = || shown(text);
+        let name = || quote_input(text);
         let length = text.chars().count();
         let min = if lower { 2 } else { 1 };
         if length > CHARS_MAX {
@@ -223,7 +223,7 @@ impl FromStr for PackagePattern {
         }
         let legal = |c: char| c.is_ascii_alphanumeric() || "@+-._*?".contains(c);
         if let Some(found) = text.chars().find(|c| !legal(*c)) {
-            return Err(PackagePatternError::Character { pattern: shown(text), found });
+            return Err(PackagePatternError::Character { pattern: quote_input(text), found });
         }
         let found = text.matches('*').count();
         if found > Self::STARS_MAX {
@@ -364,14 +364,14 @@ mod tests {
     }
 
     /// A naive matcher: slow but obviously correct.
-    fn plain(pattern: &[u8], name: &[u8]) -> bool {
+    fn matches_naively(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern.split_first(), name.split_first()) {
             (None, None) => true,
             (Some((b'*', rest)), _) => {
-                plain(rest, name) || name.split_first().is_some_and(|(_, n)| plain(pattern, n))
+                matches_naively(rest, name) || name.split_first().is_some_and(|(_, n)| matches_naively(pattern, n))
             }
-            (Some((b'?', p)), Some((_, n))) => plain(p, n),
-            (Some((c, p)), Some((d, n))) if c == d => plain(p, n),
+            (Some((b'?', p)), Some((_, n))) => matches_naively(p, n),
+            (Some((c, p)), Some((d, n))) if c == d => matches_naively(p, n),
             _ => false,
         }
     }
@@ -380,7 +380,7 @@ mod tests {
         #[test]
         fn matcher_agrees_with_naive_matcher(pattern in "[ab*?]{1,8}", name in "[ab]{0,10}") {
             let parsed: PackagePattern = pattern.parse().unwrap();
-            prop_assert_eq!(parsed.matches(&name), plain(pattern.as_bytes(), name.as_bytes()));
+            prop_assert_eq!(parsed.matches(&name), matches_naively(pattern.as_bytes(), name.as_bytes()));
         }
 
         #[test]

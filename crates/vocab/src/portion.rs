@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text::shown;
+use crate::text::quote_input;
 
 /// A count, or a percentage from 1 to 100. In JSON a count is a number and a percentage a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ impl Portion {
 
     /// Returns the number that this is of `total`, rounded up: one percent of three servers is one
     /// server. A count is returned unchanged, even if it exceeds the total.
-    pub fn of(self, total: u32) -> u32 {
+    pub fn resolve(self, total: u32) -> u32 {
         match self {
             Portion::Count(count) => count,
             Portion::Percent(Percent(share)) => {
@@ -57,7 +57,7 @@ impl Portion {
 impl FromStr for Portion {
     type Err = PortionError;
     fn from_str(text: &str) -> Result<Self, PortionError> {
-        let malformed = || PortionError::Malformed(shown(text));
+        let malformed = || PortionError::Malformed(quote_input(text));
         let number = |digits: &str| {
             // `u32::from_str` accepts a plus sign, but `+3` is not a plain count.
             let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
@@ -130,11 +130,11 @@ mod tests {
 
     #[test]
     fn percentage_rounds_up_so_canary_is_never_empty() {
-        assert_eq!(portion("10%").of(3), 1);
-        assert_eq!(portion("10%").of(11), 2);
-        assert_eq!(portion("100%").of(u32::MAX), u32::MAX);
-        assert_eq!(portion("1%").of(0), 0);
-        assert_eq!(portion("5").of(3), 5);
+        assert_eq!(portion("10%").resolve(3), 1);
+        assert_eq!(portion("10%").resolve(11), 2);
+        assert_eq!(portion("100%").resolve(u32::MAX), u32::MAX);
+        assert_eq!(portion("1%").resolve(0), 0);
+        assert_eq!(portion("5").resolve(3), 5);
     }
 
     #[test]

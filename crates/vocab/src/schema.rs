@@ -124,7 +124,7 @@ named! {
         .property("name", text("", json!("Debian GNU/Linux 12 (bookworm)")).description(None::<String>))
         .required("id").required("version").required("name");
     Selector => ObjectBuilder::new()
-        .description(Some("Selects servers: those that match all of the given selectors, of which there must be at least one; or every server with `{\"all\": true}` and no other selector."))
+        .description(Some("Selects the servers that match all of the given selectors. At least one is required. To select every server, use `{\"all\": true}` and no other selector."))
         .property("environment", Ref::from_schema_name("Environment"))
         .property("os", Ref::from_schema_name("OsFilter"))
         .property("tags", ArrayBuilder::new().items(Ref::from_schema_name("Tag"))

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::id::{IdError, ServerId};
 use crate::label::{Environment, LabelError, Tag};
 use crate::os::{OsFilter, OsFilterError};
-use crate::text::shown;
+use crate::text::quote_input;
 
 /// A selection of servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub enum SelectorError {
     #[error("`{found}`: {source}")]
     ServerId {
         /// Index of the id, from 0.
-        place: usize,
+        index: usize,
         /// The text, shortened.
         found: String,
         source: IdError,
@@ -106,7 +106,7 @@ impl SelectorError {
             Self::Environment { .. } => "/environment".to_owned(),
             Self::Os { .. } => "/os".to_owned(),
             Self::Tag { place, .. } => format!("/tags/{place}"),
-            Self::ServerId { place, .. } => format!("/server_ids/{place}"),
+            Self::ServerId { index: place, .. } => format!("/server_ids/{place}"),
         }
     }
 }
@@ -120,7 +120,7 @@ impl Selector {
     pub const SERVER_IDS_MAX: usize = 10_000;
 
     /// Parses the JSON object of the API. Returns all errors, not only the first.
-    pub fn read(value: &Value) -> Result<Selector, Vec<SelectorError>> {
+    pub fn parse(value: &Value) -> Result<Selector, Vec<SelectorError>> {
         let Value::Object(fields) = value else {
             return Err(vec![SelectorError::NotAnObject]);
         };
@@ -131,26 +131,26 @@ impl Selector {
                 "all" if *value == Value::Bool(true) => Ok(()),
                 "all" => Err(vec![SelectorError::All]),
                 "environment" => {
-                    word(value, "environment", |source| SelectorError::Environment { source })
+                    parse_string(value, "environment", |source| SelectorError::Environment { source })
                         .map(|environment| criteria.environment = Some(environment))
                 }
-                "os" => word(value, "os", |source| SelectorError::Os { source })
+                "os" => parse_string(value, "os", |source| SelectorError::Os { source })
                     .map(|os| criteria.os = Some(os)),
                 "tags" => {
                     let wrong = |place, _: &str, source| SelectorError::Tag { place, source };
-                    words(value, "tags", Self::TAGS_MAX, wrong).map(|tags| criteria.tags = tags)
+                    parse_string_list(value, "tags", Self::TAGS_MAX, wrong).map(|tags| criteria.tags = tags)
                 }
                 "server_ids" => {
                     let wrong = |place, text: &str, source| SelectorError::ServerId {
-                        place,
-                        found: shown(text),
+                        index: place,
+                        found: quote_input(text),
                         source,
                     };
-                    words(value, "server_ids", Self::SERVER_IDS_MAX, wrong)
+                    parse_string_list(value, "server_ids", Self::SERVER_IDS_MAX, wrong)
                         .map(|ids| criteria.server_ids = ids)
                 }
                 other => Err(vec![SelectorError::Unknown {
-                    found: shown(other),
+                    found: quote_input(other),
                     nearest: crate::nearest(other, FIELDS),
                 }]),
             };
@@ -196,7 +196,7 @@ impl Criteria {
     }
 }
 
-fn word<T: std::str::FromStr>(
+fn parse_string<T: std::str::FromStr>(
     value: &Value,
     field: &'static str,
     wrong: impl Fn(T::Err) -> SelectorError,
@@ -207,7 +207,7 @@ fn word<T: std::str::FromStr>(
     text.parse().map_err(|error| vec![wrong(error)])
 }
 
-fn words<T: std::str::FromStr + Clone + Ord>(
+fn parse_string_list<T: std::str::FromStr + Clone + Ord>(
     value: &Value,
     field: &'static str,
     max: usize,
@@ -268,9 +268,9 @@ impl serde::Serialize for Selector {
 impl<'de> serde::Deserialize<'de> for Selector {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(from)?;
-        Selector::read(&value).map_err(|errors| {
-            let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            D::Error::custom(said.join("; "))
+        Selector::parse(&value).map_err(|errors| {
+            let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            D::Error::custom(messages.join("; "))
         })
     }
 }
@@ -292,8 +292,8 @@ impl fmt::Display for Selector {
         }
         match criteria.server_ids.len() {
             0 => {}
-            1 => parts.push("1 named server".to_owned()),
-            count => parts.push(format!("{count} named servers")),
+            1 => parts.push("1 selected server".to_owned()),
+            count => parts.push(format!("{count} selected servers")),
         }
         f.write_str(&parts.join(", "))
     }
@@ -306,8 +306,8 @@ mod tests {
 
     const ID: &str = "srv_01jcqk3m8ye0fr5cq0k6s8v2xw";
 
-    fn refusals(value: Value) -> Vec<String> {
-        let errors = Selector::read(&value).unwrap_err();
+    fn error_texts(value: Value) -> Vec<String> {
+        let errors = Selector::parse(&value).unwrap_err();
         errors.iter().map(|error| format!("{} {error}", error.pointer())).collect()
     }
 
@@ -318,7 +318,7 @@ mod tests {
             json!({"environment": "production", "os": "Debian 12", "tags": ["web", "db"], "server_ids": [ID]}),
             json!({"all": true}),
         ] {
-            let selector = Selector::read(&value).unwrap();
+            let selector = Selector::parse(&value).unwrap();
             assert_eq!(serde_json::to_value(&selector).unwrap(), value);
             assert_eq!(serde_json::from_value::<Selector>(value).unwrap(), selector);
         }
@@ -327,27 +327,27 @@ mod tests {
     #[test]
     fn empty_selector_never_selects_every_server() {
         assert_eq!(
-            refusals(json!({})),
+            error_texts(json!({})),
             [" targets must select servers by environment, os, tags or server_ids; \
               to select every server, write {\"all\": true}"]
         );
-        assert_eq!(refusals(json!({"all": false})), ["/all `all` must be true or omitted"]);
+        assert_eq!(error_texts(json!({"all": false})), ["/all `all` must be true or omitted"]);
         assert_eq!(
-            refusals(json!({"tags": []})),
+            error_texts(json!({"tags": []})),
             ["/tags `tags` must not be empty; omit it to match any"]
         );
         assert_eq!(
-            refusals(json!({"server_ids": []})),
+            error_texts(json!({"server_ids": []})),
             ["/server_ids `server_ids` must not be empty; omit it to match any"]
         );
-        assert!(Selector::read(&json!({"environment": null})).is_err());
+        assert!(Selector::parse(&json!({"environment": null})).is_err());
         assert_eq!(Selector::servers([]), None);
     }
 
     #[test]
     fn all_cannot_be_combined_with_other_selectors() {
         assert_eq!(
-            refusals(json!({"all": true, "os": "debian"})),
+            error_texts(json!({"all": true, "os": "debian"})),
             ["/all `all` cannot be combined with other selectors: remove it or the others"]
         );
     }
@@ -355,11 +355,11 @@ mod tests {
     #[test]
     fn misspelled_selector_is_rejected_with_suggestion() {
         assert_eq!(
-            refusals(json!({"enviroment": "production"})),
+            error_texts(json!({"enviroment": "production"})),
             ["/enviroment `enviroment` is not a known selector: did you mean `environment`?"]
         );
         assert_eq!(
-            refusals(json!({"colour": "red"})),
+            error_texts(json!({"colour": "red"})),
             [
                 "/colour `colour` is not a known selector; allowed are environment, os, tags, server_ids and all"
             ]
@@ -370,7 +370,7 @@ mod tests {
     fn all_errors_are_reported_with_pointers() {
         let wrong = json!({"environment": 3, "os": "a b c", "tags": ["ok", "not ok"],
             "server_ids": ["srv_1", "x"]});
-        let errors = Selector::read(&wrong).unwrap_err();
+        let errors = Selector::parse(&wrong).unwrap_err();
         let pointers: Vec<String> = errors.iter().map(SelectorError::pointer).collect();
         assert_eq!(pointers, ["/environment", "/os", "/server_ids/0", "/server_ids/1", "/tags/1"]);
     }
@@ -378,9 +378,9 @@ mod tests {
     #[test]
     fn duplicate_servers_and_tags_count_once() {
         let twice =
-            Selector::read(&json!({"server_ids": [ID, ID], "tags": ["b", "a", "b"]})).unwrap();
+            Selector::parse(&json!({"server_ids": [ID, ID], "tags": ["b", "a", "b"]})).unwrap();
         let Selector::Matching(criteria) = &twice else { panic!("criteria were given") };
         assert_eq!(criteria.server_ids().len(), 1);
-        assert_eq!(twice.to_string(), "tags b and a, 1 named server");
+        assert_eq!(twice.to_string(), "tags b and a, 1 selected server");
     }
 }

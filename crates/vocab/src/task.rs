@@ -1,6 +1,6 @@
 //! Stages of a task and reasons of its failure, shared by agent, service and API.
 
-use crate::word::{WordError, words};
+use crate::keyword::{WordError, words};
 
 words! {
     /// The stage of an order on the agent. Later stages compare greater; a task never goes back.

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 /// Whether a terminal would interpret this character instead of showing it: C0, DEL, C1, line and
 /// paragraph separators, and characters that embed, override or isolate a text direction.
-pub fn is_obeyed(c: char) -> bool {
+pub fn is_unsafe(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -20,22 +20,22 @@ pub fn escape_text(text: &str) -> Cow<'_, str> {
         true => Cow::Owned(text.replace("\r\n", "\n")),
         false => Cow::Borrowed(text),
     };
-    let is_unsafe = |c| is_obeyed(c) && c != '\n' && c != '\t';
-    match text.contains(is_unsafe) {
-        true => Cow::Owned(escaped(&text, is_unsafe)),
+    let needs_escape = |c| is_unsafe(c) && c != '\n' && c != '\t';
+    match text.contains(needs_escape) {
+        true => Cow::Owned(escape_matching(&text, needs_escape)),
         false => text,
     }
 }
 
 /// Escapes everything that a terminal would interpret, including line feeds and tabs.
 pub fn escape_line(text: &str) -> Cow<'_, str> {
-    match text.contains(is_obeyed) {
-        true => Cow::Owned(escaped(text, is_obeyed)),
+    match text.contains(is_unsafe) {
+        true => Cow::Owned(escape_matching(text, is_unsafe)),
         false => Cow::Borrowed(text),
     }
 }
 
-fn escaped(text: &str, is_unsafe: impl Fn(char) -> bool) -> String {
+fn escape_matching(text: &str, is_unsafe: impl Fn(char) -> bool) -> String {
     let mut safe = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         match c {
@@ -61,7 +61,7 @@ mod tests {
         let safe = escape_text(attack);
         assert_eq!(safe, "a\\x1b[2J\\x07\\u007f\\u009b31m\\u202eb\\u2066\tc\nd\\re\n");
         let line = escape_line(attack);
-        assert!(!line.contains(is_obeyed), "{line:?}");
+        assert!(!line.contains(is_unsafe), "{line:?}");
         assert!(line.ends_with("\\tc\\r\\nd\\re\\n"), "{line}");
     }
 
@@ -77,7 +77,7 @@ mod tests {
     fn escaped_json_remains_valid_json() {
         let text = serde_json::to_string("a\u{7f}\u{9b}\u{202e}\x1b\"\\").unwrap();
         let safe = escape_text(&text);
-        assert!(!safe.contains(is_obeyed), "{safe:?}");
+        assert!(!safe.contains(is_unsafe), "{safe:?}");
         let read: String = serde_json::from_str(&safe).unwrap();
         assert_eq!(read, "a\u{7f}\u{9b}\u{202e}\x1b\"\\");
     }

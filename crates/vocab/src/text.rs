@@ -22,14 +22,14 @@ macro_rules! serde_as_text {
 pub(crate) use serde_as_text;
 
 /// Maximum number of characters of user input that an error repeats.
-const SHOWN_CHARS_MAX: usize = 40;
+const QUOTED_CHARS_MAX: usize = 40;
 
 /// Quotes user input for an error message: shortened and escaped.
-pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String =
-        text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
-    if text.chars().nth(SHOWN_CHARS_MAX).is_some() {
-        shown.push('…');
+pub(crate) fn quote_input(text: &str) -> String {
+    let mut quoted: String =
+        text.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(QUOTED_CHARS_MAX).is_some() {
+        quoted.push('…');
     }
-    shown
+    quoted
 }

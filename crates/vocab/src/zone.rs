@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
-use crate::text::shown;
+use crate::text::quote_input;
 
 static DATABASE: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
@@ -42,7 +42,7 @@ impl Zone {
         self.0.iana_name().unwrap_or("UTC")
     }
 
-    pub fn rules(&self) -> &TimeZone {
+    pub fn time_zone(&self) -> &TimeZone {
         &self.0
     }
 }
@@ -56,7 +56,7 @@ impl Default for Zone {
 impl FromStr for Zone {
     type Err = ZoneError;
     fn from_str(text: &str) -> Result<Self, ZoneError> {
-        let unknown = || ZoneError { found: shown(text), nearest: suggestion(text) };
+        let unknown = || ZoneError { found: quote_input(text), nearest: suggestion(text) };
         // The database also accepts this placeholder and returns UTC for it.
         if text.len() > 64 || text.eq_ignore_ascii_case("etc/unknown") {
             return Err(unknown());
@@ -116,13 +116,13 @@ mod tests {
     #[test]
     fn typo_or_bare_city_gets_a_suggestion() {
         let refusal = |text: &str| text.parse::<Zone>().unwrap_err().to_string();
-        let meant = |text: &str| text.parse::<Zone>().unwrap_err().nearest.unwrap();
+        let suggestion = |text: &str| text.parse::<Zone>().unwrap_err().nearest.unwrap();
         assert_eq!(
             refusal("Europe/Berln"),
             "`Europe/Berln` is not an IANA time zone name: did you mean `Europe/Berlin`?"
         );
-        assert_eq!(meant("Berlin"), "Europe/Berlin");
-        assert_eq!(meant("new york"), "America/New_York");
+        assert_eq!(suggestion("Berlin"), "Europe/Berlin");
+        assert_eq!(suggestion("new york"), "America/New_York");
         assert_eq!(
             refusal("+02:00"),
             "`+02:00` is not an IANA time zone name: use a name like `Europe/Berlin` or `UTC`"

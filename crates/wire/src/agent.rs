@@ -113,13 +113,13 @@ pub struct SyncResponse {
     /// Orders to carry out. The server repeats an order until its result has arrived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders: Vec<Envelope>,
-    /// Digests of listings that the server does not have and wants the agent to upload.
+    /// Digests of package sets that the service does not have and wants the agent to upload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wanted: Vec<Digest>,
     /// Whether the agent should send its facts.
     #[serde(default)]
     pub wants_facts: bool,
-    /// Orders whose results the server has stored. The agent need not send them again.
+    /// Orders whose results the server has stored. The agent does not send them again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acknowledged: Vec<TaskId>,
     /// Orders to drop, if the agent has not begun to work on them.
@@ -159,7 +159,7 @@ pub const ORDERS_KEYS_MAX: usize = 4;
 
 /// Returns the id of a key: the first 16 hexadecimal digits of the BLAKE3 hash of the public key.
 pub fn orders_key_id(public_key: &[u8]) -> String {
-    Digest::of(public_key).to_string()[..16].to_owned()
+    Digest::compute(public_key).to_string()[..16].to_owned()
 }
 
 /// Request body of `POST /agent/v1/enroll`: a host joins.
@@ -194,7 +194,7 @@ pub struct EnrollResponse {
     pub counter: u64,
     /// Sync interval in seconds while there is nothing to report.
     pub sync_seconds: u32,
-    /// Whether the server signs its responses ([`answer_text`]). Older servers omit it.
+    /// Whether the server signs its responses ([`response_signing_text`]). Older servers omit it.
     #[serde(default)]
     pub signs_answers: bool,
 }
@@ -203,7 +203,7 @@ pub struct EnrollResponse {
 pub const NONCE_HEADER: &str = "fleetmend-nonce";
 /// Maximum length of [`NONCE_HEADER`] that a server accepts.
 pub const NONCE_CHARS_MAX: usize = 64;
-/// Response header: the id of the key, a space, and the Ed25519 signature over [`answer_text`] in
+/// Response header: the id of the key, a space, and the Ed25519 signature over [`response_signing_text`] in
 /// base64.
 pub const SIGNATURE_HEADER: &str = "fleetmend-signature";
 
@@ -216,14 +216,14 @@ pub const TRUSTED_KEYS_HEADER: &str = "fleetmend-trusted-keys";
 /// and everything in it that an agent acts on. `request_signature` is the agent's own signature in
 /// base64; it covers method, path, query and body. No order starts like this text, so a signature
 /// over one can never pass for a signature over the other.
-pub fn answer_text(
+pub fn response_signing_text(
     server_id: ServerId,
     nonce: &str,
     request_signature: &str,
     status: u16,
     body: &[u8],
 ) -> String {
-    let body = Digest::of(body);
+    let body = Digest::compute(body);
     format!("fleetmend-answer-v1\n{server_id}\n{nonce}\n{request_signature}\n{status}\n{body}")
 }
 
@@ -324,11 +324,11 @@ impl<'de> Deserialize<'de> for Work {
             "install" => serde_json::from_value(value).map(Work::Install),
             "restart_services" => Ok(Work::RestartServices),
             "reboot" => serde_json::from_value(value).map(Work::Reboot),
-            _ => Ok(Work::Unknown { name: Line::made_of(&kind) }),
+            _ => Ok(Work::Unknown { name: Line::sanitize(&kind) }),
         };
         Ok(work.unwrap_or_else(|error| Work::Malformed {
-            name: Line::made_of(&kind),
-            reason: Line::made_of(&error.to_string()),
+            name: Line::sanitize(&kind),
+            reason: Line::sanitize(&error.to_string()),
         }))
     }
 }
@@ -423,7 +423,7 @@ fn default_activity() -> Activity {
 }
 
 /// Deserializes an enum value, or `None` if this version does not know it.
-fn known<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+fn deserialize_if_known<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     use serde::de::IntoDeserializer;
     let text = Option::<String>::deserialize(from)?;
     Ok(text.and_then(|text| {
@@ -433,15 +433,15 @@ fn known<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Opti
 }
 
 fn activity_or_idle<'de, D: Deserializer<'de>>(from: D) -> Result<Activity, D::Error> {
-    Ok(known(from)?.unwrap_or(Activity::Idle))
+    Ok(deserialize_if_known(from)?.unwrap_or(Activity::Idle))
 }
 
 fn stage_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Stage>, D::Error> {
-    known(from)
+    deserialize_if_known(from)
 }
 
 fn outcome_or_failed<'de, D: Deserializer<'de>>(from: D) -> Result<Outcome, D::Error> {
-    Ok(known(from)?.unwrap_or(Outcome::Failed))
+    Ok(deserialize_if_known(from)?.unwrap_or(Outcome::Failed))
 }
 
 fn code_or_agent_error<'de, D: Deserializer<'de>>(
@@ -535,8 +535,8 @@ mod tests {
         let text = "{ \"id\":\"x\" ,\"a\":1}\u{e9}";
         let envelope =
             Envelope { order: text.to_owned(), key: "k1".to_owned(), signature: "c2ln".to_owned() };
-        let travelled: Envelope =
+        let received: Envelope =
             serde_json::from_str(&serde_json::to_string(&envelope).unwrap()).unwrap();
-        assert_eq!(travelled.order.as_bytes(), text.as_bytes());
+        assert_eq!(received.order.as_bytes(), text.as_bytes());
     }
 }

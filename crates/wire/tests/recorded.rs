@@ -73,13 +73,13 @@ fn each_object(value: &mut Value, path: &str, change: &mut dyn FnMut(&mut Value,
 }
 
 /// Whether `large` contains everything in `small`.
-fn holds(large: &Value, small: &Value) -> bool {
+fn contains(large: &Value, small: &Value) -> bool {
     match (large, small) {
         (Value::Object(large), Value::Object(small)) => {
-            small.iter().all(|(name, value)| large.get(name).is_some_and(|l| holds(l, value)))
+            small.iter().all(|(name, value)| large.get(name).is_some_and(|l| contains(l, value)))
         }
         (Value::Array(large), Value::Array(small)) => {
-            large.len() == small.len() && large.iter().zip(small).all(|(l, s)| holds(l, s))
+            large.len() == small.len() && large.iter().zip(small).all(|(l, s)| contains(l, s))
         }
         _ => large == small,
     }
@@ -87,10 +87,10 @@ fn holds(large: &Value, small: &Value) -> bool {
 
 /// Deserializes a message unchanged, with unknown fields added, and with each field removed in
 /// turn. Returns the fields that it requires.
-fn read<T: DeserializeOwned + Serialize + PartialEq + Debug>(recorded: &Value) -> Vec<String> {
+fn required_fields<T: DeserializeOwned + Serialize + PartialEq + Debug>(recorded: &Value) -> Vec<String> {
     let plain: T = serde_json::from_value(recorded.clone()).unwrap();
     let again = serde_json::to_value(&plain).unwrap();
-    assert!(holds(&again, recorded), "fields were lost:\n{recorded}\n{again}");
+    assert!(contains(&again, recorded), "fields were lost:\n{recorded}\n{again}");
     let mut more = recorded.clone();
     each_object(&mut more, "", &mut |object, _| {
         object["from_a_newer_version"] = json!({"of": ["any", 1, null]});
@@ -127,8 +127,8 @@ fn messages_of_version_0_1_0_are_readable() {
     for (step, exchange) in recording["exchanges"].as_object().unwrap() {
         let (request, answer) = (&exchange["request"], &exchange["answer"]);
         let (kind, of_request, of_answer) = match step.as_str() {
-            "enroll" => ("enroll", read::<EnrollRequest>(request), read::<EnrollResponse>(answer)),
-            _ => ("sync", read::<SyncRequest>(request), read::<SyncResponse>(answer)),
+            "enroll" => ("enroll", required_fields::<EnrollRequest>(request), required_fields::<EnrollResponse>(answer)),
+            _ => ("sync", required_fields::<SyncRequest>(request), required_fields::<SyncResponse>(answer)),
         };
         required.extend(of_request.iter().map(|field| format!("{kind} request: {field}")));
         required.extend(of_answer.iter().map(|field| format!("{kind} answer: {field}")));
@@ -145,7 +145,7 @@ fn orders_of_version_0_1_0_are_readable() {
         for envelope in exchange["answer"]["orders"].as_array().into_iter().flatten() {
             orders += 1;
             let order = serde_json::from_str(envelope["order"].as_str().unwrap()).unwrap();
-            let required = read::<Order>(&order);
+            let required = required_fields::<Order>(&order);
             assert_eq!(required, ["expires_at", "id", "issued_at", "server_id", "work"]);
             // Every omitted field has the most restrictive default, or the order is refused.
             let mut less: Value = order.clone();

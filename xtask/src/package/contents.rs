@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::process::Halt;
+use crate::process::TaskError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Product {
@@ -15,7 +15,7 @@ pub(crate) enum Product {
 /// When a maintainer script runs. All four scripts are shell fragments; each package format places
 /// them where it needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moment {
+pub(crate) enum ScriptEvent {
     Installed,
     Removing,
     Removed,
@@ -54,12 +54,12 @@ impl Product {
         }
     }
 
-    pub(crate) fn script(self, root: &Path, moment: Moment) -> Result<String, Halt> {
+    pub(crate) fn script(self, root: &Path, moment: ScriptEvent) -> Result<String, TaskError> {
         let when = match moment {
-            Moment::Installed => "installed",
-            Moment::Removing => "removing",
-            Moment::Removed => "removed",
-            Moment::Purged => "purged",
+            ScriptEvent::Installed => "installed",
+            ScriptEvent::Removing => "removing",
+            ScriptEvent::Removed => "removed",
+            ScriptEvent::Purged => "purged",
         };
         read(&root.join("packaging/scripts").join(format!("{}.{when}", self.name())))
     }
@@ -105,33 +105,33 @@ impl Product {
     }
 
     /// Copies everything into a new directory, laid out as under `/`.
-    pub(crate) fn stage(self, root: &Path, program: &Path, stage: &Path) -> Result<(), Halt> {
+    pub(crate) fn stage(self, root: &Path, program: &Path, stage: &Path) -> Result<(), TaskError> {
         let _ = fs::remove_dir_all(stage);
         for directory in self.directories() {
-            make_dir(&stage.join(directory))?;
+            create_dir(&stage.join(directory))?;
         }
         for (source, place, is_program) in self.files(root, program) {
             let place = stage.join(place);
-            make_dir(place.parent().unwrap_or(stage))?;
-            fs::copy(&source, &place).map_err(|error| failed("copy", &source, &error))?;
+            create_dir(place.parent().unwrap_or(stage))?;
+            fs::copy(&source, &place).map_err(|error| io_error("copy", &source, &error))?;
             let mode = if is_program { 0o755 } else { 0o644 };
             fs::set_permissions(&place, fs::Permissions::from_mode(mode))
-                .map_err(|error| failed("set the mode of", &place, &error))?;
+                .map_err(|error| io_error("set the mode of", &place, &error))?;
         }
         if self == Product::Server {
-            tells_of_itself(program, stage)?;
+            generate_man_pages_and_completions(program, stage)?;
         }
         // The directories may have been created with any umask.
         for directory in directories_below(stage) {
             fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))
-                .map_err(|error| failed("set the mode of", &directory, &error))?;
+                .map_err(|error| io_error("set the mode of", &directory, &error))?;
         }
         Ok(())
     }
 }
 
 /// Generates man pages and shell completions with the program itself.
-fn tells_of_itself(program: &Path, stage: &Path) -> Result<(), Halt> {
+fn generate_man_pages_and_completions(program: &Path, stage: &Path) -> Result<(), TaskError> {
     // Debian's zsh uses one of the two directories, other distributions use the other.
     const COMPLETIONS: [(&str, &str); 4] = [
         ("bash", "usr/share/bash-completion/completions/fleetmend"),
@@ -140,27 +140,27 @@ fn tells_of_itself(program: &Path, stage: &Path) -> Result<(), Halt> {
         ("fish", "usr/share/fish/vendor_completions.d/fleetmend.fish"),
     ];
     let pages = stage.join("usr/share/man/man1");
-    make_dir(&pages)?;
-    let ask = |args: &[&std::ffi::OsStr]| -> Result<Vec<u8>, Halt> {
-        let said = std::process::Command::new(program).args(args).output();
-        let said = said.map_err(|error| failed("run", program, &error))?;
-        match said.status.success() {
-            true => Ok(said.stdout),
-            false => Err(Halt::Failed(format!(
+    create_dir(&pages)?;
+    let ask = |args: &[&std::ffi::OsStr]| -> Result<Vec<u8>, TaskError> {
+        let output = std::process::Command::new(program).args(args).output();
+        let output = output.map_err(|error| io_error("run", program, &error))?;
+        match output.status.success() {
+            true => Ok(output.stdout),
+            false => Err(TaskError::Failed(format!(
                 "{} cannot generate its man pages or completions: {}",
                 program.display(),
-                String::from_utf8_lossy(&said.stderr)
+                String::from_utf8_lossy(&output.stderr)
             ))),
         }
     };
     ask(&["man".as_ref(), pages.as_os_str()])?;
-    for page in crate::workspace::entries(&pages) {
+    for page in crate::workspace::directory_entries(&pages) {
         fs::set_permissions(&page, fs::Permissions::from_mode(0o644))
-            .map_err(|error| failed("set the mode of", &page, &error))?;
+            .map_err(|error| io_error("set the mode of", &page, &error))?;
     }
     for (shell, place) in COMPLETIONS {
         let place = stage.join(place);
-        make_dir(place.parent().unwrap_or(stage))?;
+        create_dir(place.parent().unwrap_or(stage))?;
         let text = ask(&["completions".as_ref(), shell.as_ref()])?;
         write(&place, &String::from_utf8_lossy(&text), 0o644)?;
     }
@@ -169,26 +169,26 @@ fn tells_of_itself(program: &Path, stage: &Path) -> Result<(), Halt> {
 
 /// A directory and all directories below it.
 fn directories_below(directory: &Path) -> Vec<PathBuf> {
-    let below = crate::workspace::entries(directory).into_iter().filter(|path| path.is_dir());
+    let below = crate::workspace::directory_entries(directory).into_iter().filter(|path| path.is_dir());
     let mut all = vec![directory.to_owned()];
     all.extend(below.flat_map(|path| directories_below(&path)));
     all
 }
 
-pub(crate) fn make_dir(path: &Path) -> Result<(), Halt> {
-    fs::create_dir_all(path).map_err(|error| failed("create", path, &error))
+pub(crate) fn create_dir(path: &Path) -> Result<(), TaskError> {
+    fs::create_dir_all(path).map_err(|error| io_error("create", path, &error))
 }
 
-pub(crate) fn read(path: &Path) -> Result<String, Halt> {
-    fs::read_to_string(path).map_err(|error| failed("read", path, &error))
+pub(crate) fn read(path: &Path) -> Result<String, TaskError> {
+    fs::read_to_string(path).map_err(|error| io_error("read", path, &error))
 }
 
-pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), Halt> {
-    fs::write(path, text).map_err(|error| failed("write", path, &error))?;
+pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), TaskError> {
+    fs::write(path, text).map_err(|error| io_error("write", path, &error))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(|error| failed("set the mode of", path, &error))
+        .map_err(|error| io_error("set the mode of", path, &error))
 }
 
-fn failed(verb: &str, path: &Path, error: &std::io::Error) -> Halt {
-    Halt::Failed(format!("cannot {verb} {}: {error}", path.display()))
+fn io_error(verb: &str, path: &Path, error: &std::io::Error) -> TaskError {
+    TaskError::Failed(format!("cannot {verb} {}: {error}", path.display()))
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Job;
-use super::contents::{Moment, Product, make_dir, write};
-use crate::process::Halt;
+use super::contents::{ScriptEvent, Product, create_dir, write};
+use crate::process::TaskError;
 
 /// dpkg's name of this machine's architecture.
 pub(crate) fn architecture() -> &'static str {
@@ -17,9 +17,9 @@ pub(crate) fn architecture() -> &'static str {
 }
 
 /// Writes the control files into the stage. Returns the build command and the path of the package.
-pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf), Halt> {
+pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf), TaskError> {
     let control = stage.join("DEBIAN");
-    make_dir(&control)?;
+    create_dir(&control)?;
     write(&control.join("control"), &fields(job), 0o644)?;
     for (name, text) in scripts(job)? {
         write(&control.join(name), &text, 0o755)?;
@@ -54,7 +54,7 @@ fn fields(job: &Job<'_>) -> String {
 }
 
 /// The maintainer scripts, each with the dpkg arguments that it handles.
-fn scripts(job: &Job<'_>) -> Result<Vec<(&'static str, String)>, Halt> {
+fn scripts(job: &Job<'_>) -> Result<Vec<(&'static str, String)>, TaskError> {
     let of = |moment| job.product.script(job.root, moment);
     let script = |cases: &[(&str, String)]| {
         let cases: String =
@@ -62,8 +62,8 @@ fn scripts(job: &Job<'_>) -> Result<Vec<(&'static str, String)>, Halt> {
         format!("#!/bin/sh\nset -e\ncase \"$1\" in\n{cases}esac\nexit 0\n")
     };
     Ok(vec![
-        ("postinst", script(&[("configure", of(Moment::Installed)?)])),
-        ("prerm", script(&[("remove", of(Moment::Removing)?)])),
-        ("postrm", script(&[("remove", of(Moment::Removed)?), ("purge", of(Moment::Purged)?)])),
+        ("postinst", script(&[("configure", of(ScriptEvent::Installed)?)])),
+        ("prerm", script(&[("remove", of(ScriptEvent::Removing)?)])),
+        ("postrm", script(&[("remove", of(ScriptEvent::Removed)?), ("purge", of(ScriptEvent::Purged)?)])),
     ])
 }

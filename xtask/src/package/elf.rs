@@ -2,20 +2,20 @@
 
 use std::path::Path;
 
-use crate::process::Halt;
+use crate::process::TaskError;
 
 /// Whether a program requests a dynamic loader, and therefore needs the system's C library.
-pub(crate) fn has_loader(program: &Path) -> Result<bool, Halt> {
+pub(crate) fn is_dynamically_linked(program: &Path) -> Result<bool, TaskError> {
     let bytes = std::fs::read(program)
-        .map_err(|error| Halt::Failed(format!("cannot read {}: {error}", program.display())))?;
-    asks_for_loader(&bytes).ok_or_else(|| {
-        Halt::Failed(format!("{} is not a 64-bit little-endian ELF program", program.display()))
+        .map_err(|error| TaskError::Failed(format!("cannot read {}: {error}", program.display())))?;
+    has_interpreter_segment(&bytes).ok_or_else(|| {
+        TaskError::Failed(format!("{} is not a 64-bit little-endian ELF program", program.display()))
     })
 }
 
 /// Looks for an interpreter segment (type 3) in the program headers of a 64-bit little-endian ELF
 /// file.
-fn asks_for_loader(bytes: &[u8]) -> Option<bool> {
+fn has_interpreter_segment(bytes: &[u8]) -> Option<bool> {
     const INTERPRETER: u64 = 3;
     let number = |at: usize, length: usize| {
         let part = bytes.get(at..at.checked_add(length)?)?;
@@ -36,10 +36,10 @@ mod tests {
     #[test]
     fn dynamic_loader_is_detected_and_invalid_files_are_refused() {
         let own = std::env::current_exe().unwrap();
-        assert!(has_loader(&own).unwrap_or(false), "tests are dynamically linked");
-        assert_eq!(asks_for_loader(b"#!/bin/sh\n"), None);
+        assert!(is_dynamically_linked(&own).unwrap_or(false), "tests are dynamically linked");
+        assert_eq!(has_interpreter_segment(b"#!/bin/sh\n"), None);
         let mut cut = std::fs::read(own).unwrap();
         cut.truncate(60);
-        assert_eq!(asks_for_loader(&cut), None);
+        assert_eq!(has_interpreter_segment(&cut), None);
     }
 }

@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use crate::args::PackageOptions;
-use crate::process::{AT_ONCE, Halt, Processes};
+use crate::process::{TERMINATE_GROUP, TaskError, Processes};
 use crate::requirements;
 use crate::screen::Screen;
 use crate::workspace::Workspace;
-use contents::{Product, make_dir};
+use contents::{Product, create_dir};
 
 /// One package to build.
 struct Job<'a> {
@@ -35,19 +35,19 @@ struct Job<'a> {
 }
 
 /// Builds both programs, unless prebuilt ones are given, and packages them.
-pub(crate) fn all(
+pub(crate) fn build_all(
     workspace: &Workspace,
     options: &PackageOptions,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<ExitCode, Halt> {
-    requirements::provide(&requirements::of_package(), processes, screen)?;
+) -> Result<ExitCode, TaskError> {
+    requirements::ensure_installed(&requirements::for_packaging(), processes, screen)?;
     let work = workspace.target().join("package");
     let out = options
         .out
         .as_ref()
         .map_or_else(|| work.join("packages"), |out| workspace.started_in().join(out));
-    make_dir(&out)?;
+    create_dir(&out)?;
     for product in Product::ALL {
         let program = match &options.programs {
             Some(folder) => workspace.started_in().join(folder).join(product.name()),
@@ -55,8 +55,8 @@ pub(crate) fn all(
         };
         let stage = work.join("stage").join(product.name());
         product.stage(workspace.root(), &program, &stage)?;
-        let libc = match elf::has_loader(&program)? {
-            true => Some(own_libc(processes)?),
+        let libc = match elf::is_dynamically_linked(&program)? {
+            true => Some(local_glibc_version(processes)?),
             false => None,
         };
         let job = Job {
@@ -77,11 +77,11 @@ pub(crate) fn all(
 }
 
 /// Builds the agent as it is shipped.
-pub(crate) fn agent(
+pub(crate) fn build_agent(
     workspace: &Workspace,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<PathBuf, Halt> {
+) -> Result<PathBuf, TaskError> {
     build(workspace, Product::Agent, processes, screen)
 }
 
@@ -91,8 +91,8 @@ fn build(
     product: Product,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<PathBuf, Halt> {
-    screen.at(&format!("building {}", product.name()));
+) -> Result<PathBuf, TaskError> {
+    screen.show_activity(&format!("building {}", product.name()));
     let mut cargo = workspace.cargo();
     let target = workspace.target();
     let built = match product {
@@ -118,33 +118,33 @@ fn build(
 }
 
 /// Runs a command that must succeed. The error contains its output.
-fn run(command: &mut Command, processes: &mut Processes) -> Result<(), Halt> {
-    said(command, processes).map(drop)
+fn run(command: &mut Command, processes: &mut Processes) -> Result<(), TaskError> {
+    run_for_output(command, processes).map(drop)
 }
 
-fn said(command: &mut Command, processes: &mut Processes) -> Result<String, Halt> {
+fn run_for_output(command: &mut Command, processes: &mut Processes) -> Result<String, TaskError> {
     let mut text = String::new();
-    let status = processes.run_with_lines(command.stdin(Stdio::null()), AT_ONCE, &mut |line| {
+    let status = processes.run_with_lines(command.stdin(Stdio::null()), TERMINATE_GROUP, &mut |line| {
         text.push_str(line);
         text.push('\n');
     })?;
     let program = command.get_program().to_string_lossy();
     match status.success() {
         true => Ok(text),
-        false => Err(Halt::Failed(format!("{program} failed ({status}):\n{text}"))),
+        false => Err(TaskError::Failed(format!("{program} failed ({status}):\n{text}"))),
     }
 }
 
 /// The target triple of this machine.
-fn host_triple(processes: &mut Processes) -> Result<String, Halt> {
-    let text = said(Command::new("rustc").arg("-vV"), processes)?;
+fn host_triple(processes: &mut Processes) -> Result<String, TaskError> {
+    let text = run_for_output(Command::new("rustc").arg("-vV"), processes)?;
     let line = text.lines().find_map(|line| line.strip_prefix("host: "));
-    line.map(str::to_owned).ok_or_else(|| Halt::Failed("`rustc -vV` prints no host".to_owned()))
+    line.map(str::to_owned).ok_or_else(|| TaskError::Failed("`rustc -vV` prints no host".to_owned()))
 }
 
 /// The version of the local C library, which a program that is built here may need.
-fn own_libc(processes: &mut Processes) -> Result<String, Halt> {
-    let text = said(Command::new("getconf").arg("GNU_LIBC_VERSION"), processes)?;
+fn local_glibc_version(processes: &mut Processes) -> Result<String, TaskError> {
+    let text = run_for_output(Command::new("getconf").arg("GNU_LIBC_VERSION"), processes)?;
     let version = text.trim().strip_prefix("glibc ").map(str::to_owned);
-    version.ok_or_else(|| Halt::Failed(format!("unexpected output of getconf: `{}`", text.trim())))
+    version.ok_or_else(|| TaskError::Failed(format!("unexpected output of getconf: `{}`", text.trim())))
 }

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Job;
-use super::contents::{Moment, Product, make_dir, write};
-use crate::process::Halt;
+use super::contents::{ScriptEvent, Product, create_dir, write};
+use crate::process::TaskError;
 
 /// Writes the spec file. Returns the build command and the path of the package.
-pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf), Halt> {
+pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf), TaskError> {
     let top = job.work.join("rpmbuild").join(job.product.name());
-    make_dir(&top)?;
+    create_dir(&top)?;
     let recipe = top.join("package.spec");
     write(&recipe, &spec(job, stage)?, 0o644)?;
     let arch = std::env::consts::ARCH;
@@ -26,7 +26,7 @@ pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf),
     Ok((make, job.out.join(name)))
 }
 
-fn spec(job: &Job<'_>, stage: &Path) -> Result<String, Halt> {
+fn spec(job: &Job<'_>, stage: &Path) -> Result<String, TaskError> {
     let product = job.product;
     let of = |moment| product.script(job.root, moment);
     // A static program has no dependencies; for any other, rpmbuild detects them.
@@ -51,9 +51,9 @@ fn spec(job: &Job<'_>, stage: &Path) -> Result<String, Halt> {
         version = job.version,
         summary = product.summary(),
         description = product.description(),
-        installed = of(Moment::Installed)?,
-        removing = of(Moment::Removing)?,
-        removed = of(Moment::Removed)?,
+        installed = of(ScriptEvent::Installed)?,
+        removing = of(ScriptEvent::Removing)?,
+        removed = of(ScriptEvent::Removed)?,
         files = files(&job.work.join("stage").join(product.name())),
     ))
 }
@@ -67,7 +67,7 @@ fn files(stage: &Path) -> String {
 }
 
 fn collect(stage: &Path, directory: &Path, lines: &mut Vec<String>) {
-    let entries = crate::workspace::entries(directory);
+    let entries = crate::workspace::directory_entries(directory);
     for path in &entries {
         let inside = path.strip_prefix(stage).unwrap_or(path).display();
         let ours = ["etc/fleetmend", "usr/share/doc/fleetmend"];

@@ -20,13 +20,13 @@ use crate::root::Root;
     "no supported package manager found under {}: apt, dnf, zypper, pacman and apk are detected by their \
      database of installed packages", dir.display()
 )]
-pub struct NoManager {
+pub struct UnsupportedSystem {
     /// The root directory that was searched.
     pub dir: std::path::PathBuf,
 }
 
 /// The package manager of the system under `root`.
-pub fn detect(root: &Root) -> Result<Arc<dyn Backend>, NoManager> {
+pub fn detect(root: &Root) -> Result<Arc<dyn Backend>, UnsupportedSystem> {
     let holds = |path: &str| fs::metadata(root.path(path)).is_ok_and(|meta| meta.len() > 0);
     let filled = |path: &str| {
         fs::read_dir(root.path(path)).is_ok_and(|mut entries| entries.next().is_some())
@@ -44,10 +44,10 @@ pub fn detect(root: &Root) -> Result<Arc<dyn Backend>, NoManager> {
     // created.
     if ["/var/lib/rpm", "/usr/lib/sysimage/rpm", "/root/.rpmdb"].into_iter().any(filled) {
         // SUSE offers dnf as a package too, but other systems have no zypper.
-        return match Zypper::is_here(root) {
-            true => Ok(Arc::new(Zypper::of(root.clone()))),
-            false => Ok(Arc::new(Dnf::of(root.clone()))),
+        return match Zypper::manages(root) {
+            true => Ok(Arc::new(Zypper::new(root.clone()))),
+            false => Ok(Arc::new(Dnf::new(root.clone()))),
         };
     }
-    Err(NoManager { dir: root.dir().to_owned() })
+    Err(UnsupportedSystem { dir: root.dir().to_owned() })
 }

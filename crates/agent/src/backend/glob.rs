@@ -6,7 +6,7 @@
 /// Longer patterns and names never match.
 const BYTES_MAX: usize = 4 * 1024;
 
-enum Part<'a> {
+enum PatternPart<'a> {
     Star,
     Any,
     Set(&'a str),
@@ -26,15 +26,15 @@ pub(super) fn matches(pattern: &str, text: &str, set_min: usize) -> bool {
     let mut star: Option<(usize, usize)> = None;
     loop {
         let is_match = match (parts.get(part), text.get(at)) {
-            (Some(Part::Star), _) => {
+            (Some(PatternPart::Star), _) => {
                 star = Some((part, at));
                 part += 1;
                 continue;
             }
             (None, None) => return true,
-            (Some(Part::Any), Some(_)) => true,
-            (Some(Part::Set(set)), Some(c)) => in_set(set, *c),
-            (Some(Part::Char(wanted)), Some(c)) => wanted == c,
+            (Some(PatternPart::Any), Some(_)) => true,
+            (Some(PatternPart::Set(set)), Some(c)) => in_set(set, *c),
+            (Some(PatternPart::Char(wanted)), Some(c)) => wanted == c,
             _ => false,
         };
         match (is_match, star) {
@@ -48,7 +48,7 @@ pub(super) fn matches(pattern: &str, text: &str, set_min: usize) -> bool {
     }
 }
 
-fn parts(pattern: &str, set_min: usize) -> Vec<Part<'_>> {
+fn parts(pattern: &str, set_min: usize) -> Vec<PatternPart<'_>> {
     let mut parts = Vec::new();
     let mut rest = pattern;
     while let Some(first) = rest.chars().next() {
@@ -57,14 +57,14 @@ fn parts(pattern: &str, set_min: usize) -> Vec<Part<'_>> {
         let set_end = (first == '[').then(|| end(rest)).flatten().map(|(at, _)| at);
         match (first, set_end) {
             // Consecutive stars are equivalent to one.
-            ('*', _) if matches!(parts.last(), Some(Part::Star)) => {}
-            ('*', _) => parts.push(Part::Star),
-            ('?', _) => parts.push(Part::Any),
+            ('*', _) if matches!(parts.last(), Some(PatternPart::Star)) => {}
+            ('*', _) => parts.push(PatternPart::Star),
+            ('?', _) => parts.push(PatternPart::Any),
             ('[', Some(end)) => {
-                parts.push(Part::Set(&rest[..end]));
+                parts.push(PatternPart::Set(&rest[..end]));
                 rest = &rest[end + 1..];
             }
-            (c, _) => parts.push(Part::Char(c)),
+            (c, _) => parts.push(PatternPart::Char(c)),
         }
     }
     parts

@@ -11,7 +11,7 @@ use crate::root::Root;
 /// A reason to reboot if the modules of the running kernel are gone while another kernel's exist:
 /// its package was updated, and the running kernel can no longer load modules. `None` for a system
 /// without its own kernel, or with an empty `running`.
-pub(super) fn replaced(root: &Root, running: &str) -> Result<Option<Line>, BackendError> {
+pub(super) fn replaced_kernel(root: &Root, running: &str) -> Result<Option<Line>, BackendError> {
     let folders = ["/usr/lib/modules", "/lib/modules"].map(|path| root.path(path));
     if running.is_empty() || folders.iter().any(|folder| folder.join(running).is_dir()) {
         return Ok(None);
@@ -23,7 +23,7 @@ pub(super) fn replaced(root: &Root, running: &str) -> Result<Option<Line>, Backe
     installed.sort();
     installed.dedup();
     let reason = format!("running kernel {running}, installed {}", installed.join(", "));
-    Ok((!installed.is_empty()).then(|| Line::made_of(&reason)))
+    Ok((!installed.is_empty()).then(|| Line::sanitize(&reason)))
 }
 
 /// The kernels that have modules here. A directory left behind by an old kernel contains no module

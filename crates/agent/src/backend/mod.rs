@@ -16,7 +16,7 @@ pub mod pacman;
 mod rpm;
 pub mod zypper;
 
-pub use detect::{NoManager, detect};
+pub use detect::{UnsupportedSystem, detect};
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -24,20 +24,20 @@ use std::path::PathBuf;
 use vocab::listing::{Installed, Pending};
 use vocab::{FailureCode, Line, PackageManager};
 
-use crate::command::{AskError, Command};
+use crate::command::{QueryError, Command};
 
 /// One package manager, on the system under one root.
 pub trait Backend: Send + Sync {
     fn manager(&self) -> PackageManager;
 
-    /// Loads data from an earlier [`Backend::memory_if_new`], possibly from before a restart of the
+    /// Loads data from an earlier [`Backend::take_changed_cache`], possibly from before a restart of the
     /// agent. Data that may have changed since is not used.
-    fn recall(&self, memory: &[u8]) {
+    fn load_cache(&self, memory: &[u8]) {
         let _ = memory;
     }
 
     /// Cached query results to store, if they changed since the last call. They save queries later.
-    fn memory_if_new(&self) -> Option<Vec<u8>> {
+    fn take_changed_cache(&self) -> Option<Vec<u8>> {
         None
     }
 
@@ -46,7 +46,7 @@ pub trait Backend: Send + Sync {
     fn installed(&self) -> Result<Vec<Installed>, BackendError>;
 
     /// Like [`Backend::installed`], to compare versions: the origin may be missing.
-    fn versions(&self) -> Result<Vec<Installed>, BackendError> {
+    fn installed_versions(&self) -> Result<Vec<Installed>, BackendError> {
         self.installed()
     }
 
@@ -60,7 +60,7 @@ pub trait Backend: Send + Sync {
 
     /// Like [`Backend::pending`], for an order that names packages: the updates of at least those.
     /// Whether an update is a security update need only be set if the order asks for it.
-    fn offered(
+    fn pending_for(
         &self,
         installed: &[Installed],
         names: &BTreeSet<&str>,
@@ -79,7 +79,7 @@ pub trait Backend: Send + Sync {
     fn download(&self, chosen: &[Choice]) -> Vec<Command>;
 
     /// Whether [`Backend::install`] downloads missing packages itself.
-    fn fetches_to_install(&self) -> bool {
+    fn downloads_on_install(&self) -> bool {
         false
     }
 
@@ -100,7 +100,7 @@ pub trait Backend: Send + Sync {
 
     /// New configuration files that the package manager stored next to edited ones (`.dpkg-dist`,
     /// `.rpmnew`, `.pacnew`, …), as paths inside the root.
-    fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError>;
+    fn new_config_files(&self) -> Result<Vec<PathBuf>, BackendError>;
 
     /// Why the host needs a reboot, as far as this package manager knows. A failed check is an
     /// error, and an error never causes a reboot. An empty `running_kernel` means that the running
@@ -109,7 +109,7 @@ pub trait Backend: Send + Sync {
     fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError>;
 
     /// Diagnoses a failed command by its exit code and the end of its output.
-    fn diagnose(&self, exit: Option<i32>, said: &str) -> Diagnosis;
+    fn diagnose(&self, exit: Option<i32>, output: &str) -> Diagnosis;
 }
 
 /// A selected update: exactly this version of an installed package.
@@ -170,7 +170,7 @@ pub struct Diagnosis {
 pub enum BackendError {
     /// A query could not be run.
     #[error(transparent)]
-    Ask(#[from] AskError),
+    Query(#[from] QueryError),
     /// The package manager reported a failure.
     #[error("{what}: {}", .diagnosis.message)]
     Failed {

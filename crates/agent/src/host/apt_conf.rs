@@ -4,7 +4,7 @@
 ///
 /// Both notations are supported: `APT::Periodic::Enable "1";` and
 /// `APT { Periodic { Enable "1"; }; };`.
-pub(super) fn value(text: &str, name: &str) -> Option<String> {
+pub(super) fn find_value(text: &str, name: &str) -> Option<String> {
     let mut scopes: Vec<String> = Vec::new();
     let mut words: Vec<String> = Vec::new();
     let mut found = None;
@@ -63,18 +63,18 @@ fn tokens(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::value;
+    use super::find_value;
 
     #[test]
     fn both_notations_are_parsed_and_the_last_value_wins() {
         let name = "APT::Periodic::Unattended-Upgrade";
-        assert_eq!(value("APT::Periodic::Unattended-Upgrade \"1\";", name).as_deref(), Some("1"));
+        assert_eq!(find_value("APT::Periodic::Unattended-Upgrade \"1\";", name).as_deref(), Some("1"));
         let nested = "/* \"0\"; */ APT { Periodic { // why\n unattended-upgrade \"7\"; }; };";
-        assert_eq!(value(nested, name).as_deref(), Some("7"));
+        assert_eq!(find_value(nested, name).as_deref(), Some("7"));
         let twice =
             "APT::Periodic::Unattended-Upgrade \"1\";\nAPT::Periodic { Unattended-Upgrade 0; }";
-        assert_eq!(value(twice, name).as_deref(), Some("0"));
-        assert_eq!(value("#APT::Periodic::Unattended-Upgrade \"1\";\n", name), None);
-        assert_eq!(value("}}{{;;\"", name), None);
+        assert_eq!(find_value(twice, name).as_deref(), Some("0"));
+        assert_eq!(find_value("#APT::Periodic::Unattended-Upgrade \"1\";\n", name), None);
+        assert_eq!(find_value("}}{{;;\"", name), None);
     }
 }

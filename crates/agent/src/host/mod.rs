@@ -7,7 +7,7 @@
 mod apt_conf;
 mod os_release;
 mod owners;
-mod place;
+mod environment;
 mod processes;
 mod restart;
 mod updaters;
@@ -31,25 +31,25 @@ pub struct Host {
     /// The proc file system.
     proc: PathBuf,
     /// Whether the managed system is the running one.
-    runs: bool,
+    is_running: bool,
 }
 
 impl Host {
     /// The host whose system is under this root.
     pub fn new(root: Root) -> Host {
         let runs = root.is_running_system();
-        Host { root, proc: PathBuf::from("/proc"), runs }
+        Host { root, proc: PathBuf::from("/proc"), is_running: runs }
     }
 
     /// The boot id. Empty if the kernel provides none.
     pub fn boot_id(&self) -> Line {
-        self.kernel_says("random/boot_id")
+        self.kernel_setting("random/boot_id")
     }
 
     /// The release of the running kernel, as in `uname -r`, even if the managed system is under a
     /// directory.
     pub fn kernel(&self) -> Line {
-        self.kernel_says("osrelease")
+        self.kernel_setting("osrelease")
     }
 
     pub fn facts(&self, backend: &dyn Backend) -> Facts {
@@ -58,20 +58,20 @@ impl Host {
             // A failed check requires no reboot, but is not reported as a clean result either.
             Err(error) => {
                 let why = format!("cannot determine whether a reboot is needed: {error}");
-                (false, vec![Line::made_of(&why)])
+                (false, vec![Line::sanitize(&why)])
             }
         };
         Facts {
             hostname: self.hostname(),
-            os: os_release::of(&self.root),
+            os: os_release::detect_os(&self.root),
             kernel: self.kernel(),
-            arch: Line::made_of(&rustix::system::uname().machine().to_string_lossy()),
+            arch: Line::sanitize(&rustix::system::uname().machine().to_string_lossy()),
             package_manager: backend.manager(),
             agent_version: Line::from(env!("CARGO_PKG_VERSION")),
             reboot_required,
             reboot_reasons,
-            old_code: self.old_code(backend),
-            other_updaters: updaters::of(&self.root),
+            old_code: self.outdated_processes(backend),
+            other_updaters: updaters::detect_updaters(&self.root),
             foreign_kernel: !self.has_own_kernel(),
             // Read again for each sync, so that a change is reported within a minute.
             limits: None,
@@ -83,7 +83,7 @@ impl Host {
     /// Whether the running kernel belongs to the managed system: not in a container, and not under
     /// a directory.
     fn has_own_kernel(&self) -> bool {
-        self.runs && self.container().is_none()
+        self.is_running && self.container().is_none()
     }
 
     /// Why the host needs a reboot, as far as the package manager knows.
@@ -99,23 +99,23 @@ impl Host {
     /// The processes of the managed system that run code which is no longer on disk, with the
     /// package that it came from and the service to restart. Sorted, without duplicates, at most
     /// [`OLD_CODE_MAX`].
-    pub fn old_code(&self, backend: &dyn Backend) -> Vec<OldCode> {
-        let running = processes::with_old_code(&self.proc, &self.root);
-        let paths = running.iter().flat_map(|process| process.gone.iter().map(String::as_str));
-        let owners = owners::of(&self.root, backend.manager(), paths);
+    pub fn outdated_processes(&self, backend: &dyn Backend) -> Vec<OldCode> {
+        let running = processes::find_outdated(&self.proc, &self.root);
+        let paths = running.iter().flat_map(|process| process.deleted_files.iter().map(String::as_str));
+        let owners = owners::find_owners(&self.root, backend.manager(), paths);
         let mut found: Vec<OldCode> = Vec::new();
         for process in &running {
             let mut packages: Vec<Option<&String>> =
-                process.gone.iter().map(|path| owners.get(path)).collect();
+                process.deleted_files.iter().map(|path| owners.get(path)).collect();
             // If a process runs code of a known package, its files without a package are not
             // listed.
             if packages.iter().any(Option::is_some) {
                 packages.retain(Option::is_some);
             }
             found.extend(packages.into_iter().map(|package| OldCode {
-                package: package.map(|name| Line::made_of(name)),
-                unit: process.unit.as_deref().map(Line::made_of),
-                process: Line::made_of(&process.name),
+                package: package.map(|name| Line::sanitize(name)),
+                unit: process.unit.as_deref().map(Line::sanitize),
+                process: Line::sanitize(&process.name),
             }));
         }
         found.sort();
@@ -126,7 +126,7 @@ impl Host {
 
     /// The container type, such as `lxc` or `docker`; `None` outside containers.
     pub fn container(&self) -> Option<Line> {
-        place::container(&self.root, &self.proc)
+        environment::container(&self.root, &self.proc)
     }
 
     /// Whether the host can be rebooted from here, or why not.
@@ -134,18 +134,18 @@ impl Host {
     /// A container is rebooted only if its administrator allows it (`in_container_allowed`): for a
     /// system container with its own systemd, that is a normal reboot; one that runs a single
     /// program would end.
-    pub fn may_reboot(&self, in_container_allowed: bool) -> Result<(), Line> {
-        if !self.runs {
+    pub fn check_reboot_allowed(&self, in_container_allowed: bool) -> Result<(), Line> {
+        if !self.is_running {
             let dir = self.root.dir().display();
             let why = format!("the managed system under {dir} is not the running one");
-            return Err(Line::made_of(&why));
+            return Err(Line::sanitize(&why));
         }
-        place::may_reboot(&self.root, &self.proc, in_container_allowed)
+        environment::check_reboot_allowed(&self.root, &self.proc, in_container_allowed)
     }
 
     /// The command that reboots the host.
-    pub fn reboot(&self) -> Command {
-        if place::has_systemd(&self.root) {
+    pub fn reboot_command(&self) -> Command {
+        if environment::has_systemd(&self.root) {
             return Command::new("systemctl").arg("reboot");
         }
         if self.root.has_program("shutdown") {
@@ -155,14 +155,14 @@ impl Host {
     }
 
     /// The command that restarts a service if it is running.
-    pub fn restart(&self, unit: &str) -> Command {
-        self.root.inside("systemctl").args(["try-restart", "--", unit])
+    pub fn restart_command(&self, unit: &str) -> Command {
+        self.root.command("systemctl").args(["try-restart", "--", unit])
     }
 
     /// Whether a service may be restarted automatically: never the agent itself, nor services that
     /// sessions, the network or other systems depend on.
     pub fn is_restartable(&self, unit: &str) -> bool {
-        restart::is_safe(unit)
+        restart::is_safe_to_restart(unit)
     }
 
     /// Free bytes on the file system that contains this path of the managed system.
@@ -175,29 +175,29 @@ impl Host {
         Some(status.f_bavail.saturating_mul(status.f_frsize))
     }
 
-    /// The command that notifies logged-in users. `None` if the host has no `wall`.
-    pub fn wall(&self, message: &str) -> Option<Command> {
-        // The prefix prevents `wall` from taking the message for a file name and printing that
+    /// The command that notifies logged-in users. `None` if the host has no `notify_users_command`.
+    pub fn notify_users_command(&self, message: &str) -> Option<Command> {
+        // The prefix prevents `notify_users_command` from taking the message for a file name and printing that
         // file.
-        let message = format!("fleetmend: {}", Line::made_of(message));
-        let can = self.runs && self.root.has_program("wall");
+        let message = format!("fleetmend: {}", Line::sanitize(message));
+        let can = self.is_running && self.root.has_program("wall");
         can.then(|| Command::new("wall").arg(&message))
     }
 
     /// The host name; for a system under a directory, the configured one.
     fn hostname(&self) -> Hostname {
         let configured = || fs::read_to_string(self.root.path("/etc/hostname")).ok();
-        let name = match self.runs {
+        let name = match self.is_running {
             true => None,
             false => configured().filter(|text| !text.trim().is_empty()),
         };
-        let kernel = self.kernel_says("hostname");
-        Hostname::made_of(name.as_deref().unwrap_or(kernel.as_str()).trim())
+        let kernel = self.kernel_setting("hostname");
+        Hostname::sanitize(name.as_deref().unwrap_or(kernel.as_str()).trim())
     }
 
     /// A value from `/proc/sys/kernel`.
-    fn kernel_says(&self, name: &str) -> Line {
+    fn kernel_setting(&self, name: &str) -> Line {
         let path = self.proc.join("sys/kernel").join(name);
-        Line::made_of(&fs::read_to_string(path).unwrap_or_default())
+        Line::sanitize(&fs::read_to_string(path).unwrap_or_default())
     }
 }

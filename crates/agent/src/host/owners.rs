@@ -1,7 +1,7 @@
 //! Finds the package that a file belongs to, or belonged to before an update replaced it.
 //!
 //! dpkg, pacman and apk store their file lists as text: one pass over those finds the packages of
-//! all paths. For rpm, the `rpm` program is run.
+//! all paths. For rpm, the `search_rpm` program is run.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,16 +15,16 @@ use crate::command::Command;
 use crate::root::Root;
 
 /// Maximum number of paths looked up with rpm; each takes a few milliseconds.
-const ASKED_MAX: usize = 200;
-const PATIENCE: Duration = Duration::from_secs(20);
+const RPM_QUERIES_MAX: usize = 200;
+const RPM_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The package of each path, if known.
-pub(super) fn of<'a>(
+pub(super) fn find_owners<'a>(
     root: &Root,
     manager: PackageManager,
     paths: impl Iterator<Item = &'a str>,
 ) -> BTreeMap<String, String> {
-    let mut wanted = Wanted::default();
+    let mut wanted = OwnerLookup::default();
     for path in paths {
         wanted.add(path);
     }
@@ -32,17 +32,17 @@ pub(super) fn of<'a>(
         return BTreeMap::new();
     }
     match manager {
-        PackageManager::Apt => dpkg(&root.path("/var/lib/dpkg/info"), &mut wanted),
-        PackageManager::Pacman => pacman(&root.path("/var/lib/pacman/local"), &mut wanted),
-        PackageManager::Apk => apk(&root.path("/lib/apk/db/installed"), &mut wanted),
-        PackageManager::Dnf | PackageManager::Zypper => rpm(root, &mut wanted),
+        PackageManager::Apt => search_dpkg(&root.path("/var/lib/dpkg/info"), &mut wanted),
+        PackageManager::Pacman => search_pacman(&root.path("/var/lib/pacman/local"), &mut wanted),
+        PackageManager::Apk => search_apk(&root.path("/lib/apk/db/installed"), &mut wanted),
+        PackageManager::Dnf | PackageManager::Zypper => search_rpm(root, &mut wanted),
     }
-    wanted.found()
+    wanted.into_owners()
 }
 
 /// The paths to look up, in every spelling that their package may use.
 #[derive(Default)]
-struct Wanted {
+struct OwnerLookup {
     /// Each spelling, the paths that it stands for, and its distance from each: 0 is the path
     /// itself.
     spellings: BTreeMap<String, Vec<(String, usize)>>,
@@ -50,7 +50,7 @@ struct Wanted {
     owners: BTreeMap<String, (usize, String)>,
 }
 
-impl Wanted {
+impl OwnerLookup {
     fn add(&mut self, path: &str) {
         for (distance, spelling) in spellings(path).into_iter().enumerate() {
             let paths = self.spellings.entry(spelling).or_default();
@@ -60,7 +60,7 @@ impl Wanted {
         }
     }
 
-    fn owns(&mut self, package: &str, file: &str) {
+    fn record_owner(&mut self, package: &str, file: &str) {
         for (path, distance) in self.spellings.get(file).into_iter().flatten() {
             let nearer = self.owners.get(path).is_none_or(|(known, _)| distance < known);
             if nearer {
@@ -69,7 +69,7 @@ impl Wanted {
         }
     }
 
-    fn found(self) -> BTreeMap<String, String> {
+    fn into_owners(self) -> BTreeMap<String, String> {
         self.owners.into_iter().map(|(path, (_, package))| (path, package)).collect()
     }
 }
@@ -98,67 +98,67 @@ fn spellings(path: &str) -> Vec<String> {
     stems.iter().flat_map(|stem| [stem.clone(), other(stem)]).collect()
 }
 
-/// `/var/lib/dpkg/info/libc6:amd64.list`: one path per line.
-fn dpkg(info: &Path, wanted: &mut Wanted) {
+/// `/var/lib/search_dpkg/info/libc6:amd64.list`: one path per line.
+fn search_dpkg(info: &Path, wanted: &mut OwnerLookup) {
     for entry in fs::read_dir(info).into_iter().flatten().filter_map(Result::ok) {
         let name = entry.file_name();
         let Some(package) = name.to_str().and_then(|name| name.strip_suffix(".list")) else {
             continue;
         };
         let package = package.split(':').next().unwrap_or(package);
-        for_lines(&entry.path(), |line| wanted.owns(package, line));
+        for_each_line(&entry.path(), |line| wanted.record_owner(package, line));
     }
 }
 
-/// `/var/lib/pacman/local/NAME-VERSION-RELEASE/files`: `%FILES%`, then paths without the leading
+/// `/var/lib/search_pacman/local/NAME-VERSION-RELEASE/files`: `%FILES%`, then paths without the leading
 /// `/`.
-fn pacman(local: &Path, wanted: &mut Wanted) {
+fn search_pacman(local: &Path, wanted: &mut OwnerLookup) {
     for entry in fs::read_dir(local).into_iter().flatten().filter_map(Result::ok) {
         let folder = entry.file_name();
         let Some(package) = folder.to_str().and_then(|name| name.rsplitn(3, '-').nth(2)) else {
             continue;
         };
-        for_lines(&entry.path().join("files"), |line| wanted.owns(package, &format!("/{line}")));
+        for_each_line(&entry.path().join("files"), |line| wanted.record_owner(package, &format!("/{line}")));
     }
 }
 
-/// `/lib/apk/db/installed`: `P:` a package, `F:` one of its directories, `R:` a file in it.
-fn apk(installed: &Path, wanted: &mut Wanted) {
+/// `/lib/search_apk/db/installed`: `P:` a package, `F:` one of its directories, `R:` a file in it.
+fn search_apk(installed: &Path, wanted: &mut OwnerLookup) {
     let (mut package, mut folder) = (String::new(), String::new());
-    for_lines(installed, |line| match line.split_once(':') {
+    for_each_line(installed, |line| match line.split_once(':') {
         Some(("P", name)) => name.clone_into(&mut package),
         Some(("F", path)) => path.clone_into(&mut folder),
-        Some(("R", file)) => wanted.owns(&package, &format!("/{folder}/{file}")),
+        Some(("R", file)) => wanted.record_owner(&package, &format!("/{folder}/{file}")),
         _ => (),
     });
 }
 
 /// One query per path: rpm prints any number of lines for each path, so a combined output would be
 /// ambiguous.
-fn rpm(root: &Root, wanted: &mut Wanted) {
-    let spellings: Vec<String> = wanted.spellings.keys().take(ASKED_MAX).cloned().collect();
+fn search_rpm(root: &Root, wanted: &mut OwnerLookup) {
+    let spellings: Vec<String> = wanted.spellings.keys().take(RPM_QUERIES_MAX).cloned().collect();
     for path in spellings {
-        let question = program(root).args(["-qf", "--qf", "%{NAME}\\n", "--", &path]);
+        let question = rpm_command(root).args(["-qf", "--qf", "%{NAME}\\n", "--", &path]);
         // If one query fails, the others would fail too.
-        let Ok(answer) = question.ask(PATIENCE) else { return };
+        let Ok(answer) = question.query(RPM_TIMEOUT) else { return };
         if answer.exit == Some(0)
             && let Some(package) = answer.stdout.lines().next()
         {
-            wanted.owns(package, &path);
+            wanted.record_owner(package, &path);
         }
     }
 }
 
 /// The managed system's own rpm; for a system under a directory without one, the running system's.
-fn program(root: &Root) -> Command {
+fn rpm_command(root: &Root) -> Command {
     if root.is_running_system() || root.has_program("rpm") {
-        return root.inside("rpm");
+        return root.command("rpm");
     }
     Command::new("rpm").arg("--root").arg(&root.dir().to_string_lossy())
 }
 
 /// Calls `each` for each line that is valid text. Unreadable files are skipped.
-fn for_lines(path: &Path, mut each: impl FnMut(&str)) {
+fn for_each_line(path: &Path, mut each: impl FnMut(&str)) {
     let Ok(file) = File::open(path) else { return };
     let mut reader = BufReader::new(file);
     let mut line = Vec::new();
@@ -178,8 +178,8 @@ fn for_lines(path: &Path, mut each: impl FnMut(&str)) {
 mod tests {
     use super::*;
 
-    fn asked(paths: &[&str]) -> Wanted {
-        let mut wanted = Wanted::default();
+    fn lookup_for(paths: &[&str]) -> OwnerLookup {
+        let mut wanted = OwnerLookup::default();
         paths.iter().for_each(|path| wanted.add(path));
         wanted
     }
@@ -187,25 +187,25 @@ mod tests {
     #[test]
     fn deleted_library_is_found_by_its_soname() {
         let curl = "/usr/lib/x86_64-linux-gnu/libcurl.so.4.7.0";
-        let mut wanted = asked(&[curl, "/usr/sbin/sshd"]);
-        wanted.owns("libcurl4-dev", "/usr/lib/x86_64-linux-gnu/libcurl.so");
-        wanted.owns("libcurl4", "/usr/lib/x86_64-linux-gnu/libcurl.so.4");
-        wanted.owns("other", "/usr/sbin/ssh");
-        let found = wanted.found();
+        let mut wanted = lookup_for(&[curl, "/usr/sbin/sshd"]);
+        wanted.record_owner("libcurl4-dev", "/usr/lib/x86_64-linux-gnu/libcurl.so");
+        wanted.record_owner("libcurl4", "/usr/lib/x86_64-linux-gnu/libcurl.so.4");
+        wanted.record_owner("other", "/usr/sbin/ssh");
+        let found = wanted.into_owners();
         assert_eq!(found.get(curl).map(String::as_str), Some("libcurl4"));
         assert_eq!(found.len(), 1);
     }
 
     #[test]
     fn closest_spelling_wins_and_merged_usr_is_handled() {
-        let mut wanted = asked(&["/usr/lib/libc.so.6"]);
-        wanted.owns("libc6", "/lib/libc.so.6");
-        assert_eq!(wanted.found().into_values().collect::<Vec<_>>(), ["libc6"]);
-        let mut wanted = asked(&["/lib/libz.so.1.2"]);
-        wanted.owns("by-soname", "/lib/libz.so.1");
-        wanted.owns("exact", "/lib/libz.so.1.2");
-        wanted.owns("merged", "/usr/lib/libz.so.1.2");
-        assert_eq!(wanted.found().into_values().collect::<Vec<_>>(), ["exact"]);
+        let mut wanted = lookup_for(&["/usr/lib/libc.so.6"]);
+        wanted.record_owner("libc6", "/lib/libc.so.6");
+        assert_eq!(wanted.into_owners().into_values().collect::<Vec<_>>(), ["libc6"]);
+        let mut wanted = lookup_for(&["/lib/libz.so.1.2"]);
+        wanted.record_owner("by-soname", "/lib/libz.so.1");
+        wanted.record_owner("exact", "/lib/libz.so.1.2");
+        wanted.record_owner("merged", "/usr/lib/libz.so.1.2");
+        assert_eq!(wanted.into_owners().into_values().collect::<Vec<_>>(), ["exact"]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(super) struct Process {
     /// The systemd service that it belongs to.
     pub(super) unit: Option<String>,
     /// The deleted files that it runs, as paths inside the root.
-    pub(super) gone: BTreeSet<String>,
+    pub(super) deleted_files: BTreeSet<String>,
 }
 
 /// Maximum number of processes inspected, to limit the time.
@@ -29,13 +29,13 @@ const MAPS_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Where packages install code. Deleted files elsewhere are created by programs themselves:
 /// `/memfd:`, `/dev/zero`, `/SYSV00000000`, compiler output under `/tmp`.
-const CODE: [&str; 7] = ["/usr/", "/lib/", "/lib32/", "/lib64/", "/bin/", "/sbin/", "/opt/"];
-/// Files that an administrator put there belong to no package.
-const NOT_PACKAGED: [&str; 1] = ["/usr/local/"];
+const CODE_DIRS: [&str; 7] = ["/usr/", "/lib/", "/lib32/", "/lib64/", "/bin/", "/sbin/", "/opt/"];
+/// Directories for files of the administrator, which belong to no package.
+const UNPACKAGED_DIRS: [&str; 1] = ["/usr/local/"];
 
 /// Every process of the managed system that runs outdated code. Processes that end during the
 /// inspection, or that may not be inspected, are skipped.
-pub(super) fn with_old_code(proc: &Path, root: &Root) -> Vec<Process> {
+pub(super) fn find_outdated(proc: &Path, root: &Root) -> Vec<Process> {
     let Ok(own) = fs::metadata(root.dir()) else { return Vec::new() };
     let Ok(entries) = fs::read_dir(proc) else { return Vec::new() };
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
@@ -49,34 +49,34 @@ pub(super) fn with_old_code(proc: &Path, root: &Root) -> Vec<Process> {
             fs::metadata(entry.path().join("root"))
                 .is_ok_and(|root| (root.dev(), root.ino()) == (own.dev(), own.ino()))
         })
-        .filter_map(|entry| look_at(&entry.path(), root))
+        .filter_map(|entry| inspect(&entry.path(), root))
         .collect()
 }
 
-fn look_at(process: &Path, root: &Root) -> Option<Process> {
+fn inspect(process: &Path, root: &Root) -> Option<Process> {
     // A kernel thread has no executable.
     let program = fs::read_link(process.join("exe")).ok()?;
     let mut maps = Vec::new();
     File::open(process.join("maps")).ok()?.take(MAPS_BYTES_MAX).read_to_end(&mut maps).ok()?;
-    let mut gone = gone_from(&String::from_utf8_lossy(&maps));
-    gone.extend(program.to_str().and_then(|path| path.strip_suffix(DELETED)).map(str::to_owned));
+    let mut gone = deleted_mappings(&String::from_utf8_lossy(&maps));
+    gone.extend(program.to_str().and_then(|path| path.strip_suffix(DELETED_SUFFIX)).map(str::to_owned));
     let gone: BTreeSet<String> =
-        gone.iter().map(|path| inside(path, root)).filter(|path| is_code(path)).collect();
+        gone.iter().map(|path| path_in_root(path, root)).filter(|path| is_code(path)).collect();
     if gone.is_empty() {
         return None;
     }
     let name = fs::read_to_string(process.join("comm")).ok()?;
     let groups = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
-    Some(Process { name: name.trim_end().to_owned(), unit: unit_of(&groups), gone })
+    Some(Process { name: name.trim_end().to_owned(), unit: unit_from_cgroup(&groups), deleted_files: gone })
 }
 
-const DELETED: &str = " (deleted)";
+const DELETED_SUFFIX: &str = " (deleted)";
 
 /// The deleted files among the executable mappings:
 /// `7f…-7f… r-xp 00001000 08:01 1234    /usr/lib/libfoo.so.1 (deleted)`.
-fn gone_from(maps: &str) -> BTreeSet<String> {
+fn deleted_mappings(maps: &str) -> BTreeSet<String> {
     let deleted = |line: &str| {
-        let line = line.strip_suffix(DELETED)?;
+        let line = line.strip_suffix(DELETED_SUFFIX)?;
         let rights = line.split(' ').nth(1)?;
         let path = &line[line.find('/')?..];
         rights.contains('x').then(|| path.to_owned())
@@ -86,7 +86,7 @@ fn gone_from(maps: &str) -> BTreeSet<String> {
 
 /// The kernel reports paths as the reader sees them: under `--root` they start with the root
 /// directory, unless the process has its own mounts.
-fn inside(path: &str, root: &Root) -> String {
+fn path_in_root(path: &str, root: &Root) -> String {
     match Path::new(path).strip_prefix(root.dir()) {
         Ok(rest) => format!("/{}", rest.display()),
         Err(_) => path.to_owned(),
@@ -95,11 +95,11 @@ fn inside(path: &str, root: &Root) -> String {
 
 fn is_code(path: &str) -> bool {
     let below = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
-    below(&CODE) && !below(&NOT_PACKAGED)
+    below(&CODE_DIRS) && !below(&UNPACKAGED_DIRS)
 }
 
 /// The system service of this cgroup. User services are not the system's to restart.
-fn unit_of(groups: &str) -> Option<String> {
+fn unit_from_cgroup(groups: &str) -> Option<String> {
     // systemd's own hierarchy: the only one (`0::`), or, next to others, the one named `systemd`.
     let systemd = |line: &&str| line.starts_with("0::") || line.contains(":name=systemd:");
     groups.lines().filter(systemd).find_map(|line| {
@@ -126,13 +126,13 @@ mod tests {
 7f1b60000000-7f1b60155000 r-xp 00000000 00:01 904 /usr/local/lib/own.so (deleted)
 7ffd3e5f0000-7ffd3e611000 rw-p 00000000 00:00 0 [stack]
 ";
-        let gone: Vec<_> = gone_from(maps).into_iter().filter(|path| is_code(path)).collect();
+        let gone: Vec<_> = deleted_mappings(maps).into_iter().filter(|path| is_code(path)).collect();
         assert_eq!(gone, ["/opt/with space/lib a.so", "/usr/sbin/sshd"]);
     }
 
     #[test]
     fn service_is_derived_from_the_cgroup() {
-        let unit = |groups: &str| unit_of(groups);
+        let unit = |groups: &str| unit_from_cgroup(groups);
         let ssh = Some("ssh.service".to_owned());
         assert_eq!(unit("0::/system.slice/ssh.service\n"), ssh);
         assert_eq!(unit("12:pids:/x.service\n1:name=systemd:/system.slice/ssh.service\n"), ssh);

@@ -1,7 +1,7 @@
 //! Decides which services may be restarted automatically.
 
 /// Services that are never restarted, by prefix.
-const NEVER: [&str; 35] = [
+const NEVER_RESTARTED: [&str; 35] = [
     // The agent itself: it restarts on its own when it is idle.
     "fleetmend-agent",
     // All services communicate over it, and most of them do not survive its restart.
@@ -22,7 +22,7 @@ const NEVER: [&str; 35] = [
     "sddm",
     "lxdm",
     "xdm",
-    // Services that hold the network: the restart order might be the last one to arrive.
+    // Services that provide the network: after their restart the agent may have no connection.
     "NetworkManager",
     "network",
     "ifup@",
@@ -46,7 +46,7 @@ const NEVER: [&str; 35] = [
 ];
 
 /// Whether a restart loses nothing but the service's own state.
-pub(super) fn is_safe(unit: &str) -> bool {
+pub(super) fn is_safe_to_restart(unit: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
     // The unit name comes from a cgroup, which only root can create. It is checked anyway, because
     // it becomes a command argument.
@@ -55,17 +55,17 @@ pub(super) fn is_safe(unit: &str) -> bool {
         && !name.starts_with('-')
         && unit.len() <= 255
         && unit.chars().all(plain)
-        && !NEVER.iter().any(|never| name.starts_with(never))
+        && !NEVER_RESTARTED.iter().any(|never| name.starts_with(never))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_safe;
+    use super::is_safe_to_restart;
 
     #[test]
     fn services_that_others_depend_on_are_not_restarted() {
         for unit in ["ssh.service", "nginx.service", "postgresql@15-main.service", "cron.service"] {
-            assert!(is_safe(unit), "{unit}");
+            assert!(is_safe_to_restart(unit), "{unit}");
         }
         for unit in [
             "fleetmend-agent.service",
@@ -79,14 +79,14 @@ mod tests {
             "docker.service",
             "apt-daily-upgrade.service",
         ] {
-            assert!(!is_safe(unit), "{unit}");
+            assert!(!is_safe_to_restart(unit), "{unit}");
         }
     }
 
     #[test]
     fn invalid_service_names_are_not_restarted() {
         for unit in ["", ".service", "ssh.socket", "--all.service", "a b.service", "a;b.service"] {
-            assert!(!is_safe(unit), "{unit}");
+            assert!(!is_safe_to_restart(unit), "{unit}");
         }
     }
 }

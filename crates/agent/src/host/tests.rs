@@ -14,19 +14,19 @@ use crate::command::Command;
 use crate::root::Root;
 
 /// A fake host made of files, removed when dropped.
-struct Planted {
+struct FakeHost {
     dir: PathBuf,
 }
 
-impl Planted {
-    fn new() -> Planted {
+impl FakeHost {
+    fn new() -> FakeHost {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("fleetmend-host-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         fs::create_dir_all(dir.join("root")).unwrap();
         fs::create_dir_all(dir.join("proc")).unwrap();
-        let planted = Planted { dir };
+        let planted = FakeHost { dir };
         planted.proc("sys/kernel/osrelease", "6.1.0-37-amd64\n");
         planted.proc("sys/kernel/hostname", "web-1\n");
         planted.proc("sys/kernel/random/boot_id", "5b0e0a1c-0000-4000-8000-000000000001\n");
@@ -70,28 +70,28 @@ impl Planted {
     /// The host whose managed system is under a directory.
     fn host(&self) -> Host {
         let root = Root::under(&self.own_root());
-        Host { root, proc: self.dir.join("proc"), runs: false }
+        Host { root, proc: self.dir.join("proc"), is_running: false }
     }
 
-    /// The same, as if it were the running system.
+    /// The host, as if the directory were the running system.
     fn running(&self) -> Host {
-        Host { runs: true, ..self.host() }
+        Host { is_running: true, ..self.host() }
     }
 }
 
-impl Drop for Planted {
+impl Drop for FakeHost {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
 /// A package manager that only knows its name and why to reboot.
-struct Knows {
+struct StubBackend {
     manager: PackageManager,
     reasons: Result<&'static str, &'static str>,
 }
 
-impl Backend for Knows {
+impl Backend for StubBackend {
     fn manager(&self) -> PackageManager {
         self.manager
     }
@@ -122,23 +122,23 @@ impl Backend for Knows {
     fn repair(&self) -> Vec<Command> {
         Vec::new()
     }
-    fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
+    fn new_config_files(&self) -> Result<Vec<PathBuf>, BackendError> {
         Ok(Vec::new())
     }
     fn reboot_reasons(&self, kernel: &str) -> Result<Vec<Line>, BackendError> {
         match self.reasons {
-            Ok(reason) => Ok(vec![Line::made_of(&format!("{reason} over `{kernel}`"))]),
+            Ok(reason) => Ok(vec![Line::sanitize(&format!("{reason} over `{kernel}`"))]),
             Err(why) => {
                 Err(BackendError::Unreadable { what: "/boot".to_owned(), why: why.to_owned() })
             }
         }
     }
-    fn diagnose(&self, _: Option<i32>, said: &str) -> Diagnosis {
-        Diagnosis { code: FailureCode::InstallFailed, message: Line::made_of(said) }
+    fn diagnose(&self, _: Option<i32>, output: &str) -> Diagnosis {
+        Diagnosis { code: FailureCode::InstallFailed, message: Line::sanitize(output) }
     }
 }
 
-const APT: Knows = Knows { manager: PackageManager::Apt, reasons: Ok("linux-image") };
+const APT: StubBackend = StubBackend { manager: PackageManager::Apt, reasons: Ok("linux-image") };
 
 const SSHD: &str = "\
 55d0c0a2f000-55d0c0ab4000 r-xp 0002f000 08:01 131 /usr/sbin/sshd (deleted)
@@ -147,7 +147,7 @@ const SSHD: &str = "\
 
 #[test]
 fn facts_describe_the_host() {
-    let planted = Planted::new();
+    let planted = FakeHost::new();
     planted.root("/etc/os-release", "ID=debian\nVERSION_ID=\"12\"\nPRETTY_NAME=\"Debian 12\"\n");
     planted.root("/etc/hostname", "image-7\n");
     let host = planted.host();
@@ -161,10 +161,10 @@ fn facts_describe_the_host() {
     assert_eq!(host.facts(&APT).hostname.as_str(), "web-1");
 }
 
-/// A system under a directory, or in a container, does not run on the kernel of its packages.
+/// A system in a directory or in a container does not run the kernel that its packages install.
 #[test]
 fn foreign_kernel_is_no_reason_to_reboot() {
-    let planted = Planted::new();
+    let planted = FakeHost::new();
     let facts = planted.host().facts(&APT);
     assert_eq!(facts.reboot_reasons, [Line::from("linux-image over ``")]);
     let own = planted.running().facts(&APT);
@@ -173,7 +173,7 @@ fn foreign_kernel_is_no_reason_to_reboot() {
     planted.root("/run/systemd/container", "lxc\n");
     let contained = planted.running().facts(&APT);
     assert_eq!(contained.reboot_reasons, facts.reboot_reasons);
-    let unreadable = Knows { manager: PackageManager::Apt, reasons: Err("denied") };
+    let unreadable = StubBackend { manager: PackageManager::Apt, reasons: Err("denied") };
     let facts = planted.host().facts(&unreadable);
     assert!(!facts.reboot_required, "a failed check does not require a reboot");
     assert_eq!(
@@ -184,7 +184,7 @@ fn foreign_kernel_is_no_reason_to_reboot() {
 
 #[test]
 fn outdated_code_is_listed_by_package_and_service() {
-    let planted = Planted::new();
+    let planted = FakeHost::new();
     let own = planted.own_root();
     planted.root("/var/lib/dpkg/info/openssh-server.list", "/.\n/usr/sbin/sshd\n");
     planted
@@ -199,7 +199,7 @@ fn outdated_code_is_listed_by_package_and_service() {
     planted.proc("705/comm", "kworker\n");
     let seen: Vec<String> = planted
         .host()
-        .old_code(&APT)
+        .outdated_processes(&APT)
         .iter()
         .map(|old| {
             let text =
@@ -225,18 +225,18 @@ fn own_path(root: &Path, maps: &str) -> String {
 
 #[test]
 fn every_package_manager_finds_the_owner_of_a_file() {
-    let planted = Planted::new();
+    let planted = FakeHost::new();
     planted.process(700, "sshd", &planted.own_root(), "/system.slice/sshd.service", SSHD);
     planted.root("/var/lib/pacman/local/openssh-9.6p1-1/files", "%FILES%\nusr/\nusr/sbin/sshd\n");
     planted.root("/lib/apk/db/installed", "P:openssh-server\nV:9.6\nF:usr/sbin\nR:sshd\nZ:Q1\n\n");
     for (manager, package) in
         [(PackageManager::Pacman, "openssh"), (PackageManager::Apk, "openssh-server")]
     {
-        let old = planted.host().old_code(&Knows { manager, reasons: Ok("") });
+        let old = planted.host().outdated_processes(&StubBackend { manager, reasons: Ok("") });
         assert_eq!(old.len(), 1, "{manager}: the library without a package is not listed");
         assert_eq!(old[0].package, Some(Line::from(package)), "{manager}");
     }
-    let old = planted.host().old_code(&Knows { manager: PackageManager::Apt, reasons: Ok("") });
+    let old = planted.host().outdated_processes(&StubBackend { manager: PackageManager::Apt, reasons: Ok("") });
     assert_eq!(
         (old.len(), &old[0].package),
         (1, &None),
@@ -246,8 +246,8 @@ fn every_package_manager_finds_the_owner_of_a_file() {
 
 #[test]
 fn containers_are_detected_by_their_marks() {
-    let mark = |plant: &dyn Fn(&Planted)| {
-        let planted = Planted::new();
+    let mark = |plant: &dyn Fn(&FakeHost)| {
+        let planted = FakeHost::new();
         planted.proc("1/environ", "HOME=/\0");
         planted.proc("1/cgroup", "0::/init.scope\n");
         plant(&planted);
@@ -265,10 +265,10 @@ fn containers_are_detected_by_their_marks() {
 
 #[test]
 fn container_reboots_only_if_the_administrator_allows_it() {
-    let planted = Planted::new();
-    let asked = |allowed| planted.running().may_reboot(allowed).map_err(|why| why.to_string());
+    let planted = FakeHost::new();
+    let asked = |allowed| planted.running().check_reboot_allowed(allowed).map_err(|why| why.to_string());
 
-    let under = planted.host().may_reboot(true).unwrap_err();
+    let under = planted.host().check_reboot_allowed(true).unwrap_err();
     assert!(under.as_str().ends_with("is not the running one"), "{under}");
     assert!(asked(true).unwrap_err().contains("cannot determine"));
     planted.link("proc/1/root", Path::new("/"));
@@ -291,7 +291,7 @@ fn container_reboots_only_if_the_administrator_allows_it() {
 
 #[test]
 fn free_space_is_that_of_the_containing_file_system() {
-    let planted = Planted::new();
+    let planted = FakeHost::new();
     let host = planted.host();
     assert!(host.free_bytes("/var/cache/not/there/yet").is_some());
     assert_eq!(Host::new(Root::under(Path::new("/no/such/root"))).free_bytes("/var"), None);
@@ -299,7 +299,7 @@ fn free_space_is_that_of_the_containing_file_system() {
 
 #[test]
 fn only_updaters_that_install_automatically_are_listed() {
-    let planted = Planted::new();
+    let planted = FakeHost::new();
     let wants = "root/etc/systemd/system/timers.target.wants";
     let enable = |unit: &str| planted.link(&format!("{wants}/{unit}"), Path::new("/lib/x"));
     let named = || {
@@ -330,14 +330,14 @@ fn only_updaters_that_install_automatically_are_listed() {
 
 #[test]
 fn commands_match_the_init_system() {
-    let planted = Planted::new();
+    let planted = FakeHost::new();
     let host = planted.host();
-    assert_eq!(host.reboot(), Command::new("reboot"));
+    assert_eq!(host.reboot_command(), Command::new("reboot"));
     planted.root("/usr/sbin/shutdown", "");
-    assert_eq!(host.reboot(), Command::new("shutdown").args(["-r", "now"]));
+    assert_eq!(host.reboot_command(), Command::new("shutdown").args(["-r", "now"]));
     fs::create_dir_all(planted.own_root().join("run/systemd/system")).unwrap();
-    assert_eq!(host.reboot(), Command::new("systemctl").arg("reboot"));
-    let restart = host.restart("ssh.service");
+    assert_eq!(host.reboot_command(), Command::new("systemctl").arg("reboot"));
+    let restart = host.restart_command("ssh.service");
     assert_eq!(restart.args[2..], ["try-restart", "--", "ssh.service"]);
-    assert_eq!(host.wall("now"), None, "a system under a directory has no logged-in users");
+    assert_eq!(host.notify_users_command("now"), None, "a system under a directory has no logged-in users");
 }

@@ -14,17 +14,17 @@ use super::apt_conf;
 use crate::root::Root;
 
 /// The programs that install updates automatically on the managed system.
-pub(super) fn of(root: &Root) -> Vec<Line> {
+pub(super) fn detect_updaters(root: &Root) -> Vec<Line> {
     let system = System { root };
     let found = [
         ("unattended-upgrades", system.unattended_upgrades()),
         ("dnf-automatic", system.dnf_automatic()),
-        ("yum-cron", system.is_enabled("yum-cron.service") && system.applies(YUM_CRON)),
-        ("snap refresh", system.snap()),
+        ("yum-cron", system.is_enabled("yum-cron.service") && system.applies_updates(YUM_CRON)),
+        ("snap refresh", system.snap_refresh()),
         ("an offline update prepared for the next boot", system.offline_update()),
         ("os-update", system.is_enabled("os-update.timer")),
         ("transactional-update", system.is_enabled("transactional-update.timer")),
-        ("YaST automatic online update", system.yast()),
+        ("YaST automatic online update", system.yast_online_update()),
         ("bootc", system.is_enabled("bootc-fetch-apply-updates.timer")),
     ];
     found.iter().filter(|(_, there)| *there).map(|(name, _)| Line::from(*name)).collect()
@@ -45,7 +45,7 @@ impl System<'_> {
         }
         let settings = self.apt_settings();
         let on = |name: &str, otherwise: bool| {
-            apt_conf::value(&settings, name).map_or(otherwise, |value| value != "0")
+            apt_conf::find_value(&settings, name).map_or(otherwise, |value| value != "0")
         };
         let asked =
             on("APT::Periodic::Enable", true) && on("APT::Periodic::Unattended-Upgrade", false);
@@ -56,12 +56,12 @@ impl System<'_> {
 
     /// All files of apt's configuration, in the order in which apt reads them.
     fn apt_settings(&self) -> String {
-        let ours = |path: &PathBuf| {
+        let is_config_file = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             !name.contains('.') || name.ends_with(".conf")
         };
         let mut files = entries(&self.root.path("/etc/apt/apt.conf.d"));
-        files.retain(ours);
+        files.retain(is_config_file);
         files.sort();
         files.push(self.root.path("/etc/apt/apt.conf"));
         let texts = files.iter().filter_map(|file| fs::read_to_string(self.root.follow(file)).ok());
@@ -72,11 +72,11 @@ impl System<'_> {
     fn dnf_automatic(&self) -> bool {
         let by_settings = ["dnf-automatic.timer", "dnf5-automatic.timer"];
         self.is_enabled("dnf-automatic-install.timer")
-            || by_settings.iter().any(|timer| self.is_enabled(timer)) && self.applies(DNF_AUTOMATIC)
+            || by_settings.iter().any(|timer| self.is_enabled(timer)) && self.applies_updates(DNF_AUTOMATIC)
     }
 
     /// Whether one of these files contains `apply_updates = yes`.
-    fn applies(&self, files: &[&str]) -> bool {
+    fn applies_updates(&self, files: &[&str]) -> bool {
         let yes = |line: &str| {
             line.split_once('=').is_some_and(|(key, value)| {
                 let value = value.trim().to_ascii_lowercase();
@@ -89,7 +89,7 @@ impl System<'_> {
     }
 
     /// snapd refreshes installed snaps; without any snap it changes nothing.
-    fn snap(&self) -> bool {
+    fn snap_refresh(&self) -> bool {
         let snaps = entries(&self.root.path("/var/lib/snapd/snaps"));
         let snaps = snaps.iter().any(|path| path.extension().is_some_and(|kind| kind == "snap"));
         let units = ["snapd.service", "snapd.socket"];
@@ -103,7 +103,7 @@ impl System<'_> {
             .any(|link| self.root.entry(link).symlink_metadata().is_ok())
     }
 
-    fn yast(&self) -> bool {
+    fn yast_online_update(&self) -> bool {
         let path = self.root.path("/etc/sysconfig/automatic_online_update");
         let text = fs::read_to_string(path).unwrap_or_default();
         text.lines().any(|line| line.trim().replace('"', "") == "AOU_ENABLE_CRONJOB=true")

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-/// The host's current time, to the microsecond, which is the precision that the server stores.
+/// The host's current time, to the microsecond, which is the precision that the service stores.
 #[expect(clippy::disallowed_methods, reason = "this is the agent's clock")]
 pub(crate) fn now() -> Timestamp {
     let now = Timestamp::now();

@@ -9,7 +9,7 @@ pub mod run;
 pub mod scan;
 pub mod state;
 pub mod status;
-mod talk;
+mod sync_loop;
 
 use std::path::{Path, PathBuf};
 
@@ -20,12 +20,12 @@ use crate::root::Root;
 /// The default state directory, inside the managed system.
 pub const STATE_DIR: &str = "/var/lib/fleetmend-agent";
 /// The host limits, set by the host's administrator. They override every order.
-pub const LIMITS: &str = "/etc/fleetmend/limits.toml";
+pub const LIMITS_FILE: &str = "/etc/fleetmend/limits.toml";
 /// Directory of the administrator's hooks.
-pub const HOOKS: &str = "/etc/fleetmend/hooks";
+pub const HOOKS_DIR: &str = "/etc/fleetmend/hooks";
 
 /// The running system, or the one under `dir`.
-pub fn root_of(dir: Option<&Path>) -> anyhow::Result<Root> {
+pub fn resolve_root(dir: Option<&Path>) -> anyhow::Result<Root> {
     let Some(dir) = dir else { return Ok(Root::running()) };
     let Ok(absolute) = dir.canonicalize() else {
         bail!("directory {} does not exist", dir.display());
@@ -34,6 +34,6 @@ pub fn root_of(dir: Option<&Path>) -> anyhow::Result<Root> {
 }
 
 /// The given state directory, or the default one of the managed system.
-pub fn state_dir_of(named: Option<PathBuf>, root: &Root) -> PathBuf {
+pub fn resolve_state_dir(named: Option<PathBuf>, root: &Root) -> PathBuf {
     named.unwrap_or_else(|| root.path(STATE_DIR))
 }

@@ -1,37 +1,37 @@
-//! `fleetmend-agent run`: the agent process. Runs until a signal, or until the server removes the
+//! `fleetmend-agent run`: the agent process. Runs until a signal, or until the service removes the
 //! host.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_client::{AgentClient, Connect};
+use agent_client::{AgentClient, ConnectOptions};
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::clock::now;
-use super::enroll::enrolled;
-use super::state::State;
-use super::talk::{Memory, Talk};
-use super::{HOOKS, LIMITS, root_of, state_dir_of};
+use super::enroll::require_enrollment;
+use super::state::StateDir;
+use super::sync_loop::{SyncState, SyncLoop};
+use super::{HOOKS_DIR, LIMITS_FILE, resolve_root, resolve_state_dir};
 use crate::backend;
 use crate::host::Host;
 use crate::output::note;
-use crate::work::{Setup, Worker};
+use crate::work::{WorkerConfig, Worker};
 
 /// Interval between periodic scans.
-const SCAN_EVERY: Duration = Duration::from_secs(4 * 3_600);
+const SCAN_INTERVAL: Duration = Duration::from_secs(4 * 3_600);
 
 /// How long the first scan may take before the package lists are refreshed anyway.
-const FIRST_LOOK_MAX: Duration = Duration::from_secs(30);
-const FIRST_LOOK_EVERY: Duration = Duration::from_millis(100);
+const FIRST_SCAN_TIMEOUT: Duration = Duration::from_secs(30);
+const FIRST_SCAN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Report packages and execute orders until stopped
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-SIGUSR1 starts a scan at once. A running package manager is not stopped when the agent stops; the agent
-collects its result when it starts again.
+SIGUSR1 starts a scan immediately. When the agent stops, a running package manager continues; the
+agent collects its result when it starts again.
 
 Example:
   fleetmend-agent run --state-dir /var/lib/fleetmend-agent")]
@@ -54,13 +54,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs until a signal, or until the server removes this host. Returns why it ended.
+    /// Runs until a signal, or until the service removes this host. Returns why it ended.
     pub async fn run(self) -> anyhow::Result<String> {
-        let named = root_of(self.root.as_deref())?;
-        let state = State::open(&state_dir_of(self.state_dir, &named))?;
+        let named = resolve_root(self.root.as_deref())?;
+        let state = StateDir::open(&resolve_state_dir(self.state_dir, &named))?;
         let _lock = state.lock()?;
-        let mut enrolled = enrolled(&state)?;
-        if let Some(at) = state.removed()? {
+        let mut enrolled = require_enrollment(&state)?;
+        if let Some(at) = state.removed_at()? {
             return Ok(format!(
                 "{} removed this host at {at}; the agent is inactive. To enroll again, run \
                  `fleetmend-agent enroll`",
@@ -73,61 +73,61 @@ impl Run {
         if let Some(moved) = self.server {
             enrolled.url = moved;
         }
-        let root = root_of(self.root.as_deref().or(enrolled.root.as_deref()))?;
+        let root = resolve_root(self.root.as_deref().or(enrolled.root.as_deref()))?;
         let backend = backend::detect(&root)?;
         let host = Arc::new(Host::new(root.clone()));
         let found = (now(), host.facts(backend.as_ref()));
-        let bell = Arc::new(Notify::new());
-        let ring = bell.clone();
-        let worker = Worker::start(Setup {
+        let wakeup = Arc::new(Notify::new());
+        let notifier = wakeup.clone();
+        let worker = Worker::start(WorkerConfig {
             state_dir: state.dir().to_owned(),
-            limits: self.limits.unwrap_or_else(|| root.path(LIMITS)),
-            hooks: root.path(HOOKS),
+            limits: self.limits.unwrap_or_else(|| root.path(LIMITS_FILE)),
+            hooks: root.path(HOOKS_DIR),
             root,
             backend,
             host: host.clone(),
             program: "/proc/self/exe".into(),
-            bell: Box::new(move || ring.notify_one()),
+            notify: Box::new(move || notifier.notify_one()),
             clock: Box::new(now),
         })
         .context("cannot resume from the order journal")?;
         let worker = Arc::new(worker);
-        let link =
-            AgentClient::new(Connect { url: &enrolled.url, pin: enrolled.pin()?, from: None })?;
+        let client =
+            AgentClient::new(ConnectOptions { url: &enrolled.url, pin: enrolled.pin()?, from: None })?;
         let identity = Arc::new(enrolled.identity()?);
-        let memory = Memory::new(state.turn(now())?, state.contact(), identity.signs_answers());
-        let mut talk =
-            Talk { link, identity, state, worker: worker.clone(), host, bell, found, memory };
+        let memory = SyncState::new(state.sync_counter(now())?, state.contact(), identity.signs_answers());
+        let mut sync_loop =
+            SyncLoop { client, identity, state, worker: worker.clone(), host, wakeup, startup_facts: found, sync_state: memory };
         note(&format!("started as {}, connecting to {}", enrolled.server_id, enrolled.url));
         let (mut term, mut int) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         tokio::select! {
-            talked = talk.go_on() => {
+            talked = sync_loop.run() => {
                 talked?;
                 Ok(format!("{} removed this host; the agent is inactive", enrolled.url))
             }
             _ = term.recv() => Ok("stopped".to_owned()),
             _ = int.recv() => Ok("stopped".to_owned()),
-            never = look_now_and_then(&worker, self.look_first) => never,
+            never = scan_periodically(&worker, self.look_first) => never,
         }
     }
 }
 
 /// Starts scans: at startup, every few hours, and on SIGUSR1.
-async fn look_now_and_then(worker: &Worker, look_first: bool) -> anyhow::Result<String> {
+async fn scan_periodically(worker: &Worker, look_first: bool) -> anyhow::Result<String> {
     let mut asked = signal(SignalKind::user_defined1())?;
     if look_first {
-        worker.look();
+        worker.scan_without_refresh();
         // A failed scan leaves no report; the refreshing scan below runs after the timeout.
         let looked = async {
             while worker.report().scan.is_none() {
-                tokio::time::sleep(FIRST_LOOK_EVERY).await;
+                tokio::time::sleep(FIRST_SCAN_POLL_INTERVAL).await;
             }
         };
-        let _ = tokio::time::timeout(FIRST_LOOK_MAX, looked).await;
+        let _ = tokio::time::timeout(FIRST_SCAN_TIMEOUT, looked).await;
     }
     loop {
         worker.scan();
-        tokio::select! { () = tokio::time::sleep(SCAN_EVERY) => {} _ = asked.recv() => {} }
+        tokio::select! { () = tokio::time::sleep(SCAN_INTERVAL) => {} _ = asked.recv() => {} }
     }
 }

@@ -8,12 +8,12 @@ use anyhow::Context as _;
 use serde_json::json;
 use vocab::listing::{Installed, Pending};
 
-use super::{root_of, state_dir_of};
+use super::{resolve_root, resolve_state_dir};
 use crate::backend;
-use crate::work::memory_path;
+use crate::work::query_cache_path;
 
 /// Timeout for refreshing the package lists.
-const REFRESH_PATIENCE: Duration = Duration::from_secs(600);
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Scan the packages of this host and print pending updates; changes and reports nothing
 #[derive(Debug, clap::Args)]
@@ -38,14 +38,14 @@ pub struct Scan {
 impl Scan {
     /// Returns the text to print.
     pub fn run(self) -> anyhow::Result<String> {
-        let root = root_of(self.root.as_deref())?;
+        let root = resolve_root(self.root.as_deref())?;
         let backend = backend::detect(&root)?;
         if !self.no_refresh {
             for command in backend.refresh() {
-                let answer = command.ask(REFRESH_PATIENCE)?;
+                let answer = command.query(REFRESH_TIMEOUT)?;
                 if answer.exit != Some(0) {
-                    let said = format!("{}\n{}", answer.stdout, answer.stderr);
-                    let diagnosis = backend.diagnose(answer.exit, &said);
+                    let output = format!("{}\n{}", answer.stdout, answer.stderr);
+                    let diagnosis = backend.diagnose(answer.exit, &output);
                     anyhow::bail!(
                         "cannot refresh the package lists: {} (use `--no-refresh` to skip this)",
                         diagnosis.message
@@ -53,35 +53,35 @@ impl Scan {
                 }
             }
         }
-        if let Ok(memory) = std::fs::read(memory_path(&state_dir_of(self.state_dir, &root))) {
-            backend.recall(&memory);
+        if let Ok(memory) = std::fs::read(query_cache_path(&resolve_state_dir(self.state_dir, &root))) {
+            backend.load_cache(&memory);
         }
         let installed = backend.installed().context("cannot list the installed packages")?;
         let pending = backend.pending(&installed).context("cannot list the pending updates")?;
         if self.json {
             let value = json!({"package_manager": backend.manager(),
-                "installed": installed.iter().map(package).collect::<Vec<_>>(),
-                "pending": pending.iter().map(update).collect::<Vec<_>>()});
+                "installed": installed.iter().map(package_json).collect::<Vec<_>>(),
+                "pending": pending.iter().map(update_json).collect::<Vec<_>>()});
             return Ok(serde_json::to_string_pretty(&value)?);
         }
-        Ok(in_words(&installed, &pending))
+        Ok(format_text(&installed, &pending))
     }
 }
 
-fn package(package: &Installed) -> serde_json::Value {
+fn package_json(package: &Installed) -> serde_json::Value {
     json!({"name": package.name, "version": package.version, "arch": package.arch,
         "source": package.source(), "source_version": package.source_version(),
         "origin": package.origin, "held": package.held, "module": package.module})
 }
 
-fn update(update: &Pending) -> serde_json::Value {
+fn update_json(update: &Pending) -> serde_json::Value {
     json!({"name": update.name, "arch": update.arch, "installed": update.installed,
         "candidate": update.candidate, "security": update.security, "type": update.update_type,
         "severity": update.severity, "advisories": update.advisories, "cves": update.cves,
         "blocked_by": update.blocked_by})
 }
 
-fn in_words(installed: &[Installed], pending: &[Pending]) -> String {
+fn format_text(installed: &[Installed], pending: &[Pending]) -> String {
     let security = pending.iter().filter(|update| update.security).count();
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let mut text = format!(
@@ -118,7 +118,7 @@ mod tests {
         let mut held = Pending::new("nginx", "amd64", "1.22-1", "1.24-1");
         held.blocked_by = Some(BlockedBy::Held);
         assert_eq!(
-            in_words(&installed, &[security, held]),
+            format_text(&installed, &[security, held]),
             "1 package, 2 updates pending, 1 of them security updates\n  \
              bash   5.2-1   →  5.2-2  security\n  \
              nginx  1.22-1  →  1.24-1    (held)"

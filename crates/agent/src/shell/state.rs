@@ -1,4 +1,4 @@
-//! The agent's state directory: the host's identity, the sync counter and the server address.
+//! The agent's state directory: the host's identity, the sync counter and the service address.
 //!
 //! The directory is readable by root only. Every file is written to a temporary name and renamed,
 //! with the file and the directory flushed, so that a crash at any moment leaves the old file or
@@ -15,7 +15,7 @@ use std::os::unix::fs::{
 };
 use std::path::{Path, PathBuf};
 
-use agent_client::{HostKey, Identity, Pin, TrustedKeys, Turn, nonce};
+use agent_client::{HostKey, Identity, Pin, TrustedKeys, SyncCounter, nonce};
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -29,20 +29,20 @@ use crate::output::note;
 use crate::work::files;
 
 #[derive(Debug, Clone)]
-pub struct State {
+pub struct StateDir {
     dir: PathBuf,
 }
 
 /// The stored enrollment: who the host is and which server it talks to.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Enrolled {
+pub struct Enrollment {
     pub server_id: ServerId,
     pub url: String,
     /// The managed system, if it is not the running one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<PathBuf>,
     pub enrolled_at: Timestamp,
-    /// Whether the server is known to sign its responses. Once set, unsigned responses are
+    /// Whether the service is known to sign its responses. Once set, unsigned responses are
     /// rejected.
     #[serde(default)]
     signs_answers: bool,
@@ -59,10 +59,10 @@ pub struct Enrolled {
 /// The state of the running agent, as shown by `status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Contact {
-    /// When the server last responded.
+pub struct ContactStatus {
+    /// When the service last responded.
     pub last_sync_at: Option<Timestamp>,
-    /// Why the server cannot be reached, if it cannot.
+    /// Why the service cannot be reached, if it cannot.
     pub trouble: Option<Line>,
     pub trouble_since: Option<Timestamp>,
     pub last_scan_at: Option<Timestamp>,
@@ -74,18 +74,18 @@ pub struct Contact {
     pub activity: String,
 }
 
-const IDENTITY: &str = "identity.json";
+const IDENTITY_FILE: &str = "identity.json";
 /// A copy of the identity, in case the disk loses the first file.
-const IDENTITY_COPY: &str = "identity.json.previous";
-const KEY: &str = "joining.key";
-const TURN: &str = "turn.json";
-const CONTACT: &str = "contact.json";
-const REMOVED: &str = "removed";
-const LOCK: &str = "agent.lock";
+const IDENTITY_COPY_FILE: &str = "identity.json.previous";
+const ENROLLMENT_KEY_FILE: &str = "joining.key";
+const SYNC_COUNTER_FILE: &str = "turn.json";
+const CONTACT_FILE: &str = "contact.json";
+const REMOVED_FILE: &str = "removed";
+const LOCK_FILE: &str = "agent.lock";
 /// The order journals of `work`.
-const ORDERS: &str = "orders";
+const ORDERS_DIR: &str = "orders";
 
-impl Enrolled {
+impl Enrollment {
     /// Builds the record to store for an identity.
     pub fn new(
         identity: &Identity,
@@ -100,7 +100,7 @@ impl Enrolled {
         };
         let orders_keys: Vec<String> =
             identity.orders_keys.keys().iter().map(|key| STANDARD.encode(key)).collect();
-        Enrolled {
+        Enrollment {
             server_id: identity.server_id,
             url: url.to_owned(),
             root: root.map(Path::to_owned),
@@ -119,38 +119,38 @@ impl Enrolled {
             [] => std::slice::from_ref(&self.orders_key),
             all => all,
         };
-        let orders_keys: Option<Vec<_>> = orders_keys.iter().map(|key| bytes(key)).collect();
+        let orders_keys: Option<Vec<_>> = orders_keys.iter().map(|key| decode_key(key)).collect();
         let orders_keys = orders_keys.and_then(TrustedKeys::new);
         Ok(Identity {
             server_id: self.server_id,
             tag: self.tag.clone().into(),
-            orders_keys: orders_keys.context("the server's signing key is damaged")?,
-            key: HostKey::from_seed(bytes(&self.key).context("the host's private key is damaged")?),
+            orders_keys: orders_keys.context("the service's signing key is damaged")?,
+            key: HostKey::from_seed(decode_key(&self.key).context("the host's private key is damaged")?),
             signs_answers: self.signs_answers.into(),
         })
     }
 
-    /// How the server's certificate is verified.
+    /// How the service's certificate is verified.
     pub fn pin(&self) -> anyhow::Result<Pin> {
         match self.pin.as_str() {
             "plain" => Ok(Pin::Plain),
-            hash => bytes(hash)
+            hash => decode_key(hash)
                 .map(Pin::Certificate)
-                .context("the hash of the server's certificate is damaged"),
+                .context("the hash of the service's certificate is damaged"),
         }
     }
 }
 
-fn bytes(text: &str) -> Option<[u8; 32]> {
+fn decode_key(text: &str) -> Option<[u8; 32]> {
     STANDARD.decode(text).ok()?.try_into().ok()
 }
 
-impl State {
+impl StateDir {
     /// Opens the directory, and creates it if needed. Only its owner may access it.
-    pub fn open(dir: &Path) -> anyhow::Result<State> {
+    pub fn open(dir: &Path) -> anyhow::Result<StateDir> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.with_context(|| format!("cannot create the state directory {}", dir.display()))?;
-        let state = State { dir: dir.to_owned() };
+        let state = StateDir { dir: dir.to_owned() };
         let meta = fs::metadata(dir).with_context(|| format!("cannot read {}", dir.display()))?;
         if meta.uid() != rustix::process::geteuid().as_raw() {
             bail!("{} belongs to another user; run the agent as that user", dir.display());
@@ -168,7 +168,7 @@ impl State {
 
     /// Ensures that only one agent uses this directory, for as long as the returned file is open.
     pub fn lock(&self) -> anyhow::Result<File> {
-        let path = self.dir.join(LOCK);
+        let path = self.dir.join(LOCK_FILE);
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -190,29 +190,29 @@ impl State {
 
     /// Whether an agent is using this directory now.
     pub fn is_locked(&self) -> bool {
-        let Ok(file) = File::open(self.dir.join(LOCK)) else { return false };
+        let Ok(file) = File::open(self.dir.join(LOCK_FILE)) else { return false };
         flock(&file, FlockOperation::NonBlockingLockShared).is_err()
     }
 
     /// The stored enrollment; `None` before the host is enrolled. If the file is damaged or
     /// missing, it is restored from its copy.
-    pub fn enrolled(&self) -> anyhow::Result<Option<Enrolled>> {
-        let first = self.read::<Enrolled>(IDENTITY).and_then(usable);
+    pub fn enrollment(&self) -> anyhow::Result<Option<Enrollment>> {
+        let first = self.read::<Enrollment>(IDENTITY_FILE).and_then(check_usable);
         if let Ok(Some(enrolled)) = first {
             return Ok(Some(enrolled));
         }
-        match (self.read::<Enrolled>(IDENTITY_COPY).and_then(usable), first) {
+        match (self.read::<Enrollment>(IDENTITY_COPY_FILE).and_then(check_usable), first) {
             (Ok(Some(enrolled)), first) => {
-                let path = self.dir.join(IDENTITY);
+                let path = self.dir.join(IDENTITY_FILE);
                 if first.is_err() {
                     files::move_aside(&path)?;
                 }
-                self.write(IDENTITY, &enrolled)?;
+                self.write(IDENTITY_FILE, &enrolled)?;
                 note(&format!("{} was damaged or missing; restored it from its copy", path.display()));
                 Ok(Some(enrolled))
             }
             (_, Err(error)) => Err(error.context(format!(
-                "cannot read the identity of this host. Restore {dir}/{IDENTITY} from a backup, or enroll the \
+                "cannot read the identity of this host. Restore {dir}/{IDENTITY_FILE} from a backup, or enroll the \
                  host again: move {dir} away, remove the server from the fleet, create a token \
                  (`fleetmend tokens create`) and run `fleetmend-agent enroll --server URL --token TOKEN`",
                 dir = self.dir.display()
@@ -222,78 +222,78 @@ impl State {
     }
 
     /// Ensures that a copy of the identity exists. Hosts enrolled by an older agent have none.
-    pub fn copy_identity(&self, enrolled: &Enrolled) -> anyhow::Result<()> {
-        match self.read::<Enrolled>(IDENTITY_COPY).and_then(usable) {
+    pub fn copy_identity(&self, enrolled: &Enrollment) -> anyhow::Result<()> {
+        match self.read::<Enrollment>(IDENTITY_COPY_FILE).and_then(check_usable) {
             Ok(Some(copy)) if serde_json::to_vec(&copy)? == serde_json::to_vec(enrolled)? => Ok(()),
-            Ok(_) => self.write(IDENTITY_COPY, enrolled),
+            Ok(_) => self.write(IDENTITY_COPY_FILE, enrolled),
             Err(_) => {
-                files::move_aside(&self.dir.join(IDENTITY_COPY))?;
-                self.write(IDENTITY_COPY, enrolled)
+                files::move_aside(&self.dir.join(IDENTITY_COPY_FILE))?;
+                self.write(IDENTITY_COPY_FILE, enrolled)
             }
         }
     }
 
     /// The key used for enrollment. Every attempt uses the same key, so that an attempt whose
     /// response was lost does not create a second server.
-    pub fn joining_key(&self) -> anyhow::Result<HostKey> {
-        let kept: Option<String> = self.read_or_rebuild(KEY)?;
-        if let Some(seed) = kept.and_then(|kept| bytes(&kept)) {
+    pub fn enrollment_key(&self) -> anyhow::Result<HostKey> {
+        let kept: Option<String> = self.read_or_rebuild(ENROLLMENT_KEY_FILE)?;
+        if let Some(seed) = kept.and_then(|kept| decode_key(&kept)) {
             return Ok(HostKey::from_seed(seed));
         }
         let key = HostKey::generate();
-        self.write(KEY, &STANDARD.encode(key.seed()))?;
+        self.write(ENROLLMENT_KEY_FILE, &STANDARD.encode(key.seed()))?;
         Ok(key)
     }
 
     /// Records that the host is enrolled. The sync counter is written first: an identity without
     /// one would not know where to start. Orders from a previous enrollment are deleted, because no
     /// server waits for their results.
-    pub fn join(&self, enrolled: &Enrolled, turn: Turn) -> anyhow::Result<()> {
-        let orders = self.dir.join(ORDERS);
+    pub fn save_enrollment(&self, enrolled: &Enrollment, turn: SyncCounter) -> anyhow::Result<()> {
+        let orders = self.dir.join(ORDERS_DIR);
         match fs::remove_dir_all(&orders) {
             Err(error) if error.kind() == ErrorKind::NotADirectory => files::move_aside(&orders)?,
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        self.write(TURN, &turn)?;
-        self.write(IDENTITY, enrolled)?;
+        self.write(SYNC_COUNTER_FILE, &turn)?;
+        self.write(IDENTITY_FILE, enrolled)?;
         self.copy_identity(enrolled)?;
-        self.forget(REMOVED)?;
-        self.forget(CONTACT)?;
-        self.forget(KEY)
+        self.remove(REMOVED_FILE)?;
+        self.remove(CONTACT_FILE)?;
+        self.remove(ENROLLMENT_KEY_FILE)
     }
 
-    /// The sync counter. If the file is lost, the counter restarts from the time of day: the server
-    /// accepts a counter that is higher than its last, and takes a lower one for a clone of this
-    /// host.
-    pub fn turn(&self, now: Timestamp) -> anyhow::Result<Turn> {
-        if let Some(turn) = self.read_or_rebuild(TURN)? {
+    /// The sync counter. If the file is lost, the counter restarts from the time of day: the
+    /// service accepts a counter that is higher than its last, and takes a lower one for a clone of
+    /// this host.
+    pub fn sync_counter(&self, now: Timestamp) -> anyhow::Result<SyncCounter> {
+        if let Some(turn) = self.read_or_rebuild(SYNC_COUNTER_FILE)? {
             return Ok(turn);
         }
-        // Higher than the counters of every epoch that the server may have started
+        // Higher than the counters of every epoch that the service may have started
         // (`store::presence::EPOCH`).
         let counter = u64::try_from(now.as_millisecond()).unwrap_or(0) << 18;
         note(&format!(
-            "{}/{TURN} was lost; restarting the sync counter at {counter}. If this host's clock is wrong, the \
+            "{}/{SYNC_COUNTER_FILE} was lost; restarting the sync counter at {counter}. If this host's clock is wrong, the \
              server may quarantine this host; release it there in that case",
             self.dir.display()
         ));
-        let turn = Turn::after(counter, nonce());
-        self.write(TURN, &turn)?;
+        let turn = SyncCounter::new(counter, nonce());
+        self.write(SYNC_COUNTER_FILE, &turn)?;
         Ok(turn)
     }
 
     /// Stores the next sync counter. Must be called before acting on the response that brought it.
-    pub fn set_turn(&self, turn: Turn) -> anyhow::Result<()> {
-        self.write(TURN, &turn)
+    pub fn set_sync_counter(&self, turn: SyncCounter) -> anyhow::Result<()> {
+        self.write(SYNC_COUNTER_FILE, &turn)
     }
 
-    /// Records that the server signs its responses. A restart must not forget this: otherwise a
-    /// proxy could pose as a server that does not sign yet.
+    /// Records that the service signs its responses. A restart must not forget this: otherwise a
+    /// proxy could pose as a service that does not sign yet.
     pub fn set_signs_answers(&self) -> anyhow::Result<()> {
-        match self.enrolled()? {
+        match self.enrollment()? {
             Some(enrolled) if !enrolled.signs_answers => {
-                self.write(IDENTITY, &Enrolled { signs_answers: true, ..enrolled })
+                self.write(IDENTITY_FILE, &Enrollment { signs_answers: true, ..enrolled })
             }
             _ => Ok(()),
         }
@@ -302,44 +302,44 @@ impl State {
     /// Stores the keys whose orders and responses this host accepts from now on, in the copy of the
     /// identity too: a copy with only a retired key would reject every order and response.
     pub fn set_trusted_keys(&self, keys: &[[u8; 32]]) -> anyhow::Result<()> {
-        let Some(enrolled) = self.enrolled()? else { return Ok(()) };
+        let Some(enrolled) = self.enrollment()? else { return Ok(()) };
         let orders_keys: Vec<String> = keys.iter().map(|key| STANDARD.encode(key)).collect();
         let Some(oldest) = orders_keys.first().cloned() else { return Ok(()) };
-        let enrolled = Enrolled { orders_key: oldest, orders_keys, ..enrolled };
-        self.write(IDENTITY, &enrolled)?;
+        let enrolled = Enrollment { orders_key: oldest, orders_keys, ..enrolled };
+        self.write(IDENTITY_FILE, &enrolled)?;
         self.copy_identity(&enrolled)
     }
 
-    /// Stores the tag that this host sends from now on, in the copy of the identity too: the server
-    /// would reject a copy that has only the tag of a retired key.
+    /// Stores the tag that this host sends from now on, in the copy of the identity too: the
+    /// service would reject a copy that has only the tag of a retired key.
     pub fn set_tag(&self, tag: &str) -> anyhow::Result<()> {
-        let Some(enrolled) = self.enrolled()? else { return Ok(()) };
-        let enrolled = Enrolled { tag: tag.to_owned(), ..enrolled };
-        self.write(IDENTITY, &enrolled)?;
+        let Some(enrolled) = self.enrollment()? else { return Ok(()) };
+        let enrolled = Enrollment { tag: tag.to_owned(), ..enrolled };
+        self.write(IDENTITY_FILE, &enrolled)?;
         self.copy_identity(&enrolled)
     }
 
     /// Stores the state of the running agent. Nothing depends on it, so it is not flushed.
-    pub fn set_contact(&self, contact: &Contact) -> anyhow::Result<()> {
-        let path = self.dir.join(CONTACT);
-        put(&self.dir, &path, &serde_json::to_vec(contact)?, Flush::No)
+    pub fn set_contact(&self, contact: &ContactStatus) -> anyhow::Result<()> {
+        let path = self.dir.join(CONTACT_FILE);
+        replace_file(&self.dir, &path, &serde_json::to_vec(contact)?, Flush::No)
     }
 
     /// The last stored state of the running agent. It is only displayed, so a damaged file counts
     /// as empty.
-    pub fn contact(&self) -> Contact {
-        self.read(CONTACT).ok().flatten().unwrap_or_default()
+    pub fn contact(&self) -> ContactStatus {
+        self.read(CONTACT_FILE).ok().flatten().unwrap_or_default()
     }
 
-    /// Records that the server removed this host.
+    /// Records that the service removed this host.
     pub fn set_removed(&self, at: Timestamp) -> anyhow::Result<()> {
-        self.write(REMOVED, &at)
+        self.write(REMOVED_FILE, &at)
     }
 
-    /// When the server removed this host, if it did. If the file is damaged, the server reports the
-    /// removal again.
-    pub fn removed(&self) -> anyhow::Result<Option<Timestamp>> {
-        self.read_or_rebuild(REMOVED)
+    /// When the service removed this host, if it did. If the file is damaged, the service reports
+    /// the removal again.
+    pub fn removed_at(&self) -> anyhow::Result<Option<Timestamp>> {
+        self.read_or_rebuild(REMOVED_FILE)
     }
 
     /// Reads a file that can be rebuilt. A damaged file is moved to `NAME.damaged`.
@@ -371,10 +371,10 @@ impl State {
     }
 
     fn write<T: Serialize>(&self, name: &str, value: &T) -> anyhow::Result<()> {
-        put(&self.dir, &self.dir.join(name), &serde_json::to_vec(value)?, Flush::Yes)
+        replace_file(&self.dir, &self.dir.join(name), &serde_json::to_vec(value)?, Flush::Yes)
     }
 
-    fn forget(&self, name: &str) -> anyhow::Result<()> {
+    fn remove(&self, name: &str) -> anyhow::Result<()> {
         let path = self.dir.join(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() == ErrorKind::IsADirectory => Ok(files::move_aside(&path)?),
@@ -385,7 +385,7 @@ impl State {
 }
 
 /// Checks that the keys in the stored enrollment can be decoded.
-fn usable(found: Option<Enrolled>) -> anyhow::Result<Option<Enrolled>> {
+fn check_usable(found: Option<Enrollment>) -> anyhow::Result<Option<Enrollment>> {
     if let Some(enrolled) = &found {
         enrolled.identity()?;
         enrolled.pin()?;
@@ -400,7 +400,7 @@ enum Flush {
 }
 
 /// Replaces a file atomically.
-fn put(dir: &Path, path: &Path, bytes: &[u8], flush: Flush) -> anyhow::Result<()> {
+fn replace_file(dir: &Path, path: &Path, bytes: &[u8], flush: Flush) -> anyhow::Result<()> {
     let beside = path.with_extension("new");
     let failed = || format!("cannot write {}", path.display());
     for place in [&*beside, path] {

@@ -1,4 +1,4 @@
-//! `fleetmend-agent status`: shows the host's identity and whether the server is reachable.
+//! `fleetmend-agent status`: shows the host's identity and whether the service is reachable.
 
 use std::path::PathBuf;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 use vocab::ServerId;
 
 use super::clock::now;
-use super::enroll::enrolled;
-use super::state::{Contact, State};
-use super::{root_of, state_dir_of};
+use super::enroll::require_enrollment;
+use super::state::{ContactStatus, StateDir};
+use super::{resolve_root, resolve_state_dir};
 
-/// Show the identity of this host and the state of its connection to the server
+/// Show the identity of this host and the state of its connection to the service
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  fleetmend-agent status --json")]
 pub struct Status {
@@ -27,7 +27,7 @@ pub struct Status {
 }
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct StatusReport<'a> {
     server_id: ServerId,
     server: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,41 +37,41 @@ struct Shown<'a> {
     removed_at: Option<Timestamp>,
     agent_version: &'static str,
     #[serde(flatten)]
-    contact: &'a Contact,
+    contact: &'a ContactStatus,
 }
 
 impl Status {
     /// Returns the text to print.
     pub fn run(self) -> anyhow::Result<String> {
-        let root = root_of(self.root.as_deref())?;
-        let dir = state_dir_of(self.state_dir, &root);
+        let root = resolve_root(self.root.as_deref())?;
+        let dir = resolve_state_dir(self.state_dir, &root);
         anyhow::ensure!(
             dir.is_dir(),
             "this host is not enrolled ({} does not exist): run `fleetmend-agent enroll --server URL \
              --token TOKEN` first",
             dir.display()
         );
-        let state = State::open(&dir)?;
-        let enrolled = enrolled(&state)?;
+        let state = StateDir::open(&dir)?;
+        let enrolled = require_enrollment(&state)?;
         let contact = state.contact();
-        let shown = Shown {
+        let report = StatusReport {
             server_id: enrolled.server_id,
             server: &enrolled.url,
             root: enrolled.root.as_deref(),
             enrolled_at: enrolled.enrolled_at,
             running: state.is_locked(),
-            removed_at: state.removed()?,
+            removed_at: state.removed_at()?,
             agent_version: env!("CARGO_PKG_VERSION"),
             contact: &contact,
         };
         if self.json {
-            return Ok(serde_json::to_string_pretty(&shown)?);
+            return Ok(serde_json::to_string_pretty(&report)?);
         }
-        Ok(in_words(&shown, now()))
+        Ok(format_text(&report, now()))
     }
 }
 
-fn in_words(shown: &Shown<'_>, now: Timestamp) -> String {
+fn format_text(shown: &StatusReport<'_>, now: Timestamp) -> String {
     let ago = |at: Timestamp| format!("{} ({at:.0})", ago(at, now));
     let mut lines = vec![
         ("server", shown.server.to_owned()),
@@ -82,7 +82,7 @@ fn in_words(shown: &Shown<'_>, now: Timestamp) -> String {
         lines.push(("manages", root.display().to_string()));
     }
     let agent = match (shown.removed_at, shown.running) {
-        (Some(at), _) => format!("removed by its server {}; inactive", ago(at)),
+        (Some(at), _) => format!("removed from its service {}; inactive", ago(at)),
         (None, true) => format!("running, {}", shown.contact.activity),
         (None, false) => "not running: `systemctl start fleetmend-agent`".to_owned(),
     };
@@ -125,15 +125,15 @@ mod tests {
     #[test]
     fn status_text_shows_whether_the_server_is_reachable() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        let contact = Contact {
+        let contact = ContactStatus {
             last_sync_at: Some(at("2026-11-15T04:59:48Z")),
             last_scan_at: Some(at("2026-11-15T03:00:00Z")),
             packages: Some(612),
             updates: Some(14),
             activity: "idle".to_owned(),
-            ..Contact::default()
+            ..ContactStatus::default()
         };
-        let shown = Shown {
+        let report = StatusReport {
             server_id: "srv_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().unwrap(),
             server: "https://fleet.example:7600",
             root: None,
@@ -145,7 +145,7 @@ mod tests {
         };
         let now = at("2026-11-15T05:00:00Z");
         assert_eq!(
-            in_words(&shown, now),
+            format_text(&report, now),
             "server        https://fleet.example:7600\n\
              id            srv_01jcqk3m8ye0fr5cq0k6s8v2xw\n\
              enrolled      14 days ago (2026-11-01T00:00:00Z)\n\
@@ -154,15 +154,15 @@ mod tests {
              last contact  12 s ago (2026-11-15T04:59:48Z)\n\
              last scan     2 h ago (2026-11-15T03:00:00Z): 612 packages, 14 updates"
         );
-        let contact = Contact {
-            trouble: Some("no response from the server: connection refused".into()),
+        let contact = ContactStatus {
+            trouble: Some("no response from the service: connection refused".into()),
             trouble_since: Some(at("2026-11-15T04:30:00Z")),
             ..contact.clone()
         };
-        let text = in_words(&Shown { running: false, contact: &contact, ..shown }, now);
+        let text = format_text(&StatusReport { running: false, contact: &contact, ..report }, now);
         assert!(text.contains("agent         not running: `systemctl start fleetmend-agent`"));
         assert!(text.contains(
-            "error         no response from the server: connection refused, since 30 min ago"
+            "error         no response from the service: connection refused, since 30 min ago"
         ));
     }
 }

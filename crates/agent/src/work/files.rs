@@ -46,25 +46,25 @@ fn clear_directory(path: &Path) -> io::Result<()> {
 }
 
 /// Creates one of the agent's directories. Anything else with this name is moved aside.
-pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
+pub(crate) fn ensure_directory(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => return Ok(()),
         Ok(_) => move_aside(path)?,
         Err(_) => {}
     }
-    make_directory(path)
+    create_directory(path)
 }
 
 /// Reserves disk space for a file that must be written even if the disk is full later: see
-/// [`write_put_by`].
-pub(crate) fn put_by(path: &Path, bytes: usize) -> io::Result<()> {
+/// [`write_into_reserved`].
+pub(crate) fn reserve_space(path: &Path, bytes: usize) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(&vec![b' '; bytes])?;
     file.sync_all()
 }
 
 /// Writes a file like [`write`], in place, into space that was reserved under another name.
-pub(crate) fn write_put_by(room: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_into_reserved(room: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(room)?;
     file.write_all(bytes)?;
     file.set_len(bytes.len() as u64)?;
@@ -74,7 +74,7 @@ pub(crate) fn write_put_by(room: &Path, path: &Path, bytes: &[u8]) -> io::Result
 }
 
 /// Whether the disk or a quota is full.
-pub(crate) fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T
 }
 
 /// Creates a directory that still exists after a power failure.
-pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
+pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     sync_directory_of(path)
 }
@@ -112,7 +112,7 @@ pub(crate) fn length(path: &Path) -> u64 {
 }
 
 /// At most `most` bytes of a file from `offset`; empty if the file cannot be read.
-pub(crate) fn part(path: &Path, offset: u64, most: u64) -> Vec<u8> {
+pub(crate) fn read_range(path: &Path, offset: u64, most: u64) -> Vec<u8> {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(offset))?;
@@ -126,5 +126,5 @@ pub(crate) fn part(path: &Path, offset: u64, most: u64) -> Vec<u8> {
 /// At most the last `most` bytes of a file, as text.
 pub(crate) fn tail(path: &Path, most: u64) -> String {
     let from = length(path).saturating_sub(most);
-    String::from_utf8_lossy(&part(path, from, most)).into_owned()
+    String::from_utf8_lossy(&read_range(path, from, most)).into_owned()
 }

@@ -1,7 +1,7 @@
 //! Hooks: the administrator's own programs in
 //! `/etc/fleetmend/hooks/{pre-install,post-install,pre-reboot}.d/`.
 //!
-//! Hooks run in the order of their names, each for at most [`SECONDS_MAX`] seconds. A failing
+//! Hooks run in the order of their names, each for at most [`HOOK_SECONDS_MAX`] seconds. A failing
 //! pre-install or pre-reboot hook stops the order as `hook_failed`. Post-install hooks run whenever
 //! the pre-install hooks ran, whatever happened in between; if one fails, the order fails too and
 //! the host is not rebooted. A hook that users other than its owner can write is not run and stops
@@ -14,17 +14,17 @@ use std::path::{Path, PathBuf};
 use vocab::FailureCode;
 
 use super::failure::Failure;
-use super::limits::unsafe_owner;
-use super::step::Act;
+use super::limits::untrusted_reason;
+use super::step::Action;
 use crate::command::Command;
 
 /// Timeout of a hook.
-pub(super) const SECONDS_MAX: u64 = 600;
+pub(super) const HOOK_SECONDS_MAX: u64 = 600;
 
 /// The hooks of an action, ready to run with this environment.
 pub(super) fn commands(
     hooks: &Path,
-    act: Act,
+    act: Action,
     environment: &[(&str, String)],
 ) -> Result<Vec<Command>, Failure> {
     let dir = hooks.join(format!("{}.d", act.name()));
@@ -44,12 +44,12 @@ pub(super) fn commands(
         }
     }
     paths.sort();
-    if let (false, Some(why)) = (paths.is_empty(), unsafe_owner(&dir)) {
+    if let (false, Some(why)) = (paths.is_empty(), untrusted_reason(&dir)) {
         return Err(refuse(&dir, why));
     }
     let mut commands = Vec::new();
     for path in paths {
-        if let Some(why) = unsafe_owner(&path) {
+        if let Some(why) = untrusted_reason(&path) {
             return Err(refuse(&path, why));
         }
         let mut command = Command::new(&path.to_string_lossy());

@@ -15,9 +15,9 @@ use super::supervise::{Exit, Job, Process, lock_file};
 
 /// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum JobState {
     /// It has not started, and cannot start unless the agent writes `job.json` again.
-    NotBegun,
+    NotStarted,
     Running,
     /// It is running without its supervisor, so only its process ids tell when it ends.
     Orphaned,
@@ -27,64 +27,64 @@ pub(super) enum State {
 }
 
 /// How often the agent polls while it waits.
-const LOOK_AROUND: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Determines the state of the job in this directory.
 ///
 /// If the job has not started, its `job.json` is removed while holding the lock. A supervisor that
 /// an agent started just before its own death, and that is only now getting ready, then finds
 /// nothing to run: "not started" stays true.
-pub(super) fn state(dir: &Path) -> io::Result<State> {
+pub(super) fn job_state(dir: &Path) -> io::Result<JobState> {
     if !dir.exists() {
-        return Ok(State::NotBegun);
+        return Ok(JobState::NotStarted);
     }
     let exit = dir.join("exit");
     if let Ok(Some(exits)) = files::read_json(&exit) {
-        return Ok(State::Ended(exits));
+        return Ok(JobState::Ended(exits));
     }
     let has_begun = || dir.join("started").exists() || exit.exists();
     let lock = match lock_file(dir) {
         // Without the lock file, the job's processes are found by their process ids.
-        Err(_) if has_begun() => return Ok(begun(dir)),
+        Err(_) if has_begun() => return Ok(state_after_start(dir)),
         lock => lock?,
     };
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(State::Running),
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(JobState::Running),
         Err(error) => return Err(error.into()),
     }
     // It may have ended between the two checks.
     if let Ok(Some(exits)) = files::read_json(&exit) {
-        return Ok(State::Ended(exits));
+        return Ok(JobState::Ended(exits));
     }
     if has_begun() {
-        return Ok(begun(dir));
+        return Ok(state_after_start(dir));
     }
     match fs::remove_file(dir.join("job.json")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(State::NotBegun),
+        _ => Ok(JobState::NotStarted),
     }
 }
 
 /// The state of a job that started and left no exit codes, or damaged ones.
-fn begun(dir: &Path) -> State {
+fn state_after_start(dir: &Path) -> JobState {
     let is_alive = |name: &str| {
         let found: Option<Option<Process>> = files::read_json(&dir.join(name)).unwrap_or(None);
         found.flatten().is_some_and(|process| process.is_alive())
     };
     match is_alive("child") || is_alive("started") {
-        true => State::Orphaned,
-        false => State::Vanished,
+        true => JobState::Orphaned,
+        false => JobState::Vanished,
     }
 }
 
-pub(super) fn has_begun(dir: &Path) -> bool {
+pub(super) fn has_started(dir: &Path) -> bool {
     // A job whose state cannot be read may have started.
-    !matches!(state(dir), Ok(State::NotBegun))
+    !matches!(job_state(dir), Ok(JobState::NotStarted))
 }
 
 /// How waiting for a job ended.
-pub(super) enum End {
+pub(super) enum JobEnd {
     /// Its commands ended with these exit codes.
     Ended(Vec<Exit>),
     /// It was killed.
@@ -102,34 +102,34 @@ pub(super) fn run(
     program: &Path,
     dir: &Path,
     job: impl Fn() -> Job,
-    mut look_around: impl FnMut() -> bool,
-) -> io::Result<End> {
+    mut on_poll: impl FnMut() -> bool,
+) -> io::Result<JobEnd> {
     let mut starts = 0;
     loop {
-        let waiting = match state(dir)? {
-            State::Ended(exits) => return Ok(End::Ended(exits)),
-            State::Vanished => return Ok(End::Vanished),
-            State::NotBegun if starts == STARTS_MAX => {
+        let waiting = match job_state(dir)? {
+            JobState::Ended(exits) => return Ok(JobEnd::Ended(exits)),
+            JobState::Vanished => return Ok(JobEnd::Vanished),
+            JobState::NotStarted if starts == STARTS_MAX => {
                 let why = fs::read_to_string(dir.join("trouble")).unwrap_or_default();
                 return Err(io::Error::other(format!(
                     "the supervisor does not start the job: {why}"
                 )));
             }
-            State::NotBegun => {
+            JobState::NotStarted => {
                 starts += 1;
-                For::Child(start(program, dir, &job())?)
+                WaitTarget::Child(start(program, dir, &job())?)
             }
-            State::Running => For::Lock(dir.to_owned()),
-            State::Orphaned => For::Time,
+            JobState::Running => WaitTarget::Lock(dir.to_owned()),
+            JobState::Orphaned => WaitTarget::Time,
         };
-        if !wait(waiting, &mut look_around) {
-            return Ok(End::Stopped);
+        if !wait(waiting, &mut on_poll) {
+            return Ok(JobEnd::Stopped);
         }
     }
 }
 
 fn start(program: &Path, dir: &Path, job: &Job) -> io::Result<Child> {
-    files::make_directory(dir)?;
+    files::create_directory(dir)?;
     files::write_json(&dir.join("job.json"), job)?;
     std::process::Command::new(program)
         .arg("supervise")
@@ -143,35 +143,35 @@ fn start(program: &Path, dir: &Path, job: &Job) -> io::Result<Child> {
 }
 
 /// What to wait for.
-enum For {
+enum WaitTarget {
     Child(Child),
     Lock(PathBuf),
     Time,
 }
 
 /// Waits. Returns false if `on_poll` asked to stop.
-fn wait(waiting: For, look_around: &mut impl FnMut() -> bool) -> bool {
+fn wait(waiting: WaitTarget, on_poll: &mut impl FnMut() -> bool) -> bool {
     let (ended, end) = mpsc::channel::<()>();
     // The channel closes when the awaited event has happened.
     let mut open = None;
     match waiting {
-        For::Time => open = Some(ended),
-        For::Child(mut child) => drop(std::thread::spawn(move || {
+        WaitTarget::Time => open = Some(ended),
+        WaitTarget::Child(mut child) => drop(std::thread::spawn(move || {
             let _ = child.wait();
             drop(ended);
         })),
-        For::Lock(dir) => drop(std::thread::spawn(move || {
+        WaitTarget::Lock(dir) => drop(std::thread::spawn(move || {
             let _ = lock_file(&dir).map(|file| flock(&file, FlockOperation::LockShared).is_ok());
             drop(ended);
         })),
     }
     loop {
-        match end.recv_timeout(LOOK_AROUND) {
+        match end.recv_timeout(POLL_INTERVAL) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-                let _ = look_around();
+                let _ = on_poll();
                 return true;
             }
-            Err(RecvTimeoutError::Timeout) if !look_around() => return false,
+            Err(RecvTimeoutError::Timeout) if !on_poll() => return false,
             Err(RecvTimeoutError::Timeout) if open.is_some() => return true,
             Err(RecvTimeoutError::Timeout) => {}
         }

@@ -1,7 +1,7 @@
 //! The journal of an order: what it asks for, which step started last, and the results of its
 //! steps.
 //!
-//! Pure: only [`Journal::begin`] and [`Journal::learn`] change it, and
+//! Pure: only [`Journal::begin`] and [`Journal::record`] change it, and
 //! [`planner::next`](super::planner::next) reads it. It is saved after `begin` and before the step
 //! is executed. A step's result is saved together with the next step. If that save is lost, a query
 //! is repeated, and the result of a command that already ran is read from its job directory; the
@@ -15,8 +15,8 @@ use vocab::{FailureCode, Line, Stage, TaskId};
 use wire::agent::{Install, Order, OrderResult, PackageMove, Reboot, Work};
 
 use super::failure::Failure;
-use super::select::Passed;
-use super::step::{Act, Facts, Step};
+use super::select::SkippedPackage;
+use super::step::{Action, Facts, Step};
 use crate::backend::Choice;
 
 /// One order, from its arrival until it is deleted.
@@ -29,7 +29,7 @@ pub struct Journal {
     pub taken_at: Timestamp,
     /// When it is too late to start, by this host's clock.
     pub start_by: Timestamp,
-    /// When it expires, by the server's clock. Older versions did not store it.
+    /// When it expires, by the service's clock. Older versions did not store it.
     #[serde(default)]
     pub expires_at: Option<Timestamp>,
     /// What to do.
@@ -41,7 +41,7 @@ pub struct Journal {
     /// The step that started and has no result yet.
     pub doing: Option<Step>,
     /// The results of the steps so far.
-    pub known: Known,
+    pub known: OrderState,
     /// The final result.
     pub result: Option<OrderResult>,
 }
@@ -82,7 +82,7 @@ pub enum Lock {
 /// How an action ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum ActionResult {
     /// All commands succeeded.
     Well,
     /// A command failed.
@@ -97,7 +97,7 @@ pub enum Ended {
 
 /// The state of the packages after an installation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verified {
+pub struct Verification {
     /// The difference between the inventories before and after.
     pub moves: Vec<PackageMove>,
     /// Expectations that are not met, one line each.
@@ -108,7 +108,7 @@ pub struct Verified {
 
 /// Processes that run outdated code.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OldUnits {
+pub struct OutdatedServices {
     /// The services that may be restarted.
     pub units: Vec<String>,
     /// All other processes, as display names.
@@ -117,17 +117,17 @@ pub struct OldUnits {
 
 /// The updates selected for an order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Chosen {
+pub struct Selection {
     pub choices: Vec<Choice>,
     /// Packages that are skipped, and why.
-    pub passed: Vec<Passed>,
+    pub passed: Vec<SkippedPackage>,
     /// New configuration files that already existed before the order.
     pub set_aside: Vec<Line>,
 }
 
 /// The reboot of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rebooting {
+pub struct RebootProgress {
     /// The boot id before the reboot.
     pub boot_id: Line,
     /// When the reboot was requested.
@@ -136,7 +136,7 @@ pub struct Rebooting {
     pub seconds: Option<u64>,
 }
 
-impl Rebooting {
+impl RebootProgress {
     /// Whether this is another boot. An empty boot id, from a kernel that provides none, proves
     /// nothing.
     pub fn has_ended(&self, boot_id: &Line) -> bool {
@@ -146,27 +146,27 @@ impl Rebooting {
 
 /// The results of an order's steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Known {
+pub struct OrderState {
     /// The state of the package database lock.
     pub lock: Option<Lock>,
     /// Incomplete operations in the package database.
     pub damage: Option<Vec<Line>>,
     /// Incomplete operations from before the order.
     pub damage_before: Vec<Line>,
-    pub chosen: Option<Chosen>,
+    pub chosen: Option<Selection>,
     /// The package changes that the resolver would make.
     pub resolved: Option<Vec<PackageMove>>,
     /// Whether the installation may download its packages itself.
     #[serde(default)]
     pub little_to_fetch: bool,
     /// How each action ended.
-    pub acts: BTreeMap<Act, Ended>,
-    /// How often each repeatable action was killed.
-    pub repeats: BTreeMap<Act, u32>,
+    pub acts: BTreeMap<Action, ActionResult>,
+    /// How many times each repeatable action was killed.
+    pub repeats: BTreeMap<Action, u32>,
     /// The state of the packages after the installation.
-    pub verified: Option<Verified>,
+    pub verified: Option<Verification>,
     /// The processes that run outdated code.
-    pub old_code: Option<OldUnits>,
+    pub old_code: Option<OutdatedServices>,
     /// The services to restart.
     pub restarting: Vec<String>,
     /// The services that were restarted.
@@ -174,8 +174,8 @@ pub struct Known {
     /// Why the host needs a reboot, or why that could not be determined.
     pub reboot_reasons: Option<Result<Vec<Line>, Line>>,
     /// The reboot, once it was requested.
-    pub rebooting: Option<Rebooting>,
-    /// Whether the scan is done and its listing published.
+    pub rebooting: Option<RebootProgress>,
+    /// Whether the scan is done and its package sets are published.
     pub scanned: bool,
     /// Number of pauses in the current wait.
     pub pauses: u32,
@@ -187,27 +187,27 @@ pub struct Known {
 
 /// The result of one step.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Lesson {
+pub enum StepResult {
     Lock(Lock),
     /// Incomplete operations in the package database.
     Damage(Vec<Line>),
-    Chosen(Chosen),
+    Chosen(Selection),
     /// The package changes that the resolver would make.
     Resolved {
         moves: Vec<PackageMove>,
         /// Whether the download is so small that the installation may do it itself.
-        little: bool,
+        small_download: bool,
     },
     /// How an action ended. For a restart, with the services that were restarted.
-    Ended(Ended, Vec<Line>),
-    Verified(Verified),
-    OldCode(OldUnits),
+    Ended(ActionResult, Vec<Line>),
+    Verified(Verification),
+    OldCode(OutdatedServices),
     /// Why the host needs a reboot, or why that could not be determined.
     RebootReasons(Result<Vec<Line>, Line>),
     Scanned,
     Paused,
     /// A query failed.
-    NoAnswer(Failure),
+    QueryFailed(Failure),
     /// The order must not continue.
     Forbidden(Failure),
 }
@@ -221,12 +221,12 @@ impl Journal {
             taken_at: now,
             start_by: start_by(order, now),
             expires_at: None,
-            task: Task::of(&order.work),
+            task: Task::from_work(&order.work),
             started_at: None,
             stage: Stage::Dispatched,
             stage_at: now,
             doing: None,
-            known: Known::default(),
+            known: OrderState::default(),
             result: None,
         }
     }
@@ -237,11 +237,11 @@ impl Journal {
         if let Step::Run(_) = step {
             self.known.pauses = 0;
         }
-        if *step == Step::Run(Act::Reboot) && self.known.rebooting.is_none() {
+        if *step == Step::Run(Action::Reboot) && self.known.rebooting.is_none() {
             let boot_id = facts.boot_id.clone();
-            self.known.rebooting = Some(Rebooting { boot_id, at: now, seconds: None });
+            self.known.rebooting = Some(RebootProgress { boot_id, at: now, seconds: None });
         }
-        if let Step::Run(Act::Restart) = step
+        if let Step::Run(Action::Restart) = step
             && let Some(old) = self.known.old_code.take()
         {
             self.known.restarting = old.units;
@@ -255,7 +255,7 @@ impl Journal {
             rebooting.seconds = Some(u64::try_from(seconds).unwrap_or(0));
             self.known.reboot_reasons = None;
         }
-        let stage = self.stage_of(step);
+        let stage = self.stage_for(step);
         if stage > self.stage {
             (self.stage, self.stage_at) = (stage, now);
         }
@@ -263,46 +263,46 @@ impl Journal {
     }
 
     /// Records the result of the current step.
-    pub fn learn(&mut self, lesson: Lesson) {
+    pub fn record(&mut self, lesson: StepResult) {
         let Some(step) = self.doing.take() else { return };
         let known = &mut self.known;
         match &lesson {
-            Lesson::NoAnswer(_) | Lesson::Paused => {}
+            StepResult::QueryFailed(_) | StepResult::Paused => {}
             _ => known.failed_looks = 0,
         }
         match lesson {
-            Lesson::Lock(lock) => {
+            StepResult::Lock(lock) => {
                 if lock == Lock::Free {
                     known.pauses = 0;
                 }
                 known.lock = Some(lock);
             }
-            Lesson::Damage(lines) => {
-                let touched = [Act::RepairBefore, Act::Install];
+            StepResult::Damage(lines) => {
+                let touched = [Action::RepairBefore, Action::Install];
                 if !touched.iter().any(|act| known.acts.contains_key(act)) {
                     known.damage_before = lines.clone();
                 }
                 known.damage = Some(lines);
             }
-            Lesson::Chosen(chosen) => known.chosen = Some(chosen),
-            Lesson::Resolved { moves, little } => {
+            StepResult::Chosen(chosen) => known.chosen = Some(chosen),
+            StepResult::Resolved { moves, small_download: little } => {
                 (known.resolved, known.little_to_fetch) = (Some(moves), little);
             }
-            Lesson::Verified(verified) => known.verified = Some(verified),
-            Lesson::OldCode(units) => known.old_code = Some(units),
-            Lesson::RebootReasons(reasons) => known.reboot_reasons = Some(reasons),
-            Lesson::Scanned => known.scanned = true,
-            Lesson::Paused => {
+            StepResult::Verified(verified) => known.verified = Some(verified),
+            StepResult::OldCode(units) => known.old_code = Some(units),
+            StepResult::RebootReasons(reasons) => known.reboot_reasons = Some(reasons),
+            StepResult::Scanned => known.scanned = true,
+            StepResult::Paused => {
                 known.pauses += 1;
                 // Only a lock that was held is checked again.
                 known.lock.take_if(|lock| *lock != Lock::Free);
             }
-            Lesson::Forbidden(failure) => known.fail(failure),
-            Lesson::NoAnswer(failure) => known.no_answer(&step, failure),
-            Lesson::Ended(ended, restarted) => {
+            StepResult::Forbidden(failure) => known.fail(failure),
+            StepResult::QueryFailed(failure) => known.record_query_failure(&step, failure),
+            StepResult::Ended(ended, restarted) => {
                 known.restarted.extend(restarted);
                 if let Step::Run(act) = step {
-                    known.ended(act, ended);
+                    known.record_action(act, ended);
                 }
             }
         }
@@ -310,12 +310,12 @@ impl Journal {
 
     /// Stages only advance, so verification before services are restarted or the host is rebooted
     /// still belongs to the stage `installing`.
-    fn stage_of(&self, step: &Step) -> Stage {
+    fn stage_for(&self, step: &Step) -> Stage {
         match step {
-            Step::Run(Act::PreInstall | Act::Download) => Stage::Downloading,
-            Step::Run(Act::Install | Act::RepairAfter | Act::PostInstall) => Stage::Installing,
-            Step::Run(Act::Restart) => Stage::RestartingServices,
-            Step::Run(Act::PreReboot | Act::Reboot) => Stage::Rebooting,
+            Step::Run(Action::PreInstall | Action::Download) => Stage::Downloading,
+            Step::Run(Action::Install | Action::RepairAfter | Action::PostInstall) => Stage::Installing,
+            Step::Run(Action::Restart) => Stage::RestartingServices,
+            Step::Run(Action::PreReboot | Action::Reboot) => Stage::Rebooting,
             Step::Reasons => match &self.known.rebooting {
                 Some(rebooting) if rebooting.seconds.is_some() => Stage::Verifying,
                 _ => self.stage,
@@ -325,36 +325,36 @@ impl Journal {
     }
 }
 
-impl Known {
-    fn ended(&mut self, act: Act, ended: Ended) {
-        if ended == Ended::Vanished && act.is_repeatable() {
+impl OrderState {
+    fn record_action(&mut self, act: Action, ended: ActionResult) {
+        if ended == ActionResult::Vanished && act.is_repeatable() {
             let times = self.repeats.entry(act).or_default();
             *times += 1;
-            if *times < REPEATS_MAX {
+            if *times < RUNS_MAX {
                 return;
             }
         }
         // A change of packages invalidates earlier results about them.
-        if matches!(act, Act::RepairBefore | Act::Install | Act::RepairAfter) {
+        if matches!(act, Action::RepairBefore | Action::Install | Action::RepairAfter) {
             (self.damage, self.lock) = (None, None);
         }
         self.acts.insert(act, ended);
     }
 
     /// Repeats a failed query a few times; after that, it ends the order.
-    fn no_answer(&mut self, step: &Step, failure: Failure) {
+    fn record_query_failure(&mut self, step: &Step, failure: Failure) {
         self.failed_looks += 1;
-        if self.failed_looks < LOOKS_MAX {
+        if self.failed_looks < QUERY_ATTEMPTS_MAX {
             return;
         }
         self.failed_looks = 0;
         match step {
             // A late query that fails must not hide the results that are known.
             Step::Reasons => self.reboot_reasons = Some(Err(failure.message)),
-            Step::OldCode => self.old_code = Some(OldUnits::default()),
+            Step::OldCode => self.old_code = Some(OutdatedServices::default()),
             Step::Verify => {
                 self.fail(failure);
-                self.verified = Some(Verified::default());
+                self.verified = Some(Verification::default());
             }
             Step::Lock => {
                 self.fail(failure);
@@ -375,12 +375,12 @@ impl Known {
 }
 
 /// Maximum number of runs of a repeatable action that is killed each time.
-pub(super) const REPEATS_MAX: u32 = 3;
+pub(super) const RUNS_MAX: u32 = 3;
 /// Maximum number of attempts of a failing query.
-pub(super) const LOOKS_MAX: u32 = 3;
+pub(super) const QUERY_ATTEMPTS_MAX: u32 = 3;
 
 impl Task {
-    fn of(work: &Work) -> Task {
+    fn from_work(work: &Work) -> Task {
         let refused = |code, message: String| Task::Refused(Failure::new(code, message));
         match work {
             Work::Scan => Task::Scan,
@@ -400,9 +400,9 @@ impl Task {
     }
 }
 
-/// When it is too late to start. The order was valid by the server's clock when it arrived. If this
-/// host's clock is not between the order's creation and its expiry, the clock is wrong, and the
-/// order gets its full validity from now on.
+/// When it is too late to start. The order was valid by the service's clock when it arrived. If
+/// this host's clock is not between the order's creation and its expiry, the clock is wrong, and
+/// the order gets its full validity from now on.
 fn start_by(order: &Order, now: Timestamp) -> Timestamp {
     if order.issued_at <= now && now < order.expires_at {
         return order.expires_at;

@@ -47,20 +47,20 @@ pub struct Limits {
     /// Maximum number of packages that one order may change.
     pub max_packages: Option<usize>,
     /// When installations, restarts and reboots are allowed; always if not set.
-    pub allowed_hours: Option<Vec<Span>>,
+    pub allowed_hours: Option<Vec<AllowedHours>>,
 }
 
 /// Allowed hours on some days.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Span {
+pub struct AllowedHours {
     /// The days on which the span starts; every day if empty.
     #[serde(default)]
     pub days: Vec<Day>,
     /// Start time, such as `22:00`.
-    pub from: Clock,
+    pub from: TimeOfDay,
     /// End time (exclusive), such as `05:00`. `24:00` is the end of the day.
-    pub to: Clock,
+    pub to: TimeOfDay,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -78,23 +78,23 @@ pub enum Day {
 /// A time of day, in minutes since midnight; at most 24 hours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Clock(u32);
+pub struct TimeOfDay(u32);
 
 /// What the limits forbid at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct ActiveLimits {
     /// Why the file is invalid. If set, only scans are allowed.
     pub unreadable: Option<Line>,
     /// Why no changes are allowed.
-    pub shut: Option<Line>,
+    pub no_change: Option<Line>,
     /// Why reboots are not allowed.
     pub no_reboot: Option<Line>,
 }
 
-impl Rules {
+impl ActiveLimits {
     /// Why installations and restarts are forbidden, if they are.
     pub fn forbids_change(&self) -> Option<Line> {
-        self.unreadable.clone().or_else(|| self.shut.clone())
+        self.unreadable.clone().or_else(|| self.no_change.clone())
     }
 
     /// Why reboots are forbidden, if they are.
@@ -114,7 +114,7 @@ impl Limits {
             }
             Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
         };
-        if let Some(why) = unsafe_owner(path) {
+        if let Some(why) = untrusted_reason(path) {
             return Err(wrong(why));
         }
         toml::from_str(&text).map_err(|error| {
@@ -124,14 +124,14 @@ impl Limits {
     }
 
     /// The limits in effect at `now`.
-    pub fn rules(&self, path: &Path, zone: &TimeZone, now: Timestamp) -> Rules {
+    pub fn active_at(&self, path: &Path, zone: &TimeZone, now: Timestamp) -> ActiveLimits {
         let says = |words: &str| Some(Line::from(format!("{}: {words}", path.display())));
-        let mut rules = Rules::default();
+        let mut rules = ActiveLimits::default();
         if self.frozen {
-            rules.shut = says("`frozen` is set");
-        } else if !self.is_open(zone, now) {
-            let local = now.to_zoned(zone.clone()).strftime("%a %H:%M").to_string();
-            rules.shut = says(&format!("`allowed_hours` does not include {local}"));
+            rules.no_change = says("`frozen` is set");
+        } else if !self.allows(local_time_zone, now) {
+            let local = now.to_zoned(local_time_zone.clone()).strftime("%a %H:%M").to_string();
+            rules.no_change = says(&format!("`allowed_hours` does not include {local}"));
         }
         if self.never_reboot {
             rules.no_reboot = says("`never_reboot` is set");
@@ -139,8 +139,8 @@ impl Limits {
         rules
     }
 
-    /// The limits as reported to the server.
-    pub fn report(path: &Path, zone: &TimeZone) -> HostLimits {
+    /// The limits as reported to the service.
+    pub fn to_host_limits(path: &Path, zone: &TimeZone) -> HostLimits {
         match Limits::read(path) {
             Err(error) => HostLimits { error: Some(error), ..HostLimits::default() },
             Ok(limits) => HostLimits {
@@ -153,31 +153,31 @@ impl Limits {
                 allowed_hours: match limits.allowed_hours.as_deref() {
                     None => Vec::new(),
                     Some([]) => vec![Line::from("never".to_owned())],
-                    Some(spans) => spans.iter().map(|span| span.in_words(zone)).collect(),
+                    Some(spans) => spans.iter().map(|span| span.describe(local_time_zone)).collect(),
                 },
             },
         }
     }
 
-    fn is_open(&self, zone: &TimeZone, now: Timestamp) -> bool {
+    fn allows(&self, zone: &TimeZone, now: Timestamp) -> bool {
         let Some(spans) = &self.allowed_hours else { return true };
-        let local = now.to_zoned(zone.clone());
-        let minute = minutes(local.time());
-        let today = Day::of(local.weekday());
-        let yesterday = Day::of(local.weekday().previous());
-        spans.iter().any(|span| span.holds(today, yesterday, minute))
+        let local = now.to_zoned(local_time_zone.clone());
+        let minute = minute_of_day(local.time());
+        let today = Day::from_weekday(local.weekday());
+        let yesterday = Day::from_weekday(local.weekday().previous());
+        spans.iter().any(|span| span.contains(today, yesterday, minute))
     }
 }
 
-impl Span {
-    fn in_words(&self, zone: &TimeZone) -> Line {
+impl AllowedHours {
+    fn describe(&self, zone: &TimeZone) -> Line {
         let days: Vec<&str> = self.days.iter().map(|day| day.as_str()).collect();
         let days = if days.is_empty() { "daily".to_owned() } else { days.join(", ") };
-        let zone = zone.iana_name().unwrap_or("local time");
+        let zone = local_time_zone.iana_name().unwrap_or("local time");
         Line::from(format!("{days} {}-{} ({zone})", self.from, self.to))
     }
 
-    fn holds(&self, today: Day, yesterday: Day, minute: u32) -> bool {
+    fn contains(&self, today: Day, yesterday: Day, minute: u32) -> bool {
         let on = |day: Day| self.days.is_empty() || self.days.contains(&day);
         let (from, to) = (self.from.0, self.to.0);
         match from < to {
@@ -200,7 +200,7 @@ impl Day {
         }
     }
 
-    fn of(day: Weekday) -> Day {
+    fn from_weekday(day: Weekday) -> Day {
         match day {
             Weekday::Monday => Day::Mon,
             Weekday::Tuesday => Day::Tue,
@@ -213,20 +213,20 @@ impl Day {
     }
 }
 
-fn minutes(time: Time) -> u32 {
+fn minute_of_day(time: Time) -> u32 {
     let (hour, minute) = (time.hour().unsigned_abs(), time.minute().unsigned_abs());
     u32::from(hour) * 60 + u32::from(minute)
 }
 
-impl std::fmt::Display for Clock {
+impl std::fmt::Display for TimeOfDay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:02}:{:02}", self.0 / 60, self.0 % 60)
     }
 }
 
-impl TryFrom<String> for Clock {
+impl TryFrom<String> for TimeOfDay {
     type Error = String;
-    fn try_from(text: String) -> Result<Clock, String> {
+    fn try_from(text: String) -> Result<TimeOfDay, String> {
         let wrong = || format!("`{text}` is not a time of day such as `22:00`");
         let (hour, minute) = text.split_once(':').ok_or_else(wrong)?;
         let number = |part: &str| match part.len() == 2 {
@@ -234,13 +234,13 @@ impl TryFrom<String> for Clock {
             false => Err(wrong()),
         };
         let (hour, minute) = (number(hour)?, number(minute)?);
-        let clock = Clock(hour * 60 + minute);
-        if minute < 60 && clock <= Clock(24 * 60) { Ok(clock) } else { Err(wrong()) }
+        let clock = TimeOfDay(hour * 60 + minute);
+        if minute < 60 && clock <= TimeOfDay(24 * 60) { Ok(clock) } else { Err(wrong()) }
     }
 }
 
 /// Why a file of the administrator cannot be trusted: another user may have written it.
-pub(super) fn unsafe_owner(path: &Path) -> Option<String> {
+pub(super) fn untrusted_reason(path: &Path) -> Option<String> {
     let found = match fs::metadata(path) {
         Ok(found) => found,
         Err(error) => return Some(format!("cannot be read: {error}")),
@@ -253,7 +253,7 @@ pub(super) fn unsafe_owner(path: &Path) -> Option<String> {
 }
 
 /// The local time zone of the managed system.
-pub fn zone(root: &Root) -> TimeZone {
+pub fn local_time_zone(root: &Root) -> TimeZone {
     let path = root.entry("/etc/localtime");
     // Reads the link's target text: it points into the managed system, not into the running one.
     if let Ok(target) = fs::read_link(&path) {

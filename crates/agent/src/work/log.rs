@@ -34,18 +34,18 @@ impl Log {
     }
 
     /// At most `most` bytes from `offset`.
-    pub(super) fn after(&self, offset: u64, most: usize) -> Vec<u8> {
-        files::part(&self.path, offset, most as u64)
+    pub(super) fn read_from(&self, offset: u64, most: usize) -> Vec<u8> {
+        files::read_range(&self.path, offset, most as u64)
     }
 
     /// Adds a line written by the agent, between two jobs.
-    pub(super) fn say(&self, line: &str) -> io::Result<()> {
+    pub(super) fn write_line(&self, line: &str) -> io::Result<()> {
         self.append(format!("fleetmend: {line}\n").as_bytes())
     }
 
     /// Copies a job's new output. How much of it is already here follows from the log's current
     /// length and its length before the job, so nothing is copied twice, even after a crash.
-    pub(super) fn follow(&self, job_dir: &Path) -> io::Result<bool> {
+    pub(super) fn copy_new_output(&self, job_dir: &Path) -> io::Result<bool> {
         let Some(job) = files::read_json::<Job>(&job_dir.join("job.json"))? else {
             return Ok(false);
         };
@@ -54,7 +54,7 @@ impl Log {
             let length = self.length();
             let room = HEAD_BYTES.saturating_sub(length).min(CHUNK_BYTES);
             let copied = length.saturating_sub(job.log_from);
-            let bytes = files::part(&job_dir.join("output"), copied, room);
+            let bytes = files::read_range(&job_dir.join("output"), copied, room);
             if bytes.is_empty() {
                 return Ok(grew);
             }
@@ -64,8 +64,8 @@ impl Log {
     }
 
     /// Copies the rest of an ended job's output.
-    pub(super) fn finish(&self, job_dir: &Path) -> io::Result<()> {
-        self.follow(job_dir)?;
+    pub(super) fn copy_remaining_output(&self, job_dir: &Path) -> io::Result<()> {
+        self.copy_new_output(job_dir)?;
         let Some(job) = files::read_json::<Job>(&job_dir.join("job.json"))? else { return Ok(()) };
         let length = self.length();
         let output = job_dir.join("output");
@@ -78,7 +78,7 @@ impl Log {
             self.append(format!("\nfleetmend: {cut} bytes omitted here\n").as_bytes())?;
         }
         let from = files::length(&output).saturating_sub(left.min(TAIL_BYTES));
-        self.append(&files::part(&output, from, TAIL_BYTES))
+        self.append(&files::read_range(&output, from, TAIL_BYTES))
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
@@ -92,7 +92,7 @@ mod tests {
 
     fn job(dir: &Path, name: &str, log: &Log, output: &[u8]) -> PathBuf {
         let dir = dir.join(name);
-        files::make_directory(&dir).unwrap();
+        files::create_directory(&dir).unwrap();
         let (commands, log_from) = (Vec::new(), log.length());
         let job = Job { commands, keep_going: false, seconds_max: None, log_from };
         files::write_json(&dir.join("job.json"), &job).unwrap();
@@ -101,22 +101,22 @@ mod tests {
     }
 
     fn text(log: &Log) -> String {
-        String::from_utf8(log.after(0, usize::MAX >> 1)).unwrap()
+        String::from_utf8(log.read_from(0, usize::MAX >> 1)).unwrap()
     }
 
     #[test]
     fn job_output_is_copied_once() {
         let dir = super::super::tests::directory("log-once");
         let log = Log::in_directory(&dir);
-        log.say("begins").unwrap();
+        log.write_line("begins").unwrap();
         let first = job(&dir, "first", &log, b"one\n");
-        assert!(log.follow(&first).unwrap());
-        assert!(!log.follow(&first).unwrap());
+        assert!(log.copy_new_output(&first).unwrap());
+        assert!(!log.copy_new_output(&first).unwrap());
         std::fs::write(first.join("output"), b"one\ntwo\n").unwrap();
-        log.finish(&first).unwrap();
-        log.finish(&first).unwrap();
+        log.copy_remaining_output(&first).unwrap();
+        log.copy_remaining_output(&first).unwrap();
         let second = job(&dir, "second", &log, b"three\n");
-        log.finish(&second).unwrap();
+        log.copy_remaining_output(&second).unwrap();
         assert_eq!(text(&log), "fleetmend: begins\none\ntwo\nthree\n");
     }
 
@@ -124,13 +124,13 @@ mod tests {
     fn overlong_log_is_cut_in_the_middle_with_a_note() {
         let dir = super::super::tests::directory("log-cut");
         let log = Log::in_directory(&dir);
-        let mut said = vec![b'x'; 9 * 1024 * 1024];
-        said.extend(b"\nthe end\n");
-        let loud = job(&dir, "loud", &log, &said);
-        log.finish(&loud).unwrap();
-        log.finish(&loud).unwrap();
+        let mut output = vec![b'x'; 9 * 1024 * 1024];
+        output.extend(b"\nthe end\n");
+        let loud = job(&dir, "loud", &log, &output);
+        log.copy_remaining_output(&loud).unwrap();
+        log.copy_remaining_output(&loud).unwrap();
         let last = job(&dir, "last", &log, b"and the next job\n");
-        log.finish(&last).unwrap();
+        log.copy_remaining_output(&last).unwrap();
         let text = text(&log);
         assert!(text.len() < 7 * 1024 * 1024, "{}", text.len());
         assert_eq!(text.matches("bytes omitted here").count(), 1);

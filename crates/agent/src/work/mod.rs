@@ -5,7 +5,7 @@
 //! except `executor`, `job` and `supervise` are pure. The rest of the agent uses [`Worker`], which
 //! has its own thread.
 
-mod desk;
+mod order_store;
 pub mod failure;
 pub(crate) mod files;
 mod hooks;
@@ -15,7 +15,7 @@ pub mod limits;
 mod log;
 pub mod outcome;
 mod past_orders;
-mod perform;
+mod executor;
 pub mod planner;
 mod recovery;
 pub mod select;
@@ -24,7 +24,7 @@ pub mod step;
 pub mod supervise;
 #[cfg(test)]
 mod tests;
-mod thread;
+mod worker;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,10 +40,10 @@ use crate::backend::Backend;
 use crate::host::Host;
 use crate::root::Root;
 use failure::Failure;
-use thread::Shared;
+use worker::SharedState;
 
 /// The configuration of a worker.
-pub struct Setup {
+pub struct WorkerConfig {
     /// The agent's state directory. It must exist and be used by this agent only.
     pub state_dir: PathBuf,
     pub root: Root,
@@ -57,7 +57,7 @@ pub struct Setup {
     /// even while a package installs a newer agent.
     pub program: PathBuf,
     /// Called whenever [`Worker::report`] changes.
-    pub bell: Box<dyn Fn() + Send + Sync>,
+    pub notify: Box<dyn Fn() + Send + Sync>,
     pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
@@ -74,7 +74,7 @@ pub enum WorkError {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     pub activity: Activity,
-    /// The results that the server has not acknowledged, oldest first. Large numbers are sent in
+    /// The results that the service has not acknowledged, oldest first. Large numbers are sent in
     /// parts.
     pub results: Vec<OrderResult>,
     /// The progress of the unfinished orders.
@@ -82,12 +82,12 @@ pub struct Report {
     pub scan: Option<ScanReport>,
 }
 
-/// The last scan. The encoded listings are kept on disk for upload.
+/// The last scan. The encoded package sets are kept on disk for upload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScanReport {
-    /// Digest of the listing of installed packages.
+    /// Digest of the installed packages.
     pub installed: Digest,
-    /// Digest of the listing of pending updates.
+    /// Digest of the pending updates.
     pub pending: Digest,
     /// When the scan was made.
     pub at: Timestamp,
@@ -97,25 +97,25 @@ pub struct ScanReport {
 /// Executes orders, one at a time, on its own thread. All of its state is on disk. When it is
 /// dropped, the thread ends soon, but a running package manager continues.
 pub struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Worker {
     /// Starts the thread, which resumes the orders in the journal.
-    pub fn start(setup: Setup) -> Result<Worker, WorkError> {
+    pub fn start(setup: WorkerConfig) -> Result<Worker, WorkError> {
         let dir = setup.state_dir.clone();
-        let shared = Shared::open(setup).map_err(|source| WorkError::State { dir, source })?;
+        let shared = SharedState::open(setup).map_err(|source| WorkError::State { dir, source })?;
         let shared = Arc::new(shared);
         let thread = std::thread::spawn({
             let shared = Arc::clone(&shared);
-            move || shared.work()
+            move || shared.run()
         });
         Ok(Worker { shared, thread: Some(thread) })
     }
 
-    /// Sets the server's time, by which orders are issued and expire. Until it is set, this host's
-    /// clock counts as the server's.
+    /// Sets the service's time, by which orders are issued and expire. Until it is set, this host's
+    /// clock counts as the service's.
     pub fn set_server_time(&self, server_time: Timestamp) {
         self.shared.set_server_time(server_time);
     }
@@ -123,24 +123,24 @@ impl Worker {
     /// Accepts an order that [`agent_client::verify`] has verified. The same id is always the same
     /// order; if it has ended, its stored result is reported again. An order that cannot be written
     /// to disk fails with that reason, and nothing is executed for it.
-    pub fn take(&self, order: Order) {
-        self.shared.take(&order);
+    pub fn accept(&self, order: Order) {
+        self.shared.accept(&order);
     }
 
     /// Reports a failure for an order that cannot be executed, such as an expired one. An order
     /// that was accepted before continues.
-    pub fn refuse(&self, order: &Order, code: FailureCode, why: Line) {
-        self.shared.refuse(order, Failure::new(code, why));
+    pub fn reject(&self, order: &Order, code: FailureCode, why: Line) {
+        self.shared.reject(order, Failure::new(code, why));
     }
 
     /// The host limits at this moment.
     pub fn limits(&self) -> HostLimits {
-        let setup = &self.shared.setup;
-        limits::Limits::report(&setup.limits, &limits::zone(&setup.root))
+        let setup = &self.shared.config;
+        limits::Limits::to_host_limits(&setup.limits, &limits::local_time_zone(&setup.root))
     }
 
     /// Drops an order if nothing has been executed for it. An order that has not started, or never
-    /// arrived, ends at once.
+    /// arrived, ends immediately.
     pub fn withdraw(&self, id: TaskId) {
         self.shared.withdraw(id);
     }
@@ -152,15 +152,15 @@ impl Worker {
         self.shared.inquire(ids);
     }
 
-    /// The server has stored these results: they are not reported again, and are deleted after a
+    /// The service has stored these results: they are not reported again, and are deleted after a
     /// while.
     pub fn acknowledge(&self, ids: &[TaskId]) {
         self.shared.acknowledge(ids);
     }
 
-    /// The server has received this progress. A reboot waits for that, though not for long.
-    pub fn told(&self, progress: &[OrderProgress]) {
-        self.shared.told(progress);
+    /// The service has received this progress. A reboot waits for that, though not for long.
+    pub fn progress_delivered(&self, progress: &[OrderProgress]) {
+        self.shared.progress_delivered(progress);
     }
 
     /// What the next sync should report.
@@ -170,17 +170,17 @@ impl Worker {
 
     /// Requests a scan. It starts soon, but never while an order runs.
     pub fn scan(&self) {
-        self.shared.wish_scan();
+        self.shared.request_scan();
     }
 
     /// Requests a scan without refreshing the package lists first.
-    pub fn look(&self) {
-        self.shared.wish_look();
+    pub fn scan_without_refresh(&self) {
+        self.shared.request_scan_without_refresh();
     }
 
     /// A part of an order's log, for upload in chunks.
-    pub fn log_after(&self, id: TaskId, offset: u64, most: usize) -> Vec<u8> {
-        self.shared.log_after(id, offset, most)
+    pub fn read_log(&self, id: TaskId, offset: u64, most: usize) -> Vec<u8> {
+        self.shared.read_log(id, offset, most)
     }
 
     /// The existing logs with their lengths, and whether they are complete. Logs of ended orders
@@ -189,9 +189,9 @@ impl Worker {
         self.shared.open_logs()
     }
 
-    /// The encoded listing with this digest, if it belongs to the last scan.
+    /// The encoded package set with this digest, if it belongs to the last scan.
     pub fn listing(&self, digest: Digest) -> Option<Vec<u8>> {
-        std::fs::read(listing_path(&self.shared.setup.state_dir, digest)).ok()
+        std::fs::read(listing_path(&self.shared.config.state_dir, digest)).ok()
     }
 }
 
@@ -205,7 +205,7 @@ impl Drop for Worker {
 }
 
 /// Where cached package manager output is stored, for [`Backend::recall`].
-pub(crate) fn memory_path(state_dir: &Path) -> PathBuf {
+pub(crate) fn query_cache_path(state_dir: &Path) -> PathBuf {
     state_dir.join("scan").join("answers.json")
 }
 

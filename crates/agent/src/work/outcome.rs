@@ -9,9 +9,9 @@ use vocab::{FailureCode, Line, RebootPolicy};
 use wire::agent::{OrderResult, Outcome};
 
 use super::failure::Failure;
-use super::journal::{Ended, Journal, Task};
-use super::select::{Passed, Why};
-use super::step::{Act, Facts};
+use super::journal::{ActionResult, Journal, Task};
+use super::select::{SkippedPackage, SkipReason};
+use super::step::{Action, Facts};
 
 /// How an order ends.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +26,7 @@ pub enum Ending {
 
 /// Why the host is not rebooted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NoReboot {
+pub enum NoRebootReason {
     /// The order was issued for an earlier boot, which has ended.
     OtherBoot,
     /// The order does not name the boot for which it was issued.
@@ -37,45 +37,45 @@ pub enum NoReboot {
     Host(Line),
 }
 
-impl NoReboot {
+impl NoRebootReason {
     /// Whether the reboot has already happened.
-    pub fn is_done_already(&self) -> bool {
-        *self == NoReboot::OtherBoot
+    pub fn has_rebooted(&self) -> bool {
+        *self == NoRebootReason::OtherBoot
     }
 
     /// The reason as a message for people.
-    pub fn as_line(&self) -> Line {
+    pub fn to_message(&self) -> Line {
         match self {
-            NoReboot::OtherBoot => {
+            NoRebootReason::OtherBoot => {
                 "no reboot: the host has already rebooted since the order was issued".into()
             }
-            NoReboot::NoBoot => "no reboot: the order does not contain a boot id".into(),
-            NoReboot::Limits(why) | NoReboot::Host(why) => format!("no reboot: {why}").into(),
+            NoRebootReason::NoBoot => "no reboot: the order does not contain a boot id".into(),
+            NoRebootReason::Limits(why) | NoRebootReason::Host(why) => format!("no reboot: {why}").into(),
         }
     }
 }
 
 /// Why the host must not be rebooted, whatever the order requests.
-pub fn why_no_reboot(journal: &Journal, facts: &Facts) -> Option<NoReboot> {
+pub fn no_reboot_reason(journal: &Journal, facts: &Facts) -> Option<NoRebootReason> {
     let boot_id = match &journal.task {
         Task::Install(install) => &install.boot_id,
         Task::Reboot(reboot) => &reboot.boot_id,
-        _ => return Some(NoReboot::NoBoot),
+        _ => return Some(NoRebootReason::NoBoot),
     };
     if boot_id.as_str().is_empty() {
-        return Some(NoReboot::NoBoot);
+        return Some(NoRebootReason::NoBoot);
     }
     if *boot_id != facts.boot_id {
-        return Some(NoReboot::OtherBoot);
+        return Some(NoRebootReason::OtherBoot);
     }
     if let Some(why) = facts.rules.forbids_reboot() {
-        return Some(NoReboot::Limits(why));
+        return Some(NoRebootReason::Limits(why));
     }
-    facts.may_reboot.clone().err().map(NoReboot::Host)
+    facts.may_reboot.clone().err().map(NoRebootReason::Host)
 }
 
 /// The failure for a package database that could not be repaired.
-pub fn broken(damage: &[Line]) -> Failure {
+pub fn damage_failure(damage: &[Line]) -> Failure {
     let first: Vec<&str> = damage.iter().take(3).map(Line::as_str).collect();
     let more = damage.len().saturating_sub(3);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -86,24 +86,24 @@ pub fn broken(damage: &[Line]) -> Failure {
 }
 
 /// The failure for an action that was killed.
-pub fn vanished(act: Act) -> Failure {
+pub fn killed_failure(act: Action) -> Failure {
     let code = match act {
-        Act::PreInstall | Act::PostInstall | Act::PreReboot => FailureCode::HookFailed,
-        Act::Restart => FailureCode::ServiceRestartFailed,
+        Action::PreInstall | Action::PostInstall | Action::PreReboot => FailureCode::HookFailed,
+        Action::Restart => FailureCode::ServiceRestartFailed,
         _ => FailureCode::InstallFailed,
     };
     Failure::new(code, format!("{} was killed before it finished", act.name()))
 }
 
 /// Why an installation that ran has failed; `None` if everything is as requested.
-pub fn verdict(journal: &Journal) -> Option<Failure> {
+pub fn install_failure(journal: &Journal) -> Option<Failure> {
     let known = &journal.known;
     let verified = known.verified.as_ref()?;
-    let installed = known.acts.get(&Act::Install)?;
+    let installed = known.acts.get(&Action::Install)?;
     let diagnosed = match installed {
-        Ended::Well => None,
-        Ended::Badly { failure, .. } => Some(failure.clone()),
-        Ended::Vanished => Some(vanished(Act::Install)),
+        ActionResult::Well => None,
+        ActionResult::Badly { failure, .. } => Some(failure.clone()),
+        ActionResult::Vanished => Some(killed_failure(Action::Install)),
     };
     let damage = known.damage.as_deref().unwrap_or_default();
     if let Some(failure) = &known.failure {
@@ -111,8 +111,8 @@ pub fn verdict(journal: &Journal) -> Option<Failure> {
     }
     if !damage.is_empty() {
         return Some(match installed {
-            Ended::Badly { failure, .. } => failure.clone(),
-            _ => broken(damage),
+            ActionResult::Badly { failure, .. } => failure.clone(),
+            _ => damage_failure(damage),
         });
     }
     if let Some(unmet) = verified.unmet.first() {
@@ -122,15 +122,15 @@ pub fn verdict(journal: &Journal) -> Option<Failure> {
     }
     // Everything is as requested, even if the package manager failed at first and was repaired.
     // Only the administrator's post-install hooks can still fail the order.
-    match known.acts.get(&Act::PostInstall) {
-        Some(Ended::Badly { failure, .. }) => Some(failure.clone()),
-        Some(Ended::Vanished) => Some(vanished(Act::PostInstall)),
+    match known.acts.get(&Action::PostInstall) {
+        Some(ActionResult::Badly { failure, .. }) => Some(failure.clone()),
+        Some(ActionResult::Vanished) => Some(killed_failure(Action::PostInstall)),
         _ => None,
     }
 }
 
-/// The result that is sent to the server and stored.
-pub fn result(journal: &Journal, facts: &Facts, ending: Ending, now: Timestamp) -> OrderResult {
+/// The result that is sent to the service and stored.
+pub fn build_result(journal: &Journal, facts: &Facts, ending: Ending, now: Timestamp) -> OrderResult {
     let known = &journal.known;
     let (outcome, failure, message) = match ending {
         Ending::Withdrawn => (Outcome::Withdrawn, None, None),
@@ -143,16 +143,16 @@ pub fn result(journal: &Journal, facts: &Facts, ending: Ending, now: Timestamp) 
             (Outcome::Failed, Some(failure.code), Some(failure.message.clone()))
         }
         Ending::Done => {
-            let (outcome, message) = done(journal);
+            let (outcome, message) = completed_outcome(journal);
             (outcome, None, message)
         }
     };
     let verified = known.verified.as_ref();
     let planned = matches!(journal.task, Task::Plan(_)) && outcome != Outcome::Failed;
-    let exit = match known.acts.get(&Act::Install) {
-        Some(Ended::Well) => Some(0),
-        Some(Ended::Badly { exit, .. }) => *exit,
-        Some(Ended::Vanished) | None => None,
+    let exit = match known.acts.get(&Action::Install) {
+        Some(ActionResult::Well) => Some(0),
+        Some(ActionResult::Badly { exit, .. }) => *exit,
+        Some(ActionResult::Vanished) | None => None,
     };
     OrderResult {
         order_id: journal.id,
@@ -176,12 +176,12 @@ pub fn result(journal: &Journal, facts: &Facts, ending: Ending, now: Timestamp) 
 }
 
 /// The outcome of an order that ended without a failure.
-fn done(journal: &Journal) -> (Outcome, Option<Line>) {
+fn completed_outcome(journal: &Journal) -> (Outcome, Option<Line>) {
     let known = &journal.known;
     match &journal.task {
         Task::Scan | Task::Refused(_) | Task::Lost { .. } => (Outcome::Succeeded, None),
         Task::Reboot(_) if known.rebooting.is_none() => {
-            (Outcome::NoChange, Some(NoReboot::OtherBoot.as_line()))
+            (Outcome::NoChange, Some(NoRebootReason::OtherBoot.to_message()))
         }
         Task::Reboot(_) => (Outcome::Succeeded, None),
         Task::RestartServices if known.restarting.is_empty() => (Outcome::NoChange, None),
@@ -194,12 +194,12 @@ fn done(journal: &Journal) -> (Outcome, Option<Line>) {
             let passed = chosen.map(|chosen| chosen.passed.as_slice()).unwrap_or_default();
             let named = |name: &str| install.packages.iter().any(|asked| asked.as_str() == name);
             let blocked = passed.iter().find(|passed| {
-                matches!(passed.why, Why::Blocked(_) | Why::Limits(_)) && named(&passed.name)
+                matches!(passed.why, SkipReason::Blocked(_) | SkipReason::Limits(_)) && named(&passed.name)
             });
             match blocked {
-                Some(passed) => (Outcome::Skipped, Some(passed.as_line())),
+                Some(passed) => (Outcome::Skipped, Some(passed.to_message())),
                 None => {
-                    (Outcome::NoChange, passed.iter().find(|p| named(&p.name)).map(Passed::as_line))
+                    (Outcome::NoChange, passed.iter().find(|p| named(&p.name)).map(SkippedPackage::to_message))
                 }
             }
         }
@@ -227,19 +227,19 @@ fn notes(journal: &Journal, facts: &Facts) -> Vec<Line> {
     let known = &journal.known;
     let mut notes = Notes::default();
     if let Some(first) = known.damage_before.first() {
-        let mended = known.acts.contains_key(&Act::RepairBefore);
+        let mended = known.acts.contains_key(&Action::RepairBefore);
         let done = if mended { "repaired before installing" } else { "found damage" };
         notes.add(format!(
             "{done}: {} incomplete package operation(s), first: {first}",
             known.damage_before.len()
         ));
     }
-    match known.acts.get(&Act::Install) {
-        Some(Ended::Vanished) => notes.add(vanished(Act::Install).message),
-        Some(Ended::Badly { failure, .. }) => notes.add(failure.message.clone()),
-        Some(Ended::Well) | None => {}
+    match known.acts.get(&Action::Install) {
+        Some(ActionResult::Vanished) => notes.add(killed_failure(Action::Install).message),
+        Some(ActionResult::Badly { failure, .. }) => notes.add(failure.message.clone()),
+        Some(ActionResult::Well) | None => {}
     }
-    if known.acts.contains_key(&Act::RepairAfter) {
+    if known.acts.contains_key(&Action::RepairAfter) {
         notes.add("repaired after installing: the installation left incomplete package operations");
     }
     for line in known.verified.iter().flat_map(|verified| &verified.unmet) {
@@ -248,11 +248,11 @@ fn notes(journal: &Journal, facts: &Facts) -> Vec<Line> {
     for line in known.damage.iter().flatten() {
         notes.add(format!("still incomplete: {line}"));
     }
-    if let Some(Ended::Badly { failure, .. }) = known.acts.get(&Act::PostInstall) {
+    if let Some(ActionResult::Badly { failure, .. }) = known.acts.get(&Action::PostInstall) {
         notes.add(failure.message.clone());
     }
     for passed in known.chosen.iter().flat_map(|chosen| &chosen.passed) {
-        notes.add(passed.as_line());
+        notes.add(passed.to_message());
     }
     if let Some(old) = &known.old_code {
         let units = old.units.iter().map(String::as_str);
@@ -266,9 +266,9 @@ fn notes(journal: &Journal, facts: &Facts) -> Vec<Line> {
     if let Task::Install(install) = &journal.task
         && known.rebooting.is_none()
         && wants_reboot(install.reboot, journal)
-        && let Some(why) = why_no_reboot(journal, facts)
+        && let Some(why) = no_reboot_reason(journal, facts)
     {
-        notes.add(why.as_line());
+        notes.add(why.to_message());
     }
     notes.0
 }

@@ -2,7 +2,7 @@
 //!
 //! An order whose result is still kept has a directory. When that is deleted, its id is stored
 //! here, so that a signed order that is sent again, for whatever reason, is never executed twice.
-//! Times are the server's, by which the validity of orders is judged.
+//! Times are the service's, by which the validity of orders is judged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,27 +15,27 @@ use vocab::TaskId;
 use super::files;
 use super::journal::Journal;
 
-const FILE: &str = "past";
+const FILE_NAME: &str = "past";
 /// Maximum number of ids. Enough for a week at one order per minute.
-const MOST: usize = 10_000;
-/// How long an id is kept after its order expired. A server clock that was ahead for a while and
+const IDS_MAX: usize = 10_000;
+/// How long an id is kept after its order expired. A service clock that was ahead for a while and
 /// was set back must not make a deleted order valid again.
-const MARGIN: SignedDuration = SignedDuration::from_hours(7 * 24);
+const EXPIRY_MARGIN: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// The assumed validity of an order whose expiry was not stored.
-const VALID_FOR: SignedDuration = SignedDuration::from_hours(31 * 24);
+const ASSUMED_VALIDITY: SignedDuration = SignedDuration::from_hours(31 * 24);
 
 /// The ids, with the expiry of each order.
 #[derive(Clone)]
 pub(super) struct PastOrders {
     path: PathBuf,
     ids: BTreeMap<TaskId, Timestamp>,
-    pub(super) most: usize,
+    pub(super) ids_max: usize,
 }
 
 impl PastOrders {
     /// Reads the ids from the orders directory.
     pub(super) fn open(dir: &Path) -> io::Result<PastOrders> {
-        let path = dir.join(FILE);
+        let path = dir.join(FILE_NAME);
         let text = match fs::read(&path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -46,7 +46,7 @@ impl PastOrders {
             Some((id.parse().ok()?, expires_at.parse().ok()?))
         };
         let ids = text.lines().filter_map(read).collect();
-        Ok(PastOrders { path, ids, most: MOST })
+        Ok(PastOrders { path, ids, ids_max: IDS_MAX })
     }
 
     pub(super) fn contains(&self, id: TaskId) -> bool {
@@ -54,7 +54,7 @@ impl PastOrders {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.ids.len() >= self.most
+        self.ids.len() >= self.ids_max
     }
 
     /// Adds an order. Returns false if there is no room for it.
@@ -62,14 +62,14 @@ impl PastOrders {
         if self.is_full() && !self.contains(journal.id) {
             return false;
         }
-        let assumed = || journal.taken_at.checked_add(VALID_FOR).unwrap_or(Timestamp::MAX);
+        let assumed = || journal.taken_at.checked_add(ASSUMED_VALIDITY).unwrap_or(Timestamp::MAX);
         self.ids.insert(journal.id, journal.expires_at.unwrap_or_else(assumed));
         true
     }
 
     /// Deletes the ids of orders that can no longer be valid.
     pub(super) fn drop_expired(&mut self, server_time: Timestamp) {
-        let since = server_time.saturating_sub(MARGIN).unwrap_or(Timestamp::MIN);
+        let since = server_time.saturating_sub(EXPIRY_MARGIN).unwrap_or(Timestamp::MIN);
         self.ids.retain(|_, expires_at| *expires_at >= since);
     }
 

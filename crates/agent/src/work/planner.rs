@@ -9,54 +9,54 @@ use vocab::{FailureCode, Line, RebootPolicy};
 use wire::agent::Install;
 
 use super::failure::Failure;
-use super::journal::{Ended, Journal, Lock, OldUnits, Task};
+use super::journal::{ActionResult, Journal, Lock, OutdatedServices, Task};
 use super::outcome;
 use super::outcome::Ending;
-use super::step::{Act, Facts, PAUSE_SECONDS, Step};
+use super::step::{Action, Facts, PAUSE_SECONDS, Step};
 
 /// Maximum number of pauses while another program holds the package database lock: ten minutes.
 pub const LOCK_PAUSES: u32 = 120;
 /// Maximum number of pauses for a package manager that lost its supervisor: one hour.
-pub const LEFTOVER_PAUSES: u32 = 720;
+pub const ORPHAN_PAUSES: u32 = 720;
 /// Maximum number of pauses until a reboot starts: ten minutes.
 pub const REBOOT_PAUSES: u32 = 120;
 
 /// The next step. Never called for an order that has a result.
-pub fn next(journal: &Journal, facts: &Facts, now: Timestamp) -> Step {
-    let course = Course { journal, facts, now };
+pub fn next_step(journal: &Journal, facts: &Facts, now: Timestamp) -> Step {
+    let planner = Planner { journal, facts, now };
     if journal.started_at.is_none()
-        && let Some(ending) = course.refusal()
+        && let Some(ending) = planner.rejection()
     {
-        return course.end(ending);
+        return planner.end(ending);
     }
     if let Some(Step::Run(act)) = journal.doing
-        && facts.begun
-        && !course.is_back()
+        && facts.started
+        && !planner.has_rebooted()
     {
         return Step::Run(act);
     }
     match &journal.task {
-        Task::Scan => course.scan(),
-        Task::Plan(_) => course.plan(),
-        Task::Install(install) => course.install(install),
-        Task::RestartServices => course.restart_services(),
-        Task::Reboot(_) => course.reboot_order(),
-        Task::Refused(failure) => course.fail(failure.clone()),
-        Task::Lost { failure, compare } => course.lost(failure, *compare),
+        Task::Scan => planner.scan(),
+        Task::Plan(_) => planner.plan(),
+        Task::Install(install) => planner.install(install),
+        Task::RestartServices => planner.restart_services(),
+        Task::Reboot(_) => planner.reboot_order(),
+        Task::Refused(failure) => planner.end_failed(failure.clone()),
+        Task::Lost { failure, compare } => planner.finish_lost(failure, *compare),
     }
 }
 
-struct Course<'a> {
+struct Planner<'a> {
     journal: &'a Journal,
     facts: &'a Facts,
     now: Timestamp,
 }
 
 /// The next step of a phase; `None` if the phase is complete; or the failure that ends the order.
-type Stretch = Result<Option<Step>, Failure>;
+type PhaseResult = Result<Option<Step>, Failure>;
 
 /// Returns the next step of a phase, or falls through if the phase is complete.
-macro_rules! go {
+macro_rules! run_phase {
     ($course:expr, $stretch:expr) => {
         match $stretch {
             Ok(None) => {}
@@ -66,9 +66,9 @@ macro_rules! go {
     };
 }
 
-impl Course<'_> {
+impl Planner<'_> {
     /// Why the order is not started at all.
-    fn refusal(&self) -> Option<Ending> {
+    fn rejection(&self) -> Option<Ending> {
         let rejected =
             |why: Line| Ending::Failed(Failure::new(FailureCode::RejectedByAgent, why.as_str()));
         if let Task::Refused(failure) = &self.journal.task {
@@ -92,24 +92,24 @@ impl Course<'_> {
     }
 
     fn scan(&self) -> Step {
-        if self.facts.withdrawn && !self.journal.known.acts.contains_key(&Act::Refresh) {
+        if self.facts.withdrawn && !self.journal.known.acts.contains_key(&Action::Refresh) {
             return self.end(Ending::Withdrawn);
         }
         // A scan waits for a running package manager, but only briefly.
-        if let Ok(Some(step)) = self.lock(LOCK_PAUSES / 5) {
+        if let Ok(Some(step)) = self.wait_for_lock(LOCK_PAUSES / 5) {
             return step;
         }
         let known = &self.journal.known;
-        if !known.acts.contains_key(&Act::Refresh) {
-            return Step::Run(Act::Refresh);
+        if !known.acts.contains_key(&Action::Refresh) {
+            return Step::Run(Action::Refresh);
         }
         if !known.scanned && known.failure.is_none() {
             return Step::Scan;
         }
-        match (&known.failure, self.ended_well(Act::Refresh)) {
-            (Some(failure), _) => self.fail(failure.clone()),
-            (None, Err(failure)) => self.fail(failure),
-            (None, Ok(_)) => self.done(),
+        match (&known.failure, self.check_succeeded(Action::Refresh)) {
+            (Some(failure), _) => self.end_failed(failure.clone()),
+            (None, Err(failure)) => self.end_failed(failure),
+            (None, Ok(_)) => self.end_completed(),
         }
     }
 
@@ -117,46 +117,46 @@ impl Course<'_> {
         if self.facts.withdrawn {
             return self.end(Ending::Withdrawn);
         }
-        go!(self, self.lock(LOCK_PAUSES));
-        go!(self, self.act(Act::Refresh));
-        go!(self, self.choice());
-        self.done()
+        run_phase!(self, self.wait_for_lock(LOCK_PAUSES));
+        run_phase!(self, self.run_once(Action::Refresh));
+        run_phase!(self, self.select_updates());
+        self.end_completed()
     }
 
     fn install(&self, install: &Install) -> Step {
-        if !self.did(Act::Install) {
-            if self.facts.withdrawn && !self.did(Act::PreInstall) {
+        if !self.has_run(Action::Install) {
+            if self.facts.withdrawn && !self.has_run(Action::PreInstall) {
                 return self.end(Ending::Withdrawn);
             }
-            go!(self, self.lock(LOCK_PAUSES));
-            go!(self, self.soundness());
-            go!(self, self.act(Act::Refresh));
-            go!(self, self.choice());
+            run_phase!(self, self.wait_for_lock(LOCK_PAUSES));
+            run_phase!(self, self.repair_existing_damage());
+            run_phase!(self, self.run_once(Action::Refresh));
+            run_phase!(self, self.select_updates());
             if self.has_choices() {
-                go!(self, self.last_word());
-                go!(self, self.act(Act::PreInstall));
+                run_phase!(self, self.recheck_limits());
+                run_phase!(self, self.run_once(Action::PreInstall));
                 if !self.journal.known.little_to_fetch {
-                    go!(self, self.act(Act::Download));
+                    run_phase!(self, self.run_once(Action::Download));
                 }
-                go!(self, self.last_word());
-                return Step::Run(Act::Install);
+                run_phase!(self, self.recheck_limits());
+                return Step::Run(Action::Install);
             }
         } else {
-            go!(self, self.aftermath());
-            go!(self, self.post_install());
-            if let Some(failure) = outcome::verdict(self.journal) {
-                return self.stop(failure);
+            run_phase!(self, self.check_installation());
+            run_phase!(self, self.post_install());
+            if let Some(failure) = outcome::install_failure(self.journal) {
+                return self.fail_after_cleanup(failure);
             }
         }
-        self.afterwards(install)
+        self.restart_or_reboot(install)
     }
 
     /// Restarts and reboots, which follow only if everything succeeded.
-    fn afterwards(&self, install: &Install) -> Step {
+    fn restart_or_reboot(&self, install: &Install) -> Step {
         if install.reboot == RebootPolicy::ServicesOnly {
-            go!(self, self.services());
+            run_phase!(self, self.restart_outdated_services());
         }
-        go!(self, self.reasons());
+        run_phase!(self, self.check_reboot_reasons());
         let wanted = match (install.reboot, &self.journal.known.reboot_reasons) {
             // If the check fails, something is wrong, and the host is not rebooted.
             (RebootPolicy::Always, Some(Ok(_))) => true,
@@ -164,49 +164,49 @@ impl Course<'_> {
             _ => false,
         };
         let begun = self.journal.known.rebooting.is_some();
-        if begun || (wanted && outcome::why_no_reboot(self.journal, self.facts).is_none()) {
-            go!(self, self.reboot());
+        if begun || (wanted && outcome::no_reboot_reason(self.journal, self.facts).is_none()) {
+            run_phase!(self, self.reboot());
         }
-        self.done()
+        self.end_completed()
     }
 
     /// The order's journal was damaged: only finishes what has already started.
-    fn lost(&self, failure: &Failure, compare: bool) -> Step {
+    fn finish_lost(&self, failure: &Failure, compare: bool) -> Step {
         if compare {
-            go!(self, self.aftermath());
+            run_phase!(self, self.check_installation());
         }
-        self.stop(failure.clone())
+        self.fail_after_cleanup(failure.clone())
     }
 
     fn restart_services(&self) -> Step {
         if self.facts.withdrawn && self.journal.known.restarting.is_empty() {
             return self.end(Ending::Withdrawn);
         }
-        go!(self, self.services());
-        self.done()
+        run_phase!(self, self.restart_outdated_services());
+        self.end_completed()
     }
 
     fn reboot_order(&self) -> Step {
         if self.journal.known.rebooting.is_none() {
-            if self.facts.withdrawn && !self.did(Act::PreReboot) {
+            if self.facts.withdrawn && !self.has_run(Action::PreReboot) {
                 return self.end(Ending::Withdrawn);
             }
-            match outcome::why_no_reboot(self.journal, self.facts) {
+            match outcome::no_reboot_reason(self.journal, self.facts) {
                 None => {}
-                Some(why) if why.is_done_already() => return self.done(),
+                Some(why) if why.has_rebooted() => return self.end_completed(),
                 Some(why) => {
-                    let failure = Failure::new(FailureCode::RejectedByAgent, why.as_line());
-                    return self.fail(failure);
+                    let failure = Failure::new(FailureCode::RejectedByAgent, why.to_message());
+                    return self.end_failed(failure);
                 }
             }
         }
-        go!(self, self.reboot());
-        go!(self, self.reasons());
-        self.done()
+        run_phase!(self, self.reboot());
+        run_phase!(self, self.check_reboot_reasons());
+        self.end_completed()
     }
 
     /// Waits for the package database lock.
-    fn lock(&self, pauses_max: u32) -> Stretch {
+    fn wait_for_lock(&self, pauses_max: u32) -> PhaseResult {
         match &self.journal.known.lock {
             None => Ok(Some(Step::Lock)),
             Some(Lock::Free) => Ok(None),
@@ -224,33 +224,33 @@ impl Course<'_> {
     }
 
     /// Repairs incomplete operations from before the order.
-    fn soundness(&self) -> Stretch {
+    fn repair_existing_damage(&self) -> PhaseResult {
         match &self.journal.known.damage {
             None => Ok(Some(Step::Damage)),
             Some(damage) if damage.is_empty() => Ok(None),
-            Some(_) if !self.did(Act::RepairBefore) => Ok(Some(Step::Run(Act::RepairBefore))),
-            Some(damage) => Err(outcome::broken(damage)),
+            Some(_) if !self.has_run(Action::RepairBefore) => Ok(Some(Step::Run(Action::RepairBefore))),
+            Some(damage) => Err(outcome::damage_failure(damage)),
         }
     }
 
     /// Runs an action once, and fails if it failed.
-    fn act(&self, act: Act) -> Stretch {
-        if !self.did(act) {
+    fn run_once(&self, act: Action) -> PhaseResult {
+        if !self.has_run(act) {
             return Ok(Some(Step::Run(act)));
         }
-        self.ended_well(act)
+        self.check_succeeded(act)
     }
 
-    fn ended_well(&self, act: Act) -> Stretch {
+    fn check_succeeded(&self, act: Action) -> PhaseResult {
         match self.journal.known.acts.get(&act) {
-            None | Some(Ended::Well) => Ok(None),
-            Some(Ended::Badly { failure, .. }) => Err(failure.clone()),
-            Some(Ended::Vanished) => Err(outcome::vanished(act)),
+            None | Some(ActionResult::Well) => Ok(None),
+            Some(ActionResult::Badly { failure, .. }) => Err(failure.clone()),
+            Some(ActionResult::Vanished) => Err(outcome::killed_failure(act)),
         }
     }
 
     /// Selects the updates and resolves them.
-    fn choice(&self) -> Stretch {
+    fn select_updates(&self) -> PhaseResult {
         let known = &self.journal.known;
         if let Some(failure) = &known.failure {
             return Err(failure.clone());
@@ -263,7 +263,7 @@ impl Course<'_> {
     }
 
     /// Checks the limits again: the administrator may have changed them, and time has passed.
-    fn last_word(&self) -> Stretch {
+    fn recheck_limits(&self) -> PhaseResult {
         match self.facts.rules.forbids_change() {
             None => Ok(None),
             Some(why) => Err(Failure::new(FailureCode::RejectedByAgent, why.as_str())),
@@ -272,20 +272,20 @@ impl Course<'_> {
 
     /// After the installation: waits for the lock, repairs incomplete operations, compares
     /// inventories.
-    fn aftermath(&self) -> Stretch {
+    fn check_installation(&self) -> PhaseResult {
         let known = &self.journal.known;
         if known.verified.is_some() {
             return Ok(None);
         }
         // A package manager that lost its supervisor is never killed; its work is judged when it
         // ends, or after an hour.
-        if let Ok(Some(step)) = self.lock(LEFTOVER_PAUSES) {
+        if let Ok(Some(step)) = self.wait_for_lock(ORPHAN_PAUSES) {
             return Ok(Some(step));
         }
         match &known.damage {
             None => return Ok(Some(Step::Damage)),
-            Some(damage) if !damage.is_empty() && !self.did(Act::RepairAfter) => {
-                return Ok(Some(Step::Run(Act::RepairAfter)));
+            Some(damage) if !damage.is_empty() && !self.has_run(Action::RepairAfter) => {
+                return Ok(Some(Step::Run(Action::RepairAfter)));
             }
             Some(_) => {}
         }
@@ -294,41 +294,41 @@ impl Course<'_> {
 
     /// Post-install hooks run whenever the pre-install hooks ran: whatever those did, such as
     /// taking the host out of a load balancer, must be undone even if nothing was installed.
-    fn post_install(&self) -> Stretch {
-        let due = self.did(Act::PreInstall) && !self.did(Act::PostInstall);
-        Ok(due.then_some(Step::Run(Act::PostInstall)))
+    fn post_install(&self) -> PhaseResult {
+        let due = self.has_run(Action::PreInstall) && !self.has_run(Action::PostInstall);
+        Ok(due.then_some(Step::Run(Action::PostInstall)))
     }
 
-    fn services(&self) -> Stretch {
+    fn restart_outdated_services(&self) -> PhaseResult {
         let known = &self.journal.known;
         match &known.old_code {
             None => Ok(Some(Step::OldCode)),
-            Some(OldUnits { units, .. }) if !units.is_empty() && !self.did(Act::Restart) => {
-                Ok(Some(Step::Run(Act::Restart)))
+            Some(OutdatedServices { units, .. }) if !units.is_empty() && !self.has_run(Action::Restart) => {
+                Ok(Some(Step::Run(Action::Restart)))
             }
-            Some(_) => self.ended_well(Act::Restart),
+            Some(_) => self.check_succeeded(Action::Restart),
         }
     }
 
-    fn reasons(&self) -> Stretch {
+    fn check_reboot_reasons(&self) -> PhaseResult {
         Ok(self.journal.known.reboot_reasons.is_none().then_some(Step::Reasons))
     }
 
     /// Reboots at most once; a new boot id shows that it happened.
-    fn reboot(&self) -> Stretch {
+    fn reboot(&self) -> PhaseResult {
         let known = &self.journal.known;
         let Some(rebooting) = &known.rebooting else {
-            return self.act(Act::PreReboot).map(|step| step.or(Some(Step::Run(Act::Reboot))));
+            return self.run_once(Action::PreReboot).map(|step| step.or(Some(Step::Run(Action::Reboot))));
         };
         if rebooting.seconds.is_some() {
             return Ok(None);
         }
-        if self.is_back() {
+        if self.has_rebooted() {
             return Ok(Some(Step::Reasons));
         }
-        match known.acts.get(&Act::Reboot) {
-            None => Ok(Some(Step::Run(Act::Reboot))),
-            Some(Ended::Badly { failure, .. }) => Err(failure.clone()),
+        match known.acts.get(&Action::Reboot) {
+            None => Ok(Some(Step::Run(Action::Reboot))),
+            Some(ActionResult::Badly { failure, .. }) => Err(failure.clone()),
             Some(_) if known.pauses < REBOOT_PAUSES => Ok(Some(Step::Pause)),
             Some(_) => {
                 let minutes = u64::from(REBOOT_PAUSES) * PAUSE_SECONDS / 60;
@@ -338,12 +338,12 @@ impl Course<'_> {
         }
     }
 
-    fn is_back(&self) -> bool {
+    fn has_rebooted(&self) -> bool {
         let rebooting = self.journal.known.rebooting.as_ref();
         rebooting.is_some_and(|rebooting| rebooting.has_ended(&self.facts.boot_id))
     }
 
-    fn did(&self, act: Act) -> bool {
+    fn has_run(&self, act: Action) -> bool {
         self.journal.known.acts.contains_key(&act)
     }
 
@@ -352,28 +352,28 @@ impl Course<'_> {
     }
 
     /// Fails the order, after the steps that must follow in any case.
-    fn stop(&self, failure: Failure) -> Step {
+    fn fail_after_cleanup(&self, failure: Failure) -> Step {
         if let Ok(Some(step)) = self.post_install() {
             return step;
         }
-        if self.did(Act::Install)
+        if self.has_run(Action::Install)
             && self.journal.known.rebooting.is_none()
-            && let Ok(Some(step)) = self.reasons()
+            && let Ok(Some(step)) = self.check_reboot_reasons()
         {
             return step;
         }
-        self.fail(failure)
+        self.end_failed(failure)
     }
 
-    fn fail(&self, failure: Failure) -> Step {
+    fn end_failed(&self, failure: Failure) -> Step {
         self.end(Ending::Failed(failure))
     }
 
-    fn done(&self) -> Step {
+    fn end_completed(&self) -> Step {
         self.end(Ending::Done)
     }
 
     fn end(&self, ending: Ending) -> Step {
-        Step::End(Box::new(outcome::result(self.journal, self.facts, ending, self.now)))
+        Step::End(Box::new(outcome::build_result(self.journal, self.facts, ending, self.now)))
     }
 }

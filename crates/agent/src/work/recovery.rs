@@ -14,10 +14,10 @@ use vocab::{FailureCode, Stage};
 use super::failure::Failure;
 use super::files;
 use super::job;
-use super::journal::{Ended, Journal, Task};
+use super::journal::{ActionResult, Journal, Task};
 use super::outcome;
 use super::outcome::Ending;
-use super::step::{Act, Facts, Step};
+use super::step::{Action, Facts, Step};
 
 /// Whether the order's directory shows no sign that the order was ever accepted: the agent died
 /// while it wrote the journal.
@@ -27,13 +27,13 @@ pub(super) fn is_untouched(dir: &Path) -> bool {
 }
 
 /// The journal with which the order is brought to its end. `journal`: one with only the order's id.
-pub(super) fn recovered(
+pub(super) fn recovered_journal(
     mut journal: Journal,
     dir: &Path,
     problem: &str,
     now: Timestamp,
 ) -> Journal {
-    let installed = job::has_begun(&job_dir(dir, Act::Install));
+    let installed = job::has_started(&job_dir(dir, Action::Install));
     let before = files::read_json::<Vec<Installed>>(&dir.join("before.json"));
     let compared = matches!(before, Ok(Some(_)));
     let rest = match compared {
@@ -46,21 +46,21 @@ pub(super) fn recovered(
     journal.started_at = Some(now);
     journal.stage = if installed { Stage::Installing } else { Stage::Preflight };
     journal.known.failure = Some(failure.clone());
-    if job::has_begun(&job_dir(dir, Act::PreInstall)) {
-        journal.known.acts.insert(Act::PreInstall, Ended::Well);
+    if job::has_started(&job_dir(dir, Action::PreInstall)) {
+        journal.known.acts.insert(Action::PreInstall, ActionResult::Well);
     }
     if installed {
-        journal.doing = Some(Step::Run(Act::Install));
+        journal.doing = Some(Step::Run(Action::Install));
     }
     if dir.join("acknowledged").exists() {
-        // The server already has its result.
+        // The service already has its result.
         let ending = Ending::Failed(failure);
-        journal.result = Some(outcome::result(&journal, &Facts::of_nothing(), ending, now));
+        journal.result = Some(outcome::build_result(&journal, &Facts::unknown(), ending, now));
     }
     journal
 }
 
 /// The directory of an action that runs at most once.
-fn job_dir(dir: &Path, act: Act) -> std::path::PathBuf {
+fn job_dir(dir: &Path, act: Action) -> std::path::PathBuf {
     dir.join(format!("{}.0", act.name()))
 }

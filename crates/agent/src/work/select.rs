@@ -19,15 +19,15 @@ use crate::backend::{Choice, Transaction};
 
 /// A package that is not updated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Passed {
+pub struct SkippedPackage {
     pub name: String,
-    pub why: Why,
+    pub why: SkipReason,
 }
 
 /// Why a package is not updated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum SkipReason {
     /// Held back by the package manager or excluded by the order.
     Blocked(BlockedBy),
     /// Forbidden by this key of the host limits.
@@ -40,23 +40,23 @@ pub enum Why {
     Odd,
 }
 
-impl Passed {
+impl SkippedPackage {
     /// The reason as a message for people.
-    pub fn as_line(&self) -> Line {
+    pub fn to_message(&self) -> Line {
         let why = match &self.why {
-            Why::Blocked(by) => blocked_words(*by).to_owned(),
-            Why::Limits(key) => format!("forbidden by `{key}` in the host's limits.toml"),
-            Why::NotInstalled => "it is not installed".to_owned(),
-            Why::NoUpdate => "no update available".to_owned(),
-            Why::NotSecurity => "not a security update".to_owned(),
-            Why::Odd => "unsafe package name or version".to_owned(),
+            SkipReason::Blocked(by) => blocked_reason(*by).to_owned(),
+            SkipReason::Limits(key) => format!("forbidden by `{key}` in the host's limits.toml"),
+            SkipReason::NotInstalled => "it is not installed".to_owned(),
+            SkipReason::NoUpdate => "no update available".to_owned(),
+            SkipReason::NotSecurity => "not a security update".to_owned(),
+            SkipReason::Odd => "unsafe package name or version".to_owned(),
         };
         format!("{} was skipped: {why}", self.name).into()
     }
 }
 
 /// The reason as text.
-fn blocked_words(by: BlockedBy) -> &'static str {
+fn blocked_reason(by: BlockedBy) -> &'static str {
     match by {
         BlockedBy::Held => "held by the administrator",
         BlockedBy::Phased => "phased update, not yet released to this host",
@@ -73,7 +73,7 @@ pub fn choose(
     manager: PackageManager,
     installed: &[Installed],
     pending: &[Pending],
-) -> (Vec<Choice>, Vec<Passed>) {
+) -> (Vec<Choice>, Vec<SkippedPackage>) {
     let here: BTreeMap<(&str, &str), &Installed> =
         installed.iter().map(|i| ((i.name.as_str(), i.arch.as_str()), i)).collect();
     let asked: BTreeSet<&str> = order.packages.iter().map(PackageName::as_str).collect();
@@ -86,25 +86,25 @@ pub fn choose(
         let Some(package) = here.get(&(update.name.as_str(), update.arch.as_str())) else {
             continue;
         };
-        match why_not(order, limits, manager, package, update) {
+        match skip_reason(order, limits, manager, package, update) {
             None => choices.push(Choice {
                 name: update.name.clone(),
                 arch: update.arch.clone(),
-                from: from(package, update).to_owned(),
+                from: installed_version(package, update).to_owned(),
                 to: update.candidate.clone(),
             }),
             // An order for all updates does not list the updates that are not security updates.
-            Some(Why::NotSecurity) if !named => {}
-            Some(why) => passed.push(Passed { name: update.name.clone(), why }),
+            Some(SkipReason::NotSecurity) if !named => {}
+            Some(why) => passed.push(SkippedPackage { name: update.name.clone(), why }),
         }
     }
-    let met: BTreeSet<&str> = choices.iter().map(|choice| choice.name.as_str()).collect();
-    let told: BTreeSet<String> = passed.iter().map(|passed| passed.name.clone()).collect();
+    let chosen_names: BTreeSet<&str> = choices.iter().map(|choice| choice.name.as_str()).collect();
+    let skipped_names: BTreeSet<String> = passed.iter().map(|passed| passed.name.clone()).collect();
     let names: BTreeSet<&str> = installed.iter().map(|package| package.name.as_str()).collect();
     for name in asked {
-        if !met.contains(name) && !told.contains(name) {
-            let why = if names.contains(name) { Why::NoUpdate } else { Why::NotInstalled };
-            passed.push(Passed { name: name.to_owned(), why });
+        if !chosen_names.contains(name) && !skipped_names.contains(name) {
+            let why = if names.contains(name) { SkipReason::NoUpdate } else { SkipReason::NotInstalled };
+            passed.push(SkippedPackage { name: name.to_owned(), why });
         }
     }
     choices.sort();
@@ -113,54 +113,54 @@ pub fn choose(
     (choices, passed)
 }
 
-fn from<'a>(package: &'a Installed, update: &'a Pending) -> &'a str {
+fn installed_version<'a>(package: &'a Installed, update: &'a Pending) -> &'a str {
     if update.installed.is_empty() { &package.version } else { &update.installed }
 }
 
-fn why_not(
+fn skip_reason(
     order: &Install,
     limits: &Limits,
     manager: PackageManager,
     package: &Installed,
     update: &Pending,
-) -> Option<Why> {
+) -> Option<SkipReason> {
     let name = update.name.as_str();
     let plain = |text: &str| {
         text.starts_with(|c: char| c.is_ascii_alphanumeric())
             && text.chars().all(|c| c.is_ascii_alphanumeric() || ".+~:-^_".contains(c))
     };
-    // The server has vulnerability feeds, and may know more than a repository without security
+    // The service has vulnerability feeds, and may know more than a repository without security
     // data.
-    let is_told = order.security_packages.iter().any(|told| told.as_str() == name);
-    let newer = manager.scheme().compare(from(package, update), &update.candidate);
-    if matches(&order.exclude, name) {
-        Some(Why::Blocked(BlockedBy::Excluded))
-    } else if matches(&limits.exclude, name) {
-        Some(Why::Limits("exclude".to_owned()))
+    let is_listed_by_server = order.security_packages.iter().any(|told| told.as_str() == name);
+    let newer = manager.scheme().compare(installed_version(package, update), &update.candidate);
+    if matches_any(&order.exclude, name) {
+        Some(SkipReason::Blocked(BlockedBy::Excluded))
+    } else if matches_any(&limits.exclude, name) {
+        Some(SkipReason::Limits("exclude".to_owned()))
     } else if package.held {
-        Some(Why::Blocked(BlockedBy::Held))
+        Some(SkipReason::Blocked(BlockedBy::Held))
     } else if let Some(by) = update.blocked_by {
-        Some(Why::Blocked(by))
-    } else if order.security_only && !update.security && !is_told {
-        Some(Why::NotSecurity)
+        Some(SkipReason::Blocked(by))
+    } else if order.security_only && !update.security && !is_listed_by_server {
+        Some(SkipReason::NotSecurity)
     } else if limits.security_only && !update.security {
-        Some(Why::Limits("security_only".to_owned()))
+        Some(SkipReason::Limits("security_only".to_owned()))
     } else if newer != Ordering::Less {
-        Some(Why::NoUpdate)
+        Some(SkipReason::NoUpdate)
     } else if PackageName::parse(manager, name).is_err() || !plain(&update.candidate) {
-        Some(Why::Odd)
+        Some(SkipReason::Odd)
     } else {
         None
     }
 }
 
-fn matches(patterns: &[PackagePattern], name: &str) -> bool {
+fn matches_any(patterns: &[PackagePattern], name: &str) -> bool {
     patterns.iter().any(|pattern| pattern.matches(name))
 }
 
 /// Checks that the transaction is acceptable: every choice as selected, nothing removed, nothing
 /// downgraded, no package that is excluded or held.
-pub fn judge(
+pub fn check_transaction(
     order: &Install,
     limits: &Limits,
     manager: PackageManager,
@@ -182,10 +182,10 @@ pub fn judge(
         {
             return conflict(format!("the update would downgrade {name} from {from} to {to}"));
         }
-        if matches(&order.exclude, name) {
+        if matches_any(&order.exclude, name) {
             return conflict(format!("the update requires {name} {to}, which the order excludes"));
         }
-        if matches(&limits.exclude, name) {
+        if matches_any(&limits.exclude, name) {
             return conflict(format!(
                 "the update requires {name} {to}, which limits.toml excludes"
             ));
@@ -218,11 +218,11 @@ pub fn judge(
     Ok(transaction
         .changes
         .iter()
-        .map(|c| mv(&c.name, &c.arch, c.from.as_deref(), c.to.as_deref()))
+        .map(|c| package_move(&c.name, &c.arch, c.from.as_deref(), c.to.as_deref()))
         .collect())
 }
 
-fn mv(name: &str, arch: &str, from: Option<&str>, to: Option<&str>) -> PackageMove {
+fn package_move(name: &str, arch: &str, from: Option<&str>, to: Option<&str>) -> PackageMove {
     PackageMove {
         name: name.into(),
         arch: arch.into(),
@@ -256,14 +256,14 @@ pub fn difference(before: &[Installed], after: &[Installed]) -> Vec<PackageMove>
             if from.is_none() && to.is_none() {
                 break;
             }
-            moves.push(mv(key.0, key.1, from, to));
+            moves.push(package_move(key.0, key.1, from, to));
         }
     }
     moves
 }
 
 /// Expectations that are not met, including removals and downgrades, which must never happen.
-pub fn unmet(
+pub fn unmet_expectations(
     choices: &[Choice],
     manager: PackageManager,
     before: &[Installed],

@@ -16,11 +16,11 @@ const KERNEL_BYTES: u64 = 160 * 1024 * 1024;
 
 /// The paths that are checked: where packages are unpacked, where they are downloaded to, where the
 /// package manager keeps its database, and where kernels are. Each may be on its own file system.
-pub const PLACES: [&str; 5] = ["/", "/usr", "/var", "/var/cache", "/boot"];
+pub const CHECKED_PATHS: [&str; 5] = ["/", "/usr", "/var", "/var/cache", "/boot"];
 
 /// A path that is written to, with the free space of its file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct PathSpace {
     /// Path inside the root.
     pub path: &'static str,
     /// Device number of its file system.
@@ -30,8 +30,8 @@ pub struct Place {
 
 /// Whether these paths have space for the download and the unpacked files. Paths on the same file
 /// system share its space.
-pub fn room(
-    places: &[Place],
+pub fn check_space(
+    places: &[PathSpace],
     download_bytes: Option<u64>,
     disk_bytes: Option<i64>,
     moves: &[PackageMove],
@@ -84,17 +84,17 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn place(path: &'static str, device: u64, free_mib: u64) -> Place {
-        Place { path, device, free_bytes: free_mib * MIB }
+    fn place(path: &'static str, device: u64, free_mib: u64) -> PathSpace {
+        PathSpace { path, device, free_bytes: free_mib * MIB }
     }
 
     fn package(name: &str) -> PackageMove {
         PackageMove { name: name.into(), arch: "".into(), from: None, to: Some("2".into()) }
     }
 
-    fn refusal(places: &[Place], fetch_mib: u64, unpack_mib: i64, name: &str) -> Option<String> {
+    fn refusal(places: &[PathSpace], fetch_mib: u64, unpack_mib: i64, name: &str) -> Option<String> {
         let unpack = unpack_mib * MIB as i64;
-        let full = room(places, Some(fetch_mib * MIB), Some(unpack), &[package(name)]).err()?;
+        let full = check_space(places, Some(fetch_mib * MIB), Some(unpack), &[package(name)]).err()?;
         assert_eq!(full.code, FailureCode::DiskFull);
         Some(full.message.to_string())
     }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn paths_on_one_file_system_share_its_space() {
-        let one = PLACES.map(|path| place(path, 1, 1000));
+        let one = CHECKED_PATHS.map(|path| place(path, 1, 1000));
         assert!(refusal(&one, 600, 600, "bash").unwrap().contains("1232 MiB"));
         assert_eq!(refusal(&one, 600, -600, "bash"), None);
     }

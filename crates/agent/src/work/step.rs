@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use vocab::Line;
 use wire::agent::OrderResult;
 
-use super::limits::Rules;
+use super::limits::ActiveLimits;
 
 /// One step of an order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,10 +27,10 @@ pub enum Step {
     OldCode,
     /// Check whether the host needs a reboot.
     Reasons,
-    /// Scan the packages and publish the listings.
+    /// Scan the packages and publish the package sets.
     Scan,
     /// Start an action, unless it has already started, and wait for it to end.
-    Run(Act),
+    Run(Action),
     /// Wait for [`PAUSE_SECONDS`], then check again.
     Pause,
     /// Store the result: the order has ended.
@@ -43,20 +43,20 @@ pub struct Facts {
     pub boot_id: Line,
     pub withdrawn: bool,
     /// Whether the action of the journal's last step has started.
-    pub begun: bool,
-    pub rules: Rules,
+    pub started: bool,
+    pub rules: ActiveLimits,
     /// Why the host cannot be rebooted, if it cannot.
     pub may_reboot: Result<(), Line>,
 }
 
 impl Facts {
     /// For orders that end without any facts about the host.
-    pub(super) fn of_nothing() -> Facts {
+    pub(super) fn unknown() -> Facts {
         Facts {
             boot_id: Line::default(),
             withdrawn: false,
-            begun: false,
-            rules: Rules::default(),
+            started: false,
+            rules: ActiveLimits::default(),
             may_reboot: Err("no facts about the host".into()),
         }
     }
@@ -65,7 +65,7 @@ impl Facts {
 /// An action, which runs as a separate process. Runs at most once, unless it is repeatable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Act {
+pub enum Action {
     /// Repairs incomplete operations from before the order.
     RepairBefore,
     /// Refreshes the package lists.
@@ -83,26 +83,26 @@ pub enum Act {
     Reboot,
 }
 
-impl Act {
+impl Action {
     /// The name of its directory.
     pub fn name(self) -> &'static str {
         match self {
-            Act::RepairBefore => "repair-before",
-            Act::Refresh => "refresh",
-            Act::PreInstall => "pre-install",
-            Act::Download => "download",
-            Act::Install => "install",
-            Act::RepairAfter => "repair-after",
-            Act::PostInstall => "post-install",
-            Act::Restart => "restart-services",
-            Act::PreReboot => "pre-reboot",
-            Act::Reboot => "reboot",
+            Action::RepairBefore => "repair-before",
+            Action::Refresh => "refresh",
+            Action::PreInstall => "pre-install",
+            Action::Download => "download",
+            Action::Install => "install",
+            Action::RepairAfter => "repair-after",
+            Action::PostInstall => "post-install",
+            Action::Restart => "restart-services",
+            Action::PreReboot => "pre-reboot",
+            Action::Reboot => "reboot",
         }
     }
 
     /// Whether the action may run again after it was killed, because it is idempotent.
     pub fn is_repeatable(self) -> bool {
-        matches!(self, Act::RepairBefore | Act::Refresh | Act::Download | Act::RepairAfter)
+        matches!(self, Action::RepairBefore | Action::Refresh | Action::Download | Action::RepairAfter)
     }
 }
 

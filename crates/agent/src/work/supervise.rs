@@ -29,7 +29,7 @@ use super::files;
 use crate::command::{Command, wait};
 
 /// Space reserved for the `exit` file.
-const ROOM_BYTES: usize = 4_096;
+const RESERVED_BYTES: usize = 4_096;
 
 /// The commands for a supervisor to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ pub struct Process {
 }
 
 impl Process {
-    fn of(pid: u32) -> Option<Process> {
+    fn from_pid(pid: u32) -> Option<Process> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The process name, in parentheses, may contain any character; the third field follows it.
         let (_, rest) = stat.rsplit_once(')')?;
@@ -75,7 +75,7 @@ impl Process {
     }
 
     pub fn is_alive(&self) -> bool {
-        Process::of(self.pid).as_ref() == Some(self)
+        Process::from_pid(self.pid).as_ref() == Some(self)
     }
 }
 
@@ -99,13 +99,13 @@ fn supervise(dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     let Some(job) = files::read_json::<Job>(&dir.join("job.json"))? else { return Ok(()) };
-    files::put_by(&dir.join("room"), ROOM_BYTES)?;
-    files::write_json(&dir.join("started"), &Process::of(std::process::id()))?;
+    files::reserve_space(&dir.join("room"), RESERVED_BYTES)?;
+    files::write_json(&dir.join("started"), &Process::from_pid(std::process::id()))?;
     let output = OpenOptions::new().create(true).append(true).open(dir.join("output"))?;
     let mut exits = Vec::new();
     for command in &job.commands {
         let exit = run(dir, command, &job, &output);
-        let ended_well = command.ended_well(exit.code);
+        let ended_well = command.succeeded_with(exit.code);
         exits.push(exit);
         if !ended_well && !job.keep_going {
             break;
@@ -113,7 +113,7 @@ fn supervise(dir: &Path) -> io::Result<()> {
     }
     // Lost output is acceptable; lost exit codes are not.
     let _ = output.sync_all();
-    files::write_put_by(&dir.join("room"), &dir.join("exit"), &serde_json::to_vec(&exits)?)
+    files::write_into_reserved(&dir.join("room"), &dir.join("exit"), &serde_json::to_vec(&exits)?)
 }
 
 /// The file that is locked while a supervisor lives.
@@ -127,7 +127,7 @@ fn run(dir: &Path, command: &Command, job: &Job, output: &File) -> Exit {
         why: Some(format!("`{}` {what}: {error}", command.program)),
     };
     let spawned = (|| {
-        let mut prepared = command.prepare();
+        let mut prepared = command.to_std_command();
         prepared.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
         if job.seconds_max.is_some() {
             prepared.process_group(0);
@@ -138,23 +138,23 @@ fn run(dir: &Path, command: &Command, job: &Job, output: &File) -> Exit {
         Ok(child) => child,
         Err(error) => return failed("could not be started", &error),
     };
-    let _ = files::write_json(&dir.join("child"), &Process::of(child.id()));
+    let _ = files::write_json(&dir.join("child"), &Process::from_pid(child.id()));
     match job.seconds_max {
-        Some(seconds) => wait_at_most(&mut child, seconds),
-        None => child.wait().map(exit_of),
+        Some(seconds) => wait_with_timeout(&mut child, seconds),
+        None => child.wait().map(to_exit),
     }
-    .unwrap_or_else(|error| failed("could not be awaited", &error))
+    .unwrap_or_else(|error| failed("could not be waited for", &error))
 }
 
-fn exit_of(status: std::process::ExitStatus) -> Exit {
+fn to_exit(status: std::process::ExitStatus) -> Exit {
     let why = status.signal().map(|signal| format!("killed by signal {signal}"));
     Exit { code: status.code(), why }
 }
 
 /// Waits for a hook, and kills it with all its children after the timeout.
-fn wait_at_most(child: &mut Child, seconds: u64) -> io::Result<Exit> {
+fn wait_with_timeout(child: &mut Child, seconds: u64) -> io::Result<Exit> {
     if let Some(status) = wait(child, Duration::from_secs(seconds))? {
-        return Ok(exit_of(status));
+        return Ok(to_exit(status));
     }
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(group) = group {

@@ -1,8 +1,8 @@
 //! Shared test helpers: temporary directories.
 
-mod nature;
+mod scenario;
 mod sim;
-mod world;
+mod simulated_host;
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};

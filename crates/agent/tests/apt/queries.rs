@@ -5,7 +5,7 @@ use agent::backend::BackendError;
 use lab::apt::{Deb, Pocket, Repo, Server};
 use vocab::FailureCode;
 
-use crate::{apt_of, choices, one, run, shown, words};
+use crate::{apt_backend, choices, find_package, run_commands, format_pending, full_output};
 
 use Pocket::{Security, Stable, Updates};
 
@@ -17,19 +17,19 @@ fn installed_packages_have_source_origin_and_hold() {
         (Stable, Deb::new("removed", "1.0").conffile("/etc/removed.conf", "a\n")),
     ]);
     let Some(repo) = repo else { return };
-    let Some(server) = Server::having(&repo, &["tool", "held", "removed"]) else { return };
+    let Some(server) = Server::with_installed(&repo, &["tool", "held", "removed"]) else { return };
     server.hold("held");
-    server.root.must("dpkg", &["--remove", "removed"]);
-    let installed = apt_of(&server).installed().unwrap();
-    let tool = one(&installed, "tool");
+    server.root.run_successfully("dpkg", &["--remove", "removed"]);
+    let installed = apt_backend(&server).installed().unwrap();
+    let tool = find_package(&installed, "tool");
     assert_eq!((tool.version.as_str(), tool.arch.as_str()), ("1:1.0-1", lab::apt::native_arch()));
     assert_eq!((tool.source(), tool.source_version()), ("toolkit", "3.0-1"));
     assert_eq!(tool.origin.as_deref(), Some("Debian"));
-    assert!(!tool.held && one(&installed, "held").held);
-    assert_eq!(one(&installed, "held").arch, "all");
+    assert!(!tool.held && find_package(&installed, "held").held);
+    assert_eq!(find_package(&installed, "held").arch, "all");
     assert!(!installed.iter().any(|package| package.name == "removed"));
     // The base system's source is no longer configured.
-    assert_eq!(one(&installed, "dpkg").origin, None);
+    assert_eq!(find_package(&installed, "dpkg").origin, None);
 }
 
 #[test]
@@ -58,14 +58,14 @@ fn pending_updates_show_security_and_block_reason() {
     let Some(repo) = repo else { return };
     let names = ["plain", "security-tool", "overtaken", "held", "pinned", "eater", "victim"];
     let names = [&names[..], &["linux-image-lab", "current"]].concat();
-    let Some(server) = Server::having(&repo, &names) else { return };
+    let Some(server) = Server::with_installed(&repo, &names) else { return };
     server.hold("held");
     let pin = "Package: pinned\nPin: version 1.0\nPin-Priority: 1001\n";
     server.root.write("/etc/apt/preferences.d/pinned", pin);
-    let apt = apt_of(&server);
+    let apt = apt_backend(&server);
     let pending = apt.pending(&apt.installed().unwrap()).unwrap();
     assert_eq!(
-        shown(&pending),
+        format_pending(&pending),
         [
             "eater 1.0 > 2.0 kept_back",
             "held 1.0 > 1.1 security held",
@@ -93,29 +93,29 @@ fn second_architecture_and_changed_architectures_are_distinguished() {
     let all = [&both(Stable, "1")[..], &both(Security, "2"), &moves].concat();
     let Some(repo) = Repo::with(&all) else { return };
     let Some(server) = Server::new(&repo) else { return };
-    server.root.must("dpkg", &["--add-architecture", "i386"]);
+    server.root.run_successfully("dpkg", &["--add-architecture", "i386"]);
     server.sources(&[Stable]);
     server.update();
     server.install(&["lib", "lib:i386", "moves", "empties"]);
     server.sources(&Pocket::ALL);
     server.update();
-    let apt = apt_of(&server);
+    let apt = apt_backend(&server);
     let pending = apt.pending(&apt.installed().unwrap()).unwrap();
     let native = lab::apt::native_arch();
     let archs: Vec<_> = pending.iter().map(|update| (&*update.name, &*update.arch)).collect();
     assert_eq!(archs, [("empties", native), ("lib", native), ("lib", "i386"), ("moves", "all")]);
     assert_eq!(
-        shown(&pending),
+        format_pending(&pending),
         ["empties 1 > 2", "lib 1 > 2 security", "lib 1 > 2 security", "moves 1 > 2"]
     );
     // Selected by name alone there would be one `lib`; the second architecture is the last of the
     // two.
     let chosen = choices(&server, &["lib", "moves", "empties"]);
     assert_eq!(chosen[0].arch, "i386");
-    let answer = run(&apt.install(&chosen));
-    assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+    let answer = run_commands(&apt.install(&chosen));
+    assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
     let pending = apt.pending(&apt.installed().unwrap()).unwrap();
-    assert_eq!(shown(&pending), [""; 0], "both architectures of a library are upgraded together");
+    assert_eq!(format_pending(&pending), [""; 0], "both architectures of a library are upgraded together");
 }
 
 #[test]
@@ -125,11 +125,11 @@ fn name_that_is_also_a_pattern_matches_only_itself() {
         [(Stable, Deb::new(name, "1").arch("all")), (Updates, Deb::new(name, "2").arch("all"))]
     });
     let Some(repo) = Repo::with(&debs.collect::<Vec<_>>()) else { return };
-    let Some(server) = Server::having(&repo, &names) else { return };
-    let apt = apt_of(&server);
+    let Some(server) = Server::with_installed(&repo, &names) else { return };
+    let apt = apt_backend(&server);
     for (place, name) in names.iter().enumerate() {
-        let answer = run(&apt.install(&choices(&server, &[name])));
-        assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+        let answer = run_commands(&apt.install(&choices(&server, &[name])));
+        assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
         for (other, versions) in names.iter().enumerate() {
             let expected = if other <= place { "2" } else { "1" };
             assert_eq!(server.version(versions).as_deref(), Some(expected));
@@ -144,13 +144,13 @@ fn update_not_yet_phased_in_is_shown_as_phased() {
         (Updates, Deb::new("slow", "2").field("Phased-Update-Percentage", "0")),
     ]);
     let Some(repo) = repo else { return };
-    let Some(server) = Server::having(&repo, &["slow"]) else { return };
+    let Some(server) = Server::with_installed(&repo, &["slow"]) else { return };
     // In a chroot, apt installs every phased update unless configured otherwise.
     let never = "APT::Get::Never-Include-Phased-Updates \"true\";\n";
     server.root.write("/etc/apt/apt.conf.d/phases", never);
-    let apt = apt_of(&server);
+    let apt = apt_backend(&server);
     let pending = apt.pending(&apt.installed().unwrap()).unwrap();
-    assert_eq!(shown(&pending), ["slow 1 > 2 phased"]);
+    assert_eq!(format_pending(&pending), ["slow 1 > 2 phased"]);
 }
 
 #[test]
@@ -161,8 +161,8 @@ fn resolving_returns_all_changes_and_sizes() {
         (Updates, Deb::new("newdep", "7").installed_kilobytes(1000)),
     ]);
     let Some(repo) = repo else { return };
-    let Some(server) = Server::having(&repo, &["grows"]) else { return };
-    let apt = apt_of(&server);
+    let Some(server) = Server::with_installed(&repo, &["grows"]) else { return };
+    let apt = apt_backend(&server);
     let transaction = apt.resolve(&choices(&server, &["grows"])).unwrap();
     let mut changes: Vec<_> = transaction
         .changes
@@ -191,8 +191,8 @@ fn unresolvable_order_is_a_conflict_in_apts_words() {
         (Updates, Deb::new("broken", "2.0").depends("nosuch (>= 4)")),
     ]);
     let Some(repo) = repo else { return };
-    let Some(server) = Server::having(&repo, &["eater", "victim", "broken"]) else { return };
-    let apt = apt_of(&server);
+    let Some(server) = Server::with_installed(&repo, &["eater", "victim", "broken"]) else { return };
+    let apt = apt_backend(&server);
     let conflict = |name: &str| match apt.resolve(&choices(&server, &[name])) {
         Err(BackendError::Conflict(words)) => words.to_string(),
         other => panic!("{other:?}"),
@@ -211,34 +211,34 @@ fn unresolvable_order_is_a_conflict_in_apts_words() {
 #[test]
 fn refresh_finds_updates_and_reports_stale_archives() {
     let Some(repo) = Repo::with(&[(Stable, Deb::new("plain", "1"))]) else { return };
-    let Some(server) = Server::having(&repo, &["plain"]) else { return };
-    let apt = apt_of(&server);
+    let Some(server) = Server::with_installed(&repo, &["plain"]) else { return };
+    let apt = apt_backend(&server);
     repo.add(&[(Security, Deb::new("plain", "2"))]);
     assert_eq!(apt.pending(&apt.installed().unwrap()).unwrap(), []);
-    let answer = run(&apt.refresh());
-    assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+    let answer = run_commands(&apt.refresh());
+    assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
     let pending = apt.pending(&apt.installed().unwrap()).unwrap();
-    assert_eq!(shown(&pending), ["plain 1 > 2 security"]);
+    assert_eq!(format_pending(&pending), ["plain 1 > 2 security"]);
 
     repo.publish_until(Security, Some("Thu, 01 Jan 2015 00:00:00 UTC"));
-    let answer = run(&apt.refresh());
-    let diagnosis = apt.diagnose(answer.exit, &words(&answer));
+    let answer = run_commands(&apt.refresh());
+    let diagnosis = apt.diagnose(answer.exit, &full_output(&answer));
     assert_eq!((answer.exit, diagnosis.code), (Some(100), FailureCode::RepoUnreachable));
     assert!(diagnosis.message.as_str().contains("is expired"), "{}", diagnosis.message);
 
     repo.publish(Security);
     std::fs::remove_dir_all(repo.dir().join("dists/stable-updates")).unwrap();
-    let answer = run(&apt.refresh());
-    let diagnosis = apt.diagnose(answer.exit, &words(&answer));
+    let answer = run_commands(&apt.refresh());
+    let diagnosis = apt.diagnose(answer.exit, &full_output(&answer));
     assert_eq!((answer.exit, diagnosis.code), (Some(100), FailureCode::RepoUnreachable));
 }
 
 #[test]
 fn packages_that_require_a_reboot_are_listed_as_reasons() {
-    let repo = Repo::with(&[(Stable, Deb::new("libc-lab", "1").wants_a_reboot())]);
+    let repo = Repo::with(&[(Stable, Deb::new("libc-lab", "1").requests_reboot())]);
     let Some(repo) = repo else { return };
     let Some(server) = Server::new(&repo) else { return };
-    let apt = apt_of(&server);
+    let apt = apt_backend(&server);
     assert_eq!(apt.reboot_reasons("6.1.0-lab").unwrap(), []);
     server.sources(&[Stable]);
     server.update();
@@ -264,8 +264,8 @@ fn update_is_not_kept_back_by_a_blocked_one() {
         (Security, Deb::new("victim", "1.1")),
     ]);
     let Some(repo) = repo else { return };
-    let Some(server) = Server::having(&repo, &["eater", "plain", "victim"]) else { return };
-    let apt = apt_of(&server);
+    let Some(server) = Server::with_installed(&repo, &["eater", "plain", "victim"]) else { return };
+    let apt = apt_backend(&server);
     let pending = apt.pending(&apt.installed().unwrap()).unwrap();
     let blocked =
         |name: &str| pending.iter().find(|update| update.name == name).unwrap().blocked_by;

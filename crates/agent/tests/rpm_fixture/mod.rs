@@ -5,12 +5,12 @@
 
 use agent::backend::{Backend, BackendError, Change, Choice};
 use agent::command::Command;
-use lab::root::{Said, said};
+use lab::root::{CommandOutput, run_command};
 use lab::rpm::{Advisory, Manager, Package, Repo, Server};
 use vocab::FailureCode;
 use vocab::listing::{Installed, Pending};
 
-pub(crate) struct World {
+pub(crate) struct RpmFixture {
     pub(crate) repo: Repo,
     pub(crate) server: Server,
     pub(crate) backend: Box<dyn Backend>,
@@ -69,11 +69,11 @@ pub(crate) fn kernel(release: &str) -> Package {
         .line("Provides: multiversion(kernel)")
 }
 
-impl World {
-    pub(crate) fn of(
+impl RpmFixture {
+    pub(crate) fn new(
         manager: Manager,
         backend: fn(agent::root::Root) -> Box<dyn Backend>,
-    ) -> Option<World> {
+    ) -> Option<RpmFixture> {
         let (old, new) = packages();
         let named =
             |name: &str| new.iter().find(|package| package.nevra().starts_with(name)).unwrap();
@@ -94,9 +94,9 @@ impl World {
         ];
         let all: Vec<Package> = old.iter().chain(&new).cloned().collect();
         let repo = Repo::with(&all, &advisories)?;
-        let server = Server::having(manager, &repo, &old)?;
+        let server = Server::with_installed(manager, &repo, &old)?;
         let backend = backend(agent::root::Root::under(server.dir()));
-        Some(World { repo, server, backend })
+        Some(RpmFixture { repo, server, backend })
     }
 
     pub(crate) fn installed(&self) -> Vec<Installed> {
@@ -135,16 +135,16 @@ impl World {
     }
 
     /// The resolved changes, one line each.
-    pub(crate) fn would(&self, chosen: &[Choice]) -> Vec<String> {
-        self.backend.resolve(chosen).unwrap().changes.iter().map(shown).collect()
+    pub(crate) fn resolve(&self, chosen: &[Choice]) -> Vec<String> {
+        self.backend.resolve(chosen).unwrap().changes.iter().map(format_change).collect()
     }
 
     /// Runs the commands, up to the first that fails.
-    pub(crate) fn run(&self, commands: &[Command]) -> Said {
-        let mut last = Said { exit: Some(0), text: String::new() };
+    pub(crate) fn run(&self, commands: &[Command]) -> CommandOutput {
+        let mut last = CommandOutput { exit: Some(0), text: String::new() };
         for command in commands {
-            last = said(&mut command.prepare());
-            if !command.ended_well(last.exit) {
+            last = run_command(&mut command.to_std_command());
+            if !command.succeeded_with(last.exit) {
                 break;
             }
         }
@@ -162,13 +162,13 @@ impl World {
     }
 }
 
-fn shown(change: &Change) -> String {
+fn format_change(change: &Change) -> String {
     let side = |evr: &Option<String>| evr.clone().unwrap_or_else(|| "nothing".to_owned());
     format!("{}.{} {} -> {}", change.name, change.arch, side(&change.from), side(&change.to))
 }
 
 /// The list matches rpm's own, with source, origin and holds.
-pub(crate) fn check_installed_packages_match_rpm(world: &World, held: &[&str]) {
+pub(crate) fn check_installed_packages_match_rpm(world: &RpmFixture, held: &[&str]) {
     let list = world.installed();
     let mut lines: Vec<String> =
         list.iter().map(|p| format!("{} {} {}", p.name, p.version, p.arch)).collect();
@@ -195,7 +195,7 @@ pub(crate) fn subpackage_epoch_is_not_the_source_epoch(
     let mod_ssl = part("mod_ssl").line("Epoch: 1");
     for packages in [[part("httpd"), mod_ssl.clone()], [mod_ssl, part("httpd-core")]] {
         let Some(repo) = Repo::with(&packages, &[]) else { return };
-        let Some(server) = Server::having(manager, &repo, &packages) else { return };
+        let Some(server) = Server::with_installed(manager, &repo, &packages) else { return };
         assert!(server.database().contains(&"mod_ssl 1:2.4.57-5.el9 noarch".to_owned()));
         let installed = backend(agent::root::Root::under(server.dir())).installed().unwrap();
         let of_httpd = installed.iter().filter(|package| package.source() == "httpd");
@@ -207,7 +207,7 @@ pub(crate) fn subpackage_epoch_is_not_the_source_epoch(
 /// Exactly the chosen versions are installed, with their dependencies and nothing else; an edited
 /// file is kept, and the new one is stored next to it. Afterwards the updates are no longer
 /// pending.
-pub(crate) fn installation_matches_the_resolved_transaction(world: &World) {
+pub(crate) fn installation_matches_the_resolved_transaction(world: &RpmFixture) {
     world.server.write("/etc/bash.conf", "edited by hand\n");
     let before = world.server.database();
     // -43 is chosen, although -44 is available too.
@@ -222,7 +222,7 @@ pub(crate) fn installation_matches_the_resolved_transaction(world: &World) {
         "needy.noarch 1-1 -> 2-1",
         "openssl-libs.noarch 1:3.0.1-41.el9_0 -> 1:3.0.1-43.el9_0",
     ];
-    assert_eq!(world.would(&chosen), resolved);
+    assert_eq!(world.resolve(&chosen), resolved);
     let fetched = world.run(&world.backend.download(&chosen));
     assert_eq!(fetched.exit, Some(0), "{}", fetched.text);
     assert_eq!(world.server.database(), before, "a download changes nothing");
@@ -241,7 +241,7 @@ pub(crate) fn installation_matches_the_resolved_transaction(world: &World) {
         ]
     );
     assert_eq!(world.server.read("/etc/bash.conf"), "edited by hand\n");
-    let aside = world.backend.set_aside().unwrap();
+    let aside = world.backend.new_config_files().unwrap();
     assert_eq!(aside, [std::path::PathBuf::from("/etc/bash.conf.rpmnew")]);
     let left = world.pending();
     assert!(
@@ -254,7 +254,7 @@ pub(crate) fn installation_matches_the_resolved_transaction(world: &World) {
 
 /// An unresolvable choice is reported in the resolver's words, a removal shows up in the
 /// transaction, and neither changes anything.
-pub(crate) fn conflicts_and_removals_are_detected_before_installing(world: &World) {
+pub(crate) fn conflicts_and_removals_are_detected_before_installing(world: &RpmFixture) {
     let before = world.server.database();
     let refused = |name: &str, to: &str| match world.backend.resolve(&[world.choose(name, to)]) {
         Err(BackendError::Conflict(words)) => words.to_string(),
@@ -267,7 +267,7 @@ pub(crate) fn conflicts_and_removals_are_detected_before_installing(world: &Worl
     let words = refused("bash", "9-9");
     assert!(words.contains("bash"), "{words}");
     assert_eq!(
-        world.would(&[world.choose("eater", "2-1")]),
+        world.resolve(&[world.choose("eater", "2-1")]),
         ["eater.noarch 1-1 -> 2-1", "victim.noarch 1-1 -> nothing"]
     );
     // A package that is not installed is never installed, even if the repository has it.
@@ -277,17 +277,17 @@ pub(crate) fn conflicts_and_removals_are_detected_before_installing(world: &Worl
 }
 
 /// Two at once: the holder is named while it runs, and the second installation reports the lock.
-pub(crate) fn lock_holder_is_named(world: &World) {
+pub(crate) fn lock_holder_is_named(world: &RpmFixture) {
     assert_eq!(world.backend.lock_holder().unwrap(), None);
     let gate = world.server.path("/run/gate");
-    must_make_fifo(&gate);
+    make_fifo(&gate);
     let [.., command] = &world.backend.install(&[world.choose("waiting", "2-1")])[..] else {
         panic!("there is at least one command")
     };
-    let mut first = command.prepare();
+    let mut first = command.to_std_command();
     first.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let mut first = first.spawn().unwrap();
-    let gate = Gate::reached(&gate);
+    let gate = ScriptGate::wait_for_script(&gate);
     let holder = world.backend.lock_holder().unwrap().expect("the lock is held");
     assert!(holder.pid.is_some(), "{holder:?}");
     let second = world.run(&world.backend.install(&[world.choose("plain", "1.1-1")]));
@@ -299,18 +299,18 @@ pub(crate) fn lock_holder_is_named(world: &World) {
     assert_eq!(world.backend.lock_holder().unwrap(), None);
 }
 
-fn must_make_fifo(path: &std::path::Path) {
+fn make_fifo(path: &std::path::Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
 /// Waits until a script reads from a fifo, with a timeout for both: `tee` opens the fifo, which
 /// blocks until the script reads from it, and `timeout` ends it if that never happens.
-struct Gate {
-    keeper: std::process::Child,
+struct ScriptGate {
+    tee: std::process::Child,
 }
 
-impl Gate {
-    fn reached(fifo: &std::path::Path) -> Gate {
+impl ScriptGate {
+    fn wait_for_script(fifo: &std::path::Path) -> ScriptGate {
         use std::io::{BufRead as _, Write as _};
         let mut keeper = std::process::Command::new("timeout")
             .args(["120", "tee"])
@@ -323,17 +323,17 @@ impl Gate {
         let mut line = String::new();
         std::io::BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "reached\n", "no script read from the fifo");
-        Gate { keeper }
+        ScriptGate { tee: keeper }
     }
 
     fn open(mut self) {
-        drop(self.keeper.stdin.take());
-        self.keeper.wait().unwrap();
+        drop(self.tee.stdin.take());
+        self.tee.wait().unwrap();
     }
 }
 
 /// The command ends when the package manager ends, whatever a script left running.
-pub(crate) fn background_child_of_a_script_does_not_delay_the_command(world: &World) {
+pub(crate) fn background_child_of_a_script_does_not_delay_the_command(world: &RpmFixture) {
     let before = world.server.database();
     let done = world.run(&world.backend.install(&[world.choose("leaving", "2-1")]));
     let child: i32 = world.server.read("/run/left").trim().parse().unwrap();
@@ -346,12 +346,12 @@ pub(crate) fn background_child_of_a_script_does_not_delay_the_command(world: &Wo
 }
 
 /// An interrupted upgrade is detected, and repaired without losing anything.
-pub(crate) fn duplicate_package_is_damage_and_is_repaired(world: &World) {
+pub(crate) fn duplicate_package_is_damage_and_is_repaired(world: &RpmFixture) {
     let (_, new) = packages();
     let named = |name: &str| new.iter().find(|package| package.nevra().starts_with(name)).unwrap();
-    world.server.add_beside(named("plain-"));
+    world.server.install_alongside(named("plain-"));
     // A kernel is installed next to the older one anyway.
-    world.server.add_beside(named("kernel-core-"));
+    world.server.install_alongside(named("kernel-core-"));
     let damage = world.backend.damage().unwrap();
     assert_eq!(damage.len(), 1, "{damage:?}");
     assert_eq!(damage[0].as_str(), "plain.noarch is installed in several versions: 1.0-1, 1.1-1");
@@ -368,19 +368,19 @@ pub(crate) fn duplicate_package_is_damage_and_is_repaired(world: &World) {
 
 /// All processes are killed in the middle of a script: the damage is detected and repaired, and the
 /// script runs to its end.
-pub(crate) fn killed_installation_is_repaired(world: &World) {
+pub(crate) fn killed_installation_is_repaired(world: &RpmFixture) {
     use std::os::unix::process::CommandExt as _;
     let gate = world.server.path("/run/gate");
-    must_make_fifo(&gate);
+    make_fifo(&gate);
     let before = world.server.database();
     let order = world.backend.install(&[world.choose("waiting", "2-1")]);
-    let mut manager = order.last().unwrap().prepare();
+    let mut manager = order.last().unwrap().to_std_command();
     manager
         .process_group(0)
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null());
     let mut manager = manager.spawn().unwrap();
-    let reached = Gate::reached(&gate);
+    let reached = ScriptGate::wait_for_script(&gate);
     let group = rustix::process::Pid::from_raw(i32::try_from(manager.id()).unwrap()).unwrap();
     rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
     assert!(!manager.wait().unwrap().success());
@@ -402,10 +402,10 @@ pub(crate) fn killed_installation_is_repaired(world: &World) {
 }
 
 /// A repository whose lists name a package that it no longer has, and one that is gone.
-pub(crate) fn repository_failure_is_not_a_package_failure(world: &World) {
+pub(crate) fn repository_failure_is_not_a_package_failure(world: &RpmFixture) {
     let (_, new) = packages();
     let plain = new.iter().find(|package| package.nevra().starts_with("plain-")).unwrap();
-    world.repo.lose(plain);
+    world.repo.remove_package_file(plain);
     let before = world.server.database();
     let fetched = world.run(&world.backend.download(&[world.choose("plain", "1.1-1")]));
     assert_ne!(fetched.exit, Some(0), "{}", fetched.text);

@@ -7,14 +7,14 @@ use lab::apt::{Deb, Pocket, Repo, Server, native_arch};
 use vocab::FailureCode;
 use wire::agent::{OrderResult, Outcome, Work};
 
-use crate::apt::{carry_out, moves, result_of, worker};
+use crate::apt::{execute, format_moves, wait_for_result, worker};
 use crate::fake_host::{install, order};
-use crate::query_count::{heard, listen};
+use crate::query_count::{recorded_calls, record_calls};
 
 const MIB: u64 = 1024 * 1024;
-const STATE: &str = "/var/lib/fleetmend";
+const STATE_DIR: &str = "/var/lib/fleetmend";
 
-fn why(result: &OrderResult) -> String {
+fn disk_full_message(result: &OrderResult) -> String {
     let message = result.message.as_ref().map(ToString::to_string).unwrap_or_default();
     assert_eq!(result.failure_code, Some(FailureCode::DiskFull), "{result:?}");
     message
@@ -43,17 +43,17 @@ fn order_is_rejected_before_install_if_the_disk_is_full() {
         ("small", Some("/var/cache"), "/var/cache has "),
         (kernel.as_str(), Some("/boot"), "/boot has "),
     ] {
-        let Some(mut server) = Server::having(&repo, &["huge", "small", &kernel]) else { return };
+        let Some(mut server) = Server::with_installed(&repo, &["huge", "small", &kernel]) else { return };
         if let Some(disk) = disk {
             server.root.small_disk(disk, 8 * MIB);
             fs::create_dir_all(server.root.path("/var/cache/apt/archives/partial")).unwrap();
         }
-        listen(&server);
+        record_calls(&server);
         let before = server.packages();
-        let result = carry_out(&server, Work::Install(install(&[package])));
-        assert!(why(&result).starts_with(names), "{result:?}");
+        let result = execute(&server, Work::Install(install(&[package])));
+        assert!(disk_full_message(&result).starts_with(names), "{result:?}");
         assert_eq!(server.packages(), before);
-        let heard = heard(&server);
+        let heard = recorded_calls(&server);
         let started =
             heard.iter().any(|call| call == "apt-get install" || call.contains("download"));
         assert!(!started, "{heard:?}");
@@ -68,12 +68,12 @@ fn disk_full_during_install_is_reported_without_damage() {
         (Pocket::Updates, Deb::new("big", "2").file("/opt/big/data", &big)),
     ]);
     let Some(repo) = repo else { return };
-    let Some(mut server) = Server::having(&repo, &["big"]) else { return };
+    let Some(mut server) = Server::with_installed(&repo, &["big"]) else { return };
     server.root.small_disk("/opt/big", MIB);
     let before = server.packages();
-    let result = carry_out(&server, Work::Install(install(&["big"])));
-    assert!(why(&result).contains("No space left on device"), "{result:?}");
-    assert_eq!(moves(&result), [""; 0]);
+    let result = execute(&server, Work::Install(install(&["big"])));
+    assert!(disk_full_message(&result).contains("No space left on device"), "{result:?}");
+    assert_eq!(format_moves(&result), [""; 0]);
     assert_eq!(server.packages(), before);
     assert_eq!(server.root.run("dpkg", &["--audit"]).text, "");
 }
@@ -85,39 +85,39 @@ fn order_that_cannot_be_stored_fails_and_the_next_runs() {
         (Pocket::Updates, Deb::new("hello", "2")),
     ]);
     let Some(repo) = repo else { return };
-    let Some(mut server) = Server::having(&repo, &["hello"]) else { return };
-    server.root.small_disk(STATE, 2 * MIB);
+    let Some(mut server) = Server::with_installed(&repo, &["hello"]) else { return };
+    server.root.small_disk(STATE_DIR, 2 * MIB);
     let worker = worker(server.root.dir());
-    fill(&server, &format!("{STATE}/filler"));
+    fill(&server, &format!("{STATE_DIR}/filler"));
     let orders = [1, 2].map(|number| order(number, Work::Install(install(&["hello"]))));
-    worker.0.take(orders[0].clone());
-    let result = result_of(&worker, orders[0].id);
-    assert!(why(&result).starts_with("cannot write the order to disk"), "{result:?}");
+    worker.0.accept(orders[0].clone());
+    let result = wait_for_result(&worker, orders[0].id);
+    assert!(disk_full_message(&result).starts_with("cannot write the order to disk"), "{result:?}");
     worker.0.acknowledge(&[orders[0].id]);
     assert_eq!(worker.0.report().results, []);
 
-    fs::remove_file(server.root.path(STATE).join("filler")).unwrap();
-    worker.0.take(orders[0].clone());
-    assert_eq!(result_of(&worker, orders[0].id), result, "the reported result does not change");
-    worker.0.take(orders[1].clone());
-    let result = result_of(&worker, orders[1].id);
+    fs::remove_file(server.root.path(STATE_DIR).join("filler")).unwrap();
+    worker.0.accept(orders[0].clone());
+    assert_eq!(wait_for_result(&worker, orders[0].id), result, "the reported result does not change");
+    worker.0.accept(orders[1].clone());
+    let result = wait_for_result(&worker, orders[1].id);
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
-    assert_eq!(moves(&result), ["hello 1 > 2"]);
+    assert_eq!(format_moves(&result), ["hello 1 > 2"]);
 }
 
 #[test]
 fn update_that_fills_the_state_disk_is_still_reported() {
-    let fills = format!("yes > {STATE}/filler || true");
+    let fills = format!("yes > {STATE_DIR}/filler || true");
     let repo = Repo::with(&[
         (Pocket::Stable, Deb::new("greedy", "1")),
         (Pocket::Updates, Deb::new("greedy", "2").counts_runs().script(&fills)),
     ]);
     let Some(repo) = repo else { return };
-    let Some(mut server) = Server::having(&repo, &["greedy"]) else { return };
-    server.root.small_disk(STATE, 3 * MIB);
-    let result = carry_out(&server, Work::Install(install(&["greedy"])));
+    let Some(mut server) = Server::with_installed(&repo, &["greedy"]) else { return };
+    server.root.small_disk(STATE_DIR, 3 * MIB);
+    let result = execute(&server, Work::Install(install(&["greedy"])));
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
-    assert_eq!(moves(&result), ["greedy 1 > 2"]);
+    assert_eq!(format_moves(&result), ["greedy 1 > 2"]);
     assert_eq!(server.version("greedy").as_deref(), Some("2"));
     assert_eq!(server.runs("greedy"), ["2"]);
 }

@@ -14,21 +14,21 @@ use agent::backend::{Backend, BackendError, Change, Choice, Diagnosis, LockHolde
 use agent::command::Command;
 use agent::host::Host;
 use agent::root::Root;
-use agent::work::{Report, Setup, Worker};
+use agent::work::{Report, WorkerConfig, Worker};
 use jiff::Timestamp;
 use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, FailureCode, Line, PackageManager, TaskId};
 use wire::agent::{Install, Order, OrderResult, Work};
 
 /// A host with a fake package manager, and a state directory.
-pub(crate) struct Toy {
+pub(crate) struct FakeHost {
     pub(crate) dir: PathBuf,
-    heard: Arc<Mutex<Receiver<()>>>,
-    ring: std::sync::mpsc::Sender<()>,
+    notifications: Arc<Mutex<Receiver<()>>>,
+    notifier: std::sync::mpsc::Sender<()>,
 }
 
-impl Toy {
-    pub(crate) fn new(name: &str, installed: &[(&str, &str)], offered: &[(&str, &str)]) -> Toy {
+impl FakeHost {
+    pub(crate) fn new(name: &str, installed: &[(&str, &str)], offered: &[(&str, &str)]) -> FakeHost {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("toy-{name}"));
         let _ = fs::remove_dir_all(&dir);
         for part in ["db", "offer", "held", "state", "hooks/pre-install.d", "hooks/post-install.d"]
@@ -41,11 +41,11 @@ impl Toy {
             }
         }
         let (ring, heard) = channel();
-        Toy { dir, heard: Arc::new(Mutex::new(heard)), ring }
+        FakeHost { dir, notifications: Arc::new(Mutex::new(heard)), notifier: ring }
     }
 
     /// The content of a file in the host's directory; empty if it does not exist.
-    pub(crate) fn text(&self, path: &str) -> String {
+    pub(crate) fn read_text(&self, path: &str) -> String {
         fs::read_to_string(self.dir.join(path)).unwrap_or_default().trim().to_owned()
     }
 
@@ -57,17 +57,17 @@ impl Toy {
 
     pub(crate) fn worker(&self) -> Worker {
         let root = Root::under(&self.dir);
-        let ring = Mutex::new(self.ring.clone());
-        Worker::start(Setup {
+        let notifier = Mutex::new(self.notifier.clone());
+        Worker::start(WorkerConfig {
             state_dir: self.dir.join("state"),
-            backend: Arc::new(Manager { dir: self.dir.clone() }),
+            backend: Arc::new(FakeManager { dir: self.dir.clone() }),
             host: Arc::new(Host::new(root.clone())),
             root,
             limits: self.dir.join("limits.toml"),
             hooks: self.dir.join("hooks"),
             program: env!("CARGO_BIN_EXE_fleetmend-agent").into(),
-            bell: Box::new(move || {
-                let _ = ring.lock().unwrap().send(());
+            notify: Box::new(move || {
+                let _ = notifier.lock().unwrap().send(());
             }),
             clock: Box::new(now),
         })
@@ -75,12 +75,12 @@ impl Toy {
     }
 
     /// Waits for notifications until `sight` returns a value for the worker's report.
-    pub(crate) fn until<T>(
+    pub(crate) fn wait_until<T>(
         &self,
         worker: &Worker,
         mut sight: impl FnMut(&Report) -> Option<T>,
     ) -> T {
-        let heard = self.heard.lock().unwrap();
+        let heard = self.notifications.lock().unwrap();
         loop {
             if let Some(seen) = sight(&worker.report()) {
                 return seen;
@@ -91,21 +91,21 @@ impl Toy {
         }
     }
 
-    pub(crate) fn result(&self, worker: &Worker, id: TaskId) -> OrderResult {
-        self.until(worker, |report| {
+    pub(crate) fn wait_for_result(&self, worker: &Worker, id: TaskId) -> OrderResult {
+        self.wait_until(worker, |report| {
             report.results.iter().find(|result| result.order_id == id).cloned()
         })
     }
 
     /// Executes one order, from its arrival to its result.
-    pub(crate) fn carry_out(&self, order: &Order) -> OrderResult {
+    pub(crate) fn execute(&self, order: &Order) -> OrderResult {
         let worker = self.worker();
-        worker.take(order.clone());
-        self.result(&worker, order.id)
+        worker.accept(order.clone());
+        self.wait_for_result(&worker, order.id)
     }
 }
 
-impl Drop for Toy {
+impl Drop for FakeHost {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
     }
@@ -138,11 +138,11 @@ pub(crate) fn install(packages: &[&str]) -> Install {
     }
 }
 
-struct Manager {
+struct FakeManager {
     dir: PathBuf,
 }
 
-impl Manager {
+impl FakeManager {
     fn list(&self, part: &str) -> Vec<(String, String)> {
         let mut list: Vec<_> = fs::read_dir(self.dir.join(part))
             .unwrap()
@@ -161,7 +161,7 @@ impl Manager {
     }
 }
 
-impl Backend for Manager {
+impl Backend for FakeManager {
     fn manager(&self) -> PackageManager {
         PackageManager::Apt
     }
@@ -237,7 +237,7 @@ impl Backend for Manager {
         vec![self.sh("echo repair >> $DIR/ran; test -e $DIR/hopeless || rm -f $DIR/damage")]
     }
 
-    fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
+    fn new_config_files(&self) -> Result<Vec<PathBuf>, BackendError> {
         Ok(Vec::new())
     }
 
@@ -245,8 +245,8 @@ impl Backend for Manager {
         Ok(Vec::new())
     }
 
-    fn diagnose(&self, exit: Option<i32>, said: &str) -> Diagnosis {
-        let last = said.lines().last().unwrap_or_default();
+    fn diagnose(&self, exit: Option<i32>, output: &str) -> Diagnosis {
+        let last = output.lines().last().unwrap_or_default();
         Diagnosis {
             code: FailureCode::InstallFailed,
             message: format!("ended with {exit:?}: {last}").into(),

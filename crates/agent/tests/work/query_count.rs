@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use lab::apt::{Deb, Pocket, Repo, Server};
 use wire::agent::{Outcome, Work};
 
-use crate::apt::{carry_out, moves, scanned};
+use crate::apt::{execute, format_moves, two_scans};
 use crate::fake_host::install;
 
 /// Records all calls of these programs on the host, from now on.
-pub(crate) fn listen(server: &Server) {
+pub(crate) fn record_calls(server: &Server) {
     for program in ["apt-get", "apt-cache", "dpkg", "dpkg-query", "apt-mark", "apt-config"] {
         let path = format!("/usr/local/sbin/{program}");
         let script =
@@ -21,9 +21,9 @@ pub(crate) fn listen(server: &Server) {
 }
 
 /// The calls since the last check, shortened to program and verb.
-pub(crate) fn heard(server: &Server) -> Vec<String> {
+pub(crate) fn recorded_calls(server: &Server) -> Vec<String> {
     let path = server.root.path("/asked");
-    let said = fs::read_to_string(&path).unwrap_or_default();
+    let output = fs::read_to_string(&path).unwrap_or_default();
     let _ = fs::remove_file(path);
     let verbs = ["--print-uris", "-s", "--download-only", "update", "install", "policy"];
     let short = |line: &str| {
@@ -33,7 +33,7 @@ pub(crate) fn heard(server: &Server) -> Vec<String> {
         let verb = verbs.iter().find(|verb| words.contains(verb)).unwrap_or(&"?");
         format!("{program} {verb}")
     };
-    said.lines().map(short).collect()
+    output.lines().map(short).collect()
 }
 
 fn repo() -> Option<Repo> {
@@ -48,12 +48,12 @@ fn repo() -> Option<Repo> {
 #[test]
 fn order_with_names_runs_one_query_besides_update_and_install() {
     let Some(repo) = repo() else { return };
-    let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
-    listen(&server);
-    let result = carry_out(&server, Work::Install(install(&["hello"])));
+    let Some(server) = Server::with_installed(&repo, &["hello", "other"]) else { return };
+    record_calls(&server);
+    let result = execute(&server, Work::Install(install(&["hello"])));
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
-    assert_eq!(moves(&result), ["hello 1 > 2"]);
-    let heard = heard(&server);
+    assert_eq!(format_moves(&result), ["hello 1 > 2"]);
+    let heard = recorded_calls(&server);
     // The scan that follows an order may have started.
     assert_eq!(heard[..3], ["apt-get update", "apt-get --print-uris", "apt-get install"]);
     let looks = ["apt-cache policy", "apt-get -s"];
@@ -63,16 +63,16 @@ fn order_with_names_runs_one_query_besides_update_and_install() {
 #[test]
 fn repeated_scan_runs_no_query_if_nothing_changed() {
     let Some(repo) = repo() else { return };
-    let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
-    listen(&server);
-    let [first, second] = scanned(&server, 1, || heard(&server));
+    let Some(server) = Server::with_installed(&repo, &["hello", "other"]) else { return };
+    record_calls(&server);
+    let [first, second] = two_scans(&server, 1, || recorded_calls(&server));
     let looks = ["apt-get update", "apt-cache policy", "apt-cache policy", "apt-get -s"];
     assert_eq!(first.1, looks);
     assert_eq!(second.1, ["apt-get update"]);
     assert_eq!(first.0, second.0);
     // Nor does a restarted agent, until something changes.
-    let [third, fourth] = scanned(&server, 3, || {
-        let heard = heard(&server);
+    let [third, fourth] = two_scans(&server, 3, || {
+        let heard = recorded_calls(&server);
         server.hold("hello");
         heard
     });

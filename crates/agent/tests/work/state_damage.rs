@@ -1,4 +1,4 @@
-//! Damaged files in the state directory: the agent continues, or names the file and the remedy, and
+//! Damaged files in the state directory: the agent continues, or names the file and the fix, and
 //! never executes an order twice.
 
 use std::fs;
@@ -6,12 +6,12 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use agent::shell::state::{Enrolled, State};
-use agent_client::{HostKey, Identity, Pin, TrustedKeys, Turn};
+use agent::shell::state::{Enrollment, StateDir};
+use agent_client::{HostKey, Identity, Pin, TrustedKeys, SyncCounter};
 use vocab::{FailureCode, ServerId, Stage};
 use wire::agent::{Order, OrderResult, Outcome, Work};
 
-use crate::fake_host::{Toy, install, now, order};
+use crate::fake_host::{FakeHost, install, now, order};
 
 /// A type of damage.
 #[derive(Debug, Clone, Copy)]
@@ -43,16 +43,16 @@ impl Damage {
 }
 
 /// An installation that has started and cannot end before the gate is opened, without an agent.
-fn in_the_middle(name: &str) -> (Toy, Order) {
-    let toy = Toy::new(name, &[("bash", "1")], &[("bash", "2")]);
+fn interrupted_installation(name: &str) -> (FakeHost, Order) {
+    let toy = FakeHost::new(name, &[("bash", "1")], &[("bash", "2")]);
     fs::write(toy.dir.join("gate"), "").unwrap();
     let order = order(1, Work::Install(install(&[])));
     let worker = toy.worker();
-    worker.take(order.clone());
-    toy.until(&worker, |report| {
+    worker.accept(order.clone());
+    toy.wait_until(&worker, |report| {
         report.progress.iter().any(|order| order.stage == Some(Stage::Installing)).then_some(())
     });
-    while toy.text("installing").is_empty() {
+    while toy.read_text("installing").is_empty() {
         std::thread::yield_now();
     }
     drop(worker);
@@ -60,18 +60,18 @@ fn in_the_middle(name: &str) -> (Toy, Order) {
 }
 
 /// Starts the agent again, and lets the installation end.
-fn goes_on(toy: &Toy, order: &Order) -> OrderResult {
+fn restart_and_finish(toy: &FakeHost, order: &Order) -> OrderResult {
     let worker = toy.worker();
     fs::remove_file(toy.dir.join("gate")).unwrap();
-    worker.take(order.clone());
-    toy.result(&worker, order.id)
+    worker.accept(order.clone());
+    toy.wait_for_result(&worker, order.id)
 }
 
-fn installations(toy: &Toy) -> usize {
-    toy.text("ran").lines().filter(|line| *line == "install").count()
+fn installations(toy: &FakeHost) -> usize {
+    toy.read_text("ran").lines().filter(|line| *line == "install").count()
 }
 
-fn moves(result: &OrderResult) -> Vec<String> {
+fn format_moves(result: &OrderResult) -> Vec<String> {
     let text = |version: &Option<vocab::Line>| version.as_ref().map(ToString::to_string);
     result
         .packages
@@ -84,8 +84,8 @@ const BASH: &str = "bash (Some(\"1\"), Some(\"2\"))";
 
 /// The files of an order in the middle of its installation, and the rest of the state directory,
 /// except for ended jobs.
-fn files_in_the_middle() -> Vec<PathBuf> {
-    let (toy, _) = in_the_middle("damage-files");
+fn state_files_during_installation() -> Vec<PathBuf> {
+    let (toy, _) = interrupted_installation("damage-files");
     let state = toy.dir.join("state");
     let (mut files, mut open) = (Vec::new(), vec![state.clone()]);
     while let Some(dir) = open.pop() {
@@ -108,7 +108,7 @@ fn files_in_the_middle() -> Vec<PathBuf> {
 
 #[test]
 fn damage_to_any_file_during_install_gives_one_correct_result() {
-    let files = files_in_the_middle();
+    let files = state_files_during_installation();
     let has = |name: &str| files.iter().any(|file| file.ends_with(name));
     assert!(has("journal.json") && has("before.json") && has("install.0/started"), "{files:?}");
     let cases: Vec<(usize, &PathBuf, Damage)> = files
@@ -122,15 +122,15 @@ fn damage_to_any_file_during_install_gives_one_correct_result() {
             scope.spawn(move || {
                 for (number, file, damage) in part {
                     let what = format!("{damage:?} {}", file.display());
-                    let (toy, order) = in_the_middle(&format!("damage-{number}"));
+                    let (toy, order) = interrupted_installation(&format!("damage-{number}"));
                     damage.inflict(&toy.dir.join("state").join(file));
-                    let result = goes_on(&toy, &order);
+                    let result = restart_and_finish(&toy, &order);
                     assert_eq!(installations(&toy), 1, "{what}");
-                    assert_eq!(toy.text("db/bash"), "2", "{what}");
+                    assert_eq!(toy.read_text("db/bash"), "2", "{what}");
                     if file.ends_with("before.json") {
                         assert_eq!(result.outcome, Outcome::Failed, "{what}: {result:?}");
                     } else {
-                        assert_eq!(moves(&result), [BASH], "{what}: {result:?}");
+                        assert_eq!(format_moves(&result), [BASH], "{what}: {result:?}");
                     }
                 }
             });
@@ -140,13 +140,13 @@ fn damage_to_any_file_during_install_gives_one_correct_result() {
 
 #[test]
 fn truncated_journal_is_reported_with_the_changed_packages() {
-    let (toy, order) = in_the_middle("damage-journal");
+    let (toy, order) = interrupted_installation("damage-journal");
     let journal = toy.dir.join(format!("state/orders/{}/journal.json", order.id));
     Damage::Truncated.inflict(&journal);
-    let result = goes_on(&toy, &order);
+    let result = restart_and_finish(&toy, &order);
     assert_eq!(result.outcome, Outcome::Failed);
     assert_eq!(result.failure_code, Some(FailureCode::OrderLost));
-    assert_eq!((moves(&result), result.exit), (vec![BASH.to_owned()], Some(0)));
+    assert_eq!((format_moves(&result), result.exit), (vec![BASH.to_owned()], Some(0)));
     let message = result.message.unwrap().to_string();
     assert!(
         message.contains("the listed packages are those that changed since it started"),
@@ -158,16 +158,16 @@ fn truncated_journal_is_reported_with_the_changed_packages() {
 /// A directory without a journal counts as a new order only if nothing else is in it.
 #[test]
 fn started_order_without_journal_does_not_run_again() {
-    let (toy, order) = in_the_middle("damage-missing");
+    let (toy, order) = interrupted_installation("damage-missing");
     fs::remove_file(toy.dir.join(format!("state/orders/{}/journal.json", order.id))).unwrap();
-    let result = goes_on(&toy, &order);
+    let result = restart_and_finish(&toy, &order);
     assert_eq!(result.failure_code, Some(FailureCode::OrderLost));
-    assert_eq!((moves(&result), installations(&toy)), (vec![BASH.to_owned()], 1));
+    assert_eq!((format_moves(&result), installations(&toy)), (vec![BASH.to_owned()], 1));
 }
 
 #[test]
 fn post_install_hooks_run_if_the_journal_is_lost() {
-    let toy = Toy::new("damage-hooks", &[("bash", "1")], &[("bash", "2")]);
+    let toy = FakeHost::new("damage-hooks", &[("bash", "1")], &[("bash", "2")]);
     let dir = toy.dir.display();
     for (hook, file) in [("pre-install.d/10", "drained"), ("post-install.d/10", "back")] {
         toy.script(&format!("hooks/{hook}"), &format!("echo x >> {dir}/{file}"));
@@ -175,35 +175,35 @@ fn post_install_hooks_run_if_the_journal_is_lost() {
     fs::write(toy.dir.join("gate"), "").unwrap();
     let order = order(1, Work::Install(install(&[])));
     let worker = toy.worker();
-    worker.take(order.clone());
-    while toy.text("installing").is_empty() {
+    worker.accept(order.clone());
+    while toy.read_text("installing").is_empty() {
         std::thread::yield_now();
     }
     drop(worker);
     Damage::Garbage.inflict(&toy.dir.join(format!("state/orders/{}/journal.json", order.id)));
-    let result = goes_on(&toy, &order);
-    assert_eq!(moves(&result), [BASH], "{result:?}");
-    assert_eq!((toy.text("drained"), toy.text("back")), ("x".to_owned(), "x".to_owned()));
+    let result = restart_and_finish(&toy, &order);
+    assert_eq!(format_moves(&result), [BASH], "{result:?}");
+    assert_eq!((toy.read_text("drained"), toy.read_text("back")), ("x".to_owned(), "x".to_owned()));
 }
 
 #[test]
 fn agent_starts_with_files_in_place_of_directories() {
-    let toy = Toy::new("damage-directories", &[("bash", "1")], &[("bash", "2")]);
+    let toy = FakeHost::new("damage-directories", &[("bash", "1")], &[("bash", "2")]);
     let order = order(1, Work::Install(install(&[])));
-    toy.carry_out(&order);
+    toy.execute(&order);
     let path = |name: &str| toy.dir.join("state").join(name);
     for name in [format!("orders/{}", order.id), "scan".to_owned(), "orders".to_owned()] {
         fs::remove_dir_all(path(&name)).unwrap();
         fs::write(path(&name), "x").unwrap();
         let worker = toy.worker();
         if name.ends_with(&order.id.to_string()) {
-            let result = toy.result(&worker, order.id);
+            let result = toy.wait_for_result(&worker, order.id);
             assert_eq!(result.failure_code, Some(FailureCode::OrderLost));
-            worker.take(order.clone());
+            worker.accept(order.clone());
         }
         let scan = crate::fake_host::order(2, Work::Scan);
-        worker.take(scan.clone());
-        assert_eq!(toy.result(&worker, scan.id).outcome, Outcome::Succeeded, "{name}");
+        worker.accept(scan.clone());
+        assert_eq!(toy.wait_for_result(&worker, scan.id).outcome, Outcome::Succeeded, "{name}");
         worker.acknowledge(&[scan.id]);
         drop(worker);
         let _ = fs::remove_dir_all(path(&format!("orders/{}", scan.id)));
@@ -212,19 +212,19 @@ fn agent_starts_with_files_in_place_of_directories() {
 }
 
 /// A host that is enrolled with a server that does not respond.
-struct Lonely {
+struct OfflineHost {
     dir: PathBuf,
 }
 
-impl Lonely {
-    fn new(name: &str) -> Lonely {
+impl OfflineHost {
+    fn new(name: &str) -> OfflineHost {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lonely-{name}"));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("root/var/lib/dpkg")).unwrap();
         let status =
             "Package: bash\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n\n";
         fs::write(dir.join("root/var/lib/dpkg/status"), status).unwrap();
-        let lonely = Lonely { dir };
+        let lonely = OfflineHost { dir };
         let identity = Identity {
             server_id: ServerId::new(now(), 1),
             tag: "tag".to_owned().into(),
@@ -234,13 +234,13 @@ impl Lonely {
         };
         let root = lonely.dir.join("root");
         let url = "http://127.0.0.1:9";
-        let enrolled = Enrolled::new(&identity, url, Pin::Plain, Some(&root), now());
-        lonely.state().join(&enrolled, Turn::after(7, 7)).unwrap();
+        let enrolled = Enrollment::new(&identity, url, Pin::Plain, Some(&root), now());
+        lonely.state().save_enrollment(&enrolled, SyncCounter::new(7, 7)).unwrap();
         lonely
     }
 
-    fn state(&self) -> State {
-        State::open(&self.dir.join("state")).unwrap()
+    fn state(&self) -> StateDir {
+        StateDir::open(&self.dir.join("state")).unwrap()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -248,7 +248,7 @@ impl Lonely {
     }
 
     /// Starts the agent. Returns whether it got as far as connecting, and its log up to then.
-    fn starts(&self) -> (bool, String) {
+    fn start_agent(&self) -> (bool, String) {
         let mut agent = Command::new(env!("CARGO_BIN_EXE_fleetmend-agent"))
             .args(["run", "--state-dir"])
             .arg(self.dir.join("state"))
@@ -274,7 +274,7 @@ impl Lonely {
     }
 }
 
-impl Drop for Lonely {
+impl Drop for OfflineHost {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
     }
@@ -282,8 +282,8 @@ impl Drop for Lonely {
 
 #[test]
 fn agent_starts_with_any_damaged_state_file() {
-    let lonely = Lonely::new("each");
-    assert!(lonely.starts().0);
+    let lonely = OfflineHost::new("each");
+    assert!(lonely.start_agent().0);
     let names = [
         "identity.json",
         "identity.json.previous",
@@ -298,13 +298,13 @@ fn agent_starts_with_any_damaged_state_file() {
         "scan/report.json",
         "scan/answers.json",
     ];
-    let server_id = lonely.state().enrolled().unwrap().unwrap().server_id;
+    let server_id = lonely.state().enrollment().unwrap().unwrap().server_id;
     for name in names {
         for damage in ALL {
             damage.inflict(&lonely.path(name));
-            let (started, log) = lonely.starts();
+            let (started, log) = lonely.start_agent();
             assert!(started, "{damage:?} {name}: {log}");
-            let enrolled = lonely.state().enrolled().unwrap().unwrap();
+            let enrolled = lonely.state().enrollment().unwrap().unwrap();
             assert_eq!(enrolled.server_id, server_id, "{damage:?} {name}");
         }
     }
@@ -313,35 +313,35 @@ fn agent_starts_with_any_damaged_state_file() {
 /// A counter that is behind would look like that of a clone of this host.
 #[test]
 fn lost_sync_counter_restarts_ahead_of_earlier_ones() {
-    let lonely = Lonely::new("turn");
+    let lonely = OfflineHost::new("turn");
     let first: jiff::Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
     for (hour, damage) in (1..).zip(ALL) {
         let at = first + jiff::SignedDuration::from_hours(hour);
-        let before = lonely.state().turn(at).unwrap();
+        let before = lonely.state().sync_counter(at).unwrap();
         damage.inflict(&lonely.path("turn.json"));
-        let after = lonely.state().turn(at).unwrap();
+        let after = lonely.state().sync_counter(at).unwrap();
         assert!(after.counter > before.counter, "{damage:?}");
-        assert_eq!(lonely.state().turn(at).unwrap(), after);
-        lonely.state().set_turn(Turn::after(after.counter + 1, 1)).unwrap();
+        assert_eq!(lonely.state().sync_counter(at).unwrap(), after);
+        lonely.state().set_sync_counter(SyncCounter::new(after.counter + 1, 1)).unwrap();
     }
 }
 
 #[test]
 fn lost_identity_names_the_file_and_the_remedy() {
-    let lonely = Lonely::new("identity");
+    let lonely = OfflineHost::new("identity");
     for damage in ALL {
         for name in ["identity.json", "identity.json.previous"] {
             damage.inflict(&lonely.path(name));
         }
-        let (started, log) = lonely.starts();
+        let (started, log) = lonely.start_agent();
         assert!(!started, "{damage:?}: {log}");
         let file = lonely.path("identity.json");
         assert!(log.contains(&*file.to_string_lossy()), "{damage:?}: {log}");
         assert!(log.contains("fleetmend-agent enroll --server URL --token TOKEN"), "{log}");
     }
-    let lonely = Lonely::new("lock");
+    let lonely = OfflineHost::new("lock");
     Damage::Directory.inflict(&lonely.path("agent.lock"));
-    let (started, log) = lonely.starts();
+    let (started, log) = lonely.start_agent();
     assert!(
         !started && log.contains("agent.lock; if it is not a regular file, remove it"),
         "{log}"

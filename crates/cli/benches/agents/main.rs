@@ -23,9 +23,9 @@ use serde_json::json;
 
 const HOSTS: usize = 10;
 const ROUNDS: usize = 3;
-const REST: Duration = Duration::from_secs(30);
+const IDLE_TIME: Duration = Duration::from_secs(30);
 /// The kernel counts the CPU time of processes in hundredths of a second.
-const TICKS: f64 = 100.0;
+const TICKS_PER_SECOND: f64 = 100.0;
 
 fn main() {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
@@ -41,40 +41,40 @@ async fn measure() {
         (Pocket::Stable, Deb::new("quick", "1")),
         (Pocket::Stable, Deb::new("slow", "1")),
         (Pocket::Updates, Deb::new("quick", "2")),
-        (Pocket::Updates, Deb::new("slow", "2").takes("5")),
+        (Pocket::Updates, Deb::new("slow", "2").sleeps("5")),
     ]);
     let Some(repo) = repo else { return };
     let service = Service::start();
     let token = service.token().await;
     let mut fleet = Vec::new();
     for _ in 0..HOSTS {
-        let Some(server) = Server::having(&repo, &["quick", "slow"]) else { return };
+        let Some(server) = Server::with_installed(&repo, &["quick", "slow"]) else { return };
         fleet.push(Host::join(&service, &token, server));
     }
     let ids = service.servers(HOSTS, || {}).await;
     let fleet = Fleet { service, hosts: fleet, ids };
-    fleet.at_ease().await;
+    fleet.wait_until_idle().await;
 
     println!("\nrow  measurement on {HOSTS} hosts at once, median of {ROUNDS} rounds");
     for (package, target) in [("quick", "≤ 1.10"), ("slow", "≤ 1.10")] {
         let (mut alone, mut ordered, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            alone.push(fleet.alone(package));
+            alone.push(fleet.time_apt_alone(package));
             fleet.reset(package).await;
-            let before = ticks(fleet.service.child.id());
-            ordered.push(fleet.ordered(package).await);
-            cpu.push((ticks(fleet.service.child.id()) - before) / TICKS * 1_000.0 / HOSTS as f64);
+            let before = cpu_ticks(fleet.service.child.id());
+            ordered.push(fleet.time_order(package).await);
+            cpu.push((cpu_ticks(fleet.service.child.id()) - before) / TICKS_PER_SECOND * 1_000.0 / HOSTS as f64);
             fleet.reset(package).await;
         }
-        let (alone, ordered, cpu) = (middle(alone), middle(ordered), middle(cpu));
+        let (alone, ordered, cpu) = (median(alone), median(ordered), median(cpu));
         println!(
             "  1  {package}: order to last result {ordered:.2} s, apt-get alone {alone:.2} s: {:.2} × ({target})",
             ordered / alone
         );
         println!("  2  {package}: server CPU {cpu:.1} ms per host, including the client's polling");
     }
-    fleet.rest();
-    fleet.scan().await;
+    fleet.measure_idle();
+    fleet.measure_scan().await;
 }
 
 struct Fleet {
@@ -86,7 +86,7 @@ struct Fleet {
 
 impl Fleet {
     /// Runs a script on every host at once, and returns the duration.
-    fn everywhere(&self, script: &str) -> f64 {
+    fn run_on_all(&self, script: &str) -> f64 {
         let began = Instant::now();
         let start = |host: &Host| {
             let mut command = host.server.command("sh");
@@ -100,15 +100,15 @@ impl Fleet {
         began.elapsed().as_secs_f64()
     }
 
-    fn alone(&self, package: &str) -> f64 {
-        let took = self.everywhere(&format!(
+    fn time_apt_alone(&self, package: &str) -> f64 {
+        let took = self.run_on_all(&format!(
             "apt-get -q -y update; apt-get -q -y --no-install-recommends install {package}=2"
         ));
-        self.check(package);
+        self.verify_installed(package);
         took
     }
 
-    async fn ordered(&self, package: &str) -> f64 {
+    async fn time_order(&self, package: &str) -> f64 {
         let order = json!({"server_ids": self.ids, "packages": [package], "reboot": "never"});
         let began = Instant::now();
         let batch = self.service.post("/v1/batches", order).await;
@@ -117,12 +117,12 @@ impl Fleet {
         let seen = self.service.until(&path, || {}, ended).await;
         let took = began.elapsed().as_secs_f64();
         assert_eq!(seen["progress"]["succeeded"], json!(HOSTS), "{seen}");
-        self.check(package);
+        self.verify_installed(package);
         took
     }
 
     /// Verifies that the work was done.
-    fn check(&self, package: &str) {
+    fn verify_installed(&self, package: &str) {
         for host in &self.hosts {
             assert_eq!(host.server.version(package).as_deref(), Some("2"));
         }
@@ -130,14 +130,14 @@ impl Fleet {
 
     async fn reset(&self, package: &str) {
         // An agent that scans its packages holds no lock, but it uses the CPU.
-        self.at_ease().await;
-        self.everywhere(&format!(
+        self.wait_until_idle().await;
+        self.run_on_all(&format!(
             "apt-get -q -y --allow-downgrades install {package}=1; apt-get clean"
         ));
     }
 
     /// Waits until no agent is active.
-    async fn at_ease(&self) {
+    async fn wait_until_idle(&self) {
         let idle = |seen: &serde_json::Value| {
             seen["data"].as_array().unwrap().iter().all(|row| row["activity"] == "idle")
         };
@@ -145,14 +145,14 @@ impl Fleet {
     }
 
     /// Measures the cost of idle agents.
-    fn rest(&self) {
+    fn measure_idle(&self) {
         let all = |of: &dyn Fn(u32) -> f64| {
             self.hosts.iter().map(|host| of(host.child.id())).sum::<f64>()
         };
-        let before = all(&ticks);
-        std::thread::sleep(REST);
-        let seconds = (all(&ticks) - before) / TICKS;
-        let share = seconds / REST.as_secs_f64() / HOSTS as f64 * 100.0;
+        let before = all(&cpu_ticks);
+        std::thread::sleep(IDLE_TIME);
+        let seconds = (all(&cpu_ticks) - before) / TICKS_PER_SECOND;
+        let share = seconds / IDLE_TIME.as_secs_f64() / HOSTS as f64 * 100.0;
         let memory = all(&resident_kilobytes) / HOSTS as f64 / 1_024.0;
         println!(
             "  8  idle agent: {memory:.1} MiB resident (≤ 4), {share:.4} % of a core (≤ 0.005)"
@@ -161,12 +161,12 @@ impl Fleet {
 
     /// Measures a package scan compared to `dpkg-query`, the fastest possible one: by an agent
     /// without state, and by one that has scanned before, with no changes since.
-    async fn scan(&self) {
+    async fn measure_scan(&self) {
         let Some(host) = self.hosts.first() else { return };
         let look = |state_dir: &Path| {
             let mut scan = Command::new(hosts::agent());
             scan.args(["scan", "--no-refresh", "--json", "--root"]).arg(host.server.root.dir());
-            timed(scan.arg("--state-dir").arg(state_dir))
+            time_command(scan.arg("--state-dir").arg(state_dir))
         };
         let known = host.server.root.path("/var/lib/fleetmend-agent");
         // The packages were reset without the agent: let it scan once more first.
@@ -174,18 +174,18 @@ impl Fleet {
             || std::fs::metadata(known.join("scan/answers.json")).and_then(|f| f.modified()).ok();
         let before = looked();
         let mut wake = Command::new("kill");
-        timed(wake.args(["-USR1", &host.child.id().to_string()]));
+        time_command(wake.args(["-USR1", &host.child.id().to_string()]));
         self.service.until("/v1/servers?limit=500", || {}, |_| looked() != before).await;
-        self.at_ease().await;
+        self.wait_until_idle().await;
         let (mut dpkg, mut first, mut again) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS * 3 {
             let mut list = host.server.command("dpkg-query");
-            dpkg.push(timed(list.arg("-W")));
+            dpkg.push(time_command(list.arg("-W")));
             first.push(look(&known.join("nowhere")));
             again.push(look(&known));
         }
-        let dpkg = middle(dpkg);
-        for (which, took) in [("first", middle(first)), ("again", middle(again))] {
+        let dpkg = median(dpkg);
+        for (which, took) in [("first", median(first)), ("again", median(again))] {
             println!(
                 "  8  scan, {which}: {:.0} ms, dpkg-query {:.0} ms: {:.1} × (≤ 2)",
                 took * 1_000.0,
@@ -196,7 +196,7 @@ impl Fleet {
     }
 }
 
-fn timed(command: &mut Command) -> f64 {
+fn time_command(command: &mut Command) -> f64 {
     let began = Instant::now();
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().unwrap();
     assert!(status.success(), "{command:?}");
@@ -204,7 +204,7 @@ fn timed(command: &mut Command) -> f64 {
 }
 
 /// CPU time of a process in ticks, without its children.
-fn ticks(pid: u32) -> f64 {
+fn cpu_ticks(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, rest) = stat.rsplit_once(')').unwrap();
     let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -217,7 +217,7 @@ fn resident_kilobytes(pid: u32) -> f64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-fn middle(mut figures: Vec<f64>) -> f64 {
+fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_unstable_by(f64::total_cmp);
     figures[figures.len() / 2]
 }

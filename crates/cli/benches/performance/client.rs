@@ -13,43 +13,43 @@ use vocab::ServerId;
 /// A persistent connection.
 pub(crate) struct Client {
     stream: TcpStream,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Client {
     pub(crate) async fn connect(address: &str) -> std::io::Result<Client> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Client { stream, heard: Vec::new() })
+        Ok(Client { stream, received: Vec::new() })
     }
 
     /// Sends a request without waiting for the response.
-    pub(crate) async fn say(&mut self, request: &[u8]) -> std::io::Result<()> {
+    pub(crate) async fn send(&mut self, request: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(request).await
     }
 
     /// Sends a request and returns the body of its response, which must be successful.
-    pub(crate) async fn ask(&mut self, request: &[u8]) -> std::io::Result<Vec<u8>> {
-        self.say(request).await?;
-        self.heard.clear();
+    pub(crate) async fn request(&mut self, request: &[u8]) -> std::io::Result<Vec<u8>> {
+        self.send(request).await?;
+        self.received.clear();
         let mut head = None;
         loop {
             if head.is_none() {
                 head =
-                    self.heard.windows(4).position(|four| four == b"\r\n\r\n").map(|end| end + 4);
+                    self.received.windows(4).position(|four| four == b"\r\n\r\n").map(|end| end + 4);
             }
             if let Some(start) = head {
-                let text = String::from_utf8_lossy(&self.heard[..start]).to_ascii_lowercase();
+                let text = String::from_utf8_lossy(&self.received[..start]).to_ascii_lowercase();
                 let good = text.starts_with("http/1.1 2");
                 let length = text.lines().find_map(|line| line.strip_prefix("content-length:"));
                 let length: usize = length.map_or(0, |length| length.trim().parse().unwrap());
-                if self.heard.len() >= start + length {
-                    let body = self.heard[start..].to_vec();
+                if self.received.len() >= start + length {
+                    let body = self.received[start..].to_vec();
                     assert!(good, "{text}{}", String::from_utf8_lossy(&body));
                     return Ok(body);
                 }
             }
-            if self.stream.read_buf(&mut self.heard).await? == 0 {
+            if self.stream.read_buf(&mut self.received).await? == 0 {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
             }
         }
@@ -64,7 +64,7 @@ pub(crate) fn get(key: &str, path: &str) -> Vec<u8> {
 /// A simulated agent that signs its requests.
 pub(crate) struct Agent {
     pair: Ed25519KeyPair,
-    who: Credential,
+    credential: Credential,
     tag: String,
     pub(crate) counter: u64,
 }
@@ -82,18 +82,18 @@ impl Agent {
         let key: [u8; 32] = pair.public_key().as_ref().try_into().unwrap();
         let who = Credential { server, key };
         let tag = STANDARD.encode(who.tag(secrets));
-        Agent { pair, who, tag, counter: 1 }
+        Agent { pair, credential: who, tag, counter: 1 }
     }
 
-    fn signed(&self, method: &str, path: &str, more: &str, body: &[u8]) -> Vec<u8> {
+    fn signed_request(&self, method: &str, path: &str, more: &str, body: &[u8]) -> Vec<u8> {
         let signature = self.pair.sign(signed_text(method, path, body).as_bytes());
         let mut request = format!(
             "{method} {path} HTTP/1.1\r\nhost: bench\r\n{more}content-length: {}\r\n\
              fleetmend-nonce: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
              authorization: Agent id={},key={},tag={},sig={}\r\n\r\n",
             body.len(),
-            self.who.server,
-            STANDARD.encode(self.who.key),
+            self.credential.server,
+            STANDARD.encode(self.credential.key),
             self.tag,
             STANDARD.encode(signature),
         )
@@ -110,12 +110,12 @@ impl Agent {
             "{{\"boot_id\":\"6f1c9a52\",\"counter\":{counter},\"nonce\":{counter},\
              \"hold_seconds\":{hold_seconds},\"activity\":\"idle\"{more}}}"
         );
-        self.signed("POST", "/agent/v1/sync", "content-type: application/json\r\n", body.as_bytes())
+        self.signed_request("POST", "/agent/v1/sync", "content-type: application/json\r\n", body.as_bytes())
     }
 
     /// An upload of a package list.
     pub(crate) fn packages(&self, digest: vocab::Digest, packed: &[u8]) -> Vec<u8> {
         let path = format!("/agent/v1/listings/packages/{digest}");
-        self.signed("PUT", &path, "content-encoding: zstd\r\n", packed)
+        self.signed_request("PUT", &path, "content-encoding: zstd\r\n", packed)
     }
 }

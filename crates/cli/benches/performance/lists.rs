@@ -6,23 +6,23 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::client::{Client, get};
-use crate::place::{Engine, Place, Service};
+use crate::installation::{Engine, Installation, Service};
 use crate::syncs::Agents;
-use crate::table::{Line, Table, Target, p99, tell};
-use crate::{Asked, SIZES, clock, fleet};
+use crate::table::{Line, Table, Target, p99, print_figure};
+use crate::{BenchArgs, SIZES, clock, fleet};
 
 /// Minimum number of times a request is sent. With so few, the slowest three are mostly luck, so
 /// fast requests are sent more often.
 const REQUESTS: usize = 300;
 const REQUESTS_MAX: usize = 1_000;
-const LONG: Duration = Duration::from_secs(3);
+const MEASURE_TIME: Duration = Duration::from_secs(3);
 /// New inventories per second while lists are read.
-const ARRIVING: u64 = 100;
+const INVENTORIES_PER_SECOND: u64 = 100;
 /// The fleet size at which database bytes are measured.
-const WEIGHED: u64 = 10_000;
+const BYTES_MEASURED_AT: u64 = 10_000;
 
 /// The requests and their targets: idle, and while inventories arrive.
-const ASKED: [(&str, &str, Target, Target); 8] = [
+const LIST_REQUESTS: [(&str, &str, Target, Target); 8] = [
     ("GET /v1/servers", "/v1/servers", Target::Flat(10.0, 0.1), Target::Most(25.0)),
     ("GET /v1/patches", "/v1/patches", Target::Flat(10.0, 0.1), Target::Most(25.0)),
     (
@@ -52,18 +52,18 @@ const ASKED: [(&str, &str, Target, Target); 8] = [
 pub(crate) struct Figures {
     engine: Engine,
     /// Suffix for the names of all measurements.
-    beside: &'static str,
-    known: BTreeMap<&'static str, Vec<(u64, f64)>>,
+    suffix: &'static str,
+    by_name: BTreeMap<&'static str, Vec<(u64, f64)>>,
 }
 
 impl Figures {
     pub(crate) fn new(engine: Engine, beside: &'static str) -> Figures {
-        Figures { engine, beside, known: BTreeMap::new() }
+        Figures { engine, suffix: beside, by_name: BTreeMap::new() }
     }
 
     pub(crate) fn add(&mut self, name: &'static str, size: u64, (figure, unit): (f64, &str)) {
-        tell(&format!("{name}{}", self.beside), self.engine, size, figure, unit);
-        self.known.entry(name).or_default().push((size, figure));
+        print_figure(&format!("{name}{}", self.suffix), self.engine, size, figure, unit);
+        self.by_name.entry(name).or_default().push((size, figure));
     }
 
     pub(crate) fn line(
@@ -72,28 +72,28 @@ impl Figures {
         row: u32,
         (name, unit, target): (&str, &str, Target),
     ) {
-        if let Some(figures) = self.known.get(name) {
-            let what = &format!("{name}{}", self.beside);
-            table.put(&Line { row, what, engine: self.engine.name(), unit, figures, target });
+        if let Some(figures) = self.by_name.get(name) {
+            let what = &format!("{name}{}", self.suffix);
+            table.add_line(&Line { row, what, engine: self.engine.name(), unit, figures, target });
         }
     }
 }
 
-pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
+pub(crate) async fn measure_lists(engine: Engine, asked: &BenchArgs, table: &mut Table) {
     let mut figures = Figures::new(engine, "");
     let mut loaded = Figures::new(engine, ", 100 inventories/s");
     for size in SIZES
         .into_iter()
-        .filter(|size| *size <= asked.largest && (asked.any(&[3, 4, 6]) || *size == WEIGHED))
+        .filter(|size| *size <= asked.largest && (asked.any(&[3, 4, 6]) || *size == BYTES_MEASURED_AT))
     {
-        let place = Place::new(engine, &size.to_string()).await;
+        let place = Installation::new(engine, &size.to_string()).await;
         let empty = place.bytes().await;
         fleet::fill(&place, size).await;
         place.analyze().await;
         let service = place.serve();
-        counted(&place, &service, size).await;
-        service.at_rest().await;
-        if asked.has(9) && size == WEIGHED {
+        wait_until_counted(&place, &service, size).await;
+        service.wait_until_idle().await;
+        if asked.has(9) && size == BYTES_MEASURED_AT {
             let bytes = (place.bytes().await - empty) as f64 / size as f64;
             figures.add(
                 "database bytes per server with inventories",
@@ -102,15 +102,15 @@ pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
             );
         }
         let mut agents = Agents::new(&place);
-        agents.greet(&service).await;
+        agents.sync_once(&service).await;
         if asked.has(6) {
-            fleet::heard(&place, size).await;
-            for (what, path, ..) in ASKED {
-                figures.add(what, size, (read(&place, &service, path).await, "ms"));
+            fleet::mark_all_seen(&place, size).await;
+            for (what, path, ..) in LIST_REQUESTS {
+                figures.add(what, size, (p99_of_template(&place, &service, path).await, "ms"));
             }
         }
         if asked.has(3) {
-            let pace = agents.row3(&service).await;
+            let pace = agents.measure_syncs(&service).await;
             figures.add(
                 "syncs without changes, including the client",
                 size,
@@ -120,7 +120,7 @@ pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
             figures.add("  service CPU per sync", size, (pace.cpu_ms, "ms"));
         }
         let service = if asked.has(4) {
-            let (pace, service) = agents.row4(&place, service).await;
+            let (pace, service) = agents.measure_inventories(&place, service).await;
             figures.add(
                 "new inventories of 600 packages, then kill -9",
                 size,
@@ -132,16 +132,16 @@ pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
             service
         };
         if asked.has(6) {
-            fleet::heard(&place, size).await;
-            service.at_rest().await;
+            fleet::mark_all_seen(&place, size).await;
+            service.wait_until_idle().await;
             let read = async {
-                for (what, path, _, target) in ASKED {
+                for (what, path, _, target) in LIST_REQUESTS {
                     if !matches!(target, Target::None) {
-                        loaded.add(what, size, (read(&place, &service, path).await, "ms"));
+                        loaded.add(what, size, (p99_of_template(&place, &service, path).await, "ms"));
                     }
                 }
             };
-            let ((), sent) = agents.beside(&service, ARRIVING, read).await;
+            let ((), sent) = agents.send_inventories_during(&service, INVENTORIES_PER_SECOND, read).await;
             assert!(sent > 0, "no inventory arrived while lists were read");
         }
         drop(service);
@@ -153,21 +153,21 @@ pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
     line(table, 3, ("  service CPU per sync", "ms", Target::Most(0.1)));
     line(table, 4, ("new inventories of 600 packages, then kill -9", "/s", Target::Least(1_000.0)));
     line(table, 4, ("  service CPU per inventory", "ms", Target::Most(1.5)));
-    for (what, _, target, _) in ASKED {
+    for (what, _, target, _) in LIST_REQUESTS {
         line(table, 6, (what, "ms", target));
     }
-    for (what, _, _, target) in ASKED {
+    for (what, _, _, target) in LIST_REQUESTS {
         loaded.line(table, 6, (what, "ms", target));
     }
     line(table, 9, ("database bytes per server with inventories", "KiB", Target::Most(8.0)));
 }
 
 /// Waits until the patches of the whole fleet are counted.
-pub(crate) async fn counted(place: &Place, service: &Service, size: u64) {
+pub(crate) async fn wait_until_counted(place: &Installation, service: &Service, size: u64) {
     let mut client = Client::connect(&service.address).await.unwrap();
     let request = get(&place.key, "/v1/summary");
     for _ in 0..1_200 {
-        let seen: Value = serde_json::from_slice(&client.ask(&request).await.unwrap()).unwrap();
+        let seen: Value = serde_json::from_slice(&client.request(&request).await.unwrap()).unwrap();
         assert_eq!(seen["servers"]["total"], size);
         if seen["servers"]["with_updates"].as_u64() > Some(0) {
             return;
@@ -178,17 +178,17 @@ pub(crate) async fn counted(place: &Place, service: &Service, size: u64) {
 }
 
 /// The p99 latency of a request, repeated on one connection, in milliseconds.
-async fn read(place: &Place, service: &Service, path: &str) -> f64 {
+async fn p99_of_template(place: &Installation, service: &Service, path: &str) -> f64 {
     let mut client = Client::connect(&service.address).await.unwrap();
     let path = match path {
-        "/v1/patches/{name}" => format!("/v1/patches/{}", most_wanted(place, &mut client).await),
+        "/v1/patches/{name}" => format!("/v1/patches/{}", most_common_patch(place, &mut client).await),
         path => path.to_owned(),
     };
     p99_of(place, service, &path).await
 }
 
 /// The p99 latency of an API request with a complete path.
-pub(crate) async fn p99_of(place: &Place, service: &Service, path: &str) -> f64 {
+pub(crate) async fn p99_of(place: &Installation, service: &Service, path: &str) -> f64 {
     p99_of_request(service, path, &get(&place.key, path)).await
 }
 
@@ -197,17 +197,17 @@ pub(crate) async fn p99_of_request(service: &Service, path: &str, request: &[u8]
     let mut client = Client::connect(&service.address).await.unwrap();
     let mut millis = Vec::with_capacity(REQUESTS_MAX);
     let first = clock();
-    while millis.len() < REQUESTS || (millis.len() < REQUESTS_MAX && first.elapsed() < LONG) {
+    while millis.len() < REQUESTS || (millis.len() < REQUESTS_MAX && first.elapsed() < MEASURE_TIME) {
         let start = clock();
-        let body = client.ask(request).await.unwrap();
+        let body = client.request(request).await.unwrap();
         millis.push(start.elapsed().as_secs_f64() * 1e3);
         assert!(body.len() > 20, "{path} returned nothing");
     }
     p99(millis)
 }
 
-pub(crate) async fn most_wanted(place: &Place, client: &mut Client) -> String {
-    let body = client.ask(&get(&place.key, "/v1/patches?limit=500")).await.unwrap();
+pub(crate) async fn most_common_patch(place: &Installation, client: &mut Client) -> String {
+    let body = client.request(&get(&place.key, "/v1/patches?limit=500")).await.unwrap();
     let seen: Value = serde_json::from_slice(&body).unwrap();
     let rows = seen["data"].as_array().unwrap().iter();
     let most = rows.max_by_key(|row| row["affected_servers"].as_u64()).unwrap();

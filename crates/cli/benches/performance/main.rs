@@ -15,12 +15,12 @@
 
 mod client;
 mod fleet;
-mod held;
+mod held_syncs;
 mod lists;
 mod pages;
 mod patching;
-mod place;
-mod published;
+mod installation;
+mod feeds;
 mod schedules;
 mod syncs;
 mod table;
@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use place::Engine;
+use installation::Engine;
 use table::Table;
 
 /// Fleet sizes.
@@ -37,16 +37,16 @@ const SIZES: [u64; 3] = [1_000, 10_000, 100_000];
 
 /// The selected rows, the largest fleet size (`--largest 10000`), and the database engine
 /// (`--engine postgres`).
-struct Asked {
+struct BenchArgs {
     rows: Vec<String>,
     largest: u64,
     engine: Option<Engine>,
 }
 
-impl Asked {
+impl BenchArgs {
     /// Parses the command line.
-    fn read(words: impl IntoIterator<Item = String>) -> Result<Asked, String> {
-        let mut asked = Asked { rows: Vec::new(), largest: u64::MAX, engine: None };
+    fn parse(words: impl IntoIterator<Item = String>) -> Result<BenchArgs, String> {
+        let mut asked = BenchArgs { rows: Vec::new(), largest: u64::MAX, engine: None };
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
             match word.as_str() {
@@ -89,11 +89,11 @@ impl Asked {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --all-targets` also runs this binary, and needs no measurements.
+    // `cargo test --run_rows-targets` also runs this binary, and needs no measurements.
     if !arguments.iter().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
-    let asked = match Asked::read(arguments) {
+    let asked = match BenchArgs::parse(arguments) {
         Ok(asked) => asked,
         Err(wrong) => {
             println!("{wrong}");
@@ -106,11 +106,11 @@ fn main() -> ExitCode {
     let _ = rustls::crypto::ring::default_provider().install_default();
     allow_files();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(all(&asked));
+    runtime.block_on(run_rows(&asked));
     ExitCode::SUCCESS
 }
 
-async fn all(asked: &Asked) {
+async fn run_rows(asked: &BenchArgs) {
     let mut engines = vec![Engine::Sqlite];
     match std::env::var_os("FLEETMEND_TEST_POSTGRES") {
         Some(_) => engines.push(Engine::Postgres),
@@ -120,25 +120,25 @@ async fn all(asked: &Asked) {
     let mut table = Table::default();
     for engine in &engines {
         if asked.has(2) {
-            patching::row2(*engine, asked, &mut table).await;
+            patching::measure_patching(*engine, asked, &mut table).await;
         }
         if asked.any(&[3, 4, 6, 9]) {
-            lists::rows(*engine, asked, &mut table).await;
+            lists::measure_lists(*engine, asked, &mut table).await;
         }
         if asked.has(5) {
-            held::row5(*engine, &mut table).await;
+            held_syncs::measure_held_syncs(*engine, &mut table).await;
         }
         if asked.has(7) {
-            published::row7(*engine, asked, &mut table).await;
+            feeds::measure_feeds(*engine, asked, &mut table).await;
         }
         if asked.has(10) {
-            schedules::row10(*engine, &mut table).await;
+            schedules::measure_schedules(*engine, &mut table).await;
         }
         if asked.has(11) {
-            pages::row11(*engine, asked, &mut table).await;
+            pages::measure_pages(*engine, asked, &mut table).await;
         }
     }
-    table.end();
+    table.print();
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]

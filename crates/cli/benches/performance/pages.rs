@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use domain::rollout::{Done, End, Outcome, Phase, Target as Stand};
+use domain::rollout::{EndedTask, RolloutOutcome, TaskOutcome, Phase, TaskStatus as Stand};
 use serde_json::Value;
 use server::app::{App, Parts, Settings};
 use service::PatchOptions;
@@ -14,18 +14,18 @@ use service::auth::users;
 use service::clock::Clock;
 use service::commands::batches as rollouts;
 use service::commands::batches::{NewRollout, Origin};
-use store::days::{self, Day};
-use store::rollout_targets::{self, Move};
+use store::daily_stats::{self, DailyStats};
+use store::rollout_tasks::{self, StateChange};
 use store::server_list::{self, Filter};
 use vocab::{BatchId, Role};
 
 use crate::client::{Client, get};
 use crate::fleet;
-use crate::lists::{Figures, counted, most_wanted, p99_of_request};
-use crate::place::{Engine, Place, Service};
-use crate::published::publish;
+use crate::lists::{Figures, wait_until_counted, most_common_patch, p99_of_request};
+use crate::installation::{Engine, Installation, Service};
+use crate::feeds::import_feed;
 use crate::table::{Table, Target};
-use crate::{Asked, SIZES, clock, now};
+use crate::{BenchArgs, SIZES, clock, now};
 
 /// Number of finished batches over the whole fleet.
 const ENDED: usize = 4;
@@ -79,23 +79,23 @@ const PAGES: [&str; 44] = [
     "/settings",
 ];
 
-pub(crate) async fn row11(engine: Engine, asked: &Asked, table: &mut Table) {
+pub(crate) async fn measure_pages(engine: Engine, asked: &BenchArgs, table: &mut Table) {
     let mut figures = Figures::new(engine, ", p99");
     for size in SIZES.into_iter().filter(|size| *size <= asked.largest) {
-        let place = Place::new(engine, &format!("pages_{size}")).await;
-        fleet::fill_alike(&place, size).await;
-        publish(&place, size);
-        let (session, [ended, open]) = past(&place).await;
+        let place = Installation::new(engine, &format!("pages_{size}")).await;
+        fleet::fill_with_shared_sets(&place, size).await;
+        import_feed(&place, size);
+        let (session, [ended, open]) = create_history(&place).await;
         place.analyze().await;
         let service = place.serve();
-        counted(&place, &service, size).await;
-        let known = Known::look(&place, &service, [ended, open]).await;
-        service.at_rest().await;
+        wait_until_counted(&place, &service, size).await;
+        let known = Placeholders::find(&place, &service, [ended, open]).await;
+        service.wait_until_idle().await;
         let mut heard: Option<Instant> = None;
         for page in PAGES {
             // Keep all servers online while pages are measured.
-            if heard.is_none_or(|since| since.elapsed() > fleet::AHEAD.unsigned_abs()) {
-                fleet::heard(&place, size).await;
+            if heard.is_none_or(|since| since.elapsed() > fleet::CONTACT_AHEAD.unsigned_abs()) {
+                fleet::mark_all_seen(&place, size).await;
                 heard = Some(clock());
             }
             let path = known.fill(page);
@@ -121,7 +121,7 @@ fn request(path: &str, session: &str) -> String {
 /// The request for a preview of a schedule's run, with the CSRF token from one of the user's pages.
 async fn preview(service: &Service, path: &str, session: &str) -> String {
     let mut client = Client::connect(&service.address).await.unwrap();
-    let page = client.ask(request("/schedules", session).as_bytes()).await.unwrap();
+    let page = client.request(request("/schedules", session).as_bytes()).await.unwrap();
     let page = String::from_utf8(page).unwrap();
     let word = page.split("name=\"csrf\" value=\"").nth(1).and_then(|rest| rest.split('"').next());
     let body = format!("csrf={}", word.expect("a form on the page"));
@@ -133,15 +133,15 @@ async fn preview(service: &Service, path: &str, session: &str) -> String {
 }
 
 /// The resources for the placeholders in [`PAGES`].
-struct Known([(&'static str, String); 6]);
+struct Placeholders([(&'static str, String); 6]);
 
-impl Known {
-    async fn look(place: &Place, service: &Service, [ended, open]: [BatchId; 2]) -> Known {
+impl Placeholders {
+    async fn find(place: &Installation, service: &Service, [ended, open]: [BatchId; 2]) -> Placeholders {
         let mut client = Client::connect(&service.address).await.unwrap();
-        let patch = most_wanted(place, &mut client).await;
+        let patch = most_common_patch(place, &mut client).await;
         let mut first = async |path: &str| -> Value {
             for _ in 0..1_200 {
-                let body = client.ask(&get(&place.key, path)).await.unwrap();
+                let body = client.request(&get(&place.key, path)).await.unwrap();
                 let seen: Value = serde_json::from_slice(&body).unwrap();
                 if seen["meta"]["total"].as_u64() > Some(0) {
                     return seen["data"][0]["id"].clone();
@@ -152,7 +152,7 @@ impl Known {
         };
         let cve = first("/v1/cves").await.as_str().unwrap().to_owned();
         let schedule = first("/v1/schedules?limit=1").await.as_str().unwrap().to_owned();
-        Known([
+        Placeholders([
             ("{server}", fleet::id(0).to_string()),
             ("{patch}", patch),
             ("{cve}", cve),
@@ -168,22 +168,22 @@ impl Known {
 }
 
 /// Creates the history and a user. Returns the user's session, a finished batch and an open one.
-async fn past(place: &Place) -> (String, [BatchId; 2]) {
+async fn create_history(place: &Installation) -> (String, [BatchId; 2]) {
     let settings = Settings::default();
     let (db, secrets) = (place.db().await, place.secrets());
     let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
     let mut ended = Vec::new();
     for _ in 0..ENDED {
-        ended.push(batch(&app, place, Phase::Ended(End::Succeeded)).await);
+        ended.push(create_batch(&app, place, Phase::Ended(RolloutOutcome::Succeeded)).await);
     }
-    let open = batch(&app, place, Phase::Paused).await;
+    let open = create_batch(&app, place, Phase::Paused).await;
     for nth in 0..SCHEDULES {
         make_schedule(&app, place, nth).await;
     }
     let mut tx = app.db.begin().await.unwrap();
-    let mut day = service::projections::daily_stats::day_of(now());
+    let mut day = service::projections::daily_stats::utc_day(now());
     for nth in 0..30 {
-        let row = Day {
+        let row = DailyStats {
             day,
             servers: 1_000,
             up_to_date: 20 * nth,
@@ -194,20 +194,20 @@ async fn past(place: &Place) -> (String, [BatchId; 2]) {
             unknown: 1,
             exploited: 2,
         };
-        days::write(&mut tx, place.org, &row).await.unwrap();
+        daily_stats::write(&mut tx, place.org, &row).await.unwrap();
         day = day.yesterday().unwrap();
     }
     tx.commit().await.unwrap();
-    let actor = users::local(place.org);
+    let actor = users::local_actor(place.org);
     let (_, link) = users::invite(&app, &actor, "ann", Role::Admin).await.unwrap();
-    let accepted = users::accept(&app, &link, "correct horse battery").await.unwrap();
+    let accepted = users::accept_invitation(&app, &link, "correct horse battery").await.unwrap();
     let session = accepted.unwrap().1.to_string();
     app.db.close().await;
     (session, [ended[0], open])
 }
 
-async fn make_schedule(app: &App, place: &Place, nth: usize) {
-    let wanted = service::commands::schedules::Wanted {
+async fn make_schedule(app: &App, place: &Installation, nth: usize) {
+    let wanted = service::commands::schedules::ScheduleInput {
         name: format!("Nightly {nth}"),
         description: String::new(),
         enabled: true,
@@ -216,12 +216,12 @@ async fn make_schedule(app: &App, place: &Place, nth: usize) {
         targets: vocab::Selector::All,
         options: PatchOptions::default(),
     };
-    let actor = users::local(place.org);
+    let actor = users::local_actor(place.org);
     service::commands::schedules::create(app, &actor, wanted).await.unwrap();
 }
 
 /// A batch over the whole fleet in this phase; all its tasks are done if it has ended.
-async fn batch(app: &App, place: &Place, phase: Phase) -> BatchId {
+async fn create_batch(app: &App, place: &Installation, phase: Phase) -> BatchId {
     let at = now();
     let mut reader = app.db.read().await.unwrap();
     let servers = server_list::ids(&mut reader, place.org, &Filter::default()).await.unwrap();
@@ -240,17 +240,17 @@ async fn batch(app: &App, place: &Place, phase: Phase) -> BatchId {
     let mut tx = app.db.begin().await.unwrap();
     let is_ended = matches!(phase, Phase::Ended(_));
     if is_ended {
-        let done = Done { outcome: Outcome::Succeeded, started_at: Some(at), at };
-        let rows = rollout_targets::all(&mut tx, made.id).await.unwrap();
-        let next = |row: &rollout_targets::TargetRow| Move {
+        let done = EndedTask { outcome: TaskOutcome::Succeeded, started_at: Some(at), at };
+        let rows = rollout_tasks::all(&mut tx, made.id).await.unwrap();
+        let next = |row: &rollout_tasks::TaskRow| StateChange {
             server_id: row.server_id,
             from: row.target,
             seen: row.generation,
             next: Stand::Done(done),
             result: None,
         };
-        let moves: Vec<Move> = rows.iter().map(next).collect();
-        rollout_targets::save(&mut tx, made.id, &moves).await.unwrap();
+        let moves: Vec<StateChange> = rows.iter().map(next).collect();
+        rollout_tasks::save(&mut tx, made.id, &moves).await.unwrap();
     }
     let seen = store::rollouts::load(&mut tx, made.id).await.unwrap();
     let mut head = seen.head.clone();

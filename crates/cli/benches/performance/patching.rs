@@ -3,33 +3,33 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use swarm::behave::Nature;
+use swarm::behavior::Behavior;
 use swarm::{Config, Swarm};
 
-use crate::place::{Engine, Place, Service};
-use crate::table::{Line, Table, Target, tell};
-use crate::{Asked, clock};
+use crate::installation::{Engine, Installation, Service};
+use crate::table::{Line, Table, Target, print_figure};
+use crate::{BenchArgs, clock};
 
 const SIZES: [u64; 2] = [1_000, 10_000];
 
-pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
+pub(crate) async fn measure_patching(engine: Engine, asked: &BenchArgs, table: &mut Table) {
     let (mut cpu, mut seconds, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
     for size in SIZES.into_iter().filter(|size| *size <= asked.largest) {
-        let place = Place::new(engine, &format!("patch{size}")).await;
+        let place = Installation::new(engine, &format!("patch{size}")).await;
         let empty = place.bytes().await;
         let service = place.serve();
         let operator = Operator::new(&place, &service);
         let token = operator.post("/v1/enrollment-tokens", json!({"name": "fleet"})).await;
         let token = token["token"].as_str().unwrap().parse().unwrap();
-        let nature = Nature { seed: 7, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1_000.0 };
-        let fleet = Swarm::start(Config { nature, ..Config::new(&operator.url, token, size) });
+        let nature = Behavior { seed: 7, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1_000.0 };
+        let fleet = Swarm::start(Config { behavior: nature, ..Config::new(&operator.url, token, size) });
         let fleet = fleet.unwrap();
         fleet.wait_until_enrolled().await.unwrap();
         let quiet = |seen: &Value| {
             seen["servers"]["total"] == size && seen["servers"]["with_updates"].as_u64() > Some(0)
         };
         operator.until("/v1/summary", quiet).await;
-        settled(&fleet).await;
+        wait_until_quiet(&fleet).await;
         // PostgreSQL does this on its own within a minute, and a fleet is not patched seconds after
         // it enrolled.
         place.analyze().await;
@@ -43,18 +43,18 @@ pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
         let done = ["succeeded", "no_change"].iter();
         let done: u64 = done.map(|state| seen["progress"][state].as_u64().unwrap()).sum();
         assert_eq!(done, size, "{seen}");
-        assert!(fleet.ledger().effects() > 0 && fleet.ledger().violations().is_empty());
+        assert!(fleet.ledger().orders_with_effects() > 0 && fleet.ledger().violations().is_empty());
         let (took, spent) = (start.elapsed().as_secs_f64(), service.cpu_seconds() - before);
         let now = fleet.counts();
         for (what, requests) in [
             ("  syncs per server", now.syncs - counts.syncs),
-            ("  listings uploaded per server", now.listings - counts.listings),
+            ("  package sets uploaded per server", now.listings - counts.listings),
             ("  log chunks uploaded per server", now.logs - counts.logs),
         ] {
-            tell(what, engine, size, requests as f64 / size as f64, "");
+            print_figure(what, engine, size, requests as f64 / size as f64, "");
         }
-        tell("service CPU per patched server", engine, size, spent * 1e3 / size as f64, "ms");
-        tell("  the whole batch, including its agents", engine, size, took, "s");
+        print_figure("service CPU per patched server", engine, size, spent * 1e3 / size as f64, "ms");
+        print_figure("  the whole batch, including its agents", engine, size, took, "s");
         seconds.push((size, took));
         cpu.push((size, spent * 1e3 / size as f64));
         drop(fleet);
@@ -64,7 +64,7 @@ pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
     }
     let engine = engine.name();
     let mut put = |row, what, unit, figures: &[(u64, f64)], target| {
-        table.put(&Line { row, what, engine, unit, figures, target });
+        table.add_line(&Line { row, what, engine, unit, figures, target });
     };
     put(2, "service CPU per patched server", "ms", &cpu, Target::Most(3.0));
     put(2, "  the whole batch, including its agents", "s", &seconds, Target::None);
@@ -72,7 +72,7 @@ pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
 }
 
 /// Waits until every agent's inventory has arrived and the syncs are held.
-async fn settled(fleet: &Swarm) {
+async fn wait_until_quiet(fleet: &Swarm) {
     let mut last = fleet.counts().syncs;
     for _ in 0..120 {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -92,7 +92,7 @@ struct Operator {
 }
 
 impl Operator {
-    fn new(place: &Place, service: &Service) -> Operator {
+    fn new(place: &Installation, service: &Service) -> Operator {
         let (key, url) = (place.key.clone(), format!("http://{}", service.address));
         Operator { http: reqwest::Client::new(), key, url }
     }

@@ -8,28 +8,28 @@ use serde_json::json;
 use store::schedules::{self, Schedule};
 use vocab::{OrgId, ScheduleId, Selector};
 
-use crate::place::{Engine, Place};
-use crate::table::{Line, Table, Target, tell};
+use crate::installation::{Engine, Installation};
+use crate::table::{Line, Table, Target, print_figure};
 use crate::{fleet, now};
 
 const SCHEDULES: u64 = 10_000;
 const SERVERS: u64 = 1_000;
 
-pub(crate) async fn row10(engine: Engine, table: &mut Table) {
-    let place = Place::new(engine, "schedules").await;
+pub(crate) async fn measure_schedules(engine: Engine, table: &mut Table) {
+    let place = Installation::new(engine, "schedules").await;
     fleet::fill(&place, SERVERS).await;
     let due = full_minute();
     add(&place, due).await;
     place.analyze().await;
-    fleet::heard(&place, SERVERS).await;
+    fleet::mark_all_seen(&place, SERVERS).await;
     let service = place.serve();
     let left = due.duration_since(now()).try_into().unwrap_or(Duration::ZERO);
     assert!(left > Duration::from_secs(10), "the service needs time to become the leader");
     tokio::time::sleep(left).await;
     // Measured by a separate connection, which sees only committed rows.
-    let late = until_all(&place, due, "select count(*) from runs").await;
+    let late = lateness_p99(&place, due, "select count(*) from runs").await;
     let with_batch = "select count(*) from runs join rollouts on rollouts.id = runs.batch_id";
-    let whole = until_all(&place, due, with_batch).await;
+    let whole = lateness_p99(&place, due, with_batch).await;
     let once = "select count(*) from (select schedule_id from runs group by schedule_id) once";
     assert_eq!(place.number(once).await, SCHEDULES as i64, "each schedule must run exactly once");
     assert_eq!(place.number("select count(*) from runs").await, SCHEDULES as i64);
@@ -38,18 +38,18 @@ pub(crate) async fn row10(engine: Engine, table: &mut Table) {
         ("p99 lateness of 10,000 schedules, one server each", late, Target::Most(250.0)),
         ("  until their batches exist", whole, Target::None),
     ] {
-        tell(what, engine, SERVERS, late, "ms");
+        print_figure(what, engine, SERVERS, late, "ms");
         let (engine, figures) = (engine.name(), &[(SCHEDULES, late)]);
-        table.put(&Line { row: 10, what, engine, unit: "ms", figures, target });
+        table.add_line(&Line { row: 10, what, engine, unit: "ms", figures, target });
     }
     drop(service);
     place.remove().await;
 }
 
 /// When 99 percent were counted, in milliseconds after the due time.
-async fn until_all(place: &Place, due: Timestamp, count: &'static str) -> f64 {
+async fn lateness_p99(place: &Installation, due: Timestamp, count: &'static str) -> f64 {
     let share = SCHEDULES as i64 * 99 / 100;
-    let (mut eyes, mut late) = (place.eyes().await, None);
+    let (mut eyes, mut late) = (place.read_connection().await, None);
     loop {
         let counted = eyes.number(count).await;
         let now = now().duration_since(due).as_secs_f64() * 1e3;
@@ -70,7 +70,7 @@ fn full_minute() -> Timestamp {
     Timestamp::from_second((soon.as_second() / 60 + 1) * 60).unwrap()
 }
 
-async fn add(place: &Place, due: Timestamp) {
+async fn add(place: &Installation, due: Timestamp) {
     let db = place.db().await;
     let all: Vec<u64> = (0..SCHEDULES).collect();
     for some in all.chunks(1_000) {
@@ -95,12 +95,12 @@ fn schedule(org_id: OrgId, nth: u64, due: Timestamp) -> Schedule {
         enabled: true,
         cron: cron.parse().unwrap(),
         timezone: "UTC".parse().unwrap(),
-        targets: Selector::read(&json!({"server_ids": [server]})).unwrap(),
+        targets: Selector::parse(&json!({"server_ids": [server]})).unwrap(),
         options: json!({}),
         next_run_at: Some(due),
         created_at: now(),
         updated_at: now(),
         generation: 1,
-        seal: store::seals::Code::default(),
+        seal: store::seals::SealCode::default(),
     }
 }

@@ -7,8 +7,8 @@ use tokio::sync::Mutex;
 
 use crate::client::{Agent, Client};
 use crate::clock;
-use crate::fleet::{id, new_list};
-use crate::place::{Place, Service};
+use crate::fleet::{id, new_package_list};
+use crate::installation::{Installation, Service};
 use crate::table::p99;
 
 const AGENTS: u64 = 500;
@@ -30,22 +30,22 @@ pub(crate) struct Pace {
 }
 
 impl Agents {
-    pub(crate) fn new(place: &Place) -> Agents {
+    pub(crate) fn new(place: &Installation) -> Agents {
         let secrets = place.secrets();
         let all = (0..AGENTS).map(|nth| Agent::new(&secrets, nth, id(nth))).collect();
         Agents { all, salt: 0 }
     }
 
     /// Syncs each agent once, so that the service knows it.
-    pub(crate) async fn greet(&mut self, service: &Service) {
+    pub(crate) async fn sync_once(&mut self, service: &Service) {
         let mut client = Client::connect(&service.address).await.unwrap();
         for agent in &mut self.all {
-            client.ask(&agent.sync(0, "")).await.unwrap();
+            client.request(&agent.sync(0, "")).await.unwrap();
         }
     }
 
     /// Syncs without changes, as fast as four connections can.
-    pub(crate) async fn row3(&mut self, service: &Service) -> Pace {
+    pub(crate) async fn measure_syncs(&mut self, service: &Service) -> Pace {
         let mut piles = vec![Vec::new(), Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..SYNCS_EACH {
             for (place, agent) in self.all.iter_mut().enumerate() {
@@ -57,7 +57,7 @@ impl Agents {
 
     fn inventory(&mut self, place: usize) -> (vocab::Digest, Vec<Vec<u8>>) {
         self.salt += 1;
-        let (digest, packed) = new_list(self.salt);
+        let (digest, packed) = new_package_list(self.salt);
         let agent = &mut self.all[place];
         let list = agent.packages(digest, &packed);
         (digest, vec![list, agent.sync(0, &format!(",\"installed\":\"{digest}\""))])
@@ -66,7 +66,7 @@ impl Agents {
     /// New inventories: the package list, and the sync that refers to it. Verifies durability: the
     /// service is killed right after the last response, and everything that it acknowledged must be
     /// stored.
-    pub(crate) async fn row4(&mut self, place: &Place, service: Service) -> (Pace, Service) {
+    pub(crate) async fn measure_inventories(&mut self, place: &Installation, service: Service) -> (Pace, Service) {
         let mut piles = vec![Vec::new(); CONNECTIONS];
         let mut last = vec![None; AGENTS as usize];
         for n in 0..INVENTORIES {
@@ -92,7 +92,7 @@ impl Agents {
     }
 
     /// Sends new inventories at a steady rate until the other future ends.
-    pub(crate) async fn beside<T>(
+    pub(crate) async fn send_inventories_during<T>(
         mut self,
         service: &Service,
         per_second: u64,
@@ -107,7 +107,7 @@ impl Agents {
                 tick.tick().await;
                 let (_, requests) = self.inventory(place);
                 for request in requests {
-                    client.ask(&request).await.unwrap();
+                    client.request(&request).await.unwrap();
                 }
                 *count.lock().await += 1;
             }
@@ -131,7 +131,7 @@ async fn measure(service: &Service, piles: Vec<Vec<Vec<Vec<u8>>>>) -> Pace {
             for unit in pile {
                 let start = clock();
                 for request in unit {
-                    client.ask(&request).await.unwrap();
+                    client.request(&request).await.unwrap();
                 }
                 millis.push(start.elapsed().as_secs_f64() * 1e3);
             }

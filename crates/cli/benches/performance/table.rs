@@ -1,6 +1,6 @@
 //! The results table: one line per measurement, with its growth and its target.
 
-use crate::place::Engine;
+use crate::installation::Engine;
 
 /// The target of a measurement.
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ pub(crate) struct Line<'a> {
 }
 
 /// Prints a measurement immediately: a run takes minutes and may be stopped before its table.
-pub(crate) fn tell(what: &str, engine: Engine, size: u64, figure: f64, unit: &str) {
+pub(crate) fn print_figure(what: &str, engine: Engine, size: u64, figure: f64, unit: &str) {
     let engine = engine.name();
     println!("     {size:>7} servers, {engine:<8}  {what:<58} {:>9} {unit}", digits(figure));
 }
@@ -46,7 +46,7 @@ impl Table {
         )
     }
 
-    pub(crate) fn put(&mut self, line: &Line<'_>) {
+    pub(crate) fn add_line(&mut self, line: &Line<'_>) {
         let Line { row, what, engine, unit, figures, target } = line;
         let at = |size: u64| {
             let known = figures.iter().find(|(known, _)| *known == size);
@@ -80,7 +80,7 @@ impl Table {
     }
 
     /// Prints the table. A missed target is not a failure: the machine may have been busy.
-    pub(crate) fn end(&self) {
+    pub(crate) fn print(&self) {
         println!("{}\n{}", Table::head(), self.lines.join("\n"));
         match self.missed.as_slice() {
             [] => println!("\nall targets met"),

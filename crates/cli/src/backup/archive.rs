@@ -23,9 +23,9 @@ const FORMAT: u32 = 1;
 /// Maximum size of the manifest.
 const MANIFEST_BYTES_MAX: u64 = 1024 * 1024;
 /// Magic number of a zstd skippable frame.
-const PASSED_OVER: u32 = 0x184d_2a50;
+const SKIPPABLE_FRAME_MAGIC: u32 = 0x184d_2a50;
 /// Length of a SHA-256 digest in hexadecimal digits.
-const SEALED_CHARS: u32 = 64;
+const DIGEST_HEX_CHARS: u32 = 64;
 /// Maximum size of a key file, the settings, a certificate or its key.
 const SMALL_PART_BYTES_MAX: u64 = 1024 * 1024;
 /// Maximum size of all parts together: this many bytes, plus [`RATIO_MAX`] times the size of the
@@ -79,18 +79,18 @@ impl Manifest {
 }
 
 /// A temporary directory that is deleted on drop.
-pub(crate) struct Spool(pub(crate) PathBuf);
+pub(crate) struct TempDir(pub(crate) PathBuf);
 
-impl Spool {
-    pub(crate) fn new(path: PathBuf) -> anyhow::Result<Spool> {
+impl TempDir {
+    pub(crate) fn new(path: PathBuf) -> anyhow::Result<TempDir> {
         let shown = path.display().to_string();
         let made = fs::DirBuilder::new().mode(0o700).create(&path);
         made.with_context(|| format!("cannot create {shown}"))?;
-        Ok(Spool(path))
+        Ok(TempDir(path))
     }
 }
 
-impl Drop for Spool {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -149,7 +149,7 @@ pub(crate) fn unpack(file: &Path, dir: &Path) -> anyhow::Result<Manifest> {
 
 /// [`unpack`] for a file that is already open.
 pub(crate) fn unpack_open(mut from: File, dir: &Path) -> anyhow::Result<Manifest> {
-    refuse_changed(&mut from)?;
+    verify_digest(&mut from)?;
     let file_bytes = from.metadata()?.len();
     unpack_stream(BufReader::new(from), file_bytes, dir)
 }
@@ -175,12 +175,12 @@ pub(crate) fn unpack_tar(tar: impl Read, file_bytes: u64, dir: &Path) -> anyhow:
     let free = rustix::fs::statvfs(dir).map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize))?;
     ensure!(
         needed <= free,
-        "its parts need {needed} bytes, but only {free} are free in {}",
+        "unpacking it needs {needed} bytes, but only {free} bytes are free in {}",
         dir.display()
     );
     for part in &manifest.parts {
         let Some((name, mut entry)) = next_file(&mut entries)? else { bail!("it is truncated") };
-        ensure!(name == part.name, "found `{}` where `{}` should be", shown(&name), part.name);
+        ensure!(name == part.name, "found `{}` where `{}` should be", escape_name(&name), part.name);
         let bytes = entry.size();
         ensure!(bytes == part.bytes, "`{name}` has {bytes} bytes, not {}", part.bytes);
         let path = dir.join(&part.name);
@@ -211,7 +211,7 @@ fn check_parts(manifest: &Manifest, file_bytes: u64) -> anyhow::Result<()> {
     let mut total: u64 = 0;
     for part in &manifest.parts {
         let name = part.name.as_str();
-        ensure!(allowed.contains(name), "`{}` does not belong in a backup", shown(name));
+        ensure!(allowed.contains(name), "`{}` does not belong in a backup", escape_name(name));
         ensure!(seen.insert(name), "`{name}` is listed twice");
         ensure!(
             name.starts_with(DATABASE) || part.bytes <= SMALL_PART_BYTES_MAX,
@@ -243,7 +243,7 @@ fn allowed_names(manifest: &Manifest) -> anyhow::Result<BTreeSet<String>> {
     ensure!(
         ["sqlite", "postgres"].contains(&engine.as_str()),
         "its database engine is `{}`, neither sqlite nor postgres",
-        shown(engine)
+        escape_name(engine)
     );
     ensure!(
         (1..=store::SCHEMA_VERSION).contains(schema_version),
@@ -257,7 +257,7 @@ fn allowed_names(manifest: &Manifest) -> anyhow::Result<BTreeSet<String>> {
 }
 
 /// Escapes and shortens a name from an archive for error messages.
-fn shown(name: &str) -> String {
+fn escape_name(name: &str) -> String {
     name.chars().take(100).flat_map(char::escape_debug).collect()
 }
 
@@ -266,15 +266,15 @@ fn shown(name: &str) -> String {
 /// The checksum that zstd keeps covers only the uncompressed content. Of 10,280 bits of a small
 /// backup, one in each of its bytes, 24 could be flipped without changing it.
 fn seal(sha256: &str) -> Vec<u8> {
-    let length = SEALED_CHARS.to_le_bytes();
-    [&PASSED_OVER.to_le_bytes()[..], &length, sha256.as_bytes()].concat()
+    let length = DIGEST_HEX_CHARS.to_le_bytes();
+    [&SKIPPABLE_FRAME_MAGIC.to_le_bytes()[..], &length, sha256.as_bytes()].concat()
 }
 
 /// Rejects a file that differs in any bit from what was written.
-fn refuse_changed(file: &mut File) -> anyhow::Result<()> {
-    let sealed = file.metadata()?.len().checked_sub(8 + u64::from(SEALED_CHARS));
+fn verify_digest(file: &mut File) -> anyhow::Result<()> {
+    let sealed = file.metadata()?.len().checked_sub(8 + u64::from(DIGEST_HEX_CHARS));
     let Some(sealed) = sealed else { bail!("it is truncated") };
-    let (_, sha256) = hashed(&mut Read::by_ref(file).take(sealed))?;
+    let (_, sha256) = hash_stream(&mut Read::by_ref(file).take(sealed))?;
     let mut end = Vec::new();
     file.read_to_end(&mut end)?;
     ensure!(end == seal(&sha256), "it is truncated or was modified");
@@ -297,11 +297,11 @@ fn read_manifest<R: Read>(entries: &mut tar::Entries<'_, R>) -> anyhow::Result<M
 
 fn digest(path: &Path) -> anyhow::Result<(u64, String)> {
     let mut file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(hashed(&mut file)?)
+    Ok(hash_stream(&mut file)?)
 }
 
 /// The length and the SHA-256 digest of a stream.
-fn hashed(from: &mut impl Read) -> io::Result<(u64, String)> {
+fn hash_stream(from: &mut impl Read) -> io::Result<(u64, String)> {
     let mut hasher = Hasher::new(&SHA256);
     let mut piece = vec![0; 64 * 1024];
     let mut bytes = 0;
@@ -349,7 +349,7 @@ fn next_file<'a, R: Read>(
     ensure!(
         kind.is_file(),
         "`{}` is not a regular file (tar type `{}`)",
-        shown(&name),
+        escape_name(&name),
         kind.as_byte().escape_ascii()
     );
     Ok(Some((name, entry)))

@@ -14,21 +14,21 @@ use nix::unistd::{self, Gid, Uid};
 use serde_json::json;
 use service::audit_anchor;
 use service::auth::root_keys;
-use service::clock::{Clock, dice};
-use service::commands::restore::{Settled, settle};
+use service::clock::{Clock, random_u128};
+use service::commands::restore::{RestoreSummary, prepare_for_service};
 use service::commands::setup;
 use service::secrets::Secrets;
-use store::backup::{SQLITE_FILE, copy_in, damage};
+use store::backup::{SQLITE_FILE, copy_in, check_integrity};
 use store::{Db, Tx, leases};
 
 use super::archive;
-use super::archive::{Manifest, Spool};
-use super::{DATABASE, SECRET_NEXT, SECRET_OLD, SECRETS, SETTINGS, TLS, keep};
+use super::archive::{Manifest, TempDir};
+use super::{DATABASE, SECRET_NEXT, SECRET_OLD, SECRETS, SETTINGS, TLS, copy_private};
 use crate::installation;
-use crate::installation::{make_dir, patient, sqlite_path};
-use crate::operator::screen::count;
+use crate::installation::{create_private_dir, long_running_options, sqlite_path};
+use crate::operator::table::pluralize;
 use crate::settings;
-use crate::settings::File;
+use crate::settings::SettingsFile;
 
 /// Restore a backup: the database, the keys, the settings and the certificate.
 ///
@@ -76,8 +76,8 @@ impl Restore {
     }
 
     async fn check(&self) -> anyhow::Result<()> {
-        let place = std::env::temp_dir().join(format!("fleetmend-check-{:032x}", dice()));
-        let spool = Spool::new(place)?;
+        let place = std::env::temp_dir().join(format!("fleetmend-check-{:032x}", random_u128()));
+        let spool = TempDir::new(place)?;
         let manifest = archive::unpack(&self.file, &spool.0)?;
         let secrets = Secrets::load(&spool.0)?;
         if manifest.engine == "sqlite" {
@@ -86,22 +86,22 @@ impl Restore {
         }
         let Manifest { fleetmend, taken_at, engine, schema_version, parts, .. } = &manifest;
         if self.json {
-            return crate::say(&serde_json::to_string(&manifest)?);
+            return crate::print_line(&serde_json::to_string(&manifest)?);
         }
         let parts = parts.len();
-        crate::say(&format!(
+        crate::print_line(&format!(
             "{} is intact: {parts} parts, taken at {taken_at:.0} by fleetmend {fleetmend} from {engine}, schema {schema_version}.",
             self.file.display()
         ))
     }
 
     async fn restore(&self, data: &Path) -> anyhow::Result<()> {
-        make_dir(data)?;
+        create_private_dir(data)?;
         let file = fs::File::open(&self.file)
             .with_context(|| format!("cannot read {}", self.file.display()))?;
         become_owner(data)?;
         // In the data directory, so that the finished files can be moved into place by renaming.
-        let spool = Spool::new(data.join(format!(".restoring-{:08x}", dice() as u32)))?;
+        let spool = TempDir::new(data.join(format!(".restoring-{:08x}", random_u128() as u32)))?;
         let manifest = archive::unpack_open(file, &spool.0).with_context(|| {
             let shown = self.file.display();
             format!("{shown} is not a complete fleetmend backup; nothing was changed")
@@ -113,40 +113,40 @@ impl Restore {
         let now = Clock::system().now();
         let settled = match sqlite_path(&url) {
             Some(path) => {
-                self.refuse_used(&url, path.exists(), now).await?;
+                self.refuse_database_in_use(&url, path.exists(), now).await?;
                 let new = spool.0.join(DATABASE).join(SQLITE_FILE);
-                let settled = settled_file(&new, &spool.0, &secrets, &manifest, now).await?;
-                self.place_files(&manifest, &spool.0, data)?;
+                let settled = prepare_database(&new, &spool.0, &secrets, &manifest, now).await?;
+                self.install_files(&manifest, &spool.0, data)?;
                 replace_sqlite(&new, path, now)?;
                 settled
             }
             None => {
-                self.refuse_used(&url, true, now).await?;
+                self.refuse_database_in_use(&url, true, now).await?;
                 let db = installation::open_as_is(&url, &secrets).await?;
                 let copied = copy_in(&db, &spool.0.join(DATABASE), manifest.schema_version).await;
-                let mut tx = copied.context("cannot write the database; it was not changed")?;
+                let mut tx = copied.context("cannot write to the database; it was not changed")?;
                 use_recorded_key(&mut tx, &spool.0).await?;
-                let settled = settle(&mut tx, manifest.taken_at, now).await?;
-                self.place_files(&manifest, &spool.0, data)?;
-                tx.commit().await.context("cannot write the database; it was not changed")?;
+                let settled = prepare_for_service(&mut tx, manifest.taken_at, now).await?;
+                self.install_files(&manifest, &spool.0, data)?;
+                tx.commit().await.context("cannot write to the database; it was not changed")?;
                 db.close().await;
                 settled
             }
         };
-        self.tell(&manifest, settled, data)
+        self.print_result(&manifest, settled, data)
     }
 
     /// The address of the target database, which must have the same engine as the backup.
     fn url(&self, manifest: &Manifest, spool: &Path, data: &Path) -> anyhow::Result<String> {
-        let here = File::load(None, data)?.database;
-        let there = File::load(None, spool)?.database;
+        let here = SettingsFile::load(None, data)?.database;
+        let there = SettingsFile::load(None, spool)?.database;
         if let (None, None, Some(url)) = (&self.database, &here, &there) {
             refuse_outside(url, data)?;
         }
         let named = self.database.clone().or(here).or(there);
         let url = match (named, manifest.engine.as_str()) {
             (Some(url), _) => url,
-            (None, "sqlite") => settings::database_in(data),
+            (None, "sqlite") => settings::default_database_url(data),
             (None, _) => bail!(
                 "this is a backup of a PostgreSQL database: set an empty one with --database postgres://…"
             ),
@@ -174,13 +174,13 @@ impl Restore {
     }
 
     /// Rejects a database that is in use, or that has content without `--replace`.
-    async fn refuse_used(&self, url: &str, exists: bool, now: Timestamp) -> anyhow::Result<()> {
+    async fn refuse_database_in_use(&self, url: &str, exists: bool, now: Timestamp) -> anyhow::Result<()> {
         if !exists {
             return Ok(());
         }
         // The seal does not matter here: nothing is written.
         let look = async {
-            let db = Db::open_as_is(&store::Options::new(
+            let db = Db::open_without_migrating(&store::Options::new(
                 url,
                 store::audit::Seal::new(|_, _, _| Vec::new()),
             ))
@@ -215,7 +215,7 @@ impl Restore {
     }
 
     /// Puts keys, settings and the certificate in place. Replaced files are kept next to them.
-    fn place_files(&self, manifest: &Manifest, spool: &Path, data: &Path) -> anyhow::Result<()> {
+    fn install_files(&self, manifest: &Manifest, spool: &Path, data: &Path) -> anyhow::Result<()> {
         audit_anchor::reset(data)?;
         let listed = |name: &&str| manifest.has(name);
         let settings =
@@ -225,13 +225,13 @@ impl Restore {
         let next = data.join(SECRET_NEXT);
         let same = |name: &str| read(&data.join(name)).ok() == read(&spool.join(name)).ok();
         if !manifest.has(SECRET_NEXT) && next.exists() && !same(SECRETS[1]) {
-            let aside = archive::with_suffix(&next, &before(Clock::system().now()));
+            let aside = archive::with_suffix(&next, &previous_suffix(Clock::system().now()));
             fs::rename(&next, &aside).with_context(|| format!("cannot move {}", next.display()))?;
         }
         // An old key that is not in the backup belongs to another rotation.
         let old = data.join(SECRET_OLD);
         if !manifest.has(SECRET_OLD) && old.exists() {
-            let aside = archive::with_suffix(&old, &before(Clock::system().now()));
+            let aside = archive::with_suffix(&old, &previous_suffix(Clock::system().now()));
             fs::rename(&old, &aside).with_context(|| format!("cannot move {}", old.display()))?;
         }
         let next = [SECRET_NEXT, SECRET_OLD].into_iter().filter(listed);
@@ -241,37 +241,37 @@ impl Restore {
             if let Some(parent) = to.parent() {
                 fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
             }
-            place(&spool.join(name), &to)?;
+            install_file(&spool.join(name), &to)?;
         }
         Ok(())
     }
 
-    fn tell(&self, manifest: &Manifest, settled: Settled, data: &Path) -> anyhow::Result<()> {
-        let Settled { epoch, batches, schedules } = settled;
+    fn print_result(&self, manifest: &Manifest, settled: RestoreSummary, data: &Path) -> anyhow::Result<()> {
+        let RestoreSummary { epoch, batches, schedules } = settled;
         let taken_at = manifest.taken_at;
         if self.json {
             let told = json!({"taken_at": taken_at, "epoch": epoch, "batches_canceled": batches,
                 "schedules_passed_over": schedules, "engine": manifest.engine});
-            return crate::say(&told.to_string());
+            return crate::print_line(&told.to_string());
         }
         let shown = data.display();
-        let mut said = format!(
+        let mut text = format!(
             "Restored {shown} as of {taken_at:.0} (epoch {epoch}). Work done since is not repeated.\n\
              Canceled: {}. Continuing from now, without the runs missed since: {}.\n",
-            count(batches, "unfinished batch", "unfinished batches"),
-            count(schedules, "schedule", "schedules"),
+            pluralize(batches, "unfinished batch", "unfinished batches"),
+            pluralize(schedules, "schedule", "schedules"),
         );
         for (was, name) in manifest.tls.iter().flatten().zip(TLS) {
             let now = data.join(name);
             if now != *was {
-                said += &format!(
+                text += &format!(
                     "{} was at {} before: update its path in the settings.\n",
                     now.display(),
                     was.display()
                 );
             }
         }
-        crate::say(&format!("{said}Start the service:\n\n  fleetmend server --data-dir {shown}"))
+        crate::print_line(&format!("{text}Start the service:\n\n  fleetmend server --data-dir {shown}"))
     }
 }
 
@@ -335,9 +335,9 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 async fn refuse_damage(path: &Path, secrets: &Secrets) -> anyhow::Result<()> {
     let db = installation::open_as_is(&format!("sqlite:{}", path.display()), secrets).await?;
-    let damage = damage(&db).await;
+    let damage = check_integrity(&db).await;
     db.close().await;
-    let damage = damage.context("the database in the backup cannot be read")?;
+    let damage = check_integrity.context("the database in the backup cannot be read")?;
     ensure!(damage.is_empty(), "the database in the backup is damaged: {}", damage.join("; "));
     Ok(())
 }
@@ -345,30 +345,30 @@ async fn refuse_damage(path: &Path, secrets: &Secrets) -> anyhow::Result<()> {
 /// Seals with the root key that the service used when the backup was taken: the key may have been
 /// rotated without a service having started since.
 async fn use_recorded_key(tx: &mut Tx, spool: &Path) -> anyhow::Result<()> {
-    let recorded = store::root_keys::recorded(tx).await?;
+    let recorded = store::root_keys::get(tx).await?;
     let secrets = Secrets::load(spool)?;
-    let fit = root_keys::fit(recorded.as_ref(), &secrets)
+    let fit = root_keys::compare_keys(recorded.as_ref(), &secrets)
         .context("the keys in the backup do not match its database")?;
-    tx.use_seal(setup::seal(&root_keys::as_recorded(fit, secrets)));
+    tx.use_seal(setup::seal(&root_keys::select_recorded(fit, secrets)));
     Ok(())
 }
 
 /// Migrates the backup's database file and settles its open work, before it is moved into place.
-async fn settled_file(
+async fn prepare_database(
     path: &Path,
     spool: &Path,
     secrets: &Secrets,
     manifest: &Manifest,
     now: Timestamp,
-) -> anyhow::Result<Settled> {
+) -> anyhow::Result<RestoreSummary> {
     refuse_damage(path, secrets).await?;
-    let mut options = patient(&format!("sqlite:{}", path.display()), secrets);
+    let mut options = long_running_options(&format!("sqlite:{}", path.display()), secrets);
     options.durability = store::Durability::Full;
     let db = Db::open(&options).await.context("cannot use the database in the backup")?;
     let settled = async {
         let mut tx = db.begin().await?;
         use_recorded_key(&mut tx, spool).await?;
-        let settled = settle(&mut tx, manifest.taken_at, now).await?;
+        let settled = prepare_for_service(&mut tx, manifest.taken_at, now).await?;
         tx.commit().await?;
         Ok::<_, anyhow::Error>(settled)
     };
@@ -379,9 +379,9 @@ async fn settled_file(
 
 /// Moves a database into place. The previous one is kept next to it, with its write-ahead log.
 fn replace_sqlite(new: &Path, path: &Path, now: Timestamp) -> anyhow::Result<()> {
-    let before = archive::with_suffix(path, &before(now));
+    let before = archive::with_suffix(path, &previous_suffix(now));
     for log in ["-wal", "-shm"] {
-        ensure!(!archive::with_suffix(new, log).exists(), "the new database was not closed");
+        ensure!(!archive::with_suffix(new, log).exists(), "the restored database is still open");
     }
     for part in ["-shm", "-wal", ""] {
         let (from, to) = (archive::with_suffix(path, part), archive::with_suffix(&before, part));
@@ -394,21 +394,21 @@ fn replace_sqlite(new: &Path, path: &Path, now: Timestamp) -> anyhow::Result<()>
     Ok(archive::sync_parent(path)?)
 }
 
-fn before(now: Timestamp) -> String {
+fn previous_suffix(now: Timestamp) -> String {
     format!(".before-{}", now.strftime("%Y%m%dT%H%M%SZ"))
 }
 
 /// Moves a file into place. A different file that was there is kept under another name.
-fn place(from: &Path, to: &Path) -> anyhow::Result<()> {
+fn install_file(from: &Path, to: &Path) -> anyhow::Result<()> {
     refuse_link(to)?;
     if to.exists() {
         ensure!(to.is_file(), "{} is not a regular file", to.display());
         if read(to)? == read(from)? {
             return Ok(());
         }
-        let aside = archive::with_suffix(to, &before(Clock::system().now()));
+        let aside = archive::with_suffix(to, &previous_suffix(Clock::system().now()));
         fs::rename(to, &aside).with_context(|| format!("cannot move {}", to.display()))?;
     }
-    keep(from, to)?;
+    copy_private(from, to)?;
     Ok(archive::sync_parent(to)?)
 }

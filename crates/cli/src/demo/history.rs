@@ -5,23 +5,23 @@
 //! creates the same history.
 
 use anyhow::{Context as _, anyhow};
-use domain::rollout::{Change, Done, Outcome, Pace, Phase, Plan, Rollout, Target, plan};
+use domain::rollout::{Change, EndedTask, TaskOutcome, Pace, Phase, Plan, Rollout, TaskStatus, plan};
 use domain::schedule::{next_after, next_runs};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use server::app::App;
-use service::clock::dice;
+use service::clock::random_u128;
 use service::commands::batches::{NewRollout, Origin, create_in};
 use service::commands::schedules as commands;
-use service::commands::schedules::Wanted;
-use service::{Order, PatchOptions};
-use store::rollout_targets::{self, Move};
-use store::runs::{self, Run, State, Trigger};
+use service::commands::schedules::ScheduleInput;
+use service::{OrderOptions, PatchOptions};
+use store::rollout_tasks::{self, StateChange};
+use store::runs::{self, Run, RunState, Trigger};
 use store::schedules::Schedule;
 use store::server_list::{self, Filter};
 use store::servers::{self, Server};
 use store::{Tx, rollouts};
-use swarm::Chance;
+use swarm::Rng;
 use vocab::{BatchId, FailureCode, OrgId, Portion, RebootPolicy, RunId, Selector, ServerId, Stage};
 use wire::agent::{OrderResult, PackageMove};
 
@@ -32,11 +32,11 @@ const INSTANTS_MAX: usize = 200;
 
 /// Selects the servers of an environment.
 pub(super) fn environment(name: &str) -> anyhow::Result<Selector> {
-    let read = Selector::read(&json!({"environment": name}));
+    let read = Selector::parse(&json!({"environment": name}));
     read.map_err(|errors| anyhow!("{errors:?}"))
 }
 
-struct Sketch {
+struct ScheduleTemplate {
     name: &'static str,
     about: &'static str,
     cron: &'static str,
@@ -46,8 +46,8 @@ struct Sketch {
     enabled: bool,
 }
 
-const SCHEDULES: [Sketch; 4] = [
-    Sketch {
+const SCHEDULES: [ScheduleTemplate; 4] = [
+    ScheduleTemplate {
         name: "Production, security, nightly",
         about: "Ten percent go first as canaries; the rest follow if they succeed.",
         cron: "0 2 * * *",
@@ -56,7 +56,7 @@ const SCHEDULES: [Sketch; 4] = [
         security_only: true,
         enabled: true,
     },
-    Sketch {
+    ScheduleTemplate {
         name: "Staging, all updates, Mondays",
         about: "Production gets these updates a week later.",
         cron: "30 4 * * mon",
@@ -65,7 +65,7 @@ const SCHEDULES: [Sketch; 4] = [
         security_only: false,
         enabled: true,
     },
-    Sketch {
+    ScheduleTemplate {
         name: "Development, weekdays at noon",
         about: "",
         cron: "0 12 * * mon-fri",
@@ -74,7 +74,7 @@ const SCHEDULES: [Sketch; 4] = [
         security_only: false,
         enabled: true,
     },
-    Sketch {
+    ScheduleTemplate {
         name: "Testing, manual",
         about: "Disabled: testers run it manually.",
         cron: "@monthly",
@@ -89,7 +89,7 @@ const SCHEDULES: [Sketch; 4] = [
 pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
     let begin = app.clock.now();
     for (number, sketch) in SCHEDULES.iter().enumerate() {
-        let made = commands::create(app, &dev::actor(org), sketch.wanted()?).await?;
+        let made = commands::create(app, &dev::actor(org), sketch.request()?).await?;
         let mut tx = app.db.begin().await?;
         let fleet = fleet(&mut tx, org, &made.targets).await?;
         let instants = next_runs(&made.cron, &made.timezone, begin, INSTANTS_MAX);
@@ -100,21 +100,21 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
             // Seeded by the instant, so that the same demo created an hour later has the same
             // history.
             let which = at.as_second().unsigned_abs() << 2 | number as u64;
-            let mut chance = Chance::about(seed, "run", which);
-            let story = Story { org, fleet: &fleet, options: sketch.options(), at };
+            let mut chance = Rng::for_entity(seed, "run", which);
+            let story = PastBatch { org, fleet: &fleet, options: sketch.options(), at };
             story.run(&mut tx, &made, &mut chance).await?;
         }
         let next = sketch.enabled.then(|| next_after(&made.cron, &made.timezone, now)).flatten();
         store::schedules::save(&mut tx, &Schedule { next_run_at: next, ..made }).await?;
         tx.commit().await?;
     }
-    by_hand(app, org, seed, now).await
+    write_manual_batches(app, org, seed, now).await
 }
 
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 /// Batches that users started manually.
-async fn by_hand(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
+async fn write_manual_batches(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
     let mut tx = app.db.begin().await?;
     for (number, (hours, name)) in
         [(310, "testing"), (200, "staging"), (75, "production"), (20, "testing")]
@@ -125,14 +125,14 @@ async fn by_hand(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Re
         if fleet.is_empty() {
             continue;
         }
-        let mut chance = Chance::about(seed, "by hand", number as u64);
+        let mut chance = Rng::for_entity(seed, "by hand", number as u64);
         let some = fleet.len().min(6 + chance.below(10) as usize);
         let at = now - SignedDuration::from_hours(hours);
         let options = PatchOptions {
-            order: Order { reboot: RebootPolicy::IfRequired, ..Order::default() },
+            order: OrderOptions { reboot: RebootPolicy::IfRequired, ..OrderOptions::default() },
             pace: Pace { max_parallel: Some(3), ..Pace::default() },
         };
-        Story { org, fleet: &fleet[..some], options, at }
+        PastBatch { org, fleet: &fleet[..some], options, at }
             .rollout(&mut tx, None, &mut chance)
             .await?;
     }
@@ -147,13 +147,13 @@ async fn fleet(tx: &mut Tx, org: OrgId, targets: &Selector) -> anyhow::Result<Ve
     Ok(fleet)
 }
 
-impl Sketch {
+impl ScheduleTemplate {
     fn options(&self) -> PatchOptions {
         PatchOptions {
-            order: Order {
+            order: OrderOptions {
                 security_only: self.security_only,
                 reboot: RebootPolicy::IfRequired,
-                ..Order::default()
+                ..OrderOptions::default()
             },
             pace: Pace {
                 max_parallel: Some(20),
@@ -164,8 +164,8 @@ impl Sketch {
         }
     }
 
-    fn wanted(&self) -> anyhow::Result<Wanted> {
-        Ok(Wanted {
+    fn request(&self) -> anyhow::Result<ScheduleInput> {
+        Ok(ScheduleInput {
             name: self.name.into(),
             description: self.about.into(),
             enabled: self.enabled,
@@ -178,16 +178,16 @@ impl Sketch {
 }
 
 /// One batch of the past.
-struct Story<'a> {
+struct PastBatch<'a> {
     org: OrgId,
     fleet: &'a [Server],
     options: PatchOptions,
     at: Timestamp,
 }
 
-impl Story<'_> {
-    async fn run(&self, tx: &mut Tx, of: &Schedule, chance: &mut Chance) -> anyhow::Result<()> {
-        let id = RunId::new(self.at, dice());
+impl PastBatch<'_> {
+    async fn run(&self, tx: &mut Tx, of: &Schedule, chance: &mut Rng) -> anyhow::Result<()> {
+        let id = RunId::new(self.at, random_u128());
         let (batch, phase, ended_at) = self.rollout(tx, Some(id), chance).await?;
         let Phase::Ended(end) = phase else { return Ok(()) };
         let run = Run {
@@ -195,7 +195,7 @@ impl Story<'_> {
             org_id: self.org,
             schedule_id: of.id,
             trigger_kind: Trigger::Cron,
-            state: State::Ended(end),
+            state: RunState::Ended(end),
             skip_reason: None,
             scheduled_for: Some(self.at),
             started_at: self.at,
@@ -204,7 +204,7 @@ impl Story<'_> {
             targets: of.targets.clone(),
             options: of.options.clone(),
             generation: 1,
-            seal: store::seals::Code::default(),
+            seal: store::seals::SealCode::default(),
         };
         runs::start(tx, &run).await?;
         Ok(())
@@ -214,9 +214,9 @@ impl Story<'_> {
         &self,
         tx: &mut Tx,
         run_id: Option<RunId>,
-        chance: &mut Chance,
+        chance: &mut Rng,
     ) -> anyhow::Result<(BatchId, Phase, Timestamp)> {
-        let id = BatchId::new(self.at, dice());
+        let id = BatchId::new(self.at, random_u128());
         let servers: Vec<ServerId> = self.fleet.iter().map(|server| server.id).collect();
         let origin = if run_id.is_some() { Origin::Schedule } else { Origin::Api };
         let started_by = if run_id.is_some() { "schedule" } else { "demo" }.to_owned();
@@ -232,11 +232,11 @@ impl Story<'_> {
             retry_of: None,
         };
         let made = create_in(tx, id, new, self.at).await?;
-        let rows = rollout_targets::all(tx, id).await?;
+        let rows = rollout_tasks::all(tx, id).await?;
         let stands = rows.iter().map(|row| (row.server_id, row.target));
         let mut rollout = Rollout::restore(made.head.clone(), stands);
         if let Plan { change: Some(change @ Change::Start), .. } = plan(&rollout, self.at) {
-            rollout.change(change, self.at)?;
+            rollout.apply_change(change, self.at)?;
         }
         let mut moves = Vec::with_capacity(rows.len());
         let mut last = self.at;
@@ -246,17 +246,17 @@ impl Story<'_> {
             let begins = self.at + SignedDuration::from_secs(i64::try_from(place / 20 * 260)?);
             let ends = begins + SignedDuration::from_secs(i64::try_from(chance.between(35, 250))?);
             let outcome = outcome(chance);
-            let next = Target::Done(Done { outcome, started_at: Some(begins), at: ends });
-            let result = told(server, row.task_id, outcome, (begins, ends), chance);
-            rollout.learn(row.server_id, next);
+            let next = TaskStatus::Done(EndedTask { outcome, started_at: Some(begins), at: ends });
+            let result = agent_result(server, row.task_id, outcome, (begins, ends), chance);
+            rollout.load_task(row.server_id, next);
             let (server_id, from, seen) = (row.server_id, row.target, row.generation);
-            moves.push(Move { server_id, from, seen, next, result });
+            moves.push(StateChange { server_id, from, seen, next, result });
             last = last.max(ends);
         }
-        rollout_targets::save(tx, id, &moves).await?;
+        rollout_tasks::save(tx, id, &moves).await?;
         while !rollout.head().phase.is_ended() {
             let next = plan(&rollout, last).change.context("a simulated rollout did not end")?;
-            rollout.change(next, last)?;
+            rollout.apply_change(next, last)?;
         }
         let seen = rollouts::load(tx, id).await?;
         rollouts::save_head(tx, &seen, rollout.head(), Some(last)).await?;
@@ -264,7 +264,7 @@ impl Story<'_> {
     }
 }
 
-fn outcome(chance: &mut Chance) -> Outcome {
+fn outcome(chance: &mut Rng) -> TaskOutcome {
     const LIKELY: [FailureCode; 4] = [
         FailureCode::RepoUnreachable,
         FailureCode::PkgLockTimeout,
@@ -272,35 +272,35 @@ fn outcome(chance: &mut Chance) -> Outcome {
         FailureCode::DependencyConflict,
     ];
     match chance.below(100) {
-        0..=2 => Outcome::Failed(*chance.one_of(&LIKELY)),
-        3 => Outcome::TimedOut(Stage::Installing),
-        4..=20 => Outcome::NoChange,
-        _ => Outcome::Succeeded,
+        0..=2 => TaskOutcome::Failed(*chance.pick(&LIKELY)),
+        3 => TaskOutcome::TimedOut(Stage::Installing),
+        4..=20 => TaskOutcome::NoChange,
+        _ => TaskOutcome::Succeeded,
     }
 }
 
 /// The result that the server's agent reported. A task that timed out has none.
-fn told(
+fn agent_result(
     server: &Server,
     order_id: vocab::TaskId,
-    outcome: Outcome,
+    outcome: TaskOutcome,
     (started_at, finished_at): (Timestamp, Timestamp),
-    chance: &mut Chance,
+    chance: &mut Rng,
 ) -> Option<serde_json::Value> {
     use wire::agent::Outcome as Said;
-    let (said, failure_code, message) = match outcome {
-        Outcome::Succeeded => (Said::Succeeded, None, None),
-        Outcome::NoChange => (Said::NoChange, None, None),
-        Outcome::Failed(code) => (Said::Failed, Some(code), Some(reason(code))),
-        Outcome::TimedOut(_) | Outcome::Skipped(_) | Outcome::Canceled(_) => return None,
+    let (reported, failure_code, message) = match outcome {
+        TaskOutcome::Succeeded => (Said::Succeeded, None, None),
+        TaskOutcome::NoChange => (Said::NoChange, None, None),
+        TaskOutcome::Failed(code) => (Said::Failed, Some(code), Some(reason(code))),
+        TaskOutcome::TimedOut(_) | TaskOutcome::Skipped(_) | TaskOutcome::Canceled(_) => return None,
     };
-    let packages = match said {
+    let packages = match reported {
         Said::Succeeded => (0..chance.between(1, 5)).map(|_| package_move(chance)).collect(),
         _ => Vec::new(),
     };
     let result = OrderResult {
         order_id,
-        outcome: said,
+        outcome: reported,
         failure_code,
         message: message.map(Into::into),
         packages,
@@ -327,10 +327,10 @@ fn reason(code: FailureCode) -> &'static str {
     }
 }
 
-fn package_move(chance: &mut Chance) -> PackageMove {
+fn package_move(chance: &mut Rng) -> PackageMove {
     const NAMES: [&str; 8] =
         ["openssl", "curl", "sudo", "bash", "tzdata", "ca-certificates", "rsync", "vim"];
-    let name = *chance.one_of(&NAMES);
+    let name = *chance.pick(&NAMES);
     let (major, minor) = (chance.between(1, 9), chance.between(0, 30));
     PackageMove {
         name: name.into(),

@@ -9,7 +9,7 @@ use crate::operator::api::Api;
 use crate::operator::credentials;
 use crate::operator::credentials::FILE;
 
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) struct Banner<'a> {
     pub(super) dir: &'a Path,
@@ -31,7 +31,7 @@ impl Banner<'_> {
             }
         };
         let [servers, patches, summary] =
-            ["servers list", "patches list", "summary"].map(|words| command(dir, words));
+            ["servers list", "patches list", "summary"].map(|words| command_line(dir, words));
         let file = dir.join(FILE);
         let user = match rustix::process::geteuid().is_root() {
             true => "",
@@ -39,8 +39,8 @@ impl Banner<'_> {
                 "\nNot running as root: package lists are read but not refreshed. Start with sudo to refresh them."
             }
         };
-        let (dashboard, once) = door(self.link, url);
-        crate::say(&format!(
+        let (dashboard, once) = dashboard_link(self.link, url);
+        crate::print_line(&format!(
             "Fleetmend is running at {url}\n\n  \
                dashboard      {dashboard}\n  \
                API reference  {url}/docs\n  \
@@ -57,10 +57,10 @@ impl Banner<'_> {
     }
 
     /// Waits for the first scan of this machine's packages, and prints a summary.
-    pub(super) async fn first_look(&self, server: &str) -> anyhow::Result<()> {
+    pub(super) async fn wait_for_first_scan(&self, server: &str) -> anyhow::Result<()> {
         let api = Api::new(self.url, self.key, None)?;
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let Ok(body) = api.get(&["servers", server]).await else { continue };
             let seen: Value = body.read()?;
             if seen["last_scan_at"].is_null() || seen["summary"]["packages"] == 0 {
@@ -68,7 +68,7 @@ impl Banner<'_> {
             }
             let count = |name: &str| seen["summary"][name].as_u64().unwrap_or_default();
             let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            return crate::say(&format!(
+            return crate::print_line(&format!(
                 "{} ({}): {} packages, {} pending updates, {} of them security updates",
                 word(&seen["hostname"]),
                 word(&seen["os"]["name"]),
@@ -82,7 +82,7 @@ impl Banner<'_> {
 
 /// A command line for this binary, relative to the user's current directory, with the credentials
 /// of this installation.
-pub(crate) fn command(dir: &Path, words: &str) -> String {
+pub(crate) fn command_line(dir: &Path, words: &str) -> String {
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("fleetmend"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).any(|place| {
@@ -97,17 +97,17 @@ pub(crate) fn command(dir: &Path, words: &str) -> String {
     };
     // Files created under sudo can only be read with sudo.
     let sudo = if std::env::var_os("SUDO_USER").is_some() { "sudo " } else { "" };
-    let mut command = format!("{sudo}{} {words}", quoted(&shown));
+    let mut command = format!("{sudo}{} {words}", shell_quote(&shown));
     let usual = credentials::dev_dir().and_then(|dir| dir.canonicalize().ok());
     if usual.as_deref() != Some(dir) {
         let file = dir.join(FILE).display().to_string();
-        command += &format!(" --credentials {}", quoted(&file));
+        command += &format!(" --credentials {}", shell_quote(&file));
     }
     command
 }
 
 /// Quotes text for a shell if necessary.
-fn quoted(text: &str) -> String {
+fn shell_quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
     match text.chars().all(plain) {
         true => text.to_owned(),
@@ -116,7 +116,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// The dashboard's address to print, and a note about it.
-pub(crate) fn door(link: Option<&str>, url: &str) -> (String, &'static str) {
+pub(crate) fn dashboard_link(link: Option<&str>, url: &str) -> (String, &'static str) {
     match link {
         Some(link) => {
             (link.to_owned(), "The dashboard link works once: it sets the password for `admin`.\n")

@@ -10,22 +10,22 @@ use rustls::pki_types::pem::PemObject as _;
 
 use super::Findings;
 use crate::listen;
-use crate::settings::File;
+use crate::settings::SettingsFile;
 use crate::tls::Tls;
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Enough time to renew a certificate by hand.
 const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(14 * 24);
 
 /// Returns whether something accepts connections at the listen address.
-pub(super) fn look(file: &File, findings: &mut Findings) -> bool {
+pub(super) fn check(file: &SettingsFile, findings: &mut Findings) -> bool {
     let setting = |name: &str| std::env::var(name).ok();
     let listen = setting("FLEETMEND_LISTEN").or_else(|| file.listen.clone());
     let listen = listen.unwrap_or_else(|| listen::DEFAULT.to_owned());
     let cert = setting("FLEETMEND_TLS_CERT").map(Into::into).or_else(|| file.tls_cert.clone());
     let key = setting("FLEETMEND_TLS_KEY").map(Into::into).or_else(|| file.tls_key.clone());
     match (&cert, &key) {
-        (Some(cert), Some(key)) => certificate(cert, key, findings),
+        (Some(cert), Some(key)) => check_certificate(cert, key, findings),
         (None, None) => {}
         _ => findings.problem(
             "certificate",
@@ -33,10 +33,10 @@ pub(super) fn look(file: &File, findings: &mut Findings) -> bool {
             "set both, or neither",
         ),
     }
-    address(&listen, cert.is_some(), findings)
+    check_address(&listen, cert.is_some(), findings)
 }
 
-fn certificate(cert: &Path, key: &Path, findings: &mut Findings) {
+fn check_certificate(cert: &Path, key: &Path, findings: &mut Findings) {
     if let Err(error) = Tls::load(cert, key) {
         let remedy = "set tls_cert to a PEM file with the server certificate first, and tls_key to its private key; the service's user must be able to read both";
         return findings.problem("certificate", format!("{error:#}"), remedy);
@@ -64,7 +64,7 @@ fn certificate(cert: &Path, key: &Path, findings: &mut Findings) {
     }
 }
 
-fn address(listen: &str, tls: bool, findings: &mut Findings) -> bool {
+fn check_address(listen: &str, tls: bool, findings: &mut Findings) -> bool {
     let Some(address) = listen.to_socket_addrs().ok().and_then(|mut all| all.next()) else {
         let remedy = "use address:port, such as 127.0.0.1:7600 or [::]:7600";
         findings.problem("listen address", format!("`{listen}` is not a valid address"), remedy);
@@ -85,25 +85,25 @@ fn address(listen: &str, tls: bool, findings: &mut Findings) -> bool {
             std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
         });
     }
-    TcpStream::connect_timeout(&near, PATIENCE).is_ok()
+    TcpStream::connect_timeout(&near, CONNECT_TIMEOUT).is_ok()
 }
 
 /// Reads a certificate's expiry (`notAfter`): the second time in `validity`, which is the fifth
 /// field of `tbsCertificate`, or the fourth if the optional version field is absent.
 fn not_after(der: &[u8]) -> Option<Timestamp> {
-    let (_, certificate, _) = element(der)?;
-    let (_, mut fields, _) = element(certificate)?;
+    let (_, certificate, _) = der_element(der)?;
+    let (_, mut fields, _) = der_element(certificate)?;
     const VERSION: u8 = 0xa0;
-    if element(fields)?.0 == VERSION {
-        fields = element(fields)?.2;
+    if der_element(fields)?.0 == VERSION {
+        fields = der_element(fields)?.2;
     }
     // Skip the serial number, the signature algorithm and the issuer.
     for _ in 0..3 {
-        fields = element(fields)?.2;
+        fields = der_element(fields)?.2;
     }
-    let (_, validity, _) = element(fields)?;
-    let (_, _, rest) = element(validity)?;
-    let (kind, text, _) = element(rest)?;
+    let (_, validity, _) = der_element(fields)?;
+    let (_, _, rest) = der_element(validity)?;
+    let (kind, text, _) = der_element(rest)?;
     const UTC_TIME: u8 = 0x17;
     let text = std::str::from_utf8(text).ok()?;
     let text = match kind {
@@ -115,7 +115,7 @@ fn not_after(der: &[u8]) -> Option<Timestamp> {
 }
 
 /// Splits off the first DER element: its tag, its content, and the bytes after it.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+fn der_element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {

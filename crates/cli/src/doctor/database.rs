@@ -7,11 +7,11 @@ use engine::LEASE_TTL;
 use jiff::SignedDuration;
 use service::audit_anchor::Anchor;
 use service::auth::root_keys;
-use service::auth::root_keys::Fit;
+use service::auth::root_keys::KeyMatch;
 use service::commands::setup;
 use service::secrets::Secrets;
 use store::audit::{self, Seal};
-use store::backup::damage;
+use store::backup::check_integrity;
 use store::organizations::Organization;
 use store::{Conn, Db, SCHEMA_VERSION, StoreError, feeds, health, leases, organizations, restores};
 
@@ -20,30 +20,30 @@ use vocab::OrgId;
 use super::Findings;
 use crate::installation::{Installation, open_as_is};
 use crate::settings;
-use crate::settings::File;
+use crate::settings::SettingsFile;
 
 /// A larger difference between clocks makes leases and timestamps unreliable.
-const CLOCK_MAX: SignedDuration = SignedDuration::from_secs(5);
-const OTHER_RELEASE: &str =
+const CLOCK_SKEW_MAX: SignedDuration = SignedDuration::from_secs(5);
+const OTHER_RELEASE_REMEDY: &str =
     "run the release that wrote this database, or restore a backup taken with this release";
 /// A leaked old root key stays useful to an attacker until it is retired.
 const ROTATION_DAYS_MAX: i64 = 30;
 /// Feeds are published about once a day.
 const FEED_AGE_MAX: SignedDuration = SignedDuration::from_hours(3 * 24);
 
-pub(super) async fn look(
+pub(super) async fn check(
     installation: &Installation,
-    file: &File,
+    file: &SettingsFile,
     serving: bool,
     findings: &mut Findings,
 ) {
-    let Ok(secrets) = settings::existing(&installation.data_dir) else { return };
+    let Ok(secrets) = settings::load_secrets(&installation.data_dir) else { return };
     let db = match open_as_is(&installation.url(file), &secrets).await {
         Ok(db) => db,
         Err(error) => {
             let newer = matches!(error.downcast_ref(), Some(StoreError::NewerDatabase { .. }));
             let remedy = match newer {
-                true => OTHER_RELEASE,
+                true => OTHER_RELEASE_REMEDY,
                 false => {
                     "check that the database is running, that its address is right (--database, or `database` in the settings), and that this user may open it"
                 }
@@ -52,7 +52,7 @@ pub(super) async fn look(
         }
     };
     let data_dir = &installation.data_dir;
-    if let Err(error) = schema(&db, data_dir, findings).await {
+    if let Err(error) = check_schema(&db, data_dir, findings).await {
         findings.problem(
             "database",
             format!("{error:#}"),
@@ -69,12 +69,12 @@ pub(super) async fn look(
     }
 }
 
-async fn schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyhow::Result<()> {
+async fn check_schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyhow::Result<()> {
     let engine = db.engine();
     let pending = match db.pending_migrations().await {
         Ok(pending) => pending,
         Err(error) => {
-            findings.problem("schema", error.to_string(), OTHER_RELEASE);
+            findings.problem("schema", error.to_string(), OTHER_RELEASE_REMEDY);
             return Ok(());
         }
     };
@@ -95,14 +95,14 @@ async fn schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyhow::Re
             return Ok(());
         }
     }
-    let damage = damage(db).await?;
-    match damage.is_empty() {
+    let damage = check_integrity(db).await?;
+    match check_integrity.is_empty() {
         true => findings.ok("integrity", "no damage found"),
-        false => findings.problem("integrity", damage.join("; "), "stop the service and restore the latest backup that passes `fleetmend restore --check`"),
+        false => findings.problem("integrity", check_integrity.join("; "), "stop the service and restore the latest backup that passes `fleetmend restore --check`"),
     }
     // A snapshot, so that the audit log is consistent even while entries are being resealed.
     let mut reader = db.snapshot().await?;
-    let Some(secrets) = root_key(&mut reader, data_dir, findings).await? else { return Ok(()) };
+    let Some(secrets) = check_root_key(&mut reader, data_dir, findings).await? else { return Ok(()) };
     let seal = &setup::seal(&secrets);
     let there = organizations::list(&mut reader).await?;
     match there.len() {
@@ -122,26 +122,26 @@ async fn schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyhow::Re
         }
     };
     for organization in &there {
-        chain(&mut reader, organization, seal, &missing, findings).await?;
+        check_audit_log(&mut reader, organization, seal, &missing, findings).await?;
     }
     drop(reader);
     let mut reader = db.read().await?;
-    clocks(&mut reader, findings).await?;
-    leader(&mut reader, findings).await?;
-    published(&mut reader, findings).await?;
-    agents(&mut reader, findings).await
+    check_clocks(&mut reader, findings).await?;
+    check_leader(&mut reader, findings).await?;
+    check_feeds(&mut reader, findings).await?;
+    check_agents(&mut reader, findings).await
 }
 
 /// Checks the root key against the one the database expects. Returns no secrets if it does not
 /// match.
-async fn root_key(
+async fn check_root_key(
     conn: &mut Conn,
     data_dir: &Path,
     findings: &mut Findings,
 ) -> anyhow::Result<Option<Secrets>> {
-    let secrets = settings::existing(data_dir)?;
-    let recorded = store::root_keys::recorded(conn).await?;
-    let fit = match root_keys::fit(recorded.as_ref(), &secrets) {
+    let secrets = settings::load_secrets(data_dir)?;
+    let recorded = store::root_keys::get(conn).await?;
+    let fit = match root_keys::compare_keys(recorded.as_ref(), &secrets) {
         Ok(fit) => fit,
         Err(unfit) => {
             let remedy =
@@ -151,13 +151,13 @@ async fn root_key(
         }
     };
     match fit {
-        Fit::First | Fit::Same => {}
-        Fit::Rotated => findings.note(
+        KeyMatch::Unrecorded | KeyMatch::Same => {}
+        KeyMatch::Rotated => findings.note(
             "root key",
             "root.key was rotated, but no service has started with the new key yet",
             "restart the service, with the same key files on every replica",
         ),
-        Fit::Retired => findings.note(
+        KeyMatch::Retired => findings.note(
             "root key",
             "root.old.key was retired and is no longer used",
             format!("rm {}", data_dir.join("root.old.key").display()),
@@ -175,12 +175,12 @@ async fn root_key(
             false => findings.ok("root key", told),
         }
     }
-    Ok(Some(root_keys::as_recorded(fit, secrets)))
+    Ok(Some(root_keys::select_recorded(fit, secrets)))
 }
 
 /// Verifies an organization's audit log. An attacker with write access to the database can break
 /// the hash chain but cannot repair it without the seal key.
-async fn chain(
+async fn check_audit_log(
     conn: &mut Conn,
     organization: &Organization,
     seal: &Seal,
@@ -196,7 +196,7 @@ async fn chain(
         );
         return Ok(());
     }
-    match audit::broken_at(conn, organization.id, seal).await? {
+    match audit::first_broken(conn, organization.id, seal).await? {
         None => {
             let (entries, _) = audit::head(conn, organization.id).await?;
             findings.ok("audit log", format!("{name}: verified, {entries} entries"));
@@ -210,12 +210,12 @@ async fn chain(
     Ok(())
 }
 
-async fn clocks(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
+async fn check_clocks(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
     let remedy =
         "synchronize the clocks with NTP: systemctl enable --now systemd-timesyncd, or chrony";
     if let Some(theirs) = health::clock(conn).await? {
         let apart = theirs.duration_since(service::clock::Clock::system().now()).abs();
-        if apart > CLOCK_MAX {
+        if apart > CLOCK_SKEW_MAX {
             let told = format!(
                 "the clocks of this machine and of the database differ by {} s",
                 apart.as_secs()
@@ -224,8 +224,8 @@ async fn clocks(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> 
             return Ok(());
         }
     }
-    match health::last_heard(conn).await? {
-        Some(heard) if heard.duration_since(findings.now) > CLOCK_MAX => {
+    match health::last_seen(conn).await? {
+        Some(heard) if heard.duration_since(findings.now) > CLOCK_SKEW_MAX => {
             let told = format!(
                 "an agent last reported at {heard:.0}, which is in the future: the clock was set back"
             );
@@ -236,7 +236,7 @@ async fn clocks(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn leader(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
+async fn check_leader(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
     match leases::get(conn, "engine").await? {
         Some(lease) if lease.until.duration_since(findings.now) > 2 * LEASE_TTL => {
             findings.problem(
@@ -266,7 +266,7 @@ async fn leader(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn published(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
+async fn check_feeds(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
     let all = feeds::list(conn).await?;
     if all.is_empty() {
         let remedy = "run `fleetmend feeds import` (see docs/feeds.md); until then no CVEs are matched, and severities come from the package repositories";
@@ -295,7 +295,7 @@ async fn published(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<(
     Ok(())
 }
 
-async fn agents(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
+async fn check_agents(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
     let ours = env!("CARGO_PKG_VERSION");
     let versions = health::agent_versions(conn).await?;
     let others: Vec<_> = versions.iter().filter(|(version, _)| *version != ours).collect();

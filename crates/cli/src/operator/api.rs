@@ -8,16 +8,16 @@ use anyhow::Context as _;
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use service::clock::dice;
+use service::clock::random_u128;
 use wire::v1::Problem;
 
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The service responds within 30 s or not at all.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum page size of the API.
 pub(super) const PAGE_MAX: u32 = 500;
 /// Maximum size of a response body. The largest, the details of one server, is tens of MiB.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 pub(crate) struct Api {
     http: reqwest::Client,
@@ -25,7 +25,7 @@ pub(crate) struct Api {
     key: String,
 }
 
-pub(crate) struct Body {
+pub(crate) struct ApiResponse {
     pub(super) text: String,
     /// The version of the resource, for conditional requests.
     pub(super) etag: Option<String>,
@@ -33,7 +33,7 @@ pub(crate) struct Body {
     pub(super) location: Option<String>,
 }
 
-impl Body {
+impl ApiResponse {
     pub(crate) fn read<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         serde_json::from_str(&self.text)
             .context("the response is not in the format that this release of fleetmend expects")
@@ -58,20 +58,20 @@ impl Query {
 
 /// Why a request failed.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum ApiError {
     /// No connection, or it ended early.
     Unreachable { url: String, source: reqwest::Error },
     /// The API returned an error in its own format.
     Problem(Box<Problem>),
     /// The response is an error, but not in the API's format.
-    Stranger { url: String, status: u16 },
+    UnknownFormat { url: String, status: u16 },
     /// A redirect to another address, to which the key is not sent.
     Redirect { url: String, to: String, replayed: bool },
-    /// The response is larger than [`ANSWER_BYTES_MAX`].
+    /// The response is larger than [`RESPONSE_BYTES_MAX`].
     TooLarge { url: String },
 }
 
-impl Refusal {
+impl ApiError {
     /// Whether a field was rejected with this code.
     pub(super) fn has_error(&self, code: &str) -> bool {
         self.details(code).next().is_some()
@@ -80,27 +80,27 @@ impl Refusal {
     /// The details of the fields that were rejected with this code.
     pub(super) fn details(&self, code: &str) -> impl Iterator<Item = &str> {
         let errors = match self {
-            Refusal::Problem(problem) => problem.errors.as_slice(),
-            Refusal::Unreachable { .. }
-            | Refusal::Stranger { .. }
-            | Refusal::Redirect { .. }
-            | Refusal::TooLarge { .. } => &[],
+            ApiError::Problem(problem) => problem.errors.as_slice(),
+            ApiError::Unreachable { .. }
+            | ApiError::UnknownFormat { .. }
+            | ApiError::Redirect { .. }
+            | ApiError::TooLarge { .. } => &[],
         };
         errors.iter().filter(move |error| error.code == code).map(|error| error.detail.as_str())
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Unreachable { url, source } => {
+            ApiError::Unreachable { url, source } => {
                 let why = match (source.is_timeout(), source.is_connect()) {
                     (true, _) => "did not respond in time",
                     (_, true) => "is not reachable",
                     _ => "closed the connection",
                 };
                 write!(f, "{url} {why}")?;
-                let cause = innermost(source).unwrap_or_default();
+                let cause = root_cause(source).unwrap_or_default();
                 if !cause.is_empty() {
                     write!(f, " ({cause})")?;
                 }
@@ -117,7 +117,7 @@ impl fmt::Display for Refusal {
                     }
                 }
             }
-            Refusal::Problem(problem) => {
+            ApiError::Problem(problem) => {
                 write!(f, "{} [{} {}]", problem.detail, problem.status, problem.code)?;
                 for error in &problem.errors {
                     let field = error.pointer.trim_start_matches('/').replace('/', ".");
@@ -125,29 +125,29 @@ impl fmt::Display for Refusal {
                 }
                 write!(f, "\n  request {}", problem.request_id)
             }
-            Refusal::Stranger { url, status } => {
+            ApiError::UnknownFormat { url, status } => {
                 write!(
                     f,
                     "{url} responded with {status}, but not in the format of the Fleetmend API"
                 )
             }
-            Refusal::Redirect { url, to, .. } => write!(
+            ApiError::Redirect { url, to, .. } => write!(
                 f,
                 "{url} redirects to {to}: the address is probably wrong. Redirects are not followed; if you trust \
                  the new address, use it instead"
             ),
-            Refusal::TooLarge { url } => {
-                let mib = ANSWER_BYTES_MAX >> 20;
+            ApiError::TooLarge { url } => {
+                let mib = RESPONSE_BYTES_MAX >> 20;
                 write!(f, "the response from {url} exceeds the limit of {mib} MiB")
             }
         }
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ApiError {}
 
 /// The innermost cause is the most specific, such as "connection refused".
-fn innermost(error: &reqwest::Error) -> Option<String> {
+fn root_cause(error: &reqwest::Error) -> Option<String> {
     let mut cause = std::error::Error::source(error)?;
     while let Some(inner) = cause.source() {
         cause = inner;
@@ -155,26 +155,26 @@ fn innermost(error: &reqwest::Error) -> Option<String> {
     Some(cause.to_string())
 }
 
-fn is_here(host: &str) -> bool {
+fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-type Answer = Result<Body, Refusal>;
+type ApiResult = Result<ApiResponse, ApiError>;
 
 impl Api {
     pub(crate) fn new(url: &str, key: &str, ca_cert: Option<&Path>) -> anyhow::Result<Api> {
         let base = Url::parse(url).ok().filter(|url| ["http", "https"].contains(&url.scheme()));
         let base = base.with_context(|| {
-            format!("`{url}` is not the address of a service, such as http://127.0.0.1:7600")
+            format!("invalid service URL `{url}`: use a URL such as http://127.0.0.1:7600")
         })?;
         let mut builder = reqwest::Client::builder()
-            .connect_timeout(CONNECT_PATIENCE)
-            .timeout(PATIENCE)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(REQUEST_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("fleetmend/", env!("CARGO_PKG_VERSION")));
         // Loopback addresses never go through a proxy, whatever the environment says.
-        if base.host_str().is_some_and(is_here) {
+        if base.host_str().is_some_and(is_loopback) {
             builder = builder.no_proxy();
         }
         if let Some(path) = ca_cert {
@@ -193,7 +193,7 @@ impl Api {
 
     /// The URL of a resource. Each element of `path` becomes one path segment and is
     /// percent-encoded.
-    fn at(&self, path: &[&str], query: &Query) -> Url {
+    fn url_for(&self, path: &[&str], query: &Query) -> Url {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push("v1").extend(path);
@@ -204,43 +204,43 @@ impl Api {
         url
     }
 
-    pub(crate) async fn get(&self, path: &[&str]) -> Answer {
-        self.find(path, &Query::default()).await
+    pub(crate) async fn get(&self, path: &[&str]) -> ApiResult {
+        self.get_with_query(path, &Query::default()).await
     }
 
     /// Sends a GET request with query parameters.
-    pub(super) async fn find(&self, path: &[&str], query: &Query) -> Answer {
-        self.send(self.http.get(self.at(path, query))).await
+    pub(super) async fn get_with_query(&self, path: &[&str], query: &Query) -> ApiResult {
+        self.send(self.http.get(self.url_for(path, query))).await
     }
 
-    /// Reads a location from a response. Fails if it is on another origin: the key is not sent
-    /// there.
-    pub(super) async fn follow(&self, location: &str) -> Answer {
+    /// Requests the URL in a response's `Location` header. Fails if it is on another origin, so the
+    /// API key is never sent there.
+    pub(super) async fn follow(&self, location: &str) -> ApiResult {
         match self.base.join(location) {
             Ok(url) if url.origin() == self.base.origin() => self.send(self.http.get(url)).await,
             _ => Err(self.redirect(location, false)),
         }
     }
 
-    fn redirect(&self, to: &str, replayed: bool) -> Refusal {
+    fn redirect(&self, to: &str, replayed: bool) -> ApiError {
         let to = match to {
             "" => "no address".to_owned(),
             to => to.chars().take(200).collect(),
         };
-        Refusal::Redirect { url: self.base.to_string(), to, replayed }
+        ApiError::Redirect { url: self.base.to_string(), to, replayed }
     }
 
     /// Sends a POST request that takes effect once: if the connection breaks, it is repeated with
     /// the same idempotency key.
-    pub(super) async fn post(&self, path: &[&str], body: Option<&impl Serialize>) -> Answer {
-        let mut request = self.http.post(self.at(path, &Query::default()));
-        request = request.header("idempotency-key", format!("{:032x}", dice()));
+    pub(super) async fn post(&self, path: &[&str], body: Option<&impl Serialize>) -> ApiResult {
+        let mut request = self.http.post(self.url_for(path, &Query::default()));
+        request = request.header("idempotency-key", format!("{:032x}", random_u128()));
         if let Some(body) = body {
             request = request.json(body);
         }
         let again = request.try_clone();
         let answer = match (self.send(request).await, again) {
-            (Err(Refusal::Unreachable { source, .. }), Some(again)) if !source.is_connect() => {
+            (Err(ApiError::Unreachable { source, .. }), Some(again)) if !source.is_connect() => {
                 self.send(again).await
             }
             (answer, _) => answer,
@@ -248,7 +248,7 @@ impl Api {
         match answer {
             // The first attempt succeeded but its response was lost: the redirect names the created
             // resource.
-            Err(Refusal::Redirect { to, replayed: true, .. }) => self.follow(&to).await,
+            Err(ApiError::Redirect { to, replayed: true, .. }) => self.follow(&to).await,
             answer => answer,
         }
     }
@@ -259,24 +259,24 @@ impl Api {
         path: &[&str],
         etag: Option<&str>,
         body: &impl Serialize,
-    ) -> Answer {
-        self.send(self.guarded(Method::PUT, path, etag).json(body)).await
+    ) -> ApiResult {
+        self.send(self.conditional_request(Method::PUT, path, etag).json(body)).await
     }
 
-    pub(super) async fn delete(&self, path: &[&str], etag: Option<&str>) -> Answer {
-        self.send(self.guarded(Method::DELETE, path, etag)).await
+    pub(super) async fn delete(&self, path: &[&str], etag: Option<&str>) -> ApiResult {
+        self.send(self.conditional_request(Method::DELETE, path, etag)).await
     }
 
-    fn guarded(&self, method: Method, path: &[&str], etag: Option<&str>) -> RequestBuilder {
-        let request = self.http.request(method, self.at(path, &Query::default()));
+    fn conditional_request(&self, method: Method, path: &[&str], etag: Option<&str>) -> RequestBuilder {
+        let request = self.http.request(method, self.url_for(path, &Query::default()));
         match etag {
             Some(etag) => request.header("if-match", etag),
             None => request,
         }
     }
 
-    async fn send(&self, request: RequestBuilder) -> Answer {
-        let unreachable = |source: reqwest::Error| Refusal::Unreachable {
+    async fn send(&self, request: RequestBuilder) -> ApiResult {
+        let unreachable = |source: reqwest::Error| ApiError::Unreachable {
             url: self.base.to_string(),
             source: source.without_url(),
         };
@@ -292,19 +292,19 @@ impl Api {
         }
         let mut bytes = Vec::new();
         while let Some(part) = answer.chunk().await.map_err(unreachable)? {
-            if bytes.len() + part.len() > ANSWER_BYTES_MAX {
-                return Err(Refusal::TooLarge { url: self.base.to_string() });
+            if bytes.len() + part.len() > RESPONSE_BYTES_MAX {
+                return Err(ApiError::TooLarge { url: self.base.to_string() });
             }
             bytes.extend_from_slice(&part);
         }
         let text = String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
         if status.is_success() {
-            return Ok(Body { text, etag, location });
+            return Ok(ApiResponse { text, etag, location });
         }
         Err(match serde_json::from_str(&text) {
-            Ok(problem) => Refusal::Problem(Box::new(problem)),
-            Err(_) => Refusal::Stranger { url: self.base.to_string(), status: status.as_u16() },
+            Ok(problem) => ApiError::Problem(Box::new(problem)),
+            Err(_) => ApiError::UnknownFormat { url: self.base.to_string(), status: status.as_u16() },
         })
     }
 }

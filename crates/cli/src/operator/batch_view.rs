@@ -2,18 +2,18 @@
 
 use wire::v1::{Batch, Task};
 
-use super::screen::{Cell, Screen, Tone, cut, maybe, none, span, spare, whole};
-use super::{toned, word};
+use super::table::{Cell, Screen, Tone, truncated_column, optional_cell, empty_cell, format_duration, optional_column, full_column};
+use super::{toned_cell, api_name};
 
 /// The state as the API spells it.
 pub(super) fn state(batch: &Batch) -> String {
-    word(batch.state)
+    api_name(batch.state)
 }
 
 /// The properties of a batch, without the results per server.
-pub(super) fn facts(batch: &Batch, screen: &Screen) -> String {
+pub(super) fn format_properties(batch: &Batch, screen: &Screen) -> String {
     let progress = &batch.progress;
-    let mut facts = vec![("batch", batch.id.into()), ("state", toned(batch.state))];
+    let mut facts = vec![("batch", batch.id.into()), ("state", toned_cell(batch.state))];
     if let Some(why) = &batch.halt_reason {
         facts.push(("halted because", Cell::new(why.as_str(), Tone::Bad)));
     }
@@ -48,27 +48,27 @@ pub(super) fn facts(batch: &Batch, screen: &Screen) -> String {
             "installs",
             if options.dry_run { format!("{what} (dry run)").into() } else { what.into() },
         ),
-        ("reboot", word(options.reboot).into()),
-        ("origin", word(batch.origin).into()),
-        ("started by", maybe(batch.started_by.as_ref())),
+        ("reboot", api_name(options.reboot).into()),
+        ("origin", api_name(batch.origin).into()),
+        ("started by", optional_cell(batch.started_by.as_ref())),
         ("created", screen.time(batch.created_at)),
-        ("finished", screen.maybe_time(batch.finished_at)),
+        ("finished", screen.optional_time(batch.finished_at)),
     ]);
-    screen.facts(&facts)
+    screen.properties(&facts)
 }
 
 /// A batch with the result on each server.
-pub(super) fn drawn(batch: &Batch, screen: &Screen) -> String {
-    let mut text = facts(batch, screen);
+pub(super) fn format_batch(batch: &Batch, screen: &Screen) -> String {
+    let mut text = format_properties(batch, screen);
     let results = batch.results.as_deref().unwrap_or_default();
     let rows: Vec<Vec<Cell>> = results.iter().map(result_row).collect();
     let columns = [
-        cut("SERVER"),
-        whole("STATE"),
-        whole("PACKAGES").number(),
-        spare("REBOOT"),
-        spare("TOOK"),
-        cut("MESSAGE"),
+        truncated_column("SERVER"),
+        full_column("STATE"),
+        full_column("PACKAGES").align_right(),
+        optional_column("REBOOT"),
+        optional_column("TOOK"),
+        truncated_column("MESSAGE"),
     ];
     text += &screen.heading("Servers");
     text += &screen.table(&columns, &rows);
@@ -80,25 +80,25 @@ pub(super) fn drawn(batch: &Batch, screen: &Screen) -> String {
 }
 
 fn result_row(task: &Task) -> Vec<Cell> {
-    let waiting = task.waiting_for.map(|what| format!("waiting ({})", word(what)));
-    let state = waiting.map_or_else(|| toned(task.state), Cell::from);
+    let waiting = task.waiting_for.map(|what| format!("waiting ({})", api_name(what)));
+    let state = waiting.map_or_else(|| toned_cell(task.state), Cell::from);
     let Some(result) = &task.result else {
-        return vec![(&task.hostname).into(), state, none(), none(), none(), none()];
+        return vec![(&task.hostname).into(), state, empty_cell(), empty_cell(), empty_cell(), empty_cell()];
     };
-    let code = result.failure_code.map(word);
+    let code = result.failure_code.map(api_name);
     let message = result.message.as_ref().map(ToString::to_string);
     let words: Vec<String> = [code, message].into_iter().flatten().collect();
     let reboot = match (result.reboot.done, result.reboot.needed) {
         (true, _) => "done".into(),
         (false, true) => Cell::new("needed", Tone::Warning),
-        (false, false) => none(),
+        (false, false) => empty_cell(),
     };
     vec![
         (&task.hostname).into(),
         state,
         result.packages.len().into(),
         reboot,
-        span(result.duration).into(),
-        if words.is_empty() { none() } else { words.join(": ").into() },
+        format_duration(result.duration).into(),
+        if words.is_empty() { empty_cell() } else { words.join(": ").into() },
     ]
 }

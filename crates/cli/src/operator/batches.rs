@@ -5,10 +5,10 @@ use wire::v1::{Batch, Server, Task};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, Part};
-use super::order::{Order, Pace, Start, What, sure, top_level, with_servers};
-use super::screen::{Cell, Column, Screen, Tone, count, spare, whole};
-use super::{Session, Usage, batch_view, print, toned, watch, word};
+use super::list::{Listing, PageArgs};
+use super::patch_request::{PatchRequest, PacingArgs, StartArgs, UpdateArgs, confirm, options_body, with_servers};
+use super::table::{Cell, Column, Screen, Tone, pluralize, optional_column, full_column};
+use super::{Session, Usage, batch_view, print, toned_cell, watch, api_name};
 
 /// Patch several servers at once.
 #[derive(Args)]
@@ -37,7 +37,7 @@ Name servers by ID or hostname, or select them with --environment, --os and --ta
         #[arg(long, value_delimiter = ',')]
         state: Vec<String>,
         #[command(flatten)]
-        part: Part,
+        part: PageArgs,
     },
     /// Show a batch and its result on each server
     #[command(after_help = "Example:\n  fleetmend batches show bat_…")]
@@ -75,7 +75,7 @@ Name servers by ID or hostname, or select them with --environment, --os and --ta
         /// Batch ID
         batch: String,
         #[command(flatten)]
-        start: Start,
+        start: StartArgs,
     },
     /// Print the package manager's output on one server of a batch
     #[command(after_help = "Example:\n  fleetmend batches log bat_… web-1")]
@@ -105,21 +105,21 @@ struct Create {
     #[arg(long, conflicts_with_all = ["servers", "environment", "os", "tag"])]
     all: bool,
     #[command(flatten)]
-    what: What,
+    what: UpdateArgs,
     #[command(flatten)]
-    pace: Pace,
+    pace: PacingArgs,
     #[command(flatten)]
-    start: Start,
+    start: StartArgs,
 }
 
 const COLUMNS: [Column; 7] = [
-    whole("ID"),
-    whole("STATE"),
-    whole("DONE").number(),
-    whole("FAILED").number(),
-    whole("SERVERS").number(),
-    spare("ORIGIN"),
-    spare("CREATED"),
+    full_column("ID"),
+    full_column("STATE"),
+    full_column("DONE").align_right(),
+    full_column("FAILED").align_right(),
+    full_column("SERVERS").align_right(),
+    optional_column("ORIGIN"),
+    optional_column("CREATED"),
 ];
 
 impl Batches {
@@ -134,20 +134,20 @@ impl Batches {
             }
             Command::Show { batch } => {
                 let body = session.api.get(&["batches", &batch]).await?;
-                session.show(&body, |screen| Ok(batch_view::drawn(&body.read()?, screen)))
+                session.show(&body, |screen| Ok(batch_view::format_batch(&body.read()?, screen)))
             }
-            Command::Watch { batch } => watch::to_the_end(&session, &batch).await,
-            Command::Pause { batch } => steer(&session, &batch, "pause").await,
-            Command::Resume { batch } => steer(&session, &batch, "resume").await,
-            Command::Cancel { batch } => steer(&session, &batch, "cancel").await,
+            Command::Watch { batch } => watch::watch_batch(&session, &batch).await,
+            Command::Pause { batch } => control_batch(&session, &batch, "pause").await,
+            Command::Resume { batch } => control_batch(&session, &batch, "resume").await,
+            Command::Cancel { batch } => control_batch(&session, &batch, "cancel").await,
             Command::Retry { batch, start } => {
                 let seen: Batch = session.api.get(&["batches", &batch]).await?.read()?;
                 let failed = seen.progress.failed + seen.progress.timed_out;
-                let servers = count(failed, "failed server", "failed servers");
-                sure(&format!("Retry {servers}?"), start.yes)?;
+                let servers = pluralize(failed, "failed server", "failed servers");
+                confirm(&format!("Retry {servers}?"), start.yes)?;
                 let none = None::<&()>;
                 let body = session.api.post(&["batches", &batch, "retry"], none).await?;
-                session.began(&body, &start).await
+                session.show_started_batch(&body, &start).await
             }
             Command::Log { batch, server } => log(&session, &batch, &server).await,
         }
@@ -156,24 +156,24 @@ impl Batches {
 
 impl Create {
     async fn run(self, session: &Session) -> anyhow::Result<()> {
-        self.what.is_said()?;
+        self.what.validate()?;
         let servers = self.servers(session).await?;
-        let options = self.what.over(Default::default(), Some(&self.pace));
-        let body = with_servers(top_level(&options)?, &servers);
-        let order = Order { path: &["batches"], preview: body.clone(), body: Some(body) };
+        let options = self.what.apply_to(Default::default(), Some(&self.pace));
+        let body = with_servers(options_body(&options)?, &servers);
+        let order = PatchRequest { path: &["batches"], preview: body.clone(), body: Some(body) };
         let body = session.start(order, &self.start).await?;
-        session.began(&body, &self.start).await
+        session.show_started_batch(&body, &self.start).await
     }
 
     async fn servers(&self, session: &Session) -> anyhow::Result<Vec<String>> {
         let chosen = self.environment.is_some() || self.os.is_some() || !self.tag.is_empty();
         if !chosen && !self.all && self.servers.is_empty() {
-            let said = "select servers: by name, with --environment, --os or --tag, or with --all";
-            return Err(Usage(said.to_owned()).into());
+            let usage = "select servers: by name, with --environment, --os or --tag, or with --all";
+            return Err(Usage(usage.to_owned()).into());
         }
         let mut ids = Vec::new();
         for said in &self.servers {
-            ids.push(session.server(said).await?);
+            ids.push(session.resolve_server(said).await?);
         }
         if chosen || self.all {
             let query = || {
@@ -182,7 +182,7 @@ impl Create {
                     .with("os", self.os.as_ref())
                     .with_all("tag", &self.tag)
             };
-            let found: Vec<Server> = session.all(&["servers"], query).await?;
+            let found: Vec<Server> = session.read_all(&["servers"], query).await?;
             ids.extend(found.iter().map(|server| server.id.to_string()));
         }
         match ids.is_empty() {
@@ -192,13 +192,13 @@ impl Create {
     }
 }
 
-async fn steer(session: &Session, batch: &str, how: &str) -> anyhow::Result<()> {
+async fn control_batch(session: &Session, batch: &str, how: &str) -> anyhow::Result<()> {
     let body = session.api.post(&["batches", batch, how], None::<&()>).await?;
-    session.show(&body, |screen| Ok(batch_view::facts(&body.read()?, screen)))
+    session.show(&body, |screen| Ok(batch_view::format_properties(&body.read()?, screen)))
 }
 
 async fn log(session: &Session, batch: &str, server: &str) -> anyhow::Result<()> {
-    let tasks: Vec<Task> = session.all(&["batches", batch, "tasks"], Query::default).await?;
+    let tasks: Vec<Task> = session.read_all(&["batches", batch, "tasks"], Query::default).await?;
     let named =
         |task: &&Task| task.server_id.to_string() == server || task.hostname.to_string() == server;
     let mut found = tasks.iter().filter(named);
@@ -215,11 +215,11 @@ fn row(batch: &Batch, screen: &Screen) -> Vec<Cell> {
     let failed = progress.failed + progress.timed_out;
     vec![
         batch.id.into(),
-        toned(batch.state),
+        toned_cell(batch.state),
         format!("{}%", progress.percent).into(),
-        Cell::from(failed).toned(if failed > 0 { Tone::Bad } else { Tone::Plain }),
+        Cell::from(failed).with_tone(if failed > 0 { Tone::Bad } else { Tone::Plain }),
         progress.total.into(),
-        word(batch.origin).into(),
+        api_name(batch.origin).into(),
         screen.time(batch.created_at),
     ]
 }

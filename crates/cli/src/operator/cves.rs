@@ -5,9 +5,9 @@ use wire::v1::{CveDetail, CveSummary};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, Part};
-use super::screen::{Cell, Column, Screen, Tone, cut, maybe, none, spare, whole};
-use super::{Session, toned, word};
+use super::list::{Listing, PageArgs};
+use super::table::{Cell, Column, Screen, Tone, truncated_column, optional_cell, empty_cell, optional_column, full_column};
+use super::{Session, toned_cell, api_name};
 
 /// CVEs and the servers they affect.
 #[derive(Args)]
@@ -48,17 +48,17 @@ struct Filter {
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     #[command(flatten)]
-    part: Part,
+    part: PageArgs,
 }
 
 const COLUMNS: [Column; 7] = [
-    whole("CVE"),
-    whole("SEVERITY"),
-    spare("CVSS").number(),
-    spare("EPSS").number(),
-    whole("SERVERS").number(),
-    cut("PACKAGES"),
-    spare("PUBLISHED"),
+    full_column("CVE"),
+    full_column("SEVERITY"),
+    optional_column("CVSS").align_right(),
+    optional_column("EPSS").align_right(),
+    full_column("SERVERS").align_right(),
+    truncated_column("PACKAGES"),
+    optional_column("PUBLISHED"),
 ];
 
 impl Cves {
@@ -78,7 +78,7 @@ impl Cves {
             }
             Command::Show { cve } => {
                 let body = session.api.get(&["cves", &cve]).await?;
-                session.show(&body, |screen| Ok(drawn(&body.read()?, screen)))
+                session.show(&body, |screen| Ok(format_cve(&body.read()?, screen)))
             }
         }
     }
@@ -86,8 +86,8 @@ impl Cves {
 
 fn severity(cve: &CveSummary) -> Cell {
     match cve.kev {
-        true => Cell::new(format!("{} KEV", word(cve.severity)), Tone::Bad),
-        false => toned(cve.severity),
+        true => Cell::new(format!("{} KEV", api_name(cve.severity)), Tone::Bad),
+        false => toned_cell(cve.severity),
     }
 }
 
@@ -95,27 +95,27 @@ fn row(cve: &CveSummary, screen: &Screen) -> Vec<Cell> {
     vec![
         (&cve.id).into(),
         severity(cve),
-        maybe(cve.cvss),
+        optional_cell(cve.cvss),
         percent(cve.epss),
         cve.affected_servers.into(),
         cve.packages.join(", ").into(),
-        screen.maybe_time(cve.published),
+        screen.optional_time(cve.published),
     ]
 }
 
 fn percent(share: Option<f64>) -> Cell {
-    share.map_or_else(none, |share| format!("{:.1}%", share * 100.0).into())
+    share.map_or_else(empty_cell, |share| format!("{:.1}%", share * 100.0).into())
 }
 
-fn drawn(detail: &CveDetail, screen: &Screen) -> String {
+fn format_cve(detail: &CveDetail, screen: &Screen) -> String {
     let cve = &detail.cve;
-    let mut text = screen.facts(&[
+    let mut text = screen.properties(&[
         ("CVE", (&cve.id).into()),
         ("severity", severity(cve)),
-        ("severity source", maybe(cve.severity_source.as_ref())),
-        ("CVSS", maybe(cve.cvss)),
+        ("severity source", optional_cell(cve.severity_source.as_ref())),
+        ("CVSS", optional_cell(cve.cvss)),
         ("EPSS", percent(cve.epss)),
-        ("published", screen.maybe_time(cve.published)),
+        ("published", screen.optional_time(cve.published)),
         ("packages", cve.packages.join(", ").into()),
         ("servers", cve.affected_servers.into()),
         ("suppressed on", cve.suppressed_servers.into()),
@@ -125,25 +125,25 @@ fn drawn(detail: &CveDetail, screen: &Screen) -> String {
         .map(|server| {
             vec![
                 (&server.hostname).into(),
-                toned(server.status),
-                maybe(server.environment.as_ref()),
+                toned_cell(server.status),
+                optional_cell(server.environment.as_ref()),
                 (&server.package).into(),
                 (&server.installed_version).into(),
-                maybe(server.fixed_version.as_ref()),
-                word(server.state).into(),
-                word(server.fix).into(),
+                optional_cell(server.fixed_version.as_ref()),
+                api_name(server.state).into(),
+                api_name(server.fix).into(),
             ]
         })
         .collect();
     let columns = [
-        cut("HOSTNAME"),
-        whole("STATUS"),
-        spare("ENVIRONMENT"),
-        cut("PACKAGE"),
-        cut("INSTALLED"),
-        cut("FIXED IN"),
-        whole("STATE"),
-        spare("FIX"),
+        truncated_column("HOSTNAME"),
+        full_column("STATUS"),
+        optional_column("ENVIRONMENT"),
+        truncated_column("PACKAGE"),
+        truncated_column("INSTALLED"),
+        truncated_column("FIXED IN"),
+        full_column("STATE"),
+        optional_column("FIX"),
     ];
     text += &screen.heading("Servers");
     text + &screen.table(&columns, &rows)

@@ -5,11 +5,11 @@ use wire::v1::{ApiKey, CreateApiKey, CreatedApiKey};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, Part};
-use super::order::sure;
-use super::screen::{Cell, Column, Screen, cut, spare, whole};
+use super::list::{Listing, PageArgs};
+use super::patch_request::confirm;
+use super::table::{Cell, Column, Screen, truncated_column, optional_column, full_column};
 use super::tokens::validity;
-use super::{Session, tell, word};
+use super::{Session, print_message, api_name};
 
 /// API keys.
 #[derive(Args)]
@@ -30,7 +30,7 @@ Examples:
     Create(Create),
     /// List keys, without their secrets
     #[command(after_help = "Example:\n  fleetmend keys list")]
-    List(Part),
+    List(PageArgs),
     /// Revoke a key
     #[command(after_help = "Example:\n  fleetmend keys revoke ci")]
     Revoke {
@@ -59,13 +59,13 @@ struct Create {
 }
 
 const COLUMNS: [Column; 7] = [
-    cut("NAME"),
-    whole("ROLE"),
-    whole("STATE"),
-    spare("ENVIRONMENTS"),
-    whole("USED"),
-    spare("CREATED"),
-    spare("ID"),
+    truncated_column("NAME"),
+    full_column("ROLE"),
+    full_column("STATE"),
+    optional_column("ENVIRONMENTS"),
+    full_column("USED"),
+    optional_column("CREATED"),
+    optional_column("ID"),
 ];
 
 impl Keys {
@@ -79,10 +79,10 @@ impl Keys {
                 session.list(listing, &part, Query::default, row).await
             }
             Command::Revoke { key, yes } => {
-                let id = session.key(&key).await?;
-                sure(&format!("Revoke the key {key}?"), yes)?;
+                let id = session.resolve_key(&key).await?;
+                confirm(&format!("Revoke the key {key}?"), yes)?;
                 session.api.delete(&["api-keys", &id], None).await?;
-                tell(&format!("Revoked the key {key} ({id})."))
+                print_message(&format!("Revoked the key {key} ({id})."))
             }
         }
     }
@@ -98,7 +98,7 @@ impl Create {
         };
         let body = session.api.post(&["api-keys"], Some(&body)).await?;
         session.show(&body, |_| Ok(format!("{}\n", body.read::<CreatedApiKey>()?.api_key)))?;
-        if session.json { Ok(()) } else { tell("The key is not shown again.") }
+        if session.json { Ok(()) } else { print_message("The key is not shown again.") }
     }
 }
 
@@ -108,10 +108,10 @@ fn row(key: &ApiKey, screen: &Screen) -> Vec<Cell> {
     });
     vec![
         (&key.name).into(),
-        word(key.role).into(),
+        api_name(key.role).into(),
         validity(key.revoked_at, key.expires_at, screen),
         environments.into(),
-        screen.maybe_time(key.last_used_at),
+        screen.optional_time(key.last_used_at),
         screen.time(key.created_at),
         key.id.into(),
     ]

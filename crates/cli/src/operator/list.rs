@@ -5,11 +5,11 @@ use serde::de::DeserializeOwned;
 use wire::v1::List;
 
 use super::api::{PAGE_MAX, Query};
-use super::screen::{Cell, Column, Table, Tone};
+use super::table::{Cell, Column, Table, Tone};
 use super::{Session, print};
 
 #[derive(Args, Clone)]
-pub(super) struct Part {
+pub(super) struct PageArgs {
     /// Maximum number of rows [default: all; with --json, one API page of 50]
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
@@ -31,14 +31,14 @@ impl Session {
     pub(super) async fn list<T: DeserializeOwned>(
         &self,
         listing: Listing<'_>,
-        part: &Part,
+        part: &PageArgs,
         query: impl Fn() -> Query,
         row: impl Fn(&T) -> Vec<Cell>,
     ) -> anyhow::Result<()> {
         let Listing { path, noun, columns } = listing;
         if self.json {
             let query = query().with("limit", part.limit).with("offset", part.offset);
-            let body = self.api.find(path, &query).await?;
+            let body = self.api.get_with_query(path, &query).await?;
             return print(&format!("{}\n", body.text));
         }
         let mut table = Table::new(self.screen, columns);
@@ -50,7 +50,7 @@ impl Session {
             let at = first + u64::from(shown);
             // The API rejects an invalid limit and says why.
             let query = query().with("limit", Some(page)).with("offset", Some(at));
-            let list: List<T> = self.api.find(path, &query).await?.read()?;
+            let list: List<T> = self.api.get_with_query(path, &query).await?.read()?;
             let rows: Vec<_> = list.data.iter().map(&row).collect();
             if rows.is_empty() && shown == 0 && self.screen.width.is_some() {
                 return print(&format!(
@@ -62,13 +62,13 @@ impl Session {
             shown = shown.saturating_add(u32::try_from(rows.len()).unwrap_or(u32::MAX));
             let whole = rows.len() < page as usize || first + u64::from(shown) >= list.meta.total;
             if whole || part.limit.is_some_and(|limit| shown >= limit) {
-                return self.rest(noun, u64::from(shown), list.meta.total);
+                return self.print_remaining(noun, u64::from(shown), list.meta.total);
             }
         }
     }
 
     /// Prints how many rows of the total were shown, if not all.
-    fn rest(&self, noun: &str, shown: u64, total: u64) -> anyhow::Result<()> {
+    fn print_remaining(&self, noun: &str, shown: u64, total: u64) -> anyhow::Result<()> {
         if shown == total || self.screen.width.is_none() {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl Session {
     }
 
     /// Reads a whole list for internal use.
-    pub(super) async fn all<T: DeserializeOwned>(
+    pub(super) async fn read_all<T: DeserializeOwned>(
         &self,
         path: &[&str],
         query: impl Fn() -> Query,
@@ -85,7 +85,7 @@ impl Session {
         let mut rows: Vec<T> = Vec::new();
         loop {
             let query = query().with("limit", Some(PAGE_MAX)).with("offset", Some(rows.len()));
-            let list: List<T> = self.api.find(path, &query).await?.read()?;
+            let list: List<T> = self.api.get_with_query(path, &query).await?.read()?;
             let last = list.data.len() < PAGE_MAX as usize;
             rows.extend(list.data);
             if last || rows.len() as u64 >= list.meta.total {

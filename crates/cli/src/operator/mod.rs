@@ -12,10 +12,10 @@ mod cves;
 mod keys;
 mod list;
 mod names;
-pub(crate) mod order;
+pub(crate) mod patch_request;
 mod patches;
 mod schedules;
-pub(crate) mod screen;
+pub(crate) mod table;
 mod servers;
 mod summary;
 mod suppressions;
@@ -25,10 +25,10 @@ mod watch;
 use clap::Subcommand;
 use serde::Serialize;
 
-use api::{Api, Body};
+use api::{Api, ApiResponse};
 use credentials::Connection;
-pub(crate) use order::sure;
-use screen::{Cell, Screen, Tone};
+pub(crate) use patch_request::confirm;
+use table::{Cell, Screen, Tone};
 
 use crate::output;
 
@@ -86,7 +86,7 @@ impl Session {
     /// Prints a response: unchanged with `--json`, otherwise formatted by `draw`.
     fn show(
         &self,
-        body: &Body,
+        body: &ApiResponse,
         draw: impl FnOnce(&Screen) -> anyhow::Result<String>,
     ) -> anyhow::Result<()> {
         match self.json {
@@ -101,12 +101,12 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Prints a message to standard error.
-fn tell(text: &str) -> anyhow::Result<()> {
+fn print_message(text: &str) -> anyhow::Result<()> {
     Ok(output::err(&format!("{text}\n"))?)
 }
 
 /// An enum value as the API spells it.
-fn word(value: impl Serialize) -> String {
+fn api_name(value: impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => String::new(),
@@ -114,8 +114,8 @@ fn word(value: impl Serialize) -> String {
 }
 
 /// An enum value in the color of its meaning.
-fn toned(value: impl Serialize) -> Cell {
-    let word = word(value);
+fn toned_cell(value: impl Serialize) -> Cell {
+    let word = api_name(value);
     let tone = match word.as_str() {
         "online" | "succeeded" | "completed" => Tone::Good,
         "critical" | "high" | "failed" | "timed_out" | "halted" => Tone::Bad,

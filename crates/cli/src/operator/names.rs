@@ -9,64 +9,64 @@ use super::api::Query;
 
 impl Session {
     /// Resolves a server ID or hostname.
-    pub(super) async fn server(&self, said: &str) -> anyhow::Result<String> {
-        if said.parse::<ServerId>().is_ok() || said.is_empty() {
-            return Ok(said.to_owned());
+    pub(super) async fn resolve_server(&self, id_or_name: &str) -> anyhow::Result<String> {
+        if id_or_name.parse::<ServerId>().is_ok() || id_or_name.is_empty() {
+            return Ok(id_or_name.to_owned());
         }
-        let query = || Query::default().with("q", Some(said));
-        let found: Vec<Server> = self.all(&["servers"], query).await?;
+        let query = || Query::default().with("q", Some(id_or_name));
+        let found: Vec<Server> = self.read_all(&["servers"], query).await?;
         let named = found.iter().map(|server| (server.id.to_string(), server.hostname.to_string()));
-        one("server", said, named.collect())
+        find_by_name("server", id_or_name, named.collect())
     }
 
     /// Resolves a schedule ID or name.
-    pub(super) async fn schedule(&self, said: &str) -> anyhow::Result<String> {
-        if said.parse::<ScheduleId>().is_ok() {
-            return Ok(said.to_owned());
+    pub(super) async fn resolve_schedule(&self, id_or_name: &str) -> anyhow::Result<String> {
+        if id_or_name.parse::<ScheduleId>().is_ok() {
+            return Ok(id_or_name.to_owned());
         }
-        let all: Vec<Schedule> = self.all(&["schedules"], Query::default).await?;
-        one("schedule", said, all.into_iter().map(|s| (s.id.to_string(), s.name)).collect())
+        let all: Vec<Schedule> = self.read_all(&["schedules"], Query::default).await?;
+        find_by_name("schedule", id_or_name, all.into_iter().map(|s| (s.id.to_string(), s.name)).collect())
     }
 
     /// Resolves a key ID or name. Revoked keys can only be given by ID.
-    pub(super) async fn key(&self, said: &str) -> anyhow::Result<String> {
-        if said.parse::<KeyId>().is_ok() {
-            return Ok(said.to_owned());
+    pub(super) async fn resolve_key(&self, id_or_name: &str) -> anyhow::Result<String> {
+        if id_or_name.parse::<KeyId>().is_ok() {
+            return Ok(id_or_name.to_owned());
         }
-        let all: Vec<ApiKey> = self.all(&["api-keys"], Query::default).await?;
+        let all: Vec<ApiKey> = self.read_all(&["api-keys"], Query::default).await?;
         let valid = all.into_iter().filter(|key| key.revoked_at.is_none());
-        one("key", said, valid.map(|key| (key.id.to_string(), key.name)).collect())
+        find_by_name("key", id_or_name, valid.map(|key| (key.id.to_string(), key.name)).collect())
     }
 
     /// Resolves an enrollment token's ID or name. Revoked tokens can only be given by ID.
-    pub(super) async fn token(&self, said: &str) -> anyhow::Result<String> {
-        if said.parse::<TokenId>().is_ok() {
-            return Ok(said.to_owned());
+    pub(super) async fn resolve_token(&self, id_or_name: &str) -> anyhow::Result<String> {
+        if id_or_name.parse::<TokenId>().is_ok() {
+            return Ok(id_or_name.to_owned());
         }
-        let all: Vec<EnrollmentToken> = self.all(&["enrollment-tokens"], Query::default).await?;
+        let all: Vec<EnrollmentToken> = self.read_all(&["enrollment-tokens"], Query::default).await?;
         let valid = all.into_iter().filter(|token| token.revoked_at.is_none());
-        one("token", said, valid.map(|token| (token.id.to_string(), token.name)).collect())
+        find_by_name("token", id_or_name, valid.map(|token| (token.id.to_string(), token.name)).collect())
     }
 }
 
 /// The ID of the only item with this name: an exact match, otherwise ignoring case.
-fn one(noun: &str, said: &str, all: Vec<(String, String)>) -> anyhow::Result<String> {
+fn find_by_name(noun: &str, id_or_name: &str, all: Vec<(String, String)>) -> anyhow::Result<String> {
     let of = |same: &dyn Fn(&str) -> bool| -> Vec<&str> {
         all.iter().filter(|(_, name)| same(name)).map(|(id, _)| id.as_str()).collect()
     };
-    let mut ids = of(&|name| name == said);
+    let mut ids = of(&|name| name == id_or_name);
     if ids.is_empty() {
-        ids = of(&|name| name.to_lowercase() == said.to_lowercase());
+        ids = of(&|name| name.to_lowercase() == id_or_name.to_lowercase());
     }
     match ids.as_slice() {
         [id] => Ok((*id).to_owned()),
         [] => {
-            let meant = nearest(said, all.iter().map(|(_, name)| name.as_str()));
+            let meant = nearest(id_or_name, all.iter().map(|(_, name)| name.as_str()));
             let meant = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
-            bail!("no {noun} named `{said}`{meant}")
+            bail!("no {noun} named `{id_or_name}`{meant}")
         }
         several => bail!(
-            "`{said}` matches {} {noun}s: use the ID of one of them ({})",
+            "`{id_or_name}` matches {} {noun}s: use the ID of one of them ({})",
             several.len(),
             several.join(", ")
         ),
@@ -85,11 +85,11 @@ mod tests {
     fn ambiguous_names_are_rejected() {
         let all =
             named(&[("srv_1", "web-1"), ("srv_2", "WEB-1"), ("srv_3", "db"), ("srv_4", "db")]);
-        assert_eq!(one("server", "web-1", all.clone()).unwrap(), "srv_1");
-        assert_eq!(one("server", "DB", named(&[("srv_3", "db")])).unwrap(), "srv_3");
-        let error = one("server", "db", all.clone()).unwrap_err().to_string();
+        assert_eq!(find_by_name("server", "web-1", all.clone()).unwrap(), "srv_1");
+        assert_eq!(find_by_name("server", "DB", named(&[("srv_3", "db")])).unwrap(), "srv_3");
+        let error = find_by_name("server", "db", all.clone()).unwrap_err().to_string();
         assert_eq!(error, "`db` matches 2 servers: use the ID of one of them (srv_3, srv_4)");
-        let error = one("server", "Web-1", all).unwrap_err().to_string();
+        let error = find_by_name("server", "Web-1", all).unwrap_err().to_string();
         assert!(error.contains("(srv_1, srv_2)"), "{error}");
     }
 }

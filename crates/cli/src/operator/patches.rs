@@ -5,9 +5,9 @@ use wire::v1::{Patch, PatchDetail};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, Part};
-use super::screen::{Cell, Column, Screen, Tone, cut, maybe, none, spare, whole};
-use super::{Session, toned, word};
+use super::list::{Listing, PageArgs};
+use super::table::{Cell, Column, Screen, Tone, truncated_column, optional_cell, empty_cell, optional_column, full_column};
+use super::{Session, toned_cell, api_name};
 
 /// Pending updates across the fleet.
 #[derive(Args)]
@@ -42,17 +42,17 @@ struct Filter {
     #[arg(long, value_delimiter = ',')]
     severity: Vec<String>,
     #[command(flatten)]
-    part: Part,
+    part: PageArgs,
 }
 
 const COLUMNS: [Column; 7] = [
-    cut("PACKAGE"),
-    whole("SEVERITY"),
-    spare("TYPE"),
-    whole("SERVERS").number(),
-    cut("UPDATE"),
-    spare("CVES"),
-    spare("SINCE"),
+    truncated_column("PACKAGE"),
+    full_column("SEVERITY"),
+    optional_column("TYPE"),
+    full_column("SERVERS").align_right(),
+    truncated_column("UPDATE"),
+    optional_column("CVES"),
+    optional_column("SINCE"),
 ];
 
 impl Patches {
@@ -62,7 +62,7 @@ impl Patches {
             Command::List(filter) => list(&session, filter).await,
             Command::Show { package } => {
                 let body = session.api.get(&["patches", &package]).await?;
-                session.show(&body, |screen| Ok(drawn(&body.read()?, screen)))
+                session.show(&body, |screen| Ok(format_patch(&body.read()?, screen)))
             }
         }
     }
@@ -70,7 +70,7 @@ impl Patches {
 
 async fn list(session: &Session, filter: Filter) -> anyhow::Result<()> {
     let server = match &filter.server {
-        Some(said) => Some(session.server(said).await?),
+        Some(id_or_name) => Some(session.resolve_server(id_or_name).await?),
         None => None,
     };
     let query = || {
@@ -84,7 +84,7 @@ fn row(patch: &Patch, screen: &Screen) -> Vec<Cell> {
     vec![
         patch.package_name.as_str().into(),
         severity(patch),
-        word(patch.update_type).into(),
+        api_name(patch.update_type).into(),
         patch.affected_servers.into(),
         update(patch),
         cves(patch),
@@ -94,14 +94,14 @@ fn row(patch: &Patch, screen: &Screen) -> Vec<Cell> {
 
 fn severity(patch: &Patch) -> Cell {
     match patch.kev {
-        true => Cell::new(format!("{} KEV", word(patch.severity)), Tone::Bad),
-        false => toned(patch.severity),
+        true => Cell::new(format!("{} KEV", api_name(patch.severity)), Tone::Bad),
+        false => toned_cell(patch.severity),
     }
 }
 
 /// The installed and available version on the first operating system, and the number of others.
 fn update(patch: &Patch) -> Cell {
-    let Some(first) = patch.versions.first() else { return none() };
+    let Some(first) = patch.versions.first() else { return empty_cell() };
     let more = match patch.versions.len() {
         1 => String::new(),
         many => format!(" (+{})", many - 1),
@@ -111,19 +111,19 @@ fn update(patch: &Patch) -> Cell {
 
 fn cves(patch: &Patch) -> Cell {
     match patch.cves.as_slice() {
-        [] => none(),
+        [] => empty_cell(),
         [one] => one.as_str().into(),
         [one, rest @ ..] => format!("{one} (+{})", rest.len()).into(),
     }
 }
 
-fn drawn(detail: &PatchDetail, screen: &Screen) -> String {
+fn format_patch(detail: &PatchDetail, screen: &Screen) -> String {
     let patch = &detail.patch;
-    let mut text = screen.facts(&[
+    let mut text = screen.properties(&[
         ("package", patch.package_name.as_str().into()),
         ("severity", severity(patch)),
-        ("severity source", maybe(patch.severity_source.as_ref())),
-        ("type", word(patch.update_type).into()),
+        ("severity source", optional_cell(patch.severity_source.as_ref())),
+        ("type", api_name(patch.update_type).into()),
         ("servers", patch.affected_servers.into()),
         ("first seen", screen.time(patch.first_seen_at)),
     ]);
@@ -131,22 +131,22 @@ fn drawn(detail: &PatchDetail, screen: &Screen) -> String {
         .map(|version| vec![(&version.os).into(), (&version.from).into(), (&version.to).into()])
         .collect();
     text += &screen.heading("Versions");
-    text += &screen.table(&[whole("OS"), cut("INSTALLED"), cut("AVAILABLE")], &versions);
+    text += &screen.table(&[full_column("OS"), truncated_column("INSTALLED"), truncated_column("AVAILABLE")], &versions);
     if !detail.cve_details.is_empty() {
         text += &screen.heading("CVEs");
         let rows: Vec<Vec<Cell>> = (detail.cve_details.iter())
             .map(|cve| {
                 vec![
                     (&cve.id).into(),
-                    toned(cve.severity),
-                    maybe(cve.cvss),
-                    if cve.kev { Cell::new("KEV", Tone::Bad) } else { none() },
+                    toned_cell(cve.severity),
+                    optional_cell(cve.cvss),
+                    if cve.kev { Cell::new("KEV", Tone::Bad) } else { empty_cell() },
                     (&cve.url).into(),
                 ]
             })
             .collect();
         let columns =
-            [whole("ID"), whole("SEVERITY"), spare("CVSS").number(), spare("KEV"), cut("LINK")];
+            [full_column("ID"), full_column("SEVERITY"), optional_column("CVSS").align_right(), optional_column("KEV"), truncated_column("LINK")];
         text += &screen.table(&columns, &rows);
     }
     text += &screen.heading("Servers");
@@ -154,21 +154,21 @@ fn drawn(detail: &PatchDetail, screen: &Screen) -> String {
         .map(|server| {
             vec![
                 (&server.hostname).into(),
-                toned(server.status),
-                maybe(server.environment.as_ref()),
+                toned_cell(server.status),
+                optional_cell(server.environment.as_ref()),
                 (&server.installed_version).into(),
                 (&server.available_version).into(),
-                maybe(server.blocked_by.map(word)),
+                optional_cell(server.blocked_by.map(api_name)),
             ]
         })
         .collect();
     let columns = [
-        cut("HOSTNAME"),
-        whole("STATUS"),
-        spare("ENVIRONMENT"),
-        cut("INSTALLED"),
-        cut("AVAILABLE"),
-        spare("BLOCKED BY"),
+        truncated_column("HOSTNAME"),
+        full_column("STATUS"),
+        optional_column("ENVIRONMENT"),
+        truncated_column("INSTALLED"),
+        truncated_column("AVAILABLE"),
+        optional_column("BLOCKED BY"),
     ];
     text + &screen.table(&columns, &rows)
 }

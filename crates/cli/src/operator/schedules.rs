@@ -5,12 +5,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use wire::v1::{OptionsRequest, Run, Schedule, ScheduleRequest};
 
-use super::api::{Body, Query, Refusal};
+use super::api::{ApiResponse, Query, ApiError};
 use super::credentials::Connection;
-use super::list::{Listing, Part};
-use super::order::{Order, Pace, Start, What, agreed, someone_is_there, sure, top_level};
-use super::screen::{Cell, Column, Screen, Tone, cut, harmless, maybe, none, spare, whole};
-use super::{Session, Usage, print, tell, toned, watch, word};
+use super::list::{Listing, PageArgs};
+use super::patch_request::{PatchRequest, PacingArgs, StartArgs, UpdateArgs, ask_confirmation, is_interactive, confirm, options_body};
+use super::table::{Cell, Column, Screen, Tone, truncated_column, escape_cell, optional_cell, empty_cell, optional_column, full_column};
+use super::{Session, Usage, print, print_message, toned_cell, watch, api_name};
 
 /// The API's error code for targets that match no server.
 const NO_SERVERS_MATCH: &str = "no_servers_match";
@@ -28,7 +28,7 @@ pub(crate) struct Schedules {
 enum Command {
     /// List schedules
     #[command(after_help = "Example:\n  fleetmend schedules list")]
-    List(Part),
+    List(PageArgs),
     /// Show a schedule and its next runs
     #[command(after_help = "Example:\n  fleetmend schedules show 'Weekly production'")]
     Show {
@@ -41,7 +41,7 @@ Examples:
   fleetmend schedules create --name 'Weekly production' --cron '0 3 * * sun' --timezone Europe/Berlin \\
     --environment production --security-only --reboot if_required --stagger-minutes 5
   fleetmend schedules create --name Nightly --cron @daily --tag web --canary 10% --max-failures 2")]
-    Create(Content),
+    Create(ScheduleArgs),
     /// Change the given properties of a schedule and keep the others
     #[command(
         after_help = "Examples:\n  fleetmend schedules update Nightly --cron '30 2 * * *'\n  fleetmend schedules update Nightly --enabled false"
@@ -50,7 +50,7 @@ Examples:
         /// Schedule ID or name
         schedule: String,
         #[command(flatten)]
-        content: Content,
+        content: ScheduleArgs,
     },
     /// Delete a schedule; batches that it started continue
     #[command(after_help = "Example:\n  fleetmend schedules delete Nightly")]
@@ -67,7 +67,7 @@ Examples:
         /// Schedule ID or name
         schedule: String,
         #[command(flatten)]
-        start: Start,
+        start: StartArgs,
     },
     /// List the runs of a schedule, newest first
     #[command(after_help = "Example:\n  fleetmend schedules runs Nightly --limit 10")]
@@ -75,12 +75,12 @@ Examples:
         /// Schedule ID or name
         schedule: String,
         #[command(flatten)]
-        part: Part,
+        part: PageArgs,
     },
 }
 
 #[derive(Args)]
-struct Content {
+struct ScheduleArgs {
     /// Name of the schedule
     #[arg(long)]
     name: Option<String>,
@@ -115,29 +115,29 @@ struct Content {
     #[arg(long)]
     allow_empty: bool,
     #[command(flatten)]
-    what: What,
+    what: UpdateArgs,
     #[command(flatten)]
-    pace: Pace,
+    pace: PacingArgs,
 }
 
 const COLUMNS: [Column; 7] = [
-    cut("NAME"),
-    whole("CRON"),
-    spare("TIMEZONE"),
-    whole("NEXT RUN"),
-    whole("LAST RUN"),
-    cut("TARGETS"),
-    spare("ID"),
+    truncated_column("NAME"),
+    full_column("CRON"),
+    optional_column("TIMEZONE"),
+    full_column("NEXT RUN"),
+    full_column("LAST RUN"),
+    truncated_column("TARGETS"),
+    optional_column("ID"),
 ];
 
 const RUN_COLUMNS: [Column; 7] = [
-    whole("SCHEDULED FOR"),
-    whole("STATE"),
-    spare("TRIGGER"),
-    whole("SERVERS").number(),
-    whole("FAILED").number(),
-    whole("BATCH"),
-    spare("FINISHED"),
+    full_column("SCHEDULED FOR"),
+    full_column("STATE"),
+    optional_column("TRIGGER"),
+    full_column("SERVERS").align_right(),
+    full_column("FAILED").align_right(),
+    full_column("BATCH"),
+    optional_column("FINISHED"),
 ];
 
 impl Schedules {
@@ -151,37 +151,37 @@ impl Schedules {
                 session.list(listing, &part, Query::default, row).await
             }
             Command::Show { schedule } => {
-                let id = session.schedule(&schedule).await?;
-                shown(&session, &session.api.get(&["schedules", &id]).await?)
+                let id = session.resolve_schedule(&schedule).await?;
+                show_schedule(&session, &session.api.get(&["schedules", &id]).await?)
             }
             Command::Create(content) => {
                 let request = content.request(&session, None).await?;
                 let send = async |body: &ScheduleRequest| {
                     session.api.post(&["schedules"], Some(body)).await
                 };
-                shown(&session, &confirm_empty(request, "Create it anyway?", send).await?)
+                show_schedule(&session, &confirm_empty(request, "Create it anyway?", send).await?)
             }
             Command::Update { schedule, content } => {
-                let id = session.schedule(&schedule).await?;
+                let id = session.resolve_schedule(&schedule).await?;
                 let seen = session.api.get(&["schedules", &id]).await?;
                 let request = content.request(&session, Some(seen.read()?)).await?;
                 let path = ["schedules", &id];
                 let send = async |body: &ScheduleRequest| {
                     session.api.put(&path, seen.etag.as_deref(), body).await
                 };
-                shown(&session, &confirm_empty(request, "Save it anyway?", send).await?)
+                show_schedule(&session, &confirm_empty(request, "Save it anyway?", send).await?)
             }
             Command::Delete { schedule, yes } => {
-                let id = session.schedule(&schedule).await?;
+                let id = session.resolve_schedule(&schedule).await?;
                 let seen = session.api.get(&["schedules", &id]).await?;
-                let name = harmless(seen.read::<Schedule>()?.name);
-                sure(&format!("Delete the schedule `{name}`?"), yes)?;
+                let name = escape_cell(seen.read::<Schedule>()?.name);
+                confirm(&format!("Delete the schedule `{name}`?"), yes)?;
                 session.api.delete(&["schedules", &id], seen.etag.as_deref()).await?;
-                tell(&format!("Deleted the schedule `{name}`."))
+                print_message(&format!("Deleted the schedule `{name}`."))
             }
             Command::Run { schedule, start } => run_now(&session, &schedule, &start).await,
             Command::Runs { schedule, part } => {
-                let id = session.schedule(&schedule).await?;
+                let id = session.resolve_schedule(&schedule).await?;
                 let path = ["schedules", &id, "runs"];
                 let listing = Listing { path: &path, noun: "runs", columns: &RUN_COLUMNS };
                 let row = |run: &Run| run_row(run, &session.screen);
@@ -191,7 +191,7 @@ impl Schedules {
     }
 }
 
-impl Content {
+impl ScheduleArgs {
     /// The complete request: the given flags applied to the existing schedule, if any.
     async fn request(
         &self,
@@ -233,7 +233,7 @@ impl Content {
         request.enabled = self.enabled.or(request.enabled);
         request.targets = self.targets(session).await?.unwrap_or(request.targets);
         let before = request.options.unwrap_or_default();
-        request.options = Some(self.what.over(before, Some(&self.pace)));
+        request.options = Some(self.what.apply_to(before, Some(&self.pace)));
         request.allow_empty = self.allow_empty.then_some(true);
         Ok(request)
     }
@@ -254,7 +254,7 @@ impl Content {
         }
         let mut servers = Vec::new();
         for said in &self.server {
-            servers.push(session.server(said).await?);
+            servers.push(session.resolve_server(said).await?);
         }
         if !servers.is_empty() {
             targets.insert("server_ids".to_owned(), json!(servers));
@@ -268,59 +268,59 @@ impl Content {
 async fn confirm_empty(
     mut request: ScheduleRequest,
     question: &str,
-    send: impl AsyncFn(&ScheduleRequest) -> Result<Body, Refusal>,
-) -> anyhow::Result<Body> {
+    send: impl AsyncFn(&ScheduleRequest) -> Result<ApiResponse, ApiError>,
+) -> anyhow::Result<ApiResponse> {
     let refusal = match send(&request).await {
         Err(refusal) if refusal.has_error(NO_SERVERS_MATCH) => refusal,
         done => return Ok(done?),
     };
-    if !someone_is_there() {
+    if !is_interactive() {
         bail!(
             "{refusal}\n  Correct the targets, or use --allow-empty to save the schedule anyway."
         );
     }
     for reason in refusal.details(NO_SERVERS_MATCH) {
-        tell(&format!("Warning: {}", harmless(reason.to_owned())))?;
+        print_message(&format!("Warning: {}", escape_cell(reason.to_owned())))?;
     }
-    agreed(question)?;
+    ask_confirmation(question)?;
     request.allow_empty = Some(true);
     Ok(send(&request).await?)
 }
 
-async fn run_now(session: &Session, said: &str, start: &Start) -> anyhow::Result<()> {
-    let id = session.schedule(said).await?;
+async fn run_now(session: &Session, id_or_name: &str, start: &StartArgs) -> anyhow::Result<()> {
+    let id = session.resolve_schedule(id_or_name).await?;
     let seen: Schedule = session.api.get(&["schedules", &id]).await?.read()?;
     let options: OptionsRequest = serde_json::from_value(serde_json::to_value(&seen.options)?)?;
-    let mut preview = top_level(&options)?;
+    let mut preview = options_body(&options)?;
     preview.insert("targets".to_owned(), serde_json::to_value(&seen.targets)?);
-    let order = Order { path: &["schedules", &id, "run"], body: None, preview };
+    let order = PatchRequest { path: &["schedules", &id, "run"], body: None, preview };
     let body = session.start(order, start).await?;
     let run: Run = body.read()?;
     if let Some(why) = run.skip_reason {
         if session.json {
             print(&format!("{}\n", body.text))?;
         }
-        bail!("Skipped: {}. Nothing was started.", why.text());
+        bail!("Skipped: {}. Nothing was started.", why.description());
     }
     if start.watch
         && let Some(batch) = run.batch_id
     {
-        return watch::to_the_end(session, &batch.to_string()).await;
+        return watch::watch_batch(session, &batch.to_string()).await;
     }
     session.show(&body, |_| {
         let batch =
             run.batch_id.map(|id| format!("\nFollow it with `fleetmend batches watch {id}`."));
-        Ok(format!("{}: {}{}\n", run.id, word(run.state), batch.unwrap_or_default()))
+        Ok(format!("{}: {}{}\n", run.id, api_name(run.state), batch.unwrap_or_default()))
     })
 }
 
-fn shown(session: &Session, body: &Body) -> anyhow::Result<()> {
-    session.show(body, |screen| Ok(drawn(&body.read()?, screen)))
+fn show_schedule(session: &Session, body: &ApiResponse) -> anyhow::Result<()> {
+    session.show(body, |screen| Ok(format_schedule(&body.read()?, screen)))
 }
 
 fn row(schedule: &Schedule, screen: &Screen) -> Vec<Cell> {
     let next = match schedule.enabled {
-        true => screen.maybe_time(schedule.next_runs.first().copied()),
+        true => screen.optional_time(schedule.next_runs.first().copied()),
         false => Cell::new("disabled", Tone::Faint),
     };
     vec![
@@ -328,7 +328,7 @@ fn row(schedule: &Schedule, screen: &Screen) -> Vec<Cell> {
         (&schedule.cron).into(),
         (&schedule.timezone).into(),
         next,
-        schedule.last_run.as_ref().map_or_else(none, |run| toned(run.state)),
+        schedule.last_run.as_ref().map_or_else(empty_cell, |run| toned_cell(run.state)),
         (&schedule.targets).into(),
         schedule.id.into(),
     ]
@@ -336,22 +336,22 @@ fn row(schedule: &Schedule, screen: &Screen) -> Vec<Cell> {
 
 fn run_row(run: &Run, screen: &Screen) -> Vec<Cell> {
     let state = match run.skip_reason {
-        Some(why) => Cell::new(format!("skipped ({})", word(why).replace('_', " ")), Tone::Faint),
-        None => toned(run.state),
+        Some(why) => Cell::new(format!("skipped ({})", api_name(why).replace('_', " ")), Tone::Faint),
+        None => toned_cell(run.state),
     };
     let failed = run.progress.map(|progress| progress.failed + progress.timed_out);
     vec![
         screen.time(run.scheduled_for),
         state,
-        word(run.trigger).into(),
-        maybe(run.progress.map(|progress| progress.total)),
-        maybe(failed).toned(if failed.unwrap_or(0) > 0 { Tone::Bad } else { Tone::Plain }),
-        maybe(run.batch_id),
-        screen.maybe_time(run.finished_at),
+        api_name(run.trigger).into(),
+        optional_cell(run.progress.map(|progress| progress.total)),
+        optional_cell(failed).with_tone(if failed.unwrap_or(0) > 0 { Tone::Bad } else { Tone::Plain }),
+        optional_cell(run.batch_id),
+        screen.optional_time(run.finished_at),
     ]
 }
 
-fn drawn(schedule: &Schedule, screen: &Screen) -> String {
+fn format_schedule(schedule: &Schedule, screen: &Screen) -> String {
     let options = &schedule.options;
     let what = match (options.packages.is_empty(), options.security_only) {
         (_, true) => "security updates".to_owned(),
@@ -362,7 +362,7 @@ fn drawn(schedule: &Schedule, screen: &Screen) -> String {
         true => Cell::new("yes", Tone::Good),
         false => Cell::new("no", Tone::Warning),
     };
-    let mut text = screen.facts(&[
+    let mut text = screen.properties(&[
         ("schedule", (&schedule.name).into()),
         ("id", schedule.id.into()),
         ("description", (&schedule.description).into()),
@@ -371,19 +371,19 @@ fn drawn(schedule: &Schedule, screen: &Screen) -> String {
         ("timezone", (&schedule.timezone).into()),
         ("targets", (&schedule.targets).into()),
         ("installs", what.into()),
-        ("reboot", word(options.reboot).into()),
+        ("reboot", api_name(options.reboot).into()),
         ("stagger", format!("{} min", options.stagger_minutes).into()),
         ("canary", options.canary.into()),
-        ("max parallel", maybe(options.max_parallel)),
-        ("max failures", maybe(options.max_failures)),
-        ("window", maybe(options.window_minutes.map(|minutes| format!("{minutes} min")))),
-        ("last run", schedule.last_run.as_ref().map_or_else(none, |run| toned(run.state))),
+        ("max parallel", optional_cell(options.max_parallel)),
+        ("max failures", optional_cell(options.max_failures)),
+        ("window", optional_cell(options.window_minutes.map(|minutes| format!("{minutes} min")))),
+        ("last run", schedule.last_run.as_ref().map_or_else(empty_cell, |run| toned_cell(run.state))),
     ]);
     if !schedule.next_runs.is_empty() {
         text += &screen.heading("Next runs");
         for at in &schedule.next_runs {
             text += &match screen.width {
-                Some(_) => format!("{at:.0}  {}\n", super::screen::relative(*at, screen.now)),
+                Some(_) => format!("{at:.0}  {}\n", super::table::relative_time(*at, screen.now)),
                 None => format!("{at:.0}\n"),
             };
         }

@@ -10,12 +10,12 @@ use wire::v1::{Refresh, RefreshState, Server};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, Part};
-use super::order::{Order, Start, What, sure, top_level, with_servers};
-use super::screen::{Cell, Column, Screen, Tone, cut, maybe, spare, whole};
-use super::{Session, tell, toned, word};
+use super::list::{Listing, PageArgs};
+use super::patch_request::{PatchRequest, StartArgs, UpdateArgs, confirm, options_body, with_servers};
+use super::table::{Cell, Column, Screen, Tone, truncated_column, optional_cell, optional_column, full_column};
+use super::{Session, print_message, toned_cell, api_name};
 
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// List, show, patch and remove servers.
 #[derive(Args)]
@@ -63,9 +63,9 @@ Examples:
         /// Server ID or hostname
         server: String,
         #[command(flatten)]
-        what: What,
+        what: UpdateArgs,
         #[command(flatten)]
-        start: Start,
+        start: StartArgs,
     },
     /// Release a server from quarantine, so that it receives orders again
     #[command(after_help = "Example:\n  fleetmend servers release web-1")]
@@ -108,20 +108,20 @@ struct Filter {
     #[arg(long, value_name = "ORDER")]
     sort: Option<String>,
     #[command(flatten)]
-    part: Part,
+    part: PageArgs,
 }
 
 const COLUMNS: [Column; 10] = [
-    cut("HOSTNAME"),
-    whole("STATUS"),
-    spare("ENVIRONMENT"),
-    spare("OS"),
-    whole("UPDATES").number(),
-    whole("SECURITY").number(),
-    spare("ASSESSMENT"),
-    spare("REBOOT"),
-    spare("SEEN"),
-    spare("ID"),
+    truncated_column("HOSTNAME"),
+    full_column("STATUS"),
+    optional_column("ENVIRONMENT"),
+    optional_column("OS"),
+    full_column("UPDATES").align_right(),
+    full_column("SECURITY").align_right(),
+    optional_column("ASSESSMENT"),
+    optional_column("REBOOT"),
+    optional_column("SEEN"),
+    optional_column("ID"),
 ];
 
 impl Servers {
@@ -130,31 +130,31 @@ impl Servers {
         match self.command {
             Command::List(filter) => filter.list(&session).await,
             Command::Show { server, packages } => {
-                let id = session.server(&server).await?;
+                let id = session.resolve_server(&server).await?;
                 let body = session.api.get(&["servers", &id]).await?;
-                session.show(&body, |screen| Ok(show::drawn(&body.read()?, packages, screen)))
+                session.show(&body, |screen| Ok(show::format_server(&body.read()?, packages, screen)))
             }
             Command::Refresh { server, watch } => refresh(&session, &server, watch).await,
             Command::Patch { server, what, start } => {
-                what.is_said()?;
-                let id = session.server(&server).await?;
-                let order = top_level(&what.over(Default::default(), None))?;
+                what.validate()?;
+                let id = session.resolve_server(&server).await?;
+                let order = options_body(&what.apply_to(Default::default(), None))?;
                 let preview = with_servers(order.clone(), std::slice::from_ref(&id));
                 let path = ["servers", &id, "patch"];
-                let order = Order { path: &path, body: Some(order), preview };
+                let order = PatchRequest { path: &path, body: Some(order), preview };
                 let body = session.start(order, &start).await?;
-                session.began(&body, &start).await
+                session.show_started_batch(&body, &start).await
             }
             Command::Release { server } => {
-                let id = session.server(&server).await?;
+                let id = session.resolve_server(&server).await?;
                 let body = session.api.post(&["servers", &id, "release"], None::<&()>).await?;
                 session.show(&body, |_| Ok(format!("{server} ({id}) receives orders again.\n")))
             }
             Command::Remove { server, yes } => {
-                let id = session.server(&server).await?;
-                sure(&format!("Remove {server} ({id})? Its unfinished tasks are canceled."), yes)?;
+                let id = session.resolve_server(&server).await?;
+                confirm(&format!("Remove {server} ({id})? Its unfinished tasks are canceled."), yes)?;
                 session.api.delete(&["servers", &id], None).await?;
-                tell(&format!(
+                print_message(&format!(
                     "Removed {server} ({id}). Its agent stays installed but is inactive."
                 ))
             }
@@ -162,25 +162,25 @@ impl Servers {
     }
 }
 
-async fn refresh(session: &Session, said: &str, watch: bool) -> anyhow::Result<()> {
-    let id = session.server(said).await?;
+async fn refresh(session: &Session, id_or_name: &str, watch: bool) -> anyhow::Result<()> {
+    let id = session.resolve_server(id_or_name).await?;
     let mut body = session.api.post(&["servers", &id, "refresh"], None::<&()>).await?;
     let location = body.location.clone();
     let mut refresh: Refresh = body.read()?;
     while watch && refresh.state == RefreshState::Pending {
         let Some(location) = &location else { break };
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         body = session.api.follow(location).await?;
         refresh = body.read()?;
     }
     session.show(&body, |_| {
         let why = refresh.message.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-        Ok(format!("{said}: {}{why}\n", word(refresh.state)))
+        Ok(format!("{id_or_name}: {}{why}\n", api_name(refresh.state)))
     })?;
     match refresh.state {
         RefreshState::Completed => Ok(()),
         RefreshState::Pending if !watch => Ok(()),
-        state => anyhow::bail!("no scan result was received: {}", word(state)),
+        state => anyhow::bail!("no scan result was received: {}", api_name(state)),
     }
 }
 
@@ -208,24 +208,24 @@ fn row(server: &Server, screen: &Screen) -> Vec<Cell> {
         None => (Cell::new("?", Tone::Warning), Cell::new("?", Tone::Warning)),
         Some(_) => {
             let tone = if security > 0 { Tone::Bad } else { Tone::Plain };
-            (server.summary.updates.into(), Cell::from(security).toned(tone))
+            (server.summary.updates.into(), Cell::from(security).with_tone(tone))
         }
     };
     let assessment = match (server.stale, server.assessment) {
         (true, _) => Cell::new("stale", Tone::Warning),
-        (false, Assessment::Assessed) => word(server.assessment).into(),
-        (false, _) => Cell::new(word(server.assessment).replace('_', " "), Tone::Warning),
+        (false, Assessment::Assessed) => api_name(server.assessment).into(),
+        (false, _) => Cell::new(api_name(server.assessment).replace('_', " "), Tone::Warning),
     };
     vec![
         (&server.hostname).into(),
         status(server),
-        maybe(server.environment.as_ref()),
-        maybe(server.os.as_ref()),
+        optional_cell(server.environment.as_ref()),
+        optional_cell(server.os.as_ref()),
         updates,
         security,
         assessment,
         reboot(server),
-        screen.maybe_time(server.last_seen_at),
+        screen.optional_time(server.last_seen_at),
         server.id.into(),
     ]
 }
@@ -236,15 +236,15 @@ fn status(server: &Server) -> Cell {
     match (&server.quarantine, server.activity, server.status) {
         (Some(_), ..) => Cell::new("quarantine", Tone::Bad),
         (None, Activity::Idle, status) | (None, _, status @ vocab::Status::Offline) => {
-            toned(status)
+            toned_cell(status)
         }
-        (None, activity, _) => Cell::new(word(activity), Tone::Warning),
+        (None, activity, _) => Cell::new(api_name(activity), Tone::Warning),
     }
 }
 
 fn reboot(server: &Server) -> Cell {
     match server.reboot_required {
         true => Cell::new("required", Tone::Warning),
-        false => super::screen::none(),
+        false => super::table::empty_cell(),
     }
 }

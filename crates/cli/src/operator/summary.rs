@@ -5,7 +5,7 @@ use wire::v1::FleetSummary;
 
 use super::Session;
 use super::credentials::Connection;
-use super::screen::{Cell, Screen, Tone, count};
+use super::table::{Cell, Screen, Tone, pluralize};
 
 /// Show key figures of the organization.
 #[derive(Args)]
@@ -21,14 +21,14 @@ impl Summary {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let session = Session::open(&self.connection)?;
         let body = session.api.get(&["summary"]).await?;
-        session.show(&body, |screen| Ok(drawn(&body.read()?, screen)))
+        session.show(&body, |screen| Ok(format_summary(&body.read()?, screen)))
     }
 }
 
-fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
+fn format_summary(summary: &FleetSummary, screen: &Screen) -> String {
     let FleetSummary { servers, patches, batches, schedules, counted_at, assessment } = summary;
     let mut fleet =
-        format!("{}, {} online", count(servers.total, "server", "servers"), servers.online);
+        format!("{}, {} online", pluralize(servers.total, "server", "servers"), servers.online);
     for (number, words) in [
         (servers.offline, "offline"),
         (servers.reboot_required, "need a reboot"),
@@ -40,7 +40,7 @@ fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
     }
     let worst = &patches.severity;
     let updates =
-        format!("{}, {} security", count(patches.total, "package", "packages"), patches.security);
+        format!("{}, {} security", pluralize(patches.total, "package", "packages"), patches.security);
     let severities = format!(
         "{} critical, {} high, {} medium, {} low, {} unknown",
         worst.critical, worst.high, worst.medium, worst.low, worst.unknown
@@ -63,8 +63,8 @@ fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
         ("by severity", Cell::new(severities, tone)),
         ("batches", Cell::new(work, work_tone)),
         ("schedules", format!("{}, {} enabled", schedules.total, schedules.enabled).into()),
-        ("next run", screen.maybe_time(schedules.next_run_at)),
-        ("updates counted", screen.maybe_time(*counted_at)),
+        ("next run", screen.optional_time(schedules.next_run_at)),
+        ("updates counted", screen.optional_time(*counted_at)),
     ];
     // States that make the counts above incomplete; listed only if some server is in them.
     let unknown = [
@@ -75,8 +75,8 @@ fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
     ];
     let shown = unknown.into_iter().filter(|(number, ..)| *number > 0);
     for (place, (number, name, meaning)) in (3..).zip(shown) {
-        let text = format!("{}: {meaning}", count(number, "server", "servers"));
+        let text = format!("{}: {meaning}", pluralize(number, "server", "servers"));
         facts.insert(place, (name, Cell::new(text, Tone::Warning)));
     }
-    screen.facts(&facts)
+    screen.properties(&facts)
 }

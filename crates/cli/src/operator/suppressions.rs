@@ -5,10 +5,10 @@ use wire::v1::{CreateSuppression, Suppression};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, Part};
-use super::order::sure;
-use super::screen::{Cell, Column, Screen, Tone, cut, maybe, spare, whole};
-use super::{Session, tell};
+use super::list::{Listing, PageArgs};
+use super::patch_request::confirm;
+use super::table::{Cell, Column, Screen, Tone, truncated_column, optional_cell, optional_column, full_column};
+use super::{Session, print_message};
 
 /// Suppress CVEs that do not matter, with a reason.
 #[derive(Args)]
@@ -49,7 +49,7 @@ struct Filter {
     #[arg(long)]
     cve: Option<String>,
     #[command(flatten)]
-    part: Part,
+    part: PageArgs,
 }
 
 #[derive(Args)]
@@ -71,13 +71,13 @@ struct Create {
 }
 
 const COLUMNS: [Column; 7] = [
-    whole("CVE"),
-    whole("STATE"),
-    spare("PACKAGE"),
-    spare("ENVIRONMENT"),
-    cut("REASON"),
-    spare("CREATED"),
-    whole("ID"),
+    full_column("CVE"),
+    full_column("STATE"),
+    optional_column("PACKAGE"),
+    optional_column("ENVIRONMENT"),
+    truncated_column("REASON"),
+    optional_column("CREATED"),
+    full_column("ID"),
 ];
 
 impl Suppressions {
@@ -94,9 +94,9 @@ impl Suppressions {
             Command::Remove { id, yes } => {
                 let body = session.api.get(&["suppressions", &id]).await?;
                 let cve = body.read::<Suppression>()?.cve;
-                sure(&format!("Remove the suppression of {cve}?"), yes)?;
+                confirm(&format!("Remove the suppression of {cve}?"), yes)?;
                 session.api.delete(&["suppressions", &id], None).await?;
-                tell(&format!("Removed the suppression of {cve} ({id})."))
+                print_message(&format!("Removed the suppression of {cve} ({id})."))
             }
         }
     }
@@ -116,7 +116,7 @@ impl Create {
         session.show(&body, |_| Ok(format!("{}\n", made.id)))?;
         match session.json {
             true => Ok(()),
-            false => tell(&format!("Suppressed {}.", made.cve)),
+            false => print_message(&format!("Suppressed {}.", made.cve)),
         }
     }
 }
@@ -130,8 +130,8 @@ fn row(one: &Suppression, screen: &Screen) -> Vec<Cell> {
     vec![
         (&one.cve).into(),
         state,
-        maybe(one.package.as_ref()),
-        maybe(one.environment.as_ref()),
+        optional_cell(one.package.as_ref()),
+        optional_cell(one.environment.as_ref()),
         (&one.reason).into(),
         screen.time(one.created_at),
         one.id.into(),

@@ -7,10 +7,10 @@ use wire::v1::{CreateEnrollmentToken, CreatedEnrollmentToken, EnrollmentToken};
 use super::Session;
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, Part};
-use super::order::sure;
-use super::screen::{Cell, Column, Screen, Tone, cut, maybe, none, spare, whole};
-use super::tell;
+use super::list::{Listing, PageArgs};
+use super::patch_request::confirm;
+use super::table::{Cell, Column, Screen, Tone, truncated_column, optional_cell, empty_cell, optional_column, full_column};
+use super::print_message;
 
 /// Manage enrollment tokens, which servers use to join.
 #[derive(Args)]
@@ -31,7 +31,7 @@ Examples:
     Create(Create),
     /// List tokens, without their secrets
     #[command(after_help = "Example:\n  fleetmend tokens list")]
-    List(Part),
+    List(PageArgs),
     /// Revoke a token; servers that enrolled with it stay
     #[command(after_help = "Example:\n  fleetmend tokens revoke 'web image'")]
     Revoke {
@@ -63,13 +63,13 @@ struct Create {
 }
 
 const COLUMNS: [Column; 7] = [
-    cut("NAME"),
-    whole("STATE"),
-    whole("USES").number(),
-    spare("ENVIRONMENT"),
-    spare("TAGS"),
-    whole("CREATED"),
-    spare("ID"),
+    truncated_column("NAME"),
+    full_column("STATE"),
+    full_column("USES").align_right(),
+    optional_column("ENVIRONMENT"),
+    optional_column("TAGS"),
+    full_column("CREATED"),
+    optional_column("ID"),
 ];
 
 impl Tokens {
@@ -84,10 +84,10 @@ impl Tokens {
                 session.list(listing, &part, Query::default, row).await
             }
             Command::Revoke { token, yes } => {
-                let id = session.token(&token).await?;
-                sure(&format!("Revoke the token {token}?"), yes)?;
+                let id = session.resolve_token(&token).await?;
+                confirm(&format!("Revoke the token {token}?"), yes)?;
                 session.api.delete(&["enrollment-tokens", &id], None).await?;
-                tell(&format!("Revoked the token {token} ({id})."))
+                print_message(&format!("Revoked the token {token} ({id})."))
             }
         }
     }
@@ -109,7 +109,7 @@ impl Create {
             return Ok(());
         }
         let url = session.api.url();
-        tell(&format!(
+        print_message(&format!(
             "The token is not shown again. On the server to enroll, run as root:\n  \
              fleetmend-agent enroll --server {url} --token {token}"
         ))
@@ -126,8 +126,8 @@ fn row(token: &EnrollmentToken, screen: &Screen) -> Vec<Cell> {
         (&token.name).into(),
         validity(token.revoked_at, token.expires_at, screen),
         uses.into(),
-        maybe(token.environment.as_ref()),
-        if tags.is_empty() { none() } else { tags.join(", ").into() },
+        optional_cell(token.environment.as_ref()),
+        if tags.is_empty() { empty_cell() } else { tags.join(", ").into() },
         screen.time(token.created_at),
         token.id.into(),
     ]

@@ -10,21 +10,21 @@ use anyhow::bail;
 use vocab::TaskId;
 use wire::v1::{Batch, BatchState, Progress, Task, TaskState};
 
-use super::api::{Body, Query, Refusal};
-use super::screen::{Screen, Tone, shortened, span};
-use super::{Session, batch_view, print, word};
+use super::api::{ApiResponse, Query, ApiError};
+use super::table::{Screen, Tone, truncate, format_duration};
+use super::{Session, batch_view, print, api_name};
 use crate::output;
 
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How many polls in a row may fail, about two minutes, before giving up: services restart.
-const DEAF_LOOKS_MAX: u32 = 240;
-const BAR: usize = 24;
+const FAILED_POLLS_MAX: u32 = 240;
+const BAR_WIDTH: usize = 24;
 
 /// Follows a batch until it ends and prints the result. Fails unless the batch succeeded.
-pub(super) async fn to_the_end(session: &Session, id: &str) -> anyhow::Result<()> {
-    let mut live = Live::new();
+pub(super) async fn watch_batch(session: &Session, id: &str) -> anyhow::Result<()> {
+    let mut live = LiveView::new();
     let body = tokio::select! {
-        body = followed(session, id, &mut live) => body?,
+        body = poll_until_finished(session, id, &mut live) => body?,
         _ = tokio::signal::ctrl_c() => {
             live.clear()?;
             bail!("stopped watching; the batch continues: `fleetmend batches watch {id}` watches it again")
@@ -33,79 +33,79 @@ pub(super) async fn to_the_end(session: &Session, id: &str) -> anyhow::Result<()
     let batch: Batch = body.read()?;
     match session.json {
         true => print(&format!("{}\n", body.text))?,
-        false => print(&batch_view::drawn(&batch, &session.screen))?,
+        false => print(&batch_view::format_batch(&batch, &session.screen))?,
     }
     match batch.state {
         BatchState::Succeeded => Ok(()),
         BatchState::Halted => bail!(
             "the batch halted: `fleetmend batches resume {id}` continues it, `fleetmend batches cancel {id}` cancels it"
         ),
-        state => bail!("the batch ended with state {}", word(state)),
+        state => bail!("the batch ended in state {}", api_name(state)),
     }
 }
 
 /// Polls until the batch ends, or is halted with no server being patched.
-async fn followed(session: &Session, id: &str, live: &mut Live) -> anyhow::Result<Body> {
+async fn poll_until_finished(session: &Session, id: &str, live: &mut LiveView) -> anyhow::Result<ApiResponse> {
     let mut deaf = 0;
     loop {
-        match look(session, id).await {
+        match poll(session, id).await {
             Ok((body, batch, tasks)) => {
                 deaf = 0;
                 live.show(&batch, &tasks)?;
-                let at_rest = batch.state == BatchState::Halted && in_work(&batch.progress) == 0;
+                let at_rest = batch.state == BatchState::Halted && active_count(&batch.progress) == 0;
                 if batch.finished_at.is_some() || at_rest {
                     live.clear()?;
                     return Ok(body);
                 }
             }
-            Err(error) if passes(&error) && deaf < DEAF_LOOKS_MAX => {
+            Err(error) if is_temporary(&error) && deaf < FAILED_POLLS_MAX => {
                 deaf += 1;
-                live.trouble(&error)?;
+                live.show_error(&error)?;
             }
             Err(error) => {
                 live.clear()?;
                 return Err(error);
             }
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-async fn look(session: &Session, id: &str) -> anyhow::Result<(Body, Batch, Vec<Task>)> {
+async fn poll(session: &Session, id: &str) -> anyhow::Result<(ApiResponse, Batch, Vec<Task>)> {
     let body = session.api.get(&["batches", id]).await?;
     let mut batch: Batch = body.read()?;
     let shown = batch.results.take().unwrap_or_default();
     let tasks = match shown.len() < batch.progress.total as usize {
         false => shown,
         true => {
-            let query = || Query::default().with("state", Some(WORTH_A_LINE));
-            session.all(&["batches", id, "tasks"], query).await?
+            let query = || Query::default().with("state", Some(SHOWN_STATES));
+            session.read_all(&["batches", id, "tasks"], query).await?
         }
     };
     Ok((body, batch, tasks))
 }
 
 /// Task states to read of a batch that is too large to show completely.
-const WORTH_A_LINE: &str = "dispatched,preflight,downloading,installing,restarting_services,rebooting,verifying,\
+const SHOWN_STATES: &str = "dispatched,preflight,downloading,installing,restarting_services,rebooting,verifying,\
                             failed,timed_out";
 
 /// Whether the error may be temporary.
-fn passes(error: &anyhow::Error) -> bool {
-    match error.downcast_ref::<Refusal>() {
-        Some(Refusal::Unreachable { .. }) => true,
-        Some(Refusal::Problem(problem)) => problem.status == 429 || problem.status >= 500,
-        Some(Refusal::Stranger { status, .. }) => *status >= 500,
-        Some(Refusal::Redirect { .. } | Refusal::TooLarge { .. }) | None => false,
+fn is_temporary(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<ApiError>() {
+        Some(ApiError::Unreachable { .. }) => true,
+        Some(ApiError::Problem(problem)) => problem.status == 429 || problem.status >= 500,
+        Some(ApiError::UnknownFormat { status, .. }) => *status >= 500,
+        Some(ApiError::Redirect { .. } | ApiError::TooLarge { .. }) | None => false,
     }
 }
 
-fn in_work(progress: &Progress) -> u32 {
+fn active_count(progress: &Progress) -> u32 {
     let Progress { dispatched, preflight, downloading, installing, .. } = progress;
     let Progress { restarting_services, rebooting, verifying, .. } = progress;
     dispatched + preflight + downloading + installing + restarting_services + rebooting + verifying
 }
 
-fn is_in_work(state: TaskState) -> bool {
+fn is_active(state: TaskState) -> bool {
     use TaskState as S;
     matches!(
         state,
@@ -120,21 +120,21 @@ fn is_in_work(state: TaskState) -> bool {
 }
 
 /// The part of the terminal that is redrawn at every poll.
-struct Live {
+struct LiveView {
     /// Number of lines on the terminal that the next frame replaces.
-    drawn: usize,
+    drawn_lines: usize,
     seen: BTreeMap<TaskId, TaskState>,
-    troubled: bool,
+    error_shown: bool,
 }
 
-impl Live {
-    fn new() -> Live {
-        Live { drawn: 0, seen: BTreeMap::new(), troubled: false }
+impl LiveView {
+    fn new() -> LiveView {
+        LiveView { drawn_lines: 0, seen: BTreeMap::new(), error_shown: false }
     }
 
     fn show(&mut self, batch: &Batch, tasks: &[Task]) -> anyhow::Result<()> {
         let screen = Screen::stderr();
-        self.troubled = false;
+        self.error_shown = false;
         let mut news = Vec::new();
         for task in tasks {
             if self.seen.insert(task.id, task.state) == Some(task.state) {
@@ -142,21 +142,21 @@ impl Live {
             }
             let failed = matches!(task.state, TaskState::Failed | TaskState::TimedOut);
             if failed {
-                news.push(screen.paint(&failure(task), Tone::Bad));
+                news.push(screen.paint(&failure_line(task), Tone::Bad));
             } else if screen.width.is_none() && !matches!(task.state, TaskState::Pending) {
-                news.push(format!("{}: {}", task.hostname, word(task.state)));
+                news.push(format!("{}: {}", task.hostname, api_name(task.state)));
             }
         }
         let frame = match screen.width {
-            Some(width) => frame(batch, tasks, width, screen),
+            Some(width) => render_frame(batch, tasks, width, screen),
             None => Vec::new(),
         };
         self.draw(&news, &frame)
     }
 
     /// Prints a connection error once.
-    fn trouble(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
-        if std::mem::replace(&mut self.troubled, true) {
+    fn show_error(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
+        if std::mem::replace(&mut self.error_shown, true) {
             return Ok(());
         }
         self.draw(&[format!("{error}; retrying")], &[])
@@ -168,8 +168,8 @@ impl Live {
 
     fn draw(&mut self, news: &[String], frame: &[String]) -> anyhow::Result<()> {
         let mut text = String::new();
-        if self.drawn > 0 {
-            text += &output::control(&format!("{}A", self.drawn));
+        if self.drawn_lines > 0 {
+            text += &output::control(&format!("{}A", self.drawn_lines));
             text += &output::control("1G");
             text += &output::control("J");
         }
@@ -177,15 +177,15 @@ impl Live {
             text += line;
             text.push('\n');
         }
-        self.drawn = frame.len();
+        self.drawn_lines = frame.len();
         Ok(output::err(&text)?)
     }
 }
 
-fn failure(task: &Task) -> String {
-    let mut line = format!("{}: {}", task.hostname, word(task.state));
+fn failure_line(task: &Task) -> String {
+    let mut line = format!("{}: {}", task.hostname, api_name(task.state));
     if let Some(result) = &task.result {
-        let code = result.failure_code.map(word);
+        let code = result.failure_code.map(api_name);
         let message = result.message.as_ref().map(ToString::to_string);
         for part in [code, message].into_iter().flatten() {
             line += &format!(": {part}");
@@ -195,16 +195,16 @@ fn failure(task: &Task) -> String {
 }
 
 /// The progress bar and one line for each server being patched, as many as fit.
-fn frame(batch: &Batch, tasks: &[Task], width: usize, screen: Screen) -> Vec<String> {
+fn render_frame(batch: &Batch, tasks: &[Task], width: usize, screen: Screen) -> Vec<String> {
     let progress = &batch.progress;
-    let filled = BAR * usize::from(progress.percent.min(100)) / 100;
-    let ended = progress.total - in_work(progress) - progress.pending - progress.waiting;
+    let filled = BAR_WIDTH * usize::from(progress.percent.min(100)) / 100;
+    let ended = progress.total - active_count(progress) - progress.pending - progress.waiting;
     let bad = progress.failed + progress.timed_out;
     let mut head = format!(
         "{} [{}{}] {:>3}%  {ended} of {}",
         batch_view::state(batch),
         "#".repeat(filled),
-        ".".repeat(BAR - filled),
+        ".".repeat(BAR_WIDTH - filled),
         progress.percent,
         progress.total
     );
@@ -214,14 +214,14 @@ fn frame(batch: &Batch, tasks: &[Task], width: usize, screen: Screen) -> Vec<Str
         }
     }
     let room = width.saturating_sub(1);
-    let mut lines = vec![shortened(&head, room)];
-    let working: Vec<&Task> = tasks.iter().filter(|task| is_in_work(task.state)).collect();
+    let mut lines = vec![truncate(&head, room)];
+    let working: Vec<&Task> = tasks.iter().filter(|task| is_active(task.state)).collect();
     let most = screen.height.saturating_sub(6).clamp(1, 30);
     for task in working.iter().take(most) {
         let since = task.started_at.map(|at| screen.now.duration_since(at).as_secs().max(0));
-        let since = since.map(|seconds| span(seconds.unsigned_abs())).unwrap_or_default();
-        let line = format!("  {}  {}  {since}", task.hostname, word(task.state));
-        lines.push(shortened(&line, room));
+        let since = since.map(|seconds| format_duration(seconds.unsigned_abs())).unwrap_or_default();
+        let line = format!("  {}  {}  {since}", task.hostname, api_name(task.state));
+        lines.push(truncate(&line, room));
     }
     if working.len() > most {
         lines.push(format!("  … and {} more in progress", working.len() - most));
@@ -244,7 +244,7 @@ mod tests {
             "started_at": "2026-11-15T11:59:30Z", "finished_at": null, "result": result})
     }
 
-    fn seen(tasks: &[Value]) -> (Batch, Vec<Task>) {
+    fn batch_with_tasks(tasks: &[Value]) -> (Batch, Vec<Task>) {
         let batch = json!({"id": "bat_01jcqk3m8ye0fr5cq0k6s8v2xw", "state": "running", "halt_reason": null,
             "origin": "api", "started_by": null, "schedule_id": null, "run_id": null,
             "options": {"packages": [], "exclude": [], "security_only": true, "reboot": "never",
@@ -262,25 +262,25 @@ mod tests {
     #[test]
     fn frame_has_a_bar_and_a_line_per_active_server() {
         let screen =
-            Screen { width: Some(80), height: 24, colour: false, now: NOW.parse().unwrap() };
-        let (batch, tasks) = seen(&[
+            Screen { width: Some(80), height: 24, color: false, now: NOW.parse().unwrap() };
+        let (batch, tasks) = batch_with_tasks(&[
             task(1, "installing", Value::Null),
             task(2, "downloading", Value::Null),
             task(3, "waiting", Value::Null),
         ]);
         assert_eq!(
-            frame(&batch, &tasks, 80, screen),
+            render_frame(&batch, &tasks, 80, screen),
             [
                 "running [########................]  37%  3 of 8, 1 failed, 3 waiting",
                 "  web-1  installing  30 s",
                 "  web-2  downloading  30 s",
             ]
         );
-        for line in frame(&batch, &tasks, 30, screen) {
+        for line in render_frame(&batch, &tasks, 30, screen) {
             assert!(line.chars().count() < 30, "{line}");
         }
         let low = Screen { height: 7, ..screen };
-        assert_eq!(frame(&batch, &tasks, 80, low)[2], "  … and 1 more in progress");
+        assert_eq!(render_frame(&batch, &tasks, 80, low)[2], "  … and 1 more in progress");
     }
 
     #[test]
@@ -288,8 +288,8 @@ mod tests {
         let result = json!({"packages": [], "reboot": {"needed": false, "done": false, "seconds": null},
             "duration": 3, "exit": 100, "failure_code": "disk_full", "message": "/var has 12 MB left",
             "set_aside": [], "restarted": [], "notes": [], "log": "/v1/x"});
-        let (_, tasks) = seen(&[task(1, "failed", result), task(2, "timed_out", Value::Null)]);
-        assert_eq!(failure(&tasks[0]), "web-1: failed: disk_full: /var has 12 MB left");
-        assert_eq!(failure(&tasks[1]), "web-2: timed_out");
+        let (_, tasks) = batch_with_tasks(&[task(1, "failed", result), task(2, "timed_out", Value::Null)]);
+        assert_eq!(failure_line(&tasks[0]), "web-1: failed: disk_full: /var has 12 MB left");
+        assert_eq!(failure_line(&tasks[1]), "web-2: timed_out");
     }
 }

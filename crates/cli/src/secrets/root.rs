@@ -7,34 +7,34 @@ use serde_json::{Value, json};
 use server::app::App;
 use service::auth::orders_keys;
 use service::auth::root_keys;
-use service::auth::root_keys::{Broken, Dependence, Fit};
+use service::auth::root_keys::{BrokenLogs, OldKeyDependents, KeyMatch};
 use service::secrets::{ROOT_OLD, Secrets as Keys};
-use store::root_keys::{Dependents, Recorded};
+use store::root_keys::{Dependents, RootKeyRecord};
 
-use super::{Place, RESTART};
-use crate::operator::screen::count;
-use crate::operator::sure;
+use super::{CommonArgs, RESTART_ADVICE};
+use crate::operator::table::pluralize;
+use crate::operator::confirm;
 
 /// The root key and its predecessor in the key files, with the state of the rotation.
-pub(super) struct Listed {
+pub(super) struct RootKeyStatus {
     pub(super) id: String,
     pub(super) old: Option<String>,
-    fit: Fit,
-    recorded: Option<Recorded>,
-    dependence: Option<Dependence>,
+    fit: KeyMatch,
+    recorded: Option<RootKeyRecord>,
+    dependence: Option<OldKeyDependents>,
 }
 
-impl Listed {
-    pub(super) async fn read(app: &App, dir: &Path) -> anyhow::Result<Listed> {
+impl RootKeyStatus {
+    pub(super) async fn read(app: &App, dir: &Path) -> anyhow::Result<RootKeyStatus> {
         let keys = Keys::load(dir)?;
         let recorded = root_keys::recorded(&app.db).await?;
-        let fit = root_keys::fit(recorded.as_ref(), &keys)?;
+        let fit = root_keys::compare_keys(recorded.as_ref(), &keys)?;
         let old = keys.old_root_key_id().map(str::to_owned);
         let dependence = match (fit, &old) {
-            (Fit::Same, Some(_)) => Some(dependence(app, keys.root_key_id()).await?),
+            (KeyMatch::Same, Some(_)) => Some(dependence(app, keys.root_key_id()).await?),
             _ => None,
         };
-        Ok(Listed { id: keys.root_key_id().to_owned(), old, fit, recorded, dependence })
+        Ok(RootKeyStatus { id: keys.root_key_id().to_owned(), old, fit, recorded, dependence })
     }
 
     fn is_resealed(&self) -> bool {
@@ -45,7 +45,7 @@ impl Listed {
     pub(super) fn json(&self) -> Option<Value> {
         self.old.as_ref()?;
         let found = self.dependence.as_ref();
-        Some(json!({"in_use": self.fit == Fit::Same, "resealed": self.is_resealed(),
+        Some(json!({"in_use": self.fit == KeyMatch::Same, "resealed": self.is_resealed(),
             "since": self.recorded.as_ref().map(|recorded| recorded.since),
             "api_keys": found.map(|found| found.api_keys.count),
             "enrollment_tokens": found.map(|found| found.enrollment_tokens.count),
@@ -53,10 +53,10 @@ impl Listed {
     }
 
     /// What depends on the old key, as text.
-    pub(super) fn told(&self) -> Option<String> {
+    pub(super) fn describe(&self) -> Option<String> {
         self.old.as_ref()?;
         Some(match (self.fit, &self.dependence) {
-            (Fit::Retired, _) => format!("{ROOT_OLD} was retired: delete it."),
+            (KeyMatch::Retired, _) => format!("{ROOT_OLD} was retired: delete it."),
             (_, Some(found)) if found.is_empty() && self.is_resealed() => {
                 format!("Nothing depends on {ROOT_OLD}.")
             }
@@ -65,7 +65,7 @@ impl Listed {
                     "Database rows are still being resealed; nothing else depends on {ROOT_OLD}."
                 )
             }
-            (_, Some(found)) => format!("{ROOT_OLD} is still needed by:\n{}", lines(found)),
+            (_, Some(found)) => format!("{ROOT_OLD} is still needed by:\n{}", describe_dependents(found)),
             _ => {
                 "No service has started with the new root.key yet: restart the service.".to_owned()
             }
@@ -73,12 +73,12 @@ impl Listed {
     }
 }
 
-async fn dependence(app: &App, key_id: &str) -> anyhow::Result<Dependence> {
+async fn dependence(app: &App, key_id: &str) -> anyhow::Result<OldKeyDependents> {
     let mut reader = app.db.read().await?;
-    Ok(root_keys::dependence(&mut reader, key_id, app.clock.now()).await?)
+    Ok(root_keys::old_key_dependents(&mut reader, key_id, app.clock.now()).await?)
 }
 
-pub(super) async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
+pub(super) async fn rotate(app: &App, place: &CommonArgs) -> anyhow::Result<()> {
     let dir = &place.installation.data_dir;
     let keys = Keys::load(dir)?;
     if let Some(old) = keys.old_root_key_id() {
@@ -89,17 +89,17 @@ pub(super) async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
         );
     }
     // The recorded key ID tells the next start which key was rotated.
-    root_keys::admit(&app.db, &app.secrets, app.clock.now()).await?;
+    root_keys::check_and_record(&app.db, &app.secrets, app.clock.now()).await?;
     let old = keys.root_key_id();
     let detail = json!({"key": "root", "old": old});
-    orders_keys::audit(app, "secrets.rotate", old, &detail).await?;
+    orders_keys::record_rotation(app, "secrets.rotate", old, &detail).await?;
     let keys = Keys::rotate_root(dir).context("the key was not rotated")?;
     let new = keys.root_key_id();
     if place.json {
-        return crate::say(&json!({"key": "root", "old": old, "new": new}).to_string());
+        return crate::print_line(&json!({"key": "root", "old": old, "new": new}).to_string());
     }
-    crate::say(&format!(
-        "root.key is now the new key {new}. The old key {old} is in {} and stays valid.\n{RESTART} It \
+    crate::print_line(&format!(
+        "root.key is now the new key {new}. The old key {old} is in {} and stays valid.\n{RESTART_ADVICE} It \
          then uses the new key, and agents get new credentials at their next contact.\nReplace the API \
          keys and enrollment tokens that are in use, and take a backup. Once `fleetmend secrets list` \
          shows that nothing depends on the old key, run\n\n  fleetmend secrets retire root --data-dir {}",
@@ -108,10 +108,10 @@ pub(super) async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
     ))
 }
 
-const AFTERWARDS: &str = "Users who signed in before the rotation must sign in again, and older one-time \
+const SIGN_OUT_NOTICE: &str = "Users who signed in before the rotation must sign in again, and older one-time \
     links no longer work (`fleetmend users reset NAME` creates a new one).";
 
-pub(super) async fn retire(app: &App, place: &Place, force: bool, yes: bool) -> anyhow::Result<()> {
+pub(super) async fn retire(app: &App, place: &CommonArgs, force: bool, yes: bool) -> anyhow::Result<()> {
     let dir = &place.installation.data_dir;
     let keys = Keys::load(dir)?;
     let Some(old) = keys.old_root_key_id().map(str::to_owned) else {
@@ -121,21 +121,21 @@ pub(super) async fn retire(app: &App, place: &Place, force: bool, yes: bool) -> 
     };
     let new = keys.root_key_id();
     let recorded = root_keys::recorded(&app.db).await?;
-    match root_keys::fit(recorded.as_ref(), &keys)? {
-        Fit::Same => {}
+    match root_keys::compare_keys(recorded.as_ref(), &keys)? {
+        KeyMatch::Same => {}
         // Already retired, on another replica or by a command that was interrupted.
-        Fit::Retired => {
+        KeyMatch::Retired => {
             Keys::retire_root(dir)?;
-            return told(place, &old, new, &json!({"key": "root", "old": old, "new": new}));
+            return print_retired(place, &old, new, &json!({"key": "root", "old": old, "new": new}));
         }
-        Fit::First | Fit::Rotated => {
+        KeyMatch::Unrecorded | KeyMatch::Rotated => {
             bail!("no service has started with the new root.key yet: restart the service first");
         }
     }
     let broken = root_keys::reseal(app).await.context("not everything was resealed")?;
     let found = dependence(app, new).await?;
     if !found.is_empty() || !broken.is_empty() {
-        let why = format!("{}{}", lines(&found), broken_logs(&broken));
+        let why = format!("{}{}", describe_dependents(&found), broken_logs(&broken));
         ensure!(
             force,
             "the old root key is still needed by:\n{why}\nCreate new API keys (`fleetmend keys create`) and \
@@ -145,35 +145,35 @@ pub(super) async fn retire(app: &App, place: &Place, force: bool, yes: bool) -> 
         );
         let question = format!(
             "The old root key is still needed by:\n{why}\nThe API keys and tokens will stop working, and the \
-             agents must be enrolled again. {AFTERWARDS} Retire the old key?"
+             agents must be enrolled again. {SIGN_OUT_NOTICE} Retire the old key?"
         );
-        sure(&question, yes)?;
+        confirm(&question, yes)?;
     }
     let detail = json!({"key": "root", "old": old, "new": new, "api_keys": found.api_keys.count,
         "enrollment_tokens": found.enrollment_tokens.count, "agents_without_it": found.agents.count});
     root_keys::retire(app, &old, &detail).await?;
     Keys::retire_root(dir)?;
-    told(place, &old, new, &detail)
+    print_retired(place, &old, new, &detail)
 }
 
-fn told(place: &Place, old: &str, new: &str, detail: &Value) -> anyhow::Result<()> {
+fn print_retired(place: &CommonArgs, old: &str, new: &str, detail: &Value) -> anyhow::Result<()> {
     if place.json {
-        return crate::say(&detail.to_string());
+        return crate::print_line(&detail.to_string());
     }
-    crate::say(&format!(
+    crate::print_line(&format!(
         "Deleted the old key {old}; {new} is now the only root key.\nDelete {ROOT_OLD} on every other \
          replica, if there are several, and restart the service: until then it accepts the old key.\n\
-         {AFTERWARDS}\nTake a backup: earlier backups contain only the old key.",
+         {SIGN_OUT_NOTICE}\nTake a backup: earlier backups contain only the old key.",
     ))
 }
 
 /// One line per kind of credential.
-fn lines(found: &Dependence) -> String {
-    let Dependence { api_keys, enrollment_tokens, agents } = found;
+fn describe_dependents(found: &OldKeyDependents) -> String {
+    let OldKeyDependents { api_keys, enrollment_tokens, agents } = found;
     [
-        line(api_keys, "API key", "API keys"),
-        line(enrollment_tokens, "enrollment token", "enrollment tokens"),
-        line(agents, "agent", "agents"),
+        describe_credentials(api_keys, "API key", "API keys"),
+        describe_credentials(enrollment_tokens, "enrollment token", "enrollment tokens"),
+        describe_credentials(agents, "agent", "agents"),
     ]
     .into_iter()
     .flatten()
@@ -182,7 +182,7 @@ fn lines(found: &Dependence) -> String {
 }
 
 /// `  2 API keys: ci (key_…), backup (key_…)`.
-fn line<Id: std::fmt::Display>(found: &Dependents<Id>, one: &str, many: &str) -> Option<String> {
+fn describe_credentials<Id: std::fmt::Display>(found: &Dependents<Id>, one: &str, many: &str) -> Option<String> {
     if found.count == 0 {
         return None;
     }
@@ -190,10 +190,10 @@ fn line<Id: std::fmt::Display>(found: &Dependents<Id>, one: &str, many: &str) ->
     let names: Vec<_> = found.first.iter().map(|(name, id)| format!("{name} ({id})")).collect();
     let more = total.saturating_sub(names.len());
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Some(format!("  {}: {}{more}", count(total, one, many), names.join(", ")))
+    Some(format!("  {}: {}{more}", pluralize(total, one, many), names.join(", ")))
 }
 
-fn broken_logs(broken: &Broken) -> String {
+fn broken_logs(broken: &BrokenLogs) -> String {
     let line = |(org, seq): &(vocab::OrgId, i64)| {
         format!(
             "\n  the audit log of {org}, which was tampered with at entry {seq} and cannot be resealed"

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lab::apt::{Deb, Pocket, Repo, Server};
 use serde_json::{Value, json};
 
-use crate::support::{Fleet, Host, moves, package};
+use crate::support::{Fleet, Host, package_changes, package};
 
 /// The differences between two states of the package database.
 fn changes(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
@@ -27,7 +27,7 @@ struct World {
 impl World {
     fn with(debs: &[(Pocket, Deb)], installed: &[&str]) -> Option<World> {
         let repo = Repo::with(debs)?;
-        let server = Server::having(&repo, installed)?;
+        let server = Server::with_installed(&repo, installed)?;
         let fleet = Fleet::new();
         let host = Host::joined(&fleet, server.root.dir());
         Some(World { fleet, host, server })
@@ -37,12 +37,12 @@ impl World {
     #[track_caller]
     fn patched(&self, order: &Value) -> (Value, Vec<String>) {
         let before = self.server.packages();
-        let task = self.fleet.patched(&self.host.id, order);
+        let task = self.fleet.patch(&self.host.id, order);
         (task, changes(&before, &self.server.packages()))
     }
 }
 
-fn plain() -> Vec<(Pocket, Deb)> {
+fn plain_packages() -> Vec<(Pocket, Deb)> {
     let mut debs = Vec::new();
     for name in ["hello", "other", "third", "held"] {
         debs.push((Pocket::Stable, Deb::new(name, "1.0")));
@@ -57,11 +57,11 @@ fn plain() -> Vec<(Pocket, Deb)> {
 #[test]
 fn host_is_reported_and_patched_exactly_as_ordered() {
     let all = ["hello", "other", "third", "held"];
-    let Some(world) = World::with(&plain(), &all) else { return };
+    let Some(world) = World::with(&plain_packages(), &all) else { return };
     world.server.hold("held");
     let World { fleet, host, .. } = &world;
     let (status, refresh) =
-        fleet.ask(reqwest::Method::POST, &format!("/v1/servers/{}/refresh", host.id), None);
+        fleet.request(reqwest::Method::POST, &format!("/v1/servers/{}/refresh", host.id), None);
     assert_eq!(status, 202, "{refresh}");
     let path = format!("/v1/servers/{}/refreshes/{}", host.id, refresh["id"].as_str().unwrap());
     let refresh = fleet.until(&path, |seen| seen["state"] != "pending");
@@ -82,7 +82,7 @@ fn host_is_reported_and_patched_exactly_as_ordered() {
     let (task, changed) = world.patched(&json!({"security_only": true}));
     assert_eq!(task["state"], "succeeded", "{task}");
     assert_eq!(changed, ["hello 1.0 > 1.1"]);
-    assert_eq!(moves(&task), changed);
+    assert_eq!(package_changes(&task), changed);
     let (task, changed) = world.patched(&json!({"packages": ["held"]}));
     assert_eq!(task["state"], "skipped", "{task}");
     assert!(task["result"]["message"].as_str().unwrap().contains("held"), "{task}");
@@ -115,11 +115,11 @@ fn misbehaving_packages_are_handled_and_reported() {
         (Pocket::Stable, conf("1.0", "a\n")),
         new(conf("1.1", "b\n")),
         two("asking"),
-        new(Deb::new("asking", "1.1").asks()),
+        new(Deb::new("asking", "1.1").prompts()),
         two("broken"),
-        new(Deb::new("broken", "1.1").fails()),
+        new(Deb::new("broken", "1.1").fails_always()),
         two("leaving"),
-        new(Deb::new("leaving", "1.1").leaves_a_child(600)),
+        new(Deb::new("leaving", "1.1").leaves_background_child(600)),
         two("pushy"),
         new(Deb::new("pushy", "1.1").conflicts("bystander")),
         two("bystander"),
@@ -171,14 +171,14 @@ fn one(line: &str) -> Vec<String> {
 
 #[test]
 fn dry_run_reports_the_transaction_and_changes_nothing() {
-    let mut debs = plain();
+    let mut debs = plain_packages();
     debs.push((Pocket::Stable, Deb::new("needy", "1.0")));
     debs.push((Pocket::Updates, Deb::new("needy", "1.1").depends("fresh")));
     debs.push((Pocket::Updates, Deb::new("fresh", "2.0")));
     let Some(world) = World::with(&debs, &["hello", "other", "needy"]) else { return };
     let (task, changed) = world.patched(&json!({"packages": [], "dry_run": true}));
     assert_eq!((&task["state"], changed.len()), (&json!("succeeded"), 0), "{task}");
-    let told = moves(&task);
+    let told = package_changes(&task);
     let (task, changed) = world.patched(&json!({"packages": []}));
     assert_eq!(task["state"], "succeeded", "{task}");
     assert_eq!(told, changed, "the dry run must predict the transaction");
@@ -206,7 +206,7 @@ fn order_states_and_log_are_visible_while_it_runs() {
             Pocket::Updates,
             Deb::new("slow", "1.1")
                 .script("echo the first half")
-                .waits("/run/started", "/run/go-on")
+                .waits_for_file("/run/started", "/run/go-on")
                 .script("echo the second half"),
         ),
     ];
@@ -238,7 +238,7 @@ fn order_states_and_log_are_visible_while_it_runs() {
         !seen["finished_at"].is_null()
     });
     let task = &seen["results"][0];
-    assert_eq!((&task["state"], moves(task)), (&json!("succeeded"), one("slow 1.0 > 1.1")));
+    assert_eq!((&task["state"], package_changes(task)), (&json!("succeeded"), one("slow 1.0 > 1.1")));
     let place = |state: &String| STATES.iter().position(|known| known == state);
     let places: Vec<usize> = states.iter().map(|state| place(state).unwrap()).collect();
     assert!(places.is_sorted(), "{states:?}");

@@ -15,12 +15,12 @@ use jiff::{SignedDuration, Timestamp};
 use ring::signature::Ed25519KeyPair;
 use serde_json::{Value, json};
 use vocab::TaskId;
-use wire::agent::answer_text;
+use wire::agent::response_signing_text;
 
 use crate::support::Fleet;
 
 /// The state of the fake service.
-pub(crate) struct Villain {
+pub(crate) struct Attacker {
     key: Ed25519KeyPair,
     server_id: String,
     now: Timestamp,
@@ -28,25 +28,25 @@ pub(crate) struct Villain {
     pub(crate) orders: Vec<Value>,
     /// The orders that were sent last, with the counter of that sync: a sync with the same counter
     /// did not receive them.
-    handed: (u64, Vec<Value>),
+    last_sent: (u64, Vec<Value>),
     /// The results received, by order.
     pub(crate) results: BTreeMap<String, Value>,
 }
 
-pub(crate) type Shared = Arc<Mutex<Villain>>;
+pub(crate) type SharedAttacker = Arc<Mutex<Attacker>>;
 
-impl Villain {
+impl Attacker {
     /// Kills the service of a fleet and takes its signing key.
-    pub(crate) fn breaks_in(fleet: &mut Fleet, server_id: &str) -> Villain {
+    pub(crate) fn take_signing_key(fleet: &mut Fleet, server_id: &str) -> Attacker {
         fleet.service.child.kill().unwrap();
         fleet.service.child.wait().unwrap();
         let seed = std::fs::read(fleet.dir.data().join("orders.key")).unwrap();
-        Villain {
+        Attacker {
             key: Ed25519KeyPair::from_seed_unchecked(&seed).unwrap(),
             server_id: server_id.to_owned(),
             now: "2026-11-15T04:00:00Z".parse().unwrap(),
             orders: Vec::new(),
-            handed: (0, Vec::new()),
+            last_sent: (0, Vec::new()),
             results: BTreeMap::new(),
         }
     }
@@ -85,15 +85,15 @@ pub(crate) struct Names<'a> {
     /// Valid names, but no installed package has them.
     pub(crate) absent: Vec<&'a str>,
     /// The package manager takes seconds for each order: send the absent names in few orders.
-    pub(crate) few: bool,
+    pub(crate) in_few_orders: bool,
 }
 
 /// About two hundred orders that must not change anything.
-pub(crate) fn crafted(villain: &Villain, boot: &str, names: &Names<'_>) -> Vec<Value> {
+pub(crate) fn crafted_orders(villain: &Attacker, boot: &str, names: &Names<'_>) -> Vec<Value> {
     let mut numbers = 0..;
     let mut next = || numbers.next().unwrap();
     let mut orders = Vec::new();
-    let lists: Vec<Vec<&str>> = match names.few {
+    let lists: Vec<Vec<&str>> = match names.in_few_orders {
         true => vec![names.absent.clone()],
         false => names.absent.iter().map(|name| vec![*name]).collect(),
     };
@@ -172,7 +172,7 @@ pub(crate) fn crafted(villain: &Villain, boot: &str, names: &Names<'_>) -> Vec<V
 }
 
 /// Signs responses as the service does.
-async fn sign_answer(State(villain): State<Shared>, request: Request, next: Next) -> Response {
+async fn sign_answer(State(villain): State<SharedAttacker>, request: Request, next: Next) -> Response {
     let nonce = request.headers()["fleetmend-nonce"].to_str().unwrap().to_owned();
     let authorization = request.headers()["authorization"].to_str().unwrap().to_owned();
     let signature = authorization.rsplit_once(",sig=").unwrap().1;
@@ -180,7 +180,7 @@ async fn sign_answer(State(villain): State<Shared>, request: Request, next: Next
     let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
     let villain = villain.lock().unwrap();
     let id = villain.server_id.parse().unwrap();
-    let text = answer_text(id, &nonce, signature, parts.status.as_u16(), &body);
+    let text = response_signing_text(id, &nonce, signature, parts.status.as_u16(), &body);
     let proof = format!("orders {}", STANDARD.encode(villain.key.sign(text.as_bytes())));
     parts.headers.insert("fleetmend-signature", proof.parse().unwrap());
     Response::from_parts(parts, body.into())
@@ -188,8 +188,8 @@ async fn sign_answer(State(villain): State<Shared>, request: Request, next: Next
 
 /// Listens at the address of the service until it is dropped. Sends all orders, twenty at a time,
 /// and stores the results.
-pub(crate) fn take_over(address: &str, villain: Shared) -> tokio::runtime::Runtime {
-    async fn sync(State(villain): State<Shared>, Json(sync): Json<Value>) -> Json<Value> {
+pub(crate) fn take_over(address: &str, villain: SharedAttacker) -> tokio::runtime::Runtime {
+    async fn sync(State(villain): State<SharedAttacker>, Json(sync): Json<Value>) -> Json<Value> {
         let mut villain = villain.lock().unwrap();
         let mut acknowledged = Vec::new();
         for result in sync["results"].as_array().into_iter().flatten() {
@@ -198,11 +198,11 @@ pub(crate) fn take_over(address: &str, villain: Shared) -> tokio::runtime::Runti
             villain.results.insert(id, result.clone());
         }
         let counter = sync["counter"].as_u64().unwrap();
-        if villain.handed.0 != counter {
+        if villain.last_sent.0 != counter {
             let some = villain.orders.len().min(20);
-            villain.handed = (counter, villain.orders.drain(..some).collect());
+            villain.last_sent = (counter, villain.orders.drain(..some).collect());
         }
-        Json(json!({"counter": counter + 1, "orders": villain.handed.1,
+        Json(json!({"counter": counter + 1, "orders": villain.last_sent.1,
             "acknowledged": acknowledged, "sync_seconds": 1, "server_time": villain.now,
             "withdrawn": [], "wanted": [], "of_a_newer_version": {"any": null}}))
     }

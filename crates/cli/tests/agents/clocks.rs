@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use lab::apt::{Deb, Pocket, Repo, Server};
 use serde_json::{Value, json};
 
-use crate::support::{Fleet, Host, moves};
+use crate::support::{Fleet, Host, package_changes};
 
 const HOUR: i64 = 3_600;
 const DAY: i64 = 24 * HOUR;
@@ -39,7 +39,7 @@ impl SetClock {
         SetClock { library, seconds_ahead }
     }
 
-    /// Sets the clock, also for a running program.
+    /// Sets the clock, even for a running program.
     fn set(&self, seconds_ahead: i64) {
         let file = fs::OpenOptions::new().write(true).open(&self.seconds_ahead).unwrap();
         file.write_all_at(&seconds_ahead.to_ne_bytes(), 0).unwrap();
@@ -70,22 +70,22 @@ impl World {
             })
             .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let server = Server::having(&Repo::with(&debs)?, &names)?;
+        let server = Server::with_installed(&Repo::with(&debs)?, &names)?;
         Some(World { server, orders: 0, dir: crate::service::Dir::new() })
     }
 
     /// Upgrades the next package, and asserts that this happened once.
     #[track_caller]
-    fn is_patched(&mut self, fleet: &Fleet, host: &Host, when: &str) {
+    fn assert_patched(&mut self, fleet: &Fleet, host: &Host, when: &str) {
         let name = package(self.orders);
         self.orders += 1;
-        let task = fleet.patched(&host.id, &json!({"packages": [name]}));
+        let task = fleet.patch(&host.id, &json!({"packages": [name]}));
         assert_eq!(task["state"], "succeeded", "{when}: {task}");
-        assert_eq!(moves(&task), [format!("{name} 1.0 > 1.1")], "{when}");
+        assert_eq!(package_changes(&task), [format!("{name} 1.0 > 1.1")], "{when}");
         assert_eq!(self.server.runs(&name), ["1.1"], "{when}");
     }
 
-    fn did_nothing_twice(&self) {
+    fn assert_nothing_ran_twice(&self) {
         for number in 0..self.orders {
             assert_eq!(self.server.runs(&package(number)), ["1.1"], "package {number}");
         }
@@ -99,10 +99,10 @@ fn package(number: usize) -> String {
 /// Waits until the agent's clock is ahead of the service's by this many seconds, within half an
 /// hour.
 #[track_caller]
-fn agent_is_ahead(fleet: &Fleet, host: &Host, seconds: i64) {
+fn wait_until_agent_is_ahead(fleet: &Fleet, host: &Host, seconds: i64) {
     let time = |value: &Value| value.as_str()?.parse::<Timestamp>().ok();
     fleet.until_true(&format!("the agent is {seconds} s ahead"), || {
-        let output = host.say(&["status", "--json"]);
+        let output = host.run(&["status", "--json"]);
         let status: Value = serde_json::from_slice(&output.stdout).unwrap();
         let heard = fleet.server(&host.id)["last_seen_at"].clone();
         let (Some(agent), Some(service)) = (time(&status["last_sync_at"]), time(&heard)) else {
@@ -117,25 +117,25 @@ fn agent_with_a_wrong_clock_executes_every_order_once() {
     let Some(mut world) = World::new(2 * WRONG.len() + 1) else { return };
     let clock = SetClock::new(&world.dir.0, "agent");
     let fleet = Fleet::new();
-    let mut host = Host::stranger(&fleet, world.server.root.dir());
+    let mut host = Host::not_enrolled(&fleet, world.server.root.dir());
     host.environment = clock.environment();
     // The clock is already wrong when the host enrolls.
     clock.set(-TEN_YEARS);
     host.enroll(&fleet);
     host.start();
-    fleet.scanned(&host.id);
+    fleet.wait_for_scan(&host.id);
     for wrong in WRONG {
         clock.set(wrong);
-        world.is_patched(&fleet, &host, &format!("set to {wrong} while the agent runs"));
-        agent_is_ahead(&fleet, &host, wrong);
+        world.assert_patched(&fleet, &host, &format!("set to {wrong} while the agent runs"));
+        wait_until_agent_is_ahead(&fleet, &host, wrong);
         assert!(host.stop());
         host.start();
-        world.is_patched(&fleet, &host, &format!("{wrong} when the agent starts"));
+        world.assert_patched(&fleet, &host, &format!("{wrong} when the agent starts"));
     }
     clock.set(0);
-    world.is_patched(&fleet, &host, "right again");
-    agent_is_ahead(&fleet, &host, 0);
-    world.did_nothing_twice();
+    world.assert_patched(&fleet, &host, "right again");
+    wait_until_agent_is_ahead(&fleet, &host, 0);
+    world.assert_nothing_ran_twice();
     assert_eq!(fleet.get("/v1/servers")["meta"]["total"], 1);
     assert_eq!(fleet.server(&host.id)["status"], "online");
 }
@@ -144,19 +144,19 @@ fn agent_with_a_wrong_clock_executes_every_order_once() {
 fn service_with_a_wrong_clock_completes_every_order_once() {
     let Some(mut world) = World::new(2 * WRONG.len()) else { return };
     let clock = SetClock::new(&world.dir.0, "service");
-    let fleet = Fleet::started(|command| {
+    let fleet = Fleet::start_with(|command| {
         command.envs(clock.environment());
     });
     let host = Host::joined(&fleet, world.server.root.dir());
-    fleet.scanned(&host.id);
+    fleet.wait_for_scan(&host.id);
     for wrong in WRONG {
         clock.set(wrong);
-        world.is_patched(&fleet, &host, &format!("set to {wrong}"));
-        agent_is_ahead(&fleet, &host, -wrong);
+        world.assert_patched(&fleet, &host, &format!("set to {wrong}"));
+        wait_until_agent_is_ahead(&fleet, &host, -wrong);
         clock.set(0);
-        world.is_patched(&fleet, &host, &format!("right again after {wrong}"));
-        agent_is_ahead(&fleet, &host, 0);
+        world.assert_patched(&fleet, &host, &format!("right again after {wrong}"));
+        wait_until_agent_is_ahead(&fleet, &host, 0);
     }
-    world.did_nothing_twice();
+    world.assert_nothing_ran_twice();
     fleet.until(&format!("/v1/servers/{}", host.id), |seen| seen["status"] == "online");
 }

@@ -12,8 +12,8 @@ use lab::rpm::Manager;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::attacker::{Names, Villain, crafted, id, take_over};
-use crate::support::{Fleet, Host, moves};
+use crate::attacker::{Names, Attacker, crafted_orders, id, take_over};
+use crate::support::{Fleet, Host, package_changes};
 
 /// Names that some package manager interprets as more than a name.
 const MALFORMED: [&str; 39] = [
@@ -89,7 +89,7 @@ impl Target<'_> {
         Names {
             malformed: MALFORMED.iter().chain(self.malformed).copied().collect(),
             absent: ABSENT.iter().chain(self.absent).copied().collect(),
-            few: self.slow,
+            in_few_orders: self.slow,
         }
     }
 
@@ -120,14 +120,14 @@ impl Target<'_> {
 
     /// The real service rejects malformed names. Valid names of packages that are not installed
     /// change nothing.
-    fn gets_no_hostile_names_from_the_service(&self, fleet: &Fleet, host: &Host) {
+    fn assert_service_rejects_names(&self, fleet: &Fleet, host: &Host) {
         let names = self.names();
         for name in names.malformed {
             for (path, body) in [
                 (format!("/v1/servers/{}/patch", host.id), json!({"packages": [name]})),
                 ("/v1/batches".to_owned(), json!({"packages": [name], "server_ids": [host.id]})),
             ] {
-                let (status, answer) = fleet.ask(Method::POST, &path, Some(&body));
+                let (status, answer) = fleet.request(Method::POST, &path, Some(&body));
                 assert_eq!(status, 422, "{name:?}: {answer}");
                 let pointer = answer["errors"][0]["pointer"].as_str().unwrap();
                 assert!(pointer.contains("/packages"), "{answer}");
@@ -135,25 +135,25 @@ impl Target<'_> {
         }
         assert_eq!(fleet.get("/v1/batches")["meta"]["total"], 0);
         let (packages, files) = ((self.packages)(), self.files());
-        let task = fleet.patched(&host.id, &json!({"packages": names.absent}));
+        let task = fleet.patch(&host.id, &json!({"packages": names.absent}));
         assert_ne!(task["state"], "succeeded", "{task}");
-        assert!(moves(&task).is_empty(), "{task}");
+        assert!(package_changes(&task).is_empty(), "{task}");
         assert_eq!((self.packages)(), packages);
         assert_eq!(changed(&files, &self.files()), [""; 0]);
     }
 
     /// Runs the whole attack, after the orders through the real service, which need no separate
     /// host.
-    fn stands_the_attack(&self) {
+    fn assert_withstands_attack(&self) {
         let mut fleet = Fleet::new();
         let mut host = Host::joined(&fleet, self.root);
-        fleet.scanned(&host.id);
-        self.gets_no_hostile_names_from_the_service(&fleet, &host);
+        fleet.wait_for_scan(&host.id);
+        self.assert_service_rejects_names(&fleet, &host);
         assert!(host.stop());
 
-        let mut villain = Villain::breaks_in(&mut fleet, &host.id);
+        let mut villain = Attacker::take_signing_key(&mut fleet, &host.id);
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-        let mut orders = crafted(&villain, boot.trim(), &self.names());
+        let mut orders = crafted_orders(&villain, boot.trim(), &self.names());
         assert!(orders.len() >= 180, "{} orders", orders.len());
         // A valid order, three times, at the end: once it has a result, all orders were processed.
         let work = json!({"kind": "install", "packages": ["hello"], "boot_id": boot.trim()});
@@ -190,7 +190,7 @@ impl Target<'_> {
             }
         }
         assert!(villain.results.len() > 120, "{} answers", villain.results.len());
-        let words = host.words();
+        let words = host.log_text();
         assert!(words.contains("rejected an order"), "{words}");
     }
 }
@@ -216,7 +216,7 @@ fn lines_of(path: &Path) -> Vec<String> {
 }
 
 /// Copies the package `evil` from a repository to where orders look for it, in the root's `/tmp`.
-fn place_evil(repository: &Path, root: &Path, name: &str) {
+fn copy_evil_package(repository: &Path, root: &Path, name: &str) {
     let found = std::fs::read_dir(repository).unwrap().flatten().map(|entry| entry.path());
     let is_evil = |path: &std::path::PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("evil"))
@@ -242,9 +242,9 @@ fn with_apt_an_attacker_can_only_upgrade_installed_packages() {
         (Pocket::Updates, Deb::new("evil", "9.9").script(owned)),
     ]);
     let Some(repo) = repo else { return };
-    let Some(server) = Server::having(&repo, &["hello", "other", "older"]) else { return };
+    let Some(server) = Server::with_installed(&repo, &["hello", "other", "older"]) else { return };
     let root = server.root.dir();
-    place_evil(&repo.dir().join("pool/stable-updates"), root, "evil.deb");
+    copy_evil_package(&repo.dir().join("pool/stable-updates"), root, "evil.deb");
     Target {
         root,
         files: root,
@@ -257,11 +257,11 @@ fn with_apt_an_attacker_can_only_upgrade_installed_packages() {
         version: "1.1",
         changed: &["usr/share/hello/version"],
     }
-    .stands_the_attack();
+    .assert_withstands_attack();
 }
 
 /// For dnf and zypper.
-fn rpm_host_stands_the_attack(manager: Manager) {
+fn assert_rpm_host_withstands_attack(manager: Manager) {
     use lab::rpm::{Advisory, Package, Repo, Server};
     let owned = |package: Package| package.script("post", "echo owned > /tmp/owned");
     let old = ["hello", "other"].map(|name| Package::new(name, "1.0-1"));
@@ -275,9 +275,9 @@ fn rpm_host_stands_the_attack(manager: Manager) {
     all.extend([owned(Package::new("older", "1.0-1")), owned(Package::new("evil", "9.9-1"))]);
     let Some(repo) = Repo::with(&all, &[fix]) else { return };
     let installed = [&old[..], &[newest]].concat();
-    let Some(server) = Server::having(manager, &repo, &installed) else { return };
+    let Some(server) = Server::with_installed(manager, &repo, &installed) else { return };
     server.write("/etc/os-release", "ID=lab\nVERSION_ID=9\nPRETTY_NAME=\"Lab 9\"\n");
-    place_evil(repo.dir(), server.dir(), "evil.rpm");
+    copy_evil_package(repo.dir(), server.dir(), "evil.rpm");
     Target {
         root: server.dir(),
         files: server.dir(),
@@ -316,17 +316,17 @@ fn rpm_host_stands_the_attack(manager: Manager) {
         version: "1.1-1",
         changed: &["usr/share/hello/1.0-1", "usr/share/hello/1.1-1"],
     }
-    .stands_the_attack();
+    .assert_withstands_attack();
 }
 
 #[test]
 fn with_dnf_an_attacker_can_only_upgrade_installed_packages() {
-    rpm_host_stands_the_attack(Manager::Dnf);
+    assert_rpm_host_withstands_attack(Manager::Dnf);
 }
 
 #[test]
 fn with_zypper_an_attacker_can_only_upgrade_installed_packages() {
-    rpm_host_stands_the_attack(Manager::Zypper);
+    assert_rpm_host_withstands_attack(Manager::Zypper);
 }
 
 #[test]
@@ -336,21 +336,21 @@ fn with_pacman_an_attacker_can_only_upgrade_installed_packages() {
     let old = [("hello", "1.0-1"), ("other", "1.0-1"), ("older", "2.0-1")];
     let old = old.map(|(name, version)| Package::new(name, version));
     let Some(repository) = Repository::with(&old) else { return };
-    let server = Server::having(&repository, &names);
+    let server = Server::with_installed(&repository, &names);
     repository.add(&[
         Package::new("hello", "1.1-1").after_upgrade("echo 1.1-1 >> /var/log/hello.runs"),
         Package::new("other", "1.1-1"),
         Package::new("older", "1.0-1").after_upgrade("touch /tmp/owned"),
-        Package::new("evil", "9.9-1").saying("group", "evils"),
+        Package::new("evil", "9.9-1").info_line("group", "evils"),
     ]);
     let root = server.root();
     // The root is an overlay of this machine, whose own packages must not count.
     root.write("/var/lib/dpkg/status", "");
     let _ = std::fs::remove_file(root.path("/var/log/hello.runs"));
-    place_evil(&root.path("/srv/lab"), root.dir(), "evil.pkg.tar.gz");
+    copy_evil_package(&root.path("/srv/lab"), root.dir(), "evil.pkg.tar.gz");
     Target {
         root: root.dir(),
-        files: &root.home().join("upper"),
+        files: &root.side_dir().join("upper"),
         // pacman runs ldconfig after each transaction.
         ignored: &["var/lib/pacman", "etc/ld.so.cache"],
         malformed: &[
@@ -375,7 +375,7 @@ fn with_pacman_an_attacker_can_only_upgrade_installed_packages() {
         version: "1.1-1",
         changed: &["usr/share/hello/version"],
     }
-    .stands_the_attack();
+    .assert_withstands_attack();
 }
 
 /// A stand-in for apk, which Debian does not have. It prints what apk prints, upgrades `hello` and
@@ -419,10 +419,10 @@ exit 0
 #[test]
 fn with_apk_an_attacker_can_only_upgrade_installed_packages() {
     use std::os::unix::fs::PermissionsExt as _;
-    if !lab::root::ready() {
+    if !lab::root::can_create_roots() {
         return;
     }
-    let root = lab::root::Root::over(Path::new("/"));
+    let root = lab::root::Root::from_dir(Path::new("/"));
     // The root is an overlay of this machine, whose own packages must not count.
     root.write("/var/lib/dpkg/status", "");
     let versions = [("hello", "1.0-r0"), ("older", "2.0-r0"), ("other", "1.0-r0")];
@@ -446,7 +446,7 @@ fn with_apk_an_attacker_can_only_upgrade_installed_packages() {
     };
     Target {
         root: root.dir(),
-        files: &root.home().join("upper"),
+        files: &root.side_dir().join("upper"),
         ignored: &["usr/lib/apk/db"],
         malformed: &[
             "hello=1.0-r0",
@@ -466,7 +466,7 @@ fn with_apk_an_attacker_can_only_upgrade_installed_packages() {
         version: "1.1-r0",
         changed: &[],
     }
-    .stands_the_attack();
+    .assert_withstands_attack();
     assert!(!root.path("/tmp/owned").exists(), "{}", root.read("/var/log/apk.calls"));
     let calls = root.read("/var/log/apk.calls");
     assert!(calls.lines().any(|call| call.ends_with("--upgrade -- hello")), "{calls}");

@@ -10,7 +10,7 @@ use lab::apt::Server;
 use serde_json::{Value, json};
 
 /// Number of polls before giving up: about two minutes.
-const LOOKS_MAX: u32 = 6_000;
+const POLLS_MAX: u32 = 6_000;
 
 /// A service with its own data directory, and a client with its first API key.
 pub(crate) struct Service {
@@ -74,7 +74,7 @@ impl Service {
         mut meanwhile: impl FnMut(),
         enough: impl Fn(&Value) -> bool,
     ) -> Value {
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..POLLS_MAX {
             meanwhile();
             let seen = self.get(path).await;
             if enough(&seen) {

@@ -14,45 +14,45 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::support::{Fleet, Host, batch_path, moves};
+use crate::support::{Fleet, Host, batch_path, package_changes};
 
 const ROOTS: u32 = 4;
-const KILLS_A_ROOT: u32 = 13;
+const KILLS_PER_ROOT: u32 = 13;
 
 /// A system with a package that always has one more version.
-struct Patient {
+struct Subject {
     repo: Repo,
     server: Server,
     fleet: Fleet,
     host: Host,
     version: u32,
     /// Duration of an upgrade until its installation begins, and duration of the installation.
-    takes: (Duration, Duration),
+    durations: (Duration, Duration),
 }
 
-impl Patient {
-    fn new() -> Option<Patient> {
+impl Subject {
+    fn new() -> Option<Subject> {
         let repo = Repo::with(&[(Pocket::Stable, Deb::new("quick", "1.0"))])?;
-        let server = Server::having(&repo, &["quick"])?;
+        let server = Server::with_installed(&repo, &["quick"])?;
         let fleet = Fleet::new();
         let host = Host::joined(&fleet, server.root.dir());
-        fleet.scanned(&host.id);
+        fleet.wait_for_scan(&host.id);
         let takes = (Duration::ZERO, Duration::ZERO);
-        let mut patient = Patient { repo, server, fleet, host, version: 0, takes };
+        let mut patient = Subject { repo, server, fleet, host, version: 0, durations: takes };
         let task = patient.upgrade(|patient, began| {
             patient.wait_for_installation();
-            patient.takes.0 = began.elapsed();
+            patient.durations.0 = began.elapsed();
             patient.fleet.until_true("the installation ends", || patient.stage() != "installing");
-            patient.takes.1 = began.elapsed() - patient.takes.0;
+            patient.durations.1 = began.elapsed() - patient.durations.0;
         });
         assert_eq!(task["state"], "succeeded", "{task}");
         Some(patient)
     }
 
     /// Publishes one more version, orders it, and runs `meanwhile`. Returns the finished task.
-    fn upgrade(&mut self, meanwhile: impl FnOnce(&mut Patient, Instant)) -> Value {
+    fn upgrade(&mut self, meanwhile: impl FnOnce(&mut Subject, Instant)) -> Value {
         self.version += 1;
-        let deb = Deb::new("quick", &self.now_there()).before_unpack("sleep 0.1").counts_runs();
+        let deb = Deb::new("quick", &self.current_version()).before_unpack("sleep 0.1").counts_runs();
         let deb = deb.script("sleep 0.1");
         self.repo.add(&[(Pocket::Updates, deb)]);
         let began = Instant::now();
@@ -77,26 +77,26 @@ impl Patient {
     fn wait(&self, share: f64, began: Instant) {
         let within = share * 3.0 - 1.0;
         if within < 0.0 {
-            self.fleet.until_instant(began + self.takes.0.mul_f64(share * 3.0));
+            self.fleet.until_instant(began + self.durations.0.mul_f64(share * 3.0));
         } else {
             self.wait_for_installation();
-            self.fleet.until_instant(Instant::now() + self.takes.1.mul_f64(within / 2.0));
+            self.fleet.until_instant(Instant::now() + self.durations.1.mul_f64(within / 2.0));
         }
     }
 
     /// Waits until dpkg has started with the package and not finished.
-    fn wait_for_a_half(&self) {
+    fn wait_until_half_installed(&self) {
         self.wait_for_installation();
         self.fleet.until_true("the package is half installed", || {
-            self.is_half_done() || self.stage() == "none"
+            self.is_half_installed() || self.stage() == "none"
         });
     }
 
-    fn is_half_done(&self) -> bool {
+    fn is_half_installed(&self) -> bool {
         self.server.version("quick").unwrap().contains('(')
     }
 
-    fn now_there(&self) -> String {
+    fn current_version(&self) -> String {
         format!("1.{}", self.version)
     }
 
@@ -118,12 +118,12 @@ impl Patient {
 
 /// Runs a test on several systems at once. Each gets its moments, from 0 to 1, and returns what it
 /// found at each. Returns all results; none if there is no lab on this machine.
-fn on_several<T: Send + 'static>(story: fn(Patient, Vec<f64>) -> Vec<T>) -> Option<Vec<T>> {
+fn run_on_several<T: Send + 'static>(story: fn(Subject, Vec<f64>) -> Vec<T>) -> Option<Vec<T>> {
     let run = |root: u32| {
         std::thread::spawn(move || {
-            let patient = Patient::new()?;
-            let all = f64::from(ROOTS * KILLS_A_ROOT);
-            let mine = (0..KILLS_A_ROOT).map(|kill| f64::from(kill * ROOTS + root) / all);
+            let patient = Subject::new()?;
+            let all = f64::from(ROOTS * KILLS_PER_ROOT);
+            let mine = (0..KILLS_PER_ROOT).map(|kill| f64::from(kill * ROOTS + root) / all);
             Some(story(patient, mine.collect()))
         })
     };
@@ -137,10 +137,10 @@ fn on_several<T: Send + 'static>(story: fn(Patient, Vec<f64>) -> Vec<T>) -> Opti
 
 #[test]
 fn killed_agent_reports_correctly_and_scripts_run_once() {
-    let stages = on_several(|mut patient, instants| {
+    let stages = run_on_several(|mut patient, instants| {
         let mut stages = Vec::new();
         for share in instants {
-            let before = patient.now_there();
+            let before = patient.current_version();
             let task = patient.upgrade(|patient, began| {
                 patient.wait(share, began);
                 patient.host.kill();
@@ -149,8 +149,8 @@ fn killed_agent_reports_correctly_and_scripts_run_once() {
             });
             let at = format!("killed at {share:.2}: {task}");
             assert_eq!(task["state"], "succeeded", "{at}");
-            assert_eq!(moves(&task), [format!("quick {before} > {}", patient.now_there())], "{at}");
-            assert_eq!(patient.server.version("quick").unwrap(), patient.now_there(), "{at}");
+            assert_eq!(package_changes(&task), [format!("quick {before} > {}", patient.current_version())], "{at}");
+            assert_eq!(patient.server.version("quick").unwrap(), patient.current_version(), "{at}");
             assert_eq!(patient.audit(), "", "{at}");
         }
         let expected: Vec<String> = (1..=patient.version).map(|n| format!("1.{n}")).collect();
@@ -171,7 +171,7 @@ fn killed_agent_reports_correctly_and_scripts_run_once() {
 /// killed at once.
 #[test]
 fn interrupted_system_is_repaired_or_reported() {
-    let found = on_several(|mut patient, instants| {
+    let found = run_on_several(|mut patient, instants| {
         let mut found = Vec::new();
         let last = instants.last().copied();
         for share in instants {
@@ -180,13 +180,13 @@ fn interrupted_system_is_repaired_or_reported() {
             let task = patient.upgrade(|patient, began| {
                 // Waiting for a fraction of the time may miss the worst moment.
                 if Some(share) == last {
-                    patient.wait_for_a_half();
+                    patient.wait_until_half_installed();
                 } else {
                     patient.wait(share, began);
                 }
                 kill_all(patient.host.pid());
                 patient.host.kill();
-                left = (patient.stage(), patient.is_half_done());
+                left = (patient.stage(), patient.is_half_installed());
                 patient.host.start();
             });
             let at = format!("cut off at {share:.2}: {task}");
@@ -194,8 +194,8 @@ fn interrupted_system_is_repaired_or_reported() {
             let state = task["state"].as_str().unwrap();
             match state {
                 "succeeded" => {
-                    assert_eq!(moves(&task), [format!("quick {before} > {there}")], "{at}");
-                    assert_eq!(there, patient.now_there(), "{at}");
+                    assert_eq!(package_changes(&task), [format!("quick {before} > {there}")], "{at}");
+                    assert_eq!(there, patient.current_version(), "{at}");
                     assert_eq!(patient.audit(), "", "{at}");
                 }
                 "failed" => {
@@ -207,7 +207,7 @@ fn interrupted_system_is_repaired_or_reported() {
                         vec![format!("quick {} > {}", bare(&before), bare(&there))]
                     };
                     assert_eq!(
-                        moves(&task),
+                        package_changes(&task),
                         moved,
                         "reported versions must match the package database, {at}"
                     );

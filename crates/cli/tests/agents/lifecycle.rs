@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::service::Dir;
-use crate::support::{Fleet, Host, batch_path, moves, text};
+use crate::support::{Fleet, Host, batch_path, package_changes, text};
 
 /// A Debian host with one pending update.
 fn server() -> Option<Server> {
@@ -13,7 +13,7 @@ fn server() -> Option<Server> {
         (Pocket::Stable, Deb::new("hello", "1.0")),
         (Pocket::Security, Deb::new("hello", "1.1").counts_runs()),
     ])?;
-    Server::having(&repo, &["hello"])
+    Server::with_installed(&repo, &["hello"])
 }
 
 fn order() -> Value {
@@ -25,27 +25,27 @@ fn removed_host_returns_only_as_a_new_server() {
     let Some(server) = server() else { return };
     let fleet = Fleet::new();
     let mut host = Host::joined(&fleet, server.root.dir());
-    fleet.scanned(&host.id);
-    let (status, _) = fleet.ask(Method::DELETE, &format!("/v1/servers/{}", host.id), None);
+    fleet.wait_for_scan(&host.id);
+    let (status, _) = fleet.request(Method::DELETE, &format!("/v1/servers/{}", host.id), None);
     assert_eq!(status, 204);
-    assert!(host.ended(&fleet), "{}", host.words());
+    assert!(host.wait_for_end(&fleet), "{}", host.log_text());
     let (status, _) =
-        fleet.ask(Method::POST, &format!("/v1/servers/{}/patch", host.id), Some(&order()));
+        fleet.request(Method::POST, &format!("/v1/servers/{}/patch", host.id), Some(&order()));
     assert_eq!(status, 404);
     // Starting it again gives the same result, and nothing else happens.
     host.start();
-    assert!(host.ended(&fleet));
-    assert!(host.words().contains("removed this host at"), "{}", host.words());
-    let shown = text(&host.say(&["status"]).stdout);
-    assert!(shown.contains("removed by its server"), "{shown}");
+    assert!(host.wait_for_end(&fleet));
+    assert!(host.log_text().contains("removed this host at"), "{}", host.log_text());
+    let shown = text(&host.run(&["status"]).stdout);
+    assert!(shown.contains("removed from its service"), "{shown}");
     assert_eq!(server.version("hello").unwrap(), "1.0");
 
     let before = host.id.clone();
     host.enroll(&fleet);
     assert_ne!(host.id, before);
     host.start();
-    let task = fleet.patched(&host.id, &order());
-    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+    let task = fleet.patch(&host.id, &order());
+    assert_eq!(package_changes(&task), ["hello 1.0 > 1.1"], "{task}");
     let listed = fleet.get("/v1/servers");
     let ids: Vec<_> = listed["data"].as_array().unwrap().iter().map(|row| &row["id"]).collect();
     assert_eq!(ids, [&json!(host.id)]);
@@ -54,8 +54,8 @@ fn removed_host_returns_only_as_a_new_server() {
 
 /// Dispatches an order to an agent that was killed while idle and never received it. Returns the
 /// batch.
-fn unread(fleet: &Fleet, host: &mut Host) -> Value {
-    fleet.scanned(&host.id);
+fn undelivered_order(fleet: &Fleet, host: &mut Host) -> Value {
+    fleet.wait_for_scan(&host.id);
     fleet.until(&format!("/v1/servers/{}", host.id), |seen| seen["activity"] == "idle");
     host.kill();
     let batch = fleet.post(&format!("/v1/servers/{}/patch", host.id), &order());
@@ -68,7 +68,7 @@ fn canceled_undelivered_order_does_not_block_its_server() {
     let Some(server) = server() else { return };
     let fleet = Fleet::new();
     let mut host = Host::joined(&fleet, server.root.dir());
-    let batch = unread(&fleet, &mut host);
+    let batch = undelivered_order(&fleet, &mut host);
     fleet.post(&format!("{}/cancel", batch_path(&batch)), &json!({}));
     host.start();
     let seen = fleet.until(&batch_path(&batch), |seen| !seen["finished_at"].is_null());
@@ -77,8 +77,8 @@ fn canceled_undelivered_order_does_not_block_its_server() {
         (&json!("canceled"), &json!("canceled"))
     );
     assert_eq!(server.version("hello").unwrap(), "1.0");
-    let task = fleet.patched(&host.id, &order());
-    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+    let task = fleet.patch(&host.id, &order());
+    assert_eq!(package_changes(&task), ["hello 1.0 > 1.1"], "{task}");
     assert!(host.stop());
 }
 
@@ -87,7 +87,7 @@ fn paused_undelivered_order_waits_again() {
     let Some(server) = server() else { return };
     let fleet = Fleet::new();
     let mut host = Host::joined(&fleet, server.root.dir());
-    let batch = unread(&fleet, &mut host);
+    let batch = undelivered_order(&fleet, &mut host);
     fleet.post(&format!("{}/pause", batch_path(&batch)), &json!({}));
     host.start();
     let seen = fleet.until(&batch_path(&batch), |seen| seen["results"][0]["state"] != "dispatched");
@@ -98,7 +98,7 @@ fn paused_undelivered_order_waits_again() {
     assert_eq!(server.version("hello").unwrap(), "1.0");
     fleet.post(&format!("{}/resume", batch_path(&batch)), &json!({}));
     let seen = fleet.until(&batch_path(&batch), |seen| !seen["finished_at"].is_null());
-    assert_eq!(moves(&seen["results"][0]), ["hello 1.0 > 1.1"], "{seen}");
+    assert_eq!(package_changes(&seen["results"][0]), ["hello 1.0 > 1.1"], "{seen}");
     assert_eq!(server.runs("hello"), ["1.1"]);
     assert!(host.stop());
 }
@@ -110,7 +110,7 @@ fn host_with_a_lost_counter_is_not_quarantined() {
     let Some(server) = server() else { return };
     let fleet = Fleet::new();
     let mut host = Host::joined(&fleet, server.root.dir());
-    fleet.scanned(&host.id);
+    fleet.wait_for_scan(&host.id);
     for text in ["{\"counter\":", ""] {
         host.kill();
         server.root.write("/var/lib/fleetmend-agent/turn.json", text);
@@ -121,8 +121,8 @@ fn host_with_a_lost_counter_is_not_quarantined() {
         assert_eq!(seen["state"], "completed", "{seen}");
         assert!(fleet.server(&host.id)["quarantine"].is_null());
     }
-    let task = fleet.patched(&host.id, &order());
-    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+    let task = fleet.patch(&host.id, &order());
+    assert_eq!(package_changes(&task), ["hello 1.0 > 1.1"], "{task}");
     assert!(host.stop());
 }
 
@@ -131,9 +131,9 @@ fn order_for_an_offline_agent_runs_when_it_returns() {
     let Some(server) = server() else { return };
     let fleet = Fleet::new();
     let mut host = Host::joined(&fleet, server.root.dir());
-    fleet.scanned(&host.id);
-    assert!(host.stop(), "{}", host.words());
-    let shown = text(&host.say(&["status"]).stdout);
+    fleet.wait_for_scan(&host.id);
+    assert!(host.stop(), "{}", host.log_text());
+    let shown = text(&host.run(&["status"]).stdout);
     assert!(shown.contains("not running"), "{shown}");
     let batch = fleet.post(&format!("/v1/servers/{}/patch", host.id), &order());
     // The order is on its way, and no agent has accepted it.
@@ -146,11 +146,11 @@ fn order_for_an_offline_agent_runs_when_it_returns() {
     let seen = fleet.until(&batch_path(&batch), |seen| !seen["finished_at"].is_null());
     let task = &seen["results"][0];
     assert_eq!(
-        (&task["state"], moves(task)),
+        (&task["state"], package_changes(task)),
         (&json!("succeeded"), vec!["hello 1.0 > 1.1".to_owned()])
     );
     assert_eq!(server.runs("hello"), ["1.1"]);
-    let shown = text(&host.say(&["status"]).stdout);
+    let shown = text(&host.run(&["status"]).stdout);
     assert!(shown.contains("running, "), "{shown}");
 }
 
@@ -160,10 +160,10 @@ fn host_limits_are_enforced_and_named_in_the_result() {
     let fleet = Fleet::new();
     let host = Host::joined(&fleet, server.root.dir());
     server.root.write("/etc/fleetmend/limits.toml", "frozen = true\n");
-    let task = fleet.patched(&host.id, &order());
+    let task = fleet.patch(&host.id, &order());
     // By now the agent has reported the limit, so the preview shows no updates.
     let preview = json!({"server_ids": [host.id], "packages": []});
-    let (status, preview) = fleet.ask(Method::POST, "/v1/preview", Some(&preview));
+    let (status, preview) = fleet.request(Method::POST, "/v1/preview", Some(&preview));
     assert_eq!(status, 200, "{preview}");
     assert_eq!(preview["servers"][0]["updates"], json!([]), "{preview}");
     assert!(preview["warnings"][0].as_str().unwrap().contains("will refuse"), "{preview}");
@@ -173,15 +173,15 @@ fn host_limits_are_enforced_and_named_in_the_result() {
     assert!(message.contains("frozen"), "{message}");
     assert_eq!(server.version("hello").unwrap(), "1.0");
     server.root.write("/etc/fleetmend/limits.toml", "frozen = flase\n");
-    let task = fleet.patched(&host.id, &order());
+    let task = fleet.patch(&host.id, &order());
     assert_eq!(task["result"]["failure_code"], "rejected_by_agent", "{task}");
     server.root.write("/etc/fleetmend/limits.toml", "exclude = [\"hel*\"]\n");
-    let task = fleet.patched(&host.id, &order());
+    let task = fleet.patch(&host.id, &order());
     assert_eq!(task["state"], "skipped", "{task}");
     assert_eq!(server.version("hello").unwrap(), "1.0");
     server.root.write("/etc/fleetmend/limits.toml", "frozen = false\n");
-    let task = fleet.patched(&host.id, &order());
-    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+    let task = fleet.patch(&host.id, &order());
+    assert_eq!(package_changes(&task), ["hello 1.0 > 1.1"], "{task}");
 }
 
 /// Writes a self-signed certificate and its key to files.
@@ -205,20 +205,20 @@ fn token_pins_a_self_signed_certificate() {
     };
     let (fleet, impostor) = (secure("ours"), secure("theirs"));
     assert!(fleet.service.address.starts_with("https://"));
-    let mut host = Host::stranger(&fleet, server.root.dir());
+    let mut host = Host::not_enrolled(&fleet, server.root.dir());
     let token = fleet.token();
-    let output = host.say(&["enroll", "--server", &impostor.service.address, "--token", &token]);
+    let output = host.run(&["enroll", "--server", &impostor.service.address, "--token", &token]);
     assert_eq!(output.status.code(), Some(1));
     let words = text(&output.stderr);
     assert!(words.contains("its certificate does not match the token"), "{words}");
     assert_eq!(impostor.get("/v1/servers")["meta"]["total"], 0);
     let plain = fleet.service.address.replace("https", "http");
-    let output = host.say(&["enroll", "--server", &plain, "--token", &token]);
+    let output = host.run(&["enroll", "--server", &plain, "--token", &token]);
     assert!(text(&output.stderr).contains("https://"), "{}", text(&output.stderr));
 
     host.enroll(&fleet);
     host.start();
-    let task = fleet.patched(&host.id, &order());
-    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+    let task = fleet.patch(&host.id, &order());
+    assert_eq!(package_changes(&task), ["hello 1.0 > 1.1"], "{task}");
     assert!(fleet.text(task["result"]["log"].as_str().unwrap()).contains("Setting up hello"));
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use lab::rpm::{Advisory, Manager, Package, Repo};
 use serde_json::{Value, json};
 
-use crate::support::{Fleet, Host, moves, package};
+use crate::support::{Fleet, Host, package_changes, package};
 
 /// A host with `plain`, `risky` (its update is a security update where the package manager reports
 /// that), `third` and `held`, each in version 1.0-1 with 1.1-1 pending.
@@ -17,7 +17,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn of(root: &Path, tells_security: bool, database: &'a dyn Fn() -> Vec<String>) -> World<'a> {
+    fn new(root: &Path, tells_security: bool, database: &'a dyn Fn() -> Vec<String>) -> World<'a> {
         let fleet = Fleet::new();
         let host = Host::joined(&fleet, root);
         World { fleet, host, database, tells_security }
@@ -27,7 +27,7 @@ impl<'a> World<'a> {
     #[track_caller]
     fn patched(&self, order: &Value) -> (Value, Vec<String>) {
         let before = (self.database)();
-        let task = self.fleet.patched(&self.host.id, order);
+        let task = self.fleet.patch(&self.host.id, order);
         let after = (self.database)();
         assert_eq!(before.len(), after.len(), "no package may be added or removed");
         (task, after.into_iter().filter(|line| !before.contains(line)).collect())
@@ -35,8 +35,8 @@ impl<'a> World<'a> {
 
     /// The test. `blocked` is how this package manager reports that `held` is held.
     #[track_caller]
-    fn is_seen_and_patched_exactly_as_asked(&self, manager: &str, blocked: &str) {
-        let seen = self.fleet.scanned(&self.host.id);
+    fn assert_reported_and_patched(&self, manager: &str, blocked: &str) {
+        let seen = self.fleet.wait_for_scan(&self.host.id);
         assert_eq!(
             (&seen["status"], &seen["package_manager"]),
             (&json!("online"), &json!(manager))
@@ -50,7 +50,7 @@ impl<'a> World<'a> {
             assert_eq!(task["state"], "succeeded", "{task}");
             let expected: Vec<_> =
                 names.iter().map(|name| format!("{name} 1.0-1 > 1.1-1")).collect();
-            assert_eq!(moves(task), expected);
+            assert_eq!(package_changes(task), expected);
             let installed: Vec<_> = names.iter().map(|name| format!("{name} 1.1-1")).collect();
             assert_eq!(changed, installed);
         };
@@ -63,7 +63,7 @@ impl<'a> World<'a> {
         assert_eq!((&task["state"], changed.len()), (&json!("skipped"), 0), "{task}");
         let (task, changed) = self.patched(&json!({"packages": [], "dry_run": true}));
         assert_eq!((&task["state"], changed.len()), (&json!("succeeded"), 0), "{task}");
-        assert!(moves(&task).contains(&"third 1.0-1 > 1.1-1".to_owned()), "{task}");
+        assert!(package_changes(&task).contains(&"third 1.0-1 > 1.1-1".to_owned()), "{task}");
         let (task, changed) = self.patched(&json!({"packages": ["plain"]}));
         came(&task, &changed, &["plain"]);
         let (task, changed) = self.patched(&json!({"packages": ["plain"]}));
@@ -83,15 +83,15 @@ fn rpm(manager: Manager, settings: (&str, &str), word: &str, blocked: &str) {
     let fix = Advisory::security("LSA-2024:1", "Important", &["CVE-2024-1"], &[&new[2]]);
     let all: Vec<Package> = old.iter().chain(&new).cloned().collect();
     let Some(repo) = Repo::with(&all, &[fix]) else { return };
-    let Some(server) = lab::rpm::Server::having(manager, &repo, &old) else { return };
+    let Some(server) = lab::rpm::Server::with_installed(manager, &repo, &old) else { return };
     server.write(settings.0, settings.1);
     server.write("/etc/os-release", "ID=lab\nVERSION_ID=9\nPRETTY_NAME=\"Lab 9\"\n");
     let database = || {
         let list = server.database();
         list.iter().map(|line| line.trim_end_matches(" noarch").to_owned()).collect()
     };
-    let world = World::of(server.dir(), true, &database);
-    world.is_seen_and_patched_exactly_as_asked(word, blocked);
+    let world = World::new(server.dir(), true, &database);
+    world.assert_reported_and_patched(word, blocked);
 }
 
 #[test]
@@ -112,12 +112,12 @@ fn pacman_host_is_reported_and_patched_exactly_as_ordered() {
     use lab::pacman::{Package, Repository, Server};
     let of = |version: &str| NAMES.map(|name| Package::new(name, version));
     let Some(repository) = Repository::with(&of("1.0-1")) else { return };
-    let server = Server::having(&repository, &NAMES);
+    let server = Server::with_installed(&repository, &NAMES);
     repository.add(&of("1.1-1"));
     server.configure("IgnorePkg = held");
     // The root is an overlay of this machine, whose own packages must not count.
     server.root().write("/var/lib/dpkg/status", "");
     let database = || server.installed();
-    let world = World::of(server.root().dir(), false, &database);
-    world.is_seen_and_patched_exactly_as_asked("pacman", "(held)");
+    let world = World::new(server.root().dir(), false, &database);
+    world.assert_reported_and_patched("pacman", "(held)");
 }

@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::support::{Fleet, Host, batch_path, moves, text};
+use crate::support::{Fleet, Host, batch_path, package_changes, text};
 
 /// A Debian host with one pending update.
 fn server() -> Option<Server> {
@@ -26,7 +26,7 @@ fn server() -> Option<Server> {
         (Pocket::Stable, Deb::new("hello", "1.0")),
         (Pocket::Security, Deb::new("hello", "1.1").counts_runs()),
     ])?;
-    Server::having(&repo, &["hello"])
+    Server::with_installed(&repo, &["hello"])
 }
 
 fn runtime() -> Runtime {
@@ -83,13 +83,13 @@ impl Proxy {
     }
 
     /// Forges responses until the agent has synced several times.
-    fn forges(&self, fleet: &Fleet, mode: Mode) {
+    fn forge_until_synced(&self, fleet: &Fleet, mode: Mode) {
         self.set(mode);
         fleet.until_true("the agent syncs again", || self.forged.load(Ordering::SeqCst) >= 2);
     }
 }
 
-fn answer(status: u16, headers: HeaderMap, body: impl Into<Body>) -> Response {
+fn response(status: u16, headers: HeaderMap, body: impl Into<Body>) -> Response {
     let mut answer = Response::new(body.into());
     *answer.status_mut() = status.try_into().unwrap();
     *answer.headers_mut() = headers;
@@ -109,11 +109,11 @@ async fn forward(State(proxy): State<Arc<Proxy>>, request: Request) -> Response 
         Mode::ForgeRemoval => {
             proxy.forged.fetch_add(1, Ordering::SeqCst);
             let problem = json!({"status": 410, "code": "server_removed", "detail": "removed"});
-            return answer(410, HeaderMap::new(), problem.to_string());
+            return response(410, HeaderMap::new(), problem.to_string());
         }
         Mode::Replay(Captured { headers, body }) => {
             proxy.forged.fetch_add(1, Ordering::SeqCst);
-            return answer(200, headers.clone(), body.to_string());
+            return response(200, headers.clone(), body.to_string());
         }
         Mode::Forward | Mode::WithholdOrder => {}
     }
@@ -131,18 +131,18 @@ async fn forward(State(proxy): State<Arc<Proxy>>, request: Request) -> Response 
     let got = tokio::select! {
         got = got => got,
         // Abort a held sync, so that the next one sees the new mode.
-        _ = changed.changed(), if is_sync => return answer(502, HeaderMap::new(), ""),
+        _ = changed.changed(), if is_sync => return response(502, HeaderMap::new(), ""),
     };
-    let Ok((status, headers, body)) = got else { return answer(502, HeaderMap::new(), "") };
+    let Ok((status, headers, body)) = got else { return response(502, HeaderMap::new(), "") };
     let Ok(read) = serde_json::from_slice::<Value>(&body) else {
-        return answer(status, headers, body);
+        return response(status, headers, body);
     };
     match mode {
         Mode::WithholdOrder if read["orders"].as_array().is_some_and(|some| !some.is_empty()) => {
             proxy.captured.send_replace(Some(Captured { headers, body: read }));
-            answer(502, HeaderMap::new(), "")
+            response(502, HeaderMap::new(), "")
         }
-        _ => answer(status, headers, body),
+        _ => response(status, headers, body),
     }
 }
 
@@ -152,17 +152,17 @@ fn proxy_without_keys_can_only_delay_an_agent() {
     let fleet = Fleet::new();
     let runtime = runtime();
     let (proxy, address) = Proxy::start(&runtime, &fleet.service.address);
-    let mut host = Host::stranger(&fleet, server.root.dir());
+    let mut host = Host::not_enrolled(&fleet, server.root.dir());
     host.enroll_at(&fleet, &address);
     host.start();
-    fleet.scanned(&host.id);
+    fleet.wait_for_scan(&host.id);
 
     // "This host was removed", repeatedly: the agent logs it once and keeps syncing.
-    proxy.forges(&fleet, Mode::ForgeRemoval);
-    let shown = text(&host.say(&["status"]).stdout);
+    proxy.forge_until_synced(&fleet, Mode::ForgeRemoval);
+    let shown = text(&host.run(&["status"]).stdout);
     assert!(shown.contains("running, "), "{shown}");
     assert!(shown.contains("that this host was removed, but it is not signed"), "{shown}");
-    assert_eq!(host.words().matches("this host was removed").count(), 1, "{}", host.words());
+    assert_eq!(host.log_text().matches("this host was removed").count(), 1, "{}", host.log_text());
 
     // An order is withheld, canceled, and replayed later.
     proxy.set(Mode::WithholdOrder);
@@ -171,7 +171,7 @@ fn proxy_without_keys_can_only_delay_an_agent() {
     fleet.until_true("the order is on its way", || proxy.captured.borrow().is_some());
     let captured = proxy.captured.borrow().clone().unwrap();
     fleet.post(&format!("{}/cancel", batch_path(&batch)), &json!({}));
-    proxy.forges(&fleet, Mode::Replay(captured));
+    proxy.forge_until_synced(&fleet, Mode::Replay(captured));
     proxy.set(Mode::Forward);
 
     // Without forgeries, the agent follows current requests, and has done nothing else.
@@ -180,7 +180,7 @@ fn proxy_without_keys_can_only_delay_an_agent() {
     fleet.until(&format!("/v1/servers/{}", host.id), |seen| seen["last_scan_at"] != before);
     assert_eq!(server.version("hello").unwrap(), "1.0");
     assert!(server.runs("hello").is_empty());
-    assert!(host.words().contains("the server is reachable again"), "{}", host.words());
+    assert!(host.log_text().contains("the service is reachable again"), "{}", host.log_text());
     let seen = fleet.get(&batch_path(&batch));
     assert_eq!(
         (&seen["state"], &seen["results"][0]["state"]),
@@ -244,22 +244,22 @@ fn token_without_a_pin_works_behind_a_proxy_with_a_trusted_certificate() {
     let address = tls_proxy(&runtime, public.tls, &fleet.service.address);
     let token = fleet.token();
     assert!(token.ends_with(".plain"), "{token}");
-    let mut host = Host::stranger(&fleet, server.root.dir());
+    let mut host = Host::not_enrolled(&fleet, server.root.dir());
     // Rejects both a certificate from an unknown authority and one for another name.
     let (port, enroll) = (address.rsplit_once(':').unwrap().1, "enroll");
     for (trust_store, server) in
         [(&stranger.file, address.clone()), (&public.file, format!("https://localhost:{port}"))]
     {
         host.trust_store = Some(trust_store.clone());
-        let refused = host.say(&[enroll, "--server", &server, "--token", &token]);
+        let refused = host.run(&[enroll, "--server", &server, "--token", &token]);
         let words = text(&refused.stderr);
         assert!(!refused.status.success() && words.contains("certificate"), "{words}");
     }
     host.trust_store = Some(public.file);
     host.enroll_at(&fleet, &address);
     host.start();
-    fleet.scanned(&host.id);
-    let task = fleet.patched(&host.id, &json!({"packages": ["hello"]}));
-    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+    fleet.wait_for_scan(&host.id);
+    let task = fleet.patch(&host.id, &json!({"packages": ["hello"]}));
+    assert_eq!(package_changes(&task), ["hello 1.0 > 1.1"], "{task}");
     assert!(host.stop());
 }

@@ -7,7 +7,7 @@
 use std::process::Child;
 
 use lab::apt::{Deb, Pocket, Repo, Server};
-use lab::machine::{Ended, Machine};
+use lab::machine::{BootEnd, Machine};
 use lab::root::Base;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ impl Host {
     /// A booted machine with these packages installed from the stable release, enrolled in the
     /// fleet.
     async fn join(service: &Service, repo: &Repo, packages: &[&str], limits: &str) -> Option<Host> {
-        let server = Server::of(Base::Systemd, repo)?;
+        let server = Server::with_base(Base::Systemd, repo)?;
         server.sources(&[Pocket::Stable]);
         server.update();
         server.install(packages);
@@ -37,8 +37,8 @@ impl Host {
         root.write("/etc/fleetmend/limits.toml", limits);
         let token = service.token().await;
         let join = ["enroll", "--server", &service.url, "--token", &token];
-        root.must("/usr/bin/fleetmend-agent", &join);
-        let mut machine = Machine::over(root)?.on_our_network();
+        root.run_successfully("/usr/bin/fleetmend-agent", &join);
+        let mut machine = Machine::from_root(root)?.share_network();
         machine.add_service("fleetmend-agent", UNIT);
         machine.add_service("demo", DEMO);
         let child = machine.boot();
@@ -51,8 +51,8 @@ impl Host {
             && self.comes_back
         {
             assert_eq!(
-                Ended::of(status),
-                Ended::Rebooted,
+                BootEnd::from_status(status),
+                BootEnd::Rebooted,
                 "the machine must reboot, not power off"
             );
             self.child = self.machine.boot();
@@ -60,7 +60,7 @@ impl Host {
     }
 
     fn version(&self, package: &str) -> String {
-        self.machine.root.must("dpkg-query", &["-W", "-f=${Version}", package])
+        self.machine.root.run_successfully("dpkg-query", &["-W", "-f=${Version}", package])
     }
 }
 
@@ -81,12 +81,12 @@ const DEMO: &str = "[Unit]\nBefore=fleetmend-agent.service\n\
                     ExecStartPost=/bin/sh -c 'until grep -q libdemo /proc/$MAINPID/maps; do sleep 0.01; done'\n";
 
 /// A repository with an update that needs a reboot, and one of the library; any library will do.
-fn archive() -> Option<Repo> {
+fn repository() -> Option<Repo> {
     let base = Base::Systemd.dir()?;
     let library = format!("usr/lib/{}-linux-gnu/libz.so.1", std::env::consts::ARCH);
     let library = std::fs::read(base.join(library)).unwrap();
     let demo = |version| Deb::new("libdemo", version).file("/usr/lib/libdemo.so", &library);
-    let core = |version| Deb::new("core", version).wants_a_reboot().counts_runs();
+    let core = |version| Deb::new("core", version).requests_reboot().counts_runs();
     Repo::with(&[
         (Pocket::Stable, Deb::new("core", "1")),
         (Pocket::Updates, core("2")),
@@ -96,21 +96,21 @@ fn archive() -> Option<Repo> {
 }
 
 /// A host and the task of an order for one package.
-struct Story {
+struct Outcome {
     host: Host,
     task: Value,
 }
 
 /// Runs one order on one host until it ends or `enough` returns true.
-async fn tell(
+async fn run_order_until(
     package: &str,
     reboot: &str,
     limits: &str,
     comes_back: bool,
     enough: impl Fn(&Value) -> bool,
-) -> Option<Story> {
-    let repo = archive()?;
-    lab::network::own();
+) -> Option<Outcome> {
+    let repo = repository()?;
+    lab::network::isolate();
     let service = Service::start();
     let mut host = Host::join(&service, &repo, &["core", "libdemo"], limits).await?;
     let ids = service.servers(1, || host.watch()).await;
@@ -121,16 +121,16 @@ async fn tell(
     let path = format!("/v1/batches/{}", batch["id"].as_str().unwrap());
     let enough = |seen: &Value| !seen["finished_at"].is_null() || enough(&seen["results"][0]);
     let seen = service.until(&path, || host.watch(), enough).await;
-    Some(Story { host, task: seen["results"][0].clone() })
+    Some(Outcome { host, task: seen["results"][0].clone() })
 }
 
-async fn to_the_end(package: &str, reboot: &str, limits: &str) -> Option<Story> {
-    tell(package, reboot, limits, true, |_| false).await
+async fn run_order(package: &str, reboot: &str, limits: &str) -> Option<Outcome> {
+    run_order_until(package, reboot, limits, true, |_| false).await
 }
 
 #[tokio::test]
 async fn machine_that_needs_a_reboot_reboots_once() {
-    let Some(Story { host, task }) = to_the_end("core", "if_required", MAY_REBOOT).await else {
+    let Some(Outcome { host, task }) = run_order("core", "if_required", MAY_REBOOT).await else {
         return;
     };
     assert_eq!(task["state"], "succeeded", "{task}");
@@ -146,14 +146,14 @@ async fn machine_that_needs_a_reboot_reboots_once() {
 
 #[tokio::test]
 async fn unneeded_reboot_happens_only_with_always() {
-    let Some(Story { host, task }) = to_the_end("libdemo", "always", MAY_REBOOT).await else {
+    let Some(Outcome { host, task }) = run_order("libdemo", "always", MAY_REBOOT).await else {
         return;
     };
     assert_eq!(task["state"], "succeeded", "{task}");
     assert_eq!((&task["result"]["reboot"]["done"], host.machine.boots()), (&json!(true), 2));
 
-    let told = to_the_end("libdemo", "if_required", MAY_REBOOT).await;
-    let Story { host, task } = told.unwrap();
+    let told = run_order("libdemo", "if_required", MAY_REBOOT).await;
+    let Outcome { host, task } = told.unwrap();
     assert_eq!(task["state"], "succeeded", "{task}");
     let reboot = json!({"needed": false, "done": false, "seconds": null});
     assert_eq!((&task["result"]["reboot"], host.machine.boots()), (&reboot, 1));
@@ -161,7 +161,7 @@ async fn unneeded_reboot_happens_only_with_always() {
 
 #[tokio::test]
 async fn never_reports_a_needed_reboot_without_rebooting() {
-    let Some(Story { host, task }) = to_the_end("core", "never", MAY_REBOOT).await else { return };
+    let Some(Outcome { host, task }) = run_order("core", "never", MAY_REBOOT).await else { return };
     assert_eq!(task["state"], "succeeded", "{task}");
     let reboot = json!({"needed": true, "done": false, "seconds": null});
     assert_eq!((&task["result"]["reboot"], host.machine.boots()), (&reboot, 1));
@@ -170,7 +170,7 @@ async fn never_reports_a_needed_reboot_without_rebooting() {
 
 #[tokio::test]
 async fn service_with_an_old_library_is_restarted_without_reboot() {
-    let Some(Story { host, task }) = to_the_end("libdemo", "services_only", MAY_REBOOT).await
+    let Some(Outcome { host, task }) = run_order("libdemo", "services_only", MAY_REBOOT).await
     else {
         return;
     };
@@ -183,7 +183,7 @@ async fn service_with_an_old_library_is_restarted_without_reboot() {
 
 #[tokio::test]
 async fn containers_reboot_only_if_host_limits_allow_it() {
-    let Some(Story { host, task }) = to_the_end("core", "always", "").await else { return };
+    let Some(Outcome { host, task }) = run_order("core", "always", "").await else { return };
     assert_eq!(task["state"], "succeeded", "{task}");
     let reboot = json!({"needed": true, "done": false, "seconds": null});
     assert_eq!((&task["result"]["reboot"], host.machine.boots()), (&reboot, 1));
@@ -195,8 +195,8 @@ async fn containers_reboot_only_if_host_limits_allow_it() {
 #[tokio::test]
 async fn missing_machine_stays_rebooting_until_its_deadline() {
     let rebooting = |task: &Value| task["state"] == "rebooting";
-    let told = tell("core", "if_required", MAY_REBOOT, false, rebooting).await;
-    let Some(Story { task, .. }) = told else { return };
+    let told = run_order_until("core", "if_required", MAY_REBOOT, false, rebooting).await;
+    let Some(Outcome { task, .. }) = told else { return };
     assert_eq!(task["state"], "rebooting", "{task}");
     let time = |name: &str| task[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     let left = time("deadline_at").duration_since(time("started_at"));

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use crate::service::{Dir, Running, first_key};
 
 /// Far longer than usual: something hangs.
-const LOOKS_MAX: u32 = 2_400;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLLS_MAX: u32 = 2_400;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A running service and a client for it.
 pub(crate) struct Fleet {
@@ -35,17 +35,17 @@ impl Fleet {
 
     /// Starts a service with additional flags and a matching client.
     pub(crate) fn with(more: &[&str], client: reqwest::ClientBuilder) -> Fleet {
-        Fleet::made(client, |dir| Running::start(&dir.data(), more))
+        Fleet::create(client, |dir| Running::start(&dir.data(), more))
     }
 
     /// Starts a service with changes to its command.
-    pub(crate) fn started(change: impl FnOnce(&mut Command)) -> Fleet {
-        Fleet::made(reqwest::Client::builder(), |dir| {
+    pub(crate) fn start_with(change: impl FnOnce(&mut Command)) -> Fleet {
+        Fleet::create(reqwest::Client::builder(), |dir| {
             Running::with("127.0.0.1:0", &dir.data(), &[], change)
         })
     }
 
-    fn made(client: reqwest::ClientBuilder, start: impl FnOnce(&Dir) -> Running) -> Fleet {
+    fn create(client: reqwest::ClientBuilder, start: impl FnOnce(&Dir) -> Running) -> Fleet {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = Dir::new();
         let key = first_key(&dir.data());
@@ -56,13 +56,13 @@ impl Fleet {
     }
 
     /// Sends a request. Returns the status and the body; an empty body is null.
-    pub(crate) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, Value) {
-        let (status, text) = self.ask_text(method, path, body);
+    pub(crate) fn request(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, Value) {
+        let (status, text) = self.request_text(method, path, body);
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
         (status, body)
     }
 
-    fn ask_text(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, String) {
+    fn request_text(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, String) {
         let url = format!("{}{path}", self.service.address);
         let mut request = self.http.request(method, url).bearer_auth(&self.key);
         if let Some(body) = body {
@@ -76,7 +76,7 @@ impl Fleet {
 
     #[track_caller]
     pub(crate) fn get(&self, path: &str) -> Value {
-        let (status, body) = self.ask(Method::GET, path, None);
+        let (status, body) = self.request(Method::GET, path, None);
         assert_eq!(status, 200, "{path}: {body}");
         body
     }
@@ -84,14 +84,14 @@ impl Fleet {
     /// Reads a text response.
     #[track_caller]
     pub(crate) fn text(&self, path: &str) -> String {
-        let (status, text) = self.ask_text(Method::GET, path, None);
+        let (status, text) = self.request_text(Method::GET, path, None);
         assert_eq!(status, 200, "{path}: {text}");
         text
     }
 
     #[track_caller]
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
-        let (status, answer) = self.ask(Method::POST, path, Some(body));
+        let (status, answer) = self.request(Method::POST, path, Some(body));
         assert!((200..300).contains(&status), "{path} {body}: {status} {answer}");
         answer
     }
@@ -99,7 +99,7 @@ impl Fleet {
     /// Polls until `enough` returns true, and returns the response.
     #[track_caller]
     pub(crate) fn until(&self, path: &str, mut enough: impl FnMut(&Value) -> bool) -> Value {
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..POLLS_MAX {
             let seen = self.get(path);
             if enough(&seen) {
                 return seen;
@@ -112,7 +112,7 @@ impl Fleet {
     /// Polls until a condition outside the service is true.
     #[track_caller]
     pub(crate) fn until_true(&self, what: &str, mut so: impl FnMut() -> bool) {
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..POLLS_MAX {
             if so() {
                 return;
             }
@@ -127,7 +127,7 @@ impl Fleet {
     }
 
     fn pause(&self) {
-        self.runtime.block_on(async { tokio::time::sleep(LOOK_EVERY).await });
+        self.runtime.block_on(async { tokio::time::sleep(POLL_INTERVAL).await });
     }
 
     /// Creates an enrollment token.
@@ -138,15 +138,15 @@ impl Fleet {
 
     /// Orders a patch for one server and waits for its end. Returns the task.
     #[track_caller]
-    pub(crate) fn patched(&self, server: &str, order: &Value) -> Value {
-        let (task, _) = self.followed(server, order, |_| ());
+    pub(crate) fn patch(&self, server: &str, order: &Value) -> Value {
+        let (task, _) = self.patch_and_follow(server, order, |_| ());
         task
     }
 
-    /// Like [`Fleet::patched`], but also returns every state seen on the way. Calls `look` with
+    /// Like [`Fleet::patch`], but also returns every state seen on the way. Calls `look` with
     /// each.
     #[track_caller]
-    pub(crate) fn followed(
+    pub(crate) fn patch_and_follow(
         &self,
         server: &str,
         order: &Value,
@@ -172,7 +172,7 @@ impl Fleet {
 
     /// Waits until a server's packages were scanned.
     #[track_caller]
-    pub(crate) fn scanned(&self, id: &str) -> Value {
+    pub(crate) fn wait_for_scan(&self, id: &str) -> Value {
         self.until(&format!("/v1/servers/{id}"), |seen| {
             !seen["last_scan_at"].is_null() && seen["summary"]["packages"] != 0
         })
@@ -185,7 +185,7 @@ pub(crate) fn batch_path(batch: &Value) -> String {
 }
 
 /// The package changes of a task, in lines such as `hello 1.0 > 1.1`.
-pub(crate) fn moves(task: &Value) -> Vec<String> {
+pub(crate) fn package_changes(task: &Value) -> Vec<String> {
     let line = |change: &Value| {
         let version = |side: &str| change[side].as_str().unwrap_or("-").to_owned();
         format!("{} {} > {}", change["name"].as_str().unwrap(), version("from"), version("to"))
@@ -240,7 +240,7 @@ impl Host {
     /// Enrolls the system under a directory, without starting the agent.
     #[track_caller]
     pub(crate) fn enrolled(fleet: &Fleet, root: &Path) -> Host {
-        let mut host = Host::stranger(fleet, root);
+        let mut host = Host::not_enrolled(fleet, root);
         host.enroll(fleet);
         host
     }
@@ -254,7 +254,7 @@ impl Host {
     }
 
     /// A system that is not enrolled.
-    pub(crate) fn stranger(fleet: &Fleet, root: &Path) -> Host {
+    pub(crate) fn not_enrolled(fleet: &Fleet, root: &Path) -> Host {
         let name = format!("agent-{}.log", root.to_string_lossy().replace('/', "_"));
         let log = fleet.dir.0.join(name);
         Host {
@@ -280,7 +280,7 @@ impl Host {
     }
 
     /// Runs a command of the agent to its end.
-    pub(crate) fn say(&self, args: &[&str]) -> Output {
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
         self.agent(args).output().unwrap()
     }
 
@@ -290,11 +290,11 @@ impl Host {
         self.enroll_at(fleet, &fleet.service.address);
     }
 
-    /// The same through another address of the service.
+    /// Enrolls the host through this address of the service.
     #[track_caller]
     pub(crate) fn enroll_at(&mut self, fleet: &Fleet, address: &str) {
         let token = fleet.token();
-        let output = self.say(&["enroll", "--server", address, "--token", &token]);
+        let output = self.run(&["enroll", "--server", address, "--token", &token]);
         let words = format!("{}{}", text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{words}");
         let id = words.split_whitespace().find(|word| word.starts_with("srv_"));
@@ -327,7 +327,7 @@ impl Host {
     }
 
     /// Waits for the agent to end on its own. Returns whether it exited successfully.
-    pub(crate) fn ended(&mut self, fleet: &Fleet) -> bool {
+    pub(crate) fn wait_for_end(&mut self, fleet: &Fleet) -> bool {
         let mut process = self.process.take().unwrap();
         let mut status = None;
         fleet.until_true("the agent ends on its own", || {
@@ -338,7 +338,7 @@ impl Host {
     }
 
     /// The agent's log.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn log_text(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
@@ -351,7 +351,7 @@ impl Drop for Host {
             let _ = process.wait();
         }
         if std::thread::panicking() {
-            println!("the agent's log:\n{}", self.words());
+            println!("the agent's log:\n{}", self.log_text());
         }
     }
 }

@@ -20,7 +20,7 @@ async fn one_batch_updates_one_package_on_ten_hosts() {
     let token = service.token().await;
     let mut hosts = Vec::new();
     for number in 0..HOSTS {
-        let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
+        let Some(server) = Server::with_installed(&repo, &["hello", "other"]) else { return };
         server.root.write("/etc/hostname", &format!("web-{number}\n"));
         hosts.push(Host::join(&service, &token, server));
     }

@@ -26,10 +26,10 @@ fn tutorial_commands_work() {
         (Pocket::Updates, Deb::new("other", "1.1").counts_runs()),
     ]);
     let Some(repo) = repo else { return };
-    let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
+    let Some(server) = Server::with_installed(&repo, &["hello", "other"]) else { return };
     server.root.write("/etc/hostname", "web-1\n");
     // The tutorial uses a fixed port, and this machine's own repositories must not be used.
-    lab::network::own();
+    lab::network::isolate();
     let dir = Dir::new();
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tutorial.md");
     let commands = commands(&std::fs::read_to_string(page).unwrap());

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::driver::Tab;
-use crate::fixture::{PASSWORD, Scene, invited};
+use crate::fixture::{PASSWORD, Fixture, invite};
 use crate::node;
 
 /// The serious and critical violations on the current page.
@@ -37,10 +37,10 @@ impl Axe {
     }
 
     /// The violations in the light and the dark theme, prefixed with the page's name.
-    pub(crate) fn judge(&self, tab: &Tab, name: &str) -> Vec<String> {
+    pub(crate) fn findings_in_both_themes(&self, tab: &Tab, name: &str) -> Vec<String> {
         let mut all = Vec::new();
         for theme in ["light", "dark"] {
-            tab.look(1280, theme);
+            tab.set_viewport(1280, theme);
             all.extend(self.findings(tab).into_iter().map(|one| format!("{name}, {theme}: {one}")));
         }
         all
@@ -62,10 +62,10 @@ fn axe_finds_problems_on_a_bad_page() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn action_pages_have_no_accessibility_violations() {
     let Some(axe) = Axe::new() else { return };
-    let Some(scene) = Scene::of(6).await else { return };
+    let Some(scene) = Fixture::new(6).await else { return };
     let tab = &scene.tab;
     let mut found = Vec::new();
-    let mut judge = |name: &str| found.extend(axe.judge(tab, name));
+    let mut judge = |name: &str| found.extend(axe.findings_in_both_themes(tab, name));
     let batch = scene.operator.orders(&scene.fleet, 0..2, json!({})).await;
     scene.operator.until_ended(&batch).await;
     let tasks = scene.operator.get(&format!("/v1/batches/{batch}")).await;
@@ -105,7 +105,7 @@ async fn action_pages_have_no_accessibility_violations() {
     // The current code, as an authenticator app shows it.
     let secret = text(&tab.eval("return document.getElementById('secret').innerText"));
     let now = service::clock::Clock::system().now();
-    tab.fill("input[name=code]", &service::auth::totp::shown(&secret, now));
+    tab.fill("input[name=code]", &service::auth::totp::current_code(&secret, now));
     tab.click("main button.main");
     tab.until_shown("requires a code");
     judge("a second factor that is on");
@@ -122,12 +122,12 @@ async fn action_pages_have_no_accessibility_violations() {
         tab.until_shown(shown);
         judge(name);
     }
-    tab.go(&invited(&scene.dir.data(), &scene.url, "bob"));
+    tab.go(&invite(&scene.dir.data(), &scene.url, "bob"));
     judge("a welcome");
     scene.go("/welcome/invalid");
     judge("a link that was used");
     assert_eq!(found, Vec::<String>::new());
     // Some of these pages are error pages, which the browser reports.
-    tab.complaints();
+    tab.console_problems();
     scene.end().await;
 }

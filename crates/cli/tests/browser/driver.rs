@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// Far longer than usual: something hangs.
-const LOOKS_MAX: u32 = 4_800;
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+const POLLS_MAX: u32 = 4_800;
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// Keys in WebDriver's encoding.
 pub(crate) const ENTER: &str = "\u{e007}";
@@ -21,7 +21,7 @@ pub(crate) const TAB: &str = "\u{e004}";
 pub(crate) struct Tab {
     driver: Child,
     /// Kept open, because chromedriver ends when its output is closed.
-    _said: BufReader<ChildStdout>,
+    _stdout: BufReader<ChildStdout>,
     address: String,
     session: String,
 }
@@ -51,7 +51,7 @@ impl Tab {
             Some(port.trim_end_matches('.').to_owned())
         });
         let address = format!("127.0.0.1:{}", port.expect("chromedriver prints its port"));
-        let mut tab = Tab { driver, _said: said, address, session: String::new() };
+        let mut tab = Tab { driver, _stdout: said, address, session: String::new() };
         // For a closed network and a container: only the service is contacted.
         let args = [
             "--headless=new",
@@ -82,34 +82,34 @@ impl Tab {
         );
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(body.as_bytes()).unwrap();
-        let body = answer(stream).unwrap();
+        let body = read_response(stream).unwrap();
         let value: Value = serde_json::from_slice(&body).unwrap();
         value["value"].clone()
     }
 
     #[track_caller]
-    fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
+    fn session_command(&self, method: &str, path: &str, body: &Value) -> Value {
         let answer = self.send(method, &format!("/session/{}{path}", self.session), body);
         assert!(answer.get("error").is_none(), "{method} {path} {body}: {answer}");
         answer
     }
 
     pub(crate) fn go(&self, url: &str) {
-        self.ask("POST", "/url", &json!({"url": url}));
+        self.session_command("POST", "/url", &json!({"url": url}));
     }
 
     pub(crate) fn url(&self) -> String {
-        self.ask("GET", "/url", &Value::Null).as_str().unwrap().to_owned()
+        self.session_command("GET", "/url", &Value::Null).as_str().unwrap().to_owned()
     }
 
     /// Runs a script in the page and returns its result.
     pub(crate) fn eval(&self, script: &str) -> Value {
-        self.ask("POST", "/execute/sync", &json!({"script": script, "args": []}))
+        self.session_command("POST", "/execute/sync", &json!({"script": script, "args": []}))
     }
 
     #[track_caller]
     fn element(&self, css: &str) -> String {
-        let found = self.ask("POST", "/element", &json!({"using": "css selector", "value": css}));
+        let found = self.session_command("POST", "/element", &json!({"using": "css selector", "value": css}));
         found[ELEMENT].as_str().unwrap().to_owned()
     }
 
@@ -117,21 +117,21 @@ impl Tab {
     #[track_caller]
     pub(crate) fn click(&self, css: &str) {
         let element = self.element(css);
-        self.ask("POST", &format!("/element/{element}/click"), &json!({}));
+        self.session_command("POST", &format!("/element/{element}/click"), &json!({}));
     }
 
     /// Types into the element that matches the selector.
     #[track_caller]
     pub(crate) fn fill(&self, css: &str, text: &str) {
         let element = self.element(css);
-        self.ask("POST", &format!("/element/{element}/value"), &json!({"text": text}));
+        self.session_command("POST", &format!("/element/{element}/value"), &json!({"text": text}));
     }
 
     /// Types into the focused element.
     pub(crate) fn keys(&self, text: &str) {
-        let active = self.ask("GET", "/element/active", &Value::Null);
+        let active = self.session_command("GET", "/element/active", &Value::Null);
         let element = active[ELEMENT].as_str().unwrap().to_owned();
-        self.ask("POST", &format!("/element/{element}/value"), &json!({"text": text}));
+        self.session_command("POST", &format!("/element/{element}/value"), &json!({"text": text}));
     }
 
     /// The visible text of the page.
@@ -149,22 +149,22 @@ impl Tab {
     /// Waits for a condition, with a timeout.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, is_so: impl Fn(&Tab) -> bool) {
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..POLLS_MAX {
             if is_so(self) {
                 return;
             }
-            std::thread::park_timeout(LOOK_EVERY);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
         panic!("timed out waiting for: {what}, at {}\n{}", self.url(), self.text());
     }
 
     /// Sends a DevTools command to the browser.
     pub(crate) fn cdp(&self, command: &str, params: &Value) {
-        self.ask("POST", "/goog/cdp/execute", &json!({"cmd": command, "params": params}));
+        self.session_command("POST", "/goog/cdp/execute", &json!({"cmd": command, "params": params}));
     }
 
     /// Sets the width of the window and the color theme.
-    pub(crate) fn look(&self, width: u32, theme: &str) {
+    pub(crate) fn set_viewport(&self, width: u32, theme: &str) {
         let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
         self.cdp("Emulation.setDeviceMetricsOverride", &size);
         let theme = json!([{"name": "prefers-color-scheme", "value": theme}]);
@@ -172,15 +172,15 @@ impl Tab {
     }
 
     /// A screenshot of the page, as PNG.
-    pub(crate) fn picture(&self) -> Vec<u8> {
-        let text = self.ask("GET", "/screenshot", &Value::Null);
+    pub(crate) fn screenshot(&self) -> Vec<u8> {
+        let text = self.session_command("GET", "/screenshot", &Value::Null);
         base64::engine::general_purpose::STANDARD.decode(text.as_str().unwrap()).unwrap()
     }
 
     /// The errors and warnings in the browser's console: script errors, and violations of the
     /// page's policy.
-    pub(crate) fn complaints(&self) -> Vec<String> {
-        let log = self.ask("POST", "/se/log", &json!({"type": "browser"}));
+    pub(crate) fn console_problems(&self) -> Vec<String> {
+        let log = self.session_command("POST", "/se/log", &json!({"type": "browser"}));
         let entries = log.as_array().unwrap().iter();
         let bad = entries.filter(|entry| entry["level"] == "SEVERE" || entry["level"] == "WARNING");
         bad.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned()).collect()
@@ -188,7 +188,7 @@ impl Tab {
 }
 
 /// The body of a response. chromedriver keeps its connections open, whatever the request asks for.
-fn answer(stream: TcpStream) -> std::io::Result<Vec<u8>> {
+fn read_response(stream: TcpStream) -> std::io::Result<Vec<u8>> {
     let mut reader = BufReader::new(stream);
     let mut length = 0;
     loop {
@@ -213,7 +213,7 @@ impl Drop for Tab {
         if let Ok(mut stream) = TcpStream::connect(&self.address) {
             let head =
                 format!("DELETE /session/{} HTTP/1.1\r\nHost: localhost\r\n\r\n", self.session);
-            let _ = stream.write_all(head.as_bytes()).and_then(|()| answer(stream));
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| read_response(stream));
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use swarm::behave::Nature;
+use swarm::behavior::Behavior;
 use swarm::{Config, Swarm};
 
 use crate::driver::Tab;
@@ -13,12 +13,12 @@ pub(crate) const PASSWORD: &str = "correct horse battery";
 
 /// Agents that need about a second per order, so that tests can watch them.
 fn unhurried(config: Config) -> Config {
-    let nature = Nature { seed: 11, fail: 0.0, crash: 0.0, offline: 0.0, speed: 50.0 };
-    Config { nature, ..config }
+    let nature = Behavior { seed: 11, fail: 0.0, crash: 0.0, offline: 0.0, speed: 50.0 };
+    Config { behavior: nature, ..config }
 }
 
 /// Invites an administrator. Returns the link.
-pub(crate) fn invited(data: &Path, url: &str, name: &str) -> String {
+pub(crate) fn invite(data: &Path, url: &str, name: &str) -> String {
     let data = data.to_str().unwrap();
     let args = ["users", "create", name, "--data-dir", data, "--url", url, "--json"];
     let made = fleetmend(&args).output().unwrap();
@@ -28,7 +28,7 @@ pub(crate) fn invited(data: &Path, url: &str, name: &str) -> String {
 }
 
 /// Sets the password and signs in.
-pub(crate) fn enter(tab: &Tab, link: &str) {
+pub(crate) fn set_password(tab: &Tab, link: &str) {
     tab.go(link);
     tab.fill("input[name=password]", PASSWORD);
     tab.fill("input[name=again]", PASSWORD);
@@ -36,7 +36,7 @@ pub(crate) fn enter(tab: &Tab, link: &str) {
     tab.until_shown("Overview");
 }
 
-pub(crate) struct Scene {
+pub(crate) struct Fixture {
     pub(crate) tab: Tab,
     pub(crate) operator: Operator,
     pub(crate) fleet: Swarm,
@@ -45,9 +45,9 @@ pub(crate) struct Scene {
     pub(crate) dir: Dir,
 }
 
-impl Scene {
+impl Fixture {
     /// Starts a fleet with this many servers, and signs in an administrator.
-    pub(crate) async fn of(servers: u64) -> Option<Scene> {
+    pub(crate) async fn new(servers: u64) -> Option<Fixture> {
         let tab = Tab::open()?;
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = Dir::new();
@@ -56,8 +56,8 @@ impl Scene {
         let url = service.address.clone();
         let operator = Operator::new(&url, &key);
         let fleet = operator.fleet(servers, unhurried).await;
-        enter(&tab, &invited(&dir.data(), &url, "ann"));
-        Some(Scene { tab, operator, fleet, url, service, dir })
+        set_password(&tab, &invite(&dir.data(), &url, "ann"));
+        Some(Fixture { tab, operator, fleet, url, service, dir })
     }
 
     pub(crate) fn go(&self, path: &str) {
@@ -66,7 +66,7 @@ impl Scene {
 
     /// Asserts that the browser reported no problems, and stops the fleet.
     pub(crate) async fn end(self) {
-        assert_eq!(self.tab.complaints(), Vec::<String>::new());
+        assert_eq!(self.tab.console_problems(), Vec::<String>::new());
         self.fleet.stop().await;
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn home() -> Option<PathBuf> {
 pub(crate) struct Provider {
     child: Child,
     input: ChildStdin,
-    said: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
     pub(crate) issuer: String,
 }
 
@@ -48,19 +48,19 @@ impl Provider {
             .unwrap();
         let input = child.stdin.take().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
-        let mut provider = Provider { child, input, said, issuer: String::new() };
+        let mut provider = Provider { child, input, stdout: said, issuer: String::new() };
         provider.issuer = provider.line();
         provider
     }
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
+        self.stdout.read_line(&mut line).unwrap();
         line.trim().to_owned()
     }
 
     /// Tells the provider the address of the service, for the redirect URI.
-    pub(crate) fn serves(&mut self, service: &str) {
+    pub(crate) fn set_service(&mut self, service: &str) {
         writeln!(self.input, "{service}/sign-in/oidc/back").unwrap();
         // It prints warnings about settings that are acceptable in a test only.
         loop {
@@ -73,7 +73,7 @@ impl Provider {
     }
 
     /// Restarts the provider: with new keys, and without sessions.
-    pub(crate) fn again(self, home: &Path) -> Provider {
+    pub(crate) fn restart(self, home: &Path) -> Provider {
         let port = self.issuer.rsplit(':').next().unwrap().to_owned();
         drop(self);
         Provider::at(home, &port)

@@ -6,14 +6,14 @@ use serde_json::json;
 
 use crate::axe::Axe;
 use crate::driver::Tab;
-use crate::fixture::{PASSWORD, enter, invited};
+use crate::fixture::{PASSWORD, set_password, invite};
 use crate::node;
 use crate::node::Provider;
 use crate::support::{Dir, Running, first_key, fleetmend};
 
 /// A service with an identity provider, and an administrator named `ann@example.org` who is signed
 /// out.
-struct Place {
+struct OidcFixture {
     tab: Tab,
     provider: Option<Provider>,
     flags: Vec<String>,
@@ -21,8 +21,8 @@ struct Place {
     dir: Dir,
 }
 
-impl Place {
-    fn new(home: &Path) -> Option<Place> {
+impl OidcFixture {
+    fn new(home: &Path) -> Option<OidcFixture> {
         let tab = Tab::open()?;
         let dir = Dir::new();
         first_key(&dir.data());
@@ -36,9 +36,9 @@ impl Place {
             "--oidc-name=Example".to_owned(),
         ];
         let service = serve("127.0.0.1:0", &dir, &flags);
-        provider.serves(&service.address);
-        enter(&tab, &invited(&dir.data(), &service.address, "ann@example.org"));
-        let place = Place { tab, provider: Some(provider), flags, service, dir };
+        provider.set_service(&service.address);
+        set_password(&tab, &invite(&dir.data(), &service.address, "ann@example.org"));
+        let place = OidcFixture { tab, provider: Some(provider), flags, service, dir };
         place.sign_out();
         Some(place)
     }
@@ -64,7 +64,7 @@ impl Place {
     }
 
     /// The users, from the output of `fleetmend users list` in a pipe, without the header.
-    fn people(&self) -> Vec<String> {
+    fn users(&self) -> Vec<String> {
         let data = self.dir.data();
         let listed = fleetmend(&["users", "list", "--data-dir", data.to_str().unwrap()]);
         let listed = String::from_utf8({ listed }.output().unwrap().stdout).unwrap();
@@ -72,7 +72,7 @@ impl Place {
     }
 
     /// Restarts the service, without cached provider metadata.
-    fn start_again(&mut self) {
+    fn restart_service(&mut self) {
         let listen = self.service.address.strip_prefix("http://").unwrap().to_owned();
         self.service.child.kill().unwrap();
         self.service.child.wait().unwrap();
@@ -88,7 +88,7 @@ fn serve(listen: &str, dir: &Dir, flags: &[String]) -> Running {
 #[test]
 fn sign_in_at_provider_returns_to_the_requested_page() {
     let Some(home) = node::home() else { return };
-    let Some(mut place) = Place::new(&home) else { return };
+    let Some(mut place) = OidcFixture::new(&home) else { return };
     for round in ["first", "after the provider changed its keys"] {
         place.sign_in_as("ann", "button");
         let wanted = "/servers?status=online";
@@ -98,11 +98,11 @@ fn sign_in_at_provider_returns_to_the_requested_page() {
         place.tab.until_shown("user.sign_in");
         place.tab.click("tbody tr summary");
         place.tab.until_shown("oidc");
-        assert_eq!(place.tab.complaints(), Vec::<String>::new(), "{round}");
+        assert_eq!(place.tab.console_problems(), Vec::<String>::new(), "{round}");
         place.sign_out();
-        assert_eq!(place.people(), ["ann@example.org\tadmin\tAcme\tidentity provider"]);
-        let mut again = place.provider.take().unwrap().again(&home);
-        again.serves(&place.service.address);
+        assert_eq!(place.users(), ["ann@example.org\tadmin\tAcme\tidentity provider"]);
+        let mut again = place.provider.take().unwrap().restart(&home);
+        again.set_service(&place.service.address);
         place.provider = Some(again);
     }
 }
@@ -110,7 +110,7 @@ fn sign_in_at_provider_returns_to_the_requested_page() {
 #[test]
 fn refusals_are_explained_and_passwords_work_without_provider() {
     let Some(home) = node::home() else { return };
-    let Some(mut place) = Place::new(&home) else { return };
+    let Some(mut place) = OidcFixture::new(&home) else { return };
     place.sign_in_as("stranger", "button");
     place.tab.until_shown("Ask an administrator to invite stranger@example.org");
     // Replay the same authorization response.
@@ -131,19 +131,19 @@ fn refusals_are_explained_and_passwords_work_without_provider() {
     place.tab.until_shown("denied the request");
 
     place.provider = None;
-    place.start_again();
+    place.restart_service();
     place.go("/sign-in");
     place.tab.click("a.button.main");
     place.tab.until_shown("does not respond");
-    let found = Axe::new().map_or_else(Vec::new, |axe| axe.judge(&place.tab, "both ways in"));
+    let found = Axe::new().map_or_else(Vec::new, |axe| axe.findings_in_both_themes(&place.tab, "both ways in"));
     assert_eq!(found, Vec::<String>::new());
     place.tab.fill("input[name=name]", "ann@example.org");
     place.tab.fill("input[name=password]", PASSWORD);
     place.tab.click("form button");
     place.tab.until_shown("Overview");
-    assert_eq!(place.people(), ["ann@example.org\tadmin\tAcme\tpassword"]);
+    assert_eq!(place.users(), ["ann@example.org\tadmin\tAcme\tpassword"]);
     // The browser also reports the refused requests.
-    let complaints = place.tab.complaints().into_iter();
+    let complaints = place.tab.console_problems().into_iter();
     let others: Vec<String> = complaints.filter(|one| !one.contains("/sign-in/oidc")).collect();
     assert_eq!(others, Vec::<String>::new());
 }

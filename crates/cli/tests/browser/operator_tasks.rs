@@ -4,13 +4,13 @@
 use serde_json::{Value, json};
 
 use crate::driver::{ENTER, TAB, Tab};
-use crate::fixture::Scene;
+use crate::fixture::Fixture;
 use crate::support::Running;
 
 /// From sign-in to the end of a batch without the mouse, and without a reload while it runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn server_is_patched_with_the_keyboard_only() {
-    let Some(scene) = Scene::of(8).await else { return };
+    let Some(scene) = Fixture::new(8).await else { return };
     let tab = &scene.tab;
     let servers: Value = scene.operator.get("/v1/servers?sort=security_updates").await;
     let name = servers["data"][0]["hostname"].as_str().unwrap().to_owned();
@@ -60,7 +60,7 @@ async fn server_is_patched_with_the_keyboard_only() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn batch_is_paused_and_canceled_on_its_page() {
-    let Some(scene) = Scene::of(6).await else { return };
+    let Some(scene) = Fixture::new(6).await else { return };
     let tab = &scene.tab;
     let made = scene.operator.orders(&scene.fleet, 0..6, json!({"stagger_minutes": 60})).await;
     scene.go(&format!("/batches/{made}"));
@@ -81,7 +81,7 @@ async fn batch_is_paused_and_canceled_on_its_page() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn schedule_form_previews_runs_and_escapes_markup() {
-    let Some(scene) = Scene::of(2).await else { return };
+    let Some(scene) = Fixture::new(2).await else { return };
     let tab = &scene.tab;
     scene.go("/schedules/new");
     let planted = "<img src=x onerror=document.title='planted'>";
@@ -114,7 +114,7 @@ async fn schedule_form_previews_runs_and_escapes_markup() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn schedule_without_servers_needs_a_confirmation() {
-    let Some(scene) = Scene::of(2).await else { return };
+    let Some(scene) = Fixture::new(2).await else { return };
     let tab = &scene.tab;
     let servers: Value = scene.operator.get("/v1/servers").await;
     let environment = servers["data"][0]["environment"].as_str().unwrap();
@@ -130,13 +130,13 @@ async fn schedule_without_servers_needs_a_confirmation() {
     tab.until("the schedule is there", |tab| tab.url().contains("/schedules/sch_"));
     tab.until_shown("Runs are skipped until a server matches.");
     // The browser reports the refused form.
-    tab.complaints();
+    tab.console_problems();
     scene.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn lost_connection_is_shown_and_recovers() {
-    let Some(mut scene) = Scene::of(1).await else { return };
+    let Some(mut scene) = Fixture::new(1).await else { return };
     let hidden = |tab: &Tab| tab.eval("return document.getElementById('lost').hidden") == true;
     scene.tab.eval("window.neverReloaded = true");
     scene.service.child.kill().unwrap();
@@ -152,6 +152,6 @@ async fn lost_connection_is_shown_and_recovers() {
     scene.tab.until_shown("After the outage");
     assert_eq!(scene.tab.eval("return window.neverReloaded"), true);
     // The browser reports the outage, which this test caused.
-    scene.tab.complaints();
+    scene.tab.console_problems();
     scene.end().await;
 }

@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use service::secrets::Secrets;
-use store::days::{self, Day};
+use store::daily_stats::{self, DailyStats};
 
 use crate::axe::Axe;
 use crate::driver::Tab;
-use crate::fixture::{PASSWORD, Scene};
+use crate::fixture::{PASSWORD, Fixture};
 use crate::support::fleetmend;
 
 /// Problems on a narrow screen, and some that axe-core does not check.
-const STUMBLES: &str = r#"
+const FIND_PROBLEMS: &str = r#"
 const found = [];
 if (document.querySelectorAll("h1").length !== 1) found.push("not one h1");
 for (const at of document.querySelectorAll("svg.plot")) if (!at.getAttribute("aria-label")) found.push("a plot without words");
@@ -26,26 +26,26 @@ return found;
 "#;
 
 /// How to reach a page: a path, and the steps to take there.
-enum Way {
-    To(String),
-    By(String, Vec<Step>),
+enum PagePath {
+    Direct(String),
+    WithSteps(String, Vec<Step>),
 }
 
 enum Step {
-    Press(&'static str),
+    Click(&'static str),
     Fill(&'static str, &'static str),
 }
-use Step::{Fill, Press};
+use Step::{Fill, Click};
 
-impl Way {
-    fn go(&self, scene: &Scene) {
-        let (Way::To(path) | Way::By(path, _)) = self;
+impl PagePath {
+    fn go(&self, scene: &Fixture) {
+        let (PagePath::Direct(path) | PagePath::WithSteps(path, _)) = self;
         // Load the page again, in case a previous step changed it.
         scene.go(path);
-        let Way::By(_, steps) = self else { return };
+        let PagePath::WithSteps(_, steps) = self else { return };
         for step in steps {
             match step {
-                Press(css) => scene.tab.click(css),
+                Click(css) => scene.tab.click(css),
                 Fill(css, text) => scene.tab.fill(css, text),
             }
         }
@@ -54,26 +54,26 @@ impl Way {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_page_is_readable_at_all_widths_and_themes() {
-    let Some(scene) = Scene::of(30).await else { return };
+    let Some(scene) = Fixture::new(30).await else { return };
     let (pages, axe) = (pages(&scene).await, Axe::new());
     let kept = std::env::var_os("FLEETMEND_SCREENSHOTS").map(PathBuf::from);
     let mut stumbles = Vec::new();
     for (name, way) in &pages {
         way.go(&scene);
-        look_at(&scene.tab, axe.as_ref(), name, kept.as_ref(), &mut stumbles);
+        check_page(&scene.tab, axe.as_ref(), name, kept.as_ref(), &mut stumbles);
     }
-    second_step(&scene);
-    look_at(&scene.tab, axe.as_ref(), "code", kept.as_ref(), &mut stumbles);
+    sign_in_up_to_code(&scene);
+    check_page(&scene.tab, axe.as_ref(), "code", kept.as_ref(), &mut stumbles);
     assert_eq!(stumbles, Vec::<String>::new());
     // The error page is among them, and the browser reports it.
     let complaints: Vec<String> =
-        scene.tab.complaints().into_iter().filter(|one| !one.contains("limit=0")).collect();
+        scene.tab.console_problems().into_iter().filter(|one| !one.contains("limit=0")).collect();
     assert_eq!(complaints, Vec::<String>::new());
     scene.end().await;
 }
 
 /// Every page, with content on it.
-async fn pages(scene: &Scene) -> Vec<(&'static str, Way)> {
+async fn pages(scene: &Fixture) -> Vec<(&'static str, PagePath)> {
     let operator = &scene.operator;
     let servers: Value = operator.get("/v1/servers").await;
     let server = servers["data"][0]["id"].as_str().unwrap().to_owned();
@@ -97,8 +97,8 @@ async fn pages(scene: &Scene) -> Vec<(&'static str, Way)> {
     let (task, treated) =
         (tasks["data"][0]["id"].as_str().unwrap(), &tasks["data"][0]["server_id"]);
     let treated = treated.as_str().unwrap();
-    write_days(scene).await;
-    let to = |path: &str| Way::To(path.to_owned());
+    write_daily_stats(scene).await;
+    let to = |path: &str| PagePath::Direct(path.to_owned());
     vec![
         ("overview", to("/")),
         ("servers", to("/servers")),
@@ -107,7 +107,7 @@ async fn pages(scene: &Scene) -> Vec<(&'static str, Way)> {
         ("remove", to(&format!("/servers/{server}/remove"))),
         (
             "order",
-            Way::By("/servers".into(), vec![Press("input[data-pick]"), Press("[data-needs-pick]")]),
+            PagePath::WithSteps("/servers".into(), vec![Click("input[data-pick]"), Click("[data-needs-pick]")]),
         ),
         ("patches", to("/patches")),
         ("patch", to(&format!("/patches/{patch}"))),
@@ -122,33 +122,33 @@ async fn pages(scene: &Scene) -> Vec<(&'static str, Way)> {
         ("schedule-edit", to(&format!("/schedules/{named}/edit"))),
         (
             "schedule-run",
-            Way::By(format!("/schedules/{schedule}"), vec![Press("form[action$='/run'] button")]),
+            PagePath::WithSteps(format!("/schedules/{schedule}"), vec![Click("form[action$='/run'] button")]),
         ),
         ("activity", to("/activity")),
         ("settings", to("/settings")),
         (
             "secret",
-            Way::By(
+            PagePath::WithSteps(
                 "/settings".into(),
                 vec![
                     Fill("form[action='/settings/tokens'] input[name=name]", "web image"),
-                    Press("form[action='/settings/tokens'] button"),
+                    Click("form[action='/settings/tokens'] button"),
                 ],
             ),
         ),
         ("account", to("/account")),
         (
             "second-factor",
-            Way::By("/account".into(), vec![Press("form[action='/account/totp'] button")]),
+            PagePath::WithSteps("/account".into(), vec![Click("form[action='/account/totp'] button")]),
         ),
         ("problem", to("/servers?limit=0")),
         ("sign-in", to("/sign-in")),
-        ("welcome", to(&invitation(scene))),
+        ("welcome", to(&invitation_path(scene))),
     ]
 }
 
 /// Checks the page at every width, in both themes.
-fn look_at(
+fn check_page(
     tab: &Tab,
     axe: Option<&Axe>,
     name: &str,
@@ -156,8 +156,8 @@ fn look_at(
     stumbles: &mut Vec<String>,
 ) {
     for (width, theme) in [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")] {
-        tab.look(width, theme);
-        for one in tab.eval(STUMBLES).as_array().unwrap() {
+        tab.set_viewport(width, theme);
+        for one in tab.eval(FIND_PROBLEMS).as_array().unwrap() {
             stumbles.push(format!("{name} {width} {theme}: {one}"));
         }
         for one in axe.map_or_else(Vec::new, |axe| axe.findings(tab)) {
@@ -166,13 +166,13 @@ fn look_at(
         if let Some(dir) = kept {
             std::fs::create_dir_all(dir).unwrap();
             let file = dir.join(format!("{name}-{width}-{theme}.png"));
-            std::fs::write(file, tab.picture()).unwrap();
+            std::fs::write(file, tab.screenshot()).unwrap();
         }
     }
 }
 
 /// The path of a link for setting a password.
-fn invitation(scene: &Scene) -> String {
+fn invitation_path(scene: &Fixture) -> String {
     let data = scene.dir.data();
     let words = [
         "users",
@@ -196,20 +196,20 @@ fn now() -> Timestamp {
 }
 
 /// Writes the statistics of earlier days directly to the database, instead of waiting a month.
-async fn write_days(scene: &Scene) {
+async fn write_daily_stats(scene: &Fixture) {
     let data = scene.dir.data();
     let seal = service::commands::setup::seal(&Secrets::load(&data).unwrap());
     let url = format!("sqlite:{}", data.join("fleetmend.db").display());
     let db = store::Db::open(&store::Options::new(&url, seal)).await.unwrap();
     let mut tx = db.begin().await.unwrap();
     let org = store::organizations::list(&mut tx).await.unwrap()[0].id;
-    let mut day = service::projections::daily_stats::day_of(now());
+    let mut day = service::projections::daily_stats::utc_day(now());
     let today =
-        service::projections::daily_stats::counted(&mut tx, org, day).await.unwrap().unwrap();
+        service::projections::daily_stats::current_counts(&mut tx, org, day).await.unwrap().unwrap();
     for ago in 1..24 {
         day = day.yesterday().unwrap();
         let then = |count: u64| count * (100 + ago * 2 + (ago + 3) % 7 * 3) / 100;
-        let row = Day {
+        let row = DailyStats {
             day,
             up_to_date: today.up_to_date + (30 - ago) / 4 + ago % 7,
             critical: then(today.critical),
@@ -219,20 +219,20 @@ async fn write_days(scene: &Scene) {
             exploited: ago / 9,
             ..today.clone()
         };
-        days::write(&mut tx, org, &row).await.unwrap();
+        daily_stats::write(&mut tx, org, &row).await.unwrap();
     }
     tx.commit().await.unwrap();
     db.close().await;
 }
 
 /// Turns on TOTP, signs out, and signs in again up to the code.
-fn second_step(scene: &Scene) {
+fn sign_in_up_to_code(scene: &Fixture) {
     let tab = &scene.tab;
     scene.go("/account");
     tab.click("form[action='/account/totp'] button");
     tab.until_shown("Add this key to your authenticator");
     let secret = tab.eval("return document.getElementById('secret').innerText");
-    let code = service::auth::totp::shown(secret.as_str().unwrap(), now());
+    let code = service::auth::totp::current_code(secret.as_str().unwrap(), now());
     tab.fill("input[name=code]", &code);
     tab.click("form[action='/account/totp'] button");
     tab.until_shown("Signing in requires a code");

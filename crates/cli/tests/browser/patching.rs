@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::agents::{Fleet, Host};
 use crate::driver::{ENTER, Tab};
-use crate::fixture::{enter, invited};
+use crate::fixture::{set_password, invite};
 
 /// Finds a server, previews, patches, and watches the batch without a reload. The page and the
 /// system's package database must agree. Not asynchronous, because only this thread sees the lab's
@@ -18,7 +18,7 @@ fn server_patched_in_the_dashboard_matches_its_package_database() {
         (Pocket::Security, Deb::new("hello", "1.1").counts_runs()),
     ];
     let Some(repo) = Repo::with(&debs) else { return };
-    let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
+    let Some(server) = Server::with_installed(&repo, &["hello", "other"]) else { return };
     let Some(tab) = Tab::open() else { return };
     let fleet = Fleet::new();
     let host = Host::joined(&fleet, server.root.dir());
@@ -27,7 +27,7 @@ fn server_patched_in_the_dashboard_matches_its_package_database() {
     let name = seen["hostname"].as_str().unwrap().to_owned();
     let before = server.packages();
 
-    enter(&tab, &invited(&fleet.dir.data(), &fleet.service.address, "ann"));
+    set_password(&tab, &invite(&fleet.dir.data(), &fleet.service.address, "ann"));
     tab.go(&format!("{}/servers", fleet.service.address));
     tab.fill("input[type=search]", &format!("{name}{ENTER}"));
     tab.until_shown("1–1 of 1 servers");
@@ -75,5 +75,5 @@ fn server_patched_in_the_dashboard_matches_its_package_database() {
     let told: Value =
         fleet.until(&format!("/v1/servers/{}", host.id), |seen| seen["summary"]["updates"] == 0);
     assert_eq!(told["status"], json!("online"));
-    assert_eq!(tab.complaints(), Vec::<String>::new());
+    assert_eq!(tab.console_problems(), Vec::<String>::new());
 }

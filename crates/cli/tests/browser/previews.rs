@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::driver::Tab;
-use crate::fixture::Scene;
+use crate::fixture::Fixture;
 
 /// Every field of the form, and how a user changes it.
 const EDITS: [(&str, &str); 12] = [
@@ -33,7 +33,7 @@ fn label(tab: &Tab) -> String {
     tab.eval("return document.getElementById('start').innerText").as_str().unwrap().to_owned()
 }
 
-fn preview_all(scene: &Scene) {
+fn preview_all(scene: &Fixture) {
     scene.go("/servers");
     scene.tab.click("input[data-all]");
     scene.tab.click("[data-needs-pick]");
@@ -41,13 +41,13 @@ fn preview_all(scene: &Scene) {
     scene.tab.click("#chosen summary");
 }
 
-async fn batches(scene: &Scene) -> Value {
+async fn batches(scene: &Fixture) -> Value {
     scene.operator.get("/v1/batches").await["data"].clone()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn start_is_disabled_while_a_field_differs_from_the_preview() {
-    let Some(scene) = Scene::of(3).await else { return };
+    let Some(scene) = Fixture::new(3).await else { return };
     let tab = &scene.tab;
     preview_all(&scene);
     assert_eq!(label(tab), "Patch 3 servers (security updates)");
@@ -76,7 +76,7 @@ async fn start_is_disabled_while_a_field_differs_from_the_preview() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn changed_form_without_script_must_be_previewed_again() {
-    let Some(scene) = Scene::of(3).await else { return };
+    let Some(scene) = Fixture::new(3).await else { return };
     let tab = &scene.tab;
     preview_all(&scene);
     for change in [
@@ -115,6 +115,6 @@ async fn changed_form_without_script_must_be_previewed_again() {
         (&json!(["nothing-*"]), &json!(3))
     );
     // The browser reports the refused form.
-    tab.complaints();
+    tab.console_problems();
     scene.end().await;
 }

@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
 use crate::driver::Tab;
-use crate::fixture::Scene;
+use crate::fixture::Fixture;
 
 const READER: &str = "Asia/Tokyo";
 const SERVERS: &str = "America/New_York";
@@ -25,24 +25,24 @@ fn rows(tab: &Tab, under: &str) -> Vec<(Timestamp, String, String)> {
     found.as_array().unwrap().iter().map(row).collect()
 }
 
-fn told(at: Timestamp, zone: &str, form: &str) -> String {
+fn format_time(at: Timestamp, zone: &str, form: &str) -> String {
     at.to_zoned(TimeZone::get(zone).unwrap()).strftime(form).to_string()
 }
 
 /// Asserts that five runs are shown in the servers' and in the user's time zone.
-fn in_both_zones(tab: &Tab, under: &str) {
+fn assert_both_zones(tab: &Tab, under: &str) {
     let rows = rows(tab, under);
     assert_eq!(rows.len(), 5, "{}", tab.text());
     for (at, there, here) in rows {
         assert!(there.ends_with(" 03:30"), "{there}");
-        assert_eq!(there, told(at, SERVERS, "%a %Y-%m-%d %H:%M"));
-        assert_eq!(here, told(at, READER, "%b %-d, %Y, %-I:%M %p"));
+        assert_eq!(there, format_time(at, SERVERS, "%a %Y-%m-%d %H:%M"));
+        assert_eq!(here, format_time(at, READER, "%b %-d, %Y, %-I:%M %p"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn schedule_form_shows_runs_in_both_time_zones() {
-    let Some(scene) = Scene::of(1).await else { return };
+    let Some(scene) = Fixture::new(1).await else { return };
     let tab = &scene.tab;
     tab.cdp("Emulation.setTimezoneOverride", &json!({"timezoneId": READER}));
     tab.cdp("Emulation.setLocaleOverride", &json!({"locale": "en-US"}));
@@ -58,12 +58,12 @@ async fn schedule_form_shows_runs_in_both_time_zones() {
         shown.contains(&format!("In {SERVERS}")) && !shown.contains("UTC")
     };
     tab.until("the runs are shown in both zones", settled);
-    in_both_zones(tab, "#asked");
+    assert_both_zones(tab, "#asked");
     tab.click("input[name=all]");
     tab.click("main button.main");
     tab.until("the schedule is there", |tab| tab.url().contains("/schedules/sch_"));
     tab.until("its runs are shown", |tab| !tab.text().contains(" UTC"));
-    in_both_zones(tab, "main");
+    assert_both_zones(tab, "main");
     // The calendar uses the user's days.
     scene.go("/schedules");
     tab.until_shown(&format!("Times in {READER}"));
@@ -73,7 +73,7 @@ async fn schedule_form_shows_runs_in_both_time_zones() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn preview_can_be_downloaded_and_then_started() {
-    let Some(scene) = Scene::of(2).await else { return };
+    let Some(scene) = Fixture::new(2).await else { return };
     let tab = &scene.tab;
     let dir = scene.dir.0.join("downloads");
     std::fs::create_dir_all(&dir).unwrap();

@@ -7,31 +7,31 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use swarm::behave::Script;
+use swarm::behavior::Script;
 
 use crate::database::Database;
-use crate::fleet::{allow_files, unhurried};
+use crate::fleet::{allow_files, slow_agents};
 use crate::operator::{LOOK_EVERY, Operator};
 use crate::support::{Dir, Running, first_key, first_key_with, fleetmend};
-use crate::terminal::Keyboard;
+use crate::terminal::Cli;
 
 const SERVERS: usize = 24;
-const AT_ONCE: usize = 4;
+const MAX_PARALLEL: usize = 4;
 /// Servers in the batch that runs during the backup; the others belong to the schedule.
-const HALFWAY: usize = 20;
+const BATCH_SERVERS: usize = 20;
 /// Agents that hang in a reboot while the backup is taken: as many as may run in parallel, after
 /// six that have finished.
-const HANGING: std::ops::Range<usize> = 6..6 + AT_ONCE;
+const HANGING: std::ops::Range<usize> = 6..6 + MAX_PARALLEL;
 
 /// Runs a command that must succeed, and returns its output.
-fn well(args: &[&str]) -> String {
+fn run_ok(args: &[&str]) -> String {
     let done = fleetmend(args).output().unwrap();
     assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).unwrap()
 }
 
 /// Runs a command that must fail, and returns its error message.
-fn refused(args: &[&str]) -> String {
+fn run_refused(args: &[&str]) -> String {
     let done = fleetmend(args).output().unwrap();
     assert_eq!(done.status.code(), Some(1), "{args:?}");
     String::from_utf8(done.stderr).unwrap()
@@ -43,20 +43,20 @@ fn text(path: &Path) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_on_sqlite_repeats_no_work_and_keeps_agents() {
-    there_and_back(&[]).await;
+    backup_and_restore(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_on_postgres_repeats_no_work_and_keeps_agents() {
     let Some(database) = Database::new().await else { return };
-    there_and_back(&["--database", &database.url]).await;
+    backup_and_restore(&["--database", &database.url]).await;
     database.remove().await;
 }
 
 /// A batch is running when the backup is taken. It ends, the schedule starts a run, another batch
 /// is started and ends; the restore then undoes all of that. The hosts' ledger records what they
 /// did, and the restore must not add to it.
-async fn there_and_back(database: &[&str]) {
+async fn backup_and_restore(database: &[&str]) {
     let _ = rustls::crypto::ring::default_provider().install_default();
     allow_files();
     let dir = Dir::new();
@@ -64,16 +64,16 @@ async fn there_and_back(database: &[&str]) {
     let key = first_key_with(&data, database);
     let mut service = Running::start(&data, database);
     let operator = Operator::new(&service.address, &key);
-    let fleet = operator.fleet(SERVERS as u64, unhurried).await;
-    let others: Vec<_> = (HALFWAY..SERVERS).map(|agent| fleet.server_id(agent)).collect();
+    let fleet = operator.fleet(SERVERS as u64, slow_agents).await;
+    let others: Vec<_> = (BATCH_SERVERS..SERVERS).map(|agent| fleet.server_id(agent)).collect();
     let schedule = json!({"name": "every minute", "cron": "* * * * *",
         "targets": {"server_ids": others}, "options": {"security_only": true}});
     let schedule =
         operator.post("/v1/schedules", schedule).await["id"].as_str().unwrap().to_owned();
 
     HANGING.for_each(|agent| fleet.script(agent, Script::HangInReboot));
-    let pace = json!({"max_parallel": AT_ONCE, "reboot": "always"});
-    let halfway = operator.orders(&fleet, 0..HALFWAY, pace).await;
+    let pace = json!({"max_parallel": MAX_PARALLEL, "reboot": "always"});
+    let halfway = operator.orders(&fleet, 0..BATCH_SERVERS, pace).await;
     let under_way = |seen: &Value| {
         let count = |state: &str| seen["progress"][state].as_u64().unwrap() as usize;
         (count("succeeded"), count("rebooting")) == (HANGING.start, HANGING.len())
@@ -81,12 +81,12 @@ async fn there_and_back(database: &[&str]) {
     operator.until(&halfway, under_way).await;
     let file = dir.0.join("acme.backup");
     let backup = [&["backup", "--data-dir", text(&data), text(&file), "--json"], database].concat();
-    let taken: Value = serde_json::from_str(&well(&backup)).unwrap();
+    let taken: Value = serde_json::from_str(&run_ok(&backup)).unwrap();
     assert!(taken["bytes"].as_u64() > Some(1_000), "{taken}");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    well(&["restore", "--check", text(&file)]);
+    run_ok(&["restore", "--check", text(&file)]);
 
-    HANGING.for_each(|agent| fleet.script(agent, Script::Usual));
+    HANGING.for_each(|agent| fleet.script(agent, Script::Random));
     operator.until_ended(&halfway).await;
     let forgotten = operator.orders(&fleet, 0..SERVERS, json!({})).await;
     operator.until_ended(&forgotten).await;
@@ -95,8 +95,8 @@ async fn there_and_back(database: &[&str]) {
     let ran: BTreeSet<_> = runs.iter().map(|run| run["scheduled_for"].to_string()).collect();
 
     // Let everything end before the restore, so that whatever starts afterwards is new.
-    let keyboard = Keyboard { url: service.address.clone(), key };
-    keyboard.well(&["schedules", "update", "every minute", "--enabled", "false"]);
+    let keyboard = Cli { url: service.address.clone(), key };
+    keyboard.run_ok(&["schedules", "update", "every minute", "--enabled", "false"]);
     let open = |batches: &[Value]| batches.iter().any(|batch| batch["finished_at"].is_null());
     while open(&operator.all("/v1/batches").await) {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -107,11 +107,11 @@ async fn there_and_back(database: &[&str]) {
     let restore = ["restore", "--data-dir", text(&data), text(&file), "--json"];
     let restore = [&restore[..], database].concat();
     let replace = [&restore[..], &["--replace"]].concat();
-    assert!(refused(&replace).contains("a service is using this database"));
+    assert!(run_refused(&replace).contains("a service is using this database"));
     service.signal(Signal::SIGTERM);
     assert!(service.ended_well());
-    assert!(refused(&restore).contains("the database already exists"));
-    let restored: Value = serde_json::from_str(&well(&replace)).unwrap();
+    assert!(run_refused(&restore).contains("the database already exists"));
+    let restored: Value = serde_json::from_str(&run_ok(&replace)).unwrap();
     assert_eq!((&restored["epoch"], &restored["taken_at"]), (&json!(1), &taken["taken_at"]));
 
     let listen = service.address.strip_prefix("http://").unwrap();
@@ -126,7 +126,7 @@ async fn there_and_back(database: &[&str]) {
     // Tasks that were running are reconciled with the agents, not abandoned. Waiting servers may
     // have been patched since the backup, and are not patched again.
     assert_eq!(sides.count("succeeded"), HANGING.end);
-    assert_eq!(sides.count("canceled"), HALFWAY - HANGING.end);
+    assert_eq!(sides.count("canceled"), BATCH_SERVERS - HANGING.end);
 
     let after = operator.orders(&fleet, 0..SERVERS, json!({})).await;
     operator.until_ended(&after).await;
@@ -165,18 +165,18 @@ fn backup_restores_to_an_empty_directory_with_its_keys() {
     let settings =
         format!("listen = \"127.0.0.1:0\"\ntls_cert = {cert:?}\ntls_key = {private:?}\n");
     std::fs::write(dir.data().join("fleetmend.toml"), settings).unwrap();
-    well(&["secrets", "rotate", "orders", "--data-dir", text(&dir.data())]);
+    run_ok(&["secrets", "rotate", "orders", "--data-dir", text(&dir.data())]);
     let file = dir.0.join("acme.backup");
     let backup = ["backup", "--data-dir", text(&dir.data()), text(&file)].map(str::to_owned);
     let backup: Vec<&str> = backup.iter().map(String::as_str).collect();
-    assert!(well(&backup).contains("read back and verified"));
-    assert!(refused(&backup).contains("already exists"));
+    assert!(run_ok(&backup).contains("read back and verified"));
+    assert!(run_refused(&backup).contains("already exists"));
     let left: Vec<_> =
         std::fs::read_dir(&dir.0).unwrap().map(|found| found.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "{left:?}");
 
     let new = dir.0.join("new");
-    let output = well(&["restore", "--data-dir", text(&new), text(&file)]);
+    let output = run_ok(&["restore", "--data-dir", text(&new), text(&file)]);
     assert!(output.contains("tls/cert.pem was"), "{output}");
     for name in ["root.key", "orders.key", "orders.next.key", "fleetmend.toml"] {
         let same =
@@ -186,7 +186,7 @@ fn backup_restores_to_an_empty_directory_with_its_keys() {
     assert_eq!(std::fs::read_to_string(new.join("tls/key.pem")).unwrap(), "its key");
     std::fs::remove_file(new.join("fleetmend.toml")).unwrap();
     let service = Running::start(&new, &[]);
-    Keyboard { url: service.address.clone(), key }.well(&["summary"]);
+    Cli { url: service.address.clone(), key }.run_ok(&["summary"]);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn truncated_or_modified_backup_is_rejected_without_changes() {
     let dir = Dir::new();
     first_key(&dir.data());
     let file = dir.0.join("acme.backup");
-    well(&["backup", "--data-dir", text(&dir.data()), text(&file)]);
+    run_ok(&["backup", "--data-dir", text(&dir.data()), text(&file)]);
     let whole = std::fs::read(&file).unwrap();
     let broken = dir.0.join("broken.backup");
     let place = dir.0.join("place");
@@ -205,7 +205,7 @@ fn truncated_or_modified_backup_is_rejected_without_changes() {
         changed[at] ^= 0x10;
         for bytes in [&changed[..], &whole[..at]] {
             std::fs::write(&broken, bytes).unwrap();
-            let output = refused(&["restore", "--data-dir", text(&place), text(&broken)]);
+            let output = run_refused(&["restore", "--data-dir", text(&place), text(&broken)]);
             assert!(output.contains("is not a complete fleetmend backup"), "{at}: {output}");
         }
     }
@@ -217,7 +217,7 @@ fn migrate_dry_run_then_migrates_then_is_up_to_date() {
     let dir = Dir::new();
     let data = dir.data();
     first_key(&data);
-    let migrate = |more: &[&str]| well(&[&["migrate", "--data-dir", text(&data)], more].concat());
+    let migrate = |more: &[&str]| run_ok(&[&["migrate", "--data-dir", text(&data)], more].concat());
     assert!(migrate(&[]).contains("up to date"));
     std::fs::write(data.join("fleetmend.db"), "").unwrap();
     for _ in 0..2 {
@@ -226,7 +226,7 @@ fn migrate_dry_run_then_migrates_then_is_up_to_date() {
         assert!(output.contains("migrated from 0"), "{output}");
     }
     let refused =
-        refused(&["backup", "--data-dir", text(&data), text(&dir.0.join("empty.backup"))]);
+        run_refused(&["backup", "--data-dir", text(&data), text(&dir.0.join("empty.backup"))]);
     assert!(refused.contains("this database is empty"), "{refused}");
     let done: Value = serde_json::from_str(&migrate(&["--json"])).unwrap();
     assert_eq!(done["migrations"][0]["name"], "0001_baseline");

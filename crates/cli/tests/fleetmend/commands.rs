@@ -3,21 +3,21 @@
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use swarm::Swarm;
-use swarm::behave::Script;
+use swarm::behavior::Script;
 use vocab::FailureCode;
 
-use crate::fleet::unhurried;
+use crate::fleet::slow_agents;
 use crate::operator::{LOOK_EVERY, Operator};
-use crate::schema::Description;
+use crate::schema::OpenApi;
 use crate::support::{Dir, Running, first_key};
-use crate::terminal::{Keyboard, bare};
+use crate::terminal::{Cli, strip_escapes};
 
 /// A running service, six simulated servers, and an operator.
 pub(crate) struct World {
     dir: Dir,
     service: Running,
     pub(crate) operator: Operator,
-    pub(crate) keyboard: Keyboard,
+    pub(crate) keyboard: Cli,
     pub(crate) fleet: Swarm,
 }
 
@@ -27,11 +27,11 @@ pub(crate) async fn world() -> World {
     let key = first_key(&dir.data());
     let service = Running::start(&dir.data(), &[]);
     let operator = Operator::new(&service.address, &key);
-    let fleet = operator.fleet(6, unhurried).await;
+    let fleet = operator.fleet(6, slow_agents).await;
     for agent in 0..6 {
         fleet.script(agent, Script::Succeed);
     }
-    let keyboard = Keyboard { url: service.address.clone(), key };
+    let keyboard = Cli { url: service.address.clone(), key };
     // Patches are counted about a second after the scans: wait until every update of every server
     // is included.
     let mut counted = false;
@@ -60,7 +60,7 @@ impl World {
     }
 }
 
-async fn body(keyboard: &Keyboard, path: &str) -> String {
+async fn body(keyboard: &Cli, path: &str) -> String {
     let request = reqwest::Client::new().get(format!("{}{path}", keyboard.url));
     let answer = request.bearer_auth(&keyboard.key).send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK, "{path}");
@@ -73,7 +73,7 @@ async fn json_flag_prints_the_api_response_unchanged() {
     let world = world().await;
     let servers = world.servers().await;
     let ((hostname, id), (_, other)) = (servers[0].clone(), servers[1].clone());
-    world.keyboard.well(&[
+    world.keyboard.run_ok(&[
         "schedules",
         "create",
         "--name",
@@ -84,7 +84,7 @@ async fn json_flag_prints_the_api_response_unchanged() {
         "--security-only",
     ]);
     let order = ["servers", "patch", &hostname, "--all-updates", "--yes", "--watch", "--json"];
-    let ended: Value = serde_json::from_str(&world.keyboard.well(&order)).unwrap();
+    let ended: Value = serde_json::from_str(&world.keyboard.run_ok(&order)).unwrap();
     assert_eq!(ended["state"], "succeeded");
     let batch = ended["id"].as_str().unwrap();
     let World { fleet, operator, keyboard, dir: _dir, service: _service } = world;
@@ -119,7 +119,7 @@ async fn json_flag_prints_the_api_response_unchanged() {
         (&["tokens", "list"], "/v1/enrollment-tokens".into()),
         (&["keys", "list"], "/v1/api-keys".into()),
     ];
-    let description = Description::printed();
+    let description = OpenApi::load();
     let described = |path: &str| {
         let path = path.split('?').next().unwrap();
         let named = [(&*id, "{server_id}"), (batch, "{batch_id}"), (package, "{package_name}")];
@@ -131,19 +131,19 @@ async fn json_flag_prints_the_api_response_unchanged() {
         let mut after = body(&keyboard, &path).await;
         while before != after {
             before = after;
-            printed = keyboard.well(&[args, &["--json"]].concat());
+            printed = keyboard.run_ok(&[args, &["--json"]].concat());
             after = body(&keyboard, &path).await;
         }
         assert_eq!(printed, format!("{after}\n"), "{args:?}");
         let printed: Value = serde_json::from_str(&printed).unwrap();
-        assert_eq!(description.refuses(&described(&path), &printed), [""; 0], "{args:?}");
+        assert_eq!(description.violations(&described(&path), &printed), [""; 0], "{args:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_fit_the_terminal_and_are_complete_in_a_pipe() {
     let world = world().await;
-    let piped = world.keyboard.well(&["servers", "list"]);
+    let piped = world.keyboard.run_ok(&["servers", "list"]);
     let lines: Vec<Vec<&str>> = piped.lines().map(|line| line.split('\t').collect()).collect();
     assert_eq!(lines.len(), 7);
     assert_eq!(
@@ -168,21 +168,21 @@ async fn lists_fit_the_terminal_and_are_complete_in_a_pipe() {
     }
     assert!(!piped.contains('\x1b'));
     for width in [40, 64, 80, 132] {
-        let output = world.keyboard.types(width, &["servers", "list"], "");
+        let output = world.keyboard.run_on_terminal(width, &["servers", "list"], "");
         assert_eq!(output.code, 0);
         assert!(output.out.contains("\x1b[32monline\x1b[0m"), "{}", output.out);
-        let shown = bare(&output.out);
+        let shown = strip_escapes(&output.out);
         assert_eq!(shown.lines().count(), 7);
         for line in shown.lines() {
             assert!(line.chars().count() <= usize::from(width), "{width}: {line}");
         }
     }
     for more in [("NO_COLOR", "1"), ("TERM", "dumb")] {
-        let output = world.keyboard.types_with(80, &["servers", "list"], "", &[more]);
+        let output = world.keyboard.run_on_terminal_with(80, &["servers", "list"], "", &[more]);
         assert!(!output.out.contains('\x1b'), "{more:?}: {}", output.out);
     }
-    let three = world.keyboard.types(80, &["servers", "list", "--limit", "3"], "").out;
-    assert!(bare(&three).ends_with("3 of 6 servers\n"), "{three}");
+    let three = world.keyboard.run_on_terminal(80, &["servers", "list", "--limit", "3"], "").out;
+    assert!(strip_escapes(&three).ends_with("3 of 6 servers\n"), "{three}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,9 +190,9 @@ async fn patching_shows_a_preview_and_asks_first() {
     let world = world().await;
     let (hostname, _) = world.servers().await[0].clone();
     let order = ["servers", "patch", &hostname, "--all-updates", "--reboot", "if_required"];
-    let refused = world.keyboard.types(100, &order, "n\n");
+    let refused = world.keyboard.run_on_terminal(100, &order, "n\n");
     assert_eq!(refused.code, 1, "{}", refused.out);
-    let shown = bare(&refused.out);
+    let shown = strip_escapes(&refused.out);
     for part in [
         "SERVER",
         &hostname,
@@ -203,7 +203,7 @@ async fn patching_shows_a_preview_and_asks_first() {
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    let unasked = world.keyboard.pipes(&order);
+    let unasked = world.keyboard.run_piped(&order);
     assert_eq!(unasked.code, 2);
     assert!(unasked.err.contains("--yes"), "{}", unasked.err);
     assert_eq!(
@@ -212,9 +212,9 @@ async fn patching_shows_a_preview_and_asks_first() {
         "nothing must have started"
     );
 
-    let agreed = world.keyboard.types(100, &[&order[..], &["--watch"]].concat(), "y\n");
+    let agreed = world.keyboard.run_on_terminal(100, &[&order[..], &["--watch"]].concat(), "y\n");
     assert_eq!(agreed.code, 0, "{}", agreed.out);
-    let shown = bare(&agreed.out);
+    let shown = strip_escapes(&agreed.out);
     assert!(shown.contains('%') && shown.contains("succeeded"), "{shown}");
     assert_eq!(world.operator.get("/v1/batches").await["meta"]["total"], 1);
 }
@@ -227,11 +227,11 @@ async fn failed_task_is_reported_and_fails_the_command() {
         (0..4).map(|agent| world.fleet.server_id(agent).unwrap().to_string()).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let order = [&["batches", "create", "--all-updates", "--yes", "--watch"], &ids[..]].concat();
-    let output = world.keyboard.pipes(&order);
+    let output = world.keyboard.run_piped(&order);
     assert_eq!(output.code, 1, "{}", output.err);
     assert!(output.err.contains(": failed: disk_full"), "{}", output.err);
     assert!(
-        output.err.contains("the batch ended with state completed_with_errors"),
+        output.err.contains("the batch ended in state completed_with_errors"),
         "{}",
         output.err
     );
@@ -239,10 +239,10 @@ async fn failed_task_is_reported_and_fails_the_command() {
     let batch = output.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
 
     world.fleet.script(2, Script::Succeed);
-    let again = world.keyboard.pipes(&["batches", "retry", &batch, "--yes", "--watch"]);
+    let again = world.keyboard.run_piped(&["batches", "retry", &batch, "--yes", "--watch"]);
     assert_eq!(again.code, 0, "{}", again.err);
     assert!(again.out.contains("1, 100% done"), "{}", again.out);
-    let listed = world.keyboard.well(&["batches", "list"]);
+    let listed = world.keyboard.run_ok(&["batches", "list"]);
     assert_eq!(listed.lines().count(), 3, "{listed}");
 }
 
@@ -255,7 +255,7 @@ async fn watching_a_halted_batch_ends_with_advice() {
     }
     let order =
         ["batches", "create", "--all", "--all-updates", "--canary", "1", "--yes", "--watch"];
-    let output = world.keyboard.pipes(&order);
+    let output = world.keyboard.run_piped(&order);
     assert_eq!(output.code, 1, "{}", output.err);
     assert!(output.err.contains(": failed: repo_unreachable"), "{}", output.err);
     assert!(
@@ -269,9 +269,9 @@ async fn watching_a_halted_batch_ends_with_advice() {
         output.out
     );
     let batch = output.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
-    assert!(world.keyboard.well(&["batches", "cancel", &batch]).contains("state\tcancel"));
-    let ended = world.keyboard.pipes(&["batches", "watch", &batch]);
-    assert!(ended.code == 1 && ended.err.contains("ended with state canceled"), "{}", ended.err);
+    assert!(world.keyboard.run_ok(&["batches", "cancel", &batch]).contains("state\tcancel"));
+    let ended = world.keyboard.run_piped(&["batches", "watch", &batch]);
+    assert!(ended.code == 1 && ended.err.contains("ended in state canceled"), "{}", ended.err);
 }
 
 /// One server at a time, so that one is always waiting.
@@ -280,22 +280,22 @@ async fn batch_can_be_paused_resumed_and_its_log_read() {
     let world = world().await;
     let order =
         ["batches", "create", "--all", "--all-updates", "--max-parallel", "1", "--yes", "--json"];
-    let batch: Value = serde_json::from_str(&world.keyboard.well(&order)).unwrap();
+    let batch: Value = serde_json::from_str(&world.keyboard.run_ok(&order)).unwrap();
     let id = batch["id"].as_str().unwrap();
-    let paused = world.keyboard.well(&["batches", "pause", id]);
+    let paused = world.keyboard.run_ok(&["batches", "pause", id]);
     assert!(paused.contains("state\tpaused"), "{paused}");
     let again: Value =
-        serde_json::from_str(&world.keyboard.well(&["batches", "pause", id, "--json"])).unwrap();
+        serde_json::from_str(&world.keyboard.run_ok(&["batches", "pause", id, "--json"])).unwrap();
     assert_eq!(again["state"], "paused");
-    let resumed = world.keyboard.well(&["batches", "resume", id]);
+    let resumed = world.keyboard.run_ok(&["batches", "resume", id]);
     assert!(resumed.contains("state\trunning"), "{resumed}");
-    world.keyboard.well(&["batches", "watch", id]);
-    let refused = world.keyboard.pipes(&["batches", "resume", id]);
+    world.keyboard.run_ok(&["batches", "watch", id]);
+    let refused = world.keyboard.run_piped(&["batches", "resume", id]);
     assert!(refused.code == 1 && refused.err.contains("[409 batch_state]"), "{}", refused.err);
     let (hostname, _) = world.servers().await[0].clone();
-    let log = world.keyboard.well(&["batches", "log", id, &hostname]);
+    let log = world.keyboard.run_ok(&["batches", "log", id, &hostname]);
     assert!(log.lines().count() > 1, "{log}");
-    let unknown = world.keyboard.pipes(&["batches", "log", id, "unknown"]);
+    let unknown = world.keyboard.run_piped(&["batches", "log", id, "unknown"]);
     assert_eq!(unknown.code, 1, "{}", unknown.err);
 }
 
@@ -305,17 +305,17 @@ async fn batch_can_be_paused_resumed_and_its_log_read() {
 async fn quarantined_server_is_released_by_name() {
     let World { fleet, operator, keyboard, dir, service } = world().await;
     let hostname = operator.all("/v1/servers").await[0]["hostname"].as_str().unwrap().to_owned();
-    let early = keyboard.pipes(&["servers", "release", &hostname]);
+    let early = keyboard.run_piped(&["servers", "release", &hostname]);
     assert!(early.code == 1 && early.err.contains("not in quarantine"), "{}", early.err);
     // All agents stop. Their state of a moment ago is what a restored snapshot of the host would
     // have.
     let file = dir.0.join("fleet");
     fleet.stop().await.write(&file).unwrap();
-    let older = || swarm::Saved::read(&file).unwrap().unwrap();
+    let older = || swarm::SavedAgents::read(&file).unwrap().unwrap();
     let start = async |saved| {
         let token = operator.post("/v1/enrollment-tokens", json!({"name": "copies"})).await;
         let token = token["token"].as_str().unwrap().parse().unwrap();
-        let config = unhurried(swarm::Config::new(&service.address, token, 6));
+        let config = slow_agents(swarm::Config::new(&service.address, token, 6));
         Swarm::start(swarm::Config { saved: Some(saved), ..config }).unwrap()
     };
     let real = start(older()).await;
@@ -340,12 +340,12 @@ async fn quarantined_server_is_released_by_name() {
         tokio::time::sleep(LOOK_EVERY).await;
     };
     copy.stop().await;
-    let released = keyboard.well(&["servers", "release", &found[0]]);
+    let released = keyboard.run_ok(&["servers", "release", &found[0]]);
     assert!(released.contains("receives orders again"), "{released}");
-    let released = keyboard.well(&["servers", "release", &found[1], "--json"]);
+    let released = keyboard.run_ok(&["servers", "release", &found[1], "--json"]);
     let released: Value = serde_json::from_str(&released).unwrap();
     let path = "/v1/servers/{server_id}/release";
-    let wrong = Description::printed().refuses_answer("post", path, "200", &released);
+    let wrong = OpenApi::load().response_violations("post", path, "200", &released);
     assert_eq!((&released["quarantine"], wrong), (&Value::Null, vec![]));
     real.stop().await;
 }
@@ -355,13 +355,13 @@ async fn quarantined_server_is_released_by_name() {
 async fn watching_continues_after_a_service_restart() {
     let mut world = world().await;
     let (url, key) = (world.keyboard.url.clone(), world.keyboard.key.clone());
-    let watcher = Keyboard { url: url.clone(), key };
+    let watcher = Cli { url: url.clone(), key };
     let order = json!({"server_ids": (0..6).map(|agent| world.fleet.server_id(agent)).collect::<Vec<_>>(),
         "packages": [], "max_parallel": 1});
     let batch = world.operator.post("/v1/batches", order).await["id"].as_str().unwrap().to_owned();
     let watched = batch.clone();
     let watching =
-        tokio::task::spawn_blocking(move || watcher.pipes(&["batches", "watch", &watched]));
+        tokio::task::spawn_blocking(move || watcher.run_piped(&["batches", "watch", &watched]));
     world.operator.until(&batch, |seen| seen["progress"]["succeeded"].as_u64() >= Some(1)).await;
     world.service.child.kill().unwrap();
     world.service.child.wait().unwrap();
@@ -381,40 +381,40 @@ async fn schedule_without_servers_needs_confirmation_and_its_run_fails() {
         [&args[..], &[environment, "--name", name]].concat()
     };
     let told = "No server has the environment \"prodction\". Did you mean \"production\"?";
-    let refused = keyboard.pipes(&create("Piped", "prodction"));
+    let refused = keyboard.run_piped(&create("Piped", "prodction"));
     assert_eq!((refused.code, refused.out.as_str()), (1, ""));
     for part in [told, "[no_servers_match]", "--allow-empty"] {
         assert!(refused.err.contains(part), "no `{part}` in {}", refused.err);
     }
-    let no = keyboard.types(200, &create("Typed", "prodction"), "n\n");
+    let no = keyboard.run_on_terminal(200, &create("Typed", "prodction"), "n\n");
     assert_eq!(no.code, 1, "{}", no.out);
     assert!(no.out.contains(told) && no.out.contains("Create it anyway? [y/N]"), "{}", no.out);
-    assert_eq!(keyboard.well(&["schedules", "list"]).lines().count(), 1, "nothing was created");
-    let yes = keyboard.types(200, &create("Typed", "prodction"), "y\n");
+    assert_eq!(keyboard.run_ok(&["schedules", "list"]).lines().count(), 1, "nothing was created");
+    let yes = keyboard.run_on_terminal(200, &create("Typed", "prodction"), "y\n");
     assert_eq!(yes.code, 0, "{}", yes.out);
     assert!(yes.out.contains("Runs are skipped until a server matches."), "{}", yes.out);
     let allowed = [&create("Piped", "prodction")[..], &["--allow-empty", "--json"]].concat();
-    let made: Value = serde_json::from_str(&keyboard.well(&allowed)).unwrap();
+    let made: Value = serde_json::from_str(&keyboard.run_ok(&allowed)).unwrap();
     assert!(made["warnings"][0].as_str().unwrap().starts_with(told), "{made}");
 
-    let ran = keyboard.pipes(&["schedules", "run", "Piped", "--yes"]);
+    let ran = keyboard.run_piped(&["schedules", "run", "Piped", "--yes"]);
     let why = "Skipped: no server matches the schedule's targets.";
     assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
     assert!(ran.err.contains(why), "{}", ran.err);
-    let ran = keyboard.pipes(&["schedules", "run", "Piped", "--yes", "--watch", "--json"]);
+    let ran = keyboard.run_piped(&["schedules", "run", "Piped", "--yes", "--watch", "--json"]);
     let run: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(
         (ran.code, &run["skip_reason"], &run["batch_id"]),
         (1, &json!("no_servers"), &Value::Null)
     );
-    let runs = keyboard.well(&["schedules", "runs", "Piped"]);
+    let runs = keyboard.run_ok(&["schedules", "runs", "Piped"]);
     assert!(runs.contains("\tskipped (no servers)\tmanual\t"), "{runs}");
 
     let update = ["schedules", "update", "Piped", "--environment"];
-    let refused = keyboard.pipes(&[&update[..], &["prod"]].concat());
+    let refused = keyboard.run_piped(&[&update[..], &["prod"]].concat());
     assert!(refused.code == 1 && refused.err.contains("--allow-empty"), "{}", refused.err);
-    keyboard.well(&[&update[..], &["production"]].concat());
-    let shown = keyboard.well(&["schedules", "show", "Piped"]);
+    keyboard.run_ok(&[&update[..], &["production"]].concat());
+    let shown = keyboard.run_ok(&["schedules", "show", "Piped"]);
     assert!(!shown.contains("Warning"), "{shown}");
 }
 
@@ -422,7 +422,7 @@ async fn schedule_without_servers_needs_confirmation_and_its_run_fails() {
 async fn schedule_is_created_updated_run_and_deleted_by_name() {
     let world = world().await;
     let keyboard = &world.keyboard;
-    let made = keyboard.well(&[
+    let made = keyboard.run_ok(&[
         "schedules",
         "create",
         "--name",
@@ -442,40 +442,40 @@ async fn schedule_is_created_updated_run_and_deleted_by_name() {
         "--json",
     ]);
     let made: Value = serde_json::from_str(&made).unwrap();
-    keyboard.well(&["schedules", "update", "Weekly", "--stagger-minutes", "0", "--canary", "0"]);
+    keyboard.run_ok(&["schedules", "update", "Weekly", "--stagger-minutes", "0", "--canary", "0"]);
     let seen: Value =
-        serde_json::from_str(&keyboard.well(&["schedules", "show", "weekly", "--json"])).unwrap();
+        serde_json::from_str(&keyboard.run_ok(&["schedules", "show", "weekly", "--json"])).unwrap();
     let changed = json!({"stagger_minutes": 0, "canary": 0});
     let mut expected = made["options"].clone();
     expected.as_object_mut().unwrap().extend(changed.as_object().unwrap().clone());
     assert_eq!(seen["options"], expected, "only the given options may change");
     assert_eq!((&seen["cron"], &seen["timezone"]), (&made["cron"], &made["timezone"]));
 
-    let ran = keyboard.pipes(&["schedules", "run", "Weekly", "--yes", "--watch"]);
+    let ran = keyboard.run_piped(&["schedules", "run", "Weekly", "--yes", "--watch"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(ran.out.contains("6, 100% done"), "{}", ran.out);
-    let runs = keyboard.well(&["schedules", "runs", "Weekly"]);
+    let runs = keyboard.run_ok(&["schedules", "runs", "Weekly"]);
     assert!(runs.contains("\tsucceeded\tmanual\t6\t0\t"), "{runs}");
-    assert_eq!(keyboard.pipes(&["schedules", "delete", "Weekly"]).code, 2);
-    keyboard.well(&["schedules", "delete", "Weekly", "--yes"]);
-    assert_eq!(keyboard.well(&["schedules", "list"]).lines().count(), 1);
+    assert_eq!(keyboard.run_piped(&["schedules", "delete", "Weekly"]).code, 2);
+    keyboard.run_ok(&["schedules", "delete", "Weekly", "--yes"]);
+    assert_eq!(keyboard.run_ok(&["schedules", "list"]).lines().count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_and_tokens_are_shown_once_and_can_be_revoked() {
     let world = world().await;
     let keyboard = &world.keyboard;
-    let viewer = keyboard.well(&["keys", "create", "--name", "looks", "--role", "viewer"]);
-    let viewer = Keyboard { url: keyboard.url.clone(), key: viewer.trim().to_owned() };
-    viewer.well(&["servers", "list"]);
-    let refused = viewer.pipes(&["keys", "list"]);
+    let viewer = keyboard.run_ok(&["keys", "create", "--name", "looks", "--role", "viewer"]);
+    let viewer = Cli { url: keyboard.url.clone(), key: viewer.trim().to_owned() };
+    viewer.run_ok(&["servers", "list"]);
+    let refused = viewer.run_piped(&["keys", "list"]);
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("[403 ") && refused.err.contains("request "), "{}", refused.err);
-    keyboard.well(&["keys", "revoke", "looks", "--yes"]);
-    let ended = viewer.pipes(&["servers", "list"]);
+    keyboard.run_ok(&["keys", "revoke", "looks", "--yes"]);
+    let ended = viewer.run_piped(&["servers", "list"]);
     assert!(ended.code == 1 && ended.err.contains("[401 "), "{}", ended.err);
 
-    let token = keyboard.well(&[
+    let token = keyboard.run_ok(&[
         "tokens",
         "create",
         "--name",
@@ -486,9 +486,9 @@ async fn keys_and_tokens_are_shown_once_and_can_be_revoked() {
         "1",
     ]);
     assert!(token.starts_with("fme_") && token.lines().count() == 1, "{token}");
-    assert!(keyboard.well(&["tokens", "list"]).contains("web\tvalid\t0/1\tproduction"));
-    keyboard.well(&["tokens", "revoke", "web", "--yes"]);
-    assert!(keyboard.well(&["tokens", "list"]).contains("web\trevoked"));
+    assert!(keyboard.run_ok(&["tokens", "list"]).contains("web\tvalid\t0/1\tproduction"));
+    keyboard.run_ok(&["tokens", "revoke", "web", "--yes"]);
+    assert!(keyboard.run_ok(&["tokens", "list"]).contains("web\trevoked"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -496,21 +496,21 @@ async fn cve_is_suppressed_with_a_reason_and_unsuppressed() {
     let world = world().await;
     let keyboard = &world.keyboard;
     let aside = ["suppressions", "create", "CVE-2023-45853", "--package", "zlib"];
-    let id = keyboard.well(&[&aside[..], &["--reason", "it is not built"]].concat());
+    let id = keyboard.run_ok(&[&aside[..], &["--reason", "it is not built"]].concat());
     let id = id.trim();
     assert!(id.starts_with("sup_"), "{id}");
-    let listed = keyboard.well(&["suppressions", "list", "--cve", "CVE-2023-45853"]);
+    let listed = keyboard.run_ok(&["suppressions", "list", "--cve", "CVE-2023-45853"]);
     assert!(listed.contains("CVE-2023-45853\tactive\tzlib\t-\tit is not built"), "{listed}");
-    assert_eq!(keyboard.well(&["suppressions", "list", "--cve", "CVE-1"]).lines().count(), 1);
-    let without_reason = keyboard.pipes(&aside);
+    assert_eq!(keyboard.run_ok(&["suppressions", "list", "--cve", "CVE-1"]).lines().count(), 1);
+    let without_reason = keyboard.run_piped(&aside);
     assert_eq!(without_reason.code, 2);
     assert_eq!(
-        keyboard.pipes(&["suppressions", "remove", id]).code,
+        keyboard.run_piped(&["suppressions", "remove", id]).code,
         2,
         "it asks for confirmation, and there is no terminal"
     );
-    keyboard.well(&["suppressions", "remove", id, "--yes"]);
-    assert_eq!(keyboard.well(&["suppressions", "list"]).lines().count(), 1);
+    keyboard.run_ok(&["suppressions", "remove", id, "--yes"]);
+    assert_eq!(keyboard.run_ok(&["suppressions", "list"]).lines().count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -519,7 +519,7 @@ async fn each_kind_of_failure_has_a_clear_message() {
     let keyboard = &world.keyboard;
     let (hostname, _) = world.servers().await[0].clone();
     let fails = |args: &[&str], code: i32, parts: &[&str]| {
-        let output = keyboard.pipes(args);
+        let output = keyboard.run_piped(args);
         assert_eq!(output.code, code, "{args:?}: {}", output.err);
         assert!(output.out.is_empty(), "{args:?}: {}", output.out);
         for part in parts {
@@ -545,8 +545,8 @@ async fn each_kind_of_failure_has_a_clear_message() {
     fails(&["servers", "list", "--nothing"], 2, &["--nothing"]);
 
     let unreachable = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let unreachable = Keyboard { url: format!("http://{unreachable}"), key: keyboard.key.clone() };
-    let output = unreachable.pipes(&["servers", "list"]);
+    let unreachable = Cli { url: format!("http://{unreachable}"), key: keyboard.key.clone() };
+    let output = unreachable.run_piped(&["servers", "list"]);
     assert_eq!(output.code, 1);
     assert!(output.err.contains("is not reachable"), "{}", output.err);
     let keyless = crate::support::fleetmend(&["servers", "list"]).output().unwrap();
@@ -558,13 +558,13 @@ async fn each_kind_of_failure_has_a_clear_message() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ambiguous_name_is_rejected_with_the_candidate_ids() {
     let world = world().await;
-    let twins = world.operator.fleet(6, unhurried).await;
+    let twins = world.operator.fleet(6, slow_agents).await;
     let (hostname, id) = world.servers().await[0].clone();
-    let output = world.keyboard.pipes(&["servers", "show", &hostname]);
+    let output = world.keyboard.run_piped(&["servers", "show", &hostname]);
     assert_eq!(output.code, 1);
     assert!(output.err.contains("matches 2 servers") && output.err.contains(&id), "{}", output.err);
-    world.keyboard.well(&["servers", "show", &id]);
-    world.keyboard.well(&["servers", "remove", &id, "--yes"]);
-    world.keyboard.well(&["servers", "show", &hostname]);
+    world.keyboard.run_ok(&["servers", "show", &id]);
+    world.keyboard.run_ok(&["servers", "remove", &id, "--yes"]);
+    world.keyboard.run_ok(&["servers", "show", &hostname]);
     twins.stop().await;
 }

@@ -15,7 +15,7 @@ use crate::support::{Dir, fleetmend};
 /// A running demo, killed on drop.
 struct Demo {
     child: Child,
-    words: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
     operator: Operator,
 }
 
@@ -58,17 +58,17 @@ impl Demo {
         let url = told("Fleetmend is running at");
         let key = told("admin key");
         told("Press Ctrl-C to stop");
-        Demo { child, words, operator: Operator::new(&url, &key) }
+        Demo { child, stdout: words, operator: Operator::new(&url, &key) }
     }
 
     fn end(mut self) {
         kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), Signal::SIGINT).unwrap();
         assert!(self.child.wait().unwrap().success());
-        let _ = &self.words;
+        let _ = &self.stdout;
     }
 
     /// Everything that the seed determines: the servers, and each past run by its scheduled time.
-    async fn seen(&self) -> (Vec<String>, BTreeMap<String, String>) {
+    async fn snapshot(&self) -> (Vec<String>, BTreeMap<String, String>) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let mut servers = Vec::new();
         for server in self.operator.all("/v1/servers").await {
@@ -91,7 +91,7 @@ impl Demo {
 /// A schedule may fire while the test runs: compare the runs that both have, which are most of
 /// them.
 #[track_caller]
-fn alike(
+fn assert_same_history(
     one: &(Vec<String>, BTreeMap<String, String>),
     other: &(Vec<String>, BTreeMap<String, String>),
 ) {
@@ -152,17 +152,17 @@ async fn demo_has_sample_data_and_continues_after_restart() {
             seen["progress"]["succeeded"].as_u64() > Some(0) || seen["state"] == "halted"
         })
         .await;
-    let first = demo.seen().await;
+    let first = demo.snapshot().await;
     demo.end();
 
     let again = Demo::start(&dir.0.join("one"), "7");
-    alike(&again.seen().await, &first);
+    assert_same_history(&again.snapshot().await, &first);
     again.end();
     let other = fleetmend(&args(&dir.0.join("one"), "8")).output().unwrap();
     assert_eq!(other.status.code(), Some(1));
     let output = String::from_utf8(other.stderr).unwrap();
     assert!(output.contains("holds a demo with 250 servers and seed 7"), "{output}");
     let twin = Demo::start(&dir.0.join("two"), "7");
-    alike(&twin.seen().await, &first);
+    assert_same_history(&twin.snapshot().await, &first);
     twin.end();
 }

@@ -17,13 +17,13 @@ use crate::support::{Dir, fleetmend};
 /// A running `fleetmend dev`, killed on drop.
 struct Dev {
     child: Child,
-    said: std::io::Lines<BufReader<ChildStdout>>,
-    words: Vec<String>,
+    stdout_lines: std::io::Lines<BufReader<ChildStdout>>,
+    printed: Vec<String>,
     url: String,
 }
 
 impl Dev {
-    /// As root, the agent refreshes package lists. [`stay_at_home`] keeps it off the network, since
+    /// As root, the agent refreshes package lists. [`isolate_network`] keeps it off the network, since
     /// a test talks to its own machine only. Without root nothing is fetched.
     fn start(data: &Path, more: &[&str]) -> Dev {
         let args = ["dev", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
@@ -34,7 +34,7 @@ impl Dev {
             .spawn()
             .unwrap();
         let said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut dev = Dev { child, said, words: Vec::new(), url: String::new() };
+        let mut dev = Dev { child, stdout_lines: said, printed: Vec::new(), url: String::new() };
         let first = dev.until("Fleetmend is running at ");
         first.rsplit(' ').next().unwrap().clone_into(&mut dev.url);
         dev
@@ -42,19 +42,19 @@ impl Dev {
 
     /// Reads lines until one contains this text.
     fn until(&mut self, part: &str) -> String {
-        for line in self.said.by_ref() {
+        for line in self.stdout_lines.by_ref() {
             let line = line.unwrap();
-            self.words.push(line.clone());
+            self.printed.push(line.clone());
             if line.contains(part) {
                 return line;
             }
         }
-        panic!("it ended before it printed `{part}`: {:#?}", self.words);
+        panic!("it ended before it printed `{part}`: {:#?}", self.printed);
     }
 
     /// The last word of the line that starts with `name`.
-    fn told(&self, name: &str) -> &str {
-        let line = self.words.iter().find(|line| line.trim_start().starts_with(name)).unwrap();
+    fn value_after(&self, name: &str) -> &str {
+        let line = self.printed.iter().find(|line| line.trim_start().starts_with(name)).unwrap();
         line.rsplit(' ').next().unwrap()
     }
 
@@ -72,14 +72,14 @@ impl Drop for Dev {
 }
 
 /// Isolates the network, since the agent refreshes package lists as root.
-pub(crate) fn stay_at_home() {
+pub(crate) fn isolate_network() {
     if rustix::process::geteuid().is_root() {
-        lab::network::own();
+        lab::network::isolate();
     }
 }
 
 /// Runs a command line from the banner.
-fn pasted(line: &str) -> Output {
+fn run_pasted(line: &str) -> Output {
     let words: Vec<&str> = line.split_whitespace().skip(1).collect();
     fleetmend(&words).output().unwrap()
 }
@@ -89,7 +89,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Number of packages that this machine's dpkg lists; none if there is no dpkg.
-pub(crate) fn installed_here() -> Option<usize> {
+pub(crate) fn installed_package_count() -> Option<usize> {
     let listed = std::process::Command::new("dpkg-query")
         .args(["-W", "-f", "${db:Status-Status}\n"])
         .output()
@@ -100,8 +100,8 @@ pub(crate) fn installed_here() -> Option<usize> {
 
 #[test]
 fn dev_lists_this_machines_packages_and_restarts() {
-    stay_at_home();
-    let Some(installed) = installed_here() else {
+    isolate_network();
+    let Some(installed) = installed_package_count() else {
         let required = std::env::var_os("FLEETMEND_TEST_REQUIRE_TOOLS").is_some();
         assert!(!required, "this machine has no dpkg");
         println!("skipped: this machine has no dpkg to compare with");
@@ -110,14 +110,14 @@ fn dev_lists_this_machines_packages_and_restarts() {
     let dir = Dir::new();
     let mut dev = Dev::start(&dir.data(), &[]);
     dev.until("Press Ctrl-C to stop");
-    let key = dev.told("admin key").to_owned();
-    assert!(dev.told("dashboard").starts_with(&format!("{}/welcome/", dev.url)), "{:?}", dev.words);
+    let key = dev.value_after("admin key").to_owned();
+    assert!(dev.value_after("dashboard").starts_with(&format!("{}/welcome/", dev.url)), "{:?}", dev.printed);
     let file = dir.data().join("credentials.toml");
-    assert_eq!(dev.told("saved in"), file.canonicalize().unwrap().to_str().unwrap());
+    assert_eq!(dev.value_after("saved in"), file.canonicalize().unwrap().to_str().unwrap());
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let seen = dev.until("packages,");
     let tried: Vec<Output> =
-        dev.words.iter().filter(|line| line.contains("--credentials")).map(|l| pasted(l)).collect();
+        dev.printed.iter().filter(|line| line.contains("--credentials")).map(|l| run_pasted(l)).collect();
     assert_eq!(tried.len(), 3);
     for output in &tried {
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -134,7 +134,7 @@ fn dev_lists_this_machines_packages_and_restarts() {
 
     let mut again = Dev::start(&dir.data(), &[]);
     again.until("packages,");
-    assert_eq!(again.told("admin key"), key);
+    assert_eq!(again.value_after("admin key"), key);
     let shown = fleetmend(&["servers", "show", &id, "--json"])
         .env("FLEETMEND_URL", &again.url)
         .env("FLEETMEND_API_KEY", &key)
@@ -156,14 +156,14 @@ fn dev_lists_this_machines_packages_and_restarts() {
 /// same organization.
 #[test]
 fn lost_or_revoked_key_is_replaced() {
-    stay_at_home();
+    isolate_network();
     let dir = Dir::new();
     let file = dir.data().join("credentials.toml");
     let file = file.to_str().unwrap();
     let begun = || {
         let mut dev = Dev::start(&dir.data(), &[]);
         dev.until("Press Ctrl-C to stop");
-        let key = dev.told("admin key").to_owned();
+        let key = dev.value_after("admin key").to_owned();
         (dev, key)
     };
     let (dev, first) = begun();
@@ -188,7 +188,7 @@ fn lost_or_revoked_key_is_replaced() {
 /// The service keeps running without the machine; the next start of `dev` enrolls it again.
 #[test]
 fn removed_machine_enrolls_again_at_the_next_start() {
-    stay_at_home();
+    isolate_network();
     let dir = Dir::new();
     let file = dir.data().join("credentials.toml");
     let says = |args: &[&str]| {
@@ -249,7 +249,7 @@ fn startup_errors_include_advice() {
 
 #[tokio::test]
 async fn data_directory_of_another_version_is_rejected() {
-    stay_at_home();
+    isolate_network();
     let dir = Dir::new();
     Dev::start(&dir.data(), &[]).end();
     let database = dir.data().join("fleetmend.db");
@@ -274,7 +274,7 @@ async fn data_directory_of_another_version_is_rejected() {
 
 #[test]
 fn second_dev_with_the_same_data_directory_is_rejected() {
-    stay_at_home();
+    isolate_network();
     let dir = Dir::new();
     let mut dev = Dev::start(&dir.data(), &[]);
     dev.until("packages,");
@@ -294,7 +294,7 @@ fn nothing_is_installed_without_allow_install() {
         (Pocket::Stable, Deb::new("hello", "1.0")),
         (Pocket::Security, Deb::new("hello", "1.1")),
     ]);
-    let Some(server) = repo.and_then(|repo| Server::having(&repo, &["hello"])) else { return };
+    let Some(server) = repo.and_then(|repo| Server::with_installed(&repo, &["hello"])) else { return };
     let dir = Dir::new();
     let root = server.root.dir().to_str().unwrap();
     let file = dir.data().join("credentials.toml");

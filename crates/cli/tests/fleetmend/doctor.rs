@@ -1,4 +1,4 @@
-//! `fleetmend doctor`: each problem is found and comes with a remedy.
+//! `fleetmend doctor`: each problem is found and includes a fix.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -11,24 +11,24 @@ use crate::database::Database;
 use crate::support::{Dir, Running, first_key, first_key_with, fleetmend};
 
 /// Runs `doctor --json`. Returns its exit code and output.
-pub(crate) fn examined(data: &Path, more: &[&str]) -> (i32, Value) {
+pub(crate) fn run_doctor(data: &Path, more: &[&str]) -> (i32, Value) {
     let args = ["doctor", "--data-dir", data.to_str().unwrap(), "--json"];
     let done = fleetmend(&[&args[..], more].concat()).output().unwrap();
     let told: Value = serde_json::from_slice(&done.stdout).unwrap();
     (done.status.code().unwrap(), told)
 }
 
-pub(crate) fn found<'a>(told: &'a Value, check: &str, state: &str) -> Vec<&'a Value> {
+pub(crate) fn findings_of<'a>(told: &'a Value, check: &str, state: &str) -> Vec<&'a Value> {
     let all = told["findings"].as_array().unwrap().iter();
     all.filter(|found| found["check"] == check && found["state"] == state).collect()
 }
 
 /// Asserts that this check is the only problem and has a remedy. Returns its detail.
 #[track_caller]
-fn ails(data: &Path, check: &str) -> String {
-    let (code, told) = examined(data, &[]);
+fn only_problem(data: &Path, check: &str) -> String {
+    let (code, told) = run_doctor(data, &[]);
     assert_eq!((code, &told["healthy"]), (1, &json!(false)), "{told:#}");
-    let problems = found(&told, check, "problem");
+    let problems = findings_of(&told, check, "problem");
     assert_eq!(problems.len(), 1, "{check}: {told:#}");
     assert!(!problems[0]["remedy"].as_str().unwrap().is_empty());
     let all = told["findings"].as_array().unwrap().iter();
@@ -44,7 +44,7 @@ fn mode(path: &Path, mode: u32) {
 fn new_installation_is_healthy_and_notes_have_remedies() {
     let dir = Dir::new();
     first_key(&dir.data());
-    let (code, told) = examined(&dir.data(), &[]);
+    let (code, told) = run_doctor(&dir.data(), &[]);
     assert_eq!((code, &told["healthy"]), (0, &json!(true)), "{told:#}");
     for check in [
         "data directory",
@@ -55,11 +55,11 @@ fn new_installation_is_healthy_and_notes_have_remedies() {
         "disk space",
         "listen address",
     ] {
-        assert_eq!(found(&told, check, "ok").len(), 1, "{check}: {told:#}");
+        assert_eq!(findings_of(&told, check, "ok").len(), 1, "{check}: {told:#}");
     }
-    assert_eq!(found(&told, "keys", "ok").len(), 2);
+    assert_eq!(findings_of(&told, "keys", "ok").len(), 2);
     for check in ["backup", "leader", "feeds"] {
-        assert!(found(&told, check, "note")[0]["remedy"].is_string(), "{check}: {told:#}");
+        assert!(findings_of(&told, check, "note")[0]["remedy"].is_string(), "{check}: {told:#}");
     }
     let service = Running::start(&dir.data(), &[]);
     let listen = format!("listen = \"{}\"\n", service.address.strip_prefix("http://").unwrap());
@@ -71,13 +71,13 @@ fn new_installation_is_healthy_and_notes_have_remedies() {
     assert!(fleetmend(&backup).output().unwrap().status.success());
     // A service that has just started becomes the leader in a moment.
     let told = loop {
-        let (_, told) = examined(&dir.data(), &[]);
-        if !found(&told, "leader", "ok").is_empty() {
+        let (_, told) = run_doctor(&dir.data(), &[]);
+        if !findings_of(&told, "leader", "ok").is_empty() {
             break told;
         }
     };
-    assert_eq!(found(&told, "backup", "ok").len(), 1, "{told:#}");
-    assert!(found(&told, "service", "note").is_empty(), "{told:#}");
+    assert_eq!(findings_of(&told, "backup", "ok").len(), 1, "{told:#}");
+    assert!(findings_of(&told, "service", "note").is_empty(), "{told:#}");
 }
 
 #[tokio::test]
@@ -87,13 +87,13 @@ async fn postgres_gets_the_same_checks() {
     let url = database.url.clone();
     let more = ["--database", url.as_str()];
     first_key_with(&dir.data(), &more);
-    let (code, told) = examined(&dir.data(), &more);
+    let (code, told) = run_doctor(&dir.data(), &more);
     assert_eq!((code, &told["healthy"]), (0, &json!(true)), "{told:#}");
-    assert!(found(&told, "schema", "ok")[0]["detail"].as_str().unwrap().starts_with("postgres"));
+    assert!(findings_of(&told, "schema", "ok")[0]["detail"].as_str().unwrap().starts_with("postgres"));
     database.remove().await;
-    let (code, told) = examined(&dir.data(), &more);
+    let (code, told) = run_doctor(&dir.data(), &more);
     assert_eq!(code, 1);
-    assert_eq!(found(&told, "database", "problem").len(), 1, "{told:#}");
+    assert_eq!(findings_of(&told, "database", "problem").len(), 1, "{told:#}");
 }
 
 #[test]
@@ -102,14 +102,14 @@ fn readable_files_and_missing_keys_are_found() {
     let data = dir.data();
     first_key(&data);
     mode(&data, 0o755);
-    assert!(ails(&data, "data directory").contains("0755"));
+    assert!(only_problem(&data, "data directory").contains("0755"));
     mode(&data, 0o700);
     mode(&data.join("orders.key"), 0o640);
-    assert!(ails(&data, "keys").contains("orders.key"));
+    assert!(only_problem(&data, "keys").contains("orders.key"));
     std::fs::remove_file(data.join("orders.key")).unwrap();
-    assert!(ails(&data, "keys").contains("orders.key"));
+    assert!(only_problem(&data, "keys").contains("orders.key"));
     let absent = dir.0.join("absent");
-    assert!(ails(&absent, "data directory").contains("does not exist"));
+    assert!(only_problem(&absent, "data directory").contains("does not exist"));
 }
 
 #[test]
@@ -119,9 +119,9 @@ fn settings_address_certificate_and_backup_are_checked() {
     first_key(&data);
     let settings = |text: &str| std::fs::write(data.join("fleetmend.toml"), text).unwrap();
     settings("listne = \"x\"\n");
-    assert!(ails(&data, "settings").contains("listne"));
+    assert!(only_problem(&data, "settings").contains("listne"));
     settings("listen = \"0.0.0.0:0\"\n");
-    assert!(ails(&data, "listen address").contains("without TLS"));
+    assert!(only_problem(&data, "listen address").contains("without TLS"));
     let (cert, private) = (dir.0.join("cert.pem"), dir.0.join("key.pem"));
     let key = rcgen::KeyPair::generate().unwrap();
     let mut wanted = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -130,11 +130,11 @@ fn settings_address_certificate_and_backup_are_checked() {
     std::fs::write(&cert, wanted.self_signed(&key).unwrap().pem()).unwrap();
     std::fs::write(&private, key.serialize_pem()).unwrap();
     settings(&format!("tls_cert = {cert:?}\ntls_key = {private:?}\nlisten = \"127.0.0.1:1\"\n"));
-    assert!(ails(&data, "certificate").contains("expired at 2024-05-06"));
+    assert!(only_problem(&data, "certificate").contains("expired at 2024-05-06"));
     settings("listen = \"127.0.0.1:1\"\n");
     let last = json!({"at": "2024-01-01T00:00:00Z", "file": "/srv/old.backup"});
     std::fs::write(data.join("last-backup.json"), last.to_string()).unwrap();
-    assert!(ails(&data, "backup").contains("2024-01-01"));
+    assert!(only_problem(&data, "backup").contains("2024-01-01"));
 }
 
 #[tokio::test]
@@ -153,9 +153,9 @@ async fn newer_and_damaged_databases_are_found() {
         "insert into schema_migrations (version, name, checksum) values (9999, 'later', x'00')",
     )
     .await;
-    let (code, told) = examined(&data, &[]);
+    let (code, told) = run_doctor(&data, &[]);
     assert_eq!(code, 1);
-    assert_eq!(found(&told, "database", "problem").len(), 1, "{told:#}");
+    assert_eq!(findings_of(&told, "database", "problem").len(), 1, "{told:#}");
     by_hand("delete from schema_migrations where version = 9999").await;
     let (named, unnamed) = ("set actor = 'nobody' || actor", "set actor = substr(actor, 7)");
     for (table, change, back, place) in [
@@ -164,13 +164,13 @@ async fn newer_and_damaged_databases_are_found() {
         ("audit_heads", "set seq = 2", "set seq = 1", "entry 2 "),
     ] {
         by_hand(&format!("update {table} {change}")).await;
-        let told = ails(&data, "audit log");
+        let told = only_problem(&data, "audit log");
         assert!(told.contains(place), "{told}");
         by_hand(&format!("update {table} {back}")).await;
-        assert_eq!(found(&examined(&data, &[]).1, "audit log", "ok").len(), 1);
+        assert_eq!(findings_of(&run_doctor(&data, &[]).1, "audit log", "ok").len(), 1);
     }
     by_hand("pragma foreign_keys = off; update api_keys set org_id = 'org_nobody'").await;
-    assert!(ails(&data, "integrity").contains("refer to rows that do not exist"));
+    assert!(only_problem(&data, "integrity").contains("refer to rows that do not exist"));
 }
 
 #[tokio::test]
@@ -189,13 +189,13 @@ async fn truncated_audit_log_is_found() {
     });
     service::audit_anchor::check(&app, &data).await.unwrap();
     app.db.close().await;
-    assert_eq!(found(&examined(&data, &[]).1, "audit log", "ok").len(), 1);
+    assert_eq!(findings_of(&run_doctor(&data, &[]).1, "audit log", "ok").len(), 1);
     let hand = SqliteConnectOptions::new().filename(data.join("fleetmend.db"));
     let mut hand = SqliteConnection::connect_with(&hand).await.unwrap();
     hand.execute("delete from audit_entries").await.unwrap();
     hand.execute("update audit_heads set seq = 0, hash = x''").await.unwrap();
     hand.close().await.unwrap();
-    assert!(ails(&data, "audit log").contains("entry 1 existed earlier"));
+    assert!(only_problem(&data, "audit log").contains("entry 1 existed earlier"));
 }
 
 /// Two valid root keys are one more than needed: an unfinished rotation is a problem after 30 days.
@@ -208,17 +208,17 @@ async fn unfinished_root_key_rotation_is_a_problem_after_30_days() {
     assert!(fleetmend(&rotate).output().unwrap().status.success());
     // Starting the service puts the new key into use.
     drop(Running::start(&dir.data(), &[]));
-    let (code, told) = examined(&dir.data(), &[]);
-    assert_eq!((code, found(&told, "root key", "ok").len()), (0, 1), "{told:#}");
+    let (code, told) = run_doctor(&dir.data(), &[]);
+    assert_eq!((code, findings_of(&told, "root key", "ok").len()), (0, 1), "{told:#}");
     let options = SqliteConnectOptions::new().filename(dir.data().join("fleetmend.db"));
     let mut hand = SqliteConnection::connect_with(&options).await.unwrap();
     let day = 24 * 3600 * 1_000_000_i64;
     for (days, ends) in [(30, "ok"), (1, "problem")] {
         let back = sqlx::query("update root_keys set since = since - $1").bind(days * day);
         assert_eq!(back.execute(&mut hand).await.unwrap().rows_affected(), 1);
-        let (_, told) = examined(&dir.data(), &[]);
-        assert_eq!(found(&told, "root key", ends).len(), 1, "{days}: {told:#}");
+        let (_, told) = run_doctor(&dir.data(), &[]);
+        assert_eq!(findings_of(&told, "root key", ends).len(), 1, "{days}: {told:#}");
     }
-    let detail = ails(&dir.data(), "root key");
+    let detail = only_problem(&dir.data(), "root key");
     assert!(detail.contains("both keys have been valid for 31 days"), "{detail}");
 }

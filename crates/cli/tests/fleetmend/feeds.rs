@@ -52,7 +52,7 @@ fn feed_is_imported_once_and_failures_are_recorded() {
         (&status["feeds"][0]["records"], &status["feeds"][0]["kind"]),
         (&1.into(), &"osv".into())
     );
-    assert!(status["feeds"][0]["last_error"].as_str().unwrap().contains("cut off"), "{status}");
+    assert!(status["feeds"][0]["last_error"].as_str().unwrap().contains("truncated"), "{status}");
     assert_eq!(feeds(&dir.data(), &["import"]).status.code(), Some(2));
 }
 

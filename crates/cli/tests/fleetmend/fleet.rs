@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
-use swarm::behave::{Nature, Script};
+use swarm::behavior::{Behavior, Script};
 use swarm::{Config, Swarm};
 use vocab::FailureCode;
 
@@ -11,9 +11,9 @@ use crate::operator::Operator;
 use crate::support::{Dir, Running, first_key};
 
 const SERVERS: usize = 2_000;
-const AT_ONCE: usize = 400;
+const MAX_PARALLEL: usize = 400;
 /// Agents for the tests of canaries, failure limits and cancellation.
-const FEW: u64 = 150;
+const SMALL_FLEET: u64 = 150;
 
 /// Raises the limit of open files: each connection is one, here and in the service.
 pub(crate) fn allow_files() {
@@ -22,15 +22,15 @@ pub(crate) fn allow_files() {
 }
 
 /// Agents that sometimes fail or crash, and finish an order almost immediately.
-pub(crate) fn hurried(config: Config) -> Config {
-    let nature = Nature { seed: 7, fail: 0.03, crash: 0.03, offline: 0.0, speed: 50_000.0 };
-    Config { nature, logs: false, ..config }
+pub(crate) fn fast_agents(config: Config) -> Config {
+    let nature = Behavior { seed: 7, fail: 0.03, crash: 0.03, offline: 0.0, speed: 50_000.0 };
+    Config { behavior: nature, logs: false, ..config }
 }
 
 /// Agents that need about a second per order, so that tests can observe them at work.
-pub(crate) fn unhurried(config: Config) -> Config {
-    let nature = Nature { seed: 11, fail: 0.0, crash: 0.0, offline: 0.0, speed: 50.0 };
-    Config { nature, ..config }
+pub(crate) fn slow_agents(config: Config) -> Config {
+    let nature = Behavior { seed: 11, fail: 0.0, crash: 0.0, offline: 0.0, speed: 50.0 };
+    Config { behavior: nature, ..config }
 }
 
 /// Two thousand agents over the real protocol: a batch for all of them with a service that is
@@ -44,13 +44,13 @@ async fn two_thousand_servers_are_patched_despite_a_killed_service() {
     let key = first_key(&dir.data());
     let mut service = Running::start(&dir.data(), &[]);
     let operator = Operator::new(&service.address, &key);
-    let few = operator.fleet(FEW, unhurried).await;
+    let few = operator.fleet(SMALL_FLEET, slow_agents).await;
     // Both need a full minute of the clock: started first and checked last.
     let staggered = operator.orders(&few, 0..2, json!({"stagger_minutes": 1})).await;
-    let fleet = operator.fleet(SERVERS as u64, hurried).await;
+    let fleet = operator.fleet(SERVERS as u64, fast_agents).await;
     let schedule = every_minute_in_staging(&operator).await;
 
-    let everyone = operator.orders(&fleet, 0..SERVERS, json!({"max_parallel": AT_ONCE})).await;
+    let everyone = operator.orders(&fleet, 0..SERVERS, json!({"max_parallel": MAX_PARALLEL})).await;
     let under_way = |seen: &Value| seen["progress"]["percent"].as_u64() >= Some(20);
     let seen = operator.until(&everyone, under_way).await;
     assert_eq!(seen["state"], "running", "the batch ended before the service was killed");
@@ -61,21 +61,21 @@ async fn two_thousand_servers_are_patched_despite_a_killed_service() {
     operator.until_ended(&everyone).await;
     let sides = operator.both_sides(&fleet, &everyone).await;
     sides.all_came_through(SERVERS);
-    assert!(sides.most_at_once() <= AT_ONCE, "{} at once", sides.most_at_once());
+    assert!(sides.most_at_once() <= MAX_PARALLEL, "{} at once", sides.most_at_once());
 
     tokio::join!(
-        a_canary_that_goes_well_lets_the_rest_start(&operator, &few),
-        a_canary_that_fails_halts(&operator, &few),
-        at_the_failure_limit_nobody_else_starts(&operator, &few),
-        after_a_cancel_nobody_starts_and_those_in_work_end(&operator, &few),
+        check_successful_canary(&operator, &few),
+        check_failed_canary(&operator, &few),
+        check_failure_limit(&operator, &few),
+        check_cancel(&operator, &few),
     );
-    the_calendar_started_a_run(&operator, [&fleet, &few], &schedule).await;
-    starts_were_a_minute_apart(&operator, &few, &staggered).await;
+    assert_schedule_ran(&operator, [&fleet, &few], &schedule).await;
+    assert_staggered_starts(&operator, &few, &staggered).await;
 
     for fleet in [fleet, few] {
         let violations = fleet.ledger().violations();
         assert!(violations.is_empty(), "{violations:?}");
-        assert!(fleet.ledger().effects() > 0);
+        assert!(fleet.ledger().orders_with_effects() > 0);
         fleet.stop().await;
     }
 }
@@ -86,7 +86,7 @@ async fn every_minute_in_staging(operator: &Operator) -> String {
     operator.post("/v1/schedules", schedule).await["id"].as_str().unwrap().to_owned()
 }
 
-async fn the_calendar_started_a_run(operator: &Operator, fleets: [&Swarm; 2], schedule: &str) {
+async fn assert_schedule_ran(operator: &Operator, fleets: [&Swarm; 2], schedule: &str) {
     let carried_out = |run: &Value| !run["finished_at"].is_null() && !run["batch_id"].is_null();
     let runs = operator.until_runs(schedule, |runs| runs.iter().any(carried_out)).await;
     let run = runs.into_iter().rfind(carried_out).unwrap();
@@ -105,20 +105,20 @@ async fn the_calendar_started_a_run(operator: &Operator, fleets: [&Swarm; 2], sc
     sides.all_came_through(staging);
 }
 
-async fn starts_were_a_minute_apart(operator: &Operator, fleet: &Swarm, id: &str) {
+async fn assert_staggered_starts(operator: &Operator, fleet: &Swarm, id: &str) {
     operator.until_ended(id).await;
     let sides = operator.both_sides(fleet, id).await;
     sides.all_came_through(2);
     sides.are_apart_by(SignedDuration::from_mins(1));
 }
 
-fn scripted(fleet: &Swarm, agents: std::ops::Range<usize>, script: Script) {
+fn set_script(fleet: &Swarm, agents: std::ops::Range<usize>, script: Script) {
     agents.for_each(|agent| fleet.script(agent, script));
 }
 
-async fn a_canary_that_goes_well_lets_the_rest_start(operator: &Operator, fleet: &Swarm) {
+async fn check_successful_canary(operator: &Operator, fleet: &Swarm) {
     let canary = 5;
-    scripted(fleet, 10..40, Script::Succeed);
+    set_script(fleet, 10..40, Script::Succeed);
     let id = operator.orders(fleet, 10..40, json!({"canary": canary})).await;
     operator.until_ended(&id).await;
     let mut sides = operator.both_sides(fleet, &id).await;
@@ -129,26 +129,26 @@ async fn a_canary_that_goes_well_lets_the_rest_start(operator: &Operator, fleet:
     assert!(sides.started()[canary] > last);
 }
 
-async fn a_canary_that_fails_halts(operator: &Operator, fleet: &Swarm) {
-    scripted(fleet, 40..60, Script::FailWith(FailureCode::DiskFull));
+async fn check_failed_canary(operator: &Operator, fleet: &Swarm) {
+    set_script(fleet, 40..60, Script::FailWith(FailureCode::DiskFull));
     let id = operator.orders(fleet, 40..60, json!({"canary": 2})).await;
     operator.until(&id, |seen| seen["state"] == "halted").await;
-    halted_with_at_most(operator, fleet, &id, 20, 2).await;
+    assert_halted_with_at_most(operator, fleet, &id, 20, 2).await;
 }
 
-async fn at_the_failure_limit_nobody_else_starts(operator: &Operator, fleet: &Swarm) {
-    scripted(fleet, 60..80, Script::FailWith(FailureCode::DiskFull));
+async fn check_failure_limit(operator: &Operator, fleet: &Swarm) {
+    set_script(fleet, 60..80, Script::FailWith(FailureCode::DiskFull));
     let pace = json!({"max_parallel": 4, "max_failures": 2});
     let id = operator.orders(fleet, 60..80, pace).await;
     operator.until(&id, |seen| seen["state"] == "halted").await;
     // Four tasks were running when the first failed and a fifth started; the second failure halted
     // the batch.
-    halted_with_at_most(operator, fleet, &id, 20, 5).await;
+    assert_halted_with_at_most(operator, fleet, &id, 20, 5).await;
 }
 
-/// Tasks that started before the batch halted finish, and no other starts until an operator
+/// When the batch halts, running tasks still finish, and no other task starts until an operator
 /// decides.
-async fn halted_with_at_most(
+async fn assert_halted_with_at_most(
     operator: &Operator,
     fleet: &Swarm,
     id: &str,
@@ -172,7 +172,7 @@ async fn halted_with_at_most(
     assert_eq!(operator.both_sides(fleet, id).await.spans, sides.spans);
 }
 
-async fn after_a_cancel_nobody_starts_and_those_in_work_end(operator: &Operator, fleet: &Swarm) {
+async fn check_cancel(operator: &Operator, fleet: &Swarm) {
     let id = operator.orders(fleet, 80..150, json!({"max_parallel": 10, "reboot": "always"})).await;
     let under_way = |seen: &Value| seen["progress"]["percent"].as_u64() >= Some(20);
     operator.until(&id, under_way).await;

@@ -8,12 +8,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
-use vocab::terminal::is_obeyed;
+use vocab::terminal::is_unsafe;
 use vocab::{Digest, Installed, Pending, listing};
 
 use crate::operator::{LOOK_EVERY, Operator};
 use crate::support::{Dir, Running, first_key};
-use crate::terminal::{Keyboard, Said};
+use crate::terminal::{Cli, CommandOutput};
 
 /// Sets the title, rings the bell, clears the screen in two ways, and reverses the text direction.
 const ATTACK: &str = "\x1b]0;owned\x07\x1b[2J\u{9b}2J\u{7f}\u{202e}\u{2066}\r";
@@ -75,7 +75,7 @@ impl Agent {
     }
 
     async fn uploads(&self, kind: &str, bytes: Vec<u8>) {
-        let path = format!("/agent/v1/listings/{kind}/{}", Digest::of(&bytes));
+        let path = format!("/agent/v1/listings/{kind}/{}", Digest::compute(&bytes));
         self.send(reqwest::Method::PUT, &path, bytes).await;
     }
 }
@@ -92,7 +92,7 @@ fn facts() -> Value {
 /// Fails if the terminal received anything but text and the command's own colors and cursor
 /// movements.
 #[track_caller]
-fn harmless(args: &[&str], output: &Said) {
+fn assert_harmless(args: &[&str], output: &CommandOutput) {
     let mut rest = output.out.as_str();
     let mut text = String::new();
     while let Some((before, after)) = rest.split_once("\x1b[") {
@@ -106,7 +106,7 @@ fn harmless(args: &[&str], output: &Said) {
     }
     text += rest;
     let bad: Vec<char> =
-        text.chars().filter(|c| is_obeyed(*c) && *c != '\n' && *c != '\t').collect();
+        text.chars().filter(|c| is_unsafe(*c) && *c != '\n' && *c != '\t').collect();
     assert!(bad.is_empty(), "{args:?} sent {bad:?}: {text:?}");
 }
 
@@ -126,14 +126,14 @@ async fn text_from_agents_cannot_control_the_terminal() {
     (update.security, update.advisories) = (true, vec![format!("DSA-1{REVERSED}")]);
     update.cves = vec![format!("CVE-2026-0001{REVERSED}"), "CVE-2026-0002".to_owned()];
     let pending = listing::encode(&[update]);
-    let scan = json!({"installed": Digest::of(&installed), "pending": Digest::of(&pending),
+    let scan = json!({"installed": Digest::compute(&installed), "pending": Digest::compute(&pending),
         "scanned_at": jiff::Timestamp::UNIX_EPOCH});
     let wants = |answer: &Value| answer["wanted"].as_array().is_some_and(|all| !all.is_empty());
     while wants(&agent.sync(scan.clone()).await) {
         agent.uploads("packages", installed.clone()).await;
         agent.uploads("updates", pending.clone()).await;
     }
-    let keyboard = Keyboard { url: service.address.clone(), key: key.clone() };
+    let keyboard = Cli { url: service.address.clone(), key: key.clone() };
     let batch =
         operator.post("/v1/batches", json!({"server_ids": [agent.id], "packages": []})).await;
     let batch = batch["id"].as_str().unwrap().to_owned();
@@ -153,7 +153,7 @@ async fn text_from_agents_cannot_control_the_terminal() {
         "message": format!("installing{ATTACK}")}]);
     agent.sync(json!({"progress": progress})).await;
     let batches = ["batches", "show", &batch];
-    harmless(&batches, &keyboard.types(200, &batches, ""));
+    assert_harmless(&batches, &keyboard.run_on_terminal(200, &batches, ""));
     let result = json!([{"order_id": order, "outcome": "failed", "failure_code": "package_manager_failed",
         "message": format!("dpkg failed{ATTACK}"),
         "packages": [{"name": format!("p{ATTACK}"), "arch": ATTACK, "from": ATTACK, "to": ATTACK}],
@@ -186,14 +186,14 @@ async fn text_from_agents_cannot_control_the_terminal() {
     ];
     for args in commands {
         for args in [args.to_vec(), [args, &["--json"]].concat()] {
-            let output = keyboard.types(200, &args, "n\n");
-            harmless(&args, &output);
+            let output = keyboard.run_on_terminal(200, &args, "n\n");
+            assert_harmless(&args, &output);
         }
     }
-    let shown = keyboard.types(200, &["batches", "log", &batch, "evil-1"], "").out;
+    let shown = keyboard.run_on_terminal(200, &["batches", "log", &batch, "evil-1"], "").out;
     assert!(shown.contains("Reading package lists…\\x1b]0;owned\\x07"), "{shown}");
     // A file or a program gets the log unchanged.
-    let piped = keyboard.well(&["batches", "log", &batch, "evil-1"]);
+    let piped = keyboard.run_ok(&["batches", "log", &batch, "evil-1"]);
     assert!(piped.starts_with(&log), "{piped:?}");
 }
 
@@ -215,11 +215,11 @@ fn server_responses_cannot_control_the_terminal() {
             stream.write_all((head + &body).as_bytes()).unwrap();
         }
     });
-    let keyboard = Keyboard { url, key: "fmk_x".to_owned() };
+    let keyboard = Cli { url, key: "fmk_x".to_owned() };
     for _ in 0..3 {
-        let output = keyboard.types(200, &["keys", "list"], "");
+        let output = keyboard.run_on_terminal(200, &["keys", "list"], "");
         assert_ne!(output.code, 0);
-        harmless(&["keys", "list"], &output);
+        assert_harmless(&["keys", "list"], &output);
     }
     drop(answers);
 }

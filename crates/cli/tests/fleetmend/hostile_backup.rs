@@ -93,15 +93,15 @@ fn sha256(bytes: &[u8]) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-struct Scene {
+struct RestoreFixture {
     dir: Dir,
     genuine: Forgery,
     forged: PathBuf,
     target: PathBuf,
 }
 
-impl Scene {
-    fn new() -> Scene {
+impl RestoreFixture {
+    fn new() -> RestoreFixture {
         let dir = Dir::new();
         first_key(&dir.data());
         let pem = dir.0.join("pem");
@@ -113,7 +113,7 @@ impl Scene {
         assert!(done.0, "{}", done.1);
         let (forged, target) = (dir.0.join("forged.backup"), dir.0.join("target"));
         fs::create_dir(&target).unwrap();
-        Scene { genuine: Forgery::read(&file), dir, forged, target }
+        RestoreFixture { genuine: Forgery::read(&file), dir, forged, target }
     }
 
     /// Restores a forged backup. Returns whether it succeeded, and its output. Fails if anything
@@ -170,7 +170,7 @@ fn text(path: &Path) -> &str {
 
 #[test]
 fn certificate_paths_in_a_manifest_are_not_written_to() {
-    let scene = Scene::new();
+    let scene = RestoreFixture::new();
     let mut forgery = scene.genuine.clone();
     let outside = scene.target.join("../cron.d/root");
     forgery.manifest["tls"] = json!([outside, scene.target.join("tls/../../evil")]);
@@ -183,7 +183,7 @@ fn certificate_paths_in_a_manifest_are_not_written_to() {
 
 #[test]
 fn parts_with_unexpected_names_are_rejected() {
-    let scene = Scene::new();
+    let scene = RestoreFixture::new();
     for name in [
         "../evil",
         "/tmp/evil",
@@ -215,7 +215,7 @@ fn parts_with_unexpected_names_are_rejected() {
 
 #[test]
 fn links_and_devices_are_rejected() {
-    let scene = Scene::new();
+    let scene = RestoreFixture::new();
     // Hard link, symbolic link, character device, block device, directory, FIFO, contiguous file,
     // and the GNU and POSIX extension headers.
     for kind in *b"1234567LKxg" {
@@ -230,7 +230,7 @@ fn links_and_devices_are_rejected() {
 
 #[test]
 fn duplicate_part_is_rejected() {
-    let scene = Scene::new();
+    let scene = RestoreFixture::new();
     for name in ["root.key", "tls/key.pem", "database/database.sqlite"] {
         let mut forgery = scene.genuine.clone();
         let bytes = forgery.entry(name).bytes.clone();
@@ -241,7 +241,7 @@ fn duplicate_part_is_rejected() {
 
 #[test]
 fn decompression_bombs_are_rejected_before_unpacking() {
-    let scene = Scene::new();
+    let scene = RestoreFixture::new();
     let mut forgery = scene.genuine.clone();
     forgery.entry("database/database.sqlite").bytes = vec![0; 160 << 20];
     scene.refused("database", "more than the limit of", forgery);
@@ -255,7 +255,7 @@ fn decompression_bombs_are_rejected_before_unpacking() {
 
 #[test]
 fn settings_in_a_backup_cannot_place_the_database_elsewhere() {
-    let scene = Scene::new();
+    let scene = RestoreFixture::new();
     let elsewhere = scene.dir.0.join("elsewhere.db");
     let dots = scene.target.join("../elsewhere.db");
     for path in [&elsewhere, &dots, &scene.target] {
@@ -270,7 +270,7 @@ fn settings_in_a_backup_cannot_place_the_database_elsewhere() {
 
 #[test]
 fn restore_does_not_follow_symbolic_links() {
-    let scene = Scene::new();
+    let scene = RestoreFixture::new();
     let elsewhere = scene.dir.0.join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     for name in ["tls", "tls/cert.pem", "root.key", "fleetmend.db", "fleetmend.db-wal"] {
@@ -290,7 +290,7 @@ fn restore_does_not_follow_symbolic_links() {
 #[test]
 fn root_restores_with_the_rights_of_the_owner_only() {
     const OWNER: u32 = 65_534;
-    let scene = Scene::new();
+    let scene = RestoreFixture::new();
     if scene.dir.0.metadata().unwrap().uid() != 0 {
         println!("skipped: only root can restore for another user");
         return;

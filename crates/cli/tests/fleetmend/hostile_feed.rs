@@ -18,7 +18,7 @@ fn import(data: &Path, feed: &Path, more: &[&str]) -> (bool, String, u64) {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // The peak of a process that has ended cannot be read any more, so read it while the process
+    // The peak of a process that has ended can no longer be read, so read it while the process
     // runs.
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;

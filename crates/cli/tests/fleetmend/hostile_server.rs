@@ -3,10 +3,10 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpListener;
 
-use crate::terminal::Keyboard;
+use crate::terminal::Cli;
 
 /// Responds to one request with this head and a body of `mib` MiB.
-fn server(head: String, mib: usize) -> Keyboard {
+fn server(head: String, mib: usize) -> Cli {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -16,13 +16,13 @@ fn server(head: String, mib: usize) -> Keyboard {
         // The client closes the connection once it has read enough.
         let _ = (0..mib).try_for_each(|_| stream.write_all(&[b' '; 1 << 20]));
     });
-    Keyboard { url, key: "fmk_x".to_owned() }
+    Cli { url, key: "fmk_x".to_owned() }
 }
 
 #[test]
 fn endless_response_is_rejected_at_64_mib() {
     let endless = server("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_owned(), 10_000);
-    let output = endless.pipes(&["keys", "list"]);
+    let output = endless.run_piped(&["keys", "list"]);
     assert_eq!(output.code, 1);
     assert!(output.err.contains("exceeds the limit of 64 MiB"), "{}", output.err);
 }
@@ -39,7 +39,7 @@ fn redirect_is_reported_and_the_key_is_not_sent() {
         );
         for args in [&["keys", "list"][..], &["keys", "create", "--name", "x", "--role", "viewer"]]
         {
-            let output = server(head.clone(), 0).pipes(args);
+            let output = server(head.clone(), 0).run_piped(args);
             assert_eq!(output.code, 1, "{args:?}");
             let expected = format!("redirects to {to}: the address is probably wrong");
             assert!(output.err.contains(&expected), "{status} {args:?}: {}", output.err);
@@ -67,9 +67,9 @@ fn created_resource_is_shown_after_a_lost_response() {
         });
         heard.map(|request| request.lines().next().unwrap_or_default().to_owned())
     });
-    let keyboard = Keyboard { url, key: "fmk_x".to_owned() };
+    let keyboard = Cli { url, key: "fmk_x".to_owned() };
     let args = ["keys", "create", "--name", "x", "--role", "viewer", "--json"];
-    assert!(keyboard.well(&args).contains("key_x"));
+    assert!(keyboard.run_ok(&args).contains("key_x"));
     let expected = ["POST /v1/api-keys HTTP/1.1", "GET /v1/api-keys/key_x HTTP/1.1"];
     assert_eq!(heard.join().unwrap(), expected);
 }

@@ -16,26 +16,26 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::dev::{installed_here, stay_at_home};
-use crate::doctor::{examined, found};
+use crate::dev::{installed_package_count, isolate_network};
+use crate::doctor::{run_doctor, findings_of};
 use crate::feeds::{ADVISORY, publisher};
 use crate::operator_commands::{GROUPS, all_commands};
 use crate::support::{Dir, Running, first_key, fleetmend};
-use crate::terminal::{Said, said, typed};
-use normalize::{redacted, settled};
+use crate::terminal::{CommandOutput, command_output, run_in_pty};
+use normalize::{normalize_json, normalize_text};
 
 const WIDTH: u16 = 120;
 
 /// Runs commands and records their output.
-struct Tour {
+struct SnapshotRecorder {
     dir: Dir,
     tried: BTreeSet<String>,
-    diary: String,
+    log: String,
 }
 
-impl Tour {
-    fn new() -> Tour {
-        Tour { dir: Dir::new(), tried: BTreeSet::new(), diary: String::new() }
+impl SnapshotRecorder {
+    fn new() -> SnapshotRecorder {
+        SnapshotRecorder { dir: Dir::new(), tried: BTreeSet::new(), log: String::new() }
     }
 
     /// A path below this test's directory.
@@ -51,76 +51,76 @@ impl Tour {
 
     /// Runs a command on a terminal, in a pipe and with `--json`, each time for another target,
     /// which replaces `{}`.
-    fn all(&mut self, args: &[&str], to: [&str; 3]) {
-        self.types(&with(args, to[0]), "", 0);
-        self.pipes(&with(args, to[1]), 0);
-        self.prints(&with(args, to[2]), 0);
+    fn run_all_forms(&mut self, args: &[&str], to: [&str; 3]) {
+        self.run_on_terminal(&fill_target(args, to[0]), "", 0);
+        self.run_piped(&fill_target(args, to[1]), 0);
+        self.run_json(&fill_target(args, to[2]), 0);
     }
 
-    /// The same for commands that only read, or can be repeated.
-    fn looks(&mut self, args: &[&str]) {
-        self.all(args, [""; 3]);
+    /// Runs a command that only reads or can be repeated in all three modes.
+    fn run_read_only(&mut self, args: &[&str]) {
+        self.run_all_forms(args, [""; 3]);
     }
 
     /// Runs a command that must fail with an error message.
-    fn fails(&mut self, args: &[&str]) {
-        self.types(args, "", 1);
-        self.pipes(args, 1);
+    fn run_failing(&mut self, args: &[&str]) {
+        self.run_on_terminal(args, "", 1);
+        self.run_piped(args, 1);
     }
 
-    fn types(&mut self, args: &[&str], keys: &str, code: i32) {
-        let output = typed(self.command(args), WIDTH, keys, |_, _| {});
-        self.writes("on a terminal", args, &output, code);
+    fn run_on_terminal(&mut self, args: &[&str], keys: &str, code: i32) {
+        let output = run_in_pty(self.command(args), WIDTH, keys, |_, _| {});
+        self.record("on a terminal", args, &output, code);
     }
 
-    fn pipes(&mut self, args: &[&str], code: i32) {
-        let output = said(self.command(args).output().unwrap());
+    fn run_piped(&mut self, args: &[&str], code: i32) {
+        let output = command_output(self.command(args).output().unwrap());
         assert!(
             code == 0 || args[0] == "doctor" || output.out.is_empty(),
             "{args:?}: {}",
             output.out
         );
-        self.writes("in a pipe", args, &output, code);
+        self.record("in a pipe", args, &output, code);
     }
 
-    fn prints(&mut self, args: &[&str], code: i32) {
+    fn run_json(&mut self, args: &[&str], code: i32) {
         let args = [args, &["--json"]].concat();
-        let mut output = said(self.command(&args).output().unwrap());
+        let mut output = command_output(self.command(&args).output().unwrap());
         let lines = output.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let lines = lines.map(|value| serde_json::to_string_pretty(&redacted(value)).unwrap());
+        let lines = lines.map(|value| serde_json::to_string_pretty(&normalize_json(value)).unwrap());
         output.out = lines.map(|line| line + "\n").collect();
-        self.writes("JSON", &args, &output, code);
+        self.record("JSON", &args, &output, code);
     }
 
-    fn writes(&mut self, how: &str, args: &[&str], output: &Said, code: i32) {
+    fn record(&mut self, how: &str, args: &[&str], output: &CommandOutput, code: i32) {
         assert_eq!(output.code, code, "{args:?}: {}{}", output.out, output.err);
         let words = args.iter().take_while(|word| !word.starts_with(['-', '/'])).take(2);
         let words = words.copied().collect::<Vec<_>>();
         let group = ["orgs", "secrets", "users", "feeds"].contains(&words[0]);
         self.tried.insert(words[..if group { 2 } else { 1 }].join(" "));
-        let settled = |text: &str| settled(text, &self.dir.0);
+        let settled = |text: &str| normalize_text(text, &self.dir.0);
         let end = if code == 0 { String::new() } else { format!(", exit code {code}") };
         let command = settled(&args.join(" "));
-        writeln!(self.diary, "$ fleetmend {} ({how}{end})", command.trim_end()).unwrap();
-        self.diary += &settled(&output.out);
+        writeln!(self.log, "$ fleetmend {} ({how}{end})", command.trim_end()).unwrap();
+        self.log += &settled(&output.out);
         if !output.err.is_empty() {
-            write!(self.diary, "[stderr]\n{}", settled(&output.err)).unwrap();
+            write!(self.log, "[stderr]\n{}", settled(&output.err)).unwrap();
         }
-        self.diary.push('\n');
+        self.log.push('\n');
     }
 
-    fn diary(&mut self) -> String {
-        std::mem::take(&mut self.diary)
+    fn take_log(&mut self) -> String {
+        std::mem::take(&mut self.log)
     }
 }
 
-fn with<'a>(args: &[&'a str], whom: &'a str) -> Vec<&'a str> {
+fn fill_target<'a>(args: &[&'a str], whom: &'a str) -> Vec<&'a str> {
     args.iter().map(|arg| if *arg == "{}" { whom } else { arg }).collect()
 }
 
 /// Signals a command once it has printed this text, and only once: a second signal ends it
 /// immediately.
-fn ends_after<'a>(last: &'a str, signal: Signal) -> impl Fn(&Child, &str) + 'a {
+fn signal_after<'a>(last: &'a str, signal: Signal) -> impl Fn(&Child, &str) + 'a {
     let asked = Cell::new(false);
     move |child, seen| {
         if seen.contains(last) && !asked.replace(true) {
@@ -130,7 +130,7 @@ fn ends_after<'a>(last: &'a str, signal: Signal) -> impl Fn(&Child, &str) + 'a {
 }
 
 /// The commands that work on the installation: all except the operator commands.
-fn here() -> BTreeSet<String> {
+fn installation_commands() -> BTreeSet<String> {
     let asks = |command: &String| {
         let first = command.split(' ').next().unwrap();
         GROUPS.contains(&first) || first == "summary"
@@ -140,141 +140,141 @@ fn here() -> BTreeSet<String> {
 
 #[test]
 fn installation_commands_match_snapshots() {
-    let mut tour = Tour::new();
-    beginning(&mut tour);
-    insta::assert_snapshot!("init", tour.diary());
-    people(&mut tour);
-    insta::assert_snapshot!("users_and_orgs", tour.diary());
+    let mut tour = SnapshotRecorder::new();
+    init(&mut tour);
+    insta::assert_snapshot!("init", tour.take_log());
+    users_and_orgs(&mut tour);
+    insta::assert_snapshot!("users_and_orgs", tour.take_log());
     secrets(&mut tour);
-    insta::assert_snapshot!("secrets", tour.diary());
-    flaws(&mut tour);
-    insta::assert_snapshot!("feeds", tour.diary());
-    keeping(&mut tour);
-    insta::assert_snapshot!("backup_restore_migrate_doctor", tour.diary());
-    itself(&mut tour);
-    insta::assert_snapshot!("openapi_completions_man", tour.diary());
-    serving(&mut tour);
-    insta::assert_snapshot!("server", tour.diary());
-    let here = here();
+    insta::assert_snapshot!("secrets", tour.take_log());
+    feeds(&mut tour);
+    insta::assert_snapshot!("feeds", tour.take_log());
+    backup_restore_migrate_doctor(&mut tour);
+    insta::assert_snapshot!("backup_restore_migrate_doctor", tour.take_log());
+    openapi_completions_man(&mut tour);
+    insta::assert_snapshot!("openapi_completions_man", tour.take_log());
+    server(&mut tour);
+    insta::assert_snapshot!("server", tour.take_log());
+    let here = installation_commands();
     assert!(here.len() > 15, "{here:?}");
     let forgotten: Vec<&String> = here.difference(&tour.tried).collect();
     // They run until stopped, and have their own tests below.
     assert_eq!(forgotten, ["demo", "dev"]);
 }
 
-fn beginning(tour: &mut Tour) {
+fn init(tour: &mut SnapshotRecorder) {
     let [one, two, three] = ["one", "two", "three"].map(|name| tour.at(name));
-    tour.all(&["init", "--org", "Acme", "--data-dir", "{}"], [&one, &two, &three]);
-    tour.fails(&["init", "--org", "Other", "--data-dir", &one]);
-    tour.fails(&["init", "--org", " ", "--data-dir", &tour.at("four")]);
+    tour.run_all_forms(&["init", "--org", "Acme", "--data-dir", "{}"], [&one, &two, &three]);
+    tour.run_failing(&["init", "--org", "Other", "--data-dir", &one]);
+    tour.run_failing(&["init", "--org", " ", "--data-dir", &tour.at("four")]);
     let file = tour.at("file");
     std::fs::write(&file, "").unwrap();
-    tour.fails(&["init", "--org", "Acme", "--data-dir", &file]);
+    tour.run_failing(&["init", "--org", "Acme", "--data-dir", &file]);
 }
 
-fn people(tour: &mut Tour) {
+fn users_and_orgs(tour: &mut SnapshotRecorder) {
     let data = tour.at("one");
-    tour.looks(&["users", "list", "--data-dir", &data]);
+    tour.run_read_only(&["users", "list", "--data-dir", &data]);
     let url = ["--url", "https://fleet.example"];
     let names = ["ann@example.org", "bob@example.org", "eve@example.org"];
-    tour.all(&[&["users", "create", "{}", "--data-dir", &data], &url[..]].concat(), names);
-    tour.all(&["users", "reset", "{}", "--data-dir", &data], names);
-    tour.looks(&["users", "list", "--data-dir", &data]);
-    tour.fails(&["users", "create", "ANN@example.org", "--data-dir", &data]);
-    tour.fails(&["users", "create", " ", "--data-dir", &data]);
-    tour.fails(&["users", "reset", "unknown", "--data-dir", &data]);
-    tour.all(&["orgs", "create", "{}", "--data-dir", &data], ["Labs", "Shop", "Bank"]);
-    tour.looks(&["orgs", "list", "--data-dir", &data]);
-    tour.fails(&["orgs", "create", "Labs", "--data-dir", &data]);
-    tour.fails(&["users", "create", "dan@example.org", "--data-dir", &data]);
-    tour.fails(&["users", "create", "dan@example.org", "--org", "Nobody", "--data-dir", &data]);
+    tour.run_all_forms(&[&["users", "create", "{}", "--data-dir", &data], &url[..]].concat(), names);
+    tour.run_all_forms(&["users", "reset", "{}", "--data-dir", &data], names);
+    tour.run_read_only(&["users", "list", "--data-dir", &data]);
+    tour.run_failing(&["users", "create", "ANN@example.org", "--data-dir", &data]);
+    tour.run_failing(&["users", "create", " ", "--data-dir", &data]);
+    tour.run_failing(&["users", "reset", "unknown", "--data-dir", &data]);
+    tour.run_all_forms(&["orgs", "create", "{}", "--data-dir", &data], ["Labs", "Shop", "Bank"]);
+    tour.run_read_only(&["orgs", "list", "--data-dir", &data]);
+    tour.run_failing(&["orgs", "create", "Labs", "--data-dir", &data]);
+    tour.run_failing(&["users", "create", "dan@example.org", "--data-dir", &data]);
+    tour.run_failing(&["users", "create", "dan@example.org", "--org", "Nobody", "--data-dir", &data]);
     let remove = ["orgs", "remove", "--data-dir", &data];
-    tour.types(&[&remove[..], &["Labs"]].concat(), "n\n", 1);
-    tour.types(&[&remove[..], &["Labs"]].concat(), "y\n", 0);
-    tour.pipes(&[&remove[..], &["Shop"]].concat(), 2);
-    tour.pipes(&[&remove[..], &["Shop", "--yes"]].concat(), 0);
-    tour.prints(&[&remove[..], &["Bank", "--yes"]].concat(), 0);
-    tour.fails(&["orgs", "remove", "--yes", "Nobody", "--data-dir", &data]);
+    tour.run_on_terminal(&[&remove[..], &["Labs"]].concat(), "n\n", 1);
+    tour.run_on_terminal(&[&remove[..], &["Labs"]].concat(), "y\n", 0);
+    tour.run_piped(&[&remove[..], &["Shop"]].concat(), 2);
+    tour.run_piped(&[&remove[..], &["Shop", "--yes"]].concat(), 0);
+    tour.run_json(&[&remove[..], &["Bank", "--yes"]].concat(), 0);
+    tour.run_failing(&["orgs", "remove", "--yes", "Nobody", "--data-dir", &data]);
 }
 
-fn secrets(tour: &mut Tour) {
+fn secrets(tour: &mut SnapshotRecorder) {
     let [one, two, three] = ["one", "two", "three"].map(|name| tour.at(name));
-    tour.looks(&["secrets", "list", "--data-dir", &one]);
-    tour.fails(&["secrets", "retire", "orders", "--data-dir", &one]);
-    tour.all(&["secrets", "rotate", "orders", "--data-dir", "{}"], [&one, &two, &three]);
-    tour.fails(&["secrets", "rotate", "orders", "--data-dir", &one]);
-    tour.looks(&["secrets", "list", "--data-dir", &one]);
-    tour.all(&["secrets", "retire", "orders", "--data-dir", "{}"], [&one, &two, &three]);
-    tour.fails(&["secrets", "retire", "root", "--data-dir", &one]);
-    tour.all(&["secrets", "rotate", "root", "--data-dir", "{}"], [&one, &two, &three]);
-    tour.fails(&["secrets", "rotate", "root", "--data-dir", &one]);
-    tour.looks(&["secrets", "list", "--data-dir", &one]);
-    tour.fails(&["secrets", "retire", "root", "--data-dir", &one]);
-    tour.pipes(&["secrets", "rotate", "tls", "--data-dir", &one], 2);
+    tour.run_read_only(&["secrets", "list", "--data-dir", &one]);
+    tour.run_failing(&["secrets", "retire", "orders", "--data-dir", &one]);
+    tour.run_all_forms(&["secrets", "rotate", "orders", "--data-dir", "{}"], [&one, &two, &three]);
+    tour.run_failing(&["secrets", "rotate", "orders", "--data-dir", &one]);
+    tour.run_read_only(&["secrets", "list", "--data-dir", &one]);
+    tour.run_all_forms(&["secrets", "retire", "orders", "--data-dir", "{}"], [&one, &two, &three]);
+    tour.run_failing(&["secrets", "retire", "root", "--data-dir", &one]);
+    tour.run_all_forms(&["secrets", "rotate", "root", "--data-dir", "{}"], [&one, &two, &three]);
+    tour.run_failing(&["secrets", "rotate", "root", "--data-dir", &one]);
+    tour.run_read_only(&["secrets", "list", "--data-dir", &one]);
+    tour.run_failing(&["secrets", "retire", "root", "--data-dir", &one]);
+    tour.run_piped(&["secrets", "rotate", "tls", "--data-dir", &one], 2);
 }
 
-fn flaws(tour: &mut Tour) {
+fn feeds(tour: &mut SnapshotRecorder) {
     let data = tour.at("one");
-    tour.looks(&["feeds", "status", "--data-dir", &data]);
-    tour.types(&["feeds", "update", "--data-dir", &data], "", 0);
-    tour.pipes(&["feeds", "update", "--data-dir", &data], 0);
+    tour.run_read_only(&["feeds", "status", "--data-dir", &data]);
+    tour.run_on_terminal(&["feeds", "update", "--data-dir", &data], "", 0);
+    tour.run_piped(&["feeds", "update", "--data-dir", &data], 0);
     let (file, cut, bundle) = (tour.at("Alma.json"), tour.at("Cut.json"), tour.at("feeds.zst"));
     std::fs::write(&file, ADVISORY).unwrap();
     std::fs::write(&cut, &ADVISORY[..60]).unwrap();
-    tour.looks(&["feeds", "import", &file, "--data-dir", &data]);
-    tour.fails(&["feeds", "import", &cut, "--data-dir", &data]);
-    tour.fails(&["feeds", "import", &tour.at("absent.zip"), &cut, "--data-dir", &data]);
+    tour.run_read_only(&["feeds", "import", &file, "--data-dir", &data]);
+    tour.run_failing(&["feeds", "import", &cut, "--data-dir", &data]);
+    tour.run_failing(&["feeds", "import", &tour.at("absent.zip"), &cut, "--data-dir", &data]);
     let (url, served) = publisher(&tour.dir.0, 4);
-    tour.pipes(&["feeds", "import", &url, "--data-dir", &data], 0);
-    tour.looks(&["feeds", "update", "--data-dir", &data]);
+    tour.run_piped(&["feeds", "import", &url, "--data-dir", &data], 0);
+    tour.run_read_only(&["feeds", "update", "--data-dir", &data]);
     served.join().unwrap();
     // The publisher has stopped.
-    tour.fails(&["feeds", "update", "Debian", "--data-dir", &data]);
-    tour.fails(&["feeds", "update", "Debain", "--data-dir", &data]);
-    tour.looks(&["feeds", "status", "--data-dir", &data]);
-    tour.looks(&["feeds", "export", &bundle, "--data-dir", &data]);
-    tour.fails(&["feeds", "export", &tour.at("nowhere/feeds.zst"), "--data-dir", &data]);
-    tour.types(&["feeds", "forget", "Debian", "--data-dir", &data], "", 0);
-    tour.fails(&["feeds", "forget", "Debian", "--data-dir", &data]);
-    tour.fails(&["feeds", "forget", "--data-dir", &data]);
-    tour.types(&["feeds", "remove", "Debian", "--data-dir", &data], "n\n", 1);
-    tour.pipes(&["feeds", "remove", "Debian", "--data-dir", &data], 2);
-    tour.types(&["feeds", "remove", "Debian", "--data-dir", &data], "y\n", 0);
-    tour.fails(&["feeds", "remove", "Debian", "--yes", "--data-dir", &data]);
+    tour.run_failing(&["feeds", "update", "Debian", "--data-dir", &data]);
+    tour.run_failing(&["feeds", "update", "Debain", "--data-dir", &data]);
+    tour.run_read_only(&["feeds", "status", "--data-dir", &data]);
+    tour.run_read_only(&["feeds", "export", &bundle, "--data-dir", &data]);
+    tour.run_failing(&["feeds", "export", &tour.at("nowhere/feeds.zst"), "--data-dir", &data]);
+    tour.run_on_terminal(&["feeds", "forget", "Debian", "--data-dir", &data], "", 0);
+    tour.run_failing(&["feeds", "forget", "Debian", "--data-dir", &data]);
+    tour.run_failing(&["feeds", "forget", "--data-dir", &data]);
+    tour.run_on_terminal(&["feeds", "remove", "Debian", "--data-dir", &data], "n\n", 1);
+    tour.run_piped(&["feeds", "remove", "Debian", "--data-dir", &data], 2);
+    tour.run_on_terminal(&["feeds", "remove", "Debian", "--data-dir", &data], "y\n", 0);
+    tour.run_failing(&["feeds", "remove", "Debian", "--yes", "--data-dir", &data]);
     let there = tour.at("two");
-    tour.looks(&["feeds", "import", &bundle, "--data-dir", &there]);
+    tour.run_read_only(&["feeds", "import", &bundle, "--data-dir", &there]);
 }
 
-fn keeping(tour: &mut Tour) {
+fn backup_restore_migrate_doctor(tour: &mut SnapshotRecorder) {
     let data = tour.at("two");
     let files = ["first.backup", "second.backup", "third.backup"].map(|name| tour.at(name));
     let files = files.each_ref().map(String::as_str);
-    tour.all(&["backup", "--data-dir", &data, "{}"], files);
-    tour.fails(&["backup", "--data-dir", &data, files[0]]);
-    tour.fails(&["backup", "--data-dir", &data, &tour.at("nowhere/x.backup")]);
-    tour.looks(&["restore", "--check", files[0]]);
+    tour.run_all_forms(&["backup", "--data-dir", &data, "{}"], files);
+    tour.run_failing(&["backup", "--data-dir", &data, files[0]]);
+    tour.run_failing(&["backup", "--data-dir", &data, &tour.at("nowhere/x.backup")]);
+    tour.run_read_only(&["restore", "--check", files[0]]);
     let places = ["there", "elsewhere", "beyond"].map(|name| tour.at(name));
-    tour.all(&["restore", files[0], "--data-dir", "{}"], places.each_ref().map(String::as_str));
-    tour.fails(&["restore", files[0], "--data-dir", &data]);
-    tour.fails(&["restore", files[0], "--data-dir", &tour.at("one")]);
-    tour.fails(&["restore", &tour.at("absent.backup"), "--data-dir", &data]);
+    tour.run_all_forms(&["restore", files[0], "--data-dir", "{}"], places.each_ref().map(String::as_str));
+    tour.run_failing(&["restore", files[0], "--data-dir", &data]);
+    tour.run_failing(&["restore", files[0], "--data-dir", &tour.at("one")]);
+    tour.run_failing(&["restore", &tour.at("absent.backup"), "--data-dir", &data]);
     let cut = tour.at("cut.backup");
     let whole = std::fs::read(files[0]).unwrap();
     std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
-    tour.fails(&["restore", "--check", &cut]);
-    tour.looks(&["migrate", "--data-dir", &data]);
+    tour.run_failing(&["restore", "--check", &cut]);
+    tour.run_read_only(&["migrate", "--data-dir", &data]);
     let emptied = tour.at("there");
     for (database, args) in [("fleetmend.db", &["--dry-run"][..]), ("fleetmend.db", &[])] {
         std::fs::write(Path::new(&emptied).join(database), "").unwrap();
-        tour.pipes(&[&["migrate", "--data-dir", &emptied], args].concat(), 0);
+        tour.run_piped(&[&["migrate", "--data-dir", &emptied], args].concat(), 0);
     }
     // An address where nothing listens, whatever else runs on this machine.
     let well = tour.at("three");
     std::fs::write(Path::new(&well).join("fleetmend.toml"), "listen = \"127.0.0.1:1\"\n").unwrap();
-    tour.looks(&["doctor", "--data-dir", &well]);
+    tour.run_read_only(&["doctor", "--data-dir", &well]);
 }
 
-fn itself(tour: &mut Tour) {
+fn openapi_completions_man(tour: &mut SnapshotRecorder) {
     // Long output generated by libraries: only check that it is complete and that stderr is empty.
     for args in [
         &["openapi"][..],
@@ -283,94 +283,94 @@ fn itself(tour: &mut Tour) {
         &["completions", "fish"],
     ] {
         let [on, in_a_pipe] = [
-            typed(tour.command(args), WIDTH, "", |_, _| {}),
-            said(tour.command(args).output().unwrap()),
+            run_in_pty(tour.command(args), WIDTH, "", |_, _| {}),
+            command_output(tour.command(args).output().unwrap()),
         ];
         assert!(on.out == in_a_pipe.out && on.out.lines().count() > 100, "{args:?}: {}", on.out);
         let mut output = in_a_pipe;
         output.out = format!("{}\n…\n", output.out.lines().next().unwrap());
-        tour.writes("on a terminal and in a pipe", args, &output, 0);
+        tour.record("on a terminal and in a pipe", args, &output, 0);
     }
-    tour.pipes(&["completions", "dash"], 2);
+    tour.run_piped(&["completions", "dash"], 2);
     let pages = tour.at("man");
-    tour.types(&["man", &pages], "", 0);
-    tour.pipes(&["man", &pages], 0);
-    tour.fails(&["man", &tour.at("file")]);
+    tour.run_on_terminal(&["man", &pages], "", 0);
+    tour.run_piped(&["man", &pages], 0);
+    tour.run_failing(&["man", &tour.at("file")]);
 }
 
 /// A service starts, prints its address, and ends on a signal.
-fn serving(tour: &mut Tour) {
+fn server(tour: &mut SnapshotRecorder) {
     let data = tour.at("two");
     let args = ["server", "--data-dir", &data, "--listen", "127.0.0.1:0"];
-    let begun = ends_after("fleetmend is listening on http", Signal::SIGTERM);
-    let mut on = typed(tour.command(&args), WIDTH, "", begun);
+    let begun = signal_after("fleetmend is listening on http", Signal::SIGTERM);
+    let mut on = run_in_pty(tour.command(&args), WIDTH, "", begun);
     // The log lines that follow come in no fixed order.
     let (before, after) = on.out.split_once("fleetmend is listening on ").unwrap();
     on.out = format!("{before}fleetmend is listening on {}\n", after.lines().next().unwrap());
-    tour.writes("on a terminal", &args, &on, 0);
+    tour.record("on a terminal", &args, &on, 0);
 
     let service = Running::start(Path::new(&data), &[]);
     let taken = service.address.strip_prefix("http://").unwrap().to_owned();
-    tour.fails(&["server", "--log", "error", "--data-dir", &tour.at("three"), "--listen", &taken]);
+    tour.run_failing(&["server", "--log", "error", "--data-dir", &tour.at("three"), "--listen", &taken]);
     // A service that has just started becomes the leader in a moment.
-    while found(&examined(Path::new(&data), &[]).1, "leader", "ok").is_empty() {}
-    tour.fails(&["restore", &tour.at("first.backup"), "--replace", "--data-dir", &data]);
+    while findings_of(&run_doctor(Path::new(&data), &[]).1, "leader", "ok").is_empty() {}
+    tour.run_failing(&["restore", &tour.at("first.backup"), "--replace", "--data-dir", &data]);
     drop(service);
     let listening = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listening.local_addr().unwrap().to_string();
     for command in ["dev", "demo"] {
-        tour.pipes(&[command, "--data-dir", &tour.at(command), "--listen", &taken], 1);
+        tour.run_piped(&[command, "--data-dir", &tour.at(command), "--listen", &taken], 1);
         tour.tried.remove(command);
     }
     let three = tour.at("three");
     for wrong in
         [&["--listen", "nowhere"][..], &["--tls-cert", "cert.pem"], &["--config", "absent.toml"]]
     {
-        tour.fails(&[&["server", "--log", "error", "--data-dir", &three], wrong].concat());
+        tour.run_failing(&[&["server", "--log", "error", "--data-dir", &three], wrong].concat());
     }
     std::fs::write(Path::new(&three).join("fleetmend.toml"), "listne = \"127.0.0.1:7600\"\n")
         .unwrap();
-    tour.fails(&["server", "--log", "error", "--data-dir", &three]);
+    tour.run_failing(&["server", "--log", "error", "--data-dir", &three]);
 }
 
 /// The output of a command that runs until stopped, at its first and second start.
-fn begins_twice(args: &[&str]) -> String {
+fn start_twice(args: &[&str]) -> String {
     const LAST: &str = "Press Ctrl-C to stop. The next start keeps all data.";
-    let mut tour = Tour::new();
+    let mut tour = SnapshotRecorder::new();
     let data = tour.at("data");
     let args = [args, &["--listen", "127.0.0.1:0", "--data-dir", &data]].concat();
     for _ in 0..2 {
         let mut command = tour.command(&args);
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        let mut output = typed(command, WIDTH, "", ends_after(LAST, Signal::SIGINT));
+        let mut output = run_in_pty(command, WIDTH, "", signal_after(LAST, Signal::SIGINT));
         // What follows depends on timing.
         let (banner, _) = output.out.split_once(LAST).unwrap();
         let lines = banner.lines().filter(|line| !line.starts_with("Not running as root:"));
         output.out = lines.chain([LAST]).map(|line| format!("{line}\n")).collect();
-        tour.writes("on a terminal", &args, &output, 0);
+        tour.record("on a terminal", &args, &output, 0);
     }
-    tour.diary()
+    tour.take_log()
 }
 
 #[test]
 fn dev_banner_matches_snapshot() {
-    stay_at_home();
-    if installed_here().is_none() {
+    isolate_network();
+    if installed_package_count().is_none() {
         let required = std::env::var_os("FLEETMEND_TEST_REQUIRE_TOOLS").is_some();
         assert!(!required, "this machine has no dpkg");
         println!("skipped: this machine has no dpkg");
         return;
     }
-    insta::assert_snapshot!("dev", begins_twice(&["dev"]));
+    insta::assert_snapshot!("dev", start_twice(&["dev"]));
 }
 
 #[test]
 fn demo_banner_matches_snapshot() {
-    insta::assert_snapshot!("demo", begins_twice(&["demo", "--servers", "10", "--speed", "200"]));
+    insta::assert_snapshot!("demo", start_twice(&["demo", "--servers", "10", "--speed", "200"]));
 }
 
 /// The commands that need an installation, with their other arguments.
-const NEED: [&[&str]; 17] = [
+const NEEDS_INSTALLATION: [&[&str]; 17] = [
     &["server", "--log", "error"],
     &["backup", "FILE"],
     &["migrate"],
@@ -392,22 +392,22 @@ const NEED: [&[&str]; 17] = [
 
 #[tokio::test]
 async fn commands_report_a_missing_or_newer_data_directory() {
-    let mut tour = Tour::new();
-    let needing = |tour: &mut Tour, data: &str, file: &str| {
-        for args in NEED {
+    let mut tour = SnapshotRecorder::new();
+    let needing = |tour: &mut SnapshotRecorder, data: &str, file: &str| {
+        for args in NEEDS_INSTALLATION {
             let args = args.iter().map(|arg| if *arg == "FILE" { file } else { arg });
-            tour.pipes(&args.chain(["--data-dir", data]).collect::<Vec<_>>(), 1);
+            tour.run_piped(&args.chain(["--data-dir", data]).collect::<Vec<_>>(), 1);
         }
     };
     let (absent, file) = (tour.at("absent"), tour.at("file"));
     needing(&mut tour, &absent, &file);
     assert!(!Path::new(&absent).exists(), "the directory must not be created");
-    insta::assert_snapshot!("missing_data_dir", tour.diary());
+    insta::assert_snapshot!("missing_data_dir", tour.take_log());
     let newer = tour.at("newer");
     first_key(Path::new(&newer));
     later_release(&newer).await;
     needing(&mut tour, &newer, &file);
-    insta::assert_snapshot!("newer_database", tour.diary());
+    insta::assert_snapshot!("newer_database", tour.take_log());
     assert!(!Path::new(&file).exists(), "nothing must be written");
 }
 
@@ -429,7 +429,7 @@ fn typos_get_a_suggestion() {
     let mut tried = 0;
     for command in all_commands() {
         let words: Vec<&str> = command.split(' ').collect();
-        let output = said(fleetmend(&[&words[..], &["--hepl"]].concat()).output().unwrap());
+        let output = command_output(fleetmend(&[&words[..], &["--hepl"]].concat()).output().unwrap());
         assert_eq!((output.code, output.out.as_str()), (2, ""), "{command}: {}", output.err);
         assert!(
             output.err.contains("'--hepl'") && output.err.contains("'--help'"),
@@ -447,7 +447,7 @@ fn typos_get_a_suggestion() {
             continue;
         }
         wrong.push(&typo);
-        let output = self::said(fleetmend(&wrong).output().unwrap());
+        let output = self::command_output(fleetmend(&wrong).output().unwrap());
         assert_eq!(output.code, 2, "{wrong:?}: {}", output.err);
         assert!(output.err.contains(&format!("'{last}'")), "{wrong:?}: {}", output.err);
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::support::{Dir, Running, first_key};
 
 /// Sends requests that are logged, and expects successful responses.
-async fn is_served(
+async fn assert_serves(
     data: &std::path::Path,
     key: &str,
     log: Stdio,
@@ -33,8 +33,8 @@ async fn service_works_without_a_writable_log() {
     let dir = Dir::new();
     let key = first_key(&dir.data());
     // The reader of the log has gone away.
-    is_served(&dir.data(), &key, Stdio::piped(), |service| drop(service.child.stderr.take())).await;
+    assert_serves(&dir.data(), &key, Stdio::piped(), |service| drop(service.child.stderr.take())).await;
     // The log's disk is full.
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-    is_served(&dir.data(), &key, full.into(), |_| {}).await;
+    assert_serves(&dir.data(), &key, full.into(), |_| {}).await;
 }

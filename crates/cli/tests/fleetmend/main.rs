@@ -198,11 +198,11 @@ async fn tls_is_served_and_tokens_carry_the_certificate_hash() {
         .unwrap();
     assert_eq!(answer.status(), 201);
     let token = answer.json::<Value>().await.unwrap()["token"].as_str().unwrap().to_owned();
-    let keyboard = terminal::Keyboard { url: service.address.clone(), key };
-    let strange = keyboard.pipes(&["summary"]);
+    let keyboard = terminal::Cli { url: service.address.clone(), key };
+    let strange = keyboard.run_piped(&["summary"]);
     assert_eq!(strange.code, 1);
     assert!(strange.err.contains("--ca-cert"), "{}", strange.err);
-    keyboard.well(&["summary", "--ca-cert", cert.to_str().unwrap()]);
+    keyboard.run_ok(&["summary", "--ca-cert", cert.to_str().unwrap()]);
     let hash = ring::digest::digest(&ring::digest::SHA256, made.cert.der());
     let carried = token.rsplit('.').next().unwrap();
     assert_eq!(carried, url_safe(hash.as_ref()));

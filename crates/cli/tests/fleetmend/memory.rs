@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use agent_client::{
-    AgentClient, ClientError, Connect, HostKey, Identity, Joining, ListingKind, Token, Turn, nonce,
+    AgentClient, ClientError, ConnectOptions, HostKey, Identity, EnrollOptions, ListingKind, Token, SyncCounter, nonce,
 };
 use serde_json::{Value, json};
 use swarm::fleet::Fleet;
@@ -23,7 +23,7 @@ use vocab::listing::{Installed, LINES_MAX, Pending, encode};
 use wire::agent::{Facts, SyncRequest};
 use wire::v1::Activity;
 
-use crate::fleet::{allow_files, hurried};
+use crate::fleet::{allow_files, fast_agents};
 use crate::operator::{LOOK_EVERY, Operator};
 use crate::support::{Dir, Running, first_key, fleetmend};
 
@@ -105,7 +105,7 @@ async fn service_with_512_mib_serves_its_fleet_through_an_import_and_floods() {
     let pid = service.child.id();
     limit(pid);
     let operator = Operator::new(&service.address, &key);
-    let fleet = operator.fleet(SERVERS as u64, hurried).await;
+    let fleet = operator.fleet(SERVERS as u64, fast_agents).await;
     let feed = dir.0.join("feed.jsonl");
     write_feed(&feed);
 
@@ -147,25 +147,25 @@ async fn service_with_512_mib_serves_its_fleet_through_an_import_and_floods() {
 }
 
 /// An agent that reports inventories of the maximum size, different each time.
-struct Hoarder {
+struct LargeReporter {
     link: AgentClient,
     identity: Identity,
-    turn: Turn,
+    turn: SyncCounter,
     facts: Facts,
 }
 
-impl Hoarder {
-    async fn enroll(operator: &Operator) -> Hoarder {
+impl LargeReporter {
+    async fn enroll(operator: &Operator) -> LargeReporter {
         let token = operator.post("/v1/enrollment-tokens", json!({"name": "hoarder"})).await;
         let token: Token = token["token"].as_str().unwrap().parse().unwrap();
-        let link = Connect { url: &operator.url, pin: token.pin(), from: None };
+        let link = ConnectOptions { url: &operator.url, pin: token.pin(), from: None };
         let link = AgentClient::new(link).unwrap();
         let facts = Fleet::new(7, 1).host(0).facts();
-        let joining = Joining { facts: facts.clone(), environment: None, tags: Vec::new() };
+        let joining = EnrollOptions { facts: facts.clone(), environment: None, tags: Vec::new() };
         let key = HostKey::generate();
         let answer = link.enroll(&token, &key, joining).await.unwrap();
-        let turn = Turn::after(answer.counter, nonce());
-        Hoarder { identity: Identity::new(key, answer).unwrap(), link, turn, facts }
+        let turn = SyncCounter::new(answer.counter, nonce());
+        LargeReporter { identity: Identity::new(key, answer).unwrap(), link, turn, facts }
     }
 
     /// Reports package and update lists that share nothing with earlier ones.
@@ -181,7 +181,7 @@ impl Hoarder {
         let packages = encode(&packages.collect::<Vec<_>>());
         let updates = encode(&updates.collect::<Vec<Pending>>());
         let lists = [(ListingKind::Packages, packages), (ListingKind::Updates, updates)];
-        let digests = [Digest::of(&lists[0].1), Digest::of(&lists[1].1)];
+        let digests = [Digest::compute(&lists[0].1), Digest::compute(&lists[1].1)];
         self.sync(digests).await;
         for (digest, (kind, bytes)) in digests.into_iter().zip(&lists) {
             // It uploads faster than allowed, so the service tells it to wait.
@@ -199,7 +199,7 @@ impl Hoarder {
 
     #[expect(clippy::disallowed_methods, reason = "this is the agent's clock")]
     async fn sync(&mut self, [installed, pending]: [Digest; 2]) {
-        let Turn { counter, nonce: last } = self.turn;
+        let SyncCounter { counter, nonce: last } = self.turn;
         let request = SyncRequest {
             boot_id: "boot".into(),
             counter,
@@ -214,7 +214,7 @@ impl Hoarder {
             progress: Vec::new(),
         };
         let answer = self.link.sync(&self.identity, &request).await.unwrap();
-        self.turn = Turn::after(answer.counter, nonce());
+        self.turn = SyncCounter::new(answer.counter, nonce());
     }
 }
 
@@ -227,7 +227,7 @@ async fn agent_with_maximum_size_reports_does_not_exhaust_512_mib() {
     let pid = service.child.id();
     limit(pid);
     let operator = Operator::new(&service.address, &key);
-    let mut hoarder = Hoarder::enroll(&operator).await;
+    let mut hoarder = LargeReporter::enroll(&operator).await;
     for round in 0..REPORTS {
         hoarder.report(round).await;
         let newest = format!("CVE-2026-{round:02}");

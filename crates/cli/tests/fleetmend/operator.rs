@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use swarm::{Config, Span, Swarm};
+use swarm::{Config, WorkSpan, Swarm};
 use vocab::TaskId;
 
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Ten minutes. The test checks that the state is reached, not how fast the machine is.
-const LOOKS_MAX: u32 = 3_000;
+const POLLS_MAX: u32 = 3_000;
 /// Maximum page size of the API.
 const PAGE: usize = 500;
 
 /// Polls until `enough` returns true.
 async fn until(look: impl AsyncFn() -> Value, enough: impl Fn(&Value) -> bool) -> Value {
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         let seen = look().await;
         if enough(&seen) {
             return seen;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     panic!("the expected state was never reached: {}", look().await);
 }
@@ -31,7 +31,7 @@ pub(crate) struct Operator {
     http: reqwest::Client,
     key: String,
     pub(crate) url: String,
-    said: AtomicU32,
+    next_key: AtomicU32,
 }
 
 /// Two clients may share an API key, but must not share idempotency keys.
@@ -40,19 +40,19 @@ static OPERATORS: AtomicU32 = AtomicU32::new(0);
 impl Operator {
     pub(crate) fn new(url: &str, key: &str) -> Operator {
         let said = AtomicU32::new(OPERATORS.fetch_add(1_000, Ordering::Relaxed));
-        Operator { http: reqwest::Client::new(), key: key.to_owned(), url: url.to_owned(), said }
+        Operator { http: reqwest::Client::new(), key: key.to_owned(), url: url.to_owned(), next_key: said }
     }
 
     /// Sends a POST request, retrying with the same idempotency key while the service is
     /// unavailable.
     pub(crate) async fn post(&self, path: &str, body: Value) -> Value {
-        let number = self.said.fetch_add(1, Ordering::Relaxed);
-        for _ in 0..LOOKS_MAX {
+        let number = self.next_key.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..POLLS_MAX {
             let order = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.key);
             let order = order.header("idempotency-key", format!("order-{number}")).json(&body);
             match order.send().await.unwrap() {
                 answer if answer.status().is_success() => return answer.json().await.unwrap(),
-                answer if answer.status() == 503 => tokio::time::sleep(LOOK_EVERY).await,
+                answer if answer.status() == 503 => tokio::time::sleep(POLL_INTERVAL).await,
                 answer => panic!("{}", answer.text().await.unwrap()),
             }
         }
@@ -62,11 +62,11 @@ impl Operator {
     /// Sends a GET request, retrying while the service restarts.
     pub(crate) async fn get(&self, path: &str) -> Value {
         let ask = || self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.key).send();
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..POLLS_MAX {
             match ask().await {
                 Ok(answer) if answer.status().is_success() => return answer.json().await.unwrap(),
                 Ok(answer) if answer.status() != 503 => panic!("{}", answer.text().await.unwrap()),
-                _ => tokio::time::sleep(LOOK_EVERY).await,
+                _ => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
         panic!("the service does not respond: {:?}", ask().await);
@@ -144,23 +144,23 @@ impl Operator {
     }
 
     /// A batch as the API and as the hosts see it.
-    pub(crate) async fn both_sides(&self, fleet: &Swarm, id: &str) -> BothSides {
+    pub(crate) async fn batch_views(&self, fleet: &Swarm, id: &str) -> BatchViews {
         let tasks = self.all(&format!("/v1/batches/{id}/tasks")).await;
         let ids: BTreeSet<TaskId> =
             tasks.iter().map(|task| task["id"].as_str().unwrap().parse().unwrap()).collect();
         let mut spans = fleet.ledger().spans();
         spans.retain(|span| ids.contains(&span.order));
-        BothSides { tasks, spans }
+        BatchViews { tasks, spans }
     }
 }
 
 /// The tasks of a batch from the API, and what its hosts did, earliest first.
-pub(crate) struct BothSides {
+pub(crate) struct BatchViews {
     pub(crate) tasks: Vec<Value>,
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<WorkSpan>,
 }
 
-impl BothSides {
+impl BatchViews {
     pub(crate) fn count(&self, state: &str) -> usize {
         self.tasks.iter().filter(|task| task["state"] == state).count()
     }
@@ -191,7 +191,7 @@ impl BothSides {
 
     /// Asserts that starts are at least this far apart, and that no host began before its start
     /// time. The delivery time of an order does not count.
-    pub(crate) fn are_apart_by(&self, least: SignedDuration) {
+    pub(crate) fn assert_apart_by(&self, least: SignedDuration) {
         let started = self.started();
         for pair in started.windows(2) {
             assert!(pair[1].duration_since(pair[0]) >= least, "{started:?}");
@@ -202,7 +202,7 @@ impl BothSides {
     }
 
     /// Asserts that every task ran on its host exactly once and ended, according to both sides.
-    pub(crate) fn all_came_through(&self, total: usize) {
+    pub(crate) fn assert_all_finished(&self, total: usize) {
         assert_eq!(self.tasks.len(), total);
         let ended = ["succeeded", "no_change", "failed", "skipped"];
         let ended: usize = ended.iter().map(|state| self.count(state)).sum();

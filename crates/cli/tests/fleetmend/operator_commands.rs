@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use swarm::behave::Script;
+use swarm::behavior::Script;
 use vocab::FailureCode;
 
 use crate::commands::{World, world};
-use crate::schema::Description;
+use crate::schema::OpenApi;
 use crate::support::fleetmend;
-use crate::terminal::{Keyboard, Said, bare};
+use crate::terminal::{Cli, CommandOutput, strip_escapes};
 
 /// Wide enough that no column is omitted or truncated.
 const WIDTH: u16 = 240;
@@ -29,112 +29,112 @@ pub(crate) const GROUPS: [&str; 8] =
 type Operation = (&'static str, &'static str, &'static str);
 
 /// Runs commands and records their output.
-struct Tour<'a> {
-    keyboard: &'a Keyboard,
-    description: Description,
+struct SnapshotRecorder<'a> {
+    keyboard: &'a Cli,
+    description: OpenApi,
     tried: BTreeSet<String>,
-    diary: String,
+    log: String,
 }
 
-impl Tour<'_> {
+impl SnapshotRecorder<'_> {
     /// Runs a read-only command in all three forms.
-    fn looks(&mut self, args: &[&str], operation: Operation) -> Value {
-        self.acts(args, [""; 3], operation)
+    fn run_read_only(&mut self, args: &[&str], operation: Operation) -> Value {
+        self.run_changing(args, [""; 3], operation)
     }
 
     /// Runs a command that changes something, each time for another target, which replaces `{}`.
-    fn acts(&mut self, args: &[&str], to: [&str; 3], operation: Operation) -> Value {
-        self.types(args, to[0], "");
-        self.pipes(args, to[1]);
-        self.says_as_the_api(args, to[2], operation)
+    fn run_changing(&mut self, args: &[&str], to: [&str; 3], operation: Operation) -> Value {
+        self.run_on_terminal(args, to[0], "");
+        self.run_piped(args, to[1]);
+        self.run_json(args, to[2], operation)
     }
 
     /// Runs a command that asks for confirmation: typed on the terminal, `--yes` elsewhere.
-    fn starts(&mut self, args: &[&str], to: [&str; 3], operation: Operation) -> Value {
-        self.types(args, to[0], "y\n");
+    fn run_confirmed(&mut self, args: &[&str], to: [&str; 3], operation: Operation) -> Value {
+        self.run_on_terminal(args, to[0], "y\n");
         let sure = [args, &["--yes"]].concat();
-        self.pipes(&sure, to[1]);
-        self.says_as_the_api(&sure, to[2], operation)
+        self.run_piped(&sure, to[1]);
+        self.run_json(&sure, to[2], operation)
     }
 
-    /// Like [`Tour::starts`], but waits for each batch to end before the next command.
-    async fn carries_out(
+    /// Like [`SnapshotRecorder::run_confirmed`], but waits for each batch to end before the next command.
+    async fn run_confirmed_batch(
         &mut self,
         args: &[&str],
         to: [&str; 3],
         operation: Operation,
         world: &World,
     ) -> Value {
-        self.types(args, to[0], "y\n");
-        nothing_is_open(world).await;
+        self.run_on_terminal(args, to[0], "y\n");
+        wait_for_open_batches(world).await;
         let sure = [args, &["--yes"]].concat();
-        self.pipes(&sure, to[1]);
-        nothing_is_open(world).await;
-        let printed = self.says_as_the_api(&sure, to[2], operation);
-        nothing_is_open(world).await;
+        self.run_piped(&sure, to[1]);
+        wait_for_open_batches(world).await;
+        let printed = self.run_json(&sure, to[2], operation);
+        wait_for_open_batches(world).await;
         printed
     }
 
-    /// Like [`Tour::starts`], for commands that print nothing with `--json`.
-    fn ends(&mut self, args: &[&str], to: [&str; 3]) {
-        self.types(args, to[0], "y\n");
+    /// Like [`SnapshotRecorder::run_confirmed`], for commands that print nothing with `--json`.
+    fn run_without_output(&mut self, args: &[&str], to: [&str; 3]) {
+        self.run_on_terminal(args, to[0], "y\n");
         let sure = [args, &["--yes"]].concat();
-        self.pipes(&sure, to[1]);
-        let output = self.keyboard.pipes(&with(&[&sure[..], &["--json"]].concat(), to[2]));
+        self.run_piped(&sure, to[1]);
+        let output = self.keyboard.run_piped(&fill_target(&[&sure[..], &["--json"]].concat(), to[2]));
         assert_eq!((output.code, output.out.as_str()), (0, ""), "{args:?}: {}", output.err);
     }
 
-    fn types(&mut self, args: &[&str], to: &str, keys: &str) {
-        let args = with(args, to);
-        let output = self.keyboard.types(WIDTH, &args, keys);
-        self.writes("on a terminal", &args, &output);
+    fn run_on_terminal(&mut self, args: &[&str], to: &str, keys: &str) {
+        let args = fill_target(args, to);
+        let output = self.keyboard.run_on_terminal(WIDTH, &args, keys);
+        self.record("on a terminal", &args, &output);
     }
 
-    fn pipes(&mut self, args: &[&str], to: &str) {
-        let args = with(args, to);
-        let output = self.keyboard.pipes(&args);
-        self.writes("in a pipe", &args, &output);
+    fn run_piped(&mut self, args: &[&str], to: &str) {
+        let args = fill_target(args, to);
+        let output = self.keyboard.run_piped(&args);
+        self.record("in a pipe", &args, &output);
     }
 
-    fn says_as_the_api(
+    fn run_json(
         &mut self,
         args: &[&str],
         to: &str,
         (method, path, status): Operation,
     ) -> Value {
-        let printed = self.keyboard.well(&[&with(args, to)[..], &["--json"]].concat());
+        let printed = self.keyboard.run_ok(&[&fill_target(args, to)[..], &["--json"]].concat());
         let printed: Value = serde_json::from_str(&printed).unwrap();
-        let wrong = self.description.refuses_answer(method, path, status, &printed);
+        let wrong = self.description.response_violations(method, path, status, &printed);
         assert_eq!(wrong, [""; 0], "{args:?}");
         printed
     }
 
-    fn writes(&mut self, how: &str, args: &[&str], output: &Said) {
+    fn record(&mut self, how: &str, args: &[&str], output: &CommandOutput) {
         assert_eq!(output.code, 0, "{args:?}: {}{}", output.out, output.err);
         self.tried.insert(args.iter().take(2).copied().collect::<Vec<_>>().join(" "));
-        let settled = |text: &str| settled(&text.replace(&self.keyboard.url, "URL"));
+        let settled = |text: &str| normalize(&text.replace(&self.keyboard.url, "URL"));
         let (command, out) = (settled(&args.join(" ")), settled(&output.out));
         let mut diary = format!("$ fleetmend {} ({how})\n{out}", command.trim_end());
         if !output.err.is_empty() {
             write!(diary, "[stderr]\n{}", settled(&output.err)).unwrap();
         }
-        self.diary += &(diary + "\n");
+        self.log += &(diary + "\n");
     }
 
-    fn diary(&mut self) -> String {
-        std::mem::take(&mut self.diary)
+    fn take_log(&mut self) -> String {
+        std::mem::take(&mut self.log)
     }
 }
 
-fn with<'a>(args: &[&'a str], whom: &'a str) -> Vec<&'a str> {
+fn fill_target<'a>(args: &[&'a str], whom: &'a str) -> Vec<&'a str> {
     args.iter().map(|arg| if *arg == "{}" { whom } else { arg }).collect()
 }
 
 /// Replaces values that differ between runs, and collapses column padding.
-fn settled(text: &str) -> String {
+fn normalize(text: &str) -> String {
     let mut settled = String::new();
-    for line in bare(text).lines() {
-        let cells: Vec<String> = line.split('\t').map(cell).collect();
+    for line in strip_escapes(text).lines() {
+        let cells: Vec<String> = line.split('\t').map(normalize_cell).collect();
         // Whether a server is still waiting depends on timing.
         settled += cells.join("\t").replace(", 1 waiting", "").trim_end();
         settled.push('\n');
@@ -142,9 +142,9 @@ fn settled(text: &str) -> String {
     settled
 }
 
-fn cell(text: &str) -> String {
+fn normalize_cell(text: &str) -> String {
     let is_unit = |word: &String| matches!(word.as_str(), "s" | "min" | "h" | "days");
-    let mut words: Vec<String> = text.split(' ').map(word).collect();
+    let mut words: Vec<String> = text.split(' ').map(normalize_word).collect();
     words.dedup_by(|one, before| one.is_empty() && before.is_empty());
     let mut settled: Vec<String> = Vec::new();
     let mut words = words.into_iter().peekable();
@@ -161,7 +161,7 @@ fn cell(text: &str) -> String {
     settled.join(" ")
 }
 
-fn word(word: &str) -> String {
+fn normalize_word(word: &str) -> String {
     let inner = word.trim_matches(['(', ')', '`', ':', ',', '.', '?']);
     let name = match inner.split_once('_') {
         Some((kind @ ("fme" | "fmk"), _)) => format!("{kind}_SECRET"),
@@ -174,13 +174,13 @@ fn word(word: &str) -> String {
 
 /// The commands of a group, from its help.
 fn commands_of(group: &str) -> Vec<String> {
-    let named = listed(&[group, "--help"]).into_iter();
+    let named = commands_in_help(&[group, "--help"]).into_iter();
     named.map(|name| format!("{group} {name}")).collect()
 }
 
 /// Every command, from the help.
 pub(crate) fn all_commands() -> Vec<String> {
-    let groups = listed(&["--help"]).into_iter();
+    let groups = commands_in_help(&["--help"]).into_iter();
     let within = |name: String| match commands_of(&name) {
         none if none.is_empty() => vec![name],
         some => some,
@@ -189,7 +189,7 @@ pub(crate) fn all_commands() -> Vec<String> {
 }
 
 /// The commands listed in a help text; none if it has no list.
-fn listed(args: &[&str]) -> Vec<String> {
+fn commands_in_help(args: &[&str]) -> Vec<String> {
     let shown = fleetmend(args).output().unwrap();
     let text = String::from_utf8(shown.stdout).unwrap();
     let Some((_, listed)) = text.split_once("Commands:\n") else { return Vec::new() };
@@ -202,22 +202,22 @@ fn listed(args: &[&str]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn operator_commands_match_snapshots_and_openapi() {
     let world = world().await;
-    flaws_are_counted(&world).await;
-    let description = Description::printed();
+    wait_for_cves(&world).await;
+    let description = OpenApi::load();
     let (tried, diary) = (BTreeSet::new(), String::new());
-    let mut tour = Tour { keyboard: &world.keyboard, description, tried, diary };
+    let mut tour = SnapshotRecorder { keyboard: &world.keyboard, description, tried, log };
     pending(&mut tour);
-    insta::assert_snapshot!("pending", tour.diary());
+    insta::assert_snapshot!("pending", tour.take_log());
     credentials(&mut tour, &world).await;
-    insta::assert_snapshot!("credentials", tour.diary());
-    set_aside(&mut tour);
-    insta::assert_snapshot!("suppressions", tour.diary());
+    insta::assert_snapshot!("credentials", tour.take_log());
+    suppressions(&mut tour);
+    insta::assert_snapshot!("suppressions", tour.take_log());
     batches(&mut tour, &world).await;
-    insta::assert_snapshot!("batches", tour.diary());
+    insta::assert_snapshot!("batches", tour.take_log());
     schedules(&mut tour, &world).await;
-    insta::assert_snapshot!("schedules", tour.diary());
+    insta::assert_snapshot!("schedules", tour.take_log());
     servers(&mut tour, &world).await;
-    insta::assert_snapshot!("servers", tour.diary());
+    insta::assert_snapshot!("servers", tour.take_log());
     let mut forgotten: Vec<String> = GROUPS.into_iter().flat_map(commands_of).collect();
     assert!(forgotten.len() > 30, "{forgotten:?}");
     forgotten.retain(|command| !tour.tried.contains(command));
@@ -225,52 +225,52 @@ async fn operator_commands_match_snapshots_and_openapi() {
     assert_eq!(forgotten, ["servers release"]);
 }
 
-fn pending(tour: &mut Tour<'_>) {
-    tour.looks(&["summary"], ("get", "/v1/summary", "200"));
-    tour.looks(&["servers", "list"], ("get", "/v1/servers", "200"));
-    tour.looks(&["patches", "list", "--limit", "3"], ("get", "/v1/patches", "200"));
-    tour.looks(&["patches", "show", "ipset"], ("get", "/v1/patches/{package_name}", "200"));
-    let listed = tour.looks(&["cves", "list", "--limit", "3"], ("get", "/v1/cves", "200"));
+fn pending(tour: &mut SnapshotRecorder<'_>) {
+    tour.run_read_only(&["summary"], ("get", "/v1/summary", "200"));
+    tour.run_read_only(&["servers", "list"], ("get", "/v1/servers", "200"));
+    tour.run_read_only(&["patches", "list", "--limit", "3"], ("get", "/v1/patches", "200"));
+    tour.run_read_only(&["patches", "show", "ipset"], ("get", "/v1/patches/{package_name}", "200"));
+    let listed = tour.run_read_only(&["cves", "list", "--limit", "3"], ("get", "/v1/cves", "200"));
     let first = listed["data"][0]["id"].as_str().unwrap();
-    tour.looks(&["cves", "show", first], ("get", "/v1/cves/{cve_id}", "200"));
+    tour.run_read_only(&["cves", "show", first], ("get", "/v1/cves/{cve_id}", "200"));
 }
 
-async fn credentials(tour: &mut Tour<'_>, world: &World) {
+async fn credentials(tour: &mut SnapshotRecorder<'_>, world: &World) {
     let token =
         ["tokens", "create", "--environment", "production", "--max-uses", "3", "--name", "{}"];
-    tour.acts(&token, THREE, ("post", "/v1/enrollment-tokens", "201"));
-    tour.ends(&["tokens", "revoke", "{}"], THREE);
-    tour.looks(&["tokens", "list"], ("get", "/v1/enrollment-tokens", "200"));
+    tour.run_changing(&token, THREE, ("post", "/v1/enrollment-tokens", "201"));
+    tour.run_without_output(&["tokens", "revoke", "{}"], THREE);
+    tour.run_read_only(&["tokens", "list"], ("get", "/v1/enrollment-tokens", "200"));
     let used = |seen: &Value| {
         seen["data"].as_array().unwrap().iter().any(|key| !key["last_used_at"].is_null())
     };
     world.operator.until_at("/v1/api-keys", used).await;
     let key = ["keys", "create", "--role", "operator", "--environment", "staging", "--name", "{}"];
-    tour.acts(&key, THREE, ("post", "/v1/api-keys", "201"));
-    tour.ends(&["keys", "revoke", "{}"], THREE);
-    tour.looks(&["keys", "list"], ("get", "/v1/api-keys", "200"));
+    tour.run_changing(&key, THREE, ("post", "/v1/api-keys", "201"));
+    tour.run_without_output(&["keys", "revoke", "{}"], THREE);
+    tour.run_read_only(&["keys", "list"], ("get", "/v1/api-keys", "200"));
 }
 
-fn set_aside(tour: &mut Tour<'_>) {
+fn suppressions(tour: &mut SnapshotRecorder<'_>) {
     let flaws = ["CVE-2023-45853", "CVE-2024-0001", "CVE-2024-0002"];
     let aside =
         ["suppressions", "create", "{}", "--package", "zlib", "--reason", "it is not built"];
-    tour.acts(&aside, flaws, ("post", "/v1/suppressions", "201"));
-    let listed = tour.looks(&["suppressions", "list"], ("get", "/v1/suppressions", "200"));
+    tour.run_changing(&aside, flaws, ("post", "/v1/suppressions", "201"));
+    let listed = tour.run_read_only(&["suppressions", "list"], ("get", "/v1/suppressions", "200"));
     let ids = listed["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap());
     let ids: Vec<&str> = ids.collect();
-    tour.ends(&["suppressions", "remove", "{}"], ids.try_into().unwrap());
+    tour.run_without_output(&["suppressions", "remove", "{}"], ids.try_into().unwrap());
 }
 
-async fn batches(tour: &mut Tour<'_>, world: &World) {
+async fn batches(tour: &mut SnapshotRecorder<'_>, world: &World) {
     // A server that does not respond stays in its state, and so does its batch.
     for hostname in SERVERS {
         let (agent, _) = agent_named(world, hostname).await;
-        world.fleet.script(agent, Script::NeverAnswer);
+        world.fleet.script(agent, Script::IgnoreOrders);
     }
     let order = ["batches", "create", "{}", "--security-only"];
     let operation = ("post", "/v1/batches", "202");
-    tour.starts(&order, SERVERS, operation);
+    tour.run_confirmed(&order, SERVERS, operation);
     let open = world.operator.all("/v1/batches").await;
     let open: Vec<String> = open.iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect();
     let ids: [&str; 3] = std::array::from_fn(|place| open[2 - place].as_str());
@@ -283,63 +283,63 @@ async fn batches(tour: &mut Tour<'_>, world: &World) {
         for id in ids {
             world.operator.until(id, |seen| seen["progress"][settled] == 1).await;
         }
-        tour.acts(&["batches", command, "{}"], ids, ("post", path, "200"));
+        tour.run_changing(&["batches", command, "{}"], ids, ("post", path, "200"));
     }
-    nothing_is_open(world).await;
+    wait_for_open_batches(world).await;
     let (agent, id) = agent_named(world, "db-01").await;
     world.fleet.script(agent, Script::FailWith(FailureCode::DiskFull));
     let order = json!({"server_ids": [id], "packages": []});
     let failed = world.operator.post("/v1/batches", order).await["id"].as_str().unwrap().to_owned();
     world.operator.until_ended(&failed).await;
-    tour.looks(&["batches", "show", &failed], ("get", "/v1/batches/{batch_id}", "200"));
+    tour.run_read_only(&["batches", "show", &failed], ("get", "/v1/batches/{batch_id}", "200"));
     for agent in 0..6 {
         world.fleet.script(agent, Script::Succeed);
     }
     let retried = ["batches", "retry", &failed];
     let again = tour
-        .carries_out(&retried, [""; 3], ("post", "/v1/batches/{batch_id}/retry", "202"), world)
+        .run_confirmed_batch(&retried, [""; 3], ("post", "/v1/batches/{batch_id}/retry", "202"), world)
         .await;
     let again = again["id"].as_str().unwrap();
-    tour.looks(&["batches", "watch", again], ("get", "/v1/batches/{batch_id}", "200"));
-    tour.looks(&["batches", "list"], ("get", "/v1/batches", "200"));
+    tour.run_read_only(&["batches", "watch", again], ("get", "/v1/batches/{batch_id}", "200"));
+    tour.run_read_only(&["batches", "list"], ("get", "/v1/batches", "200"));
     // The log of a batch that had something to install.
     let first = world.operator.all("/v1/batches").await[2]["id"].as_str().unwrap().to_owned();
-    tour.types(&["batches", "log", &first, "db-01"], "", "");
-    tour.pipes(&["batches", "log", &first, "db-01"], "");
+    tour.run_on_terminal(&["batches", "log", &first, "db-01"], "", "");
+    tour.run_piped(&["batches", "log", &first, "db-01"], "");
 }
 
-async fn schedules(tour: &mut Tour<'_>, world: &World) {
+async fn schedules(tour: &mut SnapshotRecorder<'_>, world: &World) {
     let create = ["schedules", "create", "--cron", "0 3 * * sun", "--timezone", "Europe/Berlin"];
     let create =
         [&create[..], &["--server", SERVERS[0], "--security-only", "--name", "{}"]].concat();
-    tour.acts(&create, THREE, ("post", "/v1/schedules", "201"));
+    tour.run_changing(&create, THREE, ("post", "/v1/schedules", "201"));
     let one = "/v1/schedules/{schedule_id}";
     let update = ["schedules", "update", "{}", "--cron", "30 2 1 * *", "--reboot", "if_required"];
-    tour.acts(&update, THREE, ("put", one, "200"));
-    tour.looks(&["schedules", "show", "one"], ("get", one, "200"));
+    tour.run_changing(&update, THREE, ("put", one, "200"));
+    tour.run_read_only(&["schedules", "show", "one"], ("get", one, "200"));
     let run = ["schedules", "run", "{}"];
-    tour.carries_out(&run, THREE, ("post", "/v1/schedules/{schedule_id}/run", "202"), world).await;
-    tour.looks(&["schedules", "runs", "one"], ("get", "/v1/schedules/{schedule_id}/runs", "200"));
-    tour.looks(&["schedules", "list"], ("get", "/v1/schedules", "200"));
-    tour.ends(&["schedules", "delete", "{}"], THREE);
+    tour.run_confirmed_batch(&run, THREE, ("post", "/v1/schedules/{schedule_id}/run", "202"), world).await;
+    tour.run_read_only(&["schedules", "runs", "one"], ("get", "/v1/schedules/{schedule_id}/runs", "200"));
+    tour.run_read_only(&["schedules", "list"], ("get", "/v1/schedules", "200"));
+    tour.run_without_output(&["schedules", "delete", "{}"], THREE);
 }
 
-async fn servers(tour: &mut Tour<'_>, world: &World) {
+async fn servers(tour: &mut SnapshotRecorder<'_>, world: &World) {
     let one = "/v1/servers/{server_id}";
-    tour.looks(&["servers", "show", SERVERS[0]], ("get", one, "200"));
-    tour.acts(
+    tour.run_read_only(&["servers", "show", SERVERS[0]], ("get", one, "200"));
+    tour.run_changing(
         &["servers", "refresh", "{}"],
         SERVERS,
         ("post", "/v1/servers/{server_id}/refresh", "202"),
     );
     let order = ["servers", "patch", "{}", "--all-updates"];
-    tour.carries_out(&order, SERVERS, ("post", "/v1/servers/{server_id}/patch", "202"), world)
+    tour.run_confirmed_batch(&order, SERVERS, ("post", "/v1/servers/{server_id}/patch", "202"), world)
         .await;
-    tour.ends(&["servers", "remove", "{}"], SERVERS);
+    tour.run_without_output(&["servers", "remove", "{}"], SERVERS);
 }
 
 /// Waits until every CVE fixed by a pending update is listed.
-async fn flaws_are_counted(world: &World) {
+async fn wait_for_cves(world: &World) {
     let patches = world.operator.all("/v1/patches").await;
     let cves = patches.iter().flat_map(|patch| patch["cves"].as_array().unwrap());
     let cves: BTreeSet<&str> = cves.map(|cve| cve.as_str().unwrap()).collect();
@@ -347,7 +347,7 @@ async fn flaws_are_counted(world: &World) {
     world.operator.until_at("/v1/cves", all).await;
 }
 
-async fn nothing_is_open(world: &World) {
+async fn wait_for_open_batches(world: &World) {
     for batch in world.operator.all("/v1/batches").await {
         world.operator.until_ended(batch["id"].as_str().unwrap()).await;
     }

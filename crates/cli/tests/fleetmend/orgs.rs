@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use crate::operator::{LOOK_EVERY, Operator};
 use crate::support::{Dir, Running, first_key, fleetmend};
-use crate::terminal::{Keyboard, Said, said};
+use crate::terminal::{Cli, CommandOutput, command_output};
 
-fn orgs(dir: &Dir, args: &[&str]) -> Said {
+fn orgs(dir: &Dir, args: &[&str]) -> CommandOutput {
     let data = dir.data();
     let all = [&["orgs"], args, &["--data-dir", data.to_str().unwrap()]].concat();
-    said(fleetmend(&all).output().unwrap())
+    command_output(fleetmend(&all).output().unwrap())
 }
 
 /// An organization is created while the service runs, gets servers, and is removed: its keys stop
@@ -53,11 +53,11 @@ async fn organizations_are_created_and_removed_while_the_service_runs() {
     while fleet.counts().removed < 3 {
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    let keyboard = Keyboard { url: service.address.clone(), key: second };
-    while keyboard.pipes(&["summary"]).code == 0 {
+    let keyboard = Cli { url: service.address.clone(), key: second };
+    while keyboard.run_piped(&["summary"]).code == 0 {
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    assert!(keyboard.pipes(&["summary"]).err.contains("[401 "));
+    assert!(keyboard.run_piped(&["summary"]).err.contains("[401 "));
     assert_eq!(acme.get("/v1/servers").await["meta"]["total"], 0);
     let listed: Value = serde_json::from_str(&orgs(&dir, &["list", "--json"]).out).unwrap();
     assert_eq!(listed["data"].as_array().unwrap().len(), 1);

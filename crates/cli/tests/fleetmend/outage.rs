@@ -15,11 +15,11 @@ use service::secrets::Secrets;
 use store::servers::{self, Server};
 use store::{Db, Options, organizations};
 use swarm::fleet::{Fleet, Host};
-use swarm::{Config, Saved, Swarm};
+use swarm::{Config, SavedAgents, Swarm};
 use vocab::{OrgId, ServerId};
 use wire::agent::EnrollResponse;
 
-use crate::fleet::{allow_files, unhurried};
+use crate::fleet::{allow_files, slow_agents};
 use crate::operator::{LOOK_EVERY, Operator};
 use crate::support::{Dir, Running, first_key};
 
@@ -27,7 +27,7 @@ const AGENTS: u64 = 10_000;
 /// Number of agents that get orders.
 const AT_WORK: usize = 500;
 /// Five minutes, the promised limit.
-const LOOKS_MAX: u32 = 1_500;
+const POLLS_MAX: u32 = 1_500;
 
 fn server(org_id: OrgId, host: &Host, key: &HostKey, now: Timestamp) -> Server {
     let facts = host.facts();
@@ -42,7 +42,7 @@ fn server(org_id: OrgId, host: &Host, key: &HostKey, now: Timestamp) -> Server {
         arch: facts.arch.to_string(),
         package_manager: Some(facts.package_manager),
         agent_version: facts.agent_version.to_string(),
-        public_key: STANDARD.decode(key.public()).unwrap(),
+        public_key: STANDARD.decode(key.public_key()).unwrap(),
         enrolled_at: now,
         last_scan_at: None,
         reboot_required: facts.reboot_required,
@@ -64,12 +64,12 @@ fn server(org_id: OrgId, host: &Host, key: &HostKey, now: Timestamp) -> Server {
 
 /// Enrolls the hosts of a swarm in one transaction. Ten thousand requests would take minutes in a
 /// debug build, and enrollment is not what this tests.
-async fn enroll(data: &Path, config: &Config) -> Saved {
+async fn enroll(data: &Path, config: &Config) -> SavedAgents {
     let secrets = Secrets::load(data).unwrap();
     let url = format!("sqlite:{}", data.join("fleetmend.db").display());
     let db = Db::open(&Options::new(&url, setup::seal(&secrets))).await.unwrap();
     let org = organizations::list(&mut db.read().await.unwrap()).await.unwrap()[0].id;
-    let (fleet, now) = (Fleet::new(config.nature.seed, config.servers), Clock::system().now());
+    let (fleet, now) = (Fleet::new(config.behavior.seed, config.servers), Clock::system().now());
     let mut rows = Vec::new();
     let mut agents = Vec::new();
     for index in 0..config.servers {
@@ -81,7 +81,7 @@ async fn enroll(data: &Path, config: &Config) -> Saved {
             server_id: row.id,
             tag: STANDARD.encode(tag),
             orders_key: secrets.orders_key().public_key(),
-            orders_keys: secrets.announced(),
+            orders_keys: secrets.announced_keys(),
             counter: 1,
             sync_seconds: 30,
             signs_answers: true,
@@ -93,11 +93,11 @@ async fn enroll(data: &Path, config: &Config) -> Saved {
     servers::enroll_all(&mut tx, &rows).await.unwrap();
     tx.commit().await.unwrap();
     db.close().await;
-    Saved::enrolled(config.nature, agents, now)
+    SavedAgents::enrolled(config.behavior, agents, now)
 }
 
 async fn until(enough: impl Fn() -> bool) {
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         if enough() {
             return;
         }
@@ -108,9 +108,9 @@ async fn until(enough: impl Fn() -> bool) {
 
 /// Waits until each agent has synced once. An operator uses the API meanwhile, and every request
 /// must succeed.
-async fn until_all_are_heard(fleet: &Swarm, operator: &Operator) {
+async fn wait_for_all_syncs(fleet: &Swarm, operator: &Operator) {
     let mut missing = AGENTS as usize;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         missing = fleet.syncs().iter().filter(|syncs| **syncs == 0).count();
         if missing == 0 {
             return;
@@ -139,7 +139,7 @@ async fn ten_thousand_agents_reconnect_without_losing_results() {
     let config = Config {
         reconnect_max: Duration::from_secs(2),
         logs: false,
-        ..unhurried(Config::new(&operator.url, token, AGENTS))
+        ..slow_agents(Config::new(&operator.url, token, AGENTS))
     };
     let saved = enroll(&dir.data(), &config).await;
     let fleet = Swarm::start(Config { saved: Some(saved), ..config }).unwrap();
@@ -150,7 +150,7 @@ async fn ten_thousand_agents_reconnect_without_losing_results() {
     // A new client, without a connection to the previous process.
     let operator = Operator::new(&operator.url, &key);
     let batch = operator.orders(&fleet, 0..AT_WORK, json!({"max_parallel": AT_WORK})).await;
-    until_all_are_heard(&fleet, &operator).await;
+    wait_for_all_syncs(&fleet, &operator).await;
     operator.until_ended(&batch).await;
     operator.both_sides(&fleet, &batch).await.all_came_through(AT_WORK);
     let online = operator.get("/v1/servers?status=online&limit=1").await;

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use swarm::Config;
 
 use crate::database::Database;
-use crate::fleet::{allow_files, hurried};
+use crate::fleet::{allow_files, fast_agents};
 use crate::operator::Operator;
 use crate::support::{Dir, Running, first_key_with};
 
 const SERVERS: usize = 300;
-const AT_ONCE: usize = 60;
+const MAX_PARALLEL: usize = 60;
 
 /// The leader is paused during its work, wakes up when the other replica leads, and does no harm.
 /// Then the other replica is killed, and the first continues. Agents know both addresses.
@@ -31,7 +31,7 @@ async fn paused_or_killed_replica_loses_and_repeats_nothing() {
     let other = Operator::new(&second.address, &key);
     let both = |config| {
         let other_urls = vec![other.url.clone()];
-        Config { other_urls, ..hurried(config) }
+        Config { other_urls, ..fast_agents(config) }
     };
     let fleet = operator.fleet(SERVERS as u64, both).await;
 
@@ -39,7 +39,7 @@ async fn paused_or_killed_replica_loses_and_repeats_nothing() {
         "targets": {"environment": "staging"}, "options": {"security_only": true}});
     let schedule = operator.post("/v1/schedules", schedule).await;
     let schedule = schedule["id"].as_str().unwrap().to_owned();
-    let mut halfway = operator.orders(&fleet, 0..SERVERS, json!({"max_parallel": AT_ONCE})).await;
+    let mut halfway = operator.orders(&fleet, 0..SERVERS, json!({"max_parallel": MAX_PARALLEL})).await;
     let under_way = |seen: &Value| seen["progress"]["percent"].as_u64() >= Some(20);
     operator.until(&halfway, under_way).await;
     first.signal(Signal::SIGSTOP);
@@ -55,11 +55,11 @@ async fn paused_or_killed_replica_loses_and_repeats_nothing() {
     }
     let sides = operator.both_sides(&fleet, &halfway).await;
     sides.all_came_through(SERVERS);
-    assert!(sides.most_at_once() <= AT_ONCE, "{} at once", sides.most_at_once());
+    assert!(sides.most_at_once() <= MAX_PARALLEL, "{} at once", sides.most_at_once());
     operator.both_sides(&fleet, &small).await.all_came_through(20);
 
     halfway = operator
-        .orders(&fleet, 0..SERVERS, json!({"max_parallel": AT_ONCE, "reboot": "always"}))
+        .orders(&fleet, 0..SERVERS, json!({"max_parallel": MAX_PARALLEL, "reboot": "always"}))
         .await;
     operator.until(&halfway, under_way).await;
     second.child.kill().unwrap();
@@ -67,7 +67,7 @@ async fn paused_or_killed_replica_loses_and_repeats_nothing() {
     operator.until_ended(&halfway).await;
     let sides = operator.both_sides(&fleet, &halfway).await;
     sides.all_came_through(SERVERS);
-    assert!(sides.most_at_once() <= AT_ONCE, "{} at once", sides.most_at_once());
+    assert!(sides.most_at_once() <= MAX_PARALLEL, "{} at once", sides.most_at_once());
 
     // Read the batches before the runs: a run may start between the two requests.
     let batches = operator.get("/v1/batches?limit=100").await;

@@ -6,21 +6,21 @@ use serde_json::{Map, Value};
 use crate::support::fleetmend;
 
 /// The OpenAPI document, as the binary prints it.
-pub(crate) struct Description(Value);
+pub(crate) struct OpenApi(Value);
 
-impl Description {
-    pub(crate) fn printed() -> Description {
+impl OpenApi {
+    pub(crate) fn load() -> OpenApi {
         let printed = fleetmend(&["openapi"]).output().unwrap();
-        Description(serde_json::from_slice(&printed.stdout).unwrap())
+        OpenApi(serde_json::from_slice(&printed.stdout).unwrap())
     }
 
     /// The violations in the response to a GET of this path, written as in the document.
-    pub(crate) fn refuses(&self, path: &str, body: &Value) -> Vec<String> {
-        self.refuses_answer("get", path, "200", body)
+    pub(crate) fn violations(&self, path: &str, body: &Value) -> Vec<String> {
+        self.response_violations("get", path, "200", body)
     }
 
     /// The violations in a response with this status to an operation.
-    pub(crate) fn refuses_answer(
+    pub(crate) fn response_violations(
         &self,
         method: &str,
         path: &str,
@@ -36,7 +36,7 @@ impl Description {
     }
 
     fn check(&self, schema: &Value, value: &Value, at: &str, wrong: &mut Vec<String>) {
-        let schema = self.resolved(schema);
+        let schema = self.resolve(schema);
         for word in ["anyOf", "oneOf"] {
             if let Some(choices) = schema[word].as_array() {
                 let fits = |choice: &&Value| {
@@ -98,7 +98,7 @@ impl Description {
         at: &str,
         wrong: &mut Vec<String>,
     ) {
-        let schema = self.resolved(schema);
+        let schema = self.resolve(schema);
         let properties = schema["properties"].as_object();
         known.extend(
             properties.into_iter().flatten().map(|(name, one)| (name.clone(), one.clone())),
@@ -118,11 +118,11 @@ impl Description {
         }
     }
 
-    fn resolved<'a>(&'a self, schema: &'a Value) -> &'a Value {
+    fn resolve<'a>(&'a self, schema: &'a Value) -> &'a Value {
         match schema["$ref"].as_str() {
             Some(place) => {
                 let found = self.0.pointer(place.trim_start_matches('#'));
-                self.resolved(found.unwrap_or_else(|| panic!("{place} is not in the document")))
+                self.resolve(found.unwrap_or_else(|| panic!("{place} is not in the document")))
             }
             None => schema,
         }
@@ -150,23 +150,23 @@ fn is_of_type(types: &Value, value: &Value) -> bool {
 /// Tests the validator itself.
 #[test]
 fn invalid_bodies_are_rejected() {
-    let description = Description::printed();
+    let description = OpenApi::load();
     let good = serde_json::json!({"data": [], "meta": {"total": 0, "limit": 50, "offset": 0},
         "links": {"self": "/v1/servers", "next": null, "prev": null}});
-    assert_eq!(description.refuses("/v1/servers", &good), [""; 0]);
+    assert_eq!(description.violations("/v1/servers", &good), [""; 0]);
     for (pointer, value) in
         [("/meta/total", "many".into()), ("/data", Value::Null), ("/meta", 1.into())]
     {
         let mut bad = good.clone();
         *bad.pointer_mut(pointer).unwrap() = value;
-        assert!(!description.refuses("/v1/servers", &bad).is_empty(), "{pointer}");
+        assert!(!description.violations("/v1/servers", &bad).is_empty(), "{pointer}");
     }
     for name in ["data", "meta"] {
         let mut bad = good.clone();
         bad.as_object_mut().unwrap().remove(name);
-        assert!(!description.refuses("/v1/servers", &bad).is_empty(), "without {name}");
+        assert!(!description.violations("/v1/servers", &bad).is_empty(), "without {name}");
     }
     let mut bad = good;
     bad["strange"] = 1.into();
-    assert!(!description.refuses("/v1/servers", &bad).is_empty());
+    assert!(!description.violations("/v1/servers", &bad).is_empty());
 }

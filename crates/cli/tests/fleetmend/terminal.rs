@@ -10,7 +10,7 @@ use nix::pty::{Winsize, openpty};
 use crate::support::fleetmend;
 
 /// The output and exit code of a command.
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) code: i32,
     /// Standard output; on a terminal, everything that was printed.
     pub(crate) out: String,
@@ -18,58 +18,58 @@ pub(crate) struct Said {
 }
 
 /// Runs commands against one service with one API key.
-pub(crate) struct Keyboard {
+pub(crate) struct Cli {
     pub(crate) url: String,
     pub(crate) key: String,
 }
 
-impl Keyboard {
+impl Cli {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = fleetmend(args);
         command.env("FLEETMEND_URL", &self.url).env("FLEETMEND_API_KEY", &self.key);
         command
     }
 
-    /// Runs a command in a pipe.
-    pub(crate) fn pipes(&self, args: &[&str]) -> Said {
-        said(self.command(args).output().unwrap())
+    /// Runs a command with its output piped.
+    pub(crate) fn run_piped(&self, args: &[&str]) -> CommandOutput {
+        command_output(self.command(args).output().unwrap())
     }
 
-    /// Runs a command in a pipe; it must succeed. Returns its output.
+    /// Runs a command with its output piped; it must succeed. Returns its output.
     #[track_caller]
-    pub(crate) fn well(&self, args: &[&str]) -> String {
-        let output = self.pipes(args);
+    pub(crate) fn run_ok(&self, args: &[&str]) -> String {
+        let output = self.run_piped(args);
         assert_eq!(output.code, 0, "{args:?}: {}", output.err);
         output.out
     }
 
     /// Runs a command on a terminal of this width, with this input.
-    pub(crate) fn types(&self, width: u16, args: &[&str], keys: &str) -> Said {
-        self.types_with(width, args, keys, &[])
+    pub(crate) fn run_on_terminal(&self, width: u16, args: &[&str], keys: &str) -> CommandOutput {
+        self.run_on_terminal_with(width, args, keys, &[])
     }
 
-    /// The same with additional environment variables.
-    pub(crate) fn types_with(
+    /// Runs a command on a terminal with additional environment variables.
+    pub(crate) fn run_on_terminal_with(
         &self,
         width: u16,
         args: &[&str],
         keys: &str,
         more: &[(&str, &str)],
-    ) -> Said {
+    ) -> CommandOutput {
         let mut command = self.command(args);
         command.envs(more.iter().copied());
-        typed(command, width, keys, |_, _| {})
+        run_in_pty(command, width, keys, |_, _| {})
     }
 }
 
 /// Runs a command on a terminal of this width, with this input. Calls `sees` with all output so far
 /// whenever there is more.
-pub(crate) fn typed(
+pub(crate) fn run_in_pty(
     mut command: Command,
     width: u16,
     keys: &str,
     sees: impl Fn(&Child, &str),
-) -> Said {
+) -> CommandOutput {
     let size = Winsize { ws_row: 40, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
     let pair = openpty(Some(&size), None).unwrap();
     let end = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
@@ -87,17 +87,17 @@ pub(crate) fn typed(
     }
     let code = child.wait().unwrap().code().unwrap();
     let out = String::from_utf8(bytes).unwrap().replace("\r\n", "\n");
-    Said { code, out, err: String::new() }
+    CommandOutput { code, out, err: String::new() }
 }
 
-pub(crate) fn said(output: Output) -> Said {
+pub(crate) fn command_output(output: Output) -> CommandOutput {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     let code = output.status.code().unwrap();
-    Said { code, out: text(output.stdout), err: text(output.stderr) }
+    CommandOutput { code, out: text(output.stdout), err: text(output.stderr) }
 }
 
 /// Removes escape sequences.
-pub(crate) fn bare(text: &str) -> String {
+pub(crate) fn strip_escapes(text: &str) -> String {
     let mut bare = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("\x1b[") {

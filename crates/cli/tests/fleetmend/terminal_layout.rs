@@ -1,21 +1,21 @@
 //! Exact layout of operator output: on a terminal of a given width, and in a pipe.
 
 use crate::commands::{World, world};
-use crate::terminal::bare;
+use crate::terminal::strip_escapes;
 
 /// Replaces IDs and times, which differ between runs.
-fn still(text: &str) -> String {
+fn normalize(text: &str) -> String {
     let mut still = String::new();
-    for line in bare(text).lines() {
-        let words: Vec<String> = line.split(' ').map(word).collect();
+    for line in strip_escapes(text).lines() {
+        let words: Vec<String> = line.split(' ').map(normalize_word).collect();
         let line = words.join(" ");
-        still += ago(&line).trim_end_matches(' ');
+        still += normalize_age(&line).trim_end_matches(' ');
         still.push('\n');
     }
     still
 }
 
-fn word(word: &str) -> String {
+fn normalize_word(word: &str) -> String {
     let parts: Vec<String> = word
         .split('\t')
         .map(|part| match part.split_once('_') {
@@ -28,7 +28,7 @@ fn word(word: &str) -> String {
 }
 
 /// Replaces a relative time at the end of a line.
-fn ago(line: &str) -> String {
+fn normalize_age(line: &str) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     match words.as_slice() {
         [before @ .., number, _, "ago"] if number.parse::<u64>().is_ok() => {
@@ -83,14 +83,14 @@ updates counted        AGO
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_have_the_expected_layout() {
     let World { keyboard, .. } = &world().await;
-    let terminal = |width, args: &[&str]| still(&keyboard.types(width, args, "").out);
+    let terminal = |width, args: &[&str]| normalize(&keyboard.run_on_terminal(width, args, "").out);
     assert_eq!(terminal(62, &["servers", "list"]), SERVERS_62);
     assert_eq!(terminal(80, &["patches", "list", "--limit", "5"]), PATCHES_80);
-    assert_eq!(still(&keyboard.well(&["patches", "list", "--limit", "3"])), PATCHES_PIPE);
+    assert_eq!(normalize(&keyboard.run_ok(&["patches", "list", "--limit", "3"])), PATCHES_PIPE);
     assert_eq!(terminal(80, &["summary"]), SUMMARY_80);
 }
 
-const QUESTION_78: &str = "\
+const PREVIEW_78: &str = "\
 n
 SERVER    STATUS  ENVIRONMENT  STARTS  UPDATES  SECURITY  REBOOT
 cache-01  online  production   now          12        12  if required
@@ -162,8 +162,8 @@ Not assessed: no imported feed covers this operating system (`fleetmend feeds im
 async fn preview_and_server_have_the_expected_layout() {
     let World { keyboard, .. } = &world().await;
     let order = ["servers", "patch", "cache-01", "--security-only", "--reboot", "if_required"];
-    assert_eq!(still(&keyboard.types(78, &order, "n\n").out), QUESTION_78);
-    assert_eq!(still(&keyboard.types(78, &["servers", "show", "db-01"], "").out), SERVER_78);
+    assert_eq!(normalize(&keyboard.run_on_terminal(78, &order, "n\n").out), PREVIEW_78);
+    assert_eq!(normalize(&keyboard.run_on_terminal(78, &["servers", "show", "db-01"], "").out), SERVER_78);
 }
 
 const SCHEDULE_PIPE: &str = "\
@@ -195,6 +195,6 @@ TIME
 async fn schedule_has_the_expected_layout_in_a_pipe() {
     let World { keyboard, .. } = &world().await;
     let cron = ["--name", "Weekly", "--cron", "0 3 * * sun", "--all", "--security-only"];
-    let made = keyboard.well(&[&["schedules", "create"], &cron[..]].concat());
-    assert_eq!(still(&made), SCHEDULE_PIPE);
+    let made = keyboard.run_ok(&[&["schedules", "create"], &cron[..]].concat());
+    assert_eq!(normalize(&made), SCHEDULE_PIPE);
 }

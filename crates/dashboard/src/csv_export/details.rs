@@ -9,10 +9,10 @@ use service::queries::Page;
 use vocab::{BatchId, ScheduleId, ServerId, TaskId};
 use wire::v1::{PackageChange, PatchDetail};
 
-use super::{all, ends, file, gathered, listed, page_by_page, table, text, time};
-use crate::extract::Asked;
+use super::{all, ends, file_response, gathered, join_list, page_by_page, csv_response, format_option, format_time};
+use crate::extract::PageQuery;
 use crate::pages::csv::csv;
-use crate::response::Answer;
+use crate::response::PageResult;
 use crate::servers::history;
 use crate::{Dashboard, Viewer, pages};
 
@@ -21,9 +21,9 @@ pub(crate) async fn server_packages(
     viewer: Viewer,
     Id(id): Id<ServerId>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
-    table(
+    csv_response(
         "packages.csv",
         &it.packages,
         &[
@@ -31,7 +31,7 @@ pub(crate) async fn server_packages(
             ("version", &|row| row.version.clone()),
             ("arch", &|row| row.arch.clone()),
             ("source", &|row| row.source.clone()),
-            ("available_version", &|row| text(&row.available_version)),
+            ("available_version", &|row| format_option(&row.available_version)),
             ("security", &|row| row.security.to_string()),
             ("held", &|row| row.held.to_string()),
             ("blocked_by", &|row| row.blocked_by.map(|why| pages::word(&why)).unwrap_or_default()),
@@ -44,24 +44,24 @@ pub(crate) async fn server_cves(
     viewer: Viewer,
     Id(id): Id<ServerId>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
-    table(
+    csv_response(
         "cves.csv",
         &it.cves,
         &[
             ("id", &|row| row.id.clone()),
             ("severity", &|row| row.severity.to_string()),
-            ("cvss", &|row| text(&row.cvss)),
-            ("epss", &|row| text(&row.epss)),
+            ("cvss", &|row| format_option(&row.cvss)),
+            ("epss", &|row| format_option(&row.epss)),
             ("kev", &|row| row.kev.to_string()),
             ("package", &|row| row.package.clone()),
             ("installed_version", &|row| row.installed_version.clone()),
-            ("fixed_version", &|row| text(&row.fixed_version)),
+            ("fixed_version", &|row| format_option(&row.fixed_version)),
             ("state", &|row| pages::word(&row.state)),
             ("fix", &|row| pages::word(&row.fix)),
             ("suppressed", &|row| row.suppressed.is_some().to_string()),
-            ("published", &|row| time(row.published)),
+            ("published", &|row| format_time(row.published)),
         ],
     )
 }
@@ -71,31 +71,31 @@ pub(crate) async fn server_unassessed(
     viewer: Viewer,
     Id(id): Id<ServerId>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
-    table(
+    csv_response(
         "unassessed.csv",
         &it.unassessed,
         &[
             ("package", &|row| row.package.clone()),
-            ("version", &|row| text(&row.version)),
+            ("version", &|row| format_option(&row.version)),
             ("reason", &|row| row.reason.to_string()),
             ("detail", &|row| row.detail.clone()),
         ],
     )
 }
 
-fn changed(packages: &[PackageChange]) -> String {
+fn format_changes(packages: &[PackageChange]) -> String {
     let one = |change: &PackageChange| {
         let [from, to] =
             [&change.from, &change.to].map(|version| version.as_deref().unwrap_or("–"));
         format!("{} {from} → {to}", change.name)
     };
-    listed(packages.iter().map(one))
+    join_list(packages.iter().map(one))
 }
 
 /// The columns of a task, starting with its state.
-const TASK: [&str; 11] = [
+const TASK_COLUMNS: [&str; 11] = [
     "state",
     "waiting_for",
     "started_at",
@@ -109,19 +109,19 @@ const TASK: [&str; 11] = [
     "reboot_done",
 ];
 
-fn task(row: &wire::v1::Task) -> Vec<String> {
+fn task_cells(row: &wire::v1::Task) -> Vec<String> {
     let result = row.result.as_ref();
     let shown = |text: Option<String>| text.unwrap_or_default();
     vec![
         pages::word(&row.state),
         shown(row.waiting_for.map(|what| pages::word(&what))),
-        time(row.started_at),
-        time(row.finished_at),
+        format_time(row.started_at),
+        format_time(row.finished_at),
         shown(result.map(|result| result.duration.to_string())),
         shown(result.and_then(|result| result.failure_code).map(|code| code.to_string())),
         shown(result.and_then(|result| result.message.as_ref()).map(ToString::to_string)),
-        shown(result.map(|result| listed(result.notes.iter().map(ToString::to_string)))),
-        shown(result.map(|result| changed(&result.packages))),
+        shown(result.map(|result| join_list(result.notes.iter().map(ToString::to_string)))),
+        shown(result.map(|result| format_changes(&result.packages))),
         shown(result.map(|result| result.reboot.needed.to_string())),
         shown(result.map(|result| result.reboot.done.to_string())),
     ]
@@ -132,7 +132,7 @@ pub(crate) async fn server_history(
     viewer: Viewer,
     Id(id): Id<ServerId>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     queries::servers::find(&app, &viewer.caller().scope(), id).await?;
     let rows = gathered!(page_by_page(), |page| {
         let found = history(&app, id, page).await?;
@@ -140,26 +140,26 @@ pub(crate) async fn server_history(
     });
     let rows = rows.into_iter().map(|row| {
         let of = [row.batch.to_string(), row.ordered_at.to_string(), row.what];
-        of.into_iter().chain(task(&row.task)).collect()
+        of.into_iter().chain(task_cells(&row.task)).collect()
     });
-    let head: Vec<&str> = ["batch", "ordered_at", "what"].into_iter().chain(TASK).collect();
-    file("history.csv", csv(&head, rows))
+    let head: Vec<&str> = ["batch", "ordered_at", "what"].into_iter().chain(TASK_COLUMNS).collect();
+    file_response("history.csv", csv(&head, rows))
 }
 
 pub(crate) async fn tasks(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Id(id): Id<BatchId>,
-    asked: Asked<TaskFilter>,
-) -> Answer {
-    let (states, scope) = (asked.meant.states(), viewer.caller().scope());
+    query: PageQuery<TaskFilter>,
+) -> PageResult {
+    let (states, scope) = (query.parameters.states(), viewer.caller().scope());
     let rows = all!(|page| queries::tasks::list(&app, &scope, id, &states, page));
     let rows = rows.into_iter().map(|row| {
         let of = [row.id.to_string(), row.server_id.to_string(), row.hostname.to_string()];
-        of.into_iter().chain(task(&row)).collect()
+        of.into_iter().chain(task_cells(&row)).collect()
     });
-    let head: Vec<&str> = ["id", "server_id", "hostname"].into_iter().chain(TASK).collect();
-    file("tasks.csv", csv(&head, rows))
+    let head: Vec<&str> = ["id", "server_id", "hostname"].into_iter().chain(TASK_COLUMNS).collect();
+    file_response("tasks.csv", csv(&head, rows))
 }
 
 pub(crate) async fn changes(
@@ -167,15 +167,15 @@ pub(crate) async fn changes(
     viewer: Viewer,
     Ids(batch, id): Ids<BatchId, TaskId>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let it = queries::tasks::get(&app, &viewer.caller().scope(), batch, id).await?;
-    table(
+    csv_response(
         "changes.csv",
         &it.result.map(|result| result.packages).unwrap_or_default(),
         &[
             ("name", &|row| row.name.clone()),
-            ("from", &|row| text(&row.from)),
-            ("to", &|row| text(&row.to)),
+            ("from", &|row| format_option(&row.from)),
+            ("to", &|row| format_option(&row.to)),
         ],
     )
 }
@@ -185,19 +185,19 @@ pub(crate) async fn patch_servers(
     viewer: Viewer,
     Id(name): Id<String>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let rows = gathered!(page_by_page(), |page| {
         let it = queries::patches::get(&app, &viewer.caller().scope(), &name, page).await?;
         (it.servers, ends(page, it.patch.affected_servers))
     });
-    table(
+    csv_response(
         "servers.csv",
         &rows,
         &[
             ("server_id", &|row| row.server_id.to_string()),
             ("hostname", &|row| row.hostname.to_string()),
             ("status", &|row| row.status.to_string()),
-            ("environment", &|row| text(&row.environment)),
+            ("environment", &|row| format_option(&row.environment)),
             ("installed_version", &|row| row.installed_version.clone()),
             ("available_version", &|row| row.available_version.clone()),
             ("blocked_by", &|row| row.blocked_by.map(|why| pages::word(&why)).unwrap_or_default()),
@@ -206,7 +206,7 @@ pub(crate) async fn patch_servers(
 }
 
 /// A patch without its affected servers.
-async fn patch(app: Dashboard, viewer: &Viewer, name: &str) -> Result<PatchDetail, ApiError> {
+async fn find_patch(app: Dashboard, viewer: &Viewer, name: &str) -> Result<PatchDetail, ApiError> {
     let first = Page { limit: 1, offset: 0 };
     Ok(queries::patches::get(&app, &viewer.caller().scope(), name, first).await?)
 }
@@ -216,10 +216,10 @@ pub(crate) async fn patch_versions(
     viewer: Viewer,
     Id(name): Id<String>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
-    table(
+) -> PageResult {
+    csv_response(
         "versions.csv",
-        &patch(app, &viewer, &name).await?.patch.versions,
+        &find_patch(app, &viewer, &name).await?.patch.versions,
         &[
             ("os", &|row| row.os.clone()),
             ("from", &|row| row.from.clone()),
@@ -233,14 +233,14 @@ pub(crate) async fn patch_cves(
     viewer: Viewer,
     Id(name): Id<String>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
-    table(
+) -> PageResult {
+    csv_response(
         "cves.csv",
-        &patch(app, &viewer, &name).await?.cve_details,
+        &find_patch(app, &viewer, &name).await?.cve_details,
         &[
             ("id", &|row| row.id.clone()),
             ("severity", &|row| row.severity.to_string()),
-            ("cvss", &|row| text(&row.cvss)),
+            ("cvss", &|row| format_option(&row.cvss)),
             ("kev", &|row| row.kev.to_string()),
         ],
     )
@@ -251,23 +251,23 @@ pub(crate) async fn cve_servers(
     viewer: Viewer,
     Id(cve): Id<String>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let rows = gathered!(page_by_page(), |page| {
         let it = queries::cves::get(&app, &viewer.caller().scope(), &cve, page).await?;
         let all = it.cve.affected_servers.saturating_add(it.cve.suppressed_servers);
         (it.servers, ends(page, all))
     });
-    table(
+    csv_response(
         "servers.csv",
         &rows,
         &[
             ("server_id", &|row| row.server_id.to_string()),
             ("hostname", &|row| row.hostname.to_string()),
             ("status", &|row| row.status.to_string()),
-            ("environment", &|row| text(&row.environment)),
+            ("environment", &|row| format_option(&row.environment)),
             ("package", &|row| row.package.clone()),
             ("installed_version", &|row| row.installed_version.clone()),
-            ("fixed_version", &|row| text(&row.fixed_version)),
+            ("fixed_version", &|row| format_option(&row.fixed_version)),
             ("state", &|row| pages::word(&row.state)),
             ("suppressed", &|row| row.suppressed.is_some().to_string()),
         ],
@@ -278,11 +278,11 @@ pub(crate) async fn runs(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Id(id): Id<ScheduleId>,
-    _: Asked<Listing>,
-) -> Answer {
+    _: PageQuery<Listing>,
+) -> PageResult {
     let scope = viewer.caller().scope();
     let rows = all!(|page| queries::schedules::runs(&app, &scope, id, page));
-    table(
+    csv_response(
         "runs.csv",
         &rows,
         &[
@@ -293,12 +293,12 @@ pub(crate) async fn runs(
                 row.skip_reason.map(|why| pages::word(&why)).unwrap_or_default()
             }),
             ("trigger", &|row| pages::word(&row.trigger)),
-            ("batch", &|row| text(&row.batch_id)),
-            ("servers", &|row| text(&row.progress.as_ref().map(|progress| progress.total))),
+            ("batch", &|row| format_option(&row.batch_id)),
+            ("servers", &|row| format_option(&row.progress.as_ref().map(|progress| progress.total))),
             ("failed", &|row| {
-                text(&row.progress.as_ref().map(|progress| progress.failed + progress.timed_out))
+                format_option(&row.progress.as_ref().map(|progress| progress.failed + progress.timed_out))
             }),
-            ("finished_at", &|row| time(row.finished_at)),
+            ("finished_at", &|row| format_time(row.finished_at)),
         ],
     )
 }

@@ -8,32 +8,32 @@ use service::queries::preview::SHOWN_MAX;
 use vocab::{BatchId, ScheduleId};
 use wire::v1::{Preview, PreviewUpdate};
 
-use super::{listed, table, time, words};
-use crate::extract::{Asked, Form};
-use crate::patch_form::{body, look, read};
-use crate::response::Answer;
-use crate::schedules::{When, instants, outlook};
+use super::{join_list, csv_response, format_time, join_words};
+use crate::extract::{PageQuery, Form};
+use crate::patch_form::{api_body, preview, parse};
+use crate::response::PageResult;
+use crate::schedules::{CronQuery, next_run_times, preview};
 use crate::{Dashboard, Viewer, batches, pages};
 
-fn updates(some: &[PreviewUpdate]) -> String {
-    listed(some.iter().map(|update| {
+fn format_updates(some: &[PreviewUpdate]) -> String {
+    join_list(some.iter().map(|update| {
         let why = update.blocked_by.map(|why| format!(": {}", pages::spoken(why)));
         format!("{} {} → {}{}", update.name, update.from, update.to, why.unwrap_or_default())
     }))
 }
 
-fn preview(it: &Preview) -> Answer {
-    table(
+fn preview_table(it: &Preview) -> PageResult {
+    csv_response(
         "preview.csv",
         &it.servers,
         &[
             ("server_id", &|row| row.server_id.to_string()),
             ("hostname", &|row| row.hostname.to_string()),
             ("canary", &|row| row.canary.to_string()),
-            ("starts_at", &|row| time(row.starts_at)),
-            ("waits_for", &|row| words(&row.waits_for.iter().map(pages::word).collect::<Vec<_>>())),
-            ("updates", &|row| updates(&row.updates)),
-            ("blocked", &|row| updates(&row.blocked)),
+            ("starts_at", &|row| format_time(row.starts_at)),
+            ("waits_for", &|row| join_words(&row.waits_for.iter().map(pages::word).collect::<Vec<_>>())),
+            ("updates", &|row| format_updates(&row.updates)),
+            ("blocked", &|row| format_updates(&row.blocked)),
             ("nothing_pending", &|row| row.nothing_pending.join(" ")),
             ("host_limits", &|row| row.host_limits.join("; ")),
             ("reboot", &|row| pages::word(&row.reboot)),
@@ -41,43 +41,43 @@ fn preview(it: &Preview) -> Answer {
     )
 }
 
-/// `/order.csv`: the preview of a batch. It is a POST, like `/order`: it names up to 500 servers,
+/// `/batch_preview.csv`: the preview of a batch. It is a POST, like `/batch_preview`: it names up to 500 servers,
 /// too many for a URL.
-pub(crate) async fn order(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> Answer {
-    preview(&look(&app, &viewer, &body(&read(&sent))?, SHOWN_MAX).await?)
+pub(crate) async fn batch_preview(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> PageResult {
+    preview_table(&preview(&app, &viewer, &api_body(&parse(&sent))?, SHOWN_MAX).await?)
 }
 
 /// `/schedules/{id}/run.csv`: what a run would do now.
-pub(crate) async fn schedule_outlook(
+pub(crate) async fn schedule_preview(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Id(id): Id<ScheduleId>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
-    preview(&outlook(&app, &viewer, id, SHOWN_MAX).await?.1)
+) -> PageResult {
+    preview_table(&preview(&app, &viewer, id, SHOWN_MAX).await?.1)
 }
 
 /// `/batches/{id}/retry.csv`: what a retry would do now.
-pub(crate) async fn retry_outlook(
+pub(crate) async fn retry_preview(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Id(id): Id<BatchId>,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
-    preview(&batches::retry_outlook(&app, &viewer, id, SHOWN_MAX).await?.1)
+) -> PageResult {
+    preview_table(&batches::preview_retry(&app, &viewer, id, SHOWN_MAX).await?.1)
 }
 
 /// `/schedules/next.csv`: the next run times of a cron expression.
 pub(crate) async fn next_runs(
     State(app): State<Dashboard>,
     _viewer: Viewer,
-    asked: Asked<When>,
-) -> Answer {
-    let it = instants(&app, &asked.meant);
+    query: PageQuery<CronQuery>,
+) -> PageResult {
+    let it = next_run_times(&app, &query.parameters);
     if let Some(told) = it.told {
         return Err(ApiError::new(Code::BadRequest, told));
     }
-    table(
+    csv_response(
         "next-runs.csv",
         &it.next,
         &[
@@ -94,12 +94,12 @@ pub(crate) async fn calendar(
     viewer: Viewer,
     headers: HeaderMap,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let it = crate::calendar::calendar(&app, &viewer, &headers).await?;
     let days = it.weeks.iter().flatten();
     let entries: Vec<_> =
         days.flat_map(|day| day.entries.iter().map(move |entry| (day.date, entry))).collect();
-    table(
+    csv_response(
         "calendar.csv",
         &entries,
         &[

@@ -7,19 +7,19 @@ use httpkit::{NoQuery, Query};
 use service::queries;
 use service::queries::Page;
 
-use super::{ROWS_MAX, all, ends, gathered, page_by_page, table, text, time, words};
-use crate::extract::Asked;
-use crate::response::Answer;
+use super::{ROWS_MAX, all, ends, gathered, page_by_page, csv_response, format_option, format_time, join_words};
+use crate::extract::PageQuery;
+use crate::response::PageResult;
 use crate::{Dashboard, Viewer};
 
 pub(crate) async fn users(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Query(NoQuery {}): Query<NoQuery>,
-) -> Answer {
+) -> PageResult {
     let page = Page { limit: u32::try_from(ROWS_MAX).unwrap_or(u32::MAX), offset: 0 };
     let found = queries::users::list(&app, &viewer.caller().scope(), page).await?;
-    table(
+    csv_response(
         "users.csv",
         &found.items,
         &[
@@ -35,22 +35,22 @@ pub(crate) async fn users(
 pub(crate) async fn keys(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    _: Asked<Listing>,
-) -> Answer {
+    _: PageQuery<Listing>,
+) -> PageResult {
     let scope = viewer.caller().scope();
     let rows = all!(|page| queries::credentials::api_keys(&app, &scope, page));
-    table(
+    csv_response(
         "keys.csv",
         &rows,
         &[
             ("id", &|row| row.id.to_string()),
             ("name", &|row| row.name.clone()),
             ("role", &|row| row.role.to_string()),
-            ("environments", &|row| words(row.environments.iter().flatten())),
+            ("environments", &|row| join_words(row.environments.iter().flatten())),
             ("created_at", &|row| row.created_at.to_string()),
-            ("last_used_at", &|row| time(row.last_used_at)),
-            ("expires_at", &|row| time(row.expires_at)),
-            ("revoked_at", &|row| time(row.revoked_at)),
+            ("last_used_at", &|row| format_time(row.last_used_at)),
+            ("expires_at", &|row| format_time(row.expires_at)),
+            ("revoked_at", &|row| format_time(row.revoked_at)),
         ],
     )
 }
@@ -58,23 +58,23 @@ pub(crate) async fn keys(
 pub(crate) async fn tokens(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    _: Asked<Listing>,
-) -> Answer {
+    _: PageQuery<Listing>,
+) -> PageResult {
     let scope = viewer.caller().scope();
     let rows = all!(|page| queries::credentials::enrollment_tokens(&app, &scope, page));
-    table(
+    csv_response(
         "tokens.csv",
         &rows,
         &[
             ("id", &|row| row.id.to_string()),
             ("name", &|row| row.name.clone()),
-            ("environment", &|row| text(&row.environment)),
-            ("tags", &|row| words(&row.tags)),
+            ("environment", &|row| format_option(&row.environment)),
+            ("tags", &|row| join_words(&row.tags)),
             ("uses", &|row| row.uses.to_string()),
-            ("max_uses", &|row| text(&row.max_uses)),
+            ("max_uses", &|row| format_option(&row.max_uses)),
             ("created_at", &|row| row.created_at.to_string()),
-            ("expires_at", &|row| time(row.expires_at)),
-            ("revoked_at", &|row| time(row.revoked_at)),
+            ("expires_at", &|row| format_time(row.expires_at)),
+            ("revoked_at", &|row| format_time(row.revoked_at)),
         ],
     )
 }
@@ -82,10 +82,10 @@ pub(crate) async fn tokens(
 pub(crate) async fn feeds(
     State(app): State<Dashboard>,
     _viewer: Viewer,
-    _: Asked<Listing>,
-) -> Answer {
+    _: PageQuery<Listing>,
+) -> PageResult {
     let rows = all!(|page| queries::feeds::page(&app, page));
-    table(
+    csv_response(
         "feeds.csv",
         &rows,
         &[
@@ -93,10 +93,10 @@ pub(crate) async fn feeds(
             ("kind", &|row| row.kind.clone()),
             ("source", &|row| row.source.clone()),
             ("records", &|row| row.records.to_string()),
-            ("as_of", &|row| time(row.as_of)),
-            ("checked_at", &|row| time(row.checked_at)),
-            ("next_update_at", &|row| time(row.next_update_at)),
-            ("last_error", &|row| text(&row.last_error)),
+            ("as_of", &|row| format_time(row.as_of)),
+            ("checked_at", &|row| format_time(row.checked_at)),
+            ("next_update_at", &|row| format_time(row.next_update_at)),
+            ("last_error", &|row| format_option(&row.last_error)),
         ],
     )
 }

@@ -6,43 +6,43 @@ use crate::pages::number;
 use crate::pages::trend::SEVERITIES;
 
 /// The age groups, shortest first.
-pub const SPANS: [&str; 4] = ["less than a day", "less than a week", "less than 30 days", "longer"];
+pub const AGE_GROUPS: [&str; 4] = ["less than a day", "less than a week", "less than 30 days", "longer"];
 
 const WIDTH: f64 = 300.0;
 
 /// The number of patches per age group and severity, with the severities in the order of
 /// [`SEVERITIES`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ages(pub [[u64; 5]; 4]);
+pub struct PendingAges(pub [[u64; 5]; 4]);
 
 /// One age group.
 #[derive(Debug)]
-pub struct Span {
+pub struct AgeGroup {
     pub said: &'static str,
     pub counts: [u64; 5],
     pub total: u64,
     pub bar: String,
 }
 
-impl Span {
+impl AgeGroup {
     /// The severities that occur, with their counts.
     pub fn some(&self) -> Vec<(&'static str, u64)> {
         SEVERITIES.into_iter().zip(self.counts).filter(|(_, count)| *count > 0).collect()
     }
 }
 
-impl Ages {
+impl PendingAges {
     pub fn is_empty(&self) -> bool {
         self.0.iter().flatten().all(|count| *count == 0)
     }
 
-    pub fn spans(&self) -> Vec<Span> {
-        let most = self.0.iter().map(|counts| counts.iter().sum::<u64>()).max().unwrap_or(0);
+    pub fn spans(&self) -> Vec<AgeGroup> {
+        let max = self.0.iter().map(|counts| counts.iter().sum::<u64>()).max().unwrap_or(0);
         let span = |(said, counts): (&'static str, [u64; 5])| {
             let total = counts.iter().sum();
-            Span { said, counts, total, bar: bar(said, counts, total, most) }
+            AgeGroup { said, counts, total, bar: bar(said, counts, total, max) }
         };
-        SPANS.into_iter().zip(self.0).map(span).collect()
+        AGE_GROUPS.into_iter().zip(self.0).map(span).collect()
     }
 }
 
@@ -73,11 +73,11 @@ mod tests {
 
     #[test]
     fn bars_are_scaled_to_the_largest_and_labeled_with_counts() {
-        let ages = Ages([[1, 1, 0, 0, 0], [0; 5], [0, 4, 0, 0, 0], [0, 0, 0, 0, 1]]);
+        let ages = PendingAges([[1, 1, 0, 0, 0], [0; 5], [0, 4, 0, 0, 0], [0, 0, 0, 0, 1]]);
         let spans = ages.spans();
         assert_eq!(spans.iter().map(|span| span.total).collect::<Vec<_>>(), [2, 0, 4, 1]);
         assert!(spans[2].bar.contains("width=\"300.00\""), "{}", spans[2].bar);
         assert!(spans[0].bar.contains("Pending less than a day: 2, 1 critical, 1 high"));
-        assert!(!ages.is_empty() && Ages::default().is_empty());
+        assert!(!ages.is_empty() && PendingAges::default().is_empty());
     }
 }

@@ -28,11 +28,11 @@ impl Asset {
     pub const ALL: [Asset; 3] = [STYLE, SCRIPT, ICON];
 
     pub fn path(&self) -> String {
-        format!("/assets/{:016x}/{}", self.mark(), self.name)
+        format!("/assets/{:016x}/{}", self.content_hash(), self.name)
     }
 
     /// FNV-1a hash of the content. It only has to differ between versions; it protects nothing.
-    pub fn mark(&self) -> u64 {
+    pub fn content_hash(&self) -> u64 {
         self.text.bytes().fold(0xcbf2_9ce4_8422_2325, |mark, byte| {
             (mark ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         })

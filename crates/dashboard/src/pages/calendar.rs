@@ -10,7 +10,7 @@ use vocab::{ScheduleId, Zone};
 pub const DAYS: i32 = 14;
 /// A schedule and its next run times.
 #[derive(Debug)]
-pub struct Runs {
+pub struct ScheduleRuns {
     pub id: ScheduleId,
     pub name: String,
     pub zone: Zone,
@@ -23,23 +23,23 @@ pub struct Calendar {
     /// The browser's time zone.
     pub zone: Zone,
     /// Every week starts with today's weekday.
-    pub weeks: Vec<Vec<Day>>,
+    pub weeks: Vec<Vec<CalendarDay>>,
     /// Set if the calendar is incomplete from this time on, because some schedules run too often to
     /// list every run.
     pub until: Option<String>,
 }
 
 #[derive(Debug)]
-pub struct Day {
+pub struct CalendarDay {
     pub date: Date,
     pub today: bool,
     /// The runs that start on this day, in order of time.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<CalendarEntry>,
 }
 
 /// The runs of one schedule on one day.
 #[derive(Debug)]
-pub struct Entry {
+pub struct CalendarEntry {
     pub id: ScheduleId,
     pub name: String,
     /// The time of the first run in the browser's time zone.
@@ -50,11 +50,11 @@ pub struct Entry {
     pub times: usize,
 }
 
-fn rules(zone: &Zone) -> TimeZone {
+fn time_zone(zone: &Zone) -> TimeZone {
     TimeZone::get(&zone.to_string()).unwrap_or(TimeZone::UTC)
 }
 
-impl Day {
+impl CalendarDay {
     pub fn weekday(&self) -> String {
         self.date.strftime("%A").to_string()
     }
@@ -73,22 +73,22 @@ impl Day {
 impl Calendar {
     /// The end of the period shown.
     pub fn end(now: Timestamp, zone: &Zone) -> Timestamp {
-        let today = now.to_zoned(rules(zone)).date();
-        let end = today.saturating_add(DAYS.days()).to_zoned(rules(zone));
+        let today = now.to_zoned(time_zone(zone)).date();
+        let end = today.saturating_add(DAYS.days()).to_zoned(time_zone(zone));
         end.map_or(now, |end| end.timestamp())
     }
 
     /// Lays out runs by day. `until` is the earliest time after which the runs of some schedule
     /// were not computed.
-    pub fn of(runs: &[Runs], zone: Zone, now: Timestamp, until: Option<Timestamp>) -> Calendar {
-        let here = rules(&zone);
+    pub fn lay_out(runs: &[ScheduleRuns], zone: Zone, now: Timestamp, until: Option<Timestamp>) -> Calendar {
+        let here = time_zone(&zone);
         let today = now.to_zoned(here.clone()).date();
-        let mut found: Vec<(Zoned, &Runs)> = Vec::new();
+        let mut found: Vec<(Zoned, &ScheduleRuns)> = Vec::new();
         for one in runs {
             found.extend(one.at.iter().map(|at| (at.to_zoned(here.clone()), one)));
         }
         found.sort_by_key(|(at, _)| at.timestamp());
-        let mut weeks: Vec<Vec<Day>> = Vec::new();
+        let mut weeks: Vec<Vec<CalendarDay>> = Vec::new();
         for first in (0..DAYS).step_by(7) {
             let week = (first..first + 7).map(|place| today.saturating_add(place.days()));
             weeks.push(week.map(|date| day(date, today, &found)).collect());
@@ -104,17 +104,17 @@ impl Calendar {
     }
 }
 
-fn day(date: Date, today: Date, found: &[(Zoned, &Runs)]) -> Day {
-    let mut entries: Vec<Entry> = Vec::new();
+fn day(date: Date, today: Date, found: &[(Zoned, &ScheduleRuns)]) -> CalendarDay {
+    let mut entries: Vec<CalendarEntry> = Vec::new();
     for (at, of) in found.iter().filter(|(at, _)| at.date() == date) {
         if let Some(known) = entries.iter_mut().find(|entry| entry.id == of.id) {
             known.times += 1;
             continue;
         }
-        let there = at.with_time_zone(rules(&of.zone));
+        let there = at.with_time_zone(time_zone(&of.zone));
         let differs = there.datetime() != at.datetime();
         let form = if there.date() == at.date() { "%H:%M" } else { "%a %H:%M" };
-        entries.push(Entry {
+        entries.push(CalendarEntry {
             id: of.id,
             name: of.name.clone(),
             first: at.strftime("%H:%M").to_string(),
@@ -122,17 +122,17 @@ fn day(date: Date, today: Date, found: &[(Zoned, &Runs)]) -> Day {
             times: 1,
         });
     }
-    Day { date, today: date == today, entries }
+    CalendarDay { date, today: date == today, entries }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn runs(zone: &str, at: &[&str]) -> Runs {
+    fn runs(zone: &str, at: &[&str]) -> ScheduleRuns {
         let id = ScheduleId::new(Timestamp::UNIX_EPOCH, 1);
         let at = at.iter().map(|at| at.parse().unwrap()).collect();
-        Runs { id, name: "Nightly".into(), zone: zone.parse().unwrap(), at }
+        ScheduleRuns { id, name: "Nightly".into(), zone: zone.parse().unwrap(), at }
     }
 
     #[test]
@@ -142,14 +142,14 @@ mod tests {
             "Europe/Berlin",
             &["2026-11-16T02:00:00Z", "2026-11-16T23:30:00Z", "2026-11-17T02:00:00Z"],
         );
-        let shown = Calendar::of(&[nightly], "America/New_York".parse().unwrap(), now, None);
+        let shown = Calendar::lay_out(&[nightly], "America/New_York".parse().unwrap(), now, None);
         // In New York it is still Saturday, and the run of early Monday falls on Sunday.
         let entries: Vec<String> = shown
             .weeks
             .iter()
             .flatten()
             .flat_map(|day| {
-                let said = |entry: &Entry| {
+                let label = |entry: &CalendarEntry| {
                     format!(
                         "{} {} {} ×{}",
                         day.date,
@@ -158,7 +158,7 @@ mod tests {
                         entry.times
                     )
                 };
-                day.entries.iter().map(said).collect::<Vec<_>>()
+                day.entries.iter().map(label).collect::<Vec<_>>()
             })
             .collect();
         assert_eq!(
@@ -168,7 +168,7 @@ mod tests {
                 "2026-11-16 18:30 Tue 00:30 Europe/Berlin ×2"
             ]
         );
-        let days: Vec<&Day> = shown.weeks.iter().flatten().collect();
+        let days: Vec<&CalendarDay> = shown.weeks.iter().flatten().collect();
         assert!(days.len() == 14 && days[0].today && !days[1].today);
         assert_eq!(days[0].spoken(), "Saturday, 14 November");
     }
@@ -177,10 +177,10 @@ mod tests {
     fn truncated_calendar_shows_where_it_ends() {
         let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
         let utc = || "UTC".parse::<Zone>().unwrap();
-        let cut = Calendar::of(&[], utc(), now, Some("2026-11-16T04:00:00Z".parse().unwrap()));
+        let cut = Calendar::lay_out(&[], utc(), now, Some("2026-11-16T04:00:00Z".parse().unwrap()));
         assert_eq!(cut.until.as_deref(), Some("Monday, 16 November, 04:00"));
         assert!(cut.is_empty());
-        let beyond = Calendar::of(&[], utc(), now, Some("2026-12-16T04:00:00Z".parse().unwrap()));
+        let beyond = Calendar::lay_out(&[], utc(), now, Some("2026-12-16T04:00:00Z".parse().unwrap()));
         assert_eq!(beyond.until, None);
     }
 }

@@ -23,7 +23,7 @@ pub const SEVERITY: &[Choice] = &[
 pub const KEV: &[Choice] = &[("", "Exploited: any"), ("true", "Known exploited")];
 pub const BATCH_STATE: &[Choice] = &[
     ("", "Any state"),
-    ("scheduled,running,paused,halted,canceling", "Open"),
+    ("scheduled,running,paused,halted,canceling", "Active"),
     ("running", "Running"),
     ("paused,halted", "Paused or halted"),
     ("succeeded", "Succeeded"),

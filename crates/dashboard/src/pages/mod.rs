@@ -10,18 +10,18 @@ pub mod calendar;
 pub mod choice;
 pub mod csv;
 pub mod form;
-mod frame;
+mod layout;
 mod names;
 pub mod plot;
-mod say;
+mod format;
 pub mod trend;
 mod views;
 
 pub use askama::Template;
 pub use asset::{Asset, ICON, SCRIPT, STYLE};
-pub use frame::{Frame, NavItem, Section};
+pub use layout::{Frame, NavItem, Section};
 pub use names::Names;
-pub use say::{
+pub use format::{
     Count, chance, change, counts, escape, fewer, in_zone, last_shown, local, number, pace, pill,
     plural, score, share, spaced, spoken, start_label, targets, what, word,
 };
@@ -32,5 +32,5 @@ pub use views::{
     Settings, SignIn, TaskPage, UserRow, Welcome,
 };
 
-/// The most rows in a table that the API does not page.
+/// Maximum number of rows in a table that the API does not page.
 pub const ROWS_MAX: usize = 500;

@@ -26,7 +26,7 @@ impl Names {
         }
     }
 
-    /// The same, linked to the object's page if there is one.
+    /// The name and id as HTML, linked to the object's page if there is one.
     pub fn linked(&self, id: &str) -> String {
         let (name, known) = (escape(self.name(id)), escape(id));
         let beside = match self.0.contains_key(id) {

@@ -9,7 +9,7 @@ use wire::v1::{SeverityCounts, Task};
 use crate::pages::{escape, number, word};
 
 const WIDTH: f64 = 720.0;
-/// The most bars in a timeline. More would be unreadable.
+/// Maximum number of bars in a timeline. More would be unreadable.
 const BARS_MAX: usize = 60;
 
 /// One bar of the number of CVEs by severity.

@@ -45,19 +45,19 @@ pub struct Trend {
 }
 
 /// A date for display.
-pub fn date(day: &Date) -> String {
+pub fn format_date(day: &Date) -> String {
     day.strftime("%-d %b").to_string()
 }
 
 impl Trend {
     /// The first day of the chart.
-    pub fn first(today: Date) -> Date {
+    pub fn first_day(today: Date) -> Date {
         today.saturating_sub((DAYS - 1).days())
     }
 
     /// The first recorded day, if it is after the first day of the chart.
     pub fn since(&self) -> Option<String> {
-        let first = self.days.first().filter(|first| first.day > Trend::first(self.today))?;
+        let first = self.days.first().filter(|first| first.day > Trend::first_day(self.today))?;
         Some(first.day.strftime("%-d %B %Y").to_string())
     }
 
@@ -66,14 +66,14 @@ impl Trend {
             let named = SEVERITIES.iter().copied().zip(day.cves);
             named.collect::<Vec<(&'static str, u64)>>()
         };
-        let said = |day: &TrendDay| said_of(&parts(day), "open");
-        self.bars("Open CVEs", None, parts, said)
+        let label = |day: &TrendDay| describe_counts(&parts(day), "open");
+        self.bar_chart("Open CVEs", None, parts, label)
     }
 
     pub fn exploited(&self) -> String {
         let parts = |day: &TrendDay| vec![("kev", day.exploited)];
-        let said = |day: &TrendDay| format!("{} known exploited", number(day.exploited));
-        self.bars("Known exploited", None, parts, said)
+        let label = |day: &TrendDay| format!("{} known exploited", number(day.exploited));
+        self.bar_chart("Known exploited", None, parts, label)
     }
 
     /// The percentage of servers that were up to date.
@@ -82,65 +82,65 @@ impl Trend {
             let all = day.servers.max(1);
             vec![("yes", day.up_to_date.min(all).saturating_mul(100) / all)]
         };
-        let said = |day: &TrendDay| {
+        let label = |day: &TrendDay| {
             let share = crate::pages::share(day.up_to_date, day.servers);
             format!("{share} up to date, {} of {}", number(day.up_to_date), number(day.servers))
         };
-        self.bars("Servers up to date", Some((100, " %")), parts, said)
+        self.bar_chart("Servers up to date", Some((100, " %")), parts, label)
     }
 
     /// `most` is the value at full height and its unit. By default the highest bar has full height.
-    fn bars(
+    fn bar_chart(
         &self,
         name: &str,
-        most: Option<(u64, &str)>,
+        max: Option<(u64, &str)>,
         parts: impl Fn(&TrendDay) -> Vec<(&'static str, u64)>,
         said: impl Fn(&TrendDay) -> String,
     ) -> String {
         let whole = |day: &TrendDay| parts(day).iter().map(|(_, count)| count).sum::<u64>();
         let highest = self.days.iter().map(whole).max().unwrap_or(0);
-        let (most, unit) = most.unwrap_or((highest, ""));
+        let (most, unit) = max.unwrap_or((highest, ""));
         let words = match (self.days.first(), self.days.last()) {
             (Some(first), Some(last)) if first.day < last.day => {
-                let (from, to) = (date(&first.day), date(&last.day));
+                let (from, to) = (format_date(&first.day), format_date(&last.day));
                 format!("{name} by day. {from}: {}. {to}: {}.", said(first), said(last))
             }
-            (Some(only), _) => format!("{name}. {}: {}.", date(&only.day), said(only)),
+            (Some(only), _) => format!("{name}. {}: {}.", format_date(&only.day), said(only)),
             _ => format!("{name}: no data yet."),
         };
         let mut svg = format!(
             "<svg class=\"plot bars\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{words}\">"
         );
-        let first = Trend::first(self.today);
+        let first = Trend::first_day(self.today);
         let step = WIDTH / DAYS as f64;
         for day in &self.days {
             let place = day.day.since(first).map_or(0, |span| span.get_days());
             let x = f64::from(place) * step + GAP / 2.0;
-            let _ = write!(svg, "<g><title>{}: {}</title>", date(&day.day), said(day));
+            let _ = write!(svg, "<g><title>{}: {}</title>", format_date(&day.day), said(day));
             let _ = write!(
                 svg,
                 "<rect class=\"ground\" x=\"{x:.1}\" y=\"0\" width=\"{:.1}\" height=\"{HEIGHT}\"/>",
                 step - GAP
             );
-            stack(&mut svg, &parts(day), most, (x, step - GAP));
+            draw_bar(&mut svg, &parts(day), most, (x, step - GAP));
             svg.push_str("</g>");
         }
         svg.push_str("</svg>");
         let now = self.days.last().map_or_else(|| "–".into(), |day| number(whole(day)) + unit);
         format!(
             "<figure class=\"chart\"><figcaption>{name} <strong>{now}</strong></figcaption>{svg}<div class=\"axis dim\"><span>{}</span><span>at most {}{unit}</span><span>{}</span></div></figure>",
-            date(&first),
+            format_date(&first),
             number(most),
-            date(&self.today)
+            format_date(&self.today)
         )
     }
 }
 
 /// One bar: its parts stacked, the worst severity at the bottom.
-fn stack(svg: &mut String, parts: &[(&'static str, u64)], most: u64, (x, width): (f64, f64)) {
+fn draw_bar(svg: &mut String, parts: &[(&'static str, u64)], max: u64, (x, width): (f64, f64)) {
     let mut floor = HEIGHT;
     for (class, count) in parts.iter().filter(|(_, count)| *count > 0) {
-        let height = *count as f64 / most.max(1) as f64 * HEIGHT;
+        let height = *count as f64 / max.max(1) as f64 * HEIGHT;
         floor -= height;
         let _ = write!(
             svg,
@@ -150,7 +150,7 @@ fn stack(svg: &mut String, parts: &[(&'static str, u64)], most: u64, (x, width):
 }
 
 /// The counts greater than zero, as text.
-fn said_of(parts: &[(&'static str, u64)], what: &str) -> String {
+fn describe_counts(parts: &[(&'static str, u64)], what: &str) -> String {
     let total: u64 = parts.iter().map(|(_, count)| count).sum();
     let some = parts.iter().filter(|(_, count)| *count > 0);
     let some: Vec<String> =
@@ -193,6 +193,6 @@ mod tests {
         let none = Trend { days: Vec::new(), today };
         assert!(none.open_cves().contains("no data yet"));
         let whole = Trend { days: vec![day("2026-10-17", 0, 0, 0)], today };
-        assert_eq!((whole.since(), Trend::first(today)), (None, whole.days[0].day));
+        assert_eq!((whole.since(), Trend::first_day(today)), (None, whole.days[0].day));
     }
 }

@@ -9,10 +9,10 @@ use wire::v1::{
     SeverityCounts, Task,
 };
 
-use crate::pages::ages::Ages;
+use crate::pages::ages::PendingAges;
 use crate::pages::calendar::Calendar;
 use crate::pages::form::{OrderForm, ScheduleForm};
-use crate::pages::frame::Frame;
+use crate::pages::layout::Frame;
 use crate::pages::names::Names;
 use crate::pages::trend::Trend;
 
@@ -46,7 +46,7 @@ pages! {
     }
     Servers = "servers.html" { frame: Frame, list: List<Server>, filter: ServerFilter, query: String, }
     ServerPage = "server.html" { frame: Frame, it: ServerDetail, history: List<HistoryRow>, }
-    Patches = "patches.html" { frame: Frame, list: List<Patch>, severity: String, query: String, ages: Ages, }
+    Patches = "patches.html" { frame: Frame, list: List<Patch>, severity: String, query: String, ages: PendingAges, }
     PatchPage = "patch.html" { frame: Frame, it: PatchDetail, }
     Cves = "cves.html" { frame: Frame, list: List<CveSummary>, q: String, severity: String, kev: String, query: String, }
     CvePage = "cve.html" { frame: Frame, it: CveDetail, }

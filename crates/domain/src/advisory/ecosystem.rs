@@ -39,7 +39,7 @@ pub enum Family {
 /// What kind of package the names in an advisory refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Names {
+pub enum PackageNameKind {
     /// Source packages: one name for all packages built from it.
     Source,
     /// Binary packages: the packages that are installed.
@@ -67,19 +67,19 @@ pub enum UnfixedCves {
     NotListed,
 }
 
-impl Names {
+impl PackageNameKind {
     /// Returns the other kind.
-    pub const fn other(self) -> Names {
+    pub const fn other(self) -> PackageNameKind {
         match self {
-            Names::Source => Names::Binary,
-            Names::Binary => Names::Source,
+            PackageNameKind::Source => PackageNameKind::Binary,
+            PackageNameKind::Binary => PackageNameKind::Source,
         }
     }
 }
 
 impl Family {
-    /// Whether some of its advisories use the other kind of package name than [`Family::names`].
-    pub const fn mixes_names(self) -> bool {
+    /// Whether some of its advisories use the other kind of package name than [`Family::name_kind`].
+    pub const fn mixes_name_kinds(self) -> bool {
         matches!(self, Self::RedHat | Self::Suse | Self::OpenSuse)
     }
 
@@ -90,11 +90,11 @@ impl Family {
     }
 
     /// The kind of package names in its advisories, unless an advisory says otherwise
-    /// ([`Affected::names`](super::Affected::names)). The package format does not determine it:
+    /// ([`Affected::name_kind`](super::Affected::name_kind)). The package format does not determine it:
     /// Rocky and AlmaLinux rebuild the same system and differ in it.
-    pub const fn names(self) -> Names {
+    pub const fn name_kind(self) -> PackageNameKind {
         match self {
-            Self::AlmaLinux | Self::RedHat | Self::Arch | Self::Other => Names::Binary,
+            Self::AlmaLinux | Self::RedHat | Self::Arch | Self::Other => PackageNameKind::Binary,
             Self::Debian
             | Self::Ubuntu
             | Self::Alpine
@@ -103,7 +103,7 @@ impl Family {
             | Self::OpenSuse
             | Self::OpenEuler
             | Self::Mageia
-            | Self::AzureLinux => Names::Source,
+            | Self::AzureLinux => PackageNameKind::Source,
         }
     }
 
@@ -155,7 +155,7 @@ impl Family {
     }
 
     /// The name of the publisher as the source of a severity.
-    pub const fn signature(self) -> &'static str {
+    pub const fn source_name(self) -> &'static str {
         match self {
             Self::Debian => "debian",
             Self::Ubuntu => "ubuntu",
@@ -230,7 +230,7 @@ impl Ecosystem {
     ///
     /// Kali is one of those. It follows Debian testing with its own packages, and no Debian release
     /// has those versions.
-    pub fn of(os: &Os) -> Option<Ecosystem> {
+    pub fn for_os(os: &Os) -> Option<Ecosystem> {
         let version = os.version();
         let mut parts = version.split('.');
         let major = parts.next().filter(|part| is_number(part));
@@ -255,9 +255,9 @@ impl Ecosystem {
             "mageia" => format!("Mageia:{}", major?),
             // CBL-Mariner 2 was renamed to Azure Linux 3, and OSV uses the new name for both.
             "azurelinux" | "mariner" => format!("Azure Linux:{}", major?),
-            _ => match Derived::from_os(os)? {
-                Derived::Debian(major) => format!("Debian:{major}"),
-                Derived::Ubuntu(major, minor) => ubuntu(major, minor),
+            _ => match UpstreamRelease::from_os(os)? {
+                UpstreamRelease::Debian(major) => format!("Debian:{major}"),
+                UpstreamRelease::Ubuntu(major, minor) => ubuntu(major, minor),
             },
         };
         Some(Ecosystem(name))
@@ -266,35 +266,35 @@ impl Ecosystem {
     /// The release that a derived system takes its packages from, for display: `Ubuntu 22.04` for
     /// Linux Mint 21. `None` for a system that has its own advisories.
     pub fn derived_from(os: &Os) -> Option<String> {
-        Derived::from_os(os).map(|base| match base {
-            Derived::Debian(major) => format!("Debian {major}"),
-            Derived::Ubuntu(major, minor) => format!("Ubuntu {major}.{minor}"),
+        UpstreamRelease::from_os(os).map(|base| match base {
+            UpstreamRelease::Debian(major) => format!("Debian {major}"),
+            UpstreamRelease::Ubuntu(major, minor) => format!("Ubuntu {major}.{minor}"),
         })
     }
 }
 
 /// A release whose packages another distribution ships.
-enum Derived<'a> {
+enum UpstreamRelease<'a> {
     Debian(&'a str),
     Ubuntu(&'a str, &'a str),
 }
 
-impl<'a> Derived<'a> {
-    fn from_os(os: &'a Os) -> Option<Derived<'a>> {
+impl<'a> UpstreamRelease<'a> {
+    fn from_os(os: &'a Os) -> Option<UpstreamRelease<'a>> {
         let major = os.version().split('.').next().filter(|part| is_number(part))?;
         match os.id() {
-            "raspbian" => Some(Derived::Debian(major)),
+            "raspbian" => Some(UpstreamRelease::Debian(major)),
             // LMDE has Mint's id, but its own numbers.
             "linuxmint" if !os.name().starts_with("LMDE") => match major {
-                "20" => Some(Derived::Ubuntu("20", "04")),
-                "21" => Some(Derived::Ubuntu("22", "04")),
-                "22" => Some(Derived::Ubuntu("24", "04")),
+                "20" => Some(UpstreamRelease::Ubuntu("20", "04")),
+                "21" => Some(UpstreamRelease::Ubuntu("22", "04")),
+                "22" => Some(UpstreamRelease::Ubuntu("24", "04")),
                 _ => None,
             },
             "linuxmint" | "lmde" => match major {
-                "5" => Some(Derived::Debian("11")),
-                "6" => Some(Derived::Debian("12")),
-                "7" => Some(Derived::Debian("13")),
+                "5" => Some(UpstreamRelease::Debian("11")),
+                "6" => Some(UpstreamRelease::Debian("12")),
+                "7" => Some(UpstreamRelease::Debian("13")),
                 _ => None,
             },
             _ => None,
@@ -443,7 +443,7 @@ mod tests {
             ("arch", "", "Arch Linux", "Arch"),
         ] {
             let os = os(id, version, name);
-            let found = Ecosystem::of(&os);
+            let found = Ecosystem::for_os(&os);
             assert_eq!(found, Some(Ecosystem::new(base)), "{id} {version} {name}");
             assert_eq!(Ecosystem::derived_from(&os), None, "{id} {version} {name}");
             assert_eq!(Ecosystem::new(base).base(), (Ecosystem::new(base), Channel::Open));
@@ -462,7 +462,7 @@ mod tests {
             ("lmde", "5", "", "Debian:11", "Debian 11"),
         ] {
             let os = os(id, version, name);
-            assert_eq!(Ecosystem::of(&os), Some(Ecosystem::new(base)), "{id} {version}");
+            assert_eq!(Ecosystem::for_os(&os), Some(Ecosystem::new(base)), "{id} {version}");
             assert_eq!(Ecosystem::derived_from(&os).as_deref(), Some(shown), "{id} {version}");
         }
     }
@@ -481,7 +481,7 @@ mod tests {
             ("ol", "9.4", ""),
         ] {
             let Ok(os) = Os::new(id, version, name) else { continue };
-            assert_eq!(Ecosystem::of(&os), None, "{id} {version}");
+            assert_eq!(Ecosystem::for_os(&os), None, "{id} {version}");
             assert_eq!(Ecosystem::derived_from(&os), None, "{id} {version}");
         }
     }
@@ -543,8 +543,8 @@ mod tests {
 
     #[test]
     fn rebuilds_of_one_system_use_different_name_kinds() {
-        assert_eq!(Ecosystem::new("Rocky Linux:9").family().names(), Names::Source);
-        assert_eq!(Ecosystem::new("AlmaLinux:9").family().names(), Names::Binary);
+        assert_eq!(Ecosystem::new("Rocky Linux:9").family().name_kind(), PackageNameKind::Source);
+        assert_eq!(Ecosystem::new("AlmaLinux:9").family().name_kind(), PackageNameKind::Binary);
     }
 
     #[test]

@@ -8,9 +8,9 @@ mod ecosystem;
 mod exploited;
 mod severity;
 
-pub use ecosystem::{Channel, Ecosystem, Family, Names, UnfixedCves};
-pub use exploited::{Epss, EpssError, Exploited};
-pub use severity::{CvssScore, Rating, ScoreError, Verdict, severity_word};
+pub use ecosystem::{Channel, Ecosystem, Family, PackageNameKind, UnfixedCves};
+pub use exploited::{Epss, EpssError, KevEntry};
+pub use severity::{CvssScore, Rating, ScoreError, RatingSummary, parse_vendor_severity};
 
 use jiff::Timestamp;
 use pkgver::Scheme;
@@ -40,7 +40,7 @@ pub struct Advisory {
     pub withdrawn: Option<Timestamp>,
     /// Severity ratings of its CVEs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ratings: Vec<Rated>,
+    pub ratings: Vec<CveRating>,
     /// The affected packages and versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub affected: Vec<Affected>,
@@ -65,7 +65,7 @@ impl Advisory {
 
 /// A rating, and the CVE of the advisory that it applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rated {
+pub struct CveRating {
     /// The CVE; `None` if the rating applies to all of them together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flaw: Option<String>,
@@ -82,7 +82,7 @@ pub struct Affected {
     /// The kind of name in `package`, if it differs from [`Family::names`]. One CSAF document uses
     /// source package names for one product and binary package names for another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub names: Option<Names>,
+    pub names: Option<PackageNameKind>,
     /// The affected versions: those in any of the spans.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spans: Vec<Span>,
@@ -101,8 +101,8 @@ pub struct Affected {
 
 impl Affected {
     /// The kind of name in `package`.
-    pub fn names(&self) -> Names {
-        self.names.unwrap_or_else(|| self.ecosystem.family().names())
+    pub fn name_kind(&self) -> PackageNameKind {
+        self.names.unwrap_or_else(|| self.ecosystem.family().name_kind())
     }
 
     /// Creates an entry without any details.
@@ -141,7 +141,7 @@ pub struct Span {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     #[serde(flatten)]
-    pub end: End,
+    pub end: SpanEnd,
 }
 
 /// A span as stored. Flattened enums serialize well but deserialize slowly: serde buffers every
@@ -153,16 +153,16 @@ struct RawSpan {
     fixed_elsewhere: Option<String>,
     last: Option<String>,
     #[serde(default, rename = "open")]
-    is_open: Mark,
+    is_open: FieldPresence,
 }
 
 /// Whether a field is present, whatever its value.
 #[derive(Default)]
-struct Mark(bool);
+struct FieldPresence(bool);
 
-impl<'de> Deserialize<'de> for Mark {
+impl<'de> Deserialize<'de> for FieldPresence {
     fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
-        serde::de::IgnoredAny::deserialize(field).map(|_| Mark(true))
+        serde::de::IgnoredAny::deserialize(field).map(|_| FieldPresence(true))
     }
 }
 
@@ -172,10 +172,10 @@ impl TryFrom<RawSpan> for Span {
     fn try_from(raw: RawSpan) -> Result<Span, Self::Error> {
         let RawSpan { from, fixed, fixed_elsewhere, last, is_open } = raw;
         let end = match (fixed, fixed_elsewhere, last, is_open) {
-            (Some(fixed), None, None, Mark(false)) => End::Fixed(fixed),
-            (None, Some(fixed), None, Mark(false)) => End::FixedElsewhere(fixed),
-            (None, None, Some(last), Mark(false)) => End::Last(last),
-            (None, None, None, Mark(true)) => End::Open,
+            (Some(fixed), None, None, FieldPresence(false)) => SpanEnd::Fixed(fixed),
+            (None, Some(fixed), None, FieldPresence(false)) => SpanEnd::FixedElsewhere(fixed),
+            (None, None, Some(last), FieldPresence(false)) => SpanEnd::Last(last),
+            (None, None, None, FieldPresence(true)) => SpanEnd::Open,
             _ => return Err("a span must have exactly one end"),
         };
         Ok(Span { from, end })
@@ -184,11 +184,11 @@ impl TryFrom<RawSpan> for Span {
 
 impl Span {
     /// All versions.
-    pub const ALL: Span = Span { from: None, end: End::Open };
+    pub const ALL: Span = Span { from: None, end: SpanEnd::Open };
 
     /// All versions before `fixed`, which contains the fix.
     pub fn until(fixed: &str) -> Self {
-        Span { from: None, end: End::Fixed(fixed.to_owned()) }
+        Span { from: None, end: SpanEnd::Fixed(fixed.to_owned()) }
     }
 
     /// Whether a version is in the span. Both must be versions of this scheme.
@@ -196,9 +196,9 @@ impl Span {
         let is_before = |end: &str| scheme.compare(version, end).is_lt();
         !self.from.as_deref().is_some_and(is_before)
             && match &self.end {
-                End::Fixed(end) | End::FixedElsewhere(end) => is_before(end),
-                End::Last(last) => scheme.compare(version, last).is_le(),
-                End::Open => true,
+                SpanEnd::Fixed(end) | SpanEnd::FixedElsewhere(end) => is_before(end),
+                SpanEnd::Last(last) => scheme.compare(version, last).is_le(),
+                SpanEnd::Open => true,
             }
     }
 }
@@ -206,7 +206,7 @@ impl Span {
 /// The end of a range of affected versions.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum SpanEnd {
     /// This version of the release contains the fix.
     Fixed(String),
     /// This version contains the fix, but belongs to another release: a server that has it is safe,
@@ -258,11 +258,11 @@ mod tests {
         written.affected[0].spans.push(Span::ALL);
         written.affected[0]
             .spans
-            .push(Span { from: Some("3".to_owned()), end: End::FixedElsewhere("4".to_owned()) });
+            .push(Span { from: Some("3".to_owned()), end: SpanEnd::FixedElsewhere("4".to_owned()) });
         let text = serde_json::to_string(&written).unwrap();
         assert_eq!(serde_json::from_str::<Advisory>(&text).unwrap(), written);
         assert!(text.contains(r#"{"fixed":"2"}"#), "{text}");
-        let last = Span { from: None, end: End::Last("5".to_owned()) };
+        let last = Span { from: None, end: SpanEnd::Last("5".to_owned()) };
         assert_eq!(serde_json::from_str::<Span>(r#"{"last":"5"}"#).unwrap(), last);
     }
 

@@ -35,7 +35,7 @@ pub struct ScoreError(pub String);
 
 impl CvssScore {
     /// Parses a vector of any version and computes its score.
-    pub fn of(vector: &str) -> Result<Self, ScoreError> {
+    pub fn parse(vector: &str) -> Result<Self, ScoreError> {
         let refusal = || ScoreError(vector.chars().take(80).flat_map(char::escape_debug).collect());
         let parsed: cvss::Cvss = vector.parse().map_err(|_| refusal())?;
         let version = match parsed {
@@ -98,7 +98,7 @@ impl CvssScore {
 impl TryFrom<String> for CvssScore {
     type Error = ScoreError;
     fn try_from(vector: String) -> Result<Self, ScoreError> {
-        Self::of(&vector)
+        Self::parse(&vector)
     }
 }
 
@@ -116,25 +116,25 @@ impl fmt::Display for CvssScore {
 
 /// Collects the ratings of one CVE in one package, and determines its severity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct RatingSummary {
     /// The distribution's rating of this CVE.
-    own: Option<Severity>,
+    for_this_cve: Option<Severity>,
     /// The distribution's rating of an advisory that covers several CVEs.
-    shared: Option<Severity>,
+    for_advisory: Option<Severity>,
     /// The highest score of the newest CVSS version, and whether it applies to this CVE alone.
     cvss: Option<(bool, CvssScore)>,
 }
 
-impl Verdict {
+impl RatingSummary {
     /// Adds a rating. `alone`: it applies to this CVE, not to several together.
-    pub fn hear(&mut self, rating: &Rating, alone: bool) {
+    pub fn add(&mut self, rating: &Rating, alone: bool) {
         match rating {
-            Rating::Word(word) if alone => self.own = self.own.max(Some(*word)),
-            Rating::Word(word) => self.shared = self.shared.max(Some(*word)),
+            Rating::Word(word) if alone => self.for_this_cve = self.for_this_cve.max(Some(*word)),
+            Rating::Word(word) => self.for_advisory = self.for_advisory.max(Some(*word)),
             Rating::Cvss(score) => {
-                let heard = (alone, score.clone());
-                if self.cvss.as_ref().is_none_or(|known| *known < heard) {
-                    self.cvss = Some(heard);
+                let candidate = (alone, score.clone());
+                if self.cvss.as_ref().is_none_or(|known| *known < candidate) {
+                    self.cvss = Some(candidate);
                 }
             }
         }
@@ -142,7 +142,7 @@ impl Verdict {
 
     /// Returns the severity and its source; `distribution` is the name of the distribution.
     pub fn severity<'a>(&'a self, distribution: &'a str) -> (Severity, Option<&'a str>) {
-        match (self.own.or(self.shared), &self.cvss) {
+        match (self.for_this_cve.or(self.for_advisory), &self.cvss) {
             (Some(word), _) => (word, Some(distribution)),
             (None, Some((_, score))) => (score.severity(), Some(score.source())),
             (None, None) => (Severity::Unknown, None),
@@ -156,7 +156,7 @@ impl Verdict {
 }
 
 /// Parses a distribution's severity; `None` if it is not a rating.
-pub fn severity_word(text: &str) -> Option<Severity> {
+pub fn parse_vendor_severity(text: &str) -> Option<Severity> {
     match text.to_ascii_lowercase().as_str() {
         "critical" => Some(Severity::Critical),
         "high" | "important" => Some(Severity::High),
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     fn cvss(vector: &str) -> Rating {
-        Rating::Cvss(CvssScore::of(vector).unwrap())
+        Rating::Cvss(CvssScore::parse(vector).unwrap())
     }
 
     const V2: &str = "AV:N/AC:L/Au:N/C:C/I:C/A:C";
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn every_cvss_version_has_score_and_severity() {
         let shown = |vector: &str| {
-            let score = CvssScore::of(vector).unwrap();
+            let score = CvssScore::parse(vector).unwrap();
             format!("{score} {}", score.severity())
         };
         assert_eq!(shown(V2), "10.0 (cvss:2.0) high");
@@ -194,35 +194,35 @@ mod tests {
             "10.0 (cvss:3.1) critical"
         );
         for text in ["", "7.5", "CVSS:9.0/AV:N", "CVSS:3.1/AV:N", "nonsense/x"] {
-            assert!(CvssScore::of(text).is_err(), "{text}");
+            assert!(CvssScore::parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn distribution_rating_overrides_cvss_and_names_its_source() {
-        let mut verdict = Verdict::default();
+        let mut verdict = RatingSummary::default();
         assert_eq!(verdict.severity("ubuntu"), (Severity::Unknown, None));
-        verdict.hear(&cvss(V3), true);
+        verdict.add(&cvss(V3), true);
         assert_eq!(verdict.severity("ubuntu"), (Severity::High, Some("cvss:3.1")));
-        verdict.hear(&Rating::Word(Severity::Low), true);
+        verdict.add(&Rating::Word(Severity::Low), true);
         assert_eq!(verdict.severity("ubuntu"), (Severity::Low, Some("ubuntu")));
         assert_eq!(verdict.cvss().unwrap().score(), 7.5, "the score is kept");
     }
 
     #[test]
     fn rating_of_one_cve_overrides_rating_of_several() {
-        let mut verdict = Verdict::default();
-        verdict.hear(&Rating::Word(Severity::Critical), false);
-        verdict.hear(&Rating::Word(Severity::Low), true);
-        verdict.hear(&Rating::Word(Severity::Medium), true);
+        let mut verdict = RatingSummary::default();
+        verdict.add(&Rating::Word(Severity::Critical), false);
+        verdict.add(&Rating::Word(Severity::Low), true);
+        verdict.add(&Rating::Word(Severity::Medium), true);
         assert_eq!(verdict.severity("almalinux"), (Severity::Medium, Some("almalinux")));
     }
 
     #[test]
     fn highest_score_of_newest_cvss_version_counts() {
-        let mut verdict = Verdict::default();
+        let mut verdict = RatingSummary::default();
         for vector in [V4, V2, V3] {
-            verdict.hear(&cvss(vector), true);
+            verdict.add(&cvss(vector), true);
         }
         assert_eq!(verdict.severity("debian"), (Severity::Low, Some("cvss:4.0")));
     }
@@ -235,8 +235,8 @@ mod tests {
             ("negligible", Severity::Low),
             ("CRITICAL", Severity::Critical),
         ] {
-            assert_eq!(severity_word(text), Some(severity), "{text}");
+            assert_eq!(parse_vendor_severity(text), Some(severity), "{text}");
         }
-        assert_eq!(severity_word("not yet assigned"), None);
+        assert_eq!(parse_vendor_severity("not yet assigned"), None);
     }
 }

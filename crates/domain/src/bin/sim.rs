@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use domain::sim::{Failure, Mode, Report, run};
+use domain::sim::{RunFailure, Mode, RunStats, run};
 
 const HELP: &str = "\
 Tests the rollout planner in a simulated world with seeded faults.
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
 }
 
 fn simulate(args: &Args, out: &mut impl std::io::Write) -> std::io::Result<u64> {
-    let (mut failed, mut sum) = (0, Report::default());
+    let (mut failed, mut sum) = (0, RunStats::default());
     let seeds = args.from..args.from.saturating_add(args.seeds);
     for (done, seed) in (1_u64..).zip(seeds) {
         for mode in [Mode::Safety, Mode::Liveness] {
@@ -64,7 +64,7 @@ fn simulate(args: &Args, out: &mut impl std::io::Write) -> std::io::Result<u64> 
                 Ok(report) => sum = sum + report,
                 Err(failure) => {
                     failed += 1;
-                    show(&failure, args.trace, out)?;
+                    print_failure(&failure, args.trace, out)?;
                 }
             }
         }
@@ -76,7 +76,7 @@ fn simulate(args: &Args, out: &mut impl std::io::Write) -> std::io::Result<u64> 
     Ok(failed)
 }
 
-fn show(failure: &Failure, trace: bool, out: &mut impl std::io::Write) -> std::io::Result<()> {
+fn print_failure(failure: &RunFailure, trace: bool, out: &mut impl std::io::Write) -> std::io::Result<()> {
     for line in failure.trace.iter().filter(|_| trace) {
         writeln!(out, "{line}")?;
     }

@@ -4,7 +4,7 @@ use vocab::{FixState, Installed};
 
 use crate::advisory::{Advisory, Affected, Ecosystem, Span};
 
-use super::{Finding, Index, Report};
+use super::{Finding, AdvisoryIndex, MatchReport};
 
 pub(super) const CVE: &str = "CVE-2026-0001";
 
@@ -23,25 +23,25 @@ pub(super) fn advisory(id: &str, flaws: &[&str], affected: &[Affected]) -> Advis
 }
 
 /// An advisory for [`CVE`] alone.
-pub(super) fn on(id: &str, affected: &[Affected]) -> Advisory {
+pub(super) fn advisory_for_cve(id: &str, affected: &[Affected]) -> Advisory {
     advisory(id, &[CVE], affected)
 }
 
 pub(super) fn fixed(ecosystem: &str, package: &str, version: &str) -> Affected {
-    spanning(ecosystem, package, Span::until(version))
+    with_span(ecosystem, package, Span::until(version))
 }
 
 pub(super) fn unfixed(ecosystem: &str, package: &str) -> Affected {
-    spanning(ecosystem, package, Span::ALL)
+    with_span(ecosystem, package, Span::ALL)
 }
 
-pub(super) fn spanning(ecosystem: &str, package: &str, span: Span) -> Affected {
+pub(super) fn with_span(ecosystem: &str, package: &str, span: Span) -> Affected {
     let mut affected = Affected::new(ecosystem, package);
     affected.spans.push(span);
     affected
 }
 
-pub(super) fn stance(mut affected: Affected, stance: FixState) -> Affected {
+pub(super) fn with_stance(mut affected: Affected, stance: FixState) -> Affected {
     affected.stance = Some(stance);
     affected
 }
@@ -61,20 +61,20 @@ pub(super) fn packages(texts: &[&str]) -> Vec<Installed> {
     texts.iter().map(|text| package(text)).collect()
 }
 
-pub(super) fn report(base: &str, advisories: &[Advisory], packages: &[Installed]) -> Report {
-    Index::new(&Ecosystem::new(base), advisories).judge(packages)
+pub(super) fn report(base: &str, advisories: &[Advisory], packages: &[Installed]) -> MatchReport {
+    AdvisoryIndex::new(&Ecosystem::new(base), advisories).match_packages(packages)
 }
 
 /// Returns `CVE source version state [fixed version]` for each finding.
-pub(super) fn judged(base: &str, advisories: &[Advisory], texts: &[&str]) -> Vec<String> {
-    shown(&report(base, advisories, &packages(texts)))
+pub(super) fn match_and_describe(base: &str, advisories: &[Advisory], texts: &[&str]) -> Vec<String> {
+    describe_all(&report(base, advisories, &packages(texts)))
 }
 
-pub(super) fn shown(report: &Report) -> Vec<String> {
-    report.findings.iter().map(show).collect()
+pub(super) fn describe_all(report: &MatchReport) -> Vec<String> {
+    report.findings.iter().map(describe).collect()
 }
 
-pub(super) fn show(finding: &Finding) -> String {
+pub(super) fn describe(finding: &Finding) -> String {
     let Finding { cve, package, state, fixed_version, .. } = finding;
     let fixed = fixed_version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
     format!("{cve} {} {} {state}{fixed}", package.source, package.version)

@@ -13,54 +13,54 @@ use pkgver::Scheme;
 use vocab::{FixState, Installed, Severity};
 
 use crate::advisory::{
-    Advisory, Affected, Channel, CvssScore, Ecosystem, End, Family, Names, Rating, Span, Verdict,
+    Advisory, Affected, Channel, CvssScore, Ecosystem, SpanEnd, Family, PackageNameKind, Rating, Span, RatingSummary,
 };
 
-use super::decide::{Hit, Scene, covers_stream, place};
-use super::subject::{Map, Subject, subjects};
-use super::version::{Rule, is_modular, readable};
-use super::{Finding, Found, Reason, Report, Unassessed};
+use super::resolve::{SpanPosition, MatchContext, covers_stream, locate};
+use super::lookup_key::{Map, LookupUnit, lookup_units};
+use super::version::{VersionRule, is_modular, is_readable_version};
+use super::{Finding, Evidence, UnassessedCause, MatchReport, Unassessed};
 
 /// The advisories for one [base](Ecosystem::base), by package name.
 #[derive(Debug)]
-pub struct Index {
+pub struct AdvisoryIndex {
     base: Ecosystem,
     family: Family,
-    /// By kind of name: [`Names::Source`] first.
-    names: [Map<Arc<str>, Named>; 2],
+    /// By kind of name: [`PackageNameKind::Source`] first.
+    names: [Map<Arc<str>, NameEntry>; 2],
 }
 
-fn table(names: Names) -> usize {
+fn table_index(names: PackageNameKind) -> usize {
     match names {
-        Names::Source => 0,
-        Names::Binary => 1,
+        PackageNameKind::Source => 0,
+        PackageNameKind::Binary => 1,
     }
 }
 
 /// Everything known about one package name.
 #[derive(Debug, Default)]
-pub(super) struct Named {
+pub(super) struct NameEntry {
     /// Without duplicates. First the spans without a start that end with a fix, ordered by fix:
     /// most spans are of this kind, and locating a version among them takes few comparisons.
-    pub(super) spans: Vec<Known>,
+    pub(super) spans: Vec<IndexedSpan>,
     /// The number of these ordered spans.
-    ordered: usize,
+    ordered_count: usize,
     /// Sorted by CVE.
-    flaws: Vec<Flaw>,
+    cves: Vec<IndexedCve>,
 }
 
 /// A span, and the fixed version of this release that ends it.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct IndexedSpan {
     pub(super) span: Arc<Span>,
     fixed: Option<Arc<str>>,
 }
 
 /// Everything known about one CVE under one package name.
 #[derive(Debug)]
-pub(super) struct Flaw {
+pub(super) struct IndexedCve {
     cve: Arc<str>,
-    pub(super) claims: Vec<Claim>,
+    pub(super) statements: Vec<Statement>,
     severity: Severity,
     severity_source: Option<Arc<str>>,
     cvss: Option<Arc<CvssScore>>,
@@ -70,7 +70,7 @@ pub(super) struct Flaw {
 
 /// A statement of one advisory about a CVE.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Claim {
+pub(super) struct Statement {
     pub(super) advisory: Arc<str>,
     pub(super) ecosystem: Arc<str>,
     pub(super) channel: Channel,
@@ -82,26 +82,26 @@ pub(super) struct Claim {
     pub(super) modular: bool,
 }
 
-impl Known {
+impl IndexedSpan {
     fn new(span: Span) -> Self {
         let fixed = match &span.end {
-            End::Fixed(fixed) => Some(Arc::from(fixed.as_str())),
+            SpanEnd::Fixed(fixed) => Some(Arc::from(fixed.as_str())),
             _ => None,
         };
-        Known { span: Arc::new(span), fixed }
+        IndexedSpan { span: Arc::new(span), fixed }
     }
 }
 
-impl Index {
+impl AdvisoryIndex {
     /// Builds the index of all `advisories` for `base`. They may come from a stream: only what
     /// matching needs is kept.
     pub fn new<A: AsRef<Advisory>>(
         base: &Ecosystem,
         advisories: impl IntoIterator<Item = A>,
-    ) -> Index {
-        let mut building = Building::default();
+    ) -> AdvisoryIndex {
+        let mut building = IndexBuilder::default();
         for advisory in advisories {
-            building.take(base, advisory.as_ref());
+            building.add(base, advisory.as_ref());
         }
         building.finish(base)
     }
@@ -111,20 +111,20 @@ impl Index {
     }
 
     /// Number of package names with advisories.
-    pub fn names(&self) -> usize {
+    pub fn name_count(&self) -> usize {
         self.names.iter().map(Map::len).sum()
     }
 
     /// Matches a set of packages: returns the findings, and the packages that could not be
     /// assessed.
-    pub fn judge(&self, packages: &[Installed]) -> Report {
-        let mut report = Report::default();
+    pub fn match_packages(&self, packages: &[Installed]) -> MatchReport {
+        let mut report = MatchReport::default();
         let Some(scheme) = self.family.scheme() else { return report };
-        let usual = self.family.names();
-        self.judge_by(usual, scheme, packages, &mut report);
-        if !self.names[table(usual.other())].is_empty() {
-            let mut other = Report::default();
-            self.judge_by(usual.other(), scheme, packages, &mut other);
+        let usual = self.family.name_kind();
+        self.match_by_names(usual, scheme, packages, &mut report);
+        if !self.names[table_index(usual.other())].is_empty() {
+            let mut other = MatchReport::default();
+            self.match_by_names(usual.other(), scheme, packages, &mut other);
             report.findings.extend(other.findings);
             drop_duplicates(&mut report.findings);
         }
@@ -134,59 +134,59 @@ impl Index {
 
     /// Matches against the advisories that use source package names, or against those that use
     /// binary package names.
-    fn judge_by(&self, names: Names, scheme: Scheme, packages: &[Installed], report: &mut Report) {
+    fn match_by_names(&self, names: PackageNameKind, scheme: Scheme, packages: &[Installed], report: &mut MatchReport) {
         let mut hits = Vec::new();
-        for subject in subjects(self.family, names, packages) {
+        for subject in lookup_units(self.family, names, packages) {
             let third_party = subject.third_party(self.family);
             if let Some(origin) = &third_party {
-                let reason = Reason::ThirdParty(origin.clone());
+                let reason = UnassessedCause::ThirdParty(origin.clone());
                 report.unassessed.push(unassessed(&subject, reason));
             }
-            let known = &self.names[table(names)];
+            let known = &self.names[table_index(names)];
             if !subject.names.iter().any(|name| known.contains_key(name.as_ref())) {
                 continue;
             }
             let epochs = self.family.writes_epochs() && !subject.epoch_unknown();
-            let rule = Rule { scheme, epochs };
-            if readable(scheme, subject.version) {
-                self.judge_one(names, &subject, rule, third_party, &mut hits, report);
+            let rule = VersionRule { scheme, epochs };
+            if is_readable_version(scheme, subject.version) {
+                self.match_unit(names, &subject, rule, third_party, &mut hits, report);
             } else if third_party.is_none() {
-                report.unassessed.push(unassessed(&subject, Reason::UnknownVersion));
+                report.unassessed.push(unassessed(&subject, UnassessedCause::UnknownVersion));
             }
         }
     }
 
     /// Whether advisories with the other kind of names have an installed fix for a CVE.
-    fn is_fixed_by_other_names(&self, names: Names, subject: &Subject<'_>, cve: &str) -> bool {
-        let others = &self.names[table(names.other())];
+    fn is_fixed_by_other_names(&self, names: PackageNameKind, subject: &LookupUnit<'_>, cve: &str) -> bool {
+        let others = &self.names[table_index(names.other())];
         let Some(scheme) = self.family.scheme() else { return false };
         // The epoch of a source package is not known here.
-        let rule = Rule { scheme, epochs: names == Names::Source };
+        let rule = VersionRule { scheme, epochs: names == PackageNameKind::Source };
         !others.is_empty()
             && subject.members().iter().any(|package| {
                 let (name, version) = match names {
-                    Names::Source => (package.name.as_str(), package.version.as_str()),
-                    Names::Binary => (subject.source(), package.source_version()),
+                    PackageNameKind::Source => (package.name.as_str(), package.version.as_str()),
+                    PackageNameKind::Binary => (subject.source(), package.source_version()),
                 };
                 let Some(named) = others.get(name) else { return false };
-                let found = named.flaws.binary_search_by(|flaw| flaw.cve.as_ref().cmp(cve));
-                let claims = found.map_or(&[][..], |place| &named.flaws[place].claims);
+                let found = named.cves.binary_search_by(|flaw| flaw.cve.as_ref().cmp(cve));
+                let claims = found.map_or(&[][..], |place| &named.cves[place].statements);
                 claims.iter().any(|claim| {
                     let span = &named.spans[claim.span].span;
-                    matches!(span.end, End::Fixed(_))
-                        && place(rule, version, span) == Hit::After
+                    matches!(span.end, SpanEnd::Fixed(_))
+                        && locate(rule, version, span) == SpanPosition::After
                         && covers_stream(self.family, claim, span, version)
                 })
             })
     }
 
     /// Locates `version` relative to each span of a name.
-    fn place_all(&self, rule: Rule, version: &str, named: &Named, hits: &mut Vec<Hit>) {
+    fn locate_all(&self, rule: VersionRule, version: &str, named: &NameEntry, hits: &mut Vec<SpanPosition>) {
         hits.clear();
         // They are ordered by versions with epochs, if the family writes epochs.
-        let ordered = if rule.epochs == self.family.writes_epochs() { named.ordered } else { 0 };
+        let ordered = if rule.epochs == self.family.writes_epochs() { named.ordered_count } else { 0 };
         let (ordered, others) = named.spans.split_at(ordered);
-        let is_past = |known: &Known| {
+        let is_past = |known: &IndexedSpan| {
             known.fixed.as_ref().is_some_and(|fixed| rule.compare(version, fixed).is_ge())
         };
         // Most packages are past the last fix, and then one comparison is enough.
@@ -194,44 +194,44 @@ impl Index {
             Some(last) if is_past(last) => ordered.len(),
             _ => ordered.partition_point(is_past),
         };
-        hits.resize(past, Hit::After);
-        hits.resize(ordered.len(), Hit::Inside);
-        hits.extend(others.iter().map(|known| place(rule, version, &known.span)));
+        hits.resize(past, SpanPosition::After);
+        hits.resize(ordered.len(), SpanPosition::Inside);
+        hits.extend(others.iter().map(|known| locate(rule, version, &known.span)));
     }
 
-    fn judge_one(
+    fn match_unit(
         &self,
-        names: Names,
-        subject: &Subject<'_>,
-        rule: Rule,
+        names: PackageNameKind,
+        subject: &LookupUnit<'_>,
+        rule: VersionRule,
         third_party: Option<String>,
-        hits: &mut Vec<Hit>,
-        report: &mut Report,
+        hits: &mut Vec<SpanPosition>,
+        report: &mut MatchReport,
     ) {
         let is_third_party = third_party.is_some();
         let mut module_unknown = false;
         let mut package = None;
         let start = report.findings.len();
         for name in &subject.names {
-            let known = self.names[table(names)].get_key_value(name.as_ref());
+            let known = self.names[table_index(names)].get_key_value(name.as_ref());
             let Some((name, named)) = known else { continue };
-            self.place_all(rule, subject.version, named, hits);
+            self.locate_all(rule, subject.version, named, hits);
             // The version is past every fix and there are no other statements, as for most
             // packages.
-            let past_all = hits.iter().all(|hit| *hit == Hit::After);
+            let past_all = hits.iter().all(|hit| *hit == SpanPosition::After);
             if past_all && !subject.is_modular() {
                 continue;
             }
-            let mut scene = Scene::new(self.family, rule, subject, &named.spans, hits);
-            for flaw in &named.flaws {
-                let Some(decision) = scene.decide(flaw) else { continue };
+            let mut context = MatchContext::new(self.family, rule, subject, &named.spans, hits);
+            for flaw in &named.cves {
+                let Some(decision) = context.resolve(flaw) else { continue };
                 if !decision.has_fix && self.is_fixed_by_other_names(names, subject, &flaw.cve) {
                     continue;
                 }
                 let package = package
                     .get_or_insert_with(|| Arc::new(subject.package(third_party.clone())))
                     .clone();
-                let known = &named.spans[decision.claim.span];
+                let known = &named.spans[decision.statement.span];
                 report.findings.push(Finding {
                     cve: flaw.cve.clone(),
                     aliases: flaw.aliases.clone(),
@@ -242,9 +242,9 @@ impl Index {
                     severity_source: flaw.severity_source.clone(),
                     cvss: flaw.cvss.clone(),
                     published: flaw.published,
-                    found: Found {
-                        advisory: decision.claim.advisory.clone(),
-                        ecosystem: decision.claim.ecosystem.clone(),
+                    found: Evidence {
+                        advisory: decision.statement.advisory.clone(),
+                        ecosystem: decision.statement.ecosystem.clone(),
                         name: name.clone(),
                         names,
                         span: known.span.clone(),
@@ -252,10 +252,10 @@ impl Index {
                     },
                 });
             }
-            module_unknown |= scene.module_unknown;
+            module_unknown |= context.module_unknown;
         }
         if module_unknown && !is_third_party {
-            report.unassessed.push(unassessed(subject, Reason::UnknownModule));
+            report.unassessed.push(unassessed(subject, UnassessedCause::UnknownModule));
         }
         if subject.names.len() > 1 {
             merge(&mut report.findings, start, rule);
@@ -265,7 +265,7 @@ impl Index {
 
 /// Merges findings of one CVE in several packages of one source into one finding, with the later of
 /// two fixes.
-fn merge(findings: &mut Vec<Finding>, start: usize, rule: Rule) {
+fn merge(findings: &mut Vec<Finding>, start: usize, rule: VersionRule) {
     findings[start..].sort_by(|a, b| a.cve.cmp(&b.cve));
     let mut several = findings.split_off(start).into_iter();
     let Some(mut kept) = several.next() else { return };
@@ -291,12 +291,12 @@ fn merge(findings: &mut Vec<Finding>, start: usize, rule: Rule) {
 /// Of two findings of one CVE in one source package, matched by source name and by binary name,
 /// keeps one: the one with a fix if there is one, otherwise the first.
 fn drop_duplicates(findings: &mut Vec<Finding>) {
-    let mut places: Map<(Arc<str>, String, Option<String>), usize> = Map::default();
+    let mut indexes: Map<(Arc<str>, String, Option<String>), usize> = Map::default();
     let mut kept: Vec<Finding> = Vec::with_capacity(findings.len());
     for finding in findings.drain(..) {
         let boots = finding.package.kernel.as_ref().map(ToString::to_string);
         let key = (finding.cve.clone(), finding.package.source.clone(), boots);
-        match places.get(&key) {
+        match indexes.get(&key) {
             // Several versions of one source package may be installed in parallel.
             Some(place) if kept[*place].found.names != finding.found.names => {
                 let known = &mut kept[*place];
@@ -305,7 +305,7 @@ fn drop_duplicates(findings: &mut Vec<Finding>) {
                 }
             }
             _ => {
-                places.insert(key, kept.len());
+                indexes.insert(key, kept.len());
                 kept.push(finding);
             }
         }
@@ -313,69 +313,69 @@ fn drop_duplicates(findings: &mut Vec<Finding>) {
     *findings = kept;
 }
 
-fn unassessed(subject: &Subject<'_>, reason: Reason) -> Unassessed {
+fn unassessed(subject: &LookupUnit<'_>, reason: UnassessedCause) -> Unassessed {
     let (package, version) = (subject.source().to_owned(), subject.version.to_owned());
     Unassessed { package, version, reason }
 }
 
 #[derive(Default)]
-struct Building {
-    names: [Map<Arc<str>, BuildingName>; 2],
+struct IndexBuilder {
+    names: [Map<Arc<str>, NameBuilder>; 2],
     /// Interned strings.
-    texts: Map<Arc<str>, ()>,
+    strings: Map<Arc<str>, ()>,
 }
 
 #[derive(Default)]
-struct BuildingName {
+struct NameBuilder {
     spans: Map<Span, usize>,
-    flaws: BTreeMap<Arc<str>, BuildingFlaw>,
+    cves: BTreeMap<Arc<str>, CveBuilder>,
 }
 
 #[derive(Default)]
-struct BuildingFlaw {
-    claims: Vec<Claim>,
-    verdict: Verdict,
+struct CveBuilder {
+    statements: Vec<Statement>,
+    ratings: RatingSummary,
     published: Option<Timestamp>,
     aliases: BTreeSet<Arc<str>>,
 }
 
-impl Building {
-    fn text(&mut self, text: &str) -> Arc<str> {
-        match self.texts.get_key_value(text) {
+impl IndexBuilder {
+    fn intern(&mut self, text: &str) -> Arc<str> {
+        match self.strings.get_key_value(text) {
             Some((known, ())) => known.clone(),
             None => {
                 let new: Arc<str> = Arc::from(text);
-                self.texts.insert(new.clone(), ());
+                self.strings.insert(new.clone(), ());
                 new
             }
         }
     }
 
-    fn take(&mut self, base: &Ecosystem, advisory: &Advisory) {
+    fn add(&mut self, base: &Ecosystem, advisory: &Advisory) {
         if advisory.withdrawn.is_some() {
             return;
         }
         for affected in &advisory.affected {
             let (its_base, channel) = affected.ecosystem.base();
             if its_base == *base {
-                self.take_affected(advisory, affected, channel);
+                self.add_affected(advisory, affected, channel);
             }
         }
     }
 
-    fn take_affected(&mut self, advisory: &Advisory, affected: &Affected, channel: Channel) {
-        let id = self.text(&advisory.id);
-        let ecosystem = self.text(affected.ecosystem.as_str());
-        let modules: Vec<Arc<str>> = affected.modules.iter().map(|one| self.text(one)).collect();
-        let name = self.text(&affected.package);
-        let aliases: Vec<Arc<str>> = advisory.aliases.iter().map(|one| self.text(one)).collect();
-        let cves: Vec<Arc<str>> = advisory.flaws.iter().map(|cve| self.text(cve)).collect();
-        let named = self.names[table(affected.names())].entry(name).or_default();
-        let claims: Vec<Claim> = spans(affected)
+    fn add_affected(&mut self, advisory: &Advisory, affected: &Affected, channel: Channel) {
+        let id = self.intern(&advisory.id);
+        let ecosystem = self.intern(affected.ecosystem.as_str());
+        let modules: Vec<Arc<str>> = affected.modules.iter().map(|one| self.intern(one)).collect();
+        let name = self.intern(&affected.package);
+        let aliases: Vec<Arc<str>> = advisory.aliases.iter().map(|one| self.intern(one)).collect();
+        let cves: Vec<Arc<str>> = advisory.flaws.iter().map(|cve| self.intern(cve)).collect();
+        let named = self.names[table_index(affected.name_kind())].entry(name).or_default();
+        let claims: Vec<Statement> = effective_spans(affected)
             .map(|(span, stance)| {
                 let next = named.spans.len();
-                let modular = !modules.is_empty() || ends_in_a_module(&span);
-                Claim {
+                let modular = !modules.is_empty() || ends_in_module(&span);
+                Statement {
                     modular,
                     advisory: id.clone(),
                     ecosystem: ecosystem.clone(),
@@ -392,68 +392,68 @@ impl Building {
         let alone = advisory.flaws.len() == 1;
         let aliases: &[Arc<str>] = if alone { &aliases } else { &[] };
         for cve in cves {
-            let flaw = named.flaws.entry(cve.clone()).or_default();
-            flaw.claims.extend(claims.iter().cloned());
+            let flaw = named.cves.entry(cve.clone()).or_default();
+            flaw.statements.extend(claims.iter().cloned());
             flaw.aliases.extend(aliases.iter().cloned());
             flaw.published = match (flaw.published, advisory.published) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
             if let Some(word) = affected.severity {
-                flaw.verdict.hear(&Rating::Word(word), alone);
+                flaw.ratings.add(&Rating::Word(word), alone);
             }
             for rated in &advisory.ratings {
                 match &rated.flaw {
-                    Some(of) if **of == *cve => flaw.verdict.hear(&rated.rating, true),
+                    Some(of) if **of == *cve => flaw.ratings.add(&rated.rating, true),
                     Some(_) => {}
-                    None => flaw.verdict.hear(&rated.rating, alone),
+                    None => flaw.ratings.add(&rated.rating, alone),
                 }
             }
         }
     }
 
-    fn finish(self, base: &Ecosystem) -> Index {
+    fn finish(self, base: &Ecosystem) -> AdvisoryIndex {
         let family = base.family();
         let mut sources: Map<String, Arc<str>> = Map::default();
-        let mut finish = |building: BuildingName| {
-            let (spans, places, ordered) = in_order(building.spans, family);
-            let flaws = building.flaws.into_iter().map(|(cve, mut flaw)| {
-                flaw.claims.iter_mut().for_each(|claim| claim.span = places[claim.span]);
-                flaw.claims.sort();
-                flaw.claims.dedup();
-                let (severity, source) = flaw.verdict.severity(family.signature());
+        let mut finish = |building: NameBuilder| {
+            let (spans, places, ordered) = sort_spans(building.spans, family);
+            let flaws = building.cves.into_iter().map(|(cve, mut flaw)| {
+                flaw.statements.iter_mut().for_each(|claim| claim.span = places[claim.span]);
+                flaw.statements.sort();
+                flaw.statements.dedup();
+                let (severity, source) = flaw.ratings.severity(family.source_name());
                 let severity_source = source.map(|source| {
                     sources.entry(source.to_owned()).or_insert_with(|| Arc::from(source)).clone()
                 });
-                let cvss = flaw.verdict.cvss().cloned().map(Arc::new);
-                let BuildingFlaw { claims, published, aliases, .. } = flaw;
+                let cvss = flaw.ratings.cvss().cloned().map(Arc::new);
+                let CveBuilder { statements: claims, published, aliases, .. } = flaw;
                 let aliases = aliases.into_iter().collect();
-                Flaw { cve, claims, severity, severity_source, cvss, published, aliases }
+                IndexedCve { cve, statements: claims, severity, severity_source, cvss, published, aliases }
             });
-            Named {
-                flaws: flaws.collect(),
-                spans: spans.into_iter().map(Known::new).collect(),
-                ordered,
+            NameEntry {
+                cves: flaws.collect(),
+                spans: spans.into_iter().map(IndexedSpan::new).collect(),
+                ordered_count: ordered,
             }
         };
         let names = self.names.map(|table| {
             table.into_iter().map(|(name, building)| (name, finish(building))).collect()
         });
-        Index { base: base.clone(), family, names }
+        AdvisoryIndex { base: base.clone(), family, names }
     }
 }
 
-/// Returns the spans in the order that [`Named`] requires, the new index of each, and how many are
+/// Returns the spans in the order that [`NameEntry`] requires, the new index of each, and how many are
 /// ordered.
-fn in_order(spans: Map<Span, usize>, family: Family) -> (Vec<Span>, Vec<usize>, usize) {
-    let rule = family.scheme().map(|scheme| Rule { scheme, epochs: family.writes_epochs() });
+fn sort_spans(spans: Map<Span, usize>, family: Family) -> (Vec<Span>, Vec<usize>, usize) {
+    let rule = family.scheme().map(|scheme| VersionRule { scheme, epochs: family.writes_epochs() });
     let (mut ordered, mut others) = (Vec::new(), Vec::new());
     for (span, place) in spans {
         match (&span.end, rule) {
-            (End::Fixed(fixed), Some(rule))
+            (SpanEnd::Fixed(fixed), Some(rule))
                 // pacman's order is not total where a pkgrel is missing.
                 if span.from.is_none()
-                    && readable(rule.scheme, fixed)
+                    && is_readable_version(rule.scheme, fixed)
                     && rule.scheme != Scheme::Pacman =>
             {
                 ordered.push((fixed.clone(), span, place));
@@ -476,22 +476,22 @@ fn in_order(spans: Map<Span, usize>, family: Family) -> (Vec<Span>, Vec<usize>, 
     (spans, places, count)
 }
 
-fn ends_in_a_module(span: &Span) -> bool {
+fn ends_in_module(span: &Span) -> bool {
     match &span.end {
-        End::Fixed(version) | End::FixedElsewhere(version) | End::Last(version) => {
+        SpanEnd::Fixed(version) | SpanEnd::FixedElsewhere(version) | SpanEnd::Last(version) => {
             is_modular(version)
         }
-        End::Open => false,
+        SpanEnd::Open => false,
     }
 }
 
 /// Returns the meaningful spans with the publisher's status. A fix in version `0` means that the
 /// package was never affected; a package without any span is affected in a way that cannot be
 /// checked.
-fn spans(affected: &Affected) -> impl Iterator<Item = (Span, Option<FixState>)> + '_ {
-    let never = |span: &&Span| !matches!(&span.end, End::Fixed(fixed) if fixed == "0");
+fn effective_spans(affected: &Affected) -> impl Iterator<Item = (Span, Option<FixState>)> + '_ {
+    let can_match = |span: &&Span| !matches!(&span.end, SpanEnd::Fixed(fixed) if fixed == "0");
     let stance = affected.stance;
-    let unsaid =
+    let unspecified =
         affected.spans.is_empty().then(|| (Span::ALL, Some(stance.unwrap_or(FixState::Unknown))));
-    affected.spans.iter().filter(never).map(move |span| (span.clone(), stance)).chain(unsaid)
+    affected.spans.iter().filter(can_match).map(move |span| (span.clone(), stance)).chain(unspecified)
 }

@@ -1,8 +1,8 @@
 //! Kernel packages: which packages are kernels, and which kernel is running.
 //!
 //! Several kernels may be installed at once, and only the booted one matters. Packages that are
-//! built with a kernel, such as headers, modules and tools, would report every CVE of the kernel
-//! again on servers that do not run it; they are not matched.
+//! built with a kernel, such as headers, modules and tools, are not matched: they would repeat
+//! every CVE of the kernel, even on servers that do not run it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,21 +12,21 @@ use vocab::Installed;
 
 use crate::advisory::Family;
 
-use super::version::without_epoch;
+use super::version::strip_epoch;
 
 /// The release of a kernel, as `uname -r` prints it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Boots(String);
+pub struct KernelRelease(String);
 
-impl Boots {
+impl KernelRelease {
     /// Whether this is the running kernel.
-    pub fn is(&self, uname: &str) -> bool {
+    pub fn matches(&self, uname: &str) -> bool {
         self.0 == uname
     }
 }
 
-impl fmt::Display for Boots {
+impl fmt::Display for KernelRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
@@ -34,16 +34,16 @@ impl fmt::Display for Boots {
 
 /// The relation of a package to a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum KernelRole {
     /// It is not related to a kernel.
     None,
     /// It is a kernel image.
-    Image(Boots),
+    Image(KernelRelease),
     /// It was built with a kernel, or only depends on one.
-    Beside,
+    Companion,
 }
 
-pub(super) fn role(family: Family, package: &Installed) -> Role {
+pub(super) fn kernel_role(family: Family, package: &Installed) -> KernelRole {
     match family {
         Family::Debian | Family::Ubuntu => deb(family, package),
         Family::AlmaLinux | Family::Rocky | Family::RedHat | Family::OpenEuler => rpm(package),
@@ -52,20 +52,20 @@ pub(super) fn role(family: Family, package: &Installed) -> Role {
         Family::Mageia => mageia(package),
         Family::AzureLinux => azure(package),
         Family::Arch => arch(package),
-        Family::Other => Role::None,
+        Family::Other => KernelRole::None,
     }
 }
 
 /// The source package that advisories name. Signed kernels are built from separate source packages.
-pub(super) fn source(family: Family, package: &Installed) -> Cow<'_, str> {
-    let said = package.source();
-    let Some(signed) = said.strip_prefix("linux-signed") else { return Cow::Borrowed(said) };
+pub(super) fn advisory_source(family: Family, package: &Installed) -> Cow<'_, str> {
+    let name = package.source();
+    let Some(signed) = name.strip_prefix("linux-signed") else { return Cow::Borrowed(name) };
     let rest = signed.strip_prefix('-').unwrap_or(signed);
     let flavour = match family {
         // `linux-signed-amd64`, `linux-signed-6.1-amd64`: the architecture is not part of the name.
         Family::Debian => rest.rsplit_once('-').map_or("", |(flavour, _)| flavour),
         Family::Ubuntu => rest,
-        _ => return Cow::Borrowed(said),
+        _ => return Cow::Borrowed(name),
     };
     match flavour {
         "" => Cow::Borrowed("linux"),
@@ -73,16 +73,16 @@ pub(super) fn source(family: Family, package: &Installed) -> Cow<'_, str> {
     }
 }
 
-fn digit(text: &str) -> bool {
+fn starts_with_digit(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
 }
 
-fn deb(family: Family, package: &Installed) -> Role {
+fn deb(family: Family, package: &Installed) -> KernelRole {
     let (name, source) = (package.name.as_str(), package.source());
-    let kernels = match source.strip_prefix("linux") {
+    let is_kernel_source = match source.strip_prefix("linux") {
         Some("") => true,
         Some(rest) if family == Family::Debian => {
-            rest.starts_with("-signed-") || rest.strip_prefix('-').is_some_and(digit)
+            rest.starts_with("-signed-") || rest.strip_prefix('-').is_some_and(starts_with_digit)
         }
         // Dozens of flavors, each with its own source package, and few other source packages with
         // such a name.
@@ -95,26 +95,26 @@ fn deb(family: Family, package: &Installed) -> Role {
         }
         None => false,
     };
-    if !kernels {
-        return Role::None;
+    if !is_kernel_source {
+        return KernelRole::None;
     }
-    let Some(image) = name.strip_prefix("linux-image-") else { return Role::Beside };
+    let Some(image) = name.strip_prefix("linux-image-") else { return KernelRole::Companion };
     let image = image.strip_prefix("unsigned-").unwrap_or(image);
     let image = image.strip_suffix("-unsigned").unwrap_or(image);
     // `linux-image-amd64` only depends on an image, and `-dbg` cannot be booted.
-    match digit(image) && !image.ends_with("-dbg") {
-        true => Role::Image(Boots(image.to_owned())),
-        false => Role::Beside,
+    match starts_with_digit(image) && !image.ends_with("-dbg") {
+        true => KernelRole::Image(KernelRelease(image.to_owned())),
+        false => KernelRole::Companion,
     }
 }
 
-fn rpm(package: &Installed) -> Role {
+fn rpm(package: &Installed) -> KernelRole {
     let (name, source) = (package.name.as_str(), package.source());
-    let kernels = source == "kernel"
+    let is_kernel_source = source == "kernel"
         || (source.starts_with("kernel-") && source != "kernel-srpm-macros")
         || (name.starts_with("kernel-") && name.ends_with("-core"));
-    if !kernels {
-        return Role::None;
+    if !is_kernel_source {
+        return KernelRole::None;
     }
     let flavour = match name {
         "kernel" | "kernel-core" => "",
@@ -123,103 +123,103 @@ fn rpm(package: &Installed) -> Role {
             Some(flavour) if !flavour.starts_with("modules") && !flavour.contains("-modules") => {
                 flavour
             }
-            _ => return Role::Beside,
+            _ => return KernelRole::Companion,
         },
     };
-    let base = format!("{}.{}", without_epoch(&package.version), package.arch);
+    let base = format!("{}.{}", strip_epoch(&package.version), package.arch);
     let boots = match flavour {
         "" | "uek" => base,
         // Since release 9 the flavor is a suffix; before, it was part of the release.
         "rt" if base.contains(".rt") => base,
         flavour => format!("{base}+{}", flavour.replace('-', "_")),
     };
-    Role::Image(Boots(boots))
+    KernelRole::Image(KernelRelease(boots))
 }
 
-fn suse(package: &Installed) -> Role {
+fn suse(package: &Installed) -> KernelRole {
     let name = package.name.as_str();
     let source = package.source();
-    let kernels = name.starts_with("kernel-")
+    let is_kernel_source = name.starts_with("kernel-")
         && source.starts_with("kernel-")
         && !source.starts_with("kernel-firmware");
-    if !kernels {
-        return Role::None;
+    if !is_kernel_source {
+        return KernelRole::None;
     }
     let flavour = name.trim_start_matches("kernel-").trim_end_matches("-base");
-    let version = without_epoch(&package.version);
+    let version = strip_epoch(&package.version);
     // The last number counts rebuilds and is not part of `uname -r`.
     match (
         ["default", "azure", "rt", "preempt", "64kb"].contains(&flavour),
         version.rsplit_once('.'),
     ) {
-        (true, Some((build, _))) => Role::Image(Boots(format!("{build}-{flavour}"))),
-        _ => Role::Beside,
+        (true, Some((build, _))) => KernelRole::Image(KernelRelease(format!("{build}-{flavour}"))),
+        _ => KernelRole::Companion,
     }
 }
 
-fn apk(package: &Installed) -> Role {
-    const FLAVOURS: [&str; 9] =
+fn apk(package: &Installed) -> KernelRole {
+    const FLAVORS: [&str; 9] =
         ["lts", "virt", "rpi", "rpi2", "rpi4", "edge", "stable", "hardened", "openpax"];
     let flavour = |name: &str| {
         let rest = name.strip_prefix("linux-")?;
-        FLAVOURS.into_iter().find(|flavour| *flavour == rest)
+        FLAVORS.into_iter().find(|flavour| *flavour == rest)
     };
     match (flavour(package.source()), flavour(&package.name), package.version.rsplit_once("-r")) {
-        (None, None, _) => Role::None,
+        (None, None, _) => KernelRole::None,
         (_, Some(flavour), Some((version, build))) => {
-            Role::Image(Boots(format!("{version}-{build}-{flavour}")))
+            KernelRole::Image(KernelRelease(format!("{version}-{build}-{flavour}")))
         }
-        _ => Role::Beside,
+        _ => KernelRole::Companion,
     }
 }
 
 /// Mageia puts the flavor between version and release: `6.6.22-desktop-1.mga9`.
-fn mageia(package: &Installed) -> Role {
+fn mageia(package: &Installed) -> KernelRole {
     if package.source() != "kernel" {
-        return Role::None;
+        return KernelRole::None;
     }
     let flavor = package.name.strip_prefix("kernel-");
-    match (flavor, without_epoch(&package.version).split_once('-')) {
+    match (flavor, strip_epoch(&package.version).split_once('-')) {
         (Some(flavor @ ("desktop" | "server")), Some((version, release))) => {
-            Role::Image(Boots(format!("{version}-{flavor}-{release}")))
+            KernelRole::Image(KernelRelease(format!("{version}-{flavor}-{release}")))
         }
-        _ => Role::Beside,
+        _ => KernelRole::Companion,
     }
 }
 
 /// Azure Linux's `uname -r` has no architecture: `6.6.57.1-7.azl3`.
-fn azure(package: &Installed) -> Role {
+fn azure(package: &Installed) -> KernelRole {
     match (package.source(), package.name.as_str()) {
-        ("kernel", "kernel") => Role::Image(Boots(without_epoch(&package.version).to_owned())),
-        ("kernel", _) => Role::Beside,
-        _ => Role::None,
+        ("kernel", "kernel") => KernelRole::Image(KernelRelease(strip_epoch(&package.version).to_owned())),
+        ("kernel", _) => KernelRole::Companion,
+        _ => KernelRole::None,
     }
 }
 
 /// Arch writes the kernel's local version with a hyphen in `uname -r` and with a dot in the package
 /// version, and appends the flavor: `6.12.4.zen1-1` boots as `6.12.4-zen1-1-zen`.
-fn arch(package: &Installed) -> Role {
+fn arch(package: &Installed) -> KernelRole {
     let flavor = match package.name.as_str() {
         "linux" => "",
         "linux-lts" => "-lts",
         "linux-zen" => "-zen",
         "linux-hardened" => "-hardened",
         name => {
-            let built_beside = ["-headers", "-docs"].iter().any(|end| {
+            let is_companion = ["-headers", "-docs"].iter().any(|end| {
                 name.strip_suffix(end).is_some_and(|kernel| {
                     ["linux", "linux-lts", "linux-zen", "linux-hardened"].contains(&kernel)
                 })
             });
-            return if built_beside { Role::Beside } else { Role::None };
+            return if is_companion { KernelRole::Companion } else { KernelRole::None };
         }
     };
-    let version = without_epoch(&package.version);
+    let version = strip_epoch(&package.version);
     let local = [".arch", ".zen", ".hardened"].iter().find_map(|mark| version.find(mark));
     let uname = match local {
         Some(at) => format!("{}-{}{flavor}", &version[..at], &version[at + 1..]),
         None => format!("{version}{flavor}"),
     };
-    Role::Image(Boots(uname))
+    KernelRole::Image(KernelRelease(uname))
 }
 
 #[cfg(test)]
@@ -246,26 +246,26 @@ mod tests {
             ),
         ] {
             let package = packages(&[package]).remove(0);
-            assert_eq!(role(family, &package), Role::Image(Boots(uname.to_owned())), "{uname}");
+            assert_eq!(kernel_role(family, &package), KernelRole::Image(KernelRelease(uname.to_owned())), "{uname}");
         }
         for (family, package, expected) in [
-            (Family::Arch, "linux-headers 6.12.4.arch1-1", Role::Beside),
-            (Family::Arch, "linux-firmware 20260801-1", Role::None),
-            (Family::Arch, "linux-api-headers 6.10-1", Role::None),
+            (Family::Arch, "linux-headers 6.12.4.arch1-1", KernelRole::Companion),
+            (Family::Arch, "linux-firmware 20260801-1", KernelRole::None),
+            (Family::Arch, "linux-api-headers 6.10-1", KernelRole::None),
             (
                 Family::AzureLinux,
                 "kernel-devel 6.6.57.1-7.azl3 kernel 6.6.57.1-7.azl3",
-                Role::Beside,
+                KernelRole::Companion,
             ),
             (
                 Family::Mageia,
                 "kernel-desktop-devel 6.6.22-1.mga9 kernel 6.6.22-1.mga9",
-                Role::Beside,
+                KernelRole::Companion,
             ),
-            (Family::Mageia, "bash 5.2-1.mga9 bash 5.2-1.mga9", Role::None),
+            (Family::Mageia, "bash 5.2-1.mga9 bash 5.2-1.mga9", KernelRole::None),
         ] {
             let package = packages(&[package]).remove(0);
-            assert_eq!(role(family, &package), expected, "{}", package.name);
+            assert_eq!(kernel_role(family, &package), expected, "{}", package.name);
         }
     }
 }

@@ -4,27 +4,27 @@ use std::collections::BTreeSet;
 
 use vocab::Installed;
 
-use super::fixtures::{fixed, on, packages, report, show, unfixed};
-use super::{Kernel, Running, Settled, awaits_boot, foreign_kernel, settle};
+use super::fixtures::{fixed, advisory_for_cve, packages, report, describe, unfixed};
+use super::{RunningKernel, RuntimeState, ServerFinding, kernel_awaiting_boot, foreign_kernel, runtime_state};
 use crate::advisory::{Advisory, Family};
 
 const NOTHING: [&str; 0] = [];
 
-fn settled(
+fn findings_on_host(
     family: (Family, &str),
-    before: &[Settled],
+    before: &[ServerFinding],
     advisories: &[Advisory],
     host: &[Installed],
-    kernel: Kernel<'_>,
+    kernel: RunningKernel<'_>,
     old_code: &[&str],
-) -> Vec<Settled> {
+) -> Vec<ServerFinding> {
     let old_code: BTreeSet<String> = old_code.iter().map(|name| (*name).to_owned()).collect();
     let findings = report(family.1, advisories, host).findings;
-    settle(family.0, before, &findings, host, &Running { kernel, old_code: &old_code })
+    apply_runtime_state(family.0, before, &findings, host, &RuntimeState { kernel, old_code: &old_code })
 }
 
-fn told(settled: &[Settled]) -> Vec<String> {
-    settled.iter().map(|one| format!("{}: {}", show(&one.finding), one.exposure)).collect()
+fn describe(settled: &[ServerFinding]) -> Vec<String> {
+    settled.iter().map(|one| format!("{}: {}", describe(&one.finding), one.exposure)).collect()
 }
 
 const DEBIAN: (Family, &str) = (Family::Debian, "Debian:12");
@@ -41,14 +41,14 @@ fn debian_kernels() -> Vec<Installed> {
 
 #[test]
 fn only_the_running_kernel_image_counts() {
-    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.82-1")])];
-    let told = |kernel| told(&settled(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]));
+    let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.82-1")])];
+    let told = |kernel| describe(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]));
     assert_eq!(
-        told(Kernel::Release("6.1.0-18-amd64")),
+        told(RunningKernel::Release("6.1.0-18-amd64")),
         ["CVE-2026-0001 linux 6.1.76-1 fixed 6.1.82-1: open"]
     );
     assert_eq!(
-        told(Kernel::Release("6.1.0-17-amd64")),
+        told(RunningKernel::Release("6.1.0-17-amd64")),
         ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.82-1: open"]
     );
     let report = report("Debian:12", &advisories, &debian_kernels());
@@ -58,15 +58,15 @@ fn only_the_running_kernel_image_counts() {
 
 #[test]
 fn installed_but_not_booted_kernel_is_fixed_on_disk() {
-    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.76-1")])];
-    let told = |kernel| told(&settled(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]));
+    let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.76-1")])];
+    let told = |kernel| describe(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]));
     assert_eq!(
-        told(Kernel::Release("6.1.0-17-amd64")),
+        told(RunningKernel::Release("6.1.0-17-amd64")),
         ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.76-1: fixed_on_disk"]
     );
-    assert_eq!(told(Kernel::Release("6.1.0-18-amd64")), NOTHING, "closed by the reboot");
+    assert_eq!(told(RunningKernel::Release("6.1.0-18-amd64")), NOTHING, "closed by the reboot");
     let waits = |uname| {
-        awaits_boot(Family::Debian, &debian_kernels(), uname).map(|boots| boots.to_string())
+        kernel_awaiting_boot(Family::Debian, &debian_kernels(), uname).map(|boots| boots.to_string())
     };
     assert_eq!(waits("6.1.0-17-amd64").as_deref(), Some("6.1.0-18-amd64"));
     assert_eq!(waits("6.1.0-18-amd64"), None);
@@ -74,20 +74,20 @@ fn installed_but_not_booted_kernel_is_fixed_on_disk() {
 
 #[test]
 fn container_has_no_kernel_findings() {
-    let advisories = [on("DSA-1-1", &[unfixed("Debian:12", "linux")])];
+    let advisories = [advisory_for_cve("DSA-1-1", &[unfixed("Debian:12", "linux")])];
     assert_eq!(
-        told(&settled(DEBIAN, &[], &advisories, &debian_kernels(), Kernel::Foreign, &[])),
+        describe(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), RunningKernel::Foreign, &[])),
         NOTHING
     );
-    assert_eq!(awaits_boot(Family::Debian, &debian_kernels(), "6.8.12-4-pve"), None);
+    assert_eq!(kernel_awaiting_boot(Family::Debian, &debian_kernels(), "6.8.12-4-pve"), None);
 }
 
 #[test]
 fn newest_kernel_counts_if_running_one_is_unknown() {
-    let advisories = [on("DSA-1-1", &[unfixed("Debian:12", "linux")])];
-    for kernel in [Kernel::Unknown, Kernel::Release("6.99-custom")] {
+    let advisories = [advisory_for_cve("DSA-1-1", &[unfixed("Debian:12", "linux")])];
+    for kernel in [RunningKernel::Unknown, RunningKernel::Release("6.99-custom")] {
         assert_eq!(
-            told(&settled(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[])),
+            describe(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[])),
             ["CVE-2026-0001 linux 6.1.76-1 affected: open"]
         );
     }
@@ -100,25 +100,25 @@ fn kernel_without_package_is_unassessed() {
         found.map(|one| format!("{} {}", one.package, one.reason))
     };
     assert_eq!(
-        foreign(Kernel::Release("6.99-custom")).as_deref(),
+        foreign(RunningKernel::Release("6.99-custom")).as_deref(),
         Some("6.99-custom runs, but belongs to no installed package")
     );
-    assert_eq!(foreign(Kernel::Release("6.1.0-18-amd64")), None);
-    assert_eq!(foreign(Kernel::Foreign), None, "a container runs its host's kernel");
-    assert_eq!(foreign(Kernel::Unknown), None);
+    assert_eq!(foreign(RunningKernel::Release("6.1.0-18-amd64")), None);
+    assert_eq!(foreign(RunningKernel::Foreign), None, "a container runs its host's kernel");
+    assert_eq!(foreign(RunningKernel::Unknown), None);
 }
 
 #[test]
 fn removed_running_kernel_stays_until_reboot() {
-    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.76-1")])];
+    let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.76-1")])];
     let mut host = debian_kernels();
-    let runs = Kernel::Release("6.1.0-17-amd64");
-    let before = settled(DEBIAN, &[], &advisories, &host, runs, &[]);
+    let runs = RunningKernel::Release("6.1.0-17-amd64");
+    let before = findings_on_host(DEBIAN, &[], &advisories, &host, runs, &[]);
     host.retain(|package| !package.name.contains("6.1.0-17"));
-    let after = settled(DEBIAN, &before, &advisories, &host, runs, &[]);
-    assert_eq!(told(&after), ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.76-1: fixed_on_disk"]);
-    let restarted = Kernel::Release("6.1.0-18-amd64");
-    assert_eq!(told(&settled(DEBIAN, &after, &advisories, &host, restarted, &[])), NOTHING);
+    let after = findings_on_host(DEBIAN, &before, &advisories, &host, runs, &[]);
+    assert_eq!(describe(&after), ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.76-1: fixed_on_disk"]);
+    let restarted = RunningKernel::Release("6.1.0-18-amd64");
+    assert_eq!(describe(&findings_on_host(DEBIAN, &after, &advisories, &host, restarted, &[])), NOTHING);
 }
 
 #[test]
@@ -167,20 +167,20 @@ fn kernel_packages_of_each_distribution_are_recognized() {
         ),
         (Family::Alpine, "Alpine:v3.22", "linux-lts", &alpine, "6.12.38-0-lts"),
     ] {
-        let advisories = [on("A-1", &[unfixed(base, source)])];
-        let settled = settled((family, base), &[], &advisories, host, Kernel::Release(uname), &[]);
-        assert_eq!(settled.len(), 1, "{base} {uname}: {:?}", told(&settled));
+        let advisories = [advisory_for_cve("A-1", &[unfixed(base, source)])];
+        let settled = findings_on_host((family, base), &[], &advisories, host, RunningKernel::Release(uname), &[]);
+        assert_eq!(settled.len(), 1, "{base} {uname}: {:?}", describe(&settled));
         let boots = settled[0].finding.package.kernel.as_ref().unwrap();
-        assert!(boots.is(uname), "{boots} {uname}");
+        assert!(boots.matches(uname), "{boots} {uname}");
     }
-    let firmware = [on("A-1", &[unfixed("Ubuntu:22.04:LTS", "linux-firmware")])];
+    let firmware = [advisory_for_cve("A-1", &[unfixed("Ubuntu:22.04:LTS", "linux-firmware")])];
     assert_eq!(
         report("Ubuntu:22.04:LTS", &firmware, &ubuntu).findings.len(),
         1,
         "linux-firmware is not a kernel"
     );
     let older = arch(&["kernel 3.10.0-1160.el7 kernel 3.10.0-1160.el7"], "x86_64");
-    let advisories = [on("A-1", &[unfixed("AlmaLinux:9", "kernel")])];
+    let advisories = [advisory_for_cve("A-1", &[unfixed("AlmaLinux:9", "kernel")])];
     assert_eq!(
         report("AlmaLinux:9", &advisories, &older).findings.len(),
         1,
@@ -195,7 +195,7 @@ fn kernel_packages_of_each_distribution_are_recognized() {
 
 #[test]
 fn backported_kernel_is_unassessed() {
-    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.82-1")])];
+    let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.82-1")])];
     let host = packages(&[
         "linux-image-6.6.13+bpo-amd64 6.6.13-1~bpo12+1 linux-signed-amd64 6.6.13+1~bpo12+1",
     ]);
@@ -207,34 +207,34 @@ fn backported_kernel_is_unassessed() {
 
 #[test]
 fn library_is_fixed_on_disk_until_restart() {
-    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "openssl", "3.0.11-1~deb12u2")])];
+    let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "openssl", "3.0.11-1~deb12u2")])];
     let old = packages(&["libssl3 3.0.11-1~deb12u1 openssl 3.0.11-1~deb12u1"]);
     let new = packages(&["libssl3 3.0.11-1~deb12u2 openssl 3.0.11-1~deb12u2"]);
-    let at = |before: &[Settled], host: &[Installed], old_code: &[&str]| {
-        settled(DEBIAN, before, &advisories, host, Kernel::Unknown, old_code)
+    let at = |before: &[ServerFinding], host: &[Installed], old_code: &[&str]| {
+        findings_on_host(DEBIAN, before, &advisories, host, RunningKernel::Unknown, old_code)
     };
     let open = at(&[], &old, &[]);
     assert_eq!(
-        told(&open),
+        describe(&open),
         ["CVE-2026-0001 openssl 3.0.11-1~deb12u1 fixed 3.0.11-1~deb12u2: open"]
     );
     let on_disk = at(&open, &new, &["libssl3"]);
     assert_eq!(
-        told(&on_disk),
+        describe(&on_disk),
         ["CVE-2026-0001 openssl 3.0.11-1~deb12u1 fixed 3.0.11-1~deb12u2: fixed_on_disk"]
     );
-    assert_eq!(at(&on_disk, &new, &["libssl3"]), on_disk, "it stays so");
-    assert_eq!(told(&at(&on_disk, &new, &[])), NOTHING);
-    assert_eq!(told(&at(&open, &new, &["other"])), NOTHING, "no process ran it");
-    assert_eq!(told(&at(&on_disk, &old, &["libssl3"])), told(&open), "a downgrade reopens it");
+    assert_eq!(at(&on_disk, &new, &["libssl3"]), on_disk, "no change until the restart");
+    assert_eq!(describe(&at(&on_disk, &new, &[])), NOTHING);
+    assert_eq!(describe(&at(&open, &new, &["other"])), NOTHING, "no process ran it");
+    assert_eq!(describe(&at(&on_disk, &old, &["libssl3"])), describe(&open), "a downgrade reopens it");
 }
 
 #[test]
 fn withdrawn_cve_does_not_linger() {
-    let advisories = [on("DSA-1-1", &[unfixed("Debian:12", "openssl")])];
+    let advisories = [advisory_for_cve("DSA-1-1", &[unfixed("Debian:12", "openssl")])];
     let host = packages(&["openssl 3.0.11-1"]);
-    let open = settled(DEBIAN, &[], &advisories, &host, Kernel::Unknown, &[]);
+    let open = findings_on_host(DEBIAN, &[], &advisories, &host, RunningKernel::Unknown, &[]);
     assert_eq!(open.len(), 1);
     // The advisory is withdrawn, nothing is installed, and old code of another update is running.
-    assert_eq!(told(&settled(DEBIAN, &open, &[], &host, Kernel::Unknown, &["openssl"])), NOTHING);
+    assert_eq!(describe(&findings_on_host(DEBIAN, &open, &[], &host, RunningKernel::Unknown, &["openssl"])), NOTHING);
 }

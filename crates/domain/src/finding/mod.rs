@@ -1,9 +1,9 @@
 //! Matching: which CVEs affect a set of installed packages, and why.
 //!
 //! Pure functions of their arguments. Servers with the same packages share one result:
-//! [`Index::judge`] runs once for each distinct package set, and [`settle`] adds what differs from
+//! [`AdvisoryIndex::judge`] runs once for each distinct package set, and [`runtime_state`] adds what differs from
 //! server to server, which is the running kernel and the old code that is still in memory.
-//! [`touch`] determines what must be matched again when advisories change.
+//! [`invalidation`] determines what must be matched again when advisories change.
 //!
 //! | installed package | is matched by |
 //! |---|---|
@@ -14,16 +14,16 @@
 //! | part of a module | advisories for the same module stream |
 //! | from a third party | the same, but the state is `unknown`, with the reason |
 
-mod decide;
+mod resolve;
 mod index;
 mod kernel;
-mod runs;
-mod settle;
-mod subject;
+mod running_code;
+mod runtime_state;
+mod lookup_key;
 mod suppress;
-pub mod tally;
-mod told;
-pub mod touch;
+pub mod exposure_counts;
+mod vendor_reported;
+pub mod invalidation;
 mod update;
 mod version;
 
@@ -36,13 +36,13 @@ mod properties;
 #[cfg(test)]
 mod regression_tests;
 
-pub use index::Index;
-pub use kernel::Boots;
-pub use runs::Runs;
-pub use settle::{Kernel, Running, Settled, awaits_boot, foreign_kernel, settle};
+pub use index::AdvisoryIndex;
+pub use kernel::KernelRelease;
+pub use running_code::RunningCode;
+pub use runtime_state::{RunningKernel, RuntimeState, ServerFinding, kernel_awaiting_boot, foreign_kernel, apply_runtime_state};
 pub use suppress::Suppression;
-pub use told::{PACKAGE_MANAGER, each_told, told};
-pub use update::{closed, closes, secured};
+pub use vendor_reported::{PACKAGE_MANAGER, for_each_vendor_reported, vendor_reported};
+pub use update::{closed_findings, closes, security_packages};
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,15 +51,15 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{FixState, Severity, UnassessedReason};
 
-use crate::advisory::{CvssScore, End, Names, Span};
+use crate::advisory::{CvssScore, SpanEnd, PackageNameKind, Span};
 
 /// The version of the matching rules. Increase it whenever the same advisories and packages give
 /// different findings, so that an upgraded service matches everything again.
-pub const RULES: i64 = 1;
+pub const RULES_VERSION: i64 = 1;
 
 /// The result of matching a set of packages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct MatchReport {
     /// Findings, sorted by CVE, source package and version.
     pub findings: Vec<Finding>,
     /// Packages that cannot be matched against any advisory, with the reason. They may or may not
@@ -68,11 +68,11 @@ pub struct Report {
     pub unassessed: Vec<Unassessed>,
 }
 
-impl Report {
+impl MatchReport {
     /// Combines the reports of the [groups](touch::groups) of a set into the report of the whole
     /// set.
-    pub fn of_groups<'a>(groups: impl IntoIterator<Item = &'a Report>) -> Report {
-        let mut whole = Report::default();
+    pub fn merge<'a>(groups: impl IntoIterator<Item = &'a MatchReport>) -> MatchReport {
+        let mut whole = MatchReport::default();
         for group in groups {
             whole.findings.extend(group.findings.iter().cloned());
             whole.unassessed.extend(group.unassessed.iter().cloned());
@@ -86,8 +86,8 @@ impl Report {
     }
 
     fn sort(&mut self) {
-        fn key(finding: &Finding) -> (&str, &str, &str, Option<&Boots>) {
-            let Package { source, version, kernel, .. } = finding.package.as_ref();
+        fn key(finding: &Finding) -> (&str, &str, &str, Option<&KernelRelease>) {
+            let FindingPackage { source, version, kernel, .. } = finding.package.as_ref();
             (&finding.cve, source, version, kernel.as_ref())
         }
         self.findings.sort_by(|a, b| key(a).cmp(&key(b)));
@@ -103,7 +103,7 @@ pub struct Finding {
     /// Other ids of the same vulnerability, sorted.
     #[serde(default, skip_serializing_if = "no_aliases")]
     pub aliases: Arc<[Arc<str>]>,
-    pub package: Arc<Package>,
+    pub package: Arc<FindingPackage>,
     /// The distribution's fix status.
     pub state: FixState,
     /// The version that fixes it, if this release has one.
@@ -115,12 +115,12 @@ pub struct Finding {
     pub cvss: Option<Arc<CvssScore>>,
     pub published: Option<Timestamp>,
     /// How it was found.
-    pub found: Found,
+    pub found: Evidence,
 }
 
 /// A source package in one version, and the packages installed from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Package {
+pub struct FindingPackage {
     pub source: String,
     /// The version that was compared.
     pub version: String,
@@ -128,7 +128,7 @@ pub struct Package {
     pub binaries: Vec<Binary>,
     /// The kernel release, if it is a kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel: Option<Boots>,
+    pub kernel: Option<KernelRelease>,
     /// The origin, if it is not from the distribution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elsewhere: Option<String>,
@@ -147,15 +147,15 @@ pub struct Binary {
 
 /// How a finding was found. [`Finding::explanation`] describes it in words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
-    /// The advisory that decided.
+pub struct Evidence {
+    /// The advisory that determined the result.
     pub advisory: Arc<str>,
     /// The ecosystem of the advisory.
     pub ecosystem: Arc<str>,
     /// The package name that matched.
     pub name: Arc<str>,
     /// The kind of that name.
-    pub names: Names,
+    pub names: PackageNameKind,
     /// The version span that it was compared with.
     pub span: Arc<Span>,
     /// Whether the host's own package manager reported it for a pending update, and no feed did.
@@ -170,13 +170,13 @@ pub struct Unassessed {
     pub package: String,
     pub version: String,
     #[serde(alias = "why")]
-    pub reason: Reason,
+    pub reason: UnassessedCause,
 }
 
 /// Why a package was not assessed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reason {
+pub enum UnassessedCause {
     /// It comes from this origin, which the distribution's advisories do not cover.
     #[serde(alias = "elsewhere")]
     ThirdParty(String),
@@ -190,29 +190,29 @@ pub enum Reason {
     ForeignKernel,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for UnassessedCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::ThirdParty(origin) => {
+            UnassessedCause::ThirdParty(origin) => {
                 write!(f, "comes from {origin}; the distribution's advisories do not cover it")
             }
-            Reason::UnknownVersion => f.write_str("has a version that cannot be compared"),
-            Reason::UnknownModule => {
+            UnassessedCause::UnknownVersion => f.write_str("has a version that cannot be compared"),
+            UnassessedCause::UnknownModule => {
                 f.write_str("belongs to a module stream that the advisories do not name")
             }
-            Reason::ForeignKernel => f.write_str("runs, but belongs to no installed package"),
+            UnassessedCause::ForeignKernel => f.write_str("runs, but belongs to no installed package"),
         }
     }
 }
 
-impl Reason {
+impl UnassessedCause {
     /// The reason as a code, without details.
     pub const fn code(&self) -> UnassessedReason {
         match self {
-            Reason::ThirdParty(_) => UnassessedReason::ThirdParty,
-            Reason::UnknownVersion => UnassessedReason::UnknownVersion,
-            Reason::UnknownModule => UnassessedReason::UnknownModule,
-            Reason::ForeignKernel => UnassessedReason::ForeignKernel,
+            UnassessedCause::ThirdParty(_) => UnassessedReason::ThirdParty,
+            UnassessedCause::UnknownVersion => UnassessedReason::UnknownVersion,
+            UnassessedCause::UnknownModule => UnassessedReason::UnknownModule,
+            UnassessedCause::ForeignKernel => UnassessedReason::ForeignKernel,
         }
     }
 }
@@ -224,25 +224,25 @@ fn no_aliases(aliases: &Arc<[Arc<str>]>) -> bool {
 impl Finding {
     /// Describes how it was found.
     pub fn explanation(&self) -> String {
-        let Found { advisory, ecosystem, name, names, span, told } = &self.found;
+        let Evidence { advisory, ecosystem, name, names, span, told } = &self.found;
         if *told {
-            return told::explanation(self);
+            return vendor_reported::explanation(self);
         }
         let kind = match names {
-            Names::Source => "source package",
-            Names::Binary => "package",
+            PackageNameKind::Source => "source package",
+            PackageNameKind::Binary => "package",
         };
         let installed = &self.package.version;
         let compared = match (&span.end, &span.from) {
-            (End::Fixed(fixed), _) => format!("{installed} is older than {fixed}, which fixes it"),
-            (End::FixedElsewhere(fixed), _) => {
+            (SpanEnd::Fixed(fixed), _) => format!("{installed} is older than {fixed}, which fixes it"),
+            (SpanEnd::FixedElsewhere(fixed), _) => {
                 format!("{installed} is older than {fixed}, which fixes it in another release only")
             }
-            (End::Last(last), _) => {
+            (SpanEnd::Last(last), _) => {
                 format!("{installed} is not newer than {last}, the last affected version")
             }
-            (End::Open, Some(from)) => format!("everything from {from} on is affected"),
-            (End::Open, None) => "every version is affected".to_owned(),
+            (SpanEnd::Open, Some(from)) => format!("everything from {from} on is affected"),
+            (SpanEnd::Open, None) => "every version is affected".to_owned(),
         };
         let mut words = format!("{advisory} for {ecosystem} names the {kind} `{name}`: {compared}");
         if self.state == FixState::Unknown && self.package.elsewhere.is_none() {

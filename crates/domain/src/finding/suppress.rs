@@ -15,17 +15,17 @@ pub struct Suppression {
     pub source: Option<String>,
     /// Why the CVE can be ignored.
     pub reason: String,
-    /// Expiry; `None` until someone deletes it.
+    /// Expiry; `None` if it does not expire.
     pub until: Option<Timestamp>,
 }
 
 impl Suppression {
     pub fn covers(&self, finding: &Finding, now: Timestamp) -> bool {
-        self.covers_flaw(&finding.cve, &finding.package.source, now)
+        self.covers_cve(&finding.cve, &finding.package.source, now)
     }
 
     /// Whether it covers a CVE in this source package at this time.
-    pub fn covers_flaw(&self, cve: &str, source: &str, now: Timestamp) -> bool {
+    pub fn covers_cve(&self, cve: &str, source: &str, now: Timestamp) -> bool {
         self.cve == cve
             && self.source.as_ref().is_none_or(|only| only == source)
             && self.until.is_none_or(|until| now < until)

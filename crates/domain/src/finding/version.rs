@@ -5,30 +5,30 @@ use std::cmp::Ordering;
 use pkgver::Scheme;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rule {
+pub(super) struct VersionRule {
     pub(super) scheme: Scheme,
     /// Whether epochs are compared.
     pub(super) epochs: bool,
 }
 
-impl Rule {
+impl VersionRule {
     pub(super) fn compare(self, a: &str, b: &str) -> Ordering {
-        let (a, b) = (without_none(a), without_none(b));
+        let (a, b) = (strip_none_epoch(a), strip_none_epoch(b));
         match self.epochs {
             true => self.scheme.compare(a, b),
-            false => self.scheme.compare(without_epoch(a), without_epoch(b)),
+            false => self.scheme.compare(strip_epoch(a), strip_epoch(b)),
         }
     }
 }
 
 /// rpm queries print `(none)` for a missing epoch.
-fn without_none(version: &str) -> &str {
+fn strip_none_epoch(version: &str) -> &str {
     version.strip_prefix("(none):").unwrap_or(version)
 }
 
 /// `1.2-3` for `4:1.2-3`.
-pub(super) fn without_epoch(version: &str) -> &str {
-    let version = without_none(version);
+pub(super) fn strip_epoch(version: &str) -> &str {
+    let version = strip_none_epoch(version);
     match version.split_once(':') {
         Some((epoch, rest)) if epoch.bytes().all(|byte| byte.is_ascii_digit()) => rest,
         _ => version,
@@ -37,7 +37,7 @@ pub(super) fn without_epoch(version: &str) -> &str {
 
 /// `4` for `4:1.2-3`; 0 without an epoch.
 pub(super) fn epoch(version: &str) -> u64 {
-    match without_none(version).split_once(':') {
+    match strip_none_epoch(version).split_once(':') {
         Some((epoch, _)) => epoch.parse().unwrap_or(0),
         None => 0,
     }
@@ -45,8 +45,8 @@ pub(super) fn epoch(version: &str) -> u64 {
 
 /// Whether a text can be a version at all. Any two texts can be ordered, but the order is
 /// meaningless if one of them is `<unfixed>` or a remark.
-pub(super) fn readable(scheme: Scheme, version: &str) -> bool {
-    let rest = without_epoch(version);
+pub(super) fn is_readable_version(scheme: Scheme, version: &str) -> bool {
+    let rest = strip_epoch(version);
     let extra = match scheme {
         Scheme::Deb => ".+~-:",
         Scheme::Rpm | Scheme::Pacman => "._+~^-:@",
@@ -101,7 +101,7 @@ pub(super) fn minor_release(version: &str) -> Option<&str> {
 }
 
 /// `nodejs:18` for `nodejs:18:9020020230327120022:rhel9`.
-pub(super) fn stream(label: &str) -> &str {
+pub(super) fn module_stream(label: &str) -> &str {
     match label.match_indices(':').nth(1) {
         Some((end, _)) => &label[..end],
         None => label,
@@ -122,24 +122,24 @@ mod tests {
             (Scheme::Rpm, "1:18.12.1-1.module_el9.1.0+16+91bc168f"),
             (Scheme::Apk, "2.4.68_git20240101-r0"),
         ] {
-            assert!(readable(scheme, good), "{good}");
+            assert!(is_readable_version(scheme, good), "{good}");
         }
         for scheme in [Scheme::Deb, Scheme::Rpm, Scheme::Apk] {
             for bad in ["", "<unfixed>", "see notes", "1.0 (maybe)", "ü1", "-", "?"] {
-                assert!(!readable(scheme, bad), "{scheme} {bad:?}");
+                assert!(!is_readable_version(scheme, bad), "{scheme} {bad:?}");
             }
         }
     }
 
     #[test]
     fn missing_epoch_is_zero_in_any_spelling() {
-        let rule = Rule { scheme: Scheme::Rpm, epochs: true };
+        let rule = VersionRule { scheme: Scheme::Rpm, epochs: true };
         for (a, b) in [("(none):1.0-1", "0:1.0-1"), ("1.0-1", "0:1.0-1"), ("1.0-1", "(none):1.0-1")]
         {
             assert_eq!(rule.compare(a, b), Ordering::Equal, "{a} {b}");
         }
         assert_eq!(rule.compare("9-1", "1:1-1"), Ordering::Less);
-        let without = Rule { epochs: false, ..rule };
+        let without = VersionRule { epochs: false, ..rule };
         assert_eq!(without.compare("9-1", "1:1-1"), Ordering::Greater);
     }
 
@@ -148,8 +148,8 @@ mod tests {
         assert_eq!(module_token("1-1.module_el9.1.0+16+91bc168f"), Some("module_el9.1.0"));
         assert_eq!(module_token("1-1.module+el8.9.0+1607+4ba12bea"), Some("module+el8.9.0"));
         assert_eq!(module_token("1-1.el9"), None);
-        assert_eq!(stream("nodejs:18:9020020230327120022:rhel9"), "nodejs:18");
-        assert_eq!(stream("nodejs:18"), "nodejs:18");
+        assert_eq!(module_stream("nodejs:18:9020020230327120022:rhel9"), "nodejs:18");
+        assert_eq!(module_stream("nodejs:18"), "nodejs:18");
         assert_eq!(minor_release("7.76.1-23.el9_2.4"), Some("el9_2"));
         assert_eq!(minor_release("1:3.6.8-67.el8_10"), Some("el8_10"));
         assert_eq!(minor_release("4.18.0-5.module+el8.10.0+1+a"), Some("module+el8.10.0"));

@@ -8,7 +8,7 @@
 //! A [`Rollout`] updates its counts and queues with every event, so that a step costs what it
 //! changes and not what it looks at: a rollout over 100,000 servers is planned again after each
 //! report. For the same reason it contains what the planner must know about the servers: see
-//! [`Rollout::notice`].
+//! [`Rollout::set_condition`].
 
 use std::collections::BTreeSet;
 
@@ -16,23 +16,23 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use vocab::{BatchId, ServerId};
 
-pub mod lint;
+pub mod invariants;
 mod pace;
 mod phase;
 mod plan;
 #[cfg(test)]
 mod scenarios;
-mod tally;
-mod target;
+mod task_counts;
+mod task;
 
-pub use pace::{Limits, PATIENCE, Pace};
-pub use phase::{Change, ClockSet, End, Halt, Phase, Refused};
-pub use plan::{Held, MOVES_MAX, Plan, held, held_back, plan};
-pub use tally::Tally;
-pub use target::{
-    Busy, Cancel, Done, Event, IllegalMove, Outcome, Skip, Target, Verdict, limit, limit_in_all,
+pub use pace::{Limits, OFFLINE_WAIT, Pace};
+pub use phase::{Change, ClockSet, RolloutOutcome, HaltReason, Phase, InvalidChange};
+pub use plan::{WaitReason, EVENTS_MAX, Plan, wait_reason, wait_reason_at, plan};
+pub use task_counts::TaskCounts;
+pub use task::{
+    ActiveTask, CancelReason, EndedTask, TaskEvent, InvalidEvent, TaskOutcome, TaskSkipReason, TaskStatus, ReportedResult, stage_limit, total_stage_limit,
 };
-use target::{earlier, later, limit_of_any};
+use task::{subtract_time, add_time, longest_stage_limit};
 
 /// Setting the clock back by less than this counts as a correction, not as a jump: waiting a minute
 /// longer is better than moving every deadline for nothing.
@@ -40,7 +40,7 @@ const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_mins(1);
 
 /// The state of a rollout as a whole; its tasks are stored separately.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct RolloutHead {
     pub id: BatchId,
     pub phase: Phase,
     pub pace: Pace,
@@ -67,68 +67,68 @@ pub struct Head {
 
 /// What the planner must know about a server in addition to its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Condition {
+pub struct ServerCondition {
     pub online: bool,
     /// The other rollout that is working on it.
     pub busy_in: Option<BatchId>,
-    /// The agent reports that it is working. It may be working on an order that was given up as
-    /// lost.
-    pub at_work: bool,
+    /// The agent reports that it is working. It may be working on an order that the engine
+    /// considers lost.
+    pub agent_busy: bool,
 }
 
-impl Condition {
+impl ServerCondition {
     /// Online and not busy.
-    pub const FREE: Condition = Condition { online: true, busy_in: None, at_work: false };
+    pub const FREE: ServerCondition = ServerCondition { online: true, busy_in: None, agent_busy: false };
 
     fn is_free(self) -> bool {
-        self.online && self.busy_in.is_none() && !self.at_work
+        self.online && self.busy_in.is_none() && !self.agent_busy
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Slot {
+struct Task {
     server: ServerId,
-    target: Target,
-    condition: Condition,
+    status: TaskStatus,
+    condition: ServerCondition,
 }
 
-/// A rollout with all its tasks. Restored from storage and updated by [`Rollout::happens`],
-/// [`Rollout::change`] and [`Rollout::notice`]; two rollouts with the same input are equal.
+/// A rollout with all its tasks. Restored from storage and updated by [`Rollout::apply_event`],
+/// [`Rollout::change`] and [`Rollout::set_condition`]; two rollouts with the same input are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rollout {
-    head: Head,
+    head: RolloutHead,
     limits: Limits,
     /// In the order in which they start. A position is an index into this list.
-    slots: Vec<Slot>,
+    tasks: Vec<Task>,
     /// Sorted by server.
-    places: Vec<(ServerId, u32)>,
+    positions: Vec<(ServerId, u32)>,
     /// Positions of waiting tasks that could start.
     ready: BTreeSet<u32>,
     /// Positions of waiting tasks that cannot start: the server is offline or busy elsewhere.
-    away: BTreeSet<u32>,
+    blocked: BTreeSet<u32>,
     /// Tasks in progress, earliest deadline first.
     deadlines: BTreeSet<(Timestamp, u32)>,
-    tally: Tally,
-    deaf: Option<Deaf>,
+    counts: TaskCounts,
+    grace_period: Option<GracePeriod>,
 }
 
 /// A period in which no agent could report, and the time that agents get to make up for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Deaf {
+struct GracePeriod {
     /// When agents could report again.
-    until: Timestamp,
+    since: Timestamp,
     /// How long it then takes until every agent with something to report has reported it.
     patience: SignedDuration,
 }
 
-impl Deaf {
-    fn is_made_up_for_at(self) -> Timestamp {
-        later(self.until, self.patience)
+impl GracePeriod {
+    fn ends_at(self) -> Timestamp {
+        add_time(self.since, self.patience)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoRetry {
+pub enum RetryError {
     #[error("the rollout has not ended")]
     NotEnded,
     #[error("no server failed")]
@@ -136,12 +136,12 @@ pub enum NoRetry {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotTaken {
+pub enum EventError {
     #[error("server {0} is not part of this rollout")]
-    Stranger(ServerId),
+    UnknownServer(ServerId),
     /// The event is invalid in the task's state.
     #[error(transparent)]
-    Illegal(#[from] IllegalMove),
+    Invalid(#[from] InvalidEvent),
 }
 
 impl Rollout {
@@ -158,10 +158,10 @@ impl Rollout {
         let targets: Vec<_> = servers
             .into_iter()
             .filter(|server| known.insert(*server))
-            .map(|server| (server, Target::Waiting))
+            .map(|server| (server, TaskStatus::Waiting))
             .collect();
         let start_by = pace.start_by(starts_at, targets.len() as u32);
-        let head = Head {
+        let head = RolloutHead {
             id,
             phase: Phase::Scheduled,
             pace,
@@ -178,85 +178,85 @@ impl Rollout {
     }
 
     /// Declares that only the first `count` servers are expected to install something.
-    pub fn expecting(mut self, count: u32) -> Rollout {
+    pub fn with_expected_changes(mut self, count: u32) -> Rollout {
         self.head.expected = Some(count);
         self
     }
 
     /// Restores a rollout from its stored `head` and `targets`. Every server counts as free until
-    /// [`Rollout::notice`] is called for it.
-    pub fn restore(head: Head, targets: impl IntoIterator<Item = (ServerId, Target)>) -> Rollout {
+    /// [`Rollout::set_condition`] is called for it.
+    pub fn restore(head: RolloutHead, targets: impl IntoIterator<Item = (ServerId, TaskStatus)>) -> Rollout {
         let slots: Vec<_> = targets
             .into_iter()
-            .map(|(server, target)| Slot { server, target, condition: Condition::FREE })
+            .map(|(server, target)| Task { server, status: target, condition: ServerCondition::FREE })
             .collect();
         let numbered = || (0_u32..).zip(&slots);
         let mut places: Vec<_> = numbered().map(|(place, slot)| (slot.server, place)).collect();
         places.sort_unstable();
         let ready = numbered()
-            .filter(|(_, slot)| slot.target == Target::Waiting)
+            .filter(|(_, slot)| slot.status == TaskStatus::Waiting)
             .map(|(place, _)| place)
             .collect();
         let deadlines =
-            numbered().filter_map(|(place, slot)| Some((slot.target.deadline()?, place))).collect();
+            numbered().filter_map(|(place, slot)| Some((slot.status.deadline()?, place))).collect();
         Rollout {
             limits: head.pace.limits(slots.len() as u32),
-            tally: Tally::of(slots.iter().map(|slot| &slot.target)),
-            away: BTreeSet::new(),
-            deaf: None,
+            counts: TaskCounts::from_tasks(slots.iter().map(|slot| &slot.status)),
+            blocked: BTreeSet::new(),
+            grace_period: None,
             head,
-            places,
+            positions: places,
             ready,
             deadlines,
-            slots,
+            tasks: slots,
         }
     }
 
     /// Creates a new rollout at the same pace, with the failed servers of this ended one.
-    pub fn retry(&self, id: BatchId, now: Timestamp) -> Result<Rollout, NoRetry> {
+    pub fn retry(&self, id: BatchId, now: Timestamp) -> Result<Rollout, RetryError> {
         if !self.head.phase.is_ended() {
-            return Err(NoRetry::NotEnded);
+            return Err(RetryError::NotEnded);
         }
-        if self.tally.failures() == 0 {
-            return Err(NoRetry::NothingFailed);
+        if self.counts.failures() == 0 {
+            return Err(RetryError::NothingFailed);
         }
-        let failed = self.slots.iter().filter_map(|slot| match slot.target {
-            Target::Done(done) if done.outcome.is_failure() => Some(slot.server),
+        let failed = self.tasks.iter().filter_map(|slot| match slot.status {
+            TaskStatus::Done(done) if done.outcome.is_failure() => Some(slot.server),
             _ => None,
         });
         Ok(Rollout::new(id, self.head.pace.clone(), now, failed, now))
     }
 
     /// Applies an event to one task. Returns the new state of the task.
-    pub fn happens(
+    pub fn apply_event(
         &mut self,
         server: ServerId,
-        event: Event,
+        event: TaskEvent,
         now: Timestamp,
-    ) -> Result<Target, NotTaken> {
-        let place = self.place(server).ok_or(NotTaken::Stranger(server))?;
+    ) -> Result<TaskStatus, EventError> {
+        let position = self.position(server).ok_or(EventError::UnknownServer(server))?;
         let event = event.in_phase(self.head.phase);
-        let next = self.slots[place as usize].target.apply(event, now)?;
-        if event == Event::Offered {
+        let next = self.tasks[position as usize].status.apply(event, now)?;
+        if event == TaskEvent::Offered {
             self.head.last_start = Some(now);
         }
         self.head.clock = self.head.clock.max(now);
-        self.put(place, next);
+        self.set_status(position, next);
         Ok(next)
     }
 
     /// Applies a change to the whole rollout.
-    pub fn change(&mut self, change: Change, now: Timestamp) -> Result<(), Refused> {
+    pub fn apply_change(&mut self, change: Change, now: Timestamp) -> Result<(), InvalidChange> {
         let before = self.head.phase;
         self.head.phase = before.apply(change, self.head.starts_at <= now)?;
         if let (Phase::Halted(_), Change::Resume) = (before, change) {
             // If late reports have corrected every failure, nothing is waived.
-            let failed = self.tally.failures() > self.head.forgiven;
-            self.head.forgiven = self.tally.failures();
-            self.head.canary_waived |= failed && before == Phase::Halted(Halt::CanaryFailed);
+            let failed = self.counts.failures() > self.head.forgiven;
+            self.head.forgiven = self.counts.failures();
+            self.head.canary_waived |= failed && before == Phase::Halted(HaltReason::CanaryFailed);
         }
         match change {
-            Change::ClockWentBack { .. } => self.bring_near(now),
+            Change::ClockWentBack { .. } => self.cap_waits(now),
             Change::ClockSet(set) => self.set_clock(set),
             Change::CanaryUnchanged => self.head.canary_unchanged = true,
             _ => {}
@@ -269,10 +269,10 @@ impl Rollout {
     }
 
     /// Updates the condition of a server. Servers that are not part of this rollout are ignored.
-    pub fn notice(&mut self, server: ServerId, condition: Condition) {
-        if let Some(place) = self.place(server) {
-            self.slots[place as usize].condition = condition;
-            self.put(place, self.slots[place as usize].target);
+    pub fn set_condition(&mut self, server: ServerId, condition: ServerCondition) {
+        if let Some(place) = self.position(server) {
+            self.tasks[place as usize].condition = condition;
+            self.set_status(place, self.tasks[place as usize].status);
         }
     }
 
@@ -280,40 +280,40 @@ impl Rollout {
     /// database was down. A deadline that passed in the meantime is not the agents' fault, so no
     /// deadline counts until they have had `patience` to report. Windows follow the calendar and
     /// close as they would have.
-    pub fn was_deaf(&mut self, since: Timestamp, patience: SignedDuration) {
-        self.deaf = Some(Deaf { until: since, patience });
+    pub fn start_grace_period(&mut self, since: Timestamp, patience: SignedDuration) {
+        self.grace_period = Some(GracePeriod { since, patience });
     }
 
     /// Returns the positions of tasks whose deadline has passed.
     fn overdue(&self, now: Timestamp) -> impl Iterator<Item = &u32> {
-        let heard = self.deaf.is_none_or(|deaf| deaf.is_made_up_for_at() <= now);
-        let late = self.deadlines.iter().take_while(move |(by, _)| heard && *by <= now);
+        let grace_over = self.grace_period.is_none_or(|deaf| deaf.ends_at() <= now);
+        let late = self.deadlines.iter().take_while(move |(by, _)| grace_over && *by <= now);
         late.map(|(_, place)| place)
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {
         let (by, _) = self.deadlines.first()?;
-        Some(self.deaf.map_or(*by, |deaf| deaf.is_made_up_for_at().max(*by)))
+        Some(self.grace_period.map_or(*by, |deaf| deaf.ends_at().max(*by)))
     }
 
     /// Sets a task to its stored state, written by this process or another. Servers that are not
     /// part of this rollout are ignored.
-    pub fn learn(&mut self, server: ServerId, target: Target) {
-        if let Some(place) = self.place(server) {
-            self.put(place, target);
+    pub fn load_task(&mut self, server: ServerId, target: TaskStatus) {
+        if let Some(place) = self.position(server) {
+            self.set_status(place, target);
         }
     }
 
     /// Sets the head to its stored state, written by this process or another.
-    pub fn learn_head(&mut self, head: Head) {
+    pub fn load_head(&mut self, head: RolloutHead) {
         self.head = head;
     }
 
     /// Returns by how much the clock was set back, if it was.
-    fn clock_went_back(&self, now: Timestamp) -> Option<SignedDuration> {
+    fn clock_set_back_by(&self, now: Timestamp) -> Option<SignedDuration> {
         // Deadlines show it too: none is further away than the longest limit.
         let furthest = self.deadlines.last().map_or(Timestamp::MIN, |(by, _)| *by);
-        let latest = self.head.clock.max(earlier(furthest, limit_of_any()));
+        let latest = self.head.clock.max(subtract_time(furthest, longest_stage_limit()));
         let back = latest.duration_since(now);
         (back > CLOCK_TOLERANCE).then_some(back)
     }
@@ -322,18 +322,18 @@ impl Rollout {
     /// stays correct, however often two clocks alternate; shifting every time back by the
     /// difference would shorten the waits with each alternation. A start time in the future belongs
     /// to the calendar and stays.
-    fn bring_near(&mut self, now: Timestamp) {
+    fn cap_waits(&mut self, now: Timestamp) {
         let head = &mut self.head;
         if head.starts_at <= head.clock {
             let window = head.start_by.duration_since(head.starts_at);
             head.starts_at = head.starts_at.min(now);
-            head.start_by = head.start_by.min(later(now, window));
+            head.start_by = head.start_by.min(add_time(now, window));
         }
         head.last_start = head.last_start.map(|last| last.min(now));
-        self.deaf = self.deaf.map(|deaf| Deaf { until: deaf.until.min(now), ..deaf });
+        self.grace_period = self.grace_period.map(|deaf| GracePeriod { since: deaf.since.min(now), ..deaf });
         for (_, place) in self.deadlines.clone() {
-            let near = self.slots[place as usize].target.brought_near(now);
-            self.put(place, near);
+            let near = self.tasks[place as usize].status.with_capped_deadline(now);
+            self.set_status(place, near);
         }
     }
 
@@ -342,22 +342,22 @@ impl Rollout {
         let head = &mut self.head;
         if head.starts_at <= head.clock {
             let window = head.start_by.duration_since(head.starts_at);
-            head.starts_at = set.moved(head.starts_at);
-            head.start_by = later(head.starts_at, window);
+            head.starts_at = set.convert(head.starts_at);
+            head.start_by = add_time(head.starts_at, window);
         }
-        head.last_start = head.last_start.map(|last| set.moved(last));
-        self.deaf = self.deaf.map(|deaf| Deaf { until: set.moved(deaf.until), ..deaf });
+        head.last_start = head.last_start.map(|last| set.convert(last));
+        self.grace_period = self.grace_period.map(|deaf| GracePeriod { since: set.convert(deaf.since), ..deaf });
         for (_, place) in self.deadlines.clone() {
-            let moved = self.slots[place as usize].target.by_clock(set);
-            self.put(place, moved);
+            let moved = self.tasks[place as usize].status.with_clock_set(set);
+            self.set_status(place, moved);
         }
     }
 
     /// The only place that stores the state of a task, so that counts and queues stay consistent.
-    fn put(&mut self, place: u32, next: Target) {
-        let slot = &mut self.slots[place as usize];
-        let before = std::mem::replace(&mut slot.target, next);
-        self.tally.moved(&before, &next);
+    fn set_status(&mut self, place: u32, next: TaskStatus) {
+        let slot = &mut self.tasks[place as usize];
+        let before = std::mem::replace(&mut slot.status, next);
+        self.counts.record_move(&before, &next);
         // A timeout that proved wrong leaves nothing to accept. Which failures were accepted is not
         // stored: subtracting one for each errs on the side of halting.
         if before.is_failure() && !next.is_failure() {
@@ -369,18 +369,18 @@ impl Rollout {
         if let Some(by) = next.deadline() {
             self.deadlines.insert((by, place));
         }
-        let waits = next == Target::Waiting;
+        let waits = next == TaskStatus::Waiting;
         let free = slot.condition.is_free();
-        keep(&mut self.ready, place, waits && free);
-        keep(&mut self.away, place, waits && !free);
+        set_membership(&mut self.ready, place, waits && free);
+        set_membership(&mut self.blocked, place, waits && !free);
     }
 
-    fn place(&self, server: ServerId) -> Option<u32> {
-        let found = self.places.binary_search_by_key(&server, |(id, _)| *id).ok()?;
-        Some(self.places[found].1)
+    fn position(&self, server: ServerId) -> Option<u32> {
+        let found = self.positions.binary_search_by_key(&server, |(id, _)| *id).ok()?;
+        Some(self.positions[found].1)
     }
 
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &RolloutHead {
         &self.head
     }
 
@@ -390,34 +390,34 @@ impl Rollout {
     }
 
     /// Number of tasks in each state.
-    pub fn tally(&self) -> &Tally {
-        &self.tally
+    pub fn counts(&self) -> &TaskCounts {
+        &self.counts
     }
 
-    pub fn target(&self, server: ServerId) -> Option<Target> {
-        Some(self.slots[self.place(server)? as usize].target)
+    pub fn task_status(&self, server: ServerId) -> Option<TaskStatus> {
+        Some(self.tasks[self.position(server)? as usize].status)
     }
 
     /// Every server and the state of its task, in start order.
-    pub fn targets(&self) -> impl ExactSizeIterator<Item = (ServerId, Target)> {
-        self.slots.iter().map(|slot| (slot.server, slot.target))
+    pub fn tasks(&self) -> impl ExactSizeIterator<Item = (ServerId, TaskStatus)> {
+        self.tasks.iter().map(|slot| (slot.server, slot.status))
     }
 }
 
-impl Target {
+impl TaskStatus {
     fn is_failure(self) -> bool {
-        matches!(self, Target::Done(done) if done.outcome.is_failure())
+        matches!(self, TaskStatus::Done(done) if done.outcome.is_failure())
     }
 
     fn deadline(self) -> Option<Timestamp> {
         match self {
-            Target::Busy(busy) => Some(busy.by),
-            Target::Waiting | Target::Done(_) => None,
+            TaskStatus::Busy(busy) => Some(busy.by),
+            TaskStatus::Waiting | TaskStatus::Done(_) => None,
         }
     }
 }
 
-fn keep(set: &mut BTreeSet<u32>, place: u32, member: bool) {
+fn set_membership(set: &mut BTreeSet<u32>, place: u32, member: bool) {
     if member {
         set.insert(place);
     } else {

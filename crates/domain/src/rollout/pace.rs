@@ -6,10 +6,10 @@ use vocab::Portion;
 
 /// How long a rollout without a window waits for offline servers, beyond its slowest reasonable
 /// duration. Long enough for someone to come back from a holiday weekend and decide.
-pub const PATIENCE: SignedDuration = SignedDuration::from_hours(7 * 24);
+pub const OFFLINE_WAIT: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 /// Estimated duration of one task, for the time that `max_parallel` makes the others wait.
-const ROUND: SignedDuration = SignedDuration::from_hours(1);
+const TASK_ESTIMATE: SignedDuration = SignedDuration::from_hours(1);
 
 /// The pace as requested. Its fields are those of the API's options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,8 +42,8 @@ impl Pace {
         Limits {
             stagger: SignedDuration::from_mins(i64::from(self.stagger_minutes)),
             parallel: self.max_parallel.unwrap_or(u32::MAX).max(1),
-            canary: self.canary.map_or(0, |portion| portion.of(total).min(total)),
-            failures: self.max_failures.map_or(u32::MAX, |portion| portion.of(total).max(1)),
+            canary: self.canary.map_or(0, |portion| portion.resolve(total).min(total)),
+            failures: self.max_failures.map_or(u32::MAX, |portion| portion.resolve(total).max(1)),
         }
     }
 
@@ -51,21 +51,21 @@ impl Pace {
     pub fn start_by(&self, starts_at: Timestamp, total: u32) -> Timestamp {
         let allowed = match self.window_minutes {
             Some(minutes) => SignedDuration::from_mins(i64::from(minutes)),
-            None => self.span(total).saturating_add(PATIENCE),
+            None => self.min_duration(total).saturating_add(OFFLINE_WAIT),
         };
         starts_at.saturating_add(allowed).unwrap_or(Timestamp::MAX)
     }
 
     /// Returns how long the starts of `total` servers take by this pace alone, if all goes well. A
     /// window must be longer than this.
-    pub fn span(&self, total: u32) -> SignedDuration {
+    pub fn min_duration(&self, total: u32) -> SignedDuration {
         let gaps = i64::from(total.saturating_sub(1));
         let stagger = SignedDuration::from_mins(i64::from(self.stagger_minutes));
         let gaps = i32::try_from(gaps).unwrap_or(i32::MAX);
         let staggered = stagger.checked_mul(gaps).unwrap_or(SignedDuration::MAX);
         let rounds =
-            self.max_parallel.map_or(0, |at_once| total.div_ceil(at_once.max(1)).saturating_sub(1));
-        staggered.max(ROUND * i32::try_from(rounds).unwrap_or(i32::MAX))
+            self.max_parallel.map_or(0, |parallel| total.div_ceil(parallel.max(1)).saturating_sub(1));
+        staggered.max(TASK_ESTIMATE * i32::try_from(rounds).unwrap_or(i32::MAX))
     }
 }
 

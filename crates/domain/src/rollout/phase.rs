@@ -16,17 +16,17 @@ pub enum Phase {
     /// A user paused it: no server starts, tasks in progress continue.
     Paused,
     /// It halted automatically: no server starts until a user decides.
-    Halted(Halt),
+    Halted(HaltReason),
     /// A user canceled it; tasks in progress continue to their end.
     Canceling,
     /// Every task has ended.
-    Ended(End),
+    Ended(RolloutOutcome),
 }
 
 /// Why a rollout halted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Halt {
+pub enum HaltReason {
     /// A canary failed.
     CanaryFailed,
     /// The number of failed servers reached `max_failures`.
@@ -35,7 +35,7 @@ pub enum Halt {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum RolloutOutcome {
     /// Every server is in the requested state.
     Succeeded,
     /// Some servers are, some are not.
@@ -61,12 +61,12 @@ pub enum Change {
     /// By the planner: the start time has come.
     Start,
     /// By the planner: too many failures.
-    Halt(Halt),
+    Halt(HaltReason),
     /// By the planner: the canary changed nothing and no other server is expected to, so the rest
     /// starts without its proof.
     CanaryUnchanged,
     /// By the planner: every task has ended with this overall result.
-    End(End),
+    End(RolloutOutcome),
     /// By the planner: this machine's clock shows an earlier time than the rollout has already
     /// seen. After this change no wait is longer than its full length; shorter waits stay.
     ClockWentBack { by: SignedDuration },
@@ -89,26 +89,26 @@ pub struct ClockSet {
 
 impl ClockSet {
     /// Converts a time that was taken from the clock to the clock after it was set.
-    pub(super) fn moved(self, taken: Timestamp) -> Timestamp {
-        if (self.since..=self.now).contains(&taken) {
-            return taken;
+    pub(super) fn convert(self, time: Timestamp) -> Timestamp {
+        if (self.since..=self.now).contains(&time) {
+            return time;
         }
         let end = if self.by.is_negative() { Timestamp::MIN } else { Timestamp::MAX };
-        taken.saturating_add(self.by).unwrap_or(end)
+        time.saturating_add(self.by).unwrap_or(end)
     }
 }
 
 /// A change that the phase does not allow. The API returns 409 if a user requested it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cannot apply {change:?} to a rollout in phase {phase:?}")]
-pub struct Refused {
+pub struct InvalidChange {
     pub phase: Phase,
     pub change: Change,
 }
 
 impl Phase {
     /// The only transition between phases. `due`: the start time has come.
-    pub fn apply(self, change: Change, due: bool) -> Result<Phase, Refused> {
+    pub fn apply(self, change: Change, due: bool) -> Result<Phase, InvalidChange> {
         use Phase::{Canceling, Ended, Halted, Paused, Running, Scheduled};
         Ok(match (self, change) {
             (Scheduled, Change::Start) => Running,
@@ -132,12 +132,12 @@ impl Phase {
                 phase @ (Scheduled | Paused | Halted(_) | Canceling | Ended(_)),
                 Change::Halt(_) | Change::CanaryUnchanged,
             ) => {
-                return Err(Refused { phase, change });
+                return Err(InvalidChange { phase, change });
             }
         })
     }
 
-    /// Nothing will happen any more, except for late reports.
+    /// Nothing more will happen, except for late reports.
     pub fn is_ended(self) -> bool {
         matches!(self, Phase::Ended(_))
     }

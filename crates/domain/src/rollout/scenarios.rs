@@ -1,7 +1,7 @@
 //! Scenarios of whole rollouts: the real planner and state machines with a manual clock. Each
 //! scenario compares the status of every server.
 
-use super::lint::lint_settled;
+use super::invariants::check_settled;
 use super::*;
 use vocab::{FailureCode, Portion, Stage};
 
@@ -12,7 +12,7 @@ mod pace;
 mod timing;
 
 /// A rollout over named servers, with a clock that the test advances.
-struct Story {
+struct Scenario {
     rollout: Rollout,
     now: Timestamp,
     names: Vec<&'static str>,
@@ -30,73 +30,73 @@ fn batch(number: u128) -> BatchId {
     BatchId::new(midnight(), number)
 }
 
-const FAILED: Event = Event::Reported(Verdict::Failed(FailureCode::InstallFailed));
-const SUCCEEDED: Event = Event::Reported(Verdict::Succeeded);
-const NO_CHANGE: Event = Event::Reported(Verdict::NoChange);
+const FAILED: TaskEvent = TaskEvent::Reported(ReportedResult::Failed(FailureCode::InstallFailed));
+const SUCCEEDED: TaskEvent = TaskEvent::Reported(ReportedResult::Succeeded);
+const NO_CHANGE: TaskEvent = TaskEvent::Reported(ReportedResult::NoChange);
 
-impl Story {
-    fn of<const N: usize>(names: [&'static str; N], pace: Pace) -> Story {
-        Story::starting_at(midnight(), names, pace)
+impl Scenario {
+    fn new<const N: usize>(names: [&'static str; N], pace: Pace) -> Scenario {
+        Scenario::starting_at(midnight(), names, pace)
     }
 
     fn starting_at<const N: usize>(
         starts_at: Timestamp,
         names: [&'static str; N],
         pace: Pace,
-    ) -> Story {
+    ) -> Scenario {
         let rollout = Rollout::new(batch(1), pace, starts_at, (0..N).map(id), midnight());
-        let mut story = Story { rollout, now: midnight(), names: names.to_vec() };
-        story.settle();
+        let mut story = Scenario { rollout, now: midnight(), names: names.to_vec() };
+        story.run_planner();
         story
     }
 
-    /// Like [`Story::of`], but only the first `expected` servers have something to install.
-    fn expecting<const N: usize>(expected: u32, names: [&'static str; N], pace: Pace) -> Story {
+    /// Like [`Scenario::new`], but only the first `expected` servers have something to install.
+    fn with_expected_changes<const N: usize>(expected: u32, names: [&'static str; N], pace: Pace) -> Scenario {
         let rollout = Rollout::new(batch(1), pace, midnight(), (0..N).map(id), midnight());
-        let rollout = rollout.expecting(expected);
-        let mut story = Story { rollout, now: midnight(), names: names.to_vec() };
-        story.settle();
+        let rollout = rollout.with_expected_changes(expected);
+        let mut story = Scenario { rollout, now: midnight(), names: names.to_vec() };
+        story.run_planner();
         story
     }
 
-    fn settle(&mut self) {
+    fn run_planner(&mut self) {
         for _ in 0..1_000 {
             let next = plan(&self.rollout, self.now);
             if next.is_idle() {
-                assert_eq!(lint_settled(&self.rollout, self.now), Vec::<String>::new());
+                assert_eq!(check_settled(&self.rollout, self.now), Vec::<String>::new());
                 return;
             }
             if let Some(change) = next.change {
-                self.rollout.change(change, self.now).unwrap();
+                self.rollout.apply_change(change, self.now).unwrap();
             }
-            for (server, event) in next.moves {
-                self.rollout.happens(server, event, self.now).unwrap();
+            for (server, event) in next.events {
+                self.rollout.apply_event(server, event, self.now).unwrap();
             }
         }
         panic!("the plan never becomes idle");
     }
 
-    fn minutes(&mut self, minutes: i64) -> &mut Story {
+    fn advance_minutes(&mut self, minutes: i64) -> &mut Scenario {
         self.now += SignedDuration::from_mins(minutes);
-        self.settle();
+        self.run_planner();
         self
     }
 
-    fn happens(&mut self, name: &str, event: Event) -> &mut Story {
-        self.rollout.happens(self.server(name), event, self.now).unwrap();
-        self.settle();
+    fn apply_event(&mut self, name: &str, event: TaskEvent) -> &mut Scenario {
+        self.rollout.apply_event(self.server(name), event, self.now).unwrap();
+        self.run_planner();
         self
     }
 
-    fn does(&mut self, change: Change) -> &mut Story {
-        self.rollout.change(change, self.now).unwrap();
-        self.settle();
+    fn apply_change(&mut self, change: Change) -> &mut Scenario {
+        self.rollout.apply_change(change, self.now).unwrap();
+        self.run_planner();
         self
     }
 
-    fn notices(&mut self, name: &str, condition: Condition) -> &mut Story {
-        self.rollout.notice(self.server(name), condition);
-        self.settle();
+    fn set_condition(&mut self, name: &str, condition: ServerCondition) -> &mut Scenario {
+        self.rollout.set_condition(self.server(name), condition);
+        self.run_planner();
         self
     }
 
@@ -105,59 +105,59 @@ impl Story {
     }
 
     #[track_caller]
-    fn shows<const N: usize>(&mut self, expected: [&str; N]) -> &mut Story {
-        let lines: Vec<_> = self.names.iter().map(|name| self.line(name)).collect();
+    fn assert_status<const N: usize>(&mut self, expected: [&str; N]) -> &mut Scenario {
+        let lines: Vec<_> = self.names.iter().map(|name| self.status_line(name)).collect();
         assert_eq!(lines, expected);
         self
     }
 
     #[track_caller]
-    fn is(&mut self, phase: Phase) -> &mut Story {
+    fn assert_phase(&mut self, phase: Phase) -> &mut Scenario {
         assert_eq!(self.rollout.head().phase, phase);
         self
     }
 
-    fn line(&self, name: &str) -> String {
+    fn status_line(&self, name: &str) -> String {
         let server = self.server(name);
-        match self.rollout.target(server).unwrap() {
-            Target::Waiting => {
-                let held = held(&self.rollout, server, self.now);
-                if !matches!(held, Some(Held::Offline | Held::Elsewhere(_) | Held::AtWork)) {
-                    let (head, tally) = (self.rollout.head(), self.rollout.tally());
-                    let place = self.rollout.place(server).unwrap();
-                    let back = held_back(head, tally, place, self.now);
+        match self.rollout.task_status(server).unwrap() {
+            TaskStatus::Waiting => {
+                let held = wait_reason(&self.rollout, server, self.now);
+                if !matches!(held, Some(WaitReason::Offline | WaitReason::BusyElsewhere(_) | WaitReason::AgentBusy)) {
+                    let (head, tally) = (self.rollout.head(), self.rollout.counts());
+                    let place = self.rollout.position(server).unwrap();
+                    let back = wait_reason_at(head, tally, place, self.now);
                     assert_eq!(back, held, "{name}");
                 }
-                match held {
-                    Some(held) => format!("{name} waits: {}", why(held)),
+                match wait_reason {
+                    Some(held) => format!("{name} waits: {}", describe(held)),
                     None => format!("{name} waits"),
                 }
             }
-            Target::Busy(busy) => format!("{name} {}", busy.stage),
-            Target::Done(done) => match done.outcome {
-                Outcome::Succeeded => format!("{name} succeeded"),
-                Outcome::NoChange => format!("{name} had nothing to change"),
-                Outcome::Failed(code) => format!("{name} failed: {code}"),
-                Outcome::TimedOut(stage) => format!("{name} timed out while {stage}"),
-                Outcome::Skipped(skip) => format!("{name} skipped: {skip:?}"),
-                Outcome::Canceled(cancel) => format!("{name} canceled: {cancel:?}"),
+            TaskStatus::Busy(busy) => format!("{name} {}", busy.stage),
+            TaskStatus::Done(done) => match done.outcome {
+                TaskOutcome::Succeeded => format!("{name} succeeded"),
+                TaskOutcome::NoChange => format!("{name} had nothing to change"),
+                TaskOutcome::Failed(code) => format!("{name} failed: {code}"),
+                TaskOutcome::TimedOut(stage) => format!("{name} timed out while {stage}"),
+                TaskOutcome::Skipped(skip) => format!("{name} skipped: {skip:?}"),
+                TaskOutcome::Canceled(cancel) => format!("{name} canceled: {cancel:?}"),
             },
         }
     }
 }
 
-fn why(held: Held) -> String {
+fn describe(held: WaitReason) -> String {
     let clock = |at: Timestamp| at.to_string()[11..16].to_owned();
-    match held {
-        Held::Scheduled { at } => format!("starts at {}", clock(at)),
-        Held::Paused => "paused".into(),
-        Held::Halted(halt) => format!("halted, {halt:?}"),
-        Held::Offline => "offline".into(),
-        Held::Elsewhere(_) => "busy elsewhere".into(),
-        Held::AtWork => "agent busy".into(),
-        Held::Canary => "canary".into(),
-        Held::Parallel => "parallel".into(),
-        Held::Stagger { until } => format!("stagger until {}", clock(until)),
+    match wait_reason {
+        WaitReason::Scheduled { at } => format!("starts at {}", clock(at)),
+        WaitReason::Paused => "paused".into(),
+        WaitReason::Halted(halt) => format!("halted, {halt:?}"),
+        WaitReason::Offline => "offline".into(),
+        WaitReason::BusyElsewhere(_) => "busy elsewhere".into(),
+        WaitReason::AgentBusy => "agent busy".into(),
+        WaitReason::Canary => "canary".into(),
+        WaitReason::Parallel => "parallel".into(),
+        WaitReason::Stagger { until } => format!("stagger until {}", clock(until)),
     }
 }
 
@@ -165,77 +165,77 @@ fn pace() -> Pace {
     Pace::default()
 }
 
-const OFFLINE: Condition = Condition { online: false, ..Condition::FREE };
+const OFFLINE: ServerCondition = ServerCondition { online: false, ..ServerCondition::FREE };
 
 #[test]
 fn without_limits_all_servers_start_at_once() {
-    Story::of(["a", "b"], pace())
-        .shows(["a dispatched", "b dispatched"])
-        .happens("a", SUCCEEDED)
-        .happens("b", Event::Reported(Verdict::NoChange))
-        .shows(["a succeeded", "b had nothing to change"])
-        .is(Phase::Ended(End::Succeeded));
+    Scenario::new(["a", "b"], pace())
+        .assert_status(["a dispatched", "b dispatched"])
+        .apply_event("a", SUCCEEDED)
+        .apply_event("b", TaskEvent::Reported(ReportedResult::NoChange))
+        .assert_status(["a succeeded", "b had nothing to change"])
+        .assert_phase(Phase::Ended(RolloutOutcome::Succeeded));
 }
 
 #[test]
 fn server_busy_in_another_rollout_waits() {
     let later = "2026-11-15T00:05:00Z".parse().unwrap();
-    let elsewhere = Condition { busy_in: Some(batch(2)), ..Condition::FREE };
-    Story::starting_at(later, ["a", "b"], pace())
-        .notices("a", elsewhere)
-        .minutes(5)
-        .shows(["a waits: busy elsewhere", "b dispatched"])
-        .notices("a", Condition::FREE)
-        .shows(["a dispatched", "b dispatched"]);
+    let elsewhere = ServerCondition { busy_in: Some(batch(2)), ..ServerCondition::FREE };
+    Scenario::starting_at(later, ["a", "b"], pace())
+        .set_condition("a", elsewhere)
+        .advance_minutes(5)
+        .assert_status(["a waits: busy elsewhere", "b dispatched"])
+        .set_condition("a", ServerCondition::FREE)
+        .assert_status(["a dispatched", "b dispatched"]);
 }
 
 #[test]
 fn pause_stops_only_servers_that_have_not_started() {
-    Story::of(["a", "b"], Pace { max_parallel: Some(1), ..pace() })
-        .does(Change::Pause)
-        .happens("a", SUCCEEDED)
-        .shows(["a succeeded", "b waits: paused"])
-        .does(Change::Resume)
-        .shows(["a succeeded", "b dispatched"]);
+    Scenario::new(["a", "b"], Pace { max_parallel: Some(1), ..pace() })
+        .apply_change(Change::Pause)
+        .apply_event("a", SUCCEEDED)
+        .assert_status(["a succeeded", "b waits: paused"])
+        .apply_change(Change::Resume)
+        .assert_status(["a succeeded", "b dispatched"]);
 }
 
 #[test]
 fn out_of_order_progress_is_ignored() {
-    Story::of(["a"], pace())
-        .happens("a", Event::Reached(Stage::Installing))
-        .happens("a", Event::Reached(Stage::Downloading))
-        .shows(["a installing"]);
+    Scenario::new(["a"], pace())
+        .apply_event("a", TaskEvent::Reached(Stage::Installing))
+        .apply_event("a", TaskEvent::Reached(Stage::Downloading))
+        .assert_status(["a installing"]);
 }
 
 #[test]
 fn duplicate_server_counts_once() {
     let rollout = Rollout::new(batch(1), pace(), midnight(), [id(1), id(0), id(1)], midnight());
-    assert_eq!(rollout.targets().map(|(server, _)| server).collect::<Vec<_>>(), [id(1), id(0)]);
+    assert_eq!(rollout.tasks().map(|(server, _)| server).collect::<Vec<_>>(), [id(1), id(0)]);
 }
 
 #[test]
 fn event_for_unknown_server_is_refused() {
-    let mut story = Story::of(["a"], pace());
-    let refused = story.rollout.happens(id(7), SUCCEEDED, story.now);
-    assert_eq!(refused, Err(NotTaken::Stranger(id(7))));
-    story.rollout.notice(id(7), OFFLINE);
-    story.shows(["a dispatched"]);
+    let mut story = Scenario::new(["a"], pace());
+    let refused = story.rollout.apply_event(id(7), SUCCEEDED, story.now);
+    assert_eq!(refused, Err(EventError::UnknownServer(id(7))));
+    story.rollout.set_condition(id(7), OFFLINE);
+    story.assert_status(["a dispatched"]);
 }
 
 #[test]
 fn plans_start_at_most_a_thousand_servers() {
     let servers = (0..2_500).map(id);
     let mut rollout = Rollout::new(batch(1), pace(), midnight(), servers, midnight());
-    rollout.change(Change::Start, midnight()).unwrap();
+    rollout.apply_change(Change::Start, midnight()).unwrap();
     let mut sizes = Vec::new();
     loop {
         let next = plan(&rollout, midnight());
         if next.is_idle() {
             break;
         }
-        sizes.push(next.moves.len());
-        for (server, event) in next.moves {
-            rollout.happens(server, event, midnight()).unwrap();
+        sizes.push(next.events.len());
+        for (server, event) in next.events {
+            rollout.apply_event(server, event, midnight()).unwrap();
         }
     }
     assert_eq!(sizes, [1_000, 1_000, 500]);
@@ -248,16 +248,16 @@ fn phase_transitions() {
         Phase::Scheduled,
         Phase::Running,
         Phase::Paused,
-        Phase::Halted(Halt::CanaryFailed),
+        Phase::Halted(HaltReason::CanaryFailed),
         Phase::Canceling,
-        Phase::Ended(End::Failed),
+        Phase::Ended(RolloutOutcome::Failed),
     ];
     let changes = [
         Change::Pause,
         Change::Resume,
         Change::Cancel,
         Change::Start,
-        Change::Halt(Halt::CanaryFailed),
+        Change::Halt(HaltReason::CanaryFailed),
     ];
     let mut table = String::new();
     for phase in phases {
@@ -277,34 +277,34 @@ fn phase_transitions() {
 #[test]
 fn task_transitions() {
     let now = midnight();
-    let busy = |stage| Target::Busy(Busy { stage, started_at: now, by: now });
-    let done = |outcome| Target::Done(Done { outcome, started_at: Some(now), at: now });
+    let busy = |stage| TaskStatus::Busy(ActiveTask { stage, started_at: now, by: now });
+    let done = |outcome| TaskStatus::Done(EndedTask { outcome, started_at: Some(now), at: now });
     let states = [
-        Target::Waiting,
+        TaskStatus::Waiting,
         busy(Stage::Installing),
-        done(Outcome::Succeeded),
-        done(Outcome::TimedOut(Stage::Installing)),
-        done(Outcome::Canceled(Cancel::Person)),
+        done(TaskOutcome::Succeeded),
+        done(TaskOutcome::TimedOut(Stage::Installing)),
+        done(TaskOutcome::Canceled(CancelReason::Person)),
     ];
     let events = [
-        Event::Offered,
-        Event::DeadlinePassed,
-        Event::WindowClosed,
-        Event::Canceled,
-        Event::ServerRemoved,
-        Event::Reached(Stage::Preflight),
-        Event::Reached(Stage::Verifying),
+        TaskEvent::Offered,
+        TaskEvent::DeadlinePassed,
+        TaskEvent::WindowClosed,
+        TaskEvent::Canceled,
+        TaskEvent::ServerRemoved,
+        TaskEvent::Reached(Stage::Preflight),
+        TaskEvent::Reached(Stage::Verifying),
         SUCCEEDED,
         FAILED,
-        Event::Reported(Verdict::NotApplicable),
-        Event::Reported(Verdict::Withdrawn),
-        Event::GivenBack,
-        Event::Forgotten,
+        TaskEvent::Reported(ReportedResult::NotApplicable),
+        TaskEvent::Reported(ReportedResult::Withdrawn),
+        TaskEvent::GivenBack,
+        TaskEvent::Forgotten,
     ];
-    let word = |target: Target| match target {
-        Target::Waiting => "Waiting".to_owned(),
-        Target::Busy(busy) => format!("Busy({:?})", busy.stage),
-        Target::Done(done) => format!("Done({:?})", done.outcome),
+    let word = |target: TaskStatus| match target {
+        TaskStatus::Waiting => "Waiting".to_owned(),
+        TaskStatus::Busy(busy) => format!("Busy({:?})", busy.stage),
+        TaskStatus::Done(done) => format!("Done({:?})", done.outcome),
     };
     let mut table = String::new();
     for state in states {
@@ -322,25 +322,25 @@ fn task_transitions() {
 
 #[test]
 fn rollout_round_trips_through_json() {
-    let mut story = Story::of(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
-    story.happens("a", Event::Reached(Stage::Downloading));
+    let mut story = Scenario::new(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
+    story.apply_event("a", TaskEvent::Reached(Stage::Downloading));
     let head = serde_json::to_string(story.rollout.head()).unwrap();
-    let targets = serde_json::to_string(&story.rollout.targets().collect::<Vec<_>>()).unwrap();
-    let head: Head = serde_json::from_str(&head).unwrap();
-    let targets: Vec<(ServerId, Target)> = serde_json::from_str(&targets).unwrap();
+    let targets = serde_json::to_string(&story.rollout.tasks().collect::<Vec<_>>()).unwrap();
+    let head: RolloutHead = serde_json::from_str(&head).unwrap();
+    let targets: Vec<(ServerId, TaskStatus)> = serde_json::from_str(&targets).unwrap();
     assert_eq!(Rollout::restore(head, targets), story.rollout);
 }
 
 /// A reader of what others stored must reach the same state.
 #[test]
 fn loading_changes_equals_restoring_from_storage() {
-    let mut story = Story::of(["a", "b", "c"], Pace { max_parallel: Some(2), ..pace() });
+    let mut story = Scenario::new(["a", "b", "c"], Pace { max_parallel: Some(2), ..pace() });
     let mut reader = story.rollout.clone();
-    story.happens("a", SUCCEEDED).happens("b", FAILED).minutes(1);
-    for (server, target) in story.rollout.targets() {
-        reader.learn(server, target);
+    story.apply_event("a", SUCCEEDED).apply_event("b", FAILED).advance_minutes(1);
+    for (server, target) in story.rollout.tasks() {
+        reader.load_task(server, target);
     }
-    reader.learn_head(story.rollout.head().clone());
+    reader.load_head(story.rollout.head().clone());
     assert_eq!(reader, story.rollout);
-    assert_eq!(reader, Rollout::restore(reader.head().clone(), reader.targets()));
+    assert_eq!(reader, Rollout::restore(reader.head().clone(), reader.tasks()));
 }

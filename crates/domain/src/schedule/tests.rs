@@ -103,7 +103,7 @@ fn rare_schedule_runs_in_both_repeated_hours() {
 fn intervals_stay_even_across_clock_changes() {
     for name in ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago"] {
         let zone = zone(name);
-        let changes = zone.rules().following(at("2026-01-01T00:00Z")).take(4);
+        let changes = zone.time_zone().following(at("2026-01-01T00:00Z")).take(4);
         for change in changes.map(|change| change.timestamp()) {
             let day_before = change - SignedDuration::from_hours(24);
             for pair in next_runs(&cron("*/15 * * * *"), &zone, day_before, 200).windows(2) {
@@ -126,7 +126,7 @@ fn rarest_schedule_is_found_and_search_ends() {
 }
 
 /// Computes the instant of a fixed local time on a date, without the search.
-fn meant_on(day: Date, hour: i8, minute: i8, rules: &TimeZone) -> Timestamp {
+fn expected_instant(day: Date, hour: i8, minute: i8, rules: &TimeZone) -> Timestamp {
     let local = day.at(hour, minute, 0, 0);
     let instant = rules.to_ambiguous_timestamp(local);
     match instant.offset() {
@@ -160,10 +160,10 @@ proptest! {
     fn fixed_local_time_runs_once_per_local_day(
         zone in zones(), hour in prop_oneof![0..4_i8, 0..24_i8], minute in 0..60_i8
     ) {
-        let rules = zone.rules();
+        let rules = zone.time_zone();
         let first = date(2026, 1, 1);
         let expected: Vec<Timestamp> =
-            first.series(jiff::Span::new().days(1)).take(731).map(|day| meant_on(day, hour, minute, rules)).collect();
+            first.series(jiff::Span::new().days(1)).take(731).map(|day| expected_instant(day, hour, minute, rules)).collect();
         let before = expected[0] - SignedDuration::from_secs(1);
         let found = next_runs(&cron(&format!("{minute} {hour} * * *")), &zone, before, 731);
         prop_assert_eq!(found, expected);
@@ -185,7 +185,7 @@ proptest! {
 
 // Tests of `due`.
 
-fn asked(cron_text: &str, handled: &str, now: &str) -> Due {
+fn due_for(cron_text: &str, handled: &str, now: &str) -> Due {
     due(&cron(cron_text), &Zone::default(), progress(handled), at(now))
 }
 
@@ -195,22 +195,22 @@ fn progress(handled: &str) -> Progress {
 
 #[test]
 fn instant_starts_once_and_then_waits_for_next() {
-    let before = asked("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T02:59:59Z");
+    let before = due_for("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T02:59:59Z");
     assert_eq!((before.start, before.wake_at), (None, Some(at("2026-11-15T03:00Z"))));
     assert_eq!(before.handled, at("2026-11-14T03:00Z"));
-    let then = asked("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T03:00Z");
+    let then = due_for("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T03:00Z");
     assert_eq!(then.start, Some(at("2026-11-15T03:00Z")));
     assert_eq!(then.handled, at("2026-11-15T03:00Z"));
     assert_eq!((then.skipped, then.wake_at), (vec![], Some(at("2026-11-16T03:00Z"))));
-    let after = asked("0 3 * * *", "2026-11-15T03:00Z", "2026-11-15T03:00:01Z");
+    let after = due_for("0 3 * * *", "2026-11-15T03:00Z", "2026-11-15T03:00:01Z");
     assert_eq!(after.start, None);
 }
 
 #[test]
 fn missed_run_starts_late_only_within_window() {
-    let late = asked("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T04:00Z");
+    let late = due_for("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T04:00Z");
     assert_eq!(late.start, Some(at("2026-11-15T03:00Z")));
-    let too_late = asked("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T04:00:01Z");
+    let too_late = due_for("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T04:00:01Z");
     let instant = at("2026-11-15T03:00Z");
     assert_eq!(too_late.start, None);
     assert_eq!(
@@ -232,7 +232,7 @@ fn unfinished_run_makes_next_one_an_overlap() {
 /// Three days of downtime with a run every quarter of an hour.
 #[test]
 fn outage_gives_one_run_and_one_missed_record() {
-    let due = asked("*/15 * * * *", "2026-11-12T12:00Z", "2026-11-15T12:05Z");
+    let due = due_for("*/15 * * * *", "2026-11-12T12:00Z", "2026-11-15T12:05Z");
     assert_eq!(due.start, Some(at("2026-11-15T12:00Z")));
     assert_eq!(
         due.skipped,
@@ -247,7 +247,7 @@ fn outage_gives_one_run_and_one_missed_record() {
 
 #[test]
 fn year_of_downtime_costs_bounded_work() {
-    let due = asked("* * * * *", "2025-11-15T12:00Z", "2026-11-15T12:00:30Z");
+    let due = due_for("* * * * *", "2025-11-15T12:00Z", "2026-11-15T12:00:30Z");
     assert_eq!(due.start, Some(at("2026-11-15T12:00Z")));
     assert_eq!(
         due.skipped,
@@ -263,10 +263,10 @@ fn year_of_downtime_costs_bounded_work() {
 /// A clock that is corrected after it was years ahead must not stop a schedule for years.
 #[test]
 fn clock_set_back_neither_repeats_nor_blocks_runs() {
-    let little = asked("*/15 * * * *", "2026-11-15T12:15Z", "2026-11-15T12:10Z");
+    let little = due_for("*/15 * * * *", "2026-11-15T12:15Z", "2026-11-15T12:10Z");
     assert_eq!((little.start, little.handled), (None, at("2026-11-15T12:15Z")));
     assert_eq!(little.wake_at, Some(at("2026-11-15T12:30Z")), "12:15 has already run");
-    let years = asked("*/15 * * * *", "2036-11-15T12:15Z", "2026-11-15T12:10Z");
+    let years = due_for("*/15 * * * *", "2036-11-15T12:15Z", "2026-11-15T12:10Z");
     assert_eq!((years.start, years.handled), (None, at("2026-11-15T12:10Z")));
     assert_eq!(years.wake_at, Some(at("2026-11-15T12:15Z")));
 }

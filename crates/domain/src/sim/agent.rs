@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, InquiryReply, OrderRecord, ServerId, Stage, WithdrawalReply};
 
-use super::chance::Chance;
-use crate::rollout::{Event, Verdict};
+use super::rng::Rng;
+use crate::rollout::{TaskEvent, ReportedResult};
 
 /// The id of an order, which an agent remembers forever. A server that dropped one gets another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct OrderId {
-    pub(super) of: BatchId,
+    pub(super) batch: BatchId,
     pub(super) number: u64,
 }
 
@@ -28,10 +28,10 @@ pub(super) struct Order {
 
 /// Progress of an order, on the agent's disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum JournalEntry {
     Taken { expires: Timestamp },
     At(Stage),
-    Ended { verdict: Verdict, acknowledged: bool },
+    Ended { verdict: ReportedResult, acknowledged: bool },
 }
 
 /// A message of the control plane.
@@ -59,11 +59,11 @@ pub(super) struct Agent {
     pub(super) health: Health,
     pub(super) connected: bool,
     /// How many times it was started: work planned before a restart is void.
-    pub(super) life: u32,
-    journal: BTreeMap<OrderId, Entry>,
+    pub(super) restarts: u32,
+    journal: BTreeMap<OrderId, JournalEntry>,
     /// The ids of accepted orders, stored separately from the journal.
     taken: BTreeSet<OrderId>,
-    /// How often packages were really changed, by order.
+    /// How many times packages were really changed, by order.
     pub(super) effects: BTreeMap<OrderId, u32>,
     /// Probability that an order finds nothing to install, in percent.
     up_to_date: u32,
@@ -77,7 +77,7 @@ impl Agent {
             up_to_date,
             health: Health::Up,
             connected: true,
-            life: 0,
+            restarts: 0,
             journal: BTreeMap::new(),
             taken: BTreeSet::new(),
             effects: BTreeMap::new(),
@@ -91,189 +91,189 @@ impl Agent {
 
     pub(super) fn crash(&mut self, health: Health) {
         self.health = health;
-        self.life += 1;
+        self.restarts += 1;
         self.steps_planned = false;
     }
 
     /// Processes a message of the control plane. A repeated order is recognized by its id, accepted
     /// once, and answered with its result, because the control plane repeats an order only while it
     /// has no result.
-    pub(super) fn hears(&mut self, message: &Message) {
+    pub(super) fn receive(&mut self, message: &Message) {
         for order in &message.orders {
             let first = match self.taken.insert(order.id) {
-                true => Entry::Taken { expires: order.expires },
-                false => ended(Verdict::Failed(FailureCode::OrderLost)),
+                true => JournalEntry::Taken { expires: order.expires },
+                false => ended_entry(ReportedResult::Failed(FailureCode::OrderLost)),
             };
-            if let Entry::Ended { acknowledged, .. } = self.journal.entry(order.id).or_insert(first)
+            if let JournalEntry::Ended { acknowledged, .. } = self.journal.entry(order.id).or_insert(first)
             {
                 *acknowledged = false;
             }
         }
         for id in &message.withdrawn {
-            match self.record(*id).on_withdrawal() {
+            match self.order_record(*id).on_withdrawal() {
                 WithdrawalReply::Withdrawn => {
                     self.taken.insert(*id);
-                    self.journal.insert(*id, ended(Verdict::Withdrawn));
+                    self.journal.insert(*id, ended_entry(ReportedResult::Withdrawn));
                 }
-                WithdrawalReply::Lost => self.gives_up(*id),
+                WithdrawalReply::Lost => self.record_lost(*id),
                 WithdrawalReply::Undecided => {}
-                WithdrawalReply::Result => self.says_again(*id),
+                WithdrawalReply::Result => self.report_again(*id),
             }
         }
         for id in &message.unreported {
-            match self.record(*id).on_inquiry() {
-                InquiryReply::Lost => self.gives_up(*id),
+            match self.order_record(*id).on_inquiry() {
+                InquiryReply::Lost => self.record_lost(*id),
                 InquiryReply::InProgress => {}
-                InquiryReply::Result => self.says_again(*id),
+                InquiryReply::Result => self.report_again(*id),
             }
         }
         for id in &message.acks {
-            if let Some(Entry::Ended { acknowledged, .. }) = self.journal.get_mut(id) {
+            if let Some(JournalEntry::Ended { acknowledged, .. }) = self.journal.get_mut(id) {
                 *acknowledged = true;
             }
         }
     }
 
-    fn record(&self, id: OrderId) -> OrderRecord {
+    fn order_record(&self, id: OrderId) -> OrderRecord {
         match self.journal.get(&id) {
             None if self.taken.contains(&id) => OrderRecord::Lost,
             None => OrderRecord::Missing,
-            Some(Entry::Taken { .. }) => OrderRecord::NotStarted,
-            Some(Entry::At(_)) => OrderRecord::Started,
-            Some(Entry::Ended { .. }) => OrderRecord::Ended,
+            Some(JournalEntry::Taken { .. }) => OrderRecord::NotStarted,
+            Some(JournalEntry::At(_)) => OrderRecord::Started,
+            Some(JournalEntry::Ended { .. }) => OrderRecord::Ended,
         }
     }
 
-    fn gives_up(&mut self, id: OrderId) {
+    fn record_lost(&mut self, id: OrderId) {
         self.taken.insert(id);
-        self.journal.insert(id, ended(Verdict::Failed(FailureCode::OrderLost)));
+        self.journal.insert(id, ended_entry(ReportedResult::Failed(FailureCode::OrderLost)));
     }
 
-    fn says_again(&mut self, id: OrderId) {
-        if let Some(Entry::Ended { acknowledged, .. }) = self.journal.get_mut(&id) {
+    fn report_again(&mut self, id: OrderId) {
+        if let Some(JournalEntry::Ended { acknowledged, .. }) = self.journal.get_mut(&id) {
             *acknowledged = false;
         }
     }
 
     /// Loses the record of the order in progress; the host continues with the next one.
-    pub(super) fn loses_record(&mut self) -> Option<OrderId> {
+    pub(super) fn lose_record(&mut self) -> Option<OrderId> {
         let in_work =
-            |(id, entry): (&OrderId, &Entry)| matches!(entry, Entry::At(_)).then_some(*id);
+            |(id, entry): (&OrderId, &JournalEntry)| matches!(entry, JournalEntry::At(_)).then_some(*id);
         let id = self.journal.iter().find_map(in_work)?;
         self.journal.remove(&id);
         Some(id)
     }
 
     /// Returns everything to report that was not acknowledged.
-    pub(super) fn says(&self) -> Vec<(OrderId, Event)> {
+    pub(super) fn pending_reports(&self) -> Vec<(OrderId, TaskEvent)> {
         self.journal
             .iter()
             .filter_map(|(of, entry)| match entry {
-                Entry::Taken { .. } => None,
-                Entry::At(stage) => Some((*of, Event::Reached(*stage))),
-                Entry::Ended { acknowledged: true, .. } => None,
-                Entry::Ended { verdict, .. } => Some((*of, Event::Reported(*verdict))),
+                JournalEntry::Taken { .. } => None,
+                JournalEntry::At(stage) => Some((*of, TaskEvent::Reached(*stage))),
+                JournalEntry::Ended { acknowledged: true, .. } => None,
+                JournalEntry::Ended { verdict, .. } => Some((*of, TaskEvent::Reported(*verdict))),
             })
             .collect()
     }
 
     /// Returns the time until its next step, if it has something to do and no step is planned.
-    pub(super) fn next_step(&mut self, chance: &mut Chance) -> Option<SignedDuration> {
+    pub(super) fn next_step(&mut self, rng: &mut Rng) -> Option<SignedDuration> {
         if self.steps_planned || self.health != Health::Up || self.current().is_none() {
             return None;
         }
         self.steps_planned = true;
-        let usual = SignedDuration::from_secs(chance.between(1, 240));
-        let slow = SignedDuration::from_mins(chance.between(5, 300));
-        Some(if chance.percent(3) { slow } else { usual })
+        let usual = SignedDuration::from_secs(rng.between(1, 240));
+        let slow = SignedDuration::from_mins(rng.between(5, 300));
+        Some(if rng.percent(3) { slow } else { usual })
     }
 
     /// Takes one step of the order in progress: only one order at a time, whatever else was
     /// accepted.
-    pub(super) fn step(&mut self, chance: &mut Chance, server_clock: Timestamp) -> bool {
+    pub(super) fn step(&mut self, rng: &mut Rng, server_clock: Timestamp) -> bool {
         self.steps_planned = false;
         let Some((of, entry)) = self.current() else { return false };
         let next = match entry {
-            Entry::Taken { expires } if expires <= server_clock => {
-                ended(Verdict::Failed(FailureCode::OrderExpired))
+            JournalEntry::Taken { expires } if expires <= server_clock => {
+                ended_entry(ReportedResult::Failed(FailureCode::OrderExpired))
             }
-            Entry::Taken { .. } => Entry::At(Stage::Preflight),
-            Entry::At(stage) => self.after(of, stage, chance),
-            Entry::Ended { .. } => entry,
+            JournalEntry::Taken { .. } => JournalEntry::At(Stage::Preflight),
+            JournalEntry::At(stage) => self.next_entry(of, stage, rng),
+            JournalEntry::Ended { .. } => entry,
         };
         self.journal.insert(of, next);
         true
     }
 
-    fn after(&mut self, of: OrderId, stage: Stage, chance: &mut Chance) -> Entry {
-        if chance.percent(4) {
-            return ended(Verdict::Failed(FailureCode::RepoUnreachable));
+    fn next_entry(&mut self, of: OrderId, stage: Stage, rng: &mut Rng) -> JournalEntry {
+        if rng.percent(4) {
+            return ended_entry(ReportedResult::Failed(FailureCode::RepoUnreachable));
         }
         match stage {
-            Stage::Dispatched => Entry::At(Stage::Preflight),
-            Stage::Preflight if chance.percent(self.up_to_date) => ended(Verdict::NoChange),
-            Stage::Preflight if chance.percent(3) => ended(Verdict::NotApplicable),
-            Stage::Preflight => Entry::At(Stage::Downloading),
+            Stage::Dispatched => JournalEntry::At(Stage::Preflight),
+            Stage::Preflight if rng.percent(self.up_to_date) => ended_entry(ReportedResult::NoChange),
+            Stage::Preflight if rng.percent(3) => ended_entry(ReportedResult::NotApplicable),
+            Stage::Preflight => JournalEntry::At(Stage::Downloading),
             Stage::Downloading => {
                 *self.effects.entry(of).or_default() += 1;
-                Entry::At(Stage::Installing)
+                JournalEntry::At(Stage::Installing)
             }
-            Stage::Installing if chance.percent(30) => Entry::At(Stage::Rebooting),
-            Stage::Installing if chance.percent(30) => Entry::At(Stage::RestartingServices),
+            Stage::Installing if rng.percent(30) => JournalEntry::At(Stage::Rebooting),
+            Stage::Installing if rng.percent(30) => JournalEntry::At(Stage::RestartingServices),
             Stage::Installing | Stage::RestartingServices | Stage::Rebooting => {
-                Entry::At(Stage::Verifying)
+                JournalEntry::At(Stage::Verifying)
             }
-            Stage::Verifying => ended(Verdict::Succeeded),
+            Stage::Verifying => ended_entry(ReportedResult::Succeeded),
         }
     }
 
     /// Whether it has begun an order that has not ended.
-    pub(super) fn is_at_work(&self) -> bool {
-        self.journal.values().any(|entry| matches!(entry, Entry::At(_)))
+    pub(super) fn is_busy(&self) -> bool {
+        self.journal.values().any(|entry| matches!(entry, JournalEntry::At(_)))
     }
 
-    fn current(&self) -> Option<(OrderId, Entry)> {
-        let in_work = |entry: &Entry| matches!(entry, Entry::At(_));
-        let taken = |entry: &Entry| matches!(entry, Entry::Taken { .. });
-        let find = |wanted: &dyn Fn(&Entry) -> bool| {
+    fn current(&self) -> Option<(OrderId, JournalEntry)> {
+        let in_work = |entry: &JournalEntry| matches!(entry, JournalEntry::At(_));
+        let taken = |entry: &JournalEntry| matches!(entry, JournalEntry::Taken { .. });
+        let find = |wanted: &dyn Fn(&JournalEntry) -> bool| {
             self.journal.iter().find(|(_, entry)| wanted(entry)).map(|(of, entry)| (*of, *entry))
         };
         find(&in_work).or_else(|| find(&taken))
     }
 
     /// The control plane was restored from a backup: its acknowledgments no longer count.
-    pub(super) fn says_all_again(&mut self) {
+    pub(super) fn report_all_again(&mut self) {
         for entry in self.journal.values_mut() {
-            if let Entry::Ended { acknowledged, .. } = entry {
+            if let JournalEntry::Ended { acknowledged, .. } = entry {
                 *acknowledged = false;
             }
         }
     }
 
     /// Whether nothing is in progress and nothing is left to report.
-    pub(super) fn is_at_rest(&self) -> bool {
-        self.current().is_none() && self.says().is_empty()
+    pub(super) fn is_idle(&self) -> bool {
+        self.current().is_none() && self.pending_reports().is_empty()
     }
 
     /// Whether its host is in a reboot.
     pub(super) fn is_rebooting(&self) -> bool {
-        matches!(self.current(), Some((_, Entry::At(Stage::Rebooting))))
+        matches!(self.current(), Some((_, JournalEntry::At(Stage::Rebooting))))
     }
 
     /// The result of an order, if it has ended.
-    pub(super) fn verdict(&self, of: OrderId) -> Option<Verdict> {
+    pub(super) fn result(&self, of: OrderId) -> Option<ReportedResult> {
         match self.journal.get(&of) {
-            Some(Entry::Ended { verdict, .. }) => Some(*verdict),
+            Some(JournalEntry::Ended { verdict, .. }) => Some(*verdict),
             _ => None,
         }
     }
 
     /// Whether it has carried out an order of this rollout and changed something.
-    pub(super) fn has_acted_on(&self, of: BatchId) -> bool {
-        self.effects.keys().any(|id| id.of == of)
+    pub(super) fn has_changed_packages(&self, of: BatchId) -> bool {
+        self.effects.keys().any(|id| id.batch == of)
     }
 }
 
-fn ended(verdict: Verdict) -> Entry {
-    Entry::Ended { verdict, acknowledged: false }
+fn ended_entry(verdict: ReportedResult) -> JournalEntry {
+    JournalEntry::Ended { verdict, acknowledged: false }
 }

@@ -9,71 +9,71 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
 
 use super::agent::{Message, Order, OrderId};
-use super::judge::{Judge, Moment};
-use super::reach::{Reached, Trial};
-use crate::rollout::lint::{lint, lint_settled};
+use super::oracle::{Oracle, Moment};
+use super::situations::{SituationCounts, Situation};
+use crate::rollout::invariants::{check_invariants, check_settled};
 use crate::rollout::{
-    Change, ClockSet, Condition, Event, Head, Outcome, Phase, Plan, Rollout, Target, Verdict, plan,
+    Change, ClockSet, ServerCondition, TaskEvent, RolloutHead, TaskOutcome, Phase, Plan, Rollout, TaskStatus, ReportedResult, plan,
 };
 use crate::server::Presence;
 
 /// A stored rollout.
 #[derive(Clone)]
-struct Saved {
-    head: Head,
-    targets: Vec<(ServerId, Target)>,
+struct StoredRollout {
+    head: RolloutHead,
+    targets: Vec<(ServerId, TaskStatus)>,
 }
 
 /// A copy of the database, and of the oracle's records that belong to it.
 struct Backup {
-    saved: BTreeMap<BatchId, Saved>,
+    saved: BTreeMap<BatchId, StoredRollout>,
     orders: BTreeMap<(BatchId, ServerId), u64>,
-    judge: Judge,
+    oracle: Oracle,
 }
 
-pub(super) struct Control {
-    saved: BTreeMap<BatchId, Saved>,
+pub(super) struct ControlPlane {
+    saved: BTreeMap<BatchId, StoredRollout>,
     backup: Option<Backup>,
     live: BTreeMap<BatchId, Rollout>,
     /// The number of a server's current order, if it is not its first: the server dropped that one.
     orders: BTreeMap<(BatchId, ServerId), u64>,
     /// Number of dropped orders, regardless of restores.
-    given_back: u64,
+    dropped_orders: u64,
     presence: BTreeMap<ServerId, Presence>,
     /// Servers whose agents last reported that they are working.
-    at_work: BTreeSet<ServerId>,
+    busy_agents: BTreeSet<ServerId>,
     sync_seconds: u32,
-    judge: Judge,
-    pub(super) reached: Reached,
+    oracle: Oracle,
+    pub(super) situations: SituationCounts,
     /// Rollouts with changes since the last planning.
-    touched: BTreeSet<BatchId>,
+    changed: BTreeSet<BatchId>,
     /// Tasks that waited for a server that another rollout was working on.
     pub(super) contested: BTreeSet<(BatchId, ServerId)>,
     /// When (in real time) a rollout last timed out a task.
-    pub(super) last_guess: BTreeMap<BatchId, Timestamp>,
-    pub(super) broken: Vec<String>,
+    pub(super) last_timeout: BTreeMap<BatchId, Timestamp>,
+    pub(super) violations: Vec<String>,
     pub(super) starts: u64,
     /// The trace that a failing seed prints. Recorded only when such a seed is run again.
     pub(super) trace: Option<Vec<String>>,
 }
 
-impl Control {
-    pub(super) fn new(sync_seconds: u32, traced: bool) -> Control {
-        Control {
+impl ControlPlane {
+    pub(super) fn new(sync_seconds: u32, traced: bool) -> ControlPlane {
+        ControlPlane {
             saved: BTreeMap::new(),
             backup: None,
             live: BTreeMap::new(),
             orders: BTreeMap::new(),
-            given_back: 0,
+            dropped_orders: 0,
             presence: BTreeMap::new(),
-            at_work: BTreeSet::new(),
+            busy_agents: BTreeSet::new(),
             sync_seconds,
-            judge: Judge::default(),
-            reached: Reached::default(),
-            touched: BTreeSet::new(),
+            oracle: Oracle::default(),
+            situations: SituationCounts::default(),
+            changed: BTreeSet::new(),
             contested: BTreeSet::new(),
-            last_guess: BTreeMap::new(),
-            broken: Vec::new(),
+            last_timeout: BTreeMap::new(),
+            violations: Vec::new(),
             starts: 0,
             trace: traced.then(Vec::new),
         }
@@ -81,29 +81,29 @@ impl Control {
 
     pub(super) fn create(&mut self, rollout: Rollout, starts_in: SignedDuration, at: Moment) {
         let id = rollout.head().id;
-        self.judge.ordered(&rollout, starts_in, at);
-        let saved = Saved { head: rollout.head().clone(), targets: rollout.targets().collect() };
+        self.oracle.record_created(&rollout, starts_in, at);
+        let saved = StoredRollout { head: rollout.head().clone(), targets: rollout.tasks().collect() };
         self.saved.insert(id, saved);
         self.live.insert(id, rollout);
     }
 
     /// Everything that was only in memory is lost.
     pub(super) fn crash(&mut self, at: Moment) {
-        self.reached.count(Trial::ControlCrashed);
+        self.situations.count(Situation::ControlCrashed);
         self.load(at);
     }
 
     pub(super) fn back_up(&mut self) {
         let (saved, orders) = (self.saved.clone(), self.orders.clone());
-        self.backup = Some(Backup { saved, orders, judge: self.judge.clone() });
+        self.backup = Some(Backup { saved, orders, oracle: self.oracle.clone() });
     }
 
     /// Everything since the backup is lost. Returns whether there was a backup.
     pub(super) fn restore(&mut self, at: Moment) -> bool {
         let Some(backup) = self.backup.take() else { return false };
-        self.reached.count(Trial::Restored);
+        self.situations.count(Situation::Restored);
         self.trace(|| "restored from a backup".into());
-        (self.saved, self.orders, self.judge) = (backup.saved, backup.orders, backup.judge);
+        (self.saved, self.orders, self.oracle) = (backup.saved, backup.orders, backup.oracle);
         self.load(at);
         true
     }
@@ -116,14 +116,14 @@ impl Control {
     /// Starts from the stored state; no agent has reported yet.
     fn load(&mut self, at: Moment) {
         let patience = self.patience();
-        self.judge.deaf(at, patience);
+        self.oracle.start_grace_period(at, patience);
         self.live = self
             .saved
             .iter()
             .map(|(id, saved)| {
                 let targets = saved.targets.iter().copied();
                 let mut rollout = Rollout::restore(saved.head.clone(), targets);
-                rollout.was_deaf(at.wall, patience);
+                rollout.start_grace_period(at.wall, patience);
                 (*id, rollout)
             })
             .collect();
@@ -134,62 +134,62 @@ impl Control {
     }
 
     /// Returns a rollout with an order that no agent is known to have begun.
-    pub(super) fn just_ordered(&self) -> Option<BatchId> {
-        let ordered = |(_, target): (ServerId, Target)| matches!(target, Target::Busy(busy) if busy.stage == Stage::Dispatched);
-        let found = self.live.iter().find(|(_, rollout)| rollout.targets().any(ordered));
+    pub(super) fn with_new_order(&self) -> Option<BatchId> {
+        let ordered = |(_, target): (ServerId, TaskStatus)| matches!(target, TaskStatus::Busy(busy) if busy.stage == Stage::Dispatched);
+        let found = self.live.iter().find(|(_, rollout)| rollout.tasks().any(ordered));
         found.map(|(of, _)| *of)
     }
 
     /// The clock was set just now, and nothing has happened since.
-    pub(super) fn clock_was_set(&mut self, by: SignedDuration, at: Moment) {
+    pub(super) fn set_clock(&mut self, by: SignedDuration, at: Moment) {
         let since = at.wall + SignedDuration::from_nanos(1);
         for of in self.live.keys().copied().collect::<Vec<_>>() {
-            self.change(of, Change::ClockSet(ClockSet { by, since, now: at.wall }), at);
+            self.apply_change(of, Change::ClockSet(ClockSet { by, since, now: at.wall }), at);
         }
     }
 
-    pub(super) fn change(&mut self, of: BatchId, change: Change, at: Moment) -> bool {
+    pub(super) fn apply_change(&mut self, of: BatchId, change: Change, at: Moment) -> bool {
         let Some(rollout) = self.live.get_mut(&of) else { return false };
         let before = rollout.head().phase;
-        if rollout.change(change, at.wall).is_err() {
+        if rollout.apply_change(change, at.wall).is_err() {
             return false;
         }
         match (before, change) {
-            (Phase::Halted(_), Change::Resume) => self.reached.count(Trial::Resumed),
-            (_, Change::Pause) => self.reached.count(Trial::Paused),
-            (_, Change::Cancel) => self.reached.count(Trial::Canceled),
-            (_, Change::Halt(_)) => self.reached.count(Trial::Halted),
-            (_, Change::CanaryUnchanged) => self.reached.count(Trial::CanaryUnchanged),
+            (Phase::Halted(_), Change::Resume) => self.situations.count(Situation::Resumed),
+            (_, Change::Pause) => self.situations.count(Situation::Paused),
+            (_, Change::Cancel) => self.situations.count(Situation::Canceled),
+            (_, Change::Halt(_)) => self.situations.count(Situation::Halted),
+            (_, Change::CanaryUnchanged) => self.situations.count(Situation::CanaryUnchanged),
             _ => {}
         }
-        self.judge.changed(of, change, rollout.head().phase, at);
+        self.oracle.record_change(of, change, rollout.head().phase, at);
         self.trace(|| format!("{} {of} {change:?}", at.wall));
         self.save_all(of);
         true
     }
 
     /// Processes a message of an agent. Returns the results that are now stored.
-    pub(super) fn hears(
+    pub(super) fn receive(
         &mut self,
         server: ServerId,
-        words: &[(OrderId, Event)],
+        reports: &[(OrderId, TaskEvent)],
         at_work: bool,
         at: Moment,
     ) -> Vec<OrderId> {
         let heard = Presence { last_seen: Some(at.wall), sync_seconds: self.sync_seconds };
         self.presence.insert(server, heard);
         if at_work {
-            self.at_work.insert(server);
+            self.busy_agents.insert(server);
         } else {
-            self.at_work.remove(&server);
+            self.busy_agents.remove(&server);
         }
         let mut acks = Vec::new();
-        for (id, event) in words {
+        for (id, event) in reports {
             // Nothing more can come of an order that was dropped.
-            if self.order_of(id.of, server) == *id {
-                self.happens(id.of, server, *event, at);
+            if self.order_of(id.batch, server) == *id {
+                self.apply_event(id.batch, server, *event, at);
             }
-            if matches!(event, Event::Reported(_)) {
+            if matches!(event, TaskEvent::Reported(_)) {
                 acks.push(*id);
             }
         }
@@ -198,13 +198,13 @@ impl Control {
 
     /// The current or next order of a server.
     pub(super) fn order_of(&self, of: BatchId, server: ServerId) -> OrderId {
-        OrderId { of, number: self.orders.get(&(of, server)).copied().unwrap_or(0) }
+        OrderId { batch: of, number: self.orders.get(&(of, server)).copied().unwrap_or(0) }
     }
 
     pub(super) fn remove(&mut self, server: ServerId, at: Moment) {
         for of in self.live.keys().copied().collect::<Vec<_>>() {
-            if self.live[&of].target(server).is_some() {
-                self.happens(of, server, Event::ServerRemoved, at);
+            if self.live[&of].task_status(server).is_some() {
+                self.apply_event(of, server, TaskEvent::ServerRemoved, at);
             }
         }
     }
@@ -212,10 +212,10 @@ impl Control {
     /// Returns the message for an agent: orders that it has not begun, orders that it should drop,
     /// and orders in progress that it did not mention. `mentioned`: `None` if the agent has not
     /// sent a sync.
-    pub(super) fn says(&self, server: ServerId, mentioned: Option<&[OrderId]>) -> Message {
+    pub(super) fn message_for(&self, server: ServerId, mentioned: Option<&[OrderId]>) -> Message {
         let mut message = Message::default();
         for (of, rollout) in &self.live {
-            let Some(Target::Busy(busy)) = rollout.target(server) else { continue };
+            let Some(TaskStatus::Busy(busy)) = rollout.task_status(server) else { continue };
             let id = self.order_of(*of, server);
             match rollout.head().phase {
                 _ if busy.stage != Stage::Dispatched => {
@@ -232,7 +232,7 @@ impl Control {
 
     /// Carries out plans until there is nothing to do. Returns the servers with new orders and the
     /// earliest time to plan again.
-    pub(super) fn settle(&mut self, at: Moment) -> (Vec<ServerId>, Option<Timestamp>) {
+    pub(super) fn run_planner(&mut self, at: Moment) -> (Vec<ServerId>, Option<Timestamp>) {
         let mut offered = Vec::new();
         let ids: Vec<_> = self.live.keys().copied().collect();
         let mut wakes = BTreeMap::new();
@@ -241,138 +241,138 @@ impl Control {
             let mut quiet = true;
             for of in &ids {
                 let ended = self.live[of].head().phase.is_ended();
-                let (wake_at, acted) = self.settle_one(*of, at, &mut offered);
+                let (wake_at, acted) = self.run_planner_for(*of, at, &mut offered);
                 // A rollout that had already ended, and of which nothing new was reported, was
                 // checked before.
-                if acted || !ended || self.touched.remove(of) {
+                if acted || !ended || self.changed.remove(of) {
                     wakes.insert(*of, wake_at);
                 }
                 quiet &= !acted;
             }
-            if quiet || !self.broken.is_empty() {
+            if quiet || !self.violations.is_empty() {
                 break;
             }
         }
         for (of, wake_at) in &wakes {
-            let able = |server| able(&self.presence, &self.at_work, server, at.wall);
-            self.judge.settled(&self.live[of], *wake_at, at, &able);
-            if self.reached.times(Trial::Restored) == 0 {
-                self.broken.extend(lint_settled(&self.live[of], at.wall));
+            let able = |server| is_available(&self.presence, &self.busy_agents, server, at.wall);
+            self.oracle.check_settled(&self.live[of], *wake_at, at, &able);
+            if self.situations.times(Situation::Restored) == 0 {
+                self.violations.extend(check_settled(&self.live[of], at.wall));
             }
         }
-        self.broken.append(&mut self.judge.broken);
+        self.violations.append(&mut self.oracle.violations);
         (offered, wakes.into_values().flatten().min())
     }
 
-    fn settle_one(
+    fn run_planner_for(
         &mut self,
         of: BatchId,
         at: Moment,
         offered: &mut Vec<ServerId>,
     ) -> (Option<Timestamp>, bool) {
         for round in 0..1_000 {
-            if self.live[&of].targets().any(|(_, target)| target == Target::Waiting) {
-                self.notice(of, at.wall);
+            if self.live[&of].tasks().any(|(_, target)| target == TaskStatus::Waiting) {
+                self.update_conditions(of, at.wall);
             }
             let next = plan(&self.live[&of], at.wall);
             if next.is_idle() {
                 return (next.wake_at, round > 0);
             }
-            self.carry_out(of, &next, at, offered);
+            self.apply_plan(of, &next, at, offered);
         }
-        self.broken.push(format!("{of} never becomes idle: {:?}", plan(&self.live[&of], at.wall)));
+        self.violations.push(format!("{of} never becomes idle: {:?}", plan(&self.live[&of], at.wall)));
         (None, false)
     }
 
-    fn carry_out(&mut self, of: BatchId, next: &Plan, at: Moment, offered: &mut Vec<ServerId>) {
+    fn apply_plan(&mut self, of: BatchId, next: &Plan, at: Moment, offered: &mut Vec<ServerId>) {
         if let Some(change) = next.change
-            && !self.change(of, change, at)
+            && !self.apply_change(of, change, at)
         {
-            self.broken.push(format!("the planner planned an invalid change: {change:?}"));
+            self.violations.push(format!("the planner planned an invalid change: {change:?}"));
         }
-        for (server, event) in &next.moves {
-            if *event == Event::Offered {
+        for (server, event) in &next.events {
+            if *event == TaskEvent::Offered {
                 self.starts += 1;
                 offered.push(*server);
             }
-            self.happens(of, *server, *event, at);
+            self.apply_event(of, *server, *event, at);
         }
         // After a restore from a backup, a forgotten task may count as a canary beyond those that
         // were started as canaries. From then on only the oracle, which sees each start, checks the
         // rollout.
-        if self.reached.times(Trial::Restored) == 0 {
-            self.broken.extend(lint(&self.live[&of]));
+        if self.situations.times(Situation::Restored) == 0 {
+            self.violations.extend(check_invariants(&self.live[&of]));
         }
     }
 
-    fn happens(&mut self, of: BatchId, server: ServerId, event: Event, at: Moment) {
+    fn apply_event(&mut self, of: BatchId, server: ServerId, event: TaskEvent, at: Moment) {
         let Some(rollout) = self.live.get_mut(&of) else { return };
-        let before = rollout.target(server);
-        match rollout.happens(server, event, at.wall) {
-            Err(refused) => self.broken.push(format!("{refused}")),
+        let before = rollout.task_status(server);
+        match rollout.apply_event(server, event, at.wall) {
+            Err(refused) => self.violations.push(format!("{refused}")),
             Ok(after) => {
-                let able = |server| able(&self.presence, &self.at_work, server, at.wall);
-                self.judge.happened(of, server, event, at, &able);
-                let given_back = matches!(before, Some(Target::Busy(_)));
-                if given_back && after == Target::Waiting {
-                    self.given_back += 1;
-                    self.orders.insert((of, server), self.given_back);
-                    self.reached.count(Trial::GivenBack);
+                let able = |server| is_available(&self.presence, &self.busy_agents, server, at.wall);
+                self.oracle.record_event(of, server, event, at, &able);
+                let given_back = matches!(before, Some(TaskStatus::Busy(_)));
+                if given_back && after == TaskStatus::Waiting {
+                    self.dropped_orders += 1;
+                    self.orders.insert((of, server), self.dropped_orders);
+                    self.situations.count(Situation::GivenBack);
                 }
                 if before != Some(after) {
-                    self.moved(of, before, event, at);
+                    self.count_situation(of, before, event, at);
                     self.trace(|| format!("{} {of} {server} {event:?}", at.wall));
                 }
-                self.broken.extend(changed_an_end(before, after));
+                self.violations.extend(final_state_changed(before, after));
                 self.save_target(of, server, after);
                 self.save_head(of);
             }
         }
     }
 
-    fn moved(&mut self, of: BatchId, before: Option<Target>, event: Event, at: Moment) {
-        self.touched.insert(of);
+    fn count_situation(&mut self, of: BatchId, before: Option<TaskStatus>, event: TaskEvent, at: Moment) {
+        self.changed.insert(of);
         match event {
-            Event::DeadlinePassed => {
-                self.last_guess.insert(of, at.really);
-                self.reached.count(Trial::GivenUp);
+            TaskEvent::DeadlinePassed => {
+                self.last_timeout.insert(of, at.real);
+                self.situations.count(Situation::GivenUp);
             }
-            Event::WindowClosed => self.reached.count(Trial::Expired),
-            Event::ServerRemoved => self.reached.count(Trial::Removed),
-            Event::Reported(Verdict::Withdrawn) => self.reached.count(Trial::Withdrawn),
-            Event::Reported(Verdict::Failed(FailureCode::OrderLost)) => {
-                self.reached.count(Trial::OrderLost);
+            TaskEvent::WindowClosed => self.situations.count(Situation::Expired),
+            TaskEvent::ServerRemoved => self.situations.count(Situation::Removed),
+            TaskEvent::Reported(ReportedResult::Withdrawn) => self.situations.count(Situation::Withdrawn),
+            TaskEvent::Reported(ReportedResult::Failed(FailureCode::OrderLost)) => {
+                self.situations.count(Situation::OrderLost);
             }
-            Event::Reported(_) if before.is_some_and(is_a_guess) => {
-                self.reached.count(Trial::Corrected);
+            TaskEvent::Reported(_) if before.is_some_and(is_timeout) => {
+                self.situations.count(Situation::Corrected);
             }
             _ => {}
         }
     }
 
-    fn notice(&mut self, of: BatchId, wall: Timestamp) {
+    fn update_conditions(&mut self, of: BatchId, wall: Timestamp) {
         let busy: BTreeMap<ServerId, BatchId> = self
             .live
             .iter()
             .filter(|(other, _)| **other != of)
-            .flat_map(|(other, rollout)| rollout.targets().map(move |target| (*other, target)))
-            .filter(|(_, (_, target))| matches!(target, Target::Busy(_)))
+            .flat_map(|(other, rollout)| rollout.tasks().map(move |target| (*other, target)))
+            .filter(|(_, (_, target))| matches!(target, TaskStatus::Busy(_)))
             .map(|(other, (server, _))| (server, other))
             .collect();
         let rollout = self.live.get_mut(&of).expect("the rollout exists");
-        for (server, _) in rollout.targets().collect::<Vec<_>>() {
-            let condition = Condition {
-                online: online(self.presence.get(&server), wall),
+        for (server, _) in rollout.tasks().collect::<Vec<_>>() {
+            let condition = ServerCondition {
+                online: is_online(self.presence.get(&server), wall),
                 busy_in: busy.get(&server).copied(),
-                at_work: self.at_work.contains(&server),
+                agent_busy: self.busy_agents.contains(&server),
             };
-            let waits = rollout.target(server) == Some(Target::Waiting);
+            let waits = rollout.task_status(server) == Some(TaskStatus::Waiting);
             if waits && condition.online && condition.busy_in.is_some() {
                 self.contested.insert((of, server));
-            } else if waits && condition.online && condition.at_work {
-                self.reached.count(Trial::LeftToWork);
+            } else if waits && condition.online && condition.agent_busy {
+                self.situations.count(Situation::LeftToWork);
             }
-            rollout.notice(server, condition);
+            rollout.set_condition(server, condition);
         }
     }
 
@@ -387,7 +387,7 @@ impl Control {
         self.saved.get_mut(&of).expect("created").head = head;
     }
 
-    fn save_target(&mut self, of: BatchId, server: ServerId, target: Target) {
+    fn save_target(&mut self, of: BatchId, server: ServerId, target: TaskStatus) {
         let targets = &mut self.saved.get_mut(&of).expect("created").targets;
         if let Some(saved) = targets.iter_mut().find(|(id, _)| *id == server) {
             saved.1 = target;
@@ -396,51 +396,51 @@ impl Control {
 
     fn save_all(&mut self, of: BatchId) {
         self.save_head(of);
-        let targets = self.live[&of].targets().collect();
+        let targets = self.live[&of].tasks().collect();
         self.saved.get_mut(&of).expect("created").targets = targets;
     }
 }
 
 /// Whether a server is online and not busy, as far as the control plane knows.
-fn able(
+fn is_available(
     presence: &BTreeMap<ServerId, Presence>,
     at_work: &BTreeSet<ServerId>,
     server: ServerId,
     wall: Timestamp,
 ) -> bool {
-    online(presence.get(&server), wall) && !at_work.contains(&server)
+    is_online(presence.get(&server), wall) && !at_work.contains(&server)
 }
 
-fn online(presence: Option<&Presence>, wall: Timestamp) -> bool {
+fn is_online(presence: Option<&Presence>, wall: Timestamp) -> bool {
     presence.is_some_and(|presence| presence.is_online(wall))
 }
 
 /// A final state never changes, except that a report replaces a timeout.
-fn changed_an_end(before: Option<Target>, after: Target) -> Option<String> {
+fn final_state_changed(before: Option<TaskStatus>, after: TaskStatus) -> Option<String> {
     match before {
-        Some(before @ Target::Done(_)) if before != after && !is_a_guess(before) => {
+        Some(before @ TaskStatus::Done(_)) if before != after && !is_timeout(before) => {
             Some(format!("{before:?} became {after:?}"))
         }
         _ => None,
     }
 }
 
-fn is_a_guess(target: Target) -> bool {
-    matches!(target, Target::Done(done) if matches!(done.outcome, Outcome::TimedOut(_)))
+fn is_timeout(target: TaskStatus) -> bool {
+    matches!(target, TaskStatus::Done(done) if matches!(done.outcome, TaskOutcome::TimedOut(_)))
 }
 
 /// Whether the outcome that the control plane records contradicts what really happened on the
 /// server.
-pub(super) fn contradicts(outcome: Outcome, verdict: Option<Verdict>, acted: bool) -> bool {
+pub(super) fn contradicts(outcome: TaskOutcome, verdict: Option<ReportedResult>, acted: bool) -> bool {
     match outcome {
-        Outcome::Succeeded => verdict != Some(Verdict::Succeeded),
-        Outcome::NoChange => verdict != Some(Verdict::NoChange) || acted,
-        Outcome::Failed(FailureCode::OrderExpired) => acted,
-        Outcome::Failed(code) => verdict != Some(Verdict::Failed(code)),
+        TaskOutcome::Succeeded => verdict != Some(ReportedResult::Succeeded),
+        TaskOutcome::NoChange => verdict != Some(ReportedResult::NoChange) || acted,
+        TaskOutcome::Failed(FailureCode::OrderExpired) => acted,
+        TaskOutcome::Failed(code) => verdict != Some(ReportedResult::Failed(code)),
         // A timeout is valid only while the agent has not reported a result.
-        Outcome::TimedOut(_) => verdict.is_some(),
-        Outcome::Skipped(_) => acted,
-        Outcome::Canceled(crate::rollout::Cancel::Person) => acted,
-        Outcome::Canceled(crate::rollout::Cancel::ServerRemoved) => false,
+        TaskOutcome::TimedOut(_) => verdict.is_some(),
+        TaskOutcome::Skipped(_) => acted,
+        TaskOutcome::Canceled(crate::rollout::CancelReason::Person) => acted,
+        TaskOutcome::Canceled(crate::rollout::CancelReason::ServerRemoved) => false,
     }
 }

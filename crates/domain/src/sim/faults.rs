@@ -4,151 +4,151 @@ use jiff::SignedDuration;
 use vocab::{BatchId, Portion};
 
 use super::agent::{Agent, Health};
-use super::chance::Chance;
-use super::reach::Trial;
-use super::world::{Happening, World};
+use super::rng::Rng;
+use super::situations::Situation;
+use super::world::{SimEvent, World};
 use crate::rollout::{Change, Pace};
 
 impl World {
-    pub(super) fn is_faulty(&self) -> bool {
-        self.now.duration_since(self.began) < self.faulty
+    pub(super) fn faults_active(&self) -> bool {
+        self.now.duration_since(self.began) < self.fault_duration
     }
 
-    pub(super) fn fault(&mut self) {
+    pub(super) fn inject_fault(&mut self) {
         let agent = self.some_agent();
-        let back = SignedDuration::from_secs(self.chance.between(1, 3_600));
-        match self.chance.between(0, 12) {
+        let back = SignedDuration::from_secs(self.rng.between(1, 3_600));
+        match self.rng.between(0, 12) {
             0..=2 => {
-                self.control.reached.count(Trial::Vanished);
+                self.control.situations.count(Situation::Vanished);
                 self.agents[agent].connected = false;
-                self.after(back, Happening::Reconnect { agent });
+                self.schedule(back, SimEvent::Reconnect { agent });
             }
             3..=5 if self.agents[agent].health == Health::Up => {
-                self.control.reached.count(Trial::Crashed);
+                self.control.situations.count(Situation::Crashed);
                 self.agents[agent].crash(Health::Crashed);
-                self.after(back, Happening::Restart { agent });
+                self.schedule(back, SimEvent::Restart { agent });
             }
-            6 => self.someone_dies(agent),
+            6 => self.kill_host(agent),
             7 | 8 => {
                 self.control_is_up = false;
-                let back = SignedDuration::from_secs(self.chance.between(0, 1_200));
-                self.after(back, Happening::ControlBack);
+                let back = SignedDuration::from_secs(self.rng.between(0, 1_200));
+                self.schedule(back, SimEvent::ControlBack);
             }
-            9 | 10 if self.chance.percent(25) => self.clock_jumps(),
+            9 | 10 if self.rng.percent(25) => self.jump_clock(),
             12 => {
-                let losers = self.agents.iter_mut().filter(|agent| agent.is_at_work());
-                let lost = losers.filter_map(Agent::loses_record).next();
+                let losers = self.agents.iter_mut().filter(|agent| agent.is_busy());
+                let lost = losers.filter_map(Agent::lose_record).next();
                 self.control.trace(|| format!("the record of {lost:?} was lost"));
             }
-            11 if self.chance.percent(20) => self.restored(),
+            11 if self.rng.percent(20) => self.restore_backup(),
             11 => {
                 self.control.back_up();
-                self.settings_backed_up = self.settings;
+                self.clock_sets_at_backup = self.clock_sets;
             }
             _ => {}
         }
     }
 
     fn some_agent(&mut self) -> usize {
-        self.chance.between(0, self.agents.len() as i64 - 1) as usize
+        self.rng.between(0, self.agents.len() as i64 - 1) as usize
     }
 
     /// A host that is rebooting never comes back; if none is rebooting, any host may die.
-    fn someone_dies(&mut self, any: usize) {
+    fn kill_host(&mut self, any: usize) {
         let rebooting = self.agents.iter().position(super::agent::Agent::is_rebooting);
         if rebooting.is_some() {
-            self.control.reached.count(Trial::RebootHung);
+            self.control.situations.count(Situation::RebootHung);
         }
-        if rebooting.is_some() || self.chance.percent(20) {
+        if rebooting.is_some() || self.rng.percent(20) {
             self.agents[rebooting.unwrap_or(any)].crash(Health::Dead);
         }
     }
 
-    fn clock_jumps(&mut self) {
+    fn jump_clock(&mut self) {
         let minute = 60;
-        let jump = SignedDuration::from_secs(self.chance.pick(&[
+        let jump = SignedDuration::from_secs(self.rng.pick(&[
             minute / 2,
             minute * 2,
             minute * 60,
             minute * 60 * 24,
             minute * 60 * 24 * 3_650,
         ]));
-        let set_right = self.skew != SignedDuration::ZERO && self.chance.percent(60);
-        let next = match (set_right, self.chance.percent(50)) {
+        let set_right = self.skew != SignedDuration::ZERO && self.rng.percent(60);
+        let next = match (set_right, self.rng.percent(50)) {
             (true, _) => SignedDuration::ZERO,
             (false, true) => self.skew + jump,
             (false, false) => self.skew - jump,
         };
-        self.control.reached.count(match next > self.skew {
-            true => Trial::ClockForward,
-            false => Trial::ClockBack,
+        self.control.situations.count(match next > self.skew {
+            true => Situation::ClockForward,
+            false => Situation::ClockBack,
         });
         let by = next - self.skew;
         self.skew = next;
         let wall = self.wall();
         self.control.trace(|| format!("the clock shows {wall}"));
-        self.settings += 1;
+        self.clock_sets += 1;
         // A running control plane notices that the clock was set; a stopped one does not.
         if self.control_is_up {
-            self.control.clock_was_set(by, self.moment());
-            self.look();
+            self.control.set_clock(by, self.moment());
+            self.run_planner();
         } else {
-            self.jumps += 1;
-            self.forward += u32::from(by.is_positive());
+            self.unnoticed_clock_sets += 1;
+            self.unnoticed_forward_sets += u32::from(by.is_positive());
         }
     }
 
     /// Messages in transit are dropped, and agents notice that their counter is ahead.
-    fn restored(&mut self) {
+    fn restore_backup(&mut self) {
         let at = self.moment();
         if self.control.restore(at) {
             // The restored state does not know that the clock was set.
-            if self.settings != self.settings_backed_up {
-                self.jumps += 1;
-                self.forward += 1;
+            if self.clock_sets != self.clock_sets_at_backup {
+                self.unnoticed_clock_sets += 1;
+                self.unnoticed_forward_sets += 1;
             }
             self.was_restored = true;
             self.queue.retain(|_, happening| !happening.is_message());
             for agent in &mut self.agents {
-                agent.says_all_again();
+                agent.report_all_again();
             }
-            self.look();
+            self.run_planner();
         }
     }
 
     /// The network recovers and crashed agents are restarted; dead hosts stay dead. A clock may
     /// stay wrong, but if a rollout waits for its start time, it is corrected.
-    pub(super) fn faults_end(&mut self) {
+    pub(super) fn end_faults(&mut self) {
         self.loss = 0;
         let wall = self.wall();
         if self.control.rollouts().any(|rollout| rollout.head().starts_at > wall) {
-            self.forward += 1;
-            self.jumps += 1;
-            self.settings += 1;
+            self.unnoticed_forward_sets += 1;
+            self.unnoticed_clock_sets += 1;
+            self.clock_sets += 1;
             self.skew = SignedDuration::ZERO;
-            self.look();
+            self.run_planner();
         }
         for agent in 0..self.agents.len() {
             self.agents[agent].connected = true;
             if self.agents[agent].health == Health::Crashed {
-                self.after(SignedDuration::ZERO, Happening::Restart { agent });
+                self.schedule(SignedDuration::ZERO, SimEvent::Restart { agent });
             }
         }
     }
 
-    pub(super) fn person(&mut self) {
+    pub(super) fn user_action(&mut self) {
         if !self.control_is_up {
             return;
         }
-        let of = BatchId::new(self.began, self.chance.pick(&[1, 2]));
+        let of = BatchId::new(self.began, self.rng.pick(&[1, 2]));
         let at = self.moment();
-        match self.chance.between(0, 19) {
-            0..=3 => _ = self.control.change(of, Change::Pause, at),
-            4..=11 => _ = self.control.change(of, Change::Resume, at),
+        match self.rng.between(0, 19) {
+            0..=3 => _ = self.control.apply_change(of, Change::Pause, at),
+            4..=11 => _ = self.control.apply_change(of, Change::Resume, at),
             // Usually users cancel what has only just started.
             12 | 13 => {
-                let of = self.control.just_ordered().unwrap_or(of);
-                self.control.change(of, Change::Cancel, at);
+                let of = self.control.with_new_order().unwrap_or(of);
+                self.control.apply_change(of, Change::Cancel, at);
             }
             14 => {
                 let agent = self.some_agent();
@@ -159,7 +159,7 @@ impl World {
             15..=18 => self.retry(of),
             _ => {}
         }
-        self.look();
+        self.run_planner();
     }
 
     /// At most once for each rollout.
@@ -171,19 +171,19 @@ impl World {
         let id = BatchId::new(self.began, u128::from(self.queued) << 8);
         if let (false, Ok(again)) = (self.retried.contains(&of), ended.retry(id, at.wall)) {
             self.retried.insert(of);
-            self.control.reached.count(Trial::Retried);
+            self.control.situations.count(Situation::Retried);
             self.control.create(again, SignedDuration::ZERO, at);
         }
     }
 }
 
-pub(super) fn pace(chance: &mut Chance) -> Pace {
+pub(super) fn pace(rng: &mut Rng) -> Pace {
     let percent = |share| Portion::percent(share).expect("between 1 and 100");
     Pace {
-        stagger_minutes: chance.pick(&[0, 0, 1, 5, 20]),
-        max_parallel: chance.pick(&[None, None, Some(1), Some(3)]),
-        canary: chance.pick(&[None, None, Some(Portion::Count(1)), Some(percent(20))]),
-        max_failures: chance.pick(&[None, Some(Portion::Count(1)), Some(percent(25))]),
-        window_minutes: chance.pick(&[Some(15), Some(60), Some(240), Some(240), None]),
+        stagger_minutes: rng.pick(&[0, 0, 1, 5, 20]),
+        max_parallel: rng.pick(&[None, None, Some(1), Some(3)]),
+        canary: rng.pick(&[None, None, Some(Portion::Count(1)), Some(percent(20))]),
+        max_failures: rng.pick(&[None, Some(Portion::Count(1)), Some(percent(25))]),
+        window_minutes: rng.pick(&[Some(15), Some(60), Some(240), Some(240), None]),
     }
 }

@@ -12,18 +12,18 @@
 //! the control plane then reports is true.
 
 mod agent;
-mod chance;
+mod rng;
 mod control;
 mod faults;
-mod judge;
+mod oracle;
 #[cfg(test)]
 mod lost_orders;
-mod reach;
-mod seen;
+mod situations;
+mod task_record;
 mod world;
 
-pub use chance::Chance;
-pub use reach::{Reached, Trial};
+pub use rng::Rng;
+pub use situations::{SituationCounts, Situation};
 
 /// What a run checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum Mode {
 
 /// Statistics of one run, so that a test can verify that it did something.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct RunStats {
     /// Number of simulated events.
     pub steps: u64,
     /// Number of servers started.
@@ -45,24 +45,24 @@ pub struct Report {
     /// Number of rollouts that ended.
     pub ended: u64,
     /// The situations that occurred.
-    pub reached: Reached,
+    pub situations: SituationCounts,
 }
 
-impl std::ops::Add for Report {
-    type Output = Report;
-    fn add(self, other: Report) -> Report {
-        Report {
+impl std::ops::Add for RunStats {
+    type Output = RunStats;
+    fn add(self, other: RunStats) -> RunStats {
+        RunStats {
             steps: self.steps + other.steps,
             starts: self.starts + other.starts,
             ended: self.ended + other.ended,
-            reached: self.reached + other.reached,
+            situations: self.situations + other.situations,
         }
     }
 }
 
-impl std::fmt::Display for Report {
+impl std::fmt::Display for RunStats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Report { steps, starts, ended, reached } = self;
+        let RunStats { steps, starts, ended, situations: reached } = self;
         write!(f, "{steps} steps, {starts} servers started, {ended} rollouts ended; {reached}")
     }
 }
@@ -71,21 +71,21 @@ impl std::fmt::Display for Report {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "seed {seed} ({mode:?}): {}\nreplay it with: cargo xtask sim --seed {seed}",
-    broken.join("; ")
+    violations.join("; ")
 )]
-pub struct Failure {
+pub struct RunFailure {
     pub seed: u64,
     pub mode: Mode,
-    pub broken: Vec<String>,
+    pub violations: Vec<String>,
     /// The events that led to it.
     pub trace: Vec<String>,
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, mode: Mode) -> Result<Report, Box<Failure>> {
-    let quietly = world::World::new(seed, mode, false).run();
+pub fn run(seed: u64, mode: Mode) -> Result<RunStats, Box<RunFailure>> {
+    let result = world::World::new(seed, mode, false).run();
     // Runs are deterministic: a failed run is repeated with tracing.
-    quietly.or_else(|_| world::World::new(seed, mode, true).run())
+    result.or_else(|_| world::World::new(seed, mode, true).run())
 }
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ mod tests {
 
     const SEEDS: u64 = 2_000;
 
-    fn every_seed(mode: Mode) -> Report {
+    fn every_seed(mode: Mode) -> RunStats {
         let workers = std::thread::available_parallelism().map_or(2, std::num::NonZero::get) as u64;
         std::thread::scope(|scope| {
             let parts: Vec<_> = (0..workers)
@@ -109,14 +109,14 @@ mod tests {
                                     panic!("{failure}\n{}", failure.trace.join("\n"))
                                 })
                             })
-                            .fold(Report::default(), Report::add)
+                            .fold(RunStats::default(), RunStats::add)
                     })
                 })
                 .collect();
             parts
                 .into_iter()
                 .map(|part| part.join().expect("the seed that failed is printed above"))
-                .fold(Report::default(), Report::add)
+                .fold(RunStats::default(), RunStats::add)
         })
     }
 
@@ -124,9 +124,9 @@ mod tests {
     fn no_violation_happens_under_faults() {
         let sum = every_seed(Mode::Safety);
         assert!(sum.starts > 2 * SEEDS, "too few servers started: {sum:?}");
-        for trial in Trial::ALL {
-            let often = sum.reached.times(trial) > SEEDS / 40;
-            assert!(often, "{trial:?} occurred too rarely; all counts: {}", sum.reached);
+        for trial in Situation::ALL {
+            let often = sum.situations.times(trial) > SEEDS / 40;
+            assert!(often, "{trial:?} occurred too rarely; all counts: {}", sum.situations);
         }
     }
 

@@ -6,13 +6,13 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId};
 
 use super::agent::{Agent, Health, Message, OrderId};
-use super::chance::Chance;
-use super::control::{Control, contradicts};
+use super::rng::Rng;
+use super::control::{ControlPlane, contradicts};
 use super::faults::pace;
-use super::judge::Moment;
-use super::reach::Trial;
-use super::{Failure, Mode, Report};
-use crate::rollout::{Event, Outcome, Pace, Phase, Rollout, Target, Verdict, limit_in_all};
+use super::oracle::Moment;
+use super::situations::Situation;
+use super::{RunFailure, Mode, RunStats};
+use crate::rollout::{TaskEvent, TaskOutcome, Pace, Phase, Rollout, TaskStatus, ReportedResult, total_stage_limit};
 
 /// How much later than its deadline something may end.
 const GRACE: SignedDuration = SignedDuration::from_secs(30);
@@ -20,9 +20,9 @@ const GRACE: SignedDuration = SignedDuration::from_secs(30);
 const STEPS_MAX: u64 = 400_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Happening {
+pub(super) enum SimEvent {
     /// A message to the control plane arrives.
-    Up { agent: usize, words: Vec<(OrderId, Event)>, at_work: bool },
+    Up { agent: usize, words: Vec<(OrderId, TaskEvent)>, at_work: bool },
     /// A message to an agent arrives.
     Down { agent: usize, message: Message },
     /// An agent's regular sync is due.
@@ -34,46 +34,46 @@ pub(super) enum Happening {
     /// A broken connection is restored.
     Reconnect { agent: usize },
     /// The control plane plans.
-    Look,
+    Plan,
     /// The control plane restarts.
     ControlBack,
     /// A fault occurs.
     Fault,
     /// A user does something.
-    Person,
+    UserAction,
     /// The second rollout is created.
-    Second,
+    SecondRollout,
 }
 
-impl Happening {
+impl SimEvent {
     pub(super) fn is_message(&self) -> bool {
-        matches!(self, Happening::Up { .. } | Happening::Down { .. })
+        matches!(self, SimEvent::Up { .. } | SimEvent::Down { .. })
     }
 }
 
 pub(super) struct World {
     seed: u64,
     mode: Mode,
-    pub(super) chance: Chance,
+    pub(super) rng: Rng,
     /// The real time; the control plane's clock is ahead by `skew`.
     pub(super) now: Timestamp,
     pub(super) skew: SignedDuration,
-    /// How often that clock was set forward without being noticed, how often it was set without
-    /// being noticed, and how often it was set in total.
-    pub(super) forward: u32,
-    pub(super) jumps: u32,
-    pub(super) settings: u32,
+    /// Number of times that clock was set forward without being noticed, was set at all without
+    /// being noticed, and was set in total.
+    pub(super) unnoticed_forward_sets: u32,
+    pub(super) unnoticed_clock_sets: u32,
+    pub(super) clock_sets: u32,
     /// Value of `settings` when the backup was made.
-    pub(super) settings_backed_up: u32,
+    pub(super) clock_sets_at_backup: u32,
     pub(super) began: Timestamp,
-    /// How long faults occur.
-    pub(super) faulty: SignedDuration,
-    pub(super) queue: BTreeMap<(Timestamp, u64), Happening>,
+    /// For how long faults are injected.
+    pub(super) fault_duration: SignedDuration,
+    pub(super) queue: BTreeMap<(Timestamp, u64), SimEvent>,
     pub(super) queued: u64,
-    pub(super) control: Control,
+    pub(super) control: ControlPlane,
     pub(super) control_is_up: bool,
     /// When the control plane plans again if nothing triggers it earlier.
-    look_at: Option<Timestamp>,
+    plan_at: Option<Timestamp>,
     pub(super) agents: Vec<Agent>,
     pub(super) removed: BTreeSet<ServerId>,
     /// Rollouts whose failed servers were retried.
@@ -82,250 +82,250 @@ pub(super) struct World {
     sync: SignedDuration,
     pub(super) loss: u32,
     /// The pace of the second rollout.
-    second: Pace,
-    report: Report,
+    second_pace: Pace,
+    report: RunStats,
 }
 
 impl World {
     pub(super) fn new(seed: u64, mode: Mode, traced: bool) -> World {
-        let mut chance = Chance::new(seed);
+        let mut rng = Rng::new(seed);
         let now: Timestamp = "2026-03-01T02:00:00Z".parse().expect("a constant");
-        let size = if chance.percent(15) { chance.between(13, 40) } else { chance.between(1, 12) };
-        let up_to_date = chance.pick(&[5, 5, 70]);
+        let size = if rng.percent(15) { rng.between(13, 40) } else { rng.between(1, 12) };
+        let up_to_date = rng.pick(&[5, 5, 70]);
         let agents: Vec<_> = (0..size)
             .map(|number| Agent::new(ServerId::new(now, number as u128), up_to_date))
             .collect();
-        let (first, second) = (pace(&mut chance), pace(&mut chance));
+        let (first, second) = (pace(&mut rng), pace(&mut rng));
         // A rollout without a window may wait for a week; agents then sync less often, or the
         // simulation would consist of nothing but syncs.
         let patient = first.window_minutes.is_none() || second.window_minutes.is_none();
-        let sync_seconds = chance.pick(if patient { &[1_800, 7_200] } else { &[60, 300, 600] });
+        let sync_seconds = rng.pick(if patient { &[1_800, 7_200] } else { &[60, 300, 600] });
         let mut world = World {
             seed,
             mode,
             now,
             skew: SignedDuration::ZERO,
-            forward: 0,
-            jumps: 0,
-            settings: 0,
-            settings_backed_up: 0,
+            unnoticed_forward_sets: 0,
+            unnoticed_clock_sets: 0,
+            clock_sets: 0,
+            clock_sets_at_backup: 0,
             began: now,
-            faulty: SignedDuration::from_mins(chance.between(20, 300)),
+            fault_duration: SignedDuration::from_mins(rng.between(20, 300)),
             queue: BTreeMap::new(),
             queued: 0,
-            control: Control::new(sync_seconds, traced),
+            control: ControlPlane::new(sync_seconds, traced),
             control_is_up: true,
-            look_at: None,
+            plan_at: None,
             removed: BTreeSet::new(),
             retried: BTreeSet::new(),
             was_restored: false,
             sync: SignedDuration::from_secs(i64::from(sync_seconds)),
-            loss: chance.pick(&[0, 5, 30]),
-            report: Report::default(),
-            second,
+            loss: rng.pick(&[0, 5, 30]),
+            report: RunStats::default(),
+            second_pace: second,
             agents,
-            chance,
+            rng,
         };
-        let starts_in = world.chance.pick(&[0, 0, 30]);
-        world.order(1, first, SignedDuration::from_mins(starts_in));
-        world.set_going();
+        let starts_in = world.rng.pick(&[0, 0, 30]);
+        world.create_rollout(1, first, SignedDuration::from_mins(starts_in));
+        world.schedule_initial_events();
         world
     }
 
-    fn order(&mut self, number: u128, pace: Pace, starts_in: SignedDuration) {
+    fn create_rollout(&mut self, number: u128, pace: Pace, starts_in: SignedDuration) {
         let at = self.moment();
         let id = BatchId::new(self.began, number);
         let mut servers: Vec<_> = self.agents.iter().map(|agent| agent.server).collect();
         if number > 1 {
             servers.reverse();
-            let keep = self.chance.between(1, servers.len() as i64);
+            let keep = self.rng.between(1, servers.len() as i64);
             servers.truncate(keep as usize);
         }
         servers.retain(|server| !self.removed.contains(server));
-        let expected = self.chance.pick(&[servers.len(), servers.len() / 2, 0]);
+        let expected = self.rng.pick(&[servers.len(), servers.len() / 2, 0]);
         let rollout = Rollout::new(id, pace, at.wall + starts_in, servers, at.wall)
-            .expecting(expected as u32);
+            .with_expected_changes(expected as u32);
         self.control.create(rollout, starts_in, at);
     }
 
-    fn set_going(&mut self) {
+    fn schedule_initial_events(&mut self) {
         for agent in 0..self.agents.len() {
-            let first = SignedDuration::from_secs(self.chance.between(0, 59));
-            self.after(first, Happening::Sync { agent });
+            let first = SignedDuration::from_secs(self.rng.between(0, 59));
+            self.schedule(first, SimEvent::Sync { agent });
         }
-        self.look();
-        self.after(SignedDuration::from_mins(1), Happening::Fault);
-        self.after(SignedDuration::from_mins(2), Happening::Person);
-        let second = SignedDuration::from_mins(self.chance.between(1, 120));
-        self.after(second, Happening::Second);
+        self.run_planner();
+        self.schedule(SignedDuration::from_mins(1), SimEvent::Fault);
+        self.schedule(SignedDuration::from_mins(2), SimEvent::UserAction);
+        let second = SignedDuration::from_mins(self.rng.between(1, 120));
+        self.schedule(second, SimEvent::SecondRollout);
     }
 
-    pub(super) fn run(mut self) -> Result<Report, Box<Failure>> {
+    pub(super) fn run(mut self) -> Result<RunStats, Box<RunFailure>> {
         while let Some(((at, _), happening)) = self.queue.pop_first() {
             self.now = self.now.max(at);
             self.report.steps += 1;
-            self.take(happening);
-            if !self.control.broken.is_empty() || self.is_over() {
+            self.handle(happening);
+            if !self.control.violations.is_empty() || self.is_over() {
                 break;
             }
             if self.report.steps > STEPS_MAX {
-                self.control.broken.push(format!("not finished after {STEPS_MAX} steps"));
+                self.control.violations.push(format!("not finished after {STEPS_MAX} steps"));
                 break;
             }
         }
-        self.judge();
+        self.check_results();
         self.report.starts = self.control.starts;
         self.report.ended =
             self.control.rollouts().filter(|r| r.head().phase.is_ended()).count() as u64;
-        self.report.reached = self.control.reached;
+        self.report.situations = self.control.situations;
         for _ in &self.control.contested {
-            self.report.reached.count(Trial::Contested);
+            self.report.situations.count(Situation::Contested);
         }
-        if self.control.broken.is_empty() {
+        if self.control.violations.is_empty() {
             return Ok(self.report);
         }
-        Err(Box::new(Failure {
+        Err(Box::new(RunFailure {
             seed: self.seed,
             mode: self.mode,
-            broken: std::mem::take(&mut self.control.broken),
+            violations: std::mem::take(&mut self.control.violations),
             trace: self.control.trace.take().unwrap_or_default(),
         }))
     }
 
-    fn take(&mut self, happening: Happening) {
+    fn handle(&mut self, happening: SimEvent) {
         match happening {
-            Happening::Up { agent, words, at_work } => self.up(agent, &words, at_work),
-            Happening::Down { agent, message } => {
+            SimEvent::Up { agent, words, at_work } => self.receive_from_agent(agent, &words, at_work),
+            SimEvent::Down { agent, message } => {
                 if self.agents[agent].is_reachable() {
-                    self.agents[agent].hears(&message);
+                    self.agents[agent].receive(&message);
                     self.plan_step(agent);
                 }
             }
-            Happening::Sync { agent } => {
-                self.speak(agent);
+            SimEvent::Sync { agent } => {
+                self.sync(agent);
                 if self.agents[agent].health != Health::Dead {
-                    self.after(self.sync, Happening::Sync { agent });
+                    self.schedule(self.sync, SimEvent::Sync { agent });
                 }
             }
-            Happening::Step { agent, life } => {
-                if self.agents[agent].life == life {
+            SimEvent::Step { agent, life } => {
+                if self.agents[agent].restarts == life {
                     let clock = self.wall();
-                    self.agents[agent].step(&mut self.chance, clock);
-                    self.speak(agent);
+                    self.agents[agent].step(&mut self.rng, clock);
+                    self.sync(agent);
                     self.plan_step(agent);
                 }
             }
-            Happening::Restart { agent } => {
+            SimEvent::Restart { agent } => {
                 if self.agents[agent].health == Health::Crashed {
                     self.agents[agent].health = Health::Up;
-                    self.speak(agent);
+                    self.sync(agent);
                     self.plan_step(agent);
                 }
             }
-            Happening::Reconnect { agent } => {
+            SimEvent::Reconnect { agent } => {
                 self.agents[agent].connected = true;
-                self.speak(agent);
+                self.sync(agent);
             }
-            // An event that was planned before a later one replaced it is void.
-            Happening::Look if self.look_at == Some(self.now) => self.look(),
-            Happening::Look => {}
-            Happening::ControlBack => {
+            // An outdated event, which a later one replaced, is ignored.
+            SimEvent::Plan if self.plan_at == Some(self.now) => self.run_planner(),
+            SimEvent::Plan => {}
+            SimEvent::ControlBack => {
                 self.control.crash(self.moment());
                 self.control_is_up = true;
-                self.look();
+                self.run_planner();
             }
-            Happening::Fault if self.is_faulty() => {
-                self.fault();
-                let next = SignedDuration::from_secs(self.chance.between(10, 900));
-                self.after(next, Happening::Fault);
+            SimEvent::Fault if self.faults_active() => {
+                self.inject_fault();
+                let next = SignedDuration::from_secs(self.rng.between(10, 900));
+                self.schedule(next, SimEvent::Fault);
             }
-            Happening::Person if self.is_faulty() => {
-                self.person();
-                let soon = SignedDuration::from_secs(self.chance.between(5, 120));
-                let later = SignedDuration::from_mins(self.chance.between(2, 90));
-                let next = if self.chance.percent(40) { soon } else { later };
-                self.after(next, Happening::Person);
+            SimEvent::UserAction if self.faults_active() => {
+                self.user_action();
+                let soon = SignedDuration::from_secs(self.rng.between(5, 120));
+                let later = SignedDuration::from_mins(self.rng.between(2, 90));
+                let next = if self.rng.percent(40) { soon } else { later };
+                self.schedule(next, SimEvent::UserAction);
             }
-            Happening::Fault => self.faults_end(),
-            Happening::Person => {}
-            Happening::Second => {
-                self.order(2, self.second.clone(), SignedDuration::ZERO);
-                self.look();
+            SimEvent::Fault => self.end_faults(),
+            SimEvent::UserAction => {}
+            SimEvent::SecondRollout => {
+                self.create_rollout(2, self.second_pace.clone(), SignedDuration::ZERO);
+                self.run_planner();
             }
         }
     }
 
     // --- Network ---------------------------------------------------------------------------
 
-    fn speak(&mut self, agent: usize) {
+    fn sync(&mut self, agent: usize) {
         if self.agents[agent].is_reachable() && !self.removed.contains(&self.agents[agent].server) {
-            let words = self.agents[agent].says();
-            let at_work = self.agents[agent].is_at_work();
-            self.send(Happening::Up { agent, words, at_work });
+            let words = self.agents[agent].pending_reports();
+            let at_work = self.agents[agent].is_busy();
+            self.send(SimEvent::Up { agent, words, at_work });
         }
     }
 
-    fn up(&mut self, agent: usize, words: &[(OrderId, Event)], at_work: bool) {
+    fn receive_from_agent(&mut self, agent: usize, words: &[(OrderId, TaskEvent)], at_work: bool) {
         let server = self.agents[agent].server;
         if !self.control_is_up || self.removed.contains(&server) {
             return;
         }
         let at = self.moment();
-        let acks = self.control.hears(server, words, at_work, at);
-        self.look();
+        let acks = self.control.receive(server, words, at_work, at);
+        self.run_planner();
         let mentioned: Vec<OrderId> = words.iter().map(|(id, _)| *id).collect();
-        let message = self.control.says(server, Some(&mentioned));
-        self.send(Happening::Down { agent, message: Message { acks, ..message } });
+        let message = self.control.message_for(server, Some(&mentioned));
+        self.send(SimEvent::Down { agent, message: Message { acks, ..message } });
     }
 
-    fn wake(&mut self, agent: usize) {
-        let message = self.control.says(self.agents[agent].server, None);
-        self.send(Happening::Down { agent, message });
+    fn notify_agent(&mut self, agent: usize) {
+        let message = self.control.message_for(self.agents[agent].server, None);
+        self.send(SimEvent::Down { agent, message });
     }
 
-    fn send(&mut self, message: Happening) {
-        if self.chance.percent(self.loss) {
-            self.control.reached.count(Trial::Lost);
+    fn send(&mut self, message: SimEvent) {
+        if self.rng.percent(self.loss) {
+            self.control.situations.count(Situation::Lost);
             return;
         }
-        if self.chance.percent(self.loss / 3) {
-            self.control.reached.count(Trial::Repeated);
-            let later = SignedDuration::from_mins(self.chance.between(1, 90));
-            self.after(later, message.clone());
+        if self.rng.percent(self.loss / 3) {
+            self.control.situations.count(Situation::Repeated);
+            let later = SignedDuration::from_mins(self.rng.between(1, 90));
+            self.schedule(later, message.clone());
         }
-        let late = self.chance.percent(self.loss / 3);
+        let late = self.rng.percent(self.loss / 3);
         if late {
-            self.control.reached.count(Trial::Late);
+            self.control.situations.count(Situation::Late);
         }
-        let seconds = if late { self.chance.between(60, 3_600) } else { self.chance.between(0, 3) };
-        self.after(SignedDuration::from_secs(seconds), message);
+        let seconds = if late { self.rng.between(60, 3_600) } else { self.rng.between(0, 3) };
+        self.schedule(SignedDuration::from_secs(seconds), message);
     }
 
     fn plan_step(&mut self, agent: usize) {
-        if let Some(wait) = self.agents[agent].next_step(&mut self.chance) {
-            let life = self.agents[agent].life;
-            self.after(wait, Happening::Step { agent, life });
+        if let Some(wait) = self.agents[agent].next_step(&mut self.rng) {
+            let life = self.agents[agent].restarts;
+            self.schedule(wait, SimEvent::Step { agent, life });
         }
     }
 
     // --- Control plane ---------------------------------------------------------------------
 
-    pub(super) fn look(&mut self) {
+    pub(super) fn run_planner(&mut self) {
         if !self.control_is_up {
             return;
         }
-        let (offered, wake_at) = self.control.settle(self.moment());
+        let (offered, wake_at) = self.control.run_planner(self.moment());
         for server in offered {
             if let Some(agent) = self.agents.iter().position(|agent| agent.server == server) {
-                self.wake(agent);
+                self.notify_agent(agent);
             }
         }
         // The real engine also plans at regular intervals; this one relies on `wake_at`.
         let look_at = wake_at.map(|wake_at| self.now + wake_at.duration_since(self.wall()));
-        if let Some(at) = look_at.filter(|_| look_at != self.look_at) {
-            self.after(at.duration_since(self.now), Happening::Look);
+        if let Some(at) = look_at.filter(|_| look_at != self.plan_at) {
+            self.schedule(at.duration_since(self.now), SimEvent::Plan);
         }
-        self.look_at = look_at;
+        self.plan_at = look_at;
     }
 
     pub(super) fn wall(&self) -> Timestamp {
@@ -333,11 +333,11 @@ impl World {
     }
 
     pub(super) fn moment(&self) -> Moment {
-        let (forward, jumps, settings) = (self.forward, self.jumps, self.settings);
-        Moment { really: self.now, wall: self.wall(), forward, jumps, settings }
+        let (forward, jumps, settings) = (self.unnoticed_forward_sets, self.unnoticed_clock_sets, self.clock_sets);
+        Moment { real: self.now, wall: self.wall(), unnoticed_forward_sets: forward, unnoticed_clock_sets: jumps, clock_sets: settings }
     }
 
-    pub(super) fn after(&mut self, wait: SignedDuration, happening: Happening) {
+    pub(super) fn schedule(&mut self, wait: SignedDuration, happening: SimEvent) {
         let at = self.now + wait.max(SignedDuration::ZERO);
         self.queued += 1;
         self.queue.insert((at, self.queued), happening);
@@ -347,81 +347,81 @@ impl World {
 
     fn is_over(&self) -> bool {
         match self.mode {
-            Mode::Safety => !self.is_faulty(),
+            Mode::Safety => !self.faults_active(),
             Mode::Liveness => {
-                !self.is_faulty()
-                    && self.queue.values().all(|h| !matches!(h, Happening::Second))
-                    && self.has_come_to_rest()
+                !self.faults_active()
+                    && self.queue.values().all(|h| !matches!(h, SimEvent::SecondRollout))
+                    && self.is_settled()
             }
         }
     }
 
     /// Every rollout has ended, and no live agent has anything left to report or do.
-    fn has_come_to_rest(&self) -> bool {
+    fn is_settled(&self) -> bool {
         self.control.rollouts().all(|rollout| rollout.head().phase.is_ended())
             && self.agents.iter().all(|agent| {
                 self.removed.contains(&agent.server)
                     || agent.health == Health::Dead
-                    || agent.is_at_rest()
+                    || agent.is_idle()
             })
     }
 
-    fn judge(&mut self) {
+    fn check_results(&mut self) {
         let mut broken = Vec::new();
         for agent in &self.agents {
             let mut before = None;
             for (id, times) in &agent.effects {
                 // A dropped order has no effect, so only one order per rollout may have one. A
                 // restored service may have forgotten that it issued another one since.
-                let twice = before.replace(id.of) == Some(id.of) && !self.was_restored;
+                let twice = before.replace(id.batch) == Some(id.batch) && !self.was_restored;
                 if *times > 1 || twice {
                     broken.push(format!("{} carried out {id:?} more than once", agent.server));
                 }
             }
         }
-        if self.mode == Mode::Liveness && self.control.broken.is_empty() {
-            broken.extend(self.control.rollouts().filter_map(|rollout| self.late(rollout)));
-            broken.extend(self.control.rollouts().flat_map(|rollout| self.lies(rollout)));
+        if self.mode == Mode::Liveness && self.control.violations.is_empty() {
+            broken.extend(self.control.rollouts().filter_map(|rollout| self.overdue_rollout(rollout)));
+            broken.extend(self.control.rollouts().flat_map(|rollout| self.contradictions(rollout)));
         }
-        self.control.broken.extend(broken);
+        self.control.violations.extend(broken);
     }
 
-    fn late(&self, rollout: &Rollout) -> Option<String> {
+    fn overdue_rollout(&self, rollout: &Rollout) -> Option<String> {
         let head = rollout.head();
         if !matches!(head.phase, Phase::Ended(_)) {
             return Some(format!("{} has not ended: {:?}", head.id, head.phase));
         }
         let window = head.start_by - self.skew;
         let limit =
-            window.max(self.began + self.faulty) + limit_in_all() + self.control.patience() + GRACE;
-        let last = *self.control.last_guess.get(&head.id)?;
+            window.max(self.began + self.fault_duration) + total_stage_limit() + self.control.patience() + GRACE;
+        let last = *self.control.last_timeout.get(&head.id)?;
         (last > limit).then(|| format!("{} timed out a task at {last}, after {limit}", head.id))
     }
 
-    fn lies<'a>(&'a self, rollout: &'a Rollout) -> impl Iterator<Item = String> + 'a {
+    fn contradictions<'a>(&'a self, rollout: &'a Rollout) -> impl Iterator<Item = String> + 'a {
         let of = rollout.head().id;
-        rollout.targets().filter_map(move |(server, target)| {
+        rollout.tasks().filter_map(move |(server, target)| {
             let agent = self.agents.iter().find(|agent| agent.server == server)?;
-            let Target::Done(done) = target else { return None };
+            let TaskStatus::Done(done) = target else { return None };
             // It is unknown what a dead host did last, and reports of a removed server are ignored.
             if agent.health == Health::Dead || self.removed.contains(&server) {
                 return None;
             }
             // A service restored from a backup may have skipped a server before it learned what it
             // had forgotten; a final state stays.
-            let passed_over = matches!(done.outcome, Outcome::Skipped(_) | Outcome::Canceled(_));
-            if self.was_restored && passed_over {
+            let skipped = matches!(done.outcome, TaskOutcome::Skipped(_) | TaskOutcome::Canceled(_));
+            if self.was_restored && skipped {
                 return None;
             }
-            let verdict = agent.verdict(self.control.order_of(of, server));
+            let verdict = agent.result(self.control.order_of(of, server));
             // The backup only contains an order that the agent had already dropped, not the one
             // that replaced it.
-            let dropped = verdict == Some(Verdict::Withdrawn)
-                && done.outcome == Outcome::Failed(FailureCode::OrderExpired);
+            let dropped = verdict == Some(ReportedResult::Withdrawn)
+                && done.outcome == TaskOutcome::Failed(FailureCode::OrderExpired);
             if self.was_restored && dropped {
                 return None;
             }
-            contradicts(done.outcome, verdict, agent.has_acted_on(of)).then(|| {
+            contradicts(done.outcome, verdict, agent.has_changed_packages(of)).then(|| {
                 format!("{of} records {:?} for {server}, which reported {verdict:?}", done.outcome)
             })
         })

@@ -12,67 +12,68 @@
 //! after the clock was set, every wait lasts as long as it would have; schedules follow the new
 //! clock.
 
-mod live;
+mod open_rollouts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::rollout::{Change, ClockSet, Event, Phase, Plan, plan};
+use domain::rollout::{Change, ClockSet, TaskEvent, Phase, Plan, plan};
 use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::leases::{self, Lease};
-use store::rollout_targets::{self, Move, TargetRow};
-use store::rollouts::{self, phase_word};
-use store::{StoreError, Topic, absences};
+use store::rollout_tasks::{self, StateChange, TaskRow};
+use store::rollouts::{self, phase_name};
+use store::{StoreError, Topic, presence_transitions};
 use tokio::sync::watch;
 use vocab::{BatchId, ServerId};
 
-use self::live::Fleet;
-use super::{Away, Lead, Pen, complain, until, until_leading};
+use self::open_rollouts::OpenRollouts;
+use super::{PresenceSnapshot, LeaderLease, WriteLock, log_error, sleep_time, wait_for_lead};
 use service::App;
-use service::clock::{Hands, Stopwatch};
-use service::commands::batches::{ended, task_moved};
+use service::clock::{ClockWatcher, Stopwatch};
+use service::commands::batches::{record_end, record_task_transition};
 use service::{emit, integrity, record};
 
-/// After this many consecutive attempts that lost against other writers, a rollout pauses.
-const FRUITLESS_MAX: u32 = 100;
-const PAUSE: SignedDuration = SignedDuration::from_secs(1);
-/// If no step was completed for this long, agents could not report and get a grace period.
-const DEAF_SECONDS: f64 = 30.0;
+/// After this many consecutive write conflicts, the engine waits before it tries again.
+const CONFLICTS_MAX: u32 = 100;
+const CONFLICT_PAUSE: SignedDuration = SignedDuration::from_secs(1);
+/// If the engine completed no step for this long, agents could not report. They then get a grace
+/// period.
+const STALL_SECONDS: f64 = 30.0;
 
 /// Executes rollouts while this process leads. Runs until it is aborted.
-pub(super) async fn drive(
+pub(super) async fn run(
     app: App,
-    look: Duration,
-    mut lead: watch::Receiver<Lead>,
-    mut away: watch::Receiver<Away>,
-    pen: Pen,
+    poll: Duration,
+    mut lead: watch::Receiver<LeaderLease>,
+    mut away: watch::Receiver<PresenceSnapshot>,
+    pen: WriteLock,
 ) {
-    let mut changed = app.db.bell(Topic::Rollouts);
+    let mut changed = app.db.subscribe(Topic::Rollouts);
     loop {
-        let lease = until_leading(&mut lead).await;
+        let lease = wait_for_lead(&mut lead).await;
         let mut driver = Driver::new(&app, lease, pen.clone());
         loop {
             let unable = away.borrow_and_update().clone();
             let sleep = match unable {
                 // The first presence check has not finished.
-                None => look,
+                None => poll,
                 Some(unable) => {
-                    driver.fleet.set_unable(unable);
+                    driver.rollouts.set_unavailable(unable);
                     match driver.step().await {
-                        Ok(next) => until(next, app.clock.now(), look),
+                        Ok(next) => sleep_time(next, app.clock.now(), poll),
                         Err(error) => {
-                            complain("rollouts", &error);
-                            driver.fleet = driver.fleet.emptied();
-                            look
+                            log_error("rollouts", &error);
+                            driver.rollouts = driver.rollouts.without_rollouts();
+                            poll
                         }
                     }
                 }
             };
             tokio::select! {
-                () = changed.rung() => {}
+                () = changed.notified() => {}
                 _ = away.changed() => {}
                 () = tokio::time::sleep(sleep) => {}
                 _ = lead.changed() => break,
@@ -85,81 +86,81 @@ pub(super) async fn drive(
 struct Driver {
     app: App,
     lease: Arc<Lease>,
-    pen: Pen,
-    fleet: Fleet,
-    hands: Hands,
+    write_lock: WriteLock,
+    rollouts: OpenRollouts,
+    hands: ClockWatcher,
     /// Clock changes that have not been applied to these rollouts yet.
-    owed: BTreeMap<BatchId, ClockSet>,
+    pending_clock_changes: BTreeMap<BatchId, ClockSet>,
     /// Time since the last completed step.
-    rested: Stopwatch,
+    since_last_step: Stopwatch,
 }
 
-enum Step {
+enum StepOutcome {
     Done,
     /// The rollout has ended.
     Over,
-    /// Other writers were faster, or other rollouts hold the servers.
-    Overtaken,
+    /// Another writer changed the rows first, or other rollouts hold the servers.
+    Conflict,
 }
 
 impl Driver {
-    fn new(app: &App, lease: Arc<Lease>, pen: Pen) -> Driver {
+    fn new(app: &App, lease: Arc<Lease>, pen: WriteLock) -> Driver {
         let mut driver = Driver {
             app: app.clone(),
             lease,
-            pen,
-            fleet: Fleet::default(),
-            hands: app.clock.hands(),
-            owed: BTreeMap::new(),
-            rested: Stopwatch::start(),
+            write_lock: pen,
+            rollouts: OpenRollouts::default(),
+            hands: app.clock.watch(),
+            pending_clock_changes: BTreeMap::new(),
+            since_last_step: Stopwatch::start(),
         };
-        driver.listens_from_now_on();
+        driver.start_grace_period();
         driver
     }
 
-    fn listens_from_now_on(&mut self) {
+    fn start_grace_period(&mut self) {
         let sync_seconds = self.app.settings.sync_seconds;
         let patience = Presence { last_seen: None, sync_seconds }.patience();
         let now = self.now();
-        self.fleet.was_deaf(now, patience);
+        self.rollouts.start_grace_period(now, patience);
     }
 
-    /// Does everything that can be done now. Returns when to run again.
+    /// Does everything that can be done now. Returns the time of the next call.
     async fn step(&mut self) -> store::Result<Option<Timestamp>> {
         let mut reader = self.app.db.read().await?;
-        let open = rollouts::open(&mut reader).await?;
-        self.fleet.keep(&open);
-        self.owed.retain(|owed, _| open.iter().any(|(id, _)| id == owed));
+        let open = rollouts::list_open(&mut reader).await?;
+        self.rollouts.retain_open(&open);
+        self.pending_clock_changes.retain(|owed, _| open.iter().any(|(id, _)| id == owed));
         for (id, revision) in open {
-            if self.fleet.revision(id) != Some(revision) {
-                self.fleet.follow(&self.app.db, &mut reader, id).await?;
+            if self.rollouts.revision(id) != Some(revision) {
+                self.rollouts.reload(&self.app.db, &mut reader, id).await?;
             }
         }
         drop(reader);
         self.stop_forged().await?;
-        if self.rested.seconds() > DEAF_SECONDS {
+        if self.since_last_step.seconds() > STALL_SECONDS {
             tracing::warn!("no step completed for a while; agents get a grace period to report");
-            self.listens_from_now_on();
+            self.start_grace_period();
         }
         let now = self.now();
-        for id in self.fleet.to_be_planned(now) {
-            self.settle(id).await?;
+        for id in self.rollouts.due_for_planning(now) {
+            self.run_until_idle(id).await?;
         }
-        self.rested = Stopwatch::start();
-        Ok(self.fleet.wake_at())
+        self.since_last_step = Stopwatch::start();
+        Ok(self.rollouts.wake_at())
     }
 
     /// Cancels batches with a row that does not verify. They then continue like any canceled batch.
     /// A batch that cannot be canceled is left alone and is not planned either.
     async fn stop_forged(&mut self) -> store::Result<()> {
-        for (id, reason) in self.fleet.forged() {
-            self.fleet.forget(id);
+        for (id, reason) in self.rollouts.forged_rollouts() {
+            self.rollouts.remove(id);
             match integrity::stop_batch(&self.app, id, reason).await {
                 Ok(()) => {
                     let mut reader = self.app.db.read().await?;
-                    self.fleet.follow(&self.app.db, &mut reader, id).await?;
+                    self.rollouts.reload(&self.app.db, &mut reader, id).await?;
                 }
-                Err(error) => complain("stop a batch that was changed in the database", &error),
+                Err(error) => log_error("stop a batch that was changed in the database", &error),
             }
         }
         Ok(())
@@ -168,25 +169,25 @@ impl Driver {
     /// Returns the current time. Nothing is planned by a new time before the rollouts know how the
     /// clock was changed.
     fn now(&mut self) -> Timestamp {
-        if let Some(set) = self.hands.look() {
+        if let Some(set) = self.hands.clock_change() {
             tracing::warn!(
                 seconds = set.by.as_secs(),
                 "the clock was set; waits keep their length"
             );
-            for id in self.fleet.ids() {
+            for id in self.rollouts.ids() {
                 // A rollout that has not applied the previous change gets the sum of both.
-                let before = self.owed.get(&id).map_or(SignedDuration::ZERO, |owed| owed.by);
-                self.owed.insert(id, ClockSet { by: set.by + before, ..set });
-                self.fleet.stir(id);
+                let before = self.pending_clock_changes.get(&id).map_or(SignedDuration::ZERO, |owed| owed.by);
+                self.pending_clock_changes.insert(id, ClockSet { by: set.by + before, ..set });
+                self.rollouts.mark_dirty(id);
             }
         }
-        self.hands.shown()
+        self.hands.last_time()
     }
 
     /// Returns the next step of a rollout: a pending clock change, or what the planner decides.
-    fn next(&self, id: BatchId, now: Timestamp) -> Option<Plan> {
-        let live = self.fleet.get(id)?;
-        Some(match self.owed.get(&id) {
+    fn next_plan(&self, id: BatchId, now: Timestamp) -> Option<Plan> {
+        let live = self.rollouts.get(id)?;
+        Some(match self.pending_clock_changes.get(&id) {
             Some(set) => {
                 let change = Change::ClockSet(ClockSet { now: set.now.max(now), ..*set });
                 Plan { change: Some(change), ..Plan::default() }
@@ -195,120 +196,120 @@ impl Driver {
         })
     }
 
-    async fn settle(&mut self, id: BatchId) -> store::Result<()> {
-        let mut fruitless = 0;
+    async fn run_until_idle(&mut self, id: BatchId) -> store::Result<()> {
+        let mut conflicts = 0;
         loop {
             let now = self.now();
-            let Some(next) = self.next(id, now) else { return Ok(()) };
+            let Some(next) = self.next_plan(id, now) else { return Ok(()) };
             // A forged row was found while this was carried out; the next step stops the batch.
-            if self.fleet.is_forged(id) {
-                self.fleet.stir(id);
+            if self.rollouts.is_forged(id) {
+                self.rollouts.mark_dirty(id);
                 return Ok(());
             }
             if next.is_idle() {
-                self.fleet.planned(id, next.wake_at);
+                self.rollouts.set_wake_at(id, next.wake_at);
                 return Ok(());
             }
-            if fruitless > FRUITLESS_MAX {
+            if conflicts > CONFLICTS_MAX {
                 tracing::warn!(batch = %id, "other writers keep changing this batch; pausing");
-                self.fleet.planned(id, now.checked_add(PAUSE).ok());
+                self.rollouts.set_wake_at(id, now.checked_add(CONFLICT_PAUSE).ok());
                 return Ok(());
             }
-            match self.carry_out(id, next, now).await {
-                Ok(Step::Done) => {
+            match self.apply_plan(id, next, now).await {
+                Ok(StepOutcome::Done) => {
                     // A pending clock change is always the first step.
-                    self.owed.remove(&id);
-                    fruitless = 0;
+                    self.pending_clock_changes.remove(&id);
+                    conflicts = 0;
                 }
-                Ok(Step::Over) => {
-                    self.fleet.forget(id);
+                Ok(StepOutcome::Over) => {
+                    self.rollouts.remove(id);
                     return Ok(());
                 }
-                Ok(Step::Overtaken) | Err(StoreError::Stale | StoreError::Busy(_)) => {
-                    fruitless += 1;
-                    self.fleet.follow(&self.app.db, &mut *self.app.db.read().await?, id).await?;
+                Ok(StepOutcome::Conflict) | Err(StoreError::Stale | StoreError::Busy(_)) => {
+                    conflicts += 1;
+                    self.rollouts.reload(&self.app.db, &mut *self.app.db.read().await?, id).await?;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    async fn carry_out(&mut self, id: BatchId, next: Plan, now: Timestamp) -> store::Result<Step> {
-        let pen = self.pen.clone();
-        let _held = pen.lock().await;
+    async fn apply_plan(&mut self, id: BatchId, next: Plan, now: Timestamp) -> store::Result<StepOutcome> {
+        let write_lock = self.write_lock.clone();
+        let _held = write_lock.lock().await;
         match next.change {
-            Some(change) => self.change(id, change, now).await,
-            None => self.moves(id, &next.moves, now).await,
+            Some(change) => self.apply_change(id, change, now).await,
+            None => self.apply_events(id, &next.events, now).await,
         }
     }
 
     /// Applies a change of the whole rollout.
-    async fn change(&mut self, id: BatchId, change: Change, now: Timestamp) -> store::Result<Step> {
-        let Some(live) = self.fleet.get(id) else { return Ok(Step::Over) };
+    async fn apply_change(&mut self, id: BatchId, change: Change, now: Timestamp) -> store::Result<StepOutcome> {
+        let Some(live) = self.rollouts.get(id) else { return Ok(StepOutcome::Over) };
         let mut after = live.rollout.clone();
-        if let Err(refused) = after.change(change, now) {
+        if let Err(refused) = after.apply_change(change, now) {
             tracing::error!(batch = %id, %refused, "bug: the planner planned an invalid change");
-            return Ok(Step::Overtaken);
+            return Ok(StepOutcome::Conflict);
         }
         // Only a clock change moves tasks together with the whole.
-        let moved: Vec<Move> = live
+        let moved: Vec<StateChange> = live
             .rollout
-            .targets()
-            .zip(after.targets())
+            .tasks()
+            .zip(after.tasks())
             .filter(|(before, after)| before != after)
-            .map(|(_, (server, next))| live.to(server, next))
+            .map(|(_, (server, next))| live.move_to(server, next))
             .collect();
-        let over = match after.head().phase {
+        let end = match after.head().phase {
             Phase::Ended(end) => Some(end),
             _ => None,
         };
         let mut tx = self.app.db.begin().await?;
         leases::fence(&mut tx, &self.lease).await?;
         if !moved.is_empty() {
-            rollout_targets::save(&mut tx, id, &moved).await?;
+            rollout_tasks::save(&mut tx, id, &moved).await?;
         }
-        let row = rollouts::save_head(&mut tx, &live.row, after.head(), over.map(|_| now)).await?;
-        match over {
-            Some(end) => ended(&mut tx, &row, end, now, now).await?,
+        let row = rollouts::save_head(&mut tx, &live.row, after.head(), end.map(|_| now)).await?;
+        match end {
+            Some(end) => record_end(&mut tx, &row, end, now, now).await?,
             None => {
-                let mut told = json!({"batch_id": id, "state": phase_word(row.head.phase)});
+                let mut payload = json!({"batch_id": id, "state": phase_name(row.head.phase)});
                 if change == Change::CanaryUnchanged {
-                    told["reason"] = json!("canary_unchanged");
+                    payload["reason"] = json!("canary_unchanged");
                 }
-                record(&mut tx, row.org_id, now, "engine", "batch.change", id, &told);
-                emit(&mut tx, row.org_id, "batch.changed", now, told);
+                record(&mut tx, row.org_id, now, "engine", "batch.change", id, &payload);
+                emit(&mut tx, row.org_id, "batch.changed", now, payload);
             }
         }
         tx.commit().await?;
-        if over.is_some() {
-            return Ok(Step::Over);
+        if end.is_some() {
+            return Ok(StepOutcome::Over);
         }
         let revisions = 1 + i64::from(!moved.is_empty());
-        self.saved(id, row, &moved, revisions).await?;
-        Ok(Step::Done)
+        self.apply_commit(id, row, &moved, revisions).await?;
+        Ok(StepOutcome::Done)
     }
 
     /// Applies events to some tasks; all are of the same kind.
-    async fn moves(
+    async fn apply_events(
         &mut self,
         id: BatchId,
-        moves: &[(ServerId, Event)],
+        moves: &[(ServerId, TaskEvent)],
         now: Timestamp,
-    ) -> store::Result<Step> {
-        let Some(live) = self.fleet.get(id) else { return Ok(Step::Over) };
-        let starts = moves.iter().any(|(_, event)| *event == Event::Offered);
-        let mut planned: Vec<(Move, TargetRow)> = Vec::with_capacity(moves.len());
+    ) -> store::Result<StepOutcome> {
+        let Some(live) = self.rollouts.get(id) else { return Ok(StepOutcome::Over) };
+        let starts = moves.iter().any(|(_, event)| *event == TaskEvent::Offered);
+        let mut planned: Vec<(StateChange, TaskRow)> = Vec::with_capacity(moves.len());
         for (server, event) in moves {
-            let Some(row) = live.row_of(*server) else { continue };
+            let Some(row) = live.task_row(*server) else { continue };
             match row.target.apply(*event, now) {
-                Ok(next) => planned.push((live.to(*server, next), row)),
+                Ok(next) => planned.push((live.move_to(*server, next), row)),
                 Err(refused) => {
                     tracing::error!(batch = %id, %server, %refused, "bug: the planner planned an invalid event");
-                    return Ok(Step::Overtaken);
+                    return Ok(StepOutcome::Conflict);
                 }
             }
         }
-        let to: Vec<Move> = planned.iter().map(|(to, _)| to.clone()).collect();
+        let to: Vec<StateChange> = planned.iter().map(|(to, _)| to.clone()).collect();
         let mut head = live.rollout.head().clone();
         head.clock = head.clock.max(now);
         if starts {
@@ -316,59 +317,59 @@ impl Driver {
         }
         let mut tx = self.app.db.begin().await?;
         leases::fence(&mut tx, &self.lease).await?;
-        let done: Vec<Move> = if starts {
-            let claimed = rollout_targets::claim(&mut tx, id, &to).await?;
+        let done: Vec<StateChange> = if starts {
+            let claimed = rollout_tasks::claim(&mut tx, id, &to).await?;
             let claimed: std::collections::BTreeSet<_> = claimed.into_iter().collect();
             to.iter().filter(|to| claimed.contains(&to.server_id)).cloned().collect()
         } else {
-            rollout_targets::save(&mut tx, id, &to).await?;
+            rollout_tasks::save(&mut tx, id, &to).await?;
             to.clone()
         };
         if done.is_empty() {
             drop(tx);
-            self.contested(id, &to).await?;
-            return Ok(Step::Overtaken);
+            self.mark_contested_servers(id, &to).await?;
+            return Ok(StepOutcome::Conflict);
         }
         let row = rollouts::save_head(&mut tx, &live.row, &head, None).await?;
         let moved: std::collections::BTreeSet<_> = done.iter().map(|to| to.server_id).collect();
         for (to, seen) in planned.iter().filter(|(to, _)| moved.contains(&to.server_id)) {
-            task_moved(&mut tx, row.org_id, seen, to.next, now);
+            record_task_transition(&mut tx, row.org_id, seen, to.next, now);
         }
         tx.commit().await?;
-        self.saved(id, row, &done, 2).await?;
+        self.apply_commit(id, row, &done, 2).await?;
         if done.len() < to.len() {
-            self.contested(id, &to).await?;
+            self.mark_contested_servers(id, &to).await?;
         }
-        Ok(Step::Done)
+        Ok(StepOutcome::Done)
     }
 
     /// Applies a commit in memory. If other writers interfered, reads their changes as well.
-    async fn saved(
+    async fn apply_commit(
         &mut self,
         id: BatchId,
         row: rollouts::Rollout,
-        moved: &[Move],
+        moved: &[StateChange],
         revisions: i64,
     ) -> store::Result<()> {
-        let alone = self.fleet.revision(id) == Some(row.revision - revisions);
-        self.fleet.saved(id, row, moved, alone);
+        let alone = self.rollouts.revision(id) == Some(row.revision - revisions);
+        self.rollouts.apply_commit(id, row, moved, alone);
         if alone {
             return Ok(());
         }
-        self.fleet.follow(&self.app.db, &mut *self.app.db.read().await?, id).await
+        self.rollouts.reload(&self.app.db, &mut *self.app.db.read().await?, id).await
     }
 
     /// Some of the wanted servers could not be claimed: finds out which rollouts hold them, and
     /// which servers cannot take orders.
-    async fn contested(&mut self, id: BatchId, wanted: &[Move]) -> store::Result<()> {
+    async fn mark_contested_servers(&mut self, id: BatchId, wanted: &[StateChange]) -> store::Result<()> {
         let servers: Vec<_> = wanted.iter().map(|to| to.server_id).collect();
         let mut reader = self.app.db.read().await?;
-        let found = rollout_targets::in_work(&mut reader, &servers).await?;
+        let found = rollout_tasks::active_by_servers(&mut reader, &servers).await?;
         for busy in found.into_iter().filter(|busy| busy.rollout_id != id) {
-            self.fleet.is_busy_in(busy.server_id, busy.rollout_id);
+            self.rollouts.mark_busy(busy.server_id, busy.rollout_id);
         }
-        for (server, barred) in absences::unable_among(&mut reader, &servers).await? {
-            self.fleet.is_unable(server, barred);
+        for (server, barred) in presence_transitions::filter_unavailable(&mut reader, &servers).await? {
+            self.rollouts.mark_unavailable(server, barred);
         }
         Ok(())
     }

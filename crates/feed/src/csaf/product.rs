@@ -19,10 +19,10 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use domain::advisory::{Channel, Ecosystem, Family, Names};
+use domain::advisory::{Channel, Ecosystem, Family, PackageNameKind};
 
-use super::shape;
-use super::shape::{ProductTree, Relationship};
+use super::schema;
+use super::schema::{ProductTree, Relationship};
 
 /// Maximum relationships that one product id can combine: a package in a module in a product is
 /// two.
@@ -47,7 +47,7 @@ impl Publisher {
         }
     }
 
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Publisher::RedHat => "redhat",
             Publisher::Suse => "suse",
@@ -67,24 +67,24 @@ pub(super) struct Product {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Package {
     pub(super) name: String,
-    pub(super) names: Names,
+    pub(super) names: PackageNameKind,
     pub(super) version: Option<String>,
     /// For example `nodejs:18`.
     pub(super) module: Option<String>,
 }
 
 /// A document's products and packages, indexed by id.
-pub(super) struct Tree<'a> {
+pub(super) struct ProductIndex<'a> {
     publisher: Publisher,
-    products: HashMap<&'a str, &'a shape::Product>,
+    products: HashMap<&'a str, &'a schema::Product>,
     relationships: HashMap<&'a str, &'a Relationship>,
 }
 
-impl<'a> Tree<'a> {
-    pub(super) fn new(publisher: Publisher, tree: Option<&'a ProductTree>) -> Tree<'a> {
-        let mut found = Tree { publisher, products: HashMap::new(), relationships: HashMap::new() };
+impl<'a> ProductIndex<'a> {
+    pub(super) fn new(publisher: Publisher, tree: Option<&'a ProductTree>) -> ProductIndex<'a> {
+        let mut found = ProductIndex { publisher, products: HashMap::new(), relationships: HashMap::new() };
         let Some(tree) = tree else { return found };
-        let mut branches: Vec<&shape::Branch> = tree.branches.iter().flatten().collect();
+        let mut branches: Vec<&schema::Branch> = tree.branches.iter().flatten().collect();
         while let Some(branch) = branches.pop() {
             branches.extend(branch.branches.iter().flatten());
             found.products.extend(branch.product.iter().map(|one| (one.product_id.as_str(), one)));
@@ -105,13 +105,13 @@ impl<'a> Tree<'a> {
     /// Resolves an id to its product and package. Returns `None` for anything that is not a package
     /// of an operating system. `has_version` says that the id contains a version, for publishers
     /// whose id format does not show it.
-    pub(super) fn find(&self, id: &str, has_version: bool) -> Option<(Product, Package)> {
-        let (product, package, module) = self.split(id)?;
+    pub(super) fn resolve(&self, id: &str, has_version: bool) -> Option<(Product, Package)> {
+        let (product, package, module) = self.split_id(id)?;
         let product = self.product(self.products.get(product)?)?;
         let purl = self.products.get(package).and_then(|one| one.helper.as_ref()?.purl.as_deref());
         let mut package = match self.publisher {
-            Publisher::RedHat => red_hat(package, purl)?,
-            Publisher::Suse => suse(package, purl, has_version)?,
+            Publisher::RedHat => red_hat_package(package, purl)?,
+            Publisher::Suse => suse_package(package, purl, has_version)?,
         };
         if package.module.is_none() {
             package.module = module;
@@ -120,7 +120,7 @@ impl<'a> Tree<'a> {
     }
 
     /// The ids of the product and the package, and the module between them, if any.
-    fn split<'b>(&'b self, id: &'b str) -> Option<(&'b str, &'b str, Option<String>)> {
+    fn split_id<'b>(&'b self, id: &'b str) -> Option<(&'b str, &'b str, Option<String>)> {
         let Some(relationship) = self.relationships.get(id) else {
             // Some documents omit relationships. Product ids contain colons, too.
             let mut colons = id.match_indices(':').rev();
@@ -133,13 +133,13 @@ impl<'a> Tree<'a> {
             let Some(between) = self.relationships.get(product) else {
                 return Some((product, &relationship.product_reference, module));
             };
-            module = Some(stream(&between.product_reference).to_owned());
+            module = Some(module_stream(&between.product_reference).to_owned());
             product = &between.relates_to_product_reference;
         }
         None
     }
 
-    fn product(&self, product: &shape::Product) -> Option<Product> {
+    fn product(&self, product: &schema::Product) -> Option<Product> {
         match self.publisher {
             Publisher::RedHat => red_hat_product(product.helper.as_ref()?.cpe.as_deref()?),
             Publisher::Suse => suse_product(&product.name),
@@ -182,7 +182,7 @@ fn suse_product(name: &str) -> Option<Product> {
     is_system.then(|| Product { ecosystem: ecosystem.as_str().to_owned(), is_minor_stream: false })
 }
 
-fn red_hat(id: &str, purl: Option<&str>) -> Option<Package> {
+fn red_hat_package(id: &str, purl: Option<&str>) -> Option<Package> {
     let (id, mut module) = match id.split_once("::") {
         Some((id, module)) => (id, Some(module)),
         None => (id, None),
@@ -201,8 +201,8 @@ fn red_hat(id: &str, purl: Option<&str>) -> Option<Package> {
             let purl = Purl::parse(purl).filter(|purl| purl.kind == "rpm")?;
             module = purl.value("rpmmod").or(module);
             let names = match (purl.value("arch"), &purl.version) {
-                (Some("src"), _) | (None, Some(_)) => Names::Source,
-                _ => Names::Binary,
+                (Some("src"), _) | (None, Some(_)) => PackageNameKind::Source,
+                _ => PackageNameKind::Binary,
             };
             let version = purl.version.as_deref().map(|version| match purl.value("epoch") {
                 Some(epoch) if epoch != "0" => format!("{epoch}:{version}"),
@@ -210,7 +210,7 @@ fn red_hat(id: &str, purl: Option<&str>) -> Option<Package> {
             });
             Package { names, version, module: None, name: purl.name.into_owned() }
         }
-        None => red_hat_id(id)?,
+        None => parse_red_hat_id(id)?,
     };
     let version = package.version.as_deref().unwrap_or_default();
     let is_debug = ["-debuginfo", "-debugsource"].iter().any(|end| package.name.ends_with(end))
@@ -218,12 +218,12 @@ fn red_hat(id: &str, purl: Option<&str>) -> Option<Package> {
     if is_debug || is_module_build(version) {
         return None;
     }
-    package.module = module.map(|module| stream(module).to_owned());
+    package.module = module.map(|module| module_stream(module).to_owned());
     Some(package)
 }
 
 /// Parses an id on its own: `name-epoch:version-release.arch`, `name.src` or `name`.
-fn red_hat_id(id: &str) -> Option<Package> {
+fn parse_red_hat_id(id: &str) -> Option<Package> {
     if let [release, version, name] = id.rsplitn(3, '-').collect::<Vec<_>>()[..]
         && let Some((epoch, version)) = version.split_once(':')
         && !epoch.is_empty()
@@ -238,8 +238,8 @@ fn red_hat_id(id: &str) -> Option<Package> {
             epoch => format!("{epoch}:{version}-{release}"),
         };
         let names = match arch {
-            None | Some("src") => Names::Source,
-            Some(_) => Names::Binary,
+            None | Some("src") => PackageNameKind::Source,
+            Some(_) => PackageNameKind::Binary,
         };
         return package(name, names, Some(version));
     }
@@ -247,17 +247,17 @@ fn red_hat_id(id: &str) -> Option<Package> {
     if id.contains(':') {
         return None;
     }
-    package(id.strip_suffix(".src").unwrap_or(id), Names::Source, None)
+    package(id.strip_suffix(".src").unwrap_or(id), PackageNameKind::Source, None)
 }
 
-fn suse(id: &str, purl: Option<&str>, has_version: bool) -> Option<Package> {
+fn suse_package(id: &str, purl: Option<&str>, has_version: bool) -> Option<Package> {
     if let Some(purl) = purl {
         let purl = Purl::parse(purl).filter(|purl| purl.kind == "rpm")?;
         if let Some((source, version)) = source_package(&purl) {
-            return package(&source, Names::Source, version);
+            return package(&source, PackageNameKind::Source, version);
         }
         let version = purl.version.map(|version| without_arch(&version).to_owned());
-        return package(&purl.name, Names::Binary, version);
+        return package(&purl.name, PackageNameKind::Binary, version);
     }
     let versioned = || match without_arch(id).rsplitn(3, '-').collect::<Vec<_>>()[..] {
         [release, version, name] => Some((name, version, release)),
@@ -266,23 +266,23 @@ fn suse(id: &str, purl: Option<&str>, has_version: bool) -> Option<Package> {
     let digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     match versioned() {
         Some((name, version, release)) if has_version => {
-            package(name, Names::Binary, Some(format!("{version}-{release}")))
+            package(name, PackageNameKind::Binary, Some(format!("{version}-{release}")))
         }
         // A name such as `libfoo-1_1-32bit` looks the same, but a release contains a dot.
         Some((name, version, release))
             if digit(version) && digit(release) && release.contains('.') =>
         {
-            package(name, Names::Binary, Some(format!("{version}-{release}")))
+            package(name, PackageNameKind::Binary, Some(format!("{version}-{release}")))
         }
         _ if has_version => None,
-        _ => package(id, Names::Binary, None),
+        _ => package(id, PackageNameKind::Binary, None),
     }
 }
 
 /// `krb5` and `1.15.2-4.25` from `upstream=krb5-1.15.2-4.25.src.rpm`. Only the name if the package
 /// itself has no version.
 fn source_package(purl: &Purl<'_>) -> Option<(String, Option<String>)> {
-    let file = decode(purl.value("upstream")?);
+    let file = percent_decode(purl.value("upstream")?);
     let file = file.strip_suffix(".src.rpm").or_else(|| file.strip_suffix(".nosrc.rpm"))?;
     if purl.version.is_none() {
         return Some((file.to_owned(), None));
@@ -293,7 +293,7 @@ fn source_package(purl: &Purl<'_>) -> Option<(String, Option<String>)> {
     }
 }
 
-fn package(name: &str, names: Names, version: Option<String>) -> Option<Package> {
+fn package(name: &str, names: PackageNameKind, version: Option<String>) -> Option<Package> {
     (!name.is_empty()).then(|| Package { name: name.to_owned(), names, version, module: None })
 }
 
@@ -325,7 +325,7 @@ fn is_module_build(version: &str) -> bool {
 }
 
 /// `postgresql:12` from `postgresql:12:8100020240814102525:489197e6`.
-fn stream(module: &str) -> &str {
+fn module_stream(module: &str) -> &str {
     match module.match_indices(':').nth(1) {
         Some((at, _)) => &module[..at],
         None => module,
@@ -346,8 +346,8 @@ impl<'a> Purl<'a> {
         let (path, qualifiers) = text.split_once('?').unwrap_or((text, ""));
         let (kind, path) = path.split_once('/')?;
         let (path, version) = path.split_once('@').unwrap_or((path, ""));
-        let name = decode(path.rsplit('/').next()?);
-        let version = Some(decode(version)).filter(|version| !version.is_empty());
+        let name = percent_decode(path.rsplit('/').next()?);
+        let version = Some(percent_decode(version)).filter(|version| !version.is_empty());
         let version = version.map(Cow::into_owned);
         (!name.is_empty()).then_some(Purl { kind, name, version, qualifiers })
     }
@@ -360,7 +360,7 @@ impl<'a> Purl<'a> {
 }
 
 /// Decodes percent-encoding such as `%2B`. Anything else is kept unchanged.
-fn decode(text: &str) -> Cow<'_, str> {
+fn percent_decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);
     }
@@ -391,13 +391,13 @@ mod tests {
     fn read(
         id: &str,
         purl: Option<&str>,
-    ) -> Option<(String, Names, Option<String>, Option<String>)> {
-        red_hat(id, purl).map(|one| (one.name, one.names, one.version, one.module))
+    ) -> Option<(String, PackageNameKind, Option<String>, Option<String>)> {
+        red_hat_package(id, purl).map(|one| (one.name, one.names, one.version, one.module))
     }
 
     #[test]
     fn red_hat_package_ids_are_parsed_in_every_format() {
-        use Names::{Binary, Source};
+        use PackageNameKind::{Binary, Source};
         for (id, purl, name, names, version, module) in [
             ("a-libs-1:3.0-27.el9.x86_64", None, "a-libs", Binary, Some("1:3.0-27.el9"), None),
             ("a-0:3.0-27.el9.src", None, "a", Source, Some("3.0-27.el9"), None),
@@ -468,20 +468,20 @@ mod tests {
             ("a", Some("pkg:rpm/suse/a"), false, "a", None),
             ("a-1-4.25", Some("pkg:rpm/suse/a@1-4.25"), true, "a", Some("1-4.25")),
         ] {
-            let found = suse(id, purl, has_version).unwrap();
+            let found = suse_package(id, purl, has_version).unwrap();
             assert_eq!((found.name.as_str(), found.version.as_deref()), (name, version), "{id}");
-            assert_eq!(found.names, Names::Binary, "{id}");
+            assert_eq!(found.names, PackageNameKind::Binary, "{id}");
         }
         for (purl, version) in [
             ("pkg:rpm/suse/a@?upstream=src-a.src.rpm", None),
             ("pkg:rpm/suse/a@1%2Bg-4.25?upstream=src-a-1%2Bg-4.25.src.rpm", Some("1+g-4.25")),
             ("pkg:rpm/suse/a@2-4.25?upstream=src-a-1-4.nosrc.rpm", Some("1-4")),
         ] {
-            let found = suse("a", Some(purl), version.is_some()).unwrap();
+            let found = suse_package("a", Some(purl), version.is_some()).unwrap();
             assert_eq!((found.name.as_str(), found.version.as_deref()), ("src-a", version));
-            assert_eq!(found.names, Names::Source, "{purl}");
+            assert_eq!(found.names, PackageNameKind::Source, "{purl}");
         }
-        assert_eq!(suse("a", None, true), None, "a fix without a version");
+        assert_eq!(suse_package("a", None, true), None, "a fix without a version");
     }
 
     #[test]

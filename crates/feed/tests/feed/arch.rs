@@ -1,8 +1,8 @@
 //! Tests of the Arch Linux tracker: the meaning of each status, and what the tracker omits.
 
-use domain::advisory::{Advisory, Ecosystem, End, Names, Span};
-use domain::finding::{Finding, Index};
-use feed::Kind;
+use domain::advisory::{Advisory, Ecosystem, SpanEnd, PackageNameKind, Span};
+use domain::finding::{Finding, AdvisoryIndex};
+use feed::FeedKind;
 use vocab::{FixState, Installed};
 
 use crate::support::{Folder, advisories, chain, check};
@@ -25,15 +25,15 @@ pub(crate) fn sample() -> String {
 
 fn read(test: &str, groups: &[String]) -> Vec<Advisory> {
     let folder = Folder::new(test);
-    advisories(&folder.write("all.json", format!("[{}]", groups.join(",\n"))), Kind::Arch)
+    advisories(&folder.write("all.json", format!("[{}]", groups.join(",\n"))), FeedKind::Arch)
 }
 
 #[test]
 fn status_determines_meaning_of_fixed_version() {
     let until = |end| vec![Span { from: None, end }];
-    let elsewhere = || until(End::FixedElsewhere("1.1-1".to_owned()));
+    let elsewhere = || until(SpanEnd::FixedElsewhere("1.1-1".to_owned()));
     for (status, fixed, spans, stance) in [
-        ("Fixed", "\"1.1-1\"", until(End::Fixed("1.1-1".to_owned())), None),
+        ("Fixed", "\"1.1-1\"", until(SpanEnd::Fixed("1.1-1".to_owned())), None),
         ("Testing", "\"1.1-1\"", elsewhere(), None),
         ("Vulnerable", "\"1.1-1\"", elsewhere(), None),
         ("Vulnerable", "null", vec![Span::ALL], None),
@@ -45,7 +45,7 @@ fn status_determines_meaning_of_fixed_version() {
         ("Fixed", "null", vec![], Some(FixState::Unknown)),
         ("Something new", "null", vec![], Some(FixState::Unknown)),
         // Without a pkgrel it cannot be ordered relative to other fixes.
-        ("Fixed", "\"1.1\"", until(End::FixedElsewhere("1.1".to_owned())), None),
+        ("Fixed", "\"1.1\"", until(SpanEnd::FixedElsewhere("1.1".to_owned())), None),
     ] {
         let [advisory] = &read("arch-status", &[group(7, status, fixed)])[..] else { panic!() };
         assert_eq!(advisory.id, "AVG-7");
@@ -56,7 +56,7 @@ fn status_determines_meaning_of_fixed_version() {
         assert_eq!(packages, ["foo", "lib32-foo"]);
         for affected in &advisory.affected {
             assert_eq!(affected.ecosystem.as_str(), "Arch");
-            assert_eq!(affected.names(), Names::Binary);
+            assert_eq!(affected.name_kind(), PackageNameKind::Binary);
             assert_eq!((&affected.spans, affected.stance), (&spans, stance), "{status} {fixed}");
         }
     }
@@ -67,9 +67,9 @@ fn installed_packages_match_tracker_groups() {
     let mut unfixed = group(2, "Vulnerable", "null").replace("CVE-2026-000", "CVE-2026-100");
     unfixed = unfixed.replace("lib32-foo", "bar");
     let all = read("arch-match", &[group(1, "Fixed", "\"1:1.1-1\""), unfixed]);
-    let index = Index::new(&Ecosystem::new("Arch"), &all);
+    let index = AdvisoryIndex::new(&Ecosystem::new("Arch"), &all);
     let found = |name: &str, version: &str| -> Vec<(String, FixState, Option<String>)> {
-        let report = index.judge(&[Installed::new(name, version, "x86_64")]);
+        let report = index.match_packages(&[Installed::new(name, version, "x86_64")]);
         let shown = |one: &Finding| {
             (one.cve.to_string(), one.state, one.fixed_version.as_deref().map(str::to_owned))
         };
@@ -89,10 +89,10 @@ fn document_of_another_format_is_refused() {
         (r#"[{"name":"X-1","packages":[],"status":"Fixed"}]"#, "is not a group"),
         (r#"[{"name":"AVG-1"}]"#, "missing field"),
         (r#"{"id":"DSA-1-1"}"#, "missing field"),
-        ("[", "cut off"),
+        ("[", "truncated"),
         ("[]", "contains no records"),
     ] {
-        let error = check(&folder.write("x.json", text), Kind::Arch).expect_err(text);
+        let error = check(&folder.write("x.json", text), FeedKind::Arch).expect_err(text);
         assert!(chain(&error).contains(why), "{text}: {}", chain(&error));
     }
 }

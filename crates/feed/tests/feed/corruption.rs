@@ -1,8 +1,8 @@
 //! Corrupted documents never make a reader panic: they are read or refused.
 
 use domain::advisory::Advisory;
-use domain::finding::Index;
-use feed::{Kind, Record};
+use domain::finding::AdvisoryIndex;
+use feed::{FeedKind, Record};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::support::{Folder, all, check};
 use crate::{arch, csaf};
 
 /// Reads a document. Everything that can be read must also be indexable and serializable.
-fn survive(folder: &Folder, kind: &Kind, bytes: &[u8]) {
+fn assert_no_panic(folder: &Folder, kind: &FeedKind, bytes: &[u8]) {
     let path = folder.write("damaged.json", bytes);
     let _ = feed::sniff(&path);
     let Ok(checked) = check(&path, kind.clone()) else { return };
@@ -25,17 +25,17 @@ fn survive(folder: &Folder, kind: &Kind, bytes: &[u8]) {
         let text = serde_json::to_string(advisory).unwrap();
         assert_eq!(&serde_json::from_str::<Advisory>(&text).unwrap(), advisory);
         for affected in &advisory.affected {
-            Index::new(&affected.ecosystem.base().0, &advisories);
+            AdvisoryIndex::new(&affected.ecosystem.base().0, &advisories);
         }
     }
 }
 
-fn documents() -> Vec<(Kind, Value)> {
+fn documents() -> Vec<(FeedKind, Value)> {
     vec![
-        (Kind::Csaf, csaf::sample()),
-        (Kind::Arch, serde_json::from_str(&arch::sample()).unwrap()),
+        (FeedKind::Csaf, csaf::sample()),
+        (FeedKind::Arch, serde_json::from_str(&arch::sample()).unwrap()),
         (
-            Kind::Osv,
+            FeedKind::Osv,
             json!({"id": "DSA-1-1", "upstream": ["CVE-2026-0001"], "affected": [{
                 "package": {"ecosystem": "Debian:12", "name": "foo"},
                 "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "1-1"}]}],
@@ -43,7 +43,7 @@ fn documents() -> Vec<(Kind, Value)> {
             }]}),
         ),
         (
-            Kind::Secdb,
+            FeedKind::Secdb,
             json!({"distroversion": "v3.22", "reponame": "main", "packages": [
                 {"pkg": {"name": "foo", "secfixes": {"1.0-r1": ["CVE-2026-0001"], "0": null}}}]}),
         ),
@@ -51,22 +51,22 @@ fn documents() -> Vec<(Kind, Value)> {
 }
 
 /// Replaces the JSON node with this number, counted depth first.
-fn change(value: &mut Value, number: &mut usize, with: &Value) {
+fn replace_node(value: &mut Value, number: &mut usize, with: &Value) {
     if *number == 0 {
         *value = with.clone();
     }
     *number = number.wrapping_sub(1);
     match value {
-        Value::Array(list) => list.iter_mut().for_each(|one| change(one, number, with)),
-        Value::Object(map) => map.values_mut().for_each(|one| change(one, number, with)),
+        Value::Array(list) => list.iter_mut().for_each(|one| replace_node(one, number, with)),
+        Value::Object(map) => map.values_mut().for_each(|one| replace_node(one, number, with)),
         _ => {}
     }
 }
 
-fn count(value: &Value) -> usize {
+fn count_nodes(value: &Value) -> usize {
     1 + match value {
-        Value::Array(list) => list.iter().map(count).sum(),
-        Value::Object(map) => map.values().map(count).sum(),
+        Value::Array(list) => list.iter().map(count_nodes).sum(),
+        Value::Object(map) => map.values().map(count_nodes).sum(),
         _ => 0,
     }
 }
@@ -93,10 +93,10 @@ proptest! {
         let folder = Folder::new("damage-values");
         for (kind, mut document) in documents() {
             for (at, with) in &changes {
-                let mut number = at.index(count(&document));
-                change(&mut document, &mut number, with);
+                let mut number = at.index(count_nodes(&document));
+                replace_node(&mut document, &mut number, with);
             }
-            survive(&folder, &kind, document.to_string().as_bytes());
+            assert_no_panic(&folder, &kind, document.to_string().as_bytes());
         }
     }
 
@@ -115,7 +115,7 @@ proptest! {
                     _ => bytes.truncate(at.max(1)),
                 }
             }
-            survive(&folder, &kind, &bytes);
+            assert_no_panic(&folder, &kind, &bytes);
         }
     }
 
@@ -129,7 +129,7 @@ proptest! {
         for (at, byte) in &changes {
             archive[*at] = *byte;
         }
-        survive(&folder, &Kind::Csaf, &archive);
+        assert_no_panic(&folder, &FeedKind::Csaf, &archive);
     }
 }
 
@@ -140,7 +140,7 @@ fn circular_relationships_are_ignored() {
     let product =
         document["product_tree"]["relationships"][0]["full_product_name"]["product_id"].clone();
     document["product_tree"]["relationships"][0]["relates_to_product_reference"] = product;
-    survive(&folder, &Kind::Csaf, document.to_string().as_bytes());
+    assert_no_panic(&folder, &FeedKind::Csaf, document.to_string().as_bytes());
 }
 
 #[test]
@@ -150,5 +150,5 @@ fn excessively_nested_branches_are_refused() {
     let document =
         csaf::sample().to_string().replacen("\"branches\":[", &format!("\"branches\":[{deep},"), 1);
     let path = folder.write("deep.json", document);
-    assert!(check(&path, Kind::Csaf).is_err());
+    assert!(check(&path, FeedKind::Csaf).is_err());
 }

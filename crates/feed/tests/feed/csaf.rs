@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use domain::advisory::{Advisory, Affected, End, Names, Rating};
-use feed::Kind;
+use domain::advisory::{Advisory, Affected, SpanEnd, PackageNameKind, Rating};
+use feed::FeedKind;
 use serde_json::{Value, json};
 use vocab::Severity;
 
@@ -109,15 +109,15 @@ pub(crate) fn sample() -> Value {
 fn read(test: &str, document: &Value) -> Advisory {
     let folder = Folder::new(test);
     let path = folder.write("one.json", serde_json::to_string_pretty(document).unwrap());
-    let mut all = advisories(&path, Kind::Csaf);
+    let mut all = advisories(&path, FeedKind::Csaf);
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
 
 /// `ecosystem package [source] [module]: statement`, for comparison in assertions.
-fn show(affected: &Affected) -> String {
+fn format_statement(affected: &Affected) -> String {
     let mut text = format!("{} {}", affected.ecosystem, affected.package);
-    if affected.names() == Names::Source {
+    if affected.name_kind() == PackageNameKind::Source {
         text.push_str(" (source)");
     }
     for module in &affected.modules {
@@ -127,8 +127,8 @@ fn show(affected: &Affected) -> String {
         .spans
         .iter()
         .map(|span| match &span.end {
-            End::Fixed(version) => version.as_str(),
-            End::Open => "open",
+            SpanEnd::Fixed(version) => version.as_str(),
+            SpanEnd::Open => "open",
             other => panic!("{other:?}"),
         })
         .collect();
@@ -137,8 +137,8 @@ fn show(affected: &Affected) -> String {
     format!("{text}: {}", stance.into_iter().chain([ends]).collect::<Vec<_>>().join(" ").trim())
 }
 
-fn shown(advisory: &Advisory) -> Vec<String> {
-    advisory.affected.iter().map(show).collect()
+fn statements(advisory: &Advisory) -> Vec<String> {
+    advisory.affected.iter().map(format_statement).collect()
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn remediation_distinguishes_states_of_unfixed_packages() {
     assert_eq!(advisory.modified, Some("2026-02-01T00:00:00Z".parse().unwrap()));
     assert_eq!(advisory.ratings[0].rating, Rating::Word(Severity::Medium));
     assert_eq!(
-        shown(&advisory),
+        statements(&advisory),
         [
             "Red Hat:9 a (source): affected open",
             "Red Hat:9 b (source): deferred open",
@@ -242,7 +242,7 @@ fn fixes_are_merged_per_release_and_package() {
     );
     let advisory = read("csaf-fixes", &document);
     assert_eq!(
-        shown(&advisory),
+        statements(&advisory),
         [
             "Red Hat:9 a: 1:3.0-26.el9_3",
             "Red Hat:9 a-libs: 1:3.0-26.el9_3",
@@ -273,7 +273,7 @@ fn minor_release_state_never_applies_to_major_release() {
             }}),
         );
     assert_eq!(
-        shown(&read("csaf-minor", &document)),
+        statements(&read("csaf-minor", &document)),
         ["Red Hat:9 a (source): affected open", "Red Hat:rhel_els:7 a (source): affected open",]
     );
 }
@@ -294,7 +294,7 @@ fn fix_for_one_minor_release_overrides_another() {
                 "known_affected": ["rhel-8.9.0.z:a.src"],
             }}),
         );
-    assert_eq!(shown(&read("csaf-minors", &document)), ["Red Hat:8 a (source): 4-32.el8_10"]);
+    assert_eq!(statements(&read("csaf-minors", &document)), ["Red Hat:8 a (source): 4-32.el8_10"]);
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn module_streams_are_parsed_in_three_formats() {
             }}),
         );
     assert_eq!(
-        shown(&read("csaf-modules", &document)),
+        statements(&read("csaf-modules", &document)),
         [
             "Red Hat:8 foo [foo:12]: 5-1.module+el8.10.0+1+abc",
             "Red Hat:8 foo [foo:6]: 6-1.module+el8.10.0+1+abc",
@@ -374,7 +374,7 @@ fn suse_fixes_and_remediations_are_read() {
     let advisory = read("csaf-suse", &document);
     assert_eq!(advisory.id, "suse-vex:CVE-2026-0001");
     assert_eq!(
-        shown(&advisory),
+        statements(&advisory),
         [
             "SUSE:Linux Enterprise Server 15 SP3-LTSS c-devel: wont_fix open",
             "SUSE:Linux Enterprise Server 15 SP5 a-libs: 1.15-4.25",
@@ -383,7 +383,7 @@ fn suse_fixes_and_remediations_are_read() {
         ]
     );
     let named = |names| advisory.affected.iter().filter(move |one| one.names == names).count();
-    assert_eq!((named(Some(Names::Binary)), named(None)), (2, 2));
+    assert_eq!((named(Some(PackageNameKind::Binary)), named(None)), (2, 2));
 }
 
 #[test]
@@ -410,9 +410,9 @@ fn advisory_with_several_cves_becomes_several_records() {
     second["cve"] = json!("CVE-2026-0002");
     document["vulnerabilities"].as_array_mut().unwrap().push(second);
     let folder = Folder::new("csaf-several");
-    let all = advisories(&folder.write("a.json", document.to_string()), Kind::Csaf);
+    let all = advisories(&folder.write("a.json", document.to_string()), FeedKind::Csaf);
     let ids: BTreeMap<&str, Vec<String>> =
-        all.iter().map(|one| (one.id.as_str(), shown(one))).collect();
+        all.iter().map(|one| (one.id.as_str(), statements(one))).collect();
     let fixed = vec!["Red Hat:9 a: 1-2.el9".to_owned()];
     assert_eq!(
         ids,
@@ -428,7 +428,7 @@ fn documents_of_other_publishers_are_refused() {
     let folder = Folder::new("csaf-refused");
     let refusal = |document: &Value| {
         let path = folder.write("x.json", document.to_string());
-        chain(&check(&path, Kind::Csaf).expect_err("the publisher is not supported"))
+        chain(&check(&path, FeedKind::Csaf).expect_err("the publisher is not supported"))
     };
     let document = Tree::default().document("Example Vendor", json!({}));
     assert!(
@@ -487,13 +487,13 @@ fn documents_are_read_and_detected_in_every_format() {
         ("g.tar.zst", zstd::stream::encode_all(&archive[..], 1).unwrap()),
     ] {
         let path = folder.write(name, bytes);
-        assert_eq!(advisories(&path, Kind::Csaf).len(), 2, "{name}");
-        assert_eq!(feed::sniff(&path).unwrap().kind, Some(Kind::Csaf), "{name}");
+        assert_eq!(advisories(&path, FeedKind::Csaf).len(), 2, "{name}");
+        assert_eq!(feed::sniff(&path).unwrap().kind, Some(FeedKind::Csaf), "{name}");
         assert_eq!(feed::is_tar(&path), name.contains(".tar"), "{name}");
     }
     let path = folder.path().join("folder");
-    assert_eq!(advisories(&path, Kind::Csaf).len(), 2);
-    assert_eq!(feed::sniff(&path).unwrap().kind, Some(Kind::Csaf));
+    assert_eq!(advisories(&path, FeedKind::Csaf).len(), 2);
+    assert_eq!(feed::sniff(&path).unwrap().kind, Some(FeedKind::Csaf));
 }
 
 #[test]
@@ -503,7 +503,7 @@ fn oversized_document_is_refused() {
     let archive = tar(&[("a.json", &large)]);
     for (name, bytes) in [("a.json.zst", &large), ("b.tar.zst", &archive)] {
         let path = folder.write(name, zstd::stream::encode_all(&bytes[..], 1).unwrap());
-        let error = check(&path, Kind::Csaf).expect_err(name);
+        let error = check(&path, FeedKind::Csaf).expect_err(name);
         assert!(
             chain(&error).contains("exceeds the limit of 64 MiB per record"),
             "{}",
@@ -522,13 +522,13 @@ fn tar_archive_truncated_at_any_byte_is_refused() {
     let whole = archive.len() - 1024;
     for (name, bytes, needed) in [("a.tar", &archive, whole), ("b.tar.zst", &packed, packed.len())]
     {
-        assert!(check(&folder.write(name, bytes), Kind::Csaf).is_ok(), "{name}");
+        assert!(check(&folder.write(name, bytes), FeedKind::Csaf).is_ok(), "{name}");
         for keep in (1..needed).step_by(1 + needed / 50).chain([needed - 1]) {
             let path = folder.write(name, &bytes[..keep]);
-            assert!(check(&path, Kind::Csaf).is_err(), "{name}: {keep} of {}", bytes.len());
+            assert!(check(&path, FeedKind::Csaf).is_err(), "{name}: {keep} of {}", bytes.len());
         }
     }
     let mut broken = archive;
     broken[124] = b'x';
-    assert!(check(&folder.write("c.tar", broken), Kind::Csaf).is_err());
+    assert!(check(&folder.write("c.tar", broken), FeedKind::Csaf).is_err());
 }

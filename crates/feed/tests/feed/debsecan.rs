@@ -10,9 +10,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use domain::advisory::{Advisory, Ecosystem, End};
-use domain::finding::Index;
-use feed::Kind;
+use domain::advisory::{Advisory, Ecosystem, SpanEnd};
+use domain::finding::AdvisoryIndex;
+use feed::FeedKind;
 use vocab::Installed;
 
 use crate::real;
@@ -54,7 +54,7 @@ pub(crate) fn installed(status: &str) -> Vec<Installed> {
 /// Converts advisories to debsecan's data format: for each source package and CVE, the version that
 /// fixes it. Bugs that Debian calls unimportant, and those that never affected the release, are not
 /// in it.
-fn data(feed: &[Advisory]) -> String {
+fn debsecan_data(feed: &[Advisory]) -> String {
     let mut ends: BTreeMap<(&str, &str), Option<&str>> = BTreeMap::new();
     let mut never: BTreeSet<(&str, &str)> = BTreeSet::new();
     for advisory in feed {
@@ -66,7 +66,7 @@ fn data(feed: &[Advisory]) -> String {
                 }
                 for span in &affected.spans {
                     let end = match &span.end {
-                        End::Fixed(version) | End::FixedElsewhere(version) => {
+                        SpanEnd::Fixed(version) | SpanEnd::FixedElsewhere(version) => {
                             Some(version.as_str())
                         }
                         _ => None,
@@ -120,8 +120,8 @@ pub(crate) fn run(folder: &Folder, data: &str, status: &Path) -> Option<BTreeSet
     Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
 }
 
-pub(crate) fn ours(feed: &[Advisory], packages: &[Installed]) -> BTreeSet<String> {
-    let report = Index::new(&Ecosystem::new("Debian:12"), feed).judge(packages);
+pub(crate) fn our_findings(feed: &[Advisory], packages: &[Installed]) -> BTreeSet<String> {
+    let report = AdvisoryIndex::new(&Ecosystem::new("Debian:12"), feed).match_packages(packages);
     let findings = report.findings.iter().filter(|finding| !finding.state.is_hidden());
     findings
         .flat_map(|finding| {
@@ -132,7 +132,7 @@ pub(crate) fn ours(feed: &[Advisory], packages: &[Installed]) -> BTreeSet<String
 }
 
 /// Compares both results and returns the number of CVEs that they agree on.
-fn agree(test: &str, feed: &[Advisory], status: &str) -> Option<usize> {
+fn assert_agreement(test: &str, feed: &[Advisory], status: &str) -> Option<usize> {
     let folder = Folder::new(test);
     let path = folder.write("status", status);
     let packages = installed(status);
@@ -148,9 +148,9 @@ fn agree(test: &str, feed: &[Advisory], status: &str) -> Option<usize> {
         let keep = |line: &String| !kernels.contains(package(line).unwrap_or_default().as_str());
         found.into_iter().filter(keep).collect()
     };
-    let theirs = run(&folder, &data(feed), &path)?;
+    let theirs = run(&folder, &debsecan_data(feed), &path)?;
     let all = theirs.len();
-    let (theirs, ours) = (without_kernel(theirs), without_kernel(ours(feed, &packages)));
+    let (theirs, ours) = (without_kernel(theirs), without_kernel(our_findings(feed, &packages)));
     println!(
         "{test}: debsecan reports {all} findings, {} of them outside the kernel",
         theirs.len()
@@ -219,7 +219,7 @@ Version: 6.1.76-1
 #[test]
 fn debsecan_agrees_on_synthetic_packages() {
     let folder = Folder::new("debsecan-list");
-    let kind = Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
+    let kind = FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
     let feed = advisories(&folder.write("list", LIST), kind);
     let expected = [
         "CVE-2026-0001 dmsetup",
@@ -229,8 +229,8 @@ fn debsecan_agrees_on_synthetic_packages() {
         "CVE-2026-0002 libssl3",
         "CVE-2026-0003 dmsetup",
     ];
-    assert!(ours(&feed, &installed(STATUS)).iter().eq(expected), "our findings match the list");
-    if let Some(found) = agree("by hand", &feed, STATUS) {
+    assert!(our_findings(&feed, &installed(STATUS)).iter().eq(expected), "our findings match the list");
+    if let Some(found) = assert_agreement("by hand", &feed, STATUS) {
         assert_eq!(found, expected.len());
     }
 }
@@ -239,11 +239,11 @@ fn debsecan_agrees_on_synthetic_packages() {
 fn debsecan_agrees_on_local_packages_and_real_advisories() {
     let Some(folder) = real::folder() else { return };
     let Some(status) = status() else { return };
-    let kind = Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
-    let advisories_feed = advisories(&folder.join("debian12-advisories.osv.jsonl.gz"), Kind::Osv);
+    let kind = FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
+    let advisories_feed = advisories(&folder.join("debian12-advisories.osv.jsonl.gz"), FeedKind::Osv);
     let tracker = advisories(&folder.join("debian12-tracker-sample.list"), kind);
-    agree("advisories", &advisories_feed, &status);
-    agree("tracker", &tracker, &status);
+    assert_agreement("advisories", &advisories_feed, &status);
+    assert_agreement("tracker", &tracker, &status);
     // An outdated machine: the same packages, all of them older than any fix.
     let old: String = status
         .lines()
@@ -255,7 +255,7 @@ fn debsecan_agrees_on_local_packages_and_real_advisories() {
             _ => format!("{line}\n"),
         })
         .collect();
-    if let Some(found) = agree("old", &advisories_feed, &old) {
+    if let Some(found) = assert_agreement("old", &advisories_feed, &old) {
         assert!(found > 500, "{found}");
     }
 }

@@ -1,11 +1,11 @@
 //! Tests of the file formats in which feeds are published.
 
-use feed::{Feed, Kind, Progress, Record};
+use feed::{Feed, FeedKind, Progress, Record};
 
 use crate::support::{Folder, advisories, all, check, gzip, record, records, zip};
 
 fn ids(path: &std::path::Path) -> Vec<String> {
-    advisories(path, Kind::Osv).into_iter().map(|advisory| advisory.id).collect()
+    advisories(path, FeedKind::Osv).into_iter().map(|advisory| advisory.id).collect()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn directory_is_read_in_name_order() {
     folder.write("notes.txt", "not a feed");
     folder.write(".git/config", "not a feed");
     assert_eq!(ids(folder.path()), ["DSA-1-1", "DSA-2-1", "DSA-3-1", "DSA-4-1"]);
-    let checked = check(folder.path(), Kind::Osv).unwrap();
+    let checked = check(folder.path(), FeedKind::Osv).unwrap();
     assert_eq!(checked.summary().files, 4);
 }
 
@@ -64,7 +64,7 @@ fn directory_is_read_in_name_order() {
 fn reading_twice_gives_identical_records() {
     let folder = Folder::new("twice");
     let path = folder.write("a.jsonl", format!("{}\n{}\n", record(1), record(2)));
-    let checked = check(&path, Kind::Osv).unwrap();
+    let checked = check(&path, FeedKind::Osv).unwrap();
     assert_eq!(all(&checked), all(&checked));
 }
 
@@ -76,11 +76,11 @@ fn progress_counts_bytes_and_ends_at_total() {
     {
         let total = bytes.len() as u64;
         let path = folder.write(name, bytes);
-        let mut told: Vec<Progress> = Vec::new();
-        Feed::new(&path, Kind::Osv).check(&mut |now| told.push(now)).unwrap();
-        assert_eq!(told.last(), Some(&Progress { bytes: total, total }), "{name}");
-        assert!(told.windows(2).all(|pair| pair[0].bytes <= pair[1].bytes), "{name}");
-        assert!(name != "a.jsonl" || told.len() > 4, "{} times", told.len());
+        let mut reports: Vec<Progress> = Vec::new();
+        Feed::new(&path, FeedKind::Osv).check(&mut |now| reports.push(now)).unwrap();
+        assert_eq!(reports.last(), Some(&Progress { bytes: total, total }), "{name}");
+        assert!(reports.windows(2).all(|pair| pair[0].bytes <= pair[1].bytes), "{name}");
+        assert!(name != "a.jsonl" || reports.len() > 4, "{} times", reports.len());
     }
 }
 
@@ -90,7 +90,7 @@ fn record_with_unknown_ecosystem_is_kept() {
     let strange = record(1).replace("Debian:12", "Hannah Montana Linux:1");
     let path = folder.write("a.jsonl", format!("{strange}\n{}\n", record(2)));
     assert_eq!(ids(&path), ["DSA-1-1", "DSA-2-1"]);
-    let kept = &advisories(&path, Kind::Osv)[0].affected[0];
+    let kept = &advisories(&path, FeedKind::Osv)[0].affected[0];
     assert_eq!(kept.ecosystem.as_str(), "Hannah Montana Linux:1");
 }
 
@@ -104,7 +104,7 @@ fn unexpected_publisher_fields_do_not_break_a_record() {
             &format!("\"ecosystem_specific\":{odd},\"database_specific\":{odd},\"ranges\""),
         );
         let path = folder.write("a.json", text);
-        assert_eq!(advisories(&path, Kind::Osv)[0].affected[0].spans.len(), 1, "{odd}");
+        assert_eq!(advisories(&path, FeedKind::Osv)[0].affected[0].spans.len(), 1, "{odd}");
     }
 }
 
@@ -114,7 +114,7 @@ fn exploited_cves_are_read() {
     let catalog = r#"{"title":"KEV","count":2,"vulnerabilities":[
         {"cveID":"CVE-2026-0001","dateAdded":"2026-01-27","dueDate":"2026-01-30","knownRansomwareCampaignUse":"Known","product":"x"},
         {"cveID":"CVE-2026-0002","dateAdded":"2026-01-28","knownRansomwareCampaignUse":"Unknown"}]}"#;
-    let shown: Vec<String> = records(&folder.write("kev.json", catalog), Kind::Kev)
+    let shown: Vec<String> = records(&folder.write("kev.json", catalog), FeedKind::Kev)
         .into_iter()
         .map(|record| match record {
             Record::Exploited(it) => {
@@ -134,7 +134,7 @@ fn exploit_prediction_scores_are_read() {
     let folder = Folder::new("epss");
     let table = "#model_version:v2026,score_date:2026-08-16\ncve,epss,percentile\n\
                  CVE-2005-2541,0.03992,0.89630\n";
-    let [Record::Epss(estimate)] = &records(&folder.write("e.csv", table), Kind::Epss)[..] else {
+    let [Record::Epss(estimate)] = &records(&folder.write("e.csv", table), FeedKind::Epss)[..] else {
         panic!("one estimate");
     };
     assert_eq!((estimate.cve.as_str(), estimate.score()), ("CVE-2005-2541", 0.03992));

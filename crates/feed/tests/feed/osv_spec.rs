@@ -7,9 +7,9 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::advisory::Ecosystem;
-use domain::finding::Index;
-use domain::sim::Chance;
-use feed::Kind;
+use domain::finding::AdvisoryIndex;
+use domain::sim::Rng;
+use feed::FeedKind;
 use pkgver::Scheme;
 use serde_json::{Value, json};
 use vocab::Installed;
@@ -86,11 +86,11 @@ fn is_vulnerable(record: &Value, ecosystem: &str, scheme: Scheme, version: &str)
                 entry["package"]["ecosystem"] == ecosystem && entry["package"]["name"] == PACKAGE
             })
             .any(|entry| {
-                list(&entry["versions"]).iter().any(|listed| listed == version)
-                    || list(&entry["ranges"])
+                array_or_empty(&entry["versions"]).iter().any(|listed| listed == version)
+                    || array_or_empty(&entry["ranges"])
                         .iter()
                         .filter(|range| range["type"] != "GIT")
-                        .any(|range| is_in_range(&list(&range["events"]), scheme, version))
+                        .any(|range| is_in_range(&array_or_empty(&range["events"]), scheme, version))
             })
 }
 
@@ -123,12 +123,12 @@ fn is_in_range(events: &[Value], scheme: Scheme, version: &str) -> bool {
     vulnerable
 }
 
-fn list(value: &Value) -> Vec<Value> {
+fn array_or_empty(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
 /// One random record for a CVE.
-fn random(chance: &mut Chance, ecosystem: &str, versions: &[&str], number: usize) -> Value {
+fn random_record(chance: &mut Rng, ecosystem: &str, versions: &[&str], number: usize) -> Value {
     let entries = chance.between(1, 2);
     let affected: Vec<Value> = (0..entries)
         .map(|_| {
@@ -161,12 +161,12 @@ fn random(chance: &mut Chance, ecosystem: &str, versions: &[&str], number: usize
     record
 }
 
-fn random_range(chance: &mut Chance, versions: &[&str]) -> Value {
+fn random_range(chance: &mut Rng, versions: &[&str]) -> Value {
     if chance.percent(5) {
         let commit = "0123456789abcdef0123456789abcdef01234567";
         return json!({"type": "GIT", "repo": "https://example.invalid", "events": [{"introduced": commit}]});
     }
-    let bound = |chance: &mut Chance| match chance.between(0, 99) {
+    let bound = |chance: &mut Rng| match chance.between(0, 99) {
         0 => REMARK,
         _ => chance.pick(versions),
     };
@@ -216,9 +216,9 @@ impl Case<'_> {
     }
 
     fn any_range(&self, holds: impl Fn(&[Value]) -> bool) -> bool {
-        let ranges = self.entries().flat_map(|entry| list(&entry["ranges"]));
+        let ranges = self.entries().flat_map(|entry| array_or_empty(&entry["ranges"]));
         let ranges = ranges.filter(|range| range["type"] != "GIT");
-        ranges.into_iter().any(|range| holds(&list(&range["events"])))
+        ranges.into_iter().any(|range| holds(&array_or_empty(&range["events"])))
     }
 
     fn any_bound(&self, holds: impl Fn(&str) -> bool) -> bool {
@@ -234,9 +234,9 @@ type Rule = (&'static str, fn(&Case<'_>) -> bool);
 const RULES: &[Rule] = &[
     ("bound-is-no-version", |case| case.is_ours && case.any_bound(|bound| bound == REMARK)),
     ("entry-without-versions", |case| {
-        let usable = |range: &Value| range["type"] != "GIT" && !list(&range["events"]).is_empty();
+        let usable = |range: &Value| range["type"] != "GIT" && !array_or_empty(&range["events"]).is_empty();
         let says_nothing = |entry: &Value| {
-            list(&entry["versions"]).is_empty() && !list(&entry["ranges"]).iter().any(usable)
+            array_or_empty(&entry["versions"]).is_empty() && !array_or_empty(&entry["ranges"]).iter().any(usable)
         };
         case.is_ours && case.entries().any(says_nothing)
     }),
@@ -256,7 +256,7 @@ const RULES: &[Rule] = &[
             let listed = listed.as_str().unwrap();
             listed != case.version && case.scheme.compare(listed, case.version).is_eq()
         };
-        case.is_ours && case.entries().any(|entry| list(&entry["versions"]).iter().any(same))
+        case.is_ours && case.entries().any(|entry| array_or_empty(&entry["versions"]).iter().any(same))
     }),
     ("fixed-by-another-record", |case| {
         let order =
@@ -274,8 +274,8 @@ const RULES: &[Rule] = &[
                 && events.iter().all(|event| event.get("limit").is_none())
         };
         let is_only_listed = |entry: &Value| {
-            list(&entry["versions"]).iter().any(|listed| listed == case.version)
-                && !list(&entry["ranges"]).iter().any(|range| contains(&list(&range["events"])))
+            array_or_empty(&entry["versions"]).iter().any(|listed| listed == case.version)
+                && !array_or_empty(&entry["ranges"]).iter().any(|range| contains(&array_or_empty(&range["events"])))
         };
         !case.is_ours
             && case.records.len() > 1
@@ -289,20 +289,20 @@ const RULES: &[Rule] = &[
 fn compare(seed: u64, dropped: Option<&str>, tally: &mut Tally) {
     let folder = Folder::new(&format!("osv-spec-{seed}-{}", dropped.unwrap_or("none")));
     for (ecosystem, scheme, versions) in ECOSYSTEMS {
-        let mut chance = Chance::new(seed);
+        let mut chance = Rng::new(seed);
         let records: Vec<Value> =
-            (0..RECORDS).map(|number| random(&mut chance, ecosystem, versions, number)).collect();
+            (0..RECORDS).map(|number| random_record(&mut chance, ecosystem, versions, number)).collect();
         let text: String = records.iter().map(|record| format!("{record}\n")).collect();
-        let mut feed = advisories(&folder.write("records.jsonl", text), Kind::Osv);
+        let mut feed = advisories(&folder.write("records.jsonl", text), FeedKind::Osv);
         feed.retain(|advisory| Some(advisory.id.as_str()) != dropped);
-        let index = Index::new(&Ecosystem::new(ecosystem), &feed);
+        let index = AdvisoryIndex::new(&Ecosystem::new(ecosystem), &feed);
         let mut by_cve: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for record in records {
             let cve = record["upstream"][0].as_str().unwrap().to_owned();
             by_cve.entry(cve).or_default().push(record);
         }
         for version in *versions {
-            let report = index.judge(&[Installed::new(PACKAGE, version, "x86_64")]);
+            let report = index.match_packages(&[Installed::new(PACKAGE, version, "x86_64")]);
             let ours: BTreeSet<&str> =
                 report.findings.iter().map(|finding| finding.cve.as_ref()).collect();
             for (cve, records) in &by_cve {

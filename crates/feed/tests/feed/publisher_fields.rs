@@ -1,13 +1,13 @@
 //! Tests of how publisher-specific fields are interpreted.
 
-use domain::advisory::{Advisory, End, Family, Rating, Span};
-use feed::{Feed, Kind};
+use domain::advisory::{Advisory, SpanEnd, Family, Rating, Span};
+use feed::{Feed, FeedKind};
 use vocab::{FixState, Severity};
 
 use crate::support::{Folder, advisories, all, osv};
 
 fn ratings(advisory: &Advisory) -> Vec<String> {
-    let show = |rated: &domain::advisory::Rated| {
+    let show = |rated: &domain::advisory::CveRating| {
         let flaw = rated.flaw.as_deref().unwrap_or("all");
         match &rated.rating {
             Rating::Word(word) => format!("{flaw}: {word}"),
@@ -60,32 +60,32 @@ fn event_order_does_not_change_spans() {
         )
     };
     let span = |from: Option<&str>, end| Span { from: from.map(str::to_owned), end };
-    let fixed = |version: &str| End::Fixed(version.to_owned());
+    let fixed = |version: &str| SpanEnd::Fixed(version.to_owned());
     assert_eq!(range(r#"{"introduced":"0"},{"fixed":"2"}"#), [span(None, fixed("2"))]);
     assert_eq!(range(r#"{"fixed":"2"},{"introduced":"0"}"#), [span(None, fixed("2"))]);
     assert_eq!(range(r#"{"fixed":"2"},{"introduced":"1"}"#), [span(Some("1"), fixed("2"))]);
     assert_eq!(
         range(r#"{"last_affected":"1"},{"introduced":"1"}"#),
-        [span(Some("1"), End::Last("1".to_owned()))]
+        [span(Some("1"), SpanEnd::Last("1".to_owned()))]
     );
     assert_eq!(range(r#"{"introduced":"0"}"#), [Span::ALL]);
     assert_eq!(
         range(r#"{"introduced":"1"},{"last_affected":"2"}"#),
-        [span(Some("1"), End::Last("2".to_owned()))]
+        [span(Some("1"), SpanEnd::Last("2".to_owned()))]
     );
     let three =
-        [span(None, fixed("2")), span(Some("10"), fixed("11")), span(Some("20"), End::Open)];
+        [span(None, fixed("2")), span(Some("10"), fixed("11")), span(Some("20"), SpanEnd::Open)];
     assert_eq!(
         range(
             r#"{"introduced":"20"},{"introduced":"0"},{"fixed":"11"},{"fixed":"2"},{"introduced":"10"}"#
         ),
         three
     );
-    let elsewhere = |version: &str| End::FixedElsewhere(version.to_owned());
+    let elsewhere = |version: &str| SpanEnd::FixedElsewhere(version.to_owned());
     for (events, expected) in [
         // An end without an open span is ignored.
         (r#"{"introduced":"0"},{"fixed":"2"},{"fixed":"5"}"#, vec![span(None, fixed("2"))]),
-        (r#"{"introduced":"3"},{"fixed":"2"}"#, vec![span(Some("3"), End::Open)]),
+        (r#"{"introduced":"3"},{"fixed":"2"}"#, vec![span(Some("3"), SpanEnd::Open)]),
         (r#"{"fixed":"2"}"#, vec![span(None, fixed("2"))]),
         // A limit ends the range, even before a fix. Of several limits, the highest counts.
         (r#"{"introduced":"0"},{"fixed":"5"},{"limit":"3"}"#, vec![span(None, elsewhere("3"))]),
@@ -97,7 +97,7 @@ fn event_order_does_not_change_spans() {
         assert_eq!(range(events), expected, "{events}");
     }
     let git = r#""ranges":[{"type":"GIT","events":[{"introduced":"abc"}]}],"versions":["1","2"]"#;
-    let one = |version: &str| span(Some(version), End::Last(version.to_owned()));
+    let one = |version: &str| span(Some(version), SpanEnd::Last(version.to_owned()));
     assert_eq!(spans("git", "Debian:12", git), [one("1"), one("2")]);
     let listed = r#""ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"},{"fixed":"2"}]}],
         "versions":["1","1.9","2","2.5"]"#;
@@ -178,7 +178,7 @@ fn alpine_fixes_become_one_advisory_per_vulnerability() {
         {"pkg":{"name":"quiet","secfixes":null}}]}"#;
     let path = folder.write("main.json", text);
     let time = "2026-08-22T00:00:00Z".parse().unwrap();
-    let feed = Feed::new(&path, Kind::Secdb).as_of(time).check(&mut |_| {}).unwrap();
+    let feed = Feed::new(&path, FeedKind::Secdb).as_of(time).check(&mut |_| {}).unwrap();
     let shown: Vec<String> = all(&feed)
         .into_iter()
         .map(|record| match record {
@@ -186,7 +186,7 @@ fn alpine_fixes_become_one_advisory_per_vulnerability() {
                 assert_eq!(advisory.modified, Some(time));
                 assert_eq!(advisory.affected[0].ecosystem.family(), Family::Alpine);
                 let fixes = advisory.affected[0].spans.iter().map(|span| match &span.end {
-                    End::Fixed(version) => version.as_str(),
+                    SpanEnd::Fixed(version) => version.as_str(),
                     other => panic!("{other:?}"),
                 });
                 let (fixes, aliases) = (fixes.collect::<Vec<_>>(), &advisory.aliases);
@@ -243,7 +243,7 @@ CVE-2026-0001 (A vulnerability in many packages ...)
 CVE-2026-0002
 \tRESERVED
 ";
-    let kind = Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
+    let kind = FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
     let advisories = advisories(&folder.write("list", list), kind);
     assert_eq!(advisories.len(), 1, "a reserved CVE has no advisory");
     let advisory = &advisories[0];
@@ -252,11 +252,11 @@ CVE-2026-0002
     let show = |affected: &domain::advisory::Affected| {
         assert_eq!(affected.ecosystem.as_str(), "Debian:12");
         let end = match &affected.spans[..] {
-            [Span { from: None, end: End::Fixed(version) }] => format!("fixed in {version}"),
-            [Span { from: None, end: End::FixedElsewhere(version) }] => {
+            [Span { from: None, end: SpanEnd::Fixed(version) }] => format!("fixed in {version}"),
+            [Span { from: None, end: SpanEnd::FixedElsewhere(version) }] => {
                 format!("elsewhere in {version}")
             }
-            [Span { from: None, end: End::Open }] => "open".to_owned(),
+            [Span { from: None, end: SpanEnd::Open }] => "open".to_owned(),
             other => panic!("{other:?}"),
         };
         let stance = affected.stance.map_or("", FixState::as_str);

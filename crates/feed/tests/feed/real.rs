@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use domain::advisory::{Advisory, Ecosystem, Span};
-use domain::finding::Index;
-use domain::finding::touch::Touched;
-use feed::{Kind, Record};
+use domain::finding::AdvisoryIndex;
+use domain::finding::invalidation::ChangedNames;
+use feed::{FeedKind, Record};
 use vocab::FixState;
 
 use crate::debsecan::{installed, status};
@@ -22,20 +22,20 @@ pub(crate) fn folder() -> Option<PathBuf> {
     folder
 }
 
-fn tracker() -> Kind {
-    Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() }
+fn tracker() -> FeedKind {
+    FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() }
 }
 
-fn kind(name: &str) -> Option<Kind> {
+fn feed_kind(name: &str) -> Option<FeedKind> {
     let plain = name.strip_suffix(".gz").unwrap_or(name);
     if plain.ends_with(".osv.jsonl") {
-        Some(Kind::Osv)
+        Some(FeedKind::Osv)
     } else if plain.ends_with(".secdb.json") {
-        Some(Kind::Secdb)
+        Some(FeedKind::Secdb)
     } else if plain.starts_with("kev-") {
-        Some(Kind::Kev)
+        Some(FeedKind::Kev)
     } else if plain.starts_with("epss-") {
-        Some(Kind::Epss)
+        Some(FeedKind::Epss)
     } else if plain.ends_with("-tracker-sample.list") {
         Some(tracker())
     } else {
@@ -43,12 +43,12 @@ fn kind(name: &str) -> Option<Kind> {
     }
 }
 
-fn feeds(folder: &Path) -> Vec<(PathBuf, Kind)> {
-    let mut found: Vec<(PathBuf, Kind)> = std::fs::read_dir(folder)
+fn feeds(folder: &Path) -> Vec<(PathBuf, FeedKind)> {
+    let mut found: Vec<(PathBuf, FeedKind)> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter_map(|path| {
-            let kind = kind(path.file_name()?.to_str()?)?;
+            let kind = feed_kind(path.file_name()?.to_str()?)?;
             Some((path, kind))
         })
         .collect();
@@ -58,7 +58,7 @@ fn feeds(folder: &Path) -> Vec<(PathBuf, Kind)> {
 }
 
 /// The number of lines, which equals the number of records in a JSONL feed.
-fn lines(path: &Path) -> usize {
+fn count_lines(path: &Path) -> usize {
     let file = std::fs::File::open(path).unwrap();
     let unpacked = flate2::read::MultiGzDecoder::new(file);
     std::io::read_to_string(unpacked).unwrap().lines().count()
@@ -71,19 +71,19 @@ fn every_record_of_every_feed_is_read() {
         let checked = check(&path, kind.clone()).unwrap_or_else(|error| panic!("{error}"));
         let count = all(&checked).len();
         println!("{}: {count} records", path.file_name().unwrap().display());
-        if kind == Kind::Osv {
-            assert_eq!(count, lines(&path), "{}", path.display());
+        if kind == FeedKind::Osv {
+            assert_eq!(count, count_lines(&path), "{}", path.display());
         }
     }
 }
 
 /// Imports a feed as the store does: by id, unless the stored advisory is newer.
-fn import(store: &mut BTreeMap<String, Advisory>, feed: &[Advisory]) -> Touched {
-    let mut touched = Touched::default();
+fn import(store: &mut BTreeMap<String, Advisory>, feed: &[Advisory]) -> ChangedNames {
+    let mut touched = ChangedNames::default();
     for advisory in feed {
         let known = store.get(&advisory.id);
         if known.is_none_or(|known| advisory.supersedes(known)) {
-            touched.note(known, Some(advisory));
+            touched.record(known, Some(advisory));
             store.insert(advisory.id.clone(), advisory.clone());
         }
     }
@@ -94,14 +94,14 @@ fn import(store: &mut BTreeMap<String, Advisory>, feed: &[Advisory]) -> Touched 
 fn importing_a_feed_again_changes_nothing() {
     let Some(folder) = folder() else { return };
     for (path, kind) in feeds(&folder) {
-        if !matches!(kind, Kind::Osv | Kind::Secdb | Kind::DebianTracker { .. }) {
+        if !matches!(kind, FeedKind::Osv | FeedKind::Secdb | FeedKind::DebianTracker { .. }) {
             continue;
         }
         let feed = advisories(&path, kind);
         let mut store = BTreeMap::new();
-        assert_ne!(import(&mut store, &feed), Touched::default(), "{}", path.display());
+        assert_ne!(import(&mut store, &feed), ChangedNames::default(), "{}", path.display());
         let before = store.clone();
-        assert_eq!(import(&mut store, &feed), Touched::default(), "{}", path.display());
+        assert_eq!(import(&mut store, &feed), ChangedNames::default(), "{}", path.display());
         assert!(store == before, "{}", path.display());
     }
 }
@@ -115,11 +115,11 @@ fn exploited_catalogs_agree_on_common_entries() {
             Record::Exploited(entry) => (entry.cve.clone(), entry.added),
             other => panic!("{other:?}"),
         };
-        records(path, Kind::Kev).into_iter().map(entry).collect()
+        records(path, FeedKind::Kev).into_iter().map(entry).collect()
     };
     let catalogs: Vec<_> = feeds(&folder)
         .into_iter()
-        .filter(|(_, kind)| *kind == Kind::Kev)
+        .filter(|(_, kind)| *kind == FeedKind::Kev)
         .map(|(path, _)| exploited(&path))
         .collect();
     let [older, newer] = &catalogs[..] else { panic!("two catalogs, not {}", catalogs.len()) };
@@ -175,13 +175,13 @@ fn tracker_list_matches_reference_states() {
 fn local_packages_match_real_debian_advisories() {
     let Some(folder) = folder() else { return };
     let Some(packages) = status().map(|text| installed(&text)) else { return };
-    let feed = advisories(&folder.join("debian12-advisories.osv.jsonl.gz"), Kind::Osv);
-    let index = Index::new(&Ecosystem::new("Debian:12"), &feed);
-    let report = index.judge(&packages);
+    let feed = advisories(&folder.join("debian12-advisories.osv.jsonl.gz"), FeedKind::Osv);
+    let index = AdvisoryIndex::new(&Ecosystem::new("Debian:12"), &feed);
+    let report = index.match_packages(&packages);
     println!(
         "{} packages, {} names with advisories: {} findings, {} unassessed",
         packages.len(),
-        index.names(),
+        index.name_count(),
         report.findings.len(),
         report.unassessed.len()
     );

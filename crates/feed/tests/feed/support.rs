@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use domain::advisory::Advisory;
-use feed::{Checked, Feed, FeedError, Kind, Record};
+use feed::{CheckedFeed, Feed, FeedError, FeedKind, Record};
 
 /// A temporary directory for one test. Removed on drop.
 pub(crate) struct Folder(PathBuf);
@@ -67,11 +67,11 @@ pub(crate) fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
     archive.finish().unwrap().into_inner()
 }
 
-pub(crate) fn check(path: &Path, kind: Kind) -> Result<Checked, FeedError> {
+pub(crate) fn check(path: &Path, kind: FeedKind) -> Result<CheckedFeed, FeedError> {
     Feed::new(path, kind).check(&mut |_| {})
 }
 
-pub(crate) fn all(checked: &Checked) -> Vec<Record> {
+pub(crate) fn all(checked: &CheckedFeed) -> Vec<Record> {
     let mut records = Vec::new();
     checked
         .read(&mut |_| {}, |record| {
@@ -83,11 +83,11 @@ pub(crate) fn all(checked: &Checked) -> Vec<Record> {
     records
 }
 
-pub(crate) fn records(path: &Path, kind: Kind) -> Vec<Record> {
+pub(crate) fn records(path: &Path, kind: FeedKind) -> Vec<Record> {
     all(&check(path, kind).unwrap_or_else(|error| panic!("{}: {}", path.display(), chain(&error))))
 }
 
-pub(crate) fn advisories(path: &Path, kind: Kind) -> Vec<Advisory> {
+pub(crate) fn advisories(path: &Path, kind: FeedKind) -> Vec<Advisory> {
     let advisory = |record| match record {
         Record::Advisory(advisory) => *advisory,
         other => panic!("{other:?}"),
@@ -98,7 +98,7 @@ pub(crate) fn advisories(path: &Path, kind: Kind) -> Vec<Advisory> {
 /// Parses one OSV record into its advisory.
 pub(crate) fn osv(test: &str, text: &str) -> Advisory {
     let folder = Folder::new(test);
-    let mut all = advisories(&folder.write("one.json", text), Kind::Osv);
+    let mut all = advisories(&folder.write("one.json", text), FeedKind::Osv);
     assert_eq!(all.len(), 1);
     all.remove(0)
 }

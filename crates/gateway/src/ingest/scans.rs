@@ -7,17 +7,17 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use store::listings::{self, Kind};
+use store::package_sets::{self, SetKind};
 use store::servers::{self, Scan, Server};
 use store::{StoreError, Topic, Tx};
 use vocab::{Digest, OrgId, ServerId};
 
-use super::{News, Part, Waiting, Written};
+use super::{AgentReport, IngestPart, QueuedPart, WriteResult};
 
 /// One server before and after its report.
-struct Change<'a> {
-    place: usize,
-    news: &'a News,
+struct ServerChange<'a> {
+    index: usize,
+    news: &'a AgentReport,
     before: Server,
     after: Server,
 }
@@ -25,23 +25,23 @@ struct Change<'a> {
 /// Saves the servers of all parts that are not `done` yet.
 pub(super) async fn save(
     tx: &mut Tx,
-    parts: &[Waiting],
-    done: &mut [Option<store::Result<Written>>],
+    parts: &[QueuedPart],
+    done: &mut [Option<store::Result<WriteResult>>],
 ) -> store::Result<()> {
     let mut changes = changes(tx, parts, done).await?;
-    let missing = take_up(tx, &changes).await?;
+    let missing = mark_used(tx, &changes).await?;
     changes.retain(|change| {
-        let lost = change.lists().find(|list| missing.contains(list));
+        let lost = change.new_package_sets().find(|list| missing.contains(list));
         if let Some((_, _, digest)) = lost {
             let error = StoreError::not_found("package list", digest);
-            done[change.place] = Some(Err(error));
+            done[change.index] = Some(Err(error));
         }
         lost.is_none()
     });
-    let scans: Vec<Scan> = changes.iter().filter_map(Change::as_scan).collect();
+    let scans: Vec<Scan> = changes.iter().filter_map(ServerChange::as_scan).collect();
     let saved = servers::save_scans(tx, &scans).await?;
     let scans: BTreeSet<ServerId> = scans.iter().map(|scan| scan.id).collect();
-    for Change { place, news, before, after } in changes {
+    for ServerChange { index: place, news, before, after } in changes {
         let result = if before == after {
             Ok(())
         } else if !scans.contains(&before.id) {
@@ -52,9 +52,9 @@ pub(super) async fn save(
             Err(StoreError::Stale)
         };
         if before != after && result.is_ok() {
-            tx.ring(Topic::Servers);
+            tx.notify(Topic::Servers);
         }
-        done[place] = Some(result.map(|()| Written::Server(news.known(after))));
+        done[place] = Some(result.map(|()| WriteResult::Server(news.stored_state(after))));
     }
     Ok(())
 }
@@ -63,29 +63,29 @@ pub(super) async fn save(
 /// is retried.
 async fn changes<'a>(
     tx: &mut Tx,
-    parts: &'a [Waiting],
-    done: &mut [Option<store::Result<Written>>],
-) -> store::Result<Vec<Change<'a>>> {
-    let mut news = BTreeMap::new();
+    parts: &'a [QueuedPart],
+    done: &mut [Option<store::Result<WriteResult>>],
+) -> store::Result<Vec<ServerChange<'a>>> {
+    let mut report = BTreeMap::new();
     for (place, waiting) in parts.iter().enumerate() {
-        let Part::News(told) = &waiting.part else { continue };
+        let IngestPart::Report(told) = &waiting.part else { continue };
         if done[place].is_some() {
             continue;
         }
-        match news.entry(told.server) {
+        match report.entry(told.server) {
             Entry::Vacant(first) => drop(first.insert((place, &**told))),
             Entry::Occupied(_) => done[place] = Some(Err(StoreError::Stale)),
         }
     }
-    let ids: Vec<ServerId> = news.keys().copied().collect();
+    let ids: Vec<ServerId> = report.keys().copied().collect();
     let mut found: BTreeMap<ServerId, Server> =
         servers::get_all(tx, &ids).await?.into_iter().map(|server| (server.id, server)).collect();
-    let mut changes = Vec::with_capacity(news.len());
-    for (id, (place, news)) in news {
+    let mut changes = Vec::with_capacity(report.len());
+    for (id, (place, news)) in report {
         match found.remove(&id).filter(|server| server.org_id == news.org) {
             Some(before) => {
-                let after = news.applied(&before);
-                changes.push(Change { place, news, before, after });
+                let after = news.apply_to(&before);
+                changes.push(ServerChange { index: place, news, before, after });
             }
             None => done[place] = Some(Err(StoreError::not_found("server", id))),
         }
@@ -94,17 +94,17 @@ async fn changes<'a>(
 }
 
 /// A package set that a server starts to use.
-type Taken = (OrgId, Kind, Digest);
+type UsedPackageSet = (OrgId, SetKind, Digest);
 
-impl Change<'_> {
+impl ServerChange<'_> {
     /// The package sets that the server did not have before.
-    fn lists(&self) -> impl Iterator<Item = Taken> {
+    fn new_package_sets(&self) -> impl Iterator<Item = UsedPackageSet> {
         let (before, after) = (&self.before, &self.after);
         let new = |was, is: Option<Digest>| is.filter(|_| was != is);
         let packages = new(before.package_set, after.package_set);
         let updates = new(before.update_set, after.update_set);
-        let (org, packages) = (after.org_id, packages.map(|digest| (Kind::Packages, digest)));
-        let lists = packages.into_iter().chain(updates.map(|digest| (Kind::Updates, digest)));
+        let (org, packages) = (after.org_id, packages.map(|digest| (SetKind::Packages, digest)));
+        let lists = packages.into_iter().chain(updates.map(|digest| (SetKind::Updates, digest)));
         lists.map(move |(kind, digest)| (org, kind, digest))
     }
 
@@ -136,15 +136,15 @@ impl Change<'_> {
 }
 
 /// Marks every package set as used. Returns those that are not stored.
-async fn take_up(tx: &mut Tx, changes: &[Change<'_>]) -> store::Result<BTreeSet<Taken>> {
+async fn mark_used(tx: &mut Tx, changes: &[ServerChange<'_>]) -> store::Result<BTreeSet<UsedPackageSet>> {
     let now = changes.iter().map(|change| change.news.now).max().unwrap_or(Timestamp::MIN);
-    let mut lists: BTreeMap<(OrgId, Kind), Vec<Digest>> = BTreeMap::new();
-    for (org, kind, digest) in changes.iter().flat_map(Change::lists) {
+    let mut lists: BTreeMap<(OrgId, SetKind), Vec<Digest>> = BTreeMap::new();
+    for (org, kind, digest) in changes.iter().flat_map(ServerChange::new_package_sets) {
         lists.entry((org, kind)).or_default().push(digest);
     }
     let mut missing = BTreeSet::new();
     for ((org, kind), digests) in lists {
-        let unknown = listings::keep_all(tx, org, kind, &digests, now).await?;
+        let unknown = package_sets::mark_all_used(tx, org, kind, &digests, now).await?;
         missing.extend(unknown.into_iter().map(|digest| (org, kind, digest)));
     }
     Ok(missing)

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::native_arch;
-use crate::root::{must, new_dir};
+use crate::root::{run_successfully, new_dir};
 
 /// A package to be built. It contains `/usr/share/NAME/version` and the files that are added to it.
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ impl Deb {
     /// Prompts and waits for an answer for as long as its input is open. At the end of its input it
     /// continues without; the answer is in `/var/lib/NAME.answer`.
     #[must_use]
-    pub fn asks(self) -> Deb {
+    pub fn prompts(self) -> Deb {
         let name = self.name.clone();
         self.script(&format!(
             "printf 'Shall {name} go on? '; read answer || answer=none\n\
@@ -127,35 +127,35 @@ impl Deb {
 
     /// Its script always fails.
     #[must_use]
-    pub fn fails(self) -> Deb {
+    pub fn fails_always(self) -> Deb {
         let words = format!("echo 'the script of {} fails' >&2; exit 3", self.name);
         self.script(&words)
     }
 
     /// Its script fails for as long as this file exists.
     #[must_use]
-    pub fn fails_while_there_is(self, file: &str) -> Deb {
+    pub fn fails_while_exists(self, file: &str) -> Deb {
         let words = format!("if [ -e {file} ]; then echo '{file} is in the way' >&2; exit 3; fi");
         self.script(&words)
     }
 
     /// Its script leaves a child running that keeps its output open for this many seconds.
     #[must_use]
-    pub fn leaves_a_child(self, seconds: u32) -> Deb {
+    pub fn leaves_background_child(self, seconds: u32) -> Deb {
         self.script(&format!("sleep {seconds} &"))
     }
 
     /// Its script sleeps for this many seconds.
     #[must_use]
-    pub fn takes(self, seconds: &str) -> Deb {
+    pub fn sleeps(self, seconds: &str) -> Deb {
         self.script(&format!("sleep {seconds}"))
     }
 
     /// Its script creates the file `started`, and waits until the file `go_on` exists: the test
     /// decides when. The script fails after some minutes, in case the test was killed.
     #[must_use]
-    pub fn waits(self, started: &str, go_on: &str) -> Deb {
-        self.script(&format!("touch {started}\n{}", wait_for(go_on)))
+    pub fn waits_for_file(self, started: &str, go_on: &str) -> Deb {
+        self.script(&format!("touch {started}\n{}", wait_for_script(go_on)))
     }
 
     /// Its script appends the package version to `/var/log/NAME.runs` each time it runs.
@@ -167,7 +167,7 @@ impl Deb {
 
     /// Its script requests a reboot, as kernels and libraries do on Ubuntu.
     #[must_use]
-    pub fn wants_a_reboot(self) -> Deb {
+    pub fn requests_reboot(self) -> Deb {
         let words = format!(
             "echo '*** System restart required ***' > /run/reboot-required\n\
              echo {} >> /run/reboot-required.pkgs",
@@ -181,10 +181,10 @@ impl Deb {
         let tree = new_dir("deb");
         let put_bytes = |path: &str, text: &[u8], mode: u32| {
             let path = tree.join(path.trim_start_matches('/'));
-            fs::create_dir_all(path.parent().expect("a file is in a directory"))
+            fs::create_dir_all(path.parent().expect("a file has a parent"))
                 .and_then(|()| fs::write(&path, text))
                 .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
-                .expect("a tmpfs can be written");
+                .expect("cannot write to the tmpfs");
         };
         let put = |path: &str, text: &str, mode: u32| put_bytes(path, text.as_bytes(), mode);
         put("DEBIAN/control", &self.control(), 0o644);
@@ -210,7 +210,7 @@ impl Deb {
             put("DEBIAN/preinst", &script(&self.preinst), 0o755);
         }
         let mut build = Command::new("dpkg-deb");
-        must(build.args(["--root-owner-group", "-Znone", "--build"]).arg(&tree).arg(into));
+        run_successfully(build.args(["--root-owner-group", "-Znone", "--build"]).arg(&tree).arg(into));
         let _ = fs::remove_dir_all(&tree);
     }
 
@@ -228,6 +228,6 @@ impl Deb {
 }
 
 /// Shell code that waits for a file, and gives up after some minutes.
-pub(super) fn wait_for(file: &str) -> String {
+pub(super) fn wait_for_script(file: &str) -> String {
     format!("n=0; until [ -e {file} ]; do n=$((n+1)); [ $n -lt 9000 ] || exit 9; sleep 0.02; done")
 }

@@ -19,7 +19,7 @@ use std::process::Command;
 pub use deb::Deb;
 pub use server::Server;
 
-use crate::root::{new_dir, ready};
+use crate::root::{new_dir, can_create_roots};
 
 /// A pocket of the archive, as in Debian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Repo {
     /// An empty archive, published.
     pub fn new() -> Option<Repo> {
         let tools = [("dpkg-deb", "dpkg"), ("apt-ftparchive", "apt-utils")];
-        if !ready() || !crate::has_programs(&tools) {
+        if !can_create_roots() || !crate::has_programs(&tools) {
             return None;
         }
         let repo = Repo { dir: new_dir("repo") };
@@ -91,12 +91,12 @@ impl Repo {
 
     /// Removes the file of a package and keeps it in the index, as on a mirror in the middle of an
     /// update.
-    pub fn lose(&self, pocket: Pocket, name: &str, version: &str) {
+    pub fn remove_package_file(&self, pocket: Pocket, name: &str, version: &str) {
         let start = format!("{name}_{}_", version.replace(':', "%3a"));
         let files = fs::read_dir(self.pool(pocket)).expect("a pocket has a pool");
         let lost = files.flatten().find(|f| f.file_name().to_string_lossy().starts_with(&start));
         fs::remove_file(lost.expect("the package was added").path())
-            .expect("a tmpfs can be written");
+            .expect("cannot write to the tmpfs");
     }
 
     /// Its directory, for [`crate::root::Root::bind`].
@@ -113,16 +113,16 @@ impl Repo {
     pub fn publish_until(&self, pocket: Pocket, date: Option<&str>) {
         let suite = pocket.suite();
         let pool = self.pool(pocket);
-        fs::create_dir_all(&pool).expect("a tmpfs can be written");
+        fs::create_dir_all(&pool).expect("cannot write to the tmpfs");
         let files = fs::read_dir(&pool).expect("the directory was just created").flatten();
         let foreign = files.map(|f| f.file_name()).any(|f| f.to_string_lossy().contains("_i386."));
         let archs = if foreign { vec![native_arch(), "i386"] } else { vec![native_arch()] };
         for arch in &archs {
             let index = self.dir.join("dists").join(suite).join(format!("main/binary-{arch}"));
-            fs::create_dir_all(&index).expect("a tmpfs can be written");
+            fs::create_dir_all(&index).expect("cannot write to the tmpfs");
             let mut packages = self.ftparchive();
             let packages = packages.args(["--arch", arch, "packages", &format!("pool/{suite}")]);
-            fs::write(index.join("Packages"), printed(packages)).expect("a tmpfs can be written");
+            fs::write(index.join("Packages"), command_stdout(packages)).expect("cannot write to the tmpfs");
         }
         let mut release = self.ftparchive();
         let architectures = format!("all {}", archs.join(" "));
@@ -137,12 +137,12 @@ impl Repo {
         for (name, value) in fields {
             release.arg("-o").arg(format!("APT::FTPArchive::Release::{name}={value}"));
         }
-        let mut text = printed(release.args(["release", &format!("dists/{suite}")]));
+        let mut text = command_stdout(release.args(["release", &format!("dists/{suite}")]));
         if let Some(date) = date {
             text = format!("Valid-Until: {date}\n{text}");
         }
         fs::write(self.dir.join("dists").join(suite).join("Release"), text)
-            .expect("a tmpfs can be written");
+            .expect("cannot write to the tmpfs");
     }
 
     fn pool(&self, pocket: Pocket) -> PathBuf {
@@ -159,7 +159,7 @@ impl Repo {
 }
 
 /// The standard output of a command that must succeed.
-fn printed(command: &mut Command) -> String {
+fn command_stdout(command: &mut Command) -> String {
     let output = command.output().expect("the program was found before");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("an index is text")

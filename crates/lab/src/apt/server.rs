@@ -15,18 +15,18 @@ pub struct Server {
 impl Server {
     /// A fresh server without any configured pocket.
     pub fn new(repo: &Repo) -> Option<Server> {
-        Server::of(Base::Apt, repo)
+        Server::with_base(Base::Apt, repo)
     }
 
     /// Like [`Server::new`], with another base.
-    pub fn of(base: Base, repo: &Repo) -> Option<Server> {
-        let mut root = Root::of(base)?;
+    pub fn with_base(base: Base, repo: &Repo) -> Option<Server> {
+        let mut root = Root::from_base(base)?;
         root.bind(repo.dir(), "/repo");
         Some(Server { root })
     }
 
     /// A server that has these packages of the release installed and all pockets configured.
-    pub fn having(repo: &Repo, packages: &[&str]) -> Option<Server> {
+    pub fn with_installed(repo: &Repo, packages: &[&str]) -> Option<Server> {
         let server = Server::new(repo)?;
         server.sources(&[Pocket::Stable]);
         server.update();
@@ -45,25 +45,25 @@ impl Server {
 
     /// Refreshes the package lists.
     pub fn update(&self) {
-        self.root.must("apt-get", &["-qq", "update"]);
+        self.root.run_successfully("apt-get", &["-qq", "update"]);
     }
 
     /// Installs packages, in apt-get's notation: `hello` or `hello=1.0-1`.
     pub fn install(&self, packages: &[&str]) {
         let options = ["-qq", "--yes", "--no-install-recommends", "install"];
-        self.root.must("apt-get", &[&options, packages].concat());
+        self.root.run_successfully("apt-get", &[&options, packages].concat());
     }
 
     /// Holds a package at its version.
     pub fn hold(&self, name: &str) {
-        self.root.must("apt-mark", &["hold", name]);
+        self.root.run_successfully("apt-mark", &["hold", name]);
     }
 
     /// The version of each package that dpkg knows, with its status if that is not `ii`: `1.0-1`,
     /// `1.0-2 (iF)`.
     pub fn packages(&self) -> BTreeMap<String, String> {
         let format = "-f=${Package}\\t${Version}\\t${db:Status-Abbrev}\\n";
-        let listing = self.root.must("dpkg-query", &["-W", format]);
+        let listing = self.root.run_successfully("dpkg-query", &["-W", format]);
         let mut packages = BTreeMap::new();
         for line in listing.lines() {
             let mut parts = line.split('\t');
@@ -98,7 +98,7 @@ impl Server {
     /// starts.
     #[track_caller]
     pub fn wait_for(&self, file: &str) {
-        self.root.must("sh", &["-c", &super::deb::wait_for(file)]);
+        self.root.run_successfully("sh", &["-c", &super::deb::wait_for_script(file)]);
     }
 
     /// A program inside the server, ready to be started.
@@ -120,15 +120,15 @@ mod tests {
             (Pocket::Updates, Deb::new("other", "2")),
         ]);
         let Some(repo) = repo else { return };
-        let Some(server) = Server::having(&repo, &["hello"]) else { return };
+        let Some(server) = Server::with_installed(&repo, &["hello"]) else { return };
         assert_eq!(server.version("hello").as_deref(), Some("1:1.0-1"));
         assert_eq!(server.version("other"), None);
         server.hold("hello");
-        assert!(server.root.must("apt-mark", &["showhold"]).contains("hello"));
-        server.root.must("apt-get", &["-qq", "--yes", "upgrade"]);
+        assert!(server.root.run_successfully("apt-mark", &["showhold"]).contains("hello"));
+        server.root.run_successfully("apt-get", &["-qq", "--yes", "upgrade"]);
         assert_eq!(server.version("hello").as_deref(), Some("1:1.0-1"));
-        server.root.must("apt-mark", &["unhold", "hello"]);
-        server.root.must("apt-get", &["-qq", "--yes", "upgrade"]);
+        server.root.run_successfully("apt-mark", &["unhold", "hello"]);
+        server.root.run_successfully("apt-get", &["-qq", "--yes", "upgrade"]);
         assert_eq!(server.version("hello").as_deref(), Some("1:1.0-1+deb12u1"));
         assert_eq!(server.runs("hello"), ["1:1.0-1+deb12u1"]);
     }
@@ -137,16 +137,16 @@ mod tests {
     fn failing_script_leaves_its_package_half_configured() {
         let repo = Repo::with(&[
             (Pocket::Stable, Deb::new("moody", "1")),
-            (Pocket::Updates, Deb::new("moody", "2").fails_while_there_is("/etc/in-the-way")),
+            (Pocket::Updates, Deb::new("moody", "2").fails_while_exists("/etc/in-the-way")),
         ]);
         let Some(repo) = repo else { return };
-        let Some(server) = Server::having(&repo, &["moody"]) else { return };
+        let Some(server) = Server::with_installed(&repo, &["moody"]) else { return };
         server.root.write("/etc/in-the-way", "");
-        let said = server.root.run("apt-get", &["-qq", "--yes", "upgrade"]);
-        assert_eq!(said.exit, Some(100), "{}", said.text);
+        let output = server.root.run("apt-get", &["-qq", "--yes", "upgrade"]);
+        assert_eq!(output.exit, Some(100), "{}", output.text);
         assert_eq!(server.version("moody").as_deref(), Some("2 (iF)"));
-        server.root.must("rm", &["/etc/in-the-way"]);
-        server.root.must("dpkg", &["--configure", "-a"]);
+        server.root.run_successfully("rm", &["/etc/in-the-way"]);
+        server.root.run_successfully("dpkg", &["--configure", "-a"]);
         assert_eq!(server.version("moody").as_deref(), Some("2"));
     }
 }

@@ -21,7 +21,7 @@ use std::process::Command;
 pub use package::Package;
 
 use crate::has_programs;
-use crate::root::{must, new_dir, ready, said};
+use crate::root::{run_successfully, new_dir, can_create_roots, run_command};
 
 /// A vendor's advisory about some packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct Advisory {
     kind: String,
     severity: String,
     cves: Vec<String>,
-    listed: String,
+    package_entries: String,
 }
 
 impl Advisory {
@@ -47,12 +47,12 @@ impl Advisory {
             kind: kind.to_owned(),
             severity: "None".to_owned(),
             cves: Vec::new(),
-            listed: fixed.iter().map(|package| package.listed()).collect(),
+            package_entries: fixed.iter().map(|package| package.advisory_entry()).collect(),
         }
     }
 
     fn xml(&self) -> String {
-        let Advisory { id, kind, severity, cves, listed } = self;
+        let Advisory { id, kind, severity, cves, package_entries: listed } = self;
         let reference = |cve: &String| {
             format!(
                 "<reference href=\"https://example.invalid\" id=\"{cve}\" type=\"cve\" title=\"{cve}\"/>"
@@ -80,7 +80,7 @@ impl Repo {
     pub fn with(packages: &[Package], advisories: &[Advisory]) -> Option<Repo> {
         let tools =
             [("rpmbuild", "rpm"), ("createrepo_c", "createrepo-c"), ("busybox", "busybox-static")];
-        if !ready() || !has_programs(&tools) {
+        if !can_create_roots() || !has_programs(&tools) {
             return None;
         }
         let repo = Repo { dir: new_dir("rpms") };
@@ -92,17 +92,17 @@ impl Repo {
     /// Adds packages, and publishes them with these advisories, which replace earlier ones.
     pub fn publish(&self, packages: &[Package], advisories: &[Advisory]) {
         self.add(packages);
-        must(Command::new("createrepo_c").arg("--quiet").arg(&self.dir));
+        run_successfully(Command::new("createrepo_c").arg("--quiet").arg(&self.dir));
         let updates: String = advisories.iter().map(Advisory::xml).collect();
         let file = self.dir.join("updateinfo.xml");
-        fs::write(&file, format!("<updates>{updates}</updates>")).expect("a tmpfs can be written");
+        fs::write(&file, format!("<updates>{updates}</updates>")).expect("cannot write to the tmpfs");
         let mut modify = Command::new("modifyrepo_c");
-        must(modify.arg("--mdtype=updateinfo").arg(&file).arg(self.dir.join("repodata")));
+        run_successfully(modify.arg("--mdtype=updateinfo").arg(&file).arg(self.dir.join("repodata")));
     }
 
     /// Removes a package's file, while the lists still name it.
-    pub fn lose(&self, package: &Package) {
-        let built = package.built();
+    pub fn remove_package_file(&self, package: &Package) {
+        let built = package.build_file();
         let name = built.file_name().expect("a file has a name");
         fs::remove_file(self.dir.join(name)).expect("the package was added before");
     }
@@ -113,9 +113,9 @@ impl Repo {
 
     fn add(&self, packages: &[Package]) {
         for package in packages {
-            let built = package.built();
+            let built = package.build_file();
             let name = built.file_name().expect("a file has a name");
-            fs::copy(&built, self.dir.join(name)).expect("a tmpfs can be written");
+            fs::copy(&built, self.dir.join(name)).expect("cannot write to the tmpfs");
         }
     }
 }
@@ -142,7 +142,7 @@ pub struct Server {
 impl Server {
     /// A server that has these packages installed, the repository configured, and fresh package
     /// lists.
-    pub fn having(manager: Manager, repo: &Repo, packages: &[Package]) -> Option<Server> {
+    pub fn with_installed(manager: Manager, repo: &Repo, packages: &[Package]) -> Option<Server> {
         let (program, package) = match manager {
             Manager::Dnf => ("dnf", "dnf"),
             Manager::Zypper => ("zypper", "zypper"),
@@ -162,22 +162,22 @@ impl Server {
             }
             Manager::Zypper => server.write("/etc/zypp/repos.d/lab.repo", &settings),
         }
-        if !server.bring_shell() {
+        if !server.install_shell() {
             crate::skip("busybox needs libraries (Debian package busybox-static)");
             return None;
         }
         let mut rpm = server.rpm();
-        rpm.args(["-i", "--force-debian"]).arg(shell().built());
-        must(rpm.args(packages.iter().map(Package::built)));
+        rpm.args(["-i", "--force-debian"]).arg(shell().build_file());
+        run_successfully(rpm.args(packages.iter().map(Package::build_file)));
         match manager {
-            Manager::Dnf => must(
+            Manager::Dnf => run_successfully(
                 server
                     .program("dnf")
                     .arg("--installroot")
                     .arg(&server.dir)
                     .args(["-q", "makecache"]),
             ),
-            Manager::Zypper => must(
+            Manager::Zypper => run_successfully(
                 server.program("zypper").arg("--root").arg(&server.dir).args(["-n", "refresh"]),
             ),
         };
@@ -199,25 +199,25 @@ impl Server {
     /// Writes a file inside it, and creates its parent directories.
     pub fn write(&self, inside: &str, text: &str) {
         let path = self.path(inside);
-        fs::create_dir_all(path.parent().expect("a file is in a directory")).expect("directories");
+        fs::create_dir_all(path.parent().expect("a file has a parent")).expect("cannot create directories");
         fs::write(path, text).unwrap_or_else(|e| panic!("{inside}: {e}"));
     }
 
     /// Its package database, as listed by rpm: `openssl-libs 1:3.0.1-43.el9_0 noarch`, sorted.
     pub fn database(&self) -> Vec<String> {
-        let said = must(self.rpm().args(["-qa", "--qf", "%{NAME} %{EVR} %{ARCH}\\n"]));
+        let output = run_successfully(self.rpm().args(["-qa", "--qf", "%{NAME} %{EVR} %{ARCH}\\n"]));
         // rpm prints an explicit epoch, even 0.
-        let mut list: Vec<String> = said.lines().map(|line| line.replace(" 0:", " ")).collect();
+        let mut list: Vec<String> = output.lines().map(|line| line.replace(" 0:", " ")).collect();
         list.sort();
         list
     }
 
     /// Installs a package next to its installed version, as an interrupted upgrade leaves it.
-    pub fn add_beside(&self, package: &Package) {
-        must(
+    pub fn install_alongside(&self, package: &Package) {
+        run_successfully(
             self.rpm()
                 .args(["-i", "--oldpackage", "--replacefiles", "--nodeps", "--force-debian"])
-                .arg(package.built()),
+                .arg(package.build_file()),
         );
     }
 
@@ -238,21 +238,21 @@ impl Server {
 
     /// Installs a shell; returns whether scripts can run now. There are no libraries, so the shell
     /// must be static.
-    fn bring_shell(&self) -> bool {
+    fn install_shell(&self) -> bool {
         let busybox = self.path("/bin/busybox");
         for dir in ["/bin", "/run", "/tmp", "/dev"] {
-            fs::create_dir_all(self.path(dir)).expect("a tmpfs can be written");
+            fs::create_dir_all(self.path(dir)).expect("cannot write to the tmpfs");
         }
         let of_host =
             ["/usr/bin/busybox", "/bin/busybox"].iter().find(|path| Path::new(path).is_file());
-        fs::copy(of_host.expect("there is a busybox"), &busybox).expect("a tmpfs can be written");
+        fs::copy(of_host.expect("busybox is not installed"), &busybox).expect("cannot write to the tmpfs");
         for name in ["sh", "sleep", "echo", "cat", "timeout"] {
             std::os::unix::fs::symlink("busybox", self.path("/bin").join(name)).expect("a link");
         }
         // Without it the shell cannot start background jobs.
-        must(self.program("mknod").arg(self.path("/dev/null")).args(["c", "1", "3"]));
+        run_successfully(self.program("mknod").arg(self.path("/dev/null")).args(["c", "1", "3"]));
         let mut trial = self.program("chroot");
-        said(trial.arg(&self.dir).args(["/bin/sh", "-c", "true"])).exit == Some(0)
+        run_command(trial.arg(&self.dir).args(["/bin/sh", "-c", "true"])).exit == Some(0)
     }
 }
 

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::root::{made_once, must};
+use crate::root::{build_once, run_successfully};
 
 /// A package to be built: `noarch`, with one file that is named like its version, so that two
 /// versions of it can be installed next to each other.
@@ -73,7 +73,7 @@ impl Package {
     }
 
     /// Its entry in an advisory.
-    pub(super) fn listed(&self) -> String {
+    pub(super) fn advisory_entry(&self) -> String {
         let Package { name, epoch, version, release, .. } = self;
         format!(
             "<package name=\"{name}\" version=\"{version}\" release=\"{release}\" epoch=\"{epoch}\" \
@@ -114,14 +114,14 @@ impl Package {
     }
 
     /// The package file, which is built if it does not exist yet.
-    pub(super) fn built(&self) -> PathBuf {
+    pub(super) fn build_file(&self) -> PathBuf {
         let spec = self.spec();
         let mut hash = DefaultHasher::new();
         spec.hash(&mut hash);
-        let dir = made_once(&format!("rpm-{}-{:016x}", self.name, hash.finish()), |dir| {
+        let dir = build_once(&format!("rpm-{}-{:016x}", self.name, hash.finish()), |dir| {
             build(dir, &spec);
         });
-        let found = fs::read_dir(&dir).expect("a directory of the lab").flatten();
+        let found = fs::read_dir(&dir).expect("cannot access the lab's directory").flatten();
         let file = found.map(|entry| entry.path()).find(|path| path.extension().is_some());
         file.expect("a package was built")
     }
@@ -130,15 +130,15 @@ impl Package {
 /// Builds a spec in `dir`, and leaves only the package there.
 fn build(dir: &Path, spec: &str) {
     let work = dir.join("work");
-    fs::create_dir(&work).expect("a directory of the lab");
-    fs::write(work.join("a.spec"), spec).expect("a directory of the lab");
+    fs::create_dir(&work).expect("cannot access the lab's directory");
+    fs::write(work.join("a.spec"), spec).expect("cannot access the lab's directory");
     let mut rpmbuild = Command::new("rpmbuild");
     rpmbuild.args(["--quiet", "-bb", "--define"]).arg(format!("_topdir {}", work.display()));
     rpmbuild.args(["--define", "_build_id_links none", "--define"]);
     rpmbuild.arg("_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm");
-    must(rpmbuild.arg(work.join("a.spec")).env("LC_ALL", "C"));
+    run_successfully(rpmbuild.arg(work.join("a.spec")).env("LC_ALL", "C"));
     for entry in fs::read_dir(work.join("RPMS")).expect("rpmbuild created it").flatten() {
-        fs::rename(entry.path(), dir.join(entry.file_name())).expect("one file system");
+        fs::rename(entry.path(), dir.join(entry.file_name())).expect("cannot move the package");
     }
-    fs::remove_dir_all(&work).expect("a directory of the lab");
+    fs::remove_dir_all(&work).expect("cannot access the lab's directory");
 }

@@ -5,19 +5,19 @@ use axum::http::{Request, StatusCode};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use store::listings::Kind;
-use store::{listings, servers};
+use store::package_sets::SetKind;
+use store::{package_sets, servers};
 use tower::ServiceExt as _;
 use vocab::{Digest, Installed, listing};
 use wire::agent::{Facts, Outcome};
 
-use crate::agent::{Agent, facts, refused, send};
-use crate::rollouts::{shows, tasks};
+use crate::agent::{Agent, facts, rejection, send};
+use crate::rollouts::{wait_for_state, tasks};
 use crate::support::{both, eventually};
 
 /// A list of updates of almost 16 MiB that takes a few kilobytes when compressed, and a lot of
 /// memory when it is parsed as a whole: thousands of empty references per line.
-fn bomb(mark: &str) -> (Digest, Vec<u8>) {
+fn decompression_bomb(mark: &str) -> (Digest, Vec<u8>) {
     let references = vec!["\"\""; 4_900].join(",");
     let mut text = String::new();
     for line in 0_u32.. {
@@ -31,17 +31,17 @@ fn bomb(mark: &str) -> (Digest, Vec<u8>) {
     }
     let packed = zstd::bulk::compress(text.as_bytes(), 3).unwrap();
     assert!(packed.len() < 64 << 10, "{}", packed.len());
-    (Digest::of(text.as_bytes()), packed)
+    (Digest::compute(text.as_bytes()), packed)
 }
 
 /// A valid list of almost 16 MiB that takes little space when compressed.
-fn large(mark: &str) -> (Digest, Vec<u8>) {
+fn large_package_set(mark: &str) -> (Digest, Vec<u8>) {
     let version = "1".repeat(380);
     let line = |n| format!("{{\"n\":\"{mark}-{n:05}\",\"c\":\"{version}\",\"i\":\"{version}\"}}\n");
     let lines = (0..19_900).map(line);
     let text: String = lines.collect();
     assert!(text.len() > listing::BYTES_MAX * 9 / 10 && text.len() < listing::BYTES_MAX);
-    (Digest::of(text.as_bytes()), zstd::bulk::compress(text.as_bytes(), 3).unwrap())
+    (Digest::compute(text.as_bytes()), zstd::bulk::compress(text.as_bytes(), 3).unwrap())
 }
 
 /// The peak memory use of this process, in MiB.
@@ -65,22 +65,22 @@ both! {
         let web = Agent::join(&app, &token, "web-1").await;
         let mut other = Agent::join(&app, &token, "web-2").await;
         let bytes = listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
-        let digest = Digest::of(&bytes);
-        let unwanted = refused(StatusCode::CONFLICT, "listing_not_wanted");
-        assert_eq!(web.uploads("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
+        let digest = Digest::compute(&bytes);
+        let unwanted = rejection(StatusCode::CONFLICT, "listing_not_wanted");
+        assert_eq!(web.upload("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
         // Nor if another server was asked for it, nor as another kind.
-        other.says.installed = Some(digest);
+        other.next_sync.installed = Some(digest);
         assert_eq!(other.sync(0).await.unwrap().wanted, [digest]);
-        assert_eq!(web.uploads("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
-        assert_eq!(other.uploads("updates", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
+        assert_eq!(web.upload("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
+        assert_eq!(other.upload("updates", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
         let mut reader = app.db.read().await.unwrap();
-        assert!(listings::get(&mut reader, world.org, Kind::Packages, digest).await.is_err(), "nothing is stored");
+        assert!(package_sets::get(&mut reader, world.org, SetKind::Packages, digest).await.is_err(), "nothing is stored");
         drop(reader);
         // A request to upload expires.
         world.minutes(16);
-        assert_eq!(other.uploads("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
+        assert_eq!(other.upload("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
         assert_eq!(other.sync(0).await.unwrap().wanted, [digest]);
-        other.uploads("packages", digest, bytes, None).await.unwrap();
+        other.upload("packages", digest, bytes, None).await.unwrap();
     }
 
     async fn package_set_may_be_uploaded_to_another_replica(world: World) {
@@ -88,12 +88,12 @@ both! {
         let token = world.token(&a).await;
         let mut web = Agent::join(&a, &token, "web-1").await;
         let bytes = listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
-        let digest = Digest::of(&bytes);
-        web.says.installed = Some(digest);
+        let digest = Digest::compute(&bytes);
+        web.next_sync.installed = Some(digest);
         assert_eq!(web.sync(0).await.unwrap().wanted, [digest]);
-        web.moves_to(&b);
-        web.uploads("packages", digest, bytes, None).await.unwrap();
-        web.moves_to(&a);
+        web.switch_to(&b);
+        web.upload("packages", digest, bytes, None).await.unwrap();
+        web.switch_to(&a);
         assert_eq!(web.sync(0).await.unwrap().wanted, []);
     }
 
@@ -104,14 +104,14 @@ both! {
         for nth in 0..24 {
             let mut agent = Agent::join(&app, &token, &format!("web-{nth}")).await;
             let mark = format!("p{nth}");
-            let (digest, packed) = if nth % 2 == 0 { bomb(&mark) } else { large(&mark) };
-            agent.says.pending = Some(digest);
+            let (digest, packed) = if nth % 2 == 0 { decompression_bomb(&mark) } else { large_package_set(&mark) };
+            agent.next_sync.pending = Some(digest);
             assert_eq!(agent.sync(0).await.unwrap().wanted, [digest]);
             agents.push((agent, digest, packed));
         }
         let before = peak_mib();
         let sent = agents.iter().map(|(agent, digest, packed)| {
-            send(&agent.door, upload(agent, *digest, packed))
+            send(&agent.router, upload(agent, *digest, packed))
         });
         let answers = join_all(sent).await;
         let grown = peak_mib() - before;
@@ -120,7 +120,7 @@ both! {
         assert!(grown < 400, "{grown} MiB");
         for (nth, answer) in answers.into_iter().enumerate() {
             // Half of them have more references than a package set may have.
-            let malformed = refused(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing");
+            let malformed = rejection(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing");
             assert_eq!(answer.err(), (nth % 2 == 0).then_some(malformed));
         }
     }
@@ -129,12 +129,12 @@ both! {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        let (digest, packed) = bomb("p");
-        web.says.pending = Some(digest);
+        let (digest, packed) = decompression_bomb("p");
+        web.next_sync.pending = Some(digest);
         web.sync(0).await.unwrap();
         let answers = join_all((0..8).map(|_| {
             let request = upload(&web, digest, &packed);
-            web.door.clone().oneshot(request)
+            web.router.clone().oneshot(request)
         })).await;
         let (mut tried, mut refused) = (0, 0);
         for answer in answers {
@@ -160,8 +160,8 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let bytes = listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
-        let digest = Digest::of(&bytes);
-        web.says.installed = Some(digest);
+        let digest = Digest::compute(&bytes);
+        web.next_sync.installed = Some(digest);
         web.sync(0).await.unwrap();
         let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
         encoder.window_log(27).unwrap();
@@ -169,8 +169,8 @@ both! {
         encoder.write_all(&bytes).unwrap();
         encoder.flush().unwrap();
         let packed = encoder.finish().unwrap();
-        let answer = web.uploads("packages", digest, packed, Some("zstd")).await.unwrap_err();
-        assert_eq!(answer, refused(StatusCode::BAD_REQUEST, "malformed_request"));
+        let answer = web.upload("packages", digest, packed, Some("zstd")).await.unwrap_err();
+        assert_eq!(answer, rejection(StatusCode::BAD_REQUEST, "malformed_request"));
     }
 
     async fn flooding_agent_is_throttled_and_others_are_not(world: World) {
@@ -185,7 +185,7 @@ both! {
                 break;
             }
         }
-        assert_eq!(limited, Some(refused(StatusCode::TOO_MANY_REQUESTS, "rate_limited")));
+        assert_eq!(limited, Some(rejection(StatusCode::TOO_MANY_REQUESTS, "rate_limited")));
         other.sync(0).await.unwrap();
     }
 
@@ -198,7 +198,7 @@ both! {
         told["reboot_reasons"] = json!(vec!["x".repeat(1_000); 900]);
         told["other_updaters"] = json!(vec!["y"; 1_000]);
         let told: Facts = serde_json::from_value(told).unwrap();
-        web.says.facts = Some(told);
+        web.next_sync.facts = Some(told);
         web.sync(0).await.unwrap();
         let row = servers::get(&mut app.db.read().await.unwrap(), world.org, web.id).await.unwrap();
         assert_eq!(row.reboot_reasons.len(), 50);
@@ -207,10 +207,10 @@ both! {
 
         let task: vocab::TaskId = "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().unwrap();
         for _ in 0..1_001 {
-            web.reaches(task, vocab::Stage::Installing, world.now());
+            web.report_stage(task, vocab::Stage::Installing, world.now());
         }
         let refusal = web.sync(0).await.unwrap_err();
-        assert_eq!(refusal, refused(StatusCode::UNPROCESSABLE_ENTITY, "too_many_reports"));
+        assert_eq!(refusal, rejection(StatusCode::UNPROCESSABLE_ENTITY, "too_many_reports"));
     }
 }
 
@@ -296,13 +296,13 @@ fn full_sync(agent: &Agent, order: &str, digest: Digest) -> Value {
 }
 
 /// A request with a genuine signature and unusual content.
-fn odd_request(random: &mut Random, agent: &Agent, stolen: &[String]) -> Request<Body> {
+fn malformed_request(random: &mut Random, agent: &Agent, stolen: &[String]) -> Request<Body> {
     let values = hostile_values(stolen);
     let ids = [stolen, &["tsk_".into(), "..%2F..%2Fsync".into(), "%00".into(), "x".repeat(2_000)]]
         .concat();
     let lines = "{\"n\":\"bash\",\"v\":\"5.2\",\"a\":\"amd64\",\"c\":\"5.3\"}\n".repeat(3);
     let mut body = lines.clone().into_bytes();
-    let digest = Digest::of(&body);
+    let digest = Digest::compute(&body);
     let (method, path) = match random.below(8) {
         0 => {
             let kind = *random.one_of(&["packages", "updates", "", "..", "PACKAGES"]);
@@ -371,19 +371,19 @@ fn odd_request(random: &mut Random, agent: &Agent, stolen: &[String]) -> Request
 
 both! {
     async fn malformed_requests_of_one_agent_do_not_affect_others(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut victim = Agent::join(&app, &token, "victim").await;
-        let ended = service::commands::batches::create(&app, world.order(vec![victim.id], json!({}))).await.unwrap();
-        let first = victim.awaits_order().await;
-        victim.logs(first.id, 0, b"as it went\n").await.unwrap();
-        victim.reports(first.id, Outcome::Succeeded, world.now()).await;
-        shows(&app, world, ended.id, "succeeded: succeeded").await;
-        let running = service::commands::batches::create(&app, world.order(vec![victim.id], json!({}))).await.unwrap();
-        let second = victim.awaits_order().await;
-        victim.reaches(second.id, vocab::Stage::Installing, world.now());
+        let ended = service::commands::batches::create(&app, world.new_rollout(vec![victim.id], json!({}))).await.unwrap();
+        let first = victim.wait_for_order().await;
+        victim.send_log(first.id, 0, b"as it went\n").await.unwrap();
+        victim.report_until_acknowledged(first.id, Outcome::Succeeded, world.now()).await;
+        wait_for_state(&app, world, ended.id, "succeeded: succeeded").await;
+        let running = service::commands::batches::create(&app, world.new_rollout(vec![victim.id], json!({}))).await.unwrap();
+        let second = victim.wait_for_order().await;
+        victim.report_stage(second.id, vocab::Stage::Installing, world.now());
         victim.sync(0).await.unwrap();
-        shows(&app, world, running.id, "running: installing").await;
+        wait_for_state(&app, world, running.id, "running: installing").await;
         let victim_id = victim.id;
         let state = async || {
             let mut reader = app.db.read().await.unwrap();
@@ -404,8 +404,8 @@ both! {
         for attacker in 0..10 {
             let mut agent = Agent::join(&app, &token, &format!("web-{attacker}")).await;
             for nth in 0..250 {
-                let request = odd_request(&mut random, &agent, &stolen);
-                let answer = agent.door.clone().oneshot(request).await.unwrap();
+                let request = malformed_request(&mut random, &agent, &stolen);
+                let answer = agent.router.clone().oneshot(request).await.unwrap();
                 let status = answer.status();
                 let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
                 let text = String::from_utf8_lossy(&body);
@@ -422,8 +422,8 @@ both! {
         let handled: u32 = statuses.iter().filter(|(status, _)| **status != 429).map(|(_, count)| count).sum();
         assert!(handled >= 1_500 && statuses[&200] >= 100, "{statuses:?}");
         assert_eq!(state().await, before);
-        victim.reports(second.id, Outcome::Succeeded, world.now()).await;
-        shows(&app, world, running.id, "succeeded: succeeded").await;
+        victim.report_until_acknowledged(second.id, Outcome::Succeeded, world.now()).await;
+        wait_for_state(&app, world, running.id, "succeeded: succeeded").await;
         engine.stop().await;
     }
 }

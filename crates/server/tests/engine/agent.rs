@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use serde_json::{Value, json};
 use server::app::App;
-use service::clock::chance;
+use service::clock::random_bytes;
 use tower::ServiceExt as _;
 use vocab::{ServerId, Stage, TaskId};
 use wire::agent::{
@@ -19,12 +19,12 @@ use wire::agent::{
 use wire::v1::Activity;
 
 /// Why a request was rejected: status and code.
-pub(crate) type Refused = (u16, String);
+pub(crate) type Rejection = (u16, String);
 
 /// An agent. A Rust clone of it behaves like a clone of its host.
 #[derive(Clone)]
 pub(crate) struct Agent {
-    pub(crate) door: Router,
+    pub(crate) router: Router,
     seed: [u8; 32],
     pub(crate) id: ServerId,
     pub(crate) tag: String,
@@ -32,7 +32,7 @@ pub(crate) struct Agent {
     pub(crate) counter: u64,
     pub(crate) nonce: u64,
     /// The content of the next sync.
-    pub(crate) says: SyncRequest,
+    pub(crate) next_sync: SyncRequest,
 }
 
 pub(crate) fn facts(hostname: &str) -> Value {
@@ -42,7 +42,7 @@ pub(crate) fn facts(hostname: &str) -> Value {
 }
 
 /// A sync without content.
-fn nothing() -> SyncRequest {
+fn empty_sync() -> SyncRequest {
     SyncRequest {
         boot_id: "boot-1".into(),
         counter: 0,
@@ -58,7 +58,7 @@ fn nothing() -> SyncRequest {
     }
 }
 
-pub(crate) async fn send(door: &Router, request: Request<Body>) -> Result<Vec<u8>, Refused> {
+pub(crate) async fn send(door: &Router, request: Request<Body>) -> Result<Vec<u8>, Rejection> {
     let answer = door.clone().oneshot(request).await.unwrap();
     let (status, headers) = (answer.status(), answer.headers().clone());
     let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
@@ -76,7 +76,7 @@ pub(crate) async fn enroll(
     token: &str,
     key: &[u8],
     hostname: &str,
-) -> Result<EnrollResponse, Refused> {
+) -> Result<EnrollResponse, Rejection> {
     let body = json!({"token": token, "public_key": STANDARD.encode(key), "facts": facts(hostname),
         "environment": "staging", "tags": ["role=web"], "mood": "calm"});
     let request = Request::post("/agent/v1/enroll").body(Body::from(body.to_string())).unwrap();
@@ -86,31 +86,31 @@ pub(crate) async fn enroll(
 
 impl Agent {
     pub(crate) async fn join(app: &App, token: &str, hostname: &str) -> Agent {
-        let seed = chance();
-        let answer = enroll(app, token, &public(&seed), hostname).await.unwrap();
-        Agent::joined(app, seed, answer)
+        let seed = random_bytes();
+        let answer = enroll(app, token, &public_key(&seed), hostname).await.unwrap();
+        Agent::from_enrollment(app, seed, answer)
     }
 
     /// An agent that was enrolled with the key of this seed.
-    pub(crate) fn joined(app: &App, seed: [u8; 32], answer: EnrollResponse) -> Agent {
+    pub(crate) fn from_enrollment(app: &App, seed: [u8; 32], answer: EnrollResponse) -> Agent {
         Agent {
-            door: gateway::router(app.gateway()),
+            router: gateway::router(app.gateway()),
             seed,
             id: answer.server_id,
             tag: answer.tag,
             orders_key: STANDARD.decode(answer.orders_key).unwrap(),
             counter: answer.counter,
             nonce: 1,
-            says: nothing(),
+            next_sync: empty_sync(),
         }
     }
 
-    pub(crate) fn moves_to(&mut self, app: &App) {
-        self.door = gateway::router(app.gateway());
+    pub(crate) fn switch_to(&mut self, app: &App) {
+        self.router = gateway::router(app.gateway());
     }
 
     pub(crate) fn key(&self) -> Vec<u8> {
-        public(&self.seed)
+        public_key(&self.seed)
     }
 
     /// Signs a request as an agent does.
@@ -133,28 +133,28 @@ impl Agent {
             counter: self.counter,
             nonce: self.nonce,
             hold_seconds,
-            ..self.says.clone()
+            ..self.next_sync.clone()
         };
         let mut body = serde_json::to_value(&sync).unwrap();
         body["from_a_newer_agent"] = json!({"mood": "calm"});
         body.to_string().into_bytes()
     }
 
-    /// Syncs and applies the response: the counter, and what need not be sent again.
-    pub(crate) async fn sync(&mut self, hold_seconds: u32) -> Result<SyncResponse, Refused> {
+    /// Syncs and applies the response: the counter, and what was acknowledged.
+    pub(crate) async fn sync(&mut self, hold_seconds: u32) -> Result<SyncResponse, Rejection> {
         let request = self.signed("POST", "/agent/v1/sync", self.sync_body(hold_seconds));
-        let answer = send(&self.door, request).await?;
+        let answer = send(&self.router, request).await?;
         let answer: SyncResponse = serde_json::from_slice(&answer).unwrap();
         self.counter = answer.counter;
-        self.nonce = u64::from_be_bytes(chance());
-        self.says.results.retain(|result| !answer.acknowledged.contains(&result.order_id));
-        self.says.progress.clear();
-        self.says.facts = None;
+        self.nonce = u64::from_be_bytes(random_bytes());
+        self.next_sync.results.retain(|result| !answer.acknowledged.contains(&result.order_id));
+        self.next_sync.progress.clear();
+        self.next_sync.facts = None;
         Ok(answer)
     }
 
     /// Syncs, held open, until an order comes. Verifies its signature and its recipient.
-    pub(crate) async fn awaits_order(&mut self) -> Order {
+    pub(crate) async fn wait_for_order(&mut self) -> Order {
         for _ in 0..20 {
             if let Some(order) = self.orders(10).await.pop() {
                 return order;
@@ -177,13 +177,13 @@ impl Agent {
         answer.orders.iter().map(read).collect()
     }
 
-    pub(crate) fn reaches(&mut self, order: TaskId, stage: Stage, at: Timestamp) {
+    pub(crate) fn report_stage(&mut self, order: TaskId, stage: Stage, at: Timestamp) {
         let progress = OrderProgress { order_id: order, stage: Some(stage), at, message: None };
-        self.says.progress.push(progress);
+        self.next_sync.progress.push(progress);
     }
 
-    pub(crate) fn ends(&mut self, order: TaskId, outcome: Outcome, at: Timestamp) {
-        self.says.results.push(OrderResult {
+    pub(crate) fn report_result(&mut self, order: TaskId, outcome: Outcome, at: Timestamp) {
+        self.next_sync.results.push(OrderResult {
             order_id: order,
             outcome,
             failure_code: None,
@@ -201,42 +201,42 @@ impl Agent {
     }
 
     /// Finishes an order and reports its result until it is acknowledged.
-    pub(crate) async fn reports(&mut self, order: TaskId, outcome: Outcome, at: Timestamp) {
-        self.ends(order, outcome, at);
+    pub(crate) async fn report_until_acknowledged(&mut self, order: TaskId, outcome: Outcome, at: Timestamp) {
+        self.report_result(order, outcome, at);
         let answer = self.sync(0).await.unwrap();
         assert!(answer.acknowledged.contains(&order));
     }
 
-    pub(crate) async fn uploads(
+    pub(crate) async fn upload(
         &self,
         kind: &str,
         digest: vocab::Digest,
         body: Vec<u8>,
         encoding: Option<&'static str>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Rejection> {
         let path = format!("/agent/v1/listings/{kind}/{digest}");
         let mut request = self.signed("PUT", &path, body);
         if let Some(encoding) = encoding {
             request.headers_mut().insert("content-encoding", encoding.parse().unwrap());
         }
-        send(&self.door, request).await.map(drop)
+        send(&self.router, request).await.map(drop)
     }
 
-    pub(crate) async fn logs(
+    pub(crate) async fn send_log(
         &self,
         task: TaskId,
         offset: usize,
         body: &[u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Rejection> {
         let path = format!("/agent/v1/orders/{task}/log?offset={offset}");
-        send(&self.door, self.signed("POST", &path, body.to_vec())).await.map(drop)
+        send(&self.router, self.signed("POST", &path, body.to_vec())).await.map(drop)
     }
 }
 
-pub(crate) fn public(seed: &[u8; 32]) -> Vec<u8> {
+pub(crate) fn public_key(seed: &[u8; 32]) -> Vec<u8> {
     Ed25519KeyPair::from_seed_unchecked(seed).unwrap().public_key().as_ref().to_vec()
 }
 
-pub(crate) fn refused(status: StatusCode, code: &str) -> Refused {
+pub(crate) fn rejection(status: StatusCode, code: &str) -> Rejection {
     (status.as_u16(), code.to_owned())
 }

@@ -10,11 +10,11 @@ use server::app::App;
 
 use service::auth::enrollment_tokens as tokens;
 use sqlx::Executor as _;
-use store::enrollment_tokens::Token;
+use store::enrollment_tokens::EnrollmentToken;
 use store::{servers, task_logs};
 use vocab::{Installed, Pending, listing};
 
-use crate::agent::{Agent, enroll, refused, send};
+use crate::agent::{Agent, enroll, rejection, send};
 use crate::rollouts::tasks;
 use crate::support::{World, at, both, eventually};
 
@@ -23,13 +23,13 @@ async fn server(app: &App, world: &World, agent: &Agent) -> servers::Server {
 }
 
 fn unauthorized(code: &str) -> (u16, String) {
-    refused(StatusCode::UNAUTHORIZED, code)
+    rejection(StatusCode::UNAUTHORIZED, code)
 }
 
 both! {
     async fn token_settings_take_precedence_at_enrollment(world: World) {
         let app = world.app("a").await;
-        let token = world.token_with(&app, |token| Token {
+        let token = world.token_with(&app, |token| EnrollmentToken {
             environment: Some("production".parse().unwrap()),
             ..token
         }).await;
@@ -44,7 +44,7 @@ both! {
     /// The response was lost: the host must neither become two servers nor be locked out.
     async fn repeated_enrollment_gets_the_same_response_and_no_second_use(world: World) {
         let app = world.app("a").await;
-        let token = world.token_with(&app, |token| Token { uses_max: Some(1), ..token }).await;
+        let token = world.token_with(&app, |token| EnrollmentToken { uses_max: Some(1), ..token }).await;
         let agent = Agent::join(&app, &token, "web-1").await;
         let again = enroll(&app, &token, &agent.key(), "web-1").await.unwrap();
         assert_eq!((again.server_id, again.tag), (agent.id, agent.tag.clone()));
@@ -54,8 +54,8 @@ both! {
 
     async fn every_enrollment_refusal_has_its_own_code(world: World) {
         let app = world.app("a").await;
-        let revoked = world.token_with(&app, |t| Token { revoked_at: Some(at(0)), ..t }).await;
-        let expired = world.token_with(&app, |t| Token { expires_at: Some(at(0)), ..t }).await;
+        let revoked = world.token_with(&app, |t| EnrollmentToken { revoked_at: Some(at(0)), ..t }).await;
+        let expired = world.token_with(&app, |t| EnrollmentToken { expires_at: Some(at(0)), ..t }).await;
         let (unknown, _) = tokens::mint(&app.secrets, None);
         for (token, code) in [
             (revoked.as_str(), "token_revoked"),
@@ -68,10 +68,10 @@ both! {
         }
         let good = world.token(&app).await;
         let short = enroll(&app, &good, &[7; 31], "web-1").await.unwrap_err();
-        assert_eq!(short, refused(StatusCode::BAD_REQUEST, "malformed_request"));
+        assert_eq!(short, rejection(StatusCode::BAD_REQUEST, "malformed_request"));
     }
 
-    /// With the database closed, whatever still gets a response did not need it.
+    /// The database is closed, so a request that still gets a response did not use it.
     async fn forged_and_unchanged_syncs_need_no_database(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
@@ -86,19 +86,19 @@ both! {
         assert_eq!(forged.sync(0).await.unwrap_err(), unauthorized("bad_credential"));
         let mut request = agent.signed("POST", "/agent/v1/sync", agent.sync_body(0));
         *request.uri_mut() = "/agent/v1/sync?more=1".parse().unwrap();
-        assert_eq!(send(&agent.door, request).await.unwrap_err(), unauthorized("bad_credential"));
+        assert_eq!(send(&agent.router, request).await.unwrap_err(), unauthorized("bad_credential"));
         let mut request = agent.signed("POST", "/agent/v1/sync", agent.sync_body(0));
         *request.body_mut() = Body::from(agent.sync_body(1));
-        assert_eq!(send(&agent.door, request).await.unwrap_err(), unauthorized("bad_credential"));
+        assert_eq!(send(&agent.router, request).await.unwrap_err(), unauthorized("bad_credential"));
         for credential in ["", "Bearer fmk_x", "Agent id=x", "Agent id=,key=,tag=,sig="] {
             let request = Request::post("/agent/v1/sync").header("authorization", credential);
-            let answer = send(&agent.door, request.body(Body::empty()).unwrap()).await;
+            let answer = send(&agent.router, request.body(Body::empty()).unwrap()).await;
             assert_eq!(answer.unwrap_err(), unauthorized("malformed_credential"), "{credential}");
         }
         let answer = enroll(&app, "fme_AAAA.plain", &[7; 32], "web-3").await;
         assert_eq!(answer.unwrap_err(), unauthorized("bad_token"));
         // An agent that only the database knows must wait.
-        let unavailable = refused(StatusCode::SERVICE_UNAVAILABLE, "unavailable");
+        let unavailable = rejection(StatusCode::SERVICE_UNAVAILABLE, "unavailable");
         assert_eq!(newcomer.clone().sync(0).await.unwrap_err(), unavailable);
         assert_eq!(enroll(&app, &token, &[7; 32], "web-3").await.unwrap_err(), unavailable);
     }
@@ -112,18 +112,18 @@ both! {
         let mut fix = Pending::new("bash", "amd64", "5.1", "5.2");
         fix.security = true;
         let pending = listing::encode(&[fix, Pending::new("curl", "amd64", "7", "8")]);
-        let (one, two) = (vocab::Digest::of(&installed), vocab::Digest::of(&pending));
+        let (one, two) = (vocab::Digest::compute(&installed), vocab::Digest::compute(&pending));
         for agent in [&mut web, &mut twin] {
-            agent.says.installed = Some(one);
-            agent.says.pending = Some(two);
-            agent.says.scanned_at = Some(at(-60));
+            agent.next_sync.installed = Some(one);
+            agent.next_sync.pending = Some(two);
+            agent.next_sync.scanned_at = Some(at(-60));
         }
         // Requested immediately, however long the agent is willing to wait.
         assert_eq!(web.sync(50).await.unwrap().wanted, [one, two]);
         assert_eq!(server(&app, world, &web).await.last_scan_at, None);
-        web.uploads("packages", one, installed.clone(), None).await.unwrap();
+        web.upload("packages", one, installed.clone(), None).await.unwrap();
         let packed = zstd::bulk::compress(&pending, 3).unwrap();
-        web.uploads("updates", two, packed, Some("zstd")).await.unwrap();
+        web.upload("updates", two, packed, Some("zstd")).await.unwrap();
         for agent in [&mut web, &mut twin] {
             assert_eq!(agent.sync(0).await.unwrap().wanted, []);
             let row = server(&app, world, agent).await;
@@ -133,31 +133,31 @@ both! {
         }
 
         let asked = async |agent: &mut Agent, digest| {
-            agent.says.installed = Some(digest);
+            agent.next_sync.installed = Some(digest);
             assert_eq!(agent.sync(0).await.unwrap().wanted, [digest]);
         };
         asked(&mut web, two).await;
-        let wrong = web.uploads("packages", two, installed.clone(), None).await.unwrap_err();
-        assert_eq!(wrong, refused(StatusCode::UNPROCESSABLE_ENTITY, "digest_mismatch"));
+        let wrong = web.upload("packages", two, installed.clone(), None).await.unwrap_err();
+        assert_eq!(wrong, rejection(StatusCode::UNPROCESSABLE_ENTITY, "digest_mismatch"));
         let junk = b"not JSON\n".to_vec();
-        asked(&mut web, vocab::Digest::of(&junk)).await;
-        let malformed = web.uploads("packages", vocab::Digest::of(&junk), junk, None).await.unwrap_err();
-        assert_eq!(malformed, refused(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing"));
-        let odd = web.uploads("packages", one, installed.clone(), Some("gzip")).await.unwrap_err();
-        assert_eq!(odd, refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding"));
-        let third = vocab::Digest::of(b"a third package set");
-        let unknown = web.uploads("secrets", one, installed, None).await.unwrap_err();
-        assert_eq!(unknown, refused(StatusCode::NOT_FOUND, "not_found"));
+        asked(&mut web, vocab::Digest::compute(&junk)).await;
+        let malformed = web.upload("packages", vocab::Digest::compute(&junk), junk, None).await.unwrap_err();
+        assert_eq!(malformed, rejection(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing"));
+        let odd = web.upload("packages", one, installed.clone(), Some("gzip")).await.unwrap_err();
+        assert_eq!(odd, rejection(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding"));
+        let third = vocab::Digest::compute(b"a third package set");
+        let unknown = web.upload("secrets", one, installed, None).await.unwrap_err();
+        assert_eq!(unknown, rejection(StatusCode::NOT_FOUND, "not_found"));
         let line = format!("{{\"n\":\"bash\",\"v\":\"{}\"}}\n", "1".repeat(480)).into_bytes();
         let large = line.repeat(listing::BYTES_MAX / line.len() + 1);
         asked(&mut web, third).await;
-        let large_one = web.uploads("packages", third, large.clone(), None).await.unwrap_err();
-        assert_eq!(large_one, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
+        let large_one = web.upload("packages", third, large.clone(), None).await.unwrap_err();
+        assert_eq!(large_one, rejection(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
         // However small it is when compressed.
         let bomb = zstd::bulk::compress(&large, 3).unwrap();
         assert!(bomb.len() < 10_000);
-        let bomb = web.uploads("packages", third, bomb, Some("zstd")).await.unwrap_err();
-        assert_eq!(bomb, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
+        let bomb = web.upload("packages", third, bomb, Some("zstd")).await.unwrap_err();
+        assert_eq!(bomb, rejection(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
     }
 
     async fn one_of_many_servers_uploads_their_common_package_set(world: World) {
@@ -166,16 +166,16 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut twin = Agent::join(&app, &token, "web-2").await;
         let installed = listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
-        let digest = vocab::Digest::of(&installed);
-        web.says.installed = Some(digest);
-        twin.says.installed = Some(digest);
+        let digest = vocab::Digest::compute(&installed);
+        web.next_sync.installed = Some(digest);
+        twin.next_sync.installed = Some(digest);
         assert_eq!(web.sync(50).await.unwrap().wanted, [digest]);
         assert_eq!(web.sync(50).await.unwrap().wanted, [digest], "until it is uploaded");
         assert_eq!(twin.sync(0).await.unwrap().wanted, [], "an agent that cannot wait reports it again later");
         let seen = twin.clone();
         let sends = async {
             web.sync(0).await.unwrap();
-            web.uploads("packages", digest, installed, None).await.unwrap();
+            web.upload("packages", digest, installed, None).await.unwrap();
             eventually("the other server has it too", async || {
                 server(&app, world, &seen).await.package_set == Some(digest)
             }).await;
@@ -191,10 +191,10 @@ both! {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        web.says.facts = Some(serde_json::from_value(crate::agent::facts("old-name")).unwrap());
+        web.next_sync.facts = Some(serde_json::from_value(crate::agent::facts("old-name")).unwrap());
         let captured = web.sync_body(0);
         web.sync(0).await.unwrap();
-        web.says.facts = Some(serde_json::from_value(crate::agent::facts("new-name")).unwrap());
+        web.next_sync.facts = Some(serde_json::from_value(crate::agent::facts("new-name")).unwrap());
         // More syncs than are remembered.
         for _ in 0..70 {
             web.sync(0).await.unwrap();
@@ -205,7 +205,7 @@ both! {
         copy.sync(0).await.unwrap();
         for _ in 0..3 {
             let request = web.signed("POST", "/agent/v1/sync", captured.clone());
-            send(&web.door, request).await.unwrap();
+            send(&web.router, request).await.unwrap();
             let row = server(&app, world, &web).await;
             assert!(row.quarantine.is_some());
             assert_eq!(row.hostname.as_str(), "new-name");
@@ -221,7 +221,7 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         for time in [jiff::Timestamp::MIN, jiff::Timestamp::UNIX_EPOCH, jiff::Timestamp::MAX] {
-            web.says.scanned_at = Some(time);
+            web.next_sync.scanned_at = Some(time);
             web.sync(0).await.unwrap();
             let scanned = server(&app, world, &web).await.last_scan_at;
             assert!(scanned.is_none_or(|at| at == world.now()), "{scanned:?}");
@@ -237,8 +237,8 @@ both! {
         assert_eq!(server(&app, world, &web).await.generation, before.generation);
         let mut facts: wire::agent::Facts = serde_json::from_value(crate::agent::facts("web-one")).unwrap();
         facts.reboot_required = true;
-        web.says.facts = Some(facts);
-        web.says.activity = wire::v1::Activity::Patching;
+        web.next_sync.facts = Some(facts);
+        web.next_sync.activity = wire::v1::Activity::Patching;
         web.sync(0).await.unwrap();
         let after = server(&app, world, &web).await;
         assert_eq!((after.hostname.as_str(), after.activity.as_str()), ("web-one", "patching"));
@@ -246,12 +246,12 @@ both! {
     }
 
     async fn clone_is_detected_and_gets_no_orders_until_released(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         web.sync(0).await.unwrap();
         let mut copy = web.clone();
-        // The first contact of the clone may be a repetition; the second is not.
+        // The first contact of the clone may be a retry; the second is not.
         web.sync(0).await.unwrap();
         copy.sync(0).await.unwrap();
         assert_eq!(server(&app, world, &web).await.quarantine, None);
@@ -260,14 +260,14 @@ both! {
         let row = server(&app, world, &web).await;
         assert!(row.quarantine.as_ref().unwrap().contains("copies"), "{row:?}");
 
-        let made = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
-        crate::rollouts::shows(&app, world, made.id, "running: waiting").await;
+        let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({}))).await.unwrap();
+        crate::rollouts::wait_for_state(&app, world, made.id, "running: waiting").await;
         assert!(web.orders(0).await.is_empty() && copy.orders(0).await.is_empty());
 
         // The server is released; the host that connects first is the genuine one.
         let row = server(&app, world, &web).await;
         service::commands::servers::release(&app, &world.admin(), &row).await.unwrap();
-        assert_eq!(tasks(&app, made.id).await[0].task_id, web.awaits_order().await.id);
+        assert_eq!(tasks(&app, made.id).await[0].task_id, web.wait_for_order().await.id);
         // The other host is challenged for its key, and has it.
         assert!(copy.orders(0).await.is_empty() && copy.orders(0).await.is_empty());
         assert!(server(&app, world, &web).await.quarantine.is_some());
@@ -280,7 +280,7 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         for _ in 0..3 {
             let lost = web.signed("POST", "/agent/v1/sync", web.sync_body(0));
-            send(&web.door, lost).await.unwrap();
+            send(&web.router, lost).await.unwrap();
             web.sync(0).await.unwrap();
         }
         // The database was restored from a backup, which lacks some syncs.
@@ -293,11 +293,11 @@ both! {
     /// An agent abandons a sync when it has something new, and sends the same counter again; the
     /// first may arrive last.
     async fn overtaken_sync_is_not_a_clone_and_gets_nothing(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
-        web.awaits_order().await;
+        service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({}))).await.unwrap();
+        web.wait_for_order().await;
         let mut let_go = Vec::new();
         for hold in [0, 50, 50, 50, 50] {
             let_go.push(web.signed("POST", "/agent/v1/sync", web.sync_body(hold)));
@@ -305,11 +305,11 @@ both! {
         }
         // The last of them was repeated, and the first is too old by now.
         for late in let_go.drain(1..4) {
-            let answer = send(&web.door, late).await.unwrap();
+            let answer = send(&web.router, late).await.unwrap();
             let answer: wire::agent::SyncResponse = serde_json::from_slice(&answer).unwrap();
             assert!(answer.orders.is_empty());
         }
-        send(&web.door, let_go.remove(0)).await.unwrap();
+        send(&web.router, let_go.remove(0)).await.unwrap();
         assert_eq!(server(&app, world, &web).await.quarantine, None);
         engine.stop().await;
     }
@@ -319,16 +319,16 @@ both! {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        web.says.facts = serde_json::from_value(crate::agent::facts("captured")).ok();
+        web.next_sync.facts = serde_json::from_value(crate::agent::facts("captured")).ok();
         let captured = web.sync_body(0);
         web.sync(0).await.unwrap();
-        web.says.facts = serde_json::from_value(crate::agent::facts("web-1")).ok();
+        web.next_sync.facts = serde_json::from_value(crate::agent::facts("web-1")).ok();
         web.sync(0).await.unwrap();
         web.sync(0).await.unwrap();
         let seen = app.gateway().last_seen(web.id);
         world.minutes(5);
         let replayed = web.signed("POST", "/agent/v1/sync", captured);
-        send(&web.door, replayed).await.unwrap();
+        send(&web.router, replayed).await.unwrap();
         let row = server(&app, world, &web).await;
         assert_eq!((row.hostname.as_str(), row.quarantine), ("web-1", None));
         assert_eq!(app.gateway().last_seen(web.id), seen);
@@ -342,22 +342,22 @@ both! {
         let mut web = Agent::join(&before, &token, "web-1").await;
         let mut captured = Vec::new();
         for number in 0..70 {
-            web.says.facts = serde_json::from_value(crate::agent::facts(&format!("web-{number}"))).ok();
+            web.next_sync.facts = serde_json::from_value(crate::agent::facts(&format!("web-{number}"))).ok();
             captured.push(web.sync_body(0));
             web.sync(0).await.unwrap();
         }
         before.gateway().flush().await;
         let app = world.app("a").await;
-        web.moves_to(&app);
+        web.switch_to(&app);
         for contact in 0..3 {
             // As many as the rate limit of an agent permits.
             for body in captured.iter().chain(&captured[10..20]).skip(contact).step_by(1 + 6 * contact) {
                 let request = web.signed("POST", "/agent/v1/sync", body.clone());
-                send(&web.door, request).await.unwrap();
+                send(&web.router, request).await.unwrap();
             }
             let row = server(&app, world, &web).await;
             assert_eq!((row.hostname.as_str(), row.quarantine), ("web-69", None), "{contact}");
-            web.says.facts = None;
+            web.next_sync.facts = None;
             captured.push(web.sync_body(0));
             web.sync(0).await.unwrap();
         }
@@ -373,23 +373,22 @@ both! {
         web.sync(0).await.unwrap();
         world.minutes(121);
         let request = web.signed("POST", "/agent/v1/sync", met);
-        send(&web.door, request).await.unwrap();
+        send(&web.router, request).await.unwrap();
         assert_eq!(server(&app, world, &web).await.quarantine, None);
     }
 
-    /// An eavesdropper repeats every sync as soon as it was sent. The waiting agent still gets its
-    /// order.
+    /// An eavesdropper immediately replays every sync. The waiting agent still gets its order.
     async fn sync_repeated_by_an_eavesdropper_is_still_answered(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         web.sync(0).await.unwrap();
         let captured = web.sync_body(50);
         let repeat = || {
-            let (door, request) = (web.door.clone(), web.signed("POST", "/agent/v1/sync", captured.clone()));
+            let (door, request) = (web.router.clone(), web.signed("POST", "/agent/v1/sync", captured.clone()));
             tokio::spawn(async move { send(&door, request).await })
         };
-        world.turn(jiff::SignedDuration::from_secs(1));
+        world.advance(jiff::SignedDuration::from_secs(1));
         let own = repeat();
         let now = world.now();
         eventually("it is held", async || app.gateway().last_seen(web.id) == Some(now)).await;
@@ -398,7 +397,7 @@ both! {
             others.push(repeat());
             tokio::task::yield_now().await;
         }
-        let order = world.order(vec![web.id], json!({"packages": ["bash"]}));
+        let order = world.new_rollout(vec![web.id], json!({"packages": ["bash"]}));
         service::commands::batches::create(&app, order).await.unwrap();
         let answer = own.await.unwrap().unwrap();
         let answer: wire::agent::SyncResponse = serde_json::from_slice(&answer).unwrap();
@@ -410,15 +409,15 @@ both! {
     }
 
     /// A clone was detected, and everything that it and the host sent was captured. After the
-    /// release, none of that has any effect; only a live clone does.
+    /// release, replaying it has no effect; only a clone that is still running is detected.
     async fn captured_requests_have_no_effect_after_a_release(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut copy = web.clone();
         let mut captured = Vec::new();
         let mut both = async |of: &mut Agent, name: &str| {
-            of.says.facts = serde_json::from_value(crate::agent::facts(name)).ok();
+            of.next_sync.facts = serde_json::from_value(crate::agent::facts(name)).ok();
             captured.push(of.sync_body(0));
             of.sync(0).await.unwrap();
         };
@@ -438,7 +437,7 @@ both! {
             service::commands::servers::release(&app, &world.admin(), &row).await.unwrap();
             let replay = async || {
                 for body in &captured {
-                    let _ = send(&web.door, web.signed("POST", "/agent/v1/sync", body.clone())).await;
+                    let _ = send(&web.router, web.signed("POST", "/agent/v1/sync", body.clone())).await;
                 }
                 let row = server(&app, world, &web).await;
                 assert_eq!((row.hostname.as_str(), row.quarantine), ("web-1", None), "{round}");
@@ -468,16 +467,16 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         web.sync(0).await.unwrap();
         // The agent abandoned the first one, because it had something new.
-        web.says.facts = serde_json::from_value(crate::agent::facts("older")).ok();
+        web.next_sync.facts = serde_json::from_value(crate::agent::facts("older")).ok();
         let older = web.sync_body(0);
-        send(&web.door, web.signed("POST", "/agent/v1/sync", older.clone())).await.unwrap();
-        web.says.facts = serde_json::from_value(crate::agent::facts("newer")).ok();
+        send(&web.router, web.signed("POST", "/agent/v1/sync", older.clone())).await.unwrap();
+        web.next_sync.facts = serde_json::from_value(crate::agent::facts("newer")).ok();
         let newer = web.sync_body(0);
         web.sync(0).await.unwrap();
         let seen = app.gateway().last_seen(web.id);
         world.minutes(5);
         for body in [&older, &newer, &older, &newer] {
-            send(&web.door, web.signed("POST", "/agent/v1/sync", body.clone())).await.unwrap();
+            send(&web.router, web.signed("POST", "/agent/v1/sync", body.clone())).await.unwrap();
         }
         assert_eq!(server(&app, world, &web).await.hostname.as_str(), "newer");
         assert_eq!(app.gateway().last_seen(web.id), seen);
@@ -487,7 +486,7 @@ both! {
 
     /// The service was restarted and has no sessions yet.
     async fn first_contact_with_an_old_counter_gets_no_orders(world: World) {
-        let (before, engine) = world.leading("a").await;
+        let (before, engine) = world.leader("a").await;
         let token = world.token(&before).await;
         let mut web = Agent::join(&before, &token, "web-1").await;
         let mut twin = Agent::join(&before, &token, "web-2").await;
@@ -495,20 +494,20 @@ both! {
         for _ in 0..3 {
             web.sync(0).await.unwrap();
         }
-        let order = world.order(vec![web.id, twin.id], json!({"packages": ["bash"]}));
+        let order = world.new_rollout(vec![web.id, twin.id], json!({"packages": ["bash"]}));
         service::commands::batches::create(&before, order).await.unwrap();
-        web.awaits_order().await;
-        twin.awaits_order().await;
+        web.wait_for_order().await;
+        twin.wait_for_order().await;
         engine.stop().await;
-        let (app, engine) = world.leading("a").await;
-        web.moves_to(&app);
+        let (app, engine) = world.leader("a").await;
+        web.switch_to(&app);
         // The order of another server was loaded again, so this server's was too.
-        twin.moves_to(&app);
-        twin.awaits_order().await;
-        let answer = send(&web.door, web.signed("POST", "/agent/v1/sync", captured)).await;
+        twin.switch_to(&app);
+        twin.wait_for_order().await;
+        let answer = send(&web.router, web.signed("POST", "/agent/v1/sync", captured)).await;
         let answer: wire::agent::SyncResponse = serde_json::from_slice(&answer.unwrap()).unwrap();
         assert_eq!(answer.orders.len(), 0);
-        web.awaits_order().await;
+        web.wait_for_order().await;
         engine.stop().await;
     }
 
@@ -518,7 +517,7 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut copy = web.clone();
         copy.nonce = 77;
-        copy.says.facts = serde_json::from_value(crate::agent::facts("copy")).ok();
+        copy.next_sync.facts = serde_json::from_value(crate::agent::facts("copy")).ok();
         for _ in 0..3 {
             web.sync(0).await.unwrap();
         }
@@ -531,7 +530,7 @@ both! {
         assert_eq!(app.gateway().last_seen(web.id), seen);
     }
 
-    /// Its first contact repeats a request that was received long ago.
+    /// Its first contact looks like a replay of an old request.
     async fn restored_snapshot_is_detected_at_its_second_contact(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
@@ -547,17 +546,17 @@ both! {
     }
 
     async fn heartbeat_and_counter_are_written_together_later(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        world.turn(SignedDuration::from_secs(90));
+        world.advance(SignedDuration::from_secs(90));
         web.sync(0).await.unwrap();
         eventually("the heartbeat is written", async || {
             let row = server(&app, world, &web).await;
             row.last_seen_at == at(90) && row.counter == 2
         }).await;
         // What is not written yet is written at shutdown.
-        world.turn(SignedDuration::from_secs(90));
+        world.advance(SignedDuration::from_secs(90));
         web.sync(0).await.unwrap();
         engine.stop().await;
         assert_eq!(server(&app, world, &web).await.last_seen_at, at(180));
@@ -565,12 +564,12 @@ both! {
 
     /// A connection was cut and the service has not noticed: the order must go to the new one.
     async fn repeated_sync_replaces_the_held_one(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         web.sync(0).await.unwrap();
         let lost = web.signed("POST", "/agent/v1/sync", web.sync_body(50));
-        let door = web.door.clone();
+        let door = web.router.clone();
         let lost = tokio::spawn(async move { send(&door, lost).await.unwrap() });
         eventually("it is held", async || {
             app.db.ping().await.unwrap();
@@ -579,13 +578,13 @@ both! {
         let again = web.orders(0).await;
         let lost: wire::agent::SyncResponse = serde_json::from_slice(&lost.await.unwrap()).unwrap();
         assert!(again.is_empty() && lost.orders.is_empty());
-        service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
-        web.awaits_order().await;
+        service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({}))).await.unwrap();
+        web.wait_for_order().await;
         engine.stop().await;
     }
 
     async fn held_syncs_are_answered_at_shutdown(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         web.sync(0).await.unwrap();
@@ -595,25 +594,25 @@ both! {
     }
 
     async fn log_chunks_are_appended_once(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let other = Agent::join(&app, &token, "web-2").await;
-        service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
-        let task = web.awaits_order().await.id;
-        web.logs(task, 0, b"reading lists\n").await.unwrap();
-        web.logs(task, 0, b"reading lists\n").await.unwrap();
-        web.logs(task, 8, b"lists\nunpacking\n").await.unwrap();
-        assert_eq!(web.logs(task, 99, b"x").await.unwrap_err(), refused(StatusCode::CONFLICT, "log_gap"));
+        service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({}))).await.unwrap();
+        let task = web.wait_for_order().await.id;
+        web.send_log(task, 0, b"reading lists\n").await.unwrap();
+        web.send_log(task, 0, b"reading lists\n").await.unwrap();
+        web.send_log(task, 8, b"lists\nunpacking\n").await.unwrap();
+        assert_eq!(web.send_log(task, 99, b"x").await.unwrap_err(), rejection(StatusCode::CONFLICT, "log_gap"));
         assert_eq!(read(&app, task).await, b"reading lists\nunpacking\n");
-        assert_eq!(other.logs(task, 24, b"x").await.unwrap_err(), refused(StatusCode::NOT_FOUND, "not_found"));
+        assert_eq!(other.send_log(task, 24, b"x").await.unwrap_err(), rejection(StatusCode::NOT_FOUND, "not_found"));
         let large = vec![b'x'; 256 * 1024 + 1];
-        let refusal = web.logs(task, 24, &large).await.unwrap_err();
-        assert_eq!(refusal, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
+        let refusal = web.send_log(task, 24, &large).await.unwrap_err();
+        assert_eq!(refusal, rejection(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
         // Four megabytes, then a truncation notice, then nothing more.
         let mut end = 24;
         for _ in 0..20 {
-            web.logs(task, end, &large[1..]).await.unwrap();
+            web.send_log(task, end, &large[1..]).await.unwrap();
             end += large.len() - 1;
         }
         let log = read(&app, task).await;
@@ -626,16 +625,16 @@ both! {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let web = Agent::join(&app, &token, "web-1").await;
-        let malformed = refused(StatusCode::BAD_REQUEST, "malformed_request");
+        let malformed = rejection(StatusCode::BAD_REQUEST, "malformed_request");
         for body in ["", "{}", "[]", "{\"boot_id\":1}", "\u{0}"] {
             let request = web.signed("POST", "/agent/v1/sync", body.into());
-            assert_eq!(send(&web.door, request).await.unwrap_err(), malformed);
+            assert_eq!(send(&web.router, request).await.unwrap_err(), malformed);
         }
         let request = web.signed("POST", "/agent/v1/sync", vec![b' '; 1024 * 1024 + 1]);
-        let large = refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large");
-        assert_eq!(send(&web.door, request).await.unwrap_err(), large);
+        let large = rejection(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large");
+        assert_eq!(send(&web.router, request).await.unwrap_err(), large);
         let request = Request::get("/agent/v1/sync").body(Body::empty()).unwrap();
-        let method = refused(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
+        let method = rejection(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
         assert_eq!(send(&gateway::router(app.gateway()), request).await.unwrap_err(), method);
     }
 }
@@ -661,7 +660,7 @@ async fn reconnecting_fleet_leaves_database_connections_for_others() {
     let mut stuck = world.postgres_connection().await;
     stuck.execute("begin; lock table servers in access exclusive mode").await.unwrap();
     let syncs = fleet.into_iter().map(|mut agent| {
-        agent.moves_to(&app);
+        agent.switch_to(&app);
         tokio::spawn(async move { agent.sync(0).await.map(drop) })
     });
     let syncs: Vec<_> = syncs.collect();
@@ -680,5 +679,5 @@ async fn reconnecting_fleet_leaves_database_connections_for_others() {
         sync.await.unwrap().unwrap();
     }
     app.db.close().await;
-    crate::support::tidy(world).await;
+    crate::support::remove_installation(world).await;
 }

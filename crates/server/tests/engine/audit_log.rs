@@ -8,19 +8,19 @@ use service::audit_anchor::{self, check};
 use store::audit;
 
 use crate::agent::Agent;
-use crate::rollouts::kinds_of_events;
+use crate::rollouts::event_kinds;
 use crate::support::{World, both, eventually};
 
 /// Makes changes that are logged.
-async fn changes(app: &App, world: &World, web: &Agent, count: usize) {
+async fn make_changes(app: &App, world: &World, web: &Agent, count: usize) {
     for _ in 0..count {
-        service::commands::batches::create(app, world.order(vec![web.id], json!({})))
+        service::commands::batches::create(app, world.new_rollout(vec![web.id], json!({})))
             .await
             .unwrap();
     }
 }
 
-async fn length(app: &App, world: &World) -> i64 {
+async fn log_length(app: &App, world: &World) -> i64 {
     audit::head(&mut app.db.read().await.unwrap(), world.org).await.unwrap().0
 }
 
@@ -28,14 +28,14 @@ async fn length(app: &App, world: &World) -> i64 {
 async fn cut_after(world: &World, seq: i64) {
     let org = world.org;
     world
-        .by_hand(&format!("delete from audit_entries where org_id = '{org}' and seq > {seq}"))
+        .execute_sql(&format!("delete from audit_entries where org_id = '{org}' and seq > {seq}"))
         .await;
     let hash = match seq {
         0 => "hash".to_owned(),
         _ => format!("(select hash from audit_entries where org_id = '{org}' and seq = {seq})"),
     };
     world
-        .by_hand(&format!(
+        .execute_sql(&format!(
             "update audit_heads set seq = {seq}, hash = {hash} where org_id = '{org}'"
         ))
         .await;
@@ -49,26 +49,26 @@ both! {
         let dir = world.data_dir();
         for cut in [1, 3, i64::MAX] {
             audit_anchor::reset(dir).unwrap();
-            changes(&app, world, &web, 5).await;
+            make_changes(&app, world, &web, 5).await;
             assert!(check(&app, dir).await.unwrap().is_empty());
-            let long = length(&app, world).await;
+            let long = log_length(&app, world).await;
             cut_after(world, (long - cut).max(0)).await;
             assert_eq!(check(&app, dir).await.unwrap()[&world.org], long);
             // Also after as many or more entries were logged in their place.
-            changes(&app, world, &web, 10).await;
+            make_changes(&app, world, &web, 10).await;
             assert_eq!(check(&app, dir).await.unwrap()[&world.org], long);
         }
         // Only the head, and only the last entry.
         audit_anchor::reset(dir).unwrap();
         check(&app, dir).await.unwrap();
-        let long = length(&app, world).await;
-        world.by_hand(&format!("update audit_heads set seq = {}", long - 1)).await;
+        let long = log_length(&app, world).await;
+        world.execute_sql(&format!("update audit_heads set seq = {}", long - 1)).await;
         assert_eq!(check(&app, dir).await.unwrap().len(), 1);
-        world.by_hand(&format!("update audit_heads set seq = {long}")).await;
+        world.execute_sql(&format!("update audit_heads set seq = {long}")).await;
         assert!(check(&app, dir).await.unwrap().is_empty());
-        world.by_hand(&format!("delete from audit_entries where seq = {long}")).await;
+        world.execute_sql(&format!("delete from audit_entries where seq = {long}")).await;
         assert_eq!(check(&app, dir).await.unwrap().len(), 1);
-        world.by_hand("delete from audit_heads").await;
+        world.execute_sql("delete from audit_heads").await;
         assert_eq!(check(&app, dir).await.unwrap().len(), 1);
     }
 
@@ -76,15 +76,15 @@ both! {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let web = Agent::join(&app, &token, "web-1").await;
-        changes(&app, world, &web, 3).await;
+        make_changes(&app, world, &web, 3).await;
         assert!(check(&app, world.data_dir()).await.unwrap().is_empty());
-        let long = length(&app, world).await;
+        let long = log_length(&app, world).await;
         cut_after(world, long - 1).await;
-        let kept = tokio::spawn(audit_anchor::keep(app.service().clone(), world.data_dir().to_owned()));
+        let kept = tokio::spawn(audit_anchor::run(app.service().clone(), world.data_dir().to_owned()));
         eventually("the alarm is raised", async || {
-            kinds_of_events(&app, world).await.contains(&"audit.cut".to_owned())
+            event_kinds(&app, world).await.contains(&"audit.cut".to_owned())
         }).await;
-        assert!(app.condition().audit_cut());
+        assert!(app.condition().audit_truncated());
         kept.abort();
     }
 
@@ -92,19 +92,19 @@ both! {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let web = Agent::join(&app, &token, "web-1").await;
-        changes(&app, world, &web, 3).await;
+        make_changes(&app, world, &web, 3).await;
         let mut alarmed = BTreeSet::new();
         let (good, missing) = (world.data_dir(), world.data_dir().join("missing"));
         // The anchor cannot be written there, as on a full disk.
         audit_anchor::check_and_alarm(&app, &missing, &mut alarmed).await;
-        assert!(!app.condition().audit_cut());
+        assert!(!app.condition().audit_truncated());
         audit_anchor::check_and_alarm(&app, good, &mut alarmed).await;
-        assert!(!app.condition().audit_cut());
-        cut_after(world, length(&app, world).await - 1).await;
+        assert!(!app.condition().audit_truncated());
+        cut_after(world, log_length(&app, world).await - 1).await;
         audit_anchor::check_and_alarm(&app, good, &mut alarmed).await;
-        assert!(app.condition().audit_cut());
+        assert!(app.condition().audit_truncated());
         audit_anchor::check_and_alarm(&app, &missing, &mut alarmed).await;
-        assert!(app.condition().audit_cut(), "the earlier alarm stays");
+        assert!(app.condition().audit_truncated(), "the earlier alarm stays");
         assert_eq!(alarmed.len(), 1);
     }
 
@@ -113,10 +113,10 @@ both! {
         let token = world.token(&app).await;
         let web = Agent::join(&app, &token, "web-1").await;
         for _ in 0..3 {
-            changes(&app, world, &web, 2).await;
+            make_changes(&app, world, &web, 2).await;
             assert!(check(&app, world.data_dir()).await.unwrap().is_empty());
             // What was logged after the last write of the anchor file is only in the database.
-            changes(&app, world, &web, 2).await;
+            make_changes(&app, world, &web, 2).await;
             // The connections of this replica stay open, as after a kill.
             let next = world.app("b").await;
             assert!(check(&next, world.data_dir()).await.unwrap().is_empty());
@@ -143,10 +143,10 @@ async fn older_copy_of_the_database_is_detected() {
     let app = world.app("a").await;
     let token = world.token(&app).await;
     let web = Agent::join(&app, &token, "web-1").await;
-    changes(&app, &world, &web, 2).await;
+    make_changes(&app, &world, &web, 2).await;
     let (path, copy) = (world.data_dir().join("fleetmend.db"), world.data_dir().join("copy.db"));
-    world.by_hand(&format!("vacuum into '{}'", copy.display())).await;
-    changes(&app, &world, &web, 2).await;
+    world.execute_sql(&format!("vacuum into '{}'", copy.display())).await;
+    make_changes(&app, &world, &web, 2).await;
     assert!(check(&app, world.data_dir()).await.unwrap().is_empty());
     app.db.close().await;
     std::fs::rename(&copy, &path).unwrap();
@@ -156,5 +156,5 @@ async fn older_copy_of_the_database_is_detected() {
     let app = world.app("b").await;
     assert_eq!(check(&app, world.data_dir()).await.unwrap().len(), 1);
     app.db.close().await;
-    crate::support::tidy(world).await;
+    crate::support::remove_installation(world).await;
 }

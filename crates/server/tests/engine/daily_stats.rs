@@ -3,54 +3,54 @@
 use jiff::SignedDuration;
 use server::app::App;
 use service::projections::{findings, patches};
-use store::days::{self, Day};
+use store::daily_stats::{self, DailyStats};
 
 use crate::agent::Agent;
 use crate::support::{World, at, both, eventually};
 
-async fn written(app: &App, world: &World) -> Vec<Day> {
+async fn stored_days(app: &App, world: &World) -> Vec<DailyStats> {
     let mut reader = app.db.read().await.unwrap();
-    days::since(&mut reader, world.org, jiff::civil::Date::MIN).await.unwrap()
+    daily_stats::since(&mut reader, world.org, jiff::civil::Date::MIN).await.unwrap()
 }
 
-async fn count(app: &App, world: &World) {
+async fn rebuild_counts(app: &App, world: &World) {
     findings::rebuild(app, world.org).await.unwrap();
     patches::rebuild(app, world.org).await.unwrap();
 }
 
 both! {
     async fn daily_row_is_updated_until_the_day_ends(world: World) {
-        let (app, engine) = world.leading("one").await;
+        let (app, engine) = world.leader("one").await;
         let token = world.token(&app).await;
         Agent::join(&app, &token, "web-1").await;
-        count(&app, world).await;
-        eventually("today has a row", async || written(&app, world).await.len() == 1).await;
+        rebuild_counts(&app, world).await;
+        eventually("today has a row", async || stored_days(&app, world).await.len() == 1).await;
         Agent::join(&app, &token, "web-2").await;
-        count(&app, world).await;
-        let servers = async || written(&app, world).await.iter().map(|day| day.servers).collect::<Vec<_>>();
+        rebuild_counts(&app, world).await;
+        let servers = async || stored_days(&app, world).await.iter().map(|day| day.servers).collect::<Vec<_>>();
         eventually("the row is updated", async || servers().await == [2]).await;
 
-        world.set(at(0) + SignedDuration::from_hours(24));
+        world.advance_to(at(0) + SignedDuration::from_hours(24));
         eventually("the next day has a row", async || servers().await == [2, 2]).await;
         Agent::join(&app, &token, "web-3").await;
-        count(&app, world).await;
+        rebuild_counts(&app, world).await;
         eventually("only the last row is updated", async || servers().await == [2, 3]).await;
-        let days: Vec<String> = written(&app, world).await.iter().map(|day| day.day.to_string()).collect();
+        let days: Vec<String> = stored_days(&app, world).await.iter().map(|day| day.day.to_string()).collect();
         assert_eq!(days, ["2026-11-15", "2026-11-16"]);
 
         // After a year and a day the first row is deleted; the other one is a year old.
-        world.set(at(0) + SignedDuration::from_hours(24 * 366));
-        let first = async || written(&app, world).await.first().map(|day| day.day.to_string());
+        world.advance_to(at(0) + SignedDuration::from_hours(24 * 366));
+        let first = async || stored_days(&app, world).await.first().map(|day| day.day.to_string());
         eventually("the old row is deleted", async || first().await.as_deref() == Some("2026-11-16")).await;
         engine.stop().await;
     }
 
     async fn day_without_data_has_no_row(world: World) {
-        let (app, engine) = world.leading("one").await;
-        count(&app, world).await;
+        let (app, engine) = world.leader("one").await;
+        rebuild_counts(&app, world).await;
         let mut reader = app.db.read().await.unwrap();
-        let today = service::projections::daily_stats::day_of(app.clock.now());
-        assert_eq!(service::projections::daily_stats::counted(&mut reader, world.org, today).await.unwrap(), None);
+        let today = service::projections::daily_stats::utc_day(app.clock.now());
+        assert_eq!(service::projections::daily_stats::current_counts(&mut reader, world.org, today).await.unwrap(), None);
         drop(reader);
         engine.stop().await;
     }

@@ -2,10 +2,10 @@
 
 use jiff::SignedDuration;
 use server::app::App;
-use service::commands::feeds::follow;
-use service::commands::feeds::follow::{Follow, import_url};
+use service::commands::feeds::remote;
+use service::commands::feeds::remote::{UrlImport, import_url};
 use service::fetch::Limits;
-use store::feed_sources::{self, Source};
+use store::feed_sources::{self, FeedSource};
 
 use crate::publisher::{Publisher, ok, status};
 use crate::support::{World, both, eventually};
@@ -13,33 +13,33 @@ use crate::support::{World, both, eventually};
 const ADVISORY: &str = r#"{"id": "DSA-1", "modified": "2026-11-13T00:00:00Z", "aliases": ["CVE-2026-1"], "affected": [
     {"package": {"ecosystem": "Debian:12", "name": "curl"}, "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "1.1"}]}]}]}"#;
 
-async fn followed(app: &App, world: &World, publisher: &Publisher) {
+async fn follow_feed(app: &App, world: &World, publisher: &Publisher) {
     publisher.enqueue([ok("etag: \"one\"\r\n", ADVISORY)]);
     let url = publisher.url("Debian.json");
-    let wanted = Follow { url, name: None, kind: None, every: Some(follow::EVERY) };
+    let wanted = UrlImport { url, name: None, kind: None, interval: Some(remote::DEFAULT_INTERVAL) };
     import_url(&app.db, wanted, Limits::default(), world.now(), |_| {}).await.unwrap();
 }
 
-async fn source(app: &App) -> Source {
+async fn source(app: &App) -> FeedSource {
     feed_sources::first_due(&mut app.db.read().await.unwrap()).await.unwrap().unwrap()
 }
 
 both! {
     async fn feed_is_fetched_when_due_and_not_before(world: World) {
         let publisher = Publisher::new().await;
-        let (app, engine) = world.leading("a").await;
-        followed(&app, world, &publisher).await;
+        let (app, engine) = world.leader("a").await;
+        follow_feed(&app, world, &publisher).await;
         let first = source(&app).await;
-        assert_eq!(first.next_at, world.now() + follow::EVERY);
+        assert_eq!(first.next_at, world.now() + remote::DEFAULT_INTERVAL);
         publisher.enqueue([status("304 Not Modified", ""), status("503 Busy", ""), ok("", ADVISORY)]);
-        world.set(first.next_at - SignedDuration::from_secs(1));
-        let second = Source { next_at: first.next_at + follow::EVERY, ..first.clone() };
-        world.set(first.next_at);
+        world.advance_to(first.next_at - SignedDuration::from_secs(1));
+        let second = FeedSource { next_at: first.next_at + remote::DEFAULT_INTERVAL, ..first.clone() };
+        world.advance_to(first.next_at);
         eventually("the feed is found unchanged", async || source(&app).await == second).await;
         assert_eq!(publisher.request_heads().len(), 2, "once for the import, and once since");
-        world.set(second.next_at);
+        world.advance_to(second.next_at);
         eventually("the failure is recorded", async || source(&app).await.failures == 1).await;
-        world.set(source(&app).await.next_at);
+        world.advance_to(source(&app).await.next_at);
         eventually("the feed works again", async || source(&app).await.failures == 0).await;
         assert_eq!((publisher.request_heads().len(), source(&app).await.etag), (4, None));
         engine.stop().await;
@@ -50,12 +50,12 @@ both! {
     async fn clock_that_is_set_back_does_not_stop_a_feed(world: World) {
         let publisher = Publisher::new().await;
         let app = world.app("a").await;
-        world.sets_the_clock(SignedDuration::from_hours(24 * 365));
-        followed(&app, world, &publisher).await;
-        world.sets_the_clock(SignedDuration::from_hours(-24 * 365));
+        world.set_clock(SignedDuration::from_hours(24 * 365));
+        follow_feed(&app, world, &publisher).await;
+        world.set_clock(SignedDuration::from_hours(-24 * 365));
         publisher.enqueue([status("304 Not Modified", "")]);
-        let engine = server::background::spawn_with(&app, crate::support::PULSE);
-        let next = world.now() + follow::EVERY;
+        let engine = server::background::spawn_with(&app, crate::support::INTERVALS);
+        let next = world.now() + remote::DEFAULT_INTERVAL;
         eventually("the feed is fetched", async || source(&app).await.next_at == next).await;
         engine.stop().await;
     }

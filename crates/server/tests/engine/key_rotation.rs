@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use agent_client::{
-    AgentClient, ClientError, Connect, HostKey, Identity, Joining, Pin, Turn, nonce, public_keys,
-    verify,
+    AgentClient, ClientError, ConnectOptions, HostKey, Identity, EnrollOptions, Pin, SyncCounter, nonce, public_keys,
+    verify_order,
 };
 use axum::Router;
 use axum::body::Body;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use server::app::App;
 use service::secrets::Secrets;
 
-use service::auth::orders_keys::untrusting;
+use service::auth::orders_keys::untrusting_agents;
 use vocab::Line;
 use wire::agent::{Facts, Order, OrderResult, Outcome, SyncRequest, SyncResponse, orders_key_id};
 use wire::v1::Activity;
@@ -31,30 +31,30 @@ async fn serve(router: Router) -> AgentClient {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await });
-    AgentClient::new(Connect { url: &url, pin: Pin::Plain, from: None }).unwrap()
+    AgentClient::new(ConnectOptions { url: &url, pin: Pin::Plain, from: None }).unwrap()
 }
 
-pub(crate) async fn link_to(app: &App) -> AgentClient {
+pub(crate) async fn client_for(app: &App) -> AgentClient {
     serve(gateway::router(app.gateway())).await
 }
 
-/// An agent that handles trust like the real one.
+/// A test agent that verifies and replaces keys like the real agent.
 pub(crate) struct Agent {
-    pub(crate) link: AgentClient,
+    pub(crate) client: AgentClient,
     pub(crate) identity: Identity,
-    turn: Turn,
+    sync_counter: SyncCounter,
     results: Vec<OrderResult>,
 }
 
 impl Agent {
     pub(crate) async fn join(link: &AgentClient, token: &str, hostname: &str) -> Agent {
         let facts = serde_json::from_value(facts(hostname)).unwrap();
-        let joining = Joining { facts, environment: None, tags: Vec::new() };
+        let joining = EnrollOptions { facts, environment: None, tags: Vec::new() };
         let key = HostKey::generate();
         let answer = link.enroll(&token.parse().unwrap(), &key, joining).await.unwrap();
-        let turn = Turn::after(answer.counter, nonce());
+        let turn = SyncCounter::new(answer.counter, nonce());
         let identity = Identity::new(key, answer).unwrap();
-        Agent { link: link.clone(), identity, turn, results: Vec::new() }
+        Agent { client: link.clone(), identity, sync_counter: turn, results: Vec::new() }
     }
 
     pub(crate) async fn sync(&mut self) -> Result<SyncResponse, ClientError> {
@@ -62,8 +62,8 @@ impl Agent {
         let known: Facts = serde_json::from_value(facts("web-1")).unwrap();
         let request = SyncRequest {
             boot_id: "boot-1".into(),
-            counter: self.turn.counter,
-            nonce: self.turn.nonce,
+            counter: self.sync_counter.counter,
+            nonce: self.sync_counter.nonce,
             hold_seconds: 0,
             facts: Some(Facts { trusted_keys, ..known }),
             installed: None,
@@ -73,8 +73,8 @@ impl Agent {
             results: self.results.clone(),
             progress: Vec::new(),
         };
-        let answer = self.link.sync(&self.identity, &request).await?;
-        self.turn = Turn::after(answer.counter, nonce());
+        let answer = self.client.sync(&self.identity, &request).await?;
+        self.sync_counter = SyncCounter::new(answer.counter, nonce());
         self.results.retain(|result| !answer.acknowledged.contains(&result.order_id));
         if let Some(keys) = public_keys(&answer.orders_keys) {
             self.identity.orders_keys.replace(keys);
@@ -86,11 +86,11 @@ impl Agent {
     }
 
     /// Syncs until an order comes. Returns the key that signed it, and the order.
-    pub(crate) async fn order(&mut self) -> (String, Order) {
+    pub(crate) async fn wait_for_order(&mut self) -> (String, Order) {
         for _ in 0..500 {
             let answer = self.sync().await.unwrap();
             if let Some(envelope) = answer.orders.first() {
-                let order = verify(envelope, &self.identity, answer.server_time).unwrap();
+                let order = verify_order(envelope, &self.identity, answer.server_time).unwrap();
                 return (envelope.key.clone(), order);
             }
             tokio::task::yield_now().await;
@@ -99,7 +99,7 @@ impl Agent {
         panic!("no order came");
     }
 
-    pub(crate) async fn succeeds(&mut self, order: &Order) {
+    pub(crate) async fn report_success(&mut self, order: &Order) {
         self.results.push(OrderResult {
             order_id: order.id,
             outcome: Outcome::Succeeded,
@@ -120,16 +120,16 @@ impl Agent {
         }
     }
 
-    fn trusts(&self) -> Vec<String> {
+    fn trusted_keys(&self) -> Vec<String> {
         self.identity.orders_keys.ids()
     }
 }
 
-async fn missing(app: &App, key: &str) -> usize {
-    untrusting(&mut app.db.read().await.unwrap(), key).await.unwrap().count
+async fn untrusting_count(app: &App, key: &str) -> usize {
+    untrusting_agents(&mut app.db.read().await.unwrap(), key).await.unwrap().count
 }
 
-fn ids(dir: &Path) -> (String, Option<String>) {
+fn key_ids(dir: &Path) -> (String, Option<String>) {
     let keys = Secrets::load(dir).unwrap();
     (keys.orders_key().id().to_owned(), keys.next_orders_key().map(|key| key.id().to_owned()))
 }
@@ -149,19 +149,19 @@ async fn forge(State(signature): State<Option<String>>, _: Request) -> Response 
 
 both! {
     async fn key_rotation_during_a_batch_loses_nothing(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
-        let link = link_to(&app).await;
+        let link = client_for(&app).await;
         let mut web = Agent::join(&link, &token, "web-1").await;
         let mut away = Agent::join(&link, &token, "away-1").await;
         let mut old = OldAgent::join(&app, &token, "old-1").await;
         away.sync().await.unwrap();
-        let (first, none) = ids(world.data_dir());
+        let (first, none) = key_ids(world.data_dir());
         assert_eq!(none, None);
         let servers = vec![web.identity.server_id, away.identity.server_id, old.id];
-        let made = service::commands::batches::create(&app, world.order(servers, json!({"packages": ["bash"]})));
+        let made = service::commands::batches::create(&app, world.new_rollout(servers, json!({"packages": ["bash"]})));
         let batch = made.await.unwrap().id;
-        let (key, begun) = web.order().await;
+        let (key, begun) = web.wait_for_order().await;
         assert_eq!(key, first);
 
         // The service is restarted with a second key while the batch runs.
@@ -169,33 +169,33 @@ both! {
         app.db.close().await;
         Secrets::rotate_orders(world.data_dir()).unwrap();
         assert!(Secrets::rotate_orders(world.data_dir()).is_err(), "a new key is never replaced");
-        let (same, second) = ids(world.data_dir());
+        let (same, second) = key_ids(world.data_dir());
         let second = second.unwrap();
         assert_eq!(same, first);
-        let (app, engine) = world.leading("b").await;
-        let link = link_to(&app).await;
-        (web.link, away.link) = (link.clone(), link.clone());
-        old.moves_to(&app);
-        assert_eq!(missing(&app, &second).await, 3);
+        let (app, engine) = world.leader("b").await;
+        let link = client_for(&app).await;
+        (web.client, away.client) = (link.clone(), link.clone());
+        old.switch_to(&app);
+        assert_eq!(untrusting_count(&app, &second).await, 3);
         web.sync().await.unwrap();
-        assert_eq!(web.trusts(), [first.clone(), second.clone()]);
-        let (key, again) = web.order().await;
+        assert_eq!(web.trusted_keys(), [first.clone(), second.clone()]);
+        let (key, again) = web.wait_for_order().await;
         assert_eq!((key, again.id), (second.clone(), begun.id), "the same order, signed with the new key");
-        web.succeeds(&begun).await;
+        web.report_success(&begun).await;
         let late = Agent::join(&link, &token, "late-1").await;
-        assert_eq!(late.trusts(), [first.clone(), second.clone()]);
+        assert_eq!(late.trusted_keys(), [first.clone(), second.clone()]);
         // An agent that cannot change its key gets its order signed with the old one.
-        let order = old.awaits_order().await;
-        old.reports(order.id, Outcome::Succeeded, world.now()).await;
+        let order = old.wait_for_order().await;
+        old.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
 
         // An agent that was offline in the meantime works as before, too.
-        let left = untrusting(&mut app.db.read().await.unwrap(), &second).await.unwrap();
+        let left = untrusting_agents(&mut app.db.read().await.unwrap(), &second).await.unwrap();
         let names: Vec<_> = left.first.iter().map(|(name, _)| name.as_str()).collect();
         assert!(names.contains(&"old-1") && names.len() == left.count, "{left:?}");
         assert!(left.first.iter().any(|(_, id)| *id == away.identity.server_id), "{left:?}");
         assert!(!left.first.iter().any(|(_, id)| *id == web.identity.server_id), "{left:?}");
-        let (_, order) = away.order().await;
-        away.succeeds(&order).await;
+        let (_, order) = away.wait_for_order().await;
+        away.report_success(&order).await;
         eventually("the batch ends", async || {
             let mut reader = app.db.read().await.unwrap();
             let row = store::rollouts::get(&mut reader, world.org, batch).await.unwrap();
@@ -208,54 +208,54 @@ both! {
     async fn retired_key_has_no_effect(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
-        let link = link_to(&app).await;
+        let link = client_for(&app).await;
         let mut web = Agent::join(&link, &token, "web-1").await;
         let mut away = Agent::join(&link, &token, "away-1").await;
         let old_app = app;
         Secrets::rotate_orders(world.data_dir()).unwrap();
         let app = world.app("b").await;
-        let (first, second) = ids(world.data_dir());
+        let (first, second) = key_ids(world.data_dir());
         let second = second.unwrap();
-        web.link = link_to(&app).await;
+        web.client = client_for(&app).await;
         web.sync().await.unwrap();
         web.sync().await.unwrap();
-        assert_eq!(missing(&app, &second).await, 1, "the agent that was offline");
+        assert_eq!(untrusting_count(&app, &second).await, 1, "the agent that was offline");
 
         Secrets::retire_orders(world.data_dir()).unwrap();
-        assert_eq!(ids(world.data_dir()), (second.clone(), None));
+        assert_eq!(key_ids(world.data_dir()), (second.clone(), None));
         let app = world.app("c").await;
-        let link = link_to(&app).await;
-        web.link = link.clone();
+        let link = client_for(&app).await;
+        web.client = link.clone();
         web.sync().await.unwrap();
-        assert_eq!(web.trusts(), std::slice::from_ref(&second));
-        // With the old key, nobody can sign a response for this agent any more.
-        web.link = link_to(&old_app).await;
+        assert_eq!(web.trusted_keys(), std::slice::from_ref(&second));
+        // The old key can no longer sign a response for this agent.
+        web.client = client_for(&old_app).await;
         assert_ne!(first, second);
-        assert!(matches!(web.sync().await, Err(ClientError::Unproven { .. })));
-        web.link = link.clone();
+        assert!(matches!(web.sync().await, Err(ClientError::Unverified { .. })));
+        web.client = link.clone();
         web.sync().await.unwrap();
         // An agent that has only the old key does not trust the new one.
-        away.link = link;
-        assert!(matches!(away.sync().await, Err(ClientError::Unproven { .. })));
-        assert_eq!(away.trusts(), [first]);
+        away.client = link;
+        assert!(matches!(away.sync().await, Err(ClientError::Unverified { .. })));
+        assert_eq!(away.trusted_keys(), [first]);
     }
 
     async fn keys_in_forged_responses_are_ignored(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
-        let link = link_to(&app).await;
+        let link = client_for(&app).await;
         let mut web = Agent::join(&link, &token, "web-1").await;
-        let before = web.trusts();
+        let before = web.trusted_keys();
         for signature in [None, Some("k AAAA".to_owned())] {
-            web.link = serve(Router::new().fallback(forge).with_state(signature)).await;
-            assert!(matches!(web.sync().await, Err(ClientError::Unproven { .. })));
-            assert_eq!(web.trusts(), before);
+            web.client = serve(Router::new().fallback(forge).with_state(signature)).await;
+            assert!(matches!(web.sync().await, Err(ClientError::Unverified { .. })));
+            assert_eq!(web.trusted_keys(), before);
         }
         // Unsigned responses of a service that never signed are accepted, but not for keys.
         web.identity.signs_answers = false.into();
-        web.link = serve(Router::new().fallback(forge).with_state(None)).await;
+        web.client = serve(Router::new().fallback(forge).with_state(None)).await;
         let answer: Value = serde_json::to_value(web.sync().await.unwrap()).unwrap();
         assert_eq!(answer["orders_keys"], Value::Null);
-        assert_eq!(web.trusts(), before);
+        assert_eq!(web.trusted_keys(), before);
     }
 }

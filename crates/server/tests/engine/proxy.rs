@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use agent_client::{
-    AgentClient, ClientError, Connect, HostKey, Identity, Joining, ListingKind, Pin, Turn, nonce,
-    verify,
+    AgentClient, ClientError, ConnectOptions, HostKey, Identity, EnrollOptions, ListingKind, Pin, SyncCounter, nonce,
+    verify_order,
 };
 use axum::Router;
 use axum::body::Body;
@@ -22,16 +22,16 @@ use crate::agent::facts;
 use crate::support::{both, eventually};
 
 /// A change that the proxy makes to a response.
-type Change = Box<dyn FnOnce(&mut Answer) + Send>;
+type ResponseChange = Box<dyn FnOnce(&mut ProxiedResponse) + Send>;
 
 #[derive(Debug, Clone, Default)]
-struct Answer {
+struct ProxiedResponse {
     status: u16,
     signature: Option<String>,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl ProxiedResponse {
     /// Sets a field of the body, whether it exists or not.
     fn set(&mut self, field: &str, value: Value) {
         let mut body: Value = serde_json::from_slice(&self.body).unwrap();
@@ -50,12 +50,12 @@ struct Proxy {
 #[derive(Default)]
 struct ProxyState {
     /// For the next response.
-    change: Option<Change>,
+    change: Option<ResponseChange>,
     /// Whether the next request arrives with another body or nonce.
     other_body: bool,
     other_nonce: bool,
     /// The last unmodified response of the service.
-    last: Answer,
+    last: ProxiedResponse,
 }
 
 async fn serve(router: Router) -> String {
@@ -66,20 +66,20 @@ async fn serve(router: Router) -> String {
 }
 
 impl Proxy {
-    async fn before(app: &App) -> (Proxy, AgentClient) {
+    async fn in_front_of(app: &App) -> (Proxy, AgentClient) {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let upstream = serve(gateway::router(app.gateway())).await;
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let proxy = Proxy { upstream, client, state: Arc::default() };
         let url = serve(Router::new().fallback(forward).with_state(proxy.clone())).await;
-        (proxy, AgentClient::new(Connect { url: &url, pin: Pin::Plain, from: None }).unwrap())
+        (proxy, AgentClient::new(ConnectOptions { url: &url, pin: Pin::Plain, from: None }).unwrap())
     }
 
-    fn changes_next(&self, change: impl FnOnce(&mut Answer) + Send + 'static) {
+    fn change_next(&self, change: impl FnOnce(&mut ProxiedResponse) + Send + 'static) {
         self.state.lock().unwrap().change = Some(Box::new(change));
     }
 
-    fn last(&self) -> Answer {
+    fn last(&self) -> ProxiedResponse {
         self.state.lock().unwrap().last.clone()
     }
 }
@@ -102,7 +102,7 @@ async fn forward(State(proxy): State<Proxy>, request: Request) -> Response {
     let request = proxy.client.request(parts.method, format!("{}{path}", proxy.upstream));
     let answer = request.headers(parts.headers).body(body).send().await.unwrap();
     let signature = answer.headers().get("fleetmend-signature");
-    let mut answer = Answer {
+    let mut answer = ProxiedResponse {
         status: answer.status().as_u16(),
         signature: signature.map(|value| value.to_str().unwrap().to_owned()),
         body: answer.bytes().await.unwrap().to_vec(),
@@ -121,14 +121,14 @@ async fn forward(State(proxy): State<Proxy>, request: Request) -> Response {
 
 /// An agent that syncs as the real one does.
 struct Agent {
-    link: AgentClient,
+    client: AgentClient,
     identity: Identity,
-    turn: Turn,
+    sync_counter: SyncCounter,
 }
 
 impl Agent {
     async fn join(link: &AgentClient, token: &str, hostname: &str) -> Agent {
-        let joining = Joining {
+        let joining = EnrollOptions {
             facts: serde_json::from_value(facts(hostname)).unwrap(),
             environment: None,
             tags: Vec::new(),
@@ -136,15 +136,15 @@ impl Agent {
         let key = HostKey::generate();
         let answer = link.enroll(&token.parse().unwrap(), &key, joining).await.unwrap();
         assert!(answer.signs_answers);
-        let turn = Turn::after(answer.counter, nonce());
-        Agent { link: link.clone(), identity: Identity::new(key, answer).unwrap(), turn }
+        let turn = SyncCounter::new(answer.counter, nonce());
+        Agent { client: link.clone(), identity: Identity::new(key, answer).unwrap(), sync_counter: turn }
     }
 
     async fn sync(&mut self) -> Result<SyncResponse, ClientError> {
         let request = SyncRequest {
             boot_id: "boot-1".into(),
-            counter: self.turn.counter,
-            nonce: self.turn.nonce,
+            counter: self.sync_counter.counter,
+            nonce: self.sync_counter.nonce,
             hold_seconds: 0,
             facts: None,
             installed: None,
@@ -154,21 +154,21 @@ impl Agent {
             results: Vec::new(),
             progress: Vec::new(),
         };
-        let answer = self.link.sync(&self.identity, &request).await?;
-        self.turn = Turn::after(answer.counter, nonce());
+        let answer = self.client.sync(&self.identity, &request).await?;
+        self.sync_counter = SyncCounter::new(answer.counter, nonce());
         Ok(answer)
     }
 }
 
-fn is_unproven<T>(answer: &Result<T, ClientError>) -> bool {
-    matches!(answer, Err(ClientError::Unproven { .. }))
+fn is_unverified<T>(answer: &Result<T, ClientError>) -> bool {
+    matches!(answer, Err(ClientError::Unverified { .. }))
 }
 
 both! {
     async fn forged_responses_have_no_effect(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
-        let (proxy, link) = Proxy::before(&app).await;
+        let (proxy, link) = Proxy::in_front_of(&app).await;
         let mut web = Agent::join(&link, &token, "web-1").await;
         let mut other = Agent::join(&link, &token, "web-2").await;
         other.sync().await.unwrap();
@@ -176,7 +176,7 @@ both! {
 
         // An order is on its way when the proxy holds the response back and the operator cancels.
         let options = json!({"packages": ["bash"]});
-        let made = service::commands::batches::create(&app, world.order(vec![web.identity.server_id], options));
+        let made = service::commands::batches::create(&app, world.new_rollout(vec![web.identity.server_id], options));
         let made = made.await.unwrap();
         eventually("a response contains the order", async || {
             !web.sync().await.unwrap().orders.is_empty()
@@ -194,13 +194,13 @@ both! {
         let then = world.now() - jiff::SignedDuration::from_mins(11);
 
         let task = TaskId::new(world.now(), 7);
-        let field = |name: &'static str, value: Value| -> (&'static str, Change) {
+        let field = |name: &'static str, value: Value| -> (&'static str, ResponseChange) {
             (name, Box::new(move |answer| answer.set(name, value)))
         };
-        let attacks: Vec<(&str, Change)> = vec![
+        let attacks: Vec<(&str, ResponseChange)> = vec![
             field("counter", json!(1_000_000)),
             field("orders", order.clone()),
-            field("wanted", json!([Digest::of(b"x")])),
+            field("wanted", json!([Digest::compute(b"x")])),
             field("wants_facts", json!(true)),
             field("acknowledged", json!([task])),
             field("withdrawn", json!([task])),
@@ -218,43 +218,43 @@ both! {
             ("410 with a good signature", Box::new(|answer| answer.status = 410)),
             ("201 with a good signature", Box::new(|answer| answer.status = 201)),
             ("410 without one", Box::new(|answer| {
-                *answer = Answer { status: 410, body: b"{}".to_vec(), signature: None };
+                *answer = ProxiedResponse { status: 410, body: b"{}".to_vec(), signature: None };
             })),
             ("401 without one", Box::new(|answer| {
-                *answer = Answer { status: 401, body: b"{}".to_vec(), signature: None };
+                *answer = ProxiedResponse { status: 401, body: b"{}".to_vec(), signature: None };
             })),
             ("empty", Box::new(|answer| answer.body.clear())),
         ];
         for (name, change) in attacks {
-            proxy.changes_next(change);
-            let turn = web.turn;
+            proxy.change_next(change);
+            let turn = web.sync_counter;
             let answer = web.sync().await;
-            assert!(is_unproven(&answer), "{name}: {answer:?}");
-            assert_eq!(web.turn, turn);
-            // A repetition of the sync is answered as if nothing had happened.
+            assert!(is_unverified(&answer), "{name}: {answer:?}");
+            assert_eq!(web.sync_counter, turn);
+            // A retry of the sync is answered as if nothing had happened.
             let good = web.sync().await.unwrap();
             assert!(good.orders.is_empty() && good.counter <= turn.counter + 1, "{name}: {good:?}");
         }
-        // A delayed response is not valid for the repetition of its request.
-        proxy.changes_next(|answer| answer.status = 502);
+        // A delayed response is not valid for a retry of its request.
+        proxy.change_next(|answer| answer.status = 502);
         assert!(matches!(web.sync().await, Err(ClientError::Busy { .. })));
         let delayed = proxy.last();
-        proxy.changes_next(move |answer| *answer = delayed);
-        assert!(is_unproven(&web.sync().await));
+        proxy.change_next(move |answer| *answer = delayed);
+        assert!(is_unverified(&web.sync().await));
         web.sync().await.unwrap();
         // A request that was modified in transit gets no valid response either.
         proxy.state.lock().unwrap().other_nonce = true;
-        assert!(is_unproven(&web.sync().await));
+        assert!(is_unverified(&web.sync().await));
         proxy.state.lock().unwrap().other_body = true;
-        assert!(is_unproven(&web.sync().await));
+        assert!(is_unverified(&web.sync().await));
         web.sync().await.unwrap();
         engine.stop().await;
     }
 
     async fn refusals_count_only_with_a_valid_signature(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
-        let (proxy, link) = Proxy::before(&app).await;
+        let (proxy, link) = Proxy::in_front_of(&app).await;
         let mut web = Agent::join(&link, &token, "web-1").await;
         let task = TaskId::new(world.now(), 7);
         let send = async |web: &Agent| link.send_log(&web.identity, task, 0, b"x".to_vec()).await;
@@ -262,12 +262,12 @@ both! {
         let refused = send(&web).await;
         assert!(matches!(refused, Err(ClientError::Refused { .. })), "{refused:?}");
         // The agent would never send this part of the log again.
-        proxy.changes_next(|answer| answer.signature = None);
-        assert!(is_unproven(&send(&web).await));
+        proxy.change_next(|answer| answer.signature = None);
+        assert!(is_unverified(&send(&web).await));
         proxy.state.lock().unwrap().other_body = true;
-        assert!(is_unproven(&send(&web).await));
-        proxy.changes_next(|answer| *answer = Answer { status: 204, ..Answer::default() });
-        assert!(is_unproven(&send(&web).await));
+        assert!(is_unverified(&send(&web).await));
+        proxy.change_next(|answer| *answer = ProxiedResponse { status: 204, ..ProxiedResponse::default() });
+        assert!(is_unverified(&send(&web).await));
         // A signed statement that a server was removed counts on every route.
         let mut reader = app.db.read().await.unwrap();
         let row = store::servers::get(&mut reader, world.org, web.identity.server_id);
@@ -276,7 +276,7 @@ both! {
         service::commands::servers::remove(&app, &world.admin(), &row).await.unwrap();
         eventually("it is removed", async || matches!(web.sync().await, Err(ClientError::Removed))).await;
         assert!(matches!(send(&web).await, Err(ClientError::Removed)));
-        let digest = Digest::of(b"x");
+        let digest = Digest::compute(b"x");
         let listing = link.put_listing(&web.identity, ListingKind::Packages, digest, b"x").await;
         assert!(matches!(listing, Err(ClientError::Removed)), "{listing:?}");
         engine.stop().await;
@@ -287,35 +287,36 @@ both! {
     async fn unsigned_responses_are_accepted_only_before_a_signed_one(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
-        let (proxy, link) = Proxy::before(&app).await;
+        let (proxy, link) = Proxy::in_front_of(&app).await;
         let mut web = Agent::join(&link, &token, "web-1").await;
         web.identity.signs_answers = false.into();
-        proxy.changes_next(|answer| answer.signature = None);
+        proxy.change_next(|answer| answer.signature = None);
         web.sync().await.unwrap();
         assert!(!web.identity.signs_answers());
         web.sync().await.unwrap();
         assert!(web.identity.signs_answers());
-        proxy.changes_next(|answer| answer.signature = None);
-        assert!(is_unproven(&web.sync().await));
+        proxy.change_next(|answer| answer.signature = None);
+        assert!(is_unverified(&web.sync().await));
     }
 
-    /// The response is new, so its time is the service's, whatever an earlier one said.
+    /// The agent uses the time in the latest response, even if an earlier response had a later
+    /// time.
     async fn server_clock_that_was_ahead_blocks_no_orders(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
-        let (_, link) = Proxy::before(&app).await;
+        let (_, link) = Proxy::in_front_of(&app).await;
         let mut web = Agent::join(&link, &token, "web-1").await;
         let day = jiff::SignedDuration::from_hours(24);
-        world.sets_the_clock(day);
+        world.set_clock(day);
         let ahead = web.sync().await.unwrap().server_time;
-        world.sets_the_clock(-day);
+        world.set_clock(-day);
         let options = json!({"packages": ["bash"]});
-        let order = world.order(vec![web.identity.server_id], options);
+        let order = world.new_rollout(vec![web.identity.server_id], options);
         service::commands::batches::create(&app, order).await.unwrap();
         eventually("an order comes and is accepted", async || {
             let answer = web.sync().await.unwrap();
             assert!(answer.server_time < ahead);
-            let believed = |envelope| verify(envelope, &web.identity, answer.server_time).is_ok();
+            let believed = |envelope| verify_order(envelope, &web.identity, answer.server_time).is_ok();
             answer.orders.iter().any(believed)
         })
         .await;

@@ -8,15 +8,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use server::app::App;
-use service::clock::chance;
+use service::clock::random_bytes;
 
-use crate::agent::{Agent, public, send};
-use crate::rollouts::shows;
+use crate::agent::{Agent, public_key, send};
+use crate::rollouts::wait_for_state;
 use crate::support::both;
 
 /// How a recorded request is changed.
 #[derive(Debug, Clone, Copy)]
-enum Form {
+enum Variation {
     Recorded,
     Newer,
     Older,
@@ -71,19 +71,19 @@ fn remove_fields(request: &mut Value) {
 }
 
 /// A recorded request in another form.
-fn request(recording: &Value, form: Form, step: &str) -> Value {
+fn request(recording: &Value, form: Variation, step: &str) -> Value {
     let mut request = recording["exchanges"][step]["request"].clone();
     match form {
-        Form::Recorded => {}
-        Form::Newer => add_fields(&mut request),
-        Form::Older => remove_fields(&mut request),
+        Variation::Recorded => {}
+        Variation::Newer => add_fields(&mut request),
+        Variation::Older => remove_fields(&mut request),
     }
     request
 }
 
 /// Every field that an agent of version 0.1.0 received exists, with the same type.
 #[track_caller]
-fn has_all_of_the_recorded_answer(recording: &Value, step: &str, answer: &Value) {
+fn assert_contains_recorded_response(recording: &Value, step: &str, answer: &Value) {
     for (name, value) in recording["exchanges"][step]["answer"].as_object().unwrap() {
         let same = std::mem::discriminant(value) == std::mem::discriminant(&answer[name]);
         assert!(same, "{step}: {name}: {value} was {}", answer[name]);
@@ -91,26 +91,26 @@ fn has_all_of_the_recorded_answer(recording: &Value, step: &str, answer: &Value)
 }
 
 /// The agent of version 0.1.0, replayed.
-struct Recorded {
+struct RecordedAgent {
     recording: Value,
-    form: Form,
+    form: Variation,
     agent: Agent,
 }
 
-impl Recorded {
-    async fn join(app: &App, token: &str, form: Form) -> Recorded {
+impl RecordedAgent {
+    async fn join(app: &App, token: &str, form: Variation) -> RecordedAgent {
         let recording = include_str!("../../../wire/tests/recorded/0.1.0.json");
         let recording: Value = serde_json::from_str(recording).unwrap();
-        let seed = chance();
+        let seed = random_bytes();
         let mut body = request(&recording, form, "enroll");
         body["token"] = json!(token);
-        body["public_key"] = json!(STANDARD.encode(public(&seed)));
+        body["public_key"] = json!(STANDARD.encode(public_key(&seed)));
         let join = Request::post("/agent/v1/enroll").body(Body::from(body.to_string())).unwrap();
         let answer = send(&gateway::router(app.gateway()), join).await.unwrap();
         let answer: Value = serde_json::from_slice(&answer).unwrap();
-        has_all_of_the_recorded_answer(&recording, "enroll", &answer);
-        let agent = Agent::joined(app, seed, serde_json::from_value(answer).unwrap());
-        Recorded { recording, form, agent }
+        assert_contains_recorded_response(&recording, "enroll", &answer);
+        let agent = Agent::from_enrollment(app, seed, serde_json::from_value(answer).unwrap());
+        RecordedAgent { recording, form, agent }
     }
 
     /// Sends a recorded sync, with this order id if it is about an order.
@@ -126,7 +126,7 @@ impl Recorded {
         let body = body.to_string().into_bytes();
         let request = self.agent.signed("POST", "/agent/v1/sync", body);
         let answer: Value =
-            serde_json::from_slice(&send(&self.agent.door, request).await.unwrap()).unwrap();
+            serde_json::from_slice(&send(&self.agent.router, request).await.unwrap()).unwrap();
         self.agent.counter = answer["counter"].as_u64().unwrap();
         answer
     }
@@ -137,15 +137,15 @@ impl Recorded {
         let body = STANDARD.decode(listing["body_base64"].as_str().unwrap()).unwrap();
         let mut request = self.agent.signed("PUT", listing["path"].as_str().unwrap(), body);
         request.headers_mut().insert("content-encoding", "zstd".parse().unwrap());
-        send(&self.agent.door, request).await.unwrap();
+        send(&self.agent.router, request).await.unwrap();
     }
 
     /// Syncs until an order comes, and returns its id.
-    async fn awaits_order(&mut self, step: &str) -> String {
+    async fn wait_for_order(&mut self, step: &str) -> String {
         for _ in 0..2_000 {
             let answer = self.sync(step, None).await;
             if let Some(envelope) = answer["orders"].get(0) {
-                has_all_of_the_recorded_answer(&self.recording, step, &answer);
+                assert_contains_recorded_response(&self.recording, step, &answer);
                 let order: Value =
                     serde_json::from_str(envelope["order"].as_str().unwrap()).unwrap();
                 return order["id"].as_str().unwrap().to_owned();
@@ -158,26 +158,26 @@ impl Recorded {
 
 both! {
     async fn agent_of_version_0_1_0_is_understood(world: World) {
-        let (app, engine) = world.leading("a").await;
-        for form in [Form::Recorded, Form::Newer, Form::Older] {
+        let (app, engine) = world.leader("a").await;
+        for form in [Variation::Recorded, Variation::Newer, Variation::Older] {
             let token = world.token(&app).await;
-            let mut old = Recorded::join(&app, &token, form).await;
+            let mut old = RecordedAgent::join(&app, &token, form).await;
             let answer = old.sync("facts", None).await;
-            has_all_of_the_recorded_answer(&old.recording, "facts", &answer);
+            assert_contains_recorded_response(&old.recording, "facts", &answer);
             old.sync("scanned", None).await;
             // Package sets are shared, so only the first of these hosts is asked for them.
-            if let Form::Recorded = form {
+            if let Variation::Recorded = form {
                 old.upload("updates").await;
                 old.upload("packages").await;
             }
-            let order = world.order(vec![old.agent.id], json!({}));
+            let order = world.new_rollout(vec![old.agent.id], json!({}));
             let made = service::commands::batches::create(&app, order).await.unwrap();
-            let id = old.awaits_order("install_order").await;
+            let id = old.wait_for_order("install_order").await;
             old.sync("plan_progress", Some(&id)).await;
             let answer = old.sync("install_result", Some(&id)).await;
-            has_all_of_the_recorded_answer(&old.recording, "install_result", &answer);
+            assert_contains_recorded_response(&old.recording, "install_result", &answer);
             assert_eq!(answer["acknowledged"], json!([id]), "{form:?}");
-            shows(&app, world, made.id, "succeeded: succeeded").await;
+            wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
             let mut reader = app.db.read().await.unwrap();
             let row = store::servers::get(&mut reader, world.org, old.agent.id).await.unwrap();
             drop(reader);

@@ -3,27 +3,27 @@
 use server::app::App;
 use service::ServiceError;
 use service::commands::refreshes;
-use store::refreshes::State;
+use store::refreshes::RefreshState;
 use vocab::TaskId;
 use wire::agent::{Outcome, Work};
 
 use crate::agent::Agent;
 use crate::support::{World, both, eventually};
 
-async fn state(app: &App, world: &World, agent: &Agent, id: TaskId) -> State {
+async fn state(app: &App, world: &World, agent: &Agent, id: TaskId) -> RefreshState {
     refreshes::get(app, world.org, agent.id, id).await.unwrap().state
 }
 
 both! {
     async fn agent_scans_on_request_and_reports_completion(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         web.sync(0).await.unwrap();
         let admin = world.admin();
         let (asked, order) = tokio::join!(
             refreshes::request(&app, &admin, web.id),
-            async { web.clone().awaits_order().await },
+            async { web.clone().wait_for_order().await },
         );
         let asked = asked.unwrap();
         assert_eq!((order.id, order.work), (asked.id, Work::Scan));
@@ -33,8 +33,8 @@ both! {
         assert_eq!(again.id, asked.id);
         web.counter += 1;
         web.sync(0).await.unwrap();
-        web.reports(asked.id, Outcome::Succeeded, world.now()).await;
-        assert_eq!(state(&app, world, &web, asked.id).await, State::Succeeded);
+        web.report_until_acknowledged(asked.id, Outcome::Succeeded, world.now()).await;
+        assert_eq!(state(&app, world, &web, asked.id).await, RefreshState::Succeeded);
         eventually("the order is no longer sent", async || web.orders(0).await.is_empty()).await;
         engine.stop().await;
     }
@@ -55,16 +55,16 @@ both! {
     }
 
     async fn refresh_times_out_and_a_late_result_still_counts(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let asked = refreshes::request(&app, &world.admin(), web.id).await.unwrap();
         world.minutes(5);
         eventually("the refresh times out", async || {
-            state(&app, world, &web, asked.id).await == State::TimedOut
+            state(&app, world, &web, asked.id).await == RefreshState::TimedOut
         }).await;
-        web.reports(asked.id, Outcome::Succeeded, world.now()).await;
-        assert_eq!(state(&app, world, &web, asked.id).await, State::Succeeded);
+        web.report_until_acknowledged(asked.id, Outcome::Succeeded, world.now()).await;
+        assert_eq!(state(&app, world, &web, asked.id).await, RefreshState::Succeeded);
         engine.stop().await;
     }
 }

@@ -5,17 +5,17 @@ use serde_json::json;
 use server::app::App;
 use server::background::{self, Background};
 
-use store::runs::State;
+use store::runs::RunState;
 use wire::agent::{Outcome, SyncResponse};
 
 use crate::agent::{Agent, facts};
-use crate::rollouts::{shows, tasks};
+use crate::rollouts::{wait_for_state, tasks};
 use crate::schedules::{history, hourly};
-use crate::support::{PULSE, World, both, eventually};
+use crate::support::{INTERVALS, World, both, eventually};
 
 async fn follower(world: &World) -> (App, Background) {
     let app = world.app("b").await;
-    let engine = background::spawn_with(&app, PULSE);
+    let engine = background::spawn_with(&app, INTERVALS);
     (app, engine)
 }
 
@@ -26,7 +26,7 @@ async fn quarantined(app: &App, world: &World, web: &Agent) -> bool {
 
 /// The number of agent sessions in the database.
 async fn sessions(world: &World) -> u64 {
-    world.by_hand("update sync_sessions set counter = counter").await
+    world.execute_sql("update sync_sessions set counter = counter").await
 }
 
 async fn hostname_of(app: &App, world: &World, agent: &Agent) -> String {
@@ -36,7 +36,7 @@ async fn hostname_of(app: &App, world: &World, agent: &Agent) -> String {
 
 both! {
     async fn removed_servers_and_organizations_leave_no_sessions(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         if app.db.engine() == "sqlite" {
             // Sessions are stored only for replicas.
             engine.stop().await;
@@ -68,7 +68,7 @@ both! {
         let other = world.app("b").await;
         for agent in &mut agents {
             let mut late = agent.clone();
-            late.moves_to(&other);
+            late.switch_to(&other);
             late.sync(0).await.expect_err("its first contact with this replica");
             eventually("an agent learns that it was removed", async || {
                 agent.sync(0).await.is_err()
@@ -86,24 +86,24 @@ both! {
     }
 
     async fn order_reaches_an_agent_connected_to_another_replica(world: World) {
-        let (a, leader) = world.leading("a").await;
+        let (a, leader) = world.leader("a").await;
         let (b, other) = follower(world).await;
         let token = world.token(&a).await;
         let mut web = Agent::join(&a, &token, "web-1").await;
-        web.moves_to(&b);
+        web.switch_to(&b);
         let (made, order) = tokio::join!(
-            service::commands::batches::create(&a, world.order(vec![web.id], json!({}))),
-            web.awaits_order(),
+            service::commands::batches::create(&a, world.new_rollout(vec![web.id], json!({}))),
+            web.wait_for_order(),
         );
         let made = made.unwrap();
-        assert!(leader.leads() && !other.leads());
+        assert!(leader.is_leader() && !other.is_leader());
         // The result comes back the same way.
-        web.reports(order.id, Outcome::Succeeded, world.now()).await;
-        shows(&a, world, made.id, "succeeded: succeeded").await;
+        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+        wait_for_state(&a, world, made.id, "succeeded: succeeded").await;
         // An agent that changes replicas is not a clone.
-        web.moves_to(&a);
+        web.switch_to(&a);
         web.sync(0).await.unwrap();
-        web.moves_to(&b);
+        web.switch_to(&b);
         web.sync(0).await.unwrap();
         let row = store::servers::get(&mut a.db.read().await.unwrap(), world.org, web.id).await;
         assert_eq!(row.unwrap().quarantine, None);
@@ -113,32 +113,32 @@ both! {
 
     /// On SQLite there is one process, so the server and its clone both talk to it.
     async fn clones_on_different_replicas_are_quarantined(world: World) {
-        let (a, leader) = world.leading("a").await;
+        let (a, leader) = world.leader("a").await;
         let (b, other) = follower(world).await;
         let token = world.token(&a).await;
         let mut web = Agent::join(&a, &token, "web-1").await;
         web.sync(0).await.unwrap();
         let mut copy = web.clone();
         if a.db.engine() == "postgres" {
-            copy.moves_to(&b);
+            copy.switch_to(&b);
         }
-        // The first contact of the clone may be a repetition; the second is not.
+        // The first contact of the clone may be a retry; the second is not.
         for _ in 0..2 {
             web.sync(0).await.unwrap();
             copy.sync(0).await.unwrap();
         }
         eventually("the clone is detected", async || quarantined(&a, world, &web).await).await;
-        let made = service::commands::batches::create(&a, world.order(vec![web.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&a, world.new_rollout(vec![web.id], json!({}))).await.unwrap();
         eventually("both replicas know", async || {
             web.sync(0).await.unwrap().orders.is_empty() && copy.sync(0).await.unwrap().orders.is_empty()
         }).await;
-        shows(&a, world, made.id, "running: waiting").await;
+        wait_for_state(&a, world, made.id, "running: waiting").await;
         assert!(web.orders(0).await.is_empty() && copy.orders(0).await.is_empty());
 
         // The server is released; the clone that still runs is detected again.
         let row = store::servers::get(&mut a.db.read().await.unwrap(), world.org, web.id).await.unwrap();
         service::commands::servers::release(&a, &world.admin(), &row).await.unwrap();
-        web.awaits_order().await;
+        web.wait_for_order().await;
         assert!(!quarantined(&a, world, &web).await);
         for _ in 0..3 {
             web.sync(0).await.unwrap();
@@ -158,7 +158,7 @@ both! {
         let mut web = Agent::join(&a, &token, "web-1").await;
         let mut captured = Vec::new();
         for number in 0..5 {
-            web.says.facts = Some(serde_json::from_value(facts(&format!("name-{number}"))).unwrap());
+            web.next_sync.facts = Some(serde_json::from_value(facts(&format!("name-{number}"))).unwrap());
             captured.push(web.sync_body(0));
             web.sync(0).await.unwrap();
         }
@@ -179,7 +179,7 @@ both! {
         assert!(!quarantined(&a, world, &web).await);
         // The agent itself corrects it at its next contact.
         assert!(web.sync(0).await.unwrap().wants_facts);
-        web.says.facts = Some(serde_json::from_value(facts("name-4")).unwrap());
+        web.next_sync.facts = Some(serde_json::from_value(facts("name-4")).unwrap());
         web.sync(0).await.unwrap();
         assert_eq!(hostname_of(&a, world, &web).await, "name-4");
         assert!(!web.sync(0).await.unwrap().wants_facts);
@@ -190,7 +190,7 @@ both! {
         if world.app("x").await.db.engine() == "sqlite" {
             return;
         }
-        let (a, leader) = world.leading("a").await;
+        let (a, leader) = world.leader("a").await;
         let (b, other) = follower(world).await;
         let token = world.token(&a).await;
         let mut web = Agent::join(&a, &token, "web-1").await;
@@ -199,11 +199,11 @@ both! {
             // The response is lost, and the agent repeats the sync at the other replica.
             if round % 3 == 0 {
                 let lost = web.signed("POST", "/agent/v1/sync", web.sync_body(0));
-                crate::agent::send(&web.door, lost).await.unwrap();
+                crate::agent::send(&web.router, lost).await.unwrap();
             }
             // An abandoned sync arrives late, at a replica that never received it.
             let late = web.signed("POST", "/agent/v1/sync", web.sync_body(0));
-            web.moves_to(to);
+            web.switch_to(to);
             web.sync(0).await.unwrap();
             web.sync(0).await.unwrap();
             if round % 5 == 0 {
@@ -232,13 +232,13 @@ both! {
             web.sync(0).await.unwrap();
         }
         // No engine wrote any of it.
-        web.moves_to(&b);
+        web.switch_to(&b);
         for _ in 0..3 {
             web.sync(0).await.unwrap();
         }
         b.gateway().flush().await;
         let again = world.app("a-again").await;
-        web.moves_to(&again);
+        web.switch_to(&again);
         for _ in 0..3 {
             web.sync(0).await.unwrap();
         }
@@ -246,49 +246,49 @@ both! {
     }
 
     async fn run_time_starts_once_with_several_replicas(world: World) {
-        let (a, leader) = world.leading("a").await;
+        let (a, leader) = world.leader("a").await;
         let (_b, other) = follower(world).await;
         let token = world.token(&a).await;
         let mut web = Agent::join(&a, &token, "web-1").await;
         let id = hourly(&a, world).await;
         for hour in 1..=5 {
-            world.set(crate::support::at(hour * 3_600));
-            let order = web.awaits_order().await;
-            web.reports(order.id, Outcome::Succeeded, world.now()).await;
+            world.advance_to(crate::support::at(hour * 3_600));
+            let order = web.wait_for_order().await;
+            web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
             eventually("the schedule ran", async || {
                 let runs = history(&a, world, id).await;
-                runs.len() as i64 == hour && runs.iter().all(|run| run.state != State::Running)
+                runs.len() as i64 == hour && runs.iter().all(|run| run.state != RunState::Running)
             }).await;
         }
         leader.stop().await;
         // The leader lease was released, so the other replica continues immediately.
-        eventually("the other replica leads", async || other.leads()).await;
-        world.set(crate::support::at(6 * 3_600));
+        eventually("the other replica leads", async || other.is_leader()).await;
+        world.advance_to(crate::support::at(6 * 3_600));
         eventually("the schedule ran", async || history(&a, world, id).await.len() == 6).await;
         other.stop().await;
     }
 
     async fn other_replica_takes_over_when_the_lease_expires(world: World) {
-        let (a, leader) = world.leading("a").await;
+        let (a, leader) = world.leader("a").await;
         let (b, other) = follower(world).await;
         let token = world.token(&a).await;
         let mut web = Agent::join(&a, &token, "web-1").await;
         let mut db = Agent::join(&a, &token, "db-1").await;
-        let order = world.order(vec![web.id, db.id], json!({"max_parallel": 1}));
+        let order = world.new_rollout(vec![web.id, db.id], json!({"max_parallel": 1}));
         let made = service::commands::batches::create(&a, order).await.unwrap();
-        let order = web.awaits_order().await;
+        let order = web.wait_for_order().await;
         drop(leader);
         drop(a);
         for agent in [&mut web, &mut db] {
-            agent.moves_to(&b);
+            agent.switch_to(&b);
         }
-        web.reports(order.id, Outcome::Succeeded, world.now()).await;
-        assert!(!other.leads());
-        world.turn(SignedDuration::from_secs(7));
-        let order = db.awaits_order().await;
-        assert!(other.leads());
-        db.reports(order.id, Outcome::Succeeded, world.now()).await;
-        shows(&b, world, made.id, "succeeded: succeeded succeeded").await;
+        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+        assert!(!other.is_leader());
+        world.advance(SignedDuration::from_secs(7));
+        let order = db.wait_for_order().await;
+        assert!(other.is_leader());
+        db.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+        wait_for_state(&b, world, made.id, "succeeded: succeeded succeeded").await;
         other.stop().await;
     }
 
@@ -301,7 +301,7 @@ both! {
             agents.push(Agent::join(&app, &token, &format!("web-{n}")).await);
         }
         let servers = agents.iter().map(|agent| agent.id).collect();
-        let order = world.order(servers, json!({"max_parallel": 3}));
+        let order = world.new_rollout(servers, json!({"max_parallel": 3}));
         let made = service::commands::batches::create(&app, order).await.unwrap();
         drop(app);
         let mut done = std::collections::BTreeSet::new();
@@ -311,15 +311,15 @@ both! {
             assert!(lives < 80, "the batch never ends: {done:?}");
             // Another process: nothing of the previous memory is left.
             let app = world.app(&format!("life-{lives}")).await;
-            let engine = background::spawn_with(&app, PULSE);
+            let engine = background::spawn_with(&app, INTERVALS);
             // Each process lives a little longer than the previous one, so that it crashes at many
             // different points.
             for _ in 0..2 * lives {
                 turn += 1;
                 let agent = &mut agents[turn % 12];
-                agent.moves_to(&app);
+                agent.switch_to(&app);
                 if let Ok(answer) = agent.sync(0).await {
-                    obey(agent, &answer, world, &mut done);
+                    execute_orders(agent, &answer, world, &mut done);
                 }
             }
             // The last sync before a crash gets no response.
@@ -329,14 +329,14 @@ both! {
                 () = tokio::task::yield_now() => {}
             }
             drop(engine);
-            world.turn(SignedDuration::from_secs(7));
+            world.advance(SignedDuration::from_secs(7));
         }
-        let (app, engine) = world.leading("last").await;
+        let (app, engine) = world.leader("last").await;
         for agent in &mut agents {
-            agent.moves_to(&app);
+            agent.switch_to(&app);
             agent.sync(0).await.unwrap();
         }
-        shows(&app, world, made.id, &format!("succeeded:{}", " succeeded".repeat(12))).await;
+        wait_for_state(&app, world, made.id, &format!("succeeded:{}", " succeeded".repeat(12))).await;
         for task in tasks(&app, made.id).await {
             assert_eq!(task.result.unwrap()["message"], "as it went");
         }
@@ -345,7 +345,7 @@ both! {
 }
 
 /// Executes each order once and reports the result until it is acknowledged.
-fn obey(
+fn execute_orders(
     agent: &mut Agent,
     answer: &SyncResponse,
     world: &World,
@@ -354,7 +354,7 @@ fn obey(
     for envelope in &answer.orders {
         let order: wire::agent::Order = serde_json::from_str(&envelope.order).unwrap();
         if done.insert(order.id) {
-            agent.ends(order.id, Outcome::Succeeded, world.now());
+            agent.report_result(order.id, Outcome::Succeeded, world.now());
         }
     }
 }

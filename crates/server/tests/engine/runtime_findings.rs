@@ -4,14 +4,14 @@
 use serde_json::{Value, json};
 use server::app::App;
 
-use service::commands::feeds::{Import, import};
-use service::projections::findings::{assessed, of_server, rebuild};
+use service::commands::feeds::{ImportRequest, import};
+use service::projections::findings::{assess_servers, server_findings, rebuild};
 use store::{findings, servers};
 use vocab::{Exposure, Installed, Pending, listing};
 use wire::agent::{Facts, Outcome, Work};
 
 use crate::agent::{Agent, facts};
-use crate::support::{World, both, name};
+use crate::support::{World, both, unique_name};
 
 /// An advisory for Debian 12.
 fn advisory(id: &str, cve: &str, package: &str, fixed: &str) -> Value {
@@ -24,7 +24,7 @@ fn advisory(id: &str, cve: &str, package: &str, fixed: &str) -> Value {
 async fn publish(app: &App, world: &World) {
     let openssl = advisory("DSA-1", "CVE-2026-1", "openssl", "3.0.2");
     let linux = advisory("DSA-2", "CVE-2026-2", "linux", "6.1.90-1");
-    take_in(app, world, &format!("{openssl}\n{linux}\n")).await;
+    import_feed(app, world, &format!("{openssl}\n{linux}\n")).await;
 }
 
 /// One advisory for curl of Alpine 3.22.
@@ -32,13 +32,13 @@ async fn publish_alpine(app: &App, world: &World) {
     let record = json!({"id": "ALPINE-1", "modified": "2026-11-13T00:00:00Z", "aliases": ["CVE-2026-3"],
         "affected": [{"package": {"ecosystem": "Alpine:v3.22", "name": "curl"},
             "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "1.1-r0"}]}]}]});
-    take_in(app, world, &record.to_string()).await;
+    import_feed(app, world, &record.to_string()).await;
 }
 
-async fn take_in(app: &App, world: &World, text: &str) {
-    let path = std::env::temp_dir().join(name());
+async fn import_feed(app: &App, world: &World, text: &str) {
+    let path = std::env::temp_dir().join(unique_name());
     std::fs::write(&path, text).unwrap();
-    let wanted = Import { path: path.clone(), name: None, kind: None, as_of: None };
+    let wanted = ImportRequest { path: path.clone(), name: None, kind: None, as_of: None };
     import(&app.db, wanted, world.now(), |_| {}).await.unwrap();
     std::fs::remove_file(path).unwrap();
 }
@@ -48,7 +48,7 @@ fn openssl(version: &str) -> Vec<Installed> {
 }
 
 /// The facts of a host, with a change.
-fn telling(change: Value) -> Option<Facts> {
+fn facts_with(change: Value) -> Option<Facts> {
     let mut told = facts("web-1");
     for (name, value) in change.as_object().unwrap() {
         told[name] = value.clone();
@@ -56,40 +56,40 @@ fn telling(change: Value) -> Option<Facts> {
     Some(serde_json::from_value(told).unwrap())
 }
 
-fn old(packages: &[&str]) -> Option<Facts> {
+fn facts_with_old_code(packages: &[&str]) -> Option<Facts> {
     let one =
         |package: &&str| json!({"package": package, "unit": "nginx.service", "process": "nginx"});
-    telling(json!({"old_code": packages.iter().map(one).collect::<Vec<_>>()}))
+    facts_with(json!({"old_code": packages.iter().map(one).collect::<Vec<_>>()}))
 }
 
 /// The agent now has this package set, and uploads it if the service requests it.
-async fn has(agent: &mut Agent, list: &[Installed]) {
+async fn set_packages(agent: &mut Agent, list: &[Installed]) {
     let bytes = listing::encode(list);
-    let digest = vocab::Digest::of(&bytes);
-    agent.says.installed = Some(digest);
+    let digest = vocab::Digest::compute(&bytes);
+    agent.next_sync.installed = Some(digest);
     if !agent.sync(0).await.unwrap().wanted.is_empty() {
-        agent.uploads("packages", digest, bytes, None).await.unwrap();
+        agent.upload("packages", digest, bytes, None).await.unwrap();
         assert_eq!(agent.sync(0).await.unwrap().wanted, []);
     }
 }
 
 /// The agent now has these pending updates.
-async fn waits(agent: &mut Agent, list: &[Pending]) {
+async fn set_pending_updates(agent: &mut Agent, list: &[Pending]) {
     let bytes = listing::encode(list);
-    let digest = vocab::Digest::of(&bytes);
-    agent.says.pending = Some(digest);
+    let digest = vocab::Digest::compute(&bytes);
+    agent.next_sync.pending = Some(digest);
     if !agent.sync(0).await.unwrap().wanted.is_empty() {
-        agent.uploads("updates", digest, bytes, None).await.unwrap();
+        agent.upload("updates", digest, bytes, None).await.unwrap();
         assert_eq!(agent.sync(0).await.unwrap().wanted, []);
     }
 }
 
 /// Each finding of the server with its exposure. Checks that the list and the counts agree.
-async fn shown(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure)> {
+async fn server_findings(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure)> {
     rebuild(app, world.org).await.unwrap();
     let mut reader = app.db.read().await.unwrap();
     let row = servers::get(&mut reader, world.org, agent.id).await.unwrap();
-    let (found, _) = of_server(&mut reader, &row).await.unwrap();
+    let (found, _) = server_findings(&mut reader, &row).await.unwrap();
     let shown: Vec<_> = found
         .iter()
         .map(|one| (one.settled.finding.cve.to_string(), one.settled.exposure))
@@ -101,7 +101,7 @@ async fn shown(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure
         shown.iter().map(|(cve, _)| cve.clone()).collect::<Vec<_>>(),
         "the list agrees"
     );
-    let counts: Vec<_> = assessed(&mut reader, world.org, std::slice::from_ref(&row))
+    let counts: Vec<_> = assess_servers(&mut reader, world.org, std::slice::from_ref(&row))
         .await
         .unwrap()
         .into_iter()
@@ -113,7 +113,7 @@ async fn shown(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure
 
 both! {
     async fn security_order_includes_updates_known_from_feeds(world: World) {
-        let (app, _engine) = world.leading("a").await;
+        let (app, _engine) = world.leader("a").await;
         publish(&app, world).await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
@@ -123,22 +123,22 @@ both! {
             Pending::new("libssl3", "amd64", "3.0.1", "3.0.2"),
             Pending::new("vim", "amd64", "1", "2"),
         ]);
-        let digest = vocab::Digest::of(&updates);
+        let digest = vocab::Digest::compute(&updates);
         let vim = Installed::new("vim", "1", "amd64");
         for agent in [&mut web, &mut twin] {
-            agent.says.pending = Some(digest);
+            agent.next_sync.pending = Some(digest);
             if !agent.sync(0).await.unwrap().wanted.is_empty() {
-                agent.uploads("updates", digest, updates.clone(), None).await.unwrap();
+                agent.upload("updates", digest, updates.clone(), None).await.unwrap();
             }
-            has(agent, &[openssl("3.0.1"), vec![vim.clone()]].concat()).await;
+            set_packages(agent, &[openssl("3.0.1"), vec![vim.clone()]].concat()).await;
         }
         rebuild(&app, world.org).await.unwrap();
         let told = async |agent: &mut Agent, security_only: bool| {
             let options = json!({"packages": [], "security_only": security_only});
-            service::commands::batches::create(&app, world.order(vec![agent.id], options)).await.unwrap();
-            let order = agent.awaits_order().await;
+            service::commands::batches::create(&app, world.new_rollout(vec![agent.id], options)).await.unwrap();
+            let order = agent.wait_for_order().await;
             let Work::Install(install) = &order.work else { panic!("{:?}", order.work) };
-            agent.reports(order.id, Outcome::Succeeded, world.now()).await;
+            agent.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
             install.security_packages.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(told(&mut web, true).await, ["libssl3"]);
@@ -146,7 +146,7 @@ both! {
         assert_eq!(told(&mut twin, true).await, ["libssl3"], "same package set as the other server");
         // What a feed states later applies to every order that is sent later.
         let more = advisory("DSA-3", "CVE-2026-4", "vim", "2");
-        take_in(&app, world, &more.to_string()).await;
+        import_feed(&app, world, &more.to_string()).await;
         rebuild(&app, world.org).await.unwrap();
         assert_eq!(told(&mut twin, true).await, ["libssl3", "vim"]);
         assert_eq!(told(&mut web, true).await, ["libssl3", "vim"]);
@@ -159,10 +159,10 @@ both! {
         publish_alpine(&app, world).await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        web.says.facts = telling(json!({"package_manager": "apk",
+        web.next_sync.facts = facts_with(json!({"package_manager": "apk",
             "os": {"id": "alpine", "version": "3.22.1", "name": "Alpine"}}));
         let [curl, vim] = ["curl", "vim"].map(|name| Pending::new(name, "x86_64", "1.0-r0", "1.1-r0"));
-        has(&mut web, &["curl", "vim"].map(|name| Installed::new(name, "1.0-r0", "x86_64"))).await;
+        set_packages(&mut web, &["curl", "vim"].map(|name| Installed::new(name, "1.0-r0", "x86_64"))).await;
         let number = async |agent: &Agent| {
             let mut reader = app.db.read().await.unwrap();
             let row = servers::get(&mut reader, world.org, agent.id).await.unwrap();
@@ -172,20 +172,20 @@ both! {
             rebuild(&app, world.org).await.unwrap();
             service::projections::patches::rebuild(&app, world.org).await.unwrap();
         };
-        waits(&mut web, std::slice::from_ref(&curl)).await;
+        set_pending_updates(&mut web, std::slice::from_ref(&curl)).await;
         count().await;
         assert_eq!(number(&web).await, (1, 1));
-        waits(&mut web, &[curl, vim.clone()]).await;
+        set_pending_updates(&mut web, &[curl, vim.clone()]).await;
         // Patches that are counted before the findings say nothing about what is not assessed yet.
         service::projections::patches::rebuild(&app, world.org).await.unwrap();
         assert_eq!(number(&web).await, (2, 1));
         count().await;
         assert_eq!(number(&web).await, (2, 1));
-        waits(&mut web, &[vim]).await;
+        set_pending_updates(&mut web, &[vim]).await;
         assert_eq!(number(&web).await, (1, 1), "at most as many as are pending");
         count().await;
         assert_eq!(number(&web).await, (1, 0));
-        waits(&mut web, &[]).await;
+        set_pending_updates(&mut web, &[]).await;
         assert_eq!(number(&web).await, (0, 0));
     }
 
@@ -194,19 +194,19 @@ both! {
         publish(&app, world).await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        has(&mut web, &openssl("3.0.1")).await;
-        assert_eq!(shown(&app, world, &web).await, [("CVE-2026-1".to_owned(), Exposure::Open)]);
+        set_packages(&mut web, &openssl("3.0.1")).await;
+        assert_eq!(server_findings(&app, world, &web).await, [("CVE-2026-1".to_owned(), Exposure::Open)]);
         // The update is installed, and nginx keeps running with the old library.
-        web.says.facts = old(&["libssl3"]);
-        has(&mut web, &openssl("3.0.2")).await;
+        web.next_sync.facts = facts_with_old_code(&["libssl3"]);
+        set_packages(&mut web, &openssl("3.0.2")).await;
         let fixed = [("CVE-2026-1".to_owned(), Exposure::FixedOnDisk)];
-        assert_eq!(shown(&app, world, &web).await, fixed);
+        assert_eq!(server_findings(&app, world, &web).await, fixed);
         // Another update does not change what runs.
-        has(&mut web, &openssl("3.0.3")).await;
-        assert_eq!(shown(&app, world, &web).await, fixed);
-        web.says.facts = old(&[]);
+        set_packages(&mut web, &openssl("3.0.3")).await;
+        assert_eq!(server_findings(&app, world, &web).await, fixed);
+        web.next_sync.facts = facts_with_old_code(&[]);
         web.sync(0).await.unwrap();
-        assert_eq!(shown(&app, world, &web).await, []);
+        assert_eq!(server_findings(&app, world, &web).await, []);
     }
 
     async fn old_code_of_another_package_keeps_no_finding_open(world: World) {
@@ -214,10 +214,10 @@ both! {
         publish(&app, world).await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        has(&mut web, &openssl("3.0.1")).await;
-        web.says.facts = old(&["libc6"]);
-        has(&mut web, &openssl("3.0.2")).await;
-        assert_eq!(shown(&app, world, &web).await, []);
+        set_packages(&mut web, &openssl("3.0.1")).await;
+        web.next_sync.facts = facts_with_old_code(&["libc6"]);
+        set_packages(&mut web, &openssl("3.0.2")).await;
+        assert_eq!(server_findings(&app, world, &web).await, []);
     }
 
     async fn container_has_no_findings_of_an_installed_kernel(world: World) {
@@ -226,10 +226,10 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let image = Installed::new("linux-image-6.1.0-18-amd64", "6.1.76-1", "amd64");
-        has(&mut web, &[image.with_source("linux-signed-amd64", "6.1.76+1")]).await;
-        assert_eq!(shown(&app, world, &web).await, [("CVE-2026-2".to_owned(), Exposure::Open)]);
-        web.says.facts = telling(json!({"foreign_kernel": true}));
+        set_packages(&mut web, &[image.with_source("linux-signed-amd64", "6.1.76+1")]).await;
+        assert_eq!(server_findings(&app, world, &web).await, [("CVE-2026-2".to_owned(), Exposure::Open)]);
+        web.next_sync.facts = facts_with(json!({"foreign_kernel": true}));
         web.sync(0).await.unwrap();
-        assert_eq!(shown(&app, world, &web).await, []);
+        assert_eq!(server_findings(&app, world, &web).await, []);
     }
 }

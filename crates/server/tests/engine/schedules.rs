@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use serde_json::json;
 use server::app::App;
-use service::clock::dice;
-use service::commands::restore::settle;
-use store::runs::{self, Run, Start, State, Trigger};
+use service::clock::random_u128;
+use service::commands::restore::prepare_for_service;
+use store::runs::{self, Run, StartResult, RunState, Trigger};
 use store::schedules::{self, Schedule};
 use store::{Page, Topic, rollouts};
 use vocab::{RunId, ScheduleId, SkipReason};
@@ -31,7 +31,7 @@ pub(crate) async fn daily(app: &App, world: &World) -> ScheduleId {
 
 fn schedule(world: &World, name: String) -> Schedule {
     Schedule {
-        id: ScheduleId::new(world.now(), dice()),
+        id: ScheduleId::new(world.now(), random_u128()),
         org_id: world.org,
         name,
         description: String::new(),
@@ -44,7 +44,7 @@ fn schedule(world: &World, name: String) -> Schedule {
         created_at: world.now(),
         updated_at: world.now(),
         generation: 1,
-        seal: store::seals::Code::default(),
+        seal: store::seals::SealCode::default(),
     }
 }
 
@@ -53,7 +53,7 @@ async fn add(app: &App, all: &[Schedule]) {
     for schedule in all {
         schedules::create(&mut tx, schedule).await.unwrap();
     }
-    tx.ring(Topic::Schedules);
+    tx.notify(Topic::Schedules);
     tx.commit().await.unwrap();
 }
 
@@ -66,20 +66,20 @@ pub(crate) async fn history(app: &App, world: &World, id: ScheduleId) -> Vec<Run
     runs
 }
 
-fn told(runs: &[Run]) -> Vec<(State, Option<SkipReason>, Option<Timestamp>)> {
+fn summarize_runs(runs: &[Run]) -> Vec<(RunState, Option<SkipReason>, Option<Timestamp>)> {
     runs.iter().map(|run| (run.state, run.skip_reason, run.scheduled_for)).collect()
 }
 
-/// The first of the two steps in which a run starts.
-async fn take_instant(app: &App, world: &World, id: ScheduleId) {
+/// Does the first of the two steps that start a run.
+async fn take_run_time(app: &App, world: &World, id: ScheduleId) {
     let mut tx = app.db.begin().await.unwrap();
     let schedule = schedules::get(&mut tx, world.org, id).await.unwrap();
     let run = Run {
-        id: RunId::new(world.now(), dice()),
+        id: RunId::new(world.now(), random_u128()),
         org_id: world.org,
         schedule_id: id,
         trigger_kind: Trigger::Cron,
-        state: State::Running,
+        state: RunState::Running,
         skip_reason: None,
         scheduled_for: schedule.next_run_at,
         started_at: world.now(),
@@ -88,32 +88,32 @@ async fn take_instant(app: &App, world: &World, id: ScheduleId) {
         targets: schedule.targets.clone(),
         options: schedule.options.clone(),
         generation: 1,
-        seal: store::seals::Code::default(),
+        seal: store::seals::SealCode::default(),
     };
-    assert_eq!(runs::start(&mut tx, &run).await.unwrap(), Start::Started);
+    assert_eq!(runs::start(&mut tx, &run).await.unwrap(), StartResult::Started);
     schedules::advance(&mut tx, &[(&schedule, Some(at(7_200)))]).await.unwrap();
     tx.commit().await.unwrap();
 }
 
-const SUCCEEDED: State = State::Ended(domain::rollout::End::Succeeded);
-const FAILED: State = State::Ended(domain::rollout::End::Failed);
+const SUCCEEDED: RunState = RunState::Ended(domain::rollout::RolloutOutcome::Succeeded);
+const FAILED: RunState = RunState::Ended(domain::rollout::RolloutOutcome::Failed);
 
 both! {
     async fn run_starts_on_time_and_ends_with_its_batch(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let id = hourly(&app, world).await;
-        world.set(at(3_599));
+        world.advance_to(at(3_599));
         web.sync(0).await.unwrap();
         assert_eq!(history(&app, world, id).await, []);
-        world.set(at(3_600));
-        let order = web.awaits_order().await;
+        world.advance_to(at(3_600));
+        let order = web.wait_for_order().await;
         let running = history(&app, world, id).await;
-        assert_eq!(told(&running), [(State::Running, None, Some(at(3_600)))]);
-        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        assert_eq!(summarize_runs(&running), [(RunState::Running, None, Some(at(3_600)))]);
+        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
         eventually("the run ends", async || {
-            told(&history(&app, world, id).await) == [(SUCCEEDED, None, Some(at(3_600)))]
+            summarize_runs(&history(&app, world, id).await) == [(SUCCEEDED, None, Some(at(3_600)))]
         }).await;
         let next = schedules::get(&mut app.db.read().await.unwrap(), world.org, id).await.unwrap();
         assert_eq!(next.next_run_at, Some(at(7_200)));
@@ -121,54 +121,54 @@ both! {
     }
 
     async fn many_schedules_due_at_once_start_once_each(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let _silent = Agent::join(&app, &token, "web-1").await;
         let all: Vec<Schedule> = (0..5_100).map(|nth| schedule(world, format!("nth {nth}"))).collect();
         add(&app, &all).await;
-        world.set(at(3_600));
+        world.advance_to(at(3_600));
         let ids: Vec<ScheduleId> = all.iter().map(|schedule| schedule.id).collect();
         eventually("every schedule has its run", async || {
             let mut reader = app.db.read().await.unwrap();
-            runs::unfinished_among(&mut reader, &ids).await.unwrap().len() == ids.len()
+            runs::filter_unfinished(&mut reader, &ids).await.unwrap().len() == ids.len()
         }).await;
         let mut reader = app.db.read().await.unwrap();
         assert_eq!(schedules::due(&mut reader, world.now(), 1).await.unwrap(), [], "no schedule is due");
         drop(reader);
         for id in [ids[0], ids[2_499], ids[2_500], ids[5_099]] {
-            assert_eq!(told(&history(&app, world, id).await), [(State::Running, None, Some(at(3_600)))]);
+            assert_eq!(summarize_runs(&history(&app, world, id).await), [(RunState::Running, None, Some(at(3_600)))]);
         }
         engine.stop().await;
     }
 
     async fn late_result_corrects_the_run_as_well(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let id = hourly(&app, world).await;
-        world.set(at(3_600));
-        let order = web.awaits_order().await;
+        world.advance_to(at(3_600));
+        let order = web.wait_for_order().await;
         world.minutes(11);
         eventually("the run fails", async || history(&app, world, id).await[0].state == FAILED).await;
-        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
         assert_eq!(history(&app, world, id).await[0].state, SUCCEEDED);
         engine.stop().await;
     }
 
     async fn run_time_during_an_unfinished_run_is_skipped(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let id = hourly(&app, world).await;
-        world.set(at(3_600));
-        let order = web.awaits_order().await;
-        web.reaches(order.id, vocab::Stage::Installing, world.now());
+        world.advance_to(at(3_600));
+        let order = web.wait_for_order().await;
+        web.report_stage(order.id, vocab::Stage::Installing, world.now());
         web.sync(0).await.unwrap();
-        world.set(at(7_200));
+        world.advance_to(at(7_200));
         eventually("the skipped run is recorded", async || {
-            told(&history(&app, world, id).await) == [
-                (State::Running, None, Some(at(3_600))),
-                (State::Skipped, Some(SkipReason::Overlap), Some(at(7_200))),
+            summarize_runs(&history(&app, world, id).await) == [
+                (RunState::Running, None, Some(at(3_600))),
+                (RunState::Skipped, Some(SkipReason::Overlap), Some(at(7_200))),
             ]
         }).await;
         engine.stop().await;
@@ -178,25 +178,25 @@ both! {
     async fn missed_runs_are_recorded_once_and_only_the_newest_starts(world: World) {
         let app = world.app("a").await;
         let id = hourly(&app, world).await;
-        world.set(at(72 * 3_600 + 600));
-        let engine = server::background::spawn_with(&app, crate::support::PULSE);
+        world.advance_to(at(72 * 3_600 + 600));
+        let engine = server::background::spawn_with(&app, crate::support::INTERVALS);
         // No server is in staging.
         eventually("both are recorded", async || {
-            told(&history(&app, world, id).await) == [
-                (State::Skipped, Some(SkipReason::Missed), Some(at(71 * 3_600))),
-                (State::Skipped, Some(SkipReason::NoServers), Some(at(72 * 3_600))),
+            summarize_runs(&history(&app, world, id).await) == [
+                (RunState::Skipped, Some(SkipReason::Missed), Some(at(71 * 3_600))),
+                (RunState::Skipped, Some(SkipReason::NoServers), Some(at(72 * 3_600))),
             ]
         }).await;
         engine.stop().await;
     }
 
     async fn run_without_matching_servers_is_skipped(world: World) {
-        let (app, engine) = world.leading("a").await;
+        let (app, engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let id = hourly(&app, world).await;
-        world.set(at(3_600));
-        let skipped = (State::Skipped, Some(SkipReason::NoServers), Some(at(3_600)));
-        eventually("the run is skipped", async || told(&history(&app, world, id).await) == [skipped]).await;
+        world.advance_to(at(3_600));
+        let skipped = (RunState::Skipped, Some(SkipReason::NoServers), Some(at(3_600)));
+        eventually("the run is skipped", async || summarize_runs(&history(&app, world, id).await) == [skipped]).await;
         let run = history(&app, world, id).await.remove(0);
         assert_eq!((run.batch_id, run.finished_at), (None, Some(at(3_600))));
         let mut reader = app.db.read().await.unwrap();
@@ -205,10 +205,10 @@ both! {
         drop(reader);
         // With a server, the next run is like any other.
         let mut web = Agent::join(&app, &token, "web-1").await;
-        world.set(at(7_200));
-        web.awaits_order().await;
+        world.advance_to(at(7_200));
+        web.wait_for_order().await;
         let runs = history(&app, world, id).await;
-        assert_eq!(told(&runs), [skipped, (State::Running, None, Some(at(7_200)))]);
+        assert_eq!(summarize_runs(&runs), [skipped, (RunState::Running, None, Some(at(7_200)))]);
         assert!(runs[1].batch_id.is_some());
         engine.stop().await;
     }
@@ -219,16 +219,16 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let id = hourly(&app, world).await;
-        world.set(at(3_600));
-        take_instant(&app, world, id).await;
+        world.advance_to(at(3_600));
+        take_run_time(&app, world, id).await;
         assert_eq!(history(&app, world, id).await[0].batch_id, None);
-        world.set(at(3_660));
-        let (app, engine) = world.leading("b").await;
-        web.moves_to(&app);
-        let order = web.awaits_order().await;
-        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        world.advance_to(at(3_660));
+        let (app, engine) = world.leader("b").await;
+        web.switch_to(&app);
+        let order = web.wait_for_order().await;
+        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
         eventually("the run ends", async || {
-            told(&history(&app, world, id).await) == [(SUCCEEDED, None, Some(at(3_600)))]
+            summarize_runs(&history(&app, world, id).await) == [(SUCCEEDED, None, Some(at(3_600)))]
         }).await;
         let run = history(&app, world, id).await.remove(0);
         let mut reader = app.db.read().await.unwrap();
@@ -236,8 +236,8 @@ both! {
         assert_eq!((batch.run_id, batch.head.starts_at), (Some(run.id), at(3_600)), "the window counts from the run time");
         drop(reader);
         // The next run is like any other.
-        world.set(at(7_200));
-        web.awaits_order().await;
+        world.advance_to(at(7_200));
+        web.wait_for_order().await;
         assert_eq!(history(&app, world, id).await.len(), 2);
         engine.stop().await;
     }
@@ -245,12 +245,12 @@ both! {
     async fn run_without_a_batch_is_canceled_by_a_restore(world: World) {
         let app = world.app("a").await;
         let id = hourly(&app, world).await;
-        world.set(at(3_600));
-        take_instant(&app, world, id).await;
+        world.advance_to(at(3_600));
+        take_run_time(&app, world, id).await;
         let mut tx = app.db.begin().await.unwrap();
-        settle(&mut tx, at(3_600), world.now()).await.unwrap();
+        prepare_for_service(&mut tx, at(3_600), world.now()).await.unwrap();
         tx.commit().await.unwrap();
-        let canceled = State::Ended(domain::rollout::End::Canceled);
-        assert_eq!(told(&history(&app, world, id).await), [(canceled, None, Some(at(3_600)))]);
+        let canceled = RunState::Ended(domain::rollout::RolloutOutcome::Canceled);
+        assert_eq!(summarize_runs(&history(&app, world, id).await), [(canceled, None, Some(at(3_600)))]);
     }
 }

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use server::app::{App, Parts, Settings};
-use server::background::{self, Background, Pulse};
+use server::background::{self, Background, Intervals};
 use service::auth::enrollment_tokens as tokens;
 use service::auth::root_keys;
 use service::auth::root_keys::OpenError;
-use service::clock::{Clock, Reading, dice};
+use service::clock::{Clock, Reading, random_u128};
 use service::commands::batches::{NewRollout, Origin};
 use service::secrets::Secrets;
 use service::{Actor, PatchOptions};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
-use store::enrollment_tokens::Token;
+use store::enrollment_tokens::EnrollmentToken;
 use store::{Db, Options};
 use vocab::{OrgId, Role, ServerId, TokenId};
 
@@ -27,28 +27,28 @@ use vocab::{OrgId, Role, ServerId, TokenId};
 pub(crate) struct World {
     folder: PathBuf,
     url: String,
-    now: Arc<Mutex<Hour>>,
+    now: Arc<Mutex<TestTime>>,
     pub(crate) org: OrgId,
 }
 
 /// The real time, and how far the clock is ahead of it.
 #[derive(Clone, Copy)]
-struct Hour {
-    really: Timestamp,
+struct TestTime {
+    real: Timestamp,
     ahead: SignedDuration,
 }
 
-impl Hour {
+impl TestTime {
     fn wall(self) -> Timestamp {
-        self.really + self.ahead
+        self.real + self.ahead
     }
 }
 
 /// Short intervals, so that no test waits for a timer.
-pub(crate) const PULSE: Pulse = Pulse {
-    lead: Duration::from_millis(20),
-    look: Duration::from_millis(20),
-    beats: Duration::from_millis(20),
+pub(crate) const INTERVALS: Intervals = Intervals {
+    lease: Duration::from_millis(20),
+    poll: Duration::from_millis(20),
+    heartbeats: Duration::from_millis(20),
     sweep: Duration::from_millis(50),
 };
 
@@ -60,12 +60,12 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
 
 impl World {
     async fn new(url: Option<String>) -> World {
-        let folder = std::env::temp_dir().join(name());
+        let folder = std::env::temp_dir().join(unique_name());
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let url =
             url.unwrap_or_else(|| format!("sqlite:{}", folder.join("fleetmend.db").display()));
-        let now = Arc::new(Mutex::new(Hour { really: at(0), ahead: SignedDuration::ZERO }));
+        let now = Arc::new(Mutex::new(TestTime { real: at(0), ahead: SignedDuration::ZERO }));
         let world = World { folder, url, now, org: OrgId::new(at(0), 1) };
         let db = world.open().await;
         let mut tx = db.begin().await.unwrap();
@@ -81,16 +81,16 @@ impl World {
 
     async fn open_with(&self, secrets: &Secrets) -> store::Result<Db> {
         let mut options = Options::new(&self.url, service::commands::setup::seal(secrets));
-        options.patience = Duration::from_secs(30);
+        options.timeout = Duration::from_secs(30);
         Db::open(&options).await
     }
 
     /// A replica of the service.
     pub(crate) async fn app(&self, replica: &str) -> App {
         let now = self.now.clone();
-        let clock = Clock::read_by(move || {
+        let clock = Clock::from_readings(move || {
             let hour = *now.lock().unwrap();
-            Reading { wall: hour.wall(), steady: hour.really.duration_since(at(0)) }
+            Reading { wall: hour.wall(), steady: hour.real.duration_since(at(0)) }
         });
         self.app_with_clock(replica, clock).await
     }
@@ -100,7 +100,7 @@ impl World {
         self.try_app(replica, clock).await.unwrap()
     }
 
-    /// The same, if its keys are those of the database.
+    /// A replica with its own clock. Fails if its keys are not those of the database.
     pub(crate) async fn try_app(&self, replica: &str, clock: Clock) -> Result<App, OpenError> {
         let secrets = Secrets::create(&self.folder).unwrap();
         let open = async |secrets: &Secrets| self.open_with(secrets).await;
@@ -110,16 +110,16 @@ impl World {
     }
 
     /// A replica with its engine, as leader.
-    pub(crate) async fn leading(&self, replica: &str) -> (App, Background) {
+    pub(crate) async fn leader(&self, replica: &str) -> (App, Background) {
         let app = self.app(replica).await;
-        let engine = background::spawn_with(&app, PULSE);
-        eventually("the replica leads", async || engine.leads()).await;
+        let engine = background::spawn_with(&app, INTERVALS);
+        eventually("the replica leads", async || engine.is_leader()).await;
         (app, engine)
     }
 
     /// Runs SQL like an attacker with access to the database but without the keys. Returns the
     /// number of changed rows.
-    pub(crate) async fn by_hand(&self, sql: &str) -> u64 {
+    pub(crate) async fn execute_sql(&self, sql: &str) -> u64 {
         let sql = AssertSqlSafe(sql.to_owned());
         match self.url.strip_prefix("sqlite:") {
             Some(path) => {
@@ -152,28 +152,28 @@ impl World {
         self.now.lock().unwrap().wall()
     }
 
-    /// Lets time pass until the clock shows this.
-    pub(crate) fn set(&self, to: Timestamp) {
+    /// Advances the clock to this time.
+    pub(crate) fn advance_to(&self, to: Timestamp) {
         let mut hour = self.now.lock().unwrap();
-        hour.really = to - hour.ahead;
+        hour.real = to - hour.ahead;
     }
 
-    /// Lets time pass.
-    pub(crate) fn turn(&self, by: SignedDuration) {
-        self.now.lock().unwrap().really += by;
+    /// Advances the clock by this duration.
+    pub(crate) fn advance(&self, by: SignedDuration) {
+        self.now.lock().unwrap().real += by;
     }
 
     /// Sets the clock without time passing.
-    pub(crate) fn sets_the_clock(&self, by: SignedDuration) {
+    pub(crate) fn set_clock(&self, by: SignedDuration) {
         self.now.lock().unwrap().ahead += by;
     }
 
     pub(crate) fn minutes(&self, minutes: i64) {
-        self.turn(SignedDuration::from_mins(minutes));
+        self.advance(SignedDuration::from_mins(minutes));
     }
 
     pub(crate) fn admin(&self) -> Actor {
-        Actor { org: self.org, who: "key_test".into(), role: Role::Admin }
+        Actor { org: self.org, id: "key_test".into(), role: Role::Admin }
     }
 
     /// An enrollment token.
@@ -184,11 +184,11 @@ impl World {
     pub(crate) async fn token_with(
         &self,
         app: &App,
-        change: impl FnOnce(Token) -> Token,
+        change: impl FnOnce(EnrollmentToken) -> EnrollmentToken,
     ) -> String {
         let (text, hash) = tokens::mint(&app.secrets, None);
-        let token = Token {
-            id: TokenId::new(self.now(), dice()),
+        let token = EnrollmentToken {
+            id: TokenId::new(self.now(), random_u128()),
             org_id: self.org,
             name: "tests".into(),
             hash,
@@ -208,7 +208,7 @@ impl World {
     }
 
     /// A batch for these servers that starts now.
-    pub(crate) fn order(&self, servers: Vec<ServerId>, options: serde_json::Value) -> NewRollout {
+    pub(crate) fn new_rollout(&self, servers: Vec<ServerId>, options: serde_json::Value) -> NewRollout {
         NewRollout {
             org: self.org,
             options: PatchOptions::from_json(&options).unwrap(),
@@ -263,7 +263,7 @@ pub(crate) use both;
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A name that no other test has, in any process.
-pub(crate) fn name() -> String {
+pub(crate) fn unique_name() -> String {
     format!("fleetmend_engine_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
@@ -274,7 +274,7 @@ pub(crate) async fn sqlite() -> World {
 /// A separate database on the server that `FLEETMEND_TEST_POSTGRES` names.
 pub(crate) async fn postgres() -> Option<World> {
     let cluster = cluster()?;
-    let name = name();
+    let name = unique_name();
     let mut admin = PgConnection::connect(&cluster).await.unwrap();
     run(&mut admin, format!("drop database if exists {name}")).await;
     run(&mut admin, format!("create database {name}")).await;
@@ -293,7 +293,7 @@ fn cluster() -> Option<String> {
 }
 
 /// Removes the installation after a successful test. After a failure it stays for inspection.
-pub(crate) async fn tidy(world: World) {
+pub(crate) async fn remove_installation(world: World) {
     if let (true, Some(cluster)) = (world.url.starts_with("postgres"), cluster()) {
         let options = PgConnectOptions::from_str(&world.url).unwrap();
         let mut admin = PgConnection::connect(&cluster).await.unwrap();

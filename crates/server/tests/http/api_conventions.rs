@@ -10,7 +10,7 @@ use vocab::Role;
 use crate::support::{Service, TestRequest, both};
 
 /// A path of the route table with well-formed ids of nothing that exists.
-fn concrete(path: &str) -> String {
+fn fill_in_ids(path: &str) -> String {
     let id = |prefix: &str| format!("{prefix}_01jcqk3m8ye0fr5cq0k6s8v2xw");
     path.replace("{server_id}", &id("srv"))
         .replace("{schedule_id}", &id("sch"))
@@ -23,17 +23,17 @@ fn concrete(path: &str) -> String {
         .replace("{package_name}", "openssl")
 }
 
-fn guarded() -> Vec<(Method, String, Role)> {
+fn routes_with_roles() -> Vec<(Method, String, Role)> {
     let operations = api::routes().operations().into_iter();
     operations
         .filter_map(|(method, path, access)| match access {
-            Access::Key(role) => Some((method, concrete(&path), role)),
+            Access::Key(role) => Some((method, fill_in_ids(&path), role)),
             Access::Open => None,
         })
         .collect()
 }
 
-async fn ask(service: &Service, method: &Method, path: &str, key: &str) -> u16 {
+async fn status_of(service: &Service, method: &Method, path: &str, key: &str) -> u16 {
     let ask = TestRequest::new(method.clone(), path).with_key(key);
     let ask = if method == Method::GET { ask } else { ask.with_json(json!({})) };
     ask.send(&service.router).await.status.as_u16()
@@ -55,7 +55,7 @@ both! {
             (Role::Admin, &service.admin),
         ];
         // Each from its own address, because many invalid keys from one address are throttled.
-        for (host, (method, path, needed)) in (0..).zip(guarded()) {
+        for (host, (method, path, needed)) in (0..).zip(routes_with_roles()) {
             let open = TestRequest::new(method.clone(), &path).send(&service.router).await;
             let open = open.is_problem(401, "unauthenticated");
             assert!(open.header("www-authenticate").starts_with("Bearer"), "{method} {path}");
@@ -64,8 +64,8 @@ both! {
                 ask.send(&service.router).await.is_problem(401, "unauthenticated");
             }
             for (role, key) in keys {
-                let status = ask(service, &method, &path, key).await;
-                assert_eq!(status == 403, !role.may(needed), "{method} {path} as {role}: {status}");
+                let status = status_of(service, &method, &path, key).await;
+                assert_eq!(status == 403, !role.includes(needed), "{method} {path} as {role}: {status}");
                 assert!(status != 401 && status < 500, "{method} {path} as {role}: {status}");
             }
         }

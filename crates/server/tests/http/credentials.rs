@@ -166,7 +166,7 @@ both! {
         assert!(entries[4].actor.starts_with("key_"));
         let seal = service::commands::setup::seal(&service.app.secrets);
         for entry in &entries {
-            assert_eq!(seal.stamp(&entry.previous, entry.seq, &entry.unsealed()), entry.hash);
+            assert_eq!(seal.entry_hash(&entry.previous, entry.seq, &entry.to_new_entry()), entry.hash);
         }
     }
 }

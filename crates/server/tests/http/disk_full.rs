@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use serde_json::json;
-use server::background::{self, Pulse};
+use server::background::{self, Intervals};
 use sqlx::{AssertSqlSafe, Executor as _};
 
 use crate::support::{Service, TestDatabase, superuser};
@@ -23,7 +23,7 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     /// `options` such as `size=8m`. `None` without root, because only root may mount.
-    fn over(dir: &Path, options: &str) -> Option<SmallDisk> {
+    fn mount(dir: &Path, options: &str) -> Option<SmallDisk> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(dir);
         if mount.output().is_ok_and(|output| output.status.success()) {
@@ -75,8 +75,8 @@ async fn until_ready(service: &Service, wanted: u16) -> String {
 }
 
 /// Fills the disk of a service and frees it again, three times.
-async fn is_full_and_recovers(service: &Service, disk: &SmallDisk) {
-    let pulse = Pulse { lead: Duration::from_millis(20), ..Pulse::default() };
+async fn assert_full_disk_recovers(service: &Service, disk: &SmallDisk) {
+    let pulse = Intervals { lease: Duration::from_millis(20), ..Intervals::default() };
     let engine = background::spawn_with(&service.app, pulse);
     until_ready(service, 200).await;
     let mut acknowledged = 0;
@@ -105,7 +105,7 @@ async fn is_full_and_recovers(service: &Service, disk: &SmallDisk) {
         service.post(TOKENS, json!({"name": "after"})).await.is(201);
         acknowledged += 1;
         until_ready(service, 200).await;
-        assert!(engine.leads());
+        assert!(engine.is_leader());
         let listed = service.get(TOKENS).await.is(200).json();
         assert_eq!(listed["meta"]["total"], acknowledged, "{listed}");
     }
@@ -115,9 +115,9 @@ async fn is_full_and_recovers(service: &Service, disk: &SmallDisk) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_disk_is_reported_and_writes_recover() {
     let place = TestDatabase::sqlite();
-    let Some(disk) = SmallDisk::over(&place.dir, "size=8m") else { return };
+    let Some(disk) = SmallDisk::mount(&place.dir, "size=8m") else { return };
     let service = Service::on(place).await;
-    is_full_and_recovers(&service, &disk).await;
+    assert_full_disk_recovers(&service, &disk).await;
     service.app.db.close().await;
     let dir = service.place.dir.clone();
     drop(disk);
@@ -138,12 +138,12 @@ async fn full_disk_of_postgres_is_reported_and_writes_recover() {
     let dir = std::env::temp_dir().join(&name);
     std::fs::create_dir_all(&dir).unwrap();
     let options = format!("size=64m,mode=700,uid={},gid={}", owner.uid(), owner.gid());
-    let Some(disk) = SmallDisk::over(&dir, &options) else { return };
+    let Some(disk) = SmallDisk::mount(&dir, &options) else { return };
     let make = format!("create tablespace {name} location '{}'", dir.display());
     admin.execute(AssertSqlSafe(make)).await.unwrap();
     let place = TestDatabase::postgres_with(&format!("tablespace {name}")).await.unwrap();
     let service = Service::on(place).await;
-    is_full_and_recovers(&service, &disk).await;
+    assert_full_disk_recovers(&service, &disk).await;
     service.remove().await;
     admin.execute(AssertSqlSafe(format!("drop tablespace {name}"))).await.unwrap();
     drop(disk);

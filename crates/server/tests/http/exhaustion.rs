@@ -6,35 +6,35 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use server::{AnswerBudget, Budgets};
+use server::{ResponseBudget, Budgets};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::support::{Service, TestRequest, both};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A router behind the real accept loop, until dropped.
-struct Listening {
+struct TestServer {
     address: SocketAddr,
     task: JoinHandle<()>,
 }
 
-impl Drop for Listening {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-async fn listen(service: &Service, router: Router) -> Listening {
+async fn listen(service: &Service, router: Router) -> TestServer {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let serve = server::serve(service.app.clone(), router, listener, None, std::future::pending());
-    Listening { address, task: tokio::spawn(serve) }
+    TestServer { address, task: tokio::spawn(serve) }
 }
 
-impl Listening {
+impl TestServer {
     async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).await.unwrap()
     }
@@ -50,7 +50,7 @@ impl Listening {
 /// The status of the next response; the rest of it is not read.
 async fn status(stream: &mut TcpStream) -> u16 {
     let mut line = [0; 12];
-    tokio::time::timeout(PATIENCE, stream.read_exact(&mut line)).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, stream.read_exact(&mut line)).await.unwrap().unwrap();
     let line = std::str::from_utf8(&line).unwrap();
     line.strip_prefix("HTTP/1.1 ").unwrap().parse().unwrap()
 }
@@ -64,7 +64,7 @@ fn post(path: &str, key: &str, bytes: usize, more: &str) -> String {
 }
 
 /// A JSON body of exactly this many bytes. The service reads all of it before it rejects the field.
-fn padded(bytes: usize) -> String {
+fn padded_body(bytes: usize) -> String {
     format!("{{{}\"nothing\":1}}", " ".repeat(bytes - 13))
 }
 
@@ -76,14 +76,14 @@ both! {
         // The service may reject it before all of it is sent.
         let _ = stream.write_all(head(40 * 1024).as_bytes()).await;
         let mut answer = Vec::new();
-        let end = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer));
+        let end = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer));
         let end = end.await.expect("the connection is closed and not kept until the head ends");
         let answer = String::from_utf8_lossy(&answer);
         assert!(answer.starts_with("HTTP/1.1 431 ") || (end.is_err() && answer.is_empty()), "{answer}");
 
         assert_eq!(listening.status(&(head(24 * 1024) + "\r\n\r\n")).await, 200);
         let megabyte = 1 << 20;
-        let request = post("/v1/preview", &service.viewer, megabyte, "") + &padded(megabyte);
+        let request = post("/v1/preview", &service.viewer, megabyte, "") + &padded_body(megabyte);
         assert_eq!(listening.status(&request).await, 422, "a large body is read completely");
     }
 
@@ -98,7 +98,7 @@ both! {
             // Status 100 means that the service has started to read the body.
             match status(&mut stream).await {
                 100 => {
-                    stream.write_all(&padded(bytes).as_bytes()[..20_000]).await.unwrap();
+                    stream.write_all(&padded_body(bytes).as_bytes()[..20_000]).await.unwrap();
                     held.push(stream);
                 }
                 503 => refused += 1,
@@ -110,26 +110,26 @@ both! {
         let again = again.with_key(&service.viewer).send(&service.router).await;
         assert_eq!(again.is_problem(503, "unavailable").header("retry-after"), "2");
 
-        let small = post("/v1/preview", &service.viewer, 100, "") + &padded(100);
+        let small = post("/v1/preview", &service.viewer, 100, "") + &padded_body(100);
         assert_eq!(listening.status(&small).await, 422, "small bodies have a separate budget");
-        let keyed = post("/v1/suppressions", &service.operator, 100, "Idempotency-Key: one\r\n") + &padded(100);
+        let keyed = post("/v1/suppressions", &service.operator, 100, "Idempotency-Key: one\r\n") + &padded_body(100);
         assert_eq!(listening.status(&keyed).await, 422, "and so have bodies that are read twice");
 
         drop(held);
-        let large = post("/v1/preview", &service.viewer, bytes, "Idempotency-Key: two\r\n") + &padded(bytes);
+        let large = post("/v1/preview", &service.viewer, bytes, "Idempotency-Key: two\r\n") + &padded_body(bytes);
         let freed = async { while listening.status(&large).await != 422 {} };
-        tokio::time::timeout(PATIENCE, freed).await.expect("the budget is free again");
+        tokio::time::timeout(TIMEOUT, freed).await.expect("the budget is free again");
     }
 
     async fn unread_responses_are_rejected_beyond_the_budget(service: Service) {
         // More than the operating system buffers for a connection.
         const ANSWER: usize = 8 << 20;
-        let budget = AnswerBudget::with_kib(4 * 8 * 1024);
+        let budget = ResponseBudget::with_kib(4 * 8 * 1024);
         let router = Router::new()
             .route("/large", get(async || vec![b'x'; ANSWER]))
             .route("/small", get(async || "small"));
-        let budgets = Budgets { answers: budget.clone(), ..Budgets::default() };
-        let listening = listen(service, server::observed(router, budgets)).await;
+        let budgets = Budgets { responses: budget.clone(), ..Budgets::default() };
+        let listening = listen(service, server::with_request_log(router, budgets)).await;
         let mut statuses = Vec::new();
         let mut held = Vec::new();
         for _ in 0..60 {
@@ -150,7 +150,7 @@ both! {
         // A response that is read to its end releases its share, and so does a closed connection.
         let mut rest = held.remove(0);
         let mut body = vec![0; ANSWER];
-        tokio::time::timeout(PATIENCE, rest.read_exact(&mut body)).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, rest.read_exact(&mut body)).await.unwrap().unwrap();
         drop(held);
         let freed = async {
             while budget.free_kib() < 4 * 8 * 1024 {
@@ -158,7 +158,7 @@ both! {
                 let _ = tokio::time::timeout(Duration::from_millis(10), rest.read(&mut body)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, freed).await.expect("the budget is free again");
+        tokio::time::timeout(TIMEOUT, freed).await.expect("the budget is free again");
     }
 
     async fn clients_share_one_metrics_rendering_per_second(service: Service) {

@@ -100,16 +100,16 @@ both! {
 }
 
 /// The state after a crash between the commit of the work and the response.
-async fn forget_the_answer(service: &Service) {
+async fn delete_stored_responses(service: &Service) {
     let sql = "update idempotency_keys set status = null, headers = null, body = null";
     service.by_hand(sql).await;
 }
 
 both! {
-    /// After `kill -9`, a client need not wait for the lock, unless another replica could hold it.
+    /// After `kill -9`, a client does not wait for the lock, unless another replica could hold it.
     async fn restart_releases_the_lock_of_an_interrupted_request(service: Service) {
         let first = create(service, "a", "ci").send(&service.router).await.is(201);
-        forget_the_answer(service).await;
+        delete_stored_responses(service).await;
         create(service, "a", "ci").send(&service.router).await.is_problem(409, "idempotency_key_in_progress");
         server::end_abandoned_requests(&service.app).await;
         let again = create(service, "a", "ci").send(&service.router).await;
@@ -121,7 +121,7 @@ both! {
 
     async fn crash_before_the_response_causes_no_second_effect(service: Service) {
         let first = create(service, "a", "ci").send(&service.router).await.is(201);
-        forget_the_answer(service).await;
+        delete_stored_responses(service).await;
         create(service, "a", "ci").send(&service.router).await.is_problem(409, "idempotency_key_in_progress");
         service.clock.advance(SignedDuration::from_secs(35));
         let again = create(service, "a", "ci").send(&service.router).await.is(303);

@@ -19,7 +19,7 @@ use server::app::{App, Parts, Settings};
 use service::Actor;
 use service::auth::api_keys as keys;
 use service::auth::api_keys::NewKey;
-use service::clock::{Clock, dice};
+use service::clock::{Clock, random_u128};
 use service::commands::setup;
 use service::secrets::Secrets;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -131,7 +131,7 @@ impl TestClock {
 
     pub(crate) fn as_clock(&self) -> Clock {
         let clock = self.clone();
-        Clock::turned_by(move || clock.now())
+        Clock::controlled(move || clock.now())
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -230,21 +230,21 @@ async fn open(place: &TestDatabase, clock: &TestClock, settings: Settings) -> Ap
     let secrets = Secrets::create(&place.dir).unwrap();
     let mut options = store::Options::new(&place.url, setup::seal(&secrets));
     // The machine may be busy; timeouts are tested elsewhere.
-    options.patience = std::time::Duration::from_secs(30);
+    options.timeout = std::time::Duration::from_secs(30);
     let db = store::Db::open(&options).await.unwrap();
     App::new(Parts { db, clock: clock.as_clock(), secrets, settings })
 }
 
 async fn organization(app: &App, name: &str) -> (OrgId, String) {
-    let (organization, key) = setup::organization(app, name).await.unwrap();
+    let (organization, key) = setup::create_organization(app, name).await.unwrap();
     (organization.id, key)
 }
 
 async fn key(app: &App, org: OrgId, role: Role, environments: Option<&[&str]>) -> String {
     let environments = environments
         .map(|names| names.iter().map(|name| name.parse::<Environment>().unwrap()).collect());
-    let actor = Actor { org, who: "test".into(), role: Role::Admin };
-    let name = format!("{role} {}", dice());
+    let actor = Actor { org, id: "test".into(), role: Role::Admin };
+    let name = format!("{role} {}", random_u128());
     let new = NewKey { name, role, environments, expires_at: None };
     keys::create(app, &actor, new).await.unwrap().1
 }

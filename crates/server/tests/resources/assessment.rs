@@ -7,7 +7,7 @@ use service::projections::{findings, patches};
 use store::servers::{self, Server};
 use vocab::{Installed, Pending, Role, ServerId};
 
-use crate::feeds::{FRIDAY, lines, osv, take_in, write};
+use crate::feeds::{FRIDAY, lines, osv, import_feed, write_file};
 use crate::fleet::{Host, join};
 use crate::support::{Service, TestRequest, both};
 
@@ -28,7 +28,7 @@ fn third_party() -> Installed {
 
 async fn publish(service: &Service) {
     let curl = osv("DSA-1", FRIDAY, "curl", "1.1", &["CVE-2026-1"]);
-    take_in(service, &write(service, "Debian.jsonl", &lines(&[curl]))).await.unwrap();
+    import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[curl]))).await.unwrap();
 }
 
 async fn change(service: &Service, id: ServerId, change: impl FnOnce(Server) -> Server) {
@@ -53,7 +53,7 @@ async fn not_scanned(service: &Service, name: &'static str) -> ServerId {
     id
 }
 
-async fn look(service: &Service) {
+async fn run_matcher(service: &Service) {
     findings::rebuild(&service.app, service.org).await.unwrap();
     patches::rebuild(&service.app, service.org).await.unwrap();
 }
@@ -69,13 +69,13 @@ fn states(summary: &Value) -> Vec<u64> {
 both! {
     async fn unscanned_server_is_not_up_to_date(service: Service) {
         let id = not_scanned(service, "new-1").await;
-        look(service).await;
+        run_matcher(service).await;
         let summary = service.get("/v1/summary").await.is(200).json();
         assert_eq!(states(&summary), [0, 0, 0, 1, 0, 0, 0, 1], "{summary}");
         let shown = service.get(&format!("/v1/servers/{id}")).await.is(200).json();
         assert_eq!((&shown["assessment"], &shown["cves_checked"]), (&json!("not_scanned"), &json!(false)));
         publish(service).await;
-        look(service).await;
+        run_matcher(service).await;
         let list = service.get("/v1/servers").await.is(200).json();
         assert_eq!(list["data"][0]["assessment"], "not_scanned", "a feed alone assesses nothing");
     }
@@ -92,7 +92,7 @@ both! {
         let stale = join(service, host("stale", Vec::new())).await;
         let long_ago = service.clock.now() - SignedDuration::from_hours(24 * 8);
         change(service, stale, |server| Server { last_scan_at: Some(long_ago), ..server }).await;
-        look(service).await;
+        run_matcher(service).await;
         let summary = service.get("/v1/summary").await.is(200).json();
         assert_eq!(states(&summary), [3, 1, 1, 1, 3, 1, 1, 1], "{summary}");
         let assessment = async |id: ServerId| {
@@ -124,7 +124,7 @@ both! {
         publish(service).await;
         let id = join(service, host("custom", Vec::new())).await;
         change(service, id, |server| Server { kernel: "6.99-custom".into(), ..server }).await;
-        look(service).await;
+        run_matcher(service).await;
         let shown = service.get(&format!("/v1/servers/{id}")).await.is(200).json();
         assert_eq!(shown["assessment"], "partial");
         assert_eq!(shown["unassessed"][0]["reason"], "foreign_kernel");
@@ -147,9 +147,9 @@ both! {
                 record
             };
             let records = lines(&[record("CVE-2026-1", "curl"), record("CVE-2026-2", "zlib")]);
-            take_in(service, &write(service, &format!("alpine-{release}.jsonl"), &records)).await.unwrap();
+            import_feed(service, &write_file(service, &format!("alpine-{release}.jsonl"), &records)).await.unwrap();
         }
-        look(service).await;
+        run_matcher(service).await;
         let cves = async |id: ServerId| {
             let shown = service.get(&format!("/v1/servers/{id}")).await.is(200).json();
             assert_eq!(shown["coverage"]["lists_unfixed"], false, "secdb lists fixes only");
@@ -159,7 +159,7 @@ both! {
         // Removing one feed removes its own findings, and no others.
         assert_eq!(feeds::remove(&service.app.db, "alpine-v3.23").await.unwrap(), Some(2));
         assert_eq!(feeds::remove(&service.app.db, "alpine-v3.23").await.unwrap(), None);
-        look(service).await;
+        run_matcher(service).await;
         assert_eq!(cves(old).await, 2);
         let uncovered = service.get(&format!("/v1/servers/{new}")).await.is(200).json();
         assert_eq!((&uncovered["assessment"], &uncovered["cves"]), (&json!("no_feed"), &json!([])));
@@ -168,16 +168,16 @@ both! {
     async fn new_matching_rules_match_everything_again(service: Service) {
         publish(service).await;
         let id = join(service, host("web-1", Vec::new())).await;
-        look(service).await;
+        run_matcher(service).await;
         let mut tx = service.app.db.begin().await.unwrap();
         let seen = store::findings::summary(&mut tx, service.org).await.unwrap().unwrap();
         // The state of an earlier release, which did not find this CVE.
         for (base, groups) in store::findings::all_groups(&mut tx, service.org).await.unwrap() {
             let digests: Vec<_> = groups.into_keys().collect();
-            store::findings::drop_groups(&mut tx, service.org, &base, &digests).await.unwrap();
+            store::findings::delete_groups(&mut tx, service.org, &base, &digests).await.unwrap();
         }
-        let before = store::findings::Summary { rules: 0, basis: vocab::Digest::of(b"earlier"), ..seen };
-        store::findings::begin(&mut tx, &before).await.unwrap();
+        let before = store::findings::Summary { rules: 0, basis: vocab::Digest::compute(b"earlier"), ..seen };
+        store::findings::save_summary(&mut tx, &before).await.unwrap();
         tx.commit().await.unwrap();
         let cves = async || {
             let shown = service.get(&format!("/v1/servers/{id}")).await.is(200).json();
@@ -208,7 +208,7 @@ both! {
             osv("DSA-1", FRIDAY, "curl", "1.1", &["CVE-2026-1"]),
             osv("DSA-2", FRIDAY, "curl", "1.1", &["CVE-2026-1"]),
         ];
-        take_in(service, &write(service, "Debian.jsonl", &lines(&records))).await.unwrap();
+        import_feed(service, &write_file(service, "Debian.jsonl", &lines(&records))).await.unwrap();
         let mut reader = service.app.db.read().await.unwrap();
         let page = store::advisories::page(&mut reader, ("", ""), 9).await.unwrap();
         let left: Vec<_> = page.iter().map(|(feed, one)| format!("{feed}/{}", one.id)).collect();

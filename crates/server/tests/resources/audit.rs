@@ -1,6 +1,6 @@
 //! The audit log contains who changed what, for every operation.
 
-use crate::mutations::{READ_ONLY, audited, mutations, new_admin};
+use crate::mutations::{READ_ONLY, audited_actions, mutations, new_admin};
 use crate::support::{TestRequest, both};
 
 both! {
@@ -8,15 +8,15 @@ both! {
         let cases = mutations(service).await;
         let (who, key) = new_admin(service).await;
         for case in cases {
-            let before = audited(service, &who).await.len();
-            case.ask(&key).send(&service.router).await.is(case.status);
-            let after = audited(service, &who).await;
+            let before = audited_actions(service, &who).await.len();
+            case.to_request(&key).send(&service.router).await.is(case.status);
+            let after = audited_actions(service, &who).await;
             assert!(after.len() > before, "{} {} is not in the audit log", case.method, case.route);
             println!("{} {}: {:?}", case.method, case.route, &after[before..]);
         }
         let mut reader = service.app.db.read().await.unwrap();
         let seal = service::commands::setup::seal(&service.app.secrets);
-        assert_eq!(store::audit::broken_at(&mut reader, service.org, &seal).await.unwrap(), None);
+        assert_eq!(store::audit::first_broken(&mut reader, service.org, &seal).await.unwrap(), None);
     }
 
     async fn operations_that_change_nothing_are_not_in_the_audit_log(service: Service) {
@@ -25,6 +25,6 @@ both! {
             let body = serde_json::json!({"targets": {"all": true}});
             TestRequest::new(method, path).with_json(body).with_key(&key).send(&service.router).await.is(200);
         }
-        assert_eq!(audited(service, &who).await, Vec::<String>::new());
+        assert_eq!(audited_actions(service, &who).await, Vec::<String>::new());
     }
 }

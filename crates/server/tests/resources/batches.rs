@@ -1,10 +1,10 @@
 //! `/v1/batches`, with tasks and logs.
 
 use axum::http::Method;
-use domain::rollout::{Change, End, Halt, Verdict};
+use domain::rollout::{Change, RolloutOutcome, HaltReason, ReportedResult};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use store::task_logs::{self, Piece};
+use store::task_logs::{self, NewChunk};
 use vocab::ServerId;
 
 use crate::fleet::{FAILED, Host, change, end, finish, join};
@@ -12,7 +12,7 @@ use crate::support::{Service, TestRequest, both};
 
 const ABSENT: &str = "srv_01jcqk3m8ye0fr5cq0k6s8v2xw";
 
-async fn three(service: &Service) -> [ServerId; 3] {
+async fn three_servers(service: &Service) -> [ServerId; 3] {
     [
         join(service, Host::new("web-1")).await,
         join(service, Host::new("web-2")).await,
@@ -20,11 +20,11 @@ async fn three(service: &Service) -> [ServerId; 3] {
     ]
 }
 
-async fn ordered(service: &Service, body: Value) -> String {
+async fn create_batch(service: &Service, body: Value) -> String {
     service.post("/v1/batches", body).await.is(202).json()["id"].as_str().unwrap().to_owned()
 }
 
-async fn shown(service: &Service, batch: &str) -> Value {
+async fn get_batch(service: &Service, batch: &str) -> Value {
     service.get(&format!("/v1/batches/{batch}")).await.is(200).json()
 }
 
@@ -34,7 +34,7 @@ async fn act(service: &Service, batch: &str, verb: &str) -> crate::support::Test
 
 both! {
     async fn batch_has_its_options_and_one_task_per_server(service: Service) {
-        let [one, two, _] = three(service).await;
+        let [one, two, _] = three_servers(service).await;
         let body = json!({"server_ids": [two, one, two], "packages": ["openssl"], "security_only": true,
             "reboot": "if_required", "canary": "10%", "max_failures": 1, "max_parallel": 2});
         let answer = service.post("/v1/batches", body).await.is(202);
@@ -50,7 +50,7 @@ both! {
     }
 
     async fn unknown_servers_are_listed_and_nothing_starts(service: Service) {
-        let [one, ..] = three(service).await;
+        let [one, ..] = three_servers(service).await;
         let body = json!({"server_ids": [ABSENT, one, "nonsense"], "reboot": "maybe"});
         let refusal = service.post("/v1/batches", body).await.is_problem(422, "invalid_body").json();
         let mut errors: Vec<_> = refusal["errors"].as_array().unwrap().iter()
@@ -71,12 +71,12 @@ both! {
     }
 
     async fn progress_and_results_match_the_tasks(service: Service) {
-        let [one, two, three] = three(service).await;
-        let batch = ordered(service, json!({"server_ids": [one, two, three], "security_only": true})).await;
+        let [one, two, three] = three_servers(service).await;
+        let batch = create_batch(service, json!({"server_ids": [one, two, three], "security_only": true})).await;
         change(service, &batch, Change::Start).await;
-        finish(service, &batch, one, Verdict::Succeeded).await;
+        finish(service, &batch, one, ReportedResult::Succeeded).await;
         finish(service, &batch, two, FAILED).await;
-        let seen = shown(service, &batch).await;
+        let seen = get_batch(service, &batch).await;
         assert_eq!(seen["state"], "running");
         let progress = &seen["progress"];
         assert_eq!((&progress["succeeded"], &progress["failed"], &progress["waiting"], &progress["percent"]),
@@ -100,9 +100,9 @@ both! {
 
     /// Operators see why nothing happens.
     async fn waiting_task_shows_what_it_waits_for(service: Service) {
-        let [one, two, three] = three(service).await;
+        let [one, two, three] = three_servers(service).await;
         let reasons = async |batch: &str| {
-            let seen = shown(service, batch).await;
+            let seen = get_batch(service, batch).await;
             let tasks = seen["results"].as_array().unwrap().clone();
             tasks.iter().map(|task| task["waiting_for"].clone()).collect::<Vec<_>>()
         };
@@ -111,7 +111,7 @@ both! {
             body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
             body
         };
-        let staggered = ordered(service, body(json!({"stagger_minutes": 10}))).await;
+        let staggered = create_batch(service, body(json!({"stagger_minutes": 10}))).await;
         assert_eq!(reasons(&staggered).await, ["window", "window", "window"]);
         change(service, &staggered, Change::Start).await;
         let mut tx = service.app.db.begin().await.unwrap();
@@ -127,19 +127,19 @@ both! {
     }
 
     async fn batch_rejects_actions_that_its_state_does_not_allow(service: Service) {
-        let [one, two, three] = three(service).await;
-        let batch = ordered(service, json!({"server_ids": [one, two, three], "security_only": true})).await;
+        let [one, two, three] = three_servers(service).await;
+        let batch = create_batch(service, json!({"server_ids": [one, two, three], "security_only": true})).await;
         change(service, &batch, Change::Start).await;
         assert_eq!(act(service, &batch, "pause").await.is(200).json()["state"], "paused");
         assert_eq!(act(service, &batch, "resume").await.is(200).json()["state"], "running");
-        change(service, &batch, Change::Halt(Halt::TooManyFailures)).await;
-        let halted = shown(service, &batch).await;
+        change(service, &batch, Change::Halt(HaltReason::TooManyFailures)).await;
+        let halted = get_batch(service, &batch).await;
         assert!(halted["halt_reason"].as_str().unwrap().contains("max_failures"), "{halted}");
         act(service, &batch, "pause").await.is_problem(409, "batch_state");
         act(service, &batch, "retry").await.is_problem(409, "batch_not_ended");
         assert_eq!(act(service, &batch, "cancel").await.is(200).json()["state"], "canceling");
         act(service, &batch, "resume").await.is_problem(409, "batch_state");
-        end(service, &batch, End::Canceled).await;
+        end(service, &batch, RolloutOutcome::Canceled).await;
         for verb in ["pause", "resume", "cancel"] {
             act(service, &batch, verb).await.is_problem(409, "batch_state");
         }
@@ -152,12 +152,12 @@ both! {
     }
 
     async fn retry_is_a_new_batch_of_the_failed_servers(service: Service) {
-        let [one, two, _] = three(service).await;
-        let batch = ordered(service, json!({"server_ids": [one, two], "packages": ["openssl"]})).await;
+        let [one, two, _] = three_servers(service).await;
+        let batch = create_batch(service, json!({"server_ids": [one, two], "packages": ["openssl"]})).await;
         change(service, &batch, Change::Start).await;
-        finish(service, &batch, one, Verdict::Succeeded).await;
+        finish(service, &batch, one, ReportedResult::Succeeded).await;
         finish(service, &batch, two, FAILED).await;
-        end(service, &batch, End::CompletedWithErrors).await;
+        end(service, &batch, RolloutOutcome::CompletedWithErrors).await;
         let again = act(service, &batch, "retry").await.is(202);
         let location = again.header("location").to_owned();
         let again = again.json();
@@ -165,20 +165,20 @@ both! {
         assert_eq!(location, format!("/v1/batches/{}", again["id"].as_str().unwrap()));
         assert_eq!((&again["progress"]["total"], &again["results"][0]["server_id"]), (&json!(1), &json!(two)));
         assert_eq!(again["options"]["packages"], json!(["openssl"]));
-        let well = ordered(service, json!({"server_ids": [one], "packages": []})).await;
+        let well = create_batch(service, json!({"server_ids": [one], "packages": []})).await;
         change(service, &well, Change::Start).await;
-        finish(service, &well, one, Verdict::NoChange).await;
-        end(service, &well, End::Succeeded).await;
+        finish(service, &well, one, ReportedResult::NoChange).await;
+        end(service, &well, RolloutOutcome::Succeeded).await;
         act(service, &well, "retry").await.is_problem(409, "nothing_to_retry");
     }
 
     async fn batch_has_at_most_one_unfinished_retry(service: Service) {
-        let [one, two, _] = three(service).await;
-        let batch = ordered(service, json!({"server_ids": [one, two], "packages": ["openssl"]})).await;
+        let [one, two, _] = three_servers(service).await;
+        let batch = create_batch(service, json!({"server_ids": [one, two], "packages": ["openssl"]})).await;
         change(service, &batch, Change::Start).await;
-        finish(service, &batch, one, Verdict::Succeeded).await;
+        finish(service, &batch, one, ReportedResult::Succeeded).await;
         finish(service, &batch, two, FAILED).await;
-        end(service, &batch, End::CompletedWithErrors).await;
+        end(service, &batch, RolloutOutcome::CompletedWithErrors).await;
         let total = async || service.get("/v1/batches").await.is(200).json()["meta"]["total"].as_u64().unwrap();
         let mut last = String::new();
         for round in 1..=2 {
@@ -203,7 +203,7 @@ both! {
             change(service, &retry, Change::Start).await;
             act(service, &batch, "retry").await.is_problem(409, "batch_not_ended");
             finish(service, &retry, two, FAILED).await;
-            end(service, &retry, End::Failed).await;
+            end(service, &retry, RolloutOutcome::Failed).await;
             last = retry;
         }
         // A retry of the last retry is not a retry of the first batch.
@@ -214,10 +214,10 @@ both! {
     }
 
     async fn batches_are_listed_newest_first_and_by_state(service: Service) {
-        let [one, two, three] = three(service).await;
+        let [one, two, three] = three_servers(service).await;
         let mut ids = Vec::new();
         for server in [one, two, three] {
-            ids.push(ordered(service, json!({"server_ids": [server], "security_only": true})).await);
+            ids.push(create_batch(service, json!({"server_ids": [server], "security_only": true})).await);
             service.clock.advance(SignedDuration::from_secs(1));
         }
         change(service, &ids[1], Change::Start).await;
@@ -239,8 +239,8 @@ both! {
             }
             servers
         };
-        let batch = ordered(service, json!({"server_ids": servers, "security_only": true})).await;
-        let seen = shown(service, &batch).await;
+        let batch = create_batch(service, json!({"server_ids": servers, "security_only": true})).await;
+        let seen = get_batch(service, &batch).await;
         assert_eq!(seen["progress"]["total"], 501);
         assert_eq!(seen["results"].as_array().unwrap().len(), 500);
         let rest = service.get(&format!("/v1/batches/{batch}/tasks?offset=500")).await.is(200).json();
@@ -249,10 +249,10 @@ both! {
     }
 
     async fn log_is_returned_as_text_or_streamed_to_its_end(service: Service) {
-        let [one, two, _] = three(service).await;
-        let batch = ordered(service, json!({"server_ids": [one, two], "security_only": true})).await;
+        let [one, two, _] = three_servers(service).await;
+        let batch = create_batch(service, json!({"server_ids": [one, two], "security_only": true})).await;
         change(service, &batch, Change::Start).await;
-        let seen = shown(service, &batch).await;
+        let seen = get_batch(service, &batch).await;
         let (task, other) = (seen["results"][0]["id"].as_str().unwrap(), seen["results"][1]["id"].as_str().unwrap());
         let path = format!("/v1/batches/{batch}/tasks/{task}/log");
         let empty = service.get(&path).await.is(200);
@@ -260,11 +260,11 @@ both! {
         let mut tx = service.app.db.begin().await.unwrap();
         let now = service.clock.now();
         let task_id = task.parse().unwrap();
-        let piece = |position, body| Piece { task: task_id, position, body, at: now };
+        let piece = |position, body| NewChunk { task: task_id, position, body, at: now };
         let pieces = [piece(0, b"Get:1 openssl\n".as_slice()), piece(14, b"Setting up \xff\n")];
         task_logs::append(&mut tx, &pieces).await.unwrap();
         tx.commit().await.unwrap();
-        finish(service, &batch, one, Verdict::Succeeded).await;
+        finish(service, &batch, one, ReportedResult::Succeeded).await;
         let log = service.get(&path).await.is(200);
         assert_eq!(String::from_utf8(log.bytes).unwrap(), "Get:1 openssl\nSetting up \u{fffd}\n");
         let follow = |from: &str| {
@@ -280,15 +280,15 @@ both! {
         assert!(!rest.contains("Get:1") && rest.contains("Setting up"), "{rest}");
         follow("here").await.is_problem(400, "invalid_header");
         service.get(&path.replace(task, "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw")).await.is_problem(404, "not_found");
-        let elsewhere = ordered(service, json!({"server_ids": [one], "security_only": true})).await;
+        let elsewhere = create_batch(service, json!({"server_ids": [one], "security_only": true})).await;
         service.get(&format!("/v1/batches/{elsewhere}/tasks/{other}/log")).await.is_problem(404, "not_found");
     }
 
     async fn long_log_is_sent_completely_in_parts(service: Service) {
-        let [one, _, _] = three(service).await;
-        let batch = ordered(service, json!({"server_ids": [one], "security_only": true})).await;
+        let [one, _, _] = three_servers(service).await;
+        let batch = create_batch(service, json!({"server_ids": [one], "security_only": true})).await;
         change(service, &batch, Change::Start).await;
-        let seen = shown(service, &batch).await;
+        let seen = get_batch(service, &batch).await;
         let task = seen["results"][0]["id"].as_str().unwrap();
         let path = format!("/v1/batches/{batch}/tasks/{task}/log");
         let mut log = "Unpacking käse (1.0~€) over 🦀 …\n".repeat(12_000).into_bytes();
@@ -298,10 +298,10 @@ both! {
         // characters.
         let (small, large) = log.split_at(70_001);
         let bodies = small.chunks(61).chain(large.chunks(256 * 1024));
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<NewChunk> = Vec::new();
         for body in bodies {
             let position = pieces.last().map_or(0, |last| last.position + last.body.len() as u64);
-            pieces.push(Piece { task: task_id, position, body, at: now });
+            pieces.push(NewChunk { task: task_id, position, body, at: now });
         }
         let mut tx = service.app.db.begin().await.unwrap();
         task_logs::append(&mut tx, &pieces).await.unwrap();
@@ -310,7 +310,7 @@ both! {
         assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
         assert_eq!((answer.header("content-length"), answer.header("cache-control")), ("", "no-store"));
         assert!(answer.bytes == String::from_utf8_lossy(&log).as_bytes(), "{} bytes", answer.bytes.len());
-        finish(service, &batch, one, Verdict::Succeeded).await;
+        finish(service, &batch, one, ReportedResult::Succeeded).await;
         let follow = TestRequest::get(&path).with_key(&service.viewer).with("accept", "text/event-stream");
         let live = String::from_utf8(follow.clone().send(&service.router).await.is(200).bytes).unwrap();
         let longest = live.split("\n\n").map(str::len).max().unwrap();
@@ -331,15 +331,15 @@ both! {
     }
 
     async fn log_stream_ends_when_the_key_is_revoked(service: Service) {
-        let [one, ..] = three(service).await;
-        let batch = ordered(service, json!({"server_ids": [one], "security_only": true})).await;
+        let [one, ..] = three_servers(service).await;
+        let batch = create_batch(service, json!({"server_ids": [one], "security_only": true})).await;
         change(service, &batch, Change::Start).await;
-        let seen = shown(service, &batch).await;
+        let seen = get_batch(service, &batch).await;
         let task = seen["results"][0]["id"].as_str().unwrap();
         let path = format!("/v1/batches/{batch}/tasks/{task}/log");
         let prints = async |position, body: &'static [u8]| {
             let mut tx = service.app.db.begin().await.unwrap();
-            let piece = Piece { task: task.parse().unwrap(), position, body, at: service.clock.now() };
+            let piece = NewChunk { task: task.parse().unwrap(), position, body, at: service.clock.now() };
             task_logs::append(&mut tx, &[piece]).await.unwrap();
             tx.commit().await.unwrap();
         };
@@ -370,7 +370,7 @@ both! {
     }
 
     async fn repeated_request_with_the_same_key_creates_one_batch(service: Service) {
-        let [one, ..] = three(service).await;
+        let [one, ..] = three_servers(service).await;
         let order = |body: Value| {
             TestRequest::new(Method::POST, "/v1/batches").with_key(&service.operator)
                 .with("idempotency-key", "order-1").with_json(body).send(&service.router)

@@ -1,5 +1,5 @@
 //! The service crashes at any time during a request with an `Idempotency-Key`: together with its
-//! repetition, the request has one effect.
+//! retry, the request has one effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use server::app::Settings;
 use tokio::sync::Notify;
 
 use crate::fleet::{Host, join};
-use crate::mutations::{audited, mutations, new_admin};
+use crate::mutations::{audited_actions, mutations, new_admin};
 use crate::support::{Service, TestRequest, TestResponse, both};
 
 /// Longer than an unanswered request holds its key.
@@ -19,7 +19,7 @@ const LOCK: SignedDuration = SignedDuration::from_secs(36);
 
 /// Sends a request to a separate process, which dies after this many waits. A wait is every time
 /// when nothing can continue before the database responds. Returns `None` if it died first.
-fn dies_after(service: &Service, waits: usize, ask: TestRequest) -> Option<TestResponse> {
+fn send_and_crash(service: &Service, waits: usize, ask: TestRequest) -> Option<TestResponse> {
     let (waited, dead) = (Arc::new(AtomicUsize::new(usize::MAX)), Arc::new(Notify::new()));
     let process = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -64,7 +64,7 @@ both! {
         let (mut before, mut after, mut answered) = (0, 0, false);
         for waits in 0..400 {
             let key = format!("order-{waits}");
-            let answer = tokio::task::block_in_place(|| dies_after(service, waits, order(&key)));
+            let answer = tokio::task::block_in_place(|| send_and_crash(service, waits, order(&key)));
             answered = answer.is_some();
             match (answer, count_batches(service).await - waits as u64) {
                 (Some(answer), created) => {
@@ -126,11 +126,11 @@ both! {
         let cases = mutations(service).await;
         let (who, key) = new_admin(service).await;
         let posts: Vec<_> = cases.iter().filter(|case| case.method == "POST").collect();
-        let ask = |nth: usize| posts[nth].ask(&key).with("idempotency-key", &format!("request-{nth}"));
+        let ask = |nth: usize| posts[nth].to_request(&key).with("idempotency-key", &format!("request-{nth}"));
         for (nth, case) in posts.iter().enumerate() {
             ask(nth).send(&service.router).await.is(case.status);
         }
-        let effects = audited(service, &who).await;
+        let effects = audited_actions(service, &who).await;
         assert!(effects.len() >= posts.len());
         service.by_hand("update idempotency_keys set status = null, headers = null, body = null").await;
         for nth in 0..posts.len() {
@@ -142,7 +142,7 @@ both! {
             service.get(first.header("location")).await.is(200);
             let second = ask(nth).send(&service.router).await.is(303);
             assert_eq!(first.header("location"), second.header("location"));
-            assert_eq!(audited(service, &who).await, effects, "{} had a second effect", case.route);
+            assert_eq!(audited_actions(service, &who).await, effects, "{} had a second effect", case.route);
         }
     }
 }

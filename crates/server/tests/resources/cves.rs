@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use service::projections::findings::rebuild;
 use vocab::{Installed, Role, ServerId};
 
-use crate::feeds::{lines, osv, take_in, write};
+use crate::feeds::{lines, osv, import_feed, write_file};
 use crate::fleet::{Host, join};
 use crate::support::{Service, TestRequest, both};
 
@@ -34,13 +34,13 @@ async fn publish(service: &Service) {
     let mut vim = osv("DSA-2", FRIDAY, "vim", "9.1", &["CVE-2026-2"]);
     vim["severity"] = json!([{"type": "CVSS_V3", "score": V3}]);
     let curl = osv("DSA-1", FRIDAY, "curl", "1.1", &["CVE-2026-1"]);
-    let path = write(service, "Debian.jsonl", &lines(&[curl, vim]));
-    take_in(service, &path).await.unwrap();
+    let path = write_file(service, "Debian.jsonl", &lines(&[curl, vim]));
+    import_feed(service, &path).await.unwrap();
     let kev = json!({"title": "list", "catalogVersion": "1", "dateReleased": FRIDAY, "count": 1, "vulnerabilities": [
         {"cveID": "CVE-2026-1", "dateAdded": "2026-11-12", "knownRansomwareCampaignUse": "Known"}]});
-    take_in(service, &write(service, "kev.json", &kev.to_string())).await.unwrap();
+    import_feed(service, &write_file(service, "kev.json", &kev.to_string())).await.unwrap();
     let epss = "#model_version:v1,score_date:2026-11-13T00:00:00Z\ncve,epss,percentile\nCVE-2026-2,0.25,0.9\n";
-    take_in(service, &write(service, "epss.csv", epss)).await.unwrap();
+    import_feed(service, &write_file(service, "epss.csv", epss)).await.unwrap();
 }
 
 fn rows(list: &Value) -> Vec<(String, u64)> {
@@ -112,12 +112,12 @@ both! {
         publish(service).await;
         rebuild(&service.app, service.org).await.unwrap();
         let later = osv("DSA-1", SATURDAY, "curl", "1.3", &["CVE-2026-1"]);
-        take_in(service, &write(service, "Debian.jsonl", &lines(&[later]))).await.unwrap();
+        import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[later]))).await.unwrap();
         assert!(rebuild(&service.app, service.org).await.unwrap());
         assert_eq!(listed(service, "").await, named(&[("CVE-2026-2", 3), ("CVE-2026-1", 3)]));
         let mut withdrawn = osv("DSA-2", SATURDAY, "vim", "9.1", &["CVE-2026-2"]);
         withdrawn["withdrawn"] = json!(SATURDAY);
-        take_in(service, &write(service, "Debian.jsonl", &lines(&[withdrawn]))).await.unwrap();
+        import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[withdrawn]))).await.unwrap();
         assert!(rebuild(&service.app, service.org).await.unwrap());
         assert_eq!(listed(service, "").await, named(&[("CVE-2026-1", 3)]));
         service.get("/v1/cves/CVE-2026-2").await.is_problem(404, "not_found");
@@ -128,7 +128,7 @@ both! {
         publish(service).await;
         rebuild(&service.app, service.org).await.unwrap();
         let before = listed(service, "").await;
-        take_in(service, &write(service, "Debian.jsonl", "")).await.unwrap_err();
+        import_feed(service, &write_file(service, "Debian.jsonl", "")).await.unwrap_err();
         assert!(!rebuild(&service.app, service.org).await.unwrap());
         assert_eq!(listed(service, "").await, before);
     }

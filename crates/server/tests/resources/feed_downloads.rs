@@ -6,35 +6,35 @@ use std::time::Duration;
 use domain::advisory::{Advisory, Epss};
 use jiff::{SignedDuration, Timestamp};
 use service::commands::feeds::bundle;
-use service::commands::feeds::follow;
-use service::commands::feeds::follow::{Follow, Updated, import_url};
-use service::commands::feeds::{Desk, Imported};
+use service::commands::feeds::remote;
+use service::commands::feeds::remote::{UrlImport, UpdateOutcome, import_url};
+use service::commands::feeds::{FeedTransactions, ImportSummary};
 use service::fetch::Limits;
-use store::feed_sources::{self, Source};
+use store::feed_sources::{self, FeedSource};
 use store::{advisories, feeds};
 
-use crate::feeds::{FRIDAY, MONDAY, known, lines, osv, take_in, write};
+use crate::feeds::{FRIDAY, MONDAY, advisory_counts, lines, osv, import_feed, write_file};
 use crate::publisher::{Publisher, Reply, ok, status};
 use crate::support::{Service, both};
 
-fn follow(url: String) -> Follow {
-    Follow { url, name: None, kind: None, every: Some(follow::EVERY) }
+fn follow(url: String) -> UrlImport {
+    UrlImport { url, name: None, kind: None, interval: Some(remote::DEFAULT_INTERVAL) }
 }
 
-async fn import(service: &Service, wanted: Follow) -> Result<Imported, String> {
+async fn import(service: &Service, wanted: UrlImport) -> Result<ImportSummary, String> {
     let done =
         import_url(&service.app.db, wanted, Limits::default(), service.clock.now(), |_| {}).await;
     done.map_err(|error| format!("{error:?}: {error}"))
 }
 
-async fn update(service: &Service, limits: Limits) -> Result<Updated, String> {
+async fn update(service: &Service, limits: Limits) -> Result<UpdateOutcome, String> {
     let source = source(service).await;
-    let desk = Desk::new(&service.app.db);
-    let done = follow::update(&desk, &source, limits, service.clock.now(), |_| {}).await;
+    let desk = FeedTransactions::new(&service.app.db);
+    let done = remote::update(&desk, &source, limits, service.clock.now(), |_| {}).await;
     done.map_err(|error| format!("{error:?}: {error}"))
 }
 
-async fn source(service: &Service) -> Source {
+async fn source(service: &Service) -> FeedSource {
     feed_sources::list(&mut service.app.db.read().await.unwrap()).await.unwrap().remove(0)
 }
 
@@ -43,7 +43,7 @@ async fn feed(service: &Service) -> feeds::Feed {
 }
 
 /// All advisories, all EPSS scores, all feeds.
-async fn everything(
+async fn all_feed_data(
     service: &Service,
 ) -> (Vec<(String, Advisory)>, Vec<(Epss, Timestamp)>, Vec<feeds::Feed>) {
     let mut reader = service.app.db.read().await.unwrap();
@@ -72,18 +72,18 @@ both! {
         ]);
         let done = import(service, follow(publisher.url("osv/Debian/all.zip"))).await.unwrap();
         assert_eq!((done.name.as_str(), done.kind, done.changed), ("Debian", "osv", 1));
-        assert_eq!(source(service).await.next_at, service.clock.now() + follow::EVERY);
+        assert_eq!(source(service).await.next_at, service.clock.now() + remote::DEFAULT_INTERVAL);
         service.clock.advance(SignedDuration::from_hours(1));
-        let unchanged = Updated::Unchanged { name: "Debian".into() };
+        let unchanged = UpdateOutcome::Unchanged { name: "Debian".into() };
         assert_eq!(update(service, Limits::default()).await.unwrap(), unchanged);
         let now = feed(service).await;
         assert_eq!(now.checked_at, Some(service.clock.now()));
         assert_eq!(now.imported_at, Some(service.clock.now() - SignedDuration::from_hours(1)));
         assert_eq!(now.source, publisher.url("osv/Debian/all.zip"));
-        let Updated::Imported(done) = update(service, Limits::default()).await.unwrap() else {
+        let UpdateOutcome::Imported(done) = update(service, Limits::default()).await.unwrap() else {
             panic!("the feed changed")
         };
-        assert_eq!((done.records, done.changed, known(service).await), (2, 1, (2, 2)));
+        assert_eq!((done.records, done.changed, advisory_counts(service).await), (2, 1, (2, 2)));
         let heard = publisher.request_heads();
         assert!(!heard[0].contains("if-none-match"), "{}", heard[0]);
         for asked in &heard[1..] {
@@ -112,7 +112,7 @@ both! {
         let cases: Vec<(Vec<Reply>, Limits, &str)> = vec![
             (vec![status("500 Internal Server Error", "")], usual, "returned 500"),
             (vec![Reply::Close(half.clone().into_bytes())], usual, "truncated after"),
-            (vec![ok("", &more[..cut])], usual, "Debian.jsonl is cut off"),
+            (vec![ok("", &more[..cut])], usual, "Debian.jsonl is truncated"),
             (vec![ok("", "")], usual, "contains no records"),
             (vec![ok("", &more)], small, "larger than 100 bytes"),
             (vec![Reply::Close(chunked.into_bytes())], small, "larger than 100 bytes"),
@@ -126,7 +126,7 @@ both! {
             publisher.replace_queue(answers);
             let refusal = update(service, limits).await.unwrap_err();
             assert!(refusal.contains(why) || feed(service).await.last_error.unwrap().contains(why), "{refusal}");
-            assert_eq!(known(service).await, (1, 1), "{why}");
+            assert_eq!(advisory_counts(service).await, (1, 1), "{why}");
             let now = feed(service).await;
             assert!(now.last_error.as_ref().unwrap().contains(why), "{now:?}");
             assert!(!now.last_error.unwrap().contains("fleetmend-feed-"), "the error names the URL, not a file");
@@ -137,7 +137,7 @@ both! {
         }
         publisher.replace_queue([ok("", &more)]);
         update(service, Limits::default()).await.unwrap();
-        assert_eq!((known(service).await.0, feed(service).await.last_error), (2, None));
+        assert_eq!((advisory_counts(service).await.0, feed(service).await.last_error), (2, None));
         assert_eq!(source(service).await.failures, 0);
     }
 
@@ -150,7 +150,7 @@ both! {
         drop(reader);
         assert!(feed(service).await.last_error.unwrap().contains("500"));
         publisher.enqueue([ok("", friday())]);
-        import(service, Follow { every: None, name: Some("mine".into()), ..follow(publisher.url("x")) }).await.unwrap();
+        import(service, UrlImport { interval: None, name: Some("mine".into()), ..follow(publisher.url("x")) }).await.unwrap();
         let mut reader = service.app.db.read().await.unwrap();
         assert_eq!(feed_sources::list(&mut reader).await.unwrap(), [], "a single import is not followed");
         assert_eq!(feeds::list(&mut reader).await.unwrap()[1].name, "mine");
@@ -173,28 +173,28 @@ both! {
         let empty = service.place.dir.join("empty.zst");
         assert!(bundle::export(&elsewhere.app.db, &empty, elsewhere.clock.now()).await.is_err());
         assert!(!empty.exists());
-        let debian = |records: &[serde_json::Value]| write(&elsewhere, "Debian.jsonl", &lines(records));
+        let debian = |records: &[serde_json::Value]| write_file(&elsewhere, "Debian.jsonl", &lines(records));
         let many: Vec<_> = (0..1_234).map(|n| osv(&format!("DSA-{n}"), MONDAY, &format!("p{n}"), "1.1", &[])).collect();
-        take_in(&elsewhere, &debian(&many)).await.unwrap();
+        import_feed(&elsewhere, &debian(&many)).await.unwrap();
         let epss = "#model_version:v1,score_date:2026-11-13T00:00:00Z\ncve,epss,percentile\nCVE-2026-1,0.25,0.9\n";
-        take_in(&elsewhere, &write(&elsewhere, "epss.csv", epss)).await.unwrap();
+        import_feed(&elsewhere, &write_file(&elsewhere, "epss.csv", epss)).await.unwrap();
         let old = service.place.dir.join("monday.zst");
         let made = bundle::export(&elsewhere.app.db, &old, elsewhere.clock.now()).await.unwrap();
         assert_eq!((made.feeds, made.records), (2, 1_235));
         elsewhere.clock.advance(SignedDuration::from_hours(96));
-        take_in(&elsewhere, &debian(&[osv("DSA-7", FRIDAY, "p7", "1.2", &[]), osv("DSA-9999", FRIDAY, "new", "1", &[])])).await.unwrap();
+        import_feed(&elsewhere, &debian(&[osv("DSA-7", FRIDAY, "p7", "1.2", &[]), osv("DSA-9999", FRIDAY, "new", "1", &[])])).await.unwrap();
         let new = service.place.dir.join("friday.zst");
         bundle::export(&elsewhere.app.db, &new, elsewhere.clock.now()).await.unwrap();
 
-        let done = take_in(service, &new).await.unwrap();
+        let done = import_feed(service, &new).await.unwrap();
         assert_eq!((done.kind, done.records, done.changed), ("bundle", 1_236, 1_236));
-        let revision = known(service).await;
+        let revision = advisory_counts(service).await;
         assert_eq!(revision.0, 1_235);
         for bundle in [&new, &old, &new] {
-            assert_eq!(take_in(service, bundle).await.unwrap().changed, 0);
-            assert_eq!(known(service).await, revision);
+            assert_eq!(import_feed(service, bundle).await.unwrap().changed, 0);
+            assert_eq!(advisory_counts(service).await, revision);
         }
-        let ((statements, estimates, rows), theirs) = (everything(service).await, everything(&elsewhere).await);
+        let ((statements, estimates, rows), theirs) = (all_feed_data(service).await, all_feed_data(&elsewhere).await);
         assert_eq!((statements, estimates), (theirs.0, theirs.1));
         let named: Vec<_> = rows.iter().map(|feed| (feed.name.as_str(), feed.kind.as_str())).collect();
         assert_eq!(named, [("Debian", "osv"), ("epss", "epss"), ("friday", "bundle"), ("monday", "bundle")]);
@@ -203,7 +203,7 @@ both! {
     }
 
     async fn truncated_or_unknown_bundle_changes_nothing(service: Service) {
-        take_in(service, &write(service, "Debian.jsonl", &friday())).await.unwrap();
+        import_feed(service, &write_file(service, "Debian.jsonl", &friday())).await.unwrap();
         let path = service.place.dir.join("bundle.zst");
         bundle::export(&service.app.db, &path, service.clock.now()).await.unwrap();
         let whole = std::fs::read(&path).unwrap();
@@ -222,9 +222,9 @@ both! {
         let broken = service.place.dir.join("broken.zst");
         for (bytes, why) in cases {
             std::fs::write(&broken, bytes).unwrap();
-            let refusal = take_in(service, &broken).await.unwrap_err();
+            let refusal = import_feed(service, &broken).await.unwrap_err();
             assert!(refusal.contains(why), "{why}: {refusal}");
-            assert_eq!(known(service).await, (1, 1));
+            assert_eq!(advisory_counts(service).await, (1, 1));
         }
         let noted = feeds::list(&mut service.app.db.read().await.unwrap()).await.unwrap();
         assert_eq!((noted[1].name.as_str(), noted[1].imported_at), ("broken", None));
@@ -234,7 +234,7 @@ both! {
         let publisher = Publisher::new().await;
         publisher.enqueue([ok("", friday())]);
         import(service, follow(publisher.url("Debian.jsonl"))).await.unwrap();
-        take_in(service, &write(service, "kev \"x\".json", "{")).await.unwrap_err();
+        import_feed(service, &write_file(service, "kev \"x\".json", "{")).await.unwrap_err();
         let listed = service.get("/v1/feeds").await.is(200).json();
         let rows = &listed["data"];
         assert_eq!(listed["meta"]["total"], 2);
@@ -242,10 +242,10 @@ both! {
         assert_eq!(rows[0]["size_bytes"], friday().len());
         // From Friday to Sunday at four.
         assert_eq!((&rows[0]["as_of"], &rows[0]["age_seconds"]), (&FRIDAY.into(), &(52 * 3_600).into()));
-        let next = service.clock.now() + follow::EVERY;
+        let next = service.clock.now() + remote::DEFAULT_INTERVAL;
         assert_eq!(rows[0]["next_update_at"], next.to_string());
         assert_eq!((&rows[1]["age_seconds"], &rows[1]["next_update_at"]), (&().into(), &().into()));
-        assert!(rows[1]["last_error"].as_str().unwrap().contains("cut off"), "{rows}");
+        assert!(rows[1]["last_error"].as_str().unwrap().contains("truncated"), "{rows}");
         assert_eq!(service.get("/v1/feeds?limit=1&offset=1").await.is(200).json()["data"][0]["name"], "kev \"x\"");
         let text = String::from_utf8(service.get("/metrics").await.is(200).bytes).unwrap();
         for line in [

@@ -1,10 +1,10 @@
 //! Servers for tests, inserted as the gateway would, without an agent.
 
-use domain::rollout::{Change, End, Event, Rollout, Target, Verdict};
+use domain::rollout::{Change, RolloutOutcome, TaskEvent, Rollout, TaskStatus, ReportedResult};
 use serde_json::json;
-use service::clock::dice;
-use store::listings::{self, Kind, Packed};
-use store::rollout_targets::{self, Move};
+use service::clock::random_u128;
+use store::package_sets::{self, SetKind, PackedSet};
+use store::rollout_tasks::{self, StateChange};
 use store::servers::{self, Server};
 use store::{Topic, rollouts};
 use vocab::listing::encode;
@@ -70,12 +70,12 @@ pub(crate) async fn join(service: &Service, host: Host) -> ServerId {
 
 pub(crate) async fn join_org(service: &Service, org_id: OrgId, host: Host) -> ServerId {
     let now = service.clock.now();
-    let id = ServerId::new(now, dice());
+    let id = ServerId::new(now, random_u128());
     let mut tx = service.app.db.begin().await.unwrap();
-    let packages = Packed::new(host.installed.len() as u32, &encode(&host.installed));
-    let updates = Packed::new(host.pending.len() as u32, &encode(&host.pending));
-    listings::store(&mut tx, org_id, Kind::Packages, &packages, now).await.unwrap();
-    listings::store(&mut tx, org_id, Kind::Updates, &updates, now).await.unwrap();
+    let packages = PackedSet::new(host.installed.len() as u32, &encode(&host.installed));
+    let updates = PackedSet::new(host.pending.len() as u32, &encode(&host.pending));
+    package_sets::store(&mut tx, org_id, SetKind::Packages, &packages, now).await.unwrap();
+    package_sets::store(&mut tx, org_id, SetKind::Updates, &updates, now).await.unwrap();
     let server = Server {
         id,
         org_id,
@@ -87,7 +87,7 @@ pub(crate) async fn join_org(service: &Service, org_id: OrgId, host: Host) -> Se
         arch: "x86_64".into(),
         package_manager: None,
         agent_version: "0.1.0".into(),
-        public_key: dice().to_be_bytes().to_vec(),
+        public_key: random_u128().to_be_bytes().to_vec(),
         enrolled_at: now,
         last_scan_at: Some(now),
         reboot_required: host.reboot_required,
@@ -106,7 +106,7 @@ pub(crate) async fn join_org(service: &Service, org_id: OrgId, host: Host) -> Se
         counter: 7,
     };
     servers::enroll(&mut tx, &server).await.unwrap();
-    tx.ring(Topic::Servers);
+    tx.notify(Topic::Servers);
     tx.commit().await.unwrap();
     id
 }
@@ -120,10 +120,10 @@ pub(crate) async fn scan(
 ) {
     let now = service.clock.now();
     let mut tx = service.app.db.begin().await.unwrap();
-    let packages = Packed::new(installed.len() as u32, &encode(installed));
-    let updates = Packed::new(pending.len() as u32, &encode(pending));
-    listings::store(&mut tx, service.org, Kind::Packages, &packages, now).await.unwrap();
-    listings::store(&mut tx, service.org, Kind::Updates, &updates, now).await.unwrap();
+    let packages = PackedSet::new(installed.len() as u32, &encode(installed));
+    let updates = PackedSet::new(pending.len() as u32, &encode(pending));
+    package_sets::store(&mut tx, service.org, SetKind::Packages, &packages, now).await.unwrap();
+    package_sets::store(&mut tx, service.org, SetKind::Updates, &updates, now).await.unwrap();
     let before = servers::get(&mut tx, service.org, server).await.unwrap();
     let after = Server {
         package_set: Some(packages.digest()),
@@ -133,33 +133,33 @@ pub(crate) async fn scan(
         ..before.clone()
     };
     servers::save(&mut tx, &before, &after, now).await.unwrap();
-    tx.ring(Topic::Servers);
+    tx.notify(Topic::Servers);
     tx.commit().await.unwrap();
 }
 
 /// Acts as engine and agent for one server: an order is sent and ends with this result.
-pub(crate) async fn finish(service: &Service, batch: &str, server: ServerId, verdict: Verdict) {
+pub(crate) async fn finish(service: &Service, batch: &str, server: ServerId, verdict: ReportedResult) {
     let id: BatchId = batch.parse().unwrap();
     let now = service.clock.now();
     let mut tx = service.app.db.begin().await.unwrap();
-    let rows = rollout_targets::all(&mut tx, id).await.unwrap();
+    let rows = rollout_tasks::all(&mut tx, id).await.unwrap();
     let row = rows.iter().find(|row| row.server_id == server).unwrap();
-    let busy = row.target.apply(Event::Offered, now).unwrap();
-    let busy = busy.apply(Event::Reached(Stage::Installing), now).unwrap();
+    let busy = row.target.apply(TaskEvent::Offered, now).unwrap();
+    let busy = busy.apply(TaskEvent::Reached(Stage::Installing), now).unwrap();
     let (from, seen) = (row.target, row.generation);
-    let started = Move { server_id: server, from, seen, next: busy, result: None };
-    assert_eq!(rollout_targets::claim(&mut tx, id, &[started]).await.unwrap(), [server]);
-    let next = busy.apply(Event::Reported(verdict), now).unwrap();
+    let started = StateChange { server_id: server, from, seen, next: busy, result: None };
+    assert_eq!(rollout_tasks::claim(&mut tx, id, &[started]).await.unwrap(), [server]);
+    let next = busy.apply(TaskEvent::Reported(verdict), now).unwrap();
     let report = json!({"order_id": row.task_id, "outcome": "succeeded", "message": "done",
         "packages": [{"name": "openssl", "from": "1.0", "to": "1.1"}], "reboot_needed": true,
         "reboot_seconds": 40, "exit": 0, "started_at": now, "finished_at": now});
     let (from, seen) = (busy, seen + 1);
-    let done = Move { server_id: server, from, seen, next, result: Some(report) };
-    rollout_targets::save(&mut tx, id, &[done]).await.unwrap();
+    let done = StateChange { server_id: server, from, seen, next, result: Some(report) };
+    rollout_tasks::save(&mut tx, id, &[done]).await.unwrap();
     tx.commit().await.unwrap();
 }
 
-pub(crate) const FAILED: Verdict = Verdict::Failed(FailureCode::PkgLockTimeout);
+pub(crate) const FAILED: ReportedResult = ReportedResult::Failed(FailureCode::PkgLockTimeout);
 
 /// Changes a batch as the engine would.
 pub(crate) async fn change(service: &Service, batch: &str, change: Change) {
@@ -167,28 +167,28 @@ pub(crate) async fn change(service: &Service, batch: &str, change: Change) {
     let now = service.clock.now();
     let mut tx = service.app.db.begin().await.unwrap();
     let seen = rollouts::load(&mut tx, id).await.unwrap();
-    let rows = rollout_targets::all(&mut tx, id).await.unwrap();
+    let rows = rollout_tasks::all(&mut tx, id).await.unwrap();
     let targets = rows.iter().map(|row| (row.server_id, row.target));
     let mut rollout = Rollout::restore(seen.head.clone(), targets);
-    rollout.change(change, now).unwrap();
+    rollout.apply_change(change, now).unwrap();
     let ended = matches!(change, Change::End(_)).then_some(now);
     rollouts::save_head(&mut tx, &seen, rollout.head(), ended).await.unwrap();
     tx.commit().await.unwrap();
 }
 
 /// Ends a batch and its run.
-pub(crate) async fn end(service: &Service, batch: &str, end: End) {
+pub(crate) async fn end(service: &Service, batch: &str, end: RolloutOutcome) {
     change(service, batch, Change::End(end)).await;
     let mut tx = service.app.db.begin().await.unwrap();
-    if let Some(run) = store::runs::of_batch(&mut tx, batch.parse().unwrap()).await.unwrap() {
+    if let Some(run) = store::runs::by_batch(&mut tx, batch.parse().unwrap()).await.unwrap() {
         store::runs::finish(&mut tx, &run, end, service.clock.now()).await.unwrap();
     }
     tx.commit().await.unwrap();
 }
 
 /// The state of a server in a batch.
-pub(crate) async fn rollout_task(service: &Service, batch: &str, server: ServerId) -> Target {
+pub(crate) async fn rollout_task(service: &Service, batch: &str, server: ServerId) -> TaskStatus {
     let mut reader = service.app.db.read().await.unwrap();
-    let rows = rollout_targets::all(&mut reader, batch.parse().unwrap()).await.unwrap();
+    let rows = rollout_tasks::all(&mut reader, batch.parse().unwrap()).await.unwrap();
     rows.iter().find(|row| row.server_id == server).unwrap().target
 }

@@ -1,7 +1,7 @@
 //! One successful request for every operation of the API that changes something.
 
 use axum::http::Method;
-use domain::rollout::{Change, End};
+use domain::rollout::{Change, RolloutOutcome};
 use serde_json::{Value, json};
 
 use crate::fleet::{FAILED, Host, change, end, finish, join};
@@ -32,7 +32,7 @@ impl Mutation {
         Mutation { method, route, path, body, status }
     }
 
-    pub(crate) fn ask(&self, key: &str) -> TestRequest {
+    pub(crate) fn to_request(&self, key: &str) -> TestRequest {
         let ask = TestRequest::new(self.method.clone(), &self.path).with_key(key);
         match &self.body {
             Some(body) => ask.with_json(body.clone()),
@@ -74,7 +74,7 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
     let retried = id(service.post("/v1/batches", body.clone()).await.is(202));
     change(service, &retried, Change::Start).await;
     finish(service, &retried, server, FAILED).await;
-    end(service, &retried, End::CompletedWithErrors).await;
+    end(service, &retried, RolloutOutcome::CompletedWithErrors).await;
     let (updated, deleted) = (schedule(service, "b").await, schedule(service, "c").await);
     let ran = schedule(service, "d").await;
     let viewer = json!({"name": "k", "role": "viewer"});
@@ -133,7 +133,7 @@ pub(crate) async fn new_admin(service: &Service) -> (String, String) {
 }
 
 /// The actions of `who` in the audit log, in order.
-pub(crate) async fn audited(service: &Service, who: &str) -> Vec<String> {
+pub(crate) async fn audited_actions(service: &Service, who: &str) -> Vec<String> {
     let mut reader = service.app.db.read().await.unwrap();
     let entries = store::audit::after(&mut reader, service.org, 0, 1_000).await.unwrap();
     assert!(entries.len() < 1_000);

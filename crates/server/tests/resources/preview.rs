@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use service::projections::findings;
 use vocab::{BlockedBy, Installed, Pending, Severity};
 
-use crate::feeds::{FRIDAY, lines, osv, take_in, write};
+use crate::feeds::{FRIDAY, lines, osv, import_feed, write_file};
 use crate::fleet::{Host, join, security};
 use crate::support::{Service, TestRequest, both};
 
@@ -138,7 +138,7 @@ both! {
         let order = json!({"server_ids": [one], "security_only": true});
         assert_eq!(updates(&preview(service, order.clone()).await["servers"][0], "updates"), [""; 0]);
         let record = osv("DSA-1", FRIDAY, "curl", "1.1", &["CVE-2026-1"]);
-        take_in(service, &write(service, "Debian.jsonl", &lines(&[record]))).await.unwrap();
+        import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[record]))).await.unwrap();
         findings::rebuild(&service.app, service.org).await.unwrap();
         let seen = preview(service, order).await;
         assert_eq!(updates(&seen["servers"][0], "updates"), ["curl"]);

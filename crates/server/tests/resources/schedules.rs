@@ -1,7 +1,7 @@
 //! `/v1/schedules` and their runs.
 
 use axum::http::Method;
-use domain::rollout::End;
+use domain::rollout::RolloutOutcome;
 use serde_json::{Value, json};
 use vocab::Role;
 
@@ -30,7 +30,7 @@ async fn put(
     ask.send(&service.router).await
 }
 
-async fn made(service: &Service, body: Value) -> String {
+async fn create_schedule(service: &Service, body: Value) -> String {
     let made = service.post("/v1/schedules", body).await.is(201);
     made.header("location").to_owned()
 }
@@ -71,7 +71,7 @@ both! {
     async fn all_schedules_are_listed_without_limit(service: Service) {
         for n in 0..60 {
             let body = json!({"name": format!("s{n:02}"), "cron": "@daily", "targets": {"all": true}});
-            made(service, body).await;
+            create_schedule(service, body).await;
         }
         let all = service.get("/v1/schedules").await.is(200).json();
         assert_eq!((all["data"].as_array().unwrap().len(), &all["links"]["next"]), (60, &Value::Null));
@@ -107,7 +107,7 @@ both! {
         let mut all = nightly();
         all["targets"] = json!({"all": true, "environment": "production", "colour": "red"});
         assert_eq!(refused(all).await, ["/targets/colour unknown_field", "/targets/all all_and_more"]);
-        made(service, nightly()).await;
+        create_schedule(service, nightly()).await;
         service.post("/v1/schedules", nightly()).await.is_problem(409, "already_exists");
     }
 
@@ -118,7 +118,7 @@ both! {
         let mut body = nightly();
         body["options"]["stagger_minutes"] = json!(30);
         body["options"]["window_minutes"] = json!(60);
-        let path = made(service, body.clone()).await;
+        let path = create_schedule(service, body.clone()).await;
         let warned = service.get(&path).await.is(200).json();
         assert!(warned["warnings"][0].as_str().unwrap().contains("90 minutes"), "{warned}");
         body["options"]["window_minutes"] = json!(90);
@@ -143,11 +143,11 @@ both! {
             (json!({"environment": "stagng", "tags": ["role=wbe"]}),
                 "No server has the environment \"stagng\". Did you mean \"staging\"? \
                  No server has the tag \"role=wbe\". Did you mean \"role=web\"?"),
-            (json!({"server_ids": [gone]}), "The named server does not exist."),
+            (json!({"server_ids": [gone]}), "The selected server does not exist."),
             (json!({"environment": "staging", "tags": ["blue"]}),
                 "No server matches all of: environment \"staging\", tag \"blue\"."),
             (json!({"os": "rocky 9", "server_ids": [web]}),
-                "No server matches all of: system \"rocky 9\", the named server."),
+                "No server matches all of: system \"rocky 9\", the selected server."),
         ] {
             let mut body = nightly();
             body["targets"] = targets.clone();
@@ -218,7 +218,7 @@ both! {
     }
 
     async fn manual_run_without_matching_servers_is_skipped(service: Service) {
-        let path = made(service, nightly()).await;
+        let path = create_schedule(service, nightly()).await;
         let answer = service.post(&format!("{path}/run"), json!({})).await.is(202);
         let run = answer.json();
         assert_eq!((&run["state"], &run["skip_reason"]), (&json!("skipped"), &json!("no_servers")));
@@ -268,7 +268,7 @@ both! {
     async fn manual_runs_are_limited_to_one_at_a_time(service: Service) {
         let server = join(service, Host::new("web-1")).await;
         join(service, Host::new("elsewhere").in_environment("staging")).await;
-        let path = made(service, nightly()).await;
+        let path = create_schedule(service, nightly()).await;
         let answer = service.post(&format!("{path}/run"), json!({})).await.is(202);
         let (run, location) = (answer.json(), answer.header("location").to_owned());
         assert_eq!((&run["trigger"], &run["state"]), (&json!("manual"), &json!("scheduled")));
@@ -282,7 +282,7 @@ both! {
         assert_eq!((&shown["origin"], &shown["run_id"]), (&json!("schedule"), &run["id"]));
         assert_eq!(shown["schedule_id"], run["schedule_id"]);
         assert_eq!(shown["results"][0]["server_id"], json!(server));
-        end(service, batch, End::Expired).await;
+        end(service, batch, RolloutOutcome::Expired).await;
         assert_eq!(service.get(&location).await.json()["state"], "expired");
         service.clock.advance(jiff::SignedDuration::from_secs(1));
         let second = service.post(&format!("{path}/run"), json!({})).await.is(202).json();
@@ -293,7 +293,7 @@ both! {
         let page = service.get(&format!("{path}/runs?limit=1&offset=1")).await.is(200).json();
         assert_eq!(page["data"][0]["id"], run["id"]);
         // A run is found only under its own schedule.
-        let other = made(service, json!({"name": "o", "cron": "@daily", "targets": {"all": true}})).await;
+        let other = create_schedule(service, json!({"name": "o", "cron": "@daily", "targets": {"all": true}})).await;
         let crossed = format!("{other}/runs/{}", run["id"].as_str().unwrap());
         service.get(&crossed).await.is_problem(404, "not_found");
         service.delete(&path).await.is(204);
@@ -309,7 +309,7 @@ both! {
     }
 
     async fn environment_limited_key_creates_schedules_for_its_servers_only(service: Service) {
-        let theirs = made(service, nightly()).await;
+        let theirs = create_schedule(service, nightly()).await;
         let key = service.key(Role::Operator, Some(&["staging"])).await;
         let ask = |method: Method, path: &str| TestRequest::new(method, path).with_key(&key);
         ask(Method::GET, &theirs).send(&service.router).await.is_problem(404, "not_found");

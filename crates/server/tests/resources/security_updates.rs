@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use service::projections::{findings, patches};
 use vocab::{BlockedBy, Installed, Pending, Role, ServerId, Severity};
 
-use crate::feeds::{FRIDAY, lines, osv, take_in, write};
+use crate::feeds::{FRIDAY, lines, osv, import_feed, write_file};
 use crate::fleet::{Host, join, scan, security};
 use crate::support::{Service, TestRequest, both};
 
@@ -15,7 +15,7 @@ fn installed(version: &str) -> Vec<Installed> {
 }
 
 /// An update that its repository marks as a security update.
-fn word(name: &str, cves: &[&str]) -> Pending {
+fn security_update(name: &str, cves: &[&str]) -> Pending {
     let word = security(name, Severity::High, cves);
     Pending { arch: "x86_64".into(), candidate: "1.2-r0".into(), ..word }
 }
@@ -47,19 +47,19 @@ async fn publish(service: &Service, ecosystem: &str, file: &str) {
     };
     let curl = record(&format!("{file}-1"), "curl", "1.1-r3", "CVE-2026-1");
     let busybox = record(&format!("{file}-2"), "busybox", "1.1-r1", "CVE-2026-2");
-    let path = write(service, &format!("{file}.jsonl"), &lines(&[curl, busybox]));
-    take_in(service, &path).await.unwrap();
+    let path = write_file(service, &format!("{file}.jsonl"), &lines(&[curl, busybox]));
+    import_feed(service, &path).await.unwrap();
 }
 
 /// Runs the background tasks once. Returns whether patches were recounted.
-async fn look(service: &Service) -> bool {
+async fn run_background_tasks(service: &Service) -> bool {
     findings::rebuild(&service.app, service.org).await.unwrap();
     patches::rebuild(&service.app, service.org).await.unwrap()
 }
 
 /// The number of security updates of a server. Checks that the list, the server and the preview of
 /// a security batch agree, and that the summary counts the server accordingly.
-async fn agreed(service: &Service, server: ServerId) -> u64 {
+async fn security_update_count(service: &Service, server: ServerId) -> u64 {
     let number = |row: &Value| row["summary"]["security_updates"].as_u64().unwrap();
     let list = service.get("/v1/servers?sort=security_updates").await.is(200).json();
     let list = list["data"].as_array().unwrap();
@@ -85,13 +85,13 @@ both! {
         let web = join(service, alpine("web")).await;
         let twin = join(service, alpine("twin").in_environment("staging")).await;
         let other = join(service, debian("a", vec![update("vim", "1.1-r0")])).await;
-        look(service).await;
-        assert_eq!(agreed(service, web).await, 0, "no CVE is known");
+        run_background_tasks(service).await;
+        assert_eq!(security_update_count(service, web).await, 0, "no CVE is known");
         publish(service, "Alpine:v3.22", "Alpine").await;
-        assert!(look(service).await);
-        assert!(!look(service).await, "nothing changed");
-        assert_eq!(agreed(service, web).await, 1, "the update of busybox does not contain the fix");
-        assert_eq!((agreed(service, twin).await, agreed(service, other).await), (1, 0));
+        assert!(run_background_tasks(service).await);
+        assert!(!run_background_tasks(service).await, "nothing changed");
+        assert_eq!(security_update_count(service, web).await, 1, "the update of busybox does not contain the fix");
+        assert_eq!((security_update_count(service, twin).await, security_update_count(service, other).await), (1, 0));
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
         let seen = TestRequest::get("/v1/summary").with_key(&key).send(&service.router).await.is(200).json();
         assert_eq!(seen["servers"]["with_security_updates"], 1);
@@ -99,57 +99,57 @@ both! {
         let mut after = installed("1.0-r0");
         after[1] = Installed::new("curl", "1.2-r0", "x86_64");
         scan(service, web, &after, &[update("busybox", "1.1-r0")]).await;
-        look(service).await;
-        assert_eq!((agreed(service, web).await, agreed(service, twin).await), (0, 1));
+        run_background_tasks(service).await;
+        assert_eq!((security_update_count(service, web).await, security_update_count(service, twin).await), (0, 1));
     }
 
     /// A patch still fixes a suppressed CVE: a security batch installs it, so it is counted.
     async fn update_for_a_suppressed_cve_stays_a_security_update(service: Service) {
         let web = join(service, alpine("web")).await;
         publish(service, "Alpine:v3.22", "Alpine").await;
-        look(service).await;
+        run_background_tasks(service).await;
         let flaws = async || {
             let page = service.get(&format!("/v1/servers/{web}")).await.is(200).json();
             page["summary"]["cves"]["unknown"].as_u64().unwrap()
         };
-        assert_eq!((flaws().await, agreed(service, web).await), (2, 1));
+        assert_eq!((flaws().await, security_update_count(service, web).await), (2, 1));
         let aside = json!({"cve": "CVE-2026-1", "reason": "not built", "expires_at": "2026-11-15T12:00:00Z"});
         service.post("/v1/suppressions", aside).await.is(201);
-        look(service).await;
-        assert_eq!((flaws().await, agreed(service, web).await), (1, 1));
+        run_background_tasks(service).await;
+        assert_eq!((flaws().await, security_update_count(service, web).await), (1, 1));
         service.clock.advance(SignedDuration::from_hours(9));
-        look(service).await;
-        assert_eq!((flaws().await, agreed(service, web).await), (2, 1));
+        run_background_tasks(service).await;
+        assert_eq!((flaws().await, security_update_count(service, web).await), (2, 1));
     }
 
     async fn manager_classification_counts_where_no_feed_covers(service: Service) {
-        let words = || vec![word("vim", &[]), update("curl", "1.2-r0")];
+        let words = || vec![security_update("vim", &[]), update("curl", "1.2-r0")];
         let debian = join(service, debian("debian", words())).await;
         let fedora = join(service, Host { os: ("fedora", "41"), ..self::debian("fedora", words()) }).await;
         for _ in 0..2 {
-            look(service).await;
-            assert_eq!((agreed(service, debian).await, agreed(service, fedora).await), (1, 1));
+            run_background_tasks(service).await;
+            assert_eq!((security_update_count(service, debian).await, security_update_count(service, fedora).await), (1, 1));
             publish(service, "Alpine:v3.22", "Alpine").await;
         }
     }
 
     async fn update_known_twice_counts_once_and_held_updates_count(service: Service) {
-        let mut held = word("curl", &["CVE-2026-1"]);
+        let mut held = security_update("curl", &["CVE-2026-1"]);
         let both = vec![held.clone(), update("busybox", "1.1-r2"), update("vim", "1.1-r0")];
         let web = join(service, debian("web", both.clone())).await;
         held.blocked_by = Some(BlockedBy::Held);
         let back = join(service, debian("held", vec![held])).await;
-        look(service).await;
-        assert_eq!((agreed(service, web).await, agreed(service, back).await), (1, 1));
+        run_background_tasks(service).await;
+        assert_eq!((security_update_count(service, web).await, security_update_count(service, back).await), (1, 1));
         publish(service, "Debian:12", "Debian").await;
-        look(service).await;
-        assert_eq!((agreed(service, web).await, agreed(service, back).await), (2, 1));
+        run_background_tasks(service).await;
+        assert_eq!((security_update_count(service, web).await, security_update_count(service, back).await), (2, 1));
         // A feed may withdraw an advisory.
         let mut gone = osv("Debian-2", "2026-11-14T00:00:00Z", "busybox", "1.1-r1", &["CVE-2026-2"]);
         gone["withdrawn"] = json!("2026-11-14T00:00:00Z");
-        take_in(service, &write(service, "Debian.jsonl", &lines(&[gone]))).await.unwrap();
-        look(service).await;
-        assert_eq!(agreed(service, web).await, 1);
+        import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[gone]))).await.unwrap();
+        run_background_tasks(service).await;
+        assert_eq!(security_update_count(service, web).await, 1);
     }
 
     /// A manager may name CVEs of an update that it does not mark as a security update. A security
@@ -158,7 +158,7 @@ both! {
         let mut named = update("vim", "1.1-r0");
         named.cves = vec!["CVE-2026-9".into()];
         let web = join(service, debian("web", vec![named])).await;
-        look(service).await;
-        assert_eq!(agreed(service, web).await, 0);
+        run_background_tasks(service).await;
+        assert_eq!(security_update_count(service, web).await, 0);
     }
 }

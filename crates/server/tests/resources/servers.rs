@@ -102,7 +102,7 @@ both! {
         service.delete(&path).await.is_problem(404, "not_found");
         service.get(&path).await.is_problem(404, "not_found");
         assert_eq!(listed(service, "").await, (vec!["web-2".into()], 1));
-        assert_eq!(store::rollout_targets::state_word(rollout_task(service, &batch, id).await), "canceled");
+        assert_eq!(store::rollout_tasks::state_name(rollout_task(service, &batch, id).await), "canceled");
         // Its name is still shown in batches that it took part in.
         let batch = service.get(&format!("/v1/batches/{batch}")).await.is(200).json();
         assert_eq!(batch["results"][0]["hostname"], "web-1");

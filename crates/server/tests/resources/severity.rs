@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use service::projections::{findings, patches};
 use vocab::{Installed, Pending, Role, Severity};
 
-use crate::feeds::{lines, osv, take_in, write};
+use crate::feeds::{lines, osv, import_feed, write_file};
 use crate::fleet::{Host, join, security};
 use crate::support::{Service, TestRequest, both};
 
@@ -44,20 +44,20 @@ async fn publish(service: &Service) {
     let mut scored = osv("DSA-1", FRIDAY, "curl", "1.1", &["CVE-2026-1"]);
     scored["severity"] = json!([{"type": "CVSS_V3", "score": V3}]);
     let later = osv("DSA-2", FRIDAY, "curl", "1.3", &["CVE-2026-2"]);
-    let path = write(service, "Debian.jsonl", &lines(&[scored, later]));
-    take_in(service, &path).await.unwrap();
+    let path = write_file(service, "Debian.jsonl", &lines(&[scored, later]));
+    import_feed(service, &path).await.unwrap();
     let word = usn("USN-1", "1.1", "low", "CVE-2026-1");
-    take_in(service, &write(service, "Ubuntu.jsonl", &lines(&[word]))).await.unwrap();
+    import_feed(service, &write_file(service, "Ubuntu.jsonl", &lines(&[word]))).await.unwrap();
 }
 
-async fn exploited(service: &Service, cve: &str) {
+async fn import_kev(service: &Service, cve: &str) {
     let kev = json!({"title": "list", "catalogVersion": "1", "dateReleased": FRIDAY, "count": 1, "vulnerabilities": [
         {"cveID": cve, "dateAdded": "2026-11-12", "knownRansomwareCampaignUse": "Known"}]});
-    take_in(service, &write(service, "kev.json", &kev.to_string())).await.unwrap();
+    import_feed(service, &write_file(service, "kev.json", &kev.to_string())).await.unwrap();
 }
 
 /// Runs the background tasks once. Returns whether patches were recounted.
-async fn look(service: &Service) -> bool {
+async fn run_background_tasks(service: &Service) -> bool {
     findings::rebuild(&service.app, service.org).await.unwrap();
     patches::rebuild(&service.app, service.org).await.unwrap()
 }
@@ -66,7 +66,7 @@ async fn patch(service: &Service, name: &str) -> Value {
     service.get(&format!("/v1/patches/{name}")).await.is(200).json()
 }
 
-fn rated(patch: &Value) -> (Value, Value, Value, Value, Value) {
+fn rating_of(patch: &Value) -> (Value, Value, Value, Value, Value) {
     let field = |name: &str| patch[name].clone();
     (field("severity"), field("severity_source"), field("type"), field("cves"), field("kev"))
 }
@@ -85,17 +85,17 @@ fn expect(
 both! {
     async fn feed_determines_what_a_pending_update_fixes(service: Service) {
         let web = join(service, host("web", vec![curl()])).await;
-        look(service).await;
-        assert_eq!(rated(&patch(service, "curl").await), expect("unknown", "", "other", &[], false));
+        run_background_tasks(service).await;
+        assert_eq!(rating_of(&patch(service, "curl").await), expect("unknown", "", "other", &[], false));
         publish(service).await;
-        assert!(look(service).await, "the feeds have changed");
-        assert!(!look(service).await, "nothing changed");
+        assert!(run_background_tasks(service).await, "the feeds have changed");
+        assert!(!run_background_tasks(service).await, "nothing changed");
         let known = patch(service, "curl").await;
-        assert_eq!(rated(&known), expect("high", "cvss:3.1", "security", &["CVE-2026-1"], false), "1.2 does not fix CVE-2026-2");
+        assert_eq!(rating_of(&known), expect("high", "cvss:3.1", "security", &["CVE-2026-1"], false), "1.2 does not fix CVE-2026-2");
         assert_eq!(known["cve_details"], json!([{"id": "CVE-2026-1", "severity": "high", "cvss": 7.5, "kev": false,
             "url": "https://www.cve.org/CVERecord?id=CVE-2026-1"}]));
-        exploited(service, "CVE-2026-1").await;
-        assert!(look(service).await);
+        import_kev(service, "CVE-2026-1").await;
+        assert!(run_background_tasks(service).await);
         let known = patch(service, "curl").await;
         assert_eq!((&known["kev"], &known["cve_details"][0]["kev"]), (&json!(true), &json!(true)));
         let listed = service.get("/v1/patches?severity=high").await.is(200).json();
@@ -108,26 +108,26 @@ both! {
     async fn withdrawn_advisory_is_removed_from_the_patch(service: Service) {
         join(service, host("web", vec![curl()])).await;
         publish(service).await;
-        look(service).await;
+        run_background_tasks(service).await;
         let mut withdrawn = osv("DSA-1", SATURDAY, "curl", "1.1", &["CVE-2026-1"]);
         withdrawn["withdrawn"] = json!(SATURDAY);
-        take_in(service, &write(service, "Debian.jsonl", &lines(&[withdrawn]))).await.unwrap();
-        assert!(look(service).await);
-        assert_eq!(rated(&patch(service, "curl").await), expect("unknown", "", "other", &[], false));
+        import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[withdrawn]))).await.unwrap();
+        assert!(run_background_tasks(service).await);
+        assert_eq!(rating_of(&patch(service, "curl").await), expect("unknown", "", "other", &[], false));
     }
 
     async fn patch_of_two_systems_has_the_worst_severity(service: Service) {
         join(service, host("debian", vec![curl()])).await;
         join(service, ubuntu("ubuntu", vec![curl()])).await;
         publish(service).await;
-        look(service).await;
+        run_background_tasks(service).await;
         let all = patch(service, "curl").await;
-        assert_eq!(rated(&all), expect("high", "cvss:3.1", "security", &["CVE-2026-1"], false));
+        assert_eq!(rating_of(&all), expect("high", "cvss:3.1", "security", &["CVE-2026-1"], false));
         assert_eq!(all["affected_servers"], 2);
         // A key that sees only one system gets that system's severity.
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
         let seen = TestRequest::get("/v1/patches/curl").with_key(&key).send(&service.router).await.is(200).json();
-        assert_eq!(rated(&seen), expect("low", "ubuntu", "security", &["CVE-2026-1"], false));
+        assert_eq!(rating_of(&seen), expect("low", "ubuntu", "security", &["CVE-2026-1"], false));
         assert_eq!(seen["cve_details"][0]["severity"], "low");
     }
 
@@ -135,23 +135,23 @@ both! {
         join(service, Host { os: ("debian", "11"), ..host("old", vec![curl()]) }).await;
         join(service, Host { os: ("plan9", "4"), ..host("odd", vec![curl()]) }).await;
         publish(service).await;
-        look(service).await;
-        assert_eq!(rated(&patch(service, "curl").await), expect("unknown", "", "other", &[], false));
+        run_background_tasks(service).await;
+        assert_eq!(rating_of(&patch(service, "curl").await), expect("unknown", "", "other", &[], false));
     }
 
     async fn host_severity_counts_where_no_feed_has_one(service: Service) {
         let told = security("curl", Severity::Medium, &["CVE-2026-1", "CVE-2026-7"]);
         let more = security("vim", Severity::Low, &["CVE-2026-8"]);
         let web = join(service, host("web", vec![told, more])).await;
-        look(service).await;
+        run_background_tasks(service).await;
         let medium = expect("medium", "package_manager", "security", &["CVE-2026-1", "CVE-2026-7"], false);
-        assert_eq!(rated(&patch(service, "curl").await), medium);
+        assert_eq!(rating_of(&patch(service, "curl").await), medium);
         publish(service).await;
-        exploited(service, "CVE-2026-8").await;
-        look(service).await;
-        assert_eq!(rated(&patch(service, "curl").await), medium, "the distribution's severity takes precedence over a score");
+        import_kev(service, "CVE-2026-8").await;
+        run_background_tasks(service).await;
+        assert_eq!(rating_of(&patch(service, "curl").await), medium, "the distribution's severity takes precedence over a score");
         assert_eq!(patch(service, "curl").await["cve_details"][0]["severity"], "medium");
-        assert_eq!(rated(&patch(service, "vim").await), expect("low", "package_manager", "security", &["CVE-2026-8"], true));
+        assert_eq!(rating_of(&patch(service, "vim").await), expect("low", "package_manager", "security", &["CVE-2026-8"], true));
         let shown = service.get(&format!("/v1/servers/{web}")).await.is(200).json();
         let told = shown["cves"].as_array().unwrap().iter().find(|cve| cve["id"] == "CVE-2026-8").unwrap();
         assert_eq!((&told["kev"], &told["severity_source"]), (&json!(true), &json!("package_manager")));
@@ -160,10 +160,10 @@ both! {
     async fn new_package_set_is_rated_for_its_server_immediately(service: Service) {
         join(service, host("first", vec![])).await;
         publish(service).await;
-        look(service).await;
+        run_background_tasks(service).await;
         let late = join(service, host("late", vec![curl()])).await;
         let rows = service.get(&format!("/v1/patches?server_id={late}")).await.is(200).json();
-        assert_eq!(rated(&rows["data"][0]), expect("high", "cvss:3.1", "security", &["CVE-2026-1"], false));
+        assert_eq!(rating_of(&rows["data"][0]), expect("high", "cvss:3.1", "security", &["CVE-2026-1"], false));
     }
 
     async fn patches_follow_a_feed_automatically(service: Service) {

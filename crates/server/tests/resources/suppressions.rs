@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use service::projections::findings::rebuild;
 use vocab::{Installed, Role, ServerId};
 
-use crate::feeds::{lines, osv, take_in, write};
+use crate::feeds::{lines, osv, import_feed, write_file};
 use crate::fleet::{Host, join};
 use crate::support::{Service, TestRequest, both};
 
@@ -26,30 +26,30 @@ async fn fleet(service: &Service) -> [ServerId; 2] {
     ];
     let both = osv("DSA-2", FRIDAY, "vim", "1.1", &["CVE-2026-1", "CVE-2026-2"]);
     let feed = lines(&[osv("DSA-1", FRIDAY, "curl", "1.1", &["CVE-2026-1"]), both]);
-    take_in(service, &write(service, "Debian.jsonl", &feed)).await.unwrap();
-    look(service).await;
+    import_feed(service, &write_file(service, "Debian.jsonl", &feed)).await.unwrap();
+    run_background_task(service).await;
     servers
 }
 
 /// Runs the background task once.
-async fn look(service: &Service) -> bool {
+async fn run_background_task(service: &Service) -> bool {
     rebuild(&service.app, service.org).await.unwrap()
 }
 
 async fn suppress(service: &Service, body: Value) -> Value {
     let made = service.post("/v1/suppressions", body).await.is(201).json();
-    look(service).await;
+    run_background_task(service).await;
     made
 }
 
 /// The number of servers on which a CVE counts, and on which it is suppressed.
-async fn counted(service: &Service, cve: &str) -> (u64, u64) {
+async fn server_counts(service: &Service, cve: &str) -> (u64, u64) {
     let cve = service.get(&format!("/v1/cves/{cve}")).await.is(200).json();
     (cve["affected_servers"].as_u64().unwrap(), cve["suppressed_servers"].as_u64().unwrap())
 }
 
 /// The number of CVEs of a server, the number of suppressed ones, and the suppression of the first.
-async fn on(service: &Service, server: ServerId) -> (u64, u64, Value) {
+async fn cves_of_server(service: &Service, server: ServerId) -> (u64, u64, Value) {
     let shown = service.get(&format!("/v1/servers/{server}")).await.is(200).json();
     let first = shown["cves"].as_array().unwrap().iter().find(|cve| !cve["suppressed"].is_null());
     let by = first.map_or(Value::Null, |cve| cve["suppressed"].clone());
@@ -63,12 +63,12 @@ async fn on(service: &Service, server: ServerId) -> (u64, u64, Value) {
 both! {
     async fn suppressed_cve_is_shown_and_counts_again_after_expiry(service: Service) {
         let [web, _] = fleet(service).await;
-        assert_eq!((counted(service, "CVE-2026-1").await, on(service, web).await), ((2, 0), (2, 0, Value::Null)));
+        assert_eq!((server_counts(service, "CVE-2026-1").await, cves_of_server(service, web).await), ((2, 0), (2, 0, Value::Null)));
         let made = suppress(service, json!({"cve": "CVE-2026-1", "reason": "not built", "expires_at": NOON})).await;
         assert_eq!((&made["active"], &made["package"], &made["environment"]), (&json!(true), &Value::Null, &Value::Null));
-        assert_eq!(counted(service, "CVE-2026-1").await, (0, 2));
+        assert_eq!(server_counts(service, "CVE-2026-1").await, (0, 2));
         let by = json!({"suppression_id": made["id"], "reason": "not built", "until": NOON});
-        assert_eq!(on(service, web).await, (1, 2, by.clone()), "it is in two packages, and counts as one CVE");
+        assert_eq!(cves_of_server(service, web).await, (1, 2, by.clone()), "it is in two packages, and counts as one CVE");
         let cve = service.get("/v1/cves/CVE-2026-1").await.is(200).json();
         assert_eq!((cve["servers"].as_array().unwrap().len(), &cve["servers"][0]["suppressed"]), (4, &by));
         let listed = async |query: &str| {
@@ -79,10 +79,10 @@ both! {
         assert_eq!(listed("").await, ["CVE-2026-2", "CVE-2026-1"], "still listed, after those that count");
         assert_eq!(listed("suppressed=true").await, ["CVE-2026-1"]);
         assert_eq!(listed("suppressed=false").await, ["CVE-2026-2"]);
-        assert!(!look(service).await, "nothing changed");
+        assert!(!run_background_task(service).await, "nothing changed");
         service.clock.advance(SignedDuration::from_hours(9));
-        assert!(look(service).await, "the suppression has expired");
-        assert_eq!((counted(service, "CVE-2026-1").await, on(service, web).await), ((2, 0), (2, 0, Value::Null)));
+        assert!(run_background_task(service).await, "the suppression has expired");
+        assert_eq!((server_counts(service, "CVE-2026-1").await, cves_of_server(service, web).await), ((2, 0), (2, 0, Value::Null)));
         let path = format!("/v1/suppressions/{}", made["id"].as_str().unwrap());
         assert_eq!(service.get(&path).await.is(200).json()["active"], false, "the suppression can still be read");
     }
@@ -90,24 +90,24 @@ both! {
     async fn suppression_of_one_package_keeps_the_cve_in_the_other(service: Service) {
         let [web, _] = fleet(service).await;
         suppress(service, json!({"cve": "CVE-2026-1", "package": "curl", "reason": "no"})).await;
-        assert_eq!((counted(service, "CVE-2026-1").await, on(service, web).await.0), ((2, 0), 2));
-        assert_eq!(on(service, web).await.1, 1);
+        assert_eq!((server_counts(service, "CVE-2026-1").await, cves_of_server(service, web).await.0), ((2, 0), 2));
+        assert_eq!(cves_of_server(service, web).await.1, 1);
         suppress(service, json!({"cve": "CVE-2026-1", "package": "vim", "reason": "no"})).await;
-        assert_eq!((counted(service, "CVE-2026-1").await, on(service, web).await.0), ((0, 2), 1));
+        assert_eq!((server_counts(service, "CVE-2026-1").await, cves_of_server(service, web).await.0), ((0, 2), 1));
     }
 
     async fn suppression_of_one_environment_does_not_affect_others(service: Service) {
         let [web, test] = fleet(service).await;
         let made = suppress(service, json!({"cve": "CVE-2026-1", "environment": "staging", "reason": "a test system"})).await;
-        assert_eq!(counted(service, "CVE-2026-1").await, (1, 1));
-        assert_eq!((on(service, web).await.0, on(service, test).await.0), (2, 1));
+        assert_eq!(server_counts(service, "CVE-2026-1").await, (1, 1));
+        assert_eq!((cves_of_server(service, web).await.0, cves_of_server(service, test).await.0), (2, 1));
         let key = service.key(Role::Viewer, Some(&["staging"])).await;
         let seen = TestRequest::get("/v1/cves/CVE-2026-1").with_key(&key).send(&service.router).await.is(200).json();
         assert_eq!((&seen["affected_servers"], &seen["suppressed_servers"]), (&json!(0), &json!(1)));
         let path = format!("/v1/suppressions/{}", made["id"].as_str().unwrap());
         service.delete(&path).await.is(204);
-        look(service).await;
-        assert_eq!((counted(service, "CVE-2026-1").await, on(service, test).await.0), ((2, 0), 2));
+        run_background_task(service).await;
+        assert_eq!((server_counts(service, "CVE-2026-1").await, cves_of_server(service, test).await.0), ((2, 0), 2));
         service.get(&path).await.is_problem(404, "not_found");
         service.delete(&path).await.is_problem(404, "not_found");
     }

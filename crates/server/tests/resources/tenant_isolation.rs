@@ -5,19 +5,19 @@ use axum::http::Method;
 use serde_json::{Value, json};
 use vocab::{Installed, Severity};
 
-use crate::feeds::{lines, osv, take_in, write};
+use crate::feeds::{lines, osv, import_feed, write_file};
 use crate::fleet::{Host, join, security};
 use crate::support::{Service, TestRequest, both};
 
 /// One resource of each kind, by the names of the path parameters.
-async fn everything(service: &Service) -> Vec<(&'static str, String)> {
+async fn create_one_of_each(service: &Service) -> Vec<(&'static str, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let updates = vec![security("openssl", Severity::High, &[])];
     let mut host = Host { quarantine: Some("a copy"), ..Host::new("web-1").with_updates(updates) };
     host.installed.push(Installed::new("openssl", "1.0", "amd64"));
     let server = join(service, host).await;
     let advisory = osv("DSA-1", "2026-11-13T00:00:00Z", "openssl", "1.1", &["CVE-2026-1"]);
-    take_in(service, &write(service, "Debian.jsonl", &lines(&[advisory]))).await.unwrap();
+    import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[advisory]))).await.unwrap();
     service::projections::findings::rebuild(&service.app, service.org).await.unwrap();
     service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
     let body = json!({"name": "s", "cron": "@daily", "targets": {"all": true}});
@@ -61,7 +61,7 @@ fn body(path: &str) -> Value {
 
 both! {
     async fn id_of_another_organization_is_not_found(service: Service) {
-        let ids = everything(service).await;
+        let ids = create_one_of_each(service).await;
         let stranger = service.stranger().await;
         let mut asked = 0;
         for (method, path, access) in api::routes().operations() {
@@ -85,7 +85,7 @@ both! {
     }
 
     async fn lists_and_counts_contain_nothing_of_another_organization(service: Service) {
-        everything(service).await;
+        create_one_of_each(service).await;
         let stranger = service.stranger().await;
         let ask = async |path: &str| TestRequest::get(path).with_key(&stranger).send(&service.router).await;
         let paths = ["/v1/servers", "/v1/schedules", "/v1/patches", "/v1/cves", "/v1/suppressions", "/v1/batches"];

@@ -21,7 +21,7 @@ async fn batches(service: &Service) -> Vec<serde_json::Value> {
 both! {
     async fn batch_is_previewed_and_starts_only_on_confirmation(service: Service) {
         let [one, two] = fleet(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let chosen = [("server_ids", one.as_str()), ("server_ids", two.as_str())];
         let page = ann.submit("/order", &chosen).await.is(200).text();
         assert!(page.contains("Patch 2 servers") && page.contains("openssl"), "{page}");
@@ -43,7 +43,7 @@ both! {
     async fn double_click_starts_one_batch(service: Service) {
         let once = |page: &str| page.split("name=\"once\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
         let [one, _] = fleet(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let chosen = [("server_ids", one.as_str())];
         let token = start_token(&ann.submit("/order", &chosen).await.is(200).text());
         let form = [("server_ids", one.as_str()), ("start", &token)];
@@ -63,7 +63,7 @@ both! {
         ann.start(&chosen).await.is(303);
         assert_eq!(batches(service).await.len(), 2);
 
-        // What cannot be done is shown as a page, also the second time; a mistake can be corrected.
+        // A failure is shown as a page, even the second time; a mistake can be corrected.
         let here = format!("{there}/retry");
         let word = once(&ann.submit(&format!("{there}/cancel"), &[]).await.is(200).text());
         for _ in 0..2 {
@@ -80,7 +80,7 @@ both! {
     /// Forms of pages without a preview count once, too: a schedule, a change of one, a key, a
     /// token, an invitation.
     async fn form_that_is_sent_twice_takes_effect_once(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let word = async |page: &str| {
             let text = ann.get(page).await.is(200).text();
             text.split("name=\"once\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
@@ -104,7 +104,7 @@ both! {
             for answer in &pressed {
                 assert_eq!(shown(answer), shown(&pressed[0]), "{action}");
             }
-            // After going back and changing a field, the form is another one.
+            // A user who goes back and changes a field submits a different form.
             let mut other = form.clone();
             other[0] = ("name", "another");
             let made = ann.submit(action, &other).await;
@@ -136,7 +136,7 @@ both! {
 
     async fn invalid_patch_form_comes_back_unchanged_and_starts_nothing(service: Service) {
         let [one, _] = fleet(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         for (field, value, told) in [
             ("stagger_minutes", "ten", "stagger minutes"),
             ("canary", "200%", "canary"),
@@ -152,14 +152,14 @@ both! {
         ann.submit("/order", &[("start", "x")]).await.is(400);
         ann.submit("/order", &[("server_ids", "nonsense"), ("start", "x")]).await.is(422);
         assert!(batches(service).await.is_empty());
-        let viewer = Browser::of(service, "bob", Role::Viewer).await;
+        let viewer = Browser::signed_in(service, "bob", Role::Viewer).await;
         viewer.submit("/order", &[("server_ids", one.as_str()), ("start", "x")]).await.is(403);
         assert!(batches(service).await.is_empty());
     }
 
     async fn batch_is_paused_resumed_and_canceled_after_confirmation(service: Service) {
         let [one, _] = fleet(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         ann.start(&[("server_ids", one.as_str())]).await.is(303);
         let id = batches(service).await[0]["id"].as_str().unwrap().to_owned();
         let here = format!("/batches/{id}");
@@ -180,7 +180,7 @@ both! {
 
     async fn schedule_is_created_edited_run_and_deleted(service: Service) {
         fleet(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let mut form = vec![("name", "Nightly"), ("cron", "0 3 * *"), ("timezone", "Europe/Berlin"), ("enabled", "true"),
             ("environment", "production"), ("what", "all"), ("reboot", "if_required"), ("canary", "10%")];
         let page = ann.submit("/schedules/new", &form).await.is(422).text();
@@ -214,7 +214,7 @@ both! {
 
     async fn schedule_without_servers_needs_confirmation_and_keeps_input(service: Service) {
         fleet(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let mut form = vec![("name", "Nightly"), ("cron", "0 3 * * *"), ("timezone", "Europe/Berlin"), ("enabled", "true"),
             ("environment", "prodction"), ("what", "all"), ("reboot", "if_required"), ("canary", "10%")];
         let page = ann.submit("/schedules/new", &form).await.is(422).text();
@@ -247,7 +247,7 @@ both! {
 
     async fn server_is_refreshed_and_removed_after_confirmation(service: Service) {
         let [one, _] = fleet(service).await;
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         ann.submit(&format!("/servers/{one}/refresh"), &[]).await.is(303);
         let here = format!("/servers/{one}/remove");
         ann.submit(&here, &[]).await.is(303);
@@ -257,7 +257,7 @@ both! {
     }
 
     async fn secrets_are_created_shown_once_and_revoked(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let page = ann.submit("/settings/tokens", &[("name", "web image"), ("environment", "production")]).await.is(200).text();
         assert!(page.contains("fleetmend-agent enroll --server http://fleet.example --token fme_"), "{page}");
         let page = ann.submit("/settings/keys", &[("name", "ci"), ("role", "operator")]).await.is(200).text();
@@ -275,7 +275,7 @@ both! {
     }
 
     async fn admin_invites_resets_and_removes_others_only(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let page = ann.submit("/settings/users", &[("name", "bob"), ("role", "viewer")]).await.is(200).text();
         let link = page.split("/welcome/").nth(1).unwrap().split('<').next().unwrap().to_owned();
         Browser::new(service).get(&format!("/welcome/{link}")).await.is(200);

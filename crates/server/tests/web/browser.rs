@@ -20,22 +20,22 @@ pub(crate) struct Browser {
 
 impl Browser {
     pub(crate) fn new(service: &Service) -> Browser {
-        Browser::at(service, 1)
+        Browser::with_address(service, 1)
     }
 
     /// A browser at another address.
-    pub(crate) fn at(service: &Service, host: u8) -> Browser {
-        Browser::through(service.router.clone(), host)
+    pub(crate) fn with_address(service: &Service, host: u8) -> Browser {
+        Browser::with_router(service.router.clone(), host)
     }
 
     /// A browser that uses another process of the service.
-    pub(crate) fn through(router: Router, host: u8) -> Browser {
+    pub(crate) fn with_router(router: Router, host: u8) -> Browser {
         Browser { router, cookies: RefCell::default(), host }
     }
 
     /// A browser of a user with this role, signed in by a one-time link.
-    pub(crate) async fn of(service: &Service, name: &str, role: Role) -> Browser {
-        let actor = users::local(service.org);
+    pub(crate) async fn signed_in(service: &Service, name: &str, role: Role) -> Browser {
+        let actor = users::local_actor(service.org);
         let (_, link) = users::invite(&service.app, &actor, name, role).await.unwrap();
         let browser = Browser::new(service);
         let form = [("password", PASSWORD), ("again", PASSWORD)];
@@ -44,7 +44,7 @@ impl Browser {
     }
 
     /// Continues with another process of the service.
-    pub(crate) fn moves_to(&mut self, router: &Router) {
+    pub(crate) fn switch_to(&mut self, router: &Router) {
         self.router = router.clone();
     }
 
@@ -80,13 +80,13 @@ impl Browser {
     }
 
     /// Deletes a cookie.
-    pub(crate) fn forget(&self, name: &str) {
+    pub(crate) fn delete_cookie(&self, name: &str) {
         self.cookies.borrow_mut().retain(|(known, _)| known != name);
     }
 
     /// Sets a cookie, as a script of the page or an earlier response would.
-    pub(crate) fn keep(&self, name: &str, value: &str) {
-        self.forget(name);
+    pub(crate) fn set_cookie(&self, name: &str, value: &str) {
+        self.delete_cookie(name);
         self.cookies.borrow_mut().push((name.to_owned(), value.to_owned()));
     }
 

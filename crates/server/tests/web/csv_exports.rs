@@ -4,22 +4,22 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use dashboard::{Access, paths};
-use domain::rollout::End;
+use domain::rollout::RolloutOutcome;
 use serde_json::json;
 use vocab::{Installed, Role, Severity};
 
 use crate::browser::Browser;
 use crate::fleet::{FAILED, Host, end, finish, join, security};
-use crate::markup::{File, Table, csv, tables};
+use crate::markup::{FileLink, Table, csv, tables};
 use crate::support::{Service, both};
 
 /// A table: the end of its file's path, whether the file has rows that the page omits, and for each
 /// heading the columns that contain the same. A `~` before a column means that the page words it
 /// differently. A heading `*` is the name of a time zone.
-type Kind = (&'static str, bool, &'static [(&'static str, &'static str)]);
+type TableKind = (&'static str, bool, &'static [(&'static str, &'static str)]);
 
 #[rustfmt::skip]
-const KINDS: [Kind; 31] = [
+const KINDS: [TableKind; 31] = [
     ("/trend.csv", false, &[("Day", "day"), ("Servers", "servers"), ("Up to date", "up_to_date"), ("critical", "critical"), ("high", "high"), ("medium", "medium"), ("low", "low"), ("unknown", "unknown"), ("Known exploited", "known_exploited")]),
     ("/cves.csv", true, &[("CVE", "id"), ("Severity", "severity"), ("Servers", "affected_servers")]),
     ("/batches.csv", true, &[("Servers", "servers"), ("State", "state"), ("Progress", "percent")]),
@@ -28,7 +28,7 @@ const KINDS: [Kind; 31] = [
     ("/packages.csv", true, &[("Package", "name"), ("Installed", "version"), ("Available", "available_version"), ("Type", "~security"), ("Installable", "blocked_by ~held")]),
     ("/cves.csv", false, &[("CVE", "id ~kev"), ("Severity", "severity"), ("CVSS", "cvss"), ("Package", "package"), ("Installed", "installed_version"), ("Fixed in", "fixed_version"), ("State", "state ~suppressed")]),
     ("/unassessed.csv", false, &[("Package", "package"), ("Version", "version"), ("Reason", "detail ~reason")]),
-    ("/history.csv", false, &[("Requested", "ordered_at"), ("Result", "state failure_code"), ("What", "what"), ("Changed", "message packages ~reboot_done"), ("Duration", "duration_seconds"), ("Log", "~batch")]),
+    ("/history.csv", false, &[("Requested", "ordered_at"), ("Result", "state failure_code"), ("Updates", "what"), ("Changes", "message packages ~reboot_done"), ("Duration", "duration_seconds"), ("Log", "~batch")]),
     ("/packages.csv", false, &[("Package", "name"), ("Version", "version"), ("Architecture", "arch"), ("Source", "source")]),
     ("/patch-ages.csv", false, &[("Pending for", "pending"), ("Bar chart", ""), ("By severity", "~critical ~high ~medium ~low ~unknown"), ("Packages", "packages")]),
     ("/patches.csv", false, &[("Package", "package_name ~kev"), ("Severity", "severity"), ("Type", "type"), ("Servers", "affected_servers"), ("CVEs", "~cves"), ("Versions", "versions"), ("First seen", "first_seen_at")]),
@@ -37,27 +37,27 @@ const KINDS: [Kind; 31] = [
     ("/servers.csv", false, &[("Server", "hostname"), ("Status", "status"), ("Environment", "environment"), ("Installed", "installed_version"), ("Available", "available_version"), ("Installable", "blocked_by")]),
     ("/cves.csv", false, &[("CVE", "id ~kev"), ("Severity", "severity"), ("CVSS", "cvss"), ("EPSS", "~epss"), ("Servers", "affected_servers"), ("Packages", "packages"), ("Published", "published")]),
     ("/servers.csv", false, &[("Server", "hostname"), ("Status", "status"), ("Environment", "environment"), ("Package", "package"), ("Installed", "installed_version"), ("Fixed in", "fixed_version"), ("State", "state ~suppressed")]),
-    ("/batches.csv", false, &[("Started", "created_at"), ("State", "state"), ("What", "what"), ("Servers", "servers"), ("Failed", "failed"), ("Progress", "percent"), ("By", "origin ~started_by_name")]),
+    ("/batches.csv", false, &[("Requested", "created_at"), ("State", "state"), ("Updates", "what"), ("Servers", "servers"), ("Failed", "failed"), ("Progress", "percent"), ("Started by", "origin ~started_by_name")]),
     ("/tasks.csv", false, &[("Server", "hostname"), ("State", "state"), ("Detail", "failure_code message ~waiting_for notes"), ("Packages", "~packages"), ("Reboot", "~reboot_needed ~reboot_done"), ("Log", "~id")]),
     ("/changes.csv", false, &[("Package", "name"), ("From", "from"), ("To", "to")]),
     ("/order.csv /run.csv /retry.csv", false, &[("Server", "hostname ~canary"), ("Starts", "starts_at ~waits_for"), ("To install", "~updates"), ("Skipped", "~blocked ~nothing_pending ~host_limits"), ("Reboot", "reboot")]),
-    ("/schedules.csv", false, &[("Name", "name ~enabled"), ("When", "cron timezone"), ("Which servers", "targets"), ("What", "what"), ("Next run", "next_run_at"), ("Last run", "last_run_state last_run_at")]),
+    ("/schedules.csv", false, &[("Name", "name ~enabled"), ("When", "cron timezone"), ("Servers", "targets"), ("Updates", "what"), ("Next run", "next_run_at"), ("Last run", "last_run_state last_run_at")]),
     ("/calendar.csv", false, CALENDAR),
     ("/next.csv", false, &[("*", "local_time ~timezone"), ("Your time", "at"), ("", "")]),
     ("/next.csv", false, &[("In *", "local_time ~timezone"), ("Your time", "at")]),
-    ("/runs.csv", false, &[("For", "scheduled_for"), ("State", "state skip_reason"), ("By", "trigger"), ("Servers", "servers"), ("Failed", "failed"), ("Ended", "finished_at")]),
+    ("/runs.csv", false, &[("Scheduled for", "scheduled_for"), ("State", "state skip_reason"), ("Trigger", "trigger"), ("Servers", "servers"), ("Failed", "failed"), ("Ended", "finished_at")]),
     ("/activity.csv", false, &[("When", "at"), ("Actor", "actor_name"), ("Action", "action"), ("Subject", "subject_name"), ("Detail", "detail")]),
     ("/users.csv", false, &[("Name", "name"), ("Role", "role"), ("Created", "created_at"), ("", "")]),
     ("/keys.csv", false, &[("Name", "name id ~revoked_at"), ("Role", "role environments"), ("Created", "created_at"), ("Last used", "last_used_at"), ("Expires", "expires_at"), ("", "")]),
     ("/tokens.csv", false, &[("Name", "name id ~revoked_at"), ("Environment", "environment tags"), ("Used", "uses max_uses"), ("Created", "created_at"), ("Expires", "expires_at"), ("", "")]),
-    ("/feeds.csv", false, &[("Feed", "name last_error"), ("Kind", "kind"), ("Records", "records"), ("As of", "as_of"), ("Checked", "checked_at"), ("Next", "next_update_at")]),
+    ("/feeds.csv", false, &[("Feed", "name last_error"), ("Kind", "kind"), ("Records", "records"), ("As of", "as_of"), ("Checked", "checked_at"), ("Next update", "next_update_at")]),
 ];
 
 /// Its rows are weeks and its headings are days: each line of the file is an entry of some day.
 const CALENDAR: &[(&str, &str)] = &[];
 
 /// Pages without a table, and responses that are no pages.
-const NONE: [&str; 8] = [
+const PAGES_WITHOUT_TABLES: [&str; 8] = [
     "/account",
     "/account/totp",
     "/sign-out",
@@ -94,7 +94,7 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
     let one = json!({"server_ids": [server], "security_only": true});
     let failed = id(service.post("/v1/batches", one).await.is(202).json());
     finish(service, &failed, server, FAILED).await;
-    end(service, &failed, End::Failed).await;
+    end(service, &failed, RolloutOutcome::Failed).await;
     let nightly = json!({"name": "Nightly", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "targets": {"all": true}});
     let schedule = id(service.post("/v1/schedules", nightly).await.is(201).json());
     service.post("/v1/schedules", json!({"name": "=Weekly", "cron": "30 1 * * SUN", "targets": {"environment": "staging"}})).await.is(201);
@@ -119,7 +119,7 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
     let feed = service.place.dir.join("osv.jsonl");
     std::fs::write(&feed, format!("{osv}\n")).unwrap();
     let wanted =
-        service::commands::feeds::Import { path: feed, name: None, kind: None, as_of: None };
+        service::commands::feeds::ImportRequest { path: feed, name: None, kind: None, as_of: None };
     service::commands::feeds::import(&service.app.db, wanted, service.clock.now(), |_| {})
         .await
         .unwrap();
@@ -161,11 +161,11 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
 }
 
 /// Letters and digits only, so that `1,234 → 2` on a page equals `1234 → 2` in a file.
-fn bare(text: &str) -> String {
+fn normalized(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-fn is_headed(kind: &Kind, table: &Table) -> bool {
+fn has_headings(kind: &TableKind, table: &Table) -> bool {
     let same = |(said, (head, _)): (&String, &(&str, &str))| match head.strip_suffix('*') {
         Some(start) => said.starts_with(start) && said.contains('/'),
         None => said == head,
@@ -178,29 +178,29 @@ fn kind_of(path: &str, table: &Table) -> usize {
     let plain = path.split('?').next().unwrap();
     let found = KINDS.iter().position(|kind| {
         let named = kind.0.split(' ').any(|end| plain.ends_with(end));
-        named && (is_headed(kind, table) || kind.2.is_empty())
+        named && (has_headings(kind, table) || kind.2.is_empty())
     });
     found.unwrap_or_else(|| panic!("{path} is not the file of {:?}", table.heads))
 }
 
 /// Whether a line of the file contains what a row of the page shows.
-fn agrees(kind: &Kind, row: &[String], head: &[String], line: &[String]) -> bool {
+fn row_matches(kind: &TableKind, row: &[String], head: &[String], line: &[String]) -> bool {
     kind.2.iter().zip(row).all(|((_, columns), shown)| {
         columns.split_whitespace().filter(|column| !column.starts_with('~')).all(|column| {
             let at = head.iter().position(|name| name == column).unwrap();
-            bare(shown).contains(&bare(&line[at]))
+            normalized(shown).contains(&normalized(&line[at]))
         })
     })
 }
 
 /// Fetches the file of a table and compares it with the table. Returns the kind of the table.
-async fn compared(ann: &Browser, page: &str, table: &Table) -> usize {
+async fn compare_table(ann: &Browser, page: &str, table: &Table) -> usize {
     let file = table.file.as_ref();
     let file = file.unwrap_or_else(|| panic!("{page}: no file for {:?}", table.heads));
     let path = file.path();
     let answer = match file {
-        File::Link(path) => ann.get(path).await.is(200),
-        File::Form(path, fields) => {
+        FileLink::Link(path) => ann.get(path).await.is(200),
+        FileLink::Form(path, fields) => {
             let fields: Vec<(&str, &str)> =
                 fields.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
             ann.post(path, &fields).await.is(200)
@@ -228,10 +228,10 @@ async fn compared(ann: &Browser, page: &str, table: &Table) -> usize {
     }
     assert!(!table.rows.is_empty(), "{page}: nothing to compare in {:?}", table.heads);
     if kind.2.is_empty() {
-        let days = table.rows.iter().flatten().map(|day| bare(day)).collect::<Vec<_>>();
+        let days = table.rows.iter().flatten().map(|day| normalized(day)).collect::<Vec<_>>();
         assert!(!lines.is_empty());
         for line in lines {
-            let told = [&line[0], &line[1], &line[4]].map(|cell| bare(cell));
+            let told = [&line[0], &line[1], &line[4]].map(|cell| normalized(cell));
             let there = |day: &&String| told.iter().all(|word| day.contains(word));
             assert_eq!(days.iter().filter(there).count(), 1, "{page}: {line:?} in {days:?}");
         }
@@ -242,7 +242,7 @@ async fn compared(ann: &Browser, page: &str, table: &Table) -> usize {
         "{page}: {table:?} and {text}"
     );
     for row in &table.rows {
-        let found = lines.iter().any(|line| agrees(kind, row, head, line));
+        let found = lines.iter().any(|line| row_matches(kind, row, head, line));
         assert!(found, "{page}: {row:?} is not in {path}: {text}");
     }
     which
@@ -250,7 +250,7 @@ async fn compared(ann: &Browser, page: &str, table: &Table) -> usize {
 
 both! {
     async fn every_table_has_a_matching_csv_export(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let pages = sample(service, &ann).await;
         let mut seen = BTreeSet::new();
         for (_, (path, form)) in &pages {
@@ -262,16 +262,16 @@ both! {
                 }
             };
             for table in tables(&page) {
-                seen.insert(compared(&ann, path, &table).await);
+                seen.insert(compare_table(&ann, path, &table).await);
             }
         }
         // Completeness: every page was visited, and every table of every template.
-        let visited: BTreeSet<&str> = pages.iter().map(|(path, _)| *path).chain(NONE).collect();
+        let visited: BTreeSet<&str> = pages.iter().map(|(path, _)| *path).chain(PAGES_WITHOUT_TABLES).collect();
         for (access, path) in paths() {
             let elsewhere = access == Access::Open || path.ends_with(".csv") || path.starts_with("/settings/");
             assert!(elsewhere || visited.contains(path), "{path} was not visited");
         }
-        let unseen: Vec<&Kind> = KINDS.iter().enumerate().filter(|(nth, _)| !seen.contains(nth)).map(|(_, kind)| kind).collect();
+        let unseen: Vec<&TableKind> = KINDS.iter().enumerate().filter(|(nth, _)| !seen.contains(nth)).map(|(_, kind)| kind).collect();
         assert!(unseen.is_empty(), "{unseen:?}");
         let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard/templates");
         let texts = templates.read_dir().unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
@@ -279,9 +279,9 @@ both! {
     }
 
     async fn csv_export_requires_the_role_of_its_page(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let pages = sample(service, &ann).await;
-        let bob = Browser::of(service, "bob", Role::Viewer).await;
+        let bob = Browser::signed_in(service, "bob", Role::Viewer).await;
         let mut files = 0;
         for (_, (path, form)) in pages {
             // Viewers have no page for actions that they may not take, and no access to its file.
@@ -289,7 +289,7 @@ both! {
             let closed = page.status.as_u16() == 403;
             let shown = if closed { ann.get(&path).await } else { page };
             for table in tables(&shown.text()) {
-                let Some(File::Link(file)) = table.file else { continue };
+                let Some(FileLink::Link(file)) = table.file else { continue };
                 // The run times of a cron expression are not secret, and every user sees them on
                 // the schedule's page.
                 let status = if closed && !file.starts_with("/schedules/next.csv") { 403 } else { 200 };
@@ -302,7 +302,7 @@ both! {
     }
 
     async fn csv_export_of_invalid_input_shows_the_error(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         for (path, status) in [
             ("/patches/nothing/versions.csv", 404),
             ("/patches/nothing/cves.csv", 404),

@@ -8,17 +8,17 @@ use crate::fleet::{FAILED, Host, finish, join, security};
 use crate::support::{Service, both};
 
 /// A package name that a hostile host could report.
-const PLANTED: &str = "<img src=x onerror=alert(1)>\"'";
+const HOSTILE_NAME: &str = "<img src=x onerror=alert(1)>\"'";
 
 /// A small fleet with content for every page. Returns the ids of a server, a batch, a task and a
 /// schedule.
 async fn sample(service: &Service) -> [String; 4] {
     let mut web = Host::new("web-1").with_updates(vec![
         security("openssl", Severity::Critical, &["CVE-2026-0001"]),
-        security(PLANTED, Severity::High, &["CVE-2026-0002"]),
+        security(HOSTILE_NAME, Severity::High, &["CVE-2026-0002"]),
     ]);
     web.installed =
-        vec![Installed::new("openssl", "1.0", "amd64"), Installed::new(PLANTED, "1.0", "amd64")];
+        vec![Installed::new("openssl", "1.0", "amd64"), Installed::new(HOSTILE_NAME, "1.0", "amd64")];
     web.tags = &["web", "team:shop"];
     web.reboot_required = true;
     let server = join(service, web).await;
@@ -45,7 +45,7 @@ async fn sample(service: &Service) -> [String; 4] {
 }
 
 /// Whether tags are balanced, roughly: enough to detect a broken template.
-fn is_whole(text: &str) -> bool {
+fn is_balanced(text: &str) -> bool {
     ["main", "table", "tbody", "form", "section", "dl", "nav", "details", "select"].iter().all(
         |tag| {
             text.matches(&format!("<{tag}>")).count() + text.matches(&format!("<{tag} ")).count()
@@ -57,7 +57,7 @@ fn is_whole(text: &str) -> bool {
 both! {
     async fn every_page_shows_its_content_and_escapes_markup(service: Service) {
         let [server, batch, task, schedule] = sample(service).await;
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let pages = [
             ("/".to_owned(), "Reboots pending"),
             ("/servers".into(), "web-1"),
@@ -66,7 +66,7 @@ both! {
             (format!("/servers/{server}/remove"), "agent stays installed"),
             ("/patches".into(), "openssl"),
             ("/patches?severity=critical".into(), "openssl"),
-            ("/patches/openssl".into(), "Patch these"),
+            ("/patches/openssl".into(), "name=\"packages\" value=\"openssl\""),
             ("/cves".into(), "No known open CVEs"),
             ("/batches".into(), "Security updates"),
             (format!("/batches/{batch}"), "pkg_lock_timeout"),
@@ -88,7 +88,7 @@ both! {
             let page = ann.get(&path).await.is(200);
             let text = page.text();
             assert!(text.contains(shown), "{path} does not show {shown:?}: {text}");
-            assert!(is_whole(&text), "{path}: {text}");
+            assert!(is_balanced(&text), "{path}: {text}");
             for bad in ["<img", "<b>", "style=", "onclick", "javascript:", "<script>"] {
                 assert!(!text.contains(bad), "{path} holds {bad}: {text}");
             }
@@ -98,7 +98,7 @@ both! {
     }
 
     async fn empty_fleet_shows_the_next_step(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         for (path, shown) in [
             ("/", "No servers yet"),
             ("/servers", "enrollment token"),
@@ -109,12 +109,12 @@ both! {
             ("/servers?status=offline", "No server matches"),
         ] {
             let text = ann.get(path).await.is(200).text();
-            assert!(text.contains(shown) && is_whole(&text), "{path}: {text}");
+            assert!(text.contains(shown) && is_balanced(&text), "{path}: {text}");
         }
     }
 
     async fn activity_pages_back_to_the_first_entry(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let first = ann.get("/activity?before=2").await.is(200).text();
         assert!(first.contains("organization.create") && !first.contains("user.create"), "{first}");
         assert!(first.contains(">Newer<") && !first.contains(">Older<"), "{first}");
@@ -124,7 +124,7 @@ both! {
     }
 
     async fn unknown_paths_show_an_error_page(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Viewer).await;
+        let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
         for (path, status) in [
             ("/servers/srv_01jcqk3m8ye0fr5cq0k6s8v2xw", 404),
             ("/servers/%00", 404),
@@ -149,7 +149,7 @@ both! {
             let mut reader = service.app.db.read().await.unwrap();
             store::organizations::by_name(&mut reader, "Umbrella").await.unwrap().id
         };
-        let actor = service::auth::users::local(there);
+        let actor = service::auth::users::local_actor(there);
         let (_, link) = service::auth::users::invite(&service.app, &actor, "eve", Role::Admin).await.unwrap();
         let eve = Browser::new(service);
         let form = [("password", crate::browser::PASSWORD), ("again", crate::browser::PASSWORD)];
@@ -170,7 +170,7 @@ both! {
         host.tags = &["a", "b"];
         join(service, host).await;
         service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
-        let ann = Browser::of(service, "ann", Role::Viewer).await;
+        let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
         let file = ann.get("/servers.csv?status=online").await.is(200);
         assert!(file.header("content-disposition").contains("servers.csv"));
         let text = file.text();

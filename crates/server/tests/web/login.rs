@@ -3,7 +3,7 @@
 use axum::http::Method;
 use dashboard::{Access, paths};
 use jiff::SignedDuration;
-use service::auth::totp::shown;
+use service::auth::totp::current_code;
 use service::auth::users;
 use vocab::Role;
 
@@ -11,7 +11,7 @@ use crate::browser::{Browser, PASSWORD};
 use crate::support::{TestRequest, TestResponse, both};
 
 /// A path of the route table with ids of nothing that exists.
-fn concrete(path: &str) -> String {
+fn fill_in_ids(path: &str) -> String {
     let id = |prefix: &str| format!("{prefix}_01jcqk3m8ye0fr5cq0k6s8v2xw");
     let prefix = [
         ("/servers", "srv"),
@@ -32,7 +32,7 @@ fn concrete(path: &str) -> String {
 
 both! {
     async fn link_sets_a_password_once_and_the_password_works(service: Service) {
-        let actor = users::local(service.org);
+        let actor = users::local_actor(service.org);
         let (ann, link) = users::invite(&service.app, &actor, " Ann@Example.org ", Role::Admin).await.unwrap();
         assert_eq!(ann.name, "ann@example.org");
         let browser = Browser::new(service);
@@ -61,9 +61,9 @@ both! {
     }
 
     async fn links_and_sessions_expire(service: Service) {
-        let actor = users::local(service.org);
+        let actor = users::local_actor(service.org);
         let (_, late) = users::invite(&service.app, &actor, "late", Role::Viewer).await.unwrap();
-        let ann = Browser::of(service, "ann", Role::Viewer).await;
+        let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
         ann.get("/").await.is(200);
         service.clock.advance(SignedDuration::from_hours(24));
         assert_eq!(ann.get("/").await.is(303).header("location"), "/sign-in");
@@ -71,9 +71,9 @@ both! {
     }
 
     async fn reset_or_removed_user_is_signed_out_immediately(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Viewer).await;
-        let bob = Browser::of(service, "bob", Role::Viewer).await;
-        let actor = users::local(service.org);
+        let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
+        let bob = Browser::signed_in(service, "bob", Role::Viewer).await;
+        let actor = users::local_actor(service.org);
         let find = async |name: &str| {
             let mut reader = service.app.db.read().await.unwrap();
             store::users::by_name(&mut reader, service.org, name).await.unwrap().unwrap()
@@ -92,9 +92,9 @@ both! {
     /// The whole table: no page is visible without signing in, or with a lower role.
     async fn every_page_requires_its_role(service: Service) {
         let browsers = [
-            (Role::Viewer, Browser::of(service, "viewer", Role::Viewer).await),
-            (Role::Operator, Browser::of(service, "operator", Role::Operator).await),
-            (Role::Admin, Browser::of(service, "admin", Role::Admin).await),
+            (Role::Viewer, Browser::signed_in(service, "viewer", Role::Viewer).await),
+            (Role::Operator, Browser::signed_in(service, "operator", Role::Operator).await),
+            (Role::Admin, Browser::signed_in(service, "admin", Role::Admin).await),
         ];
         let open: Vec<&str> = paths()
             .into_iter()
@@ -105,9 +105,9 @@ both! {
         assert_eq!(open, [&doors[..], &["/sign-in/oidc", "/sign-in/oidc/back"]].concat());
         let mut guarded = 0;
         for (access, path) in paths() {
-            let Access::Signed(needed) = access else { continue };
+            let Access::SignedIn(needed) = access else { continue };
             guarded += 1;
-            let path = concrete(path);
+            let path = fill_in_ids(path);
             let stranger = Browser::new(service);
             let seen = stranger.get(&path).await;
             assert!(matches!(seen.status.as_u16(), 303 | 405), "{path}: {}", seen.status);
@@ -119,7 +119,7 @@ both! {
             for (role, browser) in &browsers {
                 let (got, sent) = (browser.get(&path).await, browser.submit(&path, &[]).await);
                 let refused = [got.status.as_u16(), sent.status.as_u16()].contains(&403);
-                assert_eq!(refused, !role.may(needed), "{role} {path}: {} {}", got.status, sent.status);
+                assert_eq!(refused, !role.includes(needed), "{role} {path}: {} {}", got.status, sent.status);
                 for answer in [got, sent] {
                     assert!(!answer.status.is_server_error(), "{role} {path}: {}", answer.text());
                 }
@@ -129,14 +129,14 @@ both! {
     }
 
     async fn forms_are_accepted_only_from_our_own_pages(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let csrf = ann.csrf().await;
         let form = [("name", "x"), ("role", "viewer"), ("csrf", csrf.as_str())];
         ann.post("/settings/keys", &form[..2]).await.is(403);
         ann.post("/settings/keys", &[("name", "x"), ("role", "viewer"), ("csrf", "AAAA")]).await.is(403);
         ann.post_from("https://evil.example", "/settings/keys", &form).await.is(403);
         ann.post_from("null", "/settings/keys", &form).await.is(403);
-        let other = Browser::of(service, "bob", Role::Admin).await;
+        let other = Browser::signed_in(service, "bob", Role::Admin).await;
         other.post("/settings/keys", &form).await.is(403);
         ann.post_from("https://fleet.example", "/settings/keys", &form).await.is(200);
         let foreign = Browser::new(service);
@@ -145,7 +145,7 @@ both! {
     }
 
     async fn attackers_are_throttled_and_the_owner_is_not(service: Service) {
-        let owner = Browser::of(service, "ann", Role::Admin).await;
+        let owner = Browser::signed_in(service, "ann", Role::Admin).await;
         owner.submit("/sign-out", &[]).await.is(303);
         let guesser = Browser::new(service);
         let wrong = [("name", "ann"), ("password", "password12345")];
@@ -160,7 +160,7 @@ both! {
         guesser.post("/sign-in", &right).await.is(429);
         owner.post("/sign-in", &right).await.is(303);
         // So can a new browser at another address.
-        let travelling = Browser::at(service, 9);
+        let travelling = Browser::with_address(service, 9);
         travelling.post("/sign-in", &right).await.is(303);
     }
 
@@ -173,7 +173,7 @@ both! {
         let before = peak();
         for nth in 0..600_u32 {
             let name = format!("{nth}{}", "x".repeat(1_000_000));
-            let browser = Browser::at(service, (nth % 250) as u8);
+            let browser = Browser::with_address(service, (nth % 250) as u8);
             let form = format!("name={name}&password=x");
             let ask = TestRequest::new(Method::POST, "/sign-in").with("content-type", "application/x-www-form-urlencoded");
             ask.with_body(form).from((nth % 250) as u8).send(&service.router).await.is(413);
@@ -198,7 +198,7 @@ both! {
         let try_once = async |host: u8| {
             // No user can have this name, so no password is checked either.
             let form = [("name", "a\u{1}b"), ("password", "x")];
-            Browser::at(service, host).post("/sign-in", &form).await
+            Browser::with_address(service, host).post("/sign-in", &form).await
         };
         let mut tries = 0;
         while try_once(7).await.status.as_u16() == 422 {
@@ -212,18 +212,18 @@ both! {
 
     /// A spelling that the database would treat as the same name must not have its own bucket.
     async fn control_characters_in_a_name_do_not_bypass_the_limit(service: Service) {
-        let _ann = Browser::of(service, "ann", Role::Admin).await;
+        let _ann = Browser::signed_in(service, "ann", Role::Admin).await;
         for name in ["an\0n", "\0ann", "ann\0\0"] {
-            let answer = Browser::at(service, 7).post("/sign-in", &[("name", name), ("password", PASSWORD)]).await;
+            let answer = Browser::with_address(service, 7).post("/sign-in", &[("name", name), ("password", PASSWORD)]).await;
             answer.is(422);
         }
     }
 
     async fn stolen_session_cannot_guess_the_second_factor(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let page = ann.submit("/account/totp", &[]).await.is(200).text();
         let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
-        let code = shown(&secret, service.clock.now());
+        let code = current_code(&secret, service.clock.now());
         ann.submit("/account/totp", &[("secret", &secret), ("code", &code)]).await.is(303);
         let csrf = ann.csrf().await;
         let mut guesses = 0;
@@ -239,21 +239,21 @@ both! {
         assert!(guesses <= 10, "{guesses}");
         // Nor with the correct code, until some time has passed.
         service.clock.advance(SignedDuration::from_secs(60));
-        let code = shown(&secret, service.clock.now());
+        let code = current_code(&secret, service.clock.now());
         ann.post("/account/totp", &[("code", &code), ("csrf", &csrf)]).await.is(429);
     }
 
     async fn second_factor_is_required_once_enabled(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let page = ann.submit("/account/totp", &[]).await.is(200).text();
         let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
-        let now = || shown(&secret, service.clock.now());
+        let now = || current_code(&secret, service.clock.now());
         ann.submit("/account/totp", &[("secret", &secret), ("code", "000000")]).await.is(422);
         ann.submit("/account/totp", &[("secret", &secret), ("code", &now())]).await.is(303);
         assert!(ann.get("/account").await.text().contains(">on<"));
 
         service.clock.advance(SignedDuration::from_secs(60));
-        let other = Browser::at(service, 7);
+        let other = Browser::with_address(service, 7);
         let form = [("name", "ann"), ("password", PASSWORD), ("next", "/servers")];
         let page = other.post("/sign-in", &form).await.is(200).text();
         assert_eq!(other.cookie("fleetmend_session"), None, "not yet");
@@ -267,7 +267,7 @@ both! {
         // Guesses with forged tickets do not count against the owner.
         for nth in 0..30 {
             let forged = format!("{head}.{}A", &tag[..tag.len() - 1]);
-            let stranger = Browser::at(service, 100 + nth);
+            let stranger = Browser::with_address(service, 100 + nth);
             stranger.post("/sign-in/code", &[("ticket", &forged), ("code", "000000")]).await.is(422);
         }
         for forged in ["9999999999.AAAA", "..", "", "9999999999.usr_x.AAAA"] {
@@ -285,19 +285,19 @@ both! {
         ann.submit("/account/totp", &[("code", &now())]).await.is(422);
         service.clock.advance(SignedDuration::from_secs(60));
         ann.submit("/account/totp", &[("code", &now())]).await.is(303);
-        Browser::at(service, 8).post("/sign-in", &form).await.is(303);
+        Browser::with_address(service, 8).post("/sign-in", &form).await.is(303);
     }
 
-    /// With a stolen password, the code cannot be guessed, however many addresses are used.
+    /// An attacker who has the password cannot guess the code, even from many addresses.
     async fn two_factor_code_cannot_be_guessed(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let page = ann.submit("/account/totp", &[]).await.is(200).text();
         let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
-        let code = shown(&secret, service.clock.now());
+        let code = current_code(&secret, service.clock.now());
         ann.submit("/account/totp", &[("secret", &secret), ("code", &code)]).await.is(303);
         let mut guesses = 0;
         for nth in 0..60_u8 {
-            let thief = Browser::at(service, 100 + nth);
+            let thief = Browser::with_address(service, 100 + nth);
             let page = thief.post("/sign-in", &[("name", "ann"), ("password", PASSWORD)]).await.is(200).text();
             let ticket = page.split("name=\"ticket\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
             let form = [("ticket", ticket.as_str()), ("code", "000000")];
@@ -317,14 +317,14 @@ both! {
             store::organizations::get(&mut reader, service.org).await.unwrap().name
         };
         // Both may have a user with the same name, and neither learns of the other's.
-        let _ann = Browser::of(service, "ann", Role::Admin).await;
+        let _ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let other = "another long password";
-        let (_, link) = users::invite(&service.app, &users::local(umbrella), "ann", Role::Viewer).await.unwrap();
+        let (_, link) = users::invite(&service.app, &users::local_actor(umbrella), "ann", Role::Viewer).await.unwrap();
         let form = [("password", other), ("again", other)];
         Browser::new(service).post(&format!("/welcome/{link}"), &form).await.is(303);
         let signs_in = async |host: u8, organization: &str, password: &str| {
             let form = [("organization", organization), ("name", "ann"), ("password", password)];
-            Browser::at(service, host).post("/sign-in", &form).await
+            Browser::with_address(service, host).post("/sign-in", &form).await
         };
         signs_in(2, &acme.to_uppercase(), PASSWORD).await.is(303);
         signs_in(2, "Umbrella", other).await.is(303);
@@ -345,7 +345,7 @@ both! {
     }
 
     async fn unknown_name_and_wrong_password_get_the_same_response(service: Service) {
-        Browser::of(service, "ann", Role::Viewer).await;
+        Browser::signed_in(service, "ann", Role::Viewer).await;
         let browser = Browser::new(service);
         let said = async |name: &str| {
             let form = [("name", name), ("password", "not the password")];
@@ -356,7 +356,7 @@ both! {
     }
 
     async fn database_contains_nothing_that_signs_in(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let session = ann.cookie("fleetmend_session").unwrap();
         let mut reader = service.app.db.read().await.unwrap();
         let user = store::users::by_name(&mut reader, service.org, "ann").await.unwrap().unwrap();
@@ -365,12 +365,12 @@ both! {
         drop(reader);
         let forged = TestRequest::get("/").with("cookie", &format!("fleetmend_session={}x", &session[..session.len() - 1]));
         forged.send(&service.router).await.is(303);
-        ann.forget("fleetmend_session");
+        ann.delete_cookie("fleetmend_session");
         ann.get("/").await.is(303);
     }
 
     async fn sign_in_redirects_only_to_our_own_paths(service: Service) {
-        Browser::of(service, "ann", Role::Viewer).await;
+        Browser::signed_in(service, "ann", Role::Viewer).await;
         for evil in ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"] {
             let browser = Browser::new(service);
             let form = [("name", "ann"), ("password", PASSWORD), ("next", evil)];
@@ -380,7 +380,7 @@ both! {
     }
 
     async fn pages_send_restrictive_security_headers(service: Service) {
-        let ann = Browser::of(service, "ann", Role::Viewer).await;
+        let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
         for path in ["/", "/servers/none", "/sign-in", "/servers?nonsense=1"] {
             let page = ann.get(path).await;
             let policy = page.header("content-security-policy");

@@ -4,23 +4,23 @@
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The last link to a file before the table that no earlier table has used.
-    pub(crate) file: Option<File>,
+    pub(crate) file: Option<FileLink>,
     pub(crate) heads: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// How to get a file.
+/// How a page offers a file for download.
 #[derive(Debug, Clone)]
-pub(crate) enum File {
+pub(crate) enum FileLink {
     /// By a link.
     Link(String),
     /// By a form with these fields.
     Form(String, Vec<(String, String)>),
 }
 
-impl File {
+impl FileLink {
     pub(crate) fn path(&self) -> &str {
-        let (File::Link(path) | File::Form(path, _)) = self;
+        let (FileLink::Link(path) | FileLink::Form(path, _)) = self;
         path
     }
 }
@@ -30,14 +30,14 @@ fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
     text.split_once(start)?.1.split_once(end).map(|(inner, _)| inner)
 }
 
-fn plain(text: &str) -> String {
+fn unescape(text: &str) -> String {
     let marks = [("&#60;", "<"), ("&#62;", ">"), ("&#34;", "\""), ("&#39;", "'"), ("&#38;", "&")];
     let text = text.replace("&amp;", "&");
     marks.iter().fold(text, |text, (mark, meant)| text.replace(mark, meant))
 }
 
 /// The text of some markup. Times are replaced by their exact values.
-fn said(markup: &str) -> String {
+fn text_of(markup: &str) -> String {
     let mut text = String::new();
     let mut rest = markup;
     while let Some((before, tag)) = rest.split_once('<') {
@@ -49,7 +49,7 @@ fn said(markup: &str) -> String {
             rest = after.split_once("</time>").unwrap().1;
         }
     }
-    plain(&(text + rest)).split_whitespace().collect::<Vec<_>>().join(" ")
+    unescape(&(text + rest)).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The cells of a row, or the headings.
@@ -61,7 +61,7 @@ fn cells(row: &str, tag: &str) -> Vec<String> {
         // `<thead` also starts with `<th`.
         if cell.starts_with(['>', ' ']) {
             let (cell, after) = cell.split_once(&format!("</{tag}>")).unwrap();
-            found.push(said(cell.split_once('>').unwrap().1));
+            found.push(text_of(cell.split_once('>').unwrap().1));
             rest = after;
         }
     }
@@ -71,7 +71,7 @@ fn cells(row: &str, tag: &str) -> Vec<String> {
 /// The fields of a form as a browser sends them without a named button.
 pub(crate) fn fields(form: &str) -> Vec<(String, String)> {
     let attribute =
-        |tag: &str, name| plain(between(tag, &format!(" {name}=\""), "\"").unwrap_or(""));
+        |tag: &str, name| unescape(between(tag, &format!(" {name}=\""), "\"").unwrap_or(""));
     let mut found = Vec::new();
     let mut select = String::new();
     for piece in form.split('<').skip(1) {
@@ -97,7 +97,7 @@ pub(crate) fn form_around(page: &str, at: usize) -> &str {
 
 /// The tables of a page in order.
 pub(crate) fn tables(page: &str) -> Vec<Table> {
-    let mut files: Vec<File> = Vec::new();
+    let mut files: Vec<FileLink> = Vec::new();
     let mut found = Vec::new();
     for piece in page.split('<') {
         let at = piece.as_ptr() as usize - page.as_ptr() as usize;
@@ -106,11 +106,11 @@ pub(crate) fn tables(page: &str) -> Vec<Table> {
             && let Some(path) = between(piece, "href=\"", "\"")
             && path.contains(".csv")
         {
-            files.push(File::Link(plain(path)));
+            files.push(FileLink::Link(unescape(path)));
         } else if piece.starts_with("button ")
             && let Some(path) = between(piece, "formaction=\"", "\"")
         {
-            files.push(File::Form(plain(path), fields(form_around(page, at))));
+            files.push(FileLink::Form(unescape(path), fields(form_around(page, at))));
         } else if piece.starts_with("table") {
             let table = rest.split_once("</table>").unwrap().0;
             let (head, body) = table.split_once("<tbody>").unwrap();

@@ -1,7 +1,7 @@
 //! A start runs exactly what its preview showed; anything else is rejected.
 
 use axum::http::Method;
-use domain::rollout::{Change, End, Halt};
+use domain::rollout::{Change, RolloutOutcome, HaltReason};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use vocab::{Role, Severity};
@@ -50,7 +50,7 @@ async fn send(browser: &Browser, form: &Fields) -> crate::support::TestResponse 
 }
 
 /// The page and form of a preview with every option set.
-async fn previewed(ann: &Browser, ids: &[String]) -> (Fields, String) {
+async fn preview_form(ann: &Browser, ids: &[String]) -> (Fields, String) {
     let mut form: Vec<(&str, &str)> =
         ids[..5].iter().map(|id| ("server_ids", id.as_str())).collect();
     form.extend([
@@ -72,8 +72,8 @@ async fn previewed(ann: &Browser, ids: &[String]) -> (Fields, String) {
 both! {
     async fn start_with_any_field_changed_since_the_preview_is_rejected(service: Service) {
         let ids = six_servers(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
-        let (form, page) = previewed(&ann, &ids).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+        let (form, page) = preview_form(&ann, &ids).await;
         assert!(page.contains(">Dry run on 5 servers (1 package)</button>"), "{page}");
         let token = start_token(&page);
         let servers = |some: &[&String]| -> Fields {
@@ -147,7 +147,7 @@ both! {
     /// Regression: options that were set after the preview were ignored by the start.
     async fn options_set_after_the_preview_are_not_ignored(service: Service) {
         let ids = six_servers(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let chosen: Vec<(&str, &str)> = ids.iter().map(|id| ("server_ids", id.as_str())).collect();
         let page = ann.submit("/order", &chosen).await.is(200).text();
         assert!(page.contains(">Patch 6 servers (security updates)</button>"), "{page}");
@@ -166,15 +166,15 @@ both! {
 
     async fn preview_token_of_another_user_session_or_time_is_rejected(service: Service) {
         let ids = six_servers(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
-        let (form, page) = previewed(&ann, &ids).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+        let (form, page) = preview_form(&ann, &ids).await;
         let token = start_token(&page);
         let replay = async |browser: &Browser, token: &str| {
             let form = with(&with(&form, "csrf", &browser.csrf().await), "start", token);
             send(browser, &form).await
         };
         // Another user of the same organization.
-        let bob = Browser::of(service, "bob", Role::Admin).await;
+        let bob = Browser::signed_in(service, "bob", Role::Admin).await;
         assert!(replay(&bob, &token).await.is(422).text().contains(CHANGED));
         // The same user in another session.
         let again = Browser::new(service);
@@ -186,7 +186,7 @@ both! {
             let mut reader = service.app.db.read().await.unwrap();
             store::organizations::by_name(&mut reader, "Umbrella").await.unwrap().id
         };
-        let actor = service::auth::users::local(there);
+        let actor = service::auth::users::local_actor(there);
         let (_, link) = service::auth::users::invite(&service.app, &actor, "eve", Role::Admin).await.unwrap();
         let eve = Browser::new(service);
         eve.post(&format!("/welcome/{link}"), &[("password", PASSWORD), ("again", PASSWORD)]).await.is(303);
@@ -207,8 +207,8 @@ both! {
 
     async fn patch_page_has_one_form_with_every_option(service: Service) {
         let ids = six_servers(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
-        let (_, page) = previewed(&ann, &ids).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+        let (_, page) = preview_form(&ann, &ids).await;
         let main = page.split("<main").nth(1).unwrap().split("</main>").next().unwrap();
         assert_eq!(main.matches("<form").count(), 1, "{main}");
         let hidden: Vec<&str> = main.split("type=\"hidden\" name=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
@@ -217,7 +217,7 @@ both! {
 
     async fn schedule_changed_since_the_preview_is_not_run(service: Service) {
         six_servers(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let schedule = json!({"name": "Nightly", "cron": "0 3 * * *", "targets": {"environment": "production"},
             "options": {"security_only": true, "dry_run": true}});
         let id = service.post("/v1/schedules", schedule.clone()).await.is(201).json()["id"].as_str().unwrap().to_owned();
@@ -243,7 +243,7 @@ both! {
         for token in ["", &old, &fresh] {
             press(token).await.is(422);
         }
-        let bob = Browser::of(service, "bob", Role::Operator).await;
+        let bob = Browser::signed_in(service, "bob", Role::Operator).await;
         let theirs = preview_field(&bob.submit(&run, &[]).await.is(200).text());
         press(&theirs).await.is(422);
         let mine = preview_field(&ann.submit(&run, &[]).await.is(200).text());
@@ -257,13 +257,13 @@ both! {
 
     async fn retry_patches_exactly_the_previewed_servers(service: Service) {
         let ids = six_servers(service).await;
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let order = json!({"server_ids": &ids[..3], "security_only": true, "canary": 1});
         let batch = service.post("/v1/batches", order).await.is(202).json()["id"].as_str().unwrap().to_owned();
         for id in &ids[..3] {
             finish(service, &batch, id.parse().unwrap(), FAILED).await;
         }
-        end(service, &batch, End::Failed).await;
+        end(service, &batch, RolloutOutcome::Failed).await;
         let retry = format!("/batches/{batch}/retry");
         let page = ann.submit(&retry, &[]).await.is(200).text();
         assert!(page.contains(">Patch 3 servers (security updates)</button>") && page.contains("web-3"), "{page}");
@@ -284,7 +284,7 @@ both! {
     /// The forms differ in everything but the token, and encode its field differently.
     async fn preview_token_starts_one_batch_only(service: Service) {
         let ids = six_servers(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let csrf = ann.csrf().await;
         let chosen = format!("csrf={csrf}&server_ids={}", ids[0]);
         for (nth, attack) in [
@@ -317,11 +317,11 @@ both! {
 
     async fn confirmed_preview_counts_once(service: Service) {
         let ids = six_servers(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let batch = service.post("/v1/batches", json!({"server_ids": [ids[0]], "security_only": true})).await.is(202).json();
         let batch = batch["id"].as_str().unwrap().to_owned();
         finish(service, &batch, ids[0].parse().unwrap(), FAILED).await;
-        end(service, &batch, End::Failed).await;
+        end(service, &batch, RolloutOutcome::Failed).await;
         let schedule = json!({"name": "Nightly", "cron": "0 3 * * *", "targets": {"all": true},
             "options": {"security_only": true}});
         let schedule = service.post("/v1/schedules", schedule).await.is(201).json()["id"].as_str().unwrap().to_owned();
@@ -340,7 +340,7 @@ both! {
             let all = batches(service).await;
             let made = all.iter().find(|batch| batch["state"] == "scheduled").unwrap();
             let made = made["id"].as_str().unwrap().to_owned();
-            end(service, &made, End::Canceled).await;
+            end(service, &made, RolloutOutcome::Canceled).await;
             for form in forms.iter().enumerate().filter(|(n, _)| *n != first).map(|(_, form)| form) {
                 let page = ann.submit(action, form).await.is(422).text();
                 assert!(page.contains("changed since the preview") && preview_field(&page) != token, "{page}");
@@ -355,7 +355,7 @@ both! {
 
     async fn form_with_duplicate_field_or_two_tokens_is_rejected(service: Service) {
         let ids = six_servers(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let csrf = ann.csrf().await;
         let chosen = format!("csrf={csrf}&server_ids={}&server_ids={}", ids[0], ids[1]);
         let token = start_token(&ann.post_raw("/order", chosen.clone()).await.is(200).text());
@@ -383,7 +383,7 @@ both! {
 
     async fn batch_resumes_only_in_the_state_the_page_showed(service: Service) {
         let ids = six_servers(service).await;
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let order = json!({"server_ids": ids, "security_only": true, "max_failures": 1});
         let batch = service.post("/v1/batches", order).await.is(202).json()["id"].as_str().unwrap().to_owned();
         let here = format!("/batches/{batch}");
@@ -394,7 +394,7 @@ both! {
         };
         resume("paused", "0").await.is(303);
         finish(service, &batch, ids[0].parse().unwrap(), FAILED).await;
-        change(service, &batch, Change::Halt(Halt::TooManyFailures)).await;
+        change(service, &batch, Change::Halt(HaltReason::TooManyFailures)).await;
         let page = ann.get(&here).await.is(200).text();
         assert!(page.contains(">Resume despite 1 failure</button>"), "{page}");
         // An outdated page does not ignore a failure that it does not show.
@@ -411,7 +411,7 @@ both! {
     async fn saving_an_unchanged_schedule_changes_no_option(service: Service) {
         let mut ids = six_servers(service).await;
         ids.sort();
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let options = [
             json!({"packages": ["openssl"], "security_only": true, "dry_run": true}),
             json!({"packages": ["openssl", "curl"], "exclude": ["linux-*"], "reboot": "if_required", "stagger_minutes": 5,
@@ -441,7 +441,7 @@ both! {
     async fn quarantine_is_released_only_for_the_reason_shown(service: Service) {
         let host = Host { quarantine: Some("two hosts used its identity"), ..Host::new("web-1") };
         let id = join(service, host).await;
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         let release = format!("/servers/{id}/release");
         for other in ["", "another reason"] {
             ann.submit(&release, &[("reason", other)]).await.is(409);

@@ -20,10 +20,10 @@ pub(crate) const CLIENT: &str = "fleetmend";
 pub(crate) const SECRET: &str = "a secret: with/signs+in=it";
 
 /// A change to one otherwise valid ID token.
-pub(crate) type Change = Box<dyn FnOnce(&mut Proof) + Send>;
+pub(crate) type IdTokenChange = Box<dyn FnOnce(&mut IdToken) + Send>;
 
 /// An ID token before it is signed.
-pub(crate) struct Proof {
+pub(crate) struct IdToken {
     pub(crate) head: Value,
     pub(crate) claims: Value,
     /// Replaces the signature.
@@ -32,11 +32,11 @@ pub(crate) struct Proof {
 
 pub(crate) struct Provider {
     pub(crate) url: String,
-    said: Arc<Mutex<Said>>,
+    state: Arc<Mutex<ProviderState>>,
     task: JoinHandle<()>,
 }
 
-struct Said {
+struct ProviderState {
     url: String,
     key: EcdsaKeyPair,
     key_id: u32,
@@ -46,10 +46,10 @@ struct Said {
     count: u32,
     /// The claims of the user who signs in.
     person: Value,
-    change: Option<Change>,
+    change: Option<IdTokenChange>,
     /// Overrides in the discovery document.
-    doors: Value,
-    heard: Vec<String>,
+    discovery_overrides: Value,
+    requests: Vec<String>,
 }
 
 fn key() -> EcdsaKeyPair {
@@ -58,13 +58,13 @@ fn key() -> EcdsaKeyPair {
     EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, made.as_ref(), &chance).unwrap()
 }
 
-type Shared = Arc<Mutex<Said>>;
+type Shared = Arc<Mutex<ProviderState>>;
 
 impl Provider {
     pub(crate) async fn new(now: Timestamp) -> Provider {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let said = Arc::new(Mutex::new(Said {
+        let said = Arc::new(Mutex::new(ProviderState {
             url: url.clone(),
             key: key(),
             key_id: 1,
@@ -73,21 +73,21 @@ impl Provider {
             count: 0,
             person: Value::Null,
             change: None,
-            doors: json!({}),
-            heard: Vec::new(),
+            discovery_overrides: json!({}),
+            requests: Vec::new(),
         }));
         let router = Router::new()
-            .route("/.well-known/openid-configuration", get(doors))
+            .route("/.well-known/openid-configuration", get(discovery))
             .route("/keys", get(keys))
             .route("/token", post(token))
-            .route("/me", get(me))
+            .route("/me", get(userinfo))
             .with_state(said.clone());
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Provider { url, said, task }
+        Provider { url, state: said, task }
     }
 
     /// A user signs in at the provider. Returns the callback URL.
-    pub(crate) fn agrees(&self, location: &str, person: Value) -> String {
+    pub(crate) fn approve(&self, location: &str, person: Value) -> String {
         let url = location.strip_prefix(&format!("{}/auth?", self.url)).expect(location);
         let asked: Vec<(String, String)> = url
             .split('&')
@@ -103,7 +103,7 @@ impl Provider {
         ] {
             assert_eq!(of(name), value, "{location}");
         }
-        let mut said = self.said.lock().unwrap();
+        let mut said = self.state.lock().unwrap();
         said.count += 1;
         let code = format!("code-{}", said.count);
         let state = of("state");
@@ -113,28 +113,28 @@ impl Provider {
     }
 
     /// Changes the next ID token.
-    pub(crate) fn says_instead(&self, change: impl FnOnce(&mut Proof) + Send + 'static) {
-        self.said.lock().unwrap().change = Some(Box::new(change));
+    pub(crate) fn change_next_token(&self, change: impl FnOnce(&mut IdToken) + Send + 'static) {
+        self.state.lock().unwrap().change = Some(Box::new(change));
     }
 
     /// Changes the discovery document.
-    pub(crate) fn describes(&self, doors: Value) {
-        self.said.lock().unwrap().doors = doors;
+    pub(crate) fn change_discovery(&self, doors: Value) {
+        self.state.lock().unwrap().discovery_overrides = doors;
     }
 
     /// Signs with another key from now on.
-    pub(crate) fn takes_a_new_key(&self) {
-        let mut said = self.said.lock().unwrap();
+    pub(crate) fn rotate_key(&self) {
+        let mut said = self.state.lock().unwrap();
         (said.key, said.key_id) = (key(), said.key_id + 1);
     }
 
     /// The number of requests of this kind.
-    pub(crate) fn heard(&self, what: &str) -> usize {
-        self.said.lock().unwrap().heard.iter().filter(|heard| *heard == what).count()
+    pub(crate) fn request_count(&self, what: &str) -> usize {
+        self.state.lock().unwrap().requests.iter().filter(|heard| *heard == what).count()
     }
 
     /// Stops the provider.
-    pub(crate) async fn goes_down(self) {
+    pub(crate) async fn stop(self) {
         self.task.abort();
         let _ = self.task.await;
     }
@@ -146,16 +146,16 @@ fn plain(text: &str) -> String {
     value
 }
 
-async fn doors(State(said): State<Shared>) -> String {
+async fn discovery(State(said): State<Shared>) -> String {
     let mut said = said.lock().unwrap();
-    said.heard.push("doors".into());
+    said.requests.push("doors".into());
     let url = &said.url;
     let mut doors = json!({
         "issuer": url, "authorization_endpoint": format!("{url}/auth"), "token_endpoint": format!("{url}/token"),
         "jwks_uri": format!("{url}/keys"), "userinfo_endpoint": format!("{url}/me"),
         "id_token_signing_alg_values_supported": ["ES256"],
     });
-    for (name, value) in said.doors.as_object().unwrap() {
+    for (name, value) in said.discovery_overrides.as_object().unwrap() {
         doors[name] = value.clone();
     }
     doors.to_string()
@@ -163,7 +163,7 @@ async fn doors(State(said): State<Shared>) -> String {
 
 async fn keys(State(said): State<Shared>) -> String {
     let mut said = said.lock().unwrap();
-    said.heard.push("keys".into());
+    said.requests.push("keys".into());
     let point = said.key.public_key().as_ref();
     let [x, y] = [&point[1..33], &point[33..]].map(|part| URL_SAFE_NO_PAD.encode(part));
     let ours = json!({"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": said.key_id.to_string(), "x": x, "y": y});
@@ -176,7 +176,7 @@ async fn token(
     body: Bytes,
 ) -> (StatusCode, String) {
     let mut said = said.lock().unwrap();
-    said.heard.push("token".into());
+    said.requests.push("token".into());
     let form: Vec<(String, String)> = serde_html_form::from_bytes(&body).unwrap();
     let of = |pairs: &[(String, String)], name: &str| {
         pairs
@@ -201,7 +201,7 @@ async fn token(
         return refused("invalid_grant");
     }
     let now = said.now.as_second();
-    let mut proof = Proof {
+    let mut proof = IdToken {
         head: json!({"alg": "ES256", "kid": said.key_id.to_string()}),
         claims: json!({"iss": said.url, "aud": CLIENT, "sub": said.person["sub"], "exp": now + 300, "iat": now,
             "nonce": of(&asked, "nonce")}),
@@ -222,7 +222,7 @@ async fn token(
     )
 }
 
-async fn me(State(said): State<Shared>, headers: HeaderMap) -> (StatusCode, String) {
+async fn userinfo(State(said): State<Shared>, headers: HeaderMap) -> (StatusCode, String) {
     let said = said.lock().unwrap();
     if headers.get("authorization").is_none_or(|shown| shown != "Bearer for me") {
         return (StatusCode::UNAUTHORIZED, String::new());

@@ -10,7 +10,7 @@ use vocab::{Role, Severity};
 
 use crate::browser::{Browser, PASSWORD, start_token};
 use crate::fleet::{Host, join, security};
-use crate::oidc::{config, invited, person, sent};
+use crate::oidc::{config, invite, claims_for, authorization_url};
 use crate::provider::Provider;
 use crate::support::{Service, both};
 
@@ -18,12 +18,12 @@ use crate::support::{Service, both};
 async fn restarted(service: &Service, provider: &Provider) -> Router {
     let settings = Settings { oidc: Some(config(service, provider)), ..Settings::default() };
     let (app, router) = service.again(settings).await;
-    root_keys::admit(&app.db, &app.secrets, app.clock.now()).await.unwrap();
+    root_keys::check_and_record(&app.db, &app.secrets, app.clock.now()).await.unwrap();
     router
 }
 
 /// The fields of a patch form with the token of its preview.
-async fn previewed(ann: &Browser, server: &str) -> Vec<(&'static str, String)> {
+async fn preview_form(ann: &Browser, server: &str) -> Vec<(&'static str, String)> {
     let csrf = ann.csrf().await;
     let mut form: Vec<(&'static str, String)> =
         vec![("server_ids", server.into()), ("what", "security".into()), ("csrf", csrf)];
@@ -49,29 +49,29 @@ both! {
         let server = join(service, Host::new("web-1").with_updates(updates)).await.to_string();
         let provider = Provider::new(service.clock.now()).await;
         let before = restarted(service, &provider).await;
-        let mut ann = Browser::of(service, "ann", Role::Operator).await;
-        ann.moves_to(&before);
+        let mut ann = Browser::signed_in(service, "ann", Role::Operator).await;
+        ann.switch_to(&before);
         for address in ["bob@example.org", "eve@example.org"] {
-            invited(service, address, Role::Viewer).await;
+            invite(service, address, Role::Viewer).await;
         }
         // Open at the time of the rotation: two previews, and two sign-ins that are at the
         // provider.
-        let open = previewed(&ann, &server).await;
-        let left_open = previewed(&ann, &server).await;
-        let [mut bob, mut eve] = [2, 3].map(|host| Browser::through(before.clone(), host));
-        let (bob_is_sent, eve_is_sent) = (sent(&bob).await, sent(&eve).await);
+        let open = preview_form(&ann, &server).await;
+        let left_open = preview_form(&ann, &server).await;
+        let [mut bob, mut eve] = [2, 3].map(|host| Browser::with_router(before.clone(), host));
+        let (bob_is_sent, eve_is_sent) = (authorization_url(&bob).await, authorization_url(&eve).await);
 
         let dir = &service.place.dir;
         Secrets::rotate_root(dir).unwrap();
         let rotated = restarted(service, &provider).await;
-        ann.moves_to(&rotated);
+        ann.switch_to(&rotated);
         send(&ann, &open).await.is(303);
         assert_eq!(batches(service).await, 1);
         // Sent twice: still one batch.
         send(&ann, &open).await.is(303);
         assert_eq!(batches(service).await, 1);
-        bob.moves_to(&rotated);
-        bob.get(&provider.agrees(&bob_is_sent, person("sub-bob", "bob@example.org"))).await.is(200);
+        bob.switch_to(&rotated);
+        bob.get(&provider.approve(&bob_is_sent, claims_for("sub-bob", "bob@example.org"))).await.is(200);
         bob.get("/servers").await.is(200);
         // Not with other options.
         let mut other = left_open.clone();
@@ -86,11 +86,11 @@ both! {
         Secrets::retire_root(dir).unwrap();
         let retired = restarted(service, &provider).await;
         // The session, the form and the sign-in were made with the old key.
-        ann.moves_to(&retired);
+        ann.switch_to(&retired);
         assert!(ann.get("/servers").await.is(303).header("location").starts_with("/sign-in"));
         send(&ann, &left_open).await.is(401);
-        eve.moves_to(&retired);
-        let eve_returns = provider.agrees(&eve_is_sent, person("sub-eve", "eve@example.org"));
+        eve.switch_to(&retired);
+        let eve_returns = provider.approve(&eve_is_sent, claims_for("sub-eve", "eve@example.org"));
         assert!(eve.get(&eve_returns).await.is(422).text().contains("Sign in again"));
         assert!(eve.get("/servers").await.is(303).header("location").starts_with("/sign-in"));
         // After signing in again, a token from before the rotation starts nothing.
@@ -100,11 +100,11 @@ both! {
         late.push(("csrf", ann.csrf().await));
         send(&ann, &late).await.is(422);
         assert_eq!(batches(service).await, 1);
-        let fresh = previewed(&ann, &server).await;
+        let fresh = preview_form(&ann, &server).await;
         send(&ann, &fresh).await.is(303);
         assert_eq!(batches(service).await, 2);
-        bob.moves_to(&retired);
+        bob.switch_to(&retired);
         bob.get("/servers").await.is(200);
-        provider.goes_down().await;
+        provider.stop().await;
     }
 }

@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use serde_json::json;
-use store::days::Day;
+use store::daily_stats::DailyStats;
 use vocab::{Installed, Role, Severity};
 
 use crate::browser::Browser;
@@ -29,16 +29,16 @@ fn lines(text: &str) -> Vec<&str> {
 both! {
     async fn trend_shows_its_numbers_and_its_first_day(service: Service) {
         web_1(service).await;
-        let today = service::projections::daily_stats::day_of(service.app.clock.now());
+        let today = service::projections::daily_stats::utc_day(service.app.clock.now());
         let mut tx = service.app.db.begin().await.unwrap();
-        let counted = service::projections::daily_stats::counted(&mut tx, service.org, today).await.unwrap().unwrap();
+        let counted = service::projections::daily_stats::current_counts(&mut tx, service.org, today).await.unwrap().unwrap();
         assert_eq!((counted.servers, counted.up_to_date, counted.critical), (1, 0, 1));
-        let yesterday = Day { day: today.yesterday().unwrap(), servers: 4, up_to_date: 3, high: 17, ..counted.clone() };
+        let yesterday = DailyStats { day: today.yesterday().unwrap(), servers: 4, up_to_date: 3, high: 17, ..counted.clone() };
         for day in [&yesterday, &counted] {
-            store::days::write(&mut tx, service.org, day).await.unwrap();
+            store::daily_stats::write(&mut tx, service.org, day).await.unwrap();
         }
         tx.commit().await.unwrap();
-        let ann = Browser::of(service, "ann", Role::Viewer).await;
+        let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
         let page = ann.get("/").await.is(200).text();
         for shown in ["18 open, 1 critical, 17 high", "75 % up to date, 3 of 4", "Recorded once a day since", "aria-label=\"Open CVEs by day."] {
             assert!(page.contains(shown), "{shown}: {page}");
@@ -55,7 +55,7 @@ both! {
     async fn patches_show_how_long_they_have_been_pending(service: Service) {
         web_1(service).await;
         service.clock.advance(SignedDuration::from_hours(8 * 24));
-        let ann = Browser::of(service, "ann", Role::Viewer).await;
+        let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
         let page = ann.get("/patches").await.is(200).text();
         assert!(page.contains("Pending less than 30 days: 1, 1 critical"), "{page}");
         let file = ann.get("/patch-ages.csv").await.is(200).text();
@@ -66,22 +66,22 @@ both! {
         let nightly = |name: &str, cron: &str| json!({"name": name, "cron": cron, "timezone": "Europe/Berlin", "targets": {"all": true}});
         service.post("/v1/schedules", nightly("Nightly", "0 3 * * *")).await.is(201);
         service.post("/v1/schedules", nightly("Often", "* * * * *")).await.is(201);
-        let ann = Browser::of(service, "ann", Role::Viewer).await;
+        let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
         let page = ann.get("/schedules").await.is(200).text();
         assert!(page.contains("data-zone=\"UTC\"") && page.contains("<strong>02:00</strong>"), "{page}");
         assert!(page.contains("03:00 Europe/Berlin") && page.contains("Complete until"), "{page}");
-        ann.keep("fleetmend_zone", "Asia/Kolkata");
+        ann.set_cookie("fleetmend_zone", "Asia/Kolkata");
         let page = ann.get("/schedules").await.is(200).text();
         assert!(page.contains("data-zone=\"Asia/Kolkata\"") && page.contains("<strong>07:30</strong>"), "{page}");
         for bad in ["<b>", "Nowhere/Else", "../../etc/passwd"] {
-            ann.keep("fleetmend_zone", bad);
+            ann.set_cookie("fleetmend_zone", bad);
             assert!(ann.get("/schedules").await.is(200).text().contains("data-zone=\"UTC\""));
         }
     }
 
     async fn history_and_activity_show_names(service: Service) {
         let server = web_1(service).await;
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         ann.start(&[("server_ids", &server)]).await.is(303);
         let batch = service.get("/v1/batches").await.is(200).json()["data"][0]["id"].as_str().unwrap().to_owned();
         finish(service, &batch, server.parse().unwrap(), FAILED).await;
@@ -104,7 +104,7 @@ both! {
         let schedule = json!({"name": "=Nightly", "cron": "0 3 * * *", "targets": {"all": true}});
         let schedule = service.post("/v1/schedules", schedule).await.is(201).json()["id"].as_str().unwrap().to_owned();
         service.post(&format!("/v1/schedules/{schedule}/run"), json!({})).await.is(202);
-        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let ann = Browser::signed_in(service, "ann", Role::Admin).await;
         for (path, starts, holds) in [
             (format!("/servers/{server}/packages.csv"), "name,version,", "openssl"),
             (format!("/servers/{server}/cves.csv"), "id,severity,", "CVE-2026-0001,critical"),
@@ -129,7 +129,7 @@ both! {
         }
         let none = ann.get(&format!("/batches/{batch}/tasks.csv?state=succeeded")).await.is(200).text();
         assert_eq!(lines(&none).len(), 1);
-        let bob = Browser::of(service, "bob", Role::Viewer).await;
+        let bob = Browser::signed_in(service, "bob", Role::Viewer).await;
         bob.get("/activity.csv").await.is(403);
         bob.get("/servers/srv_01jcqk3m8ye0fr5cq0k6s8v2xw/history.csv").await.is(404);
     }
@@ -138,7 +138,7 @@ both! {
         let [one, two] = [join(service, Host::new("web-1")).await, join(service, Host::new("Web-2")).await].map(|id| id.to_string());
         let made = json!({"name": "Named", "cron": "0 3 * * *", "targets": {"server_ids": [one]}});
         let id = service.post("/v1/schedules", made).await.is(201).json()["id"].as_str().unwrap().to_owned();
-        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let ann = Browser::signed_in(service, "ann", Role::Operator).await;
         let edit = format!("/schedules/{id}/edit");
         let page = ann.get(&edit).await.is(200).text();
         assert!(page.contains("checked>web-1</label>"), "{page}");

@@ -11,12 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::api_keys::{self, ApiKey};
-use store::{Bell, Db, Page, Topic, Tx};
+use store::{Subscription, Db, Page, Topic, Tx};
 use vocab::{Environment, KeyId, Role};
 
 use crate::App;
 use crate::auth::opaque_token;
-use crate::clock::dice;
+use crate::clock::random_u128;
 use crate::secrets::Secrets;
 use crate::{Actor, FieldError, Result, ServiceError, audit};
 
@@ -25,22 +25,22 @@ const PURPOSE: &str = "fleetmend api key v1";
 const RANDOM_BYTES: usize = 32;
 /// How long a cached key is used without checking the database. Changes arrive as notifications;
 /// this limit covers a lost notification.
-const BELIEVED_FOR: SignedDuration = SignedDuration::from_millis(900);
+const CACHE_TTL: SignedDuration = SignedDuration::from_millis(900);
 /// The maximum number of cached keys. More distinct keys than this indicate that someone is trying
 /// keys.
-const REMEMBERED_MAX: usize = 10_000;
+const CACHED_KEYS_MAX: usize = 10_000;
 
 /// A newly created key.
-pub struct Secret {
+pub struct NewSecret {
     /// The text of the key, which is shown once.
     pub text: String,
     /// The hash that the database stores.
     pub hash: Vec<u8>,
 }
 
-pub fn mint(secrets: &Secrets) -> Secret {
+pub fn mint(secrets: &Secrets) -> NewSecret {
     let (text, hash) = opaque_token::mint::<RANDOM_BYTES>(secrets, PURPOSE);
-    Secret { text: format!("{PREFIX}{text}"), hash }
+    NewSecret { text: format!("{PREFIX}{text}"), hash }
 }
 
 /// The hash of a key that this installation created; `None` for any other text.
@@ -50,7 +50,7 @@ pub fn recognize(secrets: &Secrets, text: &str) -> Option<Vec<u8>> {
 
 /// Why a key is refused.
 #[derive(Debug)]
-pub enum Refused {
+pub enum KeyRejection {
     Unknown,
     Expired,
     Revoked,
@@ -59,85 +59,85 @@ pub enum Refused {
 }
 
 /// A cache of recently used keys, so that not every request queries the database for its key.
-pub struct KeyRing(Mutex<Ring>);
+pub struct ApiKeyCache(Mutex<CacheState>);
 
-struct Ring {
-    bell: Bell,
-    known: HashMap<Vec<u8>, (ApiKey, Timestamp)>,
-    /// Contains only keys that exist in the database. Each call of `note_uses` empties it.
+struct CacheState {
+    changes: Subscription,
+    cached: HashMap<Vec<u8>, (ApiKey, Timestamp)>,
+    /// Contains only keys that exist in the database. Each call of `flush_uses` empties it.
     used: BTreeMap<KeyId, Timestamp>,
 }
 
-impl KeyRing {
-    pub fn new(db: &Db) -> KeyRing {
-        KeyRing(Mutex::new(Ring {
-            bell: db.bell(Topic::Credentials),
-            known: HashMap::new(),
+impl ApiKeyCache {
+    pub fn new(db: &Db) -> ApiKeyCache {
+        ApiKeyCache(Mutex::new(CacheState {
+            changes: db.subscribe(Topic::Credentials),
+            cached: HashMap::new(),
             used: BTreeMap::new(),
         }))
     }
 
-    fn ring(&self) -> MutexGuard<'_, Ring> {
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The key with this text, if it is valid now.
     #[boxed]
-    pub async fn admit(&self, app: &App, text: &str) -> Result<ApiKey, Refused> {
-        let hash = recognize(&app.secrets, text).ok_or(Refused::Unknown)?;
+    pub async fn authenticate(&self, app: &App, text: &str) -> Result<ApiKey, KeyRejection> {
+        let hash = recognize(&app.secrets, text).ok_or(KeyRejection::Unknown)?;
         let now = app.clock.now();
-        let key = match self.remembered(&hash, now) {
+        let key = match self.cached(&hash, now) {
             Some(key) => key,
-            None => self.look(app, &hash, now).await?,
+            None => self.load(app, &hash, now).await?,
         };
         if key.revoked_at.is_some() {
-            return Err(Refused::Revoked);
+            return Err(KeyRejection::Revoked);
         }
         if key.expires_at.is_some_and(|end| end <= now) {
-            return Err(Refused::Expired);
+            return Err(KeyRejection::Expired);
         }
-        self.ring().used.insert(key.id, now);
+        self.lock().used.insert(key.id, now);
         Ok(key)
     }
 
-    fn remembered(&self, hash: &[u8], now: Timestamp) -> Option<ApiKey> {
-        let mut ring = self.ring();
-        if ring.bell.has_rung() {
-            ring.known.clear();
+    fn cached(&self, hash: &[u8], now: Timestamp) -> Option<ApiKey> {
+        let mut ring = self.lock();
+        if ring.changes.take_notified() {
+            ring.cached.clear();
         }
-        let (key, at) = ring.known.get(hash)?;
-        (now.duration_since(*at).abs() < BELIEVED_FOR).then(|| key.clone())
+        let (key, at) = ring.cached.get(hash)?;
+        (now.duration_since(*at).abs() < CACHE_TTL).then(|| key.clone())
     }
 
-    async fn look(&self, app: &App, hash: &[u8], now: Timestamp) -> Result<ApiKey, Refused> {
+    async fn load(&self, app: &App, hash: &[u8], now: Timestamp) -> Result<ApiKey, KeyRejection> {
         let found = async {
             let mut reader = app.db.read().await?;
             api_keys::by_hash(&mut reader, hash).await
         };
-        let found = found.await.map_err(|error| Refused::Service(error.into()))?;
-        let key = found.ok_or(Refused::Unknown)?;
-        let mut ring = self.ring();
+        let found = found.await.map_err(|error| KeyRejection::Service(error.into()))?;
+        let key = found.ok_or(KeyRejection::Unknown)?;
+        let mut ring = self.lock();
         // A key read before the notification may be outdated: use it, but do not cache it.
-        if ring.bell.has_rung() {
-            ring.known.clear();
+        if ring.changes.take_notified() {
+            ring.cached.clear();
         } else {
-            if ring.known.len() >= REMEMBERED_MAX {
-                ring.known.clear();
+            if ring.cached.len() >= CACHED_KEYS_MAX {
+                ring.cached.clear();
             }
-            ring.known.insert(hash.to_vec(), (key.clone(), now));
+            ring.cached.insert(hash.to_vec(), (key.clone(), now));
         }
         Ok(key)
     }
 
     /// Stores when keys were used since the last call.
     #[boxed]
-    pub async fn note_uses(&self, db: &Db) -> Result<()> {
-        let used = std::mem::take(&mut self.ring().used);
+    pub async fn flush_uses(&self, db: &Db) -> Result<()> {
+        let used = std::mem::take(&mut self.lock().used);
         if used.is_empty() {
             return Ok(());
         }
         let mut tx = db.begin().await?;
-        api_keys::used(&mut tx, &used.into_iter().collect::<Vec<_>>()).await?;
+        api_keys::record_uses(&mut tx, &used.into_iter().collect::<Vec<_>>()).await?;
         Ok(tx.commit().await?)
     }
 }
@@ -165,14 +165,14 @@ pub async fn create(app: &App, actor: &Actor, new: NewKey) -> Result<(ApiKey, St
     }
     let secret = mint(&app.secrets);
     let key = ApiKey {
-        id: KeyId::new(now, dice()),
+        id: KeyId::new(now, random_u128()),
         org_id: actor.org,
         name: new.name,
         hash: secret.hash,
         role: new.role,
         environments: new.environments,
         created_at: now,
-        created_by: actor.who.clone(),
+        created_by: actor.id.clone(),
         expires_at: new.expires_at,
         revoked_at: None,
         last_used_at: None,
@@ -196,7 +196,7 @@ pub async fn revoke(app: &App, actor: &Actor, seen: &ApiKey) -> Result<()> {
     }
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
-    if seen.role == Role::Admin && !another_admin(&mut tx, seen, now).await? {
+    if seen.role == Role::Admin && !has_another_admin(&mut tx, seen, now).await? {
         return Err(ServiceError::Conflict {
             code: "last_admin_key",
             detail: "this is the last admin key; create another one first".into(),
@@ -205,13 +205,13 @@ pub async fn revoke(app: &App, actor: &Actor, seen: &ApiKey) -> Result<()> {
     api_keys::revoke(&mut tx, seen, now).await?;
     audit::record(app, &mut tx, actor, "api_key.revoke", seen.id, json!({"name": seen.name}));
     audit::emit(app, &mut tx, actor, "api_key.revoked", json!({"api_key_id": seen.id}));
-    tx.ring(Topic::Credentials);
+    tx.notify(Topic::Credentials);
     Ok(tx.commit().await?)
 }
 
 /// Whether keys can still be managed without this one: by another valid admin key, which must have
 /// no environment limit if this one has none.
-async fn another_admin(tx: &mut Tx, without: &ApiKey, now: Timestamp) -> store::Result<bool> {
+async fn has_another_admin(tx: &mut Tx, without: &ApiKey, now: Timestamp) -> store::Result<bool> {
     let limit = 500;
     for offset in (0..).step_by(limit as usize) {
         let keys = api_keys::list(tx, without.org_id, Page { limit, offset }).await?.items;
@@ -238,7 +238,7 @@ mod tests {
 
     fn secrets() -> Secrets {
         let dir =
-            std::env::temp_dir().join(format!("fleetmend_keys_{}_{}", std::process::id(), dice()));
+            std::env::temp_dir().join(format!("fleetmend_keys_{}_{}", std::process::id(), random_u128()));
         std::fs::create_dir_all(&dir).unwrap();
         let secrets = Secrets::create(&dir).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();

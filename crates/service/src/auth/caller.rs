@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vocab::{Environment, KeyId, OrgId, Role, UserId};
 
-use crate::auth::api_keys::Refused;
+use crate::auth::api_keys::KeyRejection;
 use crate::auth::users;
 use crate::commands::batches::Origin;
 use crate::queries::Scope;
@@ -15,25 +15,25 @@ use crate::{Actor, App, Result, ServiceError};
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub org: OrgId,
-    pub who: Who,
+    pub id: CallerId,
     pub role: Role,
     /// The environments the caller is limited to; `None` means all.
     pub environments: Option<Arc<[Environment]>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum CallerId {
     /// A client with this API key.
     Key(KeyId),
     /// A user who signed in to the dashboard.
     User(UserId),
 }
 
-impl std::fmt::Display for Who {
+impl std::fmt::Display for CallerId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Who::Key(key) => key.fmt(f),
-            Who::User(user) => user.fmt(f),
+            CallerId::Key(key) => key.fmt(f),
+            CallerId::User(user) => user.fmt(f),
         }
     }
 }
@@ -46,14 +46,14 @@ impl Caller {
 
     /// The caller as the actor of a command.
     pub fn actor(&self) -> Actor {
-        Actor { org: self.org, who: self.who.to_string(), role: self.role }
+        Actor { org: self.org, id: self.id.to_string(), role: self.role }
     }
 
     /// The interface that the caller uses.
     pub fn origin(&self) -> Origin {
-        match self.who {
-            Who::Key(_) => Origin::Api,
-            Who::User(_) => Origin::Dashboard,
+        match self.id {
+            CallerId::Key(_) => Origin::Api,
+            CallerId::User(_) => Origin::Dashboard,
         }
     }
 
@@ -64,15 +64,15 @@ impl Caller {
 
     /// Returns an error if the caller's role is not sufficient.
     pub fn require(&self, needed: Role) -> Result<()> {
-        if self.role.may(needed) {
+        if self.role.includes(needed) {
             return Ok(());
         }
         let Caller { role, .. } = self;
-        Err(ServiceError::Forbidden(match self.who {
-            Who::Key(_) => {
+        Err(ServiceError::Forbidden(match self.id {
+            CallerId::Key(_) => {
                 format!("This needs a key with the role `{needed}`; this one has `{role}`.")
             }
-            Who::User(_) => format!("This needs the role `{needed}`; yours is `{role}`."),
+            CallerId::User(_) => format!("This needs the role `{needed}`; yours is `{role}`."),
         }))
     }
 }
@@ -90,12 +90,12 @@ impl Credential {
     #[boxed]
     pub async fn is_valid(&self, app: &App) -> Result<bool> {
         match self {
-            Credential::Key(text) => match app.keys().admit(app, text).await {
+            Credential::Key(text) => match app.api_keys().authenticate(app, text).await {
                 Ok(_) => Ok(true),
-                Err(Refused::Service(error)) => Err(error),
-                Err(Refused::Unknown | Refused::Expired | Refused::Revoked) => Ok(false),
+                Err(KeyRejection::Service(error)) => Err(error),
+                Err(KeyRejection::Unknown | KeyRejection::Expired | KeyRejection::Revoked) => Ok(false),
             },
-            Credential::Session(token) => Ok(users::signed_in(app, token).await?.is_some()),
+            Credential::Session(token) => Ok(users::session_user(app, token).await?.is_some()),
         }
     }
 }

@@ -10,12 +10,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use serde_json::json;
 use store::Topic;
-use store::enrollment_tokens::{self, Token};
+use store::enrollment_tokens::{self, EnrollmentToken};
 use vocab::{Environment, Tag, TokenId};
 
 use crate::App;
 use crate::auth::opaque_token;
-use crate::clock::dice;
+use crate::clock::random_u128;
 use crate::secrets::Secrets;
 use crate::{Actor, FieldError, Result, ServiceError, audit};
 
@@ -23,12 +23,12 @@ const PREFIX: &str = "fme_";
 const PURPOSE: &str = "fleetmend enrolment token v1";
 const RANDOM_BYTES: usize = 24;
 /// Used in place of the certificate's hash if there is no certificate.
-const PLAIN: &str = "plain";
+const NO_CERTIFICATE: &str = "plain";
 
 /// Creates a token. Returns its text, which is shown once, and the hash that the database stores.
 pub fn mint(secrets: &Secrets, certificate_sha256: Option<[u8; 32]>) -> (String, Vec<u8>) {
     let (secret, hash) = opaque_token::mint::<RANDOM_BYTES>(secrets, PURPOSE);
-    let pin = certificate_sha256.map_or(PLAIN.to_owned(), |hash| URL_SAFE_NO_PAD.encode(hash));
+    let pin = certificate_sha256.map_or(NO_CERTIFICATE.to_owned(), |hash| URL_SAFE_NO_PAD.encode(hash));
     (format!("{PREFIX}{secret}.{pin}"), hash)
 }
 
@@ -54,15 +54,15 @@ pub struct NewToken {
 
 /// Creates a token. The returned text is not stored anywhere.
 #[boxed]
-pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(Token, String)> {
+pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(EnrollmentToken, String)> {
     let now = app.clock.now();
     if new.expires_at.is_some_and(|end| end <= now) {
         let error = FieldError::new("/expires_at", "in_the_past", "must be in the future");
         return Err(ServiceError::Invalid(vec![error]));
     }
     let (text, hash) = mint(&app.secrets, app.settings.certificate_sha256);
-    let token = Token {
-        id: TokenId::new(now, dice()),
+    let token = EnrollmentToken {
+        id: TokenId::new(now, random_u128()),
         org_id: actor.org,
         name: new.name,
         hash,
@@ -71,7 +71,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(Token, S
         uses: 0,
         uses_max: new.uses_max,
         created_at: now,
-        created_by: actor.who.clone(),
+        created_by: actor.id.clone(),
         expires_at: new.expires_at,
         revoked_at: None,
     };
@@ -80,15 +80,15 @@ pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(Token, S
     let detail = json!({"name": token.name, "environment": token.environment, "tags": token.tags,
         "max_uses": token.uses_max, "expires_at": token.expires_at});
     audit::record(app, &mut tx, actor, "enrollment_token.create", token.id, detail);
-    let told = json!({"enrollment_token_id": token.id});
-    audit::emit(app, &mut tx, actor, "enrollment_token.created", told);
+    let detail = json!({"enrollment_token_id": token.id});
+    audit::emit(app, &mut tx, actor, "enrollment_token.created", detail);
     tx.commit().await?;
     Ok((token, text))
 }
 
 /// Revokes a token. Servers that joined with it stay. Revoking a revoked token is not an error.
 #[boxed]
-pub async fn revoke(app: &App, actor: &Actor, seen: &Token) -> Result<()> {
+pub async fn revoke(app: &App, actor: &Actor, seen: &EnrollmentToken) -> Result<()> {
     if seen.revoked_at.is_some() {
         return Ok(());
     }
@@ -96,8 +96,8 @@ pub async fn revoke(app: &App, actor: &Actor, seen: &Token) -> Result<()> {
     enrollment_tokens::revoke(&mut tx, actor.org, seen.id, app.clock.now()).await?;
     let detail = json!({"name": seen.name});
     audit::record(app, &mut tx, actor, "enrollment_token.revoke", seen.id, detail);
-    let told = json!({"enrollment_token_id": seen.id});
-    audit::emit(app, &mut tx, actor, "enrollment_token.revoked", told);
-    tx.ring(Topic::Credentials);
+    let detail = json!({"enrollment_token_id": seen.id});
+    audit::emit(app, &mut tx, actor, "enrollment_token.revoked", detail);
+    tx.notify(Topic::Credentials);
     Ok(tx.commit().await?)
 }

@@ -6,7 +6,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::clock::chance;
+use crate::clock::random_bytes;
 use crate::secrets::Secrets;
 
 const TAG_BYTES: usize = 8;
@@ -14,7 +14,7 @@ const TAG_BYTES: usize = 8;
 /// Creates a credential of `N` random bytes for one purpose. Returns its text, and the hash that
 /// the database stores.
 pub fn mint<const N: usize>(secrets: &Secrets, purpose: &'static str) -> (String, Vec<u8>) {
-    let random = chance::<N>();
+    let random = random_bytes::<N>();
     let tag = secrets.tag(purpose, &[&random]);
     (URL_SAFE_NO_PAD.encode([&random[..], &tag[..TAG_BYTES]].concat()), hash(&random))
 }

@@ -13,14 +13,14 @@ use crate::{Result, host_facts, record};
 
 /// The actor in audit entries: commands on the data directory run without an API key.
 const ACTOR: &str = "command";
-/// The maximum number of names in [`Untrusting`].
+/// The maximum number of names in [`UntrustingAgents`].
 const NAMES_MAX: usize = 10;
 /// The number of servers that are read at a time.
 const CHUNK: u32 = 500;
 
 /// Agents that would refuse orders signed with a key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Untrusting {
+pub struct UntrustingAgents {
     /// The number of such agents. Includes quarantined and offline servers, but not removed ones.
     pub count: usize,
     /// The total number of servers.
@@ -31,8 +31,8 @@ pub struct Untrusting {
 
 /// The agents of all organizations that have not reported that they trust the key with this id.
 #[boxed]
-pub async fn untrusting(conn: &mut Conn, key_id: &str) -> Result<Untrusting> {
-    let mut found = Untrusting::default();
+pub async fn untrusting_agents(conn: &mut Conn, key_id: &str) -> Result<UntrustingAgents> {
+    let mut found = UntrustingAgents::default();
     let mut after = None;
     loop {
         let rows = servers::facts_after(conn, after, CHUNK).await?;
@@ -40,7 +40,7 @@ pub async fn untrusting(conn: &mut Conn, key_id: &str) -> Result<Untrusting> {
         after = Some(last.id);
         found.servers += rows.len();
         for row in rows {
-            if host_facts::kept(&row.facts).trusted_keys.iter().any(|id| id.as_str() == key_id) {
+            if host_facts::from_stored(&row.facts).trusted_keys.iter().any(|id| id.as_str() == key_id) {
                 continue;
             }
             found.count += 1;
@@ -53,7 +53,7 @@ pub async fn untrusting(conn: &mut Conn, key_id: &str) -> Result<Untrusting> {
 
 /// Writes a key rotation step to the audit log of every organization.
 #[boxed]
-pub async fn audit(app: &App, action: &str, key_id: &str, detail: &Value) -> Result<()> {
+pub async fn record_rotation(app: &App, action: &str, key_id: &str, detail: &Value) -> Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     for organization in organizations::list(&mut tx).await? {

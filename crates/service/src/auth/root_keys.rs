@@ -5,8 +5,8 @@
 //! starts records the new key in the database ([`open_service`]); from then on, a process without
 //! it cannot write anything that has to be verified. In the background, everything in the database
 //! that is sealed or encrypted and verifies with the old key is sealed or encrypted again with the
-//! new one ([`reseal`]). The rest are credentials that others hold: agents get new ones
-//! automatically, but API keys and enrollment tokens have to be replaced ([`dependence`]).
+//! new one ([`replace_totp_secret`]). The rest are credentials that others hold: agents get new ones
+//! automatically, but API keys and enrollment tokens have to be replaced ([`old_key_dependents`]).
 
 use async_recursion::async_recursion as boxed;
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
-use store::audit::Resealed;
-use store::root_keys::{self, Dependents, Recorded};
+use store::audit::ResealStatus;
+use store::root_keys::{self, Dependents, RootKeyRecord};
 use store::{Conn, Db, StoreError, audit, organizations, seals, users};
 use vocab::{KeyId, OrgId, ServerId, TokenId, UserId};
 
@@ -28,17 +28,17 @@ use crate::secrets::Secrets;
 const ACTOR: &str = "command";
 /// The number of rows that are sealed in one transaction.
 const CHUNK: u32 = 500;
-/// The maximum number of names in [`Dependence`].
+/// The maximum number of names in [`OldKeyDependents`].
 const NAMES_MAX: u32 = 10;
 /// The delay before a retry after a write conflict. Ten times as long if the database is not
 /// available.
-const AGAIN: Duration = Duration::from_millis(200);
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// How the key files relate to the key recorded in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fit {
+pub enum KeyMatch {
     /// No key is recorded yet.
-    First,
+    Unrecorded,
     /// The recorded key and the key files are the same.
     Same,
     /// The files were rotated, and the service has not been started since.
@@ -49,7 +49,7 @@ pub enum Fit {
 
 /// Why the key files cannot be used with the database.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum KeyMismatch {
     /// The key files are from before a rotation.
     #[error("root.key was rotated: restart this replica with the new key files")]
     Rotated,
@@ -73,17 +73,17 @@ pub enum Unfit {
 }
 
 /// Compares the key files with the recorded key.
-pub fn fit(recorded: Option<&Recorded>, secrets: &Secrets) -> Result<Fit, Unfit> {
-    let Some(recorded) = recorded else { return Ok(Fit::First) };
+pub fn compare_keys(recorded: Option<&RootKeyRecord>, secrets: &Secrets) -> Result<KeyMatch, KeyMismatch> {
+    let Some(recorded) = recorded else { return Ok(KeyMatch::Unrecorded) };
     let (current, old) = (secrets.root_key_id(), secrets.old_root_key_id());
     match (recorded.id.as_str(), recorded.old_id.as_deref()) {
-        (id, None) if id == current && old.is_none() => Ok(Fit::Same),
-        (id, None) if id == current => Ok(Fit::Retired),
-        (id, Some(wanted)) if id == current && old == Some(wanted) => Ok(Fit::Same),
-        (id, Some(wanted)) if id == current => Err(Unfit::OldMissing { id: wanted.to_owned() }),
-        (id, None) if old == Some(id) => Ok(Fit::Rotated),
-        (_, Some(wanted)) if wanted == current => Err(Unfit::Rotated),
-        (id, _) => Err(Unfit::Foreign { found: current.to_owned(), expected: id.to_owned() }),
+        (id, None) if id == current && old.is_none() => Ok(KeyMatch::Same),
+        (id, None) if id == current => Ok(KeyMatch::Retired),
+        (id, Some(wanted)) if id == current && old == Some(wanted) => Ok(KeyMatch::Same),
+        (id, Some(wanted)) if id == current => Err(KeyMismatch::OldMissing { id: wanted.to_owned() }),
+        (id, None) if old == Some(id) => Ok(KeyMatch::Rotated),
+        (_, Some(wanted)) if wanted == current => Err(KeyMismatch::Rotated),
+        (id, _) => Err(KeyMismatch::Foreign { found: current.to_owned(), expected: id.to_owned() }),
     }
 }
 
@@ -93,7 +93,7 @@ pub enum OpenError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
-    Unfit(#[from] Unfit),
+    Unfit(#[from] KeyMismatch),
 }
 
 /// Opens the database for the service, and records its root key if it is new.
@@ -103,17 +103,17 @@ pub async fn open_service(
     open: impl AsyncFn(&Secrets) -> store::Result<Db>,
 ) -> Result<(Db, Secrets), OpenError> {
     let db = open(&secrets).await?;
-    let admitted = admit(&db, &secrets, now).await;
-    if !matches!(admitted, Ok(Fit::Same | Fit::First | Fit::Rotated)) {
+    let admitted = check_and_record(&db, &secrets, now).await;
+    if !matches!(admitted, Ok(KeyMatch::Same | KeyMatch::Unrecorded | KeyMatch::Rotated)) {
         db.close().await;
     }
     match admitted? {
-        Fit::Retired => {
+        KeyMatch::Retired => {
             tracing::warn!("root.old.key was retired and is not used: delete it");
             let secrets = secrets.without_old_root();
             Ok((open(&secrets).await?, secrets))
         }
-        Fit::First | Fit::Same | Fit::Rotated => Ok((db, secrets)),
+        KeyMatch::Unrecorded | KeyMatch::Same | KeyMatch::Rotated => Ok((db, secrets)),
     }
 }
 
@@ -125,53 +125,53 @@ pub async fn open_command(
 ) -> Result<(Db, Secrets), OpenError> {
     let db = open(&secrets).await?;
     let fitting = match recorded(&db).await {
-        Ok(recorded) => fit(recorded.as_ref(), &secrets).map_err(OpenError::from),
+        Ok(recorded) => compare_keys(recorded.as_ref(), &secrets).map_err(OpenError::from),
         Err(error) => Err(error.into()),
     };
-    if matches!(fitting, Ok(Fit::First | Fit::Same)) {
+    if matches!(fitting, Ok(KeyMatch::Unrecorded | KeyMatch::Same)) {
         return Ok((db, secrets));
     }
     db.close().await;
-    let secrets = as_recorded(fitting?, secrets);
+    let secrets = select_recorded(fitting?, secrets);
     Ok((open(&secrets).await?, secrets))
 }
 
 /// Selects the keys that the database expects.
-pub fn as_recorded(fit: Fit, secrets: Secrets) -> Secrets {
+pub fn select_recorded(fit: KeyMatch, secrets: Secrets) -> Secrets {
     match fit {
-        Fit::First | Fit::Same => secrets,
-        Fit::Rotated => secrets.before_root_rotation(),
-        Fit::Retired => secrets.without_old_root(),
+        KeyMatch::Unrecorded | KeyMatch::Same => secrets,
+        KeyMatch::Rotated => secrets.before_root_rotation(),
+        KeyMatch::Retired => secrets.without_old_root(),
     }
 }
 
 /// The recorded key; `None` in an empty database.
 #[boxed]
-pub async fn recorded(db: &Db) -> store::Result<Option<Recorded>> {
+pub async fn recorded(db: &Db) -> store::Result<Option<RootKeyRecord>> {
     match db.schema_version().await? {
         0 => Ok(None),
-        _ => root_keys::recorded(&mut *db.read().await?).await,
+        _ => root_keys::get(&mut *db.read().await?).await,
     }
 }
 
 /// Checks the key files against the database, and records the key if it is new.
 #[boxed]
-pub async fn admit(db: &Db, secrets: &Secrets, now: Timestamp) -> Result<Fit, OpenError> {
-    let seen = root_keys::recorded(&mut *db.read().await?).await?;
-    let found = fit(seen.as_ref(), secrets)?;
-    if matches!(found, Fit::Same | Fit::Retired) {
+pub async fn check_and_record(db: &Db, secrets: &Secrets, now: Timestamp) -> Result<KeyMatch, OpenError> {
+    let seen = root_keys::get(&mut *db.read().await?).await?;
+    let found = compare_keys(seen.as_ref(), secrets)?;
+    if matches!(found, KeyMatch::Same | KeyMatch::Retired) {
         return Ok(found);
     }
     let mut tx = db.begin().await?;
     // Replicas that start at the same time wait for each other.
     root_keys::lock(&mut tx).await?;
-    let seen = root_keys::recorded(&mut tx).await?;
-    let found = fit(seen.as_ref(), secrets)?;
+    let seen = root_keys::get(&mut tx).await?;
+    let found = compare_keys(seen.as_ref(), secrets)?;
     let current = secrets.root_key_id();
     match (found, secrets.old_root_key_id()) {
-        (Fit::First, None) => root_keys::begin(&mut tx, current, now).await?,
-        (Fit::First | Fit::Rotated, Some(old)) => {
-            root_keys::switch(&mut tx, current, old, now).await?;
+        (KeyMatch::Unrecorded, None) => root_keys::record_first(&mut tx, current, now).await?,
+        (KeyMatch::Unrecorded | KeyMatch::Rotated, Some(old)) => {
+            root_keys::record_rotation(&mut tx, current, old, now).await?;
             tracing::info!(old, new = current, "root.key was rotated: the new key is in use");
         }
         _ => {}
@@ -182,39 +182,39 @@ pub async fn admit(db: &Db, secrets: &Secrets, now: Timestamp) -> Result<Fit, Op
 
 /// Whether the database expects the root key of this process.
 #[boxed]
-pub async fn is_ours(app: &App, conn: &mut Conn) -> store::Result<bool> {
-    let recorded = root_keys::recorded(conn).await?;
+pub async fn uses_recorded_key(app: &App, conn: &mut Conn) -> store::Result<bool> {
+    let recorded = root_keys::get(conn).await?;
     Ok(recorded.is_none_or(|recorded| recorded.id == app.secrets.root_key_id()))
 }
 
 /// The audit logs that could not be sealed again, with the first entry that does not verify.
-pub type Broken = Vec<(OrgId, i64)>;
+pub type BrokenLogs = Vec<(OrgId, i64)>;
 
 /// Seals and encrypts everything in the database that verifies with the old key again with the new
 /// one, in small transactions. After a restart it continues where it stopped.
 #[boxed]
-pub async fn reseal(app: &App) -> store::Result<Broken> {
-    let mut place = Some(seals::Place::START);
+pub async fn reseal(app: &App) -> store::Result<BrokenLogs> {
+    let mut place = Some(seals::ResealCursor::START);
     while let Some(from) = place {
-        place = match again(app, Step::Rows(from)).await? {
-            Done::Rows(next) => next,
+        place = match run_with_retry(app, ResealStep::Rows(from)).await? {
+            ResealOutcome::Rows(next) => next,
             _ => None,
         };
     }
     let mut after = None;
     loop {
-        let seen = users::sealed_after(&mut *app.db.read().await?, after, CHUNK).await?;
+        let seen = users::totp_secrets_after(&mut *app.db.read().await?, after, CHUNK).await?;
         let Some((last, _)) = seen.last() else { break };
         after = Some(*last);
-        again(app, Step::Users(seen)).await?;
+        run_with_retry(app, ResealStep::Users(seen)).await?;
     }
-    let mut broken = Broken::new();
-    let logs = audit::unresealed(&mut *app.db.read().await?).await?;
+    let mut broken = BrokenLogs::new();
+    let logs = audit::orgs_to_reseal(&mut *app.db.read().await?).await?;
     for org in logs {
         loop {
-            match again(app, Step::Log(org)).await? {
-                Done::Log(Resealed::Part) => {}
-                Done::Log(Resealed::Broken(seq)) => {
+            match run_with_retry(app, ResealStep::Log(org)).await? {
+                ResealOutcome::Log(ResealStatus::Partial) => {}
+                ResealOutcome::Log(ResealStatus::Broken(seq)) => {
                     tracing::error!(%org, seq, "the audit log was modified at this entry and is not sealed again");
                     broken.push((org, seq));
                     break;
@@ -224,61 +224,61 @@ pub async fn reseal(app: &App) -> store::Result<Broken> {
         }
     }
     if broken.is_empty() {
-        again(app, Step::End).await?;
+        run_with_retry(app, ResealStep::End).await?;
     }
     Ok(broken)
 }
 
 /// The work of one transaction.
-enum Step {
-    Rows(seals::Place),
+enum ResealStep {
+    Rows(seals::ResealCursor),
     Users(Vec<(UserId, Vec<u8>)>),
     Log(OrgId),
     End,
 }
 
-enum Done {
-    Rows(Option<seals::Place>),
-    Log(Resealed),
+enum ResealOutcome {
+    Rows(Option<seals::ResealCursor>),
+    Log(ResealStatus),
     All,
 }
 
 /// Runs a step, and retries it while another writer blocks it.
-async fn again(app: &App, step: Step) -> store::Result<Done> {
+async fn run_with_retry(app: &App, step: ResealStep) -> store::Result<ResealOutcome> {
     loop {
-        match once(app, &step).await {
-            Err(StoreError::Busy(_)) => tokio::time::sleep(AGAIN).await,
+        match run_step(app, &step).await {
+            Err(StoreError::Busy(_)) => tokio::time::sleep(RETRY_DELAY).await,
             done => return done,
         }
     }
 }
 
-async fn once(app: &App, step: &Step) -> store::Result<Done> {
+async fn run_step(app: &App, step: &ResealStep) -> store::Result<ResealOutcome> {
     let mut tx = app.db.begin().await?;
     let done = match step {
-        Step::Rows(from) => Done::Rows(seals::reseal(&mut tx, from.clone(), CHUNK).await?),
-        Step::Users(seen) => {
+        ResealStep::Rows(from) => ResealOutcome::Rows(seals::reseal(&mut tx, from.clone(), CHUNK).await?),
+        ResealStep::Users(seen) => {
             for (user, sealed) in seen {
-                if let Some(renewed) = two_factor::renewed(&app.secrets, *user, sealed) {
-                    users::reseal(&mut tx, *user, sealed, &renewed).await?;
+                if let Some(renewed) = two_factor::reencrypt(&app.secrets, *user, sealed) {
+                    users::replace_totp_secret(&mut tx, *user, sealed, &renewed).await?;
                 }
             }
-            Done::All
+            ResealOutcome::All
         }
-        Step::Log(org) => Done::Log(audit::reseal(&mut tx, *org, CHUNK).await?),
-        Step::End => {
+        ResealStep::Log(org) => ResealOutcome::Log(audit::reseal(&mut tx, *org, CHUNK).await?),
+        ResealStep::End => {
             let (id, now) = (app.secrets.root_key_id(), app.clock.now());
             root_keys::set_resealed(&mut tx, id, now).await?;
-            Done::All
+            ResealOutcome::All
         }
     };
     tx.commit().await?;
     Ok(done)
 }
 
-/// Runs [`reseal`] in the background until it is complete.
+/// Runs [`replace_totp_secret`] in the background until it is complete.
 #[boxed]
-pub async fn keep_resealing(app: App, data_dir: PathBuf) {
+pub async fn reseal_in_background(app: App, data_dir: PathBuf) {
     if app.secrets.old_root_key_id().is_none() {
         return;
     }
@@ -299,13 +299,13 @@ pub async fn keep_resealing(app: App, data_dir: PathBuf) {
                 }
             }
         }
-        tokio::time::sleep(AGAIN * 10).await;
+        tokio::time::sleep(RETRY_DELAY * 10).await;
     }
 }
 
 /// What would be refused if the old root key were retired now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dependence {
+pub struct OldKeyDependents {
     /// Valid API keys that were created with another root key.
     pub api_keys: Dependents<KeyId>,
     /// Valid enrollment tokens that were created with another root key.
@@ -314,7 +314,7 @@ pub struct Dependence {
     pub agents: Dependents<ServerId>,
 }
 
-impl Dependence {
+impl OldKeyDependents {
     pub fn is_empty(&self) -> bool {
         self.api_keys.count + self.enrollment_tokens.count + self.agents.count == 0
     }
@@ -322,12 +322,12 @@ impl Dependence {
 
 /// Finds the credentials that were not created with the root key with this id.
 #[boxed]
-pub async fn dependence(
+pub async fn old_key_dependents(
     conn: &mut Conn,
     key_id: &str,
     now: Timestamp,
-) -> store::Result<Dependence> {
-    Ok(Dependence {
+) -> store::Result<OldKeyDependents> {
+    Ok(OldKeyDependents {
         api_keys: root_keys::api_keys(conn, key_id, now, NAMES_MAX).await?,
         enrollment_tokens: root_keys::enrollment_tokens(conn, key_id, now, NAMES_MAX).await?,
         agents: root_keys::servers(conn, key_id, now, NAMES_MAX).await?,

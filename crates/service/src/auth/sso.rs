@@ -7,28 +7,28 @@
 use async_recursion::async_recursion as boxed;
 use serde_json::json;
 use store::Tx;
-use store::identities::{self, Identity};
+use store::identities::{self, LinkedIdentity};
 use store::users::{self, User};
 use vocab::{Role, UserId};
 
 use crate::App;
-use crate::auth::oidc::{Config, Granted, Person};
+use crate::auth::oidc::{Config, RoleGrant, OidcIdentity};
 use crate::auth::two_factor;
 use crate::auth::users::{
-    SignIn, Way, actor, plain_name, record_sign_in, session, told as of_user,
+    SignInOutcome, SignInMethod, actor, normalize_name, record_sign_in, create_session, details as of_user,
 };
-use crate::clock::dice;
+use crate::clock::random_u128;
 use crate::{Actor, Result, audit};
 
 /// Why an authenticated identity is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SsoRefusal {
     /// The provider has not verified the email address.
     NotVerified,
     NotInvited,
     Removed,
     /// The email address belongs to a user who is linked to another identity of the provider.
-    SomeoneElse,
+    LinkedToAnother,
     /// No role is mapped to the claims, and there is no default role.
     NoRole,
 }
@@ -38,8 +38,8 @@ pub enum Refusal {
 pub async fn sign_in(
     app: &App,
     config: &Config,
-    person: &Person,
-) -> Result<std::result::Result<SignIn, Refusal>> {
+    person: &OidcIdentity,
+) -> Result<std::result::Result<SignInOutcome, SsoRefusal>> {
     let mut tx = app.db.begin().await?;
     let linked = identities::find(&mut tx, &person.issuer, &person.subject).await?;
     let mut was_here = linked.is_some();
@@ -55,58 +55,58 @@ pub async fn sign_in(
     }
     let user = match known {
         Some(user) => user,
-        None => match arrive(app, config, &mut tx, person, was_here).await? {
+        None => match link_or_create(app, config, &mut tx, person, was_here).await? {
             Ok(user) => user,
             Err(refusal) => return Ok(Err(refusal)),
         },
     };
-    let user = match config.granted(&person.values, false) {
-        Granted::Nothing => return Ok(Err(Refusal::NoRole)),
-        Granted::Role(role) if role != user.role => change_role(app, &mut tx, user, role).await?,
-        Granted::Role(_) | Granted::Theirs => user,
+    let user = match config.grant_for(&person.values, false) {
+        RoleGrant::Denied => return Ok(Err(SsoRefusal::NoRole)),
+        RoleGrant::Role(role) if role != user.role => change_role(app, &mut tx, user, role).await?,
+        RoleGrant::Role(_) | RoleGrant::Unchanged => user,
     };
     let signed = if user.totp_secret.is_some() {
-        let ticket = two_factor::ticket(app, &user, Way::Oidc);
-        SignIn::NeedsCode { ticket }
+        let ticket = two_factor::ticket(app, &user, SignInMethod::Oidc);
+        SignInOutcome::NeedsCode { ticket }
     } else {
-        record_sign_in(app, &mut tx, &user, Way::Oidc);
-        let token = session(app, &mut tx, &user).await?;
-        SignIn::In(Box::new(user), token)
+        record_sign_in(app, &mut tx, &user, SignInMethod::Oidc);
+        let token = create_session(app, &mut tx, &user).await?;
+        SignInOutcome::SignedIn(Box::new(user), token)
     };
     tx.commit().await?;
     Ok(Ok(signed))
 }
 
 /// Links an identity that is not linked yet, or whose user was removed, to an invited or new user.
-async fn arrive(
+async fn link_or_create(
     app: &App,
     config: &Config,
     tx: &mut Tx,
-    person: &Person,
+    person: &OidcIdentity,
     was_here: bool,
-) -> Result<std::result::Result<User, Refusal>> {
-    let Some(email) = &person.email else { return Ok(Err(Refusal::NotVerified)) };
-    let name = plain_name(email);
+) -> Result<std::result::Result<User, SsoRefusal>> {
+    let Some(email) = &person.email else { return Ok(Err(SsoRefusal::NotVerified)) };
+    let name = normalize_name(email);
     let user = match users::by_name(tx, config.org, &name).await? {
         Some(user) => user,
         // A removed user does not come back automatically, even if new users may.
         None if was_here || users::was_removed(tx, config.org, &name).await? => {
-            return Ok(Err(Refusal::Removed));
+            return Ok(Err(SsoRefusal::Removed));
         }
-        None => match config.granted(&person.values, true) {
-            Granted::Role(role) => create(app, config, tx, name, role).await?,
-            Granted::Nothing if config.roles.is_some() => return Ok(Err(Refusal::NoRole)),
-            Granted::Nothing | Granted::Theirs => return Ok(Err(Refusal::NotInvited)),
+        None => match config.grant_for(&person.values, true) {
+            RoleGrant::Role(role) => create(app, config, tx, name, role).await?,
+            RoleGrant::Denied if config.roles.is_some() => return Ok(Err(SsoRefusal::NoRole)),
+            RoleGrant::Denied | RoleGrant::Unchanged => return Ok(Err(SsoRefusal::NotInvited)),
         },
     };
-    let identity = Identity {
+    let identity = LinkedIdentity {
         issuer: person.issuer.clone(),
         subject: person.subject.clone(),
         user_id: user.id,
         created_at: app.clock.now(),
     };
     match identities::link(tx, &identity).await {
-        Err(store::StoreError::AlreadyExists { .. }) => return Ok(Err(Refusal::SomeoneElse)),
+        Err(store::StoreError::AlreadyExists { .. }) => return Ok(Err(SsoRefusal::LinkedToAnother)),
         linked => linked?,
     }
     let mut detail = of_user(&user);
@@ -118,9 +118,9 @@ async fn arrive(
 
 async fn create(app: &App, config: &Config, tx: &mut Tx, name: String, role: Role) -> Result<User> {
     let now = app.clock.now();
-    let by = Actor { org: config.org, who: "oidc".into(), role: Role::Admin };
+    let by = Actor { org: config.org, id: "oidc".into(), role: Role::Admin };
     let user = User {
-        id: UserId::new(now, dice()),
+        id: UserId::new(now, random_u128()),
         org_id: config.org,
         name,
         role,
@@ -130,7 +130,7 @@ async fn create(app: &App, config: &Config, tx: &mut Tx, name: String, role: Rol
         totp_secret: None,
         totp_step: 0,
         created_at: now,
-        created_by: by.who.clone(),
+        created_by: by.id.clone(),
         removed_at: None,
         generation: 1,
     };
@@ -141,7 +141,7 @@ async fn create(app: &App, config: &Config, tx: &mut Tx, name: String, role: Rol
 }
 
 async fn change_role(app: &App, tx: &mut Tx, user: User, role: Role) -> Result<User> {
-    let by = Actor { org: user.org_id, who: "oidc".into(), role: Role::Admin };
+    let by = Actor { org: user.org_id, id: "oidc".into(), role: Role::Admin };
     let before = user.role;
     let after = User { role, ..user };
     users::save(tx, &after).await?;

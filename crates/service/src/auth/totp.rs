@@ -5,7 +5,7 @@ use ring::hmac::{HMAC_SHA1_FOR_LEGACY_USE_ONLY, Key, sign};
 
 const STEP_SECONDS: i64 = 30;
 /// The number of steps before and after the current one that are accepted, because clocks differ.
-const STEPS_AROUND: i64 = 1;
+const STEP_TOLERANCE: i64 = 1;
 const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
 /// The code of one step. SHA-1 is what all authenticators support, and it is still secure in an
@@ -20,19 +20,19 @@ fn code(secret: &[u8], step: i64) -> u32 {
 
 /// The step to which this code belongs, if it is current and later than `last_step`: a code can be
 /// used only once.
-pub fn fits(secret: &[u8], said: &str, now: Timestamp, last_step: i64) -> Option<i64> {
+pub fn matching_step(secret: &[u8], said: &str, now: Timestamp, last_step: i64) -> Option<i64> {
     let digits: String = said.chars().filter(|c| !c.is_whitespace()).collect();
     if digits.len() != 6 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let said: u32 = digits.parse().ok()?;
+    let code_entered: u32 = digits.parse().ok()?;
     let this = now.as_second().div_euclid(STEP_SECONDS);
-    let mut steps = this - STEPS_AROUND..=this + STEPS_AROUND;
-    steps.find(|step| *step > last_step && code(secret, *step) == said)
+    let mut steps = this - STEP_TOLERANCE..=this + STEP_TOLERANCE;
+    steps.find(|step| *step > last_step && code(secret, *step) == code_entered)
 }
 
 /// The code that an authenticator with this secret shows now.
-pub fn shown(base32: &str, now: Timestamp) -> String {
+pub fn current_code(base32: &str, now: Timestamp) -> String {
     format!("{:06}", code(&from_base32(base32), now.as_second().div_euclid(STEP_SECONDS)))
 }
 
@@ -85,20 +85,20 @@ mod tests {
             (2_000_000_000, "279037"),
             (20_000_000_000, "353130"),
         ] {
-            assert!(fits(SECRET, expected, at(second), 0).is_some(), "{second}");
-            assert_eq!(shown(&base32(SECRET), at(second)), expected);
+            assert!(matching_step(SECRET, expected, at(second), 0).is_some(), "{second}");
+            assert_eq!(current_code(&base32(SECRET), at(second)), expected);
         }
     }
 
     #[test]
     fn code_is_valid_for_a_short_time_and_once() {
         let said = "287082";
-        let step = fits(SECRET, said, at(59), 0).unwrap();
-        assert_eq!(fits(SECRET, said, at(59), step), None, "already used");
-        assert_eq!(fits(SECRET, " 287 082 ", at(89), 0), Some(step), "clock slightly ahead");
-        assert_eq!(fits(SECRET, said, at(120), 0), None, "too late");
+        let step = matching_step(SECRET, said, at(59), 0).unwrap();
+        assert_eq!(matching_step(SECRET, said, at(59), step), None, "already used");
+        assert_eq!(matching_step(SECRET, " 287 082 ", at(89), 0), Some(step), "clock slightly ahead");
+        assert_eq!(matching_step(SECRET, said, at(120), 0), None, "too late");
         for bad in ["", "28708", "2870821", "+28708", "２８７０８２"] {
-            assert_eq!(fits(SECRET, bad, at(59), 0), None, "{bad}");
+            assert_eq!(matching_step(SECRET, bad, at(59), 0), None, "{bad}");
         }
     }
 

@@ -10,74 +10,74 @@ use vocab::UserId;
 
 use crate::App;
 use crate::auth::totp;
-use crate::auth::users::{SignIn, Token, Way, actor, invalid, record_sign_in, session, told};
-use crate::clock::chance;
-use crate::secrets::{Age, Secrets};
+use crate::auth::users::{SignInOutcome, Token, SignInMethod, actor, invalid, record_sign_in, create_session, details};
+use crate::clock::random_bytes;
+use crate::secrets::{RootKeyAge, Secrets};
 use crate::{Result, audit};
 
 const SECRET_BYTES: usize = 20;
-const AUTHENTICATOR: &str = "fleetmend authenticator v1";
-const TICKET: &str = "fleetmend second step v2";
+const SECRET_PURPOSE: &str = "fleetmend authenticator v1";
+const TICKET_PURPOSE: &str = "fleetmend second step v2";
 const TICKET_TAG_BYTES: usize = 20;
 /// How long a user may take to enter the code.
-const TICKET_LIVES: SignedDuration = SignedDuration::from_mins(5);
+const TICKET_TTL: SignedDuration = SignedDuration::from_mins(5);
 
 /// A new secret, encoded for typing.
-pub fn propose() -> String {
-    totp::base32(&chance::<SECRET_BYTES>())
+pub fn new_secret() -> String {
+    totp::base32(&random_bytes::<SECRET_BYTES>())
 }
 
 /// Enables two-factor authentication if the code proves that the authenticator has the secret.
 #[boxed]
 pub async fn turn_on(app: &App, user: &User, secret: &str, code: &str) -> Result<()> {
     let bytes = totp::from_base32(secret);
-    let step = totp::fits(&bytes, code, app.clock.now(), 0).filter(|_| bytes.len() == SECRET_BYTES);
-    let Some(step) = step else { return Err(wrong()) };
-    let sealed = Some(seal(app, user, &bytes));
+    let step = totp::matching_step(&bytes, code, app.clock.now(), 0).filter(|_| bytes.len() == SECRET_BYTES);
+    let Some(step) = step else { return Err(wrong_code()) };
+    let sealed = Some(encrypt_secret(app, user, &bytes));
     save(app, User { totp_secret: sealed, totp_step: step, ..user.clone() }, "user.totp_on").await
 }
 
 /// Disables two-factor authentication if the code is valid.
 #[boxed]
 pub async fn turn_off(app: &App, user: &User, code: &str) -> Result<()> {
-    let secret = user.totp_secret.as_deref().and_then(|sealed| open(app, user, sealed));
-    let step = secret.and_then(|secret| totp::fits(&secret, code, app.clock.now(), user.totp_step));
-    let Some(step) = step else { return Err(wrong()) };
+    let secret = user.totp_secret.as_deref().and_then(|sealed| decrypt_secret(app, user, sealed));
+    let step = secret.and_then(|secret| totp::matching_step(&secret, code, app.clock.now(), user.totp_step));
+    let Some(step) = step else { return Err(wrong_code()) };
     save(app, User { totp_secret: None, totp_step: step, ..user.clone() }, "user.totp_off").await
 }
 
-fn wrong() -> crate::ServiceError {
+fn wrong_code() -> crate::ServiceError {
     invalid("/code", "wrong_code", "incorrect or expired code".into())
 }
 
 async fn save(app: &App, after: User, action: &str) -> Result<()> {
     let mut tx = app.db.begin().await?;
     users::save(&mut tx, &after).await?;
-    audit::record(app, &mut tx, &actor(&after), action, after.id, told(&after));
+    audit::record(app, &mut tx, &actor(&after), action, after.id, details(&after));
     audit::emit(app, &mut tx, &actor(&after), "user.changed", json!({"user_id": after.id}));
     Ok(tx.commit().await?)
 }
 
 /// A ticket for a user who completed the first step, and with which method. With it, a code is
 /// accepted for five minutes.
-pub(super) fn ticket(app: &App, user: &User, way: Way) -> Token {
-    let until = (app.clock.now() + TICKET_LIVES).as_second();
-    let tag = with_parts(user, until, way, |parts| app.secrets.tag(TICKET, parts));
+pub(super) fn ticket(app: &App, user: &User, way: SignInMethod) -> Token {
+    let until = (app.clock.now() + TICKET_TTL).as_second();
+    let tag = with_tag_parts(user, until, way, |parts| app.secrets.tag(TICKET_PURPOSE, parts));
     format!("{until}.{}.{}", user.id, totp::base32(&tag[..TICKET_TAG_BYTES]))
 }
 
 /// A user who completed the first step of the sign-in, as proven by a ticket.
-pub struct FirstStep {
+pub struct PendingSignIn {
     user: User,
-    way: Way,
+    method: SignInMethod,
     ticket: Token,
 }
 
-impl FirstStep {
+impl PendingSignIn {
     /// Reads a ticket. `None` if it was not issued by this installation, has expired, or its user
     /// has changed since.
     #[boxed]
-    pub async fn read(app: &App, ticket: &str) -> Result<Option<FirstStep>> {
+    pub async fn read(app: &App, ticket: &str) -> Result<Option<PendingSignIn>> {
         let mut parts = ticket.splitn(3, '.');
         let (Some(until), Some(owner), Some(shown)) = (parts.next(), parts.next(), parts.next())
         else {
@@ -91,13 +91,13 @@ impl FirstStep {
             return Ok(None);
         };
         let shown = totp::from_base32(shown);
-        let is = |way: &Way| {
-            with_parts(&user, until, *way, |parts| {
-                app.secrets.verifies(TICKET, parts, TICKET_TAG_BYTES, &shown)
+        let is = |way: &SignInMethod| {
+            with_tag_parts(&user, until, *way, |parts| {
+                app.secrets.verifies(TICKET_PURPOSE, parts, TICKET_TAG_BYTES, &shown)
             })
         };
-        let way = [Way::Password, Way::Oidc].into_iter().find(is);
-        Ok(way.map(|way| FirstStep { user, way, ticket: ticket.to_owned() }))
+        let method = [SignInMethod::Password, SignInMethod::Oidc].into_iter().find(is);
+        Ok(method.map(|way| PendingSignIn { user, method, ticket: ticket.to_owned() }))
     }
 
     pub fn owner(&self) -> UserId {
@@ -106,64 +106,64 @@ impl FirstStep {
 }
 
 /// Calls `make` with the parts that a ticket's tag covers.
-fn with_parts<T>(user: &User, until: i64, way: Way, make: impl FnOnce(&[&[u8]]) -> T) -> T {
+fn with_tag_parts<T>(user: &User, until: i64, way: SignInMethod, make: impl FnOnce(&[&[u8]]) -> T) -> T {
     let id = user.id.to_string();
     // The generation makes a ticket invalid once its user was reset or has signed in.
     let (seen, until) = (user.generation.to_be_bytes(), until.to_be_bytes());
-    make(&[id.as_bytes(), &seen, &until, way.word().as_bytes()])
+    make(&[id.as_bytes(), &seen, &until, way.as_str().as_bytes()])
 }
 
 /// Signs in a user who completed the first step and has the current code. Returns `NeedsCode` if
 /// only the code was wrong.
 #[boxed]
-pub async fn sign_in(app: &App, first: FirstStep, code: &str) -> Result<SignIn> {
-    let FirstStep { user, way, ticket } = first;
+pub async fn sign_in(app: &App, first: PendingSignIn, code: &str) -> Result<SignInOutcome> {
+    let PendingSignIn { user, method, ticket } = first;
     let now: Timestamp = app.clock.now();
-    let secret = user.totp_secret.as_deref().and_then(|sealed| open(app, &user, sealed));
-    let Some(secret) = secret else { return Ok(SignIn::No) };
-    let Some(step) = totp::fits(&secret, code, now, user.totp_step) else {
-        return Ok(SignIn::NeedsCode { ticket });
+    let secret = user.totp_secret.as_deref().and_then(|sealed| decrypt_secret(app, &user, sealed));
+    let Some(secret) = secret else { return Ok(SignInOutcome::Rejected) };
+    let Some(step) = totp::matching_step(&secret, code, now, user.totp_step) else {
+        return Ok(SignInOutcome::NeedsCode { ticket });
     };
     let after = User { totp_step: step, ..user };
     let mut tx = app.db.begin().await?;
     match users::save(&mut tx, &after).await {
         // The same code was sent twice at the same time: it can be used only once.
-        Err(store::StoreError::Stale) => return Ok(SignIn::No),
+        Err(store::StoreError::Stale) => return Ok(SignInOutcome::Rejected),
         saved => saved?,
     }
     record_sign_in(app, &mut tx, &after, way);
-    let token = session(app, &mut tx, &after).await?;
+    let token = create_session(app, &mut tx, &after).await?;
     tx.commit().await?;
-    Ok(SignIn::In(Box::new(after), token))
+    Ok(SignInOutcome::SignedIn(Box::new(after), token))
 }
 
-fn seal(app: &App, user: &User, secret: &[u8]) -> Vec<u8> {
+fn encrypt_secret(app: &App, user: &User, secret: &[u8]) -> Vec<u8> {
     encrypt(&app.secrets, user.id, secret)
 }
 
-fn open(app: &App, user: &User, sealed: &[u8]) -> Option<Vec<u8>> {
-    app.secrets.ages().find_map(|age| decrypt(&app.secrets, age, user.id, sealed))
+fn decrypt_secret(app: &App, user: &User, sealed: &[u8]) -> Option<Vec<u8>> {
+    app.secrets.root_key_ages().find_map(|age| decrypt(&app.secrets, age, user.id, sealed))
 }
 
 /// Encrypts a secret again that was encrypted with the old root key. `None` if it was not: it needs
 /// no change, or cannot be decrypted.
-pub(super) fn renewed(secrets: &Secrets, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
-    if secrets.old_root_key_id().is_none() || decrypt(secrets, Age::Current, user, sealed).is_some()
+pub(super) fn reencrypt(secrets: &Secrets, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
+    if secrets.old_root_key_id().is_none() || decrypt(secrets, RootKeyAge::Current, user, sealed).is_some()
     {
         return None;
     }
-    Some(encrypt(secrets, user, &decrypt(secrets, Age::Old, user, sealed)?))
+    Some(encrypt(secrets, user, &decrypt(secrets, RootKeyAge::Old, user, sealed)?))
 }
 
-fn key(secrets: &Secrets, age: Age, user: UserId) -> LessSafeKey {
-    let secret = secrets.tag_of(age, AUTHENTICATOR, &[user.to_string().as_bytes()]);
+fn encryption_key(secrets: &Secrets, age: RootKeyAge, user: UserId) -> LessSafeKey {
+    let secret = secrets.tag_of(age, SECRET_PURPOSE, &[user.to_string().as_bytes()]);
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).expect("AES-256 keys have 32 bytes"))
 }
 
 fn encrypt(secrets: &Secrets, user: UserId, secret: &[u8]) -> Vec<u8> {
-    let nonce = chance::<NONCE_LEN>();
+    let nonce = random_bytes::<NONCE_LEN>();
     let mut sealed = secret.to_vec();
-    let closed = key(secrets, Age::Current, user).seal_in_place_append_tag(
+    let closed = encryption_key(secrets, RootKeyAge::Current, user).seal_in_place_append_tag(
         Nonce::assume_unique_for_key(nonce),
         Aad::empty(),
         &mut sealed,
@@ -172,9 +172,9 @@ fn encrypt(secrets: &Secrets, user: UserId, secret: &[u8]) -> Vec<u8> {
     [&nonce[..], &sealed].concat()
 }
 
-fn decrypt(secrets: &Secrets, age: Age, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
+fn decrypt(secrets: &Secrets, age: RootKeyAge, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
     let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
     let mut rest = rest.to_vec();
     let nonce = Nonce::assume_unique_for_key(*nonce);
-    Some(key(secrets, age, user).open_in_place(nonce, Aad::empty(), &mut rest).ok()?.to_vec())
+    Some(encryption_key(secrets, age, user).open_in_place(nonce, Aad::empty(), &mut rest).ok()?.to_vec())
 }

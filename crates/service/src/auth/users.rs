@@ -13,18 +13,18 @@ use vocab::{OrgId, Role, UserId};
 
 use crate::App;
 use crate::auth::passwords;
-use crate::auth::passwords::Fits;
+use crate::auth::passwords::PasswordCheck;
 use crate::auth::{opaque_token, two_factor};
-use crate::clock::dice;
+use crate::clock::random_u128;
 use crate::{Actor, FieldError, Result, ServiceError, audit};
 
 const RANDOM_BYTES: usize = 32;
 const LINK_PURPOSE: &str = "fleetmend sign-in link v1";
 const SESSION_PURPOSE: &str = "fleetmend session v1";
 /// How long a one-time link is valid.
-pub const LINK_LIVES: SignedDuration = SignedDuration::from_hours(24);
+pub const LINK_TTL: SignedDuration = SignedDuration::from_hours(24);
 /// How long a session is valid.
-pub const SESSION_LIVES: SignedDuration = SignedDuration::from_hours(24);
+pub const SESSION_TTL: SignedDuration = SignedDuration::from_hours(24);
 const NAME_CHARS_MAX: usize = 200;
 const PASSWORD_CHARS_MIN: usize = 12;
 /// A limit, because a longer password only makes hashing more expensive.
@@ -33,15 +33,15 @@ const PASSWORD_CHARS_MAX: usize = 200;
 /// The text of a link or a session: shown once and not stored.
 pub type Token = String;
 
-/// Normalizes a user name: case and surrounding whitespace do not matter.
-pub fn plain_name(name: &str) -> String {
+/// Normalizes a username: case and surrounding whitespace do not matter.
+pub fn normalize_name(name: &str) -> String {
     name.trim().to_lowercase()
 }
 
-/// Whether this is a valid user name. A sign-in with any other name is refused without a database
+/// Whether this is a valid username. A sign-in with any other name is refused without a database
 /// query. Each name has only one spelling, so that all failed sign-ins with it are counted
 /// together.
-pub fn may_be_a_name(name: &str) -> bool {
+pub fn is_valid_name(name: &str) -> bool {
     let chars = name.chars().take(NAME_CHARS_MAX + 1).count();
     (1..=NAME_CHARS_MAX).contains(&chars) && !name.chars().any(char::is_control)
 }
@@ -49,8 +49,8 @@ pub fn may_be_a_name(name: &str) -> bool {
 /// Creates a user, and the link with which they set their password.
 #[boxed]
 pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<(User, Token)> {
-    let name = plain_name(name);
-    if !may_be_a_name(&name) {
+    let name = normalize_name(name);
+    if !is_valid_name(&name) {
         let detail =
             format!("must have 1 to {NAME_CHARS_MAX} characters and no control characters");
         return Err(invalid("/name", "invalid_name", detail));
@@ -58,23 +58,23 @@ pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<
     let now = app.clock.now();
     let (token, hash) = opaque_token::mint::<RANDOM_BYTES>(&app.secrets, LINK_PURPOSE);
     let user = User {
-        id: UserId::new(now, dice()),
+        id: UserId::new(now, random_u128()),
         org_id: actor.org,
         name,
         role,
         password: None,
         link_hash: Some(hash),
-        link_expires_at: Some(now + LINK_LIVES),
+        link_expires_at: Some(now + LINK_TTL),
         totp_secret: None,
         totp_step: 0,
         created_at: now,
-        created_by: actor.who.clone(),
+        created_by: actor.id.clone(),
         removed_at: None,
         generation: 1,
     };
     let mut tx = app.db.begin().await?;
     users::create(&mut tx, &user).await?;
-    audit::record(app, &mut tx, actor, "user.create", user.id, told(&user));
+    audit::record(app, &mut tx, actor, "user.create", user.id, details(&user));
     audit::emit(app, &mut tx, actor, "user.created", json!({"user_id": user.id}));
     tx.commit().await?;
     Ok((user, token))
@@ -85,7 +85,7 @@ pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<
 #[boxed]
 pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
     let (token, hash) = opaque_token::mint::<RANDOM_BYTES>(&app.secrets, LINK_PURPOSE);
-    let until = app.clock.now() + LINK_LIVES;
+    let until = app.clock.now() + LINK_TTL;
     let after = User {
         password: None,
         link_hash: Some(hash),
@@ -97,7 +97,7 @@ pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
     users::save(&mut tx, &after).await?;
     identities::unlink(&mut tx, seen.id).await?;
     sessions::end_all(&mut tx, seen.id).await?;
-    audit::record(app, &mut tx, actor, "user.reset", seen.id, told(seen));
+    audit::record(app, &mut tx, actor, "user.reset", seen.id, details(seen));
     audit::emit(app, &mut tx, actor, "user.reset", json!({"user_id": seen.id}));
     tx.commit().await?;
     Ok(token)
@@ -106,7 +106,7 @@ pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
 /// Removes a user, and ends all their sessions.
 #[boxed]
 pub async fn remove(app: &App, actor: &Actor, seen: &User) -> Result<()> {
-    if actor.who == seen.id.to_string() {
+    if actor.id == seen.id.to_string() {
         let detail = "you cannot remove yourself; ask another administrator";
         return Err(ServiceError::conflict("conflict", detail));
     }
@@ -115,18 +115,18 @@ pub async fn remove(app: &App, actor: &Actor, seen: &User) -> Result<()> {
     let mut tx = app.db.begin().await?;
     users::save(&mut tx, &after).await?;
     sessions::end_all(&mut tx, seen.id).await?;
-    audit::record(app, &mut tx, actor, "user.remove", seen.id, told(seen));
+    audit::record(app, &mut tx, actor, "user.remove", seen.id, details(seen));
     audit::emit(app, &mut tx, actor, "user.removed", json!({"user_id": seen.id}));
     Ok(tx.commit().await?)
 }
 
-pub(super) fn told(user: &User) -> serde_json::Value {
+pub(super) fn details(user: &User) -> serde_json::Value {
     json!({"name": user.name, "role": user.role})
 }
 
-/// The user of a link that is still valid.
+/// Returns the user of a one-time link, if the link is still valid.
 #[boxed]
-pub async fn invited(app: &App, link: &str) -> Result<Option<User>> {
+pub async fn user_of_link(app: &App, link: &str) -> Result<Option<User>> {
     let Some(hash) = opaque_token::recognize::<RANDOM_BYTES>(&app.secrets, LINK_PURPOSE, link)
     else {
         return Ok(None);
@@ -138,8 +138,8 @@ pub async fn invited(app: &App, link: &str) -> Result<Option<User>> {
 
 /// Sets the password of the user with this link, and signs them in. The link becomes invalid.
 #[boxed]
-pub async fn accept(app: &App, link: &str, password: &str) -> Result<Option<(User, Token)>> {
-    let Some(user) = invited(app, link).await? else { return Ok(None) };
+pub async fn accept_invitation(app: &App, link: &str, password: &str) -> Result<Option<(User, Token)>> {
+    let Some(user) = user_of_link(app, link).await? else { return Ok(None) };
     let chars = password.chars().count();
     if !(PASSWORD_CHARS_MIN..=PASSWORD_CHARS_MAX).contains(&chars) {
         let detail = format!("must have {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters");
@@ -154,66 +154,66 @@ pub async fn accept(app: &App, link: &str, password: &str) -> Result<Option<(Use
         saved => saved?,
     }
     let actor = actor(&after);
-    audit::record(app, &mut tx, &actor, "user.password", after.id, told(&after));
-    let token = session(app, &mut tx, &after).await?;
+    audit::record(app, &mut tx, &actor, "user.password", after.id, details(&after));
+    let token = create_session(app, &mut tx, &after).await?;
     tx.commit().await?;
     Ok(Some((after, token)))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum SignInMethod {
     Password,
     Oidc,
 }
 
-impl Way {
+impl SignInMethod {
     /// The text form in the audit log.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
-            Way::Password => "password",
-            Way::Oidc => "oidc",
+            SignInMethod::Password => "password",
+            SignInMethod::Oidc => "oidc",
         }
     }
 }
 
 /// Records a sign-in and its method in the audit log.
-pub(super) fn record_sign_in(app: &App, tx: &mut store::Tx, user: &User, way: Way) {
-    let mut detail = told(user);
-    detail["by"] = json!(way.word());
+pub(super) fn record_sign_in(app: &App, tx: &mut store::Tx, user: &User, method: SignInMethod) {
+    let mut detail = details(user);
+    detail["by"] = json!(method.as_str());
     audit::record(app, tx, &actor(user), "user.sign_in", user.id, detail);
 }
 
 /// The result of a sign-in.
 #[derive(Debug)]
-pub enum SignIn {
+pub enum SignInOutcome {
     /// Signed in, with the token of the new session.
-    In(Box<User>, Token),
+    SignedIn(Box<User>, Token),
     /// The first step is complete. The ticket and a code of the authenticator complete the sign-in.
     NeedsCode {
         /// Proves that the first step is complete.
         ticket: Token,
     },
     /// The credentials are wrong.
-    No,
+    Rejected,
     /// Too many other sign-ins are in progress.
     Busy,
 }
 
 /// The organization that a user signs in to: the one with this name, or the oldest if no name is
 /// given. A user is never searched for in several organizations: an administrator who creates a
-/// user of the same name in another organization could then keep the owner out, and the time of the
+/// user of the same name in another organization could then lock the owner out, and the time of the
 /// check would reveal how many there are.
 #[boxed]
-pub async fn organization(app: &App, name: &str) -> Result<Option<OrgId>> {
+pub async fn find_organization(app: &App, name: &str) -> Result<Option<OrgId>> {
     let all = organizations::list(&mut *app.db.read().await?).await?;
-    let (exact, plain) = (name.trim(), plain_name(name));
+    let (exact, plain) = (name.trim(), normalize_name(name));
     // The names of two organizations may differ in case only.
     let found = match plain.is_empty() {
         true => all.iter().min_by_key(|one| (one.created_at, one.id)),
         false => all
             .iter()
             .find(|one| one.name == exact)
-            .or_else(|| all.iter().find(|one| plain_name(&one.name) == plain)),
+            .or_else(|| all.iter().find(|one| normalize_name(&one.name) == plain)),
     };
     Ok(found.map(|one| one.id))
 }
@@ -229,41 +229,41 @@ pub async fn sign_in(
     name: &str,
     password: &str,
     is_known: bool,
-) -> Result<SignIn> {
-    let name = plain_name(name).replace('\0', "");
+) -> Result<SignInOutcome> {
+    let name = normalize_name(name).replace('\0', "");
     let found = match org {
         Some(org) => users::by_name(&mut *app.db.read().await?, org, &name).await?,
         None => None,
     };
     let hash = found.as_ref().and_then(|user| user.password.as_deref());
     if password.chars().count() > PASSWORD_CHARS_MAX {
-        return Ok(SignIn::No);
+        return Ok(SignInOutcome::Rejected);
     }
-    let user = match (passwords::fits(password, hash, is_known).await?, found) {
-        (Fits::Yes, Some(user)) => user,
-        (Fits::Busy, _) => return Ok(SignIn::Busy),
-        (Fits::Yes | Fits::No, _) => return Ok(SignIn::No),
+    let user = match (passwords::check(password, hash, is_known).await?, found) {
+        (PasswordCheck::Match, Some(user)) => user,
+        (PasswordCheck::Busy, _) => return Ok(SignInOutcome::Busy),
+        (PasswordCheck::Match | PasswordCheck::Mismatch, _) => return Ok(SignInOutcome::Rejected),
     };
     if user.totp_secret.is_some() {
-        let ticket = two_factor::ticket(app, &user, Way::Password);
-        return Ok(SignIn::NeedsCode { ticket });
+        let ticket = two_factor::ticket(app, &user, SignInMethod::Password);
+        return Ok(SignInOutcome::NeedsCode { ticket });
     }
     let mut tx = app.db.begin().await?;
     // The user may have changed while the password was checked.
     if users::get(&mut tx, user.org_id, user.id).await?.generation != user.generation {
-        return Ok(SignIn::No);
+        return Ok(SignInOutcome::Rejected);
     }
-    record_sign_in(app, &mut tx, &user, Way::Password);
-    let token = session(app, &mut tx, &user).await?;
+    record_sign_in(app, &mut tx, &user, SignInMethod::Password);
+    let token = create_session(app, &mut tx, &user).await?;
     tx.commit().await?;
-    Ok(SignIn::In(Box::new(user), token))
+    Ok(SignInOutcome::SignedIn(Box::new(user), token))
 }
 
-pub(super) async fn session(app: &App, tx: &mut store::Tx, user: &User) -> Result<Token> {
+pub(super) async fn create_session(app: &App, tx: &mut store::Tx, user: &User) -> Result<Token> {
     let now = app.clock.now();
     let (token, hash) = opaque_token::mint::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE);
     sessions::purge(tx, now).await?;
-    let expires_at = now + SESSION_LIVES;
+    let expires_at = now + SESSION_TTL;
     let session = Session { hash, user_id: user.id, created_at: now, expires_at };
     sessions::create(tx, &session).await?;
     Ok(token)
@@ -271,7 +271,7 @@ pub(super) async fn session(app: &App, tx: &mut store::Tx, user: &User) -> Resul
 
 /// The user of a session that is still valid.
 #[boxed]
-pub async fn signed_in(app: &App, session: &str) -> Result<Option<User>> {
+pub async fn session_user(app: &App, session: &str) -> Result<Option<User>> {
     let found = opaque_token::recognize::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE, session);
     let Some(hash) = found else { return Ok(None) };
     Ok(sessions::user(&mut *app.db.read().await?, &hash, app.clock.now()).await?)
@@ -289,12 +289,12 @@ pub async fn sign_out(app: &App, session: &str) -> Result<()> {
 
 /// The user as the actor of a command.
 pub fn actor(user: &User) -> Actor {
-    Actor { org: user.org_id, who: user.id.to_string(), role: user.role }
+    Actor { org: user.org_id, id: user.id.to_string(), role: user.role }
 }
 
 /// The actor for a person with shell access to the host who may read the data directory.
-pub fn local(org: OrgId) -> Actor {
-    Actor { org, who: "local".into(), role: Role::Admin }
+pub fn local_actor(org: OrgId) -> Actor {
+    Actor { org, id: "local".into(), role: Role::Admin }
 }
 
 pub(super) fn invalid(pointer: &str, code: &'static str, detail: String) -> ServiceError {
@@ -302,6 +302,6 @@ pub(super) fn invalid(pointer: &str, code: &'static str, detail: String) -> Serv
 }
 
 /// Whether the user has been invited, has not set a password yet, and the link is still valid.
-pub fn awaits(user: &User, now: Timestamp) -> bool {
+pub fn has_open_invitation(user: &User, now: Timestamp) -> bool {
     user.password.is_none() && user.link_expires_at.is_some_and(|end| end > now)
 }

@@ -4,20 +4,20 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 
-use domain::rollout::{Change, End, Event, NoRetry, Phase, Plan, Rollout, Target, plan};
+use domain::rollout::{Change, RolloutOutcome, TaskEvent, RetryError, Phase, Plan, Rollout, TaskStatus, plan};
 use jiff::Timestamp;
 use serde_json::json;
-use store::rollout_targets::{self, Move, TargetRow, state_word};
-use store::rollouts::{self, phase_word};
+use store::rollout_tasks::{self, StateChange, TaskRow, state_name};
+use store::rollouts::{self, phase_name};
 use store::server_list::{self, Filter};
 use store::{Conn, StoreError, Topic, Tx, refreshes, runs};
 use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
 
 use crate::App;
-use crate::clock::dice;
+use crate::clock::random_u128;
 use crate::queries::preview;
 use crate::{
-    Actor, FieldError, PatchOptions, Result, ServiceError, TRIES, emit, integrity, record,
+    Actor, FieldError, PatchOptions, Result, ServiceError, ATTEMPTS_MAX, emit, integrity, record,
 };
 
 /// How a batch was created.
@@ -61,9 +61,9 @@ pub struct NewRollout {
 #[boxed]
 pub async fn create(app: &App, new: NewRollout) -> Result<rollouts::Rollout> {
     let mut tx = app.db.begin().await?;
-    refuse_unknown(&mut tx, &new).await?;
+    reject_unknown_servers(&mut tx, &new).await?;
     let now = app.clock.now();
-    let made = create_in(&mut tx, BatchId::new(now, dice()), new, now).await?;
+    let made = create_in(&mut tx, BatchId::new(now, random_u128()), new, now).await?;
     tx.commit().await?;
     Ok(made)
 }
@@ -92,19 +92,19 @@ pub async fn create_all_in(
     for (id, new) in all {
         let NewRollout { org, options, servers, starts_at, origin, started_by, run_id, retry_of } =
             new;
-        let (servers, expected) = preview::in_turn(tx, &options, servers).await?;
+        let (servers, expected) = preview::start_order(tx, &options, servers).await?;
         let rollout = Rollout::new(id, options.pace.clone(), starts_at, servers, now);
         let rollout = match expected {
-            Some(count) => rollout.expecting(count),
+            Some(count) => rollout.with_expected_changes(count),
             None => rollout,
         };
-        let tasks = rollout.targets().map(|(server, _)| (TaskId::new(now, dice()), server));
+        let tasks = rollout.tasks().map(|(server, _)| (TaskId::new(now, random_u128()), server));
         targets.push(tasks.collect());
-        let total = u32::try_from(rollout.targets().count()).unwrap_or(u32::MAX);
-        let told =
+        let total = u32::try_from(rollout.tasks().count()).unwrap_or(u32::MAX);
+        let detail =
             json!({"batch_id": id, "run_id": run_id, "servers": total, "starts_at": starts_at});
-        record(tx, org, now, &started_by, "batch.create", id, &told);
-        emit(tx, org, "batch.created", now, told);
+        record(tx, org, now, &started_by, "batch.create", id, &detail);
+        emit(tx, org, "batch.created", now, detail);
         rows.push(rollouts::Rollout {
             id,
             org_id: org,
@@ -119,10 +119,10 @@ pub async fn create_all_in(
             ended_at: None,
             generation: 1,
             revision: 1,
-            counts: Some(rollouts::all_waiting(u64::from(total))),
+            counts: Some(rollouts::initial_counts(u64::from(total))),
             counted: 1,
-            seal: store::seals::Code::default(),
-            head_seal: store::seals::Code::default(),
+            seal: store::seals::SealCode::default(),
+            head_seal: store::seals::SealCode::default(),
         });
     }
     let new: Vec<_> = rows.iter().zip(targets.iter().map(Vec::as_slice)).collect();
@@ -130,7 +130,7 @@ pub async fn create_all_in(
     Ok(rows)
 }
 
-async fn refuse_unknown(tx: &mut Tx, new: &NewRollout) -> Result<()> {
+async fn reject_unknown_servers(tx: &mut Tx, new: &NewRollout) -> Result<()> {
     const CHUNK: usize = 500;
     let wrong = |pointer: String, code, detail| FieldError { pointer, code, detail };
     if new.servers.is_empty() {
@@ -210,34 +210,34 @@ async fn change(
     word: &'static str,
     shown: Option<&SeenBatch>,
 ) -> Result<rollouts::Rollout> {
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS_MAX {
         let now = app.clock.now();
         let mut tx = app.db.begin().await?;
         let seen = rollouts::get(&mut tx, org, id).await?;
         if change != Change::Cancel && !integrity::is_authentic(&app.db, &seen) {
-            return Err(integrity::refusal("batch"));
+            return Err(integrity::tampered_error("batch"));
         }
         // Only resuming a halted batch needs the targets: it accepts the failures counted in them.
         let targets = match (seen.head.phase, change) {
-            (Phase::Halted(_), Change::Resume) => rollout_targets::all(&mut tx, id).await?,
+            (Phase::Halted(_), Change::Resume) => rollout_tasks::all(&mut tx, id).await?,
             _ => Vec::new(),
         };
         let stands = targets.into_iter().map(|row| (row.server_id, row.target));
         let mut rollout = Rollout::restore(seen.head.clone(), stands);
         if let Some(shown) = shown {
             let halted = matches!(seen.head.phase, Phase::Halted(_));
-            let failures = rollout.tally().failures();
-            if shown.state != phase_word(seen.head.phase) || (halted && shown.failures != failures)
+            let failures = rollout.counts().failures();
+            if shown.state != phase_name(seen.head.phase) || (halted && shown.failures != failures)
             {
                 let detail = format!(
                     "the batch changed since the page was shown: it is {}. Review it and {word} it again.",
-                    phase_word(seen.head.phase)
+                    phase_name(seen.head.phase)
                 );
                 return Err(ServiceError::conflict("changed_meanwhile", detail));
             }
         }
-        rollout.change(change, now).map_err(|refused| {
-            let state = phase_word(refused.phase);
+        rollout.apply_change(change, now).map_err(|refused| {
+            let state = phase_name(refused.phase);
             ServiceError::conflict("batch_state", format!("cannot {word} a batch that is {state}"))
         })?;
         if rollout.head().phase == seen.head.phase {
@@ -247,9 +247,9 @@ async fn change(
             Err(StoreError::Stale) => continue,
             saved => saved?,
         };
-        let told = json!({"batch_id": id, "state": phase_word(saved.head.phase)});
-        record(&mut tx, org, now, &actor.who, &format!("batch.{word}"), id, &told);
-        emit(&mut tx, org, "batch.changed", now, told);
+        let detail = json!({"batch_id": id, "state": phase_name(saved.head.phase)});
+        record(&mut tx, org, now, &actor.id, &format!("batch.{word}"), id, &detail);
+        emit(&mut tx, org, "batch.changed", now, detail);
         tx.commit().await?;
         return Ok(saved);
     }
@@ -267,24 +267,24 @@ pub async fn retryable(
     now: Timestamp,
 ) -> Result<(rollouts::Rollout, Vec<ServerId>)> {
     let seen = rollouts::get(conn, org, id).await?;
-    let rows = rollout_targets::all(conn, id).await?;
-    let failed = |row: &&TargetRow| matches!(state_word(row.target), "failed" | "timed_out");
+    let rows = rollout_tasks::all(conn, id).await?;
+    let failed = |row: &&TaskRow| matches!(state_name(row.target), "failed" | "timed_out");
     let genuine = integrity::is_authentic(&app.db, &seen)
         && rows.iter().filter(failed).all(|row| app.db.is_authentic(row));
     if !genuine {
-        return Err(integrity::refusal("batch"));
+        return Err(integrity::tampered_error("batch"));
     }
-    let whole = restored(&seen, &rows);
+    let whole = restore_rollout(&seen, &rows);
     let again = whole.retry(id, now).map_err(|refused| match refused {
-        NoRetry::NotEnded => ServiceError::conflict("batch_not_ended", refused.to_string()),
-        NoRetry::NothingFailed => ServiceError::conflict("nothing_to_retry", refused.to_string()),
+        RetryError::NotEnded => ServiceError::conflict("batch_not_ended", refused.to_string()),
+        RetryError::NothingFailed => ServiceError::conflict("nothing_to_retry", refused.to_string()),
     })?;
     if let Some(running) = rollouts::unfinished_retry(conn, id).await? {
         let detail = format!("A retry of this batch is still running: {running}.");
         return Err(ServiceError::conflict("batch_not_ended", detail));
     }
     let mut servers = Vec::new();
-    for chunk in again.targets().map(|(server, _)| server).collect::<Vec<_>>().chunks(500) {
+    for chunk in again.tasks().map(|(server, _)| server).collect::<Vec<_>>().chunks(500) {
         let filter = Filter { ids: chunk.to_vec(), ..Filter::default() };
         let there: BTreeSet<_> = server_list::ids(conn, org, &filter).await?.into_iter().collect();
         servers.extend(chunk.iter().copied().filter(|server| there.contains(server)));
@@ -312,7 +312,7 @@ pub async fn retry_if(
     id: BatchId,
     approve: &(dyn Fn(&[ServerId]) -> bool + Sync),
 ) -> Result<Option<rollouts::Rollout>> {
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS_MAX {
         let now = app.clock.now();
         let mut tx = app.db.begin().await?;
         let (seen, servers) = retryable(app, &mut tx, org, id, now).await?;
@@ -332,18 +332,18 @@ pub async fn retry_if(
             servers,
             starts_at: now,
             origin: Origin::Api,
-            started_by: actor.who.clone(),
+            started_by: actor.id.clone(),
             run_id: None,
             retry_of: Some(id),
         };
-        let made = match create_in(&mut tx, BatchId::new(now, dice()), new, now).await {
+        let made = match create_in(&mut tx, BatchId::new(now, random_u128()), new, now).await {
             // Another retry was committed after `retryable` checked. Check again, which reports
             // that retry.
             Err(StoreError::AlreadyExists { .. }) => continue,
             made => made?,
         };
-        let told = json!({"batch_id": id, "retried_as": made.id});
-        record(&mut tx, org, now, &actor.who, "batch.retry", id, &told);
+        let detail = json!({"batch_id": id, "retried_as": made.id});
+        record(&mut tx, org, now, &actor.id, "batch.retry", id, &detail);
         tx.commit().await?;
         return Ok(Some(made));
     }
@@ -354,35 +354,35 @@ pub async fn retry_if(
 /// the same transaction and must call this before it changes the server's own row: rollouts are
 /// locked before servers everywhere. On `Stale`, the caller must retry the whole transaction.
 #[boxed]
-pub async fn server_removed(
+pub async fn cancel_tasks_of_removed_server(
     tx: &mut Tx,
     org: OrgId,
     server: ServerId,
     now: Timestamp,
 ) -> store::Result<()> {
-    for row in rollout_targets::unfinished_of(tx, server).await? {
-        let Ok(next) = row.target.apply(Event::ServerRemoved, now) else { continue };
+    for row in rollout_tasks::unfinished_by_server(tx, server).await? {
+        let Ok(next) = row.target.apply(TaskEvent::ServerRemoved, now) else { continue };
         let (from, seen) = (row.target, row.generation);
-        let to = Move { server_id: server, from, seen, next, result: None };
-        rollout_targets::save(tx, row.rollout_id, &[to]).await?;
-        task_moved(tx, org, &row, next, now);
+        let to = StateChange { server_id: server, from, seen, next, result: None };
+        rollout_tasks::save(tx, row.rollout_id, &[to]).await?;
+        record_task_transition(tx, org, &row, next, now);
     }
-    refreshes::cancel_of(tx, server, now).await
+    refreshes::cancel_for_server(tx, server, now).await
 }
 
 /// Records a task's state change. The audit log gets every change; an event is emitted only when
 /// the task has ended.
-pub fn task_moved(tx: &mut Tx, org: OrgId, row: &TargetRow, next: Target, now: Timestamp) {
-    let told = json!({
+pub fn record_task_transition(tx: &mut Tx, org: OrgId, row: &TaskRow, next: TaskStatus, now: Timestamp) {
+    let detail = json!({
         "task_id": row.task_id,
         "batch_id": row.rollout_id,
         "server_id": row.server_id,
-        "from": state_word(row.target),
-        "state": state_word(next),
+        "from": state_name(row.target),
+        "state": state_name(next),
     });
-    record(tx, org, now, "engine", "task.move", row.task_id, &told);
-    if matches!(next, Target::Done(_)) {
-        emit(tx, org, "task.finished", now, told);
+    record(tx, org, now, "engine", "task.move", row.task_id, &detail);
+    if matches!(next, TaskStatus::Done(_)) {
+        emit(tx, org, "task.finished", now, detail);
     }
 }
 
@@ -394,42 +394,42 @@ pub async fn correct_end(tx: &mut Tx, id: BatchId, now: Timestamp) -> store::Res
     if !seen.head.phase.is_ended() {
         return Ok(());
     }
-    let rows = rollout_targets::all(tx, id).await?;
-    let mut rollout = restored(&seen, &rows);
+    let rows = rollout_tasks::all(tx, id).await?;
+    let mut rollout = restore_rollout(&seen, &rows);
     let Plan { change: Some(change @ Change::End(end)), .. } = plan(&rollout, now) else {
         return Ok(());
     };
-    if rollout.change(change, now).is_err() {
+    if rollout.apply_change(change, now).is_err() {
         return Ok(());
     }
     let ended_at = seen.ended_at.unwrap_or(now);
     rollouts::save_head(tx, &seen, rollout.head(), Some(ended_at)).await?;
-    ended(tx, &seen, end, ended_at, now).await
+    record_end(tx, &seen, end, ended_at, now).await
 }
 
 /// Records the end of a rollout, and finishes the run that it executes.
 #[boxed]
-pub async fn ended(
+pub async fn record_end(
     tx: &mut Tx,
     row: &rollouts::Rollout,
-    end: End,
+    end: RolloutOutcome,
     ended_at: Timestamp,
     now: Timestamp,
 ) -> store::Result<()> {
-    let state = phase_word(Phase::Ended(end));
-    let told = json!({"batch_id": row.id, "run_id": row.run_id, "state": state});
-    record(tx, row.org_id, now, "engine", "batch.finish", row.id, &told);
-    emit(tx, row.org_id, "batch.finished", now, told);
+    let state = phase_name(Phase::Ended(end));
+    let detail = json!({"batch_id": row.id, "run_id": row.run_id, "state": state});
+    record(tx, row.org_id, now, "engine", "batch.finish", row.id, &detail);
+    emit(tx, row.org_id, "batch.finished", now, detail);
     // The run may have been deleted with its schedule.
-    let Some(run) = runs::of_batch(tx, row.id).await? else { return Ok(()) };
+    let Some(run) = runs::by_batch(tx, row.id).await? else { return Ok(()) };
     runs::finish(tx, &run, end, ended_at).await?;
-    let told = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": row.id,
+    let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": row.id,
         "state": state});
-    emit(tx, row.org_id, "run.finished", now, told);
-    tx.ring(Topic::Schedules);
+    emit(tx, row.org_id, "run.finished", now, detail);
+    tx.notify(Topic::Schedules);
     Ok(())
 }
 
-pub fn restored(row: &rollouts::Rollout, targets: &[TargetRow]) -> Rollout {
+pub fn restore_rollout(row: &rollouts::Rollout, targets: &[TaskRow]) -> Rollout {
     Rollout::restore(row.head.clone(), targets.iter().map(|row| (row.server_id, row.target)))
 }

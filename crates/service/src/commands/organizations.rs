@@ -7,7 +7,7 @@ use serde_json::json;
 use store::organizations::{self, Organization};
 use store::server_list::{self, Filter};
 use store::{
-    Conn, Page, Topic, Tx, absences, api_keys, enrollment_tokens, schedules, servers, sync_sessions,
+    Conn, Page, Topic, Tx, presence_transitions, api_keys, enrollment_tokens, schedules, servers, sync_sessions,
 };
 use vocab::{BatchId, OrgId};
 
@@ -16,11 +16,11 @@ use crate::commands::batches;
 use crate::{Result, record};
 
 /// The actor in audit entries: commands on the data directory run without an API key.
-const BY: &str = "command";
+const ACTOR: &str = "command";
 
 /// The number of objects that an organization contains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Holdings {
+pub struct OrganizationContents {
     /// Their agents learn of the removal at their next contact.
     pub servers: usize,
     pub schedules: usize,
@@ -33,25 +33,25 @@ pub struct Holdings {
 }
 
 #[boxed]
-pub async fn holdings(conn: &mut Conn, org: OrgId) -> Result<Holdings> {
+pub async fn contents(conn: &mut Conn, org: OrgId) -> Result<OrganizationContents> {
     let open = store::rollouts::open_counts(conn, org).await?;
-    Ok(Holdings {
+    Ok(OrganizationContents {
         servers: server_list::ids(conn, org, &Filter::default()).await?.len(),
         schedules: schedules::list(conn, org).await?.len(),
         open_batches: usize::try_from(open.values().sum::<u64>()).unwrap_or(usize::MAX),
-        keys: keys(conn, org).await?.len(),
-        tokens: tokens(conn, org).await?.len(),
+        keys: active_keys(conn, org).await?.len(),
+        tokens: active_tokens(conn, org).await?.len(),
     })
 }
 
 const ALL: Page = Page { limit: u32::MAX, offset: 0 };
 
-async fn keys(conn: &mut Conn, org: OrgId) -> Result<Vec<api_keys::ApiKey>> {
+async fn active_keys(conn: &mut Conn, org: OrgId) -> Result<Vec<api_keys::ApiKey>> {
     let all = api_keys::list(conn, org, ALL).await?.items;
     Ok(all.into_iter().filter(|key| key.revoked_at.is_none()).collect())
 }
 
-async fn tokens(conn: &mut Conn, org: OrgId) -> Result<Vec<enrollment_tokens::Token>> {
+async fn active_tokens(conn: &mut Conn, org: OrgId) -> Result<Vec<enrollment_tokens::EnrollmentToken>> {
     let all = enrollment_tokens::list(conn, org, ALL).await?.items;
     Ok(all.into_iter().filter(|token| token.revoked_at.is_none()).collect())
 }
@@ -60,47 +60,47 @@ async fn tokens(conn: &mut Conn, org: OrgId) -> Result<Vec<enrollment_tokens::To
 /// batches canceled, and every agent is notified at its next contact. Its audit log and its history
 /// stay in the database.
 #[boxed]
-pub async fn remove(app: &App, seen: &Organization) -> Result<Holdings> {
+pub async fn remove(app: &App, seen: &Organization) -> Result<OrganizationContents> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
-    let had = holdings(&mut tx, seen.id).await?;
-    for key in keys(&mut tx, seen.id).await? {
+    let had = contents(&mut tx, seen.id).await?;
+    for key in active_keys(&mut tx, seen.id).await? {
         api_keys::revoke(&mut tx, &key, now).await?;
     }
-    for token in tokens(&mut tx, seen.id).await? {
+    for token in active_tokens(&mut tx, seen.id).await? {
         enrollment_tokens::revoke(&mut tx, seen.id, token.id, now).await?;
     }
     for schedule in schedules::list(&mut tx, seen.id).await? {
         let stopped = schedules::Schedule { enabled: false, next_run_at: None, ..schedule };
         schedules::save(&mut tx, &stopped).await?;
     }
-    call_off(&mut tx, seen.id, now).await?;
+    cancel_open_batches(&mut tx, seen.id, now).await?;
     for id in server_list::ids(&mut tx, seen.id, &Filter::default()).await? {
-        batches::server_removed(&mut tx, seen.id, id, now).await?;
+        batches::cancel_tasks_of_removed_server(&mut tx, seen.id, id, now).await?;
         let server = servers::get(&mut tx, seen.id, id).await?;
         servers::remove(&mut tx, &server, now).await?;
-        sync_sessions::forget(&mut tx, id).await?;
-        absences::end(&mut tx, &[id]).await?;
+        sync_sessions::delete(&mut tx, id).await?;
+        presence_transitions::record_online(&mut tx, &[id]).await?;
     }
     organizations::remove(&mut tx, seen, now).await?;
-    let told = json!({"name": seen.name, "servers": had.servers});
-    record(&mut tx, seen.id, now, BY, "organization.remove", seen.id, &told);
+    let detail = json!({"name": seen.name, "servers": had.servers});
+    record(&mut tx, seen.id, now, ACTOR, "organization.remove", seen.id, &detail);
     for topic in [Topic::Credentials, Topic::Servers, Topic::Rollouts, Topic::Schedules] {
-        tx.ring(topic);
+        tx.notify(topic);
     }
     tx.commit().await?;
     Ok(had)
 }
 
-async fn call_off(tx: &mut Tx, org: OrgId, now: Timestamp) -> Result<()> {
-    for (id, _) in store::rollouts::open(tx).await? {
+async fn cancel_open_batches(tx: &mut Tx, org: OrgId, now: Timestamp) -> Result<()> {
+    for (id, _) in store::rollouts::list_open(tx).await? {
         let id: BatchId = id;
         let seen = store::rollouts::load(tx, id).await?;
         let mut rollout = Rollout::restore(seen.head.clone(), []);
-        if seen.org_id == org && rollout.change(Change::Cancel, now).is_ok() {
+        if seen.org_id == org && rollout.apply_change(Change::Cancel, now).is_ok() {
             store::rollouts::save_head(tx, &seen, rollout.head(), None).await?;
-            let told = json!({"batch_id": id, "state": "canceling"});
-            record(tx, org, now, BY, "batch.cancel", id, &told);
+            let detail = json!({"batch_id": id, "state": "canceling"});
+            record(tx, org, now, ACTOR, "batch.cancel", id, &detail);
         }
     }
     Ok(())

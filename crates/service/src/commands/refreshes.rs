@@ -4,16 +4,16 @@ use async_recursion::async_recursion as boxed;
 use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use store::refreshes::{self, Refresh, State};
+use store::refreshes::{self, Refresh, RefreshState};
 use store::{Tx, servers};
 use vocab::{OrgId, ServerId, TaskId};
 
 use crate::App;
-use crate::clock::dice;
+use crate::clock::random_u128;
 use crate::{Actor, Result, ServiceError, emit, record};
 
 /// The time limit for an agent to report.
-pub const LIMIT: SignedDuration = SignedDuration::from_mins(5);
+pub const TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Requests a refresh of a server's inventory. While one is in progress, returns that one.
 #[boxed]
@@ -30,13 +30,13 @@ pub async fn request(app: &App, actor: &Actor, server: ServerId) -> Result<Refre
         let detail = format!("{} has not been heard from since {heard}", row.hostname);
         return Err(ServiceError::conflict("server_offline", detail));
     }
-    let made = ask(&mut tx, &actor.who, org, server, now).await?;
+    let made = request_in(&mut tx, &actor.id, org, server, now).await?;
     tx.commit().await?;
     Ok(made)
 }
 
 /// Stores the request in the caller's transaction.
-pub(super) async fn ask(
+pub(super) async fn request_in(
     tx: &mut Tx,
     who: &str,
     org: OrgId,
@@ -44,22 +44,22 @@ pub(super) async fn ask(
     now: Timestamp,
 ) -> store::Result<Refresh> {
     let wanted = Refresh {
-        id: TaskId::new(now, dice()),
+        id: TaskId::new(now, random_u128()),
         org_id: org,
         server_id: server,
-        state: State::Requested,
+        state: RefreshState::Requested,
         requested_by: who.to_owned(),
         requested_at: now,
-        deadline: now + LIMIT,
+        deadline: now + TIMEOUT,
         ended_at: None,
         message: None,
-        seal: store::seals::Code::default(),
+        seal: store::seals::SealCode::default(),
     };
     let made = refreshes::request(tx, &wanted).await?;
     if made.id == wanted.id {
-        let told = json!({"refresh_id": made.id, "server_id": server});
-        record(tx, org, now, who, "server.refresh", server, &told);
-        emit(tx, org, "server.refresh_requested", now, told);
+        let detail = json!({"refresh_id": made.id, "server_id": server});
+        record(tx, org, now, who, "server.refresh", server, &detail);
+        emit(tx, org, "server.refresh_requested", now, detail);
     }
     Ok(made)
 }

@@ -5,22 +5,22 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::rollout::{Event, Phase, Target, Verdict};
+use domain::rollout::{TaskEvent, Phase, TaskStatus, ReportedResult};
 use jiff::Timestamp;
 use serde_json::json;
-use store::refreshes::{self, State};
-use store::rollout_targets::{self, Move, TargetResult, TargetRow};
+use store::refreshes::{self, RefreshState};
+use store::rollout_tasks::{self, StateChange, TaskResult, TaskRow};
 use store::{StoreError, Tx, rollouts};
 use vocab::{BatchId, FailureCode, OrgId, ServerId, TaskId};
 use wire::agent::{OrderProgress, OrderResult, Outcome};
 
-use crate::clock::dice;
-use crate::commands::batches::{correct_end, task_moved};
+use crate::clock::random_u128;
+use crate::commands::batches::{correct_end, record_task_transition};
 use crate::commands::refreshes as refresh;
 use crate::{emit, record};
 
 /// A task with more state changes than this is assumed to be in a loop.
-const MOVES_MAX: i64 = 200;
+const TASK_TRANSITIONS_MAX: i64 = 200;
 
 /// The server that sent a report. A report about another server's task is ignored as if that task
 /// did not exist.
@@ -31,8 +31,8 @@ pub struct Reporter {
 }
 
 /// The reports of one agent in one message.
-pub struct Told<'a> {
-    pub who: Reporter,
+pub struct AgentReports<'a> {
+    pub reporter: Reporter,
     pub progress: &'a [OrderProgress],
     pub results: &'a [OrderResult],
     pub now: Timestamp,
@@ -42,14 +42,14 @@ pub struct Told<'a> {
 /// [`progress`] and [`result`] for each. `Stale` means that another writer changed one of the
 /// targets; then none of the reports is stored.
 #[boxed]
-pub async fn together(tx: &mut Tx, told: &[Told<'_>]) -> store::Result<()> {
-    let mut standings = Standings::read(tx, told).await?;
+pub async fn store_all(tx: &mut Tx, told: &[AgentReports<'_>]) -> store::Result<()> {
+    let mut standings = TaskStates::read(tx, told).await?;
     let mut corrected = BTreeSet::new();
     let mut dropped = Vec::new();
-    for Told { who, progress, results, now } in told {
+    for AgentReports { reporter, progress, results, now } in told {
         for step in *progress {
-            if let (Some(stage), Some(standing)) = (step.stage, standings.of(*who, step.order_id)) {
-                standing.apply(tx, *who, Event::Reached(stage), None, *now);
+            if let (Some(stage), Some(standing)) = (step.stage, standings.get_mut(*who, step.order_id)) {
+                standing.apply(tx, *who, TaskEvent::Reached(stage), None, *now);
             }
         }
         for result in *results {
@@ -59,22 +59,22 @@ pub async fn together(tx: &mut Tx, told: &[Told<'_>]) -> store::Result<()> {
                 dropped.push((*who, result, *now));
                 continue;
             }
-            let Some(standing) = standings.of(*who, result.order_id) else {
-                refreshed(tx, *who, result, *now).await?;
+            let Some(standing) = standings.get_mut(*who, result.order_id) else {
+                finish_refresh(tx, *who, result, *now).await?;
                 continue;
             };
-            if matches!(standing.target, Target::Done(_)) {
+            if matches!(standing.target, TaskStatus::Done(_)) {
                 corrected.insert((standing.seen.rollout_id, *now));
             }
             let report = serde_json::to_value(result).ok();
-            standing.apply(tx, *who, Event::Reported(verdict(result)), report, *now);
+            standing.apply(tx, *who, TaskEvent::Reported(to_verdict(result)), report, *now);
         }
     }
-    for (rollout, moves) in standings.moves() {
-        rollout_targets::save(tx, rollout, &moves).await?;
+    for (rollout, moves) in standings.into_moves() {
+        rollout_tasks::save(tx, rollout, &moves).await?;
     }
     for (who, told, now) in dropped {
-        result(tx, who, told, now).await?;
+        store_result(tx, who, told, now).await?;
     }
     for (rollout, now) in corrected {
         correct_end(tx, rollout, now).await?;
@@ -83,43 +83,43 @@ pub async fn together(tx: &mut Tx, told: &[Told<'_>]) -> store::Result<()> {
 }
 
 /// The current states of the targets that the reports are about.
-struct Standings(BTreeMap<TaskId, Standing>);
+struct TaskStates(BTreeMap<TaskId, TaskState>);
 
-struct Standing {
-    seen: TargetResult,
-    target: Target,
+struct TaskState {
+    seen: TaskResult,
+    target: TaskStatus,
     result: Option<serde_json::Value>,
 }
 
-impl Standings {
-    async fn read(tx: &mut Tx, told: &[Told<'_>]) -> store::Result<Standings> {
+impl TaskStates {
+    async fn read(tx: &mut Tx, told: &[AgentReports<'_>]) -> store::Result<TaskStates> {
         let mut tasks: BTreeMap<OrgId, Vec<TaskId>> = BTreeMap::new();
-        for Told { who, progress, results, .. } in told {
+        for AgentReports { reporter: who, progress, results, .. } in told {
             let ids = progress.iter().map(|told| told.order_id);
             let ids = ids.chain(results.iter().map(|told| told.order_id));
             tasks.entry(who.org).or_default().extend(ids);
         }
         let mut standings = BTreeMap::new();
         for (org, tasks) in tasks {
-            for seen in rollout_targets::of_tasks(tx, org, &tasks).await? {
-                let standing = Standing { target: seen.target, result: None, seen };
+            for seen in rollout_tasks::get_all(tx, org, &tasks).await? {
+                let standing = TaskState { target: seen.target, result: None, seen };
                 standings.insert(standing.seen.task_id, standing);
             }
         }
-        Ok(Standings(standings))
+        Ok(TaskStates(standings))
     }
 
     /// The state of this task, if it belongs to this server.
-    fn of(&mut self, who: Reporter, task: TaskId) -> Option<&mut Standing> {
+    fn get_mut(&mut self, who: Reporter, task: TaskId) -> Option<&mut TaskState> {
         self.0.get_mut(&task).filter(|standing| standing.seen.server_id == who.server)
     }
 
     /// The changes by rollout, in the order in which all code locks rollouts.
-    fn moves(self) -> BTreeMap<BatchId, Vec<Move>> {
-        let mut moves: BTreeMap<BatchId, Vec<Move>> = BTreeMap::new();
-        for Standing { seen, target, result } in self.0.into_values() {
+    fn into_moves(self) -> BTreeMap<BatchId, Vec<StateChange>> {
+        let mut moves: BTreeMap<BatchId, Vec<StateChange>> = BTreeMap::new();
+        for TaskState { seen, target, result } in self.0.into_values() {
             if target != seen.target {
-                let to = Move {
+                let to = StateChange {
                     server_id: seen.server_id,
                     from: seen.target,
                     seen: seen.generation,
@@ -133,29 +133,29 @@ impl Standings {
     }
 }
 
-impl Standing {
+impl TaskState {
     fn apply(
         &mut self,
         tx: &mut Tx,
         who: Reporter,
-        event: Event,
+        event: TaskEvent,
         result: Option<serde_json::Value>,
         now: Timestamp,
     ) {
-        // Every report of an agent is a valid event; see `domain::rollout::Target`.
+        // Every report of an agent is a valid event; see `domain::rollout::TaskStatus`.
         let Ok(next) = self.target.apply(event, now) else { return };
         if next == self.target {
             return;
         }
-        let from = TargetResult { target: self.target, ..self.seen.clone() };
-        task_moved(tx, who.org, &row(&from), next, now);
+        let from = TaskResult { target: self.target, ..self.seen.clone() };
+        record_task_transition(tx, who.org, &to_target_row(&from), next, now);
         self.target = next;
         self.result = result.or(self.result.take());
     }
 }
 
-fn row(seen: &TargetResult) -> TargetRow {
-    TargetRow {
+fn to_target_row(seen: &TaskResult) -> TaskRow {
+    TaskRow {
         rollout_id: seen.rollout_id,
         task_id: seen.task_id,
         server_id: seen.server_id,
@@ -169,15 +169,15 @@ fn row(seen: &TargetResult) -> TargetRow {
 
 /// Stores an order's progress. An outdated report changes nothing.
 #[boxed]
-pub async fn progress(
+pub async fn store_progress(
     tx: &mut Tx,
     who: Reporter,
     told: &OrderProgress,
     now: Timestamp,
 ) -> store::Result<()> {
     let Some(stage) = told.stage else { return Ok(()) };
-    match target(tx, who, told.order_id).await? {
-        Some(seen) => save(tx, who, &seen, Event::Reached(stage), None, now).await,
+    match find_target(tx, who, told.order_id).await? {
+        Some(seen) => save_event(tx, who, &seen, TaskEvent::Reached(stage), None, now).await,
         None => Ok(()),
     }
 }
@@ -185,106 +185,106 @@ pub async fn progress(
 /// Stores an order's result. A repeated report changes nothing; a late one corrects the assumed
 /// result.
 #[boxed]
-pub async fn result(
+pub async fn store_result(
     tx: &mut Tx,
     who: Reporter,
     told: &OrderResult,
     now: Timestamp,
 ) -> store::Result<()> {
-    let Some(seen) = target(tx, who, told.order_id).await? else {
-        return refreshed(tx, who, told, now).await;
+    let Some(seen) = find_target(tx, who, told.order_id).await? else {
+        return finish_refresh(tx, who, told, now).await;
     };
-    let event = Event::Reported(verdict(told));
+    let event = TaskEvent::Reported(to_verdict(told));
     let report = serde_json::to_value(told).ok();
-    save(tx, who, &seen, event, report, now).await?;
-    if told.outcome == Outcome::Unknown && !matches!(seen.target, Target::Done(_)) {
+    save_event(tx, who, &seen, event, report, now).await?;
+    if told.outcome == Outcome::Unknown && !matches!(seen.target, TaskStatus::Done(_)) {
         // It is unknown whether the order was executed. A fresh inventory shows it.
-        refresh::ask(tx, "engine", who.org, who.server, now).await?;
+        refresh::request_in(tx, "engine", who.org, who.server, now).await?;
     }
-    if matches!(seen.target, Target::Done(_)) {
+    if matches!(seen.target, TaskStatus::Done(_)) {
         correct_end(tx, seen.rollout_id, now).await?;
     }
     Ok(())
 }
 
-fn verdict(told: &OrderResult) -> Verdict {
+fn to_verdict(told: &OrderResult) -> ReportedResult {
     match told.outcome {
-        Outcome::Succeeded => Verdict::Succeeded,
-        Outcome::NoChange => Verdict::NoChange,
-        Outcome::Skipped => Verdict::NotApplicable,
-        Outcome::Failed => Verdict::Failed(told.failure_code.unwrap_or(FailureCode::AgentError)),
-        Outcome::Withdrawn => Verdict::Withdrawn,
-        Outcome::Unknown => Verdict::Failed(FailureCode::OrderLost),
+        Outcome::Succeeded => ReportedResult::Succeeded,
+        Outcome::NoChange => ReportedResult::NoChange,
+        Outcome::Skipped => ReportedResult::NotApplicable,
+        Outcome::Failed => ReportedResult::Failed(told.failure_code.unwrap_or(FailureCode::AgentError)),
+        Outcome::Withdrawn => ReportedResult::Withdrawn,
+        Outcome::Unknown => ReportedResult::Failed(FailureCode::OrderLost),
     }
 }
 
-async fn target(tx: &mut Tx, who: Reporter, id: TaskId) -> store::Result<Option<TargetResult>> {
-    match rollout_targets::of_task(tx, who.org, id).await {
+async fn find_target(tx: &mut Tx, who: Reporter, id: TaskId) -> store::Result<Option<TaskResult>> {
+    match rollout_tasks::get(tx, who.org, id).await {
         Ok(found) => Ok((found.server_id == who.server).then_some(found)),
         Err(StoreError::NotFound { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-async fn save(
+async fn save_event(
     tx: &mut Tx,
     who: Reporter,
-    seen: &TargetResult,
-    event: Event,
+    seen: &TaskResult,
+    event: TaskEvent,
     result: Option<serde_json::Value>,
     now: Timestamp,
 ) -> store::Result<()> {
     // The meaning of a withdrawn order depends on the rollout's phase.
     let event = match event {
-        Event::Reported(Verdict::Withdrawn) => dropped(tx, seen).await?,
+        TaskEvent::Reported(ReportedResult::Withdrawn) => interpret_withdrawal(tx, seen).await?,
         event => event,
     };
-    // Every report of an agent is a valid event; see `domain::rollout::Target`.
+    // Every report of an agent is a valid event; see `domain::rollout::TaskStatus`.
     let Ok(next) = seen.target.apply(event, now) else { return Ok(()) };
     if next == seen.target {
         return Ok(());
     }
     let from = seen.target;
-    let to = Move { server_id: who.server, from, seen: seen.generation, next, result };
-    rollout_targets::save(tx, seen.rollout_id, &[to]).await?;
+    let to = StateChange { server_id: who.server, from, seen: seen.generation, next, result };
+    rollout_tasks::save(tx, seen.rollout_id, &[to]).await?;
     // A task whose seal does not verify keeps its id and is never sent again.
-    if next == Target::Waiting && tx.is_authentic(seen) {
-        let another = TaskId::new(now, dice());
-        rollout_targets::renew(tx, seen, another).await?;
+    if next == TaskStatus::Waiting && tx.is_authentic(seen) {
+        let another = TaskId::new(now, random_u128());
+        rollout_tasks::set_task_id(tx, seen, another).await?;
     }
-    task_moved(tx, who.org, &row(seen), next, now);
+    record_task_transition(tx, who.org, &to_target_row(seen), next, now);
     Ok(())
 }
 
 /// How to interpret a withdrawn order. In a stopped rollout, the order was canceled before it
 /// started; in a running one, the server returned its order and waits again. A server that keeps
 /// returning its orders is at fault, and its task fails.
-async fn dropped(tx: &mut Tx, seen: &TargetResult) -> store::Result<Event> {
+async fn interpret_withdrawal(tx: &mut Tx, seen: &TaskResult) -> store::Result<TaskEvent> {
     let phase = rollouts::load(tx, seen.rollout_id).await?.head.phase;
-    Ok(match Event::Reported(Verdict::Withdrawn).in_phase(phase) {
-        Event::GivenBack if phase == Phase::Running && seen.generation > MOVES_MAX => {
-            Event::Reported(Verdict::Failed(FailureCode::RejectedByAgent))
+    Ok(match TaskEvent::Reported(ReportedResult::Withdrawn).in_phase(phase) {
+        TaskEvent::GivenBack if phase == Phase::Running && seen.generation > TASK_TRANSITIONS_MAX => {
+            TaskEvent::Reported(ReportedResult::Failed(FailureCode::RejectedByAgent))
         }
         event => event,
     })
 }
 
-async fn refreshed(
+async fn finish_refresh(
     tx: &mut Tx,
     who: Reporter,
     told: &OrderResult,
     now: Timestamp,
 ) -> store::Result<()> {
     let state = match told.outcome {
-        Outcome::Succeeded | Outcome::NoChange | Outcome::Skipped => State::Succeeded,
-        Outcome::Failed | Outcome::Withdrawn | Outcome::Unknown => State::Failed,
+        Outcome::Succeeded | Outcome::NoChange | Outcome::Skipped => RefreshState::Succeeded,
+        Outcome::Failed | Outcome::Withdrawn | Outcome::Unknown => RefreshState::Failed,
     };
     let message = told.message.as_ref().map(vocab::Line::as_str);
     if refreshes::finish(tx, told.order_id, who.server, state, message, now).await? {
-        let told = json!({"refresh_id": told.order_id, "server_id": who.server,
+        let detail = json!({"refresh_id": told.order_id, "server_id": who.server,
             "state": state.as_str()});
-        record(tx, who.org, now, "engine", "refresh.finish", who.server, &told);
-        emit(tx, who.org, "server.refreshed", now, told);
+        record(tx, who.org, now, "engine", "refresh.finish", who.server, &detail);
+        emit(tx, who.org, "server.refreshed", now, detail);
     }
     Ok(())
 }

@@ -6,26 +6,26 @@
 //! would start again under a new id, so this module leaves no work pending.
 
 use async_recursion::async_recursion as boxed;
-use domain::rollout::{Change, End, Event, Phase, Rollout, Target};
+use domain::rollout::{Change, RolloutOutcome, TaskEvent, Phase, Rollout, TaskStatus};
 use domain::schedule::{self, Progress};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use store::rollout_targets::{self, Move};
+use store::rollout_tasks::{self, StateChange};
 use store::{Topic, Tx, organizations, restores, rollouts, schedules};
 use vocab::Stage;
 
 use super::runs;
-use crate::commands::batches::task_moved;
+use crate::commands::batches::record_task_transition;
 use crate::{emit, record};
 
 /// The actor in audit entries.
-const BY: &str = "restore";
+const ACTOR: &str = "restore";
 /// The number of schedules that are advanced at a time.
-const TOGETHER: u32 = 500;
+const SCHEDULES_PER_QUERY: u32 = 500;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settled {
-    /// How often a backup has been restored into this installation.
+pub struct RestoreSummary {
+    /// How many times a backup has been restored into this installation.
     pub epoch: u64,
     /// Unfinished batches that were canceled.
     pub batches: usize,
@@ -35,68 +35,68 @@ pub struct Settled {
 
 /// Prepares a restored database for service as of `now`. The backup was taken at `taken_at`.
 #[boxed]
-pub async fn settle(tx: &mut Tx, taken_at: Timestamp, now: Timestamp) -> store::Result<Settled> {
+pub async fn prepare_for_service(tx: &mut Tx, taken_at: Timestamp, now: Timestamp) -> store::Result<RestoreSummary> {
     // First, because the events below must be numbered in the new epoch.
     let epoch = restores::begin_epoch(tx, now).await?;
-    let batches = call_off(tx, now).await?;
-    let schedules = pass_over(tx, now).await?;
+    let batches = cancel_open_batches(tx, now).await?;
+    let schedules = skip_due_instants(tx, now).await?;
     for organization in organizations::list(tx).await? {
-        let told = json!({"taken_at": taken_at, "epoch": epoch});
-        record(tx, organization.id, now, BY, "installation.restore", organization.id, &told);
-        emit(tx, organization.id, "installation.restored", now, told);
+        let detail = json!({"taken_at": taken_at, "epoch": epoch});
+        record(tx, organization.id, now, ACTOR, "installation.restore", organization.id, &detail);
+        emit(tx, organization.id, "installation.restored", now, detail);
     }
-    Ok(Settled { epoch, batches, schedules })
+    Ok(RestoreSummary { epoch, batches, schedules })
 }
 
 /// Cancels unfinished batches: only the hosts know which servers have started since the backup. The
 /// state of running tasks is queried again.
-async fn call_off(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
-    let open = rollouts::open(tx).await?;
+async fn cancel_open_batches(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
+    let open = rollouts::list_open(tx).await?;
     for (id, _) in &open {
         let seen = rollouts::load(tx, *id).await?;
-        let rows = rollout_targets::all(tx, *id).await?;
+        let rows = rollout_tasks::all(tx, *id).await?;
         let mut moves = Vec::new();
         for row in rows {
             let forgotten =
-                matches!(row.target, Target::Busy(busy) if busy.stage > Stage::Dispatched);
-            let Ok(next) = row.target.apply(Event::Forgotten, now) else { continue };
+                matches!(row.target, TaskStatus::Busy(busy) if busy.stage > Stage::Dispatched);
+            let Ok(next) = row.target.apply(TaskEvent::Forgotten, now) else { continue };
             if !forgotten {
                 continue;
             }
-            task_moved(tx, seen.org_id, &row, next, now);
+            record_task_transition(tx, seen.org_id, &row, next, now);
             let (server_id, from, seen) = (row.server_id, row.target, row.generation);
-            moves.push(Move { server_id, from, seen, next, result: None });
+            moves.push(StateChange { server_id, from, seen, next, result: None });
         }
         if !moves.is_empty() {
-            rollout_targets::save(tx, *id, &moves).await?;
+            rollout_tasks::save(tx, *id, &moves).await?;
         }
         let mut rollout = Rollout::restore(seen.head.clone(), []);
         // A batch that is already being canceled stays in that state.
-        if rollout.change(Change::Cancel, now).is_ok() && rollout.head() != &seen.head {
+        if rollout.apply_change(Change::Cancel, now).is_ok() && rollout.head() != &seen.head {
             rollouts::save_head(tx, &seen, rollout.head(), None).await?;
         }
-        let told = json!({"batch_id": id, "state": rollouts::phase_word(rollout.head().phase)});
-        record(tx, seen.org_id, now, BY, "batch.cancel", id, &told);
-        emit(tx, seen.org_id, "batch.changed", now, told);
+        let detail = json!({"batch_id": id, "state": rollouts::phase_name(rollout.head().phase)});
+        record(tx, seen.org_id, now, ACTOR, "batch.cancel", id, &detail);
+        emit(tx, seen.org_id, "batch.changed", now, detail);
     }
     // Runs without a batch are canceled as well.
     for run in store::runs::without_batch(tx, u32::MAX).await? {
-        store::runs::finish(tx, &run, End::Canceled, now).await?;
-        let told = json!({"run_id": run.id, "schedule_id": run.schedule_id,
-            "state": rollouts::phase_word(Phase::Ended(End::Canceled))});
-        record(tx, run.org_id, now, BY, "run.cancel", run.id, &told);
-        emit(tx, run.org_id, "run.finished", now, told);
+        store::runs::finish(tx, &run, RolloutOutcome::Canceled, now).await?;
+        let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id,
+            "state": rollouts::phase_name(Phase::Ended(RolloutOutcome::Canceled))});
+        record(tx, run.org_id, now, ACTOR, "run.cancel", run.id, &detail);
+        emit(tx, run.org_id, "run.finished", now, detail);
     }
     Ok(open.len())
 }
 
 /// Skips all instants until now, even if their window is still open: they may have run already.
-async fn pass_over(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
+async fn skip_due_instants(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
     let mut moved = 0;
     loop {
-        let due = schedules::due(tx, now, TOGETHER).await?;
+        let due = schedules::due(tx, now, SCHEDULES_PER_QUERY).await?;
         if due.is_empty() {
-            tx.ring(Topic::Schedules);
+            tx.notify(Topic::Schedules);
             return Ok(moved);
         }
         let mut next = Vec::with_capacity(due.len());

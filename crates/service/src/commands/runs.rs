@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::schedule::Skipped;
 use jiff::Timestamp;
 use serde_json::json;
-use store::runs::{self, Run, Start, State, Trigger};
+use store::runs::{self, Run, StartResult, RunState, Trigger};
 use store::schedules::Schedule;
 use store::server_list::{self, Filter};
 use store::{StoreError, Tx};
 use vocab::{BatchId, OrgId, RunId, Selector, ServerId, SkipReason};
 
-use crate::clock::dice;
+use crate::clock::random_u128;
 use crate::commands::batches::{NewRollout, Origin, create_all_in};
 use crate::{PatchOptions, emit, integrity, record};
 
@@ -21,7 +21,7 @@ use crate::{PatchOptions, emit, integrity, record};
 /// unfinished run is skipped; a run that was already started is left unchanged.
 ///
 /// This only records that the instants are taken: ten thousand may be due at once, and none may
-/// delay the others. [`give_batches`] creates the batches, right afterwards or after a crash.
+/// delay the others. [`create_batches`] creates the batches, right afterwards or after a crash.
 #[boxed]
 pub async fn start_all(
     tx: &mut Tx,
@@ -35,7 +35,7 @@ pub async fn start_all(
     let started = runs::start_all(tx, &new).await?;
     for ((schedule, instant), run) in due.iter().zip(&new) {
         if !started.contains(&run.id) {
-            in_the_way(tx, schedule, *instant, run, now).await?;
+            handle_conflict(tx, schedule, *instant, run, now).await?;
         }
     }
     Ok(())
@@ -45,7 +45,7 @@ pub async fn start_all(
 /// targets match now. A run that matches no server ends as skipped. Returns whether there were any
 /// such runs.
 #[boxed]
-pub async fn give_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Result<bool> {
+pub async fn create_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Result<bool> {
     let (waiting, forged): (Vec<_>, Vec<_>) =
         runs::without_batch(tx, limit).await?.into_iter().partition(|run| tx.is_authentic(run));
     for run in &forged {
@@ -53,18 +53,18 @@ pub async fn give_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Res
     }
     let readable: Vec<_> =
         waiting.into_iter().filter_map(|run| Some((options(&run)?, run))).collect();
-    let mut meant = Meant::of(tx, readable.iter().map(|(_, run)| run)).await?;
+    let mut cache = SelectorCache::load(tx, readable.iter().map(|(_, run)| run)).await?;
     let (mut empty, mut planned) = (Vec::new(), Vec::with_capacity(readable.len()));
     for (options, run) in &readable {
-        let servers = meant.by(tx, run).await?;
+        let servers = cache.servers_of(tx, run).await?;
         match servers.is_empty() {
             true => empty.push(run),
-            false => planned.push((run, BatchId::new(now, dice()), options, servers)),
+            false => planned.push((run, BatchId::new(now, random_u128()), options, servers)),
         }
     }
     skip_without_servers(tx, &empty, now).await?;
     let ids: Vec<_> = planned.iter().map(|(run, batch, ..)| (run.id, *batch)).collect();
-    let given = runs::give_batches(tx, &ids).await?;
+    let given = runs::set_batches(tx, &ids).await?;
     let mut batches = Vec::with_capacity(given.len());
     for (run, batch, options, servers) in planned {
         if !given.contains(&run.id) {
@@ -76,15 +76,15 @@ pub async fn give_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Res
             servers,
             starts_at: run.started_at,
             origin: Origin::Schedule,
-            started_by: BY.to_owned(),
+            started_by: ACTOR.to_owned(),
             run_id: Some(run.id),
             retry_of: None,
         };
         batches.push((batch, rollout));
-        let told = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": batch,
+        let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": batch,
             "scheduled_for": run.scheduled_for});
-        record(tx, run.org_id, now, BY, "run.start", run.id, &told);
-        emit(tx, run.org_id, "run.started", now, told);
+        record(tx, run.org_id, now, ACTOR, "run.start", run.id, &detail);
+        emit(tx, run.org_id, "run.started", now, detail);
     }
     create_all_in(tx, batches, now).await?;
     Ok(!readable.is_empty() || !forged.is_empty())
@@ -97,13 +97,13 @@ async fn skip_without_servers(tx: &mut Tx, empty: &[&Run], now: Timestamp) -> st
     for run in empty.iter().filter(|run| skipped.contains(&run.id)) {
         let at = run.scheduled_for.unwrap_or(run.started_at);
         let reason = SkipReason::NoServers;
-        note_skipped(tx, BY, run, &Skipped { reason, first: at, last: at, count: 1 }, now);
+        record_skip(tx, ACTOR, run, &Skipped { reason, first: at, last: at, count: 1 }, now);
     }
     Ok(())
 }
 
 /// Writes the event and the audit entry of a skipped run.
-pub fn note_skipped(tx: &mut Tx, by: &str, run: &Run, skipped: &Skipped, now: Timestamp) {
+pub fn record_skip(tx: &mut Tx, by: &str, run: &Run, skipped: &Skipped, now: Timestamp) {
     let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "reason": skipped.reason,
         "first": skipped.first, "last": skipped.last, "count": skipped.count});
     record(tx, run.org_id, now, by, "run.skip", run.id, &detail);
@@ -117,42 +117,42 @@ fn options(run: &Run) -> Option<PatchOptions> {
 }
 
 /// The actor in audit entries of scheduled runs.
-const BY: &str = "schedule";
+const ACTOR: &str = "schedule";
 
 /// The servers that selectors match. Each distinct selector is resolved once, because many
 /// schedules select the same servers. Selectors that only list server ids are resolved together.
 #[derive(Default)]
-struct Meant {
-    by_text: BTreeMap<(OrgId, String), Vec<ServerId>>,
+struct SelectorCache {
+    by_selector: BTreeMap<(OrgId, String), Vec<ServerId>>,
     /// The listed servers that exist, with the name by which servers are sorted.
-    named: BTreeMap<OrgId, BTreeMap<ServerId, String>>,
+    listed: BTreeMap<OrgId, BTreeMap<ServerId, String>>,
 }
 
-impl Meant {
-    async fn of(tx: &mut Tx, runs: impl Iterator<Item = &Run>) -> store::Result<Meant> {
+impl SelectorCache {
+    async fn load(tx: &mut Tx, runs: impl Iterator<Item = &Run>) -> store::Result<SelectorCache> {
         let mut ids = BTreeMap::<OrgId, BTreeSet<ServerId>>::new();
         for run in runs {
-            let named = names_alone(&run.targets).unwrap_or_default();
+            let named = ids_only(&run.targets).unwrap_or_default();
             ids.entry(run.org_id).or_default().extend(named);
         }
-        let mut meant = Meant::default();
+        let mut cache = SelectorCache::default();
         for (org, ids) in ids {
             let ids: Vec<_> = ids.into_iter().collect();
-            meant.named.insert(org, server_list::names(tx, org, &ids).await?);
+            cache.listed.insert(org, server_list::names(tx, org, &ids).await?);
         }
-        Ok(meant)
+        Ok(cache)
     }
 
-    async fn by(&mut self, tx: &mut Tx, run: &Run) -> store::Result<Vec<ServerId>> {
-        if let Some(names) = self.named.get(&run.org_id)
-            && let Some(ids) = names_alone(&run.targets)
+    async fn servers_of(&mut self, tx: &mut Tx, run: &Run) -> store::Result<Vec<ServerId>> {
+        if let Some(names) = self.listed.get(&run.org_id)
+            && let Some(ids) = ids_only(&run.targets)
         {
             let there = ids.iter().filter_map(|id| Some((names.get(id)?, *id)));
             let there: BTreeSet<(&String, ServerId)> = there.collect();
             return Ok(there.into_iter().map(|(_, id)| id).collect());
         }
         let text = json!(run.targets).to_string();
-        match self.by_text.entry((run.org_id, text)) {
+        match self.by_selector.entry((run.org_id, text)) {
             Entry::Occupied(known) => Ok(known.get().clone()),
             Entry::Vacant(new) => {
                 let ids = server_list::ids(tx, run.org_id, &Filter::from(&run.targets)).await?;
@@ -163,7 +163,7 @@ impl Meant {
 }
 
 /// The server ids of a selector that consists of ids only.
-fn names_alone(targets: &Selector) -> Option<&[ServerId]> {
+fn ids_only(targets: &Selector) -> Option<&[ServerId]> {
     match targets {
         Selector::All => None,
         Selector::Matching(criteria) => {
@@ -176,7 +176,7 @@ fn names_alone(targets: &Selector) -> Option<&[ServerId]> {
 }
 
 /// Handles a run that could not be started, depending on the reason.
-async fn in_the_way(
+async fn handle_conflict(
     tx: &mut Tx,
     schedule: &Schedule,
     instant: Timestamp,
@@ -185,14 +185,14 @@ async fn in_the_way(
 ) -> store::Result<()> {
     match runs::start(tx, run).await? {
         // The system clock was set back, and this instant came again.
-        Start::AlreadyStarted(_) => Ok(()),
-        Start::Overlaps(_) => {
+        StartResult::AlreadyStarted(_) => Ok(()),
+        StartResult::Overlaps(_) => {
             let reason = SkipReason::Overlap;
             let skipped = Skipped { reason, first: instant, last: instant, count: 1 };
             skip(tx, schedule, &skipped, now).await
         }
         // The conflicting run has ended meanwhile: the caller retries.
-        Start::Started => Err(StoreError::Stale),
+        StartResult::Started => Err(StoreError::Stale),
     }
 }
 
@@ -205,26 +205,26 @@ pub async fn skip(
     now: Timestamp,
 ) -> store::Result<()> {
     let run = Run {
-        state: State::Skipped,
+        state: RunState::Skipped,
         skip_reason: Some(skipped.reason),
         scheduled_for: Some(skipped.last),
         finished_at: Some(now),
         ..new_run(schedule, now)
     };
-    if runs::start(tx, &run).await? != Start::Started {
+    if runs::start(tx, &run).await? != StartResult::Started {
         return Ok(());
     }
-    note_skipped(tx, BY, &run, skipped, now);
+    record_skip(tx, ACTOR, &run, skipped, now);
     Ok(())
 }
 
 fn new_run(schedule: &Schedule, now: Timestamp) -> Run {
     Run {
-        id: RunId::new(now, dice()),
+        id: RunId::new(now, random_u128()),
         org_id: schedule.org_id,
         schedule_id: schedule.id,
         trigger_kind: Trigger::Cron,
-        state: State::Running,
+        state: RunState::Running,
         skip_reason: None,
         scheduled_for: None,
         started_at: now,
@@ -233,6 +233,6 @@ fn new_run(schedule: &Schedule, now: Timestamp) -> Run {
         targets: schedule.targets.clone(),
         options: schedule.options.clone(),
         generation: 1,
-        seal: store::seals::Code::default(),
+        seal: store::seals::SealCode::default(),
     }
 }

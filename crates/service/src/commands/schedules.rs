@@ -5,22 +5,22 @@ use async_recursion::async_recursion as boxed;
 use domain::schedule::{Skipped, next_after, next_runs};
 use jiff::Timestamp;
 use serde_json::json;
-use store::runs::{self, Run, Start, State, Trigger};
+use store::runs::{self, Run, StartResult, RunState, Trigger};
 use store::schedules::{self, Schedule};
 use store::server_list::{self, Filter};
 use store::{StoreError, Topic};
 use vocab::{BatchId, Cron, RunId, ScheduleId, Selector, ServerId, SkipReason, Zone};
 
-use super::runs::note_skipped;
+use super::runs::record_skip;
 use crate::App;
-use crate::clock::dice;
+use crate::clock::random_u128;
 use crate::commands::batches as rollouts;
 use crate::commands::batches::{NewRollout, Origin};
-use crate::{Actor, PatchOptions, Result, ServiceError, TRIES, emit, integrity, record};
+use crate::{Actor, PatchOptions, Result, ServiceError, ATTEMPTS_MAX, emit, integrity, record};
 
 /// The complete content of a schedule, as a user submits it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
+pub struct ScheduleInput {
     pub name: String,
     pub description: String,
     pub enabled: bool,
@@ -40,11 +40,11 @@ pub fn upcoming(schedule: &Schedule, count: usize) -> Vec<Timestamp> {
 }
 
 #[boxed]
-pub async fn create(app: &App, actor: &Actor, wanted: Wanted) -> Result<Schedule> {
+pub async fn create(app: &App, actor: &Actor, wanted: ScheduleInput) -> Result<Schedule> {
     let now = app.clock.now();
     let next = wanted.enabled.then(|| next_after(&wanted.cron, &wanted.timezone, now)).flatten();
     let made = Schedule {
-        id: ScheduleId::new(now, dice()),
+        id: ScheduleId::new(now, random_u128()),
         org_id: actor.org,
         name: wanted.name,
         description: wanted.description,
@@ -57,11 +57,11 @@ pub async fn create(app: &App, actor: &Actor, wanted: Wanted) -> Result<Schedule
         created_at: now,
         updated_at: now,
         generation: 1,
-        seal: store::seals::Code::default(),
+        seal: store::seals::SealCode::default(),
     };
     let mut tx = app.db.begin().await?;
     schedules::create(&mut tx, &made).await?;
-    told(&mut tx, actor, &made, "create", "created", now);
+    record_change(&mut tx, actor, &made, "create", "created", now);
     tx.commit().await?;
     Ok(made)
 }
@@ -72,7 +72,7 @@ pub async fn replace(
     app: &App,
     actor: &Actor,
     seen: &Schedule,
-    wanted: Wanted,
+    wanted: ScheduleInput,
 ) -> Result<Schedule> {
     let now = app.clock.now();
     // The due instant changes only if the timing changes: any other edit must not skip it.
@@ -101,11 +101,11 @@ pub async fn replace(
     // authentic by being read, edited and written back.
     let stored = schedules::get(&mut tx, seen.org_id, seen.id).await?;
     if !tx.is_authentic(&stored) {
-        return Err(integrity::refusal("schedule"));
+        return Err(integrity::tampered_error("schedule"));
     }
     schedules::save(&mut tx, &after).await?;
     let after = Schedule { generation: seen.generation + 1, ..after };
-    told(&mut tx, actor, &after, "update", "updated", now);
+    record_change(&mut tx, actor, &after, "update", "updated", now);
     tx.commit().await?;
     Ok(after)
 }
@@ -117,11 +117,11 @@ pub async fn delete(app: &App, actor: &Actor, seen: &Schedule) -> Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     schedules::delete(&mut tx, seen).await?;
-    told(&mut tx, actor, seen, "delete", "deleted", now);
+    record_change(&mut tx, actor, seen, "delete", "deleted", now);
     Ok(tx.commit().await?)
 }
 
-fn told(
+fn record_change(
     tx: &mut store::Tx,
     actor: &Actor,
     schedule: &Schedule,
@@ -132,10 +132,10 @@ fn told(
     let detail = json!({"schedule_id": schedule.id, "name": schedule.name, "enabled": schedule.enabled,
         "cron": schedule.cron, "timezone": schedule.timezone, "targets": schedule.targets,
         "options": schedule.options});
-    record(tx, actor.org, now, &actor.who, &format!("schedule.{action}"), schedule.id, &detail);
+    record(tx, actor.org, now, &actor.id, &format!("schedule.{action}"), schedule.id, &detail);
     let data = json!({"schedule_id": schedule.id, "name": schedule.name});
     emit(tx, actor.org, &format!("schedule.{happened}"), now, data);
-    tx.ring(Topic::Schedules);
+    tx.notify(Topic::Schedules);
 }
 
 /// Runs a schedule now, even a disabled one. A schedule has at most one unfinished run. If its
@@ -154,7 +154,7 @@ pub async fn run_if(
     schedule: &Schedule,
     approve: &(dyn Fn(&Schedule, &[ServerId]) -> bool + Sync),
 ) -> Result<Option<Run>> {
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS_MAX {
         match try_run(app, actor, schedule, approve).await {
             // The conflicting run ended between two statements.
             Err(ServiceError::Stale) => {}
@@ -175,7 +175,7 @@ async fn try_run(
     // The current row, which may differ from the one that the caller saw.
     let schedule = schedules::get(&mut tx, actor.org, schedule.id).await?;
     if !tx.is_authentic(&schedule) {
-        return Err(integrity::refusal("schedule"));
+        return Err(integrity::tampered_error("schedule"));
     }
     let options = PatchOptions::from_json(&schedule.options).map_err(|source| {
         let id = schedule.id.to_string();
@@ -185,13 +185,13 @@ async fn try_run(
     if !approve(&schedule, &servers) {
         return Ok(None);
     }
-    let batch = BatchId::new(now, dice());
+    let batch = BatchId::new(now, random_u128());
     let run = Run {
-        id: RunId::new(now, dice()),
+        id: RunId::new(now, random_u128()),
         org_id: actor.org,
         schedule_id: schedule.id,
         trigger_kind: Trigger::Manual,
-        state: State::Running,
+        state: RunState::Running,
         skip_reason: None,
         scheduled_for: None,
         started_at: now,
@@ -200,7 +200,7 @@ async fn try_run(
         targets: schedule.targets.clone(),
         options: schedule.options.clone(),
         generation: 1,
-        seal: store::seals::Code::default(),
+        seal: store::seals::SealCode::default(),
     };
     let in_progress = |other: RunId| {
         let detail = format!("run {other} of this schedule has not ended");
@@ -214,7 +214,7 @@ async fn try_run(
         }
         let reason = SkipReason::NoServers;
         let run = Run {
-            state: State::Skipped,
+            state: RunState::Skipped,
             skip_reason: Some(reason),
             finished_at: Some(now),
             batch_id: None,
@@ -222,14 +222,14 @@ async fn try_run(
         };
         runs::start(&mut tx, &run).await?;
         let skipped = Skipped { reason, first: now, last: now, count: 1 };
-        note_skipped(&mut tx, &actor.who, &run, &skipped, now);
-        tx.ring(Topic::Schedules);
+        record_skip(&mut tx, &actor.id, &run, &skipped, now);
+        tx.notify(Topic::Schedules);
         tx.commit().await?;
         return Ok(Some(run));
     }
     match runs::start(&mut tx, &run).await? {
-        Start::Started => {}
-        Start::Overlaps(other) | Start::AlreadyStarted(other) => return Err(in_progress(other)),
+        StartResult::Started => {}
+        StartResult::Overlaps(other) | StartResult::AlreadyStarted(other) => return Err(in_progress(other)),
     }
     let new = NewRollout {
         org: actor.org,
@@ -237,15 +237,15 @@ async fn try_run(
         servers,
         starts_at: now,
         origin: Origin::Schedule,
-        started_by: actor.who.clone(),
+        started_by: actor.id.clone(),
         run_id: Some(run.id),
         retry_of: None,
     };
     rollouts::create_in(&mut tx, batch, new, now).await?;
-    let told = json!({"run_id": run.id, "schedule_id": schedule.id, "batch_id": batch});
-    record(&mut tx, actor.org, now, &actor.who, "run.start", run.id, &told);
-    emit(&mut tx, actor.org, "run.started", now, told);
-    tx.ring(Topic::Schedules);
+    let detail = json!({"run_id": run.id, "schedule_id": schedule.id, "batch_id": batch});
+    record(&mut tx, actor.org, now, &actor.id, "run.start", run.id, &detail);
+    emit(&mut tx, actor.org, "run.started", now, detail);
+    tx.notify(Topic::Schedules);
     tx.commit().await?;
     Ok(Some(run))
 }

@@ -4,9 +4,9 @@ use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use store::listings::{self, Kind};
+use store::package_sets::{self, SetKind};
 use store::servers::{self, Server};
-use store::{Conn, StoreError, Topic, absences, presence, sync_sessions};
+use store::{Conn, StoreError, Topic, presence_transitions, presence, sync_sessions};
 use vocab::listing::{self, Entry};
 use vocab::{Digest, Installed, OrgId, Pending, Severity};
 
@@ -22,15 +22,15 @@ pub async fn remove(app: &App, actor: &Actor, seen: &Server) -> Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     // Rollouts are locked before servers, everywhere.
-    batches::server_removed(&mut tx, actor.org, seen.id, now).await?;
+    batches::cancel_tasks_of_removed_server(&mut tx, actor.org, seen.id, now).await?;
     servers::remove(&mut tx, seen, now).await?;
-    sync_sessions::forget(&mut tx, seen.id).await?;
-    absences::end(&mut tx, &[seen.id]).await?;
-    let told = json!({"server_id": seen.id, "hostname": seen.hostname});
-    record(&mut tx, actor.org, now, &actor.who, "server.remove", seen.id, &told);
-    emit(&mut tx, actor.org, "server.removed", now, told);
-    tx.ring(Topic::Servers);
-    tx.ring(Topic::Rollouts);
+    sync_sessions::delete(&mut tx, seen.id).await?;
+    presence_transitions::record_online(&mut tx, &[seen.id]).await?;
+    let detail = json!({"server_id": seen.id, "hostname": seen.hostname});
+    record(&mut tx, actor.org, now, &actor.id, "server.remove", seen.id, &detail);
+    emit(&mut tx, actor.org, "server.removed", now, detail);
+    tx.notify(Topic::Servers);
+    tx.notify(Topic::Rollouts);
     Ok(tx.commit().await?)
 }
 
@@ -49,11 +49,11 @@ pub async fn release(app: &App, actor: &Actor, seen: &Server) -> Result<Server> 
     let counter = servers::get(&mut tx, actor.org, seen.id).await?.counter;
     let counter = presence::next_epoch(counter);
     presence::set_counter(&mut tx, actor.org, seen.id, counter).await?;
-    sync_sessions::forget(&mut tx, seen.id).await?;
-    let told = json!({"server_id": seen.id, "hostname": seen.hostname, "reason": reason});
-    record(&mut tx, actor.org, now, &actor.who, "server.release", seen.id, &told);
-    emit(&mut tx, actor.org, "server.released", now, told);
-    tx.ring(Topic::Servers);
+    sync_sessions::delete(&mut tx, seen.id).await?;
+    let detail = json!({"server_id": seen.id, "hostname": seen.hostname, "reason": reason});
+    record(&mut tx, actor.org, now, &actor.id, "server.release", seen.id, &detail);
+    emit(&mut tx, actor.org, "server.released", now, detail);
+    tx.notify(Topic::Servers);
     tx.commit().await?;
     Ok(Server { generation: seen.generation + 1, counter, ..after })
 }
@@ -63,11 +63,11 @@ pub async fn release(app: &App, actor: &Actor, seen: &Server) -> Result<Server> 
 #[boxed]
 pub async fn inventory(conn: &mut Conn, server: &Server) -> Result<(Vec<Installed>, Vec<Pending>)> {
     let installed = match server.package_set {
-        Some(digest) => entries(conn, server.org_id, Kind::Packages, digest).await?,
+        Some(digest) => entries(conn, server.org_id, SetKind::Packages, digest).await?,
         None => Vec::new(),
     };
     let pending = match server.update_set {
-        Some(digest) => entries(conn, server.org_id, Kind::Updates, digest).await?,
+        Some(digest) => entries(conn, server.org_id, SetKind::Updates, digest).await?,
         None => Vec::new(),
     };
     Ok((installed, pending))
@@ -77,10 +77,10 @@ pub async fn inventory(conn: &mut Conn, server: &Server) -> Result<(Vec<Installe
 pub async fn entries<T: Entry>(
     conn: &mut Conn,
     org: OrgId,
-    kind: Kind,
+    kind: SetKind,
     digest: Digest,
 ) -> Result<Vec<T>> {
-    let bytes = match listings::get(conn, org, kind, digest).await {
+    let bytes = match package_sets::get(conn, org, kind, digest).await {
         Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
         bytes => bytes?,
     };
@@ -96,7 +96,7 @@ pub async fn entries<T: Entry>(
 /// Maps the index of an installed package to its pending update. If several versions of a package
 /// are installed side by side, as kernels are, the update belongs to the version that it replaces
 /// according to the package manager, or else to the newest.
-pub fn joined<'a>(installed: &[Installed], pending: &'a [Pending]) -> BTreeMap<usize, &'a Pending> {
+pub fn match_updates<'a>(installed: &[Installed], pending: &'a [Pending]) -> BTreeMap<usize, &'a Pending> {
     let mut places: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (place, package) in installed.iter().enumerate() {
         places.entry(&package.name).or_default().push(place);
@@ -119,7 +119,7 @@ pub fn joined<'a>(installed: &[Installed], pending: &'a [Pending]) -> BTreeMap<u
 }
 
 /// The severity of an update as its host's package manager reports it.
-pub fn severity(update: &Pending) -> Severity {
+pub fn reported_severity(update: &Pending) -> Severity {
     update.severity.unwrap_or(Severity::Unknown)
 }
 
@@ -140,7 +140,7 @@ mod tests {
             Pending::new("libc", "i386", "2.1", "2.2"),
             Pending::new("elsewhere", "amd64", "1", "2"),
         ];
-        let joined = joined(&installed, &pending);
+        let joined = match_updates(&installed, &pending);
         let places: Vec<_> =
             joined.iter().map(|(place, update)| (*place, update.name.as_str())).collect();
         assert_eq!(places, [(1, "kernel"), (3, "libc")]);

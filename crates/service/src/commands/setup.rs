@@ -10,8 +10,8 @@ use vocab::{KeyId, OrgId, Role};
 
 use crate::App;
 use crate::auth::api_keys as keys;
-use crate::clock::dice;
-use crate::secrets::{Age, Secrets};
+use crate::clock::random_u128;
+use crate::secrets::{RootKeyAge, Secrets};
 use crate::{Actor, Result, audit};
 
 /// The seal of the audit log and of the rows that make hosts act. Its keys are derived from
@@ -20,14 +20,14 @@ use crate::{Actor, Result, audit};
 ///
 /// While `root.key` is being rotated, it seals with the new key and accepts both.
 pub fn seal(secrets: &Secrets) -> Seal {
-    let seal = seal_of(secrets, Age::Current).with_key_id(secrets.root_key_id());
+    let seal = seal_for(secrets, RootKeyAge::Current).with_key_id(secrets.root_key_id());
     match secrets.old_root_key_id() {
-        Some(_) => seal.with_old(seal_of(secrets, Age::Old)),
+        Some(_) => seal.with_old(seal_for(secrets, RootKeyAge::Old)),
         None => seal,
     }
 }
 
-fn seal_of(secrets: &Secrets, age: Age) -> Seal {
+fn seal_for(secrets: &Secrets, age: RootKeyAge) -> Seal {
     let key = secrets.tag_of(age, "fleetmend audit seal v1", &[]);
     let row_key = secrets.tag_of(age, "fleetmend row seal v1", &[]);
     let seal = Seal::new(move |previous, seq, entry| {
@@ -61,13 +61,13 @@ fn seal_of(secrets: &Secrets, age: Age) -> Seal {
 
 /// Creates an organization and its first admin key. The returned key text is not stored anywhere.
 #[boxed]
-pub async fn organization(app: &App, name: &str) -> Result<(Organization, String)> {
+pub async fn create_organization(app: &App, name: &str) -> Result<(Organization, String)> {
     let now = app.clock.now();
     let secret = keys::mint(&app.secrets);
     let mut tx = app.db.begin().await?;
-    let organization = organizations::create(&mut tx, OrgId::new(now, dice()), name, now).await?;
+    let organization = organizations::create(&mut tx, OrgId::new(now, random_u128()), name, now).await?;
     let key = ApiKey {
-        id: KeyId::new(now, dice()),
+        id: KeyId::new(now, random_u128()),
         org_id: organization.id,
         name: "first admin key".into(),
         hash: secret.hash,
@@ -81,7 +81,7 @@ pub async fn organization(app: &App, name: &str) -> Result<(Organization, String
         generation: 1,
     };
     api_keys::create(&mut tx, &key).await?;
-    let actor = Actor { org: organization.id, who: "init".into(), role: Role::Admin };
+    let actor = Actor { org: organization.id, id: "init".into(), role: Role::Admin };
     let detail = json!({"name": name, "api_key_id": key.id});
     audit::record(app, &mut tx, &actor, "organization.create", organization.id, detail);
     tx.commit().await?;

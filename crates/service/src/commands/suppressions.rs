@@ -8,7 +8,7 @@ use store::suppressions::{self, Suppression};
 use vocab::{Environment, SuppressionId};
 
 use crate::App;
-use crate::clock::dice;
+use crate::clock::random_u128;
 use crate::{Actor, FieldError, Result, ServiceError, audit};
 
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Sup
         return Err(ServiceError::Invalid(vec![error]));
     }
     let made = Suppression {
-        id: SuppressionId::new(now, dice()),
+        id: SuppressionId::new(now, random_u128()),
         org_id: actor.org,
         cve: new.cve,
         package: new.package,
@@ -38,13 +38,13 @@ pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Sup
         reason: new.reason,
         expires_at: new.expires_at,
         created_at: now,
-        created_by: actor.who.clone(),
+        created_by: actor.id.clone(),
     };
     let mut tx = app.db.begin().await?;
     suppressions::create(&mut tx, &made).await?;
-    audit::record(app, &mut tx, actor, "suppression.create", made.id, told(&made));
-    audit::emit(app, &mut tx, actor, "suppression.created", told(&made));
-    tx.ring(Topic::Feeds);
+    audit::record(app, &mut tx, actor, "suppression.create", made.id, details(&made));
+    audit::emit(app, &mut tx, actor, "suppression.created", details(&made));
+    tx.notify(Topic::Feeds);
     tx.commit().await?;
     Ok(made)
 }
@@ -53,13 +53,13 @@ pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Sup
 pub async fn delete(app: &App, actor: &Actor, seen: &Suppression) -> Result<()> {
     let mut tx = app.db.begin().await?;
     suppressions::delete(&mut tx, actor.org, seen.id).await?;
-    audit::record(app, &mut tx, actor, "suppression.delete", seen.id, told(seen));
-    audit::emit(app, &mut tx, actor, "suppression.deleted", told(seen));
-    tx.ring(Topic::Feeds);
+    audit::record(app, &mut tx, actor, "suppression.delete", seen.id, details(seen));
+    audit::emit(app, &mut tx, actor, "suppression.deleted", details(seen));
+    tx.notify(Topic::Feeds);
     Ok(tx.commit().await?)
 }
 
-fn told(row: &Suppression) -> serde_json::Value {
+fn details(row: &Suppression) -> serde_json::Value {
     json!({"suppression_id": row.id, "cve": row.cve, "package": row.package,
         "environment": row.environment, "reason": row.reason, "expires_at": row.expires_at})
 }

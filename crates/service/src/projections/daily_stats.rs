@@ -4,15 +4,15 @@ use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
-use store::days::Day;
+use store::daily_stats::DailyStats;
 use store::server_list::{self, Filter};
 use store::{Conn, Result, StoreError, findings, patches};
 use vocab::{OrgId, Severity};
 
-use super::patches::{Counts, severity};
+use super::patches::{Counts, severity_at};
 
 /// The current day in UTC, whatever the time zones of servers and users.
-pub fn day_of(now: Timestamp) -> Date {
+pub fn utc_day(now: Timestamp) -> Date {
     now.to_zoned(TimeZone::UTC).date()
 }
 
@@ -20,7 +20,7 @@ pub fn day_of(now: Timestamp) -> Date {
 /// counted for the first time, or if there are no servers. Reads about ten rows and one index of
 /// findings, never the servers.
 #[boxed]
-pub async fn counted(conn: &mut Conn, org: OrgId, day: Date) -> Result<Option<Day>> {
+pub async fn current_counts(conn: &mut Conn, org: OrgId, day: Date) -> Result<Option<DailyStats>> {
     let servers = server_list::count(conn, org, &Filter::default()).await?;
     let seen = patches::summary(conn, org).await?;
     let judged = findings::summary(conn, org).await?;
@@ -28,7 +28,7 @@ pub async fn counted(conn: &mut Conn, org: OrgId, day: Date) -> Result<Option<Da
     let counts: Counts = serde_json::from_value(seen.counts).map_err(|error| {
         StoreError::Corrupt { table: "fleet_summaries", id: org.to_string(), source: error.into() }
     })?;
-    let mut row = Day {
+    let mut row = DailyStats {
         day,
         servers,
         up_to_date: counts.up_to_date,
@@ -39,8 +39,8 @@ pub async fn counted(conn: &mut Conn, org: OrgId, day: Date) -> Result<Option<Da
         unknown: 0,
         exploited: 0,
     };
-    for some in findings::tally(conn, org).await? {
-        *match severity(some.severity_order) {
+    for some in findings::count_by_severity(conn, org).await? {
+        *match severity_at(some.severity_order) {
             Severity::Critical => &mut row.critical,
             Severity::High => &mut row.high,
             Severity::Medium => &mut row.medium,

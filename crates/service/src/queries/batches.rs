@@ -3,11 +3,11 @@
 use async_recursion::async_recursion as boxed;
 use domain::rollout::Phase;
 pub use store::rollouts::Rollout;
-use store::{Conn, Page, Paged, StoreError, rollout_targets, rollouts, runs};
+use store::{Conn, Page, Paged, StoreError, rollout_tasks, rollouts, runs};
 use vocab::BatchId;
 use wire::v1::Batch;
 
-use super::{Scope, show, tasks};
+use super::{Scope, convert, tasks};
 use crate::{App, Result};
 
 /// The states of a batch, as the API names them. Those of unfinished batches come first.
@@ -35,15 +35,15 @@ pub async fn list(app: &App, scope: &Scope, states: &[&str], page: Page) -> Resu
     let found = store::batches::list(&mut reader, scope.org, states, within, page).await?;
     let mut items = Vec::with_capacity(found.items.len());
     for row in found.items {
-        items.push(in_short(&mut reader, row).await?);
+        items.push(summarize(&mut reader, row).await?);
     }
     Ok(Paged { items, total: found.total })
 }
 
 /// The newest `few` unfinished batches.
 #[boxed]
-pub async fn open(app: &App, scope: &Scope, few: u32) -> Result<Vec<Batch>> {
-    let page = Page { limit: few, offset: 0 };
+pub async fn open(app: &App, scope: &Scope, limit: u32) -> Result<Vec<Batch>> {
+    let page = Page { limit: limit, offset: 0 };
     Ok(list(app, scope, &STATES[..OPEN_STATES], page).await?.items)
 }
 
@@ -70,13 +70,13 @@ pub(crate) async fn find_in(
 
 /// A batch with its tasks.
 #[boxed]
-pub async fn whole(app: &App, row: rollouts::Rollout) -> Result<Batch> {
+pub async fn with_tasks(app: &App, row: rollouts::Rollout) -> Result<Batch> {
     let mut reader = app.db.snapshot().await?;
     // Read again, so that the state and the counts are consistent.
     let row = rollouts::load(&mut reader, row.id).await?;
     let first = Page { limit: RESULTS_MAX, offset: 0 };
     let results = tasks::of_batch(app, &mut reader, &row, &[], first).await?.items;
-    let batch = in_short(&mut reader, row).await?;
+    let batch = summarize(&mut reader, row).await?;
     Ok(Batch { results: Some(results), ..batch })
 }
 
@@ -85,9 +85,9 @@ const CANARY_UNCHANGED: &str = "the canary had too few updates to install and no
     have more, so the other servers started without a tested update; the first failure halts the batch";
 
 /// A batch without its tasks.
-async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch> {
-    let counts = rollout_targets::counts(conn, &row).await?;
-    let (options, shown) = show::stored_options("rollouts", row.id, &row.options)?;
+async fn summarize(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch> {
+    let counts = rollout_tasks::counts(conn, &row).await?;
+    let (options, shown) = convert::stored_options("rollouts", row.id, &row.options)?;
     let schedule_id = match row.run_id {
         Some(run) => match runs::get(conn, row.org_id, run).await {
             // The run was deleted with its schedule.
@@ -98,19 +98,19 @@ async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch> {
     };
     let phase = row.head.phase;
     let started = !matches!(phase, Phase::Scheduled);
-    let mut warnings = show::warnings(&options, u64::from(row.total));
+    let mut warnings = convert::warnings(&options, u64::from(row.total));
     if row.head.canary_unchanged {
         warnings.push(CANARY_UNCHANGED.to_owned());
     }
     Ok(Batch {
         id: row.id,
-        state: show::batch_state(phase),
-        halt_reason: show::halt_reason(phase),
-        origin: show::origin(&row.origin),
+        state: convert::batch_state(phase),
+        halt_reason: convert::halt_reason(phase),
+        origin: convert::origin(&row.origin),
         started_by: Some(row.started_by),
         schedule_id,
         run_id: row.run_id,
-        progress: show::progress(&counts, phase),
+        progress: convert::progress(&counts, phase),
         created_at: row.created_at,
         started_at: started.then_some(row.head.starts_at),
         finished_at: row.ended_at,

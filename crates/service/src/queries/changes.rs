@@ -1,42 +1,42 @@
 //! Detects changes that a page may show.
 
 use async_recursion::async_recursion as boxed;
-use store::{Bell, Topic, events, rollouts};
+use store::{Subscription, Topic, events, rollouts};
 use vocab::BatchId;
 
 use super::{Scope, batches};
 use crate::{App, Result};
 
 /// The changes of an organization, and of one batch if a page shows one.
-pub struct Changes {
+pub struct ChangeWatcher {
     app: App,
     scope: Scope,
     batch: Option<BatchId>,
-    bells: (Bell, Bell),
+    notifications: (Subscription, Subscription),
     seq: i64,
     revision: Option<i64>,
 }
 
-impl Changes {
+impl ChangeWatcher {
     /// Watches for changes from now on.
     #[boxed]
-    pub async fn new(app: &App, scope: Scope, batch: Option<BatchId>) -> Result<Changes> {
+    pub async fn new(app: &App, scope: Scope, batch: Option<BatchId>) -> Result<ChangeWatcher> {
         if let Some(id) = batch {
             batches::find(app, &scope, id).await?;
         }
-        let bells = (app.db.bell(Topic::Events), app.db.bell(Topic::Rollouts));
+        let bells = (app.db.subscribe(Topic::Events), app.db.subscribe(Topic::Rollouts));
         let seq = events::latest(&mut *app.db.read().await?).await?;
-        let mut changes = Changes { app: app.clone(), scope, batch, bells, seq, revision: None };
+        let mut changes = ChangeWatcher { app: app.clone(), scope, batch, notifications, seq, revision: None };
         changes.revision = changes.batch_revision().await?;
         Ok(changes)
     }
 
-    /// Returns when something may have changed.
+    /// Waits until something may have changed.
     #[boxed]
-    pub async fn rung(&mut self) {
+    pub async fn wait(&mut self) {
         tokio::select! {
-            () = self.bells.0.rung() => {}
-            () = self.bells.1.rung(), if self.batch.is_some() => {}
+            () = self.notifications.0.notified() => {}
+            () = self.notifications.1.notified(), if self.batch.is_some() => {}
         }
     }
 
@@ -47,7 +47,7 @@ impl Changes {
 
     /// Whether anything has changed since the last call.
     #[boxed]
-    pub async fn look(&mut self) -> Result<bool> {
+    pub async fn has_changed(&mut self) -> Result<bool> {
         let before = self.revision;
         let mut reader = self.app.db.read().await?;
         // Read first, so that events after it are found by the next call.

@@ -2,7 +2,7 @@
 
 use async_recursion::async_recursion as boxed;
 pub use store::api_keys::ApiKey;
-pub use store::enrollment_tokens::Token;
+pub use store::enrollment_tokens::EnrollmentToken;
 use store::{Page, Paged};
 use vocab::{KeyId, TokenId};
 use wire::v1::EnrollmentToken;
@@ -38,7 +38,7 @@ pub async fn find_api_key(app: &App, scope: &Scope, id: KeyId) -> Result<ApiKey>
 
 /// One enrollment token, as the database row.
 #[boxed]
-pub async fn find_enrollment_token(app: &App, scope: &Scope, id: TokenId) -> Result<Token> {
+pub async fn find_enrollment_token(app: &App, scope: &Scope, id: TokenId) -> Result<EnrollmentToken> {
     Ok(store::enrollment_tokens::get(&mut *app.db.read().await?, scope.org, id).await?)
 }
 
@@ -58,7 +58,7 @@ pub fn api_key(key: ApiKey) -> wire::v1::ApiKey {
 }
 
 /// An enrollment token as clients see it.
-pub fn enrollment_token(token: Token) -> EnrollmentToken {
+pub fn enrollment_token(token: EnrollmentToken) -> EnrollmentToken {
     EnrollmentToken {
         id: token.id,
         name: token.name,

@@ -9,9 +9,9 @@ use store::{Conn, Page, Paged, StoreError, advisories};
 use vocab::{Digest, Severity};
 use wire::v1::{CveDetail, CveSummary, ExposedServer, SeverityCounts};
 
-use super::{Scope, show};
-use crate::projections::findings::{Aside, Exposed, alike_by, one_of_server, within};
-use crate::projections::patches::{severity, severity_order};
+use super::{Scope, convert};
+use crate::projections::findings::{ActiveSuppressions, ServerFinding, count_key, server_findings_of_cve, cves_in_environments};
+use crate::projections::patches::{severity_at, severity_order};
 use crate::{App, Result};
 
 /// No CVE id is longer.
@@ -51,25 +51,25 @@ pub async fn list(
     let paged = match scope.environments.as_deref() {
         None => findings::list(&mut reader, scope.org, &wanted, page).await?,
         Some(environments) => {
-            part(within(app, &mut reader, scope.org, environments).await?, &wanted, page)
+            filter_page(cves_in_environments(app, &mut reader, scope.org, environments).await?, &wanted, page)
         }
     };
     let items = summaries(&mut reader, paged.items).await?;
     Ok(Paged { items, total: paged.total })
 }
 
-/// The number of open CVEs by severity, and the `few` most important ones, starting with those that
+/// The number of open CVEs by severity, and the `max_rows` most important ones, starting with those that
 /// are known to be exploited.
 #[boxed]
-pub async fn worst(
+pub async fn most_important(
     app: &App,
     scope: &Scope,
-    few: u32,
+    max_rows: u32,
 ) -> Result<(SeverityCounts, Vec<CveSummary>)> {
     let mut reader = app.db.snapshot().await?;
     let mut counts = SeverityCounts::default();
-    for some in findings::tally(&mut reader, scope.org).await? {
-        let count = match severity(some.severity_order) {
+    for some in findings::count_by_severity(&mut reader, scope.org).await? {
+        let count = match severity_at(some.severity_order) {
             Severity::Critical => &mut counts.critical,
             Severity::High => &mut counts.high,
             Severity::Medium => &mut counts.medium,
@@ -80,7 +80,7 @@ pub async fn worst(
     }
     let mut rows = Vec::new();
     for kev in [true, false] {
-        let limit = few.saturating_sub(u32::try_from(rows.len()).unwrap_or(few));
+        let limit = max_rows.saturating_sub(u32::try_from(rows.len()).unwrap_or(max_rows));
         let wanted =
             findings::Filter { kev: Some(kev), suppressed: Some(false), ..Default::default() };
         if limit > 0 {
@@ -91,7 +91,7 @@ pub async fn worst(
     Ok((counts, summaries(&mut reader, rows).await?))
 }
 
-fn part(mut rows: Vec<Cve>, wanted: &findings::Filter, page: Page) -> Paged<Cve> {
+fn filter_page(mut rows: Vec<Cve>, wanted: &findings::Filter, page: Page) -> Paged<Cve> {
     let findings::Filter { severities, kev, q, suppressed } = wanted;
     rows.retain(|row| {
         (severities.is_empty() || severities.contains(&row.severity_order))
@@ -99,7 +99,7 @@ fn part(mut rows: Vec<Cve>, wanted: &findings::Filter, page: Page) -> Paged<Cve>
             && suppressed.is_none_or(|suppressed| suppressed == (row.servers_order == 0))
             && q.as_ref().is_none_or(|q| row.id.contains(q.as_str()))
     });
-    Paged::part_of(rows, page)
+    Paged::paginate(rows, page)
 }
 
 async fn summaries(conn: &mut Conn, rows: Vec<Cve>) -> Result<Vec<CveSummary>> {
@@ -107,7 +107,7 @@ async fn summaries(conn: &mut Conn, rows: Vec<Cve>) -> Result<Vec<CveSummary>> {
     let epss = advisories::epss(conn, &ids).await?;
     let shown = rows.iter().map(|row| CveSummary {
         id: row.id.clone(),
-        severity: severity(row.severity_order),
+        severity: severity_at(row.severity_order),
         severity_source: row.severity_source.clone(),
         cvss: row.score(),
         kev: row.kev_order == 0,
@@ -126,9 +126,9 @@ pub async fn get(app: &App, scope: &Scope, id: &str, page: Page) -> Result<CveDe
     let environments = scope.environments.as_deref();
     let mut reader = app.db.snapshot().await?;
     let row = match environments {
-        None => findings::of_ids(&mut reader, scope.org, &[id.to_owned()]).await?.pop(),
+        None => findings::by_ids(&mut reader, scope.org, &[id.to_owned()]).await?.pop(),
         Some(within_these) => {
-            let rows = within(app, &mut reader, scope.org, within_these).await?;
+            let rows = cves_in_environments(app, &mut reader, scope.org, within_these).await?;
             rows.into_iter().find(|row| row.id == id)
         }
     };
@@ -136,18 +136,18 @@ pub async fn get(app: &App, scope: &Scope, id: &str, page: Page) -> Result<CveDe
     let exposed = findings::servers(&mut reader, scope.org, id, environments, page).await?;
     let mut servers = Vec::with_capacity(exposed.len());
     // Servers of the same kind share the result.
-    let mut alike: BTreeMap<Option<Digest>, Vec<Exposed>> = BTreeMap::new();
-    let aside = Aside::read(&mut reader, scope.org, app.clock.now()).await?;
+    let mut by_key: BTreeMap<Option<Digest>, Vec<ServerFinding>> = BTreeMap::new();
+    let suppressions = ActiveSuppressions::read(&mut reader, scope.org, app.clock.now()).await?;
     for server in exposed {
-        let found = match alike.entry(alike_by(&server)) {
+        let found = match by_key.entry(count_key(&server)) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(one_of_server(&mut reader, &server, &row).await?),
+            Entry::Vacant(new) => new.insert(server_findings_of_cve(&mut reader, &server, &row).await?),
         };
         let environment = server.environment.as_ref();
-        for cve in found.iter().map(|one| show::cve(one, &aside, environment)) {
+        for cve in found.iter().map(|one| convert::cve(one, &suppressions, environment)) {
             servers.push(ExposedServer {
                 server_id: server.id,
-                status: show::status(app, Some(server.last_seen_at)),
+                status: convert::status(app, Some(server.last_seen_at)),
                 hostname: server.hostname.clone(),
                 environment: server.environment.clone(),
                 package: cve.package,

@@ -9,7 +9,7 @@ use crate::{App, Result};
 
 #[boxed]
 pub async fn page(app: &App, page: Page) -> Result<Paged<Feed>> {
-    Ok(Paged::part_of(list(app).await?, page))
+    Ok(Paged::paginate(list(app).await?, page))
 }
 
 /// All feeds by name. All organizations of an installation share them.

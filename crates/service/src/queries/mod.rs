@@ -14,7 +14,7 @@ pub mod patches;
 pub mod preview;
 pub mod schedules;
 pub mod servers;
-pub mod show;
+pub mod convert;
 pub mod summary;
 pub mod suppressions;
 pub mod targets;

@@ -8,10 +8,10 @@ use crate::{App, Result};
 
 /// The names of those ids that have one.
 #[boxed]
-pub async fn of(
+pub async fn by_id(
     app: &App,
     scope: &Scope,
     ids: &BTreeSet<String>,
 ) -> Result<BTreeMap<String, String>> {
-    Ok(store::names::of(&mut *app.db.read().await?, scope.org, ids).await?)
+    Ok(store::names::find(&mut *app.db.read().await?, scope.org, ids).await?)
 }

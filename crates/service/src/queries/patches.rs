@@ -5,16 +5,16 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use store::findings::{self, Cve};
-use store::listings::Kind;
+use store::package_sets::SetKind;
 use store::patches::{self, Patch};
 use store::{Conn, Page, Paged, StoreError, advisories, server_list};
 use vocab::{Digest, Pending, ServerId, Severity};
 use wire::v1::{AffectedServer, PatchCve, PatchDetail};
 
-use super::{Scope, servers, show};
+use super::{Scope, servers, convert};
 use crate::commands::servers::entries;
 use crate::projections::findings as matched;
-use crate::projections::patches::{flaw_severity, of_server, severity, severity_order, within};
+use crate::projections::patches::{reported_cve_severity, server_patches, severity_at, severity_order, patches_in_environments};
 use crate::{App, Result};
 
 #[derive(Debug, Clone, Default)]
@@ -39,32 +39,32 @@ pub async fn list(
     let rows = match (&filter.server, scope.environments.as_deref()) {
         (None, None) => {
             let paged = patches::list(&mut reader, scope.org, &severities, page).await?;
-            let items = paged.items.into_iter().map(show::patch).collect();
+            let items = paged.items.into_iter().map(convert::patch).collect();
             return Ok(Paged { items, total: paged.total });
         }
-        (None, Some(environments)) => within(app, &mut reader, scope.org, environments).await?.0,
+        (None, Some(environments)) => patches_in_environments(app, &mut reader, scope.org, environments).await?.0,
         (Some(id), environments) => {
             // An invalid id and the id of another organization's server are both answered as
             // unknown.
             let no_server = || StoreError::not_found("server", id);
             let id: ServerId = id.parse().map_err(|_| no_server())?;
             let server = servers::find_in(&mut reader, scope, id).await?;
-            let mut rows = of_server(app, &mut reader, &server).await?;
+            let mut rows = server_patches(app, &mut reader, &server).await?;
             if let Some(environments) = environments {
                 let names: Vec<String> = rows.into_iter().map(|row| row.package_name).collect();
-                rows = within(app, &mut reader, scope.org, environments).await?.0;
+                rows = patches_in_environments(app, &mut reader, scope.org, environments).await?.0;
                 rows.retain(|row| names.contains(&row.package_name));
             }
             rows
         }
     };
-    let Paged { items, total } = part(rows, &severities, page);
-    Ok(Paged { items: items.into_iter().map(show::patch).collect(), total })
+    let Paged { items, total } = filter_page(rows, &severities, page);
+    Ok(Paged { items: items.into_iter().map(convert::patch).collect(), total })
 }
 
-fn part(mut rows: Vec<Patch>, severities: &[i64], page: Page) -> Paged<Patch> {
+fn filter_page(mut rows: Vec<Patch>, severities: &[i64], page: Page) -> Paged<Patch> {
     rows.retain(|row| severities.is_empty() || severities.contains(&row.severity_order));
-    Paged::part_of(rows, page)
+    Paged::paginate(rows, page)
 }
 
 /// One patch, with a page of the affected servers and the CVEs that it fixes.
@@ -75,7 +75,7 @@ pub async fn get(app: &App, scope: &Scope, name: &str, page: Page) -> Result<Pat
     let row = match environments {
         None => patches::get(&mut reader, scope.org, name).await?,
         Some(environments) => {
-            let rows = within(app, &mut reader, scope.org, environments).await?.0;
+            let rows = patches_in_environments(app, &mut reader, scope.org, environments).await?.0;
             let found = rows.into_iter().find(|row| row.package_name == name);
             found.ok_or_else(|| StoreError::not_found("patch", name))?
         }
@@ -90,7 +90,7 @@ pub async fn get(app: &App, scope: &Scope, name: &str, page: Page) -> Result<Pat
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 let mut list: Vec<Pending> =
-                    entries(&mut reader, scope.org, Kind::Updates, set).await?;
+                    entries(&mut reader, scope.org, SetKind::Updates, set).await?;
                 list.retain(|update| update.name == name);
                 new.insert(list)
             }
@@ -98,7 +98,7 @@ pub async fn get(app: &App, scope: &Scope, name: &str, page: Page) -> Result<Pat
         let Some(update) = list.first() else { continue };
         servers.push(AffectedServer {
             server_id: server.id,
-            status: show::status(app, Some(server.last_seen_at)),
+            status: convert::status(app, Some(server.last_seen_at)),
             hostname: server.hostname,
             environment: server.environment,
             installed_version: update.installed.clone(),
@@ -107,12 +107,12 @@ pub async fn get(app: &App, scope: &Scope, name: &str, page: Page) -> Result<Pat
         });
     }
     let updates: Vec<Pending> = lists.into_values().flatten().collect();
-    let cve_details = flaws(app, &mut reader, scope, &row, &updates).await?;
-    Ok(PatchDetail { patch: show::patch(row), servers, cve_details })
+    let cve_details = fixed_cves(app, &mut reader, scope, &row, &updates).await?;
+    Ok(PatchDetail { patch: convert::patch(row), servers, cve_details })
 }
 
 /// The CVEs that a patch fixes, rated by feeds or else by the hosts' package managers.
-async fn flaws(
+async fn fixed_cves(
     app: &App,
     conn: &mut Conn,
     scope: &Scope,
@@ -121,9 +121,9 @@ async fn flaws(
 ) -> Result<Vec<PatchCve>> {
     let ids: BTreeSet<&str> = row.cves.iter().map(String::as_str).collect();
     let known = match scope.environments.as_deref() {
-        None => findings::of_ids(conn, scope.org, &row.cves).await?,
+        None => findings::by_ids(conn, scope.org, &row.cves).await?,
         Some(environments) => {
-            let mut all = matched::within(app, conn, scope.org, environments).await?;
+            let mut all = matched::cves_in_environments(app, conn, scope.org, environments).await?;
             all.retain(|cve| ids.contains(cve.id.as_str()));
             all
         }
@@ -132,12 +132,12 @@ async fn flaws(
     let exploited = advisories::exploited(conn, &ids).await?;
     let shown = row.cves.iter().map(|id| {
         let found = known.get(id.as_str());
-        let told = flaw_severity(updates, id);
+        let reported = reported_cve_severity(updates, id);
         let is_word = |cve: &&&Cve| {
-            cve.severity_source.is_some() && !(cve.is_scored() && told != Severity::Unknown)
+            cve.severity_source.is_some() && !(cve.is_scored() && reported != Severity::Unknown)
         };
         PatchCve {
-            severity: found.filter(is_word).map_or(told, |cve| severity(cve.severity_order)),
+            severity: found.filter(is_word).map_or(reported, |cve| severity_at(cve.severity_order)),
             cvss: found.and_then(|cve| cve.score()),
             kev: exploited.contains_key(id),
             url: format!("https://www.cve.org/CVERecord?id={id}"),

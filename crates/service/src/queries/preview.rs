@@ -13,8 +13,8 @@ use store::{Conn, Page, Paged};
 use vocab::{Digest, Environment, OrgId, Pending, RebootPolicy, Selector, ServerId, Status};
 use wire::v1::{Preview, PreviewServer, PreviewUpdate, RebootOutlook, WaitingFor};
 
-use super::targets::unmatched;
-use super::{Scope, show};
+use super::targets::explain_unmatched;
+use super::{Scope, convert};
 use crate::projections::findings;
 use crate::{App, PatchOptions, Result, host_facts};
 
@@ -27,7 +27,7 @@ const CANDIDATES_SPARE: usize = 200;
 
 /// The preview of a batch.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outlook {
+pub struct BatchPreview {
     /// The number of selected servers.
     pub total: u32,
     /// The number of selected servers that are offline.
@@ -37,12 +37,12 @@ pub struct Outlook {
     /// The earliest start of the last server.
     pub last_start_at: Option<Timestamp>,
     /// The first servers, in start order.
-    pub servers: Vec<ServerOutlook>,
+    pub servers: Vec<ServerPreview>,
 }
 
 /// The preview for one server.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ServerOutlook {
+pub struct ServerPreview {
     pub server: Server,
     /// The earliest start; `None` if the window has closed by then.
     pub starts_at: Option<Timestamp>,
@@ -68,26 +68,26 @@ pub struct ServerOutlook {
 
 /// The servers that a batch would select.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Meant {
+pub struct SelectedServers {
     total: u64,
     offline: u64,
     /// The first servers, in start order.
     first: Vec<Server>,
 }
 
-impl Meant {
+impl SelectedServers {
     /// These servers, in start order. `shown` is the number of servers that are listed
     /// individually.
     #[boxed]
-    pub async fn named(
+    pub async fn from_ids(
         conn: &mut Conn,
         org: OrgId,
         options: &PatchOptions,
         servers: Vec<ServerId>,
         shown: usize,
         online: OnlineSpan,
-    ) -> Result<Meant> {
-        let (servers, _) = in_turn(conn, options, servers).await?;
+    ) -> Result<SelectedServers> {
+        let (servers, _) = start_order(conn, options, servers).await?;
         let first = &servers[..servers.len().min(shown)];
         let rows = servers::get_all(conn, first).await?;
         let mut rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
@@ -97,7 +97,7 @@ impl Meant {
             let filter = Filter { ids: chunk.to_vec(), status, ..Filter::default() };
             offline += server_list::count(conn, org, &filter).await?;
         }
-        Ok(Meant {
+        Ok(SelectedServers {
             total: servers.len() as u64,
             offline,
             first: first.iter().filter_map(|id| rows.remove(id)).collect(),
@@ -114,17 +114,17 @@ impl Meant {
         filter: &Filter,
         shown: usize,
         online: OnlineSpan,
-    ) -> Result<Meant> {
+    ) -> Result<SelectedServers> {
         if options.pace.canary.is_some() {
             let servers = server_list::ids(conn, org, filter).await?;
-            return Meant::named(conn, org, options, servers, shown, online).await;
+            return SelectedServers::from_ids(conn, org, options, servers, shown, online).await;
         }
         let page = Page { limit: shown as u32, offset: 0 };
         let Paged { items: first, total } =
             server_list::list(conn, org, filter, Sort::Hostname, page).await?;
         let status = Some((Status::Offline, online));
         let offline = Filter { status, ..filter.clone() };
-        Ok(Meant { total, offline: server_list::count(conn, org, &offline).await?, first })
+        Ok(SelectedServers { total, offline: server_list::count(conn, org, &offline).await?, first })
     }
 }
 
@@ -136,7 +136,7 @@ impl Meant {
 /// needs: they replace canaries that turn out to have nothing to install or to be offline. The
 /// other servers keep their order.
 #[boxed]
-pub async fn in_turn(
+pub async fn start_order(
     conn: &mut Conn,
     options: &PatchOptions,
     servers: Vec<ServerId>,
@@ -177,8 +177,8 @@ async fn would_install(
     server: &Server,
     lists: &mut BTreeMap<Digest, Vec<Pending>>,
 ) -> bool {
-    match listed(conn, server, lists).await {
-        Ok(pending) => !chosen(options, server, pending).updates.is_empty(),
+    match pending_updates(conn, server, lists).await {
+        Ok(pending) => !select_updates(options, server, pending).updates.is_empty(),
         Err(error) => {
             tracing::warn!(server = %server.id, %error, "cannot read the pending updates of a server");
             true
@@ -187,54 +187,54 @@ async fn would_install(
 }
 
 /// The pending updates of a server, read once for all servers of the same kind.
-async fn listed<'a>(
+async fn pending_updates<'a>(
     conn: &mut Conn,
     server: &Server,
     lists: &'a mut BTreeMap<Digest, Vec<Pending>>,
 ) -> Result<&'a [Pending]> {
-    let Some(alike) = findings::alike_by(server) else { return Ok(&[]) };
+    let Some(alike) = findings::count_key(server) else { return Ok(&[]) };
     if let Entry::Vacant(new) = lists.entry(alike) {
-        new.insert(findings::pending(conn, server).await?);
+        new.insert(findings::pending_updates(conn, server).await?);
     }
     Ok(lists.get(&alike).map_or(&[], Vec::as_slice))
 }
 
 /// What a batch with these options would do to the selected servers.
 #[boxed]
-pub async fn outlook(
+pub async fn preview_batch(
     conn: &mut Conn,
     options: &PatchOptions,
-    meant: Meant,
+    meant: SelectedServers,
     now: Timestamp,
-) -> Result<Outlook> {
+) -> Result<BatchPreview> {
     let total = u32::try_from(meant.total).unwrap_or(u32::MAX);
     let mut lists: BTreeMap<Digest, Vec<Pending>> = BTreeMap::new();
     let mut outlooks = Vec::with_capacity(meant.first.len());
     for (turn, server) in (0_u32..).zip(meant.first) {
-        let pending = listed(conn, &server, &mut lists).await?;
-        outlooks.push(of_server(options, server, pending, turn, total, now));
+        let pending = pending_updates(conn, &server, &mut lists).await?;
+        outlooks.push(preview_server(options, server, pending, turn, total, now));
     }
-    Ok(Outlook {
+    Ok(BatchPreview {
         total,
         offline: u32::try_from(meant.offline).unwrap_or(u32::MAX),
         beyond_window: (0..total)
             .rev()
-            .take_while(|turn| start(options, *turn, now).is_none())
+            .take_while(|turn| earliest_start(options, *turn, now).is_none())
             .count() as u32,
-        last_start_at: (0..total).rev().find_map(|turn| start(options, turn, now)),
+        last_start_at: (0..total).rev().find_map(|turn| earliest_start(options, turn, now)),
         servers: outlooks,
     })
 }
 
 /// The earliest start of the server at this position.
-fn start(options: &PatchOptions, turn: u32, now: Timestamp) -> Option<Timestamp> {
+fn earliest_start(options: &PatchOptions, turn: u32, now: Timestamp) -> Option<Timestamp> {
     let minutes = i64::from(options.pace.stagger_minutes) * i64::from(turn);
     let inside = options.pace.window_minutes.is_none_or(|window| minutes < i64::from(window));
     inside.then(|| now.saturating_add(SignedDuration::from_mins(minutes)).unwrap_or(Timestamp::MAX))
 }
 
 /// The pending updates that the order selects, within the host's limits.
-struct Chosen {
+struct SelectedUpdates {
     /// The updates that would be installed.
     updates: Vec<Pending>,
     /// The selected updates that would not be installed.
@@ -245,10 +245,10 @@ struct Chosen {
     refused: bool,
 }
 
-fn chosen(options: &PatchOptions, server: &Server, pending: &[Pending]) -> Chosen {
+fn select_updates(options: &PatchOptions, server: &Server, pending: &[Pending]) -> SelectedUpdates {
     let order = &options.order;
-    let limits = host_facts::kept(&server.facts).limits.unwrap_or_default();
-    let asked = |update: &&Pending| {
+    let limits = host_facts::from_stored(&server.facts).limits.unwrap_or_default();
+    let is_selected = |update: &&Pending| {
         let named = order.packages.is_empty()
             || order.packages.iter().any(|name| name.as_str() == update.name);
         named && (update.security || !order.security_only)
@@ -269,35 +269,35 @@ fn chosen(options: &PatchOptions, server: &Server, pending: &[Pending]) -> Chose
     };
     let (mut blocked, mut updates): (Vec<Pending>, Vec<Pending>) = pending
         .iter()
-        .filter(asked)
+        .filter(is_selected)
         .map(|update| if excluded(update) { exclude(update) } else { update.clone() })
         .partition(|update| update.blocked_by.is_some());
     let too_many = limits.max_packages.is_some_and(|most| updates.len() > most as usize);
     if too_many {
         blocked.extend(std::mem::take(&mut updates).iter().map(exclude));
     }
-    Chosen { updates, blocked, host_limits: limits.sentences(), refused: refused || too_many }
+    SelectedUpdates { updates, blocked, host_limits: limits.describe(), refused: refused || too_many }
 }
 
-fn of_server(
+fn preview_server(
     options: &PatchOptions,
     server: Server,
     pending: &[Pending],
     turn: u32,
     total: u32,
     now: Timestamp,
-) -> ServerOutlook {
-    let Chosen { updates, blocked, host_limits, refused } = chosen(options, &server, pending);
+) -> ServerPreview {
+    let SelectedUpdates { updates, blocked, host_limits, refused } = select_updates(options, &server, pending);
     let pends = |name: &str| pending.iter().any(|update| update.name == name);
     let named = options.order.packages.iter().map(vocab::PackageName::as_str);
     let canaries = options.pace.limits(total).canary();
-    ServerOutlook {
-        starts_at: start(options, turn, now),
+    ServerPreview {
+        starts_at: earliest_start(options, turn, now),
         canary: turn < canaries,
         waits_for_canary: canaries > 0 && turn >= canaries,
         waits_for_parallel: options.pace.max_parallel.is_some_and(|at_once| turn >= at_once),
         nothing_pending: named.filter(|name| !pends(name)).map(str::to_owned).collect(),
-        reboots: reboots(options, &server, !updates.is_empty()),
+        reboots: will_reboot(options, &server, !updates.is_empty()),
         updates,
         blocked,
         host_limits,
@@ -306,8 +306,8 @@ fn of_server(
     }
 }
 
-fn reboots(options: &PatchOptions, server: &Server, installs: bool) -> Option<bool> {
-    let limits = host_facts::kept(&server.facts).limits.unwrap_or_default();
+fn will_reboot(options: &PatchOptions, server: &Server, installs: bool) -> Option<bool> {
+    let limits = host_facts::from_stored(&server.facts).limits.unwrap_or_default();
     if options.order.dry_run || limits.never_reboot || limits.refuses_changes().is_some() {
         return Some(false);
     }
@@ -322,7 +322,7 @@ fn reboots(options: &PatchOptions, server: &Server, installs: bool) -> Option<bo
 
 /// The preview for these servers, without a limit on their number.
 #[boxed]
-pub async fn of_servers(
+pub async fn preview_servers(
     app: &App,
     scope: &Scope,
     options: &PatchOptions,
@@ -331,14 +331,14 @@ pub async fn of_servers(
 ) -> Result<Preview> {
     let online = super::servers::online_span(app);
     let mut reader = app.db.snapshot().await?;
-    let meant =
-        Meant::named(&mut reader, scope.org, options, named.to_vec(), shown, online).await?;
-    of_meant(app, &mut reader, options, meant).await
+    let selected =
+        SelectedServers::from_ids(&mut reader, scope.org, options, named.to_vec(), shown, online).await?;
+    to_preview(app, &mut reader, options, selected).await
 }
 
 /// The preview for the servers that a selector matches.
 #[boxed]
-pub async fn of_targets(
+pub async fn preview_targets(
     app: &App,
     scope: &Scope,
     options: &PatchOptions,
@@ -351,43 +351,43 @@ pub async fn of_targets(
         environments: scope.environments.as_deref().map(<[Environment]>::to_vec),
         ..server_list::Filter::from(selector)
     };
-    let meant = Meant::matching(&mut reader, scope.org, options, &filter, shown, online).await?;
-    let mut preview = of_meant(app, &mut reader, options, meant).await?;
+    let selected = SelectedServers::matching(&mut reader, scope.org, options, &filter, shown, online).await?;
+    let mut preview = to_preview(app, &mut reader, options, selected).await?;
     if preview.total == 0 {
         let visible = scope.environments.as_deref();
-        let unmatched = unmatched(&mut reader, scope.org, visible, selector).await?;
+        let unmatched = explain_unmatched(&mut reader, scope.org, visible, selector).await?;
         preview.warnings.extend(unmatched.map(|unmatched| unmatched.reason));
     }
     Ok(preview)
 }
 
-async fn of_meant(
+async fn to_preview(
     app: &App,
     conn: &mut Conn,
     options: &PatchOptions,
-    meant: Meant,
+    meant: SelectedServers,
 ) -> Result<Preview> {
     let now = app.clock.now();
-    let seen = outlook(conn, options, meant, now).await?;
-    let mut warnings = show::warnings(options, u64::from(seen.total));
+    let seen = preview_batch(conn, options, meant, now).await?;
+    let mut warnings = convert::warnings(options, u64::from(seen.total));
     warnings.extend(canary_warning(&seen));
     warnings.extend(refusal_warning(&seen));
     Ok(Preview {
-        options: show::options(options),
+        options: convert::options(options),
         total: seen.total,
         offline: seen.offline,
         first_start_at: (seen.total > 0).then_some(now),
         last_start_at: seen.last_start_at,
         beyond_window: seen.beyond_window,
         warnings,
-        servers: seen.servers.into_iter().map(|one| shown(app, one)).collect(),
+        servers: seen.servers.into_iter().map(|one| to_wire(app, one)).collect(),
     })
 }
 
-/// Warns about canaries that test nothing. Servers with something to install go first, so a canary
-/// without an update means that no other server is known to have one. Servers that are not listed
+/// Warns about canaries that have nothing to install. Servers with pending updates are chosen as
+/// canaries first, so in this case no other server has a known update. Servers that are not listed
 /// are not considered.
-fn canary_warning(seen: &Outlook) -> Option<String> {
+fn canary_warning(seen: &BatchPreview) -> Option<String> {
     let canaries = seen.servers.iter().filter(|server| server.canary);
     let (idle, count) = canaries.fold((0_u32, 0_u32), |(idle, count), server| {
         (idle + u32::from(server.updates.is_empty()), count + 1)
@@ -411,8 +411,8 @@ fn canary_warning(seen: &Outlook) -> Option<String> {
 }
 
 /// Warns about servers that refuse the order because of their host limits.
-fn refusal_warning(seen: &Outlook) -> Option<String> {
-    let refuse = |server: &&ServerOutlook| server.refused;
+fn refusal_warning(seen: &BatchPreview) -> Option<String> {
+    let refuse = |server: &&ServerPreview| server.refused;
     let count = seen.servers.iter().filter(refuse).count();
     let first = seen.servers.iter().find(refuse)?;
     let name = &first.server.hostname;
@@ -424,8 +424,8 @@ fn refusal_warning(seen: &Outlook) -> Option<String> {
     })
 }
 
-fn shown(app: &App, seen: ServerOutlook) -> PreviewServer {
-    let status = show::status(app, Some(seen.server.last_seen_at));
+fn to_wire(app: &App, seen: ServerPreview) -> PreviewServer {
+    let status = convert::status(app, Some(seen.server.last_seen_at));
     let waits = [
         (seen.waits_for_canary, WaitingFor::Canary),
         (seen.waits_for_parallel, WaitingFor::Parallel),

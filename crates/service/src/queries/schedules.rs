@@ -4,13 +4,13 @@ use async_recursion::async_recursion as boxed;
 use store::schedules;
 pub use store::schedules::Schedule;
 use store::server_list::{self, Filter};
-use store::{Conn, Page, Paged, StoreError, rollout_targets, rollouts, runs};
+use store::{Conn, Page, Paged, StoreError, rollout_tasks, rollouts, runs};
 use vocab::{RunId, ScheduleId, ServerId};
 use wire::v1::{LastRun, Run};
 
-use super::summary::reaches;
-use super::targets::{Unmatched, unmatched};
-use super::{Scope, show};
+use super::summary::is_limited_to;
+use super::targets::{Unmatched, explain_unmatched};
+use super::{Scope, convert};
 use crate::{App, Result};
 
 /// The number of upcoming runs in a response.
@@ -27,13 +27,13 @@ pub async fn list(
 ) -> Result<(Page, Paged<wire::v1::Schedule>)> {
     let mut reader = app.db.snapshot().await?;
     let mut all = schedules::list(&mut reader, scope.org).await?;
-    all.retain(|one| reaches(scope.environments.as_deref(), &one.targets));
+    all.retain(|one| is_limited_to(scope.environments.as_deref(), &one.targets));
     let everything = u32::try_from(all.len()).unwrap_or(u32::MAX).max(1);
     let page = Page { limit: limit.unwrap_or(everything), offset };
-    let Paged { items: rows, total } = Paged::part_of(all, page);
+    let Paged { items: rows, total } = Paged::paginate(all, page);
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
-        items.push(shown_in(&mut reader, scope, row).await?);
+        items.push(to_wire_in(&mut reader, scope, row).await?);
     }
     Ok((page, Paged { items, total }))
 }
@@ -52,7 +52,7 @@ pub async fn runs(app: &App, scope: &Scope, id: ScheduleId, page: Page) -> Resul
     let found = runs::list(&mut reader, scope.org, id, page).await?;
     let mut items = Vec::with_capacity(found.items.len());
     for run in found.items {
-        items.push(shown_run_in(&mut reader, run).await?);
+        items.push(run_to_wire_in(&mut reader, run).await?);
     }
     Ok(Paged { items, total: found.total })
 }
@@ -65,7 +65,7 @@ pub async fn run(app: &App, scope: &Scope, schedule: ScheduleId, id: RunId) -> R
     if run.schedule_id != schedule {
         return Err(StoreError::not_found("run", id).into());
     }
-    shown_run_in(&mut reader, run).await
+    run_to_wire_in(&mut reader, run).await
 }
 
 /// A schedule that this reader may see. A key that is limited to environments sees the schedules
@@ -77,7 +77,7 @@ pub async fn find(app: &App, scope: &Scope, id: ScheduleId) -> Result<Schedule> 
 
 pub(crate) async fn find_in(conn: &mut Conn, scope: &Scope, id: ScheduleId) -> Result<Schedule> {
     let found = schedules::get(conn, scope.org, id).await?;
-    match reaches(scope.environments.as_deref(), &found.targets) {
+    match is_limited_to(scope.environments.as_deref(), &found.targets) {
         true => Ok(found),
         false => Err(StoreError::not_found("schedule", id).into()),
     }
@@ -88,12 +88,12 @@ pub(crate) async fn find_in(conn: &mut Conn, scope: &Scope, id: ScheduleId) -> R
 pub async fn get(app: &App, scope: &Scope, id: ScheduleId) -> Result<(i64, wire::v1::Schedule)> {
     let mut reader = app.db.snapshot().await?;
     let row = find_in(&mut reader, scope, id).await?;
-    Ok((row.generation, shown_in(&mut reader, scope, row).await?))
+    Ok((row.generation, to_wire_in(&mut reader, scope, row).await?))
 }
 
 /// A schedule and the servers that match it, from one snapshot.
 #[boxed]
-pub async fn matched(
+pub async fn with_matching_servers(
     app: &App,
     scope: &Scope,
     id: ScheduleId,
@@ -107,21 +107,21 @@ pub async fn matched(
 
 /// A schedule as this reader sees it.
 #[boxed]
-pub async fn shown(app: &App, scope: &Scope, row: Schedule) -> Result<wire::v1::Schedule> {
-    shown_in(&mut *app.db.snapshot().await?, scope, row).await
+pub async fn to_wire(app: &App, scope: &Scope, row: Schedule) -> Result<wire::v1::Schedule> {
+    to_wire_in(&mut *app.db.snapshot().await?, scope, row).await
 }
 
-async fn shown_in(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wire::v1::Schedule> {
-    let (options, shown_options) = show::stored_options("schedules", row.id, &row.options)?;
+async fn to_wire_in(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wire::v1::Schedule> {
+    let (options, shown_options) = convert::stored_options("schedules", row.id, &row.options)?;
     let paced = options.pace.stagger_minutes > 0 || options.pace.max_parallel.is_some();
     let visible = scope.environments.as_deref();
-    let warnings = match unmatched(conn, row.org_id, visible, &row.targets).await? {
+    let warnings = match explain_unmatched(conn, row.org_id, visible, &row.targets).await? {
         Some(Unmatched { reason, .. }) => {
             vec![format!("{reason} Runs are skipped until a server matches.")]
         }
         None if paced && options.pace.window_minutes.is_some() => {
             let servers = server_list::count(conn, row.org_id, &Filter::from(&row.targets)).await?;
-            show::warnings(&options, servers)
+            convert::warnings(&options, servers)
         }
         None => Vec::new(),
     };
@@ -130,13 +130,13 @@ async fn shown_in(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wire:
         Some(run) => {
             // The state of an ended run is stored in the run itself.
             let batch = match run.state {
-                runs::State::Running => batch_of(conn, &run).await?,
-                runs::State::Skipped | runs::State::Ended(_) => None,
+                runs::RunState::Running => batch_of(conn, &run).await?,
+                runs::RunState::Skipped | runs::RunState::Ended(_) => None,
             };
             let phase = batch.map(|batch| batch.head.phase);
             Some(LastRun {
                 id: run.id,
-                state: show::run_state(run.state, phase),
+                state: convert::run_state(run.state, phase),
                 scheduled_for: run.scheduled_for.unwrap_or(run.started_at),
                 finished_at: run.finished_at,
             })
@@ -172,27 +172,27 @@ async fn batch_of(conn: &mut Conn, run: &runs::Run) -> Result<Option<rollouts::R
 
 /// A run with the progress of its batch.
 #[boxed]
-pub async fn shown_run(app: &App, run: runs::Run) -> Result<Run> {
-    shown_run_in(&mut *app.db.snapshot().await?, run).await
+pub async fn run_to_wire(app: &App, run: runs::Run) -> Result<Run> {
+    run_to_wire_in(&mut *app.db.snapshot().await?, run).await
 }
 
-async fn shown_run_in(conn: &mut Conn, run: runs::Run) -> Result<Run> {
+async fn run_to_wire_in(conn: &mut Conn, run: runs::Run) -> Result<Run> {
     let batch = batch_of(conn, &run).await?;
     let phase = batch.as_ref().map(|batch| batch.head.phase);
     let progress = match batch {
         Some(batch) => {
-            let counts = rollout_targets::counts(conn, &batch).await?;
-            Some(show::progress(&counts, batch.head.phase))
+            let counts = rollout_tasks::counts(conn, &batch).await?;
+            Some(convert::progress(&counts, batch.head.phase))
         }
         None => None,
     };
-    let skipped = run.state == runs::State::Skipped;
-    let (_, options) = show::stored_options("runs", run.id, &run.options)?;
+    let skipped = run.state == runs::RunState::Skipped;
+    let (_, options) = convert::stored_options("runs", run.id, &run.options)?;
     Ok(Run {
         id: run.id,
         schedule_id: run.schedule_id,
-        trigger: show::trigger(run.trigger_kind),
-        state: show::run_state(run.state, phase),
+        trigger: convert::trigger(run.trigger_kind),
+        state: convert::run_state(run.state, phase),
         skip_reason: run.skip_reason,
         scheduled_for: run.scheduled_for.unwrap_or(run.started_at),
         started_at: (!skipped).then_some(run.started_at),

@@ -13,9 +13,9 @@ use store::{Conn, Page, Paged, StoreError, refreshes};
 use vocab::{Assessment, Environment, OsFilter, ServerId, Status, Tag, TaskId};
 use wire::v1::{Coverage, Cve, Package, ServerDetail};
 
-use super::{Scope, show};
-use crate::commands::servers::{inventory, joined};
-use crate::projections::findings::{self, Aside};
+use super::{Scope, convert};
+use crate::commands::servers::{inventory, match_updates};
+use crate::projections::findings::{self, ActiveSuppressions};
 use crate::{App, Result, host_facts};
 
 /// The maximum length of a server name.
@@ -58,13 +58,13 @@ pub async fn list(
     let mut reader = app.db.snapshot().await?;
     let Paged { items, total } =
         server_list::list(&mut reader, scope.org, &wanted, sort, page).await?;
-    let assessed = findings::assessed(&mut reader, scope.org, &items).await?;
+    let assessed = findings::assess_servers(&mut reader, scope.org, &items).await?;
     let shown = items.into_iter().zip(assessed);
-    let items = shown.map(|(row, assessed)| show::server(app, row, &assessed)).collect();
+    let items = shown.map(|(row, assessed)| convert::server(app, row, &assessed)).collect();
     Ok(Paged { items, total })
 }
 
-/// Those of these servers that exist and that this reader may see.
+/// Returns which of these servers exist and are visible to this reader.
 pub(crate) async fn existing(
     conn: &mut Conn,
     scope: &Scope,
@@ -86,9 +86,9 @@ pub(crate) async fn existing(
 
 /// The servers with this hostname that this reader may see.
 #[boxed]
-pub async fn named(app: &App, scope: &Scope, name: &str) -> Result<Vec<ServerId>> {
+pub async fn by_hostname(app: &App, scope: &Scope, name: &str) -> Result<Vec<ServerId>> {
     let mut reader = app.db.read().await?;
-    let found = server_list::of_name(&mut reader, scope.org, name).await?;
+    let found = server_list::by_name(&mut reader, scope.org, name).await?;
     let seen = existing(&mut reader, scope, found.iter().copied()).await?;
     Ok(found.into_iter().filter(|id| seen.contains(id)).collect())
 }
@@ -110,7 +110,7 @@ pub async fn refresh(
     if scope.environments.is_some() {
         find_in(&mut reader, scope, server).await?;
     }
-    Ok(show::refresh(found))
+    Ok(convert::refresh(found))
 }
 
 /// The range of contact times in which a server counts as online now: [`Presence::status`] as a
@@ -126,7 +126,7 @@ pub fn online_span(app: &App) -> OnlineSpan {
     }
 }
 
-/// A server that this reader may see.
+/// Returns a server that the caller may see.
 #[boxed]
 pub async fn find(app: &App, scope: &Scope, id: ServerId) -> Result<Server> {
     find_in(&mut *app.db.read().await?, scope, id).await
@@ -146,11 +146,11 @@ pub async fn detail(app: &App, scope: &Scope, id: ServerId) -> Result<(i64, Serv
     let mut reader = app.db.snapshot().await?;
     let row = find_in(&mut reader, scope, id).await?;
     let (installed, pending) = inventory(&mut reader, &row).await?;
-    let (exposed, unassessed) = findings::of_server(&mut reader, &row).await?;
-    let assessed = findings::assessed(&mut reader, scope.org, std::slice::from_ref(&row)).await?;
+    let (exposed, unassessed) = findings::server_findings(&mut reader, &row).await?;
+    let assessed = findings::assess_servers(&mut reader, scope.org, std::slice::from_ref(&row)).await?;
     let is_covered = !matches!(assessed[0].assessment, Assessment::NoFeed);
     let cves_checked = matches!(assessed[0].assessment, Assessment::Assessed | Assessment::Partial);
-    let coverage = match Ecosystem::of(&row.os).filter(|_| is_covered) {
+    let coverage = match Ecosystem::for_os(&row.os).filter(|_| is_covered) {
         None => None,
         Some(base) => Some(Coverage {
             lists_unfixed: findings::lists_unfixed(&mut reader, &base).await?,
@@ -158,10 +158,10 @@ pub async fn detail(app: &App, scope: &Scope, id: ServerId) -> Result<(i64, Serv
             ecosystem: base.as_str().to_owned(),
         }),
     };
-    let aside = Aside::read(&mut reader, scope.org, app.clock.now()).await?;
+    let suppressions = ActiveSuppressions::read(&mut reader, scope.org, app.clock.now()).await?;
     drop(reader);
-    let secured = findings::secured(&row, &installed, &exposed, &pending);
-    let updates = joined(&installed, &pending);
+    let secured = findings::security_packages(&row, &installed, &exposed, &pending);
+    let updates = match_updates(&installed, &pending);
     let packages = installed.iter().enumerate().map(|(place, package)| {
         let update = updates.get(&place);
         Package {
@@ -178,15 +178,15 @@ pub async fn detail(app: &App, scope: &Scope, id: ServerId) -> Result<(i64, Serv
     let packages = packages.collect();
     let environment = row.environment.as_ref();
     let mut cves: Vec<Cve> =
-        exposed.iter().map(|one| show::cve(one, &aside, environment)).collect();
+        exposed.iter().map(|one| convert::cve(one, &suppressions, environment)).collect();
     cves.sort_by(|a, b| {
         b.severity.cmp(&a.severity).then_with(|| (&a.id, &a.package).cmp(&(&b.id, &b.package)))
     });
     let suppressed = cves.iter().filter(|cve| cve.suppressed.is_some()).count();
     let suppressed_cves = u32::try_from(suppressed).unwrap_or(u32::MAX);
     let generation = row.generation;
-    let old_code = host_facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
-    let server = show::server(app, row, &assessed[0]);
+    let old_code = host_facts::from_stored(&row.facts).old_code.into_iter().map(convert::old_code).collect();
+    let server = convert::server(app, row, &assessed[0]);
     let detail = ServerDetail {
         server,
         packages,
@@ -194,7 +194,7 @@ pub async fn detail(app: &App, scope: &Scope, id: ServerId) -> Result<(i64, Serv
         suppressed_cves,
         cves_checked,
         unassessed: match assessed[0].assessment {
-            Assessment::Partial => unassessed.into_iter().map(show::unassessed).collect(),
+            Assessment::Partial => unassessed.into_iter().map(convert::unassessed).collect(),
             Assessment::Assessed | Assessment::NoFeed | Assessment::NotScanned => Vec::new(),
         },
         coverage,

@@ -17,7 +17,7 @@ use crate::projections::patches::Counts;
 use crate::{App, Result, ServiceError};
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Numbers {
+pub struct FleetTotals {
     pub servers: u64,
     pub online: u64,
     /// The totals that are stored with the patches.
@@ -40,13 +40,13 @@ pub const OPEN_PHASES: [&str; 5] = ["scheduled", "running", "paused", "halted", 
 
 /// The totals of these environments; `None` means all environments.
 #[boxed]
-pub async fn numbers(
+pub async fn fleet_totals(
     app: &App,
     conn: &mut Conn,
     org: OrgId,
     environments: Option<&[Environment]>,
     online: OnlineSpan,
-) -> Result<Numbers> {
+) -> Result<FleetTotals> {
     let filter =
         Filter { environments: environments.map(<[Environment]>::to_vec), ..Filter::default() };
     let servers = server_list::count(conn, org, &filter).await?;
@@ -54,7 +54,7 @@ pub async fn numbers(
     let online = server_list::count(conn, org, &online).await?;
     let (counts, counted_at) = match environments {
         Some(within) => {
-            let (_, counts) = crate::projections::patches::within(app, conn, org, within).await?;
+            let (_, counts) = crate::projections::patches::patches_in_environments(app, conn, org, within).await?;
             (counts, Some(app.clock.now()))
         }
         None => match patches::summary(conn, org).await? {
@@ -88,8 +88,8 @@ pub async fn numbers(
         *count = batches::list(conn, org, &[phase], environments, none).await?.total;
     }
     let all = schedules::list(conn, org).await?;
-    let seen: Vec<_> = all.iter().filter(|one| reaches(environments, &one.targets)).collect();
-    Ok(Numbers {
+    let seen: Vec<_> = all.iter().filter(|one| is_limited_to(environments, &one.targets)).collect();
+    Ok(FleetTotals {
         servers,
         online,
         counts,
@@ -104,7 +104,7 @@ pub async fn numbers(
 
 /// Whether a selector is limited to one of these environments. With `None`, any selector is
 /// accepted.
-pub fn reaches(environments: Option<&[Environment]>, targets: &Selector) -> bool {
+pub fn is_limited_to(environments: Option<&[Environment]>, targets: &Selector) -> bool {
     let Some(allowed) = environments else { return true };
     match targets {
         Selector::All => false,
@@ -120,7 +120,7 @@ pub async fn fleet(app: &App, scope: &Scope) -> Result<FleetSummary> {
     let mut reader = app.db.snapshot().await?;
     let online = super::servers::online_span(app);
     let within = scope.environments.as_deref();
-    let seen = numbers(app, &mut reader, scope.org, within, online).await?;
+    let seen = fleet_totals(app, &mut reader, scope.org, within, online).await?;
     let assessed = |state| seen.assessments.get(&state).copied().unwrap_or_default();
     let [critical, high, medium, low, unknown] = seen.counts.severities;
     let [_, running, paused, halted, _] = seen.batches;

@@ -22,7 +22,7 @@ pub async fn list(
     };
     let mut reader = app.db.snapshot().await?;
     let Paged { items, total } = suppressions::list(&mut reader, scope.org, &wanted, page).await?;
-    Ok(Paged { items: items.into_iter().map(|row| shown(app, row)).collect(), total })
+    Ok(Paged { items: items.into_iter().map(|row| to_wire(app, row)).collect(), total })
 }
 
 /// A suppression that the reader may see.
@@ -44,7 +44,7 @@ pub(crate) async fn find_in(
 }
 
 /// Converts a suppression to the API type.
-pub fn shown(app: &App, row: Suppression) -> wire::v1::Suppression {
+pub fn to_wire(app: &App, row: Suppression) -> wire::v1::Suppression {
     let now = app.clock.now();
     wire::v1::Suppression {
         id: row.id,

@@ -3,7 +3,7 @@
 //! Only reads. `http::schedules` decides whether a schedule without servers is refused.
 
 use async_recursion::async_recursion as boxed;
-use store::server_labels::{self, Group};
+use store::server_labels::{self, ServerLabels};
 use store::server_list::{self, Filter};
 use store::{Conn, Result};
 use vocab::{Criteria, Environment, OrgId, Selector, nearest};
@@ -22,9 +22,9 @@ pub struct Unmatched {
 }
 
 /// Why `targets` match no server; `None` if they match one. Only servers in the environments
-/// `visible` are considered, also for suggestions; `None` means all.
+/// `visible` are considered, including for suggestions; `None` means all.
 #[boxed]
-pub async fn unmatched(
+pub async fn explain_unmatched(
     conn: &mut Conn,
     org: OrgId,
     visible: Option<&[Environment]>,
@@ -52,13 +52,13 @@ pub async fn unmatched(
         let named = Filter { ids: ids.to_vec(), ..everyone };
         if !server_list::any(conn, org, &named).await? {
             sentences.push(match ids {
-                [_] => "The named server does not exist.".to_owned(),
-                _ => format!("None of the {} named servers exists.", ids.len()),
+                [_] => "The selected server does not exist.".to_owned(),
+                _ => format!("None of the {} selected servers exists.", ids.len()),
             });
         }
     }
     if sentences.is_empty() {
-        sentences.push(format!("No server matches all of: {}.", parts(criteria).join(", ")));
+        sentences.push(format!("No server matches all of: {}.", describe_criteria(criteria).join(", ")));
     }
     Ok(Some(Unmatched { reason: sentences.join(" "), no_fleet: false }))
 }
@@ -77,18 +77,18 @@ async fn unknown_labels(
         visible.is_none_or(|visible| visible.iter().any(|one| one.as_str() == group.environment))
     });
     if let Some(environment) = criteria.environment() {
-        let known = |group: &Group| group.environment == environment.as_str();
+        let known = |group: &ServerLabels| group.environment == environment.as_str();
         if !groups.iter().any(known) {
             let names = groups.iter().map(|group| group.environment.as_str());
             let what = format!("No server has the environment \"{environment}\".");
-            sentences.push(suggesting(what, environment.as_str(), names));
+            sentences.push(with_suggestion(what, environment.as_str(), names));
         }
     }
     if let Some(os) = criteria.os() {
         let filter = Filter { os: Some(os.clone()), ..everyone.clone() };
         if !server_list::any(conn, org, &filter).await? {
             let names = groups.iter().flat_map(|group| [&*group.os_id, &*group.os_release]);
-            sentences.push(suggesting(format!("No server runs \"{os}\"."), os.as_str(), names));
+            sentences.push(with_suggestion(format!("No server runs \"{os}\"."), os.as_str(), names));
         }
     }
     let mut tags = None;
@@ -106,7 +106,7 @@ async fn unknown_labels(
             });
         }
         let names = tags.iter().flatten().map(String::as_str);
-        sentences.push(suggesting(
+        sentences.push(with_suggestion(
             format!("No server has the tag \"{tag}\"."),
             tag.as_str(),
             names,
@@ -116,7 +116,7 @@ async fn unknown_labels(
 }
 
 /// The sentence, with the name most similar to `word` as a suggestion if there is one.
-fn suggesting<'a>(
+fn with_suggestion<'a>(
     sentence: String,
     word: &str,
     names: impl IntoIterator<Item = &'a str>,
@@ -127,15 +127,15 @@ fn suggesting<'a>(
     }
 }
 
-fn parts(criteria: &Criteria) -> Vec<String> {
+fn describe_criteria(criteria: &Criteria) -> Vec<String> {
     let mut parts = Vec::new();
     parts.extend(criteria.environment().map(|name| format!("environment \"{name}\"")));
     parts.extend(criteria.os().map(|os| format!("system \"{os}\"")));
     parts.extend(criteria.tags().iter().map(|tag| format!("tag \"{tag}\"")));
     match criteria.server_ids() {
         [] => {}
-        [_] => parts.push("the named server".to_owned()),
-        ids => parts.push(format!("the {} named servers", ids.len())),
+        [_] => parts.push("the selected server".to_owned()),
+        ids => parts.push(format!("the {} selected servers", ids.len())),
     }
     parts
 }

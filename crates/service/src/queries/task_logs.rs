@@ -3,8 +3,8 @@
 use async_recursion::async_recursion as boxed;
 use std::time::Duration;
 
-use domain::rollout::Target;
-use store::{Bell, Topic, rollout_targets, task_logs};
+use domain::rollout::TaskStatus;
+use store::{Subscription, Topic, rollout_tasks, task_logs};
 use vocab::{BatchId, TaskId};
 
 use super::batches::find_in;
@@ -17,7 +17,7 @@ const PART_BYTES: u64 = 32 * 1024;
 /// The maximum number of chunks that are read at a time.
 const PART_CHUNKS: u32 = 1_000;
 /// The interval at which a followed log is checked without a notification.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reads a log, up to its length at the time of opening, in parts. Between two parts it holds no
 /// memory and no database connection, so that a slow client costs little.
@@ -66,26 +66,26 @@ impl LogReader {
 #[derive(Debug, Default)]
 pub struct LossyText {
     /// The first bytes of a character that is not complete yet.
-    unfinished: Vec<u8>,
+    incomplete: Vec<u8>,
 }
 
 impl LossyText {
     /// The text of this part, including the incomplete character before it.
     pub fn push(&mut self, part: &[u8]) -> String {
-        let mut bytes = std::mem::take(&mut self.unfinished);
+        let mut bytes = std::mem::take(&mut self.incomplete);
         bytes.extend_from_slice(part);
-        self.unfinished = bytes.split_off(bytes.len() - unfinished(&bytes));
+        self.incomplete = bytes.split_off(bytes.len() - incomplete_bytes(&bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// The replacement for a character that was never completed.
     pub fn finish(self) -> String {
-        String::from_utf8_lossy(&self.unfinished).into_owned()
+        String::from_utf8_lossy(&self.incomplete).into_owned()
     }
 }
 
 /// The number of bytes at the end that are the start of an incomplete character.
-fn unfinished(bytes: &[u8]) -> usize {
+fn incomplete_bytes(bytes: &[u8]) -> usize {
     let last = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
     match std::str::from_utf8(last) {
         Err(error) if error.error_len().is_none() => last.len(),
@@ -94,28 +94,28 @@ fn unfinished(bytes: &[u8]) -> usize {
 }
 
 /// Follows a log while the task runs.
-pub struct Follower {
+pub struct LogFollower {
     app: App,
     caller: Caller,
     /// Checked before each part, so that a revoked key or an ended session receives no more.
     credential: Credential,
     task: TaskId,
     from: u64,
-    bell: Bell,
-    credentials: Bell,
-    over: bool,
+    log_changes: Subscription,
+    credential_changes: Subscription,
+    has_ended: bool,
 }
 
 /// New content of a log.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum LogPart {
     /// More text, and the byte position at which it ends.
     Text(String, u64),
     /// The task has ended in this state. Nothing follows.
     End(&'static str),
 }
 
-impl Follower {
+impl LogFollower {
     /// Follows the log of a task from this byte position.
     #[boxed]
     pub async fn new(
@@ -124,49 +124,49 @@ impl Follower {
         credential: Credential,
         (batch, task): (BatchId, TaskId),
         from: u64,
-    ) -> Result<Follower> {
+    ) -> Result<LogFollower> {
         let mut reader = app.db.read().await?;
         find_in(&mut reader, &caller.scope(), batch).await?;
         find_task(&mut reader, &caller.scope(), batch, task).await?;
         drop(reader);
-        let (bell, credentials) = (app.db.bell(Topic::Rollouts), app.db.bell(Topic::Credentials));
+        let (bell, credentials) = (app.db.subscribe(Topic::Rollouts), app.db.subscribe(Topic::Credentials));
         let app = app.clone();
-        Ok(Follower { app, caller, credential, task, from, bell, credentials, over: false })
+        Ok(LogFollower { app, caller, credential, task, from, log_changes, credential_changes, has_ended: false })
     }
 
     /// The next part; `None` once the log has ended or the service is shutting down.
     #[boxed]
-    pub async fn next(&mut self) -> Option<Part> {
-        while !self.over {
-            match self.look().await {
-                Ok(Look::New(part)) => return Some(part),
-                Ok(Look::Nothing) => {}
-                Ok(Look::Refused) => return None,
+    pub async fn next(&mut self) -> Option<LogPart> {
+        while !self.has_ended {
+            match self.poll().await {
+                Ok(PollResult::Available(part)) => return Some(part),
+                Ok(PollResult::Nothing) => {}
+                Ok(PollResult::Refused) => return None,
                 Err(error) => {
                     let cause: &dyn std::error::Error = &error;
-                    tracing::warn!(error = cause, "following a task log failed");
+                    tracing::warn!(error = cause, "failed to follow a task log");
                     return None;
                 }
             }
             tokio::select! {
-                () = self.bell.rung() => {}
-                () = self.credentials.rung() => {}
-                () = tokio::time::sleep(LOOK) => {}
+                () = self.log_changes.notified() => {}
+                () = self.credential_changes.notified() => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = self.app.until_drain() => return None,
             }
         }
         None
     }
 
-    async fn look(&mut self) -> Result<Look> {
+    async fn poll(&mut self) -> Result<PollResult> {
         if !self.credential.is_valid(&self.app).await? {
-            return Ok(Look::Refused);
+            return Ok(PollResult::Refused);
         }
         let mut reader = self.app.db.read().await?;
         // Read the state first: everything printed before the end is then sent before the end is
         // reported.
         let target =
-            rollout_targets::of_task(&mut reader, self.caller.org, self.task).await?.target;
+            rollout_tasks::get(&mut reader, self.caller.org, self.task).await?.target;
         let length = task_logs::length(&mut reader, self.task).await?;
         while self.from < length {
             let to = length.min(self.from + PART_BYTES);
@@ -176,7 +176,7 @@ impl Follower {
                 self.from = to;
                 continue;
             };
-            let cut = unfinished(&part.body);
+            let cut = incomplete_bytes(&part.body);
             // A part that ends only because it is full must not end within a character.
             if part.position + part.body.len() as u64 == to && to < length && cut < part.body.len()
             {
@@ -184,18 +184,18 @@ impl Follower {
             }
             let text = String::from_utf8_lossy(&part.body).into_owned();
             self.from = part.position + part.body.len() as u64;
-            return Ok(Look::New(Part::Text(text, self.from)));
+            return Ok(PollResult::Available(LogPart::Text(text, self.from)));
         }
-        self.over = matches!(target, Target::Done(_));
-        match self.over {
-            true => Ok(Look::New(Part::End(rollout_targets::state_word(target)))),
-            false => Ok(Look::Nothing),
+        self.has_ended = matches!(target, TaskStatus::Done(_));
+        match self.has_ended {
+            true => Ok(PollResult::Available(LogPart::End(rollout_tasks::state_name(target)))),
+            false => Ok(PollResult::Nothing),
         }
     }
 }
 
-enum Look {
-    New(Part),
+enum PollResult {
+    Available(LogPart),
     Nothing,
     /// The credential is no longer valid.
     Refused,

@@ -3,16 +3,16 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
-use domain::rollout::{self, Held, Phase, Tally, Target};
+use domain::rollout::{self, WaitReason, Phase, TaskCounts, TaskStatus};
 use jiff::Timestamp;
-use store::batches::Named;
-use store::rollout_targets::{self, TargetResult};
+use store::batches::ServerName;
+use store::rollout_tasks::{self, TaskResult};
 use store::rollouts::{self, Counts};
 use store::{Conn, Page, Paged, StoreError};
 use vocab::{BatchId, ServerId, Stage, Status, TaskId};
 use wire::v1::{Options, Task};
 
-use super::{Scope, batches, show};
+use super::{Scope, batches, convert};
 use crate::{App, Result};
 
 /// The tasks of a batch in start order, in any of these API states. Without states, all tasks.
@@ -45,7 +45,7 @@ pub async fn get(app: &App, scope: &Scope, batch: BatchId, id: TaskId) -> Result
     let mut reader = app.db.snapshot().await?;
     let row = batches::find_in(&mut reader, scope, batch).await?;
     let target = find_task(&mut reader, scope, batch, id).await?;
-    let shown = shown(app, &mut reader, &row, vec![target]).await?.pop();
+    let shown = to_tasks(app, &mut reader, &row, vec![target]).await?.pop();
     shown.ok_or_else(|| StoreError::not_found("task", id).into())
 }
 
@@ -54,8 +54,8 @@ pub(crate) async fn find_task(
     scope: &Scope,
     batch: BatchId,
     id: TaskId,
-) -> Result<TargetResult> {
-    let found = rollout_targets::of_task(conn, scope.org, id).await?;
+) -> Result<TaskResult> {
+    let found = rollout_tasks::get(conn, scope.org, id).await?;
     match found.rollout_id == batch {
         true => Ok(found),
         false => Err(StoreError::not_found("task", id).into()),
@@ -64,14 +64,14 @@ pub(crate) async fn find_task(
 
 /// A batch that a server took part in: its id, when it was created, its options, and the server's
 /// task.
-pub type Past = (BatchId, Timestamp, Options, Task);
+pub type PastTask = (BatchId, Timestamp, Options, Task);
 
 /// The batches that a server took part in, newest first. Does not determine what a task waits for,
 /// because the batch shows that.
 #[boxed]
-pub async fn of_server(app: &App, server: ServerId, page: Page) -> Result<Paged<Past>> {
+pub async fn history_of_server(app: &App, server: ServerId, page: Page) -> Result<Paged<PastTask>> {
     let conn = &mut *app.db.snapshot().await?;
-    let found = rollout_targets::of_server(conn, server, page).await?;
+    let found = rollout_tasks::list_by_server(conn, server, page).await?;
     let mut names = None;
     let mut items = Vec::with_capacity(found.items.len());
     for target in found.items {
@@ -80,8 +80,8 @@ pub async fn of_server(app: &App, server: ServerId, page: Page) -> Result<Paged<
             names = Some(store::batches::names(conn, row.org_id, &[server]).await?);
         }
         let named = names.as_ref().and_then(|names| names.get(&server));
-        let (_, options) = show::stored_options("rollouts", row.id, &row.options)?;
-        let task = show::task(target, named, row.head.phase, None);
+        let (_, options) = convert::stored_options("rollouts", row.id, &row.options)?;
+        let task = convert::task(target, named, row.head.phase, None);
         items.push((row.id, row.created_at, options, task));
     }
     Ok(Paged { items, total: found.total })
@@ -96,58 +96,58 @@ pub async fn of_batch(
     states: &[&str],
     page: Page,
 ) -> Result<Paged<Task>> {
-    let paged = rollout_targets::list(conn, row, states, page).await?;
-    let items = shown(app, conn, row, paged.items).await?;
+    let paged = rollout_tasks::list(conn, row, states, page).await?;
+    let items = to_tasks(app, conn, row, paged.items).await?;
     Ok(Paged { items, total: paged.total })
 }
 
-async fn shown(
+async fn to_tasks(
     app: &App,
     conn: &mut Conn,
     row: &rollouts::Rollout,
-    targets: Vec<TargetResult>,
+    targets: Vec<TaskResult>,
 ) -> Result<Vec<Task>> {
     let servers: Vec<ServerId> = targets.iter().map(|target| target.server_id).collect();
     let names = store::batches::names(conn, row.org_id, &servers).await?;
     let waiting: Vec<(ServerId, u32)> = targets
         .iter()
-        .filter(|target| target.target == Target::Waiting)
+        .filter(|target| target.target == TaskStatus::Waiting)
         .map(|target| (target.server_id, target.position))
         .collect();
-    let why = reasons(app, conn, row, &names, &waiting).await?;
+    let why = waiting_reasons(app, conn, row, &names, &waiting).await?;
     let phase = row.head.phase;
-    let show = |target: TargetResult| {
+    let show = |target: TaskResult| {
         let server = target.server_id;
-        show::task(target, names.get(&server), phase, why.get(&server).copied())
+        convert::task(target, names.get(&server), phase, why.get(&server).copied())
     };
     Ok(targets.into_iter().map(show).collect())
 }
 
 /// Why each of these servers waits, given its position in the start order.
-async fn reasons(
+async fn waiting_reasons(
     app: &App,
     conn: &mut Conn,
     row: &rollouts::Rollout,
-    names: &BTreeMap<ServerId, Named>,
+    names: &BTreeMap<ServerId, ServerName>,
     waiting: &[(ServerId, u32)],
-) -> Result<BTreeMap<ServerId, Held>> {
+) -> Result<BTreeMap<ServerId, WaitReason>> {
     if waiting.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let tally = tally(&rollout_targets::counts(conn, row).await?);
+    let tally = to_tally(&rollout_tasks::counts(conn, row).await?);
     let now = app.clock.now();
     let servers: Vec<ServerId> = waiting.iter().map(|(server, _)| *server).collect();
-    let elsewhere: BTreeMap<ServerId, BatchId> = rollout_targets::in_work(conn, &servers)
+    let elsewhere: BTreeMap<ServerId, BatchId> = rollout_tasks::active_by_servers(conn, &servers)
         .await?
         .into_iter()
         .map(|busy| (busy.server_id, busy.rollout_id))
         .collect();
     let why = |(server, place): &(ServerId, u32)| {
-        let whole = rollout::held_back(&row.head, &tally, *place, now);
+        let whole = rollout::wait_reason_at(&row.head, &tally, *place, now);
         let last_seen = names.get(server).and_then(|named| named.last_seen_at);
-        let own = match (show::status(app, last_seen), elsewhere.get(server)) {
-            (Status::Offline, _) => Some(Held::Offline),
-            (Status::Online, Some(batch)) => Some(Held::Elsewhere(*batch)),
+        let own = match (convert::status(app, last_seen), elsewhere.get(server)) {
+            (Status::Offline, _) => Some(WaitReason::Offline),
+            (Status::Online, Some(batch)) => Some(WaitReason::BusyElsewhere(*batch)),
             (Status::Online, None) => None,
         };
         let running = matches!(row.head.phase, Phase::Running);
@@ -159,9 +159,9 @@ async fn reasons(
 
 /// The counts that the planner uses. The planner does not distinguish why a task was skipped or
 /// canceled, or what a running task is doing.
-fn tally(counts: &Counts) -> Tally {
+fn to_tally(counts: &Counts) -> TaskCounts {
     let count = |word: &str| counts.get(word).map_or(0, |n| u32::try_from(*n).unwrap_or(u32::MAX));
-    Tally {
+    TaskCounts {
         waiting: count("waiting"),
         busy: std::array::from_fn(|nth| count(Stage::ALL[nth].as_str())),
         succeeded: count("succeeded"),

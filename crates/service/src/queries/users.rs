@@ -23,7 +23,7 @@ pub async fn get(app: &App, scope: &Scope, id: UserId) -> Result<User> {
 /// The users who are linked to an identity of the identity provider.
 #[boxed]
 pub async fn linked(app: &App, scope: &Scope) -> Result<BTreeSet<UserId>> {
-    let found = store::identities::of_org(&mut *app.db.read().await?, scope.org).await?;
+    let found = store::identities::list_by_org(&mut *app.db.read().await?, scope.org).await?;
     Ok(found.into_iter().map(|identity| identity.user_id).collect())
 }
 

@@ -9,7 +9,7 @@ use super::{Body, Versions, check_version, forbidden};
 use crate::auth::api_keys::{self, NewKey};
 use crate::auth::caller::Caller;
 use crate::queries::credentials::find_api_key;
-use crate::{App, Result, ServiceError, TRIES};
+use crate::{App, Result, ServiceError, ATTEMPTS_MAX};
 
 /// Creates a key. The text is shown once.
 #[boxed]
@@ -18,8 +18,8 @@ pub async fn create(
     caller: &Caller,
     body: Body<CreateApiKey>,
 ) -> Result<(ApiKey, String)> {
-    let new = read(body)?;
-    within(caller, new.environments.as_deref())?;
+    let new = validate(body)?;
+    check_environments(caller, new.environments.as_deref())?;
     api_keys::create(app, &caller.actor(), new).await
 }
 
@@ -31,10 +31,10 @@ pub async fn revoke(
     id: KeyId,
     wanted_version: &Versions,
 ) -> Result<()> {
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS_MAX {
         let key = find_api_key(app, &caller.scope(), id).await?;
         check_version(wanted_version, key.generation)?;
-        within(caller, key.environments.as_deref())?;
+        check_environments(caller, key.environments.as_deref())?;
         match api_keys::revoke(app, &caller.actor(), &key).await {
             // Another request changed the key at the same time.
             Err(ServiceError::Stale) => {}
@@ -44,8 +44,8 @@ pub async fn revoke(
     Err(ServiceError::Stale)
 }
 
-/// Refuses a caller that is limited to environments and asks for more.
-fn within(caller: &Caller, wanted: Option<&[Environment]>) -> Result<()> {
+/// Rejects environments that the caller may not access.
+fn check_environments(caller: &Caller, wanted: Option<&[Environment]>) -> Result<()> {
     let fits = match (&caller.environments, wanted) {
         (None, _) => true,
         (Some(_), None) => false,
@@ -59,12 +59,12 @@ fn within(caller: &Caller, wanted: Option<&[Environment]>) -> Result<()> {
     }
 }
 
-fn read((body, mut errors): Body<CreateApiKey>) -> Result<NewKey> {
+fn validate((body, mut errors): Body<CreateApiKey>) -> Result<NewKey> {
     let name = errors.name("/name", body.name);
     let role = errors.parse("/role", "invalid_role", &body.role);
     let environments = body.environments.map(|texts| {
         if texts.is_empty() {
-            errors.note(
+            errors.add(
                 "/environments",
                 "empty",
                 "must name at least one environment or be omitted",
@@ -73,7 +73,7 @@ fn read((body, mut errors): Body<CreateApiKey>) -> Result<NewKey> {
         errors.parse_all::<Environment>("/environments", "invalid_environment", &texts)
     });
     let expires_at = errors.time("/expires_at", body.expires_at.as_deref());
-    errors.done()?;
+    errors.into_result()?;
     let role = role.ok_or_else(|| {
         ServiceError::Internal("the role is missing although validation succeeded".into())
     })?;

@@ -6,9 +6,9 @@ use store::rollouts::Rollout;
 use vocab::{BatchId, ServerId};
 use wire::v1::CreateBatch;
 
-use super::{Body, Errors, read};
+use super::{Body, ValidationErrors, validate};
 use crate::auth::caller::Caller;
-use crate::clock::dice;
+use crate::clock::random_u128;
 use crate::commands::batches::{self as commands, NewRollout, SeenBatch};
 use crate::queries::batches::find;
 use crate::queries::{Scope, servers};
@@ -22,12 +22,12 @@ pub async fn create(
     caller: &Caller,
     (body, mut errors): Body<CreateBatch>,
 ) -> Result<Rollout> {
-    let options = read::order(&mut errors, body.options());
+    let options = validate::order(&mut errors, body.options());
     // In the transaction that creates the batch, so that no server is removed in between.
     let mut tx = app.db.begin().await?;
-    let named = existing(&mut tx, &caller.scope(), &mut errors, &body.server_ids).await?;
-    errors.done()?;
-    let (id, now) = (BatchId::new(app.clock.now(), dice()), app.clock.now());
+    let named = find_named_servers(&mut tx, &caller.scope(), &mut errors, &body.server_ids).await?;
+    errors.into_result()?;
+    let (id, now) = (BatchId::new(app.clock.now(), random_u128()), app.clock.now());
     let new = new_rollout(app, caller, options, named);
     let made = commands::create_in(&mut tx, id, new, now).await?;
     tx.commit().await?;
@@ -46,7 +46,7 @@ pub(super) fn new_rollout(
         servers,
         starts_at: app.clock.now(),
         origin: caller.origin(),
-        started_by: caller.who.to_string(),
+        started_by: caller.id.to_string(),
         run_id: None,
         retry_of: None,
     }
@@ -54,17 +54,17 @@ pub(super) fn new_rollout(
 
 /// The servers that a request names. Every server that does not exist, or that the caller may not
 /// see, is added to `errors`.
-pub(super) async fn existing(
+pub(super) async fn find_named_servers(
     conn: &mut Conn,
     scope: &Scope,
-    errors: &mut Errors,
+    errors: &mut ValidationErrors,
     texts: &[String],
 ) -> Result<Vec<ServerId>> {
-    let named = read::server_ids(errors, texts);
+    let named = validate::server_ids(errors, texts);
     let ids = named.iter().map(|(_, id)| *id);
     let there = servers::existing(conn, scope, ids).await?;
     for (place, id) in named.iter().filter(|(_, id)| !there.contains(id)) {
-        read::unknown_server(errors, *place, &id.to_string());
+        validate::add_unknown_server(errors, *place, &id.to_string());
     }
     Ok(named.into_iter().map(|(_, id)| id).collect())
 }

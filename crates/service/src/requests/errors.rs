@@ -9,39 +9,39 @@ use crate::{FieldError, Result, ServiceError};
 
 const NAME_CHARS_MAX: usize = 200;
 
-/// The pattern that [`Errors::name`] accepts, for the OpenAPI document: no control characters, and
+/// The pattern that [`ValidationErrors::name`] accepts, for the OpenAPI document: no control characters, and
 /// not only spaces.
 pub const NAME_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F][^\u0000-\u001F\u007F-\u009F]*$";
 
 /// The maximum number of errors that are kept per body. A body of one megabyte could have hundreds
 /// of thousands.
-const NOTED_MAX: usize = 11_000;
+const ERRORS_MAX: usize = 11_000;
 
 /// Collects all errors of a request.
 #[derive(Debug, Default)]
 #[must_use = "errors that are not checked let an invalid request through"]
-pub struct Errors {
-    /// At most [`NOTED_MAX`].
-    found: Vec<FieldError>,
+pub struct ValidationErrors {
+    /// At most [`ERRORS_MAX`].
+    errors: Vec<FieldError>,
     /// The number of errors about the body's JSON structure. The invalid values were replaced by
     /// placeholders, so no further errors are reported for them.
-    of_shape: usize,
+    structural: usize,
 }
 
-impl Errors {
+impl ValidationErrors {
     /// Starts with the errors of a body's JSON structure.
-    pub fn of_shape(found: Vec<FieldError>) -> Errors {
-        Errors { of_shape: found.len(), found }
+    pub fn from_structural(found: Vec<FieldError>) -> ValidationErrors {
+        ValidationErrors { structural: found.len(), errors: found }
     }
 
-    pub fn note(&mut self, pointer: &str, code: &'static str, detail: impl Display) {
+    pub fn add(&mut self, pointer: &str, code: &'static str, detail: impl Display) {
         let within = |shape: &FieldError| {
             pointer
                 .strip_prefix(&*shape.pointer)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        if self.found.len() < NOTED_MAX && !self.found[..self.of_shape].iter().any(within) {
-            self.found.push(FieldError::new(pointer, code, detail));
+        if self.errors.len() < ERRORS_MAX && !self.errors[..self.structural].iter().any(within) {
+            self.errors.push(FieldError::new(pointer, code, detail));
         }
     }
 
@@ -51,7 +51,7 @@ impl Errors {
         code: &'static str,
         text: &str,
     ) -> Option<T> {
-        text.parse().map_err(|error: T::Err| self.note(pointer, code, error)).ok()
+        text.parse().map_err(|error: T::Err| self.add(pointer, code, error)).ok()
     }
 
     pub fn parse_all<T: FromStr<Err: Display>>(
@@ -72,14 +72,14 @@ impl Errors {
     pub fn line(&mut self, pointer: &str, name: String, chars_max: usize) -> String {
         let chars = name.chars().count();
         if name.trim().is_empty() {
-            self.note(pointer, "empty", "must not be empty");
+            self.add(pointer, "empty", "must not be empty");
         } else if chars > chars_max {
             let detail = format!("must have at most {chars_max} characters (has {chars})");
-            self.note(pointer, "too_long", detail);
+            self.add(pointer, "too_long", detail);
         } else if let Some(bad) = name.chars().find(|c| c.is_control()) {
             let detail =
                 format!("must not contain control characters (found `{}`)", bad.escape_debug());
-            self.note(pointer, "invalid_character", detail);
+            self.add(pointer, "invalid_character", detail);
         }
         name
     }
@@ -89,11 +89,11 @@ impl Errors {
         // With microsecond precision, as stored.
         let kept = time.and_then(|time| Timestamp::from_microsecond(time.as_microsecond()));
         let expected = "must be a time like 2026-11-15T04:00:00Z";
-        kept.map_err(|_| self.note(pointer, "invalid_time", expected)).ok()
+        kept.map_err(|_| self.add(pointer, "invalid_time", expected)).ok()
     }
 
     /// Returns the collected errors, if there are any.
-    pub fn done(self) -> Result<()> {
-        if self.found.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(self.found)) }
+    pub fn into_result(self) -> Result<()> {
+        if self.errors.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(self.errors)) }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A function here validates a body, checks that all objects that it names exist and that the
 //! caller may access them, and calls a [command](crate::commands). This is the only place where
-//! that is checked. A body comes with the errors of its JSON structure ([`Errors`]), so that a
+//! that is checked. A body comes with the errors of its JSON structure ([`ValidationErrors`]), so that a
 //! client gets all errors at once.
 
 pub mod api_keys;
@@ -10,17 +10,17 @@ pub mod batches;
 pub mod enrollment_tokens;
 mod errors;
 pub mod preview;
-pub mod read;
+pub mod validate;
 pub mod schedules;
 pub mod servers;
 pub mod suppressions;
 
-pub use errors::{Errors, NAME_PATTERN};
+pub use errors::{ValidationErrors, NAME_PATTERN};
 
 use crate::{Result, ServiceError};
 
 /// A body with the errors of its JSON structure.
-pub type Body<T> = (T, Errors);
+pub type Body<T> = (T, ValidationErrors);
 
 /// The versions of an object that a client is willing to change: from `If-Match`, or from a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum Versions {
 fn check_version(wanted: &Versions, current: i64) -> Result<()> {
     match wanted {
         Versions::Only(wanted) if !wanted.contains(&current) => {
-            Err(ServiceError::OtherVersion { current })
+            Err(ServiceError::VersionMismatch { current })
         }
         Versions::Any | Versions::Only(_) => Ok(()),
     }

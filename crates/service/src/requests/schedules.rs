@@ -6,25 +6,25 @@ use store::schedules::Schedule;
 use vocab::{ScheduleId, Selector};
 use wire::v1::ScheduleRequest;
 
-use super::{Body, Versions, check_version, forbidden, read};
+use super::{Body, Versions, check_version, forbidden, validate};
 use crate::auth::caller::Caller;
-use crate::commands::schedules::{self as commands, Wanted};
+use crate::commands::schedules::{self as commands, ScheduleInput};
 use crate::queries::schedules::find;
-use crate::queries::summary::reaches;
-use crate::queries::targets::unmatched;
+use crate::queries::summary::is_limited_to;
+use crate::queries::targets::explain_unmatched;
 use crate::{App, FieldError, Result, ServiceError};
 
 /// The code of the field error for targets that no server matches.
 pub const NO_SERVERS_MATCH: &str = "no_servers_match";
 
-/// How often a change is retried after a conflict. Each conflict means that another request
+/// How many times a change is retried after a conflict. Each conflict means that another request
 /// succeeded, so this many requests must change the same schedule at once before one of them is
 /// refused.
 const CONTENDED_TRIES: u32 = 100;
 
 #[boxed]
 pub async fn create(app: &App, caller: &Caller, body: Body<ScheduleRequest>) -> Result<Schedule> {
-    let wanted = wanted(app, caller, body).await?;
+    let wanted = validated(app, caller, body).await?;
     commands::create(app, &caller.actor(), wanted).await
 }
 
@@ -38,7 +38,7 @@ pub async fn replace(
 ) -> Result<Schedule> {
     let seen = find(app, &caller.scope(), id).await?;
     check_version(wanted_version, seen.generation)?;
-    let wanted = wanted(app, caller, body).await?;
+    let wanted = validated(app, caller, body).await?;
     for _ in 0..CONTENDED_TRIES {
         let seen = find(app, &caller.scope(), id).await?;
         check_version(wanted_version, seen.generation)?;
@@ -74,21 +74,21 @@ pub async fn run(app: &App, caller: &Caller, id: ScheduleId) -> Result<Run> {
     commands::run(app, &caller.actor(), &schedule).await
 }
 
-async fn wanted(
+async fn validated(
     app: &App,
     caller: &Caller,
     (body, errors): Body<ScheduleRequest>,
-) -> Result<Wanted> {
+) -> Result<ScheduleInput> {
     let allow_empty = body.allow_empty.unwrap_or(false);
-    let wanted = read::schedule((body, errors))?;
-    within(caller, &wanted.targets)?;
-    refuse_unmatched(app, caller, &wanted, allow_empty).await?;
+    let wanted = validate::schedule((body, errors))?;
+    check_environments(caller, &wanted.targets)?;
+    check_targets_match(app, caller, &wanted, allow_empty).await?;
     Ok(wanted)
 }
 
 /// Refuses targets outside the caller's environments.
-fn within(caller: &Caller, targets: &Selector) -> Result<()> {
-    if reaches(caller.environments.as_deref(), targets) {
+fn check_environments(caller: &Caller, targets: &Selector) -> Result<()> {
+    if is_limited_to(caller.environments.as_deref(), targets) {
         return Ok(());
     }
     forbidden(
@@ -98,17 +98,17 @@ fn within(caller: &Caller, targets: &Selector) -> Result<()> {
 
 /// Refuses an enabled schedule whose targets match no server, unless the caller allows it. As long
 /// as no server is enrolled, nothing is refused: schedules may be created first.
-async fn refuse_unmatched(
+async fn check_targets_match(
     app: &App,
     caller: &Caller,
-    wanted: &Wanted,
+    wanted: &ScheduleInput,
     allow_empty: bool,
 ) -> Result<()> {
     if allow_empty || !wanted.enabled {
         return Ok(());
     }
     let (mut reader, visible) = (app.db.snapshot().await?, caller.environments.as_deref());
-    match unmatched(&mut reader, caller.org, visible, &wanted.targets).await? {
+    match explain_unmatched(&mut reader, caller.org, visible, &wanted.targets).await? {
         Some(found) if !found.no_fleet => Err(ServiceError::Invalid(vec![FieldError::new(
             "/targets",
             NO_SERVERS_MATCH,

@@ -7,14 +7,14 @@ use store::servers::Server;
 use vocab::ServerId;
 use wire::v1::PatchServer;
 
-use super::{Body, Versions, check_version, read};
+use super::{Body, Versions, check_version, validate};
 use crate::auth::caller::Caller;
 use crate::commands::{batches, refreshes, servers};
 use crate::projections::findings;
 use crate::queries::servers::find;
-use crate::queries::show;
+use crate::queries::convert;
 use crate::requests::batches::new_rollout;
-use crate::{App, Result, ServiceError, TRIES};
+use crate::{App, Result, ServiceError, ATTEMPTS_MAX};
 
 #[boxed]
 pub async fn remove(
@@ -24,7 +24,7 @@ pub async fn remove(
     wanted_version: &Versions,
 ) -> Result<()> {
     // An inventory that arrives at the same time changes the row, but is no reason to refuse.
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS_MAX {
         let seen = find(app, &caller.scope(), id).await?;
         check_version(wanted_version, seen.generation)?;
         match servers::remove(app, &caller.actor(), &seen).await {
@@ -51,19 +51,19 @@ pub async fn patch(
     (body, mut errors): Body<PatchServer>,
 ) -> Result<Rollout> {
     find(app, &caller.scope(), id).await?;
-    let options = read::order(&mut errors, body.options());
-    errors.done()?;
+    let options = validate::order(&mut errors, body.options());
+    errors.into_result()?;
     batches::create(app, new_rollout(app, caller, options, vec![id])).await
 }
 
 /// Releases a server from quarantine. Returns its generation and the API type.
 #[boxed]
 pub async fn release(app: &App, caller: &Caller, id: ServerId) -> Result<(i64, wire::v1::Server)> {
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS_MAX {
         let seen = find(app, &caller.scope(), id).await?;
         match servers::release(app, &caller.actor(), &seen).await {
             Err(ServiceError::Stale) => {}
-            done => return shown(app, done?).await,
+            done => return with_generation(app, done?).await,
         }
     }
     Err(ServiceError::Stale)
@@ -78,7 +78,7 @@ pub async fn release_seen(
     id: ServerId,
     reason: &str,
 ) -> Result<Option<Server>> {
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS_MAX {
         let seen = find(app, &caller.scope(), id).await?;
         if seen.quarantine.as_deref().is_some_and(|now| now.trim() != reason) {
             return Ok(None);
@@ -91,8 +91,8 @@ pub async fn release_seen(
     Err(ServiceError::Stale)
 }
 
-async fn shown(app: &App, row: Server) -> Result<(i64, wire::v1::Server)> {
+async fn with_generation(app: &App, row: Server) -> Result<(i64, wire::v1::Server)> {
     let mut reader = app.db.read().await?;
-    let assessed = findings::assessed(&mut reader, row.org_id, std::slice::from_ref(&row)).await?;
-    Ok((row.generation, show::server(app, row, &assessed[0])))
+    let assessed = findings::assess_servers(&mut reader, row.org_id, std::slice::from_ref(&row)).await?;
+    Ok((row.generation, convert::server(app, row, &assessed[0])))
 }

@@ -23,7 +23,7 @@ pub async fn create(
     caller: &Caller,
     body: Body<CreateSuppression>,
 ) -> Result<Suppression> {
-    let new = read(body)?;
+    let new = validate(body)?;
     if !caller.may_touch(new.environment.as_ref()) {
         return forbidden(
             "This API key is limited to environments: set `environment` to one of them.",
@@ -49,9 +49,9 @@ pub async fn delete(
     commands::delete(app, &caller.actor(), &row).await
 }
 
-fn read((body, mut errors): Body<CreateSuppression>) -> Result<NewSuppression> {
-    if !is_id(&body.cve) {
-        errors.note("/cve", "invalid_cve", "must be a CVE id, like CVE-2026-1234");
+fn validate((body, mut errors): Body<CreateSuppression>) -> Result<NewSuppression> {
+    if !is_cve_id(&body.cve) {
+        errors.add("/cve", "invalid_cve", "must be a CVE id, like CVE-2026-1234");
     }
     let package = body.package.map(|name| errors.name("/package", name));
     let environment = body
@@ -59,12 +59,12 @@ fn read((body, mut errors): Body<CreateSuppression>) -> Result<NewSuppression> {
         .and_then(|text| errors.parse("/environment", "invalid_environment", &text));
     let reason = errors.line("/reason", body.reason, REASON_CHARS_MAX);
     let expires_at = errors.time("/expires_at", body.expires_at.as_deref());
-    errors.done()?;
+    errors.into_result()?;
     Ok(NewSuppression { cve: body.cve, package, environment, reason, expires_at })
 }
 
 /// Accepts any advisory id, because not every advisory has a CVE id.
-fn is_id(text: &str) -> bool {
+fn is_cve_id(text: &str) -> bool {
     text.len() <= CVE_CHARS_MAX
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "._:-".contains(c))

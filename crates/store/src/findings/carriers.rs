@@ -10,20 +10,20 @@ use std::sync::Arc;
 
 use vocab::{Digest, OrgId};
 
-use super::kinds::digest_of;
+use super::server_kinds::kind_digest;
 use crate::db::{Conn, on};
 use crate::error::Result;
 use crate::row::{put, row};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
-/// Number of carriers per page. [`OF_FLAW`] contains it too.
-const PAGE: u32 = 256;
+/// Number of carriers per page. [`KINDS_WITH_CVE`] contains it too.
+const PAGE_SIZE: u32 = 256;
 
 /// Selects the kinds that have a CVE. [`crate::sql::Dialect::each_kind`] goes between the two
 /// texts; after them, the organization and the CVE are bound. `cross join`, because SQLite then
 /// keeps this join order.
-pub(super) const OF_FLAW: [&str; 2] = [
+pub(super) const KINDS_WITH_CVE: [&str; 2] = [
     "(select f.package_set, f.os_release, f.kernel, f.runs from cve_kinds k cross join ",
     " e cross join finding_kinds f
       where f.org_id = k.org_id and f.number = k.page * 256 + cast(e.value as bigint) and k.org_id = ",
@@ -49,13 +49,13 @@ row! {
 impl Carrier {
     /// See [`Kind::digest`](super::Kind::digest).
     pub fn digest(&self) -> Digest {
-        digest_of(self.package_set, [&self.os_release, &self.kernel, &self.runs])
+        kind_digest(self.package_set, [&self.os_release, &self.kernel, &self.runs])
     }
 }
 
 /// The carriers that gained or lost a CVE, by number. Each is listed once, in one of the two lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shift {
+pub struct CveChange {
     pub cve: Arc<str>,
     pub gained: Vec<u32>,
     pub lost: Vec<u32>,
@@ -91,13 +91,13 @@ pub async fn put_carriers(tx: &mut Tx, org: OrgId, carriers: &[Carrier]) -> Resu
     Ok(())
 }
 
-/// Deletes carriers that have no CVE any more. Their numbers may be used again.
+/// Deletes carriers that no longer have a CVE. Their numbers may be used again.
 #[boxed]
-pub async fn drop_carriers(tx: &mut Tx, org: OrgId, numbers: &[u32]) -> Result<()> {
+pub async fn delete_carriers(tx: &mut Tx, org: OrgId, numbers: &[u32]) -> Result<()> {
     for chunk in numbers.chunks(ROWS_MAX) {
         on!(tx, |c| {
             let mut text = Text::new("delete from finding_kinds where org_id = ");
-            text.bind(put(&org)).add(" and number").each(chunk.iter().map(put));
+            text.bind(put(&org)).add(" and number").equals_any(chunk.iter().map(put));
             text.build().execute(c).await.map(drop)
         })?;
     }
@@ -106,7 +106,7 @@ pub async fn drop_carriers(tx: &mut Tx, org: OrgId, numbers: &[u32]) -> Result<(
 
 row! {
     /// The carriers of one CVE on one page.
-    struct Row in "cve_kinds" by "cve" {
+    struct CvePageRow in "cve_kinds" by "cve" {
         cve: String,
         page: u32,
         kinds: BTreeSet<u32>,
@@ -116,32 +116,32 @@ row! {
 /// Which carriers have which CVE. A CVE may be listed several times; each pair of CVE and number is
 /// listed once.
 #[boxed]
-pub async fn carried(conn: &mut Conn, org: OrgId) -> Result<Vec<(String, Vec<u32>)>> {
-    let rows: Vec<Row> = on!(conn, |c| {
-        sqlx::query_as(join(&["select ", Row::COLUMNS, " from cve_kinds where org_id = $1"]))
+pub async fn carriers_by_cve(conn: &mut Conn, org: OrgId) -> Result<Vec<(String, Vec<u32>)>> {
+    let rows: Vec<CvePageRow> = on!(conn, |c| {
+        sqlx::query_as(join(&["select ", CvePageRow::COLUMNS, " from cve_kinds where org_id = $1"]))
             .bind(put(&org))
             .fetch_all(c)
             .await
     })?;
-    let named = |Row { cve, page, kinds }: Row| {
-        (cve, kinds.into_iter().map(|place| page * PAGE + place).collect())
+    let named = |CvePageRow { cve, page, kinds }: CvePageRow| {
+        (cve, kinds.into_iter().map(|place| page * PAGE_SIZE + place).collect())
     };
     Ok(rows.into_iter().map(named).collect())
 }
 
 /// Records which carriers gained or lost CVEs.
 #[boxed]
-pub async fn shift(tx: &mut Tx, org: OrgId, shifts: &[&Shift]) -> Result<()> {
+pub async fn apply_cve_changes(tx: &mut Tx, org: OrgId, shifts: &[&CveChange]) -> Result<()> {
     let mut pages: BTreeMap<(&str, u32), Vec<(u32, bool)>> = BTreeMap::new();
-    for Shift { cve, gained, lost } in shifts {
+    for CveChange { cve, gained, lost } in shifts {
         let gained = gained.iter().map(|number| (number, true));
         for (number, has) in gained.chain(lost.iter().map(|number| (number, false))) {
-            pages.entry((cve, number / PAGE)).or_default().push((number % PAGE, has));
+            pages.entry((cve, number / PAGE_SIZE)).or_default().push((number % PAGE_SIZE, has));
         }
     }
     let pages: Vec<_> = pages.into_iter().collect();
     for chunk in pages.chunks(ROWS_MAX) {
-        let mut known = on_pages(tx, org, chunk.iter().map(|(page, _)| *page)).await?;
+        let mut known = read_pages(tx, org, chunk.iter().map(|(page, _)| *page)).await?;
         let mut rows = Vec::with_capacity(chunk.len());
         for ((cve, page), changes) in chunk {
             let mut kinds = known.remove(&((*cve).to_owned(), *page)).unwrap_or_default();
@@ -154,30 +154,30 @@ pub async fn shift(tx: &mut Tx, org: OrgId, shifts: &[&Shift]) -> Result<()> {
             rows.push((*cve, *page, kinds));
         }
         put_rows(tx, org, &rows).await?;
-        drop_empty(tx, org, &rows).await?;
+        delete_empty(tx, org, &rows).await?;
     }
     Ok(())
 }
 
-type Places<'a> = (&'a str, u32, BTreeSet<u32>);
+type PageRow<'a> = (&'a str, u32, BTreeSet<u32>);
 
-async fn on_pages<'a>(
+async fn read_pages<'a>(
     tx: &mut Tx,
     org: OrgId,
     pages: impl Iterator<Item = (&'a str, u32)> + Clone,
 ) -> Result<BTreeMap<(String, u32), BTreeSet<u32>>> {
-    let found: Vec<Row> = on!(tx, |c| {
+    let found: Vec<CvePageRow> = on!(tx, |c| {
         let mut text = Text::new("with v (flaw, at) as (");
         text.rows(pages.clone(), |row, (cve, page)| {
             row.bind(cve.to_owned()).bind(put(&page));
         });
-        text.add(") select ").add(Row::COLUMNS).add(" from v cross join cve_kinds where org_id = ");
+        text.add(") select ").add(CvePageRow::COLUMNS).add(" from v cross join cve_kinds where org_id = ");
         text.bind(put(&org)).add(" and cve = v.flaw and page = v.at").build_as().fetch_all(c).await
     })?;
     Ok(found.into_iter().map(|row| ((row.cve, row.page), row.kinds)).collect())
 }
 
-async fn put_rows(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> {
+async fn put_rows(tx: &mut Tx, org: OrgId, rows: &[PageRow<'_>]) -> Result<()> {
     Ok(on!(tx, |c| {
         Text::new("insert into cve_kinds (org_id, cve, page, kinds) ")
             .rows(rows, |row, (cve, page, kinds)| {
@@ -192,7 +192,7 @@ async fn put_rows(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> {
 }
 
 /// Deletes rows without carriers.
-async fn drop_empty(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> {
+async fn delete_empty(tx: &mut Tx, org: OrgId, rows: &[PageRow<'_>]) -> Result<()> {
     let empty: BTreeSet<&str> =
         rows.iter().filter(|(.., kinds)| kinds.is_empty()).map(|(cve, ..)| *cve).collect();
     if empty.is_empty() {
@@ -200,7 +200,7 @@ async fn drop_empty(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> 
     }
     Ok(on!(tx, |c| {
         let mut text = Text::new("delete from cve_kinds where kinds = '[]' and org_id = ");
-        text.bind(put(&org)).add(" and cve").each(empty.iter().map(|cve| (*cve).to_owned()));
+        text.bind(put(&org)).add(" and cve").equals_any(empty.iter().map(|cve| (*cve).to_owned()));
         text.build().execute(c).await.map(drop)
     })?)
 }

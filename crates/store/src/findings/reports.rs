@@ -3,10 +3,10 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::finding::Report;
+use domain::finding::MatchReport;
 use vocab::{Digest, OrgId};
 
-use crate::advisories::{packed, unpacked};
+use crate::advisories::{compress_json, decompress_json};
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError};
 use crate::row::{put, row};
@@ -15,7 +15,7 @@ use crate::tx::Tx;
 
 row! {
     /// A package set that was assessed.
-    pub struct Judged in "finding_sets" by "base" {
+    pub struct AssessedSet in "finding_sets" by "base" {
         pub package_set: Digest,
         /// The base of the ecosystem that it was matched against.
         pub base: String,
@@ -33,8 +33,8 @@ row! {
 }
 
 impl Stored {
-    fn read(self) -> Result<(String, Digest, Report)> {
-        let report = unpacked(&self.report).map_err(|source| StoreError::Corrupt {
+    fn decode(self) -> Result<(String, Digest, MatchReport)> {
+        let report = decompress_json(&self.report).map_err(|source| StoreError::Corrupt {
             table: "finding_groups",
             id: format!("{} {}", self.base, self.digest),
             source,
@@ -45,11 +45,11 @@ impl Stored {
 
 /// All package sets that were assessed.
 #[boxed]
-pub async fn judged(conn: &mut Conn, org: OrgId) -> Result<Vec<Judged>> {
+pub async fn assessed_sets(conn: &mut Conn, org: OrgId) -> Result<Vec<AssessedSet>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
-            Judged::COLUMNS,
+            AssessedSet::COLUMNS,
             " from finding_sets where org_id = $1 order by package_set, base",
         ]))
         .bind(put(&org))
@@ -61,7 +61,7 @@ pub async fn judged(conn: &mut Conn, org: OrgId) -> Result<Vec<Judged>> {
 /// The revision at which the findings of a package set last changed; `None` if it was never
 /// assessed.
 #[boxed]
-pub async fn changed(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Result<Option<i64>> {
+pub async fn last_changed(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Result<Option<i64>> {
     let found: Option<(i64,)> = on!(conn, |c| {
         sqlx::query_as(
             "select changed from finding_sets where org_id = $1 and package_set = $2 and base = $3",
@@ -72,12 +72,12 @@ pub async fn changed(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Re
         .fetch_optional(c)
         .await
     })?;
-    Ok(found.map(|(changed,)| changed))
+    Ok(found.map(|(changed,)| last_changed))
 }
 
-/// Those of these package sets that were assessed, each with its base.
+/// Returns which of these package sets were assessed, each with its base.
 #[boxed]
-pub async fn are_judged(
+pub async fn filter_assessed(
     conn: &mut Conn,
     org: OrgId,
     sets: &BTreeSet<Digest>,
@@ -94,7 +94,7 @@ pub async fn are_judged(
         let rows: Vec<Matched> = on!(conn, |c| {
             let mut text = Text::new("select ");
             text.add(Matched::COLUMNS).add(" from finding_sets where org_id = ").bind(put(&org));
-            text.add(" and package_set").each(chunk.iter().map(put));
+            text.add(" and package_set").equals_any(chunk.iter().map(put));
             text.build_as().fetch_all(c).await
         })?;
         found.extend(rows.into_iter().map(|row| (row.package_set, row.base)));
@@ -104,7 +104,7 @@ pub async fn are_judged(
 
 /// Records that package sets were assessed, and the revision at which the result last changed.
 #[boxed]
-pub async fn put_judged(tx: &mut Tx, org: OrgId, sets: &[Judged]) -> Result<()> {
+pub async fn put_assessed(tx: &mut Tx, org: OrgId, sets: &[AssessedSet]) -> Result<()> {
     for chunk in sets.chunks(ROWS_MAX) {
         on!(tx, |c| {
             Text::new("insert into finding_sets (org_id, package_set, base, changed) ")
@@ -125,19 +125,19 @@ pub async fn put_judged(tx: &mut Tx, org: OrgId, sets: &[Judged]) -> Result<()> 
 /// Keeps the findings of a package set that running code comes from: the set itself may be deleted
 /// before the code stops running.
 #[boxed]
-pub async fn keep_report(
+pub async fn save_report(
     tx: &mut Tx,
     org: OrgId,
     set: Digest,
     base: &str,
-    report: &Report,
+    report: &MatchReport,
 ) -> Result<()> {
     Ok(on!(tx, |c| {
         sqlx::query(
             "update finding_sets set report = $1
               where org_id = $2 and package_set = $3 and base = $4",
         )
-        .bind(packed(report))
+        .bind(compress_json(report))
         .bind(put(&org))
         .bind(put(&set))
         .bind(base)
@@ -147,24 +147,24 @@ pub async fn keep_report(
     })?)
 }
 
-/// The findings that [`keep_report`] kept.
+/// The findings that [`save_report`] kept.
 #[boxed]
-pub async fn kept_report(
+pub async fn saved_report(
     conn: &mut Conn,
     org: OrgId,
     set: Digest,
     base: &str,
-) -> Result<Option<Report>> {
+) -> Result<Option<MatchReport>> {
     row! {
-        struct Kept in "finding_sets" by "base" {
+        struct SavedReport in "finding_sets" by "base" {
             base: String,
             report: Option<Vec<u8>>,
         }
     }
-    let found: Option<Kept> = on!(conn, |c| {
+    let found: Option<SavedReport> = on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
-            Kept::COLUMNS,
+            SavedReport::COLUMNS,
             " from finding_sets where org_id = $1 and package_set = $2 and base = $3",
         ]))
         .bind(put(&org))
@@ -174,18 +174,18 @@ pub async fn kept_report(
         .await
     })?;
     let Some(bytes) = found.and_then(|kept| kept.report) else { return Ok(None) };
-    unpacked(&bytes).map(Some).map_err(|source| StoreError::Corrupt {
+    decompress_json(&bytes).map(Some).map_err(|source| StoreError::Corrupt {
         table: "finding_sets",
         id: format!("{set} {base}"),
         source,
     })
 }
 
-/// Deletes package sets that no server has any more.
+/// Deletes package sets that no server has anymore.
 #[boxed]
-pub async fn drop_judged(tx: &mut Tx, org: OrgId, base: &str, sets: &[Digest]) -> Result<()> {
+pub async fn delete_assessed(tx: &mut Tx, org: OrgId, base: &str, sets: &[Digest]) -> Result<()> {
     let table = ("delete from finding_sets where org_id = ", " and package_set");
-    drop_of(tx, org, base, table, sets).await
+    delete_by_digest(tx, org, base, table, sets).await
 }
 
 /// The findings of all package groups, by base. A group that is not in the result has none.
@@ -193,7 +193,7 @@ pub async fn drop_judged(tx: &mut Tx, org: OrgId, base: &str, sets: &[Digest]) -
 pub async fn all_groups(
     conn: &mut Conn,
     org: OrgId,
-) -> Result<BTreeMap<String, BTreeMap<Digest, Report>>> {
+) -> Result<BTreeMap<String, BTreeMap<Digest, MatchReport>>> {
     let rows: Vec<Stored> = on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
@@ -204,9 +204,9 @@ pub async fn all_groups(
         .fetch_all(c)
         .await
     })?;
-    let mut found: BTreeMap<String, BTreeMap<Digest, Report>> = BTreeMap::new();
+    let mut found: BTreeMap<String, BTreeMap<Digest, MatchReport>> = BTreeMap::new();
     for row in rows {
-        let (base, digest, report) = row.read()?;
+        let (base, digest, report) = row.decode()?;
         found.entry(base).or_default().insert(digest, report);
     }
     Ok(found)
@@ -219,17 +219,17 @@ pub async fn groups(
     org: OrgId,
     base: &str,
     digests: &[Digest],
-) -> Result<BTreeMap<Digest, Report>> {
+) -> Result<BTreeMap<Digest, MatchReport>> {
     let mut found = BTreeMap::new();
     for chunk in digests.chunks(ROWS_MAX) {
         let rows: Vec<Stored> = on!(conn, |c| {
             let mut text = Text::new("select ");
             text.add(Stored::COLUMNS).add(" from finding_groups where org_id = ").bind(put(&org));
             text.add(" and base = ").bind(base.to_owned()).add(" and digest");
-            text.each(chunk.iter().map(put)).build_as().fetch_all(c).await
+            text.equals_any(chunk.iter().map(put)).build_as().fetch_all(c).await
         })?;
         for row in rows {
-            let (_, digest, report) = row.read()?;
+            let (_, digest, report) = row.decode()?;
             found.insert(digest, report);
         }
     }
@@ -242,14 +242,14 @@ pub async fn put_groups(
     tx: &mut Tx,
     org: OrgId,
     base: &str,
-    groups: &[(Digest, &Report)],
+    groups: &[(Digest, &MatchReport)],
 ) -> Result<()> {
     for chunk in groups.chunks(ROWS_MAX) {
         on!(tx, |c| {
             Text::new("insert into finding_groups (org_id, base, digest, report) ")
                 .rows(chunk, |row, (digest, report)| {
                     row.bind(put(&org)).bind(base.to_owned());
-                    row.bind(put(digest)).bind(packed(report));
+                    row.bind(put(digest)).bind(compress_json(report));
                 })
                 .add(" on conflict (org_id, base, digest) do update set report = excluded.report")
                 .build()
@@ -261,14 +261,14 @@ pub async fn put_groups(
     Ok(())
 }
 
-/// Deletes package groups that have no findings, or that no server has any more.
+/// Deletes package groups that have no findings, or that no server has anymore.
 #[boxed]
-pub async fn drop_groups(tx: &mut Tx, org: OrgId, base: &str, groups: &[Digest]) -> Result<()> {
+pub async fn delete_groups(tx: &mut Tx, org: OrgId, base: &str, groups: &[Digest]) -> Result<()> {
     let table = ("delete from finding_groups where org_id = ", " and digest");
-    drop_of(tx, org, base, table, groups).await
+    delete_by_digest(tx, org, base, table, groups).await
 }
 
-async fn drop_of(
+async fn delete_by_digest(
     tx: &mut Tx,
     org: OrgId,
     base: &str,
@@ -279,7 +279,7 @@ async fn drop_of(
         on!(tx, |c| {
             let mut text = Text::new(table);
             text.bind(put(&org)).add(" and base = ").bind(base.to_owned());
-            text.add(column).each(chunk.iter().map(put));
+            text.add(column).equals_any(chunk.iter().map(put));
             text.build().execute(c).await.map(drop)
         })?;
     }

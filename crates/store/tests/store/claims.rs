@@ -1,9 +1,9 @@
 //! Claiming servers: one rollout at a time, and none that cannot get orders.
 
-use domain::rollout::{Outcome, Target};
-use store::rollout_targets;
+use domain::rollout::{TaskOutcome, TaskStatus};
+use store::rollout_tasks;
 use store::servers::{self, Server};
-use store::{Db, StoreError, absences};
+use store::{Db, StoreError, presence_transitions};
 use vocab::{ServerId, Stage};
 
 use crate::rollouts::{busy, counts, done, offers, start, step};
@@ -27,11 +27,11 @@ both! {
         let working = Server { activity: "patching".into(), ..third.clone() };
         servers::save(&mut tx, &third, &working, at(1)).await.unwrap();
         assert_eq!(
-            rollout_targets::claim(&mut tx, id, &offers([0, 1, 2, 3])).await.unwrap(),
+            rollout_tasks::claim(&mut tx, id, &offers([0, 1, 2, 3])).await.unwrap(),
             [nth!(ServerId, 3_u32)]
         );
         let all = [first.id, second.id, third.id, nth!(ServerId, 3_u32)];
-        let mut unable = absences::unable_among(&mut tx, &all).await.unwrap();
+        let mut unable = presence_transitions::filter_unavailable(&mut tx, &all).await.unwrap();
         unable.sort_unstable();
         assert_eq!(unable, [(first.id, true), (second.id, true), (third.id, false)]);
         tx.commit().await.unwrap();
@@ -41,9 +41,9 @@ both! {
         let ours = org(&db).await;
         let (first, second) = (start(&db, ours, 1, 3).await, start(&db, ours, 2, 3).await);
         let mut tx = db.begin().await.unwrap();
-        rollout_targets::claim(&mut tx, first, &offers([0, 1])).await.unwrap();
+        rollout_tasks::claim(&mut tx, first, &offers([0, 1])).await.unwrap();
         assert_eq!(
-            rollout_targets::claim(&mut tx, second, &offers([0, 1, 2])).await.unwrap(),
+            rollout_tasks::claim(&mut tx, second, &offers([0, 1, 2])).await.unwrap(),
             [nth!(ServerId, 2_u32)]
         );
         let servers = [
@@ -52,7 +52,7 @@ both! {
             nth!(ServerId, 2_u32),
             nth!(ServerId, 3_u32),
         ];
-        let mut where_they_are: Vec<_> = rollout_targets::in_work(&mut tx, &servers)
+        let mut where_they_are: Vec<_> = rollout_tasks::active_by_servers(&mut tx, &servers)
             .await
             .unwrap()
             .into_iter()
@@ -63,20 +63,20 @@ both! {
             where_they_are,
             [(servers[0], first), (servers[1], first), (servers[2], second)]
         );
-        rollout_targets::save(&mut tx, first, &[step(0, 2, done(Outcome::NoChange))])
+        rollout_tasks::save(&mut tx, first, &[step(0, 2, done(TaskOutcome::NoChange))])
             .await
             .unwrap();
         assert_eq!(
-            rollout_targets::claim(&mut tx, second, &offers([0, 1])).await.unwrap(),
+            rollout_tasks::claim(&mut tx, second, &offers([0, 1])).await.unwrap(),
             [servers[0]]
         );
-        let of_one: Vec<_> = rollout_targets::unfinished_of(&mut tx, servers[1])
+        let of_one: Vec<_> = rollout_tasks::unfinished_by_server(&mut tx, servers[1])
             .await
             .unwrap()
             .into_iter()
             .map(|row| (row.rollout_id, row.target))
             .collect();
-        assert_eq!(of_one, [(first, busy(Stage::Dispatched, 60)), (second, Target::Waiting)]);
+        assert_eq!(of_one, [(first, busy(Stage::Dispatched, 60)), (second, TaskStatus::Waiting)]);
         tx.commit().await.unwrap();
     }
 
@@ -85,8 +85,8 @@ both! {
         let ours = org(&db).await;
         let (first, second) = (start(&db, ours, 1, 1).await, start(&db, ours, 2, 1).await);
         let mut tx = db.begin().await.unwrap();
-        rollout_targets::claim(&mut tx, first, &offers([0])).await.unwrap();
-        let forced = rollout_targets::save(&mut tx, second, &offers([0])).await;
+        rollout_tasks::claim(&mut tx, first, &offers([0])).await.unwrap();
+        let forced = rollout_tasks::save(&mut tx, second, &offers([0])).await;
         assert!(matches!(
             forced,
             Err(StoreError::AlreadyExists { what: "a server with an active task" })
@@ -116,7 +116,7 @@ both! {
                         }
                         let mut tx = db.begin().await.unwrap();
                         let claimed =
-                            rollout_targets::claim(&mut tx, batch, &offers).await.unwrap();
+                            rollout_tasks::claim(&mut tx, batch, &offers).await.unwrap();
                         tx.commit().await.unwrap();
                         mine.extend(claimed);
                     }

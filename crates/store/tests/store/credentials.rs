@@ -1,6 +1,6 @@
 //! Organizations, API keys, enrollment tokens and idempotency keys.
 
-use store::enrollment_tokens::{self, Token, Use};
+use store::enrollment_tokens::{self, EnrollmentToken, UseResult};
 use store::idempotency::{self, Claim, Request, Response};
 use store::{Db, Page, StoreError, api_keys, organizations};
 use vocab::{OrgId, Role};
@@ -26,8 +26,8 @@ fn key(org: OrgId, n: u32) -> api_keys::ApiKey {
     }
 }
 
-fn token(org: OrgId, uses_max: Option<u32>) -> Token {
-    Token {
+fn token(org: OrgId, uses_max: Option<u32>) -> EnrollmentToken {
+    EnrollmentToken {
         id: nth!(TokenId, 1_u32),
         org_id: org,
         name: "image of November".into(),
@@ -47,7 +47,7 @@ fn request(org: OrgId, body: u8) -> Request<'static> {
     Request { org, caller: "key_test", key: "order-17", fingerprint: [body; 32] }
 }
 
-fn answer() -> Response {
+fn stored_response() -> Response {
     Response {
         status: 202,
         headers: r#"{"location":"/v1/batches/x"}"#.into(),
@@ -114,7 +114,7 @@ both! {
         assert_eq!(api_keys::by_hash(&mut tx, &[1; 32]).await.unwrap(), None);
         assert_eq!(
             enrollment_tokens::take_use(&mut tx, b"hash", at(2)).await.unwrap(),
-            Use::Unknown
+            UseResult::Unknown
         );
     }
 
@@ -123,10 +123,10 @@ both! {
         let mut tx = db.begin().await.unwrap();
         let made = key(ours, 1);
         api_keys::create(&mut tx, &made).await.unwrap();
-        api_keys::used(&mut tx, &[(made.id, at(5)), (made.id, at(9)), (made.id, at(7))])
+        api_keys::record_uses(&mut tx, &[(made.id, at(5)), (made.id, at(9)), (made.id, at(7))])
             .await
             .unwrap();
-        api_keys::used(&mut tx, &[(made.id, at(8))]).await.unwrap();
+        api_keys::record_uses(&mut tx, &[(made.id, at(8))]).await.unwrap();
         let used = api_keys::get(&mut tx, ours, made.id).await.unwrap();
         assert_eq!(used.last_used_at, Some(at(9)));
         api_keys::revoke(&mut tx, &used, at(10)).await.unwrap();
@@ -139,30 +139,30 @@ both! {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         enrollment_tokens::create(&mut tx, &token(ours, Some(1))).await.unwrap();
-        let used = Token { uses: 1, ..token(ours, Some(1)) };
+        let used = EnrollmentToken { uses: 1, ..token(ours, Some(1)) };
         assert_eq!(
             enrollment_tokens::take_use(&mut tx, b"other", at(1)).await.unwrap(),
-            Use::Unknown
+            UseResult::Unknown
         );
         assert_eq!(
             enrollment_tokens::take_use(&mut tx, b"hash", at(100)).await.unwrap(),
-            Use::Expired
+            UseResult::Expired
         );
         assert_eq!(
             enrollment_tokens::take_use(&mut tx, b"hash", at(99)).await.unwrap(),
-            Use::Taken(Box::new(used.clone()))
+            UseResult::Taken(Box::new(used.clone()))
         );
         assert_eq!(
             enrollment_tokens::take_use(&mut tx, b"hash", at(99)).await.unwrap(),
-            Use::UsedUp
+            UseResult::UsedUp
         );
         enrollment_tokens::revoke(&mut tx, ours, used.id, at(50)).await.unwrap();
         enrollment_tokens::revoke(&mut tx, ours, used.id, at(60)).await.unwrap();
         assert_eq!(
             enrollment_tokens::take_use(&mut tx, b"hash", at(99)).await.unwrap(),
-            Use::Revoked
+            UseResult::Revoked
         );
-        let revoked = Token { revoked_at: Some(at(50)), ..used };
+        let revoked = EnrollmentToken { revoked_at: Some(at(50)), ..used };
         assert_eq!(enrollment_tokens::get(&mut tx, ours, revoked.id).await.unwrap(), revoked);
         assert_eq!(enrollment_tokens::list(&mut tx, ours, PAGE).await.unwrap().items, [revoked]);
         tx.commit().await.unwrap();
@@ -192,7 +192,7 @@ both! {
                     let came_of_it =
                         enrollment_tokens::take_use(&mut tx, b"hash", at(1)).await.unwrap();
                     tx.commit().await.unwrap();
-                    matches!(came_of_it, Use::Taken(_))
+                    matches!(came_of_it, UseResult::Taken(_))
                 })
             })
             .collect();
@@ -213,13 +213,13 @@ both! {
         let mut tx = db.begin().await.unwrap();
         assert!(matches!(
             enrollment_tokens::take_use(&mut tx, b"hash", at(1)).await.unwrap(),
-            Use::Taken(_)
+            UseResult::Taken(_)
         ));
         tx.rollback().await.unwrap();
         let mut tx = db.begin().await.unwrap();
         assert!(matches!(
             enrollment_tokens::take_use(&mut tx, b"hash", at(1)).await.unwrap(),
-            Use::Taken(_)
+            UseResult::Taken(_)
         ));
         tx.commit().await.unwrap();
     }
@@ -227,7 +227,7 @@ both! {
     async fn repeated_request_gets_the_first_response(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
-        let Claim::Fresh(ticket) =
+        let Claim::New(ticket) =
             idempotency::claim(&mut tx, &request(ours, 1), at(0), at(60), at(1000)).await.unwrap()
         else {
             panic!("the key is new")
@@ -235,10 +235,10 @@ both! {
         let again =
             idempotency::claim(&mut tx, &request(ours, 1), at(1), at(61), at(1001)).await.unwrap();
         assert_eq!(again, Claim::InProgress);
-        idempotency::finish(&mut tx, &ticket, &answer()).await.unwrap();
+        idempotency::finish(&mut tx, &ticket, &stored_response()).await.unwrap();
         let again =
             idempotency::claim(&mut tx, &request(ours, 1), at(2), at(62), at(1002)).await.unwrap();
-        assert_eq!(again, Claim::Replay(answer()));
+        assert_eq!(again, Claim::Replay(stored_response()));
         let other =
             idempotency::claim(&mut tx, &request(ours, 2), at(2), at(62), at(1002)).await.unwrap();
         assert_eq!(other, Claim::Mismatch);
@@ -250,16 +250,16 @@ both! {
         let mut tx = db.begin().await.unwrap();
         let claim =
             idempotency::claim(&mut tx, &request(ours, 1), at(0), at(60), at(1000)).await.unwrap();
-        let Claim::Fresh(ticket) = claim else { panic!("the key is new") };
-        idempotency::forget(&mut tx, &ticket).await.unwrap();
+        let Claim::New(ticket) = claim else { panic!("the key is new") };
+        idempotency::release(&mut tx, &ticket).await.unwrap();
         let claim =
             idempotency::claim(&mut tx, &request(ours, 2), at(1), at(60), at(1000)).await.unwrap();
-        let Claim::Fresh(ticket) = claim else { panic!("the key was released") };
-        idempotency::finish(&mut tx, &ticket, &answer()).await.unwrap();
+        let Claim::New(ticket) = claim else { panic!("the key was released") };
+        idempotency::finish(&mut tx, &ticket, &stored_response()).await.unwrap();
         let claim = idempotency::claim(&mut tx, &request(ours, 3), at(1000), at(1060), at(2000))
             .await
             .unwrap();
-        assert!(matches!(claim, Claim::Fresh(_)));
+        assert!(matches!(claim, Claim::New(_)));
         assert_eq!(idempotency::purge(&mut tx, at(1999)).await.unwrap(), 0);
         assert_eq!(idempotency::purge(&mut tx, at(2000)).await.unwrap(), 1);
         tx.commit().await.unwrap();
@@ -272,17 +272,17 @@ both! {
         let mut tx = db.begin().await.unwrap();
         let claim =
             idempotency::claim(&mut tx, &request(ours, 1), at(0), at(60), at(1000)).await.unwrap();
-        let Claim::Fresh(hung) = claim else { panic!("the key is new") };
+        let Claim::New(hung) = claim else { panic!("the key is new") };
         let claim = idempotency::claim(&mut tx, &request(ours, 1), at(61), at(121), at(1061))
             .await
             .unwrap();
-        let Claim::Fresh(second) = claim else { panic!("the lock expired") };
+        let Claim::New(second) = claim else { panic!("the lock expired") };
         assert!(matches!(
-            idempotency::finish(&mut tx, &hung, &answer()).await,
+            idempotency::finish(&mut tx, &hung, &stored_response()).await,
             Err(StoreError::Stale)
         ));
-        idempotency::forget(&mut tx, &hung).await.unwrap();
-        idempotency::finish(&mut tx, &second, &answer()).await.unwrap();
+        idempotency::release(&mut tx, &hung).await.unwrap();
+        idempotency::finish(&mut tx, &second, &stored_response()).await.unwrap();
         tx.commit().await.unwrap();
     }
 
@@ -299,12 +299,12 @@ both! {
                             .await
                             .unwrap();
                     let response = match claim {
-                        Claim::Fresh(ticket) => {
+                        Claim::New(ticket) => {
                             let name = format!("effect {n}");
                             organizations::create(&mut tx, nth!(OrgId, 100_u32 + n), &name, at(0))
                                 .await
                                 .unwrap();
-                            let response = Response { body: name.into_bytes(), ..answer() };
+                            let response = Response { body: name.into_bytes(), ..stored_response() };
                             idempotency::finish(&mut tx, &ticket, &response).await.unwrap();
                             response
                         }

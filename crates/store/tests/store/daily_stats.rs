@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use jiff::civil::Date;
 use serde_json::json;
-use store::days::{self, Day};
+use store::daily_stats::{self, DailyStats};
 use store::patches::{self, Changes, Patch};
-use store::{Db, Page, names, rollout_targets};
+use store::{Db, Page, names, rollout_tasks};
 use vocab::{BatchId, UpdateType};
 
 use crate::support::{at, both, nth, org, other_org};
 
-fn day(text: &str, critical: u64) -> Day {
-    Day {
+fn day(text: &str, critical: u64) -> DailyStats {
+    DailyStats {
         day: text.parse().unwrap(),
         servers: 10,
         up_to_date: 7,
@@ -34,14 +34,14 @@ both! {
         let (here, there) = (org(&db).await, other_org(&db).await);
         let mut tx = db.begin().await.unwrap();
         for row in [day("2026-11-15", 9), day("2026-11-14", 8), day("2026-11-15", 1), day("2026-11-15", 1)] {
-            days::write(&mut tx, here, &row).await.unwrap();
+            daily_stats::write(&mut tx, here, &row).await.unwrap();
         }
-        days::write(&mut tx, there, &day("2026-11-15", 99)).await.unwrap();
+        daily_stats::write(&mut tx, there, &day("2026-11-15", 99)).await.unwrap();
         tx.commit().await.unwrap();
         let mut reader = db.read().await.unwrap();
-        let found = days::since(&mut reader, here, date("2026-11-01")).await.unwrap();
+        let found = daily_stats::since(&mut reader, here, date("2026-11-01")).await.unwrap();
         assert_eq!(found, [day("2026-11-14", 8), day("2026-11-15", 1)]);
-        let found = days::since(&mut reader, here, date("2026-11-15")).await.unwrap();
+        let found = daily_stats::since(&mut reader, here, date("2026-11-15")).await.unwrap();
         assert_eq!(found, [day("2026-11-15", 1)]);
     }
 
@@ -50,11 +50,11 @@ both! {
         let mut tx = db.begin().await.unwrap();
         for whose in [here, there] {
             for text in ["2025-11-14", "2025-11-15", "2026-11-15"] {
-                days::write(&mut tx, whose, &day(text, 1)).await.unwrap();
+                daily_stats::write(&mut tx, whose, &day(text, 1)).await.unwrap();
             }
         }
-        assert_eq!(days::purge(&mut tx, date("2025-11-15")).await.unwrap(), 2);
-        assert_eq!(days::since(&mut tx, there, Date::MIN).await.unwrap().len(), 2);
+        assert_eq!(daily_stats::purge(&mut tx, date("2025-11-15")).await.unwrap(), 2);
+        assert_eq!(daily_stats::since(&mut tx, there, Date::MIN).await.unwrap().len(), 2);
     }
 
     async fn patches_are_counted_by_age(db: Db) {
@@ -74,7 +74,7 @@ both! {
             patch("new", 0, 100), patch("newer", 0, 99), patch("edge", 0, 90), patch("old", 1, 60), patch("oldest", 1, 1),
         ];
         let mut tx = db.begin().await.unwrap();
-        patches::change(&mut tx, here, &Changes { put, ..Changes::default() }).await.unwrap();
+        patches::apply_changes(&mut tx, here, &Changes { put, ..Changes::default() }).await.unwrap();
         let ages = patches::ages(&mut tx, here, [at(90), at(50), at(10)]).await.unwrap();
         let mut ages: Vec<(i64, u64, u64)> =
             ages.into_iter().map(|age| (age.severity_order, age.older_than, age.patches)).collect();
@@ -90,11 +90,11 @@ both! {
         let mut reader = db.read().await.unwrap();
         let server = nth!(ServerId, 1_u32);
         let part = Page { limit: 2, offset: 1 };
-        let found = rollout_targets::of_server(&mut reader, server, part).await.unwrap();
+        let found = rollout_tasks::list_by_server(&mut reader, server, part).await.unwrap();
         let batches: Vec<BatchId> = found.items.iter().map(|target| target.rollout_id).collect();
         assert_eq!((batches, found.total), (vec![nth!(BatchId, 2_u32), nth!(BatchId, 1_u32)], 3));
         assert!(found.items.iter().all(|target| target.server_id == server));
-        let stranger = rollout_targets::of_server(&mut reader, nth!(ServerId, 9_u32), part).await.unwrap();
+        let stranger = rollout_tasks::list_by_server(&mut reader, nth!(ServerId, 9_u32), part).await.unwrap();
         assert_eq!((stranger.items.len(), stranger.total), (0, 0));
     }
 
@@ -111,11 +111,11 @@ both! {
         let ids: BTreeSet<String> =
             [ann.id.to_string(), web.id.to_string(), task.clone(), "usr_nobody".into(), "schedule".into()].into();
         let mut reader = db.read().await.unwrap();
-        let found = names::of(&mut reader, here, &ids).await.unwrap();
+        let found = names::find(&mut reader, here, &ids).await.unwrap();
         let named = |id: String| found.get(&id).map(String::as_str);
         let host = Some(web.hostname.as_str());
         assert_eq!((named(ann.id.to_string()), named(web.id.to_string()), named(task)), (Some("ann"), host, host));
         assert_eq!(found.len(), 3);
-        assert!(names::of(&mut reader, there, &ids).await.unwrap().is_empty());
+        assert!(names::find(&mut reader, there, &ids).await.unwrap().is_empty());
     }
 }

@@ -9,14 +9,14 @@ use vocab::Role;
 
 use crate::support::{EmptyDatabase, TestDatabase, at, both, nth, org, seal};
 
-const MIGRATIONS_OF_TOMORROW: &str =
+const NEWER_MIGRATION: &str =
     "create table schema_migrations (version bigint primary key, name text, checksum BYTES);
      insert into schema_migrations (version, name, checksum) values (99, '0099_tomorrow', X)";
 
-fn tomorrow(place: &TestDatabase) -> String {
+fn newer_migration(place: &TestDatabase) -> String {
     match place.is_sqlite() {
-        true => MIGRATIONS_OF_TOMORROW.replace("BYTES", "BLOB").replace(", X)", ", x'00')"),
-        false => MIGRATIONS_OF_TOMORROW.replace("BYTES", "bytea").replace(", X)", ", '\\x00')"),
+        true => NEWER_MIGRATION.replace("BYTES", "BLOB").replace(", X)", ", x'00')"),
+        false => NEWER_MIGRATION.replace("BYTES", "bytea").replace(", X)", ", '\\x00')"),
     }
 }
 
@@ -67,7 +67,7 @@ both! {
     }
 
     async fn newer_database_is_refused_and_unchanged(empty: EmptyDatabase) {
-        empty.0.execute_sql(&tomorrow(&empty.0)).await;
+        empty.0.execute_sql(&newer_migration(&empty.0)).await;
         let refused = Db::open(&empty.0.options()).await.err().unwrap();
         assert!(
             matches!(refused, StoreError::NewerDatabase { found: 99, known: SCHEMA_VERSION }),
@@ -235,7 +235,7 @@ async fn invalid_address_is_refused_without_showing_its_password() {
 #[tokio::test]
 async fn unreachable_database_is_an_error_not_a_hang() {
     let mut options = Options::new("postgres://nobody@127.0.0.1:1/none", seal());
-    options.patience = Duration::from_millis(200);
+    options.timeout = Duration::from_millis(200);
     let refused = Db::open(&options).await.err().unwrap();
     assert!(matches!(refused, StoreError::Database(_)), "{refused:?}");
 }

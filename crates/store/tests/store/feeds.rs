@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use domain::advisory::{Advisory, Affected, Ecosystem, Epss, Exploited, Span};
+use domain::advisory::{Advisory, Affected, Ecosystem, Epss, KevEntry, Span};
 use store::{advisories, feed_sources, feeds};
 
 use crate::support::{TestDatabase, at, both};
@@ -51,10 +51,10 @@ both! {
         let asked = ["DSA-1".into(), "XSA-1".into(), "nothing".into()];
         let found = advisories::get_all(&mut tx, "debian", &asked).await.unwrap();
         assert_eq!(found.into_values().collect::<Vec<_>>(), [curl, unheard_of]);
-        let found = advisories::naming(&mut tx, &bookworm, &names(&["curl", "bash"])).await.unwrap();
+        let found = advisories::by_package_names(&mut tx, &bookworm, &names(&["curl", "bash"])).await.unwrap();
         assert_eq!(ids(&found), ["DSA-1"]);
         let open = Ecosystem::new("Ubuntu:22.04:LTS");
-        let found = advisories::naming(&mut tx, &open, &names(&["curl"])).await.unwrap();
+        let found = advisories::by_package_names(&mut tx, &open, &names(&["curl"])).await.unwrap();
         assert_eq!(ids(&found), ["USN-1"], "subscriber advisories are found with the release");
     }
 
@@ -64,9 +64,9 @@ both! {
         let mut tx = db.begin().await.unwrap();
         advisories::put_all(&mut tx, "debian", &[statement("DSA-1", &[("Debian:12", "curl")])]).await.unwrap();
         advisories::put_all(&mut tx, "debian", &[statement("DSA-1", &[("Debian:12", "wget")])]).await.unwrap();
-        let found = advisories::naming(&mut tx, &bookworm, &names(&["curl"])).await.unwrap();
+        let found = advisories::by_package_names(&mut tx, &bookworm, &names(&["curl"])).await.unwrap();
         assert_eq!(found, [], "it no longer names curl");
-        let found = advisories::naming(&mut tx, &bookworm, &names(&["wget"])).await.unwrap();
+        let found = advisories::by_package_names(&mut tx, &bookworm, &names(&["wget"])).await.unwrap();
         assert_eq!(ids(&found), ["DSA-1"]);
     }
 
@@ -79,7 +79,7 @@ both! {
         }
         let curl = names(&["curl", "vim"]);
         for base in ["Alpine:v3.22", "Alpine:v3.23"] {
-            let found = advisories::naming(&mut tx, &Ecosystem::new(base), &curl).await.unwrap();
+            let found = advisories::by_package_names(&mut tx, &Ecosystem::new(base), &curl).await.unwrap();
             assert_eq!(ids(&found), ["CVE-1", "CVE-2"], "{base}");
         }
         let mut seen = Vec::new();
@@ -93,7 +93,7 @@ both! {
         assert_eq!(seen, ["v3.22 CVE-1", "v3.22 CVE-2", "v3.23 CVE-1", "v3.23 CVE-2"]);
         advisories::delete(&mut tx, "v3.22", &["CVE-1".into(), "CVE-2".into()]).await.unwrap();
         assert!(!advisories::has_any(&mut tx, "v3.22").await.unwrap());
-        let kept = advisories::naming(&mut tx, &Ecosystem::new("Alpine:v3.23"), &curl).await.unwrap();
+        let kept = advisories::by_package_names(&mut tx, &Ecosystem::new("Alpine:v3.23"), &curl).await.unwrap();
         assert_eq!(ids(&kept), ["CVE-1", "CVE-2"]);
     }
 
@@ -103,15 +103,15 @@ both! {
         let mut tx = db.begin().await.unwrap();
         assert_eq!(feeds::revision(&mut tx).await.unwrap(), 0);
         let first = feeds::next_revision(&mut tx).await.unwrap();
-        advisories::changed(&mut tx, &bookworm, ["curl", "vim"].into_iter(), first).await.unwrap();
+        advisories::record_changes(&mut tx, &bookworm, ["curl", "vim"].into_iter(), first).await.unwrap();
         let second = feeds::next_revision(&mut tx).await.unwrap();
-        advisories::changed(&mut tx, &bookworm, ["vim"].into_iter(), second).await.unwrap();
+        advisories::record_changes(&mut tx, &bookworm, ["vim"].into_iter(), second).await.unwrap();
         assert_eq!(advisories::changed_since(&mut tx, &bookworm, 0).await.unwrap(), ["curl", "vim"]);
         assert_eq!(advisories::changed_since(&mut tx, &bookworm, first).await.unwrap(), ["vim"]);
         assert_eq!(advisories::changed_since(&mut tx, &bookworm, second).await.unwrap(), [""; 0]);
         assert_eq!(advisories::changed_since(&mut tx, &jammy, 0).await.unwrap(), [""; 0]);
         assert_eq!(feeds::next_revision(&mut tx).await.unwrap(), second + 1);
-        feeds::keep_revision(&mut tx).await.unwrap();
+        feeds::revert_revision(&mut tx).await.unwrap();
         assert_eq!(feeds::revision(&mut tx).await.unwrap(), second);
     }
 
@@ -127,7 +127,7 @@ both! {
         assert_eq!(found["CVE-2026-0001"], estimate("0.2"));
         assert_eq!(advisories::put_epss(&mut tx, &[estimate("0.3")], at(300)).await.unwrap(), 1);
         assert_eq!(advisories::epss(&mut tx, &asked).await.unwrap()["CVE-2026-0001"], estimate("0.3"));
-        let exploited = Exploited {
+        let exploited = KevEntry {
             cve: "CVE-2026-0002".into(),
             added: "2026-11-01".parse().unwrap(),
             due: None,
@@ -153,20 +153,20 @@ both! {
             checked_at: Some(at(2)),
         };
         let mut tx = db.begin().await.unwrap();
-        feeds::imported(&mut tx, &feed).await.unwrap();
-        feeds::failed(&mut tx, ("Debian", "osv", "Debian.zip"), "it is cut off", at(3)).await.unwrap();
-        feeds::failed(&mut tx, ("kev", "kev", "kev.json"), "it is empty", at(4)).await.unwrap();
-        let after = feeds::Feed { last_error: Some("it is cut off".into()), tried_at: at(3), ..feed.clone() };
+        feeds::record_import(&mut tx, &feed).await.unwrap();
+        feeds::record_failure(&mut tx, ("Debian", "osv", "Debian.zip"), "is truncated", at(3)).await.unwrap();
+        feeds::record_failure(&mut tx, ("kev", "kev", "kev.json"), "it is empty", at(4)).await.unwrap();
+        let after = feeds::Feed { last_error: Some("is truncated".into()), tried_at: at(3), ..feed.clone() };
         let found = feeds::list(&mut tx).await.unwrap();
         assert_eq!(found[0], after);
         assert_eq!((found[1].name.as_str(), found[1].imported_at, found.len()), ("kev", None, 2));
-        feeds::imported(&mut tx, &feed).await.unwrap();
+        feeds::record_import(&mut tx, &feed).await.unwrap();
         assert_eq!(feeds::list(&mut tx).await.unwrap()[0], feed);
     }
 }
 
-fn source(name: &str, next: i64) -> feed_sources::Source {
-    feed_sources::Source {
+fn source(name: &str, next: i64) -> feed_sources::FeedSource {
+    feed_sources::FeedSource {
         name: name.into(),
         url: format!("https://feeds.test/{name}.zip"),
         kind: Some("osv".into()),
@@ -185,25 +185,25 @@ both! {
         assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), None);
         let (debian, kev) = (source("Debian", 20), source("kev", 10));
         for one in [&debian, &kev] {
-            feed_sources::put_source(&mut tx, one).await.unwrap();
+            feed_sources::save(&mut tx, one).await.unwrap();
         }
         assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), Some(kev.clone()));
-        let after = feed_sources::Source { next_at: at(99), failures: 2, etag: Some("\"a\"".into()), ..kev.clone() };
-        assert!(feed_sources::fetched(&mut tx, &after).await.unwrap());
+        let after = feed_sources::FeedSource { next_at: at(99), failures: 2, etag: Some("\"a\"".into()), ..kev.clone() };
+        assert!(feed_sources::record_fetch(&mut tx, &after).await.unwrap());
         assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), Some(debian.clone()));
-        let elsewhere = feed_sources::Source { url: "https://mirror.test/kev".into(), ..after.clone() };
-        assert!(!feed_sources::fetched(&mut tx, &elsewhere).await.unwrap(), "it has another URL");
+        let elsewhere = feed_sources::FeedSource { url: "https://mirror.test/kev".into(), ..after.clone() };
+        assert!(!feed_sources::record_fetch(&mut tx, &elsewhere).await.unwrap(), "it has another URL");
         assert_eq!(feed_sources::list(&mut tx).await.unwrap(), [debian, after]);
-        assert!(feed_sources::forget(&mut tx, "kev").await.unwrap());
-        assert!(!feed_sources::forget(&mut tx, "kev").await.unwrap());
-        assert!(!feed_sources::fetched(&mut tx, &kev).await.unwrap(), "the source was deleted");
+        assert!(feed_sources::delete(&mut tx, "kev").await.unwrap());
+        assert!(!feed_sources::delete(&mut tx, "kev").await.unwrap());
+        assert!(!feed_sources::record_fetch(&mut tx, &kev).await.unwrap(), "the source was deleted");
     }
 
     async fn unchanged_feed_counts_as_checked(place: TestDatabase) {
         let db = place.open().await;
         let mut tx = db.begin().await.unwrap();
-        feeds::failed(&mut tx, ("kev", "kev", "kev.json"), "it is empty", at(4)).await.unwrap();
-        feeds::unchanged(&mut tx, "kev", at(9)).await.unwrap();
+        feeds::record_failure(&mut tx, ("kev", "kev", "kev.json"), "it is empty", at(4)).await.unwrap();
+        feeds::record_unchanged(&mut tx, "kev", at(9)).await.unwrap();
         let found = feeds::list(&mut tx).await.unwrap().remove(0);
         assert_eq!((found.checked_at, found.tried_at, found.last_error), (Some(at(9)), at(9), None));
         assert_eq!(found.imported_at, None);

@@ -27,7 +27,7 @@ async fn claim_request(db: &Db, request: &Request<'_>, second: i64) -> Claim {
 
 async fn fresh(db: &Db, org: OrgId, second: i64) -> Ticket {
     match claim(db, org, second).await {
-        Claim::Fresh(ticket) => ticket,
+        Claim::New(ticket) => ticket,
         other => panic!("{other:?}"),
     }
 }
@@ -49,9 +49,9 @@ both! {
     async fn work_with_a_lost_response_is_not_repeated(db: Db) {
         let org = org(&db).await;
         let ticket = fresh(&db, org, 0).await;
-        idempotency::during(ticket.clone(), work(&db, org, "bat_1")).await.unwrap();
+        idempotency::with_ticket(ticket.clone(), work(&db, org, "bat_1")).await.unwrap();
         assert_eq!(claim(&db, org, 34).await, Claim::InProgress);
-        assert_eq!(claim(&db, org, 35).await, Claim::Unanswered { subject: "bat_1".into() });
+        assert_eq!(claim(&db, org, 35).await, Claim::ResponseLost { subject: "bat_1".into() });
     }
 
     async fn unfinished_claim_can_be_taken_over(db: Db) {
@@ -64,9 +64,9 @@ both! {
         let org = org(&db).await;
         let slow = fresh(&db, org, 0).await;
         let next = fresh(&db, org, 35).await;
-        let refusal = idempotency::during(slow, work(&db, org, "bat_1")).await;
+        let refusal = idempotency::with_ticket(slow, work(&db, org, "bat_1")).await;
         assert!(matches!(refusal, Err(StoreError::Stale)), "{refusal:?}");
-        idempotency::during(next, work(&db, org, "bat_2")).await.unwrap();
+        idempotency::with_ticket(next, work(&db, org, "bat_2")).await.unwrap();
         let log = store::audit::after(&mut db.read().await.unwrap(), org, 0, 10).await.unwrap();
         assert_eq!(log.iter().map(|entry| entry.subject.as_str()).collect::<Vec<_>>(), ["bat_2"]);
     }
@@ -94,39 +94,39 @@ async fn claim_of_a_dead_process_is_released_immediately() {
     assert_eq!(claim(&lives, org, 1).await, Claim::InProgress);
     assert_eq!(claim(&dies, org, 1).await, Claim::InProgress);
     dies.close().await;
-    let Claim::Fresh(next) = claim_settled(&lives, org).await else { panic!() };
+    let Claim::New(next) = claim_settled(&lives, org).await else { panic!() };
     assert_eq!(claim(&lives, org, 1).await, Claim::InProgress);
     // It had only lost its connection: its later commit is refused.
-    let refusal = idempotency::during(slow, work(&lives, org, "bat_1")).await;
+    let refusal = idempotency::with_ticket(slow, work(&lives, org, "bat_1")).await;
     assert!(matches!(refusal, Err(StoreError::Stale)), "{refusal:?}");
-    idempotency::during(next, work(&lives, org, "bat_2")).await.unwrap();
+    idempotency::with_ticket(next, work(&lives, org, "bat_2")).await.unwrap();
     lives.close().await;
     let third = place.open().await;
-    assert_eq!(claim_settled(&third, org).await, Claim::Unanswered { subject: "bat_2".into() });
+    assert_eq!(claim_settled(&third, org).await, Claim::ResponseLost { subject: "bat_2".into() });
     third.close().await;
     remove_postgres(&place).await;
 }
 
-/// The connection that shows that a process is alive is terminated and restored.
+/// A process's liveness connection is terminated and restored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reconnected_process_holds_its_new_claims() {
     let Some(place) = postgres_database::<TestDatabase>().await else { return };
     let (cut, other) = (place.open().await, place.open().await);
     let org = org(&other).await;
     fresh(&cut, org, 0).await;
-    let mut bell = cut.bell(store::Topic::Feeds);
+    let mut bell = cut.subscribe(store::Topic::Feeds);
     let cuts = "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'
         and database = (select oid from pg_database where datname = current_database())";
     place.execute_sql(cuts).await;
     // Notifies once the connection is restored; the lock is taken right after.
-    bell.rung().await;
-    assert!(matches!(claim_settled(&other, org).await, Claim::Fresh(_)));
+    bell.notified().await;
+    assert!(matches!(claim_settled(&other, org).await, Claim::New(_)));
     let mut held = false;
     for second in 0..2_000 {
         // Each of these keys is new.
         let key = format!("key {second}");
         let request = Request { key: &key, ..request(org) };
-        assert!(matches!(claim_request(&cut, &request, 2).await, Claim::Fresh(_)));
+        assert!(matches!(claim_request(&cut, &request, 2).await, Claim::New(_)));
         held = claim_request(&other, &request, 2).await == Claim::InProgress;
         if held {
             break;

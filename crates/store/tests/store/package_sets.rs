@@ -1,6 +1,6 @@
 //! Package sets, stored once however many servers have them.
 
-use store::listings::{self, KEPT_AT_LEAST, Kind, Packed};
+use store::package_sets::{self, RETENTION_MIN, SetKind, PackedSet};
 use store::servers::{self, Server};
 use store::{Db, StoreError};
 use vocab::{Digest, Installed};
@@ -13,25 +13,25 @@ both! {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let list = packages(100);
         let mut tx = db.begin().await.unwrap();
-        let absent = Digest::of(b"absent");
+        let absent = Digest::compute(b"absent");
         let asked = [list.digest(), absent];
-        assert_eq!(listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(), asked);
-        assert!(listings::store(&mut tx, ours, Kind::Packages, &list, at(0)).await.unwrap());
-        assert!(!listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap());
+        assert_eq!(package_sets::missing(&mut tx, ours, SetKind::Packages, &asked).await.unwrap(), asked);
+        assert!(package_sets::store(&mut tx, ours, SetKind::Packages, &list, at(0)).await.unwrap());
+        assert!(!package_sets::store(&mut tx, ours, SetKind::Packages, &list, at(1)).await.unwrap());
         assert_eq!(
-            listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(),
+            package_sets::missing(&mut tx, ours, SetKind::Packages, &asked).await.unwrap(),
             [absent]
         );
         // An organization must not learn whether another one has a set.
         assert_eq!(
-            listings::missing(&mut tx, theirs, Kind::Packages, &asked).await.unwrap(),
+            package_sets::missing(&mut tx, theirs, SetKind::Packages, &asked).await.unwrap(),
             asked
         );
-        assert_eq!(listings::missing(&mut tx, ours, Kind::Updates, &asked).await.unwrap(), asked);
-        let bytes = listings::get(&mut tx, ours, Kind::Packages, list.digest()).await.unwrap();
+        assert_eq!(package_sets::missing(&mut tx, ours, SetKind::Updates, &asked).await.unwrap(), asked);
+        let bytes = package_sets::get(&mut tx, ours, SetKind::Packages, list.digest()).await.unwrap();
         assert_eq!(vocab::listing::decode::<Installed>(&bytes).unwrap().len(), 100);
         assert!(matches!(
-            listings::get(&mut tx, theirs, Kind::Packages, list.digest()).await,
+            package_sets::get(&mut tx, theirs, SetKind::Packages, list.digest()).await,
             Err(StoreError::NotFound { .. })
         ));
         tx.commit().await.unwrap();
@@ -43,7 +43,7 @@ both! {
         let (list, other) = (packages(10), packages(11));
         let mut tx = db.begin().await.unwrap();
         for one in [&list, &other] {
-            listings::store(&mut tx, ours, Kind::Packages, one, at(0)).await.unwrap();
+            package_sets::store(&mut tx, ours, SetKind::Packages, one, at(0)).await.unwrap();
         }
         tx.commit().await.unwrap();
         place.execute_sql(
@@ -51,9 +51,9 @@ both! {
                     size_bytes = (select size_bytes from listings where entries = 11) where entries = 10",
         ).await;
         let mut reader = db.read().await.unwrap();
-        let read = listings::get(&mut reader, ours, Kind::Packages, list.digest()).await;
+        let read = package_sets::get(&mut reader, ours, SetKind::Packages, list.digest()).await;
         assert!(matches!(read, Err(StoreError::Corrupt { table: "listings", .. })), "{read:?}");
-        listings::get(&mut reader, ours, Kind::Packages, other.digest()).await.unwrap();
+        package_sets::get(&mut reader, ours, SetKind::Packages, other.digest()).await.unwrap();
     }
 
     async fn server_cannot_use_a_missing_set(db: Db) {
@@ -65,7 +65,7 @@ both! {
         let mut tx = db.begin().await.unwrap();
         let refused = servers::save(&mut tx, &before, &after, at(1)).await;
         assert!(matches!(refused, Err(StoreError::NotFound { kind: "package set", .. })));
-        listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap();
+        package_sets::store(&mut tx, ours, SetKind::Packages, &list, at(1)).await.unwrap();
         servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
         tx.commit().await.unwrap();
     }
@@ -75,22 +75,22 @@ both! {
         let (carried, idle, fresh) = (packages(1), packages(2), packages(3));
         let before = server(ours, 1);
         enroll(&db, &[before.clone()]).await;
-        let later = at(0) + KEPT_AT_LEAST + KEPT_AT_LEAST;
+        let later = at(0) + RETENTION_MIN + RETENTION_MIN;
         let mut tx = db.begin().await.unwrap();
         for (list, when) in [(&carried, at(0)), (&idle, at(0)), (&fresh, later)] {
-            listings::store(&mut tx, ours, Kind::Packages, list, when).await.unwrap();
+            package_sets::store(&mut tx, ours, SetKind::Packages, list, when).await.unwrap();
         }
-        listings::store(&mut tx, ours, Kind::Updates, &carried, at(0)).await.unwrap();
+        package_sets::store(&mut tx, ours, SetKind::Updates, &carried, at(0)).await.unwrap();
         let after = Server { package_set: Some(carried.digest()), ..before.clone() };
         servers::save(&mut tx, &before, &after, at(0)).await.unwrap();
         // The requested cutoff is too late and is moved back: the fresh set stays.
-        assert_eq!(listings::drop_unused(&mut tx, later, later, 10).await.unwrap(), 2);
+        assert_eq!(package_sets::delete_unused(&mut tx, later, later, 10).await.unwrap(), 2);
         let asked = [carried.digest(), idle.digest(), fresh.digest()];
         assert_eq!(
-            listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(),
+            package_sets::missing(&mut tx, ours, SetKind::Packages, &asked).await.unwrap(),
             [idle.digest()]
         );
-        assert_eq!(listings::missing(&mut tx, ours, Kind::Updates, &asked).await.unwrap().len(), 3);
+        assert_eq!(package_sets::missing(&mut tx, ours, SetKind::Updates, &asked).await.unwrap().len(), 3);
         tx.commit().await.unwrap();
     }
 
@@ -98,13 +98,13 @@ both! {
     /// and the set stays, or it comes second and its agent must upload the set.
     async fn set_that_a_server_starts_to_use_is_kept(db: Db) {
         let ours = org(&db).await;
-        let later = at(0) + KEPT_AT_LEAST + KEPT_AT_LEAST;
+        let later = at(0) + RETENTION_MIN + RETENTION_MIN;
         for round in 1..=10_u32 {
             let list = packages(round);
             let before = server(ours, round);
             enroll(&db, &[before.clone()]).await;
             let mut tx = db.begin().await.unwrap();
-            listings::store(&mut tx, ours, Kind::Packages, &list, at(0)).await.unwrap();
+            package_sets::store(&mut tx, ours, SetKind::Packages, &list, at(0)).await.unwrap();
             tx.commit().await.unwrap();
             let (mine, yours) = (db.clone(), db.clone());
             let digest = list.digest();
@@ -119,12 +119,12 @@ both! {
             });
             let drops = tokio::spawn(async move {
                 let mut tx = yours.begin().await.unwrap();
-                listings::drop_unused(&mut tx, later, later, 10).await.unwrap();
+                package_sets::delete_unused(&mut tx, later, later, 10).await.unwrap();
                 tx.commit().await.unwrap();
             });
             let (taken, ()) = (takes.await.unwrap(), drops.await.unwrap());
             let mut reader = db.read().await.unwrap();
-            let here = listings::missing(&mut reader, ours, Kind::Packages, &[digest])
+            let here = package_sets::missing(&mut reader, ours, SetKind::Packages, &[digest])
                 .await
                 .unwrap()
                 .is_empty();
@@ -136,12 +136,12 @@ both! {
         let ours = org(&db).await;
         let bytes = vocab::listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
         let compressed = zstd::bulk::compress(&bytes, 19).unwrap();
-        let packed = Packed::from_stream(Digest::of(&bytes), 1, bytes.len() as u64, compressed);
+        let packed = PackedSet::from_stream(Digest::compute(&bytes), 1, bytes.len() as u64, compressed);
         let mut tx = db.begin().await.unwrap();
-        assert!(listings::store(&mut tx, ours, Kind::Packages, &packed, at(0)).await.unwrap());
+        assert!(package_sets::store(&mut tx, ours, SetKind::Packages, &packed, at(0)).await.unwrap());
         tx.commit().await.unwrap();
-        let digest = Digest::of(&bytes);
+        let digest = Digest::compute(&bytes);
         let mut reader = db.read().await.unwrap();
-        assert_eq!(listings::get(&mut reader, ours, Kind::Packages, digest).await.unwrap(), bytes);
+        assert_eq!(package_sets::get(&mut reader, ours, SetKind::Packages, digest).await.unwrap(), bytes);
     }
 }

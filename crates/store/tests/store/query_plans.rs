@@ -4,13 +4,13 @@
 //! These tests call the store's functions on tables with some rows and fresh statistics, and ask
 //! the database to explain the recorded SQL. `server_filters` checks that the results are right.
 
-use domain::rollout::{Busy, Head, Pace, Phase, Target};
+use domain::rollout::{ActiveTask, RolloutHead, Pace, Phase, TaskStatus};
 use sqlx::AssertSqlSafe;
-use store::findings::Shift;
+use store::findings::CveChange;
 use store::server_list::{Filter, OnlineSpan, Sort};
 use store::{
-    Conn, Db, Page, Paged, Tx, absences, findings, patches, presence, recorded_sql, recounts,
-    rollout_targets, rollouts, schedules, seals, server_list, servers,
+    Conn, Db, Page, Paged, Tx, presence_transitions, findings, patches, presence, recorded_sql, security_counts,
+    rollout_tasks, rollouts, schedules, seals, server_list, servers,
 };
 use vocab::{OrgId, ServerId, Stage, Status};
 
@@ -69,13 +69,13 @@ fn schedule(org_id: OrgId, n: u32) -> schedules::Schedule {
         created_at: at(0),
         updated_at: at(0),
         generation: 1,
-        seal: seals::Code::default(),
+        seal: seals::SealCode::default(),
     }
 }
 
-fn busy(server: ServerId) -> rollout_targets::Move {
-    let next = Target::Busy(Busy { stage: Stage::Dispatched, started_at: at(1), by: at(60) });
-    rollout_targets::Move { server_id: server, from: Target::Waiting, seen: 1, next, result: None }
+fn busy(server: ServerId) -> rollout_tasks::StateChange {
+    let next = TaskStatus::Busy(ActiveTask { stage: Stage::Dispatched, started_at: at(1), by: at(60) });
+    rollout_tasks::StateChange { server_id: server, from: TaskStatus::Waiting, seen: 1, next, result: None }
 }
 
 async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
@@ -90,7 +90,7 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
     let rollout = rollouts::Rollout {
         id: batch,
         org_id: ours,
-        head: Head {
+        head: RolloutHead {
             id: batch,
             phase: Phase::Running,
             pace: Pace::default(),
@@ -115,12 +115,12 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
         revision: 1,
         counts: None,
         counted: 0,
-        seal: seals::Code::default(),
-        head_seal: seals::Code::default(),
+        seal: seals::SealCode::default(),
+        head_seal: seals::SealCode::default(),
     };
     rollouts::create(&mut tx, &rollout, &ids).await.unwrap();
     let some: Vec<_> = (0..200_u32).map(|n| busy(nth!(ServerId, n * 7))).collect();
-    rollout_targets::claim(&mut tx, batch, &some).await.unwrap();
+    rollout_tasks::claim(&mut tx, batch, &some).await.unwrap();
     tx.commit().await.unwrap();
     (ours, batch)
 }
@@ -142,24 +142,24 @@ async fn call_frequent_queries(
     after(tx, "").await;
     call!("due schedules", schedules::due(tx, at(50), 100));
     call!("next due", schedules::next_due(tx));
-    call!("overdue tasks", rollout_targets::overdue(tx, at(50), 100));
-    call!("claim", rollout_targets::claim(tx, batch, &[busy(nth!(ServerId, 1_u32))]));
+    call!("overdue tasks", rollout_tasks::overdue(tx, at(50), 100));
+    call!("claim", rollout_tasks::claim(tx, batch, &[busy(nth!(ServerId, 1_u32))]));
     let first = busy(nth!(ServerId, 1_u32));
-    let more = rollout_targets::Move { from: first.next, seen: 2, ..first };
-    call!("save", rollout_targets::save(tx, batch, &[more]));
-    call!("active tasks", rollout_targets::in_work(tx, &[nth!(ServerId, 1_u32)]));
-    call!("changed", rollout_targets::changed_since(tx, batch, 3));
+    let more = rollout_tasks::StateChange { from: first.next, seen: 2, ..first };
+    call!("save", rollout_tasks::save(tx, batch, &[more]));
+    call!("active tasks", rollout_tasks::active_by_servers(tx, &[nth!(ServerId, 1_u32)]));
+    call!("changed", rollout_tasks::changed_since(tx, batch, 3));
     call!(
         "unfinished tasks of a server",
-        rollout_targets::unfinished_of(tx, nth!(ServerId, 1_u32))
+        rollout_tasks::unfinished_by_server(tx, nth!(ServerId, 1_u32))
     );
     call!("unfinished retry", rollouts::unfinished_retry(tx, batch));
     call!("one server", servers::get(tx, ours, nth!(ServerId, 5_u32)));
     let beat =
-        presence::Beat { org: ours, server_id: nth!(ServerId, 5_u32), seen_at: at(9), counter: 2 };
-    call!("contacts", presence::beat(tx, &[beat], at(1_000_000)));
+        presence::Contact { org: ours, server_id: nth!(ServerId, 5_u32), seen_at: at(9), counter: 2 };
+    call!("contacts", presence::record_contacts(tx, &[beat], at(1_000_000)));
     let list = async |tx: &mut Tx, filter: Filter| {
-        server_list::list_gathering(tx, ours, &filter, Sort::Hostname, page, CANDIDATES_MAX).await
+        server_list::list_with_candidate_limit(tx, ours, &filter, Sort::Hostname, page, CANDIDATES_MAX).await
     };
     call!("servers", list(tx, Filter::default()));
     let environment = Some("staging".parse().unwrap());
@@ -173,12 +173,12 @@ async fn call_frequent_queries(
     let status = Some((Status::Offline, OnlineSpan::since(at(500))));
     call!("offline servers", list(tx, Filter { status, ..Filter::default() }));
     let by = async |tx: &mut Tx, sort: Sort| {
-        server_list::list_gathering(tx, ours, &Filter::default(), sort, page, CANDIDATES_MAX).await
+        server_list::list_with_candidate_limit(tx, ours, &Filter::default(), sort, page, CANDIDATES_MAX).await
     };
     call!("servers by security updates", by(tx, Sort::SecurityUpdates));
-    let alike = patches::Kind {
-        update_set: Some(vocab::Digest::of(b"updates")),
-        package_set: Some(vocab::Digest::of(b"packages")),
+    let alike = patches::PatchServerKind {
+        update_set: Some(vocab::Digest::compute(b"updates")),
+        package_set: Some(vocab::Digest::compute(b"packages")),
         os_release: "debian 12".into(),
         kernel: String::new(),
         runs: String::new(),
@@ -192,35 +192,35 @@ async fn call_frequent_queries(
         fewest: 0,
         most: 0,
     };
-    call!("servers with a wrong count", recounts::wanted(tx, ours, &[(&alike, 1)]));
-    let right = recounts::Recount { id: nth!(ServerId, 5_u32), generation: 9, security_updates: 1 };
-    call!("correct the count", recounts::write(tx, &[right]));
+    call!("servers with a wrong count", security_counts::find_wrong(tx, ours, &[(&alike, 1)]));
+    let right = security_counts::CountCorrection { id: nth!(ServerId, 5_u32), generation: 9, security_updates: 1 };
+    call!("correct the count", security_counts::write(tx, &[right]));
     call!("servers by last contact", by(tx, Sort::LastSeen));
     let reboot_required = Some(true);
     let waiting = Filter { reboot_required, ..Filter::default() };
     call!("servers that require a reboot", list(tx, waiting.clone()));
     call!(
         "count of required reboots",
-        server_list::count_gathering(tx, ours, &waiting, CANDIDATES_MAX)
+        server_list::count_with_candidate_limit(tx, ours, &waiting, CANDIDATES_MAX)
     );
     let q = Some("b-1999".into());
     let called = Filter { q, ..Filter::default() };
     call!("servers by part of the name", list(tx, called.clone()));
     call!(
         "count by part of the name",
-        server_list::count_gathering(tx, ours, &called, CANDIDATES_MAX)
+        server_list::count_with_candidate_limit(tx, ours, &called, CANDIDATES_MAX)
     );
-    call!("tasks of a server", rollout_targets::of_server(tx, nth!(ServerId, 5_u32), page));
+    call!("tasks of a server", rollout_tasks::list_by_server(tx, nth!(ServerId, 5_u32), page));
     let row = rollouts::load(tx, batch).await.unwrap();
-    call!("tasks of a batch", rollout_targets::list(tx, &row, &[], page));
-    call!("server by name", server_list::of_name(tx, ours, "web-1"));
-    call!("open CVEs", findings::tally(tx, ours));
+    call!("tasks of a batch", rollout_tasks::list(tx, &row, &[], page));
+    call!("server by name", server_list::by_name(tx, ours, "web-1"));
+    call!("open CVEs", findings::count_by_severity(tx, ours));
     call!("ages of patches", patches::ages(tx, ours, [at(3), at(2), at(1)]));
-    call!("offline for presence", absences::silent(tx, at(500), at(5_000)));
-    call!("total", server_list::count_gathering(tx, ours, &Filter::default(), CANDIDATES_MAX));
+    call!("offline for presence", presence_transitions::list_offline(tx, at(500), at(5_000)));
+    call!("total", server_list::count_with_candidate_limit(tx, ours, &Filter::default(), CANDIDATES_MAX));
     call!(
         "total of offline servers",
-        server_list::count_gathering(
+        server_list::count_with_candidate_limit(
             tx,
             ours,
             &Filter { status, ..Filter::default() },
@@ -318,13 +318,13 @@ both! {
         let targets: Vec<_> =
             (0..FLEET).map(|n| (nth!(TaskId, FLEET + n), nth!(ServerId, n))).collect();
         rollouts::create(&mut tx, &new, &targets).await.unwrap();
-        let heard = |n| presence::Beat {
+        let heard = |n| presence::Contact {
             org: ours,
             server_id: nth!(ServerId, n),
             seen_at: at(5_000),
             counter: 2,
         };
-        presence::beat(&mut tx, &(0..FLEET).map(heard).collect::<Vec<_>>(), at(1_000_000)).await.unwrap();
+        presence::record_contacts(&mut tx, &(0..FLEET).map(heard).collect::<Vec<_>>(), at(1_000_000)).await.unwrap();
         tx.commit().await.unwrap();
 
         let mut tx = db.begin().await.unwrap();
@@ -340,16 +340,16 @@ both! {
             };
         }
         let start: Vec<_> = (1..6_u32).map(|n| busy(nth!(ServerId, n))).collect();
-        expect_few_rows!("claim", rollout_targets::claim(&mut tx, second, &start).await.unwrap());
-        expect_few_rows!("changed", rollout_targets::changed_since(&mut tx, second, 1).await.unwrap());
-        expect_few_rows!("active", rollout_targets::busy(&mut tx, second).await.unwrap());
+        expect_few_rows!("claim", rollout_tasks::claim(&mut tx, second, &start).await.unwrap());
+        expect_few_rows!("changed", rollout_tasks::changed_since(&mut tx, second, 1).await.unwrap());
+        expect_few_rows!("active", rollout_tasks::list_active(&mut tx, second).await.unwrap());
         let page = Page { limit: 5, offset: 0 };
         let row = rollouts::load(&mut tx, second).await.unwrap();
-        expect_few_rows!("tasks", rollout_targets::list(&mut tx, &row, &[], page).await.unwrap().items);
+        expect_few_rows!("tasks", rollout_tasks::list(&mut tx, &row, &[], page).await.unwrap().items);
         let status = Some((Status::Online, OnlineSpan::since(at(4_000))));
         let online = Filter { status, ..Filter::default() };
         for sort in [Sort::SecurityUpdates, Sort::Hostname, Sort::LastSeen] {
-            let online = server_list::list_gathering(&mut tx, ours, &online, sort, page, CANDIDATES_MAX);
+            let online = server_list::list_with_candidate_limit(&mut tx, ours, &online, sort, page, CANDIDATES_MAX);
             expect_few_rows!("online", online.await.unwrap().items);
         }
         // All servers of one tag may come last by name.
@@ -357,7 +357,7 @@ both! {
         let status = [None, online.status];
         for status in status {
             let tagged = Filter { tags: tags.clone(), status, ..Filter::default() };
-            let by_name = server_list::list_gathering(&mut tx, ours, &tagged, Sort::Hostname, page, CANDIDATES_MAX);
+            let by_name = server_list::list_with_candidate_limit(&mut tx, ours, &tagged, Sort::Hostname, page, CANDIDATES_MAX);
             let Paged { items, total } = by_name.await.unwrap();
             assert_eq!(total, 50);
             expect_few_rows!("tagged", items);
@@ -371,9 +371,9 @@ both! {
         let db = place.open().await;
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
-        let gained = Shift { cve: "CVE-1".into(), gained: vec![1, 300], lost: Vec::new() };
+        let gained = CveChange { cve: "CVE-1".into(), gained: vec![1, 300], lost: Vec::new() };
         recorded_sql();
-        findings::shift(&mut tx, ours, &[&gained]).await.unwrap();
+        findings::apply_cve_changes(&mut tx, ours, &[&gained]).await.unwrap();
         findings::servers(&mut tx, ours, "CVE-1", None, Page { limit: 50, offset: 0 }).await.unwrap();
         let mut all = Vec::new();
         for sql in recorded_sql() {

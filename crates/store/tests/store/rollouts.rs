@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use domain::rollout::{Busy, Done, End, Event, Head, Outcome, Pace, Phase, Target};
+use domain::rollout::{ActiveTask, EndedTask, RolloutOutcome, TaskEvent, RolloutHead, TaskOutcome, Pace, Phase, TaskStatus};
 use serde_json::json;
-use store::rollout_targets::{self, Move};
-use store::rollouts::{self, Counts, Rollout, all_waiting};
+use store::rollout_tasks::{self, StateChange};
+use store::rollouts::{self, Counts, Rollout, initial_counts};
 use store::{Conn, Db, Page, StoreError, Topic};
 use vocab::{BatchId, FailureCode, OrgId, Stage};
 
@@ -18,7 +18,7 @@ fn rollout(org_id: OrgId, n: u32) -> Rollout {
     Rollout {
         id,
         org_id,
-        head: Head {
+        head: RolloutHead {
             id,
             phase: Phase::Running,
             pace: Pace { stagger_minutes: 5, ..Pace::default() },
@@ -43,8 +43,8 @@ fn rollout(org_id: OrgId, n: u32) -> Rollout {
         revision: 1,
         counts: Some(Counts::new()),
         counted: 1,
-        seal: store::seals::Code::default(),
-        head_seal: store::seals::Code::default(),
+        seal: store::seals::SealCode::default(),
+        head_seal: store::seals::SealCode::default(),
     }
 }
 
@@ -59,30 +59,30 @@ pub(crate) async fn start(db: &Db, org: OrgId, n: u32, count: u32) -> BatchId {
     nth!(BatchId, n)
 }
 
-pub(crate) fn busy(stage: Stage, by: i64) -> Target {
-    Target::Busy(Busy { stage, started_at: at(1), by: at(by) })
+pub(crate) fn busy(stage: Stage, by: i64) -> TaskStatus {
+    TaskStatus::Busy(ActiveTask { stage, started_at: at(1), by: at(by) })
 }
 
-pub(crate) fn done(outcome: Outcome) -> Target {
-    Target::Done(Done { outcome, started_at: Some(at(1)), at: at(9) })
+pub(crate) fn done(outcome: TaskOutcome) -> TaskStatus {
+    TaskStatus::Done(EndedTask { outcome, started_at: Some(at(1)), at: at(9) })
 }
 
 /// The first state change of a server, from waiting, or the second, from dispatched.
-pub(crate) fn step(server: u32, seen: i64, next: Target) -> Move {
-    let from = if seen == 1 { Target::Waiting } else { busy(Stage::Dispatched, 60) };
-    Move { server_id: nth!(ServerId, server), from, seen, next, result: None }
+pub(crate) fn step(server: u32, seen: i64, next: TaskStatus) -> StateChange {
+    let from = if seen == 1 { TaskStatus::Waiting } else { busy(Stage::Dispatched, 60) };
+    StateChange { server_id: nth!(ServerId, server), from, seen, next, result: None }
 }
 
 /// The number of tasks per state. Checks that the stored counts equal the actual ones.
 pub(crate) async fn counts(conn: &mut Conn, id: BatchId) -> Counts {
     let row = rollouts::load(conn, id).await.unwrap();
     let kept = row.counts.filter(|_| row.counted == row.revision);
-    let counted = rollout_targets::count(conn, id).await.unwrap();
+    let counted = rollout_tasks::count(conn, id).await.unwrap();
     assert_eq!(kept.as_ref(), Some(&counted));
     counted
 }
 
-pub(crate) fn offers(servers: impl IntoIterator<Item = u32>) -> Vec<Move> {
+pub(crate) fn offers(servers: impl IntoIterator<Item = u32>) -> Vec<StateChange> {
     servers.into_iter().map(|server| step(server, 1, busy(Stage::Dispatched, 60))).collect()
 }
 
@@ -92,19 +92,19 @@ both! {
         let id = start(&db, ours, 1, 3).await;
         let mut reader = db.read().await.unwrap();
         let stored = rollouts::get(&mut reader, ours, id).await.unwrap();
-        let counts = Some(all_waiting(3));
+        let counts = Some(initial_counts(3));
         assert_eq!(stored, Rollout { total: 3, counts, ..rollout(ours, 1) });
         assert!(matches!(
             rollouts::get(&mut reader, theirs, id).await,
             Err(StoreError::NotFound { kind: "batch", .. })
         ));
-        assert_eq!(rollouts::open(&mut reader).await.unwrap(), [(id, 1)]);
-        let targets = rollout_targets::all(&mut reader, id).await.unwrap();
+        assert_eq!(rollouts::list_open(&mut reader).await.unwrap(), [(id, 1)]);
+        let targets = rollout_tasks::all(&mut reader, id).await.unwrap();
         assert_eq!(targets.iter().map(|target| target.position).collect::<Vec<_>>(), [0, 1, 2]);
-        assert!(targets.iter().all(|target| target.target == Target::Waiting));
-        let task = rollout_targets::of_task(&mut reader, ours, targets[1].task_id).await.unwrap();
+        assert!(targets.iter().all(|target| target.target == TaskStatus::Waiting));
+        let task = rollout_tasks::get(&mut reader, ours, targets[1].task_id).await.unwrap();
         assert_eq!((task.server_id, task.result), (nth!(ServerId, 1_u32), None));
-        assert!(rollout_targets::of_task(&mut reader, theirs, targets[1].task_id).await.is_err());
+        assert!(rollout_tasks::get(&mut reader, theirs, targets[1].task_id).await.is_err());
     }
 
     async fn a_rollout_has_one_unfinished_retry(db: Db) {
@@ -127,7 +127,7 @@ both! {
         let mut tx = db.begin().await.unwrap();
         let seen = rollouts::get(&mut tx, ours, nth!(BatchId, 2_u32)).await.unwrap();
         assert_eq!(seen.retry_of, Some(first));
-        let head = Head { phase: Phase::Ended(End::Failed), ..seen.head.clone() };
+        let head = RolloutHead { phase: Phase::Ended(RolloutOutcome::Failed), ..seen.head.clone() };
         rollouts::save_head(&mut tx, &seen, &head, Some(at(9))).await.unwrap();
         tx.commit().await.unwrap();
         assert_eq!(running().await, None);
@@ -147,28 +147,28 @@ both! {
         let all = [(&one, few.as_slice()), (&two, none.as_slice()), (&ended, some.as_slice())];
         rollouts::create_all(&mut tx, &all).await.unwrap();
         let seen = rollouts::load(&mut tx, ended.id).await.unwrap();
-        let head = Head { phase: Phase::Ended(End::Failed), ..seen.head.clone() };
+        let head = RolloutHead { phase: Phase::Ended(RolloutOutcome::Failed), ..seen.head.clone() };
         rollouts::save_head(&mut tx, &seen, &head, Some(at(9))).await.unwrap();
         let paused = rollouts::load(&mut tx, two.id).await.unwrap();
-        let head = Head { phase: Phase::Paused, ..paused.head.clone() };
+        let head = RolloutHead { phase: Phase::Paused, ..paused.head.clone() };
         rollouts::save_head(&mut tx, &paused, &head, None).await.unwrap();
         tx.commit().await.unwrap();
         let mut reader = db.read().await.unwrap();
         let stored = rollouts::get(&mut reader, ours, one.id).await.unwrap();
-        let counts = Some(all_waiting(2));
+        let counts = Some(initial_counts(2));
         assert_eq!(stored, Rollout { total: 2, counts, ..one.clone() });
-        let targets = rollout_targets::all(&mut reader, ended.id).await.unwrap();
+        let targets = rollout_tasks::all(&mut reader, ended.id).await.unwrap();
         let places: Vec<_> = targets.iter().map(|row| (row.position, row.task_id)).collect();
         assert_eq!(places, [(0, some[0].0), (1, some[1].0), (2, some[2].0)]);
         let counts = rollouts::open_counts(&mut reader, ours).await.unwrap();
         assert_eq!(counts, BTreeMap::from([("paused".to_owned(), 1), ("running".to_owned(), 1)]));
         assert!(rollouts::open_counts(&mut reader, theirs).await.unwrap().is_empty());
         let asked = [some[2].0, nth!(TaskId, 99_u32), few[0].0];
-        let mut found = rollout_targets::of_tasks(&mut reader, ours, &asked).await.unwrap();
+        let mut found = rollout_tasks::get_all(&mut reader, ours, &asked).await.unwrap();
         found.sort_by_key(|row| row.task_id);
         let found: Vec<_> = found.iter().map(|row| (row.rollout_id, row.server_id)).collect();
         assert_eq!(found, [(one.id, few[0].1), (ended.id, some[2].1)]);
-        assert!(rollout_targets::of_tasks(&mut reader, theirs, &asked).await.unwrap().is_empty());
+        assert!(rollout_tasks::get_all(&mut reader, theirs, &asked).await.unwrap().is_empty());
     }
 
     /// The stored rollout and the one that the planner works with are equal.
@@ -177,23 +177,23 @@ both! {
         let id = start(&db, ours, 1, 3).await;
         let mut tx = db.begin().await.unwrap();
         let stored = rollouts::load(&mut tx, id).await.unwrap();
-        let rows = rollout_targets::all(&mut tx, id).await.unwrap();
+        let rows = rollout_tasks::all(&mut tx, id).await.unwrap();
         let mut planned = domain::rollout::Rollout::restore(
             stored.head.clone(),
             rows.iter().map(|row| (row.server_id, row.target)),
         );
-        let next = planned.happens(rows[0].server_id, Event::Offered, at(5)).unwrap();
-        let from = Target::Waiting;
-        let offer = Move { server_id: rows[0].server_id, from, seen: 1, next, result: None };
+        let next = planned.apply_event(rows[0].server_id, TaskEvent::Offered, at(5)).unwrap();
+        let from = TaskStatus::Waiting;
+        let offer = StateChange { server_id: rows[0].server_id, from, seen: 1, next, result: None };
         assert_eq!(
-            rollout_targets::claim(&mut tx, id, &[offer]).await.unwrap(),
+            rollout_tasks::claim(&mut tx, id, &[offer]).await.unwrap(),
             [rows[0].server_id]
         );
         rollouts::save_head(&mut tx, &stored, planned.head(), None).await.unwrap();
         tx.commit().await.unwrap();
         let mut reader = db.snapshot().await.unwrap();
         let stored = rollouts::load(&mut reader, id).await.unwrap();
-        let rows = rollout_targets::all(&mut reader, id).await.unwrap();
+        let rows = rollout_tasks::all(&mut reader, id).await.unwrap();
         let restored = domain::rollout::Rollout::restore(
             stored.head,
             rows.iter().map(|row| (row.server_id, row.target)),
@@ -219,10 +219,10 @@ both! {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 100_000).await;
         let mut reader = db.read().await.unwrap();
-        let targets = rollout_targets::all(&mut reader, id).await.unwrap();
+        let targets = rollout_tasks::all(&mut reader, id).await.unwrap();
         assert_eq!(targets.len(), 100_000);
         assert_eq!(targets[99_999].server_id, nth!(ServerId, 99_999_u32));
-        assert_eq!(counts(&mut reader, id).await, all_waiting(100_000));
+        assert_eq!(counts(&mut reader, id).await, initial_counts(100_000));
     }
 
     /// A user pauses the rollout while the planner decides to start servers: the start must fail.
@@ -231,12 +231,12 @@ both! {
         let id = start(&db, ours, 1, 2).await;
         let mut tx = db.begin().await.unwrap();
         let seen = rollouts::load(&mut tx, id).await.unwrap();
-        let paused = Head { phase: Phase::Paused, ..seen.head.clone() };
+        let paused = RolloutHead { phase: Phase::Paused, ..seen.head.clone() };
         let now = rollouts::save_head(&mut tx, &seen, &paused, None).await.unwrap();
         assert_eq!((now.generation, now.revision, now.head.phase), (2, 2, Phase::Paused));
         tx.commit().await.unwrap();
         let mut tx = db.begin().await.unwrap();
-        assert_eq!(rollout_targets::claim(&mut tx, id, &offers([0])).await.unwrap().len(), 1);
+        assert_eq!(rollout_tasks::claim(&mut tx, id, &offers([0])).await.unwrap().len(), 1);
         assert!(matches!(
             rollouts::save_head(&mut tx, &seen, &seen.head, None).await,
             Err(StoreError::Stale)
@@ -244,7 +244,7 @@ both! {
         tx.rollback().await.unwrap();
         let mut reader = db.read().await.unwrap();
         assert_eq!(
-            rollout_targets::in_work(&mut reader, &[nth!(ServerId, 0_u32)]).await.unwrap(),
+            rollout_tasks::active_by_servers(&mut reader, &[nth!(ServerId, 0_u32)]).await.unwrap(),
             []
         );
     }
@@ -254,10 +254,10 @@ both! {
         let (first, second) = (start(&db, ours, 1, 1).await, start(&db, ours, 2, 1).await);
         let mut tx = db.begin().await.unwrap();
         let seen = rollouts::load(&mut tx, first).await.unwrap();
-        let ended = Head { phase: Phase::Ended(End::Failed), ..seen.head.clone() };
+        let ended = RolloutHead { phase: Phase::Ended(RolloutOutcome::Failed), ..seen.head.clone() };
         let now = rollouts::save_head(&mut tx, &seen, &ended, Some(at(50))).await.unwrap();
         assert_eq!(now.ended_at, Some(at(50)));
-        assert_eq!(rollouts::open(&mut tx).await.unwrap(), [(second, 1)]);
+        assert_eq!(rollouts::list_open(&mut tx).await.unwrap(), [(second, 1)]);
         let failed = rollouts::list(&mut tx, ours, &["failed", "canceled"], PAGE).await.unwrap();
         assert_eq!((failed.total, failed.items), (1, vec![now]));
         let all = rollouts::list(&mut tx, ours, &[], Page { limit: 1, offset: 0 }).await.unwrap();
@@ -269,20 +269,20 @@ both! {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 1_200).await;
         let mut tx = db.begin().await.unwrap();
-        let claimed = rollout_targets::claim(&mut tx, id, &offers(0..1_200)).await.unwrap();
+        let claimed = rollout_tasks::claim(&mut tx, id, &offers(0..1_200)).await.unwrap();
         assert_eq!(claimed.len(), 1_200);
         tx.commit().await.unwrap();
-        let mut moves: Vec<_> = (0..1_200).map(|n| step(n, 2, done(Outcome::Succeeded))).collect();
+        let mut moves: Vec<_> = (0..1_200).map(|n| step(n, 2, done(TaskOutcome::Succeeded))).collect();
         moves[1_100].seen = 1;
         let mut tx = db.begin().await.unwrap();
-        assert!(matches!(rollout_targets::save(&mut tx, id, &moves).await, Err(StoreError::Stale)));
+        assert!(matches!(rollout_tasks::save(&mut tx, id, &moves).await, Err(StoreError::Stale)));
         tx.rollback().await.unwrap();
         let mut reader = db.read().await.unwrap();
         assert_eq!(counts(&mut reader, id).await["dispatched"], 1_200);
         drop(reader);
         moves[1_100].seen = 2;
         let mut tx = db.begin().await.unwrap();
-        rollout_targets::save(&mut tx, id, &moves).await.unwrap();
+        rollout_tasks::save(&mut tx, id, &moves).await.unwrap();
         tx.commit().await.unwrap();
         let mut reader = db.read().await.unwrap();
         assert_eq!(counts(&mut reader, id).await["succeeded"], 1_200);
@@ -292,44 +292,44 @@ both! {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 2).await;
         let mut tx = db.begin().await.unwrap();
-        rollout_targets::claim(&mut tx, id, &offers([0])).await.unwrap();
+        rollout_tasks::claim(&mut tx, id, &offers([0])).await.unwrap();
         let report = json!({"packages": [{"name": "openssl", "from": "1", "to": "2"}]});
-        let failed = done(Outcome::Failed(FailureCode::DiskFull));
-        let reported = Move { result: Some(report.clone()), ..step(0, 2, failed) };
-        rollout_targets::save(&mut tx, id, &[reported]).await.unwrap();
-        let corrected = Move { from: failed, ..step(0, 3, done(Outcome::Succeeded)) };
-        rollout_targets::save(&mut tx, id, &[corrected]).await.unwrap();
+        let failed = done(TaskOutcome::Failed(FailureCode::DiskFull));
+        let reported = StateChange { result: Some(report.clone()), ..step(0, 2, failed) };
+        rollout_tasks::save(&mut tx, id, &[reported]).await.unwrap();
+        let corrected = StateChange { from: failed, ..step(0, 3, done(TaskOutcome::Succeeded)) };
+        rollout_tasks::save(&mut tx, id, &[corrected]).await.unwrap();
         let row = rollouts::load(&mut tx, id).await.unwrap();
-        let page = rollout_targets::list(&mut tx, &row, &["succeeded"], PAGE).await.unwrap();
+        let page = rollout_tasks::list(&mut tx, &row, &["succeeded"], PAGE).await.unwrap();
         assert_eq!(
             (page.total, page.items[0].result.clone(), page.items[0].generation),
             (1, Some(report), 4)
         );
-        assert_eq!(rollout_targets::list(&mut tx, &row, &[], PAGE).await.unwrap().total, 2);
+        assert_eq!(rollout_tasks::list(&mut tx, &row, &[], PAGE).await.unwrap().total, 2);
         tx.commit().await.unwrap();
     }
 
     async fn planner_reads_changes_of_other_writers(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 5).await;
-        let mut bell = db.bell(Topic::Rollouts);
+        let mut bell = db.subscribe(Topic::Rollouts);
         let mut tx = db.begin().await.unwrap();
-        rollout_targets::claim(&mut tx, id, &offers([0, 1, 2])).await.unwrap();
+        rollout_tasks::claim(&mut tx, id, &offers([0, 1, 2])).await.unwrap();
         tx.commit().await.unwrap();
-        bell.rung().await;
+        bell.notified().await;
         let mut tx = db.begin().await.unwrap();
         let revision =
-            rollout_targets::save(&mut tx, id, &[step(1, 2, busy(Stage::Installing, 90))])
+            rollout_tasks::save(&mut tx, id, &[step(1, 2, busy(Stage::Installing, 90))])
                 .await
                 .unwrap();
         tx.commit().await.unwrap();
         let mut reader = db.read().await.unwrap();
-        let rows = rollout_targets::changed_since(&mut reader, id, 1).await.unwrap();
+        let rows = rollout_tasks::changed_since(&mut reader, id, 1).await.unwrap();
         assert_eq!(rows.iter().map(|row| row.position).collect::<Vec<_>>(), [0, 2, 1]);
-        let rows = rollout_targets::changed_since(&mut reader, id, 2).await.unwrap();
+        let rows = rollout_tasks::changed_since(&mut reader, id, 2).await.unwrap();
         assert_eq!((rows.len(), rows[0].position, rows[0].revision), (1, 1, revision));
-        assert_eq!(rollout_targets::changed_since(&mut reader, id, revision).await.unwrap(), []);
-        assert_eq!(rollouts::open(&mut reader).await.unwrap(), [(id, revision)]);
+        assert_eq!(rollout_tasks::changed_since(&mut reader, id, revision).await.unwrap(), []);
+        assert_eq!(rollouts::list_open(&mut reader).await.unwrap(), [(id, revision)]);
     }
 
     /// A reader that runs beside writers never sees an earlier revision than one that it has seen.
@@ -342,7 +342,7 @@ both! {
                 tokio::spawn(async move {
                     for n in 0..10 {
                         let mut tx = db.begin().await.unwrap();
-                        rollout_targets::claim(&mut tx, id, &offers([writer * 10 + n]))
+                        rollout_tasks::claim(&mut tx, id, &offers([writer * 10 + n]))
                             .await
                             .unwrap();
                         tx.commit().await.unwrap();
@@ -359,7 +359,7 @@ both! {
         loop {
             let last_look = writing.is_finished();
             let mut reader = db.read().await.unwrap();
-            let rows = rollout_targets::changed_since(&mut reader, id, known).await.unwrap();
+            let rows = rollout_tasks::changed_since(&mut reader, id, known).await.unwrap();
             match rows.last() {
                 Some(last) => known = last.revision,
                 None if last_look => break,
@@ -381,17 +381,17 @@ both! {
             step(1, 1, busy(Stage::Dispatched, 20)),
             step(2, 1, busy(Stage::Dispatched, 40)),
         ];
-        rollout_targets::claim(&mut tx, id, &moves).await.unwrap();
-        let late: Vec<_> = rollout_targets::overdue(&mut tx, at(30), 10)
+        rollout_tasks::claim(&mut tx, id, &moves).await.unwrap();
+        let late: Vec<_> = rollout_tasks::overdue(&mut tx, at(30), 10)
             .await
             .unwrap()
             .into_iter()
             .map(|late| (late.server_id, late.deadline))
             .collect();
         assert_eq!(late, [(nth!(ServerId, 1_u32), at(20)), (nth!(ServerId, 0_u32), at(30))]);
-        let timed_out = done(Outcome::TimedOut(Stage::Dispatched));
-        rollout_targets::save(&mut tx, id, &[step(1, 2, timed_out)]).await.unwrap();
-        assert_eq!(rollout_targets::overdue(&mut tx, at(30), 10).await.unwrap().len(), 1);
+        let timed_out = done(TaskOutcome::TimedOut(Stage::Dispatched));
+        rollout_tasks::save(&mut tx, id, &[step(1, 2, timed_out)]).await.unwrap();
+        assert_eq!(rollout_tasks::overdue(&mut tx, at(30), 10).await.unwrap().len(), 1);
         tx.commit().await.unwrap();
     }
 
@@ -399,14 +399,14 @@ both! {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 8).await;
         let mut tx = db.begin().await.unwrap();
-        rollout_targets::claim(&mut tx, id, &offers(0..6)).await.unwrap();
+        rollout_tasks::claim(&mut tx, id, &offers(0..6)).await.unwrap();
         let moves = [
-            step(0, 2, done(Outcome::Succeeded)),
-            step(1, 2, done(Outcome::Failed(FailureCode::DiskFull))),
-            step(2, 2, done(Outcome::Failed(FailureCode::PkgLockTimeout))),
+            step(0, 2, done(TaskOutcome::Succeeded)),
+            step(1, 2, done(TaskOutcome::Failed(FailureCode::DiskFull))),
+            step(2, 2, done(TaskOutcome::Failed(FailureCode::PkgLockTimeout))),
             step(3, 2, busy(Stage::Rebooting, 500)),
         ];
-        rollout_targets::save(&mut tx, id, &moves).await.unwrap();
+        rollout_tasks::save(&mut tx, id, &moves).await.unwrap();
         let counts = counts(&mut tx, id).await;
         let expected =
             [("dispatched", 2), ("failed", 2), ("rebooting", 1), ("succeeded", 1), ("waiting", 2)];
@@ -418,13 +418,13 @@ both! {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 3).await;
         let mut tx = db.begin().await.unwrap();
-        rollout_targets::claim(&mut tx, id, &offers([0, 2])).await.unwrap();
+        rollout_tasks::claim(&mut tx, id, &offers([0, 2])).await.unwrap();
         let seen = rollouts::load(&mut tx, id).await.unwrap();
-        let head = Head { phase: Phase::Ended(End::Canceled), ..seen.head.clone() };
+        let head = RolloutHead { phase: Phase::Ended(RolloutOutcome::Canceled), ..seen.head.clone() };
         rollouts::save_head(&mut tx, &seen, &head, Some(at(9))).await.unwrap();
         assert_eq!(counts(&mut tx, id).await["dispatched"], 2);
         // A late result.
-        rollout_targets::save(&mut tx, id, &[step(2, 2, done(Outcome::Succeeded))]).await.unwrap();
+        rollout_tasks::save(&mut tx, id, &[step(2, 2, done(TaskOutcome::Succeeded))]).await.unwrap();
         assert_eq!(counts(&mut tx, id).await["succeeded"], 1);
         tx.commit().await.unwrap();
     }
@@ -439,12 +439,12 @@ both! {
         let mut tx = db.begin().await.unwrap();
         for phase in [Phase::Running, Phase::Paused] {
             let seen = rollouts::load(&mut tx, id).await.unwrap();
-            let found = rollout_targets::counts(&mut tx, &seen).await.unwrap();
+            let found = rollout_tasks::counts(&mut tx, &seen).await.unwrap();
             assert_eq!(found, BTreeMap::from([("failed".to_owned(), 1), ("waiting".to_owned(), 3)]));
-            let head = Head { phase, ..seen.head.clone() };
+            let head = RolloutHead { phase, ..seen.head.clone() };
             rollouts::save_head(&mut tx, &seen, &head, None).await.unwrap();
         }
-        rollout_targets::claim(&mut tx, id, &offers([1, 2, 3])).await.unwrap();
+        rollout_tasks::claim(&mut tx, id, &offers([1, 2, 3])).await.unwrap();
         let all = [("dispatched".to_owned(), 3), ("failed".to_owned(), 1)];
         assert_eq!(counts(&mut tx, id).await, BTreeMap::from(all));
         tx.commit().await.unwrap();
@@ -461,7 +461,7 @@ both! {
             ))
             .await;
         let mut reader = db.read().await.unwrap();
-        match rollout_targets::all(&mut reader, id).await {
+        match rollout_tasks::all(&mut reader, id).await {
             Err(StoreError::Corrupt { table: "rollout_targets", id, .. }) => {
                 assert_eq!(id, task.to_string());
             }

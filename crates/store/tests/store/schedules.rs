@@ -1,9 +1,9 @@
 //! Schedules and their runs.
 
-use domain::rollout::End;
+use domain::rollout::RolloutOutcome;
 use jiff::Timestamp;
 use serde_json::json;
-use store::runs::{self, Run, Start, State, Trigger};
+use store::runs::{self, Run, StartResult, RunState, Trigger};
 use store::schedules::{self, Schedule};
 use store::{Db, Page, StoreError};
 use vocab::{OrgId, Selector, SkipReason};
@@ -19,14 +19,14 @@ fn schedule(org_id: OrgId, n: u32, next_run_at: Option<Timestamp>) -> Schedule {
         enabled: true,
         cron: "30 2 * * MON-FRI".parse().unwrap(),
         timezone: "Europe/Berlin".parse().unwrap(),
-        targets: Selector::read(&json!({"environment": "production", "tags": ["role=web"]}))
+        targets: Selector::parse(&json!({"environment": "production", "tags": ["role=web"]}))
             .unwrap(),
         options: json!({"security_only": true, "reboot": "if_required"}),
         next_run_at,
         created_at: at(0),
         updated_at: at(0),
         generation: 1,
-        seal: store::seals::Code::default(),
+        seal: store::seals::SealCode::default(),
     }
 }
 
@@ -36,7 +36,7 @@ fn run(of: &Schedule, n: u32, scheduled_for: Option<Timestamp>) -> Run {
         org_id: of.org_id,
         schedule_id: of.id,
         trigger_kind: if scheduled_for.is_some() { Trigger::Cron } else { Trigger::Manual },
-        state: State::Running,
+        state: RunState::Running,
         skip_reason: None,
         scheduled_for,
         started_at: at(i64::from(n)),
@@ -45,13 +45,13 @@ fn run(of: &Schedule, n: u32, scheduled_for: Option<Timestamp>) -> Run {
         targets: of.targets.clone(),
         options: of.options.clone(),
         generation: 1,
-        seal: store::seals::Code::default(),
+        seal: store::seals::SealCode::default(),
     }
 }
 
 fn skipped(of: &Schedule, n: u32, scheduled_for: Timestamp) -> Run {
     Run {
-        state: State::Skipped,
+        state: RunState::Skipped,
         skip_reason: Some(SkipReason::Overlap),
         finished_at: Some(at(i64::from(n))),
         batch_id: None,
@@ -179,11 +179,11 @@ both! {
             ours_and_theirs.push(start.await.unwrap());
         }
         let winners: Vec<_> =
-            ours_and_theirs.iter().filter(|(_, start)| *start == Start::Started).collect();
+            ours_and_theirs.iter().filter(|(_, start)| *start == StartResult::Started).collect();
         assert_eq!(winners.len(), 1);
         let winner = winners[0].0;
         for (run, start) in &ours_and_theirs {
-            assert!(*run == winner || *start == Start::AlreadyStarted(winner), "{start:?}");
+            assert!(*run == winner || *start == StartResult::AlreadyStarted(winner), "{start:?}");
         }
     }
 
@@ -202,7 +202,7 @@ both! {
         assert_eq!(changed.into_iter().collect::<Vec<_>>(), [ids[0]]);
         let [waiting, carried_out, ended] = runs;
         let skipped = Run {
-            state: State::Skipped,
+            state: RunState::Skipped,
             skip_reason: Some(SkipReason::NoServers),
             finished_at: Some(at(11)),
             generation: 2,
@@ -219,31 +219,31 @@ both! {
         add(&db, &[of.clone()]).await;
         let mut tx = db.begin().await.unwrap();
         let first = run(&of, 1, Some(at(10)));
-        assert_eq!(runs::start(&mut tx, &first).await.unwrap(), Start::Started);
+        assert_eq!(runs::start(&mut tx, &first).await.unwrap(), StartResult::Started);
         assert_eq!(
             runs::start(&mut tx, &run(&of, 2, Some(at(20)))).await.unwrap(),
-            Start::Overlaps(first.id)
+            StartResult::Overlaps(first.id)
         );
         assert_eq!(
             runs::start(&mut tx, &run(&of, 2, None)).await.unwrap(),
-            Start::Overlaps(first.id)
+            StartResult::Overlaps(first.id)
         );
-        assert_eq!(runs::start(&mut tx, &skipped(&of, 2, at(20))).await.unwrap(), Start::Started);
+        assert_eq!(runs::start(&mut tx, &skipped(&of, 2, at(20))).await.unwrap(), StartResult::Started);
         assert_eq!(
             runs::start(&mut tx, &skipped(&of, 3, at(20))).await.unwrap(),
-            Start::AlreadyStarted(nth!(RunId, 2_u32))
+            StartResult::AlreadyStarted(nth!(RunId, 2_u32))
         );
         assert_eq!(runs::unfinished(&mut tx, of.id).await.unwrap(), Some(first.clone()));
-        runs::finish(&mut tx, &first, End::CompletedWithErrors, at(50)).await.unwrap();
+        runs::finish(&mut tx, &first, RolloutOutcome::CompletedWithErrors, at(50)).await.unwrap();
         assert!(matches!(
-            runs::finish(&mut tx, &first, End::Failed, at(51)).await,
+            runs::finish(&mut tx, &first, RolloutOutcome::Failed, at(51)).await,
             Err(StoreError::Stale)
         ));
         assert_eq!(runs::unfinished(&mut tx, of.id).await.unwrap(), None);
         let second = run(&of, 4, None);
-        assert_eq!(runs::start(&mut tx, &second).await.unwrap(), Start::Started);
-        runs::finish(&mut tx, &second, End::Succeeded, at(60)).await.unwrap();
-        assert_eq!(runs::start(&mut tx, &run(&of, 5, None)).await.unwrap(), Start::Started);
+        assert_eq!(runs::start(&mut tx, &second).await.unwrap(), StartResult::Started);
+        runs::finish(&mut tx, &second, RolloutOutcome::Succeeded, at(60)).await.unwrap();
+        assert_eq!(runs::start(&mut tx, &run(&of, 5, None)).await.unwrap(), StartResult::Started);
         tx.commit().await.unwrap();
     }
 
@@ -265,8 +265,8 @@ both! {
         assert!(runs::get(&mut tx, theirs, nth!(RunId, 1_u32)).await.is_err());
         let running = run(&of, 9, None);
         runs::start(&mut tx, &running).await.unwrap();
-        assert_eq!(runs::of_batch(&mut tx, nth!(BatchId, 9_u32)).await.unwrap(), Some(running));
-        assert_eq!(runs::of_batch(&mut tx, nth!(BatchId, 1_u32)).await.unwrap(), None);
+        assert_eq!(runs::by_batch(&mut tx, nth!(BatchId, 9_u32)).await.unwrap(), Some(running));
+        assert_eq!(runs::by_batch(&mut tx, nth!(BatchId, 1_u32)).await.unwrap(), None);
         tx.commit().await.unwrap();
     }
 
@@ -275,9 +275,9 @@ both! {
         let all: Vec<Schedule> = (0..4).map(|n| schedule(ours, n, None)).collect();
         add(&db, &all).await;
         let mut tx = db.begin().await.unwrap();
-        assert_eq!(runs::start(&mut tx, &run(&all[1], 1, Some(at(60)))).await.unwrap(), Start::Started);
+        assert_eq!(runs::start(&mut tx, &run(&all[1], 1, Some(at(60)))).await.unwrap(), StartResult::Started);
         let old = skipped(&all[2], 2, at(60));
-        assert_eq!(runs::start(&mut tx, &old).await.unwrap(), Start::Started);
+        assert_eq!(runs::start(&mut tx, &old).await.unwrap(), StartResult::Started);
         tx.commit().await.unwrap();
         let many: Vec<Run> =
             (0_u32..4).map(|n| run(&all[n as usize], 10 + n, Some(at(60)))).collect();
@@ -285,7 +285,7 @@ both! {
         let started = runs::start_all(&mut tx, &many).await.unwrap();
         assert_eq!(started.into_iter().collect::<Vec<_>>(), [many[0].id, many[3].id]);
         let ids: Vec<_> = all.iter().map(|schedule| schedule.id).collect();
-        let unfinished = runs::unfinished_among(&mut tx, &ids).await.unwrap();
+        let unfinished = runs::filter_unfinished(&mut tx, &ids).await.unwrap();
         assert_eq!(unfinished.into_iter().collect::<Vec<_>>(), [ids[0], ids[1], ids[3]]);
         assert!(runs::start_all(&mut tx, &[]).await.unwrap().is_empty());
         tx.commit().await.unwrap();
@@ -301,17 +301,17 @@ both! {
         runs::start_all(&mut tx, &[bare(2), bare(0), whole.clone(), bare(1)]).await.unwrap();
         runs::start(&mut tx, &skipped(&all[3], 9, at(70))).await.unwrap();
         assert_eq!(runs::without_batch(&mut tx, 2).await.unwrap(), [bare(0), bare(1)], "oldest first");
-        runs::finish(&mut tx, &bare(2), End::Canceled, at(80)).await.unwrap();
+        runs::finish(&mut tx, &bare(2), RolloutOutcome::Canceled, at(80)).await.unwrap();
         assert_eq!(runs::without_batch(&mut tx, 9).await.unwrap(), [bare(0), bare(1)]);
         schedules::delete(&mut tx, &all[1]).await.unwrap();
         let batch = |n: u32| nth!(BatchId, 20 + n);
         let given: Vec<_> = (0..4_u32).map(|n| (nth!(RunId, n), batch(n))).collect();
-        let taken = runs::give_batches(&mut tx, &given).await.unwrap();
+        let taken = runs::set_batches(&mut tx, &given).await.unwrap();
         assert_eq!(taken.into_iter().collect::<Vec<_>>(), [bare(0).id], "one is deleted, one has ended, one has a batch");
-        assert_eq!(runs::of_batch(&mut tx, batch(0)).await.unwrap().unwrap().id, bare(0).id);
+        assert_eq!(runs::by_batch(&mut tx, batch(0)).await.unwrap().unwrap().id, bare(0).id);
         assert_eq!(runs::get(&mut tx, ours, whole.id).await.unwrap(), whole);
         assert_eq!(runs::without_batch(&mut tx, 9).await.unwrap(), []);
-        assert!(runs::give_batches(&mut tx, &given).await.unwrap().is_empty());
+        assert!(runs::set_batches(&mut tx, &given).await.unwrap().is_empty());
         tx.commit().await.unwrap();
     }
 }

@@ -3,10 +3,10 @@
 //!
 //! `query_plans` checks which indexes the queries use.
 
-use store::recounts::Recount;
+use store::security_counts::CountCorrection;
 use store::server_list::{Filter, OnlineSpan, Sort};
 use store::servers::{Scan, Server};
-use store::{Conn, Db, Page, Tx, recorded_sql, recounts, server_list, servers};
+use store::{Conn, Db, Page, Tx, recorded_sql, security_counts, server_list, servers};
 use vocab::{OrgId, ServerId, Status};
 
 use crate::query_plans;
@@ -99,7 +99,7 @@ fn matches(filter: &Filter, server: &Server) -> bool {
     let os = server.os.to_string().to_ascii_lowercase();
     let Filter { status, environment, environments, os: system, tags, ids, q, reboot_required } =
         filter;
-    status.is_none_or(|(status, online)| online.has(status, server.last_seen_at))
+    status.is_none_or(|(status, online)| online.matches(status, server.last_seen_at))
         && (environment.is_none() || *environment == server.environment)
         && environments.as_ref().is_none_or(|some| {
             server.environment.as_ref().is_some_and(|environment| some.contains(environment))
@@ -138,7 +138,7 @@ async fn count_updates(tx: &mut Tx, fleet: &mut [Server]) {
         updates: 40,
         security_updates: 11 - server.security_updates,
     };
-    let right = |server: &Server| Recount {
+    let right = |server: &Server| CountCorrection {
         id: server.id,
         generation: server.generation,
         security_updates: 7,
@@ -146,7 +146,7 @@ async fn count_updates(tx: &mut Tx, fleet: &mut [Server]) {
     let some = |fleet: &[Server], nth: usize| fleet.iter().skip(nth).step_by(10).cloned().collect();
     let [scanned, overtaken, counted]: [Vec<Server>; 3] = [3, 5, 6].map(|nth| some(fleet, nth));
     let counted: Vec<_> = counted.iter().chain(&overtaken).map(right).collect();
-    recounts::write(tx, &counted).await.unwrap();
+    security_counts::write(tx, &counted).await.unwrap();
     for before in &overtaken {
         servers::save(tx, before, &Server { activity: "busy".into(), ..before.clone() }, at(1))
             .await
@@ -205,7 +205,7 @@ both! {
             let page = Page { limit: if n % 5 == 0 { 50 } else { 4 }, offset };
             let wanted = in_order(fleet.iter().filter(|server| matches(&filter, server)).collect(), sort);
             recorded_sql();
-            let seen = server_list::list_gathering(&mut tx, ours, &filter, sort, page, query_plans::CANDIDATES_MAX).await.unwrap();
+            let seen = server_list::list_with_candidate_limit(&mut tx, ours, &filter, sort, page, query_plans::CANDIDATES_MAX).await.unwrap();
             looked_up += count_whole_key_lookups(&mut tx).await;
             let ids: Vec<_> = seen.items.iter().map(|server| server.id).collect();
             let on_page = wanted.iter().skip(offset as usize).take(page.limit as usize);

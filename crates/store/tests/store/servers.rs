@@ -1,8 +1,8 @@
 //! Servers, contacts, lists and package sets.
 
 use serde_json::json;
-use store::listings::{self, Kind, Packed};
-use store::presence::{self, Beat};
+use store::package_sets::{self, SetKind, PackedSet};
+use store::presence::{self, Contact};
 use store::server_list::{self, Filter, OnlineSpan, Sort};
 use store::servers::{self, Server};
 use store::{Db, Page, StoreError};
@@ -52,14 +52,14 @@ pub(crate) async fn enroll(db: &Db, servers: &[Server]) {
     tx.commit().await.unwrap();
 }
 
-fn beat(server: &Server, seconds: i64, counter: i64) -> Beat {
-    Beat { org: server.org_id, server_id: server.id, seen_at: at(seconds), counter }
+fn beat(server: &Server, seconds: i64, counter: i64) -> Contact {
+    Contact { org: server.org_id, server_id: server.id, seen_at: at(seconds), counter }
 }
 
-pub(crate) fn packages(n: u32) -> Packed {
+pub(crate) fn packages(n: u32) -> PackedSet {
     let list: Vec<_> =
         (0..n).map(|n| Installed::new(&format!("package-{n}"), "1.0", "amd64")).collect();
-    Packed::new(n, &vocab::listing::encode(&list))
+    PackedSet::new(n, &vocab::listing::encode(&list))
 }
 
 fn names(servers: &[Server]) -> Vec<&str> {
@@ -183,7 +183,7 @@ both! {
             servers::identity(&mut tx, seen.id).await.unwrap().unwrap().removed_at,
             Some(at(5))
         );
-        assert_eq!(presence::beat(&mut tx, &[beat(&seen, 9, 9)], at(1_000_000)).await.unwrap(), 0);
+        assert_eq!(presence::record_contacts(&mut tx, &[beat(&seen, 9, 9)], at(1_000_000)).await.unwrap(), 0);
         tx.commit().await.unwrap();
         assert_eq!(found(&db, ours, &Filter::default()).await, ["web-2"]);
         let tagged = Filter { tags: seen.tags.clone(), ..Filter::default() };
@@ -199,14 +199,14 @@ both! {
         enroll(&db, &fleet).await;
         let mut tx = db.begin().await.unwrap();
         let beats: Vec<_> = fleet.iter().map(|server| beat(server, 60, 5)).collect();
-        assert_eq!(presence::beat(&mut tx, &beats, at(1_000_000)).await.unwrap(), 1203);
+        assert_eq!(presence::record_contacts(&mut tx, &beats, at(1_000_000)).await.unwrap(), 1203);
         let late = [
             beat(&fleet[0], 30, 4),
             beat(&fleet[1], 90, 3),
             beat(&fleet[1], 80, 7),
             beat(&fleet[2], 50, 9),
         ];
-        assert_eq!(presence::beat(&mut tx, &late, at(1_000_000)).await.unwrap(), 2);
+        assert_eq!(presence::record_contacts(&mut tx, &late, at(1_000_000)).await.unwrap(), 2);
         tx.commit().await.unwrap();
         let mut reader = db.read().await.unwrap();
         let all = presence::all(&mut reader, ours).await.unwrap();
@@ -245,7 +245,7 @@ both! {
                     for _ in 0..5 {
                         loop {
                             let mut tx = db.begin().await.unwrap();
-                            match presence::beat(&mut tx, &beats, at(1_000_000)).await {
+                            match presence::record_contacts(&mut tx, &beats, at(1_000_000)).await {
                                 Ok(_) => break tx.commit().await.unwrap(),
                                 Err(StoreError::Busy(_)) => {}
                                 Err(other) => panic!("{other:?}"),
@@ -329,7 +329,7 @@ both! {
         );
         let mixed = Filter { environment: environment("production"), ..status(Status::Offline) };
         assert_eq!(of(mixed).await, "web-1");
-        let selector = Selector::read(&json!({"os": "debian", "tags": ["role=web"]})).unwrap();
+        let selector = Selector::parse(&json!({"os": "debian", "tags": ["role=web"]})).unwrap();
         assert_eq!(of(Filter::from(&selector)).await, "a_b axb web-1");
         assert_eq!(of(Filter::from(&Selector::All)).await, "a_b axb DB-1 web-1");
     }
@@ -402,7 +402,7 @@ both! {
         let limited = Filter { environments: Some(Vec::new()), ..Filter::default() };
         assert_eq!(total(limited).await, 0);
         let mut tx = db.begin().await.unwrap();
-        presence::beat(&mut tx, &[beat(&all[0], 100, 2), beat(&all[2], 100, 2)], at(1_000_000)).await.unwrap();
+        presence::record_contacts(&mut tx, &[beat(&all[0], 100, 2), beat(&all[2], 100, 2)], at(1_000_000)).await.unwrap();
         tx.commit().await.unwrap();
         for (status, of_all, of_staging) in [(Status::Online, 2, 1), (Status::Offline, 3, 0)] {
             let status = Some((status, OnlineSpan::since(at(50))));
@@ -417,12 +417,12 @@ both! {
         enroll(&db, &all).await;
         let list = packages(3);
         let mut tx = db.begin().await.unwrap();
-        let lists = [(ours, Kind::Packages, &list), (ours, Kind::Packages, &list)];
-        assert_eq!(listings::store_all(&mut tx, &lists, at(0)).await.unwrap(), 1);
-        assert_eq!(listings::store_all(&mut tx, &lists, at(0)).await.unwrap(), 0);
-        let unknown = Digest::of(b"unknown");
+        let lists = [(ours, SetKind::Packages, &list), (ours, SetKind::Packages, &list)];
+        assert_eq!(package_sets::store_all(&mut tx, &lists, at(0)).await.unwrap(), 1);
+        assert_eq!(package_sets::store_all(&mut tx, &lists, at(0)).await.unwrap(), 0);
+        let unknown = Digest::compute(b"unknown");
         let wanted = [unknown, list.digest()];
-        let missing = listings::keep_all(&mut tx, ours, Kind::Packages, &wanted, at(0)).await;
+        let missing = package_sets::mark_all_used(&mut tx, ours, SetKind::Packages, &wanted, at(0)).await;
         assert_eq!(missing.unwrap(), [unknown]);
         let scan = |n: usize, seen| servers::Scan {
             id: all[n].id,
@@ -465,7 +465,7 @@ both! {
             for now in [wrong, 100] {
                 counter += 1;
                 let mut tx = db.begin().await.unwrap();
-                presence::beat(&mut tx, &[beat(&seen, now, counter)], at(now)).await.unwrap();
+                presence::record_contacts(&mut tx, &[beat(&seen, now, counter)], at(now)).await.unwrap();
                 tx.commit().await.unwrap();
                 let stored = presence::all(&mut db.read().await.unwrap(), ours).await.unwrap();
                 assert_eq!((stored[0].last_seen_at, stored[0].counter), (at(now), counter), "{wrong}");
@@ -474,7 +474,7 @@ both! {
         // Collected under the wrong clock, written under the right one.
         let gathered = [beat(&seen, DAY, 20), beat(&seen, 101, 21)];
         let mut tx = db.begin().await.unwrap();
-        presence::beat(&mut tx, &gathered, at(101)).await.unwrap();
+        presence::record_contacts(&mut tx, &gathered, at(101)).await.unwrap();
         tx.commit().await.unwrap();
         let stored = presence::all(&mut db.read().await.unwrap(), ours).await.unwrap();
         assert_eq!(stored[0].last_seen_at, at(101));

@@ -25,7 +25,7 @@ impl TestDatabase {
     pub(crate) fn options(&self) -> Options {
         let mut options = Options::new(&self.url, seal());
         // The machine may be busy. Timeouts have their own tests.
-        options.patience = std::time::Duration::from_secs(30);
+        options.timeout = std::time::Duration::from_secs(30);
         options
     }
 
@@ -172,7 +172,7 @@ async fn run(admin: &mut PgConnection, sql: String) {
 async fn template(admin: &mut PgConnection, cluster: &str) -> String {
     let texts = include_str!("../../migrations/0001_baseline.sql");
     let name =
-        format!("fleetmend_template_{}", &vocab::Digest::of(texts.as_bytes()).to_string()[..16]);
+        format!("fleetmend_template_{}", &vocab::Digest::compute(texts.as_bytes()).to_string()[..16]);
     run(admin, "select pg_advisory_lock(7130)".into()).await;
     let ready: Option<(bool,)> =
         sqlx::query_as("select datistemplate from pg_database where datname = $1")
@@ -195,7 +195,7 @@ pub(crate) fn seal() -> Seal {
     Seal::new(|previous, seq, entry| {
         let mut bytes = previous.to_vec();
         bytes.extend(format!("{seq}{entry:?}").bytes());
-        vocab::Digest::of(&bytes).as_bytes().to_vec()
+        vocab::Digest::compute(&bytes).as_bytes().to_vec()
     })
 }
 

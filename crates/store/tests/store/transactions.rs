@@ -42,7 +42,7 @@ both! {
         assert_eq!(seen.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 3]);
         assert_eq!(seen[1].data, event(ours, 3).data);
         assert_eq!(events::after(&mut reader, ours, 1, 10).await.unwrap(), seen[1..]);
-        assert_eq!(events::after_in_all(&mut reader, 0, 2).await.unwrap().len(), 2);
+        assert_eq!(events::after_all_orgs(&mut reader, 0, 2).await.unwrap().len(), 2);
         assert_eq!(events::latest(&mut reader).await.unwrap(), 3);
     }
 
@@ -127,7 +127,7 @@ both! {
         let mut previous = Vec::new();
         for (place, link) in (1..).zip(&chain) {
             assert_eq!((link.seq, &link.previous), (place, &previous));
-            assert_eq!(link.hash, seal().stamp(&previous, link.seq, &link.unsealed()));
+            assert_eq!(link.hash, seal().entry_hash(&previous, link.seq, &link.to_new_entry()));
             previous = link.hash.clone();
         }
         assert_eq!(audit::head(&mut reader, ours).await.unwrap(), (3, previous));
@@ -170,17 +170,17 @@ both! {
     }
 
     async fn only_commits_notify_subscribers(db: Db) {
-        let mut rollouts = db.bell(Topic::Rollouts);
-        let mut servers = db.bell(Topic::Servers);
+        let mut rollouts = db.subscribe(Topic::Rollouts);
+        let mut servers = db.subscribe(Topic::Servers);
         let mut tx = db.begin().await.unwrap();
-        tx.ring(Topic::Servers);
+        tx.notify(Topic::Servers);
         tx.rollback().await.unwrap();
-        assert!(!servers.has_rung());
+        assert!(!servers.take_notified());
         let mut tx = db.begin().await.unwrap();
-        tx.ring(Topic::Rollouts);
+        tx.notify(Topic::Rollouts);
         tx.commit().await.unwrap();
-        rollouts.rung().await;
-        assert!(!servers.has_rung());
+        rollouts.notified().await;
+        assert!(!servers.take_notified());
     }
 
     async fn failed_part_is_rolled_back_alone(db: Db) {
@@ -234,28 +234,28 @@ both! {
 async fn other_replica_is_notified_after_reconnecting() {
     let Some(place) = crate::support::postgres_database::<TestDatabase>().await else { return };
     let (here, there): (Db, Db) = (place.open().await, place.open().await);
-    ring_and_hear(&here, &there).await;
+    notify_and_receive(&here, &there).await;
 
     // All listeners on this database lose their connections.
-    let mut bell = there.bell(Topic::Schedules);
-    cut_listeners(&place).await;
+    let mut bell = there.subscribe(Topic::Schedules);
+    terminate_listeners(&place).await;
     // The listener notifies once after it reconnects, for whatever was missed.
-    bell.rung().await;
-    ring_and_hear(&here, &there).await;
+    bell.notified().await;
+    notify_and_receive(&here, &there).await;
     here.close().await;
     there.close().await;
     crate::support::remove_postgres(&place).await;
 }
 
-async fn ring_and_hear(here: &Db, there: &Db) {
-    let mut bell = there.bell(Topic::Rollouts);
+async fn notify_and_receive(here: &Db, there: &Db) {
+    let mut bell = there.subscribe(Topic::Rollouts);
     let mut tx = here.begin().await.unwrap();
-    tx.ring(Topic::Rollouts);
+    tx.notify(Topic::Rollouts);
     tx.commit().await.unwrap();
-    bell.rung().await;
+    bell.notified().await;
 }
 
-async fn cut_listeners(place: &TestDatabase) {
+async fn terminate_listeners(place: &TestDatabase) {
     place
         .execute_sql(
             "select pg_terminate_backend(pid) from pg_stat_activity

@@ -1,6 +1,6 @@
 //! Users, their sessions, and their accounts at an identity provider.
 
-use store::identities::{self, Identity};
+use store::identities::{self, LinkedIdentity};
 use store::sessions::{self, Session};
 use store::users::{self, User};
 use store::{Db, Page, StoreError, organizations};
@@ -104,7 +104,7 @@ both! {
     async fn user_has_one_account_per_identity_provider(db: Db) {
         let (here, there) = (org(&db).await, other_org(&db).await);
         let (ann, bob) = (user(here, 1, "ann"), user(here, 2, "bob"));
-        let at_provider = |subject: &str, who: &User| Identity {
+        let at_provider = |subject: &str, who: &User| LinkedIdentity {
             issuer: "https://id.example.org".into(),
             subject: subject.into(),
             user_id: who.id,
@@ -127,11 +127,11 @@ both! {
         assert!(users::was_removed(&mut tx, here, "ann").await.unwrap());
         assert!(identities::find(&mut tx, "https://id.example.org", "s-1").await.unwrap().is_some());
         identities::link(&mut tx, &at_provider("s-1", &bob)).await.unwrap();
-        let all = identities::of_org(&mut tx, here).await.unwrap();
+        let all = identities::list_by_org(&mut tx, here).await.unwrap();
         assert_eq!(all, [at_provider("s-1", &bob)]);
-        assert_eq!(identities::of_org(&mut tx, there).await.unwrap(), []);
+        assert_eq!(identities::list_by_org(&mut tx, there).await.unwrap(), []);
         identities::unlink(&mut tx, bob.id).await.unwrap();
-        assert_eq!(identities::of_org(&mut tx, here).await.unwrap(), []);
+        assert_eq!(identities::list_by_org(&mut tx, here).await.unwrap(), []);
         tx.commit().await.unwrap();
     }
 }

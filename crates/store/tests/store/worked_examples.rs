@@ -50,16 +50,16 @@ fn examples() -> [(Filter, Sort, u64); 7] {
 
 /// A statement, and the steps of SQLite's plan for it.
 #[derive(Debug, Default, PartialEq)]
-struct Shown {
+struct Statement {
     sql: String,
     steps: Vec<String>,
 }
 
 /// The statements in each block of SQL in the examples.
-fn shown() -> Vec<Vec<Shown>> {
+fn documented_statements() -> Vec<Vec<Statement>> {
     let mut blocks = Vec::new();
-    let mut block: Option<Vec<Shown>> = None;
-    let mut next = Shown::default();
+    let mut block: Option<Vec<Statement>> = None;
+    let mut next = Statement::default();
     for line in PAGE.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim) {
         match (line, &mut block) {
             ("```sql", _) => block = Some(Vec::new()),
@@ -71,8 +71,8 @@ fn shown() -> Vec<Vec<Shown>> {
                     next.sql = format!("{} {line}", next.sql).trim().to_owned();
                 }
                 if let Some(sql) = next.sql.strip_suffix(';') {
-                    statements.push(Shown { sql: sql.to_owned(), steps: next.steps });
-                    next = Shown::default();
+                    statements.push(Statement { sql: sql.to_owned(), steps: next.steps });
+                    next = Statement::default();
                 }
             }
             (_, None) => {}
@@ -91,7 +91,7 @@ fn for_postgres(sql: &str) -> String {
 
 /// The statements that one list sends, written as in the examples: without repetitions, and without
 /// the last one, which reads the rows.
-async fn sent(tx: &mut Tx, ours: OrgId, (filter, sort, offset): (Filter, Sort, u64)) -> Vec<Shown> {
+async fn sent_statements(tx: &mut Tx, ours: OrgId, (filter, sort, offset): (Filter, Sort, u64)) -> Vec<Statement> {
     recorded_sql();
     let page = Page { limit: 50, offset };
     let listed = server_list::list(tx, ours, &filter, sort, page).await.unwrap();
@@ -107,7 +107,7 @@ async fn sent(tx: &mut Tx, ours: OrgId, (filter, sort, offset): (Filter, Sort, u
         while sql.contains("?, ?") {
             sql = sql.replace("?, ?", "?");
         }
-        statements.push(Shown { sql: sql.replace("in (?)", "in (?, …)"), steps });
+        statements.push(Statement { sql: sql.replace("in (?)", "in (?, …)"), steps });
     }
     statements
 }
@@ -122,10 +122,10 @@ both! {
 
         let mut tx = db.begin().await.unwrap();
         let is_sqlite = matches!(*tx, store::Conn::SqliteTx(_));
-        let blocks = shown();
+        let blocks = documented_statements();
         assert_eq!(blocks.len(), examples().len());
         for (n, (mut block, example)) in blocks.into_iter().zip(examples()).enumerate() {
-            let mut sent = sent(&mut tx, ours, example).await;
+            let mut sent = sent_statements(&mut tx, ours, example).await;
             // Only the first example shows the statement for the size of the fleet.
             if n > 0 {
                 let size = sent.remove(0);
@@ -133,7 +133,7 @@ both! {
             }
             if !is_sqlite {
                 for statement in &mut block {
-                    *statement = Shown { sql: for_postgres(&statement.sql), steps: Vec::new() };
+                    *statement = Statement { sql: for_postgres(&statement.sql), steps: Vec::new() };
                 }
             }
             assert_eq!(block, sent, "left: block {} in the documentation of server_list", n + 1);

@@ -2,7 +2,7 @@
 
 use vocab::{Os, PackageManager};
 
-use crate::Chance;
+use crate::Rng;
 
 /// An operating system of a simulated host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -143,17 +143,17 @@ impl System {
     }
 
     /// A typical advisory id of the system's security team. `None` if the system has no advisories.
-    pub(super) fn advisory(self, chance: &mut Chance) -> Option<String> {
+    pub(super) fn advisory(self, rng: &mut Rng) -> Option<String> {
         Some(match self {
-            System::Debian12 => format!("DSA-{}-1", chance.between(5700, 6050)),
+            System::Debian12 => format!("DSA-{}-1", rng.between(5700, 6050)),
             System::Ubuntu2204 | System::Ubuntu2404 => {
-                format!("USN-{}-1", chance.between(7000, 7850))
+                format!("USN-{}-1", rng.between(7000, 7850))
             }
-            System::Rocky9 => format!("RLSA-2026:{}", chance.between(1000, 19000)),
-            System::Alma9 => format!("ALSA-2026:{}", chance.between(1000, 19000)),
-            System::Leap156 => format!("openSUSE-SLE-15.6-2026-{}", chance.between(100, 3900)),
+            System::Rocky9 => format!("RLSA-2026:{}", rng.between(1000, 19000)),
+            System::Alma9 => format!("ALSA-2026:{}", rng.between(1000, 19000)),
+            System::Leap156 => format!("openSUSE-SLE-15.6-2026-{}", rng.between(100, 3900)),
             System::Arch => {
-                format!("ASA-2026{:02}-{}", chance.between(1, 11), chance.between(1, 9))
+                format!("ASA-2026{:02}-{}", rng.between(1, 11), rng.between(1, 9))
             }
             System::Alpine322 => return None,
         })

@@ -34,35 +34,35 @@ pub(crate) const NOW: &str = "2026-11-15T04:00:00Z";
 const SYNC_SECONDS: u32 = 3;
 
 #[derive(Clone)]
-pub(crate) struct Door(Arc<Inner>);
+pub(crate) struct FakeServer(Arc<Inner>);
 
 struct Inner {
     orders: Ed25519KeyPair,
     secret: String,
-    book: Mutex<Book>,
+    records: Mutex<Records>,
     /// Percentage of sync responses that are lost after the sync took effect.
     lost_percent: AtomicU64,
     syncs: AtomicU64,
 }
 
 #[derive(Default)]
-pub(crate) struct Book {
-    pub(crate) servers: BTreeMap<ServerId, Row>,
+pub(crate) struct Records {
+    pub(crate) servers: BTreeMap<ServerId, ServerRecord>,
     /// Number of uploads of each inventory.
     pub(crate) listings: BTreeMap<Digest, u32>,
     pub(crate) logs: BTreeMap<TaskId, Vec<u8>>,
     /// Protocol violations by agents.
-    pub(crate) protests: Vec<String>,
-    pub(crate) enrolments: u64,
+    pub(crate) violations: Vec<String>,
+    pub(crate) enrollments: u64,
     nonces: BTreeSet<String>,
 }
 
-pub(crate) struct Row {
+pub(crate) struct ServerRecord {
     key: Vec<u8>,
     expected: u64,
     nonce: Option<u64>,
     pub(crate) removed: bool,
-    bell: Arc<Notify>,
+    wakeup: Arc<Notify>,
     orders: BTreeMap<TaskId, Work>,
     expires_at: Timestamp,
     pub(crate) withdrawn: BTreeSet<TaskId>,
@@ -75,14 +75,14 @@ pub(crate) struct Row {
     pub(crate) syncs: u64,
 }
 
-impl Door {
-    pub(crate) fn new() -> Door {
+impl FakeServer {
+    pub(crate) fn new() -> FakeServer {
         let orders = Ed25519KeyPair::from_seed_unchecked(&[5; 32]).unwrap();
         let secret = format!("fme_{}", URL_SAFE_NO_PAD.encode([6; 32]));
-        Door(Arc::new(Inner {
+        FakeServer(Arc::new(Inner {
             orders,
             secret,
-            book: Mutex::default(),
+            records: Mutex::default(),
             lost_percent: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
         }))
@@ -99,7 +99,7 @@ impl Door {
     }
 
     /// Listens on this machine without TLS. Returns the URL and a token.
-    pub(crate) async fn open(&self) -> (String, String) {
+    pub(crate) async fn listen(&self) -> (String, String) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = self.router();
@@ -111,39 +111,39 @@ impl Door {
         format!("{}.{pin}", self.0.secret)
     }
 
-    pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.book.lock().unwrap()
+    pub(crate) fn records(&self) -> MutexGuard<'_, Records> {
+        self.0.records.lock().unwrap()
     }
 
-    pub(crate) fn lose_answers(&self, percent: u64) {
+    pub(crate) fn lose_responses(&self, percent: u64) {
         self.0.lost_percent.store(percent, Ordering::Relaxed);
     }
 
     /// Queues an order for a server. The order's boot id must be that of the current boot.
     pub(crate) fn order(&self, server: ServerId, task: TaskId, work: Work) {
-        let mut book = self.book();
+        let mut book = self.records();
         let row = book.servers.get_mut(&server).unwrap();
         row.orders.insert(task, work);
-        row.bell.notify_one();
+        row.wakeup.notify_one();
     }
 
     pub(crate) fn withdraw(&self, server: ServerId, task: TaskId) {
-        let mut book = self.book();
+        let mut book = self.records();
         let row = book.servers.get_mut(&server).unwrap();
         row.withdrawn.insert(task);
-        row.bell.notify_one();
+        row.wakeup.notify_one();
     }
 
     pub(crate) fn remove(&self, server: ServerId) {
-        let mut book = self.book();
+        let mut book = self.records();
         let row = book.servers.get_mut(&server).unwrap();
         row.removed = true;
-        row.bell.notify_one();
+        row.wakeup.notify_one();
     }
 
     /// From now on, the orders of this server have expired.
     pub(crate) fn let_orders_expire(&self, server: ServerId) {
-        self.book().servers.get_mut(&server).unwrap().expires_at = NOW.parse().unwrap();
+        self.records().servers.get_mut(&server).unwrap().expires_at = NOW.parse().unwrap();
     }
 
     fn envelope(
@@ -162,7 +162,7 @@ impl Door {
     }
 
     /// Authenticates a request. Returns the server, or the response to send instead.
-    fn caller(
+    fn authenticate(
         &self,
         method: &Method,
         uri: &Uri,
@@ -170,7 +170,7 @@ impl Door {
         body: &[u8],
     ) -> Result<ServerId, Box<Response>> {
         let refused = |why: &str| {
-            self.book().protests.push(format!("{method} {uri}: {why}"));
+            self.records().violations.push(format!("{method} {uri}: {why}"));
             Box::new((StatusCode::UNAUTHORIZED, why.to_owned()).into_response())
         };
         let header = headers.get("authorization").and_then(|value| value.to_str().ok());
@@ -192,7 +192,7 @@ impl Door {
         if !genuine || part("tag") != tag(id, &part("key")) {
             return Err(refused("invalid signature or tag"));
         }
-        match self.book().servers.get(&id) {
+        match self.records().servers.get(&id) {
             Some(row) if row.key == part("key") && !row.removed => Ok(id),
             _ => Err(Box::new(StatusCode::GONE.into_response())),
         }
@@ -213,13 +213,13 @@ fn signed_parts(headers: &HeaderMap) -> Option<(String, String, String)> {
 }
 
 /// Signs every response to a signed request.
-async fn sign(State(door): State<Door>, request: Request, next: Next) -> Response {
+async fn sign(State(door): State<FakeServer>, request: Request, next: Next) -> Response {
     let Some((id, signature, nonce)) = signed_parts(request.headers()) else {
         return next.run(request).await;
     };
-    let is_new = door.book().nonces.insert(nonce.clone());
+    let is_new = door.records().nonces.insert(nonce.clone());
     if !is_new {
-        door.book().protests.push(format!("{id} reused the nonce {nonce}"));
+        door.records().violations.push(format!("{id} reused the nonce {nonce}"));
     }
     let (mut parts, body) = next.run(request).await.into_parts();
     let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
@@ -230,16 +230,16 @@ async fn sign(State(door): State<Door>, request: Request, next: Next) -> Respons
     Response::from_parts(parts, Body::from(body))
 }
 
-async fn enroll(State(door): State<Door>, body: Bytes) -> Response {
+async fn enroll(State(door): State<FakeServer>, body: Bytes) -> Response {
     let asked: EnrollRequest = serde_json::from_slice(&body).unwrap();
     if !asked.token.starts_with(&door.0.secret) {
         let problem = json!({"code": "bad_token", "detail": "the token does not exist"});
         return (StatusCode::UNAUTHORIZED, problem.to_string()).into_response();
     }
     let key = STANDARD.decode(&asked.public_key).unwrap();
-    let mut book = door.book();
-    book.enrolments += 1;
-    let id = ServerId::new(NOW.parse().unwrap(), u128::from(book.enrolments));
+    let mut book = door.records();
+    book.enrollments += 1;
+    let id = ServerId::new(NOW.parse().unwrap(), u128::from(book.enrollments));
     let answer = EnrollResponse {
         server_id: id,
         tag: STANDARD.encode(tag(id, &key)),
@@ -249,12 +249,12 @@ async fn enroll(State(door): State<Door>, body: Bytes) -> Response {
         sync_seconds: SYNC_SECONDS,
         signs_answers: true,
     };
-    let row = Row {
+    let row = ServerRecord {
         key,
         expected: 1,
         nonce: None,
         removed: false,
-        bell: Arc::default(),
+        wakeup: Arc::default(),
         orders: BTreeMap::new(),
         expires_at: "2026-11-15T05:00:00Z".parse().unwrap(),
         withdrawn: BTreeSet::new(),
@@ -271,46 +271,46 @@ async fn enroll(State(door): State<Door>, body: Bytes) -> Response {
 }
 
 async fn sync(
-    State(door): State<Door>,
+    State(door): State<FakeServer>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let id = match door.caller(&method, &uri, &headers, &body) {
+    let id = match door.authenticate(&method, &uri, &headers, &body) {
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
     let sync: SyncRequest = serde_json::from_slice(&body).unwrap();
     let hold = Duration::from_secs(sync.hold_seconds.into());
-    let bell = door.book().servers[&id].bell.clone();
-    let heard = door.hear(id, sync);
-    if heard.is_quiet() && !door.has_something_for(id) && !hold.is_zero() {
+    let bell = door.records().servers[&id].wakeup.clone();
+    let heard = door.receive(id, sync);
+    if heard.is_quiet() && !door.has_work_for(id) && !hold.is_zero() {
         let _ = tokio::time::timeout(hold, bell.notified()).await;
     }
     let number = door.0.syncs.fetch_add(1, Ordering::Relaxed);
     if number * 37 % 100 < door.0.lost_percent.load(Ordering::Relaxed) {
         return StatusCode::BAD_GATEWAY.into_response();
     }
-    door.answer(id, heard)
+    door.respond(id, heard)
 }
 
-struct Heard {
+struct ReceivedSync {
     counter: u64,
     acknowledged: Vec<TaskId>,
     wanted: Vec<Digest>,
 }
 
-impl Heard {
+impl ReceivedSync {
     fn is_quiet(&self) -> bool {
         self.acknowledged.is_empty() && self.wanted.is_empty()
     }
 }
 
-impl Door {
-    fn hear(&self, id: ServerId, sync: SyncRequest) -> Heard {
-        let mut book = self.book();
-        let Book { servers, listings, protests, .. } = &mut *book;
+impl FakeServer {
+    fn receive(&self, id: ServerId, sync: SyncRequest) -> ReceivedSync {
+        let mut book = self.records();
+        let Records { servers, listings, violations: protests, .. } = &mut *book;
         let row = servers.get_mut(&id).unwrap();
         row.syncs += 1;
         let again = sync.counter + 1 == row.expected && row.nonce == Some(sync.nonce);
@@ -341,16 +341,16 @@ impl Door {
         }
         let digests = [sync.installed, sync.pending];
         let wanted = digests.into_iter().flatten().filter(|digest| !listings.contains_key(digest));
-        Heard { counter: row.expected, acknowledged, wanted: wanted.collect() }
+        ReceivedSync { counter: row.expected, acknowledged, wanted: wanted.collect() }
     }
 
-    fn has_something_for(&self, id: ServerId) -> bool {
-        let row = &self.book().servers[&id];
+    fn has_work_for(&self, id: ServerId) -> bool {
+        let row = &self.records().servers[&id];
         !row.orders.is_empty() || !row.withdrawn.is_empty() || row.removed
     }
 
-    fn answer(&self, id: ServerId, heard: Heard) -> Response {
-        let book = self.book();
+    fn respond(&self, id: ServerId, heard: ReceivedSync) -> Response {
+        let book = self.records();
         let row = &book.servers[&id];
         if row.removed {
             return StatusCode::GONE.into_response();
@@ -376,14 +376,14 @@ impl Door {
 }
 
 async fn listing(
-    State(door): State<Door>,
+    State(door): State<FakeServer>,
     Path((kind, digest)): Path<(String, String)>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    if let Err(refusal) = door.caller(&method, &uri, &headers, &body) {
+    if let Err(refusal) = door.authenticate(&method, &uri, &headers, &body) {
         return *refusal;
     }
     let bytes = zstd::decode_all(&*body).unwrap();
@@ -392,9 +392,9 @@ async fn listing(
         "packages" => decode::<Installed>(&bytes).map(|list| list.len()),
         _ => decode::<Pending>(&bytes).map(|list| list.len()),
     };
-    let mut book = door.book();
-    if Digest::of(&bytes) != digest || lines.is_err() {
-        book.protests.push(format!("{kind} {digest}: wrong content ({lines:?})"));
+    let mut book = door.records();
+    if Digest::compute(&bytes) != digest || lines.is_err() {
+        book.violations.push(format!("{kind} {digest}: wrong content ({lines:?})"));
         return StatusCode::UNPROCESSABLE_ENTITY.into_response();
     }
     *book.listings.entry(digest).or_default() += 1;
@@ -407,7 +407,7 @@ struct Offset {
 }
 
 async fn log(
-    State(door): State<Door>,
+    State(door): State<FakeServer>,
     Path(task): Path<TaskId>,
     Query(Offset { offset }): Query<Offset>,
     method: Method,
@@ -415,10 +415,10 @@ async fn log(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    if let Err(refusal) = door.caller(&method, &uri, &headers, &body) {
+    if let Err(refusal) = door.authenticate(&method, &uri, &headers, &body) {
         return *refusal;
     }
-    let mut book = door.book();
+    let mut book = door.records();
     let log = book.logs.entry(task).or_default();
     if offset > log.len() {
         return StatusCode::CONFLICT.into_response();

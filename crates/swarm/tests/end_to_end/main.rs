@@ -6,42 +6,42 @@ mod tls;
 
 use std::time::Duration;
 
-use fake_server::{Door, NOW};
-use swarm::behave::{Nature, Script};
+use fake_server::{FakeServer, NOW};
+use swarm::behavior::{Behavior, Script};
 use swarm::{Config, Swarm};
 use vocab::{FailureCode, RebootPolicy, ServerId, Stage, TaskId};
 use wire::agent::{Install, Outcome, Reboot, Work};
 
-const CALM: Nature = Nature { seed: 1, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1_000.0 };
+const NO_FAULTS: Behavior = Behavior { seed: 1, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1_000.0 };
 
 /// A fake server and a swarm that is enrolled with it.
-struct Scene {
-    door: Door,
+struct Fixture {
+    server: FakeServer,
     swarm: Swarm,
 }
 
-impl Scene {
-    async fn of(servers: u64, nature: Nature) -> Scene {
-        let door = Door::new();
-        let (url, token) = door.open().await;
+impl Fixture {
+    async fn new(servers: u64, nature: Behavior) -> Fixture {
+        let door = FakeServer::new();
+        let (url, token) = door.listen().await;
         let mut config = Config::new(&url, token.parse().unwrap(), servers);
-        config.nature = nature;
+        config.behavior = nature;
         config.reconnect_max = Duration::from_millis(50);
         let swarm = Swarm::start(config).unwrap();
         swarm.wait_until_enrolled().await.unwrap();
-        Scene { door, swarm }
+        Fixture { server: door, swarm }
     }
 
-    fn server(&self, agent: usize) -> ServerId {
+    fn server_id(&self, agent: usize) -> ServerId {
         self.swarm.server_id(agent).unwrap()
     }
 
     /// Orders all pending updates on a server, with this reboot policy.
-    async fn installs(&self, agent: usize, task: TaskId, reboot: RebootPolicy) {
-        let server = self.server(agent);
-        eventually("the server synced", || !self.door.book().servers[&server].boots.is_empty())
+    async fn order_install(&self, agent: usize, task: TaskId, reboot: RebootPolicy) {
+        let server = self.server_id(agent);
+        wait_until("the server synced", || !self.server.records().servers[&server].boots.is_empty())
             .await;
-        let boot_id = self.door.book().servers[&server].boots.last().unwrap().clone();
+        let boot_id = self.server.records().servers[&server].boots.last().unwrap().clone();
         let (packages, exclude) = (Vec::new(), Vec::new());
         let install = Install {
             packages,
@@ -51,21 +51,21 @@ impl Scene {
             reboot,
             boot_id,
         };
-        self.door.order(server, task, Work::Install(install));
+        self.server.order(server, task, Work::Install(install));
     }
 
     fn has_result(&self, agent: usize, task: TaskId) -> bool {
-        self.door.book().servers[&self.server(agent)].results.contains_key(&task)
+        self.server.records().servers[&self.server_id(agent)].results.contains_key(&task)
     }
 
     fn result(&self, agent: usize, task: TaskId) -> (Outcome, Option<FailureCode>) {
-        let book = self.door.book();
-        let result = &book.servers[&self.server(agent)].results[&task];
+        let book = self.server.records();
+        let result = &book.servers[&self.server_id(agent)].results[&task];
         (result.outcome, result.failure_code)
     }
 
-    fn is_well(&self) {
-        assert_eq!(self.door.book().protests, Vec::<String>::new());
+    fn assert_no_violations(&self) {
+        assert_eq!(self.server.records().violations, Vec::<String>::new());
         assert_eq!(self.swarm.ledger().violations(), []);
         assert_eq!(self.swarm.refusal(), None);
     }
@@ -76,7 +76,7 @@ fn task(number: u128) -> TaskId {
 }
 
 /// Waits until a condition is true. Fails after 30 seconds.
-async fn eventually(what: &str, is_so: impl Fn() -> bool) {
+async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..6_000 {
         if is_so() {
             return;
@@ -88,9 +88,9 @@ async fn eventually(what: &str, is_so: impl Fn() -> bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn identical_inventories_are_uploaded_once() {
-    let scene = Scene::of(48, CALM).await;
+    let scene = Fixture::new(48, NO_FAULTS).await;
     let known = || {
-        let book = scene.door.book();
+        let book = scene.server.records();
         let has = |digest| book.listings.contains_key(&digest);
         book.servers.len() == 48
             && book
@@ -98,37 +98,37 @@ async fn identical_inventories_are_uploaded_once() {
                 .values()
                 .all(|row| row.installed.is_some_and(has) && row.pending.is_some_and(has))
     };
-    eventually("every inventory is uploaded", known).await;
-    let lists = scene.door.book().listings.len();
+    wait_until("every inventory is uploaded", known).await;
+    let lists = scene.server.records().listings.len();
     assert!(lists < 80, "{lists} inventories of 48 hosts");
     // Two or three syncs for the inventories, then one is held open. No agent polls repeatedly.
-    let most = scene.door.book().servers.values().map(|row| row.syncs).max();
+    let most = scene.server.records().servers.values().map(|row| row.syncs).max();
     assert!(most < Some(12), "{most:?} syncs of an idle host");
     // Hosts with the same setup have nothing to upload.
-    let (url, token) = scene.door.open().await;
+    let (url, token) = scene.server.listen().await;
     let mut config = Config::new(&url, token.parse().unwrap(), 48);
-    config.nature = CALM;
+    config.behavior = NO_FAULTS;
     let alike = Swarm::start(config).unwrap();
     alike.wait_until_enrolled().await.unwrap();
     let heard = || {
-        let book = scene.door.book();
+        let book = scene.server.records();
         book.servers.len() == 96 && book.servers.values().all(|row| row.syncs > 0)
     };
-    eventually("all hosts synced", heard).await;
-    assert_eq!((alike.counts().listings, scene.door.book().listings.len()), (0, lists));
-    scene.is_well();
+    wait_until("all hosts synced", heard).await;
+    assert_eq!((alike.counts().listings, scene.server.records().listings.len()), (0, lists));
+    scene.assert_no_violations();
 }
 
 /// Every third response is lost after the sync took effect, agents crash, hosts reboot, orders
 /// fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_take_effect_once_despite_faults() {
-    let scene = Scene::of(40, Nature { fail: 0.2, crash: 0.3, ..CALM }).await;
-    scene.door.lose_answers(33);
+    let scene = Fixture::new(40, Behavior { fail: 0.2, crash: 0.3, ..NO_FAULTS }).await;
+    scene.server.lose_responses(33);
     for agent in 0..40 {
-        scene.installs(agent, task(agent as u128), RebootPolicy::IfRequired).await;
+        scene.order_install(agent, task(agent as u128), RebootPolicy::IfRequired).await;
     }
-    eventually("all agents have reported a result", || {
+    wait_until("all agents have reported a result", || {
         (0..40).all(|agent| scene.has_result(agent, task(agent as u128)))
     })
     .await;
@@ -139,29 +139,29 @@ async fn orders_take_effect_once_despite_faults() {
     let counts = scene.swarm.counts();
     assert!(counts.crashes > 5 && counts.boots > 5 && counts.failed > 10, "{counts:?}");
     assert_eq!(counts.orders, 40);
-    scene.door.lose_answers(0);
+    scene.server.lose_responses(0);
     // The server has the inventories after the installation, and agents claim no others.
-    eventually("the new inventories are uploaded", || {
-        let book = scene.door.book();
+    wait_until("the new inventories are uploaded", || {
+        let book = scene.server.records();
         let has = |digest| book.listings.contains_key(&digest);
         book.servers
             .values()
             .all(|row| row.installed.is_some_and(has) && row.pending.is_some_and(has))
     })
     .await;
-    assert!(scene.swarm.ledger().effects() > 20);
-    scene.is_well();
+    assert!(scene.swarm.ledger().orders_with_effects() > 20);
+    scene.assert_no_violations();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn installation_reports_stages_log_and_new_boot() {
     // Slow enough that every stage is reported.
-    let scene = Scene::of(8, Nature { speed: 20.0, ..CALM }).await;
+    let scene = Fixture::new(8, Behavior { speed: 20.0, ..NO_FAULTS }).await;
     scene.swarm.script(0, Script::Succeed);
-    scene.installs(0, task(1), RebootPolicy::Always).await;
-    eventually("the order has ended", || scene.has_result(0, task(1))).await;
-    let book = scene.door.book();
-    let row = &book.servers[&scene.server(0)];
+    scene.order_install(0, task(1), RebootPolicy::Always).await;
+    wait_until("the order has ended", || scene.has_result(0, task(1))).await;
+    let book = scene.server.records();
+    let row = &book.servers[&scene.server_id(0)];
     let stages = &row.stages[&task(1)];
     for stage in [Stage::Downloading, Stage::Installing, Stage::Rebooting] {
         assert!(stages.contains(&stage), "{stages:?}");
@@ -174,92 +174,92 @@ async fn installation_reports_stages_log_and_new_boot() {
     assert_eq!(installed.count(), result.packages.len(), "{log}");
     assert_eq!(row.boots.len(), 2);
     drop(book);
-    scene.is_well();
+    scene.assert_no_violations();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_make_single_agents_fail_hang_or_ignore_orders() {
-    let scene = Scene::of(8, CALM).await;
+    let scene = Fixture::new(8, NO_FAULTS).await;
     let scripts = [
         Script::FailWith(FailureCode::DiskFull),
-        Script::NeverAnswer,
+        Script::IgnoreOrders,
         Script::HangInReboot,
-        Script::CutOff,
+        Script::Disconnect,
         Script::Succeed,
     ];
     for (agent, script) in scripts.into_iter().enumerate() {
         scene.swarm.script(agent, script);
     }
     for agent in [0, 1, 2, 4] {
-        scene.installs(agent, task(agent as u128), RebootPolicy::Always).await;
+        scene.order_install(agent, task(agent as u128), RebootPolicy::Always).await;
     }
-    eventually("two orders have ended", || {
+    wait_until("two orders have ended", || {
         [0, 4].iter().all(|i| scene.has_result(*i, task(*i as u128)))
     })
     .await;
     assert_eq!(scene.result(0, task(0)), (Outcome::Failed, Some(FailureCode::DiskFull)));
     assert_eq!(scene.result(4, task(4)), (Outcome::Succeeded, None));
-    eventually("one host hangs in its reboot", || {
-        let book = scene.door.book();
-        book.servers[&scene.server(2)]
+    wait_until("one host hangs in its reboot", || {
+        let book = scene.server.records();
+        book.servers[&scene.server_id(2)]
             .stages
             .get(&task(2))
             .is_some_and(|s| s.contains(&Stage::Rebooting))
     })
     .await;
     assert!(!scene.has_result(1, task(1)) && !scene.has_result(2, task(2)));
-    scene.swarm.script(1, Script::Usual);
-    scene.swarm.script(2, Script::Usual);
-    eventually("both agents report", || {
+    scene.swarm.script(1, Script::Random);
+    scene.swarm.script(2, Script::Random);
+    wait_until("both agents report", || {
         scene.has_result(1, task(1)) && scene.has_result(2, task(2))
     })
     .await;
-    scene.is_well();
+    scene.assert_no_violations();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disconnected_host_continues_and_reports_later() {
-    let scene = Scene::of(8, Nature { speed: 20.0, ..CALM }).await;
-    scene.installs(3, task(1), RebootPolicy::Never).await;
-    let begun = || scene.door.book().servers[&scene.server(3)].stages.contains_key(&task(1));
-    eventually("the order has started", begun).await;
-    scene.swarm.script(3, Script::CutOff);
-    eventually("the packages have changed", || scene.swarm.ledger().effects() == 1).await;
+    let scene = Fixture::new(8, Behavior { speed: 20.0, ..NO_FAULTS }).await;
+    scene.order_install(3, task(1), RebootPolicy::Never).await;
+    let begun = || scene.server.records().servers[&scene.server_id(3)].stages.contains_key(&task(1));
+    wait_until("the order has started", begun).await;
+    scene.swarm.script(3, Script::Disconnect);
+    wait_until("the packages have changed", || scene.swarm.ledger().orders_with_effects() == 1).await;
     assert!(!scene.has_result(3, task(1)));
-    scene.swarm.script(3, Script::Usual);
-    eventually("the agent reports", || scene.has_result(3, task(1))).await;
+    scene.swarm.script(3, Script::Random);
+    wait_until("the agent reports", || scene.has_result(3, task(1))).await;
     assert_eq!(scene.result(3, task(1)), (Outcome::Succeeded, None));
-    scene.is_well();
+    scene.assert_no_violations();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn expired_and_withdrawn_orders_have_no_effect() {
-    let scene = Scene::of(8, CALM).await;
-    let late = scene.server(0);
-    scene.door.let_orders_expire(late);
-    scene.installs(0, task(1), RebootPolicy::Never).await;
-    scene.door.withdraw(scene.server(1), task(2));
-    eventually("both orders have a result", || {
+    let scene = Fixture::new(8, NO_FAULTS).await;
+    let late = scene.server_id(0);
+    scene.server.let_orders_expire(late);
+    scene.order_install(0, task(1), RebootPolicy::Never).await;
+    scene.server.withdraw(scene.server_id(1), task(2));
+    wait_until("both orders have a result", || {
         scene.has_result(0, task(1)) && scene.has_result(1, task(2))
     })
     .await;
     assert_eq!(scene.result(0, task(1)), (Outcome::Failed, Some(FailureCode::OrderExpired)));
     assert_eq!(scene.result(1, task(2)), (Outcome::Withdrawn, None));
-    scene.door.order(scene.server(1), task(2), Work::Reboot(Reboot { boot_id: "x".into() }));
-    eventually("the result is sent again", || {
-        !scene.door.book().servers[&scene.server(1)].results.is_empty()
+    scene.server.order(scene.server_id(1), task(2), Work::Reboot(Reboot { boot_id: "x".into() }));
+    wait_until("the result is sent again", || {
+        !scene.server.records().servers[&scene.server_id(1)].results.is_empty()
             && scene.swarm.counts().results >= 3
     })
     .await;
-    assert_eq!(scene.swarm.ledger().effects(), 0);
-    scene.is_well();
+    assert_eq!(scene.swarm.ledger().orders_with_effects(), 0);
+    scene.assert_no_violations();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn removed_host_stops_syncing() {
-    let scene = Scene::of(8, CALM).await;
-    scene.door.remove(scene.server(5));
-    eventually("the agent is removed", || scene.swarm.counts().removed == 1).await;
+    let scene = Fixture::new(8, NO_FAULTS).await;
+    scene.server.remove(scene.server_id(5));
+    wait_until("the agent is removed", || scene.swarm.counts().removed == 1).await;
     assert_eq!(scene.swarm.counts().enrolled, 8, "the agent does not enroll again");
     let saved = scene.swarm.stop().await;
     assert_eq!(saved.len(), 7);
@@ -268,28 +268,28 @@ async fn removed_host_stops_syncing() {
 /// A restarted swarm has the same hosts, not clones of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn restart_with_saved_identities_is_not_a_clone() {
-    let Scene { door, swarm } = Scene::of(20, CALM).await;
-    eventually("all agents synced", || swarm.counts().syncs >= 20).await;
+    let Fixture { server, swarm } = Fixture::new(20, NO_FAULTS).await;
+    wait_until("all agents synced", || swarm.counts().syncs >= 20).await;
     let folder = std::env::temp_dir().join(format!("fleetmend-swarm-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("identities");
     swarm.stop().await.write(&path).unwrap();
-    let saved = swarm::Saved::read(&path).unwrap().unwrap();
-    swarm::Saved::taken(&path).unwrap();
-    assert!(matches!(swarm::Saved::read(&path), Err(swarm::SavedError::Unclean { .. })));
-    let (url, token) = door.open().await;
+    let saved = swarm::SavedAgents::read(&path).unwrap().unwrap();
+    swarm::SavedAgents::mark_taken(&path).unwrap();
+    assert!(matches!(swarm::SavedAgents::read(&path), Err(swarm::SavedError::Unclean { .. })));
+    let (url, token) = door.listen().await;
     let mut config = Config::new(&url, token.parse().unwrap(), 20);
-    (config.nature, config.saved) = (CALM, Some(saved));
+    (config.behavior, config.saved) = (NO_FAULTS, Some(saved));
     let again = Swarm::start(config).unwrap();
     again.wait_until_enrolled().await.unwrap();
-    let scene = Scene { door, swarm: again };
-    scene.installs(7, task(1), RebootPolicy::Never).await;
-    eventually("the order has ended", || scene.has_result(7, task(1))).await;
-    scene.is_well();
-    assert_eq!(scene.door.book().enrolments, 20);
+    let scene = Fixture { server, swarm: again };
+    scene.order_install(7, task(1), RebootPolicy::Never).await;
+    wait_until("the order has ended", || scene.has_result(7, task(1))).await;
+    scene.assert_no_violations();
+    assert_eq!(scene.server.records().enrollments, 20);
     scene.swarm.stop().await.write(&path).unwrap();
     assert_eq!(
-        swarm::Saved::read(&path).unwrap().unwrap().len(),
+        swarm::SavedAgents::read(&path).unwrap().unwrap().len(),
         20,
         "a clean shutdown can be resumed"
     );
@@ -298,7 +298,7 @@ async fn restart_with_saved_identities_is_not_a_clone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_token_is_reported_and_not_retried() {
-    let (url, token) = Door::new().open().await;
+    let (url, token) = FakeServer::new().listen().await;
     let other = token.replace("BgYG", "BwcH");
     let swarm = Swarm::start(Config::new(&url, other.parse().unwrap(), 5)).unwrap();
     let refused = swarm.wait_until_enrolled().await.unwrap_err().to_string();

@@ -13,12 +13,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::fake_server::Door;
-use super::{CALM, eventually};
+use super::fake_server::FakeServer;
+use super::{NO_FAULTS, wait_until};
 
-struct Secured(TcpListener, TlsAcceptor);
+struct TlsListener(TcpListener, TlsAcceptor);
 
-impl axum::serve::Listener for Secured {
+impl axum::serve::Listener for TlsListener {
     type Io = TlsStream<TcpStream>;
     type Addr = std::net::SocketAddr;
 
@@ -39,7 +39,7 @@ impl axum::serve::Listener for Secured {
 }
 
 /// Starts the fake server with its own certificate. Returns its URL and the certificate.
-async fn open(door: &Door) -> (String, CertificateDer<'static>) {
+async fn listen_with_tls(door: &FakeServer) -> (String, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let certificate = made.cert.der().clone();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
@@ -52,7 +52,7 @@ async fn open(door: &Door) -> (String, CertificateDer<'static>) {
         .unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let listener = Secured(listener, TlsAcceptor::from(Arc::new(config)));
+    let listener = TlsListener(listener, TlsAcceptor::from(Arc::new(config)));
     let router = door.router();
     tokio::spawn(async move { axum::serve(listener, router).await });
     (format!("https://{address}"), certificate)
@@ -64,20 +64,20 @@ fn pin(certificate: &[u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_connect_only_to_the_pinned_server() {
-    let door = Door::new();
-    let (url, certificate) = open(&door).await;
+    let door = FakeServer::new();
+    let (url, certificate) = listen_with_tls(&door).await;
     let start = |pin: &str| {
         let mut config = Config::new(&url, door.token(pin).parse().unwrap(), 10);
-        (config.nature, config.reconnect_max) = (CALM, Duration::from_millis(20));
+        (config.behavior, config.reconnect_max) = (NO_FAULTS, Duration::from_millis(20));
         Swarm::start(config).unwrap()
     };
     let deceived = start(&pin(b"the certificate of another server"));
-    eventually("all agents have tried to connect", || deceived.counts().failed > 20).await;
+    wait_until("all agents have tried to connect", || deceived.counts().failed > 20).await;
     assert_eq!(deceived.counts().enrolled, 0);
     drop(deceived.stop().await);
-    assert_eq!(door.book().enrolments, 0, "no token was sent to the wrong server");
+    assert_eq!(door.records().enrollments, 0, "no token was sent to the wrong server");
     let trusting = start(&pin(&certificate));
     trusting.wait_until_enrolled().await.unwrap();
-    eventually("all agents synced", || trusting.counts().syncs >= 10).await;
-    assert_eq!(door.book().protests, Vec::<String>::new());
+    wait_until("all agents synced", || trusting.counts().syncs >= 10).await;
+    assert_eq!(door.records().violations, Vec::<String>::new());
 }

@@ -5,21 +5,21 @@ use jiff::civil::{Date, date};
 use super::CronError;
 use super::field;
 use super::field::{CronField, FieldProblem};
-use crate::text::shown;
+use crate::text::quote_input;
 
 /// The three fields that select days. In sets of days of the month, bit 1 is the first day; in sets
 /// of weekdays, bit 0 is Sunday.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Days {
+pub(super) struct DayFields {
     months: u64,
     /// `None` if the field is `*` or `?` and restricts nothing.
-    of_month: Option<OfMonth>,
+    of_month: Option<DayOfMonthField>,
     /// `None` if the field is `*` or `?` and restricts nothing.
-    of_week: Option<OfWeek>,
+    of_week: Option<DayOfWeekField>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-struct OfMonth {
+struct DayOfMonthField {
     days: u64,
     /// `15W`: the weekday nearest to the 15th, in the same month.
     nearest_weekday: u64,
@@ -30,7 +30,7 @@ struct OfMonth {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-struct OfWeek {
+struct DayOfWeekField {
     weekdays: u64,
     /// `5#2`: the weekdays for the first to the fifth occurrence in the month.
     nth: [u64; 5],
@@ -38,20 +38,20 @@ struct OfWeek {
     last: u64,
 }
 
-impl Days {
-    pub(super) fn parse(day: &str, month: &str, weekday: &str) -> Result<Days, CronError> {
-        let decides = |field: &str| !matches!(field, "*" | "?");
-        let of_month = decides(day).then(|| OfMonth::parse(day)).transpose()?;
-        let months = field::numbers(CronField::Month, month)?;
-        let of_week = decides(weekday).then(|| OfWeek::parse(weekday)).transpose()?;
-        Ok(Days { months, of_month, of_week })
+impl DayFields {
+    pub(super) fn parse(day: &str, month: &str, weekday: &str) -> Result<DayFields, CronError> {
+        let is_restricted = |field: &str| !matches!(field, "*" | "?");
+        let of_month = is_restricted(day).then(|| DayOfMonthField::parse(day)).transpose()?;
+        let months = field::parse_number_set(CronField::Month, month)?;
+        let of_week = is_restricted(weekday).then(|| DayOfWeekField::parse(weekday)).transpose()?;
+        Ok(DayFields { months, of_month, of_week })
     }
 
     /// Returns the first matching day at or after `from`, if there is one within `years` years.
     pub(super) fn next(&self, from: Date, years: i16) -> Option<Date> {
         let mut from = from;
         for _ in 0..=u32::from(years.unsigned_abs()) * 12 {
-            let rest = self.in_month(from) >> from.day();
+            let rest = self.matching_days(from) >> from.day();
             if rest != 0 {
                 let day = from.day() + rest.trailing_zeros() as i8;
                 return Date::new(from.year(), from.month(), day).ok();
@@ -62,7 +62,7 @@ impl Days {
     }
 
     /// Returns the matching days of the month of `any_day`.
-    fn in_month(&self, any_day: Date) -> u64 {
+    fn matching_days(&self, any_day: Date) -> u64 {
         if self.months & (1 << any_day.month()) == 0 {
             return 0;
         }
@@ -74,9 +74,9 @@ impl Days {
         };
         match (&self.of_month, &self.of_week) {
             (None, None) => month.all(),
-            (Some(of_month), None) => of_month.in_month(&month),
-            (None, Some(of_week)) => of_week.in_month(&month),
-            (Some(of_month), Some(of_week)) => of_month.in_month(&month) | of_week.in_month(&month),
+            (Some(of_month), None) => of_month.matching_days(&month),
+            (None, Some(of_week)) => of_week.matching_days(&month),
+            (Some(of_month), Some(of_week)) => of_month.matching_days(&month) | of_week.matching_days(&month),
         }
     }
 }
@@ -113,11 +113,11 @@ fn bits(set: u64) -> impl Iterator<Item = u8> {
     (0..=31).filter(move |bit| set & (1 << bit) != 0)
 }
 
-impl OfMonth {
-    fn parse(text: &str) -> Result<OfMonth, CronError> {
+impl DayOfMonthField {
+    fn parse(text: &str) -> Result<DayOfMonthField, CronError> {
         let field = CronField::DayOfMonth;
-        let mut days = OfMonth::default();
-        for item in field::items(field, text) {
+        let mut days = DayOfMonthField::default();
+        for item in field::list_items(field, text) {
             let item = item?;
             let special = item.to_ascii_uppercase();
             match special.as_str() {
@@ -125,16 +125,16 @@ impl OfMonth {
                 "LW" => days.last_weekday = true,
                 _ if special.contains(['L', 'W']) => {
                     let day = special.strip_suffix('W').filter(|day| day.parse::<u8>().is_ok());
-                    let wrong = || field.wrong(FieldProblem::Special { found: shown(item) });
-                    days.nearest_weekday |= 1 << field.number(day.ok_or_else(wrong)?)?;
+                    let wrong = || field.error(FieldProblem::Special { found: quote_input(item) });
+                    days.nearest_weekday |= 1 << field.parse_number(day.ok_or_else(wrong)?)?;
                 }
-                _ => days.days |= field.item(item)?,
+                _ => days.days |= field.parse_item(item)?,
             }
         }
         Ok(days)
     }
 
-    fn in_month(&self, month: &Month) -> u64 {
+    fn matching_days(&self, month: &Month) -> u64 {
         let mut days = self.days & month.all();
         // Days that the month does not have are ignored.
         for day in bits(self.nearest_weekday & month.all()) {
@@ -160,35 +160,35 @@ impl Month {
     }
 }
 
-impl OfWeek {
-    fn parse(text: &str) -> Result<OfWeek, CronError> {
+impl DayOfWeekField {
+    fn parse(text: &str) -> Result<DayOfWeekField, CronError> {
         let field = CronField::DayOfWeek;
-        let mut days = OfWeek::default();
+        let mut days = DayOfWeekField::default();
         // 7 is Sunday, which is 0.
         let bit = |number: u8| 1_u64 << (number % 7);
-        for item in field::items(field, text) {
+        for item in field::list_items(field, text) {
             let item = item?;
-            let wrong = || field.wrong(FieldProblem::Occurrence { found: shown(item) });
+            let wrong = || field.error(FieldProblem::Occurrence { found: quote_input(item) });
             if let Some((weekday, nth)) = item.split_once('#') {
                 let nth = match nth {
                     "1" | "2" | "3" | "4" | "5" => usize::from(nth.as_bytes()[0] - b'1'),
                     _ => return Err(wrong()),
                 };
-                days.nth[nth] |= bit(field.number(weekday)?);
+                days.nth[nth] |= bit(field.parse_number(weekday)?);
             } else if let Some(weekday) = item.strip_suffix(['L', 'l']) {
                 if weekday.is_empty() {
                     return Err(wrong());
                 }
-                days.last |= bit(field.number(weekday)?);
+                days.last |= bit(field.parse_number(weekday)?);
             } else {
-                let set = field.item(item)?;
+                let set = field.parse_item(item)?;
                 days.weekdays |= (set & 0x7f) | (set >> 7);
             }
         }
         Ok(days)
     }
 
-    fn in_month(&self, month: &Month) -> u64 {
+    fn matching_days(&self, month: &Month) -> u64 {
         bits(month.all())
             .filter(|day| {
                 let weekday = 1 << month.weekday(*day);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::CronError;
-use crate::text::shown;
+use crate::text::quote_input;
 
 /// One of the five fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,7 @@ const MONTHS: [&str; 12] =
 const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
 impl CronField {
-    pub(super) fn wrong(self, problem: FieldProblem) -> CronError {
+    pub(super) fn error(self, problem: FieldProblem) -> CronError {
         CronError::Field { field: self, problem }
     }
 
@@ -93,7 +93,7 @@ impl CronField {
     }
 
     /// The greatest value that `*` includes: 7 is only another name for Sunday.
-    const fn whole_max(self) -> u8 {
+    const fn wildcard_max(self) -> u8 {
         match self {
             Self::DayOfWeek => 6,
             other => other.bounds().1,
@@ -117,87 +117,87 @@ impl CronField {
     }
 
     /// Parses one number or name.
-    pub(super) fn number(self, text: &str) -> Result<u8, CronError> {
+    pub(super) fn parse_number(self, text: &str) -> Result<u8, CronError> {
         let (names, first) = self.names();
         if let Some(place) = names.iter().position(|name| name.eq_ignore_ascii_case(text)) {
             return Ok(first + place as u8);
         }
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
             let expected = self.expected();
-            return Err(self.wrong(FieldProblem::NotANumber { found: shown(text), expected }));
+            return Err(self.error(FieldProblem::NotANumber { found: quote_input(text), expected }));
         }
         let (min, max) = self.bounds();
         match text.parse::<u8>() {
             Ok(number) if (min..=max).contains(&number) => Ok(number),
-            _ => Err(self.wrong(FieldProblem::OutOfRange { found: shown(text), min, max })),
+            _ => Err(self.error(FieldProblem::OutOfRange { found: quote_input(text), min, max })),
         }
     }
 
     /// Parses a number, a range or a stepped range into a bit set.
-    pub(super) fn item(self, text: &str) -> Result<u64, CronError> {
+    pub(super) fn parse_item(self, text: &str) -> Result<u64, CronError> {
         let (range, step) = match text.split_once('/') {
             Some((range, step)) => (range, Some(step)),
             None => (text, None),
         };
-        let (start, end) = match (self.range(range)?, step) {
+        let (start, end) = match (self.parse_range(range)?, step) {
             (Some(range), _) => range,
             (None, None) => {
-                let number = self.number(range)?;
+                let number = self.parse_number(range)?;
                 (number, number)
             }
             (None, Some(step)) => {
-                self.number(range)?;
-                return Err(self.wrong(FieldProblem::StepWithoutRange {
-                    start: shown(range),
-                    max: self.whole_max(),
-                    step: shown(step),
+                self.parse_number(range)?;
+                return Err(self.error(FieldProblem::StepWithoutRange {
+                    start: quote_input(range),
+                    max: self.wildcard_max(),
+                    step: quote_input(step),
                 }));
             }
         };
         let step = match step {
-            Some(step) => self.step(step)?,
+            Some(step) => self.parse_step(step)?,
             None => 1,
         };
         Ok((start..=end).step_by(usize::from(step)).fold(0, |set, number| set | 1 << number))
     }
 
     /// Returns the ends of a range, or `None` if the text is not a range.
-    fn range(self, text: &str) -> Result<Option<(u8, u8)>, CronError> {
-        let (min, max) = (self.bounds().0, self.whole_max());
+    fn parse_range(self, text: &str) -> Result<Option<(u8, u8)>, CronError> {
+        let (min, max) = (self.bounds().0, self.wildcard_max());
         if text == "*" {
             return Ok(Some((min, max)));
         }
         let Some((start, end)) = text.split_once('-') else { return Ok(None) };
-        let (start, mut end) = (self.number(start)?, self.number(end)?);
+        let (start, mut end) = (self.parse_number(start)?, self.parse_number(end)?);
         if self == Self::DayOfWeek && end == 0 && start > 0 {
             end = 7; // FRI-SUN ends on the following Sunday.
         }
         if start > end {
-            let found = shown(text);
-            return Err(self.wrong(FieldProblem::Backwards { found, start, end, min, max }));
+            let found = quote_input(text);
+            return Err(self.error(FieldProblem::Backwards { found, start, end, min, max }));
         }
         Ok(Some((start, end)))
     }
 
-    fn step(self, text: &str) -> Result<u8, CronError> {
+    fn parse_step(self, text: &str) -> Result<u8, CronError> {
         // `*/60` means every hour on the hour. `*/90` would mean the same, but that is never what
         // the user intends.
-        let max = self.whole_max() - self.bounds().0 + 1;
+        let max = self.wildcard_max() - self.bounds().0 + 1;
         let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u8>());
         match number {
             Some(Ok(step)) if (1..=max).contains(&step) => Ok(step),
-            _ => Err(self.wrong(FieldProblem::Step { found: shown(text), max })),
+            _ => Err(self.error(FieldProblem::Step { found: quote_input(text), max })),
         }
     }
 }
 
-pub(super) fn items(field: CronField, text: &str) -> impl Iterator<Item = Result<&str, CronError>> {
+pub(super) fn list_items(field: CronField, text: &str) -> impl Iterator<Item = Result<&str, CronError>> {
     text.split(',').map(move |item| {
-        if item.is_empty() { Err(field.wrong(FieldProblem::EmptyItem)) } else { Ok(item) }
+        if item.is_empty() { Err(field.error(FieldProblem::EmptyItem)) } else { Ok(item) }
     })
 }
 
 /// Parses a field that contains only numbers, ranges and steps.
-pub(super) fn numbers(field: CronField, text: &str) -> Result<u64, CronError> {
-    items(field, text).try_fold(0, |set, item| Ok(set | field.item(item?)?))
+pub(super) fn parse_number_set(field: CronField, text: &str) -> Result<u64, CronError> {
+    list_items(field, text).try_fold(0, |set, item| Ok(set | field.parse_item(item?)?))
 }

@@ -8,7 +8,7 @@ fn cron(text: &str) -> Cron {
     Cron::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-fn refusal(text: &str) -> String {
+fn parse_error(text: &str) -> String {
     Cron::parse(text).unwrap_err().to_string()
 }
 
@@ -73,7 +73,7 @@ fn nicknames_expand_to_five_fields() {
     assert_eq!(times("@monthly"), ["01-01 00:00", "02-01 00:00"]);
 
     assert_eq!(
-        refusal("@reboot"),
+        parse_error("@reboot"),
         "`@reboot` is not a known nickname: write @hourly, @daily, @weekly, @monthly or five fields"
     );
 }
@@ -149,7 +149,7 @@ fn errors_name_the_field_and_the_problem() {
         ),
     ];
     for (text, says) in table {
-        assert_eq!(refusal(text), says, "{text}");
+        assert_eq!(parse_error(text), says, "{text}");
     }
 }
 
@@ -157,15 +157,15 @@ fn errors_name_the_field_and_the_problem() {
 fn wrong_number_of_fields_is_rejected_with_explanation() {
     let five = "write five fields: minute, hour, day of month, month, day of week";
     assert_eq!(
-        refusal("0 0 3 * * *"),
+        parse_error("0 0 3 * * *"),
         format!("six fields are one too many: omit the seconds and {five}")
     );
     assert_eq!(
-        refusal("0 0 3 * * * 2026"),
+        parse_error("0 0 3 * * * 2026"),
         format!("seven fields are two too many: omit seconds and year and {five}")
     );
-    assert_eq!(refusal("0 3 * *"), format!("4 fields are too few: {five}"));
-    assert!(refusal(&"1,".repeat(150)).contains("at most 200 characters"));
+    assert_eq!(parse_error("0 3 * *"), format!("4 fields are too few: {five}"));
+    assert!(parse_error(&"1,".repeat(150)).contains("at most 200 characters"));
     assert_eq!(Cron::parse(" \t "), Err(CronError::Empty));
 }
 
@@ -173,8 +173,8 @@ fn wrong_number_of_fields_is_rejected_with_explanation() {
 fn expression_that_never_runs_is_rejected() {
     for text in ["0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 31W 2 *"] {
         assert_eq!(
-            refusal(text),
-            format!("`{text}` never runs: none of its months has such a day")
+            parse_error(text),
+            format!("`{text}` never runs: this day does not exist in its months")
         );
     }
     assert!(Cron::parse("0 0 30 2 1").is_ok(), "February has Mondays");

@@ -36,7 +36,7 @@ pub struct CveSummary {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CveDetail {
-    /// As in lists.
+    /// The same fields as in lists.
     #[serde(flatten)]
     pub cve: CveSummary,
     /// References.

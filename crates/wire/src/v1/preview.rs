@@ -97,10 +97,10 @@ pub struct PreviewUpdate {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RebootOutlook {
-    /// No.
+    /// It is not rebooted.
     No,
-    /// If the updates require it.
+    /// It is rebooted if the updates require it.
     Possible,
-    /// Yes.
+    /// It is rebooted.
     Certain,
 }

@@ -104,7 +104,7 @@ impl HostLimits {
     }
 
     /// Lists the limits that apply to an order, one sentence per setting; empty if there are none.
-    pub fn sentences(&self) -> Vec<String> {
+    pub fn describe(&self) -> Vec<String> {
         let mut all: Vec<String> = self.refuses_changes().into_iter().collect();
         if self.never_reboot {
             all.push("the host allows no reboot".to_owned());
@@ -203,7 +203,7 @@ pub struct SeverityCounts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ServerDetail {
-    /// As in lists.
+    /// The same fields as in lists.
     #[serde(flatten)]
     pub server: Server,
     /// Packages, by name.

@@ -73,7 +73,7 @@ fn progress() -> Value {
 
 /// Deserializes a body and serializes it again: the names and values must not change.
 #[track_caller]
-fn same<T: serde::Serialize + serde::de::DeserializeOwned>(body: Value) {
+fn assert_round_trip<T: serde::Serialize + serde::de::DeserializeOwned>(body: Value) {
     let read: T = serde_json::from_value(body.clone()).unwrap();
     assert_eq!(serde_json::to_value(&read).unwrap(), body);
 }
@@ -90,12 +90,12 @@ fn schedule_and_run_match_api_field_names() {
             "packages exclude security_only reboot stagger_minutes max_parallel canary max_failures window_minutes dry_run"
         )
     );
-    same::<Schedule>(schedule);
+    assert_round_trip::<Schedule>(schedule);
     let run = json!({"id": "run_01jcqk3m8ye0fr5cq0k6s8v2xw", "schedule_id": "sch_01jcqk3m8ye0fr5cq0k6s8v2xw",
         "trigger": "cron", "state": "skipped", "skip_reason": "overlap",
         "scheduled_for": "2026-11-22T03:00:00Z", "started_at": null, "finished_at": null,
         "batch_id": null, "progress": null, "options": options(), "targets": {"environment": "production"}});
-    same::<Run>(run);
+    assert_round_trip::<Run>(run);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn batch_matches_api_field_names() {
                 "failure_code": "pkg_lock_timeout", "message": "held by unattended-upgrades",
                 "set_aside": ["/etc/bash.bashrc.dpkg-dist"], "restarted": [], "notes": [],
                 "log": "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"}}]});
-    same::<Batch>(batch);
+    assert_round_trip::<Batch>(batch);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn server_matches_api_field_names() {
             "max_packages": 200, "allowed_hours": ["Sat 22:00-05:00 (UTC)"]},
         "summary": {"packages": 600, "updates": 3, "security_updates": 1,
             "cves": {"critical": 0, "high": 1, "medium": 0, "low": 0, "unknown": 0}, "unassessed": 1}});
-    same::<Server>(row.clone());
+    assert_round_trip::<Server>(row.clone());
     let mut full = row;
     full["packages"] = json!([{"name": "bash", "version": "5.1", "arch": "amd64", "source": "bash",
         "available_version": "5.2", "security": true, "held": true, "blocked_by": "held"}]);
@@ -143,7 +143,7 @@ fn server_matches_api_field_names() {
         "detail": "comes from Docker"}]);
     full["coverage"] = json!({"ecosystem": "Ubuntu:22.04:LTS", "lists_unfixed": true, "derived_from": "Ubuntu 22.04"});
     full["old_code"] = json!([{"package": "libssl3", "unit": "ssh.service", "process": "sshd"}]);
-    same::<ServerDetail>(full);
+    assert_round_trip::<ServerDetail>(full);
 }
 
 #[test]
@@ -151,9 +151,9 @@ fn patch_page_and_problem_match_api_field_names() {
     let patch = json!({"package_name": "openssl", "severity": "critical", "severity_source": "debian",
         "type": "security", "versions": [{"os": "debian 12", "from": "3.0.11", "to": "3.0.13"}],
         "affected_servers": 40, "cves": ["CVE-2026-1"], "kev": true, "first_seen_at": "2026-11-15T04:00:00Z"});
-    same::<List<Patch>>(json!({"data": [patch], "meta": {"total": 1, "limit": 50, "offset": 0},
+    assert_round_trip::<List<Patch>>(json!({"data": [patch], "meta": {"total": 1, "limit": 50, "offset": 0},
         "links": {"self": "/v1/patches", "next": null, "prev": null}}));
-    same::<Problem>(
+    assert_round_trip::<Problem>(
         json!({"type": "about:blank", "title": "Invalid", "status": 422, "detail": "…",
         "code": "invalid_body", "request_id": "01jcqk3m8y",
         "errors": [{"pointer": "/cron", "code": "invalid_cron", "detail": "minute: 75 is not between 0 and 59"}]}),

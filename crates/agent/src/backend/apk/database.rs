@@ -4,15 +4,15 @@ use pkgver::Scheme;
 
 /// The installed packages, and the version constraints.
 #[derive(Debug, Default)]
-pub(super) struct Database {
-    pub(super) packages: Vec<Package>,
+pub(super) struct ApkDatabase {
+    pub(super) packages: Vec<InstalledPackage>,
     /// Files under `etc`, which apk keeps if they were edited, without the leading `/`.
     pub(super) configuration: Vec<String>,
-    pins: Vec<Pin>,
+    pins: Vec<VersionPin>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Package {
+pub(super) struct InstalledPackage {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) arch: String,
@@ -26,18 +26,18 @@ pub(super) struct Package {
 
 /// A version constraint: `name=1.2-r0`, `name<2`, `name~1.2`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pin {
+pub(super) struct VersionPin {
     name: String,
     operator: String,
     version: String,
 }
 
-impl Database {
+impl ApkDatabase {
     /// Parses `installed` and `world`: one block per package, one letter and value per line.
-    pub(super) fn read(installed: &str, world: &str) -> Database {
-        let mut database = Database { pins: pins(world), ..Database::default() };
+    pub(super) fn parse(installed: &str, world: &str) -> ApkDatabase {
+        let mut database = ApkDatabase { pins: parse_pins(world), ..ApkDatabase::default() };
         for block in installed.split("\n\n") {
-            let mut package = Package::default();
+            let mut package = InstalledPackage::default();
             let mut folder = "";
             for (key, value) in block.lines().filter_map(|line| line.split_once(':')) {
                 match key {
@@ -46,7 +46,7 @@ impl Database {
                     "A" => value.clone_into(&mut package.arch),
                     "o" => value.clone_into(&mut package.origin),
                     "C" => package.checksum = Some(value.to_owned()),
-                    "f" => package.broken = broken(value),
+                    "f" => package.broken = damage_from_flags(value),
                     "F" => folder = value,
                     "R" if folder == "etc" || folder.starts_with("etc/") => {
                         database.configuration.push(format!("{folder}/{value}"));
@@ -66,13 +66,13 @@ impl Database {
     }
 
     /// The version constraint of this package, if any.
-    pub(super) fn pin(&self, name: &str) -> Option<&Pin> {
+    pub(super) fn pin(&self, name: &str) -> Option<&VersionPin> {
         self.pins.iter().find(|pin| pin.name == name)
     }
 }
 
 /// Decodes the letters of `f:`.
-fn broken(letters: &str) -> Option<&'static str> {
+fn damage_from_flags(letters: &str) -> Option<&'static str> {
     let has = |letter| letters.contains(letter);
     match (has('f'), has('s')) {
         (true, _) => Some("not all of its files were installed"),
@@ -83,7 +83,7 @@ fn broken(letters: &str) -> Option<&'static str> {
 
 /// Entries of the world file with a version: `name@tag>=version`. Conflicts (`!name`) are no
 /// constraints.
-fn pins(world: &str) -> Vec<Pin> {
+fn parse_pins(world: &str) -> Vec<VersionPin> {
     let pin = |word: &str| {
         let at = word.find(['=', '<', '>', '~'])?;
         let (name, rest) = word.split_at(at);
@@ -92,7 +92,7 @@ fn pins(world: &str) -> Vec<Pin> {
         // `foo><Q1…` pins an exact file by its checksum.
         let name = name.split('@').next().unwrap_or(name);
         let ours = !name.is_empty() && !name.starts_with('!');
-        ours.then(|| Pin {
+        ours.then(|| VersionPin {
             name: name.to_owned(),
             operator: operator.to_owned(),
             version: version.split('@').next().unwrap_or(version).to_owned(),
@@ -101,7 +101,7 @@ fn pins(world: &str) -> Vec<Pin> {
     world.split_whitespace().filter_map(pin).collect()
 }
 
-impl Pin {
+impl VersionPin {
     /// Whether exactly one version is allowed, which is how an administrator holds a package.
     pub(super) fn is_exact(&self) -> bool {
         matches!(self.operator.as_str(), "=" | "==" | "><")

@@ -11,7 +11,7 @@
 
 mod database;
 mod origin;
-mod said;
+mod parse;
 
 #[cfg(test)]
 mod tests;
@@ -25,16 +25,16 @@ use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, Line, PackageManager};
 
 use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction, kernel};
-use crate::command::{Answer, Command};
+use crate::command::{CommandOutput, Command};
 use crate::root::Root;
-use database::Database;
+use database::ApkDatabase;
 
 /// The directories of apk's database; the second one since Alpine merged `/usr`.
-const PLACES: [&str; 2] = ["/lib/apk/db", "/usr/lib/apk/db"];
+const DATABASE_DIRS: [&str; 2] = ["/lib/apk/db", "/usr/lib/apk/db"];
 /// Timeout of a query.
-const PATIENCE: Duration = Duration::from_secs(120);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long apk itself waits for its lock.
-const WAIT_SECONDS: &str = "600";
+const LOCK_WAIT_SECONDS: &str = "600";
 
 #[derive(Debug, Clone)]
 pub struct Apk {
@@ -48,41 +48,41 @@ impl Apk {
     }
 
     pub fn manages(root: &Root) -> bool {
-        root.has_program("apk") && PLACES.iter().any(|place| root.path(place).is_dir())
+        root.has_program("apk") && DATABASE_DIRS.iter().any(|place| root.path(place).is_dir())
     }
 
-    fn place(&self) -> PathBuf {
-        let places = PLACES.map(|place| self.root.path(place));
+    fn database_dir(&self) -> PathBuf {
+        let places = DATABASE_DIRS.map(|place| self.root.path(place));
         places.iter().find(|place| place.join("installed").is_file()).unwrap_or(&places[0]).clone()
     }
 
-    fn database(&self) -> Result<Database, BackendError> {
+    fn database(&self) -> Result<ApkDatabase, BackendError> {
         let world = fs::read_to_string(self.root.path("/etc/apk/world")).unwrap_or_default();
-        let path = self.place().join("installed");
+        let path = self.database_dir().join("installed");
         let bytes = fs::read(&path).map_err(|error| BackendError::Unreadable {
             what: path.display().to_string(),
             why: error.to_string(),
         })?;
-        Ok(Database::read(&String::from_utf8_lossy(&bytes), &world))
+        Ok(ApkDatabase::parse(&String::from_utf8_lossy(&bytes), &world))
     }
 
     /// The installed packages, without origins.
-    fn listed(database: &Database) -> Vec<Installed> {
-        let listed = |package: &database::Package| {
+    fn installed_without_origins(database: &ApkDatabase) -> Vec<Installed> {
+        let listed = |package: &database::InstalledPackage| {
             let mut installed = Installed::new(&package.name, &package.version, &package.arch)
                 .with_source(&package.origin, &package.version);
-            installed.held = database.pin(&package.name).is_some_and(database::Pin::is_exact);
+            installed.held = database.pin(&package.name).is_some_and(database::VersionPin::is_exact);
             installed
         };
         database.packages.iter().map(listed).collect()
     }
 
     fn apk(&self, action: &str) -> Command {
-        self.root.inside("apk").args([action, "--no-progress"])
+        self.root.command("apk").args([action, "--no-progress"])
     }
 
-    fn ask(&self, what: &'static str, command: &Command) -> Result<Answer, BackendError> {
-        let answer = command.ask(PATIENCE)?;
+    fn query(&self, what: &'static str, command: &Command) -> Result<CommandOutput, BackendError> {
+        let answer = command.query(QUERY_TIMEOUT)?;
         if answer.exit == Some(0) {
             return Ok(answer);
         }
@@ -91,9 +91,9 @@ impl Apk {
     }
 
     /// Simulates `apk fix --upgrade` of these packages.
-    fn simulate(&self, names: &[&str]) -> Result<Answer, BackendError> {
+    fn simulate(&self, names: &[&str]) -> Result<CommandOutput, BackendError> {
         let question = self.apk("fix").args(["--simulate", "--upgrade", "--"]);
-        Ok(question.args(names.iter().copied()).ask(PATIENCE)?)
+        Ok(question.args(names.iter().copied()).query(QUERY_TIMEOUT)?)
     }
 }
 
@@ -104,7 +104,7 @@ impl Backend for Apk {
 
     fn installed(&self) -> Result<Vec<Installed>, BackendError> {
         let database = self.database()?;
-        let mut installed = Apk::listed(&database);
+        let mut installed = Apk::installed_without_origins(&database);
         let origins = origin::origins(&self.root, &database.packages);
         for package in &mut installed {
             package.origin = origins.get(package.name.as_str()).cloned();
@@ -112,17 +112,17 @@ impl Backend for Apk {
         Ok(installed)
     }
 
-    fn versions(&self) -> Result<Vec<Installed>, BackendError> {
-        Ok(Apk::listed(&self.database()?))
+    fn installed_versions(&self) -> Result<Vec<Installed>, BackendError> {
+        Ok(Apk::installed_without_origins(&self.database()?))
     }
 
     fn refresh(&self) -> Vec<Command> {
-        vec![self.apk("update").args(["--wait", WAIT_SECONDS])]
+        vec![self.apk("update").args(["--wait", LOCK_WAIT_SECONDS])]
     }
 
     fn pending(&self, installed: &[Installed]) -> Result<Vec<Pending>, BackendError> {
-        let listed = self.ask("apk list", &self.apk("list").arg("--upgradable"))?;
-        let mut pending = said::upgradable(&listed.stdout, installed);
+        let listed = self.query("apk list", &self.apk("list").arg("--upgradable"))?;
+        let mut pending = parse::parse_upgradable(&listed.stdout, installed);
         if pending.is_empty() {
             return Ok(pending);
         }
@@ -130,7 +130,7 @@ impl Backend for Apk {
         // The combination may be impossible; then no update is marked as kept back without need.
         let answer = self.simulate(&names)?;
         let would = (answer.exit == Some(0))
-            .then(|| said::transaction(&answer.stdout, installed))
+            .then(|| parse::parse_transaction(&answer.stdout, installed))
             .transpose()?;
         let database = self.database()?;
         for update in &mut pending {
@@ -156,7 +156,7 @@ impl Backend for Apk {
             let words = format!("{}{}", answer.stderr, answer.stdout);
             return Err(BackendError::Conflict(self.diagnose(answer.exit, &words).message));
         }
-        let transaction = said::transaction(&answer.stdout, &self.versions()?)?;
+        let transaction = parse::parse_transaction(&answer.stdout, &self.installed_versions()?)?;
         for choice in chosen {
             let comes = transaction.changes.iter().find(|change| change.name == choice.name);
             let comes = comes.and_then(|change| change.to.as_ref());
@@ -167,7 +167,7 @@ impl Backend for Apk {
                     "apk would not upgrade {} to {}, but would {instead}",
                     choice.name, choice.to
                 );
-                return Err(BackendError::Conflict(Line::made_of(&why)));
+                return Err(BackendError::Conflict(Line::sanitize(&why)));
             }
         }
         Ok(transaction)
@@ -180,27 +180,27 @@ impl Backend for Apk {
 
     fn install(&self, chosen: &[Choice]) -> Vec<Command> {
         let names = chosen.iter().map(|choice| choice.name.clone());
-        vec![self.apk("fix").args(["--wait", WAIT_SECONDS, "--upgrade", "--"]).args(names)]
+        vec![self.apk("fix").args(["--wait", LOCK_WAIT_SECONDS, "--upgrade", "--"]).args(names)]
     }
 
     fn lock_holder(&self) -> Result<Option<LockHolder>, BackendError> {
-        let Ok(lock) = fs::metadata(self.place().join("lock")) else { return Ok(None) };
+        let Ok(lock) = fs::metadata(self.database_dir().join("lock")) else { return Ok(None) };
         let path = self.proc.join("locks");
         let locks = fs::read_to_string(&path).map_err(|error| BackendError::Unreadable {
             what: path.display().to_string(),
             why: error.to_string(),
         })?;
-        let Some(pid) = said::lock_owner(&locks, lock.ino()) else { return Ok(None) };
+        let Some(pid) = parse::lock_owner(&locks, lock.ino()) else { return Ok(None) };
         let comm = fs::read_to_string(self.proc.join(pid.to_string()).join("comm"));
         let name = format!("{} (pid {pid})", comm.unwrap_or_default().trim());
-        Ok(Some(LockHolder { pid: Some(pid), name: Line::made_of(&name) }))
+        Ok(Some(LockHolder { pid: Some(pid), name: Line::sanitize(&name) }))
     }
 
     fn damage(&self) -> Result<Vec<Line>, BackendError> {
         let database = self.database()?;
         let broken = database.packages.iter().filter_map(|package| {
             let what = package.broken.as_ref()?;
-            Some(Line::made_of(&format!("{} {}: {what}", package.name, package.version)))
+            Some(Line::sanitize(&format!("{} {}: {what}", package.name, package.version)))
         });
         Ok(broken.collect())
     }
@@ -208,10 +208,10 @@ impl Backend for Apk {
     fn repair(&self) -> Vec<Command> {
         // Without names it reinstalls all packages that are marked as broken, in their installed
         // version.
-        vec![self.apk("fix").args(["--wait", WAIT_SECONDS])]
+        vec![self.apk("fix").args(["--wait", LOCK_WAIT_SECONDS])]
     }
 
-    fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
+    fn new_config_files(&self) -> Result<Vec<PathBuf>, BackendError> {
         let beside = self.database()?.configuration;
         let beside = beside.into_iter().map(|path| format!("/{path}.apk-new"));
         let mut found: Vec<PathBuf> = beside
@@ -223,11 +223,11 @@ impl Backend for Apk {
     }
 
     fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError> {
-        Ok(kernel::replaced(&self.root, running_kernel)?.into_iter().collect())
+        Ok(kernel::replaced_kernel(&self.root, running_kernel)?.into_iter().collect())
     }
 
-    fn diagnose(&self, _exit: Option<i32>, said: &str) -> Diagnosis {
-        said::diagnose(said)
+    fn diagnose(&self, _exit: Option<i32>, output: &str) -> Diagnosis {
+        parse::diagnose(output)
     }
 }
 
@@ -235,11 +235,11 @@ impl Backend for Apk {
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(text: &str) {
     let (one, other) = text.split_at(text.floor_char_boundary(text.len() / 2));
-    let database = database::Database::read(one, other);
+    let database = database::ApkDatabase::parse(one, other);
     let _ = database.pin("busybox").map(|pin| (pin.is_exact(), pin.allows("1.36.1-r2")));
     let installed = [Installed::new("busybox", "1.36.1-r2", "x86_64")];
-    let _ = (said::upgradable(text, &installed), said::transaction(text, &installed));
-    let _ = (said::lock_owner(text, 7), said::diagnose(text));
+    let _ = (parse::parse_upgradable(text, &installed), parse::parse_transaction(text, &installed));
+    let _ = (parse::lock_owner(text, 7), parse::diagnose(text));
 }
 
 /// Parses a package index in the format of apk's cache: a tar archive in gzip members.

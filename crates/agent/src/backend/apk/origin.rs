@@ -18,14 +18,15 @@ use std::path::PathBuf;
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::database::Package;
+use super::database::InstalledPackage;
 use crate::root::Root;
 
-/// The origin of Alpine's own packages; the server compares the whole text.
+/// The origin of Alpine's own packages; the service compares the whole text.
 pub(super) const ALPINE: &str = "Alpine Linux";
 /// Prefix of the names of the keys that sign Alpine's own indexes.
 const ALPINE_KEYS: &str = "alpine-devel@lists.alpinelinux.org-";
-/// Where apk keeps indexes. The first is a link or directory that an administrator may create.
+/// Where apk caches indexes. The first exists only if an administrator created it, as a symbolic
+/// link or a directory.
 const CACHES: [&str; 2] = ["/etc/apk/cache", "/var/cache/apk"];
 /// Maximum number of indexes.
 const INDEXES_MAX: usize = 64;
@@ -34,12 +35,12 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 /// Maximum length of a line in an index.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Size of tar's headers, to which file contents are padded.
-const BLOCK: usize = 512;
+const TAR_BLOCK: usize = 512;
 
-type Wanted<'a> = HashMap<&'a str, &'a Package>;
+type InstalledByName<'a> = HashMap<&'a str, &'a InstalledPackage>;
 
 /// What one index contains about the installed packages.
-struct Index<'a> {
+struct PackageIndex<'a> {
     key: String,
     /// The installed packages that it lists by name, and whether it lists this exact build.
     packages: HashMap<&'a str, bool>,
@@ -48,7 +49,7 @@ struct Index<'a> {
 /// The origins of installed packages, by name. The best match wins: this exact build in an index of
 /// Alpine, then in one of a third party, then the name alone in the same order. A package that no
 /// index lists is not in the map.
-pub(super) fn origins<'a>(root: &Root, packages: &'a [Package]) -> HashMap<&'a str, String> {
+pub(super) fn origins<'a>(root: &Root, packages: &'a [InstalledPackage]) -> HashMap<&'a str, String> {
     let wanted = packages.iter().map(|package| (package.name.as_str(), package)).collect();
     let mut best: HashMap<&str, (bool, bool, String)> = HashMap::new();
     for path in index_files(root).into_iter().take(INDEXES_MAX) {
@@ -92,26 +93,26 @@ fn index_files(root: &Root) -> BTreeSet<PathBuf> {
 
 /// Parses `APKINDEX.tar.gz`: concatenated gzip members that contain one tar archive, signatures
 /// first.
-fn read_index<'a>(file: File, wanted: &Wanted<'a>) -> io::Result<Index<'a>> {
+fn read_index<'a>(file: File, wanted: &InstalledByName<'a>) -> io::Result<PackageIndex<'a>> {
     let compressed = BufReader::new(file.take(INDEX_BYTES_MAX));
     let mut tar = BufReader::new(MultiGzDecoder::new(compressed).take(INDEX_BYTES_MAX));
     let index = read_archive(&mut tar, wanted);
     if tar.get_ref().limit() == 0 {
-        return Err(broken("the index is too large"));
+        return Err(invalid_index("the index is too large"));
     }
     index
 }
 
-fn read_archive<'a>(tar: &mut impl BufRead, wanted: &Wanted<'a>) -> io::Result<Index<'a>> {
+fn read_archive<'a>(tar: &mut impl BufRead, wanted: &InstalledByName<'a>) -> io::Result<PackageIndex<'a>> {
     let (mut keys, mut packages) = (Vec::new(), None);
     while let Some((name, size)) = next_file(tar)? {
         let mut content = tar.by_ref().take(size);
         if let Some(key) = signing_key(&name) {
             keys.push(key.to_owned());
         } else if name == "APKINDEX" {
-            packages = Some(listed(&mut content, wanted)?);
+            packages = Some(parse_listed(&mut content, wanted)?);
         }
-        let rest = content.limit() + size.next_multiple_of(BLOCK as u64) - size;
+        let rest = content.limit() + size.next_multiple_of(TAR_BLOCK as u64) - size;
         if io::copy(&mut tar.by_ref().take(rest), &mut io::sink())? < rest {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -120,17 +121,17 @@ fn read_archive<'a>(tar: &mut impl BufRead, wanted: &Wanted<'a>) -> io::Result<I
     // Alpine's.
     let alpine = keys.iter().position(|key| key.starts_with(ALPINE_KEYS)).unwrap_or(0);
     match packages {
-        _ if keys.is_empty() => Err(broken("the index has no signature")),
-        None => Err(broken("the index contains no package list")),
-        Some(packages) => Ok(Index { key: keys.swap_remove(alpine), packages }),
+        _ if keys.is_empty() => Err(invalid_index("the index has no signature")),
+        None => Err(invalid_index("the index contains no package list")),
+        Some(packages) => Ok(PackageIndex { key: keys.swap_remove(alpine), packages }),
     }
 }
 
 /// The name and size of the next file in the archive; the name is empty for anything but a regular
 /// file. Blocks of zeros end an archive, but the next gzip member may contain another one.
 fn next_file(tar: &mut impl BufRead) -> io::Result<Option<(String, u64)>> {
-    let mut header = [0; BLOCK];
-    while header == [0; BLOCK] {
+    let mut header = [0; TAR_BLOCK];
+    while header == [0; TAR_BLOCK] {
         if tar.fill_buf()?.is_empty() {
             return Ok(None);
         }
@@ -144,7 +145,7 @@ fn next_file(tar: &mut impl BufRead) -> io::Result<Option<(String, u64)>> {
     let name = text(&header[..100]).map(|name| if is_regular { name } else { String::new() });
     // At most 11 octal digits, so that sums of sizes cannot overflow.
     let size = text(&header[124..135]).and_then(|size| u64::from_str_radix(&size, 8).ok());
-    name.zip(size).map(Some).ok_or_else(|| broken("the index is not a tar archive"))
+    name.zip(size).map(Some).ok_or_else(|| invalid_index("the index is not a tar archive"))
 }
 
 /// The key in `.SIGN.RSA.<key>.rsa.pub` or `.SIGN.RSA256.<key>.rsa.pub`.
@@ -157,7 +158,7 @@ fn signing_key(name: &str) -> Option<&str> {
 
 /// The installed packages that an index lists: blocks of lines such as `P:musl`, separated by empty
 /// lines.
-fn listed<'a>(index: &mut impl BufRead, wanted: &Wanted<'a>) -> io::Result<HashMap<&'a str, bool>> {
+fn parse_listed<'a>(index: &mut impl BufRead, wanted: &InstalledByName<'a>) -> io::Result<HashMap<&'a str, bool>> {
     let mut packages = HashMap::new();
     let mut line = Vec::new();
     let (mut name, mut version, mut checksum) = (String::new(), String::new(), String::new());
@@ -165,7 +166,7 @@ fn listed<'a>(index: &mut impl BufRead, wanted: &Wanted<'a>) -> io::Result<HashM
         line.clear();
         let length = index.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
         if length as u64 == LINE_BYTES_MAX {
-            return Err(broken("a line in the index is too long"));
+            return Err(invalid_index("a line in the index is too long"));
         }
         let text = String::from_utf8_lossy(line.trim_ascii_end());
         match text.split_once(':') {
@@ -193,14 +194,14 @@ fn listed<'a>(index: &mut impl BufRead, wanted: &Wanted<'a>) -> io::Result<HashM
     }
 }
 
-fn broken(why: &'static str) -> io::Error {
+fn invalid_index(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 /// Parses an index that lists one installed package.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8]) {
-    let database = super::database::Database::read("P:busybox\nV:1.36.1-r2\nA:x86_64\n\n", "");
+    let database = super::database::ApkDatabase::parse("P:busybox\nV:1.36.1-r2\nA:x86_64\n\n", "");
     let wanted = database.packages.iter().map(|one| (one.name.as_str(), one)).collect();
     let _ = read_archive(
         &mut BufReader::new(MultiGzDecoder::new(bytes).take(INDEX_BYTES_MAX)),

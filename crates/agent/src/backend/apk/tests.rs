@@ -5,8 +5,8 @@ use std::fs;
 use vocab::FailureCode;
 use vocab::listing::Installed;
 
-use super::database::Database;
-use super::{Apk, said};
+use super::database::ApkDatabase;
+use super::{Apk, parse};
 use crate::backend::{Backend as _, BackendError, Choice};
 use crate::root::Root;
 
@@ -62,7 +62,7 @@ fn installed() -> Vec<Installed> {
 
 #[test]
 fn packages_are_parsed_with_their_sources() {
-    let database = Database::read(INSTALLED, "");
+    let database = ApkDatabase::parse(INSTALLED, "");
     let seen: Vec<_> = database
         .packages
         .iter()
@@ -84,7 +84,7 @@ fn packages_are_parsed_with_their_sources() {
 #[test]
 fn world_file_pins_versions() {
     let world = "alpine-base\nmusl=1.2.4-r2 musl-utils<1.2.5\nlib~1.2\ntool@edge>=3\n!bad=1\n";
-    let database = Database::read("", world);
+    let database = ApkDatabase::parse("", world);
     let allows = |name: &str, version: &str| database.pin(name).map(|pin| pin.allows(version));
     assert_eq!(allows("musl", "1.2.4-r2"), Some(true));
     assert_eq!(allows("musl", "1.2.4-r3"), Some(false));
@@ -94,8 +94,8 @@ fn world_file_pins_versions() {
     assert_eq!(allows("lib", "1.20-r0"), Some(false));
     assert_eq!(allows("tool", "2-r0"), Some(false));
     assert_eq!((allows("alpine-base", "1"), allows("bad", "1")), (None, None));
-    assert!(database.pin("musl").is_some_and(super::database::Pin::is_exact));
-    assert!(!database.pin("lib").is_some_and(super::database::Pin::is_exact));
+    assert!(database.pin("musl").is_some_and(super::database::VersionPin::is_exact));
+    assert!(!database.pin("lib").is_some_and(super::database::VersionPin::is_exact));
 }
 
 #[test]
@@ -107,7 +107,7 @@ musl-1.2.5-r0 x86_64 {musl} (MIT) [upgradable from: musl-1.2.4-r2]
 lib-2-compat-3-r0 x86_64 {lib} (MIT AND BSD) [upgradable from: lib-2-compat-2-r0]
 other-1-r0 x86_64 {other} (MIT)
 ";
-    let updates = said::upgradable(text, &installed());
+    let updates = parse::parse_upgradable(text, &installed());
     let seen: Vec<_> = updates
         .iter()
         .map(|update| (update.name.as_str(), update.installed.as_str(), update.candidate.as_str()))
@@ -126,7 +126,7 @@ fn simulation_is_parsed_and_purge_is_a_removal() {
 Executing busybox-1.36.1-r15.trigger
 OK: 8 MiB in 15 packages
 ";
-    let transaction = said::transaction(text, &installed()).unwrap();
+    let transaction = parse::parse_transaction(text, &installed()).unwrap();
     let seen: Vec<_> = transaction
         .changes
         .iter()
@@ -140,15 +140,15 @@ OK: 8 MiB in 15 packages
             ("musl", Some("1.2.4-r2"), Some("1.2.5-r0")),
         ]
     );
-    let error = said::transaction("(1/1) Transmuting musl (1)\n", &installed()).unwrap_err();
+    let error = parse::parse_transaction("(1/1) Transmuting musl (1)\n", &installed()).unwrap_err();
     assert!(matches!(error, BackendError::Unreadable { .. }), "unknown actions are not skipped");
-    assert!(said::transaction("OK: 8 MiB in 15 packages\n", &[]).unwrap().changes.is_empty());
+    assert!(parse::parse_transaction("OK: 8 MiB in 15 packages\n", &[]).unwrap().changes.is_empty());
 }
 
 #[test]
 fn failure_is_reported_in_apks_words() {
     let told = |text: &str| {
-        let diagnosis = said::diagnose(text);
+        let diagnosis = parse::diagnose(text);
         (diagnosis.code, diagnosis.message.to_string())
     };
     let (code, message) = told(
@@ -177,8 +177,8 @@ fn lock_holder_is_found_in_proc_locks() {
 2: -> FLOCK  ADVISORY  WRITE 813 08:01:131 0 EOF
 3: FLOCK  ADVISORY  WRITE 900 08:01:132 0 EOF
 ";
-    assert_eq!(said::lock_owner(locks, 131), Some(812));
-    assert_eq!(said::lock_owner(locks, 133), None);
+    assert_eq!(parse::lock_owner(locks, 131), Some(812));
+    assert_eq!(parse::lock_owner(locks, 133), None);
 }
 
 /// The files of a system without its apk.
@@ -203,7 +203,7 @@ fn system_is_read_from_its_files() {
         apk.damage().unwrap()[0].as_str(),
         "musl-utils 1.2.4-r2: not all of its files were installed"
     );
-    assert_eq!(apk.set_aside().unwrap(), [std::path::Path::new("/etc/ld/musl.conf.apk-new")]);
+    assert_eq!(apk.new_config_files().unwrap(), [std::path::Path::new("/etc/ld/musl.conf.apk-new")]);
     assert!(Apk::manages(&root) && apk.lock_holder().unwrap().is_none());
     let choice = Choice {
         name: "musl".to_owned(),

@@ -6,7 +6,7 @@ use crate::backend::Diagnosis;
 
 /// Phrases that identify a failure, most reliable first: a script that failed for lack of space is
 /// a full disk, and a lock that was not acquired explains all later errors.
-const SIGNS: [(FailureCode, &[&str]); 5] = [
+const SIGNATURES: [(FailureCode, &[&str]); 5] = [
     (
         FailureCode::PkgLockTimeout,
         &[
@@ -66,15 +66,15 @@ const SIGNS: [(FailureCode, &[&str]); 5] = [
 ];
 
 /// Diagnoses a command by its exit code and the end of its output.
-pub(super) fn diagnose(exit: Option<i32>, said: &str) -> Diagnosis {
-    for (code, signs) in SIGNS {
+pub(super) fn diagnose(exit: Option<i32>, output: &str) -> Diagnosis {
+    for (code, signs) in SIGNATURES {
         let is_sign =
-            |line: &&str| is_of_the_manager(line) && signs.iter().any(|sign| line.contains(sign));
-        if let Some(line) = said.lines().find(is_sign) {
-            return Diagnosis { code, message: told(code, line, said) };
+            |line: &&str| is_manager_line(line) && signs.iter().any(|sign| line.contains(sign));
+        if let Some(line) = output.lines().find(is_sign) {
+            return Diagnosis { code, message: failure_message(code, line, output) };
         }
     }
-    let message = failed_script(said).or_else(|| complaint(said)).unwrap_or_else(|| match exit {
+    let message = failed_script_message(output).or_else(|| error_line(output)).unwrap_or_else(|| match exit {
         Some(exit) => format!("apt-get failed with exit code {exit} and no output").into(),
         None => "apt-get was killed by a signal".into(),
     });
@@ -83,28 +83,28 @@ pub(super) fn diagnose(exit: Option<i32>, said: &str) -> Diagnosis {
 
 /// Whether apt-get or dpkg wrote this line, as far as one can tell: a maintainer script may print
 /// anything, and its own "could not connect" says nothing about our repositories.
-fn is_of_the_manager(line: &str) -> bool {
+fn is_manager_line(line: &str) -> bool {
     ["E: ", "W: ", "dpkg: ", " ", "The following "].iter().any(|start| line.starts_with(start))
 }
 
-fn told(code: FailureCode, line: &str, said: &str) -> Line {
+fn failure_message(code: FailureCode, line: &str, output: &str) -> Line {
     match code {
-        FailureCode::DependencyConflict => conflict(said),
+        FailureCode::DependencyConflict => conflict_message(output),
         // apt-get prints the holder while it waits, not when it gives up. The waiting message alone
         // proves nothing: apt-get may have acquired the lock later and failed for another reason.
         FailureCode::PkgLockTimeout => {
-            let waited = said.lines().rev().find(|line| line.contains("It is held by process"));
+            let waited = output.lines().rev().find(|line| line.contains("It is held by process"));
             let words = waited.unwrap_or(line).trim_start_matches("Waiting for cache lock: ");
-            Line::made_of(words.trim_start_matches("E: ").trim_end_matches("..."))
+            Line::sanitize(words.trim_start_matches("E: ").trim_end_matches("..."))
         }
-        _ => Line::made_of(line.trim_start_matches("E: ").trim_start_matches("W: ")),
+        _ => Line::sanitize(line.trim_start_matches("E: ").trim_start_matches("W: ")),
     }
 }
 
 /// A conflict in the resolver's own words: what would be removed, or which dependencies are unmet.
-pub(super) fn conflict(said: &str) -> Line {
+pub(super) fn conflict_message(output: &str) -> Line {
     let listed = |heading: &str| {
-        let after = said.lines().skip_while(|line| !line.starts_with(heading)).skip(1);
+        let after = output.lines().skip_while(|line| !line.starts_with(heading)).skip(1);
         let items: Vec<&str> =
             after.take_while(|line| line.starts_with(' ')).map(str::trim).collect();
         (!items.is_empty()).then(|| items.join(" "))
@@ -120,26 +120,26 @@ pub(super) fn conflict(said: &str) -> Line {
         (.., Some(held)) => Some(format!("the update would change {held}, which is held")),
         _ => None,
     };
-    words.map(Line::from).or_else(|| complaint(said)).unwrap_or_else(|| "no reason given".into())
+    words.map(Line::from).or_else(|| error_line(output)).unwrap_or_else(|| "no reason given".into())
 }
 
 /// `dpkg: error processing package NAME (--configure):` and the next line, which contains the
 /// reason.
-fn failed_script(said: &str) -> Option<Line> {
+fn failed_script_message(said: &str) -> Option<Line> {
     let mut lines = said.lines();
     let start = "dpkg: error processing ";
     let package = lines.find_map(|line| line.strip_prefix(start))?;
     let package = package.trim_start_matches("package ").trim_start_matches("archive ");
     let name = package.split(' ').next().unwrap_or(package);
     let why = lines.next().unwrap_or_default().trim();
-    Some(Line::made_of(&format!("{name}: {why}")))
+    Some(Line::sanitize(&format!("{name}: {why}")))
 }
 
 /// The first line that apt-get marks as an error, or else the last line of output.
-fn complaint(said: &str) -> Option<Line> {
-    let error = said.lines().find_map(|line| line.strip_prefix("E: "));
-    let last = || said.lines().rev().find(|line| !line.trim().is_empty());
-    error.or_else(last).map(Line::made_of)
+fn error_line(output: &str) -> Option<Line> {
+    let error = output.lines().find_map(|line| line.strip_prefix("E: "));
+    let last = || output.lines().rev().find(|line| !line.trim().is_empty());
+    error.or_else(last).map(Line::sanitize)
 }
 
 #[cfg(test)]
@@ -147,14 +147,14 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn means(said: &str, code: FailureCode, message: &str) {
-        let diagnosis = diagnose(Some(100), said);
+    fn assert_diagnosis(output: &str, code: FailureCode, message: &str) {
+        let diagnosis = diagnose(Some(100), output);
         assert_eq!((diagnosis.code, diagnosis.message.as_str()), (code, message));
     }
 
     #[test]
     fn lock_failure_names_the_holder() {
-        means(
+        assert_diagnosis(
             "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 812 (unattended-upgr)\n\
              E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?\n",
             FailureCode::PkgLockTimeout,
@@ -166,14 +166,14 @@ mod tests {
     fn lock_acquired_after_waiting_is_not_blamed() {
         let waited = "Waiting for cache lock: Could not get lock /var/lib/dpkg/lock-frontend. \
                       It is held by process 812 (unattended-upgr)...\n";
-        means(
+        assert_diagnosis(
             &format!(
                 "{waited}E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?\n"
             ),
             FailureCode::PkgLockTimeout,
             "Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 812 (unattended-upgr)",
         );
-        means(
+        assert_diagnosis(
             &format!("{waited}E: Sub-process /usr/bin/dpkg returned an error code (1)\n"),
             FailureCode::InstallFailed,
             "Sub-process /usr/bin/dpkg returned an error code (1)",
@@ -182,14 +182,14 @@ mod tests {
 
     #[test]
     fn stale_or_partial_mirror_is_an_unreachable_repository() {
-        means(
+        assert_diagnosis(
             "Err:1 http://deb.example/debian bookworm/main amd64 curl amd64 7.88\n  404  Not Found [IP: 192.0.2.1 80]\n\
              E: Failed to fetch http://deb.example/curl_7.88_amd64.deb  404  Not Found [IP: 192.0.2.1 80]\n\
              E: Unable to fetch some archives, maybe run apt-get update or try with --fix-missing?\n",
             FailureCode::RepoUnreachable,
             "Failed to fetch http://deb.example/curl_7.88_amd64.deb  404  Not Found [IP: 192.0.2.1 80]",
         );
-        means(
+        assert_diagnosis(
             "Reading package lists...\nE: Release file for copy:/repo/dists/stable-security/Release is expired (invalid since 4336d).\n",
             FailureCode::RepoUnreachable,
             "Release file for copy:/repo/dists/stable-security/Release is expired (invalid since 4336d).",
@@ -198,14 +198,14 @@ mod tests {
 
     #[test]
     fn conflict_is_reported_in_the_resolvers_words() {
-        means(
+        assert_diagnosis(
             "The following packages have unmet dependencies:\n \
              broken : Depends: nosuch (>= 4) but it is not installable\n\
              E: Unable to correct problems, you have held broken packages.\n",
             FailureCode::DependencyConflict,
             "unmet dependencies: broken : Depends: nosuch (>= 4) but it is not installable",
         );
-        means(
+        assert_diagnosis(
             "The following packages will be REMOVED:\n  victim other\n\
              The following packages will be upgraded:\n  eater\n\
              E: Packages need to be removed but remove is disabled.\n",
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn failed_script_names_its_package_unless_the_disk_is_full() {
-        means(
+        assert_diagnosis(
             "Setting up moody (2) ...\nthe script of moody fails\n\
              dpkg: error processing package moody (--configure):\n \
              installed moody package post-installation script subprocess returned error exit status 3\n\
@@ -225,13 +225,13 @@ mod tests {
             FailureCode::InstallFailed,
             "moody: installed moody package post-installation script subprocess returned error exit status 3",
         );
-        means(
+        assert_diagnosis(
             "dpkg: error processing archive /var/cache/apt/archives/big_2_amd64.deb (--unpack):\n \
              cannot copy extracted data for './usr/big' to '/usr/big.dpkg-new': failed to write (No space left on device)\n",
             FailureCode::DiskFull,
             "cannot copy extracted data for './usr/big' to '/usr/big.dpkg-new': failed to write (No space left on device)",
         );
-        means(
+        assert_diagnosis(
             "E: You don't have enough free space in /var/cache/apt/archives/.\n",
             FailureCode::DiskFull,
             "You don't have enough free space in /var/cache/apt/archives/.",
@@ -240,17 +240,17 @@ mod tests {
 
     #[test]
     fn errors_printed_by_scripts_are_not_attributed_to_apt() {
-        means(
+        assert_diagnosis(
             "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.\n",
             FailureCode::PackageDbBroken,
             "dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.",
         );
-        means(
+        assert_diagnosis(
             "Could not connect to the database\nE: Sub-process /usr/bin/dpkg returned an error code (1)\n",
             FailureCode::InstallFailed,
             "Sub-process /usr/bin/dpkg returned an error code (1)",
         );
-        means("", FailureCode::InstallFailed, "apt-get failed with exit code 100 and no output");
+        assert_diagnosis("", FailureCode::InstallFailed, "apt-get failed with exit code 100 and no output");
         assert_eq!(diagnose(None, "").message.as_str(), "apt-get was killed by a signal");
     }
 }

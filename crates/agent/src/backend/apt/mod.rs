@@ -1,16 +1,16 @@
 //! Debian, Ubuntu and derivatives: dpkg and apt-get, always those of the managed system.
 //!
-//! Listing installed and damaged packages takes no process (`status`). Listing pending updates
-//! takes three, whatever the number of packages, and none while nothing has changed
-//! (`query_cache`). Resolving an order for named packages takes one (`preview`). `query` runs the
+//! Listing installed and damaged packages starts no process (`status`). Listing pending updates
+//! starts three, regardless of the number of packages, and none if nothing has changed
+//! (`query_cache`). Resolving an order for named packages starts one (`preview`). `query` runs the
 //! queries; `parse`, `policy` and `diagnose` parse their output; `system` inspects files and locks.
 
-mod ask;
+mod query;
 mod diagnose;
-mod memory;
+mod query_cache;
 mod policy;
 mod preview;
-mod read;
+mod parse;
 mod status;
 mod system;
 
@@ -24,39 +24,39 @@ use vocab::{Line, PackageManager};
 use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction};
 use crate::command::Command;
 use crate::root::Root;
-use memory::Memory;
+use query_cache::QueryCache;
 
 /// How long apt-get itself waits for the lock.
-const LOCK_SECONDS: &str = "DPkg::Lock::Timeout=600";
+const LOCK_TIMEOUT_OPTION: &str = "DPkg::Lock::Timeout=600";
 /// Maximum length of one argument; the kernel's limit is 131,072.
 const ARGUMENT_BYTES_MAX: usize = 100_000;
 /// Only upgrade installed packages, and take names literally.
-const EXACTLY: [&str; 4] = ["--only-upgrade", "-o", "APT::Cmd::Pattern-Only=true", "install"];
+const INSTALL_EXACT: [&str; 4] = ["--only-upgrade", "-o", "APT::Cmd::Pattern-Only=true", "install"];
 /// Keep edited configuration files, and store new versions next to them.
-const KEEP_EDITED: [&str; 2] = ["--force-confdef", "--force-confold"];
+const KEEP_CONFFILES: [&str; 2] = ["--force-confdef", "--force-confold"];
 
 #[derive(Debug)]
 pub struct Apt {
     root: Root,
-    memory: Mutex<Memory>,
+    cache: Mutex<QueryCache>,
 }
 
 /// Name, architecture and version of a package.
-type Key = (String, String, String);
+type PackageKey = (String, String, String);
 
 impl Apt {
     pub fn new(root: Root) -> Apt {
-        Apt { root, memory: Mutex::default() }
+        Apt { root, cache: Mutex::default() }
     }
 
     /// apt-get for commands that change the system or download for it: no prompt, nothing removed,
     /// no recommended packages, edited configuration kept.
     fn apt_get(&self, options: &[&str]) -> Command {
-        let command = unattended(self.root.inside("apt-get"));
-        let keep = KEEP_EDITED.map(|option| format!("Dpkg::Options::={option}"));
+        let command = unattended(self.root.command("apt-get"));
+        let keep = KEEP_CONFFILES.map(|option| format!("Dpkg::Options::={option}"));
         command
             .args(["-q", "-y", "--no-remove", "--no-install-recommends"])
-            .args(["-o", LOCK_SECONDS, "-o", "Dpkg::Use-Pty=0", "-o", &keep[0], "-o", &keep[1]])
+            .args(["-o", LOCK_TIMEOUT_OPTION, "-o", "Dpkg::Use-Pty=0", "-o", &keep[0], "-o", &keep[1]])
             .args(["-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=30"])
             .args(["-o", "Acquire::https::Timeout=30"])
             .args(options.iter().copied())
@@ -66,16 +66,16 @@ impl Apt {
     /// from everything that it is asked to install. apt's own hook runs even if a script fails or
     /// the agent is killed; a separate command afterwards would not.
     fn auto_marks(&self, chosen: &[Choice]) -> Vec<String> {
-        let text = system::read(&self.root, "/var/lib/apt/extended_states");
+        let text = system::read_file(&self.root, "/var/lib/apt/extended_states");
         let marked: BTreeSet<String> = text
             .ok()
             .flatten()
-            .map(|text| read::auto_marked(&text))
+            .map(|text| parse::auto_marked(&text))
             .into_iter()
             .flatten()
             .collect();
-        let marks = chosen.iter().filter(|choice| is_sound(choice));
-        let marks = marks.map(|choice| format!("{}:{}", choice.name, at_home(&choice.arch)));
+        let marks = chosen.iter().filter(|choice| is_valid_choice(choice));
+        let marks = marks.map(|choice| format!("{}:{}", choice.name, native_if_all(&choice.arch)));
         let mut hooks: Vec<String> = Vec::new();
         for name in marks.filter(|name| marked.contains(name)) {
             match hooks.last_mut() {
@@ -90,8 +90,8 @@ impl Apt {
     }
 
     /// A simulation of an order. It takes no lock, so it can run at any time.
-    fn simulated(&self, options: &[&str]) -> Command {
-        unattended(self.root.inside("apt-get")).args(options.iter().copied()).args([
+    fn simulation_command(&self, options: &[&str]) -> Command {
+        unattended(self.root.command("apt-get")).args(options.iter().copied()).args([
             "--no-remove",
             "--no-install-recommends",
             "-o",
@@ -105,29 +105,29 @@ impl Backend for Apt {
         PackageManager::Apt
     }
 
-    fn recall(&self, memory: &[u8]) {
+    fn load_cache(&self, memory: &[u8]) {
         // If the cache cannot be parsed, the queries run again.
         if let Ok(memory) = serde_json::from_slice(memory) {
-            *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
+            *self.cache.lock().unwrap_or_else(PoisonError::into_inner) = memory;
         }
     }
 
-    fn memory_if_new(&self) -> Option<Vec<u8>> {
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        if !std::mem::take(&mut memory.is_new) {
+    fn take_changed_cache(&self) -> Option<Vec<u8>> {
+        let mut memory = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::take(&mut memory.is_dirty) {
             return None;
         }
         serde_json::to_vec(&*memory).ok()
     }
 
     fn installed(&self) -> Result<Vec<Installed>, BackendError> {
-        let mut installed = self.listed()?;
+        let mut installed = self.installed_packages()?;
         self.add_origins(&mut installed);
         Ok(installed)
     }
 
-    fn versions(&self) -> Result<Vec<Installed>, BackendError> {
-        self.listed()
+    fn installed_versions(&self) -> Result<Vec<Installed>, BackendError> {
+        self.installed_packages()
     }
 
     fn refresh(&self) -> Vec<Command> {
@@ -139,13 +139,13 @@ impl Backend for Apt {
         self.all_pending(installed)
     }
 
-    fn offered(
+    fn pending_for(
         &self,
         installed: &[Installed],
         names: &BTreeSet<&str>,
         security: bool,
     ) -> Result<Vec<Pending>, BackendError> {
-        match self.foresee(installed, names, security)? {
+        match self.preview_named(installed, names, security)? {
             Some(offered) => Ok(offered),
             None => self.all_pending(installed),
         }
@@ -156,15 +156,15 @@ impl Backend for Apt {
     }
 
     fn download(&self, chosen: &[Choice]) -> Vec<Command> {
-        vec![self.apt_get(&["--download-only"]).args(to_install(chosen))]
+        vec![self.apt_get(&["--download-only"]).args(install_args(chosen))]
     }
 
-    fn fetches_to_install(&self) -> bool {
+    fn downloads_on_install(&self) -> bool {
         true
     }
 
     fn install(&self, chosen: &[Choice]) -> Vec<Command> {
-        vec![self.apt_get(&[]).args(self.auto_marks(chosen)).args(to_install(chosen))]
+        vec![self.apt_get(&[]).args(self.auto_marks(chosen)).args(install_args(chosen))]
     }
 
     fn lock_holder(&self) -> Result<Option<LockHolder>, BackendError> {
@@ -172,16 +172,16 @@ impl Backend for Apt {
     }
 
     fn damage(&self) -> Result<Vec<Line>, BackendError> {
-        if let Some(packages) = status::read(&self.root)? {
+        if let Some(packages) = status::read_packages(&self.root)? {
             return Ok(status::damage(&packages));
         }
         // It exits with 1 if it finds something, but older versions with 0.
-        let answer = self.ask(&self.root.inside("dpkg").arg("--audit"))?;
+        let answer = self.run_query(&self.root.command("dpkg").arg("--audit"))?;
         if !matches!(answer.exit, Some(0 | 1)) {
             let diagnosis = self.diagnose(answer.exit, &answer.stderr);
             return Err(BackendError::Failed { what: "dpkg --audit", diagnosis });
         }
-        let mut damage = read::audit(&answer.stdout);
+        let mut damage = parse::parse_audit(&answer.stdout);
         if damage.is_empty() && system::is_interrupted(&self.root)? {
             damage.push("dpkg was interrupted while writing its database".into());
         }
@@ -189,31 +189,31 @@ impl Backend for Apt {
     }
 
     fn repair(&self) -> Vec<Command> {
-        let dpkg = unattended(self.root.inside("dpkg")).args(KEEP_EDITED);
+        let dpkg = unattended(self.root.command("dpkg")).args(KEEP_CONFFILES);
         let mut commands =
             vec![dpkg.args(["--configure", "-a"]), self.apt_get(&["--fix-broken", "install"])];
         // Neither of them repairs a package whose unpacking was interrupted: dpkg requires that it
         // is unpacked again.
-        let messed = self.messed();
+        let messed = self.to_reinstall();
         if !messed.is_empty() {
             let again = self.apt_get(&["--reinstall"]).args(self.auto_marks(&messed));
-            commands.push(again.args(by_name(&messed)));
+            commands.push(again.args(install_args_by_name(&messed)));
         }
         commands
     }
 
-    fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
-        system::set_aside(&self.root)
+    fn new_config_files(&self) -> Result<Vec<PathBuf>, BackendError> {
+        system::new_config_files(&self.root)
     }
 
     fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError> {
         // Installed kernels matter only if the running kernel belongs to this system.
-        let installed = if running_kernel.is_empty() { Vec::new() } else { self.listed()? };
+        let installed = if running_kernel.is_empty() { Vec::new() } else { self.installed_packages()? };
         system::reboot_reasons(&self.root, running_kernel, &installed)
     }
 
-    fn diagnose(&self, exit: Option<i32>, said: &str) -> Diagnosis {
-        diagnose::diagnose(exit, said)
+    fn diagnose(&self, exit: Option<i32>, output: &str) -> Diagnosis {
+        diagnose::diagnose(exit, output)
     }
 }
 
@@ -228,23 +228,23 @@ fn unattended(command: Command) -> Command {
 
 /// `install NAME:ARCH=VERSION…`, with every other interpretation of a name disabled: as a pattern,
 /// or as a package that is not installed.
-fn to_install(chosen: &[Choice]) -> Vec<String> {
+fn install_args(chosen: &[Choice]) -> Vec<String> {
     let exact = |choice: &Choice| format!("{}:{}={}", choice.name, choice.arch, choice.to);
-    let exact = chosen.iter().filter(|choice| is_sound(choice)).map(exact);
-    EXACTLY.into_iter().map(str::to_owned).chain(exact).collect()
+    let exact = chosen.iter().filter(|choice| is_valid_choice(choice)).map(exact);
+    INSTALL_EXACT.into_iter().map(str::to_owned).chain(exact).collect()
 }
 
-/// Like [`to_install`], in the version that the host's own sources and pins prefer: the installed
+/// Like [`install_args`], in the version that the host's own sources and pins prefer: the installed
 /// version may be gone from the archive, and is half replaced anyway.
-fn by_name(chosen: &[Choice]) -> Vec<String> {
-    let named = |choice: &Choice| format!("{}:{}", choice.name, at_home(&choice.arch));
-    let named = chosen.iter().filter(|choice| is_sound(choice)).map(named);
-    EXACTLY.into_iter().map(str::to_owned).chain(named).collect()
+fn install_args_by_name(chosen: &[Choice]) -> Vec<String> {
+    let named = |choice: &Choice| format!("{}:{}", choice.name, native_if_all(&choice.arch));
+    let named = chosen.iter().filter(|choice| is_valid_choice(choice)).map(named);
+    INSTALL_EXACT.into_iter().map(str::to_owned).chain(named).collect()
 }
 
 /// Whether name, architecture and version contain only characters that Debian allows. This does not
 /// check whether the package is installed; it keeps options and paths out of every command line.
-fn is_sound(choice: &Choice) -> bool {
+fn is_valid_choice(choice: &Choice) -> bool {
     let made_of = |text: &str, more: &str| {
         text.starts_with(|first: char| first.is_ascii_alphanumeric())
             && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
@@ -254,17 +254,17 @@ fn is_sound(choice: &Choice) -> bool {
     made_of(&choice.name, "+.-") && made_of(&choice.arch, "-") && version
 }
 
-fn simulation(said: &str) -> Result<Vec<super::Change>, BackendError> {
+fn simulated_changes(output: &str) -> Result<Vec<super::Change>, BackendError> {
     let unreadable = |why| BackendError::Unreadable { what: "apt-get -s".to_owned(), why };
-    read::simulation(said, native()).map_err(unreadable)
+    parse::parse_simulation(output, native_arch()).map_err(unreadable)
 }
 
-fn key(package: &Installed) -> Key {
+fn package_key(package: &Installed) -> PackageKey {
     (package.name.clone(), package.arch.clone(), package.version.clone())
 }
 
 /// The spelling for apt-cache. Packages for all architectures count as native.
-fn spelled(package: &Installed) -> String {
+fn qualified_name(package: &Installed) -> String {
     match package.arch.as_str() {
         "all" | "" => package.name.clone(),
         arch => format!("{}:{arch}", package.name),
@@ -273,15 +273,15 @@ fn spelled(package: &Installed) -> String {
 
 /// The architecture that apt assigns to a package. `all` counts as native, and a package may switch
 /// between `all` and a specific architecture from one version to the next.
-fn at_home(arch: &str) -> String {
+fn native_if_all(arch: &str) -> String {
     match arch {
-        "all" => native().to_owned(),
+        "all" => native_arch().to_owned(),
         arch => arch.to_owned(),
     }
 }
 
 /// The native architecture in Debian's naming. The agent is built for it.
-fn native() -> &'static str {
+fn native_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -295,22 +295,22 @@ fn native() -> &'static str {
 /// Runs every parser of this back end on arbitrary text.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(text: &str) {
-    let releases = policy::Releases::read(text);
-    if let Ok(installed) = read::installed(text) {
-        for (known, package) in policy::read(text).iter().zip(&installed) {
+    let releases = policy::Releases::parse(text);
+    if let Ok(installed) = parse::parse_installed(text) {
+        for (known, package) in policy::parse_policy(text).iter().zip(&installed) {
             let _ = known.pending(package, &releases);
             let _ = known.origin(&package.version, &releases);
         }
     }
-    for known in policy::read(text) {
+    for known in policy::parse_policy(text) {
         let _ = known.pending(&Installed::new("bash", "5.2-1", "amd64"), &releases);
         let _ = (known.is_phased(), known.origin("5.2-1", &releases));
     }
-    let _ = read::simulation(text, "amd64");
-    let _ = preview::read(text, "amd64", |name| name.len() % 2 == 0);
-    let _ = (read::bytes_to_fetch(text), read::disk_bytes(text));
-    let _ = (read::audit(text), read::auto_marked(text));
-    let _ = (diagnose::diagnose(Some(100), text), diagnose::conflict(text));
+    let _ = parse::parse_simulation(text, "amd64");
+    let _ = preview::parse_preview(text, "amd64", |name| name.len() % 2 == 0);
+    let _ = (parse::total_download_bytes(text), parse::disk_bytes(text));
+    let _ = (parse::parse_audit(text), parse::auto_marked(text));
+    let _ = (diagnose::diagnose(Some(100), text), diagnose::conflict_message(text));
     status::fuzz(text);
 }
 
@@ -337,7 +337,7 @@ mod tests {
             choice("", "2"),
         ];
         // A name may end in `-`, but followed by an architecture and a version it is only a name.
-        assert_eq!(to_install(&hostile)[4..], ["bash-:amd64=2"]);
+        assert_eq!(install_args(&hostile)[4..], ["bash-:amd64=2"]);
         let apt = Apt::new(Root::running());
         let command = &apt.install(&[choice("libstdc++6", "1:2.0~rc1-1")])[0];
         assert_eq!(command.args.last().map(String::as_str), Some("libstdc++6:amd64=1:2.0~rc1-1"));

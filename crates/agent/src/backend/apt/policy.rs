@@ -31,7 +31,7 @@ impl Release {
 
 impl Releases {
     /// Parses the output of `apt-cache policy` without package names.
-    pub(super) fn read(said: &str) -> Releases {
+    pub(super) fn parse(said: &str) -> Releases {
         let mut releases = BTreeMap::new();
         let mut source = None;
         for line in said.lines() {
@@ -41,8 +41,8 @@ impl Releases {
             let text = line.trim_start();
             if let Some(fields) = text.strip_prefix("release ") {
                 let Some(source) = source.take() else { continue };
-                releases.insert(source, release(fields));
-            } else if let Some((_, rest)) = priority(text) {
+                releases.insert(source, parse_release(fields));
+            } else if let Some((_, rest)) = split_priority(text) {
                 source = Some(rest.to_owned());
             }
         }
@@ -50,7 +50,7 @@ impl Releases {
     }
 }
 
-fn release(fields: &str) -> Release {
+fn parse_release(fields: &str) -> Release {
     let mut release = Release::default();
     for field in fields.split(',') {
         match field.split_once('=') {
@@ -64,14 +64,14 @@ fn release(fields: &str) -> Release {
 }
 
 /// Splits `500 http://…` into its number and the rest.
-fn priority(text: &str) -> Option<(i32, &str)> {
+fn split_priority(text: &str) -> Option<(i32, &str)> {
     let (number, rest) = text.split_once(' ')?;
     Some((number.parse().ok()?, rest))
 }
 
 /// One package in the output.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct PackagePolicy {
     /// The name in apt-cache's spelling: with its architecture only if that is not the native one.
     pub(super) name: String,
     candidate: String,
@@ -86,20 +86,20 @@ struct Version {
 }
 
 /// Parses the output of `apt-cache policy NAME…`.
-pub(super) fn read(said: &str) -> Vec<Known> {
-    let mut packages: Vec<Known> = Vec::new();
+pub(super) fn parse_policy(said: &str) -> Vec<PackagePolicy> {
+    let mut packages: Vec<PackagePolicy> = Vec::new();
     for line in said.lines() {
         if !line.starts_with(' ') {
             let Some(name) = line.strip_suffix(':') else { continue };
             let name = name.to_owned();
-            packages.push(Known { name, candidate: String::new(), versions: Vec::new() });
+            packages.push(PackagePolicy { name, candidate: String::new(), versions: Vec::new() });
             continue;
         }
         let Some(package) = packages.last_mut() else { continue };
         if let Some(candidate) = line.strip_prefix("  Candidate: ") {
             candidate.clone_into(&mut package.candidate);
         } else if let Some(source) = line.strip_prefix("        ") {
-            let Some((priority, source)) = priority(source.trim_start()) else { continue };
+            let Some((priority, source)) = split_priority(source.trim_start()) else { continue };
             let Some(version) = package.versions.last_mut() else { continue };
             version.sources.push((priority, source.to_owned()));
         } else if let Some(version) =
@@ -117,16 +117,16 @@ pub(super) fn read(said: &str) -> Vec<Known> {
 
 /// The lowest priority of a source from which apt installs new versions without being told.
 /// Backports and the like have a lower one: versions that only they contain are not pending.
-const BY_ITSELF: i32 = 500;
+const DEFAULT_PRIORITY: i32 = 500;
 
-impl Known {
+impl PackagePolicy {
     /// The pending update of an installed package, if any. Holds and kept-back updates are not
     /// visible here.
     pub(super) fn pending(&self, installed: &Installed, releases: &Releases) -> Option<Pending> {
         let from = installed.version.as_str();
         let is_newer = |version: &Version| compare(&version.version, from) == Ordering::Greater;
         let offered =
-            |version: &Version| version.sources.iter().any(|(priority, _)| *priority >= BY_ITSELF);
+            |version: &Version| version.sources.iter().any(|(priority, _)| *priority >= DEFAULT_PRIORITY);
         let candidate = self.versions.iter().find(|v| v.version == self.candidate && is_newer(v));
         // A newer version that apt would install if no pin prevented it.
         let newest = || {
@@ -196,16 +196,16 @@ Pinned packages:
 
     /// The pending update of a package at 1.0 with these versions: `version priority source`.
     fn pending(candidate: &str, versions: &[(&str, &str, &str)]) -> Option<Pending> {
-        let mut said =
+        let mut output =
             format!("p:\n  Installed: 1.0\n  Candidate: {candidate}\n  Version table:\n");
         for (version, priority, source) in versions {
-            said.push_str(&format!("     {version} {priority}\n"));
-            said.push_str(&format!("        {source} amd64 Packages\n"));
+            output.push_str(&format!("     {version} {priority}\n"));
+            output.push_str(&format!("        {source} amd64 Packages\n"));
         }
-        said.push_str(" *** 1.0 100\n        100 /var/lib/dpkg/status\n");
-        let known = read(&said);
+        output.push_str(" *** 1.0 100\n        100 /var/lib/dpkg/status\n");
+        let known = parse_policy(&output);
         assert_eq!(known.len(), 1);
-        known[0].pending(&Installed::new("p", "1.0", "amd64"), &Releases::read(RELEASES))
+        known[0].pending(&Installed::new("p", "1.0", "amd64"), &Releases::parse(RELEASES))
     }
 
     const MAIN: &str = "500 http://deb.example/debian bookworm/main";
@@ -243,12 +243,12 @@ Pinned packages:
 
     #[test]
     fn phasing_and_origin_belong_to_the_version() {
-        let said = "libc6:i386:\n  Installed: 1.0\n  Candidate: 2.0\n  Version table:\n     \
+        let output = "libc6:i386:\n  Installed: 1.0\n  Candidate: 2.0\n  Version table:\n     \
                     2.0 500 (phased 10%)\n        \
                     500 http://deb.example/debian bookworm-updates/main amd64 Packages\n \
                     *** 1.0 100\n        100 /var/lib/dpkg/status\n";
-        let known = read(said);
-        let releases = Releases::read(RELEASES);
+        let known = parse_policy(output);
+        let releases = Releases::parse(RELEASES);
         assert_eq!(known[0].name, "libc6:i386");
         assert!(known[0].is_phased());
         assert_eq!(known[0].origin("2.0", &releases).as_deref(), Some("Debian"));

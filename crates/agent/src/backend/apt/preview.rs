@@ -3,19 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use super::read::{bytes_to_fetch, disk_bytes};
+use super::parse::{total_download_bytes, disk_bytes};
 use crate::backend::{Change, Transaction};
 
 /// The lists of changes in the output, by the ends of their headings.
-const LISTS: [(&str, Kind); 4] = [
-    ("will be REMOVED:", Kind::Removed),
-    ("NEW packages will be installed:", Kind::New),
-    ("will be upgraded:", Kind::Moved),
-    ("will be DOWNGRADED:", Kind::Moved),
+const CHANGE_LISTS: [(&str, ChangeKind); 4] = [
+    ("will be REMOVED:", ChangeKind::Removed),
+    ("NEW packages will be installed:", ChangeKind::New),
+    ("will be upgraded:", ChangeKind::Moved),
+    ("will be DOWNGRADED:", ChangeKind::Moved),
 ];
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum ChangeKind {
     New,
     Moved,
     Removed,
@@ -24,44 +24,44 @@ enum Kind {
 /// Parses the output of a successful apt-get. The listed changes must add up to the printed counts.
 /// `native` is the architecture that apt-get omits, and `is_all` tells which installed packages
 /// have the architecture `all`.
-pub(super) fn read(
-    said: &str,
+pub(super) fn parse_preview(
+    output: &str,
     native: &str,
     is_all: impl Fn(&str) -> bool,
 ) -> Result<Transaction, String> {
-    let archs = architectures(said);
+    let archs = architectures(output);
     let mut changes = Vec::new();
     let mut list = None;
-    for line in said.lines() {
+    for line in output.lines() {
         let Some(item) = line.strip_prefix("   ") else {
-            list = LISTS.iter().find(|(end, _)| line.ends_with(end)).map(|(_, kind)| *kind);
+            list = CHANGE_LISTS.iter().find(|(end, _)| line.ends_with(end)).map(|(_, kind)| *kind);
             continue;
         };
         let Some(kind) = list else { continue };
         let change =
-            change(item, kind, native).ok_or_else(|| format!("unexpected line {line:?}"))?;
-        changes.push(at_home(change, &archs, native, &is_all));
+            parse_change(item, kind, native).ok_or_else(|| format!("unexpected line {line:?}"))?;
+        changes.push(with_real_arch(change, &archs, native, &is_all));
     }
-    match counted(said) {
+    match printed_count(output) {
         Some(count) if count == changes.len() => {}
         count => {
             return Err(format!("{} changes are listed, but {count:?} are counted", changes.len()));
         }
     }
-    let (download_bytes, disk_bytes) = (Some(bytes_to_fetch(said)), disk_bytes(said));
+    let (download_bytes, disk_bytes) = (Some(total_download_bytes(output)), disk_bytes(output));
     Ok(Transaction { changes, download_bytes, disk_bytes })
 }
 
 /// `NAME (NEW)`, `NAME (OLD => NEW)` or `NAME (OLD)`; names of a foreign architecture end in
 /// `:ARCH`.
-fn change(item: &str, kind: Kind, native: &str) -> Option<Change> {
+fn parse_change(item: &str, kind: ChangeKind, native: &str) -> Option<Change> {
     let (full, versions) = item.strip_suffix(')')?.split_once(" (")?;
     let full = full.trim_end_matches('*');
     let (name, home) = full.split_once(':').unwrap_or((full, native));
     let (from, to) = match kind {
-        Kind::New => (None, Some(versions)),
-        Kind::Removed => (Some(versions), None),
-        Kind::Moved => versions.split_once(" => ").map(|(from, to)| (Some(from), Some(to)))?,
+        ChangeKind::New => (None, Some(versions)),
+        ChangeKind::Removed => (Some(versions), None),
+        ChangeKind::Moved => versions.split_once(" => ").map(|(from, to)| (Some(from), Some(to)))?,
     };
     let [from, to] = [from, to].map(|version| version.map(str::to_owned));
     Some(Change { name: name.to_owned(), arch: home.to_owned(), from, to })
@@ -69,7 +69,7 @@ fn change(item: &str, kind: Kind, native: &str) -> Option<Change> {
 
 /// apt-get prints packages with the architecture `all` as native. The name of the file to download
 /// contains the real architecture; without a download, the installed one is assumed.
-fn at_home(
+fn with_real_arch(
     change: Change,
     archs: &BTreeMap<(String, String), String>,
     native: &str,
@@ -85,19 +85,19 @@ fn at_home(
 
 /// The architectures of the downloads, by name and version:
 /// `'URI' NAME_VERSION_ARCH.deb BYTES HASH`.
-fn architectures(said: &str) -> BTreeMap<(String, String), String> {
+fn architectures(output: &str) -> BTreeMap<(String, String), String> {
     let file = |line: &str| {
         let (_, rest) = line.strip_prefix('\'')?.split_once("' ")?;
         let (stem, arch) = rest.split(' ').next()?.strip_suffix(".deb")?.rsplit_once('_')?;
         let (name, version) = stem.split_once('_')?;
         Some(((name.to_owned(), version.replace("%3a", ":")), arch.to_owned()))
     };
-    said.lines().filter_map(file).collect()
+    output.lines().filter_map(file).collect()
 }
 
 /// `2 upgraded, 1 newly installed, 1 downgraded, 0 to remove and 3 not upgraded.`
-fn counted(said: &str) -> Option<usize> {
-    let line = said.lines().find(|line| line.ends_with(" not upgraded."))?;
+fn printed_count(output: &str) -> Option<usize> {
+    let line = output.lines().find(|line| line.ends_with(" not upgraded."))?;
     let (counts, _) = line.rsplit_once(" and ")?;
     counts.split(", ").map(|part| part.split(' ').next()?.parse::<usize>().ok()).sum()
 }
@@ -106,7 +106,7 @@ fn counted(said: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    const SAID: &str = "Reading package lists...\n\
+    const OUTPUT: &str = "Reading package lists...\n\
         The following additional packages will be installed:\n   newdep (1:7)\n\
         The following packages will be REMOVED:\n   victim (1.0)\n   purged* (2)\n\
         The following NEW packages will be installed:\n   newdep (1:7)\n\
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn output_contains_changes_and_sizes() {
-        let transaction = read(SAID, "amd64", |name| name == "back").unwrap();
+        let transaction = parse_preview(OUTPUT, "amd64", |name| name == "back").unwrap();
         let version = |v: &Option<String>| v.clone().unwrap_or_else(|| "-".to_owned());
         let shown: Vec<String> = transaction
             .changes
@@ -144,13 +144,13 @@ mod tests {
 
     #[test]
     fn output_that_does_not_add_up_is_rejected() {
-        let less = SAID.replace("   grows (1 => 2)\n", "");
+        let less = OUTPUT.replace("   grows (1 => 2)\n", "");
         assert_eq!(
-            read(&less, "amd64", |_| false).unwrap_err(),
+            parse_preview(&less, "amd64", |_| false).unwrap_err(),
             "5 changes are listed, but Some(6) are counted"
         );
-        assert!(read("Reading package lists...\n", "amd64", |_| false).is_err());
+        assert!(parse_preview("Reading package lists...\n", "amd64", |_| false).is_err());
         let nothing = "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded.\n";
-        assert_eq!(read(nothing, "amd64", |_| false).unwrap().changes, []);
+        assert_eq!(parse_preview(nothing, "amd64", |_| false).unwrap().changes, []);
     }
 }

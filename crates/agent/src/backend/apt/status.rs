@@ -7,7 +7,7 @@
 use vocab::Line;
 use vocab::listing::Installed;
 
-use super::{native, system};
+use super::{native_arch, system};
 use crate::backend::{BackendError, Choice};
 use crate::root::Root;
 
@@ -15,35 +15,35 @@ pub(super) const PATH: &str = "/var/lib/dpkg/status";
 
 /// A package that is installed at least partly.
 #[derive(Debug, PartialEq)]
-pub(super) struct Package {
+pub(super) struct StatusEntry {
     pub(super) installed: Installed,
     state: String,
     /// Whether dpkg requires a reinstallation.
-    messed: bool,
+    needs_reinstall: bool,
 }
 
 /// The packages that are installed, completely or partly; `None` while the database is incomplete.
-pub(super) fn read(root: &Root) -> Result<Option<Vec<Package>>, BackendError> {
+pub(super) fn read_packages(root: &Root) -> Result<Option<Vec<StatusEntry>>, BackendError> {
     // The order matters: if dpkg starts in between, the database is still in the state from before.
     if system::is_interrupted(root)? {
         return Ok(None);
     }
-    let Some(text) = system::read(root, PATH)? else { return Ok(None) };
+    let Some(text) = system::read_file(root, PATH)? else { return Ok(None) };
     let unreadable = |why| BackendError::Unreadable { what: PATH.to_owned(), why };
-    packages(&text).map(Some).map_err(unreadable)
+    parse_packages(&text).map(Some).map_err(unreadable)
 }
 
-fn packages(text: &str) -> Result<Vec<Package>, String> {
+fn parse_packages(text: &str) -> Result<Vec<StatusEntry>, String> {
     let stanzas = text.split("\n\n").filter(|stanza| !stanza.trim().is_empty());
-    let mut packages: Vec<Package> =
-        stanzas.map(package).filter_map(Result::transpose).collect::<Result<_, _>>()?;
-    let key = |package: &Package| (package.installed.name.clone(), package.installed.arch.clone());
+    let mut packages: Vec<StatusEntry> =
+        stanzas.map(parse_stanza).filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    let key = |package: &StatusEntry| (package.installed.name.clone(), package.installed.arch.clone());
     packages.sort_by_cached_key(key);
     Ok(packages)
 }
 
 /// Parses a stanza; `None` if at most the package's configuration is left.
-fn package(stanza: &str) -> Result<Option<Package>, String> {
+fn parse_stanza(stanza: &str) -> Result<Option<StatusEntry>, String> {
     let (mut name, mut status, mut arch, mut version, mut source) = ("", "", "", "", "");
     for line in stanza.lines() {
         // Indented lines continue the previous field.
@@ -78,13 +78,13 @@ fn package(stanza: &str) -> Result<Option<Package>, String> {
     };
     let mut installed = Installed::new(name, version, arch).with_source(source, source_version);
     installed.held = want == "hold";
-    Ok(Some(Package { installed, state: state.to_owned(), messed: flag == "reinstreq" }))
+    Ok(Some(StatusEntry { installed, state: state.to_owned(), needs_reinstall: flag == "reinstreq" }))
 }
 
-/// The damaged packages, one line each, in the words of [`super::read::audit`].
-pub(super) fn damage(packages: &[Package]) -> Vec<Line> {
-    let line = |package: &Package| {
-        let kind = match (package.messed, package.state.as_str()) {
+/// The damaged packages, one line each, in the words of [`super::read_packages::audit`].
+pub(super) fn damage(packages: &[StatusEntry]) -> Vec<Line> {
+    let line = |package: &StatusEntry| {
+        let kind = match (package.needs_reinstall, package.state.as_str()) {
             (true, _) => "must be reinstalled",
             (false, "installed") => return None,
             (false, "unpacked") => "unpacked, not configured",
@@ -95,29 +95,29 @@ pub(super) fn damage(packages: &[Package]) -> Vec<Line> {
             (false, other) => other,
         };
         let Installed { name, arch, .. } = &package.installed;
-        let foreign = arch != "all" && arch != native();
+        let foreign = arch != "all" && arch != native_arch();
         let name = if foreign { format!("{name}:{arch}") } else { name.clone() };
-        Some(Line::made_of(&format!("{name}: {kind}")))
+        Some(Line::sanitize(&format!("{name}: {kind}")))
     };
     packages.iter().filter_map(line).collect()
 }
 
 /// The packages that must be reinstalled, in their installed version.
-pub(super) fn messed(packages: &[Package]) -> Vec<Choice> {
-    let choice = |package: &Package| Choice {
+pub(super) fn to_reinstall(packages: &[StatusEntry]) -> Vec<Choice> {
+    let choice = |package: &StatusEntry| Choice {
         name: package.installed.name.clone(),
         arch: package.installed.arch.clone(),
         from: package.installed.version.clone(),
         to: package.installed.version.clone(),
     };
-    packages.iter().filter(|package| package.messed).map(choice).collect()
+    packages.iter().filter(|package| package.needs_reinstall).map(choice).collect()
 }
 
 /// Parses dpkg's database, including damaged packages.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(text: &str) {
-    if let Ok(packages) = packages(text) {
-        let _ = (damage(&packages), messed(&packages));
+    if let Ok(packages) = parse_packages(text) {
+        let _ = (damage(&packages), to_reinstall(&packages));
     }
 }
 
@@ -135,10 +135,10 @@ mod tests {
 
     #[test]
     fn partly_installed_packages_are_listed_and_removed_are_not() {
-        let packages = packages(STATUS).unwrap();
+        let packages = parse_packages(STATUS).unwrap();
         let shown: Vec<String> = packages
             .iter()
-            .map(|Package { installed, .. }| {
+            .map(|StatusEntry { installed, .. }| {
                 let held = if installed.held { " held" } else { "" };
                 let (source, of) = (installed.source(), installed.source_version());
                 format!("{} {} from {source} {of}{held}", installed.name, installed.version)
@@ -150,13 +150,13 @@ mod tests {
         );
         let lines: Vec<String> = damage(&packages).iter().map(ToString::to_string).collect();
         assert_eq!(lines, ["ep: must be reinstalled", "sec: half configured"]);
-        assert_eq!(messed(&packages)[0].to, "1:1.0-1");
+        assert_eq!(to_reinstall(&packages)[0].to, "1:1.0-1");
     }
 
     #[test]
     fn stanza_without_name_or_status_is_an_error() {
-        let odd = packages("Package: odd\nVersion: 1\n\n").unwrap_err();
+        let odd = parse_packages("Package: odd\nVersion: 1\n\n").unwrap_err();
         assert_eq!(odd, "package \"odd\" with the invalid status \"\"");
-        assert!(packages("Status: install ok installed\nVersion: 1\n").is_err());
+        assert!(parse_packages("Status: install ok installed\nVersion: 1\n").is_err());
     }
 }

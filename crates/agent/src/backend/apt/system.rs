@@ -27,21 +27,21 @@ pub(super) fn lock_holder(root: &Root) -> Result<Option<LockHolder>, BackendErro
         let file = match fs::File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(unreadable(&path, &error)),
+            Err(error) => return Err(read_error(&path, &error)),
         };
         let asked = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock));
-        let Some(held) = asked.map_err(|error| unreadable(&path, &error.into()))? else { continue };
+        let Some(held) = asked.map_err(|error| read_error(&path, &error.into()))? else { continue };
         let pid = held.pid.map(rustix::process::Pid::as_raw_pid).filter(|pid| *pid > 0);
-        return Ok(Some(LockHolder { pid, name: name_of(pid) }));
+        return Ok(Some(LockHolder { pid, name: display_name(pid) }));
     }
     Ok(None)
 }
 
-fn name_of(pid: Option<i32>) -> Line {
+fn display_name(pid: Option<i32>) -> Line {
     let Some(pid) = pid else { return "a process in another PID namespace".into() };
     let called = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let called = if called.trim().is_empty() { "a process" } else { called.trim() };
-    Line::made_of(&format!("{called} (pid {pid})"))
+    Line::sanitize(&format!("{called} (pid {pid})"))
 }
 
 /// Whether dpkg left changes that are not in its database yet: files whose names are numbers.
@@ -50,15 +50,15 @@ pub(super) fn is_interrupted(root: &Root) -> Result<bool, BackendError> {
     let entries = match fs::read_dir(&updates) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(unreadable(&updates, &error)),
+        Err(error) => return Err(read_error(&updates, &error)),
     };
     let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
     Ok(entries.flatten().any(|entry| is_number(&entry.file_name().to_string_lossy())))
 }
 
 /// New configuration files that dpkg, or a script using `ucf`, stored next to edited ones.
-pub(super) fn set_aside(root: &Root) -> Result<Vec<PathBuf>, BackendError> {
-    const ENDS: [&str; 2] = [".dpkg-dist", ".ucf-dist"];
+pub(super) fn new_config_files(root: &Root) -> Result<Vec<PathBuf>, BackendError> {
+    const NEW_CONFIG_SUFFIXES: [&str; 2] = [".dpkg-dist", ".ucf-dist"];
     let mut found = Vec::new();
     let mut open = vec![PathBuf::from("/etc")];
     while let Some(inside) = open.pop() {
@@ -67,15 +67,15 @@ pub(super) fn set_aside(root: &Root) -> Result<Vec<PathBuf>, BackendError> {
             Ok(entries) => entries,
             // Another process may be removing files at the same time.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(unreadable(&dir, &error)),
+            Err(error) => return Err(read_error(&dir, &error)),
         };
         for entry in entries {
-            let entry = entry.map_err(|error| unreadable(&dir, &error))?;
-            let kind = entry.file_type().map_err(|error| unreadable(&entry.path(), &error))?;
+            let entry = entry.map_err(|error| read_error(&dir, &error))?;
+            let kind = entry.file_type().map_err(|error| read_error(&entry.path(), &error))?;
             let name = entry.file_name();
             if kind.is_dir() {
                 open.push(inside.join(name));
-            } else if ENDS.iter().any(|end| name.to_string_lossy().ends_with(end)) {
+            } else if NEW_CONFIG_SUFFIXES.iter().any(|end| name.to_string_lossy().ends_with(end)) {
                 found.push(inside.join(name));
             }
         }
@@ -91,13 +91,13 @@ pub(super) fn reboot_reasons(
     installed: &[Installed],
 ) -> Result<Vec<Line>, BackendError> {
     let mut reasons = Vec::new();
-    if read(root, "/run/reboot-required")?.is_some() {
-        let packages = read(root, "/run/reboot-required.pkgs")?.unwrap_or_default();
+    if read_file(root, "/run/reboot-required")?.is_some() {
+        let packages = read_file(root, "/run/reboot-required.pkgs")?.unwrap_or_default();
         let mut names: Vec<&str> = packages.lines().map(str::trim).collect();
         names.retain(|name| !name.is_empty());
         names.sort_unstable();
         names.dedup();
-        let asked = |name: &&str| Line::made_of(&format!("{name} requires a reboot"));
+        let asked = |name: &&str| Line::sanitize(&format!("{name} requires a reboot"));
         reasons.extend(names.iter().map(asked));
         if reasons.is_empty() {
             reasons.push("the system requires a reboot".into());
@@ -120,17 +120,17 @@ fn newer_kernel(running: &str, installed: &[Installed]) -> Option<Line> {
     if !releases.iter().any(|release| release == running) {
         return None;
     }
-    let (_, flavour) = parts(running);
+    let (_, flavour) = split_release(running);
     let newest = releases
         .iter()
-        .filter(|release| parts(release).1 == flavour)
-        .max_by(|a, b| pkgver::deb::compare(parts(a).0, parts(b).0))?;
+        .filter(|release| split_release(release).1 == flavour)
+        .max_by(|a, b| pkgver::deb::compare(split_release(a).0, split_release(b).0))?;
     (newest != running)
-        .then(|| Line::made_of(&format!("kernel {newest} is installed, {running} is running")))
+        .then(|| Line::sanitize(&format!("kernel {newest} is installed, {running} is running")))
 }
 
 /// Splits `6.1.0-21-cloud-amd64` into `6.1.0-21` and `cloud-amd64`.
-fn parts(release: &str) -> (&str, &str) {
+fn split_release(release: &str) -> (&str, &str) {
     let is_flavour = |(at, _): &(usize, &str)| {
         release[at + 1..].starts_with(|first: char| first.is_ascii_alphabetic())
     };
@@ -141,16 +141,16 @@ fn parts(release: &str) -> (&str, &str) {
 }
 
 /// The content of a file of the system; `None` if it does not exist.
-pub(super) fn read(root: &Root, inside: &str) -> Result<Option<String>, BackendError> {
+pub(super) fn read_file(root: &Root, inside: &str) -> Result<Option<String>, BackendError> {
     let path = root.path(inside);
     match fs::read(&path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(unreadable(&path, &error)),
+        Err(error) => Err(read_error(&path, &error)),
     }
 }
 
-pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> BackendError {
+pub(super) fn read_error(path: &Path, error: &std::io::Error) -> BackendError {
     BackendError::Unreadable { what: path.display().to_string(), why: error.to_string() }
 }
 

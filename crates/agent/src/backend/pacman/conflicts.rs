@@ -6,7 +6,7 @@
 use pkgver::Scheme;
 
 /// The relevant properties of a package, installed or to be installed.
-pub(super) struct Party<'a> {
+pub(super) struct ConflictParty<'a> {
     pub(super) name: &'a str,
     pub(super) version: &'a str,
     pub(super) provides: &'a [String],
@@ -14,31 +14,31 @@ pub(super) struct Party<'a> {
 }
 
 /// The first conflict between a package to be installed and one that would be installed next to it.
-pub(super) fn first<'a>(
-    coming: &'a [Party<'a>],
-    staying: &'a [Party<'a>],
-) -> Option<(&'a Party<'a>, &'a Party<'a>)> {
+pub(super) fn first_conflict<'a>(
+    coming: &'a [ConflictParty<'a>],
+    staying: &'a [ConflictParty<'a>],
+) -> Option<(&'a ConflictParty<'a>, &'a ConflictParty<'a>)> {
     let pairs =
         coming.iter().flat_map(|one| coming.iter().chain(staying).map(move |other| (one, other)));
     pairs
         .filter(|(one, other)| one.name != other.name)
-        .find(|(one, other)| one.refuses(other) || other.refuses(one))
+        .find(|(one, other)| one.conflicts_with(other) || other.conflicts_with(one))
 }
 
-impl Party<'_> {
-    fn refuses(&self, other: &Party<'_>) -> bool {
+impl ConflictParty<'_> {
+    fn conflicts_with(&self, other: &ConflictParty<'_>) -> bool {
         self.conflicts.iter().any(|wish| {
-            let provided = other.provides.iter().map(|text| split(text));
-            means(wish, other.name, other.version)
-                || provided.into_iter().any(|(name, _, version)| means(wish, name, version))
+            let provided = other.provides.iter().map(|text| split_expression(text));
+            expression_matches(wish, other.name, other.version)
+                || provided.into_iter().any(|(name, _, version)| expression_matches(wish, name, version))
         })
     }
 }
 
 /// Whether an expression such as `name<2` matches this package. A provided name without a version
 /// never matches an expression with one.
-fn means(wish: &str, name: &str, version: &str) -> bool {
-    let (wanted, operator, limit) = split(wish);
+fn expression_matches(wish: &str, name: &str, version: &str) -> bool {
+    let (wanted, operator, limit) = split_expression(wish);
     let order = || Scheme::Pacman.compare(version, limit);
     wanted == name
         && match operator {
@@ -53,7 +53,7 @@ fn means(wish: &str, name: &str, version: &str) -> bool {
 }
 
 /// Splits an expression into the name, the operator and the version.
-fn split(wish: &str) -> (&str, &str, &str) {
+fn split_expression(wish: &str) -> (&str, &str, &str) {
     let start = wish.find(['<', '>', '=']).unwrap_or(wish.len());
     let rest = &wish[start..];
     let version = rest.trim_start_matches(['<', '>', '=']);
@@ -62,14 +62,14 @@ fn split(wish: &str) -> (&str, &str, &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::means;
+    use super::expression_matches;
 
     #[test]
     fn conflict_expression_matches_name_and_versions() {
-        assert!(means("app", "app", "1-1") && means("app", "app", ""));
-        assert!(means("app<2", "app", "1-1") && !means("app<2", "app", "2-1"));
-        assert!(means("app>=1:1", "app", "1:1-3") && !means("app>=1:1", "app", "9-1"));
-        assert!(means("app=1", "app", "1-7"), "a version without a release matches every release");
-        assert!(!means("app=1", "app", "") && !means("app", "apple", "1-1"));
+        assert!(expression_matches("app", "app", "1-1") && expression_matches("app", "app", ""));
+        assert!(expression_matches("app<2", "app", "1-1") && !expression_matches("app<2", "app", "2-1"));
+        assert!(expression_matches("app>=1:1", "app", "1:1-3") && !expression_matches("app>=1:1", "app", "9-1"));
+        assert!(expression_matches("app=1", "app", "1-7"), "a version without a release matches every release");
+        assert!(!expression_matches("app=1", "app", "") && !expression_matches("app", "apple", "1-1"));
     }
 }

@@ -9,14 +9,14 @@ use crate::backend::BackendError;
 
 /// The installed packages, and damage in the database.
 #[derive(Debug, Default)]
-pub(super) struct Local {
-    pub(super) packages: Vec<Package>,
+pub(super) struct LocalDatabase {
+    pub(super) packages: Vec<InstalledPackage>,
     /// One line per damaged package.
     pub(super) damage: Vec<String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Package {
+pub(super) struct InstalledPackage {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) arch: String,
@@ -32,14 +32,14 @@ pub(super) struct Package {
     pub(super) backups: Vec<String>,
 }
 
-impl Local {
+impl LocalDatabase {
     /// Reads the directory `local`.
-    pub(super) fn read(folder: &Path) -> Result<Local, BackendError> {
+    pub(super) fn read(folder: &Path) -> Result<LocalDatabase, BackendError> {
         let unreadable = |error: std::io::Error| BackendError::Unreadable {
             what: folder.display().to_string(),
             why: error.to_string(),
         };
-        let mut local = Local::default();
+        let mut local = LocalDatabase::default();
         let mut entries = fs::read_dir(folder)
             .map_err(unreadable)?
             .collect::<Result<Vec<_>, _>>()
@@ -50,7 +50,7 @@ impl Local {
             // A package without files still has a `files` file.
             let text = |file: &str| fs::read_to_string(entry.path().join(file));
             let (desc, files) = (text("desc").unwrap_or_default(), text("files"));
-            let package = Package::read(&desc, files.as_deref().unwrap_or_default());
+            let package = InstalledPackage::parse(&desc, files.as_deref().unwrap_or_default());
             if package.name.is_empty() || package.version.is_empty() {
                 local.damage.push(format!("{name}: its description is missing or truncated"));
                 continue;
@@ -81,9 +81,9 @@ impl Local {
     }
 }
 
-impl Package {
-    fn read(desc: &str, files: &str) -> Package {
-        let desc = sections(desc);
+impl InstalledPackage {
+    fn parse(desc: &str, files: &str) -> InstalledPackage {
+        let desc = parse_sections(desc);
         let one = |key: &str| {
             let values = desc.get(key).map_or(&[][..], Vec::as_slice);
             values.first().copied().unwrap_or_default().to_owned()
@@ -95,9 +95,9 @@ impl Package {
             values.map(|value| (*value).to_owned()).collect::<Vec<String>>()
         };
         // The path, a tab, and the checksum of the original file.
-        let backups = sections(files).remove("BACKUP").unwrap_or_default().into_iter();
+        let backups = parse_sections(files).remove("BACKUP").unwrap_or_default().into_iter();
         let backups = backups.map(|line| line.split('\t').next().unwrap_or(line).to_owned());
-        Package {
+        InstalledPackage {
             version: one("VERSION"),
             arch: one("ARCH"),
             base: base.unwrap_or_else(|| name.clone()),
@@ -112,7 +112,7 @@ impl Package {
 }
 
 /// Parses `%KEY%`, followed by one value per line, up to an empty line.
-fn sections(text: &str) -> BTreeMap<&str, Vec<&str>> {
+fn parse_sections(text: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut sections: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut key = None;
     for line in text.lines() {

@@ -16,7 +16,7 @@
 
 mod conflicts;
 mod local;
-mod said;
+mod parse;
 
 #[cfg(test)]
 mod tests;
@@ -30,15 +30,15 @@ use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, Line, PackageManager};
 
 use super::{Backend, BackendError, Change, Choice, Diagnosis, LockHolder, Transaction, kernel};
-use crate::command::{Answer, Command};
+use crate::command::{CommandOutput, Command};
 use crate::root::Root;
-use conflicts::Party;
-use local::Local;
+use conflicts::ConflictParty;
+use local::LocalDatabase;
 
 /// The agent's own directory of package lists, inside the root.
-const LISTS: &str = "/var/cache/fleetmend/pacman";
+const LISTS_DIR: &str = "/var/cache/fleetmend/pacman";
 /// Timeout of a query; resolving reads about ten megabytes of lists.
-const PATIENCE: Duration = Duration::from_secs(120);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone)]
 pub struct Pacman {
@@ -58,16 +58,16 @@ impl Pacman {
 
     /// A pacman command that never prompts.
     fn pacman(&self, action: &str) -> Command {
-        self.root.inside("pacman").args([action, "--noconfirm", "--color", "never"])
+        self.root.command("pacman").args([action, "--noconfirm", "--color", "never"])
     }
 
     /// A pacman command that uses the agent's own lists and does not touch pacman's.
-    fn looking(&self, action: &str) -> Command {
-        self.pacman(action).args(["--dbpath", LISTS, "--logfile", "/dev/null"])
+    fn query_command(&self, action: &str) -> Command {
+        self.pacman(action).args(["--dbpath", LISTS_DIR, "--logfile", "/dev/null"])
     }
 
-    fn ask(&self, what: &'static str, command: &Command) -> Result<Answer, BackendError> {
-        let answer = command.ask(PATIENCE)?;
+    fn query(&self, what: &'static str, command: &Command) -> Result<CommandOutput, BackendError> {
+        let answer = command.query(QUERY_TIMEOUT)?;
         if answer.exit == Some(0) {
             return Ok(answer);
         }
@@ -77,7 +77,7 @@ impl Pacman {
 
     /// The values of a pacman setting, one per line.
     fn setting(&self, name: &str) -> Result<Vec<String>, BackendError> {
-        let answer = self.ask("pacman-conf", &self.root.inside("pacman-conf").arg(name))?;
+        let answer = self.query("pacman-conf", &self.root.command("pacman-conf").arg(name))?;
         Ok(answer.stdout.lines().map(str::to_owned).collect())
     }
 
@@ -87,17 +87,17 @@ impl Pacman {
         Ok(place.unwrap_or_else(|| "/var/lib/pacman".to_owned()).trim_end_matches('/').to_owned())
     }
 
-    fn local(&self) -> Result<Local, BackendError> {
-        Local::read(&self.root.path(&self.database()?).join("local"))
+    fn local(&self) -> Result<LocalDatabase, BackendError> {
+        LocalDatabase::read(&self.root.path(&self.database()?).join("local"))
     }
 
-    fn lock(&self) -> Result<PathBuf, BackendError> {
+    fn lock_path(&self) -> Result<PathBuf, BackendError> {
         Ok(self.root.path(&self.database()?).join("db.lck"))
     }
 }
 
 /// `NAME=VERSION`, which pacman matches exactly.
-fn exactly(chosen: &[Choice]) -> impl Iterator<Item = String> + '_ {
+fn exact_specs(chosen: &[Choice]) -> impl Iterator<Item = String> + '_ {
     chosen.iter().map(|choice| format!("{}={}", choice.name, choice.to))
 }
 
@@ -108,14 +108,14 @@ impl Backend for Pacman {
 
     fn installed(&self) -> Result<Vec<Installed>, BackendError> {
         let ignored = (self.setting("IgnorePkg")?, self.setting("IgnoreGroup")?);
-        let held = |package: &local::Package| {
+        let held = |package: &local::InstalledPackage| {
             ignored.0.iter().any(|pattern| local::matches(pattern, &package.name))
                 || package
                     .groups
                     .iter()
                     .any(|group| ignored.1.iter().any(|pattern| local::matches(pattern, group)))
         };
-        let listed = |package: &local::Package| {
+        let listed = |package: &local::InstalledPackage| {
             let mut installed = Installed::new(&package.name, &package.version, &package.arch)
                 .with_source(&package.base, &package.version);
             // No origin: pacman does not record the repository, and the packager is a person.
@@ -127,22 +127,22 @@ impl Backend for Pacman {
 
     fn refresh(&self) -> Vec<Command> {
         let database = self.database().unwrap_or_else(|_| "/var/lib/pacman".to_owned());
-        let inside = |program: &str| self.root.inside(program);
+        let inside = |program: &str| self.root.command(program);
         vec![
-            inside("mkdir").args(["-p", LISTS]),
-            inside("ln").args(["-sfn", &format!("{database}/local"), &format!("{LISTS}/local")]),
+            inside("mkdir").args(["-p", LISTS_DIR]),
+            inside("ln").args(["-sfn", &format!("{database}/local"), &format!("{LISTS_DIR}/local")]),
             // Only the agent uses this directory, and it runs one command at a time: a lock in it
             // was left by an interrupted query. pacman's own lock is never removed.
-            inside("rm").args(["-f", &format!("{LISTS}/db.lck")]),
-            self.looking("-Sy"),
+            inside("rm").args(["-f", &format!("{LISTS_DIR}/db.lck")]),
+            self.query_command("-Sy"),
         ]
     }
 
     fn pending(&self, installed: &[Installed]) -> Result<Vec<Pending>, BackendError> {
-        let command = self.looking("-Qu");
-        let answer = command.ask(PATIENCE)?;
+        let command = self.query_command("-Qu");
+        let answer = command.query(QUERY_TIMEOUT)?;
         // Exit code 1 means "none" as well as "failed": the output distinguishes them.
-        let none = answer.exit == Some(1) && !said::has_error(&answer.stderr);
+        let none = answer.exit == Some(1) && !parse::has_error(&answer.stderr);
         if answer.exit != Some(0) && !none {
             let diagnosis = self.diagnose(answer.exit, &answer.stderr);
             return Err(BackendError::Failed { what: "pacman -Qu", diagnosis });
@@ -151,7 +151,7 @@ impl Backend for Pacman {
             let found = installed.iter().find(|package| package.name == name);
             found.map_or("", |package| package.arch.as_str())
         };
-        let updates = said::updates(&answer.stdout)?;
+        let updates = parse::parse_updates(&answer.stdout)?;
         Ok(updates
             .iter()
             .map(|update| {
@@ -164,22 +164,22 @@ impl Backend for Pacman {
     }
 
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
-        let question = self.looking("-S").args(["--needed", "--print", "--print-format"]);
-        let question = question.args(["%n\t%v\t%r\t%s", "--"]).args(exactly(chosen));
-        let answer = question.ask(PATIENCE)?;
+        let question = self.query_command("-S").args(["--needed", "--print", "--print-format"]);
+        let question = question.args(["%n\t%v\t%r\t%s", "--"]).args(exact_specs(chosen));
+        let answer = question.query(QUERY_TIMEOUT)?;
         let words = format!("{}{}", answer.stdout, answer.stderr);
         if answer.exit != Some(0) {
             return Err(BackendError::Conflict(self.diagnose(answer.exit, &words).message));
         }
-        let targets = said::targets(&answer.stdout)?;
+        let targets = parse::parse_targets(&answer.stdout)?;
         if targets.is_empty() {
             return Ok(Transaction::default());
         }
         let names = targets.iter().map(|target| format!("{}/{}", target.repository, target.name));
-        let about = self.looking("-Si").arg("--").args(names);
-        let about = said::about(&self.ask("pacman -Si", &about)?.stdout);
+        let about = self.query_command("-Si").arg("--").args(names);
+        let about = parse::parse_info(&self.query("pacman -Si", &about)?.stdout);
         let local = self.local()?;
-        refuse_conflicts(&targets, &about, &local)?;
+        check_conflicts(&targets, &about, &local)?;
         let mut transaction = Transaction {
             download_bytes: Some(targets.iter().map(|target| target.bytes).sum()),
             disk_bytes: Some(0),
@@ -206,25 +206,25 @@ impl Backend for Pacman {
 
     fn download(&self, chosen: &[Choice]) -> Vec<Command> {
         vec![
-            self.looking("-S")
+            self.query_command("-S")
                 .args(["--downloadonly", "--needed", "--noprogressbar", "--"])
-                .args(exactly(chosen)),
+                .args(exact_specs(chosen)),
         ]
     }
 
     fn install(&self, chosen: &[Choice]) -> Vec<Command> {
         // Not `-Su`: that would also replace packages with others, which is a removal.
-        vec![self.pacman("-Sy").args(["--needed", "--noprogressbar", "--"]).args(exactly(chosen))]
+        vec![self.pacman("-Sy").args(["--needed", "--noprogressbar", "--"]).args(exact_specs(chosen))]
     }
 
     fn lock_holder(&self) -> Result<Option<LockHolder>, BackendError> {
-        let path = self.lock()?;
+        let path = self.lock_path()?;
         let Ok(lock) = fs::symlink_metadata(&path) else { return Ok(None) };
         // The lock is the existence of the file; the process that created it keeps it open.
-        if let Some(pid) = holder_of(&self.proc, (lock.dev(), lock.ino())) {
+        if let Some(pid) = process_with_open_file(&self.proc, (lock.dev(), lock.ino())) {
             let comm = fs::read_to_string(self.proc.join(pid.to_string()).join("comm"));
             let name = comm.unwrap_or_default();
-            let name = Line::made_of(&format!("{} (pid {pid})", name.trim()));
+            let name = Line::sanitize(&format!("{} (pid {pid})", name.trim()));
             return Ok(Some(LockHolder { pid: Some(pid), name }));
         }
         // It may have been released in the meantime.
@@ -236,11 +236,11 @@ impl Backend for Pacman {
             "a stale lock file (/{inside}, left by an interrupted pacman; remove it if no pacman \
              is running)"
         );
-        Ok(Some(LockHolder { pid: None, name: Line::made_of(&why) }))
+        Ok(Some(LockHolder { pid: None, name: Line::sanitize(&why) }))
     }
 
     fn damage(&self) -> Result<Vec<Line>, BackendError> {
-        Ok(self.local()?.damage.iter().map(|line| Line::made_of(line)).collect())
+        Ok(self.local()?.damage.iter().map(|line| Line::sanitize(line)).collect())
     }
 
     fn repair(&self) -> Vec<Command> {
@@ -248,7 +248,7 @@ impl Backend for Pacman {
         Vec::new()
     }
 
-    fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
+    fn new_config_files(&self) -> Result<Vec<PathBuf>, BackendError> {
         let backups = self.local()?.packages.into_iter().flat_map(|package| package.backups);
         let beside = backups.map(|path| format!("/{path}.pacnew"));
         let mut found: Vec<PathBuf> = beside
@@ -260,26 +260,26 @@ impl Backend for Pacman {
     }
 
     fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError> {
-        Ok(kernel::replaced(&self.root, running_kernel)?.into_iter().collect())
+        Ok(kernel::replaced_kernel(&self.root, running_kernel)?.into_iter().collect())
     }
 
-    fn diagnose(&self, _exit: Option<i32>, said: &str) -> Diagnosis {
-        said::diagnose(said)
+    fn diagnose(&self, _exit: Option<i32>, output: &str) -> Diagnosis {
+        parse::diagnose(output)
     }
 }
 
 /// Rejects targets that could only be installed by removing a package.
-fn refuse_conflicts(
-    targets: &[said::Target],
-    about: &[said::About],
-    local: &Local,
+fn check_conflicts(
+    targets: &[parse::InstallTarget],
+    about: &[parse::PackageInfo],
+    local: &LocalDatabase,
 ) -> Result<(), BackendError> {
-    let known = |target: &said::Target| about.iter().find(|about| about.name == target.name);
-    let coming: Vec<Party<'_>> = targets
+    let known = |target: &parse::InstallTarget| about.iter().find(|about| about.name == target.name);
+    let coming: Vec<ConflictParty<'_>> = targets
         .iter()
         .filter_map(|target| {
             let about = known(target)?;
-            Some(Party {
+            Some(ConflictParty {
                 name: &target.name,
                 version: &target.version,
                 provides: &about.provides,
@@ -289,24 +289,24 @@ fn refuse_conflicts(
         .collect();
     let replaced = |name: &str| targets.iter().any(|target| target.name == name);
     let staying = local.packages.iter().filter(|package| !replaced(&package.name));
-    let staying: Vec<Party<'_>> = staying
-        .map(|package| Party {
+    let staying: Vec<ConflictParty<'_>> = staying
+        .map(|package| ConflictParty {
             name: &package.name,
             version: &package.version,
             provides: &package.provides,
             conflicts: &package.conflicts,
         })
         .collect();
-    let Some((one, other)) = conflicts::first(&coming, &staying) else { return Ok(()) };
+    let Some((one, other)) = conflicts::first_conflict(&coming, &staying) else { return Ok(()) };
     let why = format!(
         "pacman: {} {} conflicts with {} {}",
         one.name, one.version, other.name, other.version
     );
-    Err(BackendError::Conflict(Line::made_of(&why)))
+    Err(BackendError::Conflict(Line::sanitize(&why)))
 }
 
 /// The process that has this file open.
-fn holder_of(proc: &Path, file: (u64, u64)) -> Option<i32> {
+fn process_with_open_file(proc: &Path, file: (u64, u64)) -> Option<i32> {
     let processes = fs::read_dir(proc).into_iter().flatten().filter_map(Result::ok);
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     numbers.into_iter().find(|pid| {
@@ -320,8 +320,8 @@ fn holder_of(proc: &Path, file: (u64, u64)) -> Option<i32> {
 /// Runs every parser of this back end on arbitrary text.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(text: &str) {
-    let _ = (said::updates(text), said::has_error(text), said::targets(text));
-    let _ = (said::about(text), said::diagnose(text));
+    let _ = (parse::parse_updates(text), parse::has_error(text), parse::parse_targets(text));
+    let _ = (parse::parse_info(text), parse::diagnose(text));
     let (pattern, name) = text.split_once('\n').unwrap_or((text, "linux-lts"));
     let _ = local::matches(pattern, name);
 }

@@ -5,19 +5,19 @@ use std::path::PathBuf;
 
 use vocab::FailureCode;
 
-use super::local::{Local, matches};
-use super::{Pacman, holder_of, said};
+use super::local::{LocalDatabase, matches};
+use super::{Pacman, process_with_open_file, parse};
 use crate::backend::{Backend as _, BackendError, Choice};
 use crate::root::Root;
 
 #[test]
 fn updates_are_parsed_with_ignored_marks() {
     let text = "bar 1:2.0-1 -> 1:2.1-1\nlinux 6.9.1.arch1-1 -> 6.9.2.arch1-1 [ignored]\n";
-    let updates = said::updates(text).unwrap();
+    let updates = parse::parse_updates(text).unwrap();
     assert_eq!((updates[0].name.as_str(), updates[0].to.as_str()), ("bar", "1:2.1-1"));
     assert!(!updates[0].ignored && updates[1].ignored);
-    assert!(said::updates("").unwrap().is_empty());
-    let error = said::updates("warning: something else\n").unwrap_err();
+    assert!(parse::parse_updates("").unwrap().is_empty());
+    let error = parse::parse_updates("warning: something else\n").unwrap_err();
     assert!(matches!(error, BackendError::Unreadable { .. }));
 }
 
@@ -26,7 +26,7 @@ fn sizes_are_parsed_in_every_unit() {
     let text = "Repository      : core\nName            : glibc\nVersion         : 2.39-1\n\
         Architecture    : x86_64\nInstalled Size  : 47.93 MiB\n\n\
         Repository      : core\nName            : tz\nArchitecture    : any\nInstalled Size  : 4.00 B\n\n";
-    let about = said::about(text);
+    let about = parse::parse_info(text);
     assert_eq!(about.len(), 2);
     assert_eq!((about[0].arch.as_str(), about[0].installed_bytes), ("x86_64", 50_258_248));
     assert_eq!((about[1].name.as_str(), about[1].installed_bytes), ("tz", 4));
@@ -35,7 +35,7 @@ fn sizes_are_parsed_in_every_unit() {
 #[test]
 fn failure_is_reported_in_pacmans_words() {
     let told = |text: &str| {
-        let diagnosis = said::diagnose(text);
+        let diagnosis = parse::diagnose(text);
         (diagnosis.code, diagnosis.message.to_string())
     };
     let (code, message) = told(
@@ -81,12 +81,12 @@ fn ignore_patterns_match_like_in_a_shell() {
 }
 
 /// A directory that is removed when dropped.
-struct Folder(PathBuf);
+struct TempDir(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl TempDir {
+    fn new(name: &str) -> TempDir {
         let name = format!("fleetmend-pacman-{}-{name}", std::process::id());
-        let folder = Folder(std::env::temp_dir().join(name));
+        let folder = TempDir(std::env::temp_dir().join(name));
         fs::create_dir_all(&folder.0).unwrap();
         folder
     }
@@ -98,7 +98,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -112,16 +112,16 @@ fn desc(name: &str, version: &str) -> String {
 
 #[test]
 fn interrupted_upgrade_is_reported_as_damage() {
-    let folder = Folder::new("damage");
+    let folder = TempDir::new("damage");
     folder.write("ALPM_DB_VERSION", "9\n");
     folder.write("ok-1-1/desc", &desc("ok", "1-1"));
     folder.write("ok-1-1/files", "%FILES%\netc/\netc/ok\n\n%BACKUP%\netc/ok\t00ff\n\n");
-    assert!(Local::read(&folder.0).unwrap().damage.is_empty());
+    assert!(LocalDatabase::read(&folder.0).unwrap().damage.is_empty());
     folder.write("twice-1-1/desc", &desc("twice", "1-1"));
     folder.write("twice-1-1/files", "");
     folder.write("twice-2-1/desc", &desc("twice", "2-1"));
     folder.write("empty-1-1/desc", "");
-    let local = Local::read(&folder.0).unwrap();
+    let local = LocalDatabase::read(&folder.0).unwrap();
     assert_eq!(
         local.damage,
         [
@@ -132,7 +132,7 @@ fn interrupted_upgrade_is_reported_as_damage() {
     );
     assert_eq!(local.packages[0].backups, ["etc/ok"]);
     assert_eq!(local.packages[0].groups, ["a", "b"]);
-    let missing = Local::read(&folder.0.join("none")).unwrap_err();
+    let missing = LocalDatabase::read(&folder.0.join("none")).unwrap_err();
     assert!(
         matches!(missing, BackendError::Unreadable { .. }),
         "a missing database is not an empty one"
@@ -141,7 +141,7 @@ fn interrupted_upgrade_is_reported_as_damage() {
 
 #[test]
 fn kernel_without_modules_requires_a_reboot() {
-    let folder = Folder::new("kernel");
+    let folder = TempDir::new("kernel");
     let pacman = Pacman::new(Root::under(&folder.0));
     let reasons = |running: &str| {
         let reasons = pacman.reboot_reasons(running).unwrap();
@@ -174,13 +174,13 @@ fn only_exact_versions_are_requested() {
 #[test]
 fn process_with_open_lock_file_is_the_holder() {
     use std::os::unix::fs::MetadataExt as _;
-    let folder = Folder::new("lock");
+    let folder = TempDir::new("lock");
     folder.write("db.lck", "");
     let file = fs::File::open(folder.0.join("db.lck")).unwrap();
     let meta = file.metadata().unwrap();
     let proc = std::path::Path::new("/proc");
     let own = i32::try_from(std::process::id()).unwrap();
-    assert_eq!(holder_of(proc, (meta.dev(), meta.ino())), Some(own));
+    assert_eq!(process_with_open_file(proc, (meta.dev(), meta.ino())), Some(own));
     drop(file);
-    assert_eq!(holder_of(proc, (meta.dev(), meta.ino())), None);
+    assert_eq!(process_with_open_file(proc, (meta.dev(), meta.ino())), None);
 }

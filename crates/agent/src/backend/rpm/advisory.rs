@@ -13,7 +13,7 @@ use vocab::{Severity, UpdateType};
 
 /// One package of one advisory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fix {
+pub(crate) struct AdvisoryFix {
     /// The advisory id: `RHSA-2024:0001`.
     pub(crate) advisory: String,
     pub(crate) update_type: UpdateType,
@@ -30,7 +30,7 @@ pub(crate) struct Fix {
 
 /// Maps a vendor's severity to ours. Red Hat uses important and moderate where others use high and
 /// medium.
-pub(crate) fn severity(word: &str) -> Option<Severity> {
+pub(crate) fn parse_severity(word: &str) -> Option<Severity> {
     match word.to_ascii_lowercase().as_str() {
         "critical" => Some(Severity::Critical),
         "important" | "high" => Some(Severity::High),
@@ -41,7 +41,7 @@ pub(crate) fn severity(word: &str) -> Option<Severity> {
 }
 
 /// Maps a vendor's advisory type to ours.
-pub(crate) fn update_type(word: &str) -> UpdateType {
+pub(crate) fn parse_update_type(word: &str) -> UpdateType {
     match word.to_ascii_lowercase().as_str() {
         "security" => UpdateType::Security,
         "bugfix" | "recommended" => UpdateType::Bugfix,
@@ -51,15 +51,15 @@ pub(crate) fn update_type(word: &str) -> UpdateType {
 }
 
 /// Adds the information of the advisories to each update.
-pub(crate) fn join(updates: &mut [Pending], fixes: &[Fix]) {
-    let mut by_name: HashMap<&str, Vec<&Fix>> = HashMap::new();
+pub(crate) fn join(updates: &mut [Pending], fixes: &[AdvisoryFix]) {
+    let mut by_name: HashMap<&str, Vec<&AdvisoryFix>> = HashMap::new();
     for fix in fixes {
         by_name.entry(&fix.name).or_default().push(fix);
     }
     for update in updates {
         let known = by_name.get(update.name.as_str()).map(Vec::as_slice).unwrap_or_default();
         for fix in known {
-            if counts(fix, update) {
+            if applies_to(fix, update) {
                 apply(update, fix);
             }
         }
@@ -72,14 +72,14 @@ pub(crate) fn join(updates: &mut [Pending], fixes: &[Fix]) {
 }
 
 /// Whether this update contains this fix.
-fn counts(fix: &Fix, update: &Pending) -> bool {
+fn applies_to(fix: &AdvisoryFix, update: &Pending) -> bool {
     let order = pkgver::rpm::compare;
     (fix.arch.is_empty() || fix.arch == update.arch)
         && order(&fix.evr, &update.installed) == Greater
         && order(&fix.evr, &update.candidate) != Greater
 }
 
-fn apply(update: &mut Pending, fix: &Fix) {
+fn apply(update: &mut Pending, fix: &AdvisoryFix) {
     // Update types are ordered with security first, severities with the worst last.
     update.update_type = update.update_type.min(fix.update_type);
     if fix.update_type == UpdateType::Security {
@@ -94,10 +94,10 @@ fn apply(update: &mut Pending, fix: &Fix) {
 mod tests {
     use super::*;
 
-    fn fix(advisory: &str, kind: &str, name: &str, evr: &str) -> Fix {
-        Fix {
+    fn fix(advisory: &str, kind: &str, name: &str, evr: &str) -> AdvisoryFix {
+        AdvisoryFix {
             advisory: advisory.to_owned(),
-            update_type: update_type(kind),
+            update_type: parse_update_type(kind),
             severity: (kind == "security").then_some(Severity::High),
             cves: vec![format!("CVE-{advisory}")],
             name: name.to_owned(),
@@ -131,7 +131,7 @@ mod tests {
         let mut updates = [Pending::new("bash", "noarch", "1-1", "2-1")];
         join(&mut updates, &[fix("a", "security", "bash", "2-1")]);
         assert_eq!(updates[0], Pending::new("bash", "noarch", "1-1", "2-1"));
-        let any_arch = Fix { arch: String::new(), ..fix("a", "newpackage", "bash", "2-1") };
+        let any_arch = AdvisoryFix { arch: String::new(), ..fix("a", "newpackage", "bash", "2-1") };
         join(&mut updates, &[any_arch]);
         assert_eq!(updates[0].update_type, UpdateType::Enhancement);
         assert!(!updates[0].security);
@@ -140,12 +140,12 @@ mod tests {
     #[test]
     fn worst_severity_of_security_advisories_is_kept() {
         let mut updates = [Pending::new("k", "x86_64", "1-1", "9-1")];
-        let of = |severity, evr: &str| Fix { severity, ..fix("a", "security", "k", evr) };
+        let of = |severity, evr: &str| AdvisoryFix { severity, ..fix("a", "security", "k", evr) };
         let low = of(Some(Severity::Low), "2-1");
         let critical = of(Some(Severity::Critical), "3-1");
         join(&mut updates, &[low.clone(), critical, low, of(None, "4-1")]);
         assert_eq!(updates[0].severity, Some(Severity::Critical));
-        assert_eq!(severity("Moderate"), Some(Severity::Medium));
-        assert_eq!(severity("None"), None);
+        assert_eq!(parse_severity("Moderate"), Some(Severity::Medium));
+        assert_eq!(parse_severity("None"), None);
     }
 }

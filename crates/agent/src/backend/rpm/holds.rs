@@ -60,19 +60,19 @@ pub(crate) struct Holds {
 
 impl Holds {
     /// Whether the administrator holds this installed package at its version.
-    pub(crate) fn hold(&self, name: &str, evr: &str, arch: &str) -> bool {
+    pub(crate) fn is_held(&self, name: &str, evr: &str, arch: &str) -> bool {
         self.is_excluded(name, evr, arch)
             || self.locks.iter().any(|lock| match lock {
                 Lock::Only(pattern) => pattern.matches(name, evr, arch),
                 Lock::Not(_) => false,
                 Lock::Conditions { name: locked, conditions } => {
-                    glob(locked, name) && fulfils(conditions, evr, arch)
+                    glob(locked, name) && meets_conditions(conditions, evr, arch)
                 }
             })
     }
 
     /// Why this update of a package with the installed version `from` is blocked, if it is.
-    pub(crate) fn reason(&self, name: &str, from: &str, to: &str, arch: &str) -> Option<BlockedBy> {
+    pub(crate) fn block_reason(&self, name: &str, from: &str, to: &str, arch: &str) -> Option<BlockedBy> {
         let elsewhere = self.repository_excludes.iter().any(|p| p.matches(name, to, arch));
         if elsewhere || self.is_excluded(name, to, arch) {
             return Some(BlockedBy::Excluded);
@@ -81,12 +81,12 @@ impl Holds {
             Lock::Not(pattern) => pattern.matches(name, to, arch),
             Lock::Only(_) => false,
             Lock::Conditions { name: locked, conditions } => {
-                glob(locked, name) && !fulfils(conditions, to, arch)
+                glob(locked, name) && !meets_conditions(conditions, to, arch)
             }
         });
         // An allow list forbids all other versions of the same package. Which package a pattern
         // refers to is only clear if it matches something: here, the installed version.
-        if self.hold(name, from, arch) {
+        if self.is_held(name, from, arch) {
             return Some(BlockedBy::Held);
         }
         forbidden.then_some(BlockedBy::Pinned)
@@ -97,7 +97,7 @@ impl Holds {
     }
 }
 
-fn fulfils(conditions: &[Condition], evr: &str, arch: &str) -> bool {
+fn meets_conditions(conditions: &[Condition], evr: &str, arch: &str) -> bool {
     conditions.iter().all(|condition| {
         let order = match condition.key.as_str() {
             "arch" => return (condition.comparator == "=") == (condition.value == arch),
@@ -119,7 +119,7 @@ fn fulfils(conditions: &[Condition], evr: &str, arch: &str) -> bool {
 }
 
 /// Parses the list of dnf 4's plugin: one pattern per line, with a leading `!` if forbidden.
-pub(crate) fn read_list(text: &str) -> Vec<Lock> {
+pub(crate) fn parse_lock_list(text: &str) -> Vec<Lock> {
     text.lines()
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
@@ -133,7 +133,7 @@ pub(crate) fn read_list(text: &str) -> Vec<Lock> {
 /// Parses dnf 5's `versionlock.toml`: tables `[[packages]]` with `name`, each with
 /// `[[packages.conditions]]` of `key`, `comparator` and `value`. dnf writes the file itself, one
 /// value per line; anything else is skipped.
-pub(crate) fn read_toml(text: &str) -> Vec<Lock> {
+pub(crate) fn parse_lock_toml(text: &str) -> Vec<Lock> {
     let mut locks: Vec<(String, Vec<Condition>)> = Vec::new();
     for line in text.lines().map(str::trim) {
         let last = locks.last_mut();
@@ -233,15 +233,15 @@ mod tests {
     #[test]
     fn dnf4_lock_holds_and_pins_versions() {
         let list = "# added\nbash-0:5.1.8-4.el9.*\n\n!zlib-0:1.3-1.*\n";
-        let holds = Holds { locks: read_list(list), ..Holds::default() };
-        assert!(holds.hold("bash", "5.1.8-4.el9", "x86_64"));
-        assert!(!holds.hold("bash", "5.1.8-3.el9", "x86_64"));
+        let holds = Holds { locks: parse_lock_list(list), ..Holds::default() };
+        assert!(holds.is_held("bash", "5.1.8-4.el9", "x86_64"));
+        assert!(!holds.is_held("bash", "5.1.8-3.el9", "x86_64"));
         assert_eq!(
-            holds.reason("bash", "5.1.8-4.el9", "5.1.8-6.el9", "x86_64"),
+            holds.block_reason("bash", "5.1.8-4.el9", "5.1.8-6.el9", "x86_64"),
             Some(BlockedBy::Held)
         );
-        assert_eq!(holds.reason("zlib", "1.2-1", "1.3-1", "x86_64"), Some(BlockedBy::Pinned));
-        assert_eq!(holds.reason("zlib", "1.2-1", "1.4-1", "x86_64"), None);
+        assert_eq!(holds.block_reason("zlib", "1.2-1", "1.3-1", "x86_64"), Some(BlockedBy::Pinned));
+        assert_eq!(holds.block_reason("zlib", "1.2-1", "1.4-1", "x86_64"), None);
     }
 
     /// As written by dnf5 5.4.
@@ -252,16 +252,16 @@ mod tests {
                     [[packages.conditions]]\nkey = \"evr\"\ncomparator = \"=\"\nvalue = \"5.1.8-4.el9\"\n\
                     \n[[packages]]\nname = \"zlib\"\n[[packages.conditions]]\nkey = \"evr\"\n\
                     comparator = \"<\"\nvalue = \"1.3\"\n";
-        let holds = Holds { locks: read_toml(toml), ..Holds::default() };
+        let holds = Holds { locks: parse_lock_toml(toml), ..Holds::default() };
         assert_eq!(holds.locks.len(), 2);
-        assert!(holds.hold("bash", "5.1.8-4.el9", "noarch"));
+        assert!(holds.is_held("bash", "5.1.8-4.el9", "noarch"));
         assert_eq!(
-            holds.reason("bash", "5.1.8-3.el9", "5.1.8-6.el9", "noarch"),
+            holds.block_reason("bash", "5.1.8-3.el9", "5.1.8-6.el9", "noarch"),
             Some(BlockedBy::Pinned)
         );
-        assert_eq!(holds.reason("bash", "5.1.8-3.el9", "5.1.8-4.el9", "noarch"), None);
-        assert!(holds.hold("zlib", "1.2-9", "noarch"));
-        assert!(!holds.hold("other", "5.1.8-4.el9", "noarch"));
+        assert_eq!(holds.block_reason("bash", "5.1.8-3.el9", "5.1.8-4.el9", "noarch"), None);
+        assert!(holds.is_held("zlib", "1.2-9", "noarch"));
+        assert!(!holds.is_held("other", "5.1.8-4.el9", "noarch"));
     }
 
     #[test]
@@ -272,12 +272,12 @@ mod tests {
         assert_eq!(of_main, ["kernel*", "bash", "zlib"]);
         let excludes = of_main.into_iter().map(Pattern).collect();
         let holds = Holds { excludes, ..Holds::default() };
-        assert!(holds.hold("kernel-core", "5-1", "x86_64"));
-        assert_eq!(holds.reason("bash", "1-1", "2-1", "x86_64"), Some(BlockedBy::Excluded));
+        assert!(holds.is_held("kernel-core", "5-1", "x86_64"));
+        assert_eq!(holds.block_reason("bash", "1-1", "2-1", "x86_64"), Some(BlockedBy::Excluded));
         let elsewhere = vec![Pattern("postgresql*".to_owned())];
         let holds = Holds { repository_excludes: elsewhere, ..Holds::default() };
-        assert!(!holds.hold("postgresql-server", "13-1", "x86_64"));
-        let reason = holds.reason("postgresql-server", "13-1", "14-1", "x86_64");
+        assert!(!holds.is_held("postgresql-server", "13-1", "x86_64"));
+        let reason = holds.block_reason("postgresql-server", "13-1", "14-1", "x86_64");
         assert_eq!(reason, Some(BlockedBy::Excluded));
     }
 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use vocab::listing::{Installed, TEXT_BYTES_MAX};
 
-use super::nevra::{evr, source};
+use super::nevra::{evr, parse_source_file};
 use crate::backend::BackendError;
 
 /// The query format. `EPOCHNUM`, because `EPOCH` of most packages is `(none)`, not a number.
@@ -42,7 +42,7 @@ impl<'a> Row<'a> {
 }
 
 /// Parses the output. Skips `gpg-pubkey`: rpm stores trusted keys as packages.
-pub(crate) fn read(answer: &str) -> Result<Vec<Installed>, BackendError> {
+pub(crate) fn parse_installed(answer: &str) -> Result<Vec<Installed>, BackendError> {
     let mut rows = Vec::new();
     for line in answer.lines() {
         let row = Row::parse(line).ok_or_else(|| BackendError::Unreadable {
@@ -72,7 +72,7 @@ fn source_epochs<'a>(rows: &[Row<'a>]) -> HashMap<&'a str, u32> {
     let mut epochs: HashMap<&str, (bool, u32)> = HashMap::new();
     for row in rows {
         let Some(file) = row.source else { continue };
-        let Some((name, version)) = source(file) else { continue };
+        let Some((name, version)) = parse_source_file(file) else { continue };
         if version == format!("{}-{}", row.version, row.release) {
             let found = (row.name != name, row.epoch.parse().unwrap_or(0));
             epochs.entry(file).and_modify(|best| *best = found.min(*best)).or_insert(found);
@@ -81,18 +81,18 @@ fn source_epochs<'a>(rows: &[Row<'a>]) -> HashMap<&'a str, u32> {
     epochs.into_iter().map(|(file, (_, epoch))| (file, epoch)).collect()
 }
 
-/// Sends the source's version without an epoch if the epoch is 0 or unknown. The server considers it
-/// unknown if no package has the source's version and release, and then compares without epochs.
+/// Sends the source's version without an epoch if the epoch is 0 or unknown. The service considers
+/// it unknown if no package has the source's version and release, and then compares without epochs.
 fn package(row: &Row<'_>, epochs: &HashMap<&str, u32>) -> Installed {
     let mut package = Installed::new(row.name, &evr(row.epoch, row.version, row.release), row.arch);
-    if let Some((name, version)) = row.source.and_then(source) {
+    if let Some((name, version)) = row.source.and_then(parse_source_file) {
         package = match row.source.and_then(|file| epochs.get(file)) {
             None | Some(0) => package.with_source(name, version),
             Some(epoch) => package.with_source(name, &format!("{epoch}:{version}")),
         };
     }
     package.module = row.module.map(name_and_stream);
-    package.origin = row.vendor.map(bounded);
+    package.origin = row.vendor.map(limit_length);
     package
 }
 
@@ -106,8 +106,8 @@ fn name_and_stream(label: &str) -> String {
     }
 }
 
-/// Limits a vendor's text to what a listing may contain.
-fn bounded(text: &str) -> String {
+/// Limits a vendor's text to what a package set may contain.
+fn limit_length(text: &str) -> String {
     let mut text: String = text.chars().filter(|c| !c.is_control()).collect();
     while text.len() > TEXT_BYTES_MAX {
         text.pop();
@@ -119,7 +119,7 @@ fn bounded(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const ANSWER: &str = "\
+    const OUTPUT: &str = "\
 gpg-pubkey\t0\tfd431d51\t4ae0493b\t(none)\t(none)\t(none)\t(none)
 bash\t0\t5.1.8\t6.el9\tx86_64\tbash-5.1.8-6.el9.src.rpm\t(none)\tRed Hat, Inc.
 openssl-libs\t1\t3.0.1\t43.el9_0\tx86_64\topenssl-3.0.1-43.el9_0.src.rpm\t(none)\tRed Hat, Inc.
@@ -132,7 +132,7 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
 
     #[test]
     fn packages_are_parsed_with_sources_and_keys_skipped() {
-        let list = read(ANSWER).unwrap();
+        let list = parse_installed(OUTPUT).unwrap();
         let lines: Vec<String> = list
             .iter()
             .map(|p| {
@@ -166,9 +166,9 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
 
     #[test]
     fn invalid_line_rejects_the_whole_output() {
-        let error = read("bash\t0\t5\n").unwrap_err().to_string();
+        let error = parse_installed("bash\t0\t5\n").unwrap_err().to_string();
         assert!(error.contains("`bash\t0\t5` is not a package"), "{error}");
-        assert_eq!(read("").unwrap(), []);
+        assert_eq!(parse_installed("").unwrap(), []);
     }
 
     /// The source versions of packages built from `httpd-2.4.57-5.el9.src.rpm`, given as
@@ -183,7 +183,7 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
             )
         };
         let answer: String = packages.iter().map(line).collect();
-        let list = read(&answer).unwrap();
+        let list = parse_installed(&answer).unwrap();
         list.iter().map(|package| package.source_version().to_owned()).collect()
     }
 
@@ -227,7 +227,7 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
         ];
         for vendor in vendors {
             let line = format!("a\t0\t1\t1\tnoarch\t(none)\t(none)\t{vendor}\n");
-            assert_eq!(read(&line).unwrap()[0].origin.as_deref(), Some(vendor));
+            assert_eq!(parse_installed(&line).unwrap()[0].origin.as_deref(), Some(vendor));
         }
         assert!(!FORMAT.contains("PACKAGER"), "a packager is a person, not an origin");
     }
@@ -235,6 +235,6 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
     #[test]
     fn overlong_vendor_is_truncated() {
         let line = format!("a\t0\t1\t1\tnoarch\t(none)\t(none)\t{}\n", "é".repeat(400));
-        assert_eq!(read(&line).unwrap()[0].origin.as_ref().unwrap().len(), 512);
+        assert_eq!(parse_installed(&line).unwrap()[0].origin.as_ref().unwrap().len(), 512);
     }
 }

@@ -12,9 +12,9 @@ pub(crate) fn is_kernel_package(name: &str) -> bool {
 /// A reason to reboot: the package of the running kernel is also installed in a newer version.
 ///
 /// `None` if no package contains the running kernel, as in a container.
-pub(crate) fn newer_than_running(installed: &[Installed], running: &str) -> Option<Line> {
+pub(crate) fn newer_kernel_reason(installed: &[Installed], running: &str) -> Option<Line> {
     let kernels = || installed.iter().filter(|package| is_image(&package.name));
-    let boots = kernels().find(|package| is_release_of(running, package))?;
+    let boots = kernels().find(|package| provides_release(running, package))?;
     let newest = kernels()
         .filter(|package| package.name == boots.name && package.arch == boots.arch)
         .max_by(|a, b| pkgver::rpm::compare(&a.version, &b.version))?;
@@ -38,7 +38,7 @@ fn is_image(name: &str) -> bool {
 /// Whether `uname -r` belongs to this package. Red Hat's is `5.14.0-70.el9.x86_64`, with `+rt`
 /// appended for `kernel-rt-core`; SUSE's is `5.14.21-150500.55.19-default` for `kernel-default`
 /// 5.14.21-150500.55.19.1.
-fn is_release_of(running: &str, package: &Installed) -> bool {
+fn provides_release(running: &str, package: &Installed) -> bool {
     let (plain, variant) = running.split_once('+').unwrap_or((running, ""));
     let same_kind = match variant {
         "" => !VARIANTS.iter().any(|variant| package.name.contains(variant)),
@@ -68,7 +68,7 @@ mod tests {
             .iter()
             .map(|(name, version)| Installed::new(name, version, "x86_64"))
             .collect();
-        newer_than_running(&list, running).map(|line| line.to_string())
+        newer_kernel_reason(&list, running).map(|line| line.to_string())
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod installed;
 pub(crate) mod kernel;
 pub(crate) mod lock;
 pub(crate) mod nevra;
-pub(crate) mod said;
+pub(crate) mod diagnose;
 pub(crate) mod transaction;
 
 use std::collections::BTreeMap;
@@ -19,34 +19,34 @@ use vocab::listing::Installed;
 use vocab::{FailureCode, Line};
 
 use super::{BackendError, Choice, Diagnosis};
-use crate::command::{Answer, Command};
+use crate::command::{CommandOutput, Command};
 use crate::root::Root;
 
 /// Timeout of an rpm query. Two thousand packages take half a second; on a busy disk, much longer.
-const PATIENCE: Duration = Duration::from_secs(300);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Rpm {
     pub(crate) root: Root,
     /// Whether the package manager's program is inside the managed system, which it then sees as
     /// `/`.
-    pub(crate) inside: bool,
+    pub(crate) runs_inside: bool,
 }
 
 impl Rpm {
     /// The database of the system in which `program` manages packages.
-    pub(crate) fn of(root: Root, program: &str) -> Rpm {
+    pub(crate) fn new(root: Root, program: &str) -> Rpm {
         let inside = root.is_running_system() || root.has_program(program);
-        Rpm { root, inside }
+        Rpm { root, runs_inside: inside }
     }
 
-    /// A program that acts on the managed system: the system's own, or the one of the running
-    /// system, with `option` pointing to the managed system. An option that ends with `=` takes the
-    /// directory in the same argument.
+    /// A command that acts on the managed system. It runs the managed system's own program if there
+    /// is one. Otherwise it runs the host's program and passes the managed directory with `option`.
+    /// An option that ends with `=` takes the directory in the same argument.
     pub(crate) fn program(&self, name: &str, option: &str) -> Command {
         let dir = self.root.dir().to_string_lossy();
-        match (self.inside, option.ends_with('=')) {
-            (true, _) => self.root.inside(name),
+        match (self.runs_inside, option.ends_with('=')) {
+            (true, _) => self.root.command(name),
             (false, true) => Command::new(name).arg(&format!("{option}{dir}")),
             (false, false) => Command::new(name).args([option, &dir]),
         }
@@ -58,18 +58,18 @@ impl Rpm {
 
     /// The installed packages. None is marked as held, because rpm has no holds.
     pub(crate) fn installed(&self) -> Result<Vec<Installed>, BackendError> {
-        let answer = self.rpm().args(["-qa", "--qf", installed::FORMAT]).ask(PATIENCE)?;
+        let answer = self.rpm().args(["-qa", "--qf", installed::FORMAT]).query(QUERY_TIMEOUT)?;
         if answer.exit != Some(0) {
-            return Err(database_broken(&answer));
+            return Err(database_error(&answer));
         }
-        installed::read(&answer.stdout)
+        installed::parse_installed(&answer.stdout)
     }
 
     /// Who is writing to the database now.
-    pub(crate) fn writer(&self) -> Result<Option<super::LockHolder>, BackendError> {
-        let answer = self.rpm().args(["--eval", "%{_dbpath}"]).ask(PATIENCE)?;
+    pub(crate) fn database_writer(&self) -> Result<Option<super::LockHolder>, BackendError> {
+        let answer = self.rpm().args(["--eval", "%{_dbpath}"]).query(QUERY_TIMEOUT)?;
         let home = PathBuf::from(answer.stdout.trim()).join(".rpm.lock");
-        Ok(lock::of_record(&self.root.path(&home.to_string_lossy())))
+        Ok(lock::file_lock_holder(&self.root.path(&home.to_string_lossy())))
     }
 
     /// Packages left by an interrupted transaction in two versions, although only one can be
@@ -77,14 +77,14 @@ impl Rpm {
     ///
     /// rpm has no other half-done state. Its `--verifydb` reads the whole database, and damage that
     /// it would find also makes the query for all packages fail.
-    pub(crate) fn doubled(&self) -> Result<Vec<Vec<Installed>>, BackendError> {
+    pub(crate) fn duplicates(&self) -> Result<Vec<Vec<Installed>>, BackendError> {
         let mut by_name: BTreeMap<(String, String), Vec<Installed>> = BTreeMap::new();
         for package in self.installed()? {
             by_name.entry((package.name.clone(), package.arch.clone())).or_default().push(package);
         }
         let mut doubled = Vec::new();
         for ((name, _), mut versions) in by_name {
-            if versions.len() > 1 && !self.comes_beside(&name)? {
+            if versions.len() > 1 && !self.allows_multiple_versions(&name)? {
                 versions.sort_by(|a, b| pkgver::rpm::compare(&a.version, &b.version));
                 doubled.push(versions);
             }
@@ -93,9 +93,9 @@ impl Rpm {
     }
 
     /// Whether several versions of a package can be installed at once, as with kernels.
-    fn comes_beside(&self, name: &str) -> Result<bool, BackendError> {
+    fn allows_multiple_versions(&self, name: &str) -> Result<bool, BackendError> {
         let format = "[%{PROVIDENAME}\\n]";
-        let answer = self.rpm().args(["-q", "--qf", format, name]).ask(PATIENCE)?;
+        let answer = self.rpm().args(["-q", "--qf", format, name]).query(QUERY_TIMEOUT)?;
         Ok(kernel::is_kernel_package(name)
             || answer.stdout.lines().any(|provided| {
                 provided.starts_with("installonlypkg(") || provided.starts_with("multiversion(")
@@ -104,7 +104,7 @@ impl Rpm {
 
     /// The damage, one line each.
     pub(crate) fn damage(&self) -> Result<Vec<Line>, BackendError> {
-        let doubled = match self.doubled() {
+        let doubled = match self.duplicates() {
             Ok(doubled) => doubled,
             Err(BackendError::Failed { diagnosis, .. }) => return Ok(vec![diagnosis.message]),
             Err(other) => return Err(other),
@@ -123,7 +123,7 @@ impl Rpm {
     /// The repair: duplicate packages are reinstalled in their newest version, which runs their
     /// scripts and removes the older one. A database that cannot be opened is rebuilt.
     pub(crate) fn repair(&self, reinstall: impl Fn(&[Choice]) -> Command) -> Vec<Command> {
-        match self.doubled() {
+        match self.duplicates() {
             Err(_) => vec![self.rpm().arg("--rebuilddb")],
             Ok(doubled) if doubled.is_empty() => Vec::new(),
             Ok(doubled) => {
@@ -142,7 +142,7 @@ impl Rpm {
     }
 
     /// New configuration files next to edited ones, as paths inside the root.
-    pub(crate) fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
+    pub(crate) fn new_config_files(&self) -> Result<Vec<PathBuf>, BackendError> {
         let mut found = Vec::new();
         let mut open = vec![PathBuf::from("etc")];
         while let Some(dir) = open.pop() {
@@ -154,7 +154,7 @@ impl Rpm {
                 let name = name.to_string_lossy();
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() => open.push(path),
-                    Ok(_) if SET_ASIDE.iter().any(|end| name.ends_with(end)) => {
+                    Ok(_) if NEW_CONFIG_SUFFIXES.iter().any(|end| name.ends_with(end)) => {
                         found.push(PathBuf::from("/").join(path));
                     }
                     _ => {}
@@ -166,7 +166,7 @@ impl Rpm {
     }
 
     /// A text file of the system; empty if it does not exist.
-    pub(crate) fn text(&self, inside: &str) -> Result<String, BackendError> {
+    pub(crate) fn read_text(&self, inside: &str) -> Result<String, BackendError> {
         match std::fs::read(self.root.path(inside)) {
             Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
@@ -177,7 +177,7 @@ impl Rpm {
     }
 }
 
-const SET_ASIDE: [&str; 3] = [".rpmnew", ".rpmsave", ".rpmorig"];
+const NEW_CONFIG_SUFFIXES: [&str; 3] = [".rpmnew", ".rpmsave", ".rpmorig"];
 
 /// The newest installed version of the package that an update is for. If the update changes the
 /// architecture, the package is found by its name.
@@ -194,9 +194,9 @@ pub(crate) fn installed_version<'a>(
 }
 
 /// Rejects choices that a package manager would not interpret as plain names and versions.
-pub(crate) fn only_plain_words(chosen: &[Choice]) -> Result<(), BackendError> {
+pub(crate) fn check_plain_names(chosen: &[Choice]) -> Result<(), BackendError> {
     let odd = chosen.iter().find(|choice| {
-        ![&choice.name, &choice.arch, &choice.to].iter().all(|word| nevra::is_plain_word(word))
+        ![&choice.name, &choice.arch, &choice.to].iter().all(|word| nevra::is_plain_name(word))
     });
     match odd {
         None => Ok(()),
@@ -207,8 +207,8 @@ pub(crate) fn only_plain_words(chosen: &[Choice]) -> Result<(), BackendError> {
     }
 }
 
-fn database_broken(answer: &Answer) -> BackendError {
-    let said = said::last_complaint(&answer.stderr);
+fn database_error(answer: &CommandOutput) -> BackendError {
+    let said = diagnose::last_error_line(&answer.stderr);
     BackendError::Failed {
         what: "rpm -qa",
         diagnosis: Diagnosis {
@@ -221,15 +221,15 @@ fn database_broken(answer: &Answer) -> BackendError {
 /// Runs every parser of rpm output and configuration on arbitrary text.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(text: &str) {
-    if let Ok(installed) = installed::read(text) {
-        let _ = kernel::newer_than_running(&installed, "5.14.0-427.el9.x86_64");
+    if let Ok(installed) = installed::parse_installed(text) {
+        let _ = kernel::newer_kernel_reason(&installed, "5.14.0-427.el9.x86_64");
     }
-    let _ = (holds::read_list(text), holds::read_toml(text));
+    let _ = (holds::parse_lock_list(text), holds::parse_lock_toml(text));
     let _ = holds::ini_values(text, |section| !section.is_empty(), &["exclude", "excludepkgs"]);
     let (pattern, name) = text.split_once('\n').unwrap_or((text, "kernel-core"));
     let _ = holds::glob(pattern, name);
-    let _ = (nevra::split_epoch(text), nevra::source(text), nevra::is_plain_word(text));
-    let _ = (said::by_words(text), said::last_complaint(text));
+    let _ = (nevra::split_epoch(text), nevra::parse_source_file(text), nevra::is_plain_name(text));
+    let _ = (diagnose::from_output(text), diagnose::last_error_line(text));
 }
 
 #[cfg(test)]

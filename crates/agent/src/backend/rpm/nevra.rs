@@ -19,7 +19,7 @@ pub(crate) fn split_epoch(evr: &str) -> (&str, &str) {
 }
 
 /// The same version without epoch 0.
-pub(crate) fn plain(evr: &str) -> &str {
+pub(crate) fn without_zero_epoch(evr: &str) -> &str {
     match split_epoch(evr) {
         ("" | "0", rest) => rest,
         _ => evr,
@@ -53,7 +53,7 @@ impl Nevra {
 
 /// The name and version of a source package, from its file name. The file name never contains the
 /// epoch.
-pub(crate) fn source(file: &str) -> Option<(&str, &str)> {
+pub(crate) fn parse_source_file(file: &str) -> Option<(&str, &str)> {
     let stem = file.strip_suffix(".src.rpm").or_else(|| file.strip_suffix(".nosrc.rpm"))?;
     let (rest, _release) = stem.rsplit_once('-')?;
     let (name, _version) = rest.rsplit_once('-')?;
@@ -62,7 +62,7 @@ pub(crate) fn source(file: &str) -> Option<(&str, &str)> {
 
 /// Whether a name or a version contains only characters that rpm allows. Both dnf and zypper accept
 /// more than names as arguments: globs, groups, files, capabilities.
-pub(crate) fn is_plain_word(text: &str) -> bool {
+pub(crate) fn is_plain_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "._+~^-:".contains(c))
 }
@@ -84,22 +84,22 @@ mod tests {
 
     #[test]
     fn source_is_parsed_from_its_file_name() {
-        assert_eq!(source("openssl-3.0.1-43.el9_0.src.rpm"), Some(("openssl", "3.0.1-43.el9_0")));
-        assert_eq!(source("nvidia-x-1-2.nosrc.rpm"), Some(("nvidia-x", "1-2")));
+        assert_eq!(parse_source_file("openssl-3.0.1-43.el9_0.src.rpm"), Some(("openssl", "3.0.1-43.el9_0")));
+        assert_eq!(parse_source_file("nvidia-x-1-2.nosrc.rpm"), Some(("nvidia-x", "1-2")));
         for odd in ["(none)", "", "a.src.rpm", "-1-2.src.rpm"] {
-            assert_eq!(source(odd), None, "{odd}");
+            assert_eq!(parse_source_file(odd), None, "{odd}");
         }
     }
 
     #[test]
     fn special_arguments_are_not_plain_words() {
         for word in ["bash", "gtk2", "libstdc++", "_x", "1:3.0.1-43.el9_0", "2.0~rc1^git"] {
-            assert!(is_plain_word(word), "{word}");
+            assert!(is_plain_name(word), "{word}");
         }
         for odd in
             ["", "-y", "@core", "ba*", "/tmp/x.rpm", "a b", "bash=1", "!bash", "b[a]sh", "a\n"]
         {
-            assert!(!is_plain_word(odd), "{odd}");
+            assert!(!is_plain_name(odd), "{odd}");
         }
     }
 }

@@ -5,25 +5,25 @@ use crate::backend::{BackendError, Change, Choice, Transaction};
 
 /// The added and removed packages, without duplicates, in the order of the output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Moves {
-    pub(crate) comes: Vec<Nevra>,
-    pub(crate) goes: Vec<Nevra>,
+pub(crate) struct PackageMoves {
+    pub(crate) added: Vec<Nevra>,
+    pub(crate) removed: Vec<Nevra>,
 }
 
-impl Moves {
+impl PackageMoves {
     /// One change per package. A removal and an addition with the same name and architecture are
     /// one change: an upgrade, or the oldest kernel that is replaced by a new one according to the
     /// host's settings. A removal without an addition is a removal even if another package
     /// obsoletes it: nothing is left under that name.
     pub(crate) fn changes(mut self) -> Vec<Change> {
         let mut changes = Vec::new();
-        for new in &self.comes {
+        for new in &self.added {
             let old = self
-                .goes
+                .removed
                 .iter()
                 .position(|old| old.name == new.name && old.arch == new.arch)
-                .or_else(|| self.lone(&new.name))
-                .map(|at| self.goes.swap_remove(at));
+                .or_else(|| self.single_removed(&new.name))
+                .map(|at| self.removed.swap_remove(at));
             changes.push(Change {
                 name: new.name.clone(),
                 arch: new.arch.clone(),
@@ -31,7 +31,7 @@ impl Moves {
                 to: Some(new.evr.clone()),
             });
         }
-        changes.extend(self.goes.into_iter().map(|old| Change {
+        changes.extend(self.removed.into_iter().map(|old| Change {
             name: old.name,
             arch: old.arch,
             from: Some(old.evr),
@@ -43,9 +43,9 @@ impl Moves {
     }
 
     /// A package may change its architecture, to `noarch` or from it.
-    fn lone(&self, name: &str) -> Option<usize> {
-        let comes = self.comes.iter().filter(|new| new.name == name).count();
-        let mut goes = self.goes.iter().enumerate().filter(|(_, old)| old.name == name);
+    fn single_removed(&self, name: &str) -> Option<usize> {
+        let comes = self.added.iter().filter(|new| new.name == name).count();
+        let mut goes = self.removed.iter().enumerate().filter(|(_, old)| old.name == name);
         match (comes, goes.next(), goes.next()) {
             (1, Some((at, _)), None) => Some(at),
             _ => None,
@@ -55,7 +55,7 @@ impl Moves {
 
 /// Checks that a transaction contains every choice. A package manager may skip packages that it
 /// does not find, and still succeed.
-pub(crate) fn complete(
+pub(crate) fn check_complete(
     transaction: Transaction,
     chosen: &[Choice],
 ) -> Result<Transaction, BackendError> {
@@ -84,7 +84,7 @@ mod tests {
     fn moves(comes: &[&str], goes: &[&str]) -> Vec<String> {
         let read = |list: &[&str]| list.iter().map(|text| Nevra::parse(text).unwrap()).collect();
         let text = |side: Option<String>| side.unwrap_or_else(|| "nothing".to_owned());
-        Moves { comes: read(comes), goes: read(goes) }
+        PackageMoves { added: read(comes), removed: read(goes) }
             .changes()
             .into_iter()
             .map(|c| format!("{}.{} {} to {}", c.name, c.arch, text(c.from), text(c.to)))
@@ -127,8 +127,8 @@ mod tests {
             from: "1-1".to_owned(),
             to: "2-1".to_owned(),
         };
-        let error = complete(Transaction::default(), &[choice]).unwrap_err().to_string();
+        let error = check_complete(Transaction::default(), &[choice]).unwrap_err().to_string();
         assert!(error.starts_with("bash-2-1.noarch is not available"), "{error}");
-        assert!(complete(Transaction::default(), &[]).is_ok());
+        assert!(check_complete(Transaction::default(), &[]).is_ok());
     }
 }

@@ -13,8 +13,8 @@ pub(super) struct Lock {
 
 impl Lock {
     /// Whether it locks this version of a package.
-    pub(super) fn means(&self, name: &str, evr: &str) -> bool {
-        let named = self.names.iter().any(|pattern| self.is_named(pattern, name));
+    pub(super) fn matches(&self, name: &str, evr: &str) -> bool {
+        let named = self.names.iter().any(|pattern| self.matches_name(pattern, name));
         named
             && self.version.as_ref().is_none_or(|(sign, version)| {
                 let order = pkgver::rpm::compare(evr, version);
@@ -29,7 +29,7 @@ impl Lock {
             })
     }
 
-    fn is_named(&self, pattern: &str, name: &str) -> bool {
+    fn matches_name(&self, pattern: &str, name: &str) -> bool {
         let (pattern, name) = match self.ignores_case {
             true => (pattern.to_lowercase(), name.to_lowercase()),
             false => (pattern.to_owned(), name.to_owned()),
@@ -46,7 +46,7 @@ impl Lock {
 }
 
 /// Parses the file. Locks of patterns, patches and products are skipped.
-pub(super) fn read(text: &str) -> Vec<Lock> {
+pub(super) fn parse_locks(text: &str) -> Vec<Lock> {
     let mut locks = Vec::new();
     let mut lines = text.lines().peekable();
     while lines.peek().is_some() {
@@ -104,20 +104,20 @@ version: >= 2
 
     #[test]
     fn package_locks_match_and_patch_locks_are_skipped() {
-        let locks = read(FILE);
-        let locked = |name: &str, evr: &str| locks.iter().any(|lock| lock.means(name, evr));
+        let locks = parse_locks(FILE);
+        let locked = |name: &str, evr: &str| locks.iter().any(|lock| lock.matches(name, evr));
         assert_eq!(locks.len(), 3);
         assert!(locked("plain", "1-1") && locked("kernel-default", "1-1"));
         assert!(!locked("plain-extra", "1-1") && !locked("bash", "1-1"));
         assert!(!locked("zlib", "1-1") && locked("zlib", "2-1"));
-        assert_eq!(read(""), []);
+        assert_eq!(parse_locks(""), []);
     }
 
     #[test]
     fn other_match_types_are_supported() {
         let of = |kind: &str, name: &str| {
             let text = format!("type: package\nmatch_type: {kind}\nsolvable_name: {name}\n");
-            read(&text).iter().any(|lock| lock.means("bash-doc", "1-1"))
+            parse_locks(&text).iter().any(|lock| lock.matches("bash-doc", "1-1"))
         };
         assert!(of("substring", "doc") && of("exact", "bash-doc") && of("regex", "^bash-doc$"));
         assert!(!of("exact", "bash") && !of("glob", "doc") && !of("regex", "^bash$"));

@@ -4,7 +4,7 @@
 //! and exits with 0. Packages are named in full and always installed by `update`, which never
 //! installs a package that is not present. Only `refresh` and package downloads use the network.
 
-mod answers;
+mod parse;
 mod locks;
 mod xml;
 
@@ -15,25 +15,25 @@ use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, FailureCode, Line, PackageManager};
 
 use super::rpm::advisory;
-use super::rpm::advisory::Fix;
-use super::rpm::nevra::is_plain_word;
-use super::rpm::transaction::complete;
-use super::rpm::{Rpm, installed_version, kernel, lock, only_plain_words, said};
+use super::rpm::advisory::AdvisoryFix;
+use super::rpm::nevra::is_plain_name;
+use super::rpm::transaction::check_complete;
+use super::rpm::{Rpm, installed_version, kernel, lock, check_plain_names, diagnose};
 use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction};
-use crate::command::{Answer, Command};
+use crate::command::{CommandOutput, Command};
 use crate::root::Root;
-use answers::{Summary, Update};
+use parse::{UpdateSummary, AvailableUpdate};
 
 /// Timeout of a query.
-const PATIENCE: Duration = Duration::from_secs(900);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Where zypper records automatically installed packages.
-const MARKS: &str = "/var/lib/zypp/AutoInstalled";
+const AUTO_INSTALLED_FILE: &str = "/var/lib/zypp/AutoInstalled";
 /// A copy of that file from before an order.
-const MARKS_BEFORE: &str = "/var/lib/zypp/AutoInstalled.before";
+const AUTO_INSTALLED_BACKUP: &str = "/var/lib/zypp/AutoInstalled.before";
 
 /// Resolver options: no recommended packages, and no forced resolution.
-const RESOLVING: [&str; 2] = ["--no-recommends", "--no-force-resolution"];
+const RESOLVER_OPTIONS: [&str; 2] = ["--no-recommends", "--no-force-resolution"];
 
 #[derive(Debug, Clone)]
 pub struct Zypper {
@@ -43,13 +43,13 @@ pub struct Zypper {
 impl Zypper {
     /// Whether this system is managed with zypper: it has the program, or was created by zypper
     /// from outside.
-    pub fn is_here(root: &Root) -> bool {
+    pub fn manages(root: &Root) -> bool {
         root.has_program("zypper") || root.path("/etc/zypp").is_dir()
     }
 
     /// zypper on the system under `root`: the system's own, or the running system's with `--root`.
-    pub fn of(root: Root) -> Zypper {
-        Zypper { rpm: Rpm::of(root, "zypper") }
+    pub fn new(root: Root) -> Zypper {
+        Zypper { rpm: Rpm::new(root, "zypper") }
     }
 
     fn zypper(&self) -> Command {
@@ -57,50 +57,50 @@ impl Zypper {
     }
 
     /// A query that is answered from the last downloaded metadata.
-    fn ask(&self, args: &[&str], what: &'static str) -> Result<String, BackendError> {
+    fn query(&self, args: &[&str], what: &'static str) -> Result<String, BackendError> {
         let question = self.zypper().args(["--no-refresh", "--xmlout"]).args(args.iter().copied());
-        let answer = question.ask(PATIENCE)?;
+        let answer = question.query(QUERY_TIMEOUT)?;
         match answer.exit {
             // 100 and 101: updates are available; 102 and 103: a reboot or restart is needed.
             Some(0 | 100..=103) => Ok(answer.stdout),
-            _ => Err(self.failed(&answer, what)),
+            _ => Err(self.query_error(&answer, what)),
         }
     }
 
-    fn failed(&self, answer: &Answer, what: &'static str) -> BackendError {
-        let said = format!("{}\n{}", answers::words(&answer.stdout), answer.stderr);
-        BackendError::Failed { what, diagnosis: self.diagnose(answer.exit, &said) }
+    fn query_error(&self, answer: &CommandOutput, what: &'static str) -> BackendError {
+        let output = format!("{}\n{}", parse::messages(&answer.stdout), answer.stderr);
+        BackendError::Failed { what, diagnosis: self.diagnose(answer.exit, &output) }
     }
 
-    fn would(&self, specs: &[String]) -> Result<Summary, BackendError> {
+    fn preview(&self, specs: &[String]) -> Result<UpdateSummary, BackendError> {
         let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
-        let question = [&["update", "--dry-run"], &RESOLVING[..], &specs].concat();
-        answers::summary(&self.ask(&question, "zypper update --dry-run")?)
+        let question = [&["update", "--dry-run"], &RESOLVER_OPTIONS[..], &specs].concat();
+        parse::parse_summary(&self.query(&question, "zypper update --dry-run")?)
     }
 
-    fn fixes(&self) -> Result<Vec<Fix>, BackendError> {
-        let patches = answers::patches(&self.ask(&["list-patches"], "zypper list-patches")?)?;
+    fn fixes(&self) -> Result<Vec<AdvisoryFix>, BackendError> {
+        let patches = parse::parse_patches(&self.query(&["list-patches"], "zypper list-patches")?)?;
         // zypper expands globs here; the patch names of vendors are plain.
         let names: Vec<&str> = patches
             .iter()
             .map(|patch| patch.name.as_str())
-            .filter(|name| is_plain_word(name))
+            .filter(|name| is_plain_name(name))
             .collect();
         if names.is_empty() {
             return Ok(Vec::new());
         }
         let question = self.zypper().args(["--no-refresh", "info", "-t", "patch"]).args(names);
-        let answer = question.ask(PATIENCE)?;
+        let answer = question.query(QUERY_TIMEOUT)?;
         match answer.exit {
-            Some(0) => Ok(answers::fixes(&patches, &answer.stdout)),
-            _ => Err(self.failed(&answer, "zypper info -t patch")),
+            Some(0) => Ok(parse::parse_fixes(&patches, &answer.stdout)),
+            _ => Err(self.query_error(&answer, "zypper info -t patch")),
         }
     }
 
     /// The names of updates that would remove another package. A dry run of all updates shows what
     /// is removed, and a search for packages that obsolete it shows by which update.
     fn replacers(&self) -> Result<Vec<String>, BackendError> {
-        let everything = match self.would(&[]) {
+        let everything = match self.preview(&[]) {
             Ok(summary) => summary,
             // In this case, each update is checked when it is chosen.
             Err(BackendError::Failed { .. }) => return Ok(Vec::new()),
@@ -109,29 +109,29 @@ impl Zypper {
         let mut names = Vec::new();
         for gone in everything.moves.changes().iter().filter(|change| change.to.is_none()) {
             let question = ["search", "--obsoletes", "--match-exact", &gone.name];
-            if let Ok(answer) = self.ask(&question, "zypper search --obsoletes") {
-                names.extend(answers::found(&answer)?);
+            if let Ok(answer) = self.query(&question, "zypper search --obsoletes") {
+                names.extend(parse::parse_search(&answer)?);
             }
         }
         Ok(names)
     }
 
     fn locks(&self) -> Result<Vec<locks::Lock>, BackendError> {
-        Ok(locks::read(&self.rpm.text("/etc/zypp/locks")?))
+        Ok(locks::parse_locks(&self.rpm.read_text("/etc/zypp/locks")?))
     }
 
     fn update(&self, options: &[&str], chosen: &[Choice]) -> Command {
         let order = self.zypper().args(["--no-refresh", "update", "--auto-agree-with-licenses"]);
-        let order = order.args(RESOLVING).args(options.iter().copied());
-        order.args(chosen.iter().map(spec)).also_well(&RESTART_DUE)
+        let order = order.args(RESOLVER_OPTIONS).args(options.iter().copied());
+        order.args(chosen.iter().map(package_spec)).accept_exit_codes(&RESTART_NEEDED_EXITS)
     }
 }
 
 /// The command succeeded, and the host or zypper itself needs a restart.
-const RESTART_DUE: [i32; 2] = [102, 103];
+const RESTART_NEEDED_EXITS: [i32; 2] = [102, 103];
 
 /// `openssl-libs.noarch=1:3.0.1-43.el9_0`.
-fn spec(choice: &Choice) -> String {
+fn package_spec(choice: &Choice) -> String {
     format!("{}.{}={}", choice.name, choice.arch, choice.to)
 }
 
@@ -144,7 +144,7 @@ impl Backend for Zypper {
         let locks = self.locks()?;
         let mut list = self.rpm.installed()?;
         for package in &mut list {
-            package.held = locks.iter().any(|lock| lock.means(&package.name, &package.version));
+            package.held = locks.iter().any(|lock| lock.matches(&package.name, &package.version));
         }
         Ok(list)
     }
@@ -154,20 +154,20 @@ impl Backend for Zypper {
     }
 
     fn pending(&self, installed: &[Installed]) -> Result<Vec<Pending>, BackendError> {
-        let everything = self.ask(&["list-updates", "--all"], "zypper list-updates")?;
-        let everything = answers::updates(&everything)?;
+        let everything = self.query(&["list-updates", "--all"], "zypper list-updates")?;
+        let everything = parse::parse_updates(&everything)?;
         if everything.is_empty() {
             return Ok(Vec::new());
         }
-        let possible = answers::updates(&self.ask(&["list-updates"], "zypper list-updates")?)?;
+        let possible = parse::parse_updates(&self.query(&["list-updates"], "zypper list-updates")?)?;
         let (locks, replacers) = (self.locks()?, self.replacers()?);
         let mut updates = Vec::new();
-        for Update { name, arch, candidate } in &everything {
+        for AvailableUpdate { name, arch, candidate } in &everything {
             let Some(now) = installed_version(installed, name, arch) else { continue };
             let comes = possible.iter().find(|update| update.name == *name && update.arch == *arch);
             let candidate = comes.map_or(candidate, |update| &update.candidate);
             let mut update = Pending::new(name, arch, &now.version, candidate);
-            let locked = |evr: &str| locks.iter().any(|lock| lock.means(name, evr));
+            let locked = |evr: &str| locks.iter().any(|lock| lock.matches(name, evr));
             update.blocked_by = match comes {
                 Some(_) => replacers.contains(name).then_some(BlockedBy::KeptBack),
                 None if locked(&now.version) => Some(BlockedBy::Held),
@@ -181,12 +181,12 @@ impl Backend for Zypper {
     }
 
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
-        only_plain_words(chosen)?;
+        check_plain_names(chosen)?;
         if chosen.is_empty() {
             return Ok(Transaction::default());
         }
-        let specs: Vec<String> = chosen.iter().map(spec).collect();
-        let summary = self.would(&specs).map_err(|error| match error {
+        let specs: Vec<String> = chosen.iter().map(package_spec).collect();
+        let summary = self.preview(&specs).map_err(|error| match error {
             BackendError::Failed { diagnosis, .. }
                 if diagnosis.code == FailureCode::DependencyConflict =>
             {
@@ -194,9 +194,9 @@ impl Backend for Zypper {
             }
             other => other,
         })?;
-        let Summary { moves, download_bytes, disk_bytes } = summary;
+        let UpdateSummary { moves, download_bytes, disk_bytes } = summary;
         let transaction = Transaction { changes: moves.changes(), download_bytes, disk_bytes };
-        complete(transaction, chosen)
+        check_complete(transaction, chosen)
     }
 
     fn download(&self, chosen: &[Choice]) -> Vec<Command> {
@@ -208,25 +208,25 @@ impl Backend for Zypper {
     fn install(&self, chosen: &[Choice]) -> Vec<Command> {
         let update = self.update(&[], chosen);
         let path = |inside: &str| self.rpm.root.path(inside).to_string_lossy().into_owned();
-        if !self.rpm.root.path(MARKS).is_file() {
+        if !self.rpm.root.path(AUTO_INSTALLED_FILE).is_file() {
             return vec![update];
         }
-        let keep = Command::new("cp").args([path(MARKS), path(MARKS_BEFORE)]);
+        let keep = Command::new("cp").args([path(AUTO_INSTALLED_FILE), path(AUTO_INSTALLED_BACKUP)]);
         let add = Command::new("sort").args([
             "-u",
             "-o",
-            &path(MARKS),
-            &path(MARKS),
-            &path(MARKS_BEFORE),
+            &path(AUTO_INSTALLED_FILE),
+            &path(AUTO_INSTALLED_FILE),
+            &path(AUTO_INSTALLED_BACKUP),
         ]);
         vec![keep, update, add]
     }
 
     fn lock_holder(&self) -> Result<Option<LockHolder>, BackendError> {
         let file = self.rpm.root.path("/run/zypp.pid");
-        match lock::of_pid_file_with(&file, "libzypp") {
+        match lock::pid_file_holder_with_library(&file, "libzypp") {
             Some(holder) => Ok(Some(holder)),
-            None => self.rpm.writer(),
+            None => self.rpm.database_writer(),
         }
     }
 
@@ -237,29 +237,29 @@ impl Backend for Zypper {
     fn repair(&self) -> Vec<Command> {
         self.rpm.repair(|again| {
             let order = self.zypper().args(["--no-refresh", "install", "--force"]);
-            order.args(RESOLVING).args(again.iter().map(spec)).also_well(&RESTART_DUE)
+            order.args(RESOLVER_OPTIONS).args(again.iter().map(package_spec)).accept_exit_codes(&RESTART_NEEDED_EXITS)
         })
     }
 
-    fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
-        self.rpm.set_aside()
+    fn new_config_files(&self) -> Result<Vec<PathBuf>, BackendError> {
+        self.rpm.new_config_files()
     }
 
     fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError> {
         let installed = self.rpm.installed()?;
         let mut reasons: Vec<Line> =
-            kernel::newer_than_running(&installed, running_kernel).into_iter().collect();
+            kernel::newer_kernel_reason(&installed, running_kernel).into_iter().collect();
         if self.rpm.root.path("/run/reboot-needed").exists() {
             reasons.push("an update created /run/reboot-needed".into());
         } else if self.rpm.root.is_running_system() {
             // It compares installation times with the boot time. Older versions do not have this
             // command.
-            let answer = self.zypper().args(["--no-refresh", "needs-rebooting"]).ask(PATIENCE)?;
+            let answer = self.zypper().args(["--no-refresh", "needs-rebooting"]).query(QUERY_TIMEOUT)?;
             match answer.exit {
                 Some(102) => reasons.push("zypper reports that a reboot is needed".into()),
                 // Exit code 1 means that the command is unknown.
                 Some(0 | 1) => {}
-                _ => return Err(self.failed(&answer, "zypper needs-rebooting")),
+                _ => return Err(self.query_error(&answer, "zypper needs-rebooting")),
             }
         }
         Ok(reasons)
@@ -273,12 +273,12 @@ impl Backend for Zypper {
             Some(107) => Some(FailureCode::InstallFailed),
             _ => None,
         };
-        match (by_exit, said::by_words(said)) {
+        match (by_exit, diagnose::from_output(said)) {
             (Some(code), Some(by_words)) if by_words.code == code => by_words,
-            (Some(code), _) => Diagnosis { code, message: said::last_complaint(said) },
+            (Some(code), _) => Diagnosis { code, message: diagnose::last_error_line(said) },
             (None, Some(by_words)) => by_words,
             (None, None) => {
-                Diagnosis { code: FailureCode::InstallFailed, message: said::last_complaint(said) }
+                Diagnosis { code: FailureCode::InstallFailed, message: diagnose::last_error_line(said) }
             }
         }
     }
@@ -287,11 +287,11 @@ impl Backend for Zypper {
 /// Runs every parser of this back end on arbitrary text.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(text: &str) {
-    let _ = answers::updates(text);
-    let _ = answers::fixes(&answers::patches(text).unwrap_or_default(), text);
-    let _ = (answers::summary(text), answers::words(text), answers::found(text));
-    for lock in locks::read(text) {
-        let _ = lock.means("kernel-default", "5.14.21-1.1");
+    let _ = parse::parse_updates(text);
+    let _ = parse::parse_fixes(&parse::parse_patches(text).unwrap_or_default(), text);
+    let _ = (parse::parse_summary(text), parse::messages(text), parse::parse_search(text));
+    for lock in locks::parse_locks(text) {
+        let _ = lock.matches("kernel-default", "5.14.21-1.1");
     }
     super::rpm::fuzz(text);
 }
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn failures_are_diagnosed_by_exit_code() {
-        let zypper = Zypper::of(Root::running());
+        let zypper = Zypper::new(Root::running());
         let code = |exit, said: &str| zypper.diagnose(Some(exit), said).code;
         assert_eq!(
             code(7, "System management is locked by 812 (zypper).\n"),
@@ -314,9 +314,9 @@ mod tests {
             code(106, "Some of the repositories have not been refreshed because of an error.\n"),
             FailureCode::RepoUnreachable
         );
-        let said =
+        let output =
             "Problem: nothing provides nowhere needed by broken-2-1.noarch\n Solution 1: no\n";
-        let conflict = zypper.diagnose(Some(4), said);
+        let conflict = zypper.diagnose(Some(4), output);
         assert_eq!(conflict.code, FailureCode::DependencyConflict);
         assert_eq!(
             conflict.message.as_str(),
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn packages_are_named_in_full_and_updated_only() {
-        let zypper = Zypper::of(Root::under("/srv/no-such-root".as_ref()));
+        let zypper = Zypper::new(Root::under("/srv/no-such-root".as_ref()));
         let choice = Choice {
             name: "openssl-libs".to_owned(),
             arch: "noarch".to_owned(),

@@ -29,7 +29,7 @@ impl Element {
 
 /// Parses a whole document, or returns what is wrong with it. Text outside the elements is ignored:
 /// zypper prints messages there.
-pub(super) fn events(document: &str) -> Result<Vec<Event>, String> {
+pub(super) fn parse_events(document: &str) -> Result<Vec<Event>, String> {
     let mut reader = Reader::from_str(document);
     reader.config_mut().expand_empty_elements = true;
     let mut events = Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn events(document: &str) -> Result<Vec<Event>, String> {
         match event {
             XmlEvent::Start(start) => {
                 depth += 1;
-                events.push(Event::Open(element(&start)?));
+                events.push(Event::Open(parse_element(&start)?));
             }
             XmlEvent::End(end) => {
                 depth = depth.saturating_sub(1);
@@ -59,7 +59,7 @@ pub(super) fn events(document: &str) -> Result<Vec<Event>, String> {
     }
 }
 
-fn element(start: &BytesStart<'_>) -> Result<Element, String> {
+fn parse_element(start: &BytesStart<'_>) -> Result<Element, String> {
     let mut element = Element { name: utf8(start.name().as_ref())?, attributes: Vec::new() };
     for attribute in start.attributes() {
         let attribute = attribute.map_err(invalid)?;
@@ -99,7 +99,7 @@ mod tests {
         let text = "<?xml version='1.0'?>\n<stream><!-- a < b -->\n<update name=\"a&amp;b\" \
                     edition='1:2-3'><summary>x &lt; &#65;&#x42; &odd; y</summary><license/></update>\
                     <![CDATA[<raw>]]></stream>";
-        let events = events(text).unwrap();
+        let events = parse_events(text).unwrap();
         let Event::Open(update) = &events[1] else { panic!("{events:?}") };
         assert_eq!(
             (update.get("name"), update.get("edition"), update.get("none")),
@@ -114,15 +114,15 @@ mod tests {
     fn truncated_document_is_an_error() {
         for cut in ["<stream><update name=\"a", "<stream><upd", "<a b>", "<!-- x", "</a", "<a b=c>"]
         {
-            assert!(events(cut).is_err(), "{cut}");
+            assert!(parse_events(cut).is_err(), "{cut}");
         }
-        assert_eq!(events("no element at all").unwrap(), []);
+        assert_eq!(parse_events("no element at all").unwrap(), []);
     }
 
     proptest! {
         #[test]
         fn parsing_never_panics(text in "[<>/=\"'&;#!?a-c \\[\\]-]{0,60}") {
-            let _ = events(&text).map(|events| events.len());
+            let _ = parse_events(&text).map(|events| events.len());
         }
     }
 }

@@ -1,19 +1,19 @@
 use super::*;
 use crate::work::tests::directory;
 
-fn rules(text: &str, local: &str) -> Rules {
+fn active_limits(text: &str, local: &str) -> ActiveLimits {
     let limits: Limits = toml::from_str(text).unwrap();
     let zone = TimeZone::get("Europe/Berlin").unwrap();
     let now: jiff::civil::DateTime = local.parse().unwrap();
-    limits.rules(Path::new("limits.toml"), &zone, now.to_zoned(zone.clone()).unwrap().timestamp())
+    limits.active_at(Path::new("limits.toml"), &local_time_zone, now.to_zoned(local_time_zone.clone()).unwrap().timestamp())
 }
 
 #[test]
 fn rejection_names_the_file_and_the_key() {
-    let frozen = rules("frozen = true", "2026-11-15T12:00");
+    let frozen = active_limits("frozen = true", "2026-11-15T12:00");
     assert_eq!(frozen.forbids_change().unwrap().as_str(), "limits.toml: `frozen` is set");
     assert_eq!(frozen.forbids_reboot(), frozen.forbids_change());
-    let never = rules("never_reboot = true", "2026-11-15T12:00");
+    let never = active_limits("never_reboot = true", "2026-11-15T12:00");
     assert_eq!(never.forbids_change(), None);
     assert_eq!(never.forbids_reboot().unwrap().as_str(), "limits.toml: `never_reboot` is set");
 }
@@ -30,13 +30,13 @@ fn hours_across_midnight_belong_to_their_start_day() {
         ("2026-11-15T22:30", false),
         ("2026-11-14T04:00", false),
     ] {
-        assert_eq!(rules(hours, local).forbids_change().is_none(), open, "{local}");
+        assert_eq!(active_limits(hours, local).forbids_change().is_none(), open, "{local}");
     }
-    let shut = rules(hours, "2026-11-15T05:00").forbids_change().unwrap();
+    let shut = active_limits(hours, "2026-11-15T05:00").forbids_change().unwrap();
     assert_eq!(shut.as_str(), "limits.toml: `allowed_hours` does not include Sun 05:00");
     let day = r#"allowed_hours = [{ from = "00:00", to = "24:00" }]"#;
-    assert_eq!(rules(day, "2026-11-15T23:59").forbids_change(), None);
-    assert!(rules("allowed_hours = []", "2026-11-15T12:00").forbids_change().is_some());
+    assert_eq!(active_limits(day, "2026-11-15T23:59").forbids_change(), None);
+    assert!(active_limits("allowed_hours = []", "2026-11-15T12:00").forbids_change().is_some());
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn time_zone_is_that_of_the_managed_system() {
     let dir = directory("zone");
     std::fs::create_dir_all(dir.join("etc")).unwrap();
     let root = Root::under(&dir);
-    assert_eq!(zone(&root), TimeZone::UTC);
+    assert_eq!(local_time_zone(&root), TimeZone::UTC);
     std::os::unix::fs::symlink("/usr/share/zoneinfo/Asia/Tokyo", dir.join("etc/localtime"))
         .unwrap();
-    assert_eq!(zone(&root).iana_name(), Some("Asia/Tokyo"));
+    assert_eq!(local_time_zone(&root).iana_name(), Some("Asia/Tokyo"));
 }

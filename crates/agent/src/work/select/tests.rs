@@ -12,7 +12,7 @@ fn order(packages: &[&str]) -> Install {
     }
 }
 
-fn here() -> Vec<Installed> {
+fn installed_packages() -> Vec<Installed> {
     let mut held = Installed::new("held", "1", "amd64");
     held.held = true;
     let mut list: Vec<Installed> =
@@ -22,7 +22,7 @@ fn here() -> Vec<Installed> {
     list
 }
 
-fn offered() -> Vec<Pending> {
+fn available_updates() -> Vec<Pending> {
     let update = |name: &str, arch: &str| Pending::new(name, arch, "1", "2");
     let security = Pending { security: true, ..update("curl", "amd64") };
     let phased = Pending { blocked_by: Some(BlockedBy::Phased), ..update("old", "amd64") };
@@ -37,9 +37,9 @@ fn offered() -> Vec<Pending> {
 }
 
 fn chosen(order: &Install, limits: &Limits) -> (Vec<String>, Vec<String>) {
-    let (choices, passed) = choose(order, limits, PackageManager::Apt, &here(), &offered());
+    let (choices, passed) = choose(order, limits, PackageManager::Apt, &installed_packages(), &available_updates());
     let name = |choice: Choice| format!("{}:{}={}", choice.name, choice.arch, choice.to);
-    let words = |passed: Passed| passed.as_line().to_string();
+    let words = |passed: SkippedPackage| passed.to_message().to_string();
     (choices.into_iter().map(name).collect(), passed.into_iter().map(words).collect())
 }
 
@@ -66,7 +66,7 @@ fn names_exclusions_and_security_filters_apply_exactly() {
     let (choices, passed) = chosen(&security, &limits);
     assert_eq!(choices, ["curl:amd64=2"]);
     assert_eq!(passed, ["bash was skipped: not a security update"]);
-    // The server knows of a vulnerability that no repository reported to this host.
+    // The service knows of a vulnerability that no repository reported to this host.
     let security_packages = vec!["bash".parse().unwrap(), "ba.h".parse().unwrap()];
     let told = Install { security_packages, ..security };
     assert_eq!(chosen(&told, &limits).0, ["bash:amd64=2", "curl:amd64=2"]);
@@ -108,7 +108,7 @@ fn unsafe_names_and_older_versions_are_skipped() {
     for candidate in odd {
         let offers = [Pending::new("bash", "amd64", "1", candidate)];
         let (choices, passed) =
-            choose(&order(&[]), &Limits::default(), PackageManager::Apt, &here(), &offers);
+            choose(&order(&[]), &Limits::default(), PackageManager::Apt, &installed_packages(), &offers);
         assert!(choices.is_empty() && passed.len() == 1, "{candidate:?}");
     }
     for name in ["bash-", "-o", "a b", "ba/sh", "bash^"] {
@@ -120,7 +120,7 @@ fn unsafe_names_and_older_versions_are_skipped() {
     }
     let stranger = [Pending::new("stranger", "amd64", "1", "2")];
     let (choices, _) =
-        choose(&order(&[]), &Limits::default(), PackageManager::Apt, &here(), &stranger);
+        choose(&order(&[]), &Limits::default(), PackageManager::Apt, &installed_packages(), &stranger);
     assert!(choices.is_empty());
 }
 
@@ -129,7 +129,7 @@ fn change(name: &str, from: Option<&str>, to: Option<&str>) -> Change {
     Change { name: name.to_owned(), arch: "amd64".to_owned(), from: text(from), to: text(to) }
 }
 
-fn judged(order: &Install, limits: &Limits, more: Vec<Change>) -> Result<usize, String> {
+fn check_result(order: &Install, limits: &Limits, more: Vec<Change>) -> Result<usize, String> {
     let choice = Choice {
         name: "bash".to_owned(),
         arch: "amd64".to_owned(),
@@ -137,7 +137,7 @@ fn judged(order: &Install, limits: &Limits, more: Vec<Change>) -> Result<usize, 
         to: "2".to_owned(),
     };
     let transaction = Transaction { changes: more, ..Transaction::default() };
-    judge(order, limits, PackageManager::Apt, &here(), &[choice], &transaction)
+    check_transaction(order, limits, PackageManager::Apt, &installed_packages(), &[choice], &transaction)
         .map(|moves| moves.len())
         .map_err(|failure| format!("{}: {}", failure.code, failure.message))
 }
@@ -145,7 +145,7 @@ fn judged(order: &Install, limits: &Limits, more: Vec<Change>) -> Result<usize, 
 #[test]
 fn only_what_the_resolver_needs_is_allowed() {
     let bash = || change("bash", Some("1"), Some("2"));
-    let plain = |more: Vec<Change>| judged(&order(&["bash"]), &Limits::default(), more);
+    let plain = |more: Vec<Change>| check_result(&order(&["bash"]), &Limits::default(), more);
     let needed =
         vec![bash(), change("libnew", None, Some("1")), change("curl", Some("1"), Some("2"))];
     assert_eq!(plain(needed), Ok(3));
@@ -171,12 +171,12 @@ fn only_what_the_resolver_needs_is_allowed() {
     let excluding = Install { exclude: vec!["curl".parse().unwrap()], ..order(&["bash"]) };
     let both = || vec![bash(), change("curl", Some("1"), Some("2"))];
     assert_eq!(
-        judged(&excluding, &Limits::default(), both()),
+        check_result(&excluding, &Limits::default(), both()),
         Err("dependency_conflict: the update requires curl 2, which the order excludes".to_owned())
     );
     let few = Limits { max_packages: Some(1), ..Limits::default() };
-    assert_eq!(judged(&order(&[]), &few, vec![bash()]), Ok(1));
-    assert!(judged(&order(&[]), &few, both()).unwrap_err().starts_with("rejected_by_agent: "));
+    assert_eq!(check_result(&order(&[]), &few, vec![bash()]), Ok(1));
+    assert!(check_result(&order(&[]), &few, both()).unwrap_err().starts_with("rejected_by_agent: "));
 }
 
 #[test]
@@ -200,6 +200,6 @@ fn difference_lists_additions_removals_and_parallel_versions() {
             "new None Some(\"1\")"
         ]
     );
-    let unmet = unmet(&[], PackageManager::Apt, &before, &after);
+    let unmet = unmet_expectations(&[], PackageManager::Apt, &before, &after);
     assert_eq!(unmet, [Line::from("gone was removed")]);
 }

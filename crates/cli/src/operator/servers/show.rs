@@ -4,11 +4,11 @@ use vocab::Assessment;
 use wire::v1::{Cve, HostLimits, Package, Server, ServerDetail};
 
 use super::{reboot, status};
-use crate::operator::screen::{Cell, Screen, Tone, count, cut, maybe, none, spare, whole};
-use crate::operator::{toned, word};
+use crate::operator::table::{Cell, Screen, Tone, pluralize, truncated_column, optional_cell, empty_cell, optional_column, full_column};
+use crate::operator::{toned_cell, api_name};
 
-pub(super) fn drawn(detail: &ServerDetail, all_packages: bool, screen: &Screen) -> String {
-    let mut text = facts(detail, screen);
+pub(super) fn format_server(detail: &ServerDetail, all_packages: bool, screen: &Screen) -> String {
+    let mut text = format_properties(detail, screen);
     let shown: Vec<&Package> = (detail.packages.iter())
         .filter(|package| all_packages || package.available_version.is_some())
         .collect();
@@ -54,42 +54,42 @@ pub(super) fn drawn(detail: &ServerDetail, all_packages: bool, screen: &Screen) 
     if !detail.unassessed.is_empty() {
         let rows: Vec<Vec<Cell>> = (detail.unassessed.iter())
             .map(|one| {
-                vec![(&one.package).into(), maybe(one.version.as_ref()), (&one.detail).into()]
+                vec![(&one.package).into(), optional_cell(one.version.as_ref()), (&one.detail).into()]
             })
             .collect();
         text += &screen.heading("Not assessed");
-        text += &screen.table(&[cut("PACKAGE"), cut("VERSION"), cut("REASON")], &rows);
+        text += &screen.table(&[truncated_column("PACKAGE"), truncated_column("VERSION"), truncated_column("REASON")], &rows);
     }
     if !detail.old_code.is_empty() {
         let rows: Vec<Vec<Cell>> = (detail.old_code.iter())
             .map(|old| {
-                vec![(&old.process).into(), maybe(old.unit.as_ref()), maybe(old.package.as_ref())]
+                vec![(&old.process).into(), optional_cell(old.unit.as_ref()), optional_cell(old.package.as_ref())]
             })
             .collect();
         text += &screen.heading("Needs restart");
-        text += &screen.table(&[cut("PROCESS"), cut("UNIT"), cut("PACKAGE")], &rows);
+        text += &screen.table(&[truncated_column("PROCESS"), truncated_column("UNIT"), truncated_column("PACKAGE")], &rows);
     }
     text
 }
 
-fn facts(detail: &ServerDetail, screen: &Screen) -> String {
+fn format_properties(detail: &ServerDetail, screen: &Screen) -> String {
     let server = &detail.server;
     let joined = |lines: Vec<String>| match lines.is_empty() {
-        true => none(),
+        true => empty_cell(),
         false => lines.join(", ").into(),
     };
     let mut facts = vec![
         ("hostname", (&server.hostname).into()),
         ("id", server.id.into()),
         ("status", status(server)),
-        ("environment", maybe(server.environment.as_ref())),
+        ("environment", optional_cell(server.environment.as_ref())),
         ("tags", joined(server.tags.iter().map(ToString::to_string).collect())),
-        ("os", maybe(server.os.as_ref())),
-        ("kernel", maybe(server.kernel.as_ref())),
-        ("arch", maybe(server.arch.as_ref())),
-        ("package manager", maybe(server.package_manager.map(word))),
-        ("agent", maybe(server.agent_version.as_ref())),
-        ("last seen", screen.maybe_time(server.last_seen_at)),
+        ("os", optional_cell(server.os.as_ref())),
+        ("kernel", optional_cell(server.kernel.as_ref())),
+        ("arch", optional_cell(server.arch.as_ref())),
+        ("package manager", optional_cell(server.package_manager.map(api_name))),
+        ("agent", optional_cell(server.agent_version.as_ref())),
+        ("last seen", screen.optional_time(server.last_seen_at)),
         ("last scan", last_scan(server, screen)),
         ("assessment", assessment(server)),
         ("enrolled", screen.time(server.enrolled_at)),
@@ -104,30 +104,30 @@ fn facts(detail: &ServerDetail, screen: &Screen) -> String {
     }
     if !server.other_updaters.is_empty() {
         let others = server.other_updaters.iter().map(ToString::to_string).collect();
-        facts.push(("other updaters", joined(others).toned(Tone::Warning)));
+        facts.push(("other updaters", joined(others).with_tone(Tone::Warning)));
     }
-    let limits = server.limits.as_ref().map(HostLimits::sentences).unwrap_or_default();
+    let limits = server.limits.as_ref().map(HostLimits::describe).unwrap_or_default();
     if !limits.is_empty() {
-        facts.push(("host limits", joined(limits).toned(Tone::Warning)));
+        facts.push(("host limits", joined(limits).with_tone(Tone::Warning)));
     }
     if let Some(why) = &server.quarantine {
         facts.push(("quarantine", Cell::new(why.to_string(), Tone::Bad)));
     }
-    screen.facts(&facts)
+    screen.properties(&facts)
 }
 
 fn last_scan(server: &Server, screen: &Screen) -> Cell {
     match (server.last_scan_at, server.stale) {
         (None, _) => Cell::new("never", Tone::Warning),
-        (Some(_), true) => screen.maybe_time(server.last_scan_at).toned(Tone::Warning),
-        (Some(_), false) => screen.maybe_time(server.last_scan_at),
+        (Some(_), true) => screen.optional_time(server.last_scan_at).with_tone(Tone::Warning),
+        (Some(_), false) => screen.optional_time(server.last_scan_at),
     }
 }
 
 fn assessment(server: &Server) -> Cell {
     let text = match (server.assessment, server.summary.unassessed) {
         (Assessment::Partial, number) => {
-            format!("partial: {} not assessed", count(number, "package", "packages"))
+            format!("partial: {} not assessed", pluralize(number, "package", "packages"))
         }
         (state, _) => state.to_string().replace('_', " "),
     };
@@ -140,7 +140,7 @@ fn totals(detail: &ServerDetail) -> Cell {
     let text = format!(
         "{}, {} pending, {} security",
         summary.packages,
-        count(summary.updates, "update", "updates"),
+        pluralize(summary.updates, "update", "updates"),
         summary.security_updates
     );
     Cell::new(text, if summary.security_updates > 0 { Tone::Bad } else { Tone::Plain })
@@ -153,22 +153,22 @@ fn packages(packages: &[&Package], screen: &Screen) -> String {
             vec![
                 (&package.name).into(),
                 (&package.version).into(),
-                maybe(package.available_version.as_ref()),
-                if security { Cell::new("yes", Tone::Bad) } else { none() },
+                optional_cell(package.available_version.as_ref()),
+                if security { Cell::new("yes", Tone::Bad) } else { empty_cell() },
                 match (package.blocked_by, package.held) {
-                    (Some(why), _) => Cell::new(word(why), Tone::Warning),
+                    (Some(why), _) => Cell::new(api_name(why), Tone::Warning),
                     (None, true) => Cell::new("held", Tone::Warning),
-                    (None, false) => none(),
+                    (None, false) => empty_cell(),
                 },
             ]
         })
         .collect();
     let columns = [
-        cut("PACKAGE"),
-        cut("INSTALLED"),
-        cut("AVAILABLE"),
-        whole("SECURITY"),
-        spare("BLOCKED BY"),
+        truncated_column("PACKAGE"),
+        truncated_column("INSTALLED"),
+        truncated_column("AVAILABLE"),
+        full_column("SECURITY"),
+        optional_column("BLOCKED BY"),
     ];
     screen.table(&columns, &rows)
 }
@@ -179,23 +179,23 @@ fn cves(cves: &[Cve], screen: &Screen) -> String {
             vec![
                 (&cve.id).into(),
                 match cve.kev {
-                    true => Cell::new(format!("{} KEV", word(cve.severity)), Tone::Bad),
-                    false => toned(cve.severity),
+                    true => Cell::new(format!("{} KEV", api_name(cve.severity)), Tone::Bad),
+                    false => toned_cell(cve.severity),
                 },
                 (&cve.package).into(),
                 (&cve.installed_version).into(),
-                maybe(cve.fixed_version.as_ref()),
-                word(cve.state).into(),
+                optional_cell(cve.fixed_version.as_ref()),
+                api_name(cve.state).into(),
             ]
         })
         .collect();
     let columns = [
-        whole("CVE"),
-        whole("SEVERITY"),
-        cut("PACKAGE"),
-        cut("INSTALLED"),
-        cut("FIXED IN"),
-        spare("STATE"),
+        full_column("CVE"),
+        full_column("SEVERITY"),
+        truncated_column("PACKAGE"),
+        truncated_column("INSTALLED"),
+        truncated_column("FIXED IN"),
+        optional_column("STATE"),
     ];
     screen.table(&columns, &rows)
 }

@@ -5,17 +5,17 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::terminal::bare;
+use crate::terminal::strip_escapes;
 
-/// Normalizes text.
-pub(crate) fn settled(text: &str, dir: &Path) -> String {
+/// Replaces the paths, numbers and times in the output of a command.
+pub(crate) fn normalize_text(text: &str, dir: &Path) -> String {
     let text = text.replace(dir.to_str().unwrap(), "DIR");
     let text = text.replace(env!("CARGO_BIN_EXE_fleetmend"), "fleetmend");
     let mut settled: Vec<String> = Vec::new();
     for line in text.lines() {
         // Of a line that was overwritten, keep the last version.
-        let line = bare(line.rsplit("\x1b[1G\x1b[K").next().unwrap());
-        let line = quantities(&pieces(&line)).trim_end().to_owned();
+        let line = strip_escapes(line.rsplit("\x1b[1G\x1b[K").next().unwrap());
+        let line = normalize_numbers(&normalize_words(&line)).trim_end().to_owned();
         // Collapse the list of migrations, which grows with releases.
         if !(line.contains("NNNN_NAME") && settled.last() == Some(&line)) {
             settled.push(line);
@@ -25,7 +25,7 @@ pub(crate) fn settled(text: &str, dir: &Path) -> String {
 }
 
 /// Normalizes JSON.
-pub(crate) fn redacted(value: Value) -> Value {
+pub(crate) fn normalize_json(value: Value) -> Value {
     match value {
         Value::Object(fields) => Value::Object(
             fields
@@ -37,22 +37,22 @@ pub(crate) fn redacted(value: Value) -> Value {
                         Value::Number(_),
                     ) => (name, "N".into()),
                     ("sha256" | "blake3" | "checksum", _) => (name, "HASH".into()),
-                    (_, value) => (name, redacted(value)),
+                    (_, value) => (name, normalize_json(value)),
                 })
                 .collect(),
         ),
-        Value::Array(items) => Value::Array(items.into_iter().map(redacted).collect()),
+        Value::Array(items) => Value::Array(items.into_iter().map(normalize_json).collect()),
         other => other,
     }
 }
 
 /// Normalizes a line word by word and keeps the separators.
-fn pieces(line: &str) -> String {
+fn normalize_words(line: &str) -> String {
     let mut settled = String::new();
     let mut word = String::new();
     for c in line.chars().chain(['\n']) {
         if c.is_whitespace() || "\"'`(),;=".contains(c) {
-            settled += &named(&std::mem::take(&mut word));
+            settled += &normalize_word(&std::mem::take(&mut word));
             settled.push(c);
         } else {
             word.push(c);
@@ -62,11 +62,11 @@ fn pieces(line: &str) -> String {
     settled
 }
 
-fn named(word: &str) -> String {
+fn normalize_word(word: &str) -> String {
     let inner = word.trim_end_matches(['.', ':']);
     let rest = &word[inner.len()..];
     if let Some((before, link)) = inner.split_once("/welcome/") {
-        return format!("{}/welcome/LINK{rest}", named(before)).replace(link, "");
+        return format!("{}/welcome/LINK{rest}", normalize_word(before)).replace(link, "");
     }
     for scheme in ["http://", "https://", ""] {
         let address = inner.strip_prefix(scheme).and_then(|inner| inner.strip_prefix("127.0.0.1:"));
@@ -98,7 +98,7 @@ fn is_key_id(word: &str) -> bool {
 }
 
 /// Replaces numbers that differ between machines, runs and releases.
-fn quantities(line: &str) -> String {
+fn normalize_numbers(line: &str) -> String {
     const OF: [&str; 9] = ["bytes", "B", "KiB", "MiB", "s", "min", "h", "days", "are"];
     const AFTER: [&str; 3] = ["schema", "at", "epoch"];
     const AROUND: [char; 7] = [',', '.', ':', ';', '(', ')', '"'];

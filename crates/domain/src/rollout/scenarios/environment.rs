@@ -3,27 +3,27 @@
 
 use super::*;
 
-const PATIENCE: SignedDuration = SignedDuration::from_secs(3 * 60 + 30);
+const REPORT_GRACE: SignedDuration = SignedDuration::from_secs(3 * 60 + 30);
 
 fn minutes(minutes: i64) -> SignedDuration {
     SignedDuration::from_mins(minutes)
 }
 
-impl Story {
-    /// Nothing is planned and no report arrives for this long; then a replica takes the lead.
-    fn is_down_for(&mut self, time: SignedDuration) -> &mut Story {
+impl Scenario {
+    /// Nothing is planned and no report arrives for this long; then a replica becomes the leader.
+    fn service_down_for(&mut self, time: SignedDuration) -> &mut Scenario {
         self.now += time;
-        self.rollout = Rollout::restore(self.rollout.head().clone(), self.rollout.targets());
-        self.rollout.was_deaf(self.now, PATIENCE);
-        self.settle();
+        self.rollout = Rollout::restore(self.rollout.head().clone(), self.rollout.tasks());
+        self.rollout.start_grace_period(self.now, REPORT_GRACE);
+        self.run_planner();
         self
     }
 
     /// The clock is set, and the leader notices it after this time.
-    fn clock_is_set(&mut self, by: SignedDuration, noticed_after: SignedDuration) -> &mut Story {
+    fn set_clock(&mut self, by: SignedDuration, noticed_after: SignedDuration) -> &mut Scenario {
         self.now += by + noticed_after;
         let since = self.now - noticed_after;
-        self.does(Change::ClockSet(ClockSet { by, since, now: self.now }))
+        self.apply_change(Change::ClockSet(ClockSet { by, since, now: self.now }))
     }
 }
 
@@ -31,30 +31,30 @@ impl Story {
 #[test]
 fn deadline_passed_during_outage_waits_for_reports() {
     let pace = Pace { max_failures: Some(Portion::Count(1)), max_parallel: Some(2), ..pace() };
-    let mut story = Story::of(["a", "b", "c"], pace);
-    story.is_down_for(minutes(60));
-    story.shows(["a dispatched", "b dispatched", "c waits: parallel"]);
+    let mut story = Scenario::new(["a", "b", "c"], pace);
+    story.service_down_for(minutes(60));
+    story.assert_status(["a dispatched", "b dispatched", "c waits: parallel"]);
     let wakes = plan(&story.rollout, story.now).wake_at;
-    assert_eq!(wakes, Some(story.now + PATIENCE));
-    story.happens("a", SUCCEEDED);
-    story.shows(["a succeeded", "b dispatched", "c dispatched"]).is(Phase::Running);
-    story.now += PATIENCE - SignedDuration::from_secs(1);
-    story.settle();
-    story.shows(["a succeeded", "b dispatched", "c dispatched"]);
+    assert_eq!(wakes, Some(story.now + REPORT_GRACE));
+    story.apply_event("a", SUCCEEDED);
+    story.assert_status(["a succeeded", "b dispatched", "c dispatched"]).assert_phase(Phase::Running);
+    story.now += REPORT_GRACE - SignedDuration::from_secs(1);
+    story.run_planner();
+    story.assert_status(["a succeeded", "b dispatched", "c dispatched"]);
     // A task without a report even then times out.
     story.now += SignedDuration::from_secs(1);
-    story.settle();
-    story.shows(["a succeeded", "b timed out while dispatched", "c dispatched"]);
-    story.is(Phase::Halted(Halt::TooManyFailures));
+    story.run_planner();
+    story.assert_status(["a succeeded", "b timed out while dispatched", "c dispatched"]);
+    story.assert_phase(Phase::Halted(HaltReason::TooManyFailures));
 }
 
 /// No server starts after the window, even if the service was down.
 #[test]
 fn window_closes_even_during_outage() {
     let pace = Pace { window_minutes: Some(30), max_parallel: Some(1), ..pace() };
-    Story::of(["a", "b"], pace)
-        .is_down_for(minutes(45))
-        .shows(["a dispatched", "b skipped: WindowClosed"]);
+    Scenario::new(["a", "b"], pace)
+        .service_down_for(minutes(45))
+        .assert_status(["a dispatched", "b skipped: WindowClosed"]);
 }
 
 #[test]
@@ -64,38 +64,38 @@ fn setting_the_clock_keeps_every_wait() {
     for by in [minutes(2), -minutes(2), hour, -hour, 24 * hour, -24 * hour, ten_years, -ten_years] {
         let pace =
             Pace { stagger_minutes: 15, window_minutes: Some(40), max_parallel: Some(2), ..pace() };
-        let mut story = Story::of(["a", "b", "c", "d"], pace);
-        story.happens("a", Event::Reached(Stage::Downloading)).minutes(15).minutes(1);
-        story.clock_is_set(by, SignedDuration::from_secs(5));
+        let mut story = Scenario::new(["a", "b", "c", "d"], pace);
+        story.apply_event("a", TaskEvent::Reached(Stage::Downloading)).advance_minutes(15).advance_minutes(1);
+        story.set_clock(by, SignedDuration::from_secs(5));
         let seconds = |seconds| SignedDuration::from_secs(seconds);
         // Ten minutes for the second server, counted from its start and not from the jump.
         story.now += minutes(9) - seconds(6);
-        story.settle();
-        assert_eq!(story.line("b"), "b dispatched", "{by}");
+        story.run_planner();
+        assert_eq!(story.status_line("b"), "b dispatched", "{by}");
         story.now += seconds(1);
-        story.settle();
-        assert_eq!(story.line("b"), "b timed out while dispatched", "{by}");
+        story.run_planner();
+        assert_eq!(story.status_line("b"), "b timed out while dispatched", "{by}");
         // A quarter of an hour between two starts.
         story.now += minutes(5) - seconds(1);
-        story.settle();
-        assert!(story.line("c").starts_with("c waits: stagger"), "{by}: {}", story.line("c"));
+        story.run_planner();
+        assert!(story.status_line("c").starts_with("c waits: stagger"), "{by}: {}", story.status_line("c"));
         story.now += seconds(1);
-        story.settle();
-        assert_eq!(story.line("c"), "c dispatched", "{by}");
+        story.run_planner();
+        assert_eq!(story.status_line("c"), "c dispatched", "{by}");
         // The window closes forty minutes after the start.
         story.now += minutes(10) - seconds(1);
-        story.settle();
-        assert!(story.line("d").starts_with("d waits"), "{by}: {}", story.line("d"));
+        story.run_planner();
+        assert!(story.status_line("d").starts_with("d waits"), "{by}: {}", story.status_line("d"));
         story.now += seconds(1);
-        story.settle();
-        assert_eq!(story.line("d"), "d skipped: WindowClosed", "{by}");
+        story.run_planner();
+        assert_eq!(story.status_line("d"), "d skipped: WindowClosed", "{by}");
         // The first server has its two hours.
         story.now += minutes(80) - seconds(1);
-        story.settle();
-        assert_eq!(story.line("a"), "a downloading", "{by}");
+        story.run_planner();
+        assert_eq!(story.status_line("a"), "a downloading", "{by}");
         story.now += seconds(1);
-        story.settle();
-        assert_eq!(story.line("a"), "a timed out while downloading", "{by}");
+        story.run_planner();
+        assert_eq!(story.status_line("a"), "a timed out while downloading", "{by}");
     }
 }
 
@@ -104,15 +104,15 @@ fn setting_the_clock_keeps_every_wait() {
 #[test]
 fn events_after_clock_change_keep_their_time() {
     for by in [minutes(60), -minutes(60)] {
-        let mut story = Story::of(["a"], pace());
+        let mut story = Scenario::new(["a"], pace());
         let server = story.server("a");
         story.now += by;
-        story.rollout.happens(server, Event::Reached(Stage::Preflight), story.now).unwrap();
-        story.clock_is_set(SignedDuration::ZERO, SignedDuration::from_secs(5));
-        let Some(Target::Busy(busy)) = story.rollout.target(server) else {
+        story.rollout.apply_event(server, TaskEvent::Reached(Stage::Preflight), story.now).unwrap();
+        story.set_clock(SignedDuration::ZERO, SignedDuration::from_secs(5));
+        let Some(TaskStatus::Busy(busy)) = story.rollout.task_status(server) else {
             panic!("the task ended")
         };
-        assert_eq!(busy.by, midnight() + by + limit(Stage::Preflight));
+        assert_eq!(busy.by, midnight() + by + stage_limit(Stage::Preflight));
     }
 }
 
@@ -120,22 +120,22 @@ fn events_after_clock_change_keep_their_time() {
 #[test]
 fn future_start_follows_the_new_clock() {
     let one = "2026-11-15T01:00:00Z".parse().unwrap();
-    Story::starting_at(one, ["a"], pace())
-        .clock_is_set(minutes(30), SignedDuration::ZERO)
-        .shows(["a waits: starts at 01:00"])
-        .minutes(30)
-        .shows(["a dispatched"]);
+    Scenario::starting_at(one, ["a"], pace())
+        .set_clock(minutes(30), SignedDuration::ZERO)
+        .assert_status(["a waits: starts at 01:00"])
+        .advance_minutes(30)
+        .assert_status(["a dispatched"]);
 }
 
 /// "Timed out" was an assumption: the agent is still working and must not get another order.
 #[test]
 fn server_with_busy_agent_is_not_started() {
     let later = "2026-11-15T00:05:00Z".parse().unwrap();
-    let at_work = Condition { at_work: true, ..Condition::FREE };
-    Story::starting_at(later, ["a", "b"], pace())
-        .notices("a", at_work)
-        .minutes(5)
-        .shows(["a waits: agent busy", "b dispatched"])
-        .notices("a", Condition::FREE)
-        .shows(["a dispatched", "b dispatched"]);
+    let at_work = ServerCondition { agent_busy: true, ..ServerCondition::FREE };
+    Scenario::starting_at(later, ["a", "b"], pace())
+        .set_condition("a", at_work)
+        .advance_minutes(5)
+        .assert_status(["a waits: agent busy", "b dispatched"])
+        .set_condition("a", ServerCondition::FREE)
+        .assert_status(["a dispatched", "b dispatched"]);
 }

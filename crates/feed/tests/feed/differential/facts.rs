@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::sim::Chance;
+use domain::sim::Rng;
 use vocab::Installed;
 
 use super::lab::LOCAL_SOURCES;
@@ -14,9 +14,9 @@ pub(crate) struct Fact {
     pub(crate) cve: String,
     pub(crate) source: String,
     pub(crate) unstable: Option<Note>,
-    /// bookworm, which is what the tests match.
+    /// The note for bookworm, the release that the tests use.
     pub(crate) release: Option<Note>,
-    /// bullseye.
+    /// The note for bullseye.
     pub(crate) older: Option<Note>,
     /// The versions in which advisories (DSA) for bookworm fix the bug.
     pub(crate) advisories: Vec<String>,
@@ -79,7 +79,7 @@ impl Note {
 
     /// Whether the note only states when the security team will fix the bug. The tracker stores
     /// such notes separately.
-    pub(crate) fn is_plan(&self) -> bool {
+    pub(crate) fn is_fix_plan(&self) -> bool {
         matches!(self.state, State::NoDsa | State::Postponed | State::Ignored)
     }
 }
@@ -102,7 +102,7 @@ impl Fact {
     /// The highest urgency of all lines, which the tracker takes for the urgency of the pair.
     pub(crate) fn urgency(&self) -> Urgency {
         let lines = [&self.unstable, &self.release, &self.older].into_iter().flatten();
-        let stored = lines.filter(|note| !note.is_plan()).map(|note| note.urgency);
+        let stored = lines.filter(|note| !note.is_fix_plan()).map(|note| note.urgency);
         stored.max().unwrap_or(Urgency::NotYetAssigned)
     }
 }
@@ -129,14 +129,14 @@ pub(crate) fn is_signed_kernel(source: &str) -> bool {
 }
 
 /// The versions of a source that the archive has for this release.
-pub(crate) fn archive<'a>(sources: &'a Sources, source: &str) -> Vec<&'a str> {
+pub(crate) fn archive_versions<'a>(sources: &'a Sources, source: &str) -> Vec<&'a str> {
     let is_local = LOCAL_SOURCES.contains(&source);
     let versions = sources.get(source).into_iter().flatten().filter(|_| !is_local);
     versions.map(String::as_str).collect()
 }
 
 pub(crate) fn generate(seed: u64, count: usize, sources: &Sources) -> Vec<Fact> {
-    let mut chance = Chance::new(seed);
+    let mut chance = Rng::new(seed);
     let names: Vec<&str> = sources.keys().map(String::as_str).collect();
     let mut facts: Vec<Fact> = Vec::new();
     let mut number = 0;
@@ -156,16 +156,16 @@ pub(crate) fn generate(seed: u64, count: usize, sources: &Sources) -> Vec<Fact> 
     facts
 }
 
-fn fact(chance: &mut Chance, cve: String, source: &str, installed: &[&str]) -> Fact {
+fn fact(chance: &mut Rng, cve: String, source: &str, installed: &[&str]) -> Fact {
     let mut fact = Fact { cve, source: source.to_owned(), ..Fact::default() };
     if chance.percent(6) {
         fact.ranges = ranges(chance, installed);
         return fact;
     }
     let is_local = LOCAL_SOURCES.contains(&source);
-    let version = |chance: &mut Chance| {
+    let version = |chance: &mut Rng| {
         loop {
-            let version = near(chance, installed);
+            let version = version_near(chance, installed);
             // Debian does not fix a bug in a version that it never shipped.
             let same = |known: &&str| pkgver::deb::compare(known, &version).is_eq();
             if !is_local || !installed.iter().any(same) {
@@ -211,7 +211,7 @@ fn fact(chance: &mut Chance, cve: String, source: &str, installed: &[&str]) -> F
         let words = [Urgency::Unimportant, Urgency::Low, Urgency::Medium, Urgency::High];
         note.urgency = if chance.percent(40) { chance.pick(&words) } else { nothing };
     }
-    if fact.release.as_ref().is_none_or(Note::is_plan) && chance.percent(35) {
+    if fact.release.as_ref().is_none_or(Note::is_fix_plan) && chance.percent(35) {
         let number = chance.between(1, 2);
         fact.advisories = (0..number).map(|_| version(chance)).collect();
     }
@@ -243,7 +243,7 @@ fn fix_unstable_last(fact: &mut Fact) {
 }
 
 /// A version at, shortly before, shortly after, or far from an installed one.
-fn near(chance: &mut Chance, installed: &[&str]) -> String {
+fn version_near(chance: &mut Rng, installed: &[&str]) -> String {
     let version = chance.pick(installed);
     let suffix = chance.pick(&["", "", "", "~", "~~1", "~rc1", "+", "+b1", "+deb12u1", ".1", "a"]);
     match chance.between(0, 19) {
@@ -258,8 +258,8 @@ fn near(chance: &mut Chance, installed: &[&str]) -> String {
 }
 
 /// Two ranges, one after the other; the second may be open.
-fn ranges(chance: &mut Chance, installed: &[&str]) -> Vec<(String, Option<String>)> {
-    let mut bounds: Vec<String> = (0..4).map(|_| near(chance, installed)).collect();
+fn ranges(chance: &mut Rng, installed: &[&str]) -> Vec<(String, Option<String>)> {
+    let mut bounds: Vec<String> = (0..4).map(|_| version_near(chance, installed)).collect();
     bounds.sort_by(|a, b| pkgver::deb::compare(a, b));
     bounds.dedup_by(|a, b| pkgver::deb::compare(a, b).is_eq());
     let mut bounds = bounds.into_iter();

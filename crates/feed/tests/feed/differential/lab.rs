@@ -52,10 +52,10 @@ pub(crate) const LOCAL_SOURCES: &[&str] = &["local-build"];
 /// The status file of a private dpkg root. `None`, with a skip message, if a tool is missing.
 pub(crate) fn status() -> Option<&'static str> {
     static STATUS: OnceLock<Option<String>> = OnceLock::new();
-    STATUS.get_or_init(make).as_deref()
+    STATUS.get_or_init(install_packages).as_deref()
 }
 
-fn make() -> Option<String> {
+fn install_packages() -> Option<String> {
     if !has_program("dpkg", "dpkg") || !has_program("dpkg-deb", "dpkg") {
         return None;
     }

@@ -5,7 +5,7 @@
 //! same CVEs in the same packages, except for the differences listed in `differences.toml`.
 
 mod facts;
-mod forms;
+mod formats;
 mod lab;
 mod rules;
 pub(crate) mod tally;
@@ -13,14 +13,14 @@ pub(crate) mod tally;
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::advisory::Advisory;
-use feed::Kind;
+use feed::FeedKind;
 use vocab::Installed;
 
 use self::facts::{Fact, Sources, advisory_name};
-use self::rules::{Case, Form, RULES};
+use self::rules::{Case, FeedFormats, RULES};
 use self::tally::Tally;
 use crate::debsecan;
-use crate::debsecan::{installed, ours};
+use crate::debsecan::{installed, our_findings};
 use crate::support::{Folder, advisories, has_program};
 
 const SEEDS: u64 = 40;
@@ -52,13 +52,13 @@ impl Host<'_> {
     }
 
     fn debsecan(&self, folder: &Folder, facts: &[Fact]) -> Option<BTreeSet<Pair>> {
-        let data = forms::debsecan(facts, &self.sources);
+        let data = formats::debsecan(facts, &self.sources);
         let status = folder.write("status", self.status);
         Some(pairs(debsecan::run(folder, &data, &status)?))
     }
 
     fn ours(&self, feed: &[Advisory]) -> BTreeSet<Pair> {
-        pairs(ours(feed, &self.packages))
+        pairs(our_findings(feed, &self.packages))
     }
 
     /// The packages that a fact is about.
@@ -69,13 +69,13 @@ impl Host<'_> {
     /// Records every pair on which the two differ, with the rule that explains it.
     fn compare(
         &self,
-        form: Form,
+        form: FeedFormats,
         facts: &[Fact],
         theirs: &BTreeSet<Pair>,
         ours: &BTreeSet<Pair>,
         tally: &mut Tally,
     ) {
-        let fixes = forms::fixes(facts);
+        let fixes = formats::fixes(facts);
         let mut seen = BTreeSet::new();
         for fact in facts {
             for package in self.packages_of(fact) {
@@ -90,11 +90,11 @@ impl Host<'_> {
                 let case = Case {
                     fact,
                     package: &package.name,
-                    form,
+                    formats: form,
                     source: package.source(),
                     version: package.source_version(),
                     is_ours,
-                    exported: forms::exported(fact, &fixes, &self.sources),
+                    exported: formats::debsecan_entry(fact, &fixes, &self.sources),
                     sources: &self.sources,
                 };
                 match RULES.iter().find(|(_, explains)| explains(&case)) {
@@ -125,16 +125,16 @@ fn pairs(lines: BTreeSet<String>) -> BTreeSet<Pair> {
 
 /// The advisories that our readers produce from the facts, for each combination of feeds that can
 /// express them.
-fn feeds(folder: &Folder, facts: &[Fact]) -> [(Form, Vec<Advisory>); 3] {
-    let tracker = Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
-    let list = advisories(&folder.write("list", forms::list(facts)), tracker);
-    let osv = advisories(&folder.write("osv.jsonl", forms::osv(facts)), Kind::Osv);
-    let dsa = advisories(&folder.write("dsa.jsonl", forms::advisories(facts)), Kind::Osv);
+fn feeds(folder: &Folder, facts: &[Fact]) -> [(FeedFormats, Vec<Advisory>); 3] {
+    let tracker = FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
+    let list = advisories(&folder.write("list", formats::list(facts)), tracker);
+    let osv = advisories(&folder.write("osv.jsonl", formats::osv(facts)), FeedKind::Osv);
+    let dsa = advisories(&folder.write("dsa.jsonl", formats::advisories(facts)), FeedKind::Osv);
     let join = |parts: &[&Vec<Advisory>]| parts.iter().copied().flatten().cloned().collect();
     [
-        (Form::Osv, join(&[&osv, &dsa])),
-        (Form::List, join(&[&list, &dsa])),
-        (Form::Both, join(&[&list, &osv, &dsa])),
+        (FeedFormats::Osv, join(&[&osv, &dsa])),
+        (FeedFormats::TrackerList, join(&[&list, &dsa])),
+        (FeedFormats::Both, join(&[&list, &osv, &dsa])),
     ]
 }
 
@@ -145,19 +145,19 @@ fn compare_seed(seed: u64, host: &Host<'_>, tally: &mut Tally) -> Option<()> {
     let theirs = host.debsecan(&folder, &facts)?;
     for (form, feed) in feeds(&folder, &facts) {
         let ours = host.ours(&feed);
-        if form == Form::List {
+        if form == FeedFormats::TrackerList {
             // The list cannot express that a bug came back.
-            let (said, unsaid): (Vec<Fact>, Vec<Fact>) =
+            let (expressible, unsaid): (Vec<Fact>, Vec<Fact>) =
                 facts.iter().cloned().partition(|fact| fact.ranges.is_empty());
-            let unsaid: BTreeSet<Pair> = unsaid
+            let inexpressible: BTreeSet<Pair> = unsaid
                 .iter()
                 .flat_map(|fact| {
                     let packages = host.packages_of(fact);
                     packages.map(|package| (fact.cve.clone(), package.name.clone()))
                 })
                 .collect();
-            let theirs = theirs.difference(&unsaid).cloned().collect();
-            host.compare(form, &said, &theirs, &ours, tally);
+            let theirs = theirs.difference(&inexpressible).cloned().collect();
+            host.compare(form, &expressible, &theirs, &ours, tally);
         } else {
             host.compare(form, &facts, &theirs, &ours, tally);
         }
@@ -191,7 +191,7 @@ fn debsecan_agrees_on_generated_facts() {
     let tally = std::thread::scope(|scope| {
         let other = scope.spawn(|| work(1));
         let one = work(0);
-        Some(one?.join(other.join().unwrap()?))
+        Some(one?.merge(other.join().unwrap()?))
     });
     let Some(tally) = tally else { return };
     tally.check("debsecan", RULES.iter().map(|(name, _)| *name));
@@ -208,10 +208,10 @@ fn a_dropped_advisory_is_reported_as_a_difference() {
     let folder = Folder::new("differential-sabotage");
     let facts = facts::generate(1, 300, &host.sources);
     let Some(theirs) = host.debsecan(&folder, &facts) else { return };
-    let [(Form::Osv, feed), ..] = feeds(&folder, &facts) else { panic!("OSV is the first") };
+    let [(FeedFormats::Osv, feed), ..] = feeds(&folder, &facts) else { panic!("OSV is the first") };
     let count = |feed: &[Advisory]| {
         let mut tally = Tally::default();
-        host.compare(Form::Osv, &facts, &theirs, &host.ours(feed), &mut tally);
+        host.compare(FeedFormats::Osv, &facts, &theirs, &host.ours(feed), &mut tally);
         tally.unexplained.len()
     };
     assert_eq!(count(&feed), 0);

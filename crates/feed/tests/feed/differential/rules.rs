@@ -2,15 +2,15 @@
 
 use pkgver::deb::compare;
 
-use super::facts::{Fact, Note, Sources, State, Urgency, archive, is_signed_kernel};
-use super::forms::Entry;
+use super::facts::{Fact, Note, Sources, State, Urgency, archive_versions, is_signed_kernel};
+use super::formats::Entry;
 
 /// One CVE in one installed package on which debsecan and our matcher differ.
 pub(crate) struct Case<'a> {
     pub(crate) fact: &'a Fact,
     pub(crate) package: &'a str,
     /// The feed that our matcher read the fact from.
-    pub(crate) form: Form,
+    pub(crate) formats: FeedFormats,
     /// The source package that dpkg names.
     pub(crate) source: &'a str,
     /// The version of the source package.
@@ -24,8 +24,8 @@ pub(crate) struct Case<'a> {
 
 /// The feeds that a fact is read from. Advisories come with each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    List,
+pub(crate) enum FeedFormats {
+    TrackerList,
     Osv,
     Both,
 }
@@ -50,7 +50,7 @@ pub(crate) const RULES: &[Rule] = &[
     }),
     ("version-not-in-archive", |case| {
         !case.is_ours
-            && !archive(case.sources, case.source).contains(&case.version)
+            && !archive_versions(case.sources, case.source).contains(&case.version)
             && (is_fixed_here(case) || is_not_affected_here(case))
     }),
     ("undetermined-with-epoch", |case| {
@@ -77,7 +77,7 @@ pub(crate) const RULES: &[Rule] = &[
         let is_unfixed =
             |note: &Note| note.version().is_none_or(|version| version == "undetermined");
         case.is_ours
-            && case.form != Form::List
+            && case.formats != FeedFormats::TrackerList
             && case.fact.release.as_ref().is_some_and(is_unfixed)
             && case.fact.unstable_version().is_some_and(|fix| compare(case.version, fix).is_ge())
     }),

@@ -15,7 +15,7 @@ pub(crate) struct Tally {
 }
 
 #[derive(Deserialize)]
-struct Listed {
+struct DifferenceList {
     difference: Vec<Difference>,
 }
 
@@ -31,7 +31,7 @@ impl Tally {
         *self.explained.entry(rule).or_default() += 1;
     }
 
-    pub(crate) fn join(mut self, other: Tally) -> Tally {
+    pub(crate) fn merge(mut self, other: Tally) -> Tally {
         self.pairs += other.pairs;
         self.found += other.found;
         self.unexplained.extend(other.unexplained);
@@ -44,7 +44,7 @@ impl Tally {
     /// Prints the counts. Fails on a difference without a rule, on a rule without a difference, and
     /// if the rules do not match the entries of `differences.toml`.
     pub(crate) fn check<'a>(&self, against: &str, rules: impl Iterator<Item = &'a str>) {
-        let listed: Listed = toml::from_str(include_str!("../differences.toml")).unwrap();
+        let listed: DifferenceList = toml::from_str(include_str!("../differences.toml")).unwrap();
         let listed: Vec<_> =
             listed.difference.iter().filter(|entry| entry.against == against).collect();
         assert!(listed.iter().all(|entry| !entry.reason.is_empty()));

@@ -1,6 +1,6 @@
 //! OpenID Connect: requests to the identity provider, and validation of its responses.
 //!
-//! Implements the authorization code flow with PKCE. `token` validates the ID token, `ask` sends
+//! Implements the authorization code flow with PKCE. `token` validates the ID token, `http` sends
 //! HTTP requests, and `config` has the settings. `auth::sso` maps the identity to a user;
 //! `web::oidc` handles the browser.
 //!
@@ -9,7 +9,7 @@
 //! copies of the HTTP client and of three cryptography libraries, to replace about a hundred lines
 //! here, in which ring verifies the signatures.
 
-mod ask;
+mod http;
 mod config;
 mod token;
 
@@ -23,12 +23,12 @@ use reqwest::Url;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use config::{Config, Granted, Roles, Secret, issuer};
-use token::{Expected, Keys, Reject};
+pub use config::{Config, RoleGrant, RoleMapping, Secret, parse_issuer};
+use token::{ExpectedClaims, KeySet, TokenError};
 
 /// After this time, the provider's metadata and keys are fetched again. An unknown key causes a
 /// fetch immediately.
-const KNOWN_FOR: SignedDuration = SignedDuration::from_hours(1);
+const METADATA_TTL: SignedDuration = SignedDuration::from_hours(1);
 /// Longer subjects are refused; the specification allows 255 characters.
 const SUBJECT_CHARS_MAX: usize = 255;
 
@@ -51,18 +51,18 @@ pub enum OidcError {
     },
     /// The provider rejects the code: it was already used, or has expired.
     #[error("the identity provider rejected the authorization code ({0})")]
-    Code(String),
+    RejectedCode(String),
     /// The provider rejects this client: the secret or the client's registration is wrong.
     #[error("the identity provider rejected this client ({0})")]
-    Client(String),
+    RejectedClient(String),
     /// The ID token is invalid.
     #[error("the identity provider returned an invalid ID token: {0}")]
-    Proof(String),
+    InvalidToken(String),
 }
 
 /// The parameters of one authorization request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
+pub struct AuthRequest {
     /// The browser returns this value with the code.
     pub state: String,
     /// The ID token must contain this value.
@@ -74,7 +74,7 @@ pub struct Attempt {
 
 /// An identity that a provider has authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Person {
+pub struct OidcIdentity {
     pub issuer: String,
     /// The provider's identifier of the user.
     pub subject: String,
@@ -87,17 +87,17 @@ pub struct Person {
 /// An identity provider with its settings and its cached metadata.
 pub struct Provider {
     pub config: Config,
-    known: Mutex<Option<Arc<Known>>>,
+    cached: Mutex<Option<Arc<CachedMetadata>>>,
 }
 
-struct Known {
-    doors: Doors,
-    keys: Keys,
+struct CachedMetadata {
+    metadata: ProviderMetadata,
+    keys: KeySet,
     at: Timestamp,
 }
 
 #[derive(Debug, Deserialize)]
-struct Doors {
+struct ProviderMetadata {
     issuer: String,
     authorization_endpoint: String,
     token_endpoint: String,
@@ -110,7 +110,7 @@ struct Doors {
 }
 
 #[derive(Debug, Deserialize)]
-struct Tokens {
+struct TokenResponse {
     id_token: String,
     #[serde(default)]
     access_token: String,
@@ -118,14 +118,14 @@ struct Tokens {
 
 impl Provider {
     pub fn new(config: Config) -> Provider {
-        Provider { config, known: Mutex::new(None) }
+        Provider { config, cached: Mutex::new(None) }
     }
 
     /// The URL to which the browser is sent to sign in.
     #[boxed]
-    pub async fn door(&self, now: Timestamp, attempt: &Attempt) -> Result<Url, OidcError> {
-        let known = self.known(now).await?;
-        let mut url = ask::address("authorization endpoint", &known.doors.authorization_endpoint)?;
+    pub async fn authorization_url(&self, now: Timestamp, attempt: &AuthRequest) -> Result<Url, OidcError> {
+        let known = self.metadata(now).await?;
+        let mut url = http::parse_url("authorization endpoint", &known.metadata.authorization_endpoint)?;
         let challenge = ring::digest::digest(&ring::digest::SHA256, attempt.verifier.as_bytes());
         url.query_pairs_mut()
             .append_pair("response_type", "code")
@@ -142,9 +142,9 @@ impl Provider {
     /// Whether an authorization response that names this issuer, or none, comes from this provider.
     /// A response of another provider must not be accepted (RFC 9207).
     #[boxed]
-    pub async fn is_its_answer(&self, now: Timestamp, named: &str) -> Result<bool, OidcError> {
-        let known = self.known(now).await?;
-        let must = known.doors.authorization_response_iss_parameter_supported;
+    pub async fn accepts_response_issuer(&self, now: Timestamp, named: &str) -> Result<bool, OidcError> {
+        let known = self.metadata(now).await?;
+        let must = known.metadata.authorization_response_iss_parameter_supported;
         Ok(if named.is_empty() { !must } else { named == self.config.issuer })
     }
 
@@ -153,69 +153,69 @@ impl Provider {
     pub async fn redeem(
         &self,
         now: Timestamp,
-        attempt: &Attempt,
+        attempt: &AuthRequest,
         code: &str,
-    ) -> Result<Person, OidcError> {
-        let known = self.known(now).await?;
+    ) -> Result<OidcIdentity, OidcError> {
+        let known = self.metadata(now).await?;
         let form = [
             ("grant_type", "authorization_code"),
             ("code", code),
             ("redirect_uri", attempt.redirect_uri.as_str()),
             ("code_verifier", attempt.verifier.as_str()),
         ];
-        let posts = known.doors.token_endpoint_auth_methods_supported.as_slice();
+        let posts = known.metadata.token_endpoint_auth_methods_supported.as_slice();
         let by_form = posts.iter().all(|way| way != "client_secret_basic") && !posts.is_empty();
-        let door = ask::address("token endpoint", &known.doors.token_endpoint)?;
-        let tokens = ask::redeem(&door, &form, &self.config, by_form).await?;
-        let mut claims = self.believed(now, &tokens.id_token, &attempt.nonce).await?;
-        if !self.is_told_enough(&claims) && !tokens.access_token.is_empty() {
-            self.ask_more(&known, &tokens.access_token, &mut claims).await?;
+        let endpoint = http::parse_url("token endpoint", &known.metadata.token_endpoint)?;
+        let tokens = http::redeem(&endpoint, &form, &self.config, by_form).await?;
+        let mut claims = self.validated_claims(now, &tokens.id_token, &attempt.nonce).await?;
+        if !self.has_required_claims(&claims) && !tokens.access_token.is_empty() {
+            self.add_userinfo_claims(&known, &tokens.access_token, &mut claims).await?;
         }
-        self.person(&claims)
+        self.identity(&claims)
     }
 
     /// The claims of an ID token, if it is valid. An unknown key may be a new one, so the keys are
     /// fetched again.
-    async fn believed(&self, now: Timestamp, proof: &str, nonce: &str) -> Result<Value, OidcError> {
-        let expected = Expected {
+    async fn validated_claims(&self, now: Timestamp, proof: &str, nonce: &str) -> Result<Value, OidcError> {
+        let expected = ExpectedClaims {
             issuer: &self.config.issuer,
             client_id: &self.config.client_id,
             nonce,
             now: now.as_second(),
         };
-        let known = self.known(now).await?;
+        let known = self.metadata(now).await?;
         let judged = match token::verify(proof, &known.keys, &expected) {
-            Err(Reject::UnknownKey) => {
-                let fresh = self.look(now).await?;
+            Err(TokenError::UnknownKey) => {
+                let fresh = self.fetch_metadata(now).await?;
                 token::verify(proof, &fresh.keys, &expected)
             }
             judged => judged,
         };
-        judged.map_err(|reject| OidcError::Proof(reject.to_string()))
+        judged.map_err(|reject| OidcError::InvalidToken(reject.to_string()))
     }
 
-    fn is_told_enough(&self, claims: &Value) -> bool {
+    fn has_required_claims(&self, claims: &Value) -> bool {
         let by = self.config.roles.as_ref().map(|roles| roles.claim.as_str());
         let email = ["email", "email_verified"].iter().all(|name| claims.get(name).is_some());
         email && by.is_none_or(|claim| claims.get(claim).is_some())
     }
 
     /// Adds the claims of the userinfo endpoint: many providers leave them out of the ID token.
-    async fn ask_more(
+    async fn add_userinfo_claims(
         &self,
-        known: &Known,
+        known: &CachedMetadata,
         access_token: &str,
         claims: &mut Value,
     ) -> Result<(), OidcError> {
         const WHAT: &str = "userinfo endpoint";
-        let Some(door) = &known.doors.userinfo_endpoint else { return Ok(()) };
-        let told: Value = ask::get(WHAT, &ask::address(WHAT, door)?, Some(access_token)).await?;
-        if told.get("sub") != claims.get("sub") {
-            return Err(OidcError::Proof(
+        let Some(door) = &known.metadata.userinfo_endpoint else { return Ok(()) };
+        let userinfo: Value = http::get(WHAT, &http::parse_url(WHAT, door)?, Some(access_token)).await?;
+        if userinfo.get("sub") != claims.get("sub") {
+            return Err(OidcError::InvalidToken(
                 "the userinfo endpoint returned a different subject".into(),
             ));
         }
-        let (Value::Object(claims), Value::Object(told)) = (claims, told) else { return Ok(()) };
+        let (Value::Object(claims), Value::Object(told)) = (claims, userinfo) else { return Ok(()) };
         // `email_verified` applies only to the `email` from the same source.
         if told.contains_key("email") && !claims.contains_key("email_verified") {
             claims.remove("email");
@@ -231,11 +231,11 @@ impl Provider {
         Ok(())
     }
 
-    fn person(&self, claims: &Value) -> Result<Person, OidcError> {
+    fn identity(&self, claims: &Value) -> Result<OidcIdentity, OidcError> {
         let subject = claims.get("sub").and_then(Value::as_str).unwrap_or("");
         if subject.is_empty() || subject.chars().count() > SUBJECT_CHARS_MAX || has_control(subject)
         {
-            return Err(OidcError::Proof("the `sub` claim is missing or invalid".into()));
+            return Err(OidcError::InvalidToken("the `sub` claim is missing or invalid".into()));
         }
         // Some providers send the text "true".
         let is_verified =
@@ -253,7 +253,7 @@ impl Provider {
             }
             _ => Vec::new(),
         };
-        Ok(Person {
+        Ok(OidcIdentity {
             issuer: self.config.issuer.clone(),
             subject: subject.to_owned(),
             email: email.map(str::to_owned),
@@ -261,33 +261,33 @@ impl Provider {
         })
     }
 
-    async fn known(&self, now: Timestamp) -> Result<Arc<Known>, OidcError> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let fresh = |known: &Arc<Known>| {
+    async fn metadata(&self, now: Timestamp) -> Result<Arc<CachedMetadata>, OidcError> {
+        let known = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let fresh = |known: &Arc<CachedMetadata>| {
             let age = now.duration_since(known.at);
-            !age.is_negative() && age < KNOWN_FOR
+            !age.is_negative() && age < METADATA_TTL
         };
         match known.filter(fresh) {
             Some(known) => Ok(known),
-            None => self.look(now).await,
+            None => self.fetch_metadata(now).await,
         }
     }
 
-    async fn look(&self, now: Timestamp) -> Result<Arc<Known>, OidcError> {
+    async fn fetch_metadata(&self, now: Timestamp) -> Result<Arc<CachedMetadata>, OidcError> {
         const WHAT: &str = "discovery document";
         let issuer = &self.config.issuer;
         let at = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
-        let doors: Doors = ask::get(WHAT, &ask::address(WHAT, &at)?, None).await?;
-        if doors.issuer != *issuer {
+        let metadata: ProviderMetadata = http::get(WHAT, &http::parse_url(WHAT, &at)?, None).await?;
+        if metadata.issuer != *issuer {
             let why = format!(
                 "its issuer is `{}`, but `{issuer}` is configured; both must be exactly the same",
-                doors.issuer
+                metadata.issuer
             );
             return Err(OidcError::Unusable { what: WHAT, why });
         }
-        let keys: Value = ask::get("keys", &ask::address("keys", &doors.jwks_uri)?, None).await?;
-        let known = Arc::new(Known { doors, keys: Keys::read(&keys), at: now });
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
+        let keys: Value = http::get("keys", &http::parse_url("keys", &metadata.jwks_uri)?, None).await?;
+        let known = Arc::new(CachedMetadata { metadata, keys: KeySet::parse(&keys), at: now });
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
         Ok(known)
     }
 }
@@ -300,17 +300,17 @@ fn has_control(text: &str) -> bool {
 /// token response, and an ID token preceded by its keys, separated by a line feed.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(bytes: &[u8]) {
-    if let Ok(metadata) = serde_json::from_slice::<Doors>(bytes) {
+    if let Ok(metadata) = serde_json::from_slice::<ProviderMetadata>(bytes) {
         for url in [&metadata.authorization_endpoint, &metadata.token_endpoint, &metadata.jwks_uri]
         {
-            let _ = ask::address("endpoint", url);
+            let _ = http::parse_url("endpoint", url);
         }
     }
-    let _ = serde_json::from_slice::<Tokens>(bytes);
+    let _ = serde_json::from_slice::<TokenResponse>(bytes);
     let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let (keys, proof) = bytes.split_at(end);
-    let keys = Keys::read(&serde_json::from_slice(keys).unwrap_or_default());
-    let expected = Expected { issuer: "https://id.test", client_id: "c", nonce: "n", now: 1 };
+    let keys = KeySet::parse(&serde_json::from_slice(keys).unwrap_or_default());
+    let expected = ExpectedClaims { issuer: "https://id.test", client_id: "c", nonce: "n", now: 1 };
     let claims = token::verify(String::from_utf8_lossy(proof).trim(), &keys, &expected);
     let provider = Provider::new(Config {
         issuer: expected.issuer.to_owned(),
@@ -318,11 +318,11 @@ pub fn fuzz(bytes: &[u8]) {
         client_id: "c".to_owned(),
         client_secret: None,
         scope: "openid".to_owned(),
-        roles: Some(config::Roles { claim: "groups".to_owned(), by_value: Vec::new() }),
+        roles: Some(config::RoleMapping { claim: "groups".to_owned(), by_value: Vec::new() }),
         default_role: None,
         org: vocab::OrgId::new(Timestamp::UNIX_EPOCH, 1),
     });
     for claims in claims.ok().into_iter().chain(serde_json::from_slice(proof)) {
-        let _ = (token::meant(&claims, &expected), provider.person(&claims));
+        let _ = (token::validate_claims(&claims, &expected), provider.identity(&claims));
     }
 }

@@ -11,27 +11,27 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use domain::advisory::{Advisory, Epss, Exploited};
-use feed::limits::{self, Bounded, Limit, RECORD_BYTES_MAX};
+use domain::advisory::{Advisory, Epss, KevEntry};
+use feed::limits::{self, BoundedReader, Limit, RECORD_BYTES_MAX};
 use feed::{Progress, Record};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use store::{Db, Topic, advisories, feeds};
 use tokio::sync::mpsc;
 
-use super::take::Taker;
-use super::{BUNCHES, Desk, ImportError, Imported, Step, TOGETHER, TOGETHER_BYTES, name_of};
+use super::record_writer::RecordWriter;
+use super::{CHUNKS_QUEUED, FeedTransactions, ImportError, ImportSummary, ImportProgress, CHUNK_RECORDS, CHUNK_BYTES, name_from_path};
 
 /// The `kind` of a feed row that describes an imported bundle.
 pub const KIND: &str = "bundle";
 /// The version of the line format. Since version 2, an advisory names its feed.
-const FORM: u32 = 2;
-const LEVEL: i32 = 6;
+const FORMAT_VERSION: u32 = 2;
+const COMPRESSION_LEVEL: i32 = 6;
 /// The magic number of a zstd file. No feed is published with zstd compression except as a tar
 /// archive.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Progress is reported after this number of lines.
-const TOLD_EVERY: u64 = 500;
+const PROGRESS_EVERY_LINES: u64 = 500;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -44,7 +44,7 @@ enum Line {
         statement: Box<Advisory>,
     },
     Exploited {
-        statement: Exploited,
+        statement: KevEntry,
         as_of: Timestamp,
     },
     Epss {
@@ -60,12 +60,12 @@ enum Line {
 struct Head {
     form: u32,
     exported_at: Timestamp,
-    feeds: Vec<Told>,
+    feeds: Vec<BundledFeed>,
 }
 
 /// A feed that was imported on the installation that wrote the bundle.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Told {
+struct BundledFeed {
     name: String,
     kind: String,
     source: String,
@@ -77,7 +77,7 @@ struct Told {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exported {
+pub struct ExportSummary {
     pub feeds: u64,
     pub records: u64,
     /// Size of the file.
@@ -88,7 +88,7 @@ pub struct Exported {
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     #[error("nothing to export: no feed has been imported yet")]
-    Nothing,
+    NothingToExport,
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("cannot read {}", path.display())]
@@ -98,7 +98,7 @@ pub enum BundleError {
     CutOff { path: PathBuf },
     /// Not a bundle, or written by a newer release than this one.
     #[error("{}, line {line}: {why}", path.display())]
-    Strange {
+    Malformed {
         path: PathBuf,
         /// Counted from 1.
         line: u64,
@@ -109,7 +109,7 @@ pub enum BundleError {
 
 /// Whether a file is a bundle. Red Hat's CSAF archives are compressed with zstd as well, but
 /// contain a tar archive.
-pub fn is_one(path: &Path) -> bool {
+pub fn is_bundle(path: &Path) -> bool {
     let mut start = [0; MAGIC.len()];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
     path.is_file() && read.is_ok() && start == MAGIC && !feed::is_tar(path)
@@ -117,7 +117,7 @@ pub fn is_one(path: &Path) -> bool {
 
 /// Writes a bundle. The file appears at `path` only once it is complete.
 #[boxed]
-pub async fn export(db: &Db, path: &Path, now: Timestamp) -> Result<Exported, ImportError> {
+pub async fn export(db: &Db, path: &Path, now: Timestamp) -> Result<ExportSummary, ImportError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".partial");
     let partial = path.with_file_name(name);
@@ -135,17 +135,17 @@ pub async fn export(db: &Db, path: &Path, now: Timestamp) -> Result<Exported, Im
     }
 }
 
-async fn export_to(db: &Db, path: &Path, now: Timestamp) -> Result<Exported, ImportError> {
+async fn export_to(db: &Db, path: &Path, now: Timestamp) -> Result<ExportSummary, ImportError> {
     let mut reader = db.snapshot().await?;
-    let told: Vec<Told> =
-        feeds::list(&mut reader).await?.into_iter().filter_map(Told::of).collect();
-    if told.is_empty() {
-        return Err(BundleError::Nothing.into());
+    let feeds_to_export: Vec<BundledFeed> =
+        feeds::list(&mut reader).await?.into_iter().filter_map(BundledFeed::from_feed).collect();
+    if feeds_to_export.is_empty() {
+        return Err(BundleError::NothingToExport.into());
     }
     let mut writer = Writer::create(path)?;
-    let count = told.len() as u64;
-    writer.line(&Line::Fleetmend(Head { form: FORM, exported_at: now, feeds: told }))?;
-    let limit = u32::try_from(TOGETHER).unwrap_or(u32::MAX);
+    let count = feeds_to_export.len() as u64;
+    writer.line(&Line::Fleetmend(Head { form: FORMAT_VERSION, exported_at: now, feeds: feeds_to_export }))?;
+    let limit = u32::try_from(CHUNK_RECORDS).unwrap_or(u32::MAX);
     let mut records = 0;
     let mut after = (String::new(), String::new());
     loop {
@@ -157,7 +157,7 @@ async fn export_to(db: &Db, path: &Path, now: Timestamp) -> Result<Exported, Imp
             writer.line(&Line::FeedAdvisory { feed, statement: Box::new(statement) })?;
         }
     }
-    macro_rules! by_flaw {
+    macro_rules! write_pages {
         ($page:path, $line:ident) => {
             let mut after = String::new();
             loop {
@@ -171,15 +171,15 @@ async fn export_to(db: &Db, path: &Path, now: Timestamp) -> Result<Exported, Imp
             }
         };
     }
-    by_flaw!(advisories::exploited_page, Exploited);
-    by_flaw!(advisories::epss_page, Epss);
+    write_pages!(advisories::exploited_page, Exploited);
+    write_pages!(advisories::epss_page, Epss);
     writer.line(&Line::End { records })?;
-    Ok(Exported { feeds: count, records, size_bytes: writer.finish()? })
+    Ok(ExportSummary { feeds: count, records, size_bytes: writer.finish()? })
 }
 
 struct Writer {
     path: PathBuf,
-    to: zstd::stream::write::Encoder<'static, File>,
+    encoder: zstd::stream::write::Encoder<'static, File>,
 }
 
 impl Writer {
@@ -191,25 +191,25 @@ impl Writer {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            let mut to = zstd::stream::write::Encoder::new(File::create_new(path)?, LEVEL)?;
+            let mut to = zstd::stream::write::Encoder::new(File::create_new(path)?, COMPRESSION_LEVEL)?;
             to.include_checksum(true)?;
             Ok(to)
         };
         let to = make().map_err(|source| BundleError::Write { path: path.to_owned(), source })?;
-        Ok(Writer { path: path.to_owned(), to })
+        Ok(Writer { path: path.to_owned(), encoder: to })
     }
 
     fn line(&mut self, line: &Line) -> Result<(), BundleError> {
         let written = serde_json::to_vec(line).map_err(io::Error::from).and_then(|mut text| {
             text.push(b'\n');
-            self.to.write_all(&text)
+            self.encoder.write_all(&text)
         });
         written.map_err(|source| BundleError::Write { path: self.path.clone(), source })
     }
 
     fn finish(self) -> Result<u64, BundleError> {
         let end = || {
-            let file = self.to.finish()?;
+            let file = self.encoder.finish()?;
             file.sync_all()?;
             Ok(file.metadata()?.len())
         };
@@ -220,13 +220,13 @@ impl Writer {
 /// Imports a bundle that another installation exported, and records the success or the reason for
 /// the failure.
 pub(super) async fn import(
-    desk: &Desk<'_>,
+    transactions: &FeedTransactions<'_>,
     path: &Path,
     now: Timestamp,
-    progress: impl FnMut(Step) + Send + 'static,
-) -> Result<Imported, ImportError> {
-    let (name, source) = (name_of(path), path.display().to_string());
-    match take_in(desk, path, progress).await {
+    progress: impl FnMut(ImportProgress) + Send + 'static,
+) -> Result<ImportSummary, ImportError> {
+    let (name, source) = (name_from_path(path), path.display().to_string());
+    match import_records(transactions, path, progress).await {
         Ok(taken) => {
             let row = feeds::Feed {
                 name: name.clone(),
@@ -240,113 +240,113 @@ pub(super) async fn import(
                 tried_at: now,
                 checked_at: Some(now),
             };
-            let mut tx = desk.begin().await?;
+            let mut tx = transactions.begin().await?;
             let known = feeds::list(&mut tx).await?;
             for told in taken.head.feeds {
                 let ours = known.iter().find(|feed| feed.name == told.name);
                 if ours.is_none_or(|feed| feed.imported_at < Some(told.imported_at)) {
-                    feeds::imported(&mut tx, &told.row()).await?;
+                    feeds::record_import(&mut tx, &told.into_row()).await?;
                 }
             }
-            feeds::imported(&mut tx, &row).await?;
-            tx.ring(Topic::Feeds);
+            feeds::record_import(&mut tx, &row).await?;
+            tx.notify(Topic::Feeds);
             tx.commit().await?;
-            Ok(Imported { name, kind: KIND, records: taken.records, changed: taken.changed })
+            Ok(ImportSummary { name, kind: KIND, records: taken.records, changed: taken.changed })
         }
         Err(refusal) => {
-            let mut tx = desk.begin().await?;
-            feeds::failed(&mut tx, (&name, KIND, &source), &refusal.sentence(), now).await?;
+            let mut tx = transactions.begin().await?;
+            feeds::record_failure(&mut tx, (&name, KIND, &source), &refusal.full_message(), now).await?;
             tx.commit().await?;
             Err(refusal)
         }
     }
 }
 
-struct Taken {
+struct ImportedBundle {
     head: Head,
     records: u64,
     changed: u64,
     size_bytes: u64,
 }
 
-async fn take_in(
-    desk: &Desk<'_>,
+async fn import_records(
+    transactions: &FeedTransactions<'_>,
     path: &Path,
-    mut progress: impl FnMut(Step) + Send + 'static,
-) -> Result<Taken, ImportError> {
+    mut progress: impl FnMut(ImportProgress) + Send + 'static,
+) -> Result<ImportedBundle, ImportError> {
     let file = path.to_owned();
     let looked = tokio::task::spawn_blocking(move || {
-        let whole = read(&file, &mut |at| progress(Step::Checking(at)), &mut |_| Ok(()))?;
+        let whole = read_records(&file, &mut |at| progress(ImportProgress::Checking(at)), &mut |_| Ok(()))?;
         Ok::<_, BundleError>((whole, progress))
     });
-    let (whole, mut progress) = looked.await.map_err(|_| ImportError::Ended)??;
+    let (whole, mut progress) = looked.await.map_err(|_| ImportError::Interrupted)??;
     let file = path.to_owned();
-    let (to_database, mut records) = mpsc::channel(BUNCHES);
+    let (to_database, mut records) = mpsc::channel(CHUNKS_QUEUED);
     let reading = tokio::task::spawn_blocking(move || {
-        let mut bunch = Vec::new();
+        let mut chunk = Vec::new();
         let mut weight = 0;
-        read(&file, &mut |at| progress(Step::Applying(at)), &mut |item| {
-            weight += limits::weight(&item.record);
-            bunch.push(item);
-            if bunch.len() == TOGETHER || weight > TOGETHER_BYTES {
-                let full = std::mem::take(&mut bunch);
+        read_records(&file, &mut |at| progress(ImportProgress::Applying(at)), &mut |item| {
+            weight += limits::record_memory_bytes(&item.record);
+            chunk.push(item);
+            if chunk.len() == CHUNK_RECORDS || weight > CHUNK_BYTES {
+                let full = std::mem::take(&mut chunk);
                 weight = 0;
-                to_database.blocking_send(full).map_err(|_| Stopped)?;
+                to_database.blocking_send(full).map_err(|_| ReceiverClosed)?;
             }
             Ok(())
         })?;
         // If the receiver is gone, it reports the error itself.
-        let _ = to_database.blocking_send(bunch);
+        let _ = to_database.blocking_send(chunk);
         Ok::<_, BundleError>(())
     });
-    let mut taker = Taker::new(*desk);
+    let mut taker = RecordWriter::new(*transactions);
     while let Some(bunch) = records.recv().await {
         let mut by_feed: BTreeMap<String, Vec<(Record, Timestamp)>> = BTreeMap::new();
-        for Item { feed, record, as_of } in bunch {
+        for BundleRecord { feed, record, as_of } in bunch {
             by_feed.entry(feed).or_default().push((record, as_of));
         }
         for (feed, records) in by_feed {
-            taker.take(&feed, records).await?;
+            taker.write_records(&feed, records).await?;
         }
     }
-    reading.await.map_err(|_| ImportError::Ended)??;
-    let Whole { head, records, size_bytes } = whole;
-    Ok(Taken { head, records, changed: taker.changed, size_bytes })
+    reading.await.map_err(|_| ImportError::Interrupted)??;
+    let BundleSummary { head, records, size_bytes } = whole;
+    Ok(ImportedBundle { head, records, changed: taker.changed, size_bytes })
 }
 
-/// The receiver of the records does not want any more.
-struct Stopped;
+/// The receiver of the records has stopped reading.
+struct ReceiverClosed;
 
 /// A bundle that was read to its end.
-struct Whole {
+struct BundleSummary {
     head: Head,
     records: u64,
     size_bytes: u64,
 }
 
 /// A record with its feed and its date.
-struct Item {
+struct BundleRecord {
     feed: String,
     record: Record,
     as_of: Timestamp,
 }
 
 /// Calls `each` for every record.
-fn read(
+fn read_records(
     path: &Path,
     progress: &mut dyn FnMut(Progress),
-    each: &mut dyn FnMut(Item) -> Result<(), Stopped>,
-) -> Result<Whole, BundleError> {
-    let mut lines = Lines::open(path)?;
+    each: &mut dyn FnMut(BundleRecord) -> Result<(), ReceiverClosed>,
+) -> Result<BundleSummary, BundleError> {
+    let mut lines = LineReader::open(path)?;
     let head = match lines.next()? {
-        Line::Fleetmend(head) if head.form <= FORM => head,
+        Line::Fleetmend(head) if head.form <= FORMAT_VERSION => head,
         Line::Fleetmend(_) => {
-            return Err(lines.strange("it was written by a newer release of fleetmend"));
+            return Err(lines.malformed("it was written by a newer release of fleetmend"));
         }
-        _ => return Err(lines.strange("the bundle header is missing")),
+        _ => return Err(lines.malformed("the bundle header is missing")),
     };
     let mut records = 0;
-    let own = name_of(path);
+    let own = name_from_path(path);
     loop {
         let (feed, record, as_of) = match lines.next()? {
             Line::Advisory(statement) => {
@@ -359,43 +359,43 @@ fn read(
                 (own.clone(), Record::Exploited(statement), as_of)
             }
             Line::Epss { statement, as_of } => (own.clone(), Record::Epss(statement), as_of),
-            Line::Fleetmend(_) => return Err(lines.strange("unexpected second bundle header")),
+            Line::Fleetmend(_) => return Err(lines.malformed("unexpected second bundle header")),
             Line::End { records: stated } if stated == records => break,
-            Line::End { .. } => return Err(lines.strange("records are missing")),
+            Line::End { .. } => return Err(lines.malformed("records are missing")),
         };
         records += 1;
-        if limits::weight(&record) > limits::ADVISORY_BYTES_MAX {
+        if limits::record_memory_bytes(&record) > limits::ADVISORY_BYTES_MAX {
             return Err(lines.too_large(Limit::AdvisoryBytes));
         }
         if records > limits::RECORDS_MAX {
             return Err(lines.too_large(Limit::Records));
         }
-        if each(Item { feed, record, as_of }).is_err() {
+        if each(BundleRecord { feed, record, as_of }).is_err() {
             break;
         }
-        if records % TOLD_EVERY == 0 {
+        if records % PROGRESS_EVERY_LINES == 0 {
             progress(lines.progress()?);
         }
     }
     let size_bytes = lines.size_bytes;
     progress(Progress { bytes: size_bytes, total: size_bytes });
-    Ok(Whole { head, records, size_bytes })
+    Ok(BundleSummary { head, records, size_bytes })
 }
 
-struct Lines {
+struct LineReader {
     path: PathBuf,
     /// A second handle of the same file, used to read the current position for progress reports.
-    place: File,
-    from: BufReader<zstd::stream::read::Decoder<'static, BufReader<File>>>,
+    position: File,
+    decoder: BufReader<zstd::stream::read::Decoder<'static, BufReader<File>>>,
     size_bytes: u64,
-    at: u64,
+    line_number: u64,
     /// The number of decompressed bytes that may still be read.
-    left: u64,
+    bytes_left: u64,
     text: Vec<u8>,
 }
 
-impl Lines {
-    fn open(path: &Path) -> Result<Lines, BundleError> {
+impl LineReader {
+    fn open(path: &Path) -> Result<LineReader, BundleError> {
         let open = || {
             let file = File::open(path)?;
             let (size, place) = (file.metadata()?.len(), file.try_clone()?);
@@ -405,20 +405,20 @@ impl Lines {
             open().map_err(|source| BundleError::Read { path: path.to_owned(), source })?;
         let (path, from) = (path.to_owned(), BufReader::new(from));
         let left = limits::unpacked_bytes_max(size_bytes);
-        Ok(Lines { path, place, from, size_bytes, at: 0, left, text: Vec::new() })
+        Ok(LineReader { path, position: place, decoder: from, size_bytes, line_number: 0, bytes_left: left, text: Vec::new() })
     }
 
     fn next(&mut self) -> Result<Line, BundleError> {
-        self.at += 1;
+        self.line_number += 1;
         self.text.clear();
-        let from = Bounded::new(&mut self.from, &mut self.left);
+        let from = BoundedReader::new(&mut self.decoder, &mut self.bytes_left);
         let read = from.take(RECORD_BYTES_MAX).read_until(b'\n', &mut self.text);
         match read {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 return Err(BundleError::CutOff { path: self.path.clone() });
             }
             Err(source) => {
-                return Err(match Limit::of(&source) {
+                return Err(match Limit::from_io_error(&source) {
                     Some(limit) => self.too_large(limit),
                     None => BundleError::Read { path: self.path.clone(), source },
                 });
@@ -430,35 +430,35 @@ impl Lines {
             Ok(_) => return Err(BundleError::CutOff { path: self.path.clone() }),
         }
         limits::check_json(&self.text).map_err(|limit| self.too_large(limit))?;
-        serde_json::from_slice(&self.text).map_err(|error| self.strange(&error.to_string()))
+        serde_json::from_slice(&self.text).map_err(|error| self.malformed(&error.to_string()))
     }
 
     fn too_large(&self, limit: Limit) -> BundleError {
-        self.strange(&format!("it exceeds the limit of {limit}"))
+        self.malformed(&format!("it exceeds the limit of {limit}"))
     }
 
     fn progress(&mut self) -> Result<Progress, BundleError> {
-        let bytes = io::Seek::stream_position(&mut self.place)
+        let bytes = io::Seek::stream_position(&mut self.position)
             .map_err(|source| BundleError::Read { path: self.path.clone(), source })?;
         Ok(Progress { bytes, total: self.size_bytes })
     }
 
-    fn strange(&self, why: &str) -> BundleError {
-        BundleError::Strange { path: self.path.clone(), line: self.at, why: why.to_owned() }
+    fn malformed(&self, why: &str) -> BundleError {
+        BundleError::Malformed { path: self.path.clone(), line: self.line_number, why: why.to_owned() }
     }
 }
 
-impl Told {
+impl BundledFeed {
     /// Returns `None` for a feed that was never imported and for a bundle: a bundle's records are
     /// exported, its own row is not.
-    fn of(feed: feeds::Feed) -> Option<Told> {
+    fn from_feed(feed: feeds::Feed) -> Option<BundledFeed> {
         let feeds::Feed { name, kind, source, records, size_bytes, as_of, checked_at, .. } = feed;
         let imported_at = feed.imported_at.filter(|_| kind != KIND)?;
-        Some(Told { name, kind, source, records, size_bytes, as_of, imported_at, checked_at })
+        Some(BundledFeed { name, kind, source, records, size_bytes, as_of, imported_at, checked_at })
     }
 
-    fn row(self) -> feeds::Feed {
-        let Told { name, kind, source, records, size_bytes, as_of, imported_at, checked_at } = self;
+    fn into_row(self) -> feeds::Feed {
+        let BundledFeed { name, kind, source, records, size_bytes, as_of, imported_at, checked_at } = self;
         feeds::Feed {
             name,
             kind,
@@ -477,5 +477,5 @@ impl Told {
 /// Reads a bundle and drops its records.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(path: &Path) {
-    let _ = read(path, &mut |_| {}, &mut |_| Ok(()));
+    let _ = read_records(path, &mut |_| {}, &mut |_| Ok(()));
 }

@@ -7,53 +7,53 @@
 //! replaces nothing newer, and importing the same copy again changes nothing. An import that was
 //! killed half-way is therefore completed by the next one.
 //!
-//! [`import`] reads files on disk, [`follow`] fetches feeds from URLs, and [`bundle`] exchanges
+//! [`import`] reads files on disk, [`remote`] fetches feeds from URLs, and [`bundle`] exchanges
 //! feed data with other installations.
 
 pub mod bundle;
-pub mod follow;
-mod take;
+pub mod remote;
+mod record_writer;
 
 use async_recursion::async_recursion as boxed;
 use std::path::{Path, PathBuf};
 
 use domain::advisory::Advisory;
-use domain::finding::touch::Touched;
-use feed::{Checked, Feed, FeedError, Kind, Progress, Record, Stopped};
+use domain::finding::invalidation::ChangedNames;
+use feed::{CheckedFeed, Feed, FeedError, FeedKind, Progress, Record, FeedReadError};
 use jiff::Timestamp;
 use store::leases::{self, Lease};
 use store::{Db, StoreError, Topic, Tx, advisories, feed_sources, feeds};
 use tokio::sync::mpsc;
 
-use crate::TRIES;
+use crate::ATTEMPTS_MAX;
 use crate::fetch::FetchError;
-use take::Taker;
+use record_writer::RecordWriter;
 
 /// The number of records in a chunk, which is written in one transaction.
-const TOGETHER: usize = 500;
+const CHUNK_RECORDS: usize = 500;
 /// The memory limit of a chunk: it is written early when its records exceed this size.
-const TOGETHER_BYTES: usize = 8 * 1024 * 1024;
+const CHUNK_BYTES: usize = 8 * 1024 * 1024;
 /// The number of chunks that may wait for the database.
-const BUNCHES: usize = 2;
+const CHUNKS_QUEUED: usize = 2;
 /// The number of advisories that are deleted in one transaction.
-const DELETED_TOGETHER: u32 = 500;
+const DELETE_CHUNK: u32 = 500;
 
 /// A feed file to import.
 #[derive(Debug, Clone)]
-pub struct Import {
+pub struct ImportRequest {
     pub path: PathBuf,
     /// The feed's name; derived from the file name if `None`. A feed replaces only its own
     /// advisories.
     pub name: Option<String>,
     /// What the feed contains; detected from its first bytes if `None`.
-    pub kind: Option<Kind>,
+    pub kind: Option<FeedKind>,
     /// The feed's date, used if the feed does not state one.
     pub as_of: Option<Timestamp>,
 }
 
 /// The progress of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum ImportProgress {
     /// The first pass: the feed is checked.
     Checking(Progress),
     /// The second pass: the records are written.
@@ -62,7 +62,7 @@ pub enum Step {
 
 /// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Imported {
+pub struct ImportSummary {
     /// The feed's name in lists.
     pub name: String,
     /// What the feed contains.
@@ -81,13 +81,13 @@ pub enum ImportError {
     Feed(#[from] FeedError),
     /// The Debian tracker covers all releases; the caller must name one.
     #[error("{} is the Debian security tracker for all releases: select one, for example with `--release bookworm=12`", .0.display())]
-    Release(PathBuf),
+    ReleaseRequired(PathBuf),
     /// The feed could not be fetched.
     #[error(transparent)]
     Fetch(#[from] FetchError),
     /// The feed was fetched, but is malformed.
     #[error("{0}")]
-    Fetched(String),
+    MalformedDownload(String),
     /// The bundle is malformed.
     #[error(transparent)]
     Bundle(#[from] bundle::BundleError),
@@ -95,12 +95,12 @@ pub enum ImportError {
     Store(#[from] StoreError),
     /// The task that reads the feed was stopped.
     #[error("the import was interrupted")]
-    Ended,
+    Interrupted,
 }
 
 impl ImportError {
     /// The error and all its causes in one sentence.
-    fn sentence(&self) -> String {
+    fn full_message(&self) -> String {
         let mut sentence = self.to_string();
         let mut cause = std::error::Error::source(self);
         while let Some(deeper) = cause {
@@ -114,20 +114,20 @@ impl ImportError {
 /// Opens the transactions of an import: on behalf of a command, or of the leader replica, fenced by
 /// its lease.
 #[derive(Clone, Copy)]
-pub struct Desk<'a> {
+pub struct FeedTransactions<'a> {
     db: &'a Db,
     lease: Option<&'a Lease>,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> FeedTransactions<'a> {
     /// For a command-line command.
-    pub fn new(db: &'a Db) -> Desk<'a> {
-        Desk { db, lease: None }
+    pub fn new(db: &'a Db) -> FeedTransactions<'a> {
+        FeedTransactions { db, lease: None }
     }
 
     /// For the leader replica. Transactions fail once it has lost its lease.
-    pub fn leading(db: &'a Db, lease: &'a Lease) -> Desk<'a> {
-        Desk { db, lease: Some(lease) }
+    pub fn with_lease(db: &'a Db, lease: &'a Lease) -> FeedTransactions<'a> {
+        FeedTransactions { db, lease: Some(lease) }
     }
 
     async fn begin(&self) -> store::Result<Tx> {
@@ -136,7 +136,7 @@ impl<'a> Desk<'a> {
             match self.db.begin().await {
                 // SQLite allows one writer at a time, and an import competes for the write lock
                 // often.
-                Err(StoreError::Busy(_)) if tries < TRIES => tries += 1,
+                Err(StoreError::Busy(_)) if tries < ATTEMPTS_MAX => tries += 1,
                 begun => break begun?,
             }
         };
@@ -148,7 +148,7 @@ impl<'a> Desk<'a> {
 }
 
 /// A feed's name and where it came from.
-struct About {
+struct FeedOrigin {
     name: String,
     source: String,
 }
@@ -157,29 +157,29 @@ struct About {
 /// `progress`.
 pub async fn import(
     db: &Db,
-    wanted: Import,
+    wanted: ImportRequest,
     now: Timestamp,
-    progress: impl FnMut(Step) + Send + 'static,
-) -> Result<Imported, ImportError> {
-    let desk = Desk::new(db);
-    if bundle::is_one(&wanted.path) {
-        return bundle::import(&desk, &wanted.path, now, progress).await;
+    progress: impl FnMut(ImportProgress) + Send + 'static,
+) -> Result<ImportSummary, ImportError> {
+    let transactions = FeedTransactions::new(db);
+    if bundle::is_bundle(&wanted.path) {
+        return bundle::import(&transactions, &wanted.path, now, progress).await;
     }
-    let name = wanted.name.clone().unwrap_or_else(|| name_of(&wanted.path));
-    let about = About { name, source: wanted.path.display().to_string() };
-    let word = wanted.kind.as_ref().map_or("unknown", Kind::word);
-    match take_in(&desk, wanted, &about, now, progress).await {
+    let name = wanted.name.clone().unwrap_or_else(|| name_from_path(&wanted.path));
+    let about = FeedOrigin { name, source: wanted.path.display().to_string() };
+    let word = wanted.kind.as_ref().map_or("unknown", FeedKind::as_str);
+    match import_records(&transactions, wanted, &about, now, progress).await {
         Ok((imported, row)) => {
-            let mut tx = desk.begin().await?;
-            feeds::imported(&mut tx, &row).await?;
-            tx.ring(Topic::Feeds);
+            let mut tx = transactions.begin().await?;
+            feeds::record_import(&mut tx, &row).await?;
+            tx.notify(Topic::Feeds);
             tx.commit().await?;
             Ok(imported)
         }
         Err(refusal) => {
-            let mut tx = desk.begin().await?;
+            let mut tx = transactions.begin().await?;
             let known = (about.name.as_str(), word, about.source.as_str());
-            feeds::failed(&mut tx, known, &refusal.sentence(), now).await?;
+            feeds::record_failure(&mut tx, known, &refusal.full_message(), now).await?;
             tx.commit().await?;
             Err(refusal)
         }
@@ -190,35 +190,35 @@ pub async fn import(
 /// or `None` if there is no such feed. KEV and EPSS entries are shared by all feeds and stay.
 #[boxed]
 pub async fn remove(db: &Db, name: &str) -> Result<Option<u64>, StoreError> {
-    let desk = Desk::new(db);
+    let transactions = FeedTransactions::new(db);
     let known = feeds::list(&mut *db.read().await?).await?;
     if !known.iter().any(|feed| feed.name == name) {
         return Ok(None);
     }
     let mut deleted = 0;
     loop {
-        let page = advisories::page(&mut *db.read().await?, (name, ""), DELETED_TOGETHER).await?;
+        let page = advisories::page(&mut *db.read().await?, (name, ""), DELETE_CHUNK).await?;
         let old: Vec<Advisory> =
             page.into_iter().filter(|(feed, _)| feed == name).map(|(_, one)| one).collect();
         if old.is_empty() {
             break;
         }
-        let mut tx = desk.begin().await?;
+        let mut tx = transactions.begin().await?;
         let revision = feeds::next_revision(&mut tx).await?;
-        let mut touched = Touched::default();
-        old.iter().for_each(|one| touched.note(Some(one), None));
+        let mut touched = ChangedNames::default();
+        old.iter().for_each(|one| touched.record(Some(one), None));
         let ids: Vec<String> = old.into_iter().map(|one| one.id).collect();
         advisories::delete(&mut tx, name, &ids).await?;
         for base in touched.bases() {
-            advisories::changed(&mut tx, base, touched.names(base), revision).await?;
+            advisories::record_changes(&mut tx, base, touched.names(base), revision).await?;
         }
         tx.commit().await?;
         deleted += ids.len() as u64;
     }
-    let mut tx = desk.begin().await?;
-    feed_sources::forget(&mut tx, name).await?;
+    let mut tx = transactions.begin().await?;
+    feed_sources::delete(&mut tx, name).await?;
     feeds::delete(&mut tx, name).await?;
-    tx.ring(Topic::Feeds);
+    tx.notify(Topic::Feeds);
     tx.commit().await?;
     Ok(Some(deleted))
 }
@@ -226,16 +226,16 @@ pub async fn remove(db: &Db, name: &str) -> Result<Option<u64>, StoreError> {
 /// The name of the feed at a path: the file name without its extensions. Publishers name the file
 /// of every ecosystem `all` and the file of every release `main`; for those, the directory is part
 /// of the name.
-fn name_of(path: &Path) -> String {
+fn name_from_path(path: &Path) -> String {
     let parts: Vec<String> = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    name_from(&parts).unwrap_or_else(|| "feed".to_owned())
+    name_from_segments(&parts).unwrap_or_else(|| "feed".to_owned())
 }
 
 /// A feed's name from the segments of its path or URL.
-fn name_from(parts: &[&str]) -> Option<String> {
+fn name_from_segments(parts: &[&str]) -> Option<String> {
     let mut parts = parts.iter().rev().filter(|part| !matches!(**part, "" | "/" | "." | ".."));
-    let last = without_ends(parts.next()?);
+    let last = strip_extensions(parts.next()?);
     Some(match (last, parts.next()) {
         ("all", Some(before)) => (*before).to_owned(),
         ("main" | "community" | "osv" | "index" | "updateinfo" | "vex", Some(before)) => {
@@ -245,7 +245,7 @@ fn name_from(parts: &[&str]) -> Option<String> {
     })
 }
 
-fn without_ends(mut name: &str) -> &str {
+fn strip_extensions(mut name: &str) -> &str {
     for end in [".gz", ".zst", ".zip", ".json", ".jsonl", ".csv"] {
         name = name.strip_suffix(end).filter(|shorter| !shorter.is_empty()).unwrap_or(name);
     }
@@ -253,31 +253,31 @@ fn without_ends(mut name: &str) -> &str {
 }
 
 /// Imports the records. The caller writes the feed's row.
-async fn take_in(
-    desk: &Desk<'_>,
-    wanted: Import,
-    about: &About,
+async fn import_records(
+    desk: &FeedTransactions<'_>,
+    wanted: ImportRequest,
+    about: &FeedOrigin,
     now: Timestamp,
-    mut progress: impl FnMut(Step) + Send + 'static,
-) -> Result<(Imported, feeds::Feed), ImportError> {
+    mut progress: impl FnMut(ImportProgress) + Send + 'static,
+) -> Result<(ImportSummary, feeds::Feed), ImportError> {
     let looked = tokio::task::spawn_blocking(move || {
         let (feed, kind, as_of) = prepare(wanted)?;
-        let checked = feed.check(&mut |at| progress(Step::Checking(at)))?;
+        let checked = feed.check(&mut |at| progress(ImportProgress::Checking(at)))?;
         Ok::<_, ImportError>((checked, kind, as_of, progress))
     });
-    let (checked, kind, stated, progress) = looked.await.map_err(|_| ImportError::Ended)??;
+    let (checked, kind, stated, progress) = looked.await.map_err(|_| ImportError::Interrupted)??;
     let summary = checked.summary().clone();
-    let (to_database, mut records) = mpsc::channel(BUNCHES);
-    let reading = tokio::task::spawn_blocking(move || read(&checked, progress, &to_database));
-    let mut taker = Taker::new(*desk);
+    let (to_database, mut records) = mpsc::channel(CHUNKS_QUEUED);
+    let reading = tokio::task::spawn_blocking(move || read_chunks(&checked, progress, &to_database));
+    let mut taker = RecordWriter::new(*desk);
     while let Some(bunch) = records.recv().await {
         let as_of = stated.unwrap_or(now);
-        taker.take(&about.name, bunch.into_iter().map(|record| (record, as_of))).await?;
+        taker.write_records(&about.name, bunch.into_iter().map(|record| (record, as_of))).await?;
     }
-    match reading.await.map_err(|_| ImportError::Ended)? {
+    match reading.await.map_err(|_| ImportError::Interrupted)? {
         Ok(()) => {}
-        Err(Stopped::Feed(error)) => return Err(error.into()),
-        Err(Stopped::Taker(())) => return Err(ImportError::Ended),
+        Err(FeedReadError::Feed(error)) => return Err(error.into()),
+        Err(FeedReadError::Consumer(())) => return Err(ImportError::Interrupted),
     }
     let row = feeds::Feed {
         name: about.name.clone(),
@@ -291,7 +291,7 @@ async fn take_in(
         tried_at: now,
         checked_at: Some(now),
     };
-    let imported = Imported {
+    let imported = ImportSummary {
         name: about.name.clone(),
         kind,
         records: summary.records,
@@ -301,16 +301,16 @@ async fn take_in(
 }
 
 /// The feed, what it contains, and its date.
-fn prepare(wanted: Import) -> Result<(Feed, &'static str, Option<Timestamp>), ImportError> {
-    let Import { path, kind, as_of, .. } = wanted;
+fn prepare(wanted: ImportRequest) -> Result<(Feed, &'static str, Option<Timestamp>), ImportError> {
+    let ImportRequest { path, kind, as_of, .. } = wanted;
     let sniffed = feed::sniff(&path)?;
-    let kind = kind.or(sniffed.kind).ok_or_else(|| ImportError::Release(path.clone()))?;
+    let kind = kind.or(sniffed.kind).ok_or_else(|| ImportError::ReleaseRequired(path.clone()))?;
     // The date of a feed that does not state one is the modification time of its file.
     let written = std::fs::metadata(&path).and_then(|about| about.modified()).ok();
     let written = written.and_then(|time| Timestamp::try_from(time).ok());
-    let is_dated = matches!(kind, Kind::Osv | Kind::Csaf);
+    let is_dated = matches!(kind, FeedKind::Osv | FeedKind::Csaf);
     let as_of = as_of.or(sniffed.as_of).or(written.filter(|_| !is_dated));
-    let word = kind.word();
+    let word = kind.as_str();
     let feed = Feed::new(path, kind);
     let feed = match as_of {
         Some(time) => feed.as_of(time),
@@ -319,22 +319,22 @@ fn prepare(wanted: Import) -> Result<(Feed, &'static str, Option<Timestamp>), Im
     Ok((feed, word, as_of))
 }
 
-fn read(
-    checked: &Checked,
-    mut progress: impl FnMut(Step),
+fn read_chunks(
+    checked: &CheckedFeed,
+    mut progress: impl FnMut(ImportProgress),
     to_database: &mpsc::Sender<Vec<Record>>,
-) -> Result<(), Stopped<()>> {
-    let mut bunch = Vec::new();
+) -> Result<(), FeedReadError<()>> {
+    let mut chunk = Vec::new();
     let mut weight = 0;
-    checked.read(&mut |at| progress(Step::Applying(at)), |record| {
-        weight += feed::limits::weight(&record);
-        bunch.push(record);
-        if bunch.len() == TOGETHER || weight > TOGETHER_BYTES {
-            let full = std::mem::take(&mut bunch);
+    checked.read(&mut |at| progress(ImportProgress::Applying(at)), |record| {
+        weight += feed::limits::record_memory_bytes(&record);
+        chunk.push(record);
+        if chunk.len() == CHUNK_RECORDS || weight > CHUNK_BYTES {
+            let full = std::mem::take(&mut chunk);
             weight = 0;
             to_database.blocking_send(full).map_err(drop)?;
         }
         Ok(())
     })?;
-    to_database.blocking_send(bunch).map_err(|_| Stopped::Taker(()))
+    to_database.blocking_send(chunk).map_err(|_| FeedReadError::Consumer(()))
 }

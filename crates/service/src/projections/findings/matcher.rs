@@ -6,32 +6,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use domain::advisory::{Advisory, Ecosystem};
-use domain::finding::tally::Mention;
-use domain::finding::{RULES, each_told, touch};
+use domain::finding::exposure_counts::Occurrence;
+use domain::finding::{RULES_VERSION, for_each_vendor_reported, invalidation};
 use jiff::Timestamp;
 use store::findings::{self, Summary};
-use store::listings::Kind as ListingKind;
+use store::package_sets::SetKind as ListingKind;
 use store::{Conn, advisories, feeds};
 use vocab::{Digest, Installed, OrgId, Pending};
 
-use super::memory::{Memory, News, Walked};
-use super::shelf::{Shelf, Stored};
-use super::writing::{Writes, write};
-use super::{Aside, carried};
+use super::state::{MatcherState, RoundInput, ServerKinds};
+use super::package_groups::{PackageGroups, StoredReports};
+use super::changeset::{Changeset, write};
+use super::{ActiveSuppressions, package_sets_of};
 use crate::App;
 use crate::commands::servers::entries;
 use crate::{Result, ServiceError};
 
 /// Which changes a round looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum RoundScope {
     /// All changes. Groups the servers again, which takes longer the more servers there are.
-    Servers,
+    All,
     /// Changed feeds and suppressions. Reuses the groups of servers from the last full round.
-    Published,
-    /// Like `Published`. If nothing changed, loads the state into memory, so that the next change
+    FeedsAndSuppressions,
+    /// Like `FeedsAndSuppressions`. If nothing changed, loads the state into memory, so that the next change
     /// is cheap.
-    Idle,
+    WarmUp,
 }
 
 /// Keeps an organization's findings up to date. It caches its state in memory; a new matcher loads
@@ -41,103 +41,103 @@ pub struct Matcher {
     org: OrgId,
     /// `None` if the cache is stale because another replica has written, or after an error. Then
     /// the state is loaded again.
-    memory: Option<Memory>,
+    state: Option<MatcherState>,
 }
 
 impl Matcher {
     pub fn new(org: OrgId) -> Matcher {
-        Matcher { org, memory: None }
+        Matcher { org, state: None }
     }
 
     /// Whether the state is in memory, so that the cost of a round depends only on what changed.
     pub fn is_warm(&self) -> bool {
-        self.memory.is_some()
+        self.state.is_some()
     }
 
     /// Updates the findings if the servers, the feeds or the suppressions have changed. Returns
     /// whether it wrote anything.
     #[boxed]
-    pub async fn round(&mut self, app: &App, look: Look) -> Result<bool> {
+    pub async fn round(&mut self, app: &App, look: RoundScope) -> Result<bool> {
         let org = self.org;
-        let memory = self.memory.take();
+        let memory = self.state.take();
         let mut reader = app.db.snapshot().await?;
-        let aside = Aside::read(&mut reader, org, app.clock.now()).await?;
+        let suppressions = ActiveSuppressions::read(&mut reader, org, app.clock.now()).await?;
         let revision = feeds::revision(&mut reader).await?;
         let seen = findings::summary(&mut reader, org).await?;
         let generation = seen.as_ref().map_or(0, |seen| seen.generation);
         let memory = memory.filter(|known| known.generation == generation);
-        let memory = memory.filter(|known| !known.tally.is_worn());
-        let walked = match &memory {
+        let memory = memory.filter(|known| !known.tally.needs_rebuild());
+        let server_kinds = match &memory {
             Some(known)
-                if look != Look::Servers && known.aside.environments() == aside.environments() =>
+                if look != RoundScope::All && known.suppressions.environments() == suppressions.environments() =>
             {
-                known.walked.clone()
+                known.server_kinds.clone()
             }
             _ => {
-                let kinds = findings::kinds(&mut reader, org, None, aside.environments()).await?;
-                Arc::new(Walked::new(kinds))
+                let kinds = findings::kinds(&mut reader, org, None, suppressions.environments()).await?;
+                Arc::new(ServerKinds::new(kinds))
             }
         };
-        let basis = basis(&walked, revision, &aside);
+        let basis = basis(&server_kinds, revision, &suppressions);
         let is_done = seen.as_ref().is_some_and(|seen| seen.basis == basis);
-        if is_done && (memory.is_some() || look != Look::Idle) {
-            self.memory = memory;
+        if is_done && (memory.is_some() || look != RoundScope::WarmUp) {
+            self.state = memory;
             return Ok(false);
         }
-        let seen = seen.unwrap_or_else(|| nothing_yet(org));
-        let mut writes = Writes::default();
+        let seen = seen.unwrap_or_else(|| empty_summary(org));
+        let mut writes = Changeset::default();
         let mut memory = match memory {
             Some(known) => known,
-            None => load(&mut reader, &seen, &aside).await?,
+            None => load_state(&mut reader, &seen, &suppressions).await?,
         };
-        let rules_changed = seen.generation > 0 && seen.rules != RULES;
-        let mut stored = match memory.walked.kinds.is_empty() {
-            true => stored(&mut reader, org, &seen).await?,
+        let rules_changed = seen.generation > 0 && seen.rules != RULES_VERSION;
+        let mut stored = match memory.server_kinds.kinds.is_empty() {
+            true => load_stored_sets(&mut reader, org, &seen).await?,
             false => BTreeMap::new(),
         };
-        take_lists(&mut reader, org, &mut memory, &walked, (&mut stored, &mut writes)).await?;
+        update_package_sets(&mut reader, org, &mut memory, &server_kinds, (&mut stored, &mut writes)).await?;
         if rules_changed {
-            memory.shelves.values_mut().for_each(Shelf::touch_all);
+            memory.package_groups.values_mut().for_each(PackageGroups::mark_all_dirty);
         }
-        let advisories = published(&mut reader, &mut memory, revision).await?;
-        let news = News { revision, walked, aside, advisories };
-        memory.learn(news, &mut writes);
-        look_up_exploited(&mut reader, &mut memory, &mut writes).await?;
-        let covered = covered(&mut reader, memory.shelves.keys()).await?;
+        let advisories = changed_advisories(&mut reader, &mut memory, revision).await?;
+        let input = RoundInput { revision, server_kinds, suppressions, advisories };
+        memory.apply(input, &mut writes);
+        update_exploited(&mut reader, &mut memory, &mut writes).await?;
+        let covered = covered(&mut reader, memory.package_groups.keys()).await?;
         drop(reader);
         if is_done {
-            self.memory = Some(memory);
+            self.state = Some(memory);
             return Ok(false);
         }
         let assessments = memory.assessments(&covered);
         let made_at = app.clock.now();
-        let next = Summary { basis, made_at, revision, rules: RULES, assessments, ..seen.clone() };
+        let next = Summary { basis, made_at, revision, rules: RULES_VERSION, assessments, ..seen.clone() };
         match write(app, &seen, &next, &writes, &memory.rows).await {
             Ok(()) => {}
-            // Another replica was faster; its rows are equivalent.
+            // Another replica wrote first; its rows are equivalent.
             Err(ServiceError::Stale) => return Ok(false),
             Err(error) => return Err(error),
         }
         memory.generation = generation + 1;
-        self.memory = Some(memory);
+        self.state = Some(memory);
         Ok(true)
     }
 }
 
-fn nothing_yet(org: OrgId) -> Summary {
-    let basis = Digest::of(b"nothing yet");
+fn empty_summary(org: OrgId) -> Summary {
+    let basis = Digest::compute(b"nothing yet");
     Summary {
         org_id: org,
         basis,
         made_at: Timestamp::UNIX_EPOCH,
         generation: 0,
         revision: 0,
-        rules: RULES,
+        rules: RULES_VERSION,
         assessments: BTreeMap::new(),
     }
 }
 
-/// Those of these base ecosystems that a feed covers.
+/// Returns which of these base ecosystems a feed covers.
 pub(super) async fn covered(
     conn: &mut Conn,
     bases: impl Iterator<Item = &Ecosystem>,
@@ -151,19 +151,19 @@ pub(super) async fn covered(
     Ok(covered)
 }
 
-fn basis(walked: &Walked, revision: i64, aside: &Aside) -> Digest {
-    let text = format!("{RULES} {revision} {} {}", aside.ids().join(" "), walked.basis);
-    Digest::of(text.as_bytes())
+fn basis(walked: &ServerKinds, revision: i64, aside: &ActiveSuppressions) -> Digest {
+    let text = format!("{RULES_VERSION} {revision} {} {}", aside.ids().join(" "), walked.digest);
+    Digest::compute(text.as_bytes())
 }
 
 /// Loads the stored state that the new one is compared with.
-async fn load(conn: &mut Conn, seen: &Summary, aside: &Aside) -> Result<Memory> {
+async fn load_state(conn: &mut Conn, seen: &Summary, aside: &ActiveSuppressions) -> Result<MatcherState> {
     let org = seen.org_id;
-    let mut memory = Memory::new(seen.generation, seen.revision, aside.clone());
+    let mut memory = MatcherState::new(seen.generation, seen.revision, aside.clone());
     let carriers = findings::carriers(conn, org).await?;
-    memory.carried_before(carriers, findings::carried(conn, org).await?);
+    memory.load_carriers(carriers, findings::carriers_by_cve(conn, org).await?);
     memory.counts = findings::counts(conn, org, None).await?;
-    memory.telling = findings::telling(conn, org).await?;
+    memory.vendor_reported_sets = findings::vendor_reported_sets(conn, org).await?;
     let rows = findings::all(conn, org).await?;
     let exploited = rows.iter().filter(|row| row.kev_order == 0);
     memory.exploited = exploited.map(|row| row.id.clone()).collect();
@@ -172,13 +172,13 @@ async fn load(conn: &mut Conn, seen: &Summary, aside: &Aside) -> Result<Memory> 
 }
 
 /// Per base ecosystem: the package sets that were assessed, and the results of their groups.
-type Before = BTreeMap<String, (BTreeSet<Digest>, Stored)>;
+type StoredSets = BTreeMap<String, (BTreeSet<Digest>, StoredReports)>;
 
-async fn stored(conn: &mut Conn, org: OrgId, seen: &Summary) -> Result<Before> {
-    let mut before = Before::new();
+async fn load_stored_sets(conn: &mut Conn, org: OrgId, seen: &Summary) -> Result<StoredSets> {
+    let mut before = StoredSets::new();
     // Rows of an interrupted first round are not trusted; they are written again.
     if seen.generation > 0 {
-        for set in findings::judged(conn, org).await? {
+        for set in findings::assessed_sets(conn, org).await? {
             before.entry(set.base).or_default().0.insert(set.package_set);
         }
     }
@@ -188,95 +188,95 @@ async fn stored(conn: &mut Conn, org: OrgId, seen: &Summary) -> Result<Before> {
     Ok(before)
 }
 
-/// Reads the package sets that are new, and drops those that no server has any more.
-async fn take_lists(
+/// Reads the package sets that are new, and drops those that no server has anymore.
+async fn update_package_sets(
     conn: &mut Conn,
     org: OrgId,
-    memory: &mut Memory,
-    walked: &Arc<Walked>,
-    (before, writes): (&mut Before, &mut Writes),
+    memory: &mut MatcherState,
+    walked: &Arc<ServerKinds>,
+    (before, writes): (&mut StoredSets, &mut Changeset),
 ) -> Result<()> {
-    if Arc::ptr_eq(&memory.walked, walked) {
+    if Arc::ptr_eq(&memory.server_kinds, walked) {
         return Ok(());
     }
     let mut wanted: BTreeMap<Ecosystem, BTreeSet<Digest>> = BTreeMap::new();
     for kind in &walked.kinds {
-        if let Some(base) = Ecosystem::of(&kind.os) {
-            wanted.entry(base).or_default().extend(carried(kind));
+        if let Some(base) = Ecosystem::for_os(&kind.os) {
+            wanted.entry(base).or_default().extend(package_sets_of(kind));
         }
         if let Some(set) = kind.update_set
-            && !memory.told.contains_key(&set)
+            && !memory.vendor_reported.contains_key(&set)
         {
             let pending: Vec<Pending> = entries(conn, org, ListingKind::Updates, set).await?;
             let mut cells = Vec::new();
-            each_told(&kind.os_release, &pending, |finding| {
-                cells.push(memory.tally.cell(Mention::from(&finding)));
+            for_each_vendor_reported(&kind.os_release, &pending, |finding| {
+                cells.push(memory.tally.register(Occurrence::from(&finding)));
             });
-            memory.told.insert(set, cells);
+            memory.vendor_reported.insert(set, cells);
         }
     }
     let updates: BTreeSet<Digest> = walked.kinds.iter().filter_map(|one| one.update_set).collect();
-    memory.told.retain(|set, _| updates.contains(set));
-    for base in memory.shelves.keys().cloned().collect::<Vec<_>>() {
+    memory.vendor_reported.retain(|set, _| updates.contains(set));
+    for base in memory.package_groups.keys().cloned().collect::<Vec<_>>() {
         wanted.entry(base).or_default();
     }
     for (base, sets) in wanted {
         let word = base.as_str().to_owned();
         let (judged, mut groups) = before.remove(&word).unwrap_or_default();
-        let shelf = memory.shelves.entry(base.clone()).or_insert_with(|| Shelf::new(base.clone()));
+        let package_groups = memory.package_groups.entry(base.clone()).or_insert_with(|| PackageGroups::new(base.clone()));
         for set in &sets {
-            if shelf.has(set) {
+            if package_groups.contains(set) {
                 continue;
             }
-            let packages = packages(conn, org, *set).await?;
+            let packages = installed_packages(conn, org, *set).await?;
             let was_judged = judged.contains(set);
             if packages.is_empty() && was_judged {
                 // The package set that only outdated processes still run from may be deleted; its
                 // findings are kept.
-                let kept = findings::kept_report(conn, org, *set, &word).await?;
-                shelf.add_memory(&mut memory.tally, *set, kept.unwrap_or_default());
+                let kept = findings::saved_report(conn, org, *set, &word).await?;
+                package_groups.add_deleted_set(&mut memory.tally, *set, kept.unwrap_or_default());
                 continue;
             }
             let stored = was_judged.then_some(&mut groups);
-            shelf.add(&mut memory.tally, *set, touch::groups(&base, &packages), stored);
+            package_groups.add(&mut memory.tally, *set, invalidation::group_by_source(&base, &packages), stored);
         }
-        let (mut sets_gone, mut groups_gone) = shelf.retain(&sets);
+        let (mut sets_gone, mut groups_gone) = package_groups.retain(&sets);
         sets_gone.extend(judged.difference(&sets));
         groups_gone.extend(groups.into_keys());
-        writes.forget(&word, sets_gone, groups_gone);
+        writes.drop_sets(&word, sets_gone, groups_gone);
     }
-    // Base ecosystems that no server has any more.
+    // Base ecosystems that no server has anymore.
     for (word, (judged, groups)) in std::mem::take(before) {
-        writes.forget(&word, judged.into_iter().collect(), groups.into_keys().collect());
+        writes.drop_sets(&word, judged.into_iter().collect(), groups.into_keys().collect());
     }
     Ok(())
 }
 
 /// The advisories that name a package to assess: of new package sets, or changed since the last
 /// round.
-async fn published(
+async fn changed_advisories(
     conn: &mut Conn,
-    memory: &mut Memory,
+    memory: &mut MatcherState,
     revision: i64,
 ) -> Result<BTreeMap<Ecosystem, Vec<Advisory>>> {
     let mut found = BTreeMap::new();
-    for (base, shelf) in &mut memory.shelves {
+    for (base, shelf) in &mut memory.package_groups {
         if memory.revision != revision {
             let names = advisories::changed_since(conn, base, memory.revision).await?;
-            shelf.touch(&names);
+            shelf.mark_dirty(&names);
         }
-        let names = shelf.unjudged_names();
+        let names = shelf.dirty_names();
         if !names.is_empty() {
-            found.insert(base.clone(), advisories::naming(conn, base, &names).await?);
+            found.insert(base.clone(), advisories::by_package_names(conn, base, &names).await?);
         }
     }
     Ok(found)
 }
 
-async fn look_up_exploited(
+async fn update_exploited(
     conn: &mut Conn,
-    memory: &mut Memory,
-    writes: &mut Writes,
+    memory: &mut MatcherState,
+    writes: &mut Changeset,
 ) -> Result<()> {
     let count = advisories::exploited_count(conn).await?;
     let ids: BTreeSet<&str> = match count == memory.exploited_count {
@@ -285,10 +285,10 @@ async fn look_up_exploited(
     };
     let exploited = advisories::exploited(conn, &ids).await?;
     memory.exploited_count = count;
-    memory.exploit(exploited.into_keys().collect(), writes);
+    memory.mark_exploited(exploited.into_keys().collect(), writes);
     Ok(())
 }
 
-pub(super) async fn packages(conn: &mut Conn, org: OrgId, set: Digest) -> Result<Vec<Installed>> {
+pub(super) async fn installed_packages(conn: &mut Conn, org: OrgId, set: Digest) -> Result<Vec<Installed>> {
     entries(conn, org, ListingKind::Packages, set).await
 }

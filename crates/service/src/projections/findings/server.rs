@@ -5,121 +5,121 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use domain::advisory::{Ecosystem, Epss, Exploited, UnfixedCves};
-use domain::finding::touch::{self, Group};
-use domain::finding::{Finding, Report, Settled, Unassessed, foreign_kernel, told};
+use domain::advisory::{Ecosystem, Epss, KevEntry, UnfixedCves};
+use domain::finding::invalidation::{self, SourceGroup};
+use domain::finding::{Finding, MatchReport, ServerFinding, Unassessed, foreign_kernel, vendor_reported};
 use jiff::Timestamp;
-use store::findings::{self, Counts, Cve, Kind, Tallied};
-use store::listings::Kind as ListingKind;
+use store::findings::{self, CvesBySeverity, Cve, ServerKind, KindCounts};
+use store::package_sets::SetKind as ListingKind;
 use store::servers::Server;
 use store::{Conn, advisories, feeds};
 use vocab::{Assessment, Digest, Environment, Exposure, Installed, OrgId, Pending};
 
-use super::Aside;
-use super::matcher::{covered, packages};
-use super::memory::{PACKAGES_MAX, assessment};
-use super::shelf::{running_kernel, settled};
+use super::ActiveSuppressions;
+use super::matcher::{covered, installed_packages};
+use super::state::{PACKAGES_MAX, assessment};
+use super::package_groups::{running_kernel, apply_runtime_state};
 use crate::commands::servers::entries;
 use crate::{Result, host_facts};
 
 /// The findings of a server kind, and the packages they were derived from.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct KindFindings {
     packages: Vec<Installed>,
-    pub(super) settled: Vec<Settled>,
+    pub(super) settled: Vec<ServerFinding>,
     unassessed: Vec<Unassessed>,
 }
 
 /// The findings that feeds report for a server kind, limited to the groups that are `wanted`.
 /// Empty if no supported feed covers the system. Hidden findings are left out.
-async fn of_kind(
+async fn feed_findings(
     conn: &mut Conn,
     org: OrgId,
-    kind: &Kind,
-    wanted: impl Fn(&Ecosystem, &Group) -> bool,
-) -> Result<Found> {
-    let Some(base) = Ecosystem::of(&kind.os) else { return Ok(Found::default()) };
-    let packages = packages(conn, org, kind.package_set).await?;
-    let wanted = |group: &Group| wanted(&base, group);
-    let groups = touch::groups(&base, &packages).into_iter().filter(wanted);
+    kind: &ServerKind,
+    wanted: impl Fn(&Ecosystem, &SourceGroup) -> bool,
+) -> Result<KindFindings> {
+    let Some(base) = Ecosystem::for_os(&kind.os) else { return Ok(KindFindings::default()) };
+    let packages = installed_packages(conn, org, kind.package_set).await?;
+    let wanted = |group: &SourceGroup| wanted(&base, group);
+    let groups = invalidation::group_by_source(&base, &packages).into_iter().filter(wanted);
     let groups: Vec<Digest> = groups.map(|group| group.digest()).collect();
     let known = findings::groups(conn, org, base.as_str(), &groups).await?;
-    let report = Report::of_groups(known.values());
-    let runs = host_facts::runs_of(&kind.runs);
+    let report = MatchReport::merge(known.values());
+    let runs = host_facts::runs_from_text(&kind.runs);
     let before = match runs.since {
-        Some(set) => findings::kept_report(conn, org, set, base.as_str()).await?,
+        Some(set) => findings::saved_report(conn, org, set, base.as_str()).await?,
         None => None,
     };
     let running = (kind.kernel.as_str(), &runs);
-    let settled = settled(&base, before.unwrap_or_default(), &report.findings, &packages, running);
+    let settled = apply_runtime_state(&base, before.unwrap_or_default(), &report.findings, &packages, running);
     let mut unassessed = report.unassessed;
     unassessed.extend(foreign_kernel(
         base.family(),
         &packages,
         running_kernel(&kind.kernel, &runs),
     ));
-    Ok(Found { packages, settled, unassessed })
+    Ok(KindFindings { packages, settled, unassessed })
 }
 
 /// The findings that each of these pending updates closes on a server kind: one list per update,
 /// in the same order.
 #[boxed]
-pub async fn closed(
+pub async fn findings_closed_by(
     conn: &mut Conn,
     org: OrgId,
-    kind: &Kind,
+    kind: &ServerKind,
     pending: &[Pending],
 ) -> Result<Vec<Vec<Finding>>> {
-    let Some(base) = Ecosystem::of(&kind.os) else { return Ok(vec![Vec::new(); pending.len()]) };
+    let Some(base) = Ecosystem::for_os(&kind.os) else { return Ok(vec![Vec::new(); pending.len()]) };
     let names: BTreeSet<&str> = pending.iter().map(|update| update.name.as_str()).collect();
     // A kernel is also updated by packages that only depend on it.
-    let wanted = |base: &Ecosystem, group: &Group| {
+    let wanted = |base: &Ecosystem, group: &SourceGroup| {
         group.packages.iter().any(|package| names.contains(package.name.as_str()))
             || group.has_kernel(base)
     };
-    let Found { packages, settled, .. } = of_kind(conn, org, kind, wanted).await?;
-    let closed = domain::finding::closed(base.family(), &packages, &settled, pending);
+    let KindFindings { packages, settled, .. } = feed_findings(conn, org, kind, wanted).await?;
+    let closed = domain::finding::closed_findings(base.family(), &packages, &settled, pending);
     Ok(closed.into_iter().map(|some| some.into_iter().cloned().collect()).collect())
 }
 
 /// All findings of a server kind: those from feeds, and those that only the package manager
 /// reports for its pending updates. If a feed knows a CVE in any package of the kind, the feed's
 /// finding is used.
-pub(super) async fn all_of_kind(
+pub(super) async fn kind_findings(
     conn: &mut Conn,
     org: OrgId,
-    kind: &Kind,
+    kind: &ServerKind,
     only: Option<&Cve>,
-) -> Result<(Vec<Had>, Vec<Unassessed>)> {
-    let wanted = |base: &Ecosystem, group: &Group| {
+) -> Result<(Vec<KindFinding>, Vec<Unassessed>)> {
+    let wanted = |base: &Ecosystem, group: &SourceGroup| {
         // The row may not list all packages.
         only.is_none_or(|cve| {
             cve.packages.len() >= PACKAGES_MAX
-                || cve.packages.iter().any(|source| group.is_of(base, source))
+                || cve.packages.iter().any(|source| group.is_source(base, source))
         })
     };
-    let Found { settled: mut found, unassessed, .. } = of_kind(conn, org, kind, wanted).await?;
+    let KindFindings { settled: mut found, unassessed, .. } = feed_findings(conn, org, kind, wanted).await?;
     found.retain(|one| only.is_none_or(|cve| *cve.id == *one.finding.cve));
     let pending: Vec<Pending> = match kind.update_set {
         Some(set) => entries(conn, org, ListingKind::Updates, set).await?,
         None => Vec::new(),
     };
-    let mut told = told(&kind.os_release, &pending);
-    told.retain(|one| only.is_none_or(|cve| *cve.id == *one.cve));
-    let says = |one: &Settled| {
-        told.iter().any(|also| {
+    let mut vendor_reported = vendor_reported(&kind.os_release, &pending);
+    vendor_reported.retain(|one| only.is_none_or(|cve| *cve.id == *one.cve));
+    let says = |one: &ServerFinding| {
+        vendor_reported.iter().any(|also| {
             let package = &one.finding.package;
             also.cve == one.finding.cve
                 && (package.source == also.package.source
                     || package.binaries.iter().any(|binary| binary.name == also.package.source))
         })
     };
-    let mut all: Vec<Had> =
-        found.into_iter().map(|settled| Had { manager_agrees: says(&settled), settled }).collect();
+    let mut all: Vec<KindFinding> =
+        found.into_iter().map(|settled| KindFinding { manager_agrees: says(&settled), settled }).collect();
     let known: BTreeSet<Arc<str>> = all.iter().map(|one| one.settled.finding.cve.clone()).collect();
-    let alone = told.into_iter().filter(|one| !known.contains(&one.cve));
-    all.extend(alone.map(|finding| Had {
-        settled: Settled { finding, exposure: Exposure::Open },
+    let alone = vendor_reported.into_iter().filter(|one| !known.contains(&one.cve));
+    all.extend(alone.map(|finding| KindFinding {
+        settled: ServerFinding { finding, exposure: Exposure::Open },
         manager_agrees: false,
     }));
     Ok((all, unassessed))
@@ -127,33 +127,33 @@ pub(super) async fn all_of_kind(
 
 /// A finding of a server kind.
 #[derive(Debug, Clone)]
-pub(super) struct Had {
-    pub(super) settled: Settled,
+pub(super) struct KindFinding {
+    pub(super) settled: ServerFinding,
     manager_agrees: bool,
 }
 
 /// The number of a server's CVEs, and whether the number is complete.
 #[derive(Debug, Clone)]
-pub struct Assessed {
+pub struct ServerAssessment {
     /// Whether its CVEs are known.
     pub assessment: Assessment,
     /// CVEs by severity.
-    pub cves: Counts,
+    pub cves: CvesBySeverity,
     /// The number of packages that could not be assessed.
     pub unassessed: u32,
 }
 
 /// The CVE counts of these servers, in the same order.
 #[boxed]
-pub async fn assessed(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<Assessed>> {
+pub async fn assess_servers(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<ServerAssessment>> {
     let sets: BTreeSet<Digest> = servers.iter().filter_map(|server| server.package_set).collect();
-    let judged = findings::are_judged(conn, org, &sets).await?;
+    let judged = findings::filter_assessed(conn, org, &sets).await?;
     let bases: BTreeSet<Ecosystem> =
-        servers.iter().filter_map(|server| Ecosystem::of(&server.os)).collect();
+        servers.iter().filter_map(|server| Ecosystem::for_os(&server.os)).collect();
     let covered = covered(conn, bases.iter()).await?;
-    let tallied = tallied(conn, org, servers).await?;
-    let assessed = servers.iter().zip(tallied).map(|(server, Tallied { cves, unassessed })| {
-        let base = Ecosystem::of(&server.os);
+    let tallied = stored_counts(conn, org, servers).await?;
+    let assessed = servers.iter().zip(tallied).map(|(server, KindCounts { cves, unassessed })| {
+        let base = Ecosystem::for_os(&server.os);
         let is_covered = base.as_ref().is_some_and(|base| covered.contains(base));
         let is_matched = server.package_set.is_some_and(|set| match &base {
             Some(base) if is_covered => judged.contains(&(set, base.as_str().to_owned())),
@@ -165,7 +165,7 @@ pub async fn assessed(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result
         };
         // Without a feed, all packages are unassessed, so a number is not useful.
         let unassessed = if assessment == Assessment::Partial { unassessed } else { 0 };
-        Assessed { assessment, cves, unassessed }
+        ServerAssessment { assessment, cves, unassessed }
     });
     Ok(assessed.collect())
 }
@@ -178,18 +178,18 @@ pub async fn assessments_within(
     environments: &[Environment],
     now: Timestamp,
 ) -> Result<BTreeMap<Assessment, u64>> {
-    let aside = Aside::read(conn, org, now).await?;
-    let kinds = findings::kinds(conn, org, Some(environments), aside.environments()).await?;
+    let suppressions = ActiveSuppressions::read(conn, org, now).await?;
+    let kinds = findings::kinds(conn, org, Some(environments), suppressions.environments()).await?;
     let bases: BTreeSet<Ecosystem> =
-        kinds.iter().filter_map(|kind| Ecosystem::of(&kind.os)).collect();
+        kinds.iter().filter_map(|kind| Ecosystem::for_os(&kind.os)).collect();
     let covered = covered(conn, bases.iter()).await?;
-    let keys: BTreeSet<Digest> = kinds.iter().flat_map(|kind| keys(kind, None)).collect();
+    let keys: BTreeSet<Digest> = kinds.iter().flat_map(|kind| possible_count_keys(kind, None)).collect();
     let keys: Vec<Digest> = keys.into_iter().collect();
     let known = findings::counts(conn, org, Some(&keys)).await?;
     let mut servers = BTreeMap::new();
     for kind in &kinds {
-        let tallied = self::keys(kind, None).into_iter().find_map(|key| known.get(&key));
-        let is_covered = Ecosystem::of(&kind.os).is_some_and(|base| covered.contains(&base));
+        let tallied = self::possible_count_keys(kind, None).into_iter().find_map(|key| known.get(&key));
+        let is_covered = Ecosystem::for_os(&kind.os).is_some_and(|base| covered.contains(&base));
         let unassessed = tallied.map_or(0, |tallied| tallied.unassessed);
         *servers.entry(assessment(is_covered, unassessed)).or_default() += kind.servers;
     }
@@ -198,20 +198,20 @@ pub async fn assessments_within(
 
 /// The keys under which a server kind may be counted, the most specific first. This function does
 /// not know whether its environment or its pending updates separate it from others.
-fn keys(kind: &Kind, environment: Option<Environment>) -> Vec<Digest> {
+fn possible_count_keys(kind: &ServerKind, environment: Option<Environment>) -> Vec<Digest> {
     let environment = environment.or_else(|| kind.environment.clone());
-    let apart = [(kind.update_set, environment.clone()), (kind.update_set, None)];
+    let separate = [(kind.update_set, environment.clone()), (kind.update_set, None)];
     let together = [(None, environment), (None, None)];
-    let both = apart.into_iter().chain(together);
-    both.map(|(update_set, environment)| Kind { update_set, environment, ..kind.clone() }.alike())
+    let both = separate.into_iter().chain(together);
+    both.map(|(update_set, environment)| ServerKind { update_set, environment, ..kind.clone() }.count_key())
         .collect()
 }
 
 /// The stored counts of these servers, in the same order.
-async fn tallied(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<Tallied>> {
+async fn stored_counts(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<KindCounts>> {
     let keys = |server: &Server| -> Vec<Digest> {
         let Some(kind) = kind_of(server) else { return Vec::new() };
-        keys(&kind, server.environment.clone())
+        possible_count_keys(&kind, server.environment.clone())
     };
     let keys: Vec<Vec<Digest>> = servers.iter().map(keys).collect();
     let all: BTreeSet<Digest> = keys.iter().flatten().copied().collect();
@@ -222,8 +222,8 @@ async fn tallied(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<
 }
 
 /// The kind of a server; `None` before it has reported its packages.
-pub(super) fn kind_of(server: &Server) -> Option<Kind> {
-    Some(Kind {
+pub(super) fn kind_of(server: &Server) -> Option<ServerKind> {
+    Some(ServerKind {
         package_set: server.package_set?,
         update_set: server.update_set,
         os_release: server.os.to_string().to_ascii_lowercase(),
@@ -237,54 +237,54 @@ pub(super) fn kind_of(server: &Server) -> Option<Kind> {
 
 /// The key that servers with the same findings share; `None` before the server has reported its
 /// packages.
-pub fn alike_by(server: &Server) -> Option<Digest> {
-    kind_of(server).map(|kind| kind.alike())
+pub fn count_key(server: &Server) -> Option<Digest> {
+    kind_of(server).map(|kind| kind.count_key())
 }
 
 /// A finding of one server, with exploitation data.
 #[derive(Debug, Clone)]
-pub struct Exposed {
+pub struct ServerFinding {
     /// The finding, and what it means on this server.
-    pub settled: Settled,
+    pub settled: ServerFinding,
     /// Whether a feed found it and the host's package manager reports the same CVE for a pending
     /// update.
     pub manager_agrees: bool,
     /// The KEV entry, if the CVE is known to be exploited.
-    pub exploited: Option<Exploited>,
+    pub exploited: Option<KevEntry>,
     /// The estimated probability of exploitation.
     pub epss: Option<Epss>,
 }
 
 /// The findings of one server, the most severe first, and its packages that could not be assessed.
 #[boxed]
-pub async fn of_server(
+pub async fn server_findings(
     conn: &mut Conn,
     server: &Server,
-) -> Result<(Vec<Exposed>, Vec<Unassessed>)> {
-    exposed(conn, server, None).await
+) -> Result<(Vec<ServerFinding>, Vec<Unassessed>)> {
+    load_findings(conn, server, None).await
 }
 
 /// The findings of one CVE on one server, one per affected package.
 #[boxed]
-pub async fn one_of_server(conn: &mut Conn, server: &Server, cve: &Cve) -> Result<Vec<Exposed>> {
-    Ok(exposed(conn, server, Some(cve)).await?.0)
+pub async fn server_findings_of_cve(conn: &mut Conn, server: &Server, cve: &Cve) -> Result<Vec<ServerFinding>> {
+    Ok(load_findings(conn, server, Some(cve)).await?.0)
 }
 
-async fn exposed(
+async fn load_findings(
     conn: &mut Conn,
     server: &Server,
     only: Option<&Cve>,
-) -> Result<(Vec<Exposed>, Vec<Unassessed>)> {
+) -> Result<(Vec<ServerFinding>, Vec<Unassessed>)> {
     let Some(kind) = kind_of(server) else { return Ok((Vec::new(), Vec::new())) };
-    let (mut all, unassessed) = all_of_kind(conn, server.org_id, &kind, only).await?;
+    let (mut all, unassessed) = kind_findings(conn, server.org_id, &kind, only).await?;
     all.sort_by_key(|one| Reverse(one.settled.finding.severity));
     let ids: BTreeSet<&str> = all.iter().map(|one| one.settled.finding.cve.as_ref()).collect();
     let exploited = advisories::exploited(conn, &ids).await?;
     let epss = advisories::epss(conn, &ids).await?;
-    let exposed = all.into_iter().map(|Had { settled, manager_agrees }| {
+    let exposed = all.into_iter().map(|KindFinding { settled, manager_agrees }| {
         let cve = settled.finding.cve.as_ref();
         let (exploited, epss) = (exploited.get(cve).cloned(), epss.get(cve).cloned());
-        Exposed { settled, manager_agrees, exploited, epss }
+        ServerFinding { settled, manager_agrees, exploited, epss }
     });
     Ok((exposed.collect(), unassessed))
 }
@@ -306,14 +306,14 @@ pub async fn lists_unfixed(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
 /// The pending updates of a server. An update that closes a finding is marked as a security update,
 /// even if its repository does not mark it as one.
 #[boxed]
-pub async fn pending(conn: &mut Conn, server: &Server) -> Result<Vec<Pending>> {
+pub async fn pending_updates(conn: &mut Conn, server: &Server) -> Result<Vec<Pending>> {
     let Some(kind) = kind_of(server) else { return Ok(Vec::new()) };
     let Some(set) = kind.update_set else { return Ok(Vec::new()) };
     let mut pending: Vec<Pending> = entries(conn, server.org_id, ListingKind::Updates, set).await?;
     if pending.iter().any(|update| !update.security) {
-        let closed = closed(conn, server.org_id, &kind, &pending).await?;
+        let closed = findings_closed_by(conn, server.org_id, &kind, &pending).await?;
         let closes = closed.iter().map(|flaws| !flaws.is_empty());
-        let secured = domain::finding::secured(&pending, closes);
+        let secured = domain::finding::security_packages(&pending, closes);
         let secured: BTreeSet<String> = secured.into_iter().map(str::to_owned).collect();
         for update in &mut pending {
             update.security = secured.contains(&update.name);
@@ -324,19 +324,19 @@ pub async fn pending(conn: &mut Conn, server: &Server) -> Result<Vec<Pending>> {
 
 /// The packages of a server whose pending updates are security updates, by the same rule as
 /// [`pending`], for a caller that has already read the findings.
-pub fn secured<'a>(
+pub fn security_packages<'a>(
     server: &Server,
     installed: &[Installed],
-    exposed: &[Exposed],
+    exposed: &[ServerFinding],
     pending: &'a [Pending],
 ) -> BTreeSet<&'a str> {
-    let Some(base) = Ecosystem::of(&server.os) else {
-        return domain::finding::secured(pending, pending.iter().map(|_| false));
+    let Some(base) = Ecosystem::for_os(&server.os) else {
+        return domain::finding::security_packages(pending, pending.iter().map(|_| false));
     };
     // A CVE that only the package manager reports does not make an update a security update; the
     // manager's own mark does.
     let known = exposed.iter().filter(|one| !one.settled.finding.found.told);
-    let settled: Vec<Settled> = known.map(|one| one.settled.clone()).collect();
-    let closed = domain::finding::closed(base.family(), installed, &settled, pending);
-    domain::finding::secured(pending, closed.iter().map(|flaws| !flaws.is_empty()))
+    let settled: Vec<ServerFinding> = known.map(|one| one.settled.clone()).collect();
+    let closed = domain::finding::closed_findings(base.family(), installed, &settled, pending);
+    domain::finding::security_packages(pending, closed.iter().map(|flaws| !flaws.is_empty()))
 }

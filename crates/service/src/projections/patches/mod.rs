@@ -3,14 +3,14 @@
 //! [`rebuild`] computes an organization's rows from its distinct update sets and the number of
 //! servers with each: 100,000 servers of 2,000 kinds cost 2,000 update sets. [`spawn`] runs it
 //! whenever servers change, limited to a small share of one core. Readers use `store::patches`;
-//! requests by a key that is limited to some environments use [`within`].
+//! requests by a key that is limited to some environments use [`patches_in_environments`].
 //!
 //! The severity of an update comes from the findings that it closes and from the hosts' package
 //! managers. So does a server's number of security updates; wrong stored numbers are corrected
-//! (`store::recounts`).
+//! (`store::security_counts`).
 
-mod closing;
-mod gather;
+mod closed_cves;
+mod aggregate;
 
 use async_recursion::async_recursion as boxed;
 pub use domain::finding::PACKAGE_MANAGER;
@@ -21,31 +21,31 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use store::listings::Kind as ListingKind;
-use store::patches::{self, Changes, Kind, Patch, Summary};
+use store::package_sets::SetKind as ListingKind;
+use store::patches::{self, Changes, PatchServerKind, Patch, Summary};
 use store::servers::Server;
-use store::{Conn, StoreError, Topic, advisories, findings, organizations, recounts};
+use store::{Conn, StoreError, Topic, advisories, findings, organizations, security_counts};
 use tokio::task::JoinHandle;
 use vocab::{Digest, Environment, OrgId, Pending, Severity};
 
-use self::closing::Closings;
-use self::gather::{Ground, counted, gathered, named, sort};
+use self::closed_cves::ClosureIndex;
+use self::aggregate::{PatchInputs, count_fleet, build_rows, all_cves, sort};
 use crate::App;
 use crate::clock::Stopwatch;
-use crate::commands::servers::{entries, severity as severity_of};
-use crate::{Result, ServiceError, apart};
+use crate::commands::servers::{entries, reported_severity as severity_of};
+use crate::{Result, ServiceError, run_on_blocking_thread};
 
 /// The number of new update sets that are written in one transaction.
-const SETS_TOGETHER: usize = 50;
+const SETS_PER_TRANSACTION: usize = 50;
 /// The number of servers that are corrected in one transaction, which keeps other writers waiting
 /// for at most some ten milliseconds.
-const SERVERS_TOGETHER: usize = 1_000;
+const SERVERS_PER_TRANSACTION: usize = 1_000;
 /// The interval at which the rows are updated without a notification.
-const LOOK: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// The minimum pause between two rounds, and the pause as a multiple of a round's duration: in a
 /// busy fleet, changes arrive all the time.
-const REST: Duration = Duration::from_millis(500);
-const REST_TIMES: f64 = 12.0;
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_FACTOR: f64 = 12.0;
 
 /// The stored totals of an organization.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,38 +74,38 @@ pub struct Counts {
 }
 
 /// Pending updates by the digest of their update set.
-type Lists = BTreeMap<Digest, Vec<Pending>>;
+type UpdateSets = BTreeMap<Digest, Vec<Pending>>;
 
 /// What was read in the last round, because most of it is still in use.
 #[derive(Debug, Default)]
-struct Known {
-    lists: Lists,
-    closings: Closings,
+struct PatchState {
+    update_sets: UpdateSets,
+    closed_cves: ClosureIndex,
 }
 
-impl Known {
-    async fn read(&mut self, conn: &mut Conn, org: OrgId, kinds: &[Kind]) -> Result<()> {
-        read_lists(conn, org, kinds, &mut self.lists).await?;
-        self.closings.read(conn, org, kinds, &self.lists).await
+impl PatchState {
+    async fn read(&mut self, conn: &mut Conn, org: OrgId, kinds: &[PatchServerKind]) -> Result<()> {
+        read_lists(conn, org, kinds, &mut self.update_sets).await?;
+        self.closed_cves.refresh(conn, org, kinds, &self.update_sets).await
     }
 
     /// The CVEs with a pending update that are known to be exploited.
     async fn exploited(&self, conn: &mut Conn) -> Result<BTreeSet<String>> {
-        let named = named(&self.lists, &self.closings);
+        let named = all_cves(&self.update_sets, &self.closed_cves);
         Ok(advisories::exploited(conn, &named).await?.into_keys().collect())
     }
 
     /// Returns the server kinds with the correct number of security updates, and those of them
     /// that have servers with a wrong stored number.
-    fn settled(&self, kinds: Vec<Kind>) -> (Vec<Kind>, Vec<(Kind, u32)>) {
+    fn with_security_counts(&self, kinds: Vec<PatchServerKind>) -> (Vec<PatchServerKind>, Vec<(PatchServerKind, u32)>) {
         let mut wrong = Vec::new();
-        let settle = |kind: Kind| {
-            let Some(truth) = self.closings.secured(&kind, &self.lists) else { return kind };
+        let settle = |kind: PatchServerKind| {
+            let Some(truth) = self.closed_cves.security_update_count(&kind, &self.update_sets) else { return kind };
             if (kind.fewest, kind.most) != (truth, truth) {
                 wrong.push((kind.clone(), truth));
             }
             let insecure = if truth > 0 { kind.servers } else { 0 };
-            Kind { fewest: truth, most: truth, insecure, ..kind }
+            PatchServerKind { fewest: truth, most: truth, insecure, ..kind }
         };
         (kinds.into_iter().map(settle).collect(), wrong)
     }
@@ -113,19 +113,19 @@ impl Known {
     /// The rows, in list order.
     fn rows(
         &self,
-        kinds: &[Kind],
+        kinds: &[PatchServerKind],
         exploited: &BTreeSet<String>,
         before: &[Patch],
         now: Timestamp,
     ) -> Vec<Patch> {
-        let Known { lists, closings } = self;
+        let PatchState { update_sets: lists, closed_cves: closings } = self;
         let first_seen = &first_seen(before);
-        gathered(&Ground { kinds, lists, closings, exploited, first_seen, now })
+        build_rows(&PatchInputs { kinds, lists, closings, exploited, first_seen, now })
     }
 }
 
 /// The severity at a position of the sort order; 0 is the most severe.
-pub fn severity(order: i64) -> Severity {
+pub fn severity_at(order: i64) -> Severity {
     let place = usize::try_from(order).unwrap_or(usize::MAX);
     Severity::ALL.iter().rev().nth(place).copied().unwrap_or(Severity::Unknown)
 }
@@ -139,13 +139,13 @@ pub fn severity_order(severity: Severity) -> i64 {
 /// Keeps the rows of every organization current until it is aborted or the app drains.
 pub fn spawn(app: App) -> JoinHandle<()> {
     tokio::spawn(async move {
-        let mut changed = app.db.bell(Topic::Servers);
-        let mut matched = app.db.bell(Topic::Findings);
+        let mut changed = app.db.subscribe(Topic::Servers);
+        let mut matched = app.db.subscribe(Topic::Findings);
         let mut known = BTreeMap::new();
         loop {
             let watch = Stopwatch::start();
             let (taken, its_app) = (std::mem::take(&mut known), app.clone());
-            let done = apart(async move {
+            let done = run_on_blocking_thread(async move {
                 let mut known = taken;
                 let done = rebuild_all(&its_app, &mut known).await;
                 (known, done)
@@ -160,19 +160,19 @@ pub fn spawn(app: App) -> JoinHandle<()> {
                     "counting of patches failed and will be retried"
                 );
             }
-            let rest = Duration::from_secs_f64(watch.seconds() * REST_TIMES).max(REST);
+            let rest = Duration::from_secs_f64(watch.seconds() * PAUSE_FACTOR).max(PAUSE_MIN);
             tokio::time::sleep(rest).await;
             tokio::select! {
-                () = changed.rung() => {}
-                () = matched.rung() => {}
-                () = tokio::time::sleep(LOOK) => {}
+                () = changed.notified() => {}
+                () = matched.notified() => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = app.until_drain() => return,
             }
         }
     })
 }
 
-async fn rebuild_all(app: &App, known: &mut BTreeMap<OrgId, Known>) -> Result<()> {
+async fn rebuild_all(app: &App, known: &mut BTreeMap<OrgId, PatchState>) -> Result<()> {
     let all = organizations::list(&mut *app.db.read().await?).await?;
     for organization in all {
         rebuild_from(app, organization.id, known.entry(organization.id).or_default()).await?;
@@ -184,10 +184,10 @@ async fn rebuild_all(app: &App, known: &mut BTreeMap<OrgId, Known>) -> Result<()
 /// whether it wrote anything.
 #[boxed]
 pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
-    rebuild_from(app, org, &mut Known::default()).await
+    rebuild_from(app, org, &mut PatchState::default()).await
 }
 
-async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> {
+async fn rebuild_from(app: &App, org: OrgId, known: &mut PatchState) -> Result<bool> {
     let now = app.clock.now();
     let mut reader = app.db.snapshot().await?;
     let kinds = patches::kinds(&mut reader, org, None, app.stale_before()).await?;
@@ -198,15 +198,15 @@ async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> 
         return Ok(false);
     }
     known.read(&mut reader, org, &kinds).await?;
-    let (kinds, wrong) = known.settled(kinds);
+    let (kinds, wrong) = known.with_security_counts(kinds);
     let before = patches::all(&mut reader, org).await?;
-    let known_sets = patches::sets(&mut reader, org).await?;
+    let known_sets = patches::recorded_sets(&mut reader, org).await?;
     let exploited = known.exploited(&mut reader).await?;
     drop(reader);
-    recount(app, org, &wrong).await?;
+    correct_security_counts(app, org, &wrong).await?;
     let rows = known.rows(&kinds, &exploited, &before, now);
-    let counts = counted(&kinds, &rows);
-    let (changes, sets) = difference(before, rows, &known_sets, &known.lists);
+    let counts = count_fleet(&kinds, &rows);
+    let (changes, sets) = difference(before, rows, &known_sets, &known.update_sets);
     let next = Summary {
         org_id: org,
         basis: basis(&kinds, matched),
@@ -215,30 +215,30 @@ async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> 
         made_at: now,
         generation: seen.map_or(0, |seen| seen.generation),
     };
-    for some in sets.chunks(SETS_TOGETHER) {
+    for some in sets.chunks(SETS_PER_TRANSACTION) {
         let mut tx = app.db.begin().await?;
         patches::add_sets(&mut tx, org, some).await?;
         tx.commit().await?;
     }
     let mut tx = app.db.begin().await?;
-    match patches::begin(&mut tx, &next).await {
-        // Another replica was faster; its rows are equivalent.
+    match patches::save_summary(&mut tx, &next).await {
+        // Another replica wrote first; its rows are equivalent.
         Err(StoreError::Stale) => return Ok(false),
         begun => begun?,
     }
-    patches::change(&mut tx, org, &changes).await?;
+    patches::apply_changes(&mut tx, org, &changes).await?;
     tx.commit().await?;
     Ok(true)
 }
 
 /// Corrects the stored number of security updates of servers. Servers that report a change
 /// meanwhile are corrected in the next round.
-async fn recount(app: &App, org: OrgId, wrong: &[(Kind, u32)]) -> Result<()> {
-    let wrong: Vec<(&Kind, u32)> = wrong.iter().map(|(kind, truth)| (kind, *truth)).collect();
-    let all = recounts::wanted(&mut *app.db.read().await?, org, &wrong).await?;
-    for some in all.chunks(SERVERS_TOGETHER) {
+async fn correct_security_counts(app: &App, org: OrgId, wrong: &[(PatchServerKind, u32)]) -> Result<()> {
+    let wrong: Vec<(&PatchServerKind, u32)> = wrong.iter().map(|(kind, truth)| (kind, *truth)).collect();
+    let all = security_counts::find_wrong(&mut *app.db.read().await?, org, &wrong).await?;
+    for some in all.chunks(SERVERS_PER_TRANSACTION) {
         let mut tx = app.db.begin().await?;
-        recounts::write(&mut tx, some).await?;
+        security_counts::write(&mut tx, some).await?;
         tx.commit().await?;
     }
     Ok(())
@@ -246,38 +246,38 @@ async fn recount(app: &App, org: OrgId, wrong: &[(Kind, u32)]) -> Result<()> {
 
 /// The patches of some environments, in list order. Computed on demand.
 #[boxed]
-pub async fn within(
+pub async fn patches_in_environments(
     app: &App,
     conn: &mut Conn,
     org: OrgId,
     environments: &[Environment],
 ) -> Result<(Vec<Patch>, Counts)> {
     let kinds = patches::kinds(conn, org, Some(environments), app.stale_before()).await?;
-    let mut known = Known::default();
+    let mut known = PatchState::default();
     known.read(conn, org, &kinds).await?;
-    let (kinds, _) = known.settled(kinds);
+    let (kinds, _) = known.with_security_counts(kinds);
     let before = patches::all(conn, org).await?;
     let exploited = known.exploited(conn).await?;
     let rows = known.rows(&kinds, &exploited, &before, app.clock.now());
-    let counts = counted(&kinds, &rows);
+    let counts = count_fleet(&kinds, &rows);
     Ok((rows, counts))
 }
 
 /// The patches pending on one server, with their data for the whole organization.
 #[boxed]
-pub async fn of_server(app: &App, conn: &mut Conn, server: &Server) -> Result<Vec<Patch>> {
+pub async fn server_patches(app: &App, conn: &mut Conn, server: &Server) -> Result<Vec<Patch>> {
     let Some(set) = server.update_set else { return Ok(Vec::new()) };
     let list: Vec<Pending> = entries(conn, server.org_id, ListingKind::Updates, set).await?;
     let names: BTreeSet<&String> = list.iter().map(|update| &update.name).collect();
     let names: Vec<String> = names.into_iter().cloned().collect();
-    let mut rows = patches::of_names(conn, server.org_id, &names).await?;
+    let mut rows = patches::by_names(conn, server.org_id, &names).await?;
     // An update set that has just arrived may not be counted yet.
     let counted: BTreeSet<String> = rows.iter().map(|row| row.package_name.clone()).collect();
     if names.iter().all(|name| counted.contains(name)) {
         sort(&mut rows);
         return Ok(rows);
     }
-    let alone = Kind {
+    let alone = PatchServerKind {
         update_set: Some(set),
         package_set: server.package_set,
         os_release: server.os.to_string(),
@@ -294,7 +294,7 @@ pub async fn of_server(app: &App, conn: &mut Conn, server: &Server) -> Result<Ve
         most: 0,
     };
     let kinds = [alone];
-    let mut known = Known { lists: Lists::from([(set, list)]), ..Known::default() };
+    let mut known = PatchState { update_sets: UpdateSets::from([(set, list)]), ..PatchState::default() };
     known.read(conn, server.org_id, &kinds).await?;
     let exploited = known.exploited(conn).await?;
     let fresh = known.rows(&kinds, &exploited, &[], app.clock.now());
@@ -304,24 +304,24 @@ pub async fn of_server(app: &App, conn: &mut Conn, server: &Server) -> Result<Ve
 }
 
 /// `matched` identifies the findings of the servers.
-fn basis(kinds: &[Kind], matched: Option<Digest>) -> Digest {
+fn basis(kinds: &[PatchServerKind], matched: Option<Digest>) -> Digest {
     let word = |digest: Option<Digest>| digest.map(|digest| digest.to_string()).unwrap_or_default();
     let mut text = format!("{}\n", word(matched));
     for kind in kinds {
         let (updates, packages) = (word(kind.update_set), word(kind.package_set));
-        let Kind { os_release, kernel, runs, servers, .. } = kind;
-        let Kind { reboot_required, quarantined, outdated, stale, insecure, fewest, most, .. } =
+        let PatchServerKind { os_release, kernel, runs, servers, .. } = kind;
+        let PatchServerKind { reboot_required, quarantined, outdated, stale, insecure, fewest, most, .. } =
             kind;
         text += &format!(
             "{updates} {packages} {os_release} {kernel} {runs} {servers} {reboot_required} \
              {quarantined} {outdated} {stale} {insecure} {fewest} {most}\n"
         );
     }
-    Digest::of(text.as_bytes())
+    Digest::compute(text.as_bytes())
 }
 
-/// Reads the update sets that are missing, and drops those that no server has any more.
-async fn read_lists(conn: &mut Conn, org: OrgId, kinds: &[Kind], lists: &mut Lists) -> Result<()> {
+/// Reads the update sets that are missing, and drops those that no server has anymore.
+async fn read_lists(conn: &mut Conn, org: OrgId, kinds: &[PatchServerKind], lists: &mut UpdateSets) -> Result<()> {
     let used: BTreeSet<Digest> = kinds.iter().filter_map(|kind| kind.update_set).collect();
     lists.retain(|set, _| used.contains(set));
     for set in used {
@@ -337,14 +337,14 @@ fn first_seen(rows: &[Patch]) -> BTreeMap<String, Timestamp> {
 }
 
 /// An update set and the packages in it.
-type Named = (Digest, Vec<String>);
+type NamedSet = (Digest, Vec<String>);
 
 fn difference(
     before: Vec<Patch>,
     after: Vec<Patch>,
     known: &[Digest],
-    lists: &Lists,
-) -> (Changes, Vec<Named>) {
+    lists: &UpdateSets,
+) -> (Changes, Vec<NamedSet>) {
     let mut before: BTreeMap<String, Patch> =
         before.into_iter().map(|row| (row.package_name.clone(), row)).collect();
     let put = after
@@ -366,7 +366,7 @@ fn difference(
 }
 
 /// The severity of a CVE according to the host's package manager.
-pub fn flaw_severity(updates: &[Pending], cve: &str) -> Severity {
+pub fn reported_cve_severity(updates: &[Pending], cve: &str) -> Severity {
     let with = updates.iter().filter(|update| update.cves.iter().any(|id| id == cve));
     with.map(severity_of).max().unwrap_or(Severity::Unknown)
 }
@@ -381,7 +381,7 @@ mod tests {
     fn severity_order_starts_with_most_severe_and_is_reversible() {
         assert_eq!(severity_order(Severity::Critical), 0);
         for known in Severity::ALL {
-            assert_eq!(severity(severity_order(*known)), *known);
+            assert_eq!(severity_at(severity_order(*known)), *known);
         }
     }
 

@@ -102,16 +102,16 @@ const NGINX: &str = "Q1bmdpbngtZnJvbS1uZ2lueC1vcmc=";
 const OTHER: &str = "Q1YW5vdGhlci1idWlsZC1vZi1pdAA=";
 
 /// A system in a temporary directory, removed on drop.
-struct System {
+struct TestSystem {
     dir: PathBuf,
 }
 
-impl System {
-    fn new() -> System {
+impl TestSystem {
+    fn new() -> TestSystem {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let system =
-            System { dir: std::env::temp_dir().join(format!("fleetmend-origin-{pid}-{count}")) };
+            TestSystem { dir: std::env::temp_dir().join(format!("fleetmend-origin-{pid}-{count}")) };
         system.write("lib/apk/db/installed", INSTALLED.as_bytes());
         system
     }
@@ -142,7 +142,7 @@ impl System {
     }
 }
 
-impl Drop for System {
+impl Drop for TestSystem {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
     }
@@ -208,7 +208,7 @@ const WEB: Option<&str> = Some("web_signing");
 
 #[test]
 fn maintainer_is_not_the_origin_without_indexes() {
-    let system = System::new();
+    let system = TestSystem::new();
     system.assert_origins([None; 3]);
     system.write("var/cache/apk/musl-1.2.4-r1.0a1b2c3d.apk", b"not an index");
     system.assert_origins([None; 3]);
@@ -216,14 +216,14 @@ fn maintainer_is_not_the_origin_without_indexes() {
 
 #[test]
 fn current_and_outdated_packages_are_alpines() {
-    let system = System::new();
+    let system = TestSystem::new();
     system.index("066df28d", &alpine_index());
     system.assert_origins([ALPINE, ALPINE, ALPINE]);
 }
 
 #[test]
 fn package_of_a_third_party_repository_has_its_key_as_origin() {
-    let system = System::new();
+    let system = TestSystem::new();
     system.index("066df28d", &alpine_index());
     let versions = [("nginx", "1.25.2-r1", OTHER), ("nginx", "1.25.3-r1", NGINX)];
     system.index("d0f64cb5", &signed(WEB_KEY, &versions));
@@ -232,7 +232,7 @@ fn package_of_a_third_party_repository_has_its_key_as_origin() {
 
 #[test]
 fn same_build_in_both_repositories_is_alpines() {
-    let system = System::new();
+    let system = TestSystem::new();
     let same = [("nginx", "1.25.3-r1", NGINX)];
     // In any order of reading.
     system.index("00000000", &signed(WEB_KEY, &same));
@@ -243,7 +243,7 @@ fn same_build_in_both_repositories_is_alpines() {
 
 #[test]
 fn unlisted_version_goes_by_name_and_alpine_wins() {
-    let system = System::new();
+    let system = TestSystem::new();
     system.index(
         "00000000",
         &signed(WEB_KEY, &[("nginx", "1.27.0-r1", OTHER), ("musl", "2-r0", OTHER)]),
@@ -255,7 +255,7 @@ fn unlisted_version_goes_by_name_and_alpine_wins() {
 
 #[test]
 fn same_version_of_another_build_is_not_this_package() {
-    let system = System::new();
+    let system = TestSystem::new();
     system.index("00000000", &signed(ALPINE_KEY, &[("nginx", "1.25.3-r1", OTHER)]));
     system.index("11111111", &signed(WEB_KEY, &[("nginx", "1.25.3-r1", NGINX)]));
     system.assert_origins([None, None, WEB]);
@@ -272,7 +272,7 @@ fn same_version_of_another_build_is_not_this_package() {
 #[test]
 fn similar_key_name_is_not_alpines() {
     let key = ".SIGN.RSA256.my-alpine-devel@lists.alpinelinux.org-0a1b2c3d.rsa.pub";
-    let system = System::new();
+    let system = TestSystem::new();
     system.index("00000000", &signed(key, &[("musl", "1.2.4-r1", MUSL)]));
     system.assert_origins([None, Some("my-alpine-devel@lists.alpinelinux.org-0a1b2c3d"), None]);
     let key = ".SIGN.RSA256.alpine-devel@lists.alpinelinux.org-0a1b2c3d.rsa.pub";
@@ -282,7 +282,7 @@ fn similar_key_name_is_not_alpines() {
 
 #[test]
 fn additional_signature_leaves_an_index_alpines() {
-    let system = System::new();
+    let system = TestSystem::new();
     let mut index = gzip(&tar(WEB_KEY, b'0', &[7; 256]));
     index.extend(signed(ALPINE_KEY, &[("musl", "1.2.4-r1", MUSL)]));
     system.index("00000000", &index);
@@ -317,7 +317,7 @@ fn broken_index_counts_as_absent() {
         gzip(&huge),
     ];
     for (number, bytes) in broken.iter().enumerate() {
-        let system = System::new();
+        let system = TestSystem::new();
         system.index("00000000", bytes);
         assert_eq!(system.origins(), [None, None, None], "index {number}");
         system.index("11111111", &alpine_index());
@@ -327,7 +327,7 @@ fn broken_index_counts_as_absent() {
 
 #[test]
 fn gzip_bomb_counts_as_absent() {
-    // 70 MiB in 70 gzip members, so that the test need not compress them all.
+    // 70 MiB in 70 gzip members, so that the test does not have to compress them all.
     let mebibyte = gzip(format!("T:{}\n", "x".repeat(1021)).repeat(1024).as_bytes()).repeat(70);
     let mut list = tar("APKINDEX", b'0', b"C:Q1\nP:nginx\nV:1.25.3-r1\n\n");
     list[124..135].copy_from_slice(format!("{:011o}", 70 << 20).as_bytes());
@@ -336,7 +336,7 @@ fn gzip_bomb_counts_as_absent() {
     let after = [signed(WEB_KEY, &[("nginx", "1.25.3-r1", NGINX)]), zeros].concat();
     for bomb in [within, after] {
         assert!(bomb.len() < 1 << 20, "{}", bomb.len());
-        let system = System::new();
+        let system = TestSystem::new();
         system.index("00000000", &bomb);
         system.assert_origins([None; 3]);
     }
@@ -344,7 +344,7 @@ fn gzip_bomb_counts_as_absent() {
 
 #[test]
 fn number_of_indexes_is_limited() {
-    let system = System::new();
+    let system = TestSystem::new();
     for number in 0..64 {
         system.index(&format!("{number:08}"), &signed(WEB_KEY, &[("zsh", "5-r0", OTHER)]));
     }
@@ -354,14 +354,14 @@ fn number_of_indexes_is_limited() {
 
 #[test]
 fn custom_cache_path_is_resolved_inside_the_root() {
-    let system = System::new();
+    let system = TestSystem::new();
     system.write("media/disk/cache/APKINDEX.066df28d.tar.gz", &alpine_index());
     fs::create_dir_all(system.dir.join("etc/apk")).unwrap();
     symlink("/media/disk/cache", system.dir.join("etc/apk/cache")).unwrap();
     system.assert_origins([ALPINE, ALPINE, ALPINE]);
 
     // A link to a file outside the root is not followed.
-    let (inside, outside) = (System::new(), System::new());
+    let (inside, outside) = (TestSystem::new(), TestSystem::new());
     outside.index("066df28d", &alpine_index());
     fs::create_dir_all(inside.dir.join("etc/apk")).unwrap();
     let cache = outside.dir.join("var/cache/apk");
@@ -375,7 +375,7 @@ fn custom_cache_path_is_resolved_inside_the_root() {
 /// With the end of the archive in the first member and extended headers, which abuild omits.
 #[test]
 fn index_packed_by_tar_and_gzip_is_parsed() {
-    let system = System::new();
+    let system = TestSystem::new();
     let index = blocks(&[("musl", "1.2.4-r1", MUSL)]);
     system.write("pack/APKINDEX", index.as_bytes());
     system.write("pack/DESCRIPTION", b"v3.18");

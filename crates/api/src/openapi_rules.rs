@@ -1,0 +1,79 @@
+//! Constraints that the derived schemas cannot express: rules between fields, and limits that the
+//! extractors set.
+//!
+//! The rules are enforced elsewhere. They are written into the OpenAPI document here, so that the
+//! service accepts every request that the document calls valid. They use `not` instead of `anyOf`,
+//! because client generators turn the latter into a union of types.
+
+use httpkit::filters::TASK_STATES;
+use serde_json::{Value, json};
+use service::requests::NAME_PATTERN;
+
+/// Pattern of one tag in a list.
+const TAG: &str = "[A-Za-z0-9][A-Za-z0-9._:/=@+-]{0,63}";
+
+/// The request bodies that start a batch.
+const BATCH_BODIES: [&str; 2] = ["CreateBatch", "PatchServer"];
+
+/// Adds the constraints to the schemas.
+pub(crate) fn add_to_schemas(schemas: &mut Value) {
+    for body in ["ScheduleRequest", "CreateApiKey", "CreateEnrollmentToken"] {
+        schemas[body]["properties"]["name"]["pattern"] = NAME_PATTERN.into();
+    }
+    for field in ["package", "reason"] {
+        schemas["CreateSuppression"]["properties"][field]["pattern"] = NAME_PATTERN.into();
+    }
+    for body in ["OptionsRequest", "PreviewRequest"].into_iter().chain(BATCH_BODIES) {
+        at_least_one(&mut schemas[body]["properties"]["max_failures"]);
+    }
+    schemas["Selector"]["minProperties"] = 1.into();
+    schemas["Selector"]["not"] = json!({"required": ["all"], "minProperties": 2});
+    let selects_nothing = without_fields(&["packages", "security_only"]);
+    for body in BATCH_BODIES {
+        schemas[body]["not"] = selects_nothing.clone();
+    }
+    let mut named_and_selects_nothing = selects_nothing;
+    named_and_selects_nothing["required"] = json!(["server_ids"]);
+    named_and_selects_nothing["properties"]["server_ids"] = json!({"type": "array"});
+    let both = json!({
+        "required": ["server_ids", "targets"],
+        "properties": {"server_ids": {"type": "array"}, "targets": {"type": "object"}},
+    });
+    schemas["PreviewRequest"]["not"] =
+        json!({"anyOf": [without_fields(&["server_ids", "targets"]), both, named_and_selects_nothing]});
+}
+
+/// Adds the patterns of comma-separated parameters to an operation.
+pub(crate) fn add_to_operation(operation: &mut Value) {
+    let severities: Vec<&str> = vocab::Severity::ALL.iter().map(|word| word.as_str()).collect();
+    let (parameter, word) = match operation["operationId"].as_str() {
+        Some("list_batches") => ("state", service::queries::batches::STATES.join("|")),
+        Some("list_tasks") => ("state", TASK_STATES.join("|")),
+        Some("list_patches" | "list_cves") => ("severity", severities.join("|")),
+        Some("list_servers") => ("tag", TAG.to_owned()),
+        _ => return,
+    };
+    let parameters = operation["parameters"].as_array_mut().into_iter().flatten();
+    if let Some(found) = parameters.into_iter().find(|one| one["name"] == parameter) {
+        found["schema"]["pattern"] = format!("^ *({word}) *(, *({word}) *)*$").into();
+    }
+}
+
+/// A schema for an object without these fields. Null counts as absent.
+fn without_fields(fields: &[&str]) -> Value {
+    let nothing = fields.iter().map(|field| ((*field).to_owned(), json!({"type": "null"})));
+    json!({"properties": Value::Object(nothing.collect())})
+}
+
+/// Excludes zero from a number or percentage.
+fn at_least_one(field: &mut Value) {
+    let description = field["oneOf"][0]["description"].clone();
+    let mut schema = serde_json::to_value(<vocab::Portion as utoipa::PartialSchema>::schema())
+        .unwrap_or_default();
+    schema["description"] = description;
+    schema["oneOf"][0]["minimum"] = 1.into();
+    if let Some(choices) = schema["oneOf"].as_array_mut() {
+        choices.push(json!({"type": "null"}));
+    }
+    *field = schema;
+}

@@ -1,0 +1,252 @@
+//! Formats values for display.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde::Serialize;
+use vocab::{Selector, Zone};
+use wire::v1::{Meta, Options, PackageChange, Progress};
+
+/// Escapes text for HTML.
+pub fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// The API name of an enum value.
+pub fn word(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        Ok(other) => other.to_string(),
+        Err(_) => String::new(),
+    }
+}
+
+/// The API name of an enum value, with spaces instead of underscores.
+pub fn spoken(value: impl Serialize) -> String {
+    spaced(&word(&value))
+}
+
+/// An API name with spaces instead of underscores.
+pub fn spaced(word: &str) -> String {
+    word.replace('_', " ")
+}
+
+/// A state as a colored label.
+pub fn pill(value: &impl Serialize) -> String {
+    let word = escape(&word(value));
+    format!("<span class=\"pill is-{word}\">{}</span>", spaced(&word))
+}
+
+/// A number, passed by value or by reference, of any integer type. Templates need this.
+pub trait Count {
+    fn count(&self) -> u64;
+}
+
+macro_rules! count {
+    ($($kind:ty),*) => {$(
+        impl Count for $kind {
+            fn count(&self) -> u64 {
+                u64::try_from(*self).unwrap_or(u64::MAX)
+            }
+        }
+    )*};
+}
+count!(u32, u64, usize);
+
+impl<T: Count> Count for &T {
+    fn count(&self) -> u64 {
+        (**self).count()
+    }
+}
+
+pub fn fewer(shown: impl Count, all: impl Count) -> bool {
+    shown.count() < all.count()
+}
+
+/// A number with thousands separators.
+pub fn number(value: impl Count) -> String {
+    let digits = value.count().to_string();
+    let mut label = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            label.push(',');
+        }
+        label.push(digit);
+    }
+    label
+}
+
+/// The number of the last row on the page.
+pub fn last_shown(meta: &Meta) -> u64 {
+    meta.total.min(meta.offset.saturating_add(u64::from(meta.limit)))
+}
+
+/// The singular or the plural form.
+pub fn plural(count: impl Count, one: &'static str, many: &'static str) -> &'static str {
+    if count.count() == 1 { one } else { many }
+}
+
+/// A percentage that is never rounded up to 100 %.
+pub fn share(part: impl Count, whole: impl Count) -> String {
+    let part = part.count();
+    match whole.count() {
+        0 => "–".into(),
+        whole => format!("{} %", part.min(whole).saturating_mul(100) / whole),
+    }
+}
+
+pub fn score(value: &Option<f64>) -> String {
+    value.map_or_else(|| "–".into(), |score| format!("{score:.1}"))
+}
+
+/// A probability as a percentage.
+pub fn chance(value: &Option<f64>) -> String {
+    value.map_or_else(|| "–".into(), |chance| format!("{:.1} %", chance * 100.0))
+}
+
+/// The number of tasks by state, for the states that occur.
+pub fn counts(progress: &Progress) -> Vec<(String, u64)> {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(progress) else {
+        return Vec::new();
+    };
+    let states =
+        fields.into_iter().filter(|(name, _)| !matches!(name.as_str(), "total" | "percent"));
+    states
+        .filter_map(|(name, count)| Some((name, count.as_u64()?)))
+        .filter(|(_, n)| *n > 0)
+        .collect()
+}
+
+/// A package change as one line of HTML.
+pub fn change(change: &PackageChange) -> String {
+    let version = |version: &Option<String>, none| {
+        version.as_deref().map_or_else(|| format!("<em>{none}</em>"), escape)
+    };
+    let (from, to) = (version(&change.from, "new"), version(&change.to, "removed"));
+    let name = escape(&change.name);
+    format!("<div>{name} <span class=\"mono dim\">{from} → {to}</span></div>")
+}
+
+/// What a batch installs.
+pub fn what(options: &Options) -> String {
+    let names: Vec<String> = options.packages.iter().map(ToString::to_string).collect();
+    let mut label = match (names.as_slice(), options.security_only) {
+        ([], true) => "Security updates".to_owned(),
+        ([], false) => "All updates".to_owned(),
+        ([one, two, three, .., _], _) => {
+            format!("{one}, {two}, {three} and {} more", names.len() - 3)
+        }
+        (few, _) => few.join(", "),
+    };
+    if !options.exclude.is_empty() {
+        let never: Vec<String> = options.exclude.iter().map(ToString::to_string).collect();
+        label += &format!(" except {}", never.join(", "));
+    }
+    if options.dry_run { label + " (dry run)" } else { label }
+}
+
+/// The label of the button that starts a batch.
+pub fn start_label(options: &Options, servers: impl Count) -> String {
+    let count = servers.count();
+    let target = format!("{} {}", number(count), plural(count, "server", "servers"));
+    let packages = options.packages.len();
+    let named = format!("{} {}", number(packages), plural(packages, "package", "packages"));
+    let what = match (packages, options.security_only) {
+        (0, false) => String::new(),
+        (0, true) => " (security updates)".to_owned(),
+        (_, false) => format!(" ({named})"),
+        (_, true) => format!(" (security updates of {named})"),
+    };
+    match options.dry_run {
+        true => format!("Dry run on {target}{what}"),
+        false => format!("Patch {target}{what}"),
+    }
+}
+
+/// The rollout options of a batch, such as parallelism and canary.
+pub fn pace(options: &Options) -> String {
+    let canary = options.canary.to_string();
+    let parts = [
+        (options.stagger_minutes > 0)
+            .then(|| format!("{} min between starts", options.stagger_minutes)),
+        options.max_parallel.map(|most| format!("max {most} in parallel")),
+        (canary != "0").then(|| format!("canary {canary}")),
+        options.max_failures.map(|limit| format!("failure limit {limit}")),
+        options.window_minutes.map(|window| format!("window {window} min")),
+    ];
+    let label: Vec<String> = parts.into_iter().flatten().collect();
+    if label.is_empty() { "all in parallel".into() } else { label.join(", ") }
+}
+
+/// The servers that a selector matches.
+pub fn targets(selector: &Selector) -> String {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(selector) else {
+        return String::new();
+    };
+    let label =
+        fields.iter().filter(|(_, value)| !value.is_null()).filter_map(|(name, value)| {
+            match (name.as_str(), value) {
+                ("all", serde_json::Value::Bool(true)) => Some("every server".to_owned()),
+                (_, serde_json::Value::Array(list)) if list.is_empty() => None,
+                ("server_ids", serde_json::Value::Array(list)) => {
+                    Some(format!("{} selected servers", list.len()))
+                }
+                (name, serde_json::Value::Array(list)) => {
+                    let texts: Vec<&str> =
+                        list.iter().filter_map(serde_json::Value::as_str).collect();
+                    Some(format!("{name} {}", texts.join(", ")))
+                }
+                (name, serde_json::Value::String(text)) => Some(format!("{name} {text}")),
+                _ => None,
+            }
+        });
+    label.collect::<Vec<_>>().join(" · ")
+}
+
+/// A time in the given time zone.
+pub fn in_zone(at: &Timestamp, zone: &Zone) -> String {
+    let zone = TimeZone::get(&zone.to_string()).unwrap_or(TimeZone::UTC);
+    at.to_zoned(zone).strftime("%a %Y-%m-%d %H:%M").to_string()
+}
+
+/// A time that the page's script converts to the browser's time zone.
+pub fn local(at: &Timestamp) -> String {
+    format!("<time data-local datetime=\"{at}\">{}</time>", at.strftime("%Y-%m-%d %H:%M UTC"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_formatted_for_display() {
+        assert_eq!(
+            ["0", "999", "1,000", "1,234,567"],
+            [0_u64, 999, 1_000, 1_234_567].map(number)[..]
+        );
+        assert_eq!(
+            [share(1_u32, 3_u32), share(999_u64, 1_000_u64), share(0_usize, 0_usize)],
+            ["33 %", "99 %", "–"]
+        );
+    }
+
+    #[test]
+    fn functions_that_build_markup_escape_values() {
+        assert_eq!(
+            escape("<b onx='1' y=\"2\">&"),
+            "&lt;b onx=&#39;1&#39; y=&quot;2&quot;&gt;&amp;"
+        );
+        let pill = pill(&"<script>");
+        assert!(!pill.contains("<script>"), "{pill}");
+    }
+}

@@ -1,0 +1,517 @@
+//! A test oracle: checks what must hold for rollouts, based on observed events.
+//!
+//! The oracle keeps its own records: it stores every event and every change with code that is
+//! independent of the planner, and recounts everything for every check. It never looks at a
+//! rollout's counts, limits, queues or head. It knows the real time; where the control plane's
+//! clock jumped in between, it makes no claims about time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use vocab::{BatchId, ServerId};
+
+use super::task_record::TaskRecord;
+use crate::rollout::{
+    CancelReason, Change, RolloutOutcome, TaskEvent, HaltReason, TaskOutcome, OFFLINE_WAIT, Pace, Phase, Rollout, TaskSkipReason, TaskStatus, stage_limit,
+};
+
+/// How far a clock may be set back without being noticed.
+const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_mins(1);
+
+/// A point in time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) real: Timestamp,
+    /// What the control plane's clock shows.
+    pub(super) wall: Timestamp,
+    /// How many times that clock was set forward without being noticed.
+    pub(super) unnoticed_forward_sets: u32,
+    /// How many times it was set without being noticed.
+    pub(super) unnoticed_clock_sets: u32,
+    /// How many times it was set, noticed or not.
+    pub(super) clock_sets: u32,
+}
+
+impl Moment {
+    /// Whether more time may seem to have passed than really did.
+    fn set_forward_since(self, earlier: Moment) -> bool {
+        self.unnoticed_forward_sets != earlier.unnoticed_forward_sets
+    }
+
+    fn jumped_since(self, earlier: Moment) -> bool {
+        self.unnoticed_clock_sets != earlier.unnoticed_clock_sets
+    }
+}
+
+/// A time in which the control plane received no reports, and the grace period after it.
+#[derive(Debug, Clone, Copy)]
+struct GracePeriod {
+    since: Moment,
+    patience: SignedDuration,
+}
+
+/// The oracle's record of one rollout.
+#[derive(Clone)]
+struct RolloutRecord {
+    pace: Pace,
+    /// In start order.
+    order: Vec<ServerId>,
+    tasks: BTreeMap<ServerId, TaskRecord>,
+    phase: Phase,
+    created: Moment,
+    starts_at: Timestamp,
+    /// Whether it starts at a scheduled time and not immediately.
+    by_calendar: bool,
+    grace_period: Option<GracePeriod>,
+    /// When the control plane first read the clock after it was last set.
+    clock_noticed: Moment,
+    last_start: Option<Moment>,
+    accepted_failures: BTreeSet<ServerId>,
+    /// How many timeouts proved wrong since then.
+    corrected: usize,
+    canary_waived: bool,
+    /// Servers that are expected to install something.
+    expected: BTreeSet<ServerId>,
+    canary_unchanged: bool,
+}
+
+/// The records, and the violations that were found.
+#[derive(Clone, Default)]
+pub(super) struct Oracle {
+    records: BTreeMap<BatchId, RolloutRecord>,
+    pub(super) violations: Vec<String>,
+}
+
+impl Oracle {
+    pub(super) fn record_created(&mut self, rollout: &Rollout, starts_in: SignedDuration, at: Moment) {
+        let order: Vec<_> = rollout.tasks().map(|(server, _)| server).collect();
+        let case = RolloutRecord {
+            pace: rollout.head().pace.clone(),
+            tasks: order.iter().map(|server| (*server, TaskRecord::Waiting)).collect(),
+            expected: match rollout.head().expected {
+                Some(count) => order.iter().copied().take(count as usize).collect(),
+                None => order.iter().copied().collect(),
+            },
+            canary_unchanged: false,
+            order,
+            phase: Phase::Scheduled,
+            created: at,
+            clock_noticed: at,
+            starts_at: at.real + starts_in,
+            by_calendar: !starts_in.is_zero(),
+            grace_period: None,
+            last_start: None,
+            accepted_failures: BTreeSet::new(),
+            corrected: 0,
+            canary_waived: false,
+        };
+        self.records.insert(rollout.head().id, case);
+    }
+
+    /// The control plane can receive reports only from now on.
+    pub(super) fn start_grace_period(&mut self, until: Moment, patience: SignedDuration) {
+        for case in self.records.values_mut() {
+            case.grace_period = Some(GracePeriod { since: until, patience });
+        }
+    }
+
+    /// Records and checks an event. `online`: whether a server is online and not busy, as far as
+    /// the control plane knows.
+    pub(super) fn record_event(
+        &mut self,
+        of: BatchId,
+        server: ServerId,
+        event: TaskEvent,
+        at: Moment,
+        online: &dyn Fn(ServerId) -> bool,
+    ) {
+        let free = |server| online(server) && !self.is_busy_elsewhere(of, server);
+        let case = &self.records[&of];
+        let wrong = match event {
+            TaskEvent::Offered => case.check_start(server, at, &free),
+            TaskEvent::DeadlinePassed => case.check_timeout(server, at),
+            TaskEvent::WindowClosed => case.check_window_closed(at),
+            TaskEvent::Canceled => {
+                violation_unless(case.phase == Phase::Canceling, "canceled without a user's request")
+            }
+            TaskEvent::ServerRemoved | TaskEvent::Reached(_) | TaskEvent::Reported(_) => None,
+            TaskEvent::GivenBack => Some("an agent never reports this".into()),
+            TaskEvent::Forgotten => Some("no backup was restored".into()),
+        };
+        self.violations.extend(wrong.map(|wrong| format!("{server} of {of}: {wrong}")));
+        let case = self.records.get_mut(&of).expect("ordered");
+        if event == TaskEvent::Offered {
+            case.last_start = Some(at);
+        }
+        if let Some(seen) = case.tasks.get_mut(&server) {
+            let before = std::mem::replace(seen, seen.after(event, case.phase, at));
+            case.corrected += usize::from(before.is_failure() && !seen.is_failure());
+        }
+    }
+
+    /// Records and checks a change of a rollout that led to this phase.
+    pub(super) fn record_change(&mut self, of: BatchId, change: Change, into: Phase, at: Moment) {
+        let case = self.records.get_mut(&of).expect("ordered");
+        self.violations.extend(case.check_change(change, at).map(|wrong| format!("{of}: {wrong}")));
+        case.apply_change(change, into, at);
+    }
+
+    /// Checks a rollout whose plans were all carried out; it will be planned again at `wake_at`.
+    pub(super) fn check_settled(
+        &mut self,
+        rollout: &Rollout,
+        wake_at: Option<Timestamp>,
+        at: Moment,
+        online: &dyn Fn(ServerId) -> bool,
+    ) {
+        let of = rollout.head().id;
+        let case = self.records.get_mut(&of).expect("ordered");
+        if at.jumped_since(case.clock_noticed) {
+            case.clock_noticed = at;
+        }
+        let free = |server| online(server) && !self.is_busy_elsewhere(of, server);
+        let case = &self.records[&of];
+        let undone = case.overdue_action(at, &free);
+        let wakes = wake_at.map(|wake_at| at.real + wake_at.duration_since(at.wall));
+        let due = case.next_action_at(at, &free);
+        let late = match (due, wakes) {
+            (Some(due), Some(wakes)) => wakes > due,
+            (due, None) => due.is_some(),
+            (None, Some(_)) => false,
+        };
+        let overslept = late.then(|| format!("wakes at {wakes:?}, but must act at {due:?}"));
+        let differs = case.difference(rollout);
+        let wrong = [undone, overslept, differs].into_iter().flatten();
+        self.violations.extend(wrong.map(|wrong| format!("{of}: {wrong}")));
+    }
+
+    fn is_busy_elsewhere(&self, of: BatchId, server: ServerId) -> bool {
+        self.records
+            .iter()
+            .filter(|(other, _)| **other != of)
+            .any(|(_, case)| matches!(case.tasks.get(&server), Some(TaskRecord::InProgress { .. })))
+    }
+}
+
+impl RolloutRecord {
+    fn count(&self, which: impl Fn(TaskOutcome) -> bool) -> usize {
+        self.tasks.values().filter(|seen| matches!(seen, TaskRecord::Ended(end) if which(*end))).count()
+    }
+
+    fn successes(&self) -> usize {
+        self.count(|end| matches!(end, TaskOutcome::Succeeded | TaskOutcome::NoChange))
+    }
+
+    fn failures(&self) -> usize {
+        self.tasks.values().filter(|seen| seen.is_failure()).count()
+    }
+
+    fn in_progress(&self) -> usize {
+        self.tasks.values().filter(|seen| matches!(seen, TaskRecord::InProgress { .. })).count()
+    }
+
+    fn next_in_turn(&self, free: &dyn Fn(ServerId) -> bool) -> Option<ServerId> {
+        let waits = |server: &ServerId| matches!(self.tasks[server], TaskRecord::Waiting);
+        self.order.iter().copied().find(|server| waits(server) && free(*server))
+    }
+
+    fn next_may_start(&self, free: &dyn Fn(ServerId) -> bool) -> bool {
+        let may = |server| !self.needs_expected_changes() || self.expected.contains(&server);
+        self.next_in_turn(free).is_some_and(may)
+    }
+
+    /// The deadline of a task, as far as the clock can be trusted.
+    fn deadline(&self, seen: TaskRecord, at: Moment) -> Option<Timestamp> {
+        let heard = match self.grace_period {
+            Some(deaf) if at.jumped_since(deaf.since) => return None,
+            Some(deaf) => deaf.since.real + deaf.patience,
+            None => Timestamp::MIN,
+        };
+        match seen {
+            TaskRecord::InProgress { stage, since } if !at.jumped_since(since) => {
+                Some(heard.max(since.real + stage_limit(stage)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether its start time and window cannot be checked, because the clock was set. A
+    /// rollout that started immediately is adjusted when a clock change is noticed.
+    fn clock_untrusted(&self, at: Moment) -> bool {
+        at.jumped_since(self.created) || self.by_calendar && at.clock_sets != self.created.clock_sets
+    }
+
+    fn has_waiting_task(&self) -> bool {
+        self.tasks.values().any(|seen| matches!(seen, TaskRecord::Waiting))
+    }
+
+    fn total(&self) -> u32 {
+        self.order.len() as u32
+    }
+
+    fn succeeded(&self) -> usize {
+        self.count(|end| end == TaskOutcome::Succeeded)
+    }
+
+    fn canary(&self) -> usize {
+        let canary = self.pace.canary.map_or(0, |portion| portion.resolve(self.total()));
+        canary.min(self.total()) as usize
+    }
+
+    fn canary_incomplete(&self) -> bool {
+        !self.canary_waived && self.succeeded() < self.canary()
+    }
+
+    fn waits_for_canary(&self) -> bool {
+        self.canary_incomplete() && !self.canary_unchanged
+    }
+
+    /// Whether servers without a change have used up the canary: only servers that are expected to
+    /// install something can complete it.
+    fn needs_expected_changes(&self) -> bool {
+        self.waits_for_canary() && self.successes() + self.in_progress() >= self.canary()
+    }
+
+    /// Whether the canary changed nothing, and none of the servers that could start is expected to.
+    fn canary_cannot_complete(&self, free: &dyn Fn(ServerId) -> bool) -> bool {
+        let next = self.next_in_turn(free);
+        self.needs_expected_changes()
+            && self.in_progress() == 0
+            && next.is_some_and(|server| !self.expected.contains(&server))
+    }
+
+    /// How many more tasks may be in progress, regardless of the stagger.
+    fn free_slots(&self) -> usize {
+        let parallel = self.pace.max_parallel.map_or(usize::MAX, |at_once| at_once as usize);
+        let left = self.canary().saturating_sub(self.succeeded());
+        let first = if self.waits_for_canary() { left } else { usize::MAX };
+        parallel.min(first).saturating_sub(self.in_progress())
+    }
+
+    /// The reason for which it must halt, given the number of `failures` that no user has accepted.
+    fn halt_reason(&self, failures: usize) -> Option<HaltReason> {
+        let allowed =
+            self.pace.max_failures.map_or(usize::MAX, |share| share.resolve(self.total()) as usize);
+        let failed_first = failures > 0 && self.canary_incomplete();
+        let too_many = failures > 0 && failures >= allowed;
+        failed_first
+            .then_some(HaltReason::CanaryFailed)
+            .or_else(|| too_many.then_some(HaltReason::TooManyFailures))
+    }
+
+    fn new_failures(&self) -> usize {
+        let fresh = |server: &ServerId| !self.accepted_failures.contains(server);
+        self.tasks.iter().filter(|(server, seen)| seen.is_failure() && fresh(server)).count()
+    }
+
+    fn stagger(&self) -> SignedDuration {
+        SignedDuration::from_mins(i64::from(self.pace.stagger_minutes))
+    }
+
+    fn window_end(&self) -> Timestamp {
+        let total = i64::from(self.total());
+        let in_turn = SignedDuration::from_mins(i64::from(self.pace.stagger_minutes) * (total - 1));
+        let rounds = self.pace.max_parallel.map_or(1, |at_once| self.total().div_ceil(at_once));
+        let in_rounds = SignedDuration::from_hours(i64::from(rounds) - 1);
+        self.starts_at
+            + match self.pace.window_minutes {
+                Some(minutes) => SignedDuration::from_mins(i64::from(minutes)),
+                None => in_turn.max(in_rounds).max(SignedDuration::ZERO) + OFFLINE_WAIT,
+            }
+    }
+
+    fn check_start(
+        &self,
+        server: ServerId,
+        at: Moment,
+        free: &dyn Fn(ServerId) -> bool,
+    ) -> Option<String> {
+        let too_soon = self.last_start.is_some_and(|last| {
+            !at.set_forward_since(last) && at.real.duration_since(last.real) < self.stagger()
+        });
+        let jumped = self.clock_untrusted(at);
+        let overdue = self.tasks.values().filter_map(|seen| self.deadline(*seen, at));
+        violation_unless(matches!(self.tasks[&server], TaskRecord::Waiting), "started twice")
+            .or(violation_unless(self.phase == Phase::Running, "started while the rollout was not running"))
+            .or(violation_unless(free(server), "started while offline or busy elsewhere"))
+            .or(violation_unless(self.next_in_turn(free) == Some(server), "started out of turn"))
+            .or(violation_unless(self.free_slots() > 0, "started more servers than canary or max_parallel allows"))
+            .or(violation_unless(
+                !self.needs_expected_changes() || self.expected.contains(&server),
+                "started after a canary that changed nothing",
+            ))
+            .or(violation_unless(self.halt_reason(self.new_failures()).is_none(), "started after too many failures"))
+            .or(violation_unless(
+                overdue.min().is_none_or(|by| by > at.real),
+                "started before an overdue task timed out",
+            ))
+            .or(violation_unless(!too_soon, "started too soon after the previous server"))
+            .or(violation_unless(jumped || at.real >= self.starts_at, "started before the start time"))
+            .or(violation_unless(jumped || at.real < self.window_end(), "started after the window"))
+    }
+
+    fn check_timeout(&self, server: ServerId, at: Moment) -> Option<String> {
+        let TaskRecord::InProgress { stage, since } = self.tasks[&server] else {
+            return Some("timed out while not in progress".into());
+        };
+        let had = at.real.duration_since(since.real);
+        let unheard = self.grace_period.is_some_and(|deaf| {
+            !at.set_forward_since(deaf.since) && at.real < deaf.since.real + deaf.patience
+        });
+        violation_unless(at.set_forward_since(since) || had >= stage_limit(stage), "timed out too early")
+            .or(violation_unless(!unheard, "timed out within the grace period"))
+    }
+
+    fn check_window_closed(&self, at: Moment) -> Option<String> {
+        violation_unless(self.clock_untrusted(at) || at.real >= self.window_end(), "window closed too early")
+    }
+
+    fn check_change(&self, change: Change, at: Moment) -> Option<String> {
+        match change {
+            Change::Start => {
+                let due = self.clock_untrusted(at) || at.real >= self.starts_at;
+                violation_unless(due && self.phase == Phase::Scheduled, "began before the start time")
+            }
+            // Which of the accepted failures were corrected since is not tracked here: halting once
+            // too often is on the safe side.
+            Change::Halt(_) => {
+                let forgiven = self.accepted_failures.len().saturating_sub(self.corrected);
+                let fresh = self.failures().saturating_sub(forgiven);
+                violation_unless(self.halt_reason(fresh).is_some(), "halted without a reason")
+            }
+            Change::CanaryUnchanged => violation_unless(
+                self.phase == Phase::Running && self.needs_expected_changes() && self.in_progress() == 0,
+                "marked the canary unchanged although it can still succeed",
+            ),
+            Change::End(end) => violation_unless(
+                self.expected_outcome() == Some(end),
+                &format!("ended as {end:?}, but should be {:?}", self.expected_outcome()),
+            ),
+            Change::Pause
+            | Change::Resume
+            | Change::Cancel
+            | Change::ClockWentBack { .. }
+            | Change::ClockSet(_) => None,
+        }
+    }
+
+    fn apply_change(&mut self, change: Change, into: Phase, at: Moment) {
+        if let (Phase::Halted(why), Change::Resume) = (self.phase, change) {
+            let failed_anew = self.new_failures() > 0;
+            let failed = self.tasks.iter().filter(|(_, seen)| seen.is_failure());
+            self.accepted_failures = failed.map(|(server, _)| *server).collect();
+            self.corrected = 0;
+            self.canary_waived |= failed_anew && why == HaltReason::CanaryFailed;
+        }
+        self.phase = match (self.phase, change) {
+            (_, Change::Start) => Phase::Running,
+            (_, Change::Pause) => Phase::Paused,
+            (Phase::Scheduled, Change::Resume) => Phase::Scheduled,
+            // Whether the start time has come depends on the clock, and after a jump it is
+            // uncertain.
+            (Phase::Paused, Change::Resume) if self.clock_untrusted(at) => into,
+            (Phase::Paused, Change::Resume) if at.real < self.starts_at => Phase::Scheduled,
+            (_, Change::Resume) => Phase::Running,
+            (_, Change::Cancel) => Phase::Canceling,
+            (_, Change::Halt(why)) => Phase::Halted(why),
+            (_, Change::End(end)) => Phase::Ended(end),
+            (
+                same,
+                Change::CanaryUnchanged | Change::ClockWentBack { .. } | Change::ClockSet(_),
+            ) => same,
+        };
+        self.canary_unchanged |= change == Change::CanaryUnchanged;
+    }
+
+    /// The overall result, once every task has ended.
+    fn expected_outcome(&self) -> Option<RolloutOutcome> {
+        if !self.tasks.values().all(|seen| matches!(seen, TaskRecord::Ended(_))) {
+            return None;
+        }
+        let any = |which: &dyn Fn(TaskOutcome) -> bool| self.count(which) > 0;
+        let skipped = |why| any(&|end| end == TaskOutcome::Skipped(why));
+        let canceled = |who| any(&|end| end == TaskOutcome::Canceled(who));
+        let (good, short) = (self.successes() > 0, self.failures() > 0 || skipped(TaskSkipReason::NotApplicable));
+        Some(match (good, short) {
+            _ if canceled(CancelReason::Person) => RolloutOutcome::Canceled,
+            _ if skipped(TaskSkipReason::WindowClosed) => RolloutOutcome::Expired,
+            (true, true) => RolloutOutcome::CompletedWithErrors,
+            (false, true) => RolloutOutcome::Failed,
+            (false, false) if canceled(CancelReason::ServerRemoved) => RolloutOutcome::Canceled,
+            (_, false) => RolloutOutcome::Succeeded,
+        })
+    }
+
+    /// Returns something that should have been done by now.
+    fn overdue_action(&self, at: Moment, free: &dyn Fn(ServerId) -> bool) -> Option<String> {
+        // After a jump it is unknown how much of a stagger has passed: at most all of it may
+        // remain.
+        let staggered = self.last_start.is_some_and(|last| match at.jumped_since(last) {
+            true => {
+                let since = last.real.max(self.clock_noticed.real);
+                at.real.duration_since(since) < self.stagger() + CLOCK_TOLERANCE
+            }
+            false => at.real.duration_since(last.real) < self.stagger(),
+        });
+        let startable = self.phase == Phase::Running
+            && (self.stagger().is_zero() || !staggered)
+            && self.free_slots() > 0
+            && self.next_may_start(free);
+        let unproven = self.phase == Phase::Running && self.canary_cannot_complete(free);
+        let halts = self.phase == Phase::Running
+            && self.expected_outcome().is_none()
+            && self.halt_reason(self.new_failures()).is_some();
+        let overdue = self.next_action_at(at, free).is_some_and(|due| due <= at.real);
+        let canceling = self.phase == Phase::Canceling && self.has_waiting_task();
+        violation_unless(!startable, "a server could start but does not")
+            .or(violation_unless(!unproven, "the rest waits for a canary that changed nothing"))
+            .or(violation_unless(!halts, "it should have halted"))
+            .or(violation_unless(!overdue, "something is overdue"))
+            .or(violation_unless(!canceling, "a server waits in a canceled rollout"))
+            .or(violation_unless(
+                self.expected_outcome().is_none_or(|end| self.phase == Phase::Ended(end)),
+                "it should have ended",
+            ))
+    }
+
+    /// When something must be done next, as far as the clock can be trusted.
+    fn next_action_at(&self, at: Moment, free: &dyn Fn(ServerId) -> bool) -> Option<Timestamp> {
+        let late = self.tasks.values().filter_map(|seen| self.deadline(*seen, at));
+        let trusted = !self.clock_untrusted(at);
+        let opens = (trusted && self.phase == Phase::Scheduled).then_some(self.starts_at);
+        let closes = (trusted && self.has_waiting_task()).then(|| self.window_end());
+        let in_turn = self.phase == Phase::Running
+            && self.free_slots() > 0
+            && !self.stagger().is_zero()
+            && self.next_may_start(free);
+        let next_start = self
+            .last_start
+            .filter(|last| in_turn && !at.jumped_since(*last))
+            .map(|last| last.real + self.stagger());
+        if self.expected_outcome().is_some() {
+            return None;
+        }
+        late.chain(opens).chain(closes).chain(next_start).min()
+    }
+
+    fn difference(&self, rollout: &Rollout) -> Option<String> {
+        let same = |seen: TaskRecord, target: TaskStatus| match (seen, target) {
+            (TaskRecord::Waiting, TaskStatus::Waiting) => true,
+            (TaskRecord::InProgress { stage, .. }, TaskStatus::Busy(busy)) => stage == busy.stage,
+            (TaskRecord::Ended(outcome), TaskStatus::Done(done)) => outcome == done.outcome,
+            _ => false,
+        };
+        if self.phase != rollout.head().phase {
+            return Some(format!("is {:?}, should be {:?}", rollout.head().phase, self.phase));
+        }
+        rollout
+            .tasks()
+            .find(|(server, target)| !same(self.tasks[server], *target))
+            .map(|(server, target)| format!("{server} is {target:?}, not {:?}", self.tasks[&server]))
+    }
+}
+
+/// Returns `what` unless `holds` is true.
+fn violation_unless(holds: bool, what: &str) -> Option<String> {
+    (!holds).then(|| what.to_owned())
+}

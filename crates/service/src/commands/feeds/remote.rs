@@ -1,0 +1,237 @@
+//! Feeds that are fetched from their publisher's URL and kept up to date.
+//!
+//! A feed that was imported from a URL once is fetched again at an interval: [`update`] asks its
+//! publisher whether there is a newer copy. After a failure, the next attempt is delayed by an
+//! exponential backoff up to [`BACKOFF_MAX`]. A failure leaves the records imported earlier
+//! unchanged.
+
+use std::time::Duration;
+
+use feed::FeedKind;
+use jiff::{SignedDuration, Timestamp};
+use store::feed_sources::{self, FeedSource};
+use store::{Db, StoreError, Topic, feeds};
+
+use super::{FeedOrigin, FeedTransactions, ImportRequest, ImportError, ImportSummary, ImportProgress, name_from_segments, import_records};
+use crate::fetch;
+use crate::fetch::{FetchOutcome, FetchError, FetchedFile, Limits, Validators};
+
+/// The default interval between two fetches of a feed.
+pub const DEFAULT_INTERVAL: SignedDuration = SignedDuration::from_hours(6);
+/// The delay after the first failure. It doubles with each further failure.
+const BACKOFF_MIN: SignedDuration = SignedDuration::from_mins(5);
+/// The maximum delay after failures.
+pub const BACKOFF_MAX: SignedDuration = SignedDuration::from_hours(6);
+
+/// A feed to import from its publisher's URL.
+#[derive(Debug, Clone)]
+pub struct UrlImport {
+    pub url: String,
+    /// The feed's name; derived from the URL if `None`.
+    pub name: Option<String>,
+    /// What the feed contains; detected from its first bytes if `None`.
+    pub kind: Option<FeedKind>,
+    /// The interval at which the feed is fetched from now on; `None` fetches it only once.
+    pub interval: Option<SignedDuration>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpdateOutcome {
+    /// The publisher has no newer copy.
+    Unchanged { name: String },
+    /// A newer copy was imported.
+    Imported(ImportSummary),
+}
+
+/// Imports a feed from its URL. If that succeeds and an interval is set, the feed is fetched
+/// regularly from now on.
+pub async fn import_url(
+    db: &Db,
+    wanted: UrlImport,
+    limits: Limits,
+    now: Timestamp,
+    progress: impl FnMut(ImportProgress) + Send + 'static,
+) -> Result<ImportSummary, ImportError> {
+    let url = fetch::parse_url(&wanted.url)?;
+    let name = wanted.name.unwrap_or_else(|| name_from_url(&url));
+    let every = wanted.interval.unwrap_or(DEFAULT_INTERVAL);
+    let source = FeedSource {
+        name: name.clone(),
+        url: url.to_string(),
+        kind: wanted.kind.as_ref().map(FeedKind::to_string),
+        every_seconds: u32::try_from(every.as_secs()).unwrap_or(u32::MAX),
+        next_at: now,
+        failures: 0,
+        etag: None,
+        last_modified: None,
+    };
+    let transactions = FeedTransactions::new(db);
+    match fetch_and_import(&transactions, &source, limits, now, progress).await {
+        Ok(Some((imported, row, validators))) => {
+            let mut tx = transactions.begin().await?;
+            feeds::record_import(&mut tx, &row).await?;
+            if wanted.interval.is_some() {
+                feed_sources::save(&mut tx, &after_success(&source, validators, now)).await?;
+            }
+            tx.notify(Topic::Feeds);
+            tx.commit().await?;
+            Ok(imported)
+        }
+        Ok(None) => Err(ImportError::Interrupted),
+        Err(refusal) => {
+            note_failure(&transactions, &source, &refusal, now).await?;
+            Err(refusal)
+        }
+    }
+}
+
+/// Asks a feed's publisher for a newer copy, imports it, and stores when to ask next.
+pub async fn update(
+    desk: &FeedTransactions<'_>,
+    source: &FeedSource,
+    limits: Limits,
+    now: Timestamp,
+    progress: impl FnMut(ImportProgress) + Send + 'static,
+) -> Result<UpdateOutcome, ImportError> {
+    match fetch_and_import(desk, source, limits, now, progress).await {
+        Ok(Some((imported, row, validators))) => {
+            let mut tx = desk.begin().await?;
+            feeds::record_import(&mut tx, &row).await?;
+            feed_sources::record_fetch(&mut tx, &after_success(source, validators, now)).await?;
+            tx.notify(Topic::Feeds);
+            tx.commit().await?;
+            Ok(UpdateOutcome::Imported(imported))
+        }
+        Ok(None) => {
+            let known = Validators {
+                etag: source.etag.clone(),
+                last_modified: source.last_modified.clone(),
+            };
+            let mut tx = desk.begin().await?;
+            feeds::record_unchanged(&mut tx, &source.name, now).await?;
+            feed_sources::record_fetch(&mut tx, &after_success(source, known, now)).await?;
+            tx.commit().await?;
+            Ok(UpdateOutcome::Unchanged { name: source.name.clone() })
+        }
+        Err(refusal) => {
+            note_failure(desk, source, &refusal, now).await?;
+            Err(refusal)
+        }
+    }
+}
+
+/// When a feed is due: now if its time has come, or if its time is further in the future than the
+/// longest possible delay (which means that the system clock was changed).
+pub fn due_at(source: &FeedSource, now: Timestamp) -> Timestamp {
+    let longest = SignedDuration::from_secs(source.every_seconds.into()).max(BACKOFF_MAX);
+    if source.next_at > saturating_add(now, longest) { now } else { source.next_at }
+}
+
+type FetchedImport = (ImportSummary, feeds::Feed, Validators);
+
+/// Returns `None` if the publisher still has the copy that was imported last.
+async fn fetch_and_import(
+    desk: &FeedTransactions<'_>,
+    source: &FeedSource,
+    limits: Limits,
+    now: Timestamp,
+    progress: impl FnMut(ImportProgress) + Send + 'static,
+) -> Result<Option<FetchedImport>, ImportError> {
+    let url = fetch::parse_url(&source.url)?;
+    let known =
+        Validators { etag: source.etag.clone(), last_modified: source.last_modified.clone() };
+    let fetched = match fetch::fetch(&url, &known, limits).await? {
+        FetchOutcome::Unchanged => return Ok(None),
+        FetchOutcome::New(fetched) => fetched,
+    };
+    let kind = match source.kind.as_deref().map(str::parse::<FeedKind>).transpose() {
+        Ok(kind) => kind,
+        Err(unknown) => return Err(ImportError::MalformedDownload(unknown.to_string())),
+    };
+    let about = FeedOrigin { name: source.name.clone(), source: source.url.clone() };
+    let wanted = ImportRequest { path: fetched.path.clone(), name: None, kind, as_of: None };
+    let taken = import_records(desk, wanted, &about, now, progress).await;
+    let (imported, row) = taken.map_err(|refusal| with_url_in_message(&fetched, source, refusal))?;
+    Ok(Some((imported, row, fetched.validators.clone())))
+}
+
+/// Rewrites an error so that it names the URL and not the temporary file.
+fn with_url_in_message(fetched: &FetchedFile, source: &FeedSource, refusal: ImportError) -> ImportError {
+    match refusal {
+        ImportError::Store(error) => ImportError::Store(error),
+        refusal => ImportError::MalformedDownload(fetched.with_url(&source.url, &refusal.full_message())),
+    }
+}
+
+fn after_success(source: &FeedSource, validators: Validators, now: Timestamp) -> FeedSource {
+    let Validators { etag, last_modified } = validators;
+    let next_at = saturating_add(now, SignedDuration::from_secs(source.every_seconds.into()));
+    FeedSource { next_at, failures: 0, etag, last_modified, ..source.clone() }
+}
+
+async fn note_failure(
+    desk: &FeedTransactions<'_>,
+    source: &FeedSource,
+    refusal: &ImportError,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let retry_after = match refusal {
+        ImportError::Fetch(FetchError::Status { retry_after, .. }) => *retry_after,
+        _ => None,
+    };
+    let failures = source.failures.saturating_add(1);
+    let next_at = saturating_add(now, backoff(failures, retry_after));
+    let kind = source.kind.as_deref().unwrap_or("unknown");
+    let word = kind.split(':').next().unwrap_or(kind);
+    let known = (source.name.as_str(), word, source.url.as_str());
+    let mut tx = desk.begin().await?;
+    feeds::record_failure(&mut tx, known, &refusal.full_message(), now).await?;
+    feed_sources::record_fetch(&mut tx, &FeedSource { next_at, failures, ..source.clone() }).await?;
+    tx.commit().await
+}
+
+/// The delay after this number of consecutive failures. `asked` is the publisher's `Retry-After`.
+fn backoff(failures: u32, asked: Option<Duration>) -> SignedDuration {
+    let doubled = BACKOFF_MIN.checked_mul(1 << failures.saturating_sub(1).min(16));
+    let retry_after =
+        asked.map(|time| SignedDuration::try_from(time).unwrap_or(BACKOFF_MAX)).unwrap_or_default();
+    doubled.unwrap_or(BACKOFF_MAX).max(retry_after).min(BACKOFF_MAX)
+}
+
+fn saturating_add(now: Timestamp, by: SignedDuration) -> Timestamp {
+    now.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// The name of the feed at a URL.
+fn name_from_url(url: &reqwest::Url) -> String {
+    let parts: Vec<&str> = url.path_segments().into_iter().flatten().collect();
+    let name = name_from_segments(&parts).unwrap_or_else(|| url.host_str().unwrap_or("feed").to_owned());
+    name.replace("%3A", ":").replace("%20", " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_doubles_and_honors_retry_after_up_to_the_maximum() {
+        let minutes = |failures, asked: Option<u64>| {
+            backoff(failures, asked.map(|minutes| Duration::from_secs(minutes * 60))).as_mins()
+        };
+        assert_eq!([1, 2, 3, 6, 7].map(|failures| minutes(failures, None)), [5, 10, 20, 160, 320]);
+        assert_eq!([8, 9, u32::MAX].map(|failures| minutes(failures, None)), [360; 3]);
+        assert_eq!(minutes(1, Some(90)), 90);
+        assert_eq!(minutes(1, Some(u64::MAX / 60)), 360);
+    }
+
+    #[test]
+    fn feed_name_is_derived_from_its_url() {
+        let name = |text: &str| name_from_url(&reqwest::Url::parse(text).unwrap());
+        assert_eq!(name("https://feeds.test/osv/Debian/all.zip"), "Debian");
+        assert_eq!(name("https://feeds.test/osv/Alpine%3Av3.22/all.zip"), "Alpine:v3.22");
+        assert_eq!(name("https://feeds.test/epss_scores-current.csv.gz"), "epss_scores-current");
+        assert_eq!(name("https://feeds.test/all.zip"), "all");
+        assert_eq!(name("https://feeds.test/v3.22/main.json"), "v3.22/main");
+        assert_eq!(name("https://feeds.test/"), "feeds.test");
+    }
+}

@@ -1,0 +1,178 @@
+//! Writes the changes of a round, in as few transactions as possible, each short enough not to
+//! block other writers.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use domain::finding::exposure_counts::ExposureCounts;
+use store::findings::{self, Carrier, Cve, AssessedSet, CveChange, Summary, KindCounts};
+use store::{Topic, Tx};
+use vocab::{Digest, OrgId};
+
+use super::package_groups::GroupChanges;
+use crate::App;
+use crate::Result;
+
+/// The approximate number of rows written in one transaction.
+const ROWS_PER_TRANSACTION: usize = 4_000;
+
+/// All changes of a round.
+#[derive(Debug, Default)]
+pub(super) struct Changeset {
+    /// By base ecosystem.
+    pub(super) groups: Vec<(String, GroupChanges)>,
+    pub(super) assessed_sets: Vec<AssessedSet>,
+    pub(super) sets_gone: Vec<(String, Vec<Digest>)>,
+    /// Reports of the package sets from which outdated processes run.
+    pub(super) kept_reports: Vec<(String, Digest, domain::finding::MatchReport)>,
+    /// Server kinds that have findings now and had none before, and the reverse.
+    pub(super) carriers: Vec<Carrier>,
+    pub(super) carriers_gone: Vec<u32>,
+    /// The server kinds that gained and lost a CVE, by the CVE's index in the tally.
+    cve_changes: HashMap<u32, CveChange>,
+    pub(super) counts: Vec<(Digest, KindCounts)>,
+    pub(super) counts_gone: Vec<Digest>,
+    pub(super) vendor_reported: Vec<(Arc<str>, Digest)>,
+    pub(super) vendor_reported_gone: Vec<Digest>,
+    pub(super) rows: BTreeSet<Arc<str>>,
+    pub(super) rows_gone: Vec<String>,
+}
+
+impl Changeset {
+    /// The entry that collects which server kinds gain and lose a CVE.
+    pub(super) fn cve_change(&mut self, flaw: u32, tally: &ExposureCounts) -> &mut CveChange {
+        self.cve_changes.entry(flaw).or_insert_with(|| {
+            let cve = tally.cve(flaw).clone();
+            CveChange { cve, gained: Vec::new(), lost: Vec::new() }
+        })
+    }
+
+    /// Deletes package sets and groups that no server has anymore.
+    pub(super) fn drop_sets(&mut self, base: &str, sets: Vec<Digest>, groups: Vec<Digest>) {
+        self.sets_gone.push((base.to_owned(), sets));
+        let changes = GroupChanges { gone: groups, ..GroupChanges::default() };
+        self.groups.push((base.to_owned(), changes));
+    }
+}
+
+/// Splits the writes into transactions of limited size.
+struct ChunkedTransaction<'a> {
+    app: &'a App,
+    seen: &'a Summary,
+    tx: Option<Tx>,
+    rows: usize,
+}
+
+impl ChunkedTransaction<'_> {
+    /// The transaction for the next `rows` rows.
+    async fn tx(&mut self, rows: usize) -> Result<&mut Tx> {
+        if self.rows + rows > ROWS_PER_TRANSACTION
+            && let Some(full) = self.tx.take()
+        {
+            full.commit().await?;
+            self.rows = 0;
+        }
+        self.rows += rows;
+        if self.tx.is_none() {
+            let mut tx = self.app.db.begin().await?;
+            findings::lock_summary(&mut tx, self.seen).await?;
+            self.tx = Some(tx);
+        }
+        Ok(self.tx.as_mut().expect("the transaction was just begun"))
+    }
+}
+
+/// Writes all changes, and finally the summary `next`. Returns `Stale` if another replica has
+/// written since `seen`.
+pub(super) async fn write(
+    app: &App,
+    seen: &Summary,
+    next: &Summary,
+    all: &Changeset,
+    rows: &HashMap<Arc<str>, Box<Cve>>,
+) -> Result<()> {
+    let org = seen.org_id;
+    let mut pen = ChunkedTransaction { app, seen, tx: None, rows: 0 };
+    write_package_sets(&mut pen, org, all).await?;
+    write_kinds(&mut pen, org, all).await?;
+    let changed: Vec<&Cve> =
+        all.rows.iter().filter_map(|id| rows.get(id).map(AsRef::as_ref)).collect();
+    for some in changed.chunks(ROWS_PER_TRANSACTION / 4) {
+        findings::update_rows(pen.tx(some.len()).await?, org, some, &[]).await?;
+    }
+    let tx = pen.tx(all.rows_gone.len()).await?;
+    findings::update_rows(tx, org, &[], &all.rows_gone).await?;
+    findings::save_summary(tx, next).await?;
+    tx.notify(Topic::Findings);
+    if let Some(last) = pen.tx.take() {
+        last.commit().await?;
+    }
+    Ok(())
+}
+
+async fn write_package_sets(pen: &mut ChunkedTransaction<'_>, org: OrgId, all: &Changeset) -> Result<()> {
+    for (base, changes) in &all.groups {
+        for some in changes.changed.chunks(ROWS_PER_TRANSACTION / 8) {
+            let some: Vec<_> = some.iter().map(|(digest, report)| (*digest, report)).collect();
+            findings::put_groups(pen.tx(some.len()).await?, org, base, &some).await?;
+        }
+        for some in changes.gone.chunks(ROWS_PER_TRANSACTION) {
+            findings::delete_groups(pen.tx(some.len()).await?, org, base, some).await?;
+        }
+    }
+    for some in all.assessed_sets.chunks(ROWS_PER_TRANSACTION) {
+        findings::put_assessed(pen.tx(some.len()).await?, org, some).await?;
+    }
+    for (base, sets) in all.sets_gone.iter().filter(|(_, sets)| !sets.is_empty()) {
+        findings::delete_assessed(pen.tx(sets.len()).await?, org, base, sets).await?;
+    }
+    for (base, set, report) in &all.kept_reports {
+        let tx = pen.tx(report.findings.len() / 10 + 1).await?;
+        findings::save_report(tx, org, *set, base, report).await?;
+    }
+    Ok(())
+}
+
+async fn write_kinds(pen: &mut ChunkedTransaction<'_>, org: OrgId, all: &Changeset) -> Result<()> {
+    for some in all.carriers.chunks(ROWS_PER_TRANSACTION) {
+        findings::put_carriers(pen.tx(some.len()).await?, org, some).await?;
+    }
+    write_cve_changes(pen, org, &all.cve_changes).await?;
+    // Only now: no CVE may refer to a server kind that no longer exists.
+    for some in all.carriers_gone.chunks(ROWS_PER_TRANSACTION) {
+        findings::delete_carriers(pen.tx(some.len()).await?, org, some).await?;
+    }
+    for some in all.counts.chunks(ROWS_PER_TRANSACTION) {
+        findings::put_counts(pen.tx(some.len()).await?, org, some).await?;
+    }
+    for some in all.counts_gone.chunks(ROWS_PER_TRANSACTION) {
+        findings::delete_counts(pen.tx(some.len()).await?, org, some).await?;
+    }
+    for some in all.vendor_reported_gone.chunks(ROWS_PER_TRANSACTION / 10) {
+        findings::delete_vendor_reported(pen.tx(some.len() * 10).await?, org, some).await?;
+    }
+    for some in all.vendor_reported.chunks(ROWS_PER_TRANSACTION) {
+        findings::put_vendor_reported(pen.tx(some.len()).await?, org, some).await?;
+    }
+    Ok(())
+}
+
+async fn write_cve_changes(pen: &mut ChunkedTransaction<'_>, org: OrgId, all: &HashMap<u32, CveChange>) -> Result<()> {
+    // In table order, so that adjacent rows are written together.
+    let mut all: Vec<&CveChange> = all.values().collect();
+    all.sort_unstable_by(|a, b| a.cve.cmp(&b.cve));
+    let weight = |one: &&CveChange| 1 + (one.gained.len() + one.lost.len()) / 16;
+    let mut rest = all.as_slice();
+    while !rest.is_empty() {
+        let mut rows = 0;
+        let together = rest.iter().take_while(|one| {
+            rows += weight(one);
+            rows <= ROWS_PER_TRANSACTION
+        });
+        let (some, others) = rest.split_at(together.count().max(1));
+        let rows = some.iter().map(weight).sum();
+        findings::apply_cve_changes(pen.tx(rows).await?, org, some).await?;
+        rest = others;
+    }
+    Ok(())
+}

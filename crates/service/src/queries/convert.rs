@@ -1,0 +1,469 @@
+//! Converts database rows and domain states to the API types of `wire`: servers, schedules, runs,
+//! batches and patches.
+//!
+//! All matches are exhaustive, so that adding a state fails to compile until someone decides what
+//! clients see.
+
+use std::collections::BTreeMap;
+
+use domain::rollout::{RolloutOutcome, HaltReason, WaitReason, TaskOutcome, Phase, TaskSkipReason, TaskStatus};
+use domain::server::Presence;
+use jiff::Timestamp;
+use serde_json::Value;
+use store::StoreError;
+use store::batches::ServerName;
+use store::patches::Patch;
+use store::rollout_tasks::TaskResult;
+use store::runs;
+use vocab::{
+    Environment, Exposure, FailureCode, FixState, Hostname, Line, Severity, Stage, Status,
+};
+use wire::v1::{
+    Activity, BatchState, CveState, Fix, OldCode, Options, Origin, PackageChange, PatchVersion,
+    Progress, Reboot, RunState, SeverityCounts, Summary, Suppressed, Task, TaskResult, TaskState,
+    Trigger, UnassessedPackage, WaitingFor,
+};
+
+use crate::projections::findings::{ActiveSuppressions, ServerAssessment, ServerFinding};
+use crate::{App, PatchOptions, Result, host_facts};
+
+/// Whether a server that was last seen at this time is online.
+pub fn status(app: &App, last_seen: Option<Timestamp>) -> Status {
+    Presence { last_seen, sync_seconds: app.settings.sync_seconds }.status(app.clock.now())
+}
+
+/// A server with its CVE counts, as in lists.
+pub fn server(app: &App, row: store::servers::Server, assessed: &ServerAssessment) -> wire::v1::Server {
+    let line = |text: &str| (!text.is_empty()).then(|| Line::sanitize(text));
+    let kept = host_facts::from_stored(&row.facts);
+    wire::v1::Server {
+        id: row.id,
+        status: status(app, Some(row.last_seen_at)),
+        hostname: row.hostname,
+        environment: row.environment,
+        tags: row.tags,
+        os: Some(row.os),
+        kernel: line(&row.kernel),
+        arch: line(&row.arch),
+        package_manager: row.package_manager,
+        agent_version: line(&row.agent_version),
+        last_seen_at: Some(row.last_seen_at),
+        enrolled_at: row.enrolled_at,
+        stale: row.last_scan_at.is_some_and(|at| at < app.stale_before()),
+        last_scan_at: row.last_scan_at,
+        assessment: assessed.assessment,
+        reboot_required: row.reboot_required,
+        reboot_reasons: row.reboot_reasons.iter().map(|reason| Line::sanitize(reason)).collect(),
+        activity: activity(&row.activity),
+        other_updaters: kept.other_updaters,
+        limits: kept.limits,
+        quarantine: row.quarantine.as_deref().map(Line::sanitize),
+        summary: Summary {
+            packages: row.packages,
+            updates: row.updates,
+            security_updates: row.security_updates,
+            cves: severities(&assessed.cves),
+            unassessed: assessed.unassessed,
+        },
+    }
+}
+
+/// A package that could not be assessed.
+pub fn unassessed(one: domain::finding::Unassessed) -> UnassessedPackage {
+    let domain::finding::Unassessed { package, version, reason } = one;
+    let version = Some(version).filter(|version| !version.is_empty());
+    UnassessedPackage { package, version, reason: reason.code(), detail: reason.to_string() }
+}
+
+/// A process or service that runs outdated code.
+pub fn old_code(old_code: wire::agent::OldCode) -> OldCode {
+    OldCode { package: old_code.package, unit: old_code.unit, process: old_code.process }
+}
+
+/// The suppression of a finding.
+pub fn suppressed(by: &store::suppressions::Suppression) -> Suppressed {
+    Suppressed { suppression_id: by.id, reason: by.reason.clone(), until: by.expires_at }
+}
+
+/// A finding of a server in this environment.
+pub fn cve(exposed: &ServerFinding, suppressions: &ActiveSuppressions, environment: Option<&Environment>) -> wire::v1::Cve {
+    let ServerFinding { settled, exploited, epss, manager_agrees } = exposed;
+    let finding = &settled.finding;
+    let mut found = finding.explanation();
+    if *manager_agrees {
+        found.push_str("; the host's package manager reports the same CVE for the pending update");
+    }
+    wire::v1::Cve {
+        id: finding.cve.to_string(),
+        aliases: finding.aliases.iter().map(ToString::to_string).collect(),
+        severity: finding.severity,
+        severity_source: finding.severity_source.as_ref().map(ToString::to_string),
+        cvss: finding.cvss.as_ref().map(|score| score.score()),
+        package: finding.package.source.clone(),
+        installed_version: finding.package.version.clone(),
+        fixed_version: finding.fixed_version.as_ref().map(ToString::to_string),
+        state: cve_state(settled.exposure),
+        fix: fix(finding.state),
+        found,
+        kev: exploited.is_some(),
+        epss: epss.as_ref().map(domain::advisory::Epss::score),
+        published: finding.published,
+        suppressed: suppressions
+            .covering(environment, &finding.cve, &finding.package.source)
+            .map(suppressed),
+    }
+}
+
+pub fn cve_state(exposure: Exposure) -> CveState {
+    match exposure {
+        Exposure::Open => CveState::Open,
+        Exposure::FixedOnDisk => CveState::FixedOnDisk,
+    }
+}
+
+fn fix(state: FixState) -> Fix {
+    match state {
+        FixState::Fixed => Fix::Fixed,
+        FixState::Affected => Fix::Affected,
+        FixState::Deferred => Fix::Deferred,
+        FixState::WontFix => Fix::WontFix,
+        FixState::NotAffected => Fix::NotAffected,
+        FixState::Unimportant => Fix::Unimportant,
+        FixState::EndOfLife => Fix::EndOfLife,
+        FixState::Subscription => Fix::Subscription,
+        FixState::Unknown => Fix::Unknown,
+    }
+}
+
+fn activity(word: &str) -> Activity {
+    match word {
+        "scanning" => Activity::Scanning,
+        "patching" => Activity::Patching,
+        "rebooting" => Activity::Rebooting,
+        _ => Activity::Idle,
+    }
+}
+
+/// The number of CVEs by severity.
+pub fn severities(counts: &BTreeMap<Severity, u32>) -> SeverityCounts {
+    let count = |severity| counts.get(&severity).copied().unwrap_or(0);
+    SeverityCounts {
+        critical: count(Severity::Critical),
+        high: count(Severity::High),
+        medium: count(Severity::Medium),
+        low: count(Severity::Low),
+        unknown: count(Severity::Unknown),
+    }
+}
+
+pub fn refresh(row: store::refreshes::Refresh) -> wire::v1::Refresh {
+    use store::refreshes::RefreshState;
+    use wire::v1::RefreshState;
+    wire::v1::Refresh {
+        id: row.id,
+        server_id: row.server_id,
+        state: match row.state {
+            RefreshState::Requested => RefreshState::Pending,
+            RefreshState::Succeeded => RefreshState::Completed,
+            RefreshState::Failed => RefreshState::Failed,
+            RefreshState::TimedOut => RefreshState::TimedOut,
+            RefreshState::Canceled => RefreshState::Canceled,
+        },
+        requested_at: row.requested_at,
+        deadline_at: row.deadline,
+        completed_at: row.ended_at,
+        message: row.message.as_deref().map(Line::sanitize),
+    }
+}
+
+/// Reads stored options, and converts them to the API type.
+pub fn stored_options(
+    table: &'static str,
+    id: impl ToString,
+    stored: &Value,
+) -> Result<(PatchOptions, Options)> {
+    let options = PatchOptions::from_json(stored).map_err(|source| StoreError::Corrupt {
+        table,
+        id: id.to_string(),
+        source: source.into(),
+    })?;
+    let shown = self::options(&options);
+    Ok((options, shown))
+}
+
+/// Converts options to the API type.
+pub fn options(options: &PatchOptions) -> Options {
+    let PatchOptions { order, pace } = options.clone();
+    Options {
+        packages: order.packages,
+        exclude: order.exclude,
+        security_only: order.security_only,
+        reboot: order.reboot,
+        stagger_minutes: pace.stagger_minutes,
+        max_parallel: pace.max_parallel,
+        canary: pace.canary.unwrap_or(vocab::Portion::Count(0)),
+        max_failures: pace.max_failures,
+        window_minutes: pace.window_minutes,
+        dry_run: order.dry_run,
+    }
+}
+
+/// Warnings about a pace that probably does not have the intended effect for this number of
+/// servers.
+pub fn warnings(options: &PatchOptions, servers: u64) -> Vec<String> {
+    let total = u32::try_from(servers).unwrap_or(u32::MAX);
+    let (span, Some(window)) = (options.pace.min_duration(total), options.pace.window_minutes) else {
+        return Vec::new();
+    };
+    let minutes = span.as_mins();
+    if minutes <= i64::from(window) {
+        return Vec::new();
+    }
+    vec![format!(
+        "starting {total} servers takes {minutes} minutes at this pace, but the window closes after {window} minutes: \
+         servers that would start later are skipped"
+    )]
+}
+
+pub fn batch_state(phase: Phase) -> BatchState {
+    match phase {
+        Phase::Scheduled => BatchState::Scheduled,
+        Phase::Running => BatchState::Running,
+        Phase::Paused => BatchState::Paused,
+        Phase::Halted(_) => BatchState::Halted,
+        Phase::Canceling => BatchState::Canceling,
+        Phase::Ended(RolloutOutcome::Succeeded) => BatchState::Succeeded,
+        Phase::Ended(RolloutOutcome::CompletedWithErrors) => BatchState::CompletedWithErrors,
+        Phase::Ended(RolloutOutcome::Failed) => BatchState::Failed,
+        Phase::Ended(RolloutOutcome::Canceled) => BatchState::Canceled,
+        Phase::Ended(RolloutOutcome::Expired) => BatchState::Expired,
+    }
+}
+
+pub fn halt_reason(phase: Phase) -> Option<String> {
+    match phase {
+        Phase::Halted(HaltReason::CanaryFailed) => Some("a canary server failed".into()),
+        Phase::Halted(HaltReason::TooManyFailures) => {
+            Some("the failure limit (`max_failures`) was reached".into())
+        }
+        Phase::Scheduled | Phase::Running | Phase::Paused | Phase::Canceling | Phase::Ended(_) => {
+            None
+        }
+    }
+}
+
+/// The interface through which a batch was created.
+pub fn origin(word: &str) -> Origin {
+    match word {
+        "schedule" => Origin::Schedule,
+        "dashboard" => Origin::Dashboard,
+        _ => Origin::Api,
+    }
+}
+
+pub fn progress(counts: &BTreeMap<String, u64>, phase: Phase) -> Progress {
+    let count = |word: &str| counts.get(word).map_or(0, |n| u32::try_from(*n).unwrap_or(u32::MAX));
+    let not_started = count("waiting");
+    let (pending, waiting) =
+        if phase == Phase::Scheduled { (not_started, 0) } else { (0, not_started) };
+    let total: u64 = counts.values().sum();
+    let ended = ["succeeded", "no_change", "failed", "timed_out", "skipped", "canceled"];
+    let ended: u64 = ended.iter().filter_map(|word| counts.get(*word)).sum();
+    let percent = (ended * 100).checked_div(total).unwrap_or(100);
+    Progress {
+        total: u32::try_from(total).unwrap_or(u32::MAX),
+        pending,
+        waiting,
+        dispatched: count(Stage::Dispatched.as_str()),
+        preflight: count(Stage::Preflight.as_str()),
+        downloading: count(Stage::Downloading.as_str()),
+        installing: count(Stage::Installing.as_str()),
+        restarting_services: count(Stage::RestartingServices.as_str()),
+        rebooting: count(Stage::Rebooting.as_str()),
+        verifying: count(Stage::Verifying.as_str()),
+        succeeded: count("succeeded"),
+        no_change: count("no_change"),
+        failed: count("failed"),
+        timed_out: count("timed_out"),
+        skipped: count("skipped"),
+        canceled: count("canceled"),
+        percent: u8::try_from(percent).unwrap_or(100),
+    }
+}
+
+/// One server's task of a batch.
+pub fn task(row: TaskResult, named: Option<&ServerName>, phase: Phase, held: Option<WaitReason>) -> Task {
+    let (started_at, finished_at, deadline_at) = match row.target {
+        TaskStatus::Waiting => (None, None, None),
+        TaskStatus::Busy(busy) => (Some(busy.started_at), None, Some(busy.by)),
+        TaskStatus::Done(done) => (done.started_at, Some(done.at), None),
+    };
+    let unnamed = || Hostname::sanitize(&row.server_id.to_string());
+    Task {
+        id: row.task_id,
+        server_id: row.server_id,
+        hostname: named.map_or_else(unnamed, |named| named.hostname.clone()),
+        state: task_state(row.target, phase),
+        waiting_for: (row.target == TaskStatus::Waiting)
+            .then_some(held)
+            .flatten()
+            .and_then(waiting_for),
+        deadline_at,
+        started_at,
+        finished_at,
+        result: task_result(&row),
+    }
+}
+
+fn task_state(target: TaskStatus, phase: Phase) -> TaskState {
+    match target {
+        TaskStatus::Waiting if phase == Phase::Scheduled => TaskState::Pending,
+        TaskStatus::Waiting => TaskState::Waiting,
+        TaskStatus::Busy(busy) => match busy.stage {
+            Stage::Dispatched => TaskState::Dispatched,
+            Stage::Preflight => TaskState::Preflight,
+            Stage::Downloading => TaskState::Downloading,
+            Stage::Installing => TaskState::Installing,
+            Stage::RestartingServices => TaskState::RestartingServices,
+            Stage::Rebooting => TaskState::Rebooting,
+            Stage::Verifying => TaskState::Verifying,
+        },
+        TaskStatus::Done(done) => match done.outcome {
+            TaskOutcome::Succeeded => TaskState::Succeeded,
+            TaskOutcome::NoChange => TaskState::NoChange,
+            TaskOutcome::Failed(_) => TaskState::Failed,
+            TaskOutcome::TimedOut(_) => TaskState::TimedOut,
+            TaskOutcome::Skipped(_) => TaskState::Skipped,
+            TaskOutcome::Canceled(_) => TaskState::Canceled,
+        },
+    }
+}
+
+/// What a task waits for. `None` if its batch is paused or halted, because the batch shows that
+/// itself.
+fn waiting_for(held: WaitReason) -> Option<WaitingFor> {
+    match held {
+        WaitReason::Scheduled { .. } => Some(WaitingFor::Window),
+        WaitReason::Paused | WaitReason::Halted(_) => None,
+        WaitReason::Offline => Some(WaitingFor::Offline),
+        WaitReason::BusyElsewhere(_) | WaitReason::AgentBusy | WaitReason::Parallel => Some(WaitingFor::Parallel),
+        WaitReason::Canary => Some(WaitingFor::Canary),
+        WaitReason::Stagger { .. } => Some(WaitingFor::Stagger),
+    }
+}
+
+fn task_result(row: &TaskResult) -> Option<TaskResult> {
+    let TaskStatus::Done(done) = row.target else { return None };
+    let report: Option<wire::agent::OrderResult> =
+        row.result.clone().and_then(|report| serde_json::from_value(report).ok());
+    let log = format!("/v1/batches/{}/tasks/{}/log", row.rollout_id, row.task_id);
+    let seconds = |from: Timestamp, to: Timestamp| {
+        u64::try_from(to.duration_since(from).as_secs()).unwrap_or(0)
+    };
+    let took = done.started_at.map_or(0, |started| seconds(started, done.at));
+    let failure_code = failure_code(done.outcome);
+    let Some(report) = report else {
+        let unsaid = matches!(done.outcome, TaskOutcome::Canceled(_));
+        return (!unsaid).then(|| TaskResult {
+            packages: Vec::new(),
+            reboot: Reboot::default(),
+            duration: took,
+            exit: None,
+            failure_code,
+            message: None,
+            set_aside: Vec::new(),
+            restarted: Vec::new(),
+            notes: Vec::new(),
+            log,
+        });
+    };
+    let text = |line: &Line| line.as_str().to_owned();
+    let packages = report.packages.iter().map(|change| PackageChange {
+        name: text(&change.name),
+        from: change.from.as_ref().map(text),
+        to: change.to.as_ref().map(text),
+    });
+    Some(TaskResult {
+        packages: packages.collect(),
+        reboot: Reboot {
+            needed: report.reboot_needed,
+            done: report.reboot_seconds.is_some(),
+            seconds: report.reboot_seconds,
+        },
+        duration: seconds(report.started_at, report.finished_at),
+        exit: report.exit,
+        failure_code,
+        message: report.message,
+        set_aside: report.set_aside,
+        restarted: report.restarted,
+        notes: report.notes,
+        log,
+    })
+}
+
+fn failure_code(outcome: TaskOutcome) -> Option<FailureCode> {
+    match outcome {
+        TaskOutcome::Failed(code) => Some(code),
+        TaskOutcome::TimedOut(Stage::Rebooting) => Some(FailureCode::RebootTimeout),
+        TaskOutcome::TimedOut(
+            Stage::Dispatched
+            | Stage::Preflight
+            | Stage::Downloading
+            | Stage::Installing
+            | Stage::RestartingServices
+            | Stage::Verifying,
+        ) => Some(FailureCode::AgentLost),
+        TaskOutcome::Skipped(TaskSkipReason::WindowClosed) => Some(FailureCode::WindowClosed),
+        TaskOutcome::Succeeded
+        | TaskOutcome::NoChange
+        | TaskOutcome::Skipped(TaskSkipReason::NotApplicable)
+        | TaskOutcome::Canceled(_) => None,
+    }
+}
+
+/// The state of a run: that of its batch, or the stored one once the batch has ended.
+pub fn run_state(state: runs::RunState, batch: Option<Phase>) -> RunState {
+    match (state, batch) {
+        (runs::RunState::Skipped, _) => RunState::Skipped,
+        (runs::RunState::Ended(end), _) => run_state_of_phase(Phase::Ended(end)),
+        (runs::RunState::Running, phase) => run_state_of_phase(phase.unwrap_or(Phase::Running)),
+    }
+}
+
+fn run_state_of_phase(phase: Phase) -> RunState {
+    match batch_state(phase) {
+        BatchState::Scheduled => RunState::Scheduled,
+        BatchState::Running => RunState::Running,
+        BatchState::Paused => RunState::Paused,
+        BatchState::Halted => RunState::Halted,
+        BatchState::Canceling => RunState::Canceling,
+        BatchState::Succeeded => RunState::Succeeded,
+        BatchState::CompletedWithErrors => RunState::CompletedWithErrors,
+        BatchState::Failed => RunState::Failed,
+        BatchState::Canceled => RunState::Canceled,
+        BatchState::Expired => RunState::Expired,
+    }
+}
+
+pub fn trigger(trigger: runs::Trigger) -> Trigger {
+    match trigger {
+        runs::Trigger::Cron => Trigger::Cron,
+        runs::Trigger::Manual => Trigger::Manual,
+    }
+}
+
+/// A patch, as in lists.
+pub fn patch(row: Patch) -> wire::v1::Patch {
+    let versions: Vec<PatchVersion> = serde_json::from_value(row.versions).unwrap_or_default();
+    wire::v1::Patch {
+        package_name: row.package_name,
+        severity: crate::projections::patches::severity_at(row.severity_order),
+        severity_source: row.severity_source,
+        update_type: row.update_type,
+        versions,
+        affected_servers: row.servers_order.unsigned_abs(),
+        cves: row.cves,
+        kev: row.kev_order == 0,
+        first_seen_at: row.first_seen_at,
+    }
+}

@@ -1,0 +1,40 @@
+//! The servers of each tag, sorted by name. [`crate::server_list`] reads this table.
+
+use vocab::ServerId;
+
+use crate::db::on;
+use crate::error::Result;
+use crate::server_index::sort_name;
+use crate::row::put;
+use crate::servers::Server;
+use crate::sql::{ROWS_MAX, Text};
+use crate::tx::Tx;
+
+/// Adds the tags of servers.
+pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
+    let tags = servers.iter().flat_map(|server| server.tags.iter().map(move |tag| (server, tag)));
+    let tags: Vec<_> = tags.collect();
+    for chunk in tags.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into tagged (owner, tag, name, named) ")
+                .rows(chunk, |row, (server, tag)| {
+                    row.bind(put(&server.org_id)).bind(tag.as_str().to_owned());
+                    row.bind(sort_name(&server.hostname)).bind(put(&server.id));
+                })
+                .add(" on conflict do nothing")
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Removes all tags of a server.
+pub(crate) async fn remove(tx: &mut Tx, id: ServerId) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("delete from tagged where named = $1").bind(put(&id)).execute(c).await.map(drop)
+    })?;
+    Ok(())
+}
