@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::clock;
-use crate::process::{INTERRUPT_AND_WAIT, TaskError, Processes};
+use crate::process::{INTERRUPT_AND_WAIT, Processes, TaskError};
 use crate::screen::Screen;
 use crate::workspace::directory_entries;
 
@@ -94,7 +94,9 @@ fn apt_get(arguments: &[&str], processes: &mut Processes) -> Result<Result<(), S
 }
 
 fn lists_are_fresh() -> bool {
-    let some = directory_entries(Path::new(LISTS)).iter().any(|p| p.to_string_lossy().contains("_Packages"));
+    let some = directory_entries(Path::new(LISTS))
+        .iter()
+        .any(|p| p.to_string_lossy().contains("_Packages"));
     // The lists have the dates of the archive. The directory's time tells when apt last updated
     // them.
     let written = std::fs::metadata(LISTS).and_then(|meta| meta.modified());
@@ -160,7 +162,10 @@ mod tests {
         let note = directory_entries(&directory).pop().unwrap();
         assert_eq!(std::fs::read_to_string(note).unwrap(), "create_main_cluster = false\n");
         drop(guard);
-        assert!(directory_entries(&base).is_empty(), "created directories are removed with the file");
+        assert!(
+            directory_entries(&base).is_empty(),
+            "created directories are removed with the file"
+        );
 
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("site.conf"), "").unwrap();

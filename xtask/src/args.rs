@@ -15,8 +15,8 @@ pub(crate) struct Cli {
 pub(crate) enum Task {
     /// Run all checks: formatting, lints, tests on both databases, documentation, API contract
     ///
-    /// The tests run on SQLite and on a private PostgreSQL that is removed afterwards. Missing tools
-    /// are installed first, as by `cargo xtask setup`. The last line reads
+    /// The tests run on SQLite and on a private PostgreSQL that is removed afterwards. Missing
+    /// tools are installed first, as by `cargo xtask setup`. The last line reads
     /// `N passed, N failed, N skipped`.
     Test(TestOptions),
     /// Run a command with a private PostgreSQL, or keep one running until Ctrl-C
@@ -31,8 +31,8 @@ pub(crate) enum Task {
     },
     /// Run the rollout planner's simulation in release mode
     ///
-    /// `--seeds N [--from S]` runs N seeds starting at S, `--seed S` only that one. All arguments are
-    /// passed to the simulation unchanged.
+    /// `--seeds N [--from S]` runs N seeds starting at S, `--seed S` only that one. All arguments
+    /// are passed to the simulation unchanged.
     Sim {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -48,13 +48,13 @@ pub(crate) enum Task {
     /// Fuzz the parsers of untrusted input
     ///
     /// Runs libFuzzer on one target after another. Needs a C++ compiler. Inputs that make a target
-    /// fail are written to target/fuzz/artifacts. An input that takes more than 5 seconds or 512 MiB
-    /// counts as a failure.
+    /// fail are written to target/fuzz/artifacts. An input that takes more than 5 seconds or 512
+    /// MiB counts as a failure.
     Fuzz(FuzzOptions),
     /// Build .deb and .rpm packages of the agent and the server
     ///
-    /// Builds the agent as a static program and the server as a normal one, creates both packages of
-    /// each, and prints their paths.
+    /// Builds the agent as a static program and the server as a normal one, creates both packages
+    /// of each, and prints their paths.
     Package(PackageOptions),
     /// Install missing tools that the checks need
     ///

@@ -4,7 +4,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use crate::package;
 use crate::postgres::{Durability, Keep, Postgres};
-use crate::process::{TERMINATE_GROUP, TaskError, Processes};
+use crate::process::{Processes, TERMINATE_GROUP, TaskError};
 use crate::requirements;
 use crate::screen::Screen;
 use crate::workspace::Workspace;

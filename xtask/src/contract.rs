@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::process::{TERMINATE_GROUP, TaskError, Processes};
+use crate::process::{Processes, TERMINATE_GROUP, TaskError};
 use crate::python::Python;
 use crate::screen::Screen;
 use crate::service::{ENVIRONMENT, SERVERS, Service};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use crate::args::FuzzOptions;
-use crate::process::{TaskError, Processes};
+use crate::process::{Processes, TaskError};
 use crate::screen::Screen;
 use crate::workspace::Workspace;
 
@@ -88,7 +88,8 @@ fn fuzzer(
     minutes: u64,
 ) -> Result<Command, TaskError> {
     let create_dir = |path: PathBuf| {
-        let failed = |error| TaskError::Failed(format!("cannot create {}: {error}", path.display()));
+        let failed =
+            |error| TaskError::Failed(format!("cannot create {}: {error}", path.display()));
         std::fs::create_dir_all(&path).map_err(failed).map(|()| path.clone())
     };
     let corpus = create_dir(target_dir.join("corpus").join(name))?;

@@ -32,7 +32,7 @@ use std::time::Duration;
 use args::{Cli, Task};
 use clap::Parser as _;
 use postgres::{Durability, Keep, Postgres};
-use process::{TaskError, Processes};
+use process::{Processes, TaskError};
 use screen::Screen;
 use workspace::Workspace;
 
@@ -99,7 +99,9 @@ fn with_postgres(
             screen.line(&format!("{}={}", postgres::URL_VARIABLE, postgres.url()));
             screen.line("Press Ctrl-C to stop PostgreSQL.");
             processes.wait(postgres.process(), Duration::MAX);
-            Err(postgres.unexpected_exit(processes).map_or(TaskError::Interrupted, TaskError::Failed))
+            Err(postgres
+                .unexpected_exit(processes)
+                .map_or(TaskError::Interrupted, TaskError::Failed))
         }
     };
     postgres.stop(Keep::No, processes, screen);

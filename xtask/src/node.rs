@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::process::{TaskError, Processes};
+use crate::process::{Processes, TaskError};
 use crate::python::{fingerprint, run_for_output};
 use crate::screen::Screen;
 use crate::workspace::Workspace;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::unistd::{User, geteuid};
 
-use crate::process::{self, TaskError, Process, Processes, WaitResult};
+use crate::process::{self, Process, Processes, TaskError, WaitResult};
 use crate::requirements;
 use crate::screen::Screen;
 use crate::workspace::directory_entries;
@@ -342,7 +342,11 @@ fn settings(durability: Durability) -> &'static [&'static str] {
 }
 
 /// PostgreSQL writes `ready` to the last line of its pid file when it accepts connections.
-fn wait_until_ready(home: &InstanceDir, process: Process, processes: &mut Processes) -> Result<(), TaskError> {
+fn wait_until_ready(
+    home: &InstanceDir,
+    process: Process,
+    processes: &mut Processes,
+) -> Result<(), TaskError> {
     const PAUSE: Duration = Duration::from_millis(50);
     const PAUSES_MAX: u32 = 1200;
     let pid_file = home.directory.join("data/postmaster.pid");

@@ -85,7 +85,9 @@ impl Processes {
             // The receiver is gone only when the program is about to exit.
             let _ = interrupts.send(Event::Interrupted);
         })
-        .map_err(|error| TaskError::Failed(format!("cannot install the signal handler: {error}")))?;
+        .map_err(|error| {
+            TaskError::Failed(format!("cannot install the signal handler: {error}"))
+        })?;
         Ok(Processes { sender, receiver, exit_statuses: HashMap::new() })
     }
 
@@ -134,7 +136,10 @@ impl Processes {
     }
 
     /// Runs a child as the terminal's foreground process, like a shell: Ctrl-C goes to the child.
-    pub(crate) fn run_in_foreground(&mut self, command: &mut Command) -> Result<ExitStatus, TaskError> {
+    pub(crate) fn run_in_foreground(
+        &mut self,
+        command: &mut Command,
+    ) -> Result<ExitStatus, TaskError> {
         let process = self.start(command)?;
         let terminal = std::io::stdin();
         let _ = tcsetpgrp(&terminal, process.0);

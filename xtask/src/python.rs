@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::process::{TERMINATE_GROUP, TaskError, Processes};
+use crate::process::{Processes, TERMINATE_GROUP, TaskError};
 use crate::screen::Screen;
 use crate::workspace::{Workspace, directory_entries};
 
@@ -84,7 +84,10 @@ pub(crate) fn interpreter(processes: &mut Processes) -> Result<Option<PathBuf>, 
 }
 
 /// Runs a command and returns its output. Fails if the command fails.
-pub(crate) fn run_for_output(command: &mut Command, processes: &mut Processes) -> Result<String, TaskError> {
+pub(crate) fn run_for_output(
+    command: &mut Command,
+    processes: &mut Processes,
+) -> Result<String, TaskError> {
     let mut output = String::new();
     let status = processes.run_with_lines(command, TERMINATE_GROUP, &mut |line| {
         output.push_str(line);

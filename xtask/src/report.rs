@@ -95,7 +95,12 @@ pub(crate) fn summary(steps: &[Step], totals: Option<&Totals>) -> Vec<String> {
             Verdict::Failed => "FAILED",
             Verdict::NotRun => "not run",
         };
-        lines.push(format!("  {:<10} {:<7} {:>8}", step.name, verdict, format_seconds(step.duration)));
+        lines.push(format!(
+            "  {:<10} {:<7} {:>8}",
+            step.name,
+            verdict,
+            format_seconds(step.duration)
+        ));
     }
     if let Some(totals) = totals {
         lines.push(format!(

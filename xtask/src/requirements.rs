@@ -9,7 +9,7 @@ use nix::unistd::geteuid;
 
 use crate::apt;
 use crate::args::Check;
-use crate::process::{TERMINATE_GROUP, TaskError, Processes};
+use crate::process::{Processes, TERMINATE_GROUP, TaskError};
 use crate::python;
 use crate::screen::Screen;
 use crate::workspace::{cargo_program, directory_entries};
@@ -214,7 +214,9 @@ pub(crate) fn for_packaging() -> Vec<Requirement> {
 pub(crate) fn for_postgres() -> Vec<Requirement> {
     TABLE
         .iter()
-        .filter(|row| matches!(row.detection, Detection::PostgresServer | Detection::Program("setpriv")))
+        .filter(|row| {
+            matches!(row.detection, Detection::PostgresServer | Detection::Program("setpriv"))
+        })
         .copied()
         .collect()
 }
@@ -222,8 +224,7 @@ pub(crate) fn for_postgres() -> Vec<Requirement> {
 /// The requirements of benchmarks: a private PostgreSQL, and lab systems with agents on them.
 pub(crate) fn for_benchmarks() -> Vec<Requirement> {
     let lab = ["cc", "mmdebstrap", "apt-ftparchive", "dpkg-deb"];
-    let of_lab =
-        |row: &&Requirement| matches!(row.detection, Detection::Program(name) if lab.contains(&name));
+    let of_lab = |row: &&Requirement| matches!(row.detection, Detection::Program(name) if lab.contains(&name));
     let mut rows = for_postgres();
     rows.extend(TABLE.iter().filter(of_lab).copied());
     rows
@@ -241,7 +242,8 @@ pub(crate) fn ensure_installed(
     }
     let packages = packages(&missing);
     let components = components(&missing);
-    let can_install = packages.is_empty() || (geteuid().is_root() && find_in_path("apt-get").is_some());
+    let can_install =
+        packages.is_empty() || (geteuid().is_root() && find_in_path("apt-get").is_some());
     let can_add = components.is_empty() || find_in_path("rustup").is_some();
     if !can_install || !can_add {
         return Err(TaskError::Failed(install_instructions(&missing)));
@@ -254,12 +256,18 @@ pub(crate) fn ensure_installed(
     }
     let still = self::missing(needs, processes)?;
     if !still.is_empty() {
-        return Err(TaskError::Failed(format!("after the installation: {}", install_instructions(&still))));
+        return Err(TaskError::Failed(format!(
+            "after the installation: {}",
+            install_instructions(&still)
+        )));
     }
     Ok(())
 }
 
-fn missing(needs: &[Requirement], processes: &mut Processes) -> Result<Vec<Requirement>, TaskError> {
+fn missing(
+    needs: &[Requirement],
+    processes: &mut Processes,
+) -> Result<Vec<Requirement>, TaskError> {
     let mut missing = Vec::new();
     for row in needs {
         let there = match row.detection {
@@ -344,11 +352,12 @@ pub(crate) fn postgres_directory() -> Option<PathBuf> {
         .filter(|directory| complete(directory));
     named.or_else(|| {
         let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
-        let mut installed: Vec<(u32, PathBuf)> = directory_entries(Path::new("/usr/lib/postgresql"))
-            .into_iter()
-            .filter_map(|path| Some((version(&path)?, path.join("bin"))))
-            .filter(|(_, directory)| complete(directory))
-            .collect();
+        let mut installed: Vec<(u32, PathBuf)> =
+            directory_entries(Path::new("/usr/lib/postgresql"))
+                .into_iter()
+                .filter_map(|path| Some((version(&path)?, path.join("bin"))))
+                .filter(|(_, directory)| complete(directory))
+                .collect();
         installed.sort();
         installed.pop().map(|(_, directory)| directory)
     })

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::process::{TERMINATE_GROUP, TaskError, Process, Processes, WaitResult};
+use crate::process::{Process, Processes, TERMINATE_GROUP, TaskError, WaitResult};
 use crate::workspace::{Workspace, directory_entries};
 
 pub(crate) const SERVERS: u32 = 30;
@@ -41,7 +41,10 @@ pub(crate) struct Service {
 
 impl Service {
     /// Starts the service from programs that are already built.
-    pub(crate) fn start(workspace: &Workspace, processes: &mut Processes) -> Result<Service, TaskError> {
+    pub(crate) fn start(
+        workspace: &Workspace,
+        processes: &mut Processes,
+    ) -> Result<Service, TaskError> {
         let base = workspace.target().join("contract");
         remove_abandoned(&base);
         let directory = base.join(format!("{PREFIX}{}", std::process::id()));
@@ -64,11 +67,11 @@ impl Service {
         let mut init = command_without_settings(&programs.join("fleetmend"));
         init.args(["init", "--json", "--org", "Contract", "--data-dir"]).arg(&data);
         let mut output = String::new();
-        let status =
-            processes.run_with_lines(&mut init, TERMINATE_GROUP, &mut |line| output.push_str(line))?;
-        self.key = json_string_field(&output, "api_key")
-            .filter(|_| status.success())
-            .ok_or_else(|| TaskError::Failed(format!("`fleetmend init` failed ({status}): {output}")))?;
+        let status = processes
+            .run_with_lines(&mut init, TERMINATE_GROUP, &mut |line| output.push_str(line))?;
+        self.key = json_string_field(&output, "api_key").filter(|_| status.success()).ok_or_else(
+            || TaskError::Failed(format!("`fleetmend init` failed ({status}): {output}")),
+        )?;
 
         self.import_feed(&programs.join("fleetmend"), &data, processes)?;
 
@@ -108,18 +111,19 @@ impl Service {
         let feed = self.directory.join("feed.jsonl");
         let [head, package, end] = FEED;
         let packages = AFFECTED_PACKAGES.map(|name| package.replace("NAME", name)).join(",");
-        std::fs::write(&feed, format!("{head}{packages}{end}"))
-            .map_err(|error| TaskError::Failed(format!("cannot write {}: {error}", feed.display())))?;
+        std::fs::write(&feed, format!("{head}{packages}{end}")).map_err(|error| {
+            TaskError::Failed(format!("cannot write {}: {error}", feed.display()))
+        })?;
         let mut import = command_without_settings(program);
         import.args(["feeds", "import"]).arg(&feed).arg("--data-dir").arg(data);
         let mut output = String::new();
-        let status =
-            processes.run_with_lines(&mut import, TERMINATE_GROUP, &mut |line| output.push_str(line))?;
+        let status = processes
+            .run_with_lines(&mut import, TERMINATE_GROUP, &mut |line| output.push_str(line))?;
         match status.success() {
             true => Ok(()),
-            false => {
-                Err(TaskError::Failed(format!("`fleetmend feeds import` failed ({status}): {output}")))
-            }
+            false => Err(TaskError::Failed(format!(
+                "`fleetmend feeds import` failed ({status}): {output}"
+            ))),
         }
     }
 
@@ -131,7 +135,9 @@ impl Service {
     ) -> Result<(), TaskError> {
         let log = File::create(self.log(name))
             .and_then(|log| log.try_clone().map(|second| (log, second)))
-            .map_err(|error| TaskError::Failed(format!("cannot write the log of {name}: {error}")))?;
+            .map_err(|error| {
+                TaskError::Failed(format!("cannot write the log of {name}: {error}"))
+            })?;
         command.stdin(Stdio::null()).stdout(log.0).stderr(log.1);
         self.processes.push((name, processes.start(&mut command)?));
         Ok(())

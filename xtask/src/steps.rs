@@ -13,7 +13,7 @@ use crate::clock;
 use crate::contract;
 use crate::node;
 use crate::postgres::{self, Durability, Keep, Postgres};
-use crate::process::{TERMINATE_GROUP, TaskError, Processes};
+use crate::process::{Processes, TERMINATE_GROUP, TaskError};
 use crate::report::{self, Step, Totals, Verdict, format_seconds};
 use crate::requirements;
 use crate::screen::Screen;
@@ -30,8 +30,11 @@ pub(crate) fn test(
     processes: &mut Processes,
     screen: &mut Screen,
 ) -> Result<ExitCode, TaskError> {
-    let checks: Vec<Check> =
-        Check::value_variants().iter().copied().filter(|c| options.only.is_none_or(|only| only == *c)).collect();
+    let checks: Vec<Check> = Check::value_variants()
+        .iter()
+        .copied()
+        .filter(|c| options.only.is_none_or(|only| only == *c))
+        .collect();
     let with_postgres = usize::from(checks.contains(&Check::Test));
     let mut run = Run {
         workspace,
@@ -178,10 +181,10 @@ impl Run<'_> {
         let mut output = TestsOutput::new();
         let mut failure_output = FailureOutput::default();
         let screen = &mut *self.screen;
-        let status = self.processes.run_with_lines(
-            &mut cargo,
-            TERMINATE_GROUP,
-            &mut |line| match output.line(line) {
+        let status =
+            self.processes.run_with_lines(&mut cargo, TERMINATE_GROUP, &mut |line| match output
+                .line(line)
+            {
                 LineEvent::Ignored => {}
                 LineEvent::Progress(what) => screen.show_activity(&what),
                 LineEvent::SlowTest(test) => screen.line(&format!("      still running: {test}")),
@@ -196,8 +199,7 @@ impl Run<'_> {
                     }
                 }
                 LineEvent::FailureDetail => failure_output.lines.push(line.to_owned()),
-            },
-        )?;
+            })?;
         let expected = self.workspace.store_mentions(postgres::URL_VARIABLE);
         let mut objections =
             report::find_problems(&output.suites, self.options.runs_every_test(), expected);

@@ -91,14 +91,19 @@ impl Suite {
     pub(crate) fn ran_on(&self, engine: Engine) -> usize {
         self.outcomes
             .iter()
-            .filter(|(name, is)| *is != Outcome::Ignored && Engine::from_test_name(name) == Some(engine))
+            .filter(|(name, is)| {
+                *is != Outcome::Ignored && Engine::from_test_name(name) == Some(engine)
+            })
             .filter(|(name, _)| !self.skips.iter().any(|skip| skip.test == *name))
             .count()
     }
 
     /// Number of tests for this engine, whether they ran or not.
     pub(crate) fn declared_for(&self, engine: Engine) -> usize {
-        self.outcomes.iter().filter(|(name, _)| Engine::from_test_name(name) == Some(engine)).count()
+        self.outcomes
+            .iter()
+            .filter(|(name, _)| Engine::from_test_name(name) == Some(engine))
+            .count()
     }
 
     pub(crate) fn failures(&self) -> impl Iterator<Item = &str> {
@@ -238,7 +243,8 @@ impl TestsOutput {
 
     fn outcome(&mut self, name: String, outcome: Outcome) -> LineEvent {
         self.section = Section::List { open: None };
-        let seen = if outcome == Outcome::Failed { LineEvent::FailureDetail } else { LineEvent::Ignored };
+        let seen =
+            if outcome == Outcome::Failed { LineEvent::FailureDetail } else { LineEvent::Ignored };
         self.current().outcomes.push((name, outcome));
         seen
     }

@@ -56,7 +56,9 @@ impl Workspace {
     pub(crate) fn crates_with_benches(&self) -> Vec<String> {
         let mut names: Vec<String> = directory_entries(&self.root.join("crates"))
             .into_iter()
-            .filter(|path| directory_entries(&path.join("benches")).iter().any(|path| is_bench(path)))
+            .filter(|path| {
+                directory_entries(&path.join("benches")).iter().any(|path| is_bench(path))
+            })
             .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
             .collect();
         names.sort();

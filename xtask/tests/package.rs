@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab::root::{Base, Root, run_successfully, new_dir};
+use lab::root::{Base, Root, new_dir, run_successfully};
 use lab::rpm::{Manager, Package, Repo, Server};
 
 /// The paths of the server's completions, and their contents: the stand-in prints its arguments.
@@ -82,7 +82,10 @@ fn debian_packages_install_without_starting_and_remove_cleanly() {
     let [agent, _, server, _] = packages();
     let agent = copy_into(&root, &agent);
     root.run_successfully("dpkg", &["-i", &agent]);
-    assert_eq!(systemctl_calls(&root), ["daemon-reload", "--no-block try-restart fleetmend-agent.service"]);
+    assert_eq!(
+        systemctl_calls(&root),
+        ["daemon-reload", "--no-block try-restart fleetmend-agent.service"]
+    );
     assert_eq!(mode(&root, "/usr/bin/fleetmend-agent"), 0o755);
     assert_eq!(mode(&root, "/usr/lib/systemd/system/fleetmend-agent.service"), 0o644);
     assert!(root.path(HOOKS).is_dir());
@@ -90,13 +93,19 @@ fn debian_packages_install_without_starting_and_remove_cleanly() {
     root.run_successfully("dpkg", &["-i", &agent]);
     assert_eq!(systemctl_calls(&root).len(), 2, "an upgrade stops and disables nothing");
     root.run_successfully("dpkg", &["-r", "fleetmend-agent"]);
-    assert_eq!(systemctl_calls(&root), ["--no-reload disable --now fleetmend-agent.service", "daemon-reload"]);
+    assert_eq!(
+        systemctl_calls(&root),
+        ["--no-reload disable --now fleetmend-agent.service", "daemon-reload"]
+    );
     assert!(!root.path("/usr/bin/fleetmend-agent").exists() && root.path(STATE).exists());
     root.run_successfully("dpkg", &["-P", "fleetmend-agent"]);
     assert!(!root.path("/var/lib/fleetmend-agent").exists(), "purging removes the host's identity");
 
     root.run_successfully("dpkg", &["-i", &copy_into(&root, &server)]);
-    assert_eq!(root.run_successfully("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
+    assert_eq!(
+        root.run_successfully("stat", &["-c", "%U %a", "/var/lib/fleetmend"]),
+        "fleetmend 700\n"
+    );
     assert!(root.read("/etc/passwd").contains("fleetmend:"));
     for (path, text) in COMPLETIONS {
         assert_eq!((root.read(path).trim(), mode(&root, path)), (text, 0o644), "{path}");
@@ -121,9 +130,13 @@ fn rpm_packages_install_without_starting_and_remove_cleanly() {
         run_successfully(rpm.arg("--root").arg(root.dir()).args(args).arg("--nodeps").arg(package))
     };
     rpm(&["-i"], agent.to_str().unwrap());
-    assert_eq!(systemctl_calls(&root), ["daemon-reload", "--no-block try-restart fleetmend-agent.service"]);
+    assert_eq!(
+        systemctl_calls(&root),
+        ["daemon-reload", "--no-block try-restart fleetmend-agent.service"]
+    );
     let mut query = Command::new("rpm");
-    let owned = run_successfully(query.arg("--root").arg(root.dir()).args(["-ql", "fleetmend-agent"]));
+    let owned =
+        run_successfully(query.arg("--root").arg(root.dir()).args(["-ql", "fleetmend-agent"]));
     assert!(owned.lines().any(|path| path == HOOKS), "{owned}");
     assert!(
         !owned.lines().any(|path| path == "/usr/bin"),
@@ -132,10 +145,16 @@ fn rpm_packages_install_without_starting_and_remove_cleanly() {
     rpm(&["-U", "--replacepkgs"], agent.to_str().unwrap());
     assert_eq!(systemctl_calls(&root).len(), 2, "an upgrade stops and disables nothing");
     rpm(&["-e"], "fleetmend-agent");
-    assert_eq!(systemctl_calls(&root), ["--no-reload disable --now fleetmend-agent.service", "daemon-reload"]);
+    assert_eq!(
+        systemctl_calls(&root),
+        ["--no-reload disable --now fleetmend-agent.service", "daemon-reload"]
+    );
     assert!(!root.path("/usr/bin/fleetmend-agent").exists());
     rpm(&["-i"], server.to_str().unwrap());
-    assert_eq!(root.run_successfully("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
+    assert_eq!(
+        root.run_successfully("stat", &["-c", "%U %a", "/var/lib/fleetmend"]),
+        "fleetmend 700\n"
+    );
     for (path, text) in COMPLETIONS {
         assert_eq!(root.read(path).trim(), text, "{path}");
     }

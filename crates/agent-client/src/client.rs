@@ -1,6 +1,7 @@
 //! HTTP client for `/agent/v1`: every request is signed and limited in size and time.
 //!
-//! It never retries. The caller decides what to repeat and when ([`backoff_with_jitter`] computes the delay).
+//! It never retries. The caller decides what to repeat and when ([`backoff_with_jitter`] computes
+//! the delay).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use wire::agent::{
     SyncResponse, TRUSTED_KEYS_HEADER,
 };
 
-use super::response_signature::{Exchange, SignatureCheck};
 use super::identity::is_tag;
+use super::response_signature::{Exchange, SignatureCheck};
 use super::trust::{TrustStoreError, system_trust_config};
 use super::{Authorization, HostKey, Identity, Pin, PinnedServer, Token, public_keys};
 
@@ -176,7 +177,8 @@ impl AgentClient {
     ) -> Result<EnrollResponse, ClientError> {
         let EnrollOptions { facts, environment, tags } = joining;
         let token = token.as_str().to_owned();
-        let request = EnrollRequest { token, public_key: key.public_key(), facts, environment, tags };
+        let request =
+            EnrollRequest { token, public_key: key.public_key(), facts, environment, tags };
         let request = self
             .client
             .post(format!("{}/agent/v1/enroll", self.origin))
@@ -273,7 +275,9 @@ impl AgentClient {
                 match exchange.check(proof, answer.status.as_u16(), &answer.body) {
                     SignatureCheck::SignedBy(key) => Some(key),
                     SignatureCheck::Missing => None,
-                    SignatureCheck::Invalid => return Err(ClientError::Unverified { status: answer.status }),
+                    SignatureCheck::Invalid => {
+                        return Err(ClientError::Unverified { status: answer.status });
+                    }
                 }
             }
         };
@@ -325,7 +329,9 @@ async fn receive(request: reqwest::RequestBuilder) -> Result<RawResponse, Client
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(ClientError::Unreachable)? {
         if body.len() + chunk.len() > RESPONSE_BYTES_MAX {
-            return Err(ClientError::InvalidResponse(format!("it is larger than {RESPONSE_BYTES_MAX} bytes")));
+            return Err(ClientError::InvalidResponse(format!(
+                "it is larger than {RESPONSE_BYTES_MAX} bytes"
+            )));
         }
         body.extend_from_slice(&chunk);
     }
@@ -370,9 +376,9 @@ struct Problem {
 }
 
 /// The delay before the next attempt after `failures` consecutive failures: doubled from half a
-/// second up to `most`, then scaled to between one half and the whole, by `share` (0 to 1). The
-/// jitter is applied after the cap: otherwise all hosts that wait longest would return at the same
-/// moment.
+/// second up to `most`, then multiplied by a jitter factor from 0.5 to 1, chosen by `share` (0 to
+/// 1). The jitter is applied after the cap: otherwise all hosts at the cap would return at the same
+/// time.
 pub fn backoff_with_jitter(failures: u32, most: Duration, share: f64) -> Duration {
     let doubled =
         Duration::from_millis(500).saturating_mul(1 << failures.saturating_sub(1).min(16));

@@ -191,7 +191,8 @@ impl Identity {
     }
 
     pub fn authorization(&self, method: &str, path_and_query: &str, body: &[u8]) -> Authorization {
-        let signature = self.key.pair.sign(request_signing_text(method, path_and_query, body).as_bytes());
+        let signature =
+            self.key.pair.sign(request_signing_text(method, path_and_query, body).as_bytes());
         let signature = base64(signature.as_ref());
         let header = format!(
             "Agent id={},key={},tag={},sig={signature}",

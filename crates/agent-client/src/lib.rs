@@ -5,17 +5,20 @@
 //! what was verified. It asks the operating system for randomness to create keys and nonces, and
 //! never for the time: an order's age is measured by the service's clock.
 
-mod response_signature;
 mod client;
 mod identity;
 mod order;
+mod response_signature;
 mod sync_throttle;
 mod token;
 mod trust;
 
-pub use client::{AgentClient, ClientError, ConnectOptions, ConnectError, EnrollOptions, ListingKind, backoff_with_jitter};
+pub use client::{
+    AgentClient, ClientError, ConnectError, ConnectOptions, EnrollOptions, ListingKind,
+    backoff_with_jitter,
+};
 pub use identity::{
-    Authorization, HostKey, Identity, IdentityError, TrustedKeys, SyncCounter, nonce, public_keys,
+    Authorization, HostKey, Identity, IdentityError, SyncCounter, TrustedKeys, nonce, public_keys,
     request_signing_text,
 };
 pub use order::{OrderRefusal, verify_order};

@@ -13,7 +13,7 @@ use super::{Identity, base64, from_base64};
 /// A request that waits for its response.
 pub(crate) struct Exchange<'a> {
     host: &'a Identity,
-    /// Random for every request, including repetitions, so that the response to one request is not
+    /// Random for every request, including retries, so that the response to one request is not
     /// valid for another.
     nonce: String,
     request_signature: String,
@@ -32,7 +32,11 @@ impl<'a> Exchange<'a> {
     /// service has never signed one: it may be of the previous version, which does not sign.
     pub(crate) fn check(&self, proof: Option<&str>, status: u16, body: &[u8]) -> SignatureCheck {
         let Some(proof) = proof else {
-            return if self.host.signs_answers() { SignatureCheck::Invalid } else { SignatureCheck::Missing };
+            return if self.host.signs_answers() {
+                SignatureCheck::Invalid
+            } else {
+                SignatureCheck::Missing
+            };
         };
         match self.signer(proof, status, body) {
             Some(key) => {

@@ -164,7 +164,11 @@ mod tests {
         CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
     }
 
-    fn issued(name: &str, by: &Issuer<'_, KeyPair>, authority: &CertificateDer<'static>) -> CertifiedChain {
+    fn issued(
+        name: &str,
+        by: &Issuer<'_, KeyPair>,
+        authority: &CertificateDer<'static>,
+    ) -> CertifiedChain {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, by).unwrap();
@@ -185,7 +189,8 @@ mod tests {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(shown.key.serialize_der()));
         // `CertifiedKey::new` does not check that the key matches the certificate; an attacker's
         // does not.
-        let certified = CertifiedKey::new(shown.chain, provider.key_provider.load_private_key(key)?);
+        let certified =
+            CertifiedKey::new(shown.chain, provider.key_provider.load_private_key(key)?);
         let server = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()

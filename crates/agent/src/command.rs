@@ -146,7 +146,11 @@ impl Command {
             }
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
-        Ok(CommandOutput { exit: status.code(), stdout: text(&mut stdout)?, stderr: text(&mut stderr)? })
+        Ok(CommandOutput {
+            exit: status.code(),
+            stdout: text(&mut stdout)?,
+            stderr: text(&mut stderr)?,
+        })
     }
 }
 
@@ -217,7 +221,9 @@ mod tests {
     fn some_nonzero_exit_codes_mean_success() {
         let plain = Command::new("apt-get");
         assert!(
-            plain.succeeded_with(Some(0)) && !plain.succeeded_with(Some(102)) && !plain.succeeded_with(None)
+            plain.succeeded_with(Some(0))
+                && !plain.succeeded_with(Some(102))
+                && !plain.succeeded_with(None)
         );
         let zypper = Command::new("zypper").accept_exit_codes(&[102, 103]);
         assert!(zypper.succeeded_with(Some(0)) && zypper.succeeded_with(Some(102)));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use agent::backend::apt::Apt;
 use agent::backend::{Backend as _, Choice};
-use agent::command::{CommandOutput, Command};
+use agent::command::{Command, CommandOutput};
 use agent::root::Root;
 use lab::apt::Server;
 use vocab::listing::{Installed, Pending};

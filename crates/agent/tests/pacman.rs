@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use agent::backend::pacman::Pacman;
 use agent::backend::{Backend as _, BackendError, Choice};
-use agent::command::{CommandOutput, Command};
+use agent::command::{Command, CommandOutput};
 use agent::root::Root;
 use lab::pacman::{Package, Repository, Server};
 use vocab::listing::Pending;
@@ -176,8 +176,10 @@ fn breaking_or_removing_another_package_is_rejected() {
         return;
     };
     let server = Server::with_installed(&repository, &["app", "tool"]);
-    repository
-        .add(&[Package::new("lib", "2-1"), Package::new("tool", "2-1").info_line("conflict", "app")]);
+    repository.add(&[
+        Package::new("lib", "2-1"),
+        Package::new("tool", "2-1").info_line("conflict", "app"),
+    ]);
     let pacman = backend(&server);
     let pending = refresh_and_list_pending(&pacman);
     for (name, why) in [("lib", "breaks dependency 'lib=1' required by app"), ("tool", "conflict")]

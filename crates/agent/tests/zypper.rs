@@ -7,11 +7,11 @@ use agent::backend::Backend;
 use agent::backend::zypper::Zypper;
 use agent::root::Root;
 use lab::rpm::Manager;
-use rpm_fixture::World;
+use rpm_fixture::RpmFixture;
 use vocab::FailureCode;
 
-fn fixture() -> Option<World> {
-    World::of(Manager::Zypper, backend)
+fn fixture() -> Option<RpmFixture> {
+    RpmFixture::new(Manager::Zypper, backend)
 }
 
 fn backend(root: Root) -> Box<dyn Backend> {

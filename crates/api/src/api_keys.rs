@@ -6,7 +6,7 @@ use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use httpkit::filters::Listing;
-use httpkit::{ApiError, Body, ETag, RequestUrl, Id, IfMatch, NoQuery, Query, page};
+use httpkit::{ApiError, Body, ETag, Id, IfMatch, NoQuery, Query, RequestUrl, page};
 use service::auth::caller::Caller;
 use service::queries;
 use service::requests::api_keys as requests;

@@ -7,7 +7,7 @@ use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue};
 use httpkit::{ApiError, Code, Peer};
 use service::auth::api_keys::KeyRejection;
-use service::auth::caller::{Caller, Credential, CallerId};
+use service::auth::caller::{Caller, CallerId, Credential};
 use vocab::KeyId;
 
 use crate::Api;

@@ -6,7 +6,7 @@ use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use httpkit::filters::BatchFilter;
-use httpkit::{ApiError, Body, ETag, RequestUrl, Id, NoBody, NoQuery, Query, page};
+use httpkit::{ApiError, Body, ETag, Id, NoBody, NoQuery, Query, RequestUrl, page};
 use service::auth::caller::Caller;
 use service::queries::batches::{self, Rollout};
 use service::requests::batches as requests;
@@ -125,7 +125,7 @@ async fn pause(
 
 /// Resume a batch
 ///
-/// Resumes a paused batch, or a halted one in spite of its failures. 409 `batch_state` if the batch
+/// Resumes a paused batch, or a halted one despite its failures. 409 `batch_state` if the batch
 /// has ended.
 #[utoipa::path(post, path = "/v1/batches/{batch_id}/resume", tag = "Batches", operation_id = "resume_batch",
     params(("batch_id" = BatchId, Path, description = "ID of the batch.")),

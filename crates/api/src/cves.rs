@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 use httpkit::filters::{CveFilter, CveServers};
-use httpkit::{ApiError, RequestUrl, Id, Query, page};
+use httpkit::{ApiError, Id, Query, RequestUrl, page};
 use service::auth::caller::Caller;
 use service::queries;
 use utoipa_axum::routes as handlers;

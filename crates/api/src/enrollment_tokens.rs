@@ -6,10 +6,9 @@ use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use httpkit::filters::Listing;
-use httpkit::{ApiError, Body, ETag, RequestUrl, Id, IfMatch, NoQuery, Query, page};
+use httpkit::{ApiError, Body, ETag, Id, IfMatch, NoQuery, Query, RequestUrl, page};
 use service::auth::caller::Caller;
 use service::queries;
-use service::queries::credentials::EnrollmentToken;
 use service::requests::enrollment_tokens as requests;
 use utoipa_axum::routes as handlers;
 use vocab::{Role, TokenId};
@@ -96,6 +95,6 @@ async fn revoke(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn version(token: &EnrollmentToken) -> ETag {
+fn version(token: &queries::credentials::EnrollmentToken) -> ETag {
     ETag(requests::version(token))
 }

@@ -53,7 +53,13 @@ fn example_for(schema: &Value, name: &str, schemas: &Value, request: bool, depth
     example_for_type(schema, name, schemas, request, depth)
 }
 
-fn example_for_type(schema: &Value, name: &str, schemas: &Value, request: bool, depth: usize) -> Value {
+fn example_for_type(
+    schema: &Value,
+    name: &str,
+    schemas: &Value,
+    request: bool,
+    depth: usize,
+) -> Value {
     let kinds = match &schema["type"] {
         Value::Array(kinds) => kinds.clone(),
         kind => vec![kind.clone()],

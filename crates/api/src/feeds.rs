@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use axum::extract::State;
 use axum::{Extension, Json};
-use httpkit::{ApiError, RequestUrl, Limit, Offset, Query, page};
+use httpkit::{ApiError, Limit, Offset, Query, RequestUrl, page};
 use service::auth::caller::Caller;
 use service::queries::feeds;
 use utoipa_axum::routes as handlers;
@@ -35,7 +35,7 @@ pub(crate) struct FeedPage {
 ///
 /// Imported vulnerability feeds, with age, size and the error of the last import if it failed. All
 /// organizations of an installation share its feeds. Sorted by name.
-#[utoipa::path(get, path = "/v1/feeds", tag = "Feeds", operation_id = "list_feeds", params(Part),
+#[utoipa::path(get, path = "/v1/feeds", tag = "Feeds", operation_id = "list_feeds", params(FeedPage),
     responses((status = 200, description = "A page of feeds.", body = List<Feed>)))]
 pub(crate) async fn list(
     State(app): State<Api>,

@@ -7,7 +7,6 @@
 mod api_keys;
 mod auth;
 mod batches;
-mod openapi_rules;
 mod cves;
 mod docs;
 mod enrollment_tokens;
@@ -19,6 +18,7 @@ mod links;
 mod logs;
 pub mod metrics;
 pub mod openapi;
+mod openapi_rules;
 mod patches;
 mod preview;
 mod routes;

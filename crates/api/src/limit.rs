@@ -63,7 +63,11 @@ impl RateLimits {
             self.keys.retain_recent();
         }
         match self.keys.check_key(&key) {
-            Ok(state) => Ok(RemainingRequests { requests: state.remaining_burst_capacity(), burst, per_second }),
+            Ok(state) => Ok(RemainingRequests {
+                requests: state.remaining_burst_capacity(),
+                burst,
+                per_second,
+            }),
             Err(early) => {
                 let wait = early.wait_time_from(self.keys.clock().now());
                 let left = RemainingRequests { requests: 0, burst, per_second };
@@ -104,7 +108,9 @@ impl RemainingRequests {
     }
 
     fn add_to_error(self, error: ApiError) -> ApiError {
-        self.header_fields().into_iter().fold(error, |error, (name, value)| error.with_header(name, value))
+        self.header_fields()
+            .into_iter()
+            .fold(error, |error, (name, value)| error.with_header(name, value))
     }
 
     /// Adds the `RateLimit` headers.

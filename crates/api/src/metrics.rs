@@ -139,7 +139,10 @@ pub(crate) struct MetricsPage {
 
 impl Default for MetricsPage {
     fn default() -> MetricsPage {
-        MetricsPage { latest: Mutex::default(), renderings: Arc::new(Semaphore::new(RENDERINGS_MAX)) }
+        MetricsPage {
+            latest: Mutex::default(),
+            renderings: Arc::new(Semaphore::new(RENDERINGS_MAX)),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use httpkit::problem::{Code, MEDIA_TYPE};
 use serde_json::{Map, Value, json};
 
 use crate::routes::Access;
-use crate::{openapi_rules, examples, links};
+use crate::{examples, links, openapi_rules};
 
 const DESCRIPTION: &str = "Patch management for Linux fleets: schedules, servers, patches and batches.
 
@@ -268,7 +268,8 @@ fn complete_operation(operation: &mut Value, about: &Operation<'_>) {
         responses.insert("303".into(), json!({"$ref": "#/components/responses/SeeOther"}));
     }
     for status in statuses(about) {
-        let reference = json!({"$ref": format!("#/components/responses/{}", response_name(status))});
+        let reference =
+            json!({"$ref": format!("#/components/responses/{}", response_name(status))});
         responses.entry(status.to_string()).or_insert(reference);
     }
 }

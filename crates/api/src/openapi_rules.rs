@@ -39,8 +39,7 @@ pub(crate) fn add_to_schemas(schemas: &mut Value) {
         "required": ["server_ids", "targets"],
         "properties": {"server_ids": {"type": "array"}, "targets": {"type": "object"}},
     });
-    schemas["PreviewRequest"]["not"] =
-        json!({"anyOf": [without_fields(&["server_ids", "targets"]), both, named_and_selects_nothing]});
+    schemas["PreviewRequest"]["not"] = json!({"anyOf": [without_fields(&["server_ids", "targets"]), both, named_and_selects_nothing]});
 }
 
 /// Adds the patterns of comma-separated parameters to an operation.

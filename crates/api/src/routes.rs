@@ -35,7 +35,8 @@ impl Routes {
         Routes::default()
     }
 
-    /// Adds the handlers of one path that require this role; `routes` comes from `utoipa_axum::routes!(…)`.
+    /// Adds the handlers of one path that require this role; `routes` comes from
+    /// `utoipa_axum::routes!(…)`.
     pub fn add(mut self, role: Role, routes: UtoipaMethodRouter<Api>) -> Routes {
         self.0.push((Access::Key(role), routes));
         self

@@ -6,7 +6,7 @@ use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use httpkit::filters::ServerFilter;
-use httpkit::{ApiError, Body, ETag, RequestUrl, Id, Ids, IfMatch, NoBody, NoQuery, Query, page};
+use httpkit::{ApiError, Body, ETag, Id, Ids, IfMatch, NoBody, NoQuery, Query, RequestUrl, page};
 use service::auth::caller::Caller;
 use service::queries;
 use service::queries::convert;

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
-use httpkit::{ApiError, Body, ETag, RequestUrl, Id, IfMatch, Limit, NoQuery, Offset, Query, page};
+use httpkit::{ApiError, Body, ETag, Id, IfMatch, Limit, NoQuery, Offset, Query, RequestUrl, page};
 use service::auth::caller::Caller;
 use service::queries::suppressions;
 use service::requests::suppressions as requests;

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 use httpkit::filters::TaskFilter;
-use httpkit::{ApiError, RequestUrl, Id, Ids, NoQuery, Query, page};
+use httpkit::{ApiError, Id, Ids, NoQuery, Query, RequestUrl, page};
 use service::auth::caller::Caller;
 use service::queries::tasks;
 use utoipa_axum::routes as handlers;

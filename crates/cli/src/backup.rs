@@ -80,13 +80,15 @@ impl Backup {
         let shown = file.display();
         ensure!(!file.exists(), "{shown} already exists and was not changed: choose another name");
         installation::ensure_parent_dir(&file)?;
-        let spool = TempDir::new(archive::with_suffix(&file, &format!(".{:08x}", random_u128() as u32)))?;
+        let spool =
+            TempDir::new(archive::with_suffix(&file, &format!(".{:08x}", random_u128() as u32)))?;
         let manifest = self.collect_files(&spool.0, now).await?;
         let names = relative_paths(&spool.0)?;
         let manifest = archive::pack(&spool.0, &names, manifest, &file)?;
         drop(spool);
         // A backup that was not read back is not verified.
-        let check = TempDir::new(archive::with_suffix(&file, &format!(".{:08x}", random_u128() as u32)))?;
+        let check =
+            TempDir::new(archive::with_suffix(&file, &format!(".{:08x}", random_u128() as u32)))?;
         archive::unpack(&file, &check.0)?;
         drop(check);
         self.record_last_backup(now, &file);

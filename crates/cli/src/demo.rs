@@ -6,8 +6,8 @@
 //! and `daily_stats` the number of open findings on each day. Every start then continues in the
 //! present, with a batch in progress.
 
-mod daily_stats;
 mod advisories;
+mod daily_stats;
 mod history;
 
 use std::os::unix::fs::DirBuilderExt as _;
@@ -102,7 +102,7 @@ struct Parameters {
 
 impl Demo {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        logs::start(&self.log, Some(logs::Format::Text)).context("cannot use --log")?;
+        logs::start(&self.log, Some(logs::Format::Text)).context("invalid --log")?;
         ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed must be a number above 0");
         let listener = listen::bind(&self.listen).await?;
         let dir = self.prepare()?;
@@ -187,8 +187,10 @@ impl Demo {
             let _ = ended.await;
         }));
         let nature = Behavior { fail: 0.0, crash: 0.0, offline: 0.0, ..self.nature(10_000.0) };
-        let fleet =
-            Swarm::start(Config { behavior: nature, ..self.config(&app, organization.id, &url).await? })?;
+        let fleet = Swarm::start(Config {
+            behavior: nature,
+            ..self.config(&app, organization.id, &url).await?
+        })?;
         fleet.wait_until_enrolled().await?;
         wait_for_scans(&app, organization.id, self.servers).await?;
         fleet.stop().await.write(&dir.join(FLEET_FILE))?;
@@ -244,7 +246,13 @@ impl Demo {
         Ok(fleet)
     }
 
-    fn print_banner(&self, dir: &Path, url: &str, key: &str, link: Option<&str>) -> anyhow::Result<()> {
+    fn print_banner(
+        &self,
+        dir: &Path,
+        url: &str,
+        key: &str,
+        link: Option<&str>,
+    ) -> anyhow::Result<()> {
         let (dashboard, once) = banner::dashboard_link(link, url);
         let [servers, patches, cves, batches, runs] = [
             "servers list --environment production",
@@ -313,7 +321,11 @@ async fn start_batch(app: &App) -> anyhow::Result<()> {
     let servers = server_list::ids(&mut reader, org, &Filter::from(&production)).await?;
     drop(reader);
     let options = PatchOptions {
-        order: OrderOptions { security_only: true, reboot: RebootPolicy::IfRequired, ..OrderOptions::default() },
+        order: OrderOptions {
+            security_only: true,
+            reboot: RebootPolicy::IfRequired,
+            ..OrderOptions::default()
+        },
         pace: Pace {
             max_parallel: Some(8),
             canary: Some(Portion::Count(5)),

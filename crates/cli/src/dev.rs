@@ -74,7 +74,7 @@ pub(crate) struct Dev {
 
 impl Dev {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        logs::start(&self.log, Some(logs::Format::Text)).context("cannot use --log")?;
+        logs::start(&self.log, Some(logs::Format::Text)).context("invalid --log")?;
         let dir = self.prepare()?;
         let app = open_app(&dir).await?;
         let listener = listen::bind(&self.listen).await?;

@@ -5,8 +5,8 @@
 //! anything.
 
 mod certificate;
-mod database;
 mod data_dir;
+mod database;
 
 use clap::Args;
 use jiff::Timestamp;
@@ -126,13 +126,18 @@ impl Doctor {
                 let told = json!({"healthy": problems == 0, "findings": findings});
                 crate::print_line(&told.to_string())?;
             }
-            false => findings.iter().try_for_each(|found| crate::print_line(&format_finding(found)))?,
+            false => {
+                findings.iter().try_for_each(|found| crate::print_line(&format_finding(found)))?
+            }
         }
         let notes = findings.iter().filter(|found| found.state == State::Note).count();
         match problems {
             0 if self.json => Ok(()),
             0 if notes == 0 => crate::print_line("No problems found."),
-            0 => crate::print_line(&format!("No problems found; {}.", pluralize(notes, "note", "notes"))),
+            0 => crate::print_line(&format!(
+                "No problems found; {}.",
+                pluralize(notes, "note", "notes")
+            )),
             problems => Err(Problems(problems).into()),
         }
     }

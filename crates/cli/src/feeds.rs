@@ -10,8 +10,10 @@ use serde_json::json;
 use service::clock::Clock;
 use service::commands::feeds;
 use service::commands::feeds::remote;
-use service::commands::feeds::remote::{UrlImport, UpdateOutcome};
-use service::commands::feeds::{FeedTransactions, ImportRequest, ImportSummary, ImportProgress, bundle};
+use service::commands::feeds::remote::{UpdateOutcome, UrlImport};
+use service::commands::feeds::{
+    FeedTransactions, ImportProgress, ImportRequest, ImportSummary, bundle,
+};
 use service::fetch::Limits;
 use store::feed_sources::{self, FeedSource};
 use store::{Db, Topic};
@@ -19,7 +21,10 @@ use store::{Db, Topic};
 use crate::installation::{Installation, ensure_parent_dir};
 use crate::operator::patch_request::confirm;
 use crate::operator::print;
-use crate::operator::table::{Cell, Screen, pluralize, truncated_column, optional_cell, empty_cell, optional_column, full_column};
+use crate::operator::table::{
+    Cell, Screen, empty_cell, full_column, optional_cell, optional_column, pluralize,
+    truncated_column,
+};
 use crate::output;
 use crate::settings::Durability;
 
@@ -277,7 +282,9 @@ impl NameArgs {
         }
         sources.retain(|source| self.names.is_empty() || self.names.contains(&source.name));
         if sources.is_empty() && !self.place.json {
-            crate::print_line("No feeds to update from a URL. See `fleetmend feeds import --help`.")?;
+            crate::print_line(
+                "No feeds to update from a URL. See `fleetmend feeds import --help`.",
+            )?;
         }
         let mut failed = 0;
         for source in sources {
@@ -287,7 +294,9 @@ impl NameArgs {
                 Ok(UpdateOutcome::Unchanged { name }) if self.place.json => {
                     crate::print_line(&json!({"name": name, "changed": 0}).to_string())?;
                 }
-                Ok(UpdateOutcome::Unchanged { name }) => crate::print_line(&format!("{name}: unchanged"))?,
+                Ok(UpdateOutcome::Unchanged { name }) => {
+                    crate::print_line(&format!("{name}: unchanged"))?
+                }
                 Err(error) => {
                     failed += 1;
                     output::err(&format!("fleetmend: {error:#}\n"))?;
@@ -298,7 +307,11 @@ impl NameArgs {
         check_failures(failed, "updated")
     }
 
-    async fn update_one(&self, db: &Db, source: &FeedSource) -> Result<UpdateOutcome, feeds::ImportError> {
+    async fn update_one(
+        &self,
+        db: &Db,
+        source: &FeedSource,
+    ) -> Result<UpdateOutcome, feeds::ImportError> {
         let bar = ProgressBar::new(&source.name);
         let now = Clock::system().now();
         let progress = move |step| bar.show(step);
@@ -337,7 +350,9 @@ impl RemoveArgs {
             bail!("no feed named `{}`: see `fleetmend feeds status`", self.name);
         };
         match self.place.json {
-            true => crate::print_line(&json!({"name": self.name, "advisories": advisories}).to_string()),
+            true => {
+                crate::print_line(&json!({"name": self.name, "advisories": advisories}).to_string())
+            }
             false => crate::print_line(&format!(
                 "{} deleted with {}",
                 self.name,

@@ -48,7 +48,8 @@ impl Init {
         let dir = self.data_dir.display();
         create_private_dir(&self.data_dir)?;
         let had_secrets = self.data_dir.join("root.key").exists();
-        let url = self.database.clone().unwrap_or_else(|| settings::default_database_url(&self.data_dir));
+        let url =
+            self.database.clone().unwrap_or_else(|| settings::default_database_url(&self.data_dir));
         let secrets = Secrets::create(&self.data_dir)?;
         let db = settings::open(&url, Durability::Full, &secrets).await?;
         let there = store::organizations::list(&mut *db.read().await?).await?;
@@ -80,7 +81,9 @@ impl Init {
         let id = organization.id.to_string();
         if self.json {
             let made = json!({"id": id, "name": organization.name, "created_at": organization.created_at.to_string()});
-            return crate::print_line(&json!({"organization": made, "api_key": api_key}).to_string());
+            return crate::print_line(
+                &json!({"organization": made, "api_key": api_key}).to_string(),
+            );
         }
         crate::print_line(&format!(
             "Created organization `{name}` ({id}) in {dir}.\n\n\

@@ -79,8 +79,8 @@ pub(crate) fn sqlite_path(url: &str) -> Option<&Path> {
     Some(Path::new(path.strip_prefix("//").unwrap_or(path)))
 }
 
-/// Creates a directory that only its owner can access, and its parents. An existing directory is
-/// fine.
+/// Creates a directory that only its owner can access, and its parents. Succeeds if the directory
+/// already exists.
 pub(crate) fn create_private_dir(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     ensure!(!path.exists() || path.is_dir(), "{shown} exists but is not a directory");

@@ -4,6 +4,7 @@
 //! standard output, everything else to standard error.
 
 mod backup;
+mod completions;
 #[cfg(feature = "demo")]
 mod demo;
 mod dev;
@@ -21,7 +22,6 @@ mod output;
 mod secrets;
 mod serve;
 mod settings;
-mod completions;
 mod tls;
 mod users;
 

@@ -56,6 +56,8 @@ impl Migrate {
             crate::print_line(&format!("{done} {}", step.name))?;
         }
         let end = if self.dry_run { "would be" } else { "is" };
-        crate::print_line(&format!("The database {end} at schema {SCHEMA_VERSION}, migrated from {from}."))
+        crate::print_line(&format!(
+            "The database {end} at schema {SCHEMA_VERSION}, migrated from {from}."
+        ))
     }
 }

@@ -63,13 +63,14 @@ impl Oidc {
             }
             return Ok(None);
         };
-        let refused = |why| anyhow::anyhow!("cannot use --oidc-issuer {named}: {why}");
+        let refused = |why| anyhow::anyhow!("invalid --oidc-issuer {named}: {why}");
         let issuer = parse_issuer(&named).map_err(refused)?;
         let client_id = client_id.context("--oidc-issuer needs --oidc-client-id")?;
         let secret = flag_or_file(&self.oidc_client_secret_file, &file.oidc_client_secret_file);
         let client_secret = secret.as_deref().map(read_secret).transpose()?;
         let by_value = flag_or_file(&self.oidc_role, &file.oidc_role).unwrap_or_default();
-        let by_value: Vec<_> = by_value.iter().map(|text| parse_role(text)).collect::<Result<_, _>>()?;
+        let by_value: Vec<_> =
+            by_value.iter().map(|text| parse_role(text)).collect::<Result<_, _>>()?;
         let claim = flag_or_file(&self.oidc_role_claim, &file.oidc_role_claim);
         if claim.is_some() && by_value.is_empty() {
             bail!("--oidc-role-claim needs at least one --oidc-role ROLE=VALUE");
@@ -80,13 +81,14 @@ impl Oidc {
         let org = flag_or_file(&self.oidc_org, &file.oidc_org);
         let org =
             organization(org.as_deref(), organizations, roles.is_some() || default_role.is_some())?;
-        let host = || parse_issuer.split('/').nth(2).unwrap_or("").to_owned();
+        let host = || issuer.split('/').nth(2).unwrap_or("").to_owned();
         let name = flag_or_file(&self.oidc_name, &file.oidc_name).unwrap_or_else(host);
-        let scope = flag_or_file(&self.oidc_scope, &file.oidc_scope).unwrap_or_else(|| SCOPE.into());
+        let scope =
+            flag_or_file(&self.oidc_scope, &file.oidc_scope).unwrap_or_else(|| SCOPE.into());
         if !scope.split(' ').any(|word| word == "openid") {
             bail!("--oidc-scope must contain `openid`");
         }
-        Ok(Some(Config { parse_issuer, name, client_id, client_secret, scope, roles, default_role, org }))
+        Ok(Some(Config { issuer, name, client_id, client_secret, scope, roles, default_role, org }))
     }
 }
 
@@ -103,10 +105,10 @@ fn read_secret(path: &std::path::Path) -> anyhow::Result<Secret> {
 fn parse_role(text: &str) -> anyhow::Result<(Role, String)> {
     let (role, value) =
         text.split_once('=').filter(|(_, value)| !value.is_empty()).with_context(|| {
-            format!("cannot use --oidc-role {text}: write ROLE=VALUE, such as admin=ops")
+            format!("invalid --oidc-role {text}: write ROLE=VALUE, such as admin=ops")
         })?;
     let role =
-        role.parse().map_err(|error| anyhow::anyhow!("cannot use --oidc-role {text}: {error}"))?;
+        role.parse().map_err(|error| anyhow::anyhow!("invalid --oidc-role {text}: {error}"))?;
     Ok((role, value.to_owned()))
 }
 

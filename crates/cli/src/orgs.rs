@@ -12,8 +12,8 @@ use store::StoreError;
 use store::organizations::{self, Organization};
 
 use crate::installation::Installation;
-use crate::operator::table::{Screen, pluralize, truncated_column, optional_column, full_column};
-use crate::operator::{print, confirm};
+use crate::operator::table::{Screen, full_column, optional_column, pluralize, truncated_column};
+use crate::operator::{confirm, print};
 
 /// Create, list and remove organizations. They share the service and cannot see each other's data.
 #[derive(Args)]
@@ -111,7 +111,8 @@ async fn create(app: &App, named: &NameArgs) -> anyhow::Result<()> {
     let id = organization.id.to_string();
     if named.common.json {
         return crate::print_line(
-            &json!({"organization": organization_json(&organization), "api_key": api_key}).to_string(),
+            &json!({"organization": organization_json(&organization), "api_key": api_key})
+                .to_string(),
         );
     }
     crate::print_line(&format!(
@@ -196,7 +197,8 @@ impl Remove {
         commands::remove(app, &organization).await?;
         match self.named.common.json {
             true => crate::print_line(
-                &json!({"organization": organization_json(&organization), "servers": servers}).to_string(),
+                &json!({"organization": organization_json(&organization), "servers": servers})
+                    .to_string(),
             ),
             false => crate::print_line(&format!(
                 "Removed `{name}` with {}.",

@@ -17,8 +17,8 @@ use service::auth::orders_keys::UntrustingAgents;
 use service::secrets::{ORDERS, ORDERS_NEXT, ROOT, ROOT_OLD, Secrets as Keys};
 
 use crate::installation::Installation;
-use crate::operator::table::{Screen, pluralize, truncated_column, full_column};
-use crate::operator::{print, confirm};
+use crate::operator::table::{Screen, full_column, pluralize, truncated_column};
+use crate::operator::{confirm, print};
 use crate::settings::Durability;
 
 /// List the installation's keys, and rotate them
@@ -140,7 +140,8 @@ async fn list(app: &App, place: &CommonArgs) -> anyhow::Result<()> {
     }
     rows.push(row(ORDERS, keys.orders_key().id(), state));
     if let Some(next) = next {
-        let untrusting = orders_keys::untrusting_agents(&mut *app.db.read().await?, next.id()).await?;
+        let untrusting =
+            orders_keys::untrusting_agents(&mut *app.db.read().await?, next.id()).await?;
         rows.push(Row { untrusting: Some(untrusting), ..row(ORDERS_NEXT, next.id(), "new") });
     }
     if place.json {

@@ -76,7 +76,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        logs::start(&self.log, self.log_format).context("cannot use --log")?;
+        logs::start(&self.log, self.log_format).context("invalid --log")?;
         let file = SettingsFile::load(self.config.as_deref(), &self.data_dir)?;
         let tls = self.tls(&file)?;
         let app = self.app(&file, tls.as_ref()).await?;

@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn unknown_key_in_file_is_rejected_by_name() {
-        let error = toml::from_str::<SettingsFile>("listne = \"127.0.0.1:1\"").unwrap_err().to_string();
+        let error =
+            toml::from_str::<SettingsFile>("listne = \"127.0.0.1:1\"").unwrap_err().to_string();
         assert!(error.contains("listne") && error.contains("listen"), "{error}");
     }
 

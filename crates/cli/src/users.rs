@@ -12,7 +12,7 @@ use store::organizations::{self, Organization};
 use vocab::Role;
 
 use crate::installation::Installation;
-use crate::operator::table::{Screen, truncated_column, full_column};
+use crate::operator::table::{Screen, full_column, truncated_column};
 use crate::settings::Durability;
 
 /// Invite and manage dashboard users, on the machine where the service runs
@@ -211,6 +211,11 @@ async fn list(app: &App, json: bool) -> anyhow::Result<String> {
         vec![(&user.name).into(), user.role.into(), org.into(), how.into()]
     };
     let rows: Vec<_> = rows.iter().map(row).collect();
-    let columns = [truncated_column("NAME"), full_column("ROLE"), truncated_column("ORGANIZATION"), full_column("SIGN-IN")];
+    let columns = [
+        truncated_column("NAME"),
+        full_column("ROLE"),
+        truncated_column("ORGANIZATION"),
+        full_column("SIGN-IN"),
+    ];
     Ok(Screen::stdout().table(&columns, &rows).trim_end().to_owned())
 }

@@ -10,7 +10,7 @@ use service::auth::two_factor;
 use crate::extract::Form;
 use crate::login::client_address;
 use crate::pages::Section;
-use crate::response::{PageResult, frame, page, invalid_input, redirect, error_sentences};
+use crate::response::{PageResult, error_sentences, frame, invalid_input, page, redirect};
 use crate::{Dashboard, Viewer, pages};
 
 fn account_page(
@@ -47,14 +47,21 @@ pub(crate) async fn totp(
     }
     let done = match (viewer.user.totp_secret.is_some(), secret.is_empty()) {
         (true, _) => two_factor::turn_off(&app, &viewer.user, &code).await,
-        (false, true) => return page(&account_page(&app, &viewer, Some(two_factor::new_secret()), None)),
+        (false, true) => {
+            return page(&account_page(&app, &viewer, Some(two_factor::new_secret()), None));
+        }
         (false, false) => two_factor::turn_on(&app, &viewer.user, &secret, &code).await,
     };
     match done {
         Ok(()) => redirect("/account"),
         Err(ServiceError::Invalid(errors)) => {
             let message = Some(error_sentences(&ApiError::invalid(errors)).join("; "));
-            invalid_input(&account_page(&app, &viewer, (!secret.is_empty()).then_some(secret), message))
+            invalid_input(&account_page(
+                &app,
+                &viewer,
+                (!secret.is_empty()).then_some(secret),
+                message,
+            ))
         }
         Err(error) => Err(error.into()),
     }

@@ -6,18 +6,18 @@ use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderValue};
 use httpkit::filters::BatchFilter;
 use httpkit::problem::{ApiError, Code};
-use httpkit::{RequestUrl, Id, Ids, NoQuery, Query, page as paging, task_log};
+use httpkit::{Id, Ids, NoQuery, Query, RequestUrl, page as paging, task_log};
 use service::auth::caller::Credential;
 use service::commands::batches::{self as commands, SeenBatch};
 use service::{queries, requests};
 use vocab::{BatchId, ServerId, TaskId};
 
-use crate::extract::{PageQuery, Form};
+use crate::extract::{Form, PageQuery};
 use crate::names::names;
 use crate::pages::{Frame, Section};
 use crate::patch_form::PREVIEW_SERVERS_MAX;
 use crate::preview_token::server_set;
-use crate::response::{PageResult, frame, live_frame, page, invalid_input, redirect};
+use crate::response::{PageResult, frame, invalid_input, live_frame, page, redirect};
 use crate::{Dashboard, Viewer, pages, preview_token};
 
 /// The longest log that a page includes. The API returns the rest.
@@ -103,7 +103,9 @@ pub(crate) async fn act(
     match action.as_str() {
         "pause" => drop(requests::batches::pause(&app, &caller, batch).await?),
         "resume" => resume(&app, &viewer, batch, &form).await?,
-        "cancel" if form.is_confirmed() => drop(requests::batches::cancel(&app, &caller, batch).await?),
+        "cancel" if form.is_confirmed() => {
+            drop(requests::batches::cancel(&app, &caller, batch).await?)
+        }
         "cancel" => return confirm_cancel(&app, &viewer, batch),
         "retry" => return retry(&app, &viewer, batch, &form).await,
         _ => return Err(ApiError::new(Code::NotFound, "There is nothing at this path.")),

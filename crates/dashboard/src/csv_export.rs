@@ -8,7 +8,7 @@ pub(crate) use details::{
     changes, cve_servers, patch_cves, patch_servers, patch_versions, runs, server_cves,
     server_history, server_packages, server_unassessed, tasks,
 };
-pub(crate) use previews::{calendar, next_runs, batch_preview, retry_preview, schedule_preview};
+pub(crate) use previews::{batch_preview, calendar, next_runs, retry_preview, schedule_preview};
 pub(crate) use settings::{feeds, keys, tokens, users};
 
 use axum::extract::State;

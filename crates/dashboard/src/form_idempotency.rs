@@ -39,8 +39,8 @@ pub(crate) enum FormKey {
 
 /// The field in which the patch page sends the token of its preview.
 const START_FIELD: &str = "start";
-/// The field in which a confirmation page sends the token of its preview. With [`CONFIRM_FIELD`], the form
-/// starts something; without it, the handler shows a new preview.
+/// The field in which a confirmation page sends the token of its preview. With [`CONFIRM_FIELD`],
+/// the form starts something; without it, the handler shows a new preview.
 const PREVIEW_FIELD: &str = "preview";
 const CONFIRM_FIELD: &str = "go";
 /// The field with the random value of a page without a preview.
@@ -48,7 +48,7 @@ const KEY_FIELD: &str = "once";
 
 impl FormKey {
     /// The token of a preview takes precedence, wherever it is in the form. A form with two tokens
-    /// is rejected: one would be its idempotency key and the other would start something.
+    /// is rejected: otherwise one could be the idempotency key while the other starts a batch.
     pub(crate) fn find(form: &[(String, String)]) -> Result<Option<FormKey>, ApiError> {
         let text = |name| Some(value(form, name)).filter(|text| !text.is_empty());
         let confirmed = text(CONFIRM_FIELD).and(text(PREVIEW_FIELD));
@@ -57,7 +57,9 @@ impl FormKey {
                 Code::BadRequest,
                 "The form has two preview tokens. Reload the page and try again.",
             )),
-            (Some(token), None) | (None, Some(token)) => Ok(Some(FormKey::Preview(token.to_owned()))),
+            (Some(token), None) | (None, Some(token)) => {
+                Ok(Some(FormKey::Preview(token.to_owned())))
+            }
             (None, None) => Ok(text(KEY_FIELD).map(|word| FormKey::Form(word.to_owned()))),
         }
     }
@@ -131,7 +133,12 @@ fn invalidate_token(form: &[u8]) -> Result<String, ApiError> {
 
 /// Runs the handler and renders errors as pages too, because the stored response is replayed
 /// unchanged.
-async fn run_handler(app: Dashboard, viewer: Viewer, request: Request, next: Next) -> Response<Body> {
+async fn run_handler(
+    app: Dashboard,
+    viewer: Viewer,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
     let id = request.extensions().get::<RequestId>().map_or("", |id| id.as_str()).to_owned();
     let path = request.uri().path().to_owned();
     let mut response = next.run(request).await;

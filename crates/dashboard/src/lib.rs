@@ -100,7 +100,11 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Viewer), "/servers/{id}/unassessed.csv", get(csv_export::server_unassessed)),
         (SignedIn(Viewer), "/servers/{id}/history.csv", get(csv_export::server_history)),
         (SignedIn(Operator), "/servers/{id}/refresh", post(servers::refresh)),
-        (SignedIn(Admin), "/servers/{id}/remove", get(servers::confirm_remove).post(servers::remove)),
+        (
+            SignedIn(Admin),
+            "/servers/{id}/remove",
+            get(servers::confirm_remove).post(servers::remove),
+        ),
         (SignedIn(Admin), "/servers/{id}/release", post(servers::release)),
         (SignedIn(Viewer), "/patches", get(vulnerabilities::patches)),
         (SignedIn(Viewer), "/patches.csv", get(csv_export::patches)),
@@ -132,7 +136,11 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Viewer), "/schedules/calendar.csv", get(csv_export::calendar)),
         (SignedIn(Viewer), "/schedules/{id}", get(schedules::show)),
         (SignedIn(Viewer), "/schedules/{id}/runs.csv", get(csv_export::runs)),
-        (SignedIn(Operator), "/schedules/{id}/edit", get(schedules::edit_form).post(schedules::replace)),
+        (
+            SignedIn(Operator),
+            "/schedules/{id}/edit",
+            get(schedules::edit_form).post(schedules::replace),
+        ),
         (SignedIn(Operator), "/schedules/{id}/run", post(schedules::run)),
         (SignedIn(Operator), "/schedules/{id}/run.csv", get(csv_export::schedule_preview)),
         (SignedIn(Operator), "/schedules/{id}/delete", post(schedules::delete)),
@@ -160,9 +168,10 @@ pub fn paths() -> Vec<(Access, &'static str)> {
 
 /// The router of the dashboard, with the access check on every path.
 pub fn router<S: Clone + Send + Sync + 'static>(dashboard: Dashboard) -> Router<S> {
-    let router = route_table().into_iter().fold(Router::new(), |router, (access, path, handlers)| {
-        let needs = PageAccess { app: dashboard.clone(), access };
-        router.route(path, handlers.route_layer(from_fn_with_state(needs, middleware::handle)))
-    });
+    let router =
+        route_table().into_iter().fold(Router::new(), |router, (access, path, handlers)| {
+            let needs = PageAccess { app: dashboard.clone(), access };
+            router.route(path, handlers.route_layer(from_fn_with_state(needs, middleware::handle)))
+        });
     router.with_state(dashboard)
 }

@@ -21,7 +21,9 @@ use vocab::OrgId;
 
 use crate::extract::{PageQuery, SignInForm};
 use crate::login_throttle::BrowserHistory;
-use crate::response::{PageResult, page, invalid_input, invalid_input_with, redirect, error_sentences};
+use crate::response::{
+    PageResult, error_sentences, invalid_input, invalid_input_with, page, redirect,
+};
 use crate::{Dashboard, Viewer, cookies, pages};
 
 /// How long a browser that signed in stays recognized.
@@ -49,7 +51,10 @@ impl NextQuery {
 }
 
 /// The sign-in page.
-pub(crate) async fn show(State(app): State<Dashboard>, PageQuery { parameters: meant, .. }: PageQuery<NextQuery>) -> PageResult {
+pub(crate) async fn show(
+    State(app): State<Dashboard>,
+    PageQuery { parameters: meant, .. }: PageQuery<NextQuery>,
+) -> PageResult {
     page(&sign_in_page(&app, SignInInput::default(), meant.path(), None).await?)
 }
 
@@ -112,7 +117,8 @@ pub(crate) async fn sign_in(
     let is_sound = users::is_valid_name(&typed.name)
         && (typed.organization.is_empty() || users::is_valid_name(&typed.organization));
     let from = client_address(peer);
-    let device = cookies::read(&headers, cookies::DEVICE).filter(|device| is_issued_here(&app, device));
+    let device =
+        cookies::read(&headers, cookies::DEVICE).filter(|device| is_issued_here(&app, device));
     // Throttle before the first query, so that excessive attempts cost no database access.
     if let Err(error) = app.throttle().count_attempt(from, device) {
         return throttled_page(&app, typed, next, &error);
@@ -131,14 +137,20 @@ pub(crate) async fn sign_in(
         return throttled_page(&app, typed, next, &error);
     }
     if !is_sound {
-        return invalid_input(&sign_in_page(&app, SignInInput::default(), next, Some(WRONG_PASSWORD.into())).await?);
+        return invalid_input(
+            &sign_in_page(&app, SignInInput::default(), next, Some(WRONG_PASSWORD.into())).await?,
+        );
     }
     let is_known = browser == BrowserHistory::SameUser;
     match users::sign_in(&app, org, &typed.name, form.raw("password"), is_known).await? {
         SignInOutcome::SignedIn(user, session) => signed_in(&app, &headers, &user, &session, &next),
         SignInOutcome::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None }),
-        SignInOutcome::Rejected => invalid_input(&sign_in_page(&app, typed, next, Some(WRONG_PASSWORD.into())).await?),
-        SignInOutcome::Busy => throttled_page(&app, typed, next, &ApiError::new(Code::RateLimited, BUSY)),
+        SignInOutcome::Rejected => {
+            invalid_input(&sign_in_page(&app, typed, next, Some(WRONG_PASSWORD.into())).await?)
+        }
+        SignInOutcome::Busy => {
+            throttled_page(&app, typed, next, &ApiError::new(Code::RateLimited, BUSY))
+        }
     }
 }
 
@@ -160,7 +172,9 @@ pub(crate) async fn code(
     };
     let first = PendingSignIn::read(&app, &ticket).await?;
     // Only a valid ticket counts against its user; otherwise anyone could lock that user out.
-    if let Err(error) = app.throttle().count_code(first.as_ref().map(PendingSignIn::owner), client_address(peer)) {
+    if let Err(error) =
+        app.throttle().count_code(first.as_ref().map(PendingSignIn::owner), client_address(peer))
+    {
         return again(StatusCode::TOO_MANY_REQUESTS, error.detail());
     }
     let Some(first) = first else { return begin_again().await };
@@ -179,7 +193,12 @@ pub(crate) fn client_address(peer: Option<Extension<Peer>>) -> IpAddr {
 }
 
 /// The sign-in page for a client that tried too often. It needs no database query.
-fn throttled_page(app: &Dashboard, typed: SignInInput, next: String, error: &ApiError) -> PageResult {
+fn throttled_page(
+    app: &Dashboard,
+    typed: SignInInput,
+    next: String,
+    error: &ApiError,
+) -> PageResult {
     let provider = app.oidc().map(|provider| provider.config.name.clone());
     let organization = (!typed.organization.is_empty()).then_some(typed.organization);
     let message = Some(error.detail().to_owned());
@@ -187,8 +206,9 @@ fn throttled_page(app: &Dashboard, typed: SignInInput, next: String, error: &Api
     invalid_input_with(StatusCode::TOO_MANY_REQUESTS, &page)
 }
 
-/// The device cookie of a browser that signed in to `account_key`: random bytes, a tag for the account,
-/// and a tag over both. The last tag identifies the cookie as ours before the account is known.
+/// The device cookie of a browser that signed in to `account_key`: random bytes, a tag for the
+/// account, and a tag over both. The last tag identifies the cookie as ours before the account is
+/// known.
 fn device_cookie(app: &Dashboard, account: &str) -> String {
     let random = random_bytes::<DEVICE_BYTES>();
     let of_account = account_tag(app, &random, account);
@@ -216,10 +236,21 @@ fn is_issued_here(app: &Dashboard, device: &str) -> bool {
 /// Whether the browser signed in to `account_key` before. Check [`is_issued_here`] first.
 fn has_signed_in_as(app: &Dashboard, device: &str, account: &str) -> bool {
     let Some([random, of_account, _]) = device_parts(device) else { return false };
-    app.secrets.verifies(DEVICE_TAG_PURPOSE, &[&random, account.as_bytes()], DEVICE_BYTES, &of_account)
+    app.secrets.verifies(
+        DEVICE_TAG_PURPOSE,
+        &[&random, account.as_bytes()],
+        DEVICE_BYTES,
+        &of_account,
+    )
 }
 
-fn signed_in(app: &Dashboard, headers: &HeaderMap, user: &User, session: &str, next: &str) -> PageResult {
+fn signed_in(
+    app: &Dashboard,
+    headers: &HeaderMap,
+    user: &User,
+    session: &str,
+    next: &str,
+) -> PageResult {
     with_session_cookies(app, headers, user, session, redirect(next)?)
 }
 
@@ -231,7 +262,8 @@ pub(crate) fn with_session_cookies(
     session: &str,
     mut answer: Response<Body>,
 ) -> PageResult {
-    let session = cookies::session_cookie(app, headers, cookies::SESSION, session, SESSION_TTL.as_secs());
+    let session =
+        cookies::session_cookie(app, headers, cookies::SESSION, session, SESSION_TTL.as_secs());
     let known = device_cookie(app, &account_key(user.org_id, &user.name));
     let device = cookies::session_cookie(app, headers, cookies::DEVICE, &known, DEVICE_SECONDS);
     answer.headers_mut().append(SET_COOKIE, session);
@@ -246,7 +278,9 @@ pub(crate) async fn sign_out(
 ) -> PageResult {
     users::sign_out(&app, &viewer.session).await?;
     let mut response = redirect("/sign-in")?;
-    response.headers_mut().append(SET_COOKIE, cookies::session_cookie(&app, &headers, cookies::SESSION, "", 0));
+    response
+        .headers_mut()
+        .append(SET_COOKIE, cookies::session_cookie(&app, &headers, cookies::SESSION, "", 0));
     Ok(response)
 }
 
@@ -257,7 +291,10 @@ fn link_invalid() -> ApiError {
 }
 
 /// The page that an invitation or reset link opens.
-pub(crate) async fn show_invitation(State(app): State<Dashboard>, Path(link): Path<String>) -> PageResult {
+pub(crate) async fn show_invitation(
+    State(app): State<Dashboard>,
+    Path(link): Path<String>,
+) -> PageResult {
     let user = users::user_of_link(&app, &link).await?.ok_or_else(link_invalid)?;
     page(&pages::Welcome { name: user.name, told: None })
 }

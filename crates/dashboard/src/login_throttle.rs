@@ -72,7 +72,12 @@ impl LoginThrottle {
     }
 
     /// Counts the attempt against the name, after [`LoginThrottle::count_attempt`].
-    pub(crate) fn count_name(&self, name: &str, from: IpAddr, browser: BrowserHistory) -> Result<(), ApiError> {
+    pub(crate) fn count_name(
+        &self,
+        name: &str,
+        from: IpAddr,
+        browser: BrowserHistory,
+    ) -> Result<(), ApiError> {
         let from = counted_address_bytes(from);
         match browser {
             BrowserHistory::SameUser => return Ok(()),
@@ -126,7 +131,11 @@ mod tests {
         device: Option<&str>,
     ) -> Result<(), ApiError> {
         gate.count_attempt(from, device)?;
-        gate.count_name(name, from, device.map_or(BrowserHistory::NoCookie, |_| BrowserHistory::SameUser))
+        gate.count_name(
+            name,
+            from,
+            device.map_or(BrowserHistory::NoCookie, |_| BrowserHistory::SameUser),
+        )
     }
 
     #[test]
@@ -143,7 +152,8 @@ mod tests {
     #[test]
     fn attacker_is_throttled_and_owner_elsewhere_is_not() {
         let throttle = LoginThrottle::new();
-        let tries = (0..50).filter(|_| count_name(&throttle, "ann", ADDRESS_HERE, None).is_ok()).count();
+        let tries =
+            (0..50).filter(|_| count_name(&throttle, "ann", ADDRESS_HERE, None).is_ok()).count();
         assert_eq!(tries, PER_NAME_AND_ADDRESS as usize);
         assert!(count_name(&throttle, "ann", address(1), None).is_ok());
     }
@@ -151,8 +161,9 @@ mod tests {
     #[test]
     fn one_address_cannot_try_every_name() {
         let throttle = LoginThrottle::new();
-        let tries =
-            (0..500).filter(|n| count_name(&throttle, &format!("user-{n}"), ADDRESS_HERE, None).is_ok()).count();
+        let tries = (0..500)
+            .filter(|n| count_name(&throttle, &format!("user-{n}"), ADDRESS_HERE, None).is_ok())
+            .count();
         assert_eq!(tries, PER_ADDRESS as usize);
     }
 
@@ -167,7 +178,8 @@ mod tests {
     #[test]
     fn attempts_from_many_addresses_do_not_block_a_known_browser() {
         let throttle = LoginThrottle::new();
-        let tries = (0..5_000).filter(|n| count_name(&throttle, "ann", address(*n), None).is_ok()).count();
+        let tries =
+            (0..5_000).filter(|n| count_name(&throttle, "ann", address(*n), None).is_ok()).count();
         assert_eq!(tries, PER_NAME as usize);
         assert!(count_name(&throttle, "ann", address(9), None).is_err());
         assert!(count_name(&throttle, "ann", address(9), Some("ann's laptop")).is_ok());
@@ -177,7 +189,8 @@ mod tests {
     fn codes_are_limited_per_user_across_addresses() {
         let throttle = LoginThrottle::new();
         let user = UserId::new(jiff::Timestamp::UNIX_EPOCH, 1);
-        let tries = (0..4_000).filter(|n| throttle.count_code(Some(user), address(*n)).is_ok()).count();
+        let tries =
+            (0..4_000).filter(|n| throttle.count_code(Some(user), address(*n)).is_ok()).count();
         assert_eq!(tries, CODES_PER_USER as usize);
     }
 }

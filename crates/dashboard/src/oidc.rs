@@ -18,7 +18,7 @@ use service::auth::users::SignInOutcome;
 use crate::extract::PageQuery;
 use crate::login::{NextQuery, SignInInput, client_address, sign_in_page, with_session_cookies};
 use crate::oidc_state::{OidcState, VALID_FOR, is_same};
-use crate::response::{PageResult, page, invalid_input_with};
+use crate::response::{PageResult, invalid_input_with, page};
 use crate::{Dashboard, cookies, pages};
 
 /// The parameters of the provider's callback. Unknown parameters are allowed.
@@ -59,7 +59,9 @@ pub(crate) async fn begin(
         return sign_in_failed(&app, &headers, state.next, rate_limited(&error)).await;
     }
     match provider.authorization_url(app.clock.now(), &auth_request(&app, &headers, &state)).await {
-        Err(error) => sign_in_failed(&app, &headers, state.next, provider_failure(provider, &error)).await,
+        Err(error) => {
+            sign_in_failed(&app, &headers, state.next, provider_failure(provider, &error)).await
+        }
         Ok(there) => {
             let cookie = state.cookie(&app);
             let cookie = cookies::oidc_cookie(&app, &headers, &cookie, VALID_FOR.as_secs());
@@ -77,10 +79,12 @@ pub(crate) async fn callback(
     PageQuery { parameters: meant, .. }: PageQuery<CallbackQuery>,
 ) -> PageResult {
     let provider = provider(&app)?;
-    let state = cookies::read(&headers, cookies::OIDC_STATE).and_then(|text| OidcState::parse(&app, text));
+    let state =
+        cookies::read(&headers, cookies::OIDC_STATE).and_then(|text| OidcState::parse(&app, text));
     // If the sign-in was started in another browser, was already used or has expired, no other
     // parameter is read.
-    let begun = state.filter(|flow| is_same(&meant.state, &auth_request(&app, &headers, flow).state));
+    let begun =
+        state.filter(|flow| is_same(&meant.state, &auth_request(&app, &headers, flow).state));
     let Some(flow) = begun else {
         let message = "This sign-in was started in another browser, was already used, or has expired. Sign in again.";
         return sign_in_failed(
@@ -132,16 +136,26 @@ async fn redeem(
     if !back.error.is_empty() || back.code.is_empty() {
         return Err((StatusCode::FORBIDDEN, provider_error_message(provider, &back.error)));
     }
-    provider.redeem(now, attempt, &back.code).await.map_err(|error| provider_failure(provider, &error))
+    provider
+        .redeem(now, attempt, &back.code)
+        .await
+        .map_err(|error| provider_failure(provider, &error))
 }
 
-async fn sign_in(app: &Dashboard, headers: &HeaderMap, signed: SignInOutcome, next: String) -> PageResult {
+async fn sign_in(
+    app: &Dashboard,
+    headers: &HeaderMap,
+    signed: SignInOutcome,
+    next: String,
+) -> PageResult {
     let mut response = match signed {
         SignInOutcome::SignedIn(user, session) => {
             with_session_cookies(app, headers, &user, &session, page(&pages::Arrived { next })?)?
         }
         SignInOutcome::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None })?,
-        SignInOutcome::Rejected | SignInOutcome::Busy => page(&sign_in_page(app, SignInInput::default(), next, None).await?)?,
+        SignInOutcome::Rejected | SignInOutcome::Busy => {
+            page(&sign_in_page(app, SignInInput::default(), next, None).await?)?
+        }
     };
     response.headers_mut().append(SET_COOKIE, clear_state_cookie(app, headers));
     Ok(response)
@@ -154,7 +168,10 @@ async fn sign_in_failed(
     next: String,
     (status, told): SignInFailure,
 ) -> PageResult {
-    let mut response = invalid_input_with(status, &sign_in_page(app, SignInInput::default(), next, Some(told)).await?)?;
+    let mut response = invalid_input_with(
+        status,
+        &sign_in_page(app, SignInInput::default(), next, Some(told)).await?,
+    )?;
     response.headers_mut().append(SET_COOKIE, clear_state_cookie(app, headers));
     Ok(response)
 }
@@ -246,7 +263,9 @@ fn refusal_message(provider: &Provider, refusal: SsoRefusal, person: &OidcIdenti
                 "No user here is named {email}. Ask an administrator to invite {email}, then sign in again."
             )
         }
-        SsoRefusal::Removed => format!("{email} was removed. An administrator can invite you again."),
+        SsoRefusal::Removed => {
+            format!("{email} was removed. An administrator can invite you again.")
+        }
         SsoRefusal::LinkedToAnother => {
             format!(
                 "{email} is linked to a different account of {name}. If it is yours, ask an administrator to reset the user, then sign in again."

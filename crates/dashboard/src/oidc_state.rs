@@ -54,7 +54,8 @@ impl OidcState {
         let (random, rest) = bytes.split_first_chunk::<RANDOM_BYTES>()?;
         let (until, next) = rest.split_first_chunk::<8>()?;
         let next = String::from_utf8(next.to_vec()).ok()?;
-        let state = OidcState { random: *random, expires_at: i64::from_be_bytes(*until), next, age };
+        let state =
+            OidcState { random: *random, expires_at: i64::from_be_bytes(*until), next, age };
         (state.expires_at > app.clock.now().as_second()).then_some(state)
     }
 

@@ -18,7 +18,8 @@ pub(crate) async fn overview(
 ) -> PageResult {
     let caller = viewer.caller();
     let summary = queries::summary::fleet(&app, &caller.scope()).await?;
-    let (cves_by_severity, worst) = queries::cves::most_important(&app, &caller.scope(), ROWS_MAX).await?;
+    let (cves_by_severity, worst) =
+        queries::cves::most_important(&app, &caller.scope(), ROWS_MAX).await?;
     let open = queries::batches::open(&app, &caller.scope(), ROWS_MAX).await?;
     let schedules = queries::schedules::all(&app, &caller.scope()).await?;
     let next = schedules

@@ -17,7 +17,7 @@ use crate::names::names;
 use crate::pages::Section;
 use crate::pages::form::OrderForm;
 use crate::preview_token::Rejection;
-use crate::response::{PageResult, frame, page, invalid_input, redirect, error_sentences};
+use crate::response::{PageResult, error_sentences, frame, invalid_input, page, redirect};
 use crate::{Dashboard, Viewer, pages, preview_token};
 
 /// Reads the form.
@@ -105,7 +105,7 @@ pub(crate) fn api_body(form: &OrderForm) -> Result<Value, ApiError> {
 /// Action name in the preview token for these options and servers.
 const BATCH_ACTION: &str = "batch";
 
-/// `POST /submit`: renders a preview, or starts what was previewed if the Start button sent the
+/// `POST /order`: renders a preview, or starts what was previewed if the Start button sent the
 /// preview's token as `start`.
 pub(crate) async fn submit(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> PageResult {
     let form = parse(&sent);
@@ -118,9 +118,9 @@ pub(crate) async fn submit(State(app): State<Dashboard>, viewer: Viewer, sent: F
             let view = page_with_preview(&app, &viewer, form, previewed, errors).await?;
             if rejected.is_some() { invalid_input(&view) } else { page(&view) }
         }
-        Err(error) if error.code() == Code::InvalidBody => {
-            invalid_input(&page_with_preview(&app, &viewer, form, None, error_sentences(&error)).await?)
-        }
+        Err(error) if error.code() == Code::InvalidBody => invalid_input(
+            &page_with_preview(&app, &viewer, form, None, error_sentences(&error)).await?,
+        ),
         Err(error) => Err(error),
     }
 }

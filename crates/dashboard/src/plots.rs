@@ -21,12 +21,14 @@ const AGE_LIMITS: [SignedDuration; 3] = [
 /// The last 30 days.
 pub(crate) async fn trend(app: &Dashboard, viewer: &Viewer) -> Result<Trend, ApiError> {
     let today = utc_day(app.clock.now());
-    let days = queries::trends::days(app, &viewer.caller().scope(), Trend::first_day(today)).await?;
+    let days =
+        queries::trends::days(app, &viewer.caller().scope(), Trend::first_day(today)).await?;
     Ok(Trend { days: days.into_iter().map(trend_day).collect(), today })
 }
 
 fn trend_day(row: DailyStats) -> TrendDay {
-    let DailyStats { day, servers, up_to_date, critical, high, medium, low, unknown, exploited } = row;
+    let DailyStats { day, servers, up_to_date, critical, high, medium, low, unknown, exploited } =
+        row;
     TrendDay { day, servers, up_to_date, cves: [critical, high, medium, low, unknown], exploited }
 }
 

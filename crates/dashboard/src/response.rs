@@ -91,7 +91,8 @@ pub(crate) fn error_page(
         return response;
     }
     let (mut parts, _) = response.into_parts();
-    let error = parts.extensions.remove::<ApiError>().unwrap_or_else(|| from_status_code(parts.status));
+    let error =
+        parts.extensions.remove::<ApiError>().unwrap_or_else(|| from_status_code(parts.status));
     let title = error.code().title().to_owned();
     let (detail, request_id) = (error.detail().to_owned(), request_id.to_owned());
     let text = match viewer {

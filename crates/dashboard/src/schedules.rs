@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use domain::schedule::next_runs;
 use httpkit::filters::{Listing, ScheduleList};
 use httpkit::problem::{ApiError, Code};
-use httpkit::{Body, RequestUrl, Id, page as paging};
+use httpkit::{Body, Id, RequestUrl, page as paging};
 use serde_json::{Map, Value, json};
 use service::queries::schedules::{NEXT_RUNS, Schedule};
 use service::requests::Versions;
@@ -16,13 +16,15 @@ use vocab::{Cron, ScheduleId, ServerId, Zone};
 use wire::v1::ScheduleRequest;
 
 use crate::calendar::calendar;
-use crate::extract::{PageQuery, Form, split_words};
+use crate::extract::{Form, PageQuery, split_words};
 use crate::names::names;
 use crate::pages::Section;
 use crate::pages::form::{OrderForm, ScheduleForm};
 use crate::patch_form::{PREVIEW_SERVERS_MAX, preview};
 use crate::preview_token::server_set;
-use crate::response::{PageResult, frame, live_frame, page, invalid_input, redirect, error_sentences};
+use crate::response::{
+    PageResult, error_sentences, frame, invalid_input, live_frame, page, redirect,
+};
 use crate::{Dashboard, Viewer, pages, patch_form, preview_token};
 
 pub(crate) async fn list(
@@ -312,7 +314,8 @@ pub(crate) async fn create(State(app): State<Dashboard>, viewer: Viewer, sent: F
         patch_form::require_packages(&form.order)?;
         add_servers(&app, &viewer, &mut form).await?;
         let body: Body<ScheduleRequest> = Body::from_value(&api_body(&form))?;
-        let created = requests::schedules::create(&app, &viewer.caller(), body.into_parts()).await?;
+        let created =
+            requests::schedules::create(&app, &viewer.caller(), body.into_parts()).await?;
         Ok(format!("/schedules/{}", created.id))
     };
     let done = make.await;
@@ -343,7 +346,7 @@ pub(crate) async fn replace(
 }
 
 /// A schedule, and a preview of what it would do now that lists at most `shown` servers.
-pub(crate) async fn preview(
+pub(crate) async fn schedule_preview(
     app: &Dashboard,
     viewer: &Viewer,
     id: ScheduleId,
@@ -380,7 +383,8 @@ pub(crate) async fn run(
     let mut errors = Vec::new();
     // Read before the preview is computed: after a change in between, the token does not match and
     // the run is rejected.
-    let (schedule, servers) = queries::schedules::with_matching_servers(&app, &caller.scope(), id).await?;
+    let (schedule, servers) =
+        queries::schedules::with_matching_servers(&app, &caller.scope(), id).await?;
     if form.is_confirmed() {
         let token = form.raw("preview");
         let approve = |schedule: &Schedule, servers: &[ServerId]| {
@@ -394,8 +398,9 @@ pub(crate) async fn run(
         }
         errors.push(RUN_OUTDATED.to_owned());
     }
-    let token = preview_token::issue(&app, &viewer, RUN_ACTION, &run_token_content(&schedule, &servers));
-    let (it, preview) = preview(&app, &viewer, id, PREVIEW_SERVERS_MAX).await?;
+    let token =
+        preview_token::issue(&app, &viewer, RUN_ACTION, &run_token_content(&schedule, &servers));
+    let (it, preview) = schedule_preview(&app, &viewer, id, PREVIEW_SERVERS_MAX).await?;
     let here = format!("/schedules/{id}");
     let rejected = !errors.is_empty();
     let question = pages::Confirm {

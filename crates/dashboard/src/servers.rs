@@ -3,13 +3,13 @@
 use axum::extract::State;
 use httpkit::filters::Listing;
 use httpkit::problem::{ApiError, Code};
-use httpkit::{RequestUrl, Id, filters, page as paging};
+use httpkit::{Id, RequestUrl, filters, page as paging};
 use service::queries::{Page, Paged};
 use service::requests::Versions;
 use service::{queries, requests};
 use vocab::ServerId;
 
-use crate::extract::{PageQuery, Form};
+use crate::extract::{Form, PageQuery};
 use crate::pages::{HistoryRow, Section, ServerFilter};
 use crate::response::{PageResult, frame, live_frame, page, redirect};
 use crate::{Dashboard, Viewer, pages};

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::HeaderMap;
 use httpkit::problem::{ApiError, Code};
-use httpkit::{Body, RequestUrl, Id, NoQuery, Query, page as paging};
+use httpkit::{Body, Id, NoQuery, Query, RequestUrl, page as paging};
 use serde_json::{Map, json};
 use service::auth::users;
 use service::queries::Page;
@@ -101,7 +101,13 @@ pub(crate) async fn invite(
         "Send this link to {} over a trusted channel. It works once, within 24 hours, to set a password.",
         user.name
     )];
-    secret_page(&app, &viewer, "Invited", lines, format!("{}/welcome/{link}", base_url(&app, &headers)))
+    secret_page(
+        &app,
+        &viewer,
+        "Invited",
+        lines,
+        format!("{}/welcome/{link}", base_url(&app, &headers)),
+    )
 }
 
 async fn find_user(app: &Dashboard, viewer: &Viewer, id: UserId) -> Result<User, ApiError> {
@@ -134,7 +140,13 @@ pub(crate) async fn reset(
         "Send this link to {} over a trusted channel. It works once, within 24 hours.",
         user.name
     )];
-    secret_page(&app, &viewer, "Reset", lines, format!("{}/welcome/{link}", base_url(&app, &headers)))
+    secret_page(
+        &app,
+        &viewer,
+        "Reset",
+        lines,
+        format!("{}/welcome/{link}", base_url(&app, &headers)),
+    )
 }
 
 /// Removes a user.
@@ -162,7 +174,11 @@ pub(crate) async fn remove(
 }
 
 /// Creates an API key.
-pub(crate) async fn create_key(State(app): State<Dashboard>, viewer: Viewer, form: Form) -> PageResult {
+pub(crate) async fn create_key(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    form: Form,
+) -> PageResult {
     let body = json!({"name": form.text("name"), "role": form.text("role")});
     let body: Body<CreateApiKey> = Body::from_value(&body)?;
     let (key, text) = requests::api_keys::create(&app, &viewer.caller(), body.into_parts()).await?;

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use httpkit::filters::{CveFilter, CveServers, PatchFilter, PatchServers};
-use httpkit::{RequestUrl, Id, page as paging};
+use httpkit::{Id, RequestUrl, page as paging};
 use service::queries;
 
 use crate::extract::PageQuery;
@@ -58,7 +58,8 @@ pub(crate) async fn cve(
     Id(id): Id<String>,
     query: PageQuery<CveServers>,
 ) -> PageResult {
-    let it = queries::cves::get(&app, &viewer.caller().scope(), &id, query.parameters.page()).await?;
+    let it =
+        queries::cves::get(&app, &viewer.caller().scope(), &id, query.parameters.page()).await?;
     let frame = live_frame(&app, &viewer, Section::Cves, it.cve.id.clone());
     page(&pages::CvePage { frame, it })
 }

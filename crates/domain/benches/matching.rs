@@ -5,9 +5,9 @@
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use domain::advisory::{Advisory, Affected, Ecosystem, CveRating, Rating, Span};
+use domain::advisory::{Advisory, Affected, CveRating, Ecosystem, Rating, Span};
 use domain::finding::AdvisoryIndex;
-use domain::finding::exposure_counts::{OccurrenceId, ExposureCounts};
+use domain::finding::exposure_counts::{ExposureCounts, OccurrenceId};
 use vocab::{Digest, Installed, Severity};
 
 const BASE: &str = "Debian:12";
@@ -90,9 +90,9 @@ fn one_set_of_600_packages(bencher: Bencher<'_, '_>) {
 fn two_thousand_distinct_sets(bencher: Bencher<'_, '_>) {
     let index = index();
     let sets: Vec<Vec<Installed>> = (0..SETS).map(set).collect();
-    bencher
-        .counter(ItemsCount::new(SETS))
-        .bench_local(|| sets.iter().map(|set| index.match_packages(set).findings.len()).sum::<usize>());
+    bencher.counter(ItemsCount::new(SETS)).bench_local(|| {
+        sets.iter().map(|set| index.match_packages(set).findings.len()).sum::<usize>()
+    });
 }
 
 /// One new CVE in a package that every set contains in one of ten versions: builds an index for
@@ -114,14 +114,16 @@ fn one_new_cve_in_every_set(bencher: Bencher<'_, '_>) {
         (0..10).map(|n| Installed::new("openssl", &format!("3.0.11-{n}"), "amd64")).collect();
     bencher.counter(ItemsCount::new(SETS)).bench_local(|| {
         let index = AdvisoryIndex::new(&base, [&new]);
-        let found = versions.iter().map(|one| index.match_packages(std::slice::from_ref(one)).findings);
+        let found =
+            versions.iter().map(|one| index.match_packages(std::slice::from_ref(one)).findings);
         let found: Vec<OccurrenceId> = found.map(|one| tally.register((&one[0]).into())).collect();
         for number in 0..SETS {
             let has = cells[number as usize].iter().copied();
             tally.set_group(key(number), 50, has.chain([(found[number as usize % 10], true)]));
         }
         let changes = tally.take_changes().len();
-        (0..SETS).for_each(|n| drop(tally.set_group(key(n), 50, cells[n as usize].iter().copied())));
+        (0..SETS)
+            .for_each(|n| drop(tally.set_group(key(n), 50, cells[n as usize].iter().copied())));
         changes
     });
 }

@@ -5,7 +5,7 @@
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use domain::rollout::{TaskEvent, Pace, Rollout, TaskStatus, ReportedResult, plan};
+use domain::rollout::{Pace, ReportedResult, Rollout, TaskEvent, TaskStatus, plan};
 use jiff::Timestamp;
 use vocab::{BatchId, Portion, ServerId};
 
@@ -87,6 +87,9 @@ fn one_step(bencher: Bencher, size: u32) {
             .apply_event(first, TaskEvent::Reported(ReportedResult::Succeeded), now())
             .expect("a report is always taken");
         apply_all_plans(rollout);
-        assert!(matches!(rollout.task_status(next), Some(TaskStatus::Busy(_))), "the next one started");
+        assert!(
+            matches!(rollout.task_status(next), Some(TaskStatus::Busy(_))),
+            "the next one started"
+        );
     });
 }

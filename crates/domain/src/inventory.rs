@@ -107,15 +107,20 @@ impl<'a> VersionChanges<'a> {
                 before.iter().copied().filter(|version| !after.contains(version)).collect();
             let mut added_versions: Vec<&str> =
                 after.iter().copied().filter(|version| !before.contains(version)).collect();
-            if !stays && let Some((from, to)) = newest(&removed_versions, manager).zip(newest(&added_versions, manager)) {
+            if !stays
+                && let Some((from, to)) =
+                    newest(&removed_versions, manager).zip(newest(&added_versions, manager))
+            {
                 removed_versions.retain(|version| *version != from);
                 added_versions.retain(|version| *version != to);
                 changes.push(change(arch, replacement_kind(from, to, manager)));
             }
             let removed = |version: &str| ChangeKind::Removed { version: version.to_owned() };
             let installed = |version: &str| ChangeKind::Installed { version: version.to_owned() };
-            changes.extend(removed_versions.into_iter().map(|version| change(arch, removed(version))));
-            changes.extend(added_versions.into_iter().map(|version| change(arch, installed(version))));
+            changes
+                .extend(removed_versions.into_iter().map(|version| change(arch, removed(version))));
+            changes
+                .extend(added_versions.into_iter().map(|version| change(arch, installed(version))));
         }
         if !any_stays {
             join_architectures(&mut changes, manager);
@@ -134,9 +139,11 @@ fn join_architectures(changes: &mut Vec<Change>, manager: PackageManager) {
         | [
             Change { kind: ChangeKind::Installed { version: to }, arch, name },
             Change { kind: ChangeKind::Removed { version: from }, .. },
-        ] if from != to => {
-            Change { name: name.clone(), arch: arch.clone(), kind: replacement_kind(from, to, manager) }
-        }
+        ] if from != to => Change {
+            name: name.clone(),
+            arch: arch.clone(),
+            kind: replacement_kind(from, to, manager),
+        },
         _ => return,
     };
     *changes = vec![joined];
@@ -202,7 +209,10 @@ mod tests {
 
     #[test]
     fn versions_are_compared_with_the_managers_scheme() {
-        assert_eq!(describe_changes(Apt, &["x 1.0 all"], &["x 1.0~rc1 all"]), ["x:all 1.0 down to 1.0~rc1"]);
+        assert_eq!(
+            describe_changes(Apt, &["x 1.0 all"], &["x 1.0~rc1 all"]),
+            ["x:all 1.0 down to 1.0~rc1"]
+        );
         assert_eq!(
             describe_changes(Dnf, &["x 9-1 noarch"], &["x 1:1-1 noarch"]),
             ["x:noarch 9-1 up to 1:1-1"]
@@ -232,7 +242,11 @@ mod tests {
     #[test]
     fn architectures_of_a_name_are_separate_packages() {
         assert_eq!(
-            describe_changes(Apt, &["libc6 1 amd64", "libc6 1 i386"], &["libc6 2 amd64", "libc6 2 i386"]),
+            describe_changes(
+                Apt,
+                &["libc6 1 amd64", "libc6 1 i386"],
+                &["libc6 2 amd64", "libc6 2 i386"]
+            ),
             ["libc6:amd64 1 up to 2", "libc6:i386 1 up to 2"]
         );
         assert_eq!(
@@ -243,8 +257,14 @@ mod tests {
 
     #[test]
     fn changed_architecture_is_an_upgrade() {
-        assert_eq!(describe_changes(Apt, &["tool 1 all"], &["tool 2 amd64"]), ["tool:amd64 1 up to 2"]);
-        assert_eq!(describe_changes(Apt, &["tool 1 amd64"], &["tool 2 all"]), ["tool:all 1 up to 2"]);
+        assert_eq!(
+            describe_changes(Apt, &["tool 1 all"], &["tool 2 amd64"]),
+            ["tool:amd64 1 up to 2"]
+        );
+        assert_eq!(
+            describe_changes(Apt, &["tool 1 amd64"], &["tool 2 all"]),
+            ["tool:all 1 up to 2"]
+        );
     }
 
     #[test]

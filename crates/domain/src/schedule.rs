@@ -172,7 +172,12 @@ fn missed_between(cron: &Cron, zone: &Zone, after: Timestamp, until: Timestamp) 
 
 /// Returns the last instant after `after` and up to `until`. Uses bisection, because a schedule may
 /// have half a million instants in a year.
-fn latest_between(cron: &Cron, zone: &Zone, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
+fn latest_between(
+    cron: &Cron,
+    zone: &Zone,
+    after: Timestamp,
+    until: Timestamp,
+) -> Option<Timestamp> {
     let found_after = |at| next_after(cron, zone, at).filter(|found| *found <= until);
     let mut newest = found_after(after)?;
     // Anything found between `newest` and `none_after` is newer still.

@@ -178,7 +178,9 @@ fn note_lead_change(app: &App, held: Option<&Lease>, next: Option<&Lease>) {
     let replica = &app.settings.replica;
     app.condition().note_leads(next.is_some());
     match (held, next) {
-        (None, Some(lease)) => tracing::info!(replica, token = lease.token, "this replica is now the leader"),
+        (None, Some(lease)) => {
+            tracing::info!(replica, token = lease.token, "this replica is now the leader");
+        }
         (Some(lease), None) => {
             tracing::info!(replica, token = lease.token, "this replica is no longer the leader");
         }

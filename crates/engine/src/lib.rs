@@ -91,7 +91,11 @@ struct TaskContext {
     write_lock: WriteLock,
 }
 
-fn spawn_supervised<F>(parts: &TaskContext, name: &'static str, start: fn(TaskContext) -> F) -> JoinHandle<()>
+fn spawn_supervised<F>(
+    parts: &TaskContext,
+    name: &'static str,
+    start: fn(TaskContext) -> F,
+) -> JoinHandle<()>
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -108,18 +112,36 @@ pub fn spawn_with(app: App, pulse: Intervals) -> Engine {
     let (lead_in, lead) = watch::channel(None);
     let (away_in, away) = watch::channel(None);
     let pen = WriteLock::default();
-    let parts = TaskContext { app, intervals: pulse, lease_sender: lead_in, lead, presence_sender: away_in, presence: away, write_lock: pen };
+    let parts = TaskContext {
+        app,
+        intervals: pulse,
+        lease_sender: lead_in,
+        lead,
+        presence_sender: away_in,
+        presence: away,
+        write_lock: pen,
+    };
     let tasks = vec![
-        spawn_supervised(&parts, "leader", |p| leader::run(p.app, p.intervals.lease_renewal, p.lease_sender)),
-        spawn_supervised(&parts, "presence", |p| presence::run(p.app, p.intervals.poll, p.lead, p.presence_sender)),
+        spawn_supervised(&parts, "leader", |p| {
+            leader::run(p.app, p.intervals.lease_renewal, p.lease_sender)
+        }),
+        spawn_supervised(&parts, "presence", |p| {
+            presence::run(p.app, p.intervals.poll, p.lead, p.presence_sender)
+        }),
         spawn_supervised(&parts, "rollouts", |p| {
             rollouts::run(p.app, p.intervals.poll, p.lead, p.presence, p.write_lock)
         }),
-        spawn_supervised(&parts, "schedules", |p| schedules::run(p.app, p.intervals.poll, p.lead, p.write_lock)),
+        spawn_supervised(&parts, "schedules", |p| {
+            schedules::run(p.app, p.intervals.poll, p.lead, p.write_lock)
+        }),
         spawn_supervised(&parts, "refreshes", |p| refresh::run(p.app, p.intervals.poll, p.lead)),
         spawn_supervised(&parts, "feeds", |p| feeds::update(p.app, p.intervals.poll, p.lead)),
-        spawn_supervised(&parts, "daily statistics", |p| daily_stats::run(p.app, p.intervals.poll, p.lead)),
-        spawn_supervised(&parts, "retention", |p| retention::run(p.app, p.intervals.retention, p.lead)),
+        spawn_supervised(&parts, "daily statistics", |p| {
+            daily_stats::run(p.app, p.intervals.poll, p.lead)
+        }),
+        spawn_supervised(&parts, "retention", |p| {
+            retention::run(p.app, p.intervals.retention, p.lead)
+        }),
     ];
     let TaskContext { app, lead, .. } = parts;
     Engine { app, lead, tasks }
@@ -172,7 +194,9 @@ fn sleep_time(at: Option<Timestamp>, now: Timestamp, poll: Duration) -> Duration
 /// Logs an error once. A lost lease is not an error: another replica continues the work.
 fn log_error(what: &str, error: &store::StoreError) {
     match error {
-        store::StoreError::LeaseLost { .. } => tracing::info!(what, "another replica is now the leader"),
+        store::StoreError::LeaseLost { .. } => {
+            tracing::info!(what, "another replica is now the leader");
+        }
         error => tracing::warn!(
             what,
             error = error as &dyn std::error::Error,

@@ -8,12 +8,12 @@ use std::time::Duration;
 use domain::server::Presence;
 use jiff::Timestamp;
 use serde_json::json;
-use store::presence_transitions::{self, AnnouncedOffline, OfflineServer};
 use store::leases::{self, Lease};
+use store::presence_transitions::{self, AnnouncedOffline, OfflineServer};
 use store::{Topic, servers};
 use tokio::sync::watch;
 
-use crate::{PresenceSnapshot, LeaderLease, UnavailableServers, log_error, wait_for_lead};
+use crate::{LeaderLease, PresenceSnapshot, UnavailableServers, log_error, wait_for_lead};
 use service::App;
 use service::clock::Stopwatch;
 use service::emit;
@@ -57,7 +57,8 @@ pub(super) async fn run(
         }
         // During a large rollout every commit sends a notification, and each check scans all busy
         // servers.
-        tokio::time::sleep(Duration::from_secs_f64(stopwatch.seconds() * PAUSE_FACTOR).min(poll)).await;
+        tokio::time::sleep(Duration::from_secs_f64(stopwatch.seconds() * PAUSE_FACTOR).min(poll))
+            .await;
         tokio::select! {
             () = presence_changed.notified() => {}
             () = servers_changed.notified() => {}
@@ -86,8 +87,10 @@ async fn check_presence(
     let at_work = presence_transitions::list_busy(&mut reader).await?.into_iter().collect();
     drop(reader);
     let silent_ids = silent.iter().map(|server| server.server_id);
-    let unable =
-        UnavailableServers { offline: silent_ids.chain(barred.iter().map(|server| server.id)).collect(), busy: at_work };
+    let unable = UnavailableServers {
+        offline: silent_ids.chain(barred.iter().map(|server| server.id)).collect(),
+        busy: at_work,
+    };
     away.send_if_modified(|known| {
         let new = known.as_deref() != Some(&unable);
         if new {
@@ -129,8 +132,11 @@ async fn announce(
     let mut tx = app.db.begin().await?;
     leases::fence(&mut tx, lease).await?;
     presence_transitions::record_offline(&mut tx, &went_offline).await?;
-    presence_transitions::record_online(&mut tx, &came_online.iter().map(|absence| absence.server_id).collect::<Vec<_>>())
-        .await?;
+    presence_transitions::record_online(
+        &mut tx,
+        &came_online.iter().map(|absence| absence.server_id).collect::<Vec<_>>(),
+    )
+    .await?;
     for absence in &went_offline {
         let payload = json!({"server_id": absence.server_id, "last_seen_at": absence.since});
         emit(&mut tx, absence.org_id, "server.offline", now, payload);

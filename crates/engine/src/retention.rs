@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use store::leases::{self, Lease};
-use store::{Tx, daily_stats, events, idempotency, package_sets, refreshes, rollouts, runs, task_logs};
+use store::{
+    Tx, daily_stats, events, idempotency, package_sets, refreshes, rollouts, runs, task_logs,
+};
 use tokio::sync::watch;
 
 use crate::{LeaderLease, log_error, wait_for_lead};
@@ -63,15 +65,34 @@ async fn delete_once(app: &App, lease: &Lease) -> store::Result<bool> {
         }};
     }
     let runs_until = cutoff(now, ROLLOUT_RETENTION);
-    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| runs::purge(tx, runs_until, n).await);
+    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| runs::purge(tx, runs_until, n)
+        .await);
     // Deleting a rollout deletes its tasks, of which there may be many.
     delete_expired!(1_u32, async |tx: &mut Tx, n| rollouts::purge(tx, runs_until, n).await);
-    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| task_logs::purge(tx, cutoff(now, LOG_RETENTION), n).await);
-    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| events::purge(tx, cutoff(now, EVENT_RETENTION), n).await);
+    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| task_logs::purge(
+        tx,
+        cutoff(now, LOG_RETENTION),
+        n
+    )
+    .await);
+    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| events::purge(
+        tx,
+        cutoff(now, EVENT_RETENTION),
+        n
+    )
+    .await);
     let asked_until = cutoff(now, REFRESH_RETENTION);
-    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| refreshes::purge(tx, asked_until, n).await);
+    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| refreshes::purge(
+        tx,
+        asked_until,
+        n
+    )
+    .await);
     let used_until = cutoff(now, LISTING_RETENTION);
-    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| package_sets::delete_unused(tx, now, used_until, n).await);
+    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| package_sets::delete_unused(
+        tx, now, used_until, n
+    )
+    .await);
     let mut tx = app.db.begin().await?;
     leases::fence(&mut tx, lease).await?;
     idempotency::purge(&mut tx, now).await?;

@@ -29,7 +29,12 @@ const READ_AHEAD: SignedDuration = SignedDuration::from_secs(2);
 const READ_AHEAD_MAX: u32 = 10_000;
 
 /// Starts due schedules while this process leads. Runs until it is aborted.
-pub(super) async fn run(app: App, poll: Duration, mut lead: watch::Receiver<LeaderLease>, write_lock: WriteLock) {
+pub(super) async fn run(
+    app: App,
+    poll: Duration,
+    mut lead: watch::Receiver<LeaderLease>,
+    write_lock: WriteLock,
+) {
     let mut changed = app.db.subscribe(Topic::Schedules);
     let mut ahead = Vec::new();
     // The lease under which every run has a batch.
@@ -88,7 +93,14 @@ async fn start_due(
     loop {
         let ready = ahead.iter().take_while(|one| one.next_run_at <= Some(now));
         let due = match ready.count() {
-            0 => schedules::due(&mut *app.db.read().await?, now, 2 * SCHEDULES_PER_TRANSACTION as u32).await?,
+            0 => {
+                schedules::due(
+                    &mut *app.db.read().await?,
+                    now,
+                    2 * SCHEDULES_PER_TRANSACTION as u32,
+                )
+                .await?
+            }
             ready => ahead.drain(..ready).collect(),
         };
         if due.is_empty() && !owes_batches {
@@ -104,8 +116,12 @@ async fn start_due(
         owes_batches = true;
         // Two transactions in parallel if there are many schedules. Where one must wait for the
         // other, as in SQLite, that costs nothing.
-        let (one, other) = due.split_at(SCHEDULES_PER_TRANSACTION.max(due.len() / 2).min(due.len()));
-        tokio::try_join!(claim_instants(app, lease, one, now), claim_instants(app, lease, other, now))?;
+        let (one, other) =
+            due.split_at(SCHEDULES_PER_TRANSACTION.max(due.len() / 2).min(due.len()));
+        tokio::try_join!(
+            claim_instants(app, lease, one, now),
+            claim_instants(app, lease, other, now)
+        )?;
     }
 }
 
@@ -138,7 +154,12 @@ async fn reset_after_clock_change(app: &App, lease: &Lease, now: Timestamp) -> s
 }
 
 /// Advances these schedules and starts their runs, in several transactions.
-async fn claim_instants(app: &App, lease: &Lease, due: &[Schedule], now: Timestamp) -> store::Result<()> {
+async fn claim_instants(
+    app: &App,
+    lease: &Lease,
+    due: &[Schedule],
+    now: Timestamp,
+) -> store::Result<()> {
     for due in due.chunks(SCHEDULES_PER_TRANSACTION) {
         let mut tx = app.db.begin().await?;
         leases::fence(&mut tx, lease).await?;
@@ -163,7 +184,8 @@ async fn claim_instants(app: &App, lease: &Lease, due: &[Schedule], now: Timesta
 async fn create_batches(app: &App, lease: &Lease) -> store::Result<bool> {
     let mut tx = app.db.begin().await?;
     leases::fence(&mut tx, lease).await?;
-    let found = runs::create_batches(&mut tx, SCHEDULES_PER_TRANSACTION as u32, app.clock.now()).await?;
+    let found =
+        runs::create_batches(&mut tx, SCHEDULES_PER_TRANSACTION as u32, app.clock.now()).await?;
     if found {
         tx.notify(Topic::Schedules);
         tx.commit().await?;
@@ -201,7 +223,11 @@ fn due_instants(schedule: &Schedule, unfinished: bool, now: Timestamp) -> Due {
     schedule::due(&schedule.cron, &schedule.timezone, progress, now)
 }
 
-async fn start_and_skip_runs(tx: &mut Tx, moves: &[(&Schedule, &Due)], now: Timestamp) -> store::Result<()> {
+async fn start_and_skip_runs(
+    tx: &mut Tx,
+    moves: &[(&Schedule, &Due)],
+    now: Timestamp,
+) -> store::Result<()> {
     let mut starts = Vec::with_capacity(moves.len());
     for (schedule, due) in moves {
         for skipped in &due.skipped {

@@ -15,13 +15,15 @@
 
 use std::io::BufRead;
 
-use domain::advisory::{Advisory, Affected, SpanEnd, CveRating, Rating, Span, parse_vendor_severity};
+use domain::advisory::{
+    Advisory, Affected, CveRating, Rating, Span, SpanEnd, parse_vendor_severity,
+};
 use jiff::Timestamp;
 use serde::Deserialize;
 use vocab::FixState;
 
 use crate::Record;
-use crate::error::{PassError, FeedLocation};
+use crate::error::{FeedLocation, PassError};
 use crate::limits;
 use crate::limits::Limit;
 use crate::{records, text};
@@ -53,7 +55,8 @@ pub(crate) fn read(
 ) -> Result<(), PassError> {
     records::read(input, place, &mut |group: Group, number| {
         if !group.name.starts_with("AVG-") {
-            let why = format!("`{}` is not a group of the Arch tracker", text::excerpt(&group.name));
+            let why =
+                format!("`{}` is not a group of the Arch tracker", text::excerpt(&group.name));
             return Err(place.invalid_record(number, why).into());
         }
         group.check_limits().map_err(|limit| place.too_large(number, limit))?;

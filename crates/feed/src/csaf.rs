@@ -1,10 +1,10 @@
 //! CSAF documents of Red Hat and SUSE: VEX documents (one per CVE) and security advisories.
 //!
 //! A document has a product tree and, for each CVE, lists of product ids by status. A product id
-//! names a package in a product (`AppStream-9.4.0.GA:openssl-1:3.0.7-27.el9.x86_64`), but ids cannot
-//! be split reliably: `relationships` state which package and which product an id combines. `product`
-//! resolves packages and products, `schema` is the JSON, and this module turns the statuses into
-//! statements:
+//! names a package in a product (`AppStream-9.4.0.GA:openssl-1:3.0.7-27.el9.x86_64`), but ids
+//! cannot be split reliably: `relationships` state which package and which product an id combines.
+//! `product` resolves packages and products, `schema` is the JSON, and this module turns the
+//! statuses into statements:
 //!
 //! | status | remediation | statement |
 //! |---|---|---|
@@ -28,16 +28,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::BufRead;
 
 use domain::advisory::{
-    Advisory, Affected, CvssScore, Ecosystem, PackageNameKind, CveRating, Rating, Span, parse_vendor_severity,
+    Advisory, Affected, CveRating, CvssScore, Ecosystem, PackageNameKind, Rating, Span,
+    parse_vendor_severity,
 };
 use jiff::Timestamp;
 use vocab::{FixState, Severity};
 
 use crate::Record;
-use crate::error::{PassError, FeedLocation};
+use crate::error::{FeedLocation, PassError};
 use crate::{records, text};
 
-use product::{Publisher, ProductIndex};
+use product::{ProductIndex, Publisher};
 use schema::{Csaf, Document, Vulnerability};
 
 /// Maximum distinct ratings. Products are rated one by one, and most ratings are identical.
@@ -55,7 +56,9 @@ pub(crate) fn read(
         let Some(document) = &csaf.document else {
             return match csaf.feed.is_some() || csaf.canonical_url.is_some() {
                 true => Ok(()),
-                false => Err(place.invalid_record(number, "not a CSAF document: no `document`").into()),
+                false => {
+                    Err(place.invalid_record(number, "not a CSAF document: no `document`").into())
+                }
             };
         };
         if !document.category.starts_with("csaf_") {
@@ -72,7 +75,9 @@ pub(crate) fn read(
         };
         csaf.check().map_err(|limit| place.too_large(number, limit))?;
         if document.tracking.id.is_empty() {
-            return Err(place.invalid_record(number, "the CSAF document has no tracking id").into());
+            return Err(place
+                .invalid_record(number, "the CSAF document has no tracking id")
+                .into());
         }
         advisories(&csaf, document, publisher)
             .into_iter()
@@ -151,10 +156,11 @@ fn add_packages_and_severity(
     }
     let impacts = || vulnerability.threats.iter().flatten().filter(|one| one.category == "impact");
     let general = document.aggregate_severity.as_ref();
-    let general = general.and_then(|severity| parse_vendor_severity(&severity.text)).or_else(|| {
-        let mut unbound = impacts().filter(|one| one.product_ids.is_none());
-        unbound.find_map(|one| parse_vendor_severity(&one.details))
-    });
+    let general =
+        general.and_then(|severity| parse_vendor_severity(&severity.text)).or_else(|| {
+            let mut unbound = impacts().filter(|one| one.product_ids.is_none());
+            unbound.find_map(|one| parse_vendor_severity(&one.details))
+        });
     let mut by_product: HashMap<&str, Severity> = HashMap::new();
     for impact in impacts() {
         let Some(word) = parse_vendor_severity(&impact.details) else { continue };
@@ -271,8 +277,11 @@ impl<'a> Statements<'a> {
         match (stance, package.version) {
             (None, Some(version)) => drop(statement.fixes.insert(version)),
             (stance, _) => {
-                statement.stance =
-                    statement.stance.into_iter().chain(stance).max_by_key(|one| attention_rank(*one));
+                statement.stance = statement
+                    .stance
+                    .into_iter()
+                    .chain(stance)
+                    .max_by_key(|one| attention_rank(*one));
             }
         }
     }

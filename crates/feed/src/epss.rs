@@ -5,7 +5,7 @@ use std::io::BufRead;
 use domain::advisory::Epss;
 
 use crate::Record;
-use crate::error::{PassError, FeedLocation};
+use crate::error::{FeedLocation, PassError};
 use crate::text;
 
 const HEADER: &str = "cve,epss,percentile";
@@ -25,9 +25,9 @@ pub(crate) fn read(
             has_header = true;
             return match line == HEADER {
                 true => Ok(()),
-                false => {
-                    Err(place.invalid_record(number, format!("expected the header `{HEADER}`")).into())
-                }
+                false => Err(place
+                    .invalid_record(number, format!("expected the header `{HEADER}`"))
+                    .into()),
             };
         }
         let fields: Vec<&str> = line.split(',').collect();

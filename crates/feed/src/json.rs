@@ -3,8 +3,8 @@
 
 use std::io::BufRead;
 
-use crate::error::{FeedError, PassError, FeedLocation};
-use crate::limits::{Limit, RECORD_BYTES_MAX, JsonScanner};
+use crate::error::{FeedError, FeedLocation, PassError};
+use crate::limits::{JsonScanner, Limit, RECORD_BYTES_MAX};
 
 /// Called with the text of an element and its number.
 type OnElement<'a> = dyn FnMut(&[u8], u64) -> Result<(), PassError> + 'a;
@@ -62,7 +62,9 @@ pub(crate) fn for_each_element(
         if is_last {
             return match peek(input, place)? {
                 None => Ok(()),
-                Some(_) => Err(place.invalid_record(number, "unexpected data after the array").into()),
+                Some(_) => {
+                    Err(place.invalid_record(number, "unexpected data after the array").into())
+                }
             };
         }
     }

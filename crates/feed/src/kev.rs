@@ -7,7 +7,7 @@ use jiff::civil::Date;
 use serde::Deserialize;
 
 use crate::Record;
-use crate::error::{PassError, FeedLocation};
+use crate::error::{FeedLocation, PassError};
 use crate::text;
 
 #[derive(Deserialize)]

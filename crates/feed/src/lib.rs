@@ -105,7 +105,14 @@ impl FromStr for FeedKind {
     type Err = UnknownFeedKind;
 
     fn from_str(text: &str) -> Result<Self, UnknownFeedKind> {
-        let plain = [FeedKind::Osv, FeedKind::Csaf, FeedKind::Arch, FeedKind::Secdb, FeedKind::Kev, FeedKind::Epss];
+        let plain = [
+            FeedKind::Osv,
+            FeedKind::Csaf,
+            FeedKind::Arch,
+            FeedKind::Secdb,
+            FeedKind::Kev,
+            FeedKind::Epss,
+        ];
         let release = text.strip_prefix("debian_tracker:").and_then(|rest| rest.split_once('='));
         match release {
             Some((codename, version)) => Ok(FeedKind::DebianTracker {
@@ -145,7 +152,7 @@ pub struct Summary {
     pub files: u64,
     /// Size on disk.
     pub bytes: u64,
-    /// A hash of everything that was read. A second read with a different hash is refused.
+    /// A hash of everything that was read. A second read with a different hash is rejected.
     fingerprint: u64,
 }
 
@@ -265,7 +272,9 @@ impl CheckedFeed {
             (_, Some(refusal)) => Err(FeedReadError::Consumer(refusal)),
             (Err(PassError::Feed(error)), None) => Err(FeedReadError::Feed(*error)),
             (Ok(summary), None) if summary == self.summary => Ok(()),
-            (_, None) => Err(FeedReadError::Feed(FeedError::Changed { path: self.feed.path.clone() })),
+            (_, None) => {
+                Err(FeedReadError::Feed(FeedError::Changed { path: self.feed.path.clone() }))
+            }
         }
     }
 }
@@ -278,10 +287,19 @@ mod tests {
     fn feed_kind_round_trips_through_its_text() {
         let list = FeedKind::DebianTracker { codename: "bookworm".into(), version: "12".into() };
         assert_eq!(list.to_string(), "debian_tracker:bookworm=12");
-        let plain = [FeedKind::Osv, FeedKind::Csaf, FeedKind::Arch, FeedKind::Secdb, FeedKind::Kev, FeedKind::Epss];
+        let plain = [
+            FeedKind::Osv,
+            FeedKind::Csaf,
+            FeedKind::Arch,
+            FeedKind::Secdb,
+            FeedKind::Kev,
+            FeedKind::Epss,
+        ];
         for kind in plain.into_iter().chain([list]) {
             assert_eq!(kind.to_string().parse::<FeedKind>().unwrap(), kind);
         }
-        assert!("debian_tracker".parse::<FeedKind>().is_err() && "nvd".parse::<FeedKind>().is_err());
+        assert!(
+            "debian_tracker".parse::<FeedKind>().is_err() && "nvd".parse::<FeedKind>().is_err()
+        );
     }
 }

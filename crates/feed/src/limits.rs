@@ -7,7 +7,7 @@
 
 use std::io::{self, BufRead, Read};
 
-use domain::advisory::{Advisory, Affected, SpanEnd, Span};
+use domain::advisory::{Advisory, Affected, Span, SpanEnd};
 
 use crate::Record;
 

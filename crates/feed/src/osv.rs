@@ -12,7 +12,7 @@ use std::io::BufRead;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 
 use crate::Record;
-use crate::error::{PassError, FeedLocation};
+use crate::error::{FeedLocation, PassError};
 use crate::{json, limits, text};
 
 use schema::Osv;
@@ -52,7 +52,12 @@ pub(crate) fn read(
     Ok(())
 }
 
-fn emit(osv: Osv<'_>, number: u64, place: &FeedLocation, each: &mut OnRecord<'_>) -> Result<(), PassError> {
+fn emit(
+    osv: Osv<'_>,
+    number: u64,
+    place: &FeedLocation,
+    each: &mut OnRecord<'_>,
+) -> Result<(), PassError> {
     if osv.id.is_empty() {
         return Err(place.invalid_record(number, "the advisory has no id").into());
     }

@@ -4,7 +4,7 @@ use std::io::BufRead;
 
 use serde::de::DeserializeOwned;
 
-use crate::error::{PassError, FeedLocation};
+use crate::error::{FeedLocation, PassError};
 use crate::{json, limits, text};
 
 /// Calls `each` with every document and its number, from 1. At most

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::Record;
-use crate::error::{PassError, FeedLocation};
+use crate::error::{FeedLocation, PassError};
 use crate::limits;
 use crate::limits::Limit;
 use crate::text;

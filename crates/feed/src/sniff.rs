@@ -42,7 +42,10 @@ fn sniff_text(head: &str) -> SniffResult {
         (Some(FeedKind::Epss), stated.and_then(parse_timestamp))
     } else if has("\"catalogVersion\"") || has("\"dateReleased\"") {
         let stated = head.split("\"dateReleased\"").nth(1);
-        (Some(FeedKind::Kev), stated.and_then(|rest| rest.split('"').nth(1)).and_then(parse_timestamp))
+        (
+            Some(FeedKind::Kev),
+            stated.and_then(|rest| rest.split('"').nth(1)).and_then(parse_timestamp),
+        )
     } else if has("\"csaf_version\"") || has("\"csaf_vex\"") {
         (Some(FeedKind::Csaf), None)
     } else if has("\"AVG-") && has("\"packages\"") {
@@ -81,7 +84,10 @@ mod tests {
             ),
             (r#"{"apkurl": "x", "distroversion": "v3.22""#, Some(FeedKind::Secdb)),
             (r#"{"id": "DSA-1-1""#, Some(FeedKind::Osv)),
-            (r#"{"document": {"category": "csaf_vex", "csaf_version": "2.0""#, Some(FeedKind::Csaf)),
+            (
+                r#"{"document": {"category": "csaf_vex", "csaf_version": "2.0""#,
+                Some(FeedKind::Csaf),
+            ),
             (r#"[{"name": "AVG-1", "packages": ["a"]"#, Some(FeedKind::Arch)),
             ("CVE-2026-0001 (x)\n", None),
             ("", Some(FeedKind::Osv)),

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 
 use crate::Progress;
-use crate::error::{FeedError, PassError, FeedLocation};
+use crate::error::{FeedError, FeedLocation, PassError};
 use crate::limits;
 use crate::limits::{BoundedReader, DIRECTORY_BYTES_MAX, Limit};
 use crate::tar;
@@ -27,7 +27,8 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const DEPTH_MAX: usize = 8;
 
 /// Parses one document and passes its records on.
-pub(crate) type DocumentReader<'a> = dyn FnMut(&mut dyn BufRead, &FeedLocation) -> Result<(), PassError> + 'a;
+pub(crate) type DocumentReader<'a> =
+    dyn FnMut(&mut dyn BufRead, &FeedLocation) -> Result<(), PassError> + 'a;
 
 /// Totals of a completed walk.
 pub(crate) struct WalkTotals {
@@ -118,7 +119,12 @@ fn read_file(
     let start = input.fill_buf().map_err(|source| place.read_error(source))?;
     if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
         let opening = Rc::new(Cell::new(Some(0)));
-        return read_zip(SeekableBuffer { input, position: 0, directory_bytes: opening }, left, &place, reading);
+        return read_zip(
+            SeekableBuffer { input, position: 0, directory_bytes: opening },
+            left,
+            &place,
+            reading,
+        );
     }
     if start.starts_with(&GZIP) {
         let unpacked = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(input));
@@ -134,7 +140,11 @@ fn read_file(
 }
 
 /// Reads one uncompressed document, or each document in a tar archive. Returns their number.
-fn read_stream(mut input: impl BufRead, place: &FeedLocation, reading: &mut DocumentReader<'_>) -> Result<u64, PassError> {
+fn read_stream(
+    mut input: impl BufRead,
+    place: &FeedLocation,
+    reading: &mut DocumentReader<'_>,
+) -> Result<u64, PassError> {
     let mut head = Vec::with_capacity(tar::BLOCK_BYTES);
     let block = tar::BLOCK_BYTES as u64;
     input.by_ref().take(block).read_to_end(&mut head).map_err(|source| place.read_error(source))?;
@@ -174,7 +184,7 @@ fn with_uncompressed(mut input: BufReader<File>, mut look: impl FnMut(&mut dyn R
     }
 }
 
-/// Reads a zip archive. Its table of contents is at its end, so a truncated archive is refused
+/// Reads a zip archive. Its table of contents is at its end, so a truncated archive is rejected
 /// immediately.
 fn read_zip<R: Read + Seek>(
     input: SeekableBuffer<R>,

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Read};
 
-use crate::error::{FeedError, PassError, FeedLocation};
+use crate::error::{FeedError, FeedLocation, PassError};
 use crate::source::DocumentReader;
 
 pub(crate) const BLOCK_BYTES: usize = 512;

@@ -4,7 +4,7 @@ use std::io::{BufRead, Read};
 
 use serde::Deserialize;
 
-use crate::error::{FeedError, PassError, FeedLocation};
+use crate::error::{FeedError, FeedLocation, PassError};
 use crate::limits;
 use crate::limits::{LINE_BYTES_MAX, Limit, RECORD_BYTES_MAX};
 
@@ -27,8 +27,10 @@ fn bounded_line(
     (bytes_max, limit): (u64, Limit),
 ) -> Result<bool, FeedError> {
     line.clear();
-    let read =
-        input.take(bytes_max + 1).read_until(b'\n', line).map_err(|source| place.read_error(source))?;
+    let read = input
+        .take(bytes_max + 1)
+        .read_until(b'\n', line)
+        .map_err(|source| place.read_error(source))?;
     match read as u64 > bytes_max {
         true => Err(place.too_large(number, limit)),
         false => Ok(read > 0),
@@ -74,8 +76,8 @@ pub(crate) fn for_each_line(
         let Some((b'\n', text)) = line.split_last() else {
             return Err(FeedError::Truncated { place: place.clone() }.into());
         };
-        let text =
-            str::from_utf8(text).map_err(|_| place.invalid_record(number, "the line is not UTF-8"))?;
+        let text = str::from_utf8(text)
+            .map_err(|_| place.invalid_record(number, "the line is not UTF-8"))?;
         each(text.strip_suffix('\r').unwrap_or(text), number)?;
         number += 1;
     }

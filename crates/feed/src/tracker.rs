@@ -15,12 +15,12 @@
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
-use domain::advisory::{Advisory, Affected, SpanEnd, Span, parse_vendor_severity};
+use domain::advisory::{Advisory, Affected, Span, SpanEnd, parse_vendor_severity};
 use jiff::Timestamp;
 use vocab::FixState;
 
 use crate::Record;
-use crate::error::{FeedError, PassError, FeedLocation};
+use crate::error::{FeedError, FeedLocation, PassError};
 use crate::limits::Limit;
 use crate::text;
 
@@ -172,7 +172,8 @@ impl Tracker<'_> {
             (_, None) => SpanEnd::Open,
         };
         affected.spans.push(Span { from: None, end });
-        affected.stance = if decisive.is_version { None } else { stance_from_state(&decisive.value) };
+        affected.stance =
+            if decisive.is_version { None } else { stance_from_state(&decisive.value) };
         // This is a statement about unstable only. An advisory for the release can contradict it
         // and is not in the list, so this must not be final.
         if release.is_none() && affected.stance == Some(FixState::NotAffected) {
@@ -180,10 +181,9 @@ impl Tracker<'_> {
             affected.stance = None;
             return Some(affected);
         }
-        let urgency = [Some(decisive), unstable]
-            .into_iter()
-            .flatten()
-            .find_map(|line| line.notes.split(';').find_map(|note| parse_vendor_severity(note.trim())));
+        let urgency = [Some(decisive), unstable].into_iter().flatten().find_map(|line| {
+            line.notes.split(';').find_map(|note| parse_vendor_severity(note.trim()))
+        });
         affected.severity = urgency;
         let unimportant =
             |line: &Line| line.notes.split(';').any(|note| note.trim() == "unimportant");

@@ -19,7 +19,7 @@ pub(crate) fn run(input: &[u8]) {
     let id = format!("{:?}-{}", std::thread::current().id(), std::process::id());
     let folder = folder.join(format!("fleetmend-fuzz-backup-{id}"));
     let _ = std::fs::remove_dir_all(&folder);
-    let spool = archive::Spool::new(folder).expect("create a temporary directory");
+    let spool = archive::TempDir::new(folder).expect("create a temporary directory");
     let _ = archive::unpack_tar(input, input.len() as u64, &spool.0);
     let _ = archive::unpack_stream(input, input.len() as u64, &spool.0);
     let mut folders = vec![spool.0.clone()];

@@ -11,8 +11,8 @@ use vocab::{Digest, ServerId};
 
 use crate::Gateway;
 use crate::Refusal;
+use crate::limits::{BodyKind, RequestSlot, ReservedMemory};
 use crate::response_signature::RequestSender;
-use crate::limits::{BodyKind, ReservedMemory, RequestSlot};
 use service::secrets::{RootKeyAge, Secrets, TrustedKeys};
 use wire::agent::TRUSTED_KEYS_HEADER;
 
@@ -35,7 +35,12 @@ impl Credential {
 
     /// The root key that made this tag, if this installation issued it for this server and key.
     fn tag_root_key(&self, secrets: &Secrets, tag: &[u8]) -> Option<RootKeyAge> {
-        secrets.tag_age(TAG_PURPOSE, &[self.server.to_string().as_bytes(), &self.key], TAG_BYTES, tag)
+        secrets.tag_age(
+            TAG_PURPOSE,
+            &[self.server.to_string().as_bytes(), &self.key],
+            TAG_BYTES,
+            tag,
+        )
     }
 }
 
@@ -88,7 +93,8 @@ pub(super) struct UnreadRequest {
 impl UnreadRequest {
     pub(super) fn new(app: &Gateway, request: Request<Body>) -> Result<UnreadRequest, Refusal> {
         let (parts, body) = request.into_parts();
-        let AgentAuthorization { who, tag, signature } = AgentAuthorization::parse(&parts.headers).ok_or_else(malformed)?;
+        let AgentAuthorization { who, tag, signature } =
+            AgentAuthorization::parse(&parts.headers).ok_or_else(malformed)?;
         let age = who
             .tag_root_key(&app.secrets, &tag)
             .ok_or_else(|| forged("this identity was not issued by this service"))?;

@@ -114,7 +114,8 @@ impl Dispatcher {
             if !integrity::is_authentic(&self.app.db, &row) {
                 self.withdraw_all(&row);
                 if !canceling {
-                    self.cancel_batch(id, "the batch was inserted or changed in the database").await;
+                    self.cancel_batch(id, "the batch was inserted or changed outside Fleetmend")
+                        .await;
                 }
                 continue;
             }
@@ -122,7 +123,7 @@ impl Dispatcher {
                 rows.into_iter().partition(|target| self.app.db.is_authentic(target));
             self.update_rollout(&row, genuine);
             if !forged.is_empty() && !canceling {
-                let reason = "a task of the batch was inserted or changed in the database";
+                let reason = "a task of the batch was inserted or changed outside Fleetmend";
                 self.cancel_batch(id, reason).await;
             }
         }
@@ -141,7 +142,12 @@ impl Dispatcher {
     /// Sends no more orders of a batch that does not verify, and withdraws those that were sent but
     /// not started.
     fn withdraw_all(&mut self, row: &rollouts::Rollout) {
-        let nothing = FollowedRollout { revision: 0, withdrawn: true, order: None, assignments: BTreeMap::new() };
+        let nothing = FollowedRollout {
+            revision: 0,
+            withdrawn: true,
+            order: None,
+            assignments: BTreeMap::new(),
+        };
         let followed = self.followed.entry(row.id).or_insert(nothing);
         (followed.revision, followed.withdrawn, followed.order) = (row.revision, true, None);
         let registry = self.app.registry();
@@ -233,7 +239,7 @@ impl Dispatcher {
         for refresh in &forged {
             if let Err(error) = integrity::refuse_refresh(&self.app, refresh).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(refresh = %refresh.id, error, "failed to end a forged refresh");
+                tracing::error!(refresh = %refresh.id, error, "failed to end a tampered refresh");
             }
         }
         let registry = self.app.registry();

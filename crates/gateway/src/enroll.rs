@@ -127,10 +127,16 @@ async fn enroll_again(
     Ok((Credential { server: known.id, key }, counter))
 }
 
-fn new_server(token: &EnrollmentToken, asked: EnrollRequest, key: [u8; 32], now: Timestamp) -> Server {
+fn new_server(
+    token: &EnrollmentToken,
+    asked: EnrollRequest,
+    key: [u8; 32],
+    now: Timestamp,
+) -> Server {
     let facts = asked.facts;
     let told = service::host_facts::to_stored(&facts);
-    let runs = RunningCode::default().after_report(service::host_facts::runtime_state(&facts), None, None);
+    let runs =
+        RunningCode::default().after_report(service::host_facts::runtime_state(&facts), None, None);
     let reboot_reasons = service::host_facts::reboot_reasons(&facts);
     let tags = asked.tags.into_iter().take(TAGS_MAX).collect();
     Server {

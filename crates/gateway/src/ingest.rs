@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
-use store::package_sets::{self, SetKind, PackedSet};
+use store::package_sets::{self, PackedSet, SetKind};
 use store::servers::Server;
 use store::task_logs::{self, AppendResult, NewChunk};
 use store::{StoreError, Tx, package_set_requests};
@@ -23,7 +23,7 @@ use crate::Refusal;
 use crate::limits::ReservedMemory;
 use crate::registry::{StoredState, lock};
 use service::commands::reports;
-use service::commands::reports::{Reporter, AgentReports};
+use service::commands::reports::{AgentReports, Reporter};
 use service::host_facts;
 
 /// Maximum number of parts in one transaction.
@@ -186,7 +186,10 @@ async fn run_writer(app: Gateway) {
 }
 
 /// Writes all parts in one transaction and returns the result of each.
-async fn write_parts(app: &Gateway, parts: &[QueuedPart]) -> store::Result<Vec<store::Result<WriteResult>>> {
+async fn write_parts(
+    app: &Gateway,
+    parts: &[QueuedPart],
+) -> store::Result<Vec<store::Result<WriteResult>>> {
     let mut tx = app.db.begin().await?;
     let mut done: Vec<Option<store::Result<WriteResult>>> = Vec::with_capacity(parts.len());
     // Lock rollouts before servers, as the engine does when it claims servers. A fixed lock order
@@ -233,7 +236,10 @@ async fn write_reports(tx: &mut Tx, parts: &[QueuedPart]) -> store::Result<bool>
 
 /// Appends all log chunks together. Returns `None` if that failed; then it is rolled back and each
 /// chunk is appended separately.
-async fn append_logs(tx: &mut Tx, parts: &[QueuedPart]) -> store::Result<Option<Vec<AppendResult>>> {
+async fn append_logs(
+    tx: &mut Tx,
+    parts: &[QueuedPart],
+) -> store::Result<Option<Vec<AppendResult>>> {
     let logs = parts.iter().filter_map(|waiting| match &waiting.part {
         IngestPart::Log(log) => Some(log.as_piece()),
         IngestPart::Report(_) | IngestPart::PackageSet { .. } => None,
@@ -269,7 +275,11 @@ async fn store_wanted(tx: &mut Tx, parts: &[QueuedPart]) -> store::Result<()> {
     package_set_requests::record_requests(tx, &wanted, latest).await
 }
 
-fn reply_to_all(app: &Gateway, parts: Vec<QueuedPart>, done: store::Result<Vec<store::Result<WriteResult>>>) {
+fn reply_to_all(
+    app: &Gateway,
+    parts: Vec<QueuedPart>,
+    done: store::Result<Vec<store::Result<WriteResult>>>,
+) {
     let queue = &app.registry().write_batcher.queue;
     let again = |mut waiting: QueuedPart| {
         waiting.tries += 1;
@@ -358,8 +368,11 @@ impl AgentReport {
                 known.foreign_kernel,
             ),
         };
-        after.runs =
-            host_facts::runs_to_text(&known.after_report(told, before.package_set, after.package_set));
+        after.runs = host_facts::runs_to_text(&known.after_report(
+            told,
+            before.package_set,
+            after.package_set,
+        ));
         // The host's clock may be ahead; a scan cannot be in the future.
         after.last_scan_at = self.scanned_at.map(|at| at.min(self.now)).or(before.last_scan_at);
         after.activity = self.activity.to_owned();

@@ -22,7 +22,6 @@
 //! The gateway does not decide what a server has to do; the engine does. `security_package_cache`
 //! only remembers which updates of a package set fix vulnerabilities.
 
-mod response_signature;
 mod background;
 mod credentials;
 mod dispatcher;
@@ -31,6 +30,7 @@ mod ingest;
 mod limits;
 mod outbox;
 mod registry;
+mod response_signature;
 mod security_package_cache;
 mod sync;
 mod upload_singleflight;

@@ -141,7 +141,8 @@ impl AgentLimits {
         let mut under_way = self.in_progress.lock().unwrap_or_else(PoisonError::into_inner);
         let count = under_way.entry(server).or_default();
         if *count >= CONCURRENT_REQUESTS_MAX {
-            let detail = format!("this agent already has {CONCURRENT_REQUESTS_MAX} requests in progress");
+            let detail =
+                format!("this agent already has {CONCURRENT_REQUESTS_MAX} requests in progress");
             return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail)
                 .retry_after(BUSY_SECONDS));
         }

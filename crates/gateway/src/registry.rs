@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use domain::server::Presence;
 use jiff::Timestamp;
-use store::presence_transitions::BlockedServer;
 use store::package_sets::SetKind;
 use store::presence::{self, Contact};
+use store::presence_transitions::BlockedServer;
 use store::sync_sessions::{self, SyncSession};
 use store::{Topic, servers};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -344,7 +344,9 @@ impl Session {
         let (epoch, is_first_of_epoch) = (expected / EPOCH, expected.is_multiple_of(EPOCH));
         let same_nonce = state.nonce.is_none_or(|last| last == nonce);
         let count = match counter {
-            Challenge::LEAST.. if challenge.is_met_by(counter, epoch) => CounterCheck::CloneDetected,
+            Challenge::LEAST.. if challenge.is_met_by(counter, epoch) => {
+                CounterCheck::CloneDetected
+            }
             Challenge::LEAST.. => CounterCheck::Behind,
             _ if counter == expected => CounterCheck::Next,
             _ if counter.checked_add(1) == Some(expected) && same_nonce => CounterCheck::Repeated,
@@ -365,7 +367,8 @@ impl Session {
             CounterCheck::Repeated => {
                 let is_last = state.bodies.last() == Some(&body);
                 // The agent has sent something newer since.
-                if !is_last && (state.bodies.contains(&body) || state.bodies.len() >= REPEATED_BODIES_MAX)
+                if !is_last
+                    && (state.bodies.contains(&body) || state.bodies.len() >= REPEATED_BODIES_MAX)
                 {
                     return ignored(expected);
                 }
@@ -385,7 +388,9 @@ impl Session {
             }
             // After a release, the host that sends the first counter of the new epoch is the
             // server.
-            CounterCheck::Behind if is_first_of_epoch && counter < expected => return ignored(expected),
+            CounterCheck::Behind if is_first_of_epoch && counter < expected => {
+                return ignored(expected);
+            }
             // A genuine agent has moved on and does not read this response.
             CounterCheck::Behind => return ignored(challenge.counter(epoch)),
             CounterCheck::CloneDetected => {}
@@ -489,8 +494,7 @@ impl Session {
         let mut heard: Vec<_> = known.iter().chain(more).copied().collect();
         heard.sort_unstable_by(|a, b| b.cmp(a));
         heard.truncate(RECENT_SYNCS_MAX);
-        if let Some((counter, nonce)) = heard.first().filter(|(last, _)| *last >= state.expected)
-        {
+        if let Some((counter, nonce)) = heard.first().filter(|(last, _)| *last >= state.expected) {
             state.expected = counter.saturating_add(1);
             state.nonce = Some(*nonce);
         }
@@ -622,7 +626,13 @@ impl Registry {
     }
 
     /// Records a heartbeat. It is written later, together with others.
-    pub(super) fn record_heartbeat(&self, app: &Gateway, link: &Session, counter: u64, now: Timestamp) {
+    pub(super) fn record_heartbeat(
+        &self,
+        app: &Gateway,
+        link: &Session,
+        counter: u64,
+        now: Timestamp,
+    ) {
         let beat = Contact {
             org: link.org,
             server_id: link.server,
@@ -656,8 +666,9 @@ impl Registry {
         let replica = &app.settings.replica;
         let session = sync_sessions::claim(&mut tx, link.server, replica, counter).await?;
         tx.commit().await?;
-        let twice =
-            link.conflicting_counter(&session.recent).or_else(|| link.conflicting_counter(&session.contested));
+        let twice = link
+            .conflicting_counter(&session.recent)
+            .or_else(|| link.conflicting_counter(&session.contested));
         link.take_over(&session);
         Ok(twice)
     }
@@ -674,9 +685,10 @@ impl Registry {
             return Ok(());
         }
         let sessions: Vec<_> = match has_replicas(app) {
-            true => {
-                beats.iter().filter_map(|beat| self.find_session(beat.server_id)?.stored_session()).collect()
-            }
+            true => beats
+                .iter()
+                .filter_map(|beat| self.find_session(beat.server_id)?.stored_session())
+                .collect(),
             false => Vec::new(),
         };
         let written = async {
@@ -714,7 +726,12 @@ impl Registry {
         Ok(())
     }
 
-    pub(super) fn cached_counts(&self, org: OrgId, kind: SetKind, digest: Digest) -> Option<PackageSetCounts> {
+    pub(super) fn cached_counts(
+        &self,
+        org: OrgId,
+        kind: SetKind,
+        digest: Digest,
+    ) -> Option<PackageSetCounts> {
         lock(&self.counts).get(&(org, kind, digest)).copied()
     }
 

@@ -101,7 +101,10 @@ impl CacheState {
 
 /// The packages of a server with pending security updates, according to its package manager or the
 /// feeds.
-pub(super) async fn security_packages(app: &Gateway, session: &Session) -> Result<PackageNames, Refusal> {
+pub(super) async fn security_packages(
+    app: &Gateway,
+    session: &Session,
+) -> Result<PackageNames, Refusal> {
     let mut reader = app.db.snapshot().await?;
     let server = stored::get(&mut reader, session.org, session.server).await?;
     let Some(alike) = findings::count_key(&server) else { return Ok(PackageNames::default()) };
@@ -172,19 +175,28 @@ mod tests {
         let secured = SecurityPackageCache::default();
         let cut = async || Err("no database");
         assert_eq!(secured.get_or_read(kind(1), None, cut).await, Err("no database"));
-        assert_eq!(secured.get_or_read(kind(1), None, async || Ok::<_, &str>(some(1))).await, Ok(some(1)));
+        assert_eq!(
+            secured.get_or_read(kind(1), None, async || Ok::<_, &str>(some(1))).await,
+            Ok(some(1))
+        );
     }
 
     #[tokio::test]
     async fn number_of_package_sets_and_names_is_bounded() {
         let secured = SecurityPackageCache::default();
         for nth in 0..=PACKAGE_SETS_MAX {
-            secured.get_or_read(kind(nth), None, async || Ok::<_, ()>(some(0))).await.expect("it is read");
+            secured
+                .get_or_read(kind(nth), None, async || Ok::<_, ()>(some(0)))
+                .await
+                .expect("it is read");
         }
         assert_eq!(lock(&secured.0).package_sets.len(), 1);
         let large = some(NAMES_MAX / 4);
         for nth in 0..5 {
-            secured.get_or_read(kind(nth), None, async || Ok::<_, ()>(large.clone())).await.expect("read");
+            secured
+                .get_or_read(kind(nth), None, async || Ok::<_, ()>(large.clone()))
+                .await
+                .expect("read");
             assert!(lock(&secured.0).names <= NAMES_MAX);
         }
         assert!(lock(&secured.0).package_sets.len() < 5);

@@ -21,11 +21,12 @@ use wire::agent::{Envelope, SyncRequest, SyncResponse};
 use crate::Gateway;
 use crate::Refusal;
 use crate::credentials::{VerifiedRequest, trusted_keys, verify_request};
-use crate::ingest::{PackageSetCounts, AgentReport, IngestPart, WriteResult, write};
+use crate::ingest::{AgentReport, IngestPart, PackageSetCounts, WriteResult, write};
 use crate::limits::ReservedMemory;
 use crate::outbox::Assignment;
 use crate::registry::{
-    AccessState, Challenge, CounterCheck, Message, Session, SyncPosition, activity_name, clone_reason,
+    AccessState, Challenge, CounterCheck, Message, Session, SyncPosition, activity_name,
+    clone_reason,
 };
 use crate::security_package_cache::{PackageNames, security_packages};
 use crate::uploads;
@@ -68,19 +69,30 @@ pub(super) async fn sync(
     let hold = Duration::from_secs(sync.hold_seconds.min(HOLD_SECONDS_MAX).into());
     let mentioned = reported_orders(&sync);
     let over = Instant::now() + hold;
-    let mut context =
-        SyncContext { app: &app, link: &session, turn: position, reported_orders: mentioned, trusted, tag: None, deadline: over };
+    let mut context = SyncContext {
+        app: &app,
+        link: &session,
+        turn: position,
+        reported_orders: mentioned,
+        trusted,
+        tag: None,
+        deadline: over,
+    };
     match context.turn.count {
         // Its content is older than what later syncs reported.
         CounterCheck::Behind => {
             tracing::debug!(server = %session.server, counter = sync.counter, "ignored a sync with an old counter");
             drop(reserved);
-            return context.hold_and_respond(&without_reports(sync), PendingResponse::default()).await;
+            return context
+                .hold_and_respond(&without_reports(sync), PendingResponse::default())
+                .await;
         }
         CounterCheck::CloneDetected => {
             quarantine(&app, &session, clone_reason_for_counter(context.turn.next_counter)).await?;
             drop(reserved);
-            return context.hold_and_respond(&without_reports(sync), PendingResponse::default()).await;
+            return context
+                .hold_and_respond(&without_reports(sync), PendingResponse::default())
+                .await;
         }
         CounterCheck::Next | CounterCheck::Repeated | CounterCheck::Ahead => {}
     }
@@ -130,7 +142,7 @@ fn check_size(sync: &SyncRequest) -> Result<(), Refusal> {
     if fits {
         return Ok(());
     }
-    let detail = "this sync contains more reports than one agent can have";
+    let detail = "this sync contains too many reports";
     Err(Refusal::new(axum::http::StatusCode::UNPROCESSABLE_ENTITY, "too_many_reports", detail))
 }
 
@@ -224,7 +236,10 @@ impl SyncContext<'_> {
             if let Some(counted) = counted(app, link, kind, digest).await? {
                 return Ok(PackageSetState::Stored(counted));
             }
-            let other = app.registry().upload_requests.pending_elsewhere((link.org, kind, digest), link.server);
+            let other = app
+                .registry()
+                .upload_requests
+                .pending_elsewhere((link.org, kind, digest), link.server);
             let Some(other) = other else { return Ok(PackageSetState::Wanted(digest)) };
             if !sync.results.is_empty() || *draining.borrow() {
                 return Ok(PackageSetState::RequestedElsewhere);
@@ -327,14 +342,18 @@ impl PackageSetState {
     fn counted(&self) -> Option<PackageSetCounts> {
         match self {
             PackageSetState::Stored(counted) => Some(*counted),
-            PackageSetState::Unchanged | PackageSetState::Wanted(_) | PackageSetState::RequestedElsewhere => None,
+            PackageSetState::Unchanged
+            | PackageSetState::Wanted(_)
+            | PackageSetState::RequestedElsewhere => None,
         }
     }
 
     fn wanted(&self) -> Option<Digest> {
         match self {
             PackageSetState::Wanted(digest) => Some(*digest),
-            PackageSetState::Unchanged | PackageSetState::Stored(_) | PackageSetState::RequestedElsewhere => None,
+            PackageSetState::Unchanged
+            | PackageSetState::Stored(_)
+            | PackageSetState::RequestedElsewhere => None,
         }
     }
 
@@ -359,7 +378,8 @@ async fn counted(
         // The number of security updates is only in the package set itself.
         (Ok(_), SetKind::Updates) => {
             let _decoder = app.registry().limits.decoder().await?;
-            let bytes = package_sets::get(&mut *app.db.read().await?, link.org, kind, digest).await?;
+            let bytes =
+                package_sets::get(&mut *app.db.read().await?, link.org, kind, digest).await?;
             let count = move || uploads::count_entries(kind, digest, &bytes);
             tokio::task::spawn_blocking(count).await.map_err(|_| Refusal::unavailable())??
         }
@@ -405,7 +425,11 @@ impl Outgoing {
     fn messages(&self) -> impl Iterator<Item = Message> {
         let withdrawn = self.withdrawn.iter().map(|task| Message::Withdraw(*task));
         let unreported = self.unreported.iter().map(|task| Message::Report(*task));
-        self.orders.iter().map(|order| Message::Execute(order.task)).chain(withdrawn).chain(unreported)
+        self.orders
+            .iter()
+            .map(|order| Message::Execute(order.task))
+            .chain(withdrawn)
+            .chain(unreported)
     }
 
     /// Whether any of it is a reason to respond immediately.

@@ -91,7 +91,10 @@ mod tests {
     async fn one_server_is_asked_and_the_others_wait() {
         let awaited = UploadRequests::default();
         assert!(awaited.pending_elsewhere(key(), server(1)).is_none());
-        assert!(awaited.pending_elsewhere(key(), server(1)).is_none(), "the same server may be asked again");
+        assert!(
+            awaited.pending_elsewhere(key(), server(1)).is_none(),
+            "the same server may be asked again"
+        );
         let other = awaited.pending_elsewhere(key(), server(2)).unwrap();
         let begin = Instant::now();
         tokio::join!(other.wait(), async { awaited.complete(key()) });
@@ -103,8 +106,10 @@ mod tests {
     async fn next_server_is_asked_after_a_timeout() {
         let awaited = UploadRequests::default();
         assert!(awaited.pending_elsewhere(key(), server(1)).is_none());
-        let (second, third) =
-            (awaited.pending_elsewhere(key(), server(2)).unwrap(), awaited.pending_elsewhere(key(), server(3)).unwrap());
+        let (second, third) = (
+            awaited.pending_elsewhere(key(), server(2)).unwrap(),
+            awaited.pending_elsewhere(key(), server(3)).unwrap(),
+        );
         let begin = Instant::now();
         tokio::join!(second.wait(), third.wait());
         assert_eq!(begin.elapsed().as_secs(), UPLOAD_TIMEOUT.as_secs());

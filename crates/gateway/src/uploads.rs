@@ -7,15 +7,15 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
-use store::package_sets::{SetKind, PackedSet};
+use store::package_sets::{PackedSet, SetKind};
 use store::task_logs::AppendResult;
-use store::{rollout_tasks, package_set_requests};
+use store::{package_set_requests, rollout_tasks};
 use vocab::{Digest, Installed, ListingError, Pending, TaskId, listing};
 
 use crate::Gateway;
 use crate::Refusal;
 use crate::credentials::{UnreadRequest, VerifiedRequest, verify_request};
-use crate::ingest::{PackageSetCounts, LogChunk, IngestPart, WriteResult, write};
+use crate::ingest::{IngestPart, LogChunk, PackageSetCounts, WriteResult, write};
 use crate::limits::BodyKind;
 
 /// Maximum number of bytes of one log chunk.
@@ -41,7 +41,7 @@ const REFERENCES_MAX: usize = 100_000;
 const REQUEST_VALID_FOR: SignedDuration = SignedDuration::from_mins(15);
 const TRUNCATION_NOTICE: &[u8] = b"\n[log truncated here: size limit reached]\n";
 
-/// `PUT /agent/v1/package_sets/{kind}/{digest}`.
+/// `PUT /agent/v1/listings/{kind}/{digest}`.
 ///
 /// Cheap checks come first: the body is read only if this server was asked for this package set,
 /// and it is never decompressed in memory as a whole.
@@ -65,7 +65,8 @@ pub(super) async fn put_package_set(
     })?;
     let since = app.clock.now().saturating_sub(REQUEST_VALID_FOR).unwrap_or(Timestamp::MIN);
     let mut reader = app.db.read().await?;
-    if !package_set_requests::is_requested(&mut reader, session.server, kind, digest, since).await? {
+    if !package_set_requests::is_requested(&mut reader, session.server, kind, digest, since).await?
+    {
         let detail = "this package set was not requested; sync first";
         return Err(Refusal::new(StatusCode::CONFLICT, "listing_not_wanted", detail));
     }
@@ -76,7 +77,8 @@ pub(super) async fn put_package_set(
         unread.verify(&app, BodyKind::Upload, listing::BYTES_MAX).await?;
     limits.upload_body(session.server, body.len())?;
     let decoder = limits.decoder().await?;
-    let unpacked = tokio::task::spawn_blocking(move || check_and_compress(kind, digest, &body, compressed));
+    let unpacked =
+        tokio::task::spawn_blocking(move || check_and_compress(kind, digest, &body, compressed));
     let (counted, packed) = unpacked.await.map_err(|_| Refusal::unavailable())??;
     drop(decoder);
     let now = app.clock.now();
@@ -140,8 +142,13 @@ fn not_zstd(_: std::io::Error) -> Refusal {
 }
 
 /// The counts of a package set.
-pub(super) fn count_entries(kind: SetKind, digest: Digest, bytes: &[u8]) -> Result<PackageSetCounts, Refusal> {
-    ListingSummary::read(kind, bytes).map(|listing| PackageSetCounts { digest, ..listing.counted() })
+pub(super) fn count_entries(
+    kind: SetKind,
+    digest: Digest,
+    bytes: &[u8],
+) -> Result<PackageSetCounts, Refusal> {
+    ListingSummary::read(kind, bytes)
+        .map(|listing| PackageSetCounts { digest, ..listing.counted() })
 }
 
 /// The result of reading a package set line by line.
@@ -230,7 +237,7 @@ pub(super) struct LogOffset {
     offset: u64,
 }
 
-/// `POST /agent/v1/orders/{task_id}/append_log?offset=N`.
+/// `POST /agent/v1/orders/{task_id}/log?offset=N`.
 pub(super) async fn append_log(
     State(app): State<Gateway>,
     Path(task): Path<String>,
@@ -256,9 +263,9 @@ pub(super) async fn append_log(
             let detail = format!("the log is {end} bytes long; continue at that offset");
             Err(Refusal::new(StatusCode::CONFLICT, "log_gap", detail))
         }
-        WriteResult::Log(AppendResult::Stored(_)) | WriteResult::Server(_) | WriteResult::Listing => {
-            Ok(StatusCode::NO_CONTENT)
-        }
+        WriteResult::Log(AppendResult::Stored(_))
+        | WriteResult::Server(_)
+        | WriteResult::Listing => Ok(StatusCode::NO_CONTENT),
     }
 }
 

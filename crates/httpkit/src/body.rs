@@ -18,8 +18,8 @@ use service::FieldError;
 use service::requests::ValidationErrors;
 
 use crate::budget::{BodyBudget, BodySender, charged};
-use crate::strict_json::StrictJson;
 use crate::problem::{ApiError, Code};
+use crate::strict_json::StrictJson;
 
 /// The largest body that `/v1` accepts.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
@@ -119,8 +119,8 @@ fn check_media_type(found: Option<&str>) -> Result<(), ApiError> {
 ///
 /// Memory is reserved before the first byte is read ([`BodyBudget`]) and stays reserved until the
 /// last clone of the returned bytes is dropped. A value that was parsed from them is not charged:
-/// it lives as long as its handler runs, which the sender cannot delay. Use [`with_body`] to pass the
-/// bytes on to another reader.
+/// it lives as long as its handler runs, which the sender cannot delay. Use [`with_body`] to pass
+/// the bytes on to another reader.
 pub async fn read(request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
     read_from(BodySender::Authenticated, request, bytes_max).await
 }
@@ -140,7 +140,11 @@ pub fn with_body(mut parts: Parts, bytes: impl Into<Bytes>) -> Request {
     Request::from_parts(parts, axum::body::Body::from(bytes.into()))
 }
 
-async fn read_from(sender: BodySender, request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
+async fn read_from(
+    sender: BodySender,
+    request: Request,
+    bytes_max: usize,
+) -> Result<Bytes, ApiError> {
     let too_large =
         || ApiError::new(Code::BodyTooLarge, format!("The body is larger than {bytes_max} bytes."));
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
@@ -267,7 +271,11 @@ fn first_error<T: DeserializeOwned>(value: &Value) -> Option<ShapeError> {
         message.strip_prefix("invalid type: ").and_then(|text| text.split_once(", expected "))
     {
         let expected = describe_expected(expected);
-        (ShapeErrorKind::Wrong, "invalid_type", format!("expected {expected}, found {}", truncated(found)))
+        (
+            ShapeErrorKind::Wrong,
+            "invalid_type",
+            format!("expected {expected}, found {}", truncated(found)),
+        )
     } else {
         (ShapeErrorKind::Wrong, "invalid", truncated(&message))
     };
@@ -453,7 +461,8 @@ mod tests {
     async fn slow_body_times_out() {
         let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
         let body = axum::body::Body::from_stream(never);
-        let error = within_deadline(body, BODY_BYTES_MAX, Duration::from_millis(1)).await.unwrap_err();
+        let error =
+            within_deadline(body, BODY_BYTES_MAX, Duration::from_millis(1)).await.unwrap_err();
         assert_eq!(error.code(), Code::RequestTimeout);
         let response = axum::response::IntoResponse::into_response(error);
         assert_eq!(response.headers()[CONNECTION], "close");

@@ -33,7 +33,11 @@ pub struct BodyBudget {
 impl Default for BodyBudget {
     fn default() -> BodyBudget {
         let pool = |kib| Arc::new(Semaphore::new(kib));
-        BodyBudget { small: pool(SMALL_KIB), large: pool(LARGE_KIB), unauthenticated: pool(UNAUTHENTICATED_KIB) }
+        BodyBudget {
+            small: pool(SMALL_KIB),
+            large: pool(LARGE_KIB),
+            unauthenticated: pool(UNAUTHENTICATED_KIB),
+        }
     }
 }
 
@@ -45,7 +49,9 @@ pub(crate) enum BodySender {
 }
 
 #[derive(Debug)]
-pub(crate) struct ReservedMemory(#[expect(dead_code, reason = "freed on drop")] OwnedSemaphorePermit);
+pub(crate) struct ReservedMemory(
+    #[expect(dead_code, reason = "freed on drop")] OwnedSemaphorePermit,
+);
 
 impl BodyBudget {
     /// The budget of requests that carry none.

@@ -336,7 +336,9 @@ impl<T> Default for CommaSeparated<T> {
     }
 }
 
-impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> serde::Deserialize<'de> for CommaSeparated<T> {
+impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> serde::Deserialize<'de>
+    for CommaSeparated<T>
+{
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         let words = text.split(',').map(|word| word.trim().parse());

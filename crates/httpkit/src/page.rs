@@ -32,7 +32,8 @@ impl Default for Limit {
 impl<'de> serde::Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let expected = "a whole number from 1 to 500";
-        let value = from.deserialize_str(NumberVisitor { expected, max: u64::from(LIMIT_MAX), min: 1 })?;
+        let value =
+            from.deserialize_str(NumberVisitor { expected, max: u64::from(LIMIT_MAX), min: 1 })?;
         Ok(Limit(u32::try_from(value).unwrap_or(LIMIT_MAX)))
     }
 }

@@ -61,7 +61,10 @@ impl<S: Send + Sync, A: Segment, B: Segment> FromRequestParts<S> for Ids<A, B> {
     }
 }
 
-async fn path_segments<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<Vec<String>, ApiError> {
+async fn path_segments<S: Send + Sync>(
+    parts: &mut Parts,
+    state: &S,
+) -> Result<Vec<String>, ApiError> {
     let params = RawPathParams::from_request_parts(parts, state)
         .await
         .map_err(|_| ApiError::new(Code::NotFound, "There is nothing at this path."))?;

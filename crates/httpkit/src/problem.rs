@@ -303,7 +303,10 @@ impl From<ServiceError> for ApiError {
                 if cause.is_disk_full() { disk_full() } else { unavailable() }
             }
             ServiceError::Internal(cause) => {
-                tracing::error!(cause = error_chain(&*cause), "a request failed with an internal error");
+                tracing::error!(
+                    cause = error_chain(&*cause),
+                    "a request failed with an internal error"
+                );
                 internal()
             }
         }

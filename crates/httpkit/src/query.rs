@@ -157,7 +157,7 @@ mod tests {
         let (code, detail) = refusal("enviroment=production");
         assert_eq!(code, Code::UnknownParameter);
         assert!(
-            detail.contains("unknown parameter `enviroment`; did you mean `environment`?"),
+            detail.ends_with("unknown parameter `enviroment`; did you mean `environment`?"),
             "{detail}"
         );
     }

@@ -11,7 +11,7 @@ use futures_util::stream::{self, Stream};
 use service::App;
 use service::ServiceError;
 use service::auth::caller::{Caller, Credential};
-use service::queries::task_logs::{LogFollower, LogReader, LossyText, LogPart};
+use service::queries::task_logs::{LogFollower, LogPart, LogReader, LossyText};
 use vocab::{BatchId, TaskId};
 
 use crate::problem::{ApiError, Code, error_chain, internal};

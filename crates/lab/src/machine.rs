@@ -90,7 +90,7 @@ impl Machine {
     }
 
     /// Uses the network of the thread that boots it, which should be isolated with
-    /// [`crate::network::own`].
+    /// [`crate::network::isolate`].
     #[must_use]
     pub fn share_network(mut self) -> Machine {
         self.shares_network = true;

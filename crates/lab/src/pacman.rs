@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::root::{Root, run_successfully, new_dir, can_create_roots};
+use crate::root::{Root, can_create_roots, new_dir, run_successfully};
 
 #[derive(Debug, Clone)]
 pub struct Package {
@@ -79,7 +79,9 @@ impl Package {
         let entries = fs::read_dir(&tree).expect("the directory was just created").flatten();
         let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
         names.sort();
-        run_successfully(Command::new("bsdtar").arg("-C").arg(&tree).arg("-czf").arg(&package).args(names));
+        run_successfully(
+            Command::new("bsdtar").arg("-C").arg(&tree).arg("-czf").arg(&package).args(names),
+        );
         fs::remove_dir_all(&tree).expect("the directory was just created");
         package
     }
@@ -141,7 +143,9 @@ impl Server {
         let mut root = Root::from_dir(Path::new("/"));
         let null = root.path("/dev/null");
         if !null.exists() {
-            run_successfully(Command::new("mknod").args(["-m", "666"]).arg(null).args(["c", "1", "3"]));
+            run_successfully(
+                Command::new("mknod").args(["-m", "666"]).arg(null).args(["c", "1", "3"]),
+            );
         }
         for used in
             ["/var/lib/pacman", "/var/cache/pacman", "/etc/pacman.d", "/var/cache/fleetmend"]

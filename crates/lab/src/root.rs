@@ -79,7 +79,8 @@ impl Base {
         let inside = |path: &str| dir.join(path);
         let _ = fs::remove_dir_all(inside("etc/apt/sources.list.d"));
         let _ = fs::remove_file(inside("etc/apt/apt.conf.d/99mmdebstrap"));
-        fs::create_dir_all(inside("etc/apt/sources.list.d")).expect("cannot write to the base system");
+        fs::create_dir_all(inside("etc/apt/sources.list.d"))
+            .expect("cannot write to the base system");
         fs::write(inside("etc/apt/sources.list"), "").expect("cannot write to the base system");
         fs::write(inside("etc/resolv.conf"), "").expect("cannot write to the base system");
     }
@@ -163,7 +164,8 @@ impl Root {
         Some(Root::from_dir(&base.dir()?))
     }
 
-    /// A fresh root of any directory that contains a system. [`can_create_roots`] must have returned true.
+    /// A fresh root of any directory that contains a system. [`can_create_roots`] must have
+    /// returned true.
     pub fn from_dir(base: &Path) -> Root {
         let home = new_dir("root");
         let dir = home.join("root");
@@ -207,7 +209,8 @@ impl Root {
     /// Writes a file inside it, and creates its parent directories.
     pub fn write(&self, inside: &str, text: &str) {
         let path = self.path(inside);
-        fs::create_dir_all(path.parent().expect("a file has a parent")).expect("cannot create directories");
+        fs::create_dir_all(path.parent().expect("a file has a parent"))
+            .expect("cannot create directories");
         fs::write(path, text).unwrap_or_else(|e| panic!("{inside}: {e}"));
     }
 
@@ -280,7 +283,8 @@ pub fn run_command(command: &mut Command) -> CommandOutput {
     let status = command.stdin(Stdio::null()).stdout(copy()).stderr(copy()).status();
     let status = status.unwrap_or_else(|e| panic!("{}: {e}", command_line(command)));
     file.seek(SeekFrom::Start(0)).expect("cannot rewind the file");
-    let text = std::io::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", command_line(command)));
+    let text =
+        std::io::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", command_line(command)));
     CommandOutput { exit: status.code(), text }
 }
 

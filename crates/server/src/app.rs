@@ -6,8 +6,8 @@ use gateway::Gateway;
 use httpkit::{ApiError, BodyBudget, Code};
 pub use service::app::{Parts, Settings};
 
-use crate::response_budget::ResponseBudget;
 use crate::request_log::observe;
+use crate::response_budget::ResponseBudget;
 
 /// The service with its gateway. Cheap to clone.
 #[derive(Clone)]

@@ -21,8 +21,14 @@ pub struct Intervals {
 
 impl Default for Intervals {
     fn default() -> Self {
-        let engine::Intervals { lease_renewal: lead, poll: look, retention: sweep } = engine::Intervals::default();
-        Intervals { lease: lead, poll: look, heartbeats: gateway::Intervals::default().heartbeats, sweep }
+        let engine::Intervals { lease_renewal: lead, poll: look, retention: sweep } =
+            engine::Intervals::default();
+        Intervals {
+            lease: lead,
+            poll: look,
+            heartbeats: gateway::Intervals::default().heartbeats,
+            sweep,
+        }
     }
 }
 
@@ -43,8 +49,14 @@ pub fn spawn(app: &App) -> Background {
 pub fn spawn_with(app: &App, pulse: Intervals) -> Background {
     let Intervals { lease: lead, poll: look, heartbeats: beats, sweep } = pulse;
     Background {
-        engine: engine::spawn_with(app.service().clone(), engine::Intervals { lease_renewal: lead, poll: look, retention: sweep }),
-        gateway: gateway::Background::spawn(app.gateway().clone(), gateway::Intervals { poll: look, heartbeats: beats }),
+        engine: engine::spawn_with(
+            app.service().clone(),
+            engine::Intervals { lease_renewal: lead, poll: look, retention: sweep },
+        ),
+        gateway: gateway::Background::spawn(
+            app.gateway().clone(),
+            gateway::Intervals { poll: look, heartbeats: beats },
+        ),
     }
 }
 

@@ -42,10 +42,12 @@ pub(crate) async fn observe(
     let matched = matched.unwrap_or_else(|| "unmatched".into());
     let span = tracing::info_span!("request", id = id.as_str(), key = tracing::field::Empty);
     let time_max = if path.starts_with("/agent/") { AGENT_TIME_MAX } else { TIME_MAX };
-    let answered = tokio::time::timeout(time_max, run_handler(request, next)).instrument(span.clone());
+    let answered =
+        tokio::time::timeout(time_max, run_handler(request, next)).instrument(span.clone());
     let response = answered.await.unwrap_or_else(|_| timed_out().into_response());
     // Responses to agents are small, and other clients must not be able to block them.
-    let response = if path.starts_with("/agent/") { response } else { budgets.responses.charge(response) };
+    let response =
+        if path.starts_with("/agent/") { response } else { budgets.responses.charge(response) };
     let mut response = problem::render(response, id.as_str());
     if let Ok(value) = HeaderValue::try_from(id.as_str()) {
         response.headers_mut().insert(X_REQUEST_ID, value);
@@ -65,7 +67,8 @@ async fn run_handler(request: Request, next: Next) -> Response<Body> {
         Ok(answer) => answer,
         Err(panic) => {
             let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let message = message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            let message =
+                message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
             tracing::error!(panic = message, "a handler panicked");
             problem::internal().into_response()
         }
@@ -82,8 +85,8 @@ fn log_request(method: &Method, path: &str, matched: &str, status: u16, seconds:
     let routine =
         matched.starts_with("/agent/") || matches!(path, "/healthz" | "/readyz" | "/metrics");
     match (status, routine) {
-        (500.., _) => tracing::warn!(%method, path, status, millis, "answered"),
-        (..400, true) => tracing::debug!(%method, path, status, millis, "answered"),
-        _ => tracing::info!(%method, path, status, millis, "answered"),
+        (500.., _) => tracing::warn!(%method, path, status, millis, "request finished"),
+        (..400, true) => tracing::debug!(%method, path, status, millis, "request finished"),
+        _ => tracing::info!(%method, path, status, millis, "request finished"),
     }
 }

@@ -53,7 +53,9 @@ impl ResponseBudget {
         // A response that is larger than the budget takes all of it.
         let kib = u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX).min(self.kib_max);
         match self.memory.clone().try_acquire_many_owned(kib) {
-            Ok(permit) => response.map(|body| Body::new(ChargedBody { body, permit: Arc::new(permit) })),
+            Ok(permit) => {
+                response.map(|body| Body::new(ChargedBody { body, permit: Arc::new(permit) }))
+            }
             Err(_) => retry_soon(
                 "Too many large responses are waiting to be read by their clients. Try again soon.",
             )
@@ -91,9 +93,9 @@ impl HttpBody for ChargedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let permit = self.permit.clone();
-        Pin::new(&mut self.body)
-            .poll_frame(cx)
-            .map_ok(|frame| frame.map_data(|bytes| Bytes::from_owner(ChargedPart { bytes, permit })))
+        Pin::new(&mut self.body).poll_frame(cx).map_ok(|frame| {
+            frame.map_data(|bytes| Bytes::from_owner(ChargedPart { bytes, permit }))
+        })
     }
 
     fn is_end_stream(&self) -> bool {

@@ -129,7 +129,8 @@ impl Anchor {
             let found = audit::after(conn, *org, before, 1).await?;
             let heads = audit::head(conn, *org).await;
             let reaches = heads.is_ok_and(|(seq, _)| seq >= last.seq);
-            if last.seq > 0 && !(found.first().is_some_and(|entry| last.matches(entry)) && reaches) {
+            if last.seq > 0 && !(found.first().is_some_and(|entry| last.matches(entry)) && reaches)
+            {
                 missing.insert(*org, last.seq);
             }
         }

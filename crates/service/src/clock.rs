@@ -96,8 +96,8 @@ impl ClockWatcher {
         (by.abs() > CORRECTION_MAX).then_some(ClockSet { by, since, now: now.wall })
     }
 
-    /// The time at the last call of [`ClockWatcher::clock_change`]. The clock may have been set since, which is
-    /// not known yet.
+    /// The time at the last call of [`ClockWatcher::clock_change`]. A later clock change is
+    /// not detected yet.
     pub fn last_time(&self) -> Timestamp {
         self.last.wall
     }
@@ -150,7 +150,9 @@ mod tests {
         let mut watcher = clock.watch();
         let mut after = |wall, steady| {
             *shows.lock().unwrap() = (wall, steady);
-            watcher.clock_change().map(|set| (set.by.as_secs(), set.since.as_second(), set.now.as_second()))
+            watcher
+                .clock_change()
+                .map(|set| (set.by.as_secs(), set.since.as_second(), set.now.as_second()))
         };
         assert_eq!(after(1_000, 1_000), None);
         assert_eq!(after(1_013, 1_010), None, "a correction");

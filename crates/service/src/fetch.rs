@@ -34,7 +34,7 @@ pub struct Limits {
     pub bytes_max: u64,
     /// The timeout for connecting.
     pub connect: Duration,
-    /// The timeout without any data.
+    /// The maximum time without receiving data.
     pub idle: Duration,
     /// The timeout for the whole download.
     pub whole: Duration,
@@ -133,7 +133,11 @@ pub fn parse_url(text: &str) -> Result<Url, FetchError> {
 
 /// Downloads `url`, unless the server still has the copy with the validators `known`.
 #[boxed]
-pub async fn fetch(url: &Url, known: &Validators, limits: Limits) -> Result<FetchOutcome, FetchError> {
+pub async fn fetch(
+    url: &Url,
+    known: &Validators,
+    limits: Limits,
+) -> Result<FetchOutcome, FetchError> {
     let mut request = client(url, limits, || Policy::custom(redirect))?.get(url.clone());
     if let Some(etag) = &known.etag {
         request = request.header(IF_NONE_MATCH, etag);
@@ -150,7 +154,11 @@ pub async fn fetch(url: &Url, known: &Validators, limits: Limits) -> Result<Fetc
 }
 
 /// Creates an HTTP client for this URL. `redirect_policy` is the redirect policy.
-pub fn client(url: &Url, limits: Limits, redirect_policy: fn() -> Policy) -> Result<Client, FetchError> {
+pub fn client(
+    url: &Url,
+    limits: Limits,
+    redirect_policy: fn() -> Policy,
+) -> Result<Client, FetchError> {
     // Sets the process-wide default. An error means that it was already set to the same provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = || {
@@ -205,7 +213,11 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-async fn download(url: &Url, mut response: Response, limits: Limits) -> Result<FetchedFile, FetchError> {
+async fn download(
+    url: &Url,
+    mut response: Response,
+    limits: Limits,
+) -> Result<FetchedFile, FetchError> {
     let too_large = || FetchError::TooLarge { max: limits.bytes_max };
     let stated = response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if stated.and_then(|text| text.parse().ok()).is_some_and(|size: u64| size > limits.bytes_max) {

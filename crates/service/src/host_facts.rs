@@ -42,7 +42,7 @@ pub fn to_stored(facts: &Facts) -> Value {
         }),
         trusted_keys: facts.trusted_keys.iter().take(ORDERS_KEYS_MAX).cloned().collect(),
     };
-    serde_json::to_value(facts_to_store).expect("lists of text are JSON")
+    serde_json::to_value(facts_to_store).expect("lists of strings serialize to JSON")
 }
 
 /// The reboot reasons to store.
@@ -66,7 +66,7 @@ pub fn outdated_packages(told: &[OldCode]) -> BTreeSet<String> {
 pub fn runs_to_text(runs: &RunningCode) -> String {
     match *runs == RunningCode::default() {
         true => String::new(),
-        false => serde_json::to_string(runs).expect("digests and names are JSON"),
+        false => serde_json::to_string(runs).expect("digests and names serialize to JSON"),
     }
 }
 

@@ -29,7 +29,8 @@ pub async fn claim(
     let claim =
         idempotency::claim(&mut tx, &request, now, now + LOCK_TTL, now + RESPONSE_TTL).await?;
     if matches!(claim, Claim::New(_)) {
-        let stored = idempotency::count(&mut tx, caller.org, &who, STORED_RESPONSES_MAX + 1).await?;
+        let stored =
+            idempotency::count(&mut tx, caller.org, &who, STORED_RESPONSES_MAX + 1).await?;
         if stored > STORED_RESPONSES_MAX {
             return Ok(None);
         }

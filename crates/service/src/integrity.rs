@@ -7,7 +7,7 @@
 
 use async_recursion::async_recursion as boxed;
 
-use domain::rollout::{Change, RolloutOutcome, Phase, Rollout};
+use domain::rollout::{Change, Phase, Rollout, RolloutOutcome};
 use jiff::Timestamp;
 use serde_json::json;
 use store::refreshes::{self, Refresh, RefreshState};
@@ -17,7 +17,7 @@ use store::{Db, StoreError, Tx, rollouts};
 use vocab::BatchId;
 
 use crate::App;
-use crate::{PatchOptions, ServiceError, ATTEMPTS_MAX, emit, record};
+use crate::{ATTEMPTS_MAX, PatchOptions, ServiceError, emit, record};
 
 /// The actor in audit entries.
 const ACTOR: &str = "engine";

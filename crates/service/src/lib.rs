@@ -16,9 +16,9 @@ pub mod audit_anchor;
 pub mod auth;
 pub mod clock;
 pub mod commands;
-pub mod health;
 pub mod error;
 pub mod fetch;
+pub mod health;
 pub mod host_facts;
 pub mod idempotency;
 pub mod integrity;
@@ -57,7 +57,9 @@ pub type Result<T, E = ServiceError> = std::result::Result<T, E>;
 pub const ATTEMPTS_MAX: u32 = 20;
 
 /// Runs long computations on a separate thread, so that they do not delay requests.
-pub async fn run_on_blocking_thread<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T> {
+pub async fn run_on_blocking_thread<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T> {
     let here = tokio::runtime::Handle::current();
     let done = tokio::task::spawn_blocking(move || here.block_on(work)).await;
     done.map_err(|error| ServiceError::Internal(error.into()))

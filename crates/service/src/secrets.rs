@@ -91,7 +91,7 @@ impl SigningKey {
         STANDARD.encode(self.pair.public_key())
     }
 
-    /// Signs an order, or a response to an agent: see [`wire::agent::answer_text`].
+    /// Signs an order, or a response to an agent: see [`wire::agent::response_signing_text`].
     pub fn sign(&self, text: &[u8]) -> Vec<u8> {
         self.pair.sign(text).as_ref().to_vec()
     }
@@ -438,7 +438,7 @@ mod tests {
             assert!(found.verifies(PURPOSE, &[b"x"], 32, &tag), "after {done} steps");
             let rotated = found.old_root_key_id().is_some();
             assert_eq!(rotated, done >= 4, "after {done} steps");
-            // The rotation can be started again, or is complete and is refused.
+            // The rotation can be started again, or is complete and is rejected.
             match Secrets::rotate_root(&dir.0) {
                 Ok(after) => {
                     assert!(!rotated, "after {done} steps");

@@ -19,9 +19,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use domain::rollout::{ActiveTask, RolloutHead, Pace, Phase, TaskStatus};
+use domain::rollout::{ActiveTask, Pace, Phase, RolloutHead, TaskStatus};
 use jiff::SignedDuration;
-use store::package_sets::{SetKind, PackedSet};
+use store::package_sets::{PackedSet, SetKind};
 use store::presence::Contact;
 use store::rollout_tasks::StateChange;
 use store::server_list::{Filter, OnlineSpan, Sort};
@@ -137,11 +137,19 @@ async fn heartbeats(db: &Db, org: OrgId, fleet: u32) {
     for round in 1..=i64::from(ROUNDS) {
         let beats: Vec<_> = (0..fleet)
             .map(|n| nth!(ServerId, n))
-            .map(|server_id| Contact { org, server_id, seen_at: at(round * 30), counter: round + 1 })
+            .map(|server_id| Contact {
+                org,
+                server_id,
+                seen_at: at(round * 30),
+                counter: round + 1,
+            })
             .collect();
         let start = now();
         let mut tx = db.begin().await.unwrap();
-        assert_eq!(presence::record_contacts(&mut tx, &beats, at(1_000_000)).await.unwrap(), u64::from(fleet));
+        assert_eq!(
+            presence::record_contacts(&mut tx, &beats, at(1_000_000)).await.unwrap(),
+            u64::from(fleet)
+        );
         tx.commit().await.unwrap();
         rounds.push(start.elapsed());
     }
@@ -181,7 +189,8 @@ fn list(packages: u32, salt: u32) -> Vec<u8> {
 
 /// A scan whose package sets are stored: nothing is uploaded, only the server's row is written.
 async fn known_inventories(db: &Db, org: OrgId) {
-    let (one, two) = (PackedSet::new(1_500, &list(1_500, 0)), PackedSet::new(1_500, &list(1_500, 1)));
+    let (one, two) =
+        (PackedSet::new(1_500, &list(1_500, 0)), PackedSet::new(1_500, &list(1_500, 1)));
     let mut tx = db.begin().await.unwrap();
     for packed in [&one, &two] {
         package_sets::store(&mut tx, org, SetKind::Packages, packed, at(0)).await.unwrap();
@@ -235,7 +244,9 @@ async fn new_inventories(db: &Db, org: OrgId) {
                     let id = nth!(ServerId, (group * grouped + n) as u32);
                     let before = servers::get(&mut tx, org, id).await.unwrap();
                     assert!(
-                        package_sets::store(&mut tx, org, SetKind::Packages, list, at(0)).await.unwrap()
+                        package_sets::store(&mut tx, org, SetKind::Packages, list, at(0))
+                            .await
+                            .unwrap()
                     );
                     let after = Server { package_set: Some(list.digest()), ..before.clone() };
                     servers::save(&mut tx, &before, &after, at(0)).await.unwrap();
@@ -295,8 +306,13 @@ async fn claims(db: &Db, org: OrgId) {
     for round in 1..=ROUNDS {
         let id = rollout(db, org, round, 1_000).await;
         let step = |seen, from, next| {
-            let moved =
-                move |n| StateChange { server_id: nth!(ServerId, n), from, seen, next, result: None };
+            let moved = move |n| StateChange {
+                server_id: nth!(ServerId, n),
+                from,
+                seen,
+                next,
+                result: None,
+            };
             (0..1_000_u32).map(moved).collect::<Vec<_>>()
         };
         let busy = ActiveTask { stage: Stage::Dispatched, started_at: at(1), by: at(60) };

@@ -7,7 +7,7 @@ use async_recursion::async_recursion as boxed;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::advisory::{Advisory, Ecosystem, Epss, KevEntry, Family};
+use domain::advisory::{Advisory, Ecosystem, Epss, Family, KevEntry};
 use futures_util::TryStreamExt as _;
 use jiff::Timestamp;
 use zstd::bulk::{Compressor, Decompressor};
@@ -19,7 +19,7 @@ use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
 const COMPRESSION_LEVEL: i32 = 1;
-/// Maximum size of an advisory. A feed with a larger one is refused.
+/// Maximum size of an advisory. A feed with a larger one is rejected.
 const STATEMENT_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// The feed of advisories that were stored before the feed was recorded.
@@ -100,7 +100,9 @@ pub async fn put_all(tx: &mut Tx, feed: &str, statements: &[Advisory]) -> Result
         on!(tx, |c| {
             Text::new("insert into advisories (feed, id, statement) ")
                 .rows(chunk, |row, statement| {
-                    row.bind(feed.to_owned()).bind(put(&statement.id)).bind(compress_json(statement));
+                    row.bind(feed.to_owned())
+                        .bind(put(&statement.id))
+                        .bind(compress_json(statement));
                 })
                 .add(" on conflict (feed, id) do update set statement = excluded.statement")
                 .build()
@@ -384,7 +386,7 @@ macro_rules! cve_table {
             after: &str,
             limit: u32,
         ) -> Result<Vec<($kind, Timestamp)>> {
-            let rows: Vec<(String, String, Ts)> = on!(conn, |c| {
+            let rows: Vec<(String, String, TimestampMicros)> = on!(conn, |c| {
                 sqlx::query_as(concat!(
                     "select cve, statement, as_of from ",
                     $table,
@@ -395,7 +397,7 @@ macro_rules! cve_table {
                 .fetch_all(c)
                 .await
             })?;
-            let read = |(cve, statement, as_of): (String, String, Ts)| {
+            let read = |(cve, statement, as_of): (String, String, TimestampMicros)| {
                 let corrupt = |source| StoreError::Corrupt { table: $table, id: cve, source };
                 let read = <$kind as Column>::from_raw(statement)
                     .and_then(|one| Ok((one, <Timestamp as Column>::from_raw(as_of)?)));

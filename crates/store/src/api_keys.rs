@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use vocab::{Environment, KeyId, OrgId, Role};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, expect_one_row, already_exists};
+use crate::error::{Result, StoreError, already_exists, expect_one_row};
 use crate::row::{put, row};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
@@ -30,7 +30,7 @@ row! {
         pub revoked_at: Option<Timestamp>,
         /// When it was last used. Written with a delay.
         pub last_used_at: Option<Timestamp>,
-        /// Grows with every change.
+        /// Incremented by every change.
         pub generation: i64,
     }
 }

@@ -92,7 +92,7 @@ impl Seal {
         Self { entry_hash: Arc::new(stamp), row_code: Arc::new(rows), key_id: None, old: None }
     }
 
-    /// Sets the id of its key. With it, nothing is written once another process uses a newer key.
+    /// Sets the id of the key. After another process has switched to a newer key, writes then fail.
     #[must_use]
     pub fn with_key_id(self, id: &str) -> Self {
         Self { key_id: Some(id.into()), ..self }
@@ -453,7 +453,9 @@ pub enum ResealStatus {
 #[boxed]
 pub async fn reseal(tx: &mut Tx, org: OrgId, limit: u32) -> Result<ResealStatus> {
     let seal = tx.seal().clone();
-    let Some(seam) = ResealBoundary::get(tx, org, true).await? else { return Ok(ResealStatus::Done) };
+    let Some(seam) = ResealBoundary::get(tx, org, true).await? else {
+        return Ok(ResealStatus::Done);
+    };
     if !seam.is_authentic(&seal) {
         return Ok(ResealStatus::Broken(seam.seq + 1));
     }

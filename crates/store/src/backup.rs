@@ -137,7 +137,7 @@ pub async fn check_integrity(db: &Db) -> Result<Vec<String>> {
         found.into_iter().map(|(line,)| line).filter(|line| line != "ok").collect();
     let orphans = sqlx::query("pragma foreign_key_check").fetch_all(c).await?;
     if !orphans.is_empty() {
-        check_integrity.push(format!("{} rows refer to rows that do not exist", orphans.len()));
+        damage.push(format!("{} rows refer to rows that do not exist", orphans.len()));
     }
-    Ok(check_integrity)
+    Ok(damage)
 }

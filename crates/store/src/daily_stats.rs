@@ -1,7 +1,7 @@
 //! Daily statistics of an organization, one row per day.
 //!
-//! The row of the current day is overwritten until the day is over. `engine::days` writes it, from
-//! numbers that are counted for other purposes too.
+//! The row of the current day is overwritten until the day is over. `engine::daily_stats` writes it
+//! from counts that already exist for other pages.
 
 use async_recursion::async_recursion as boxed;
 use jiff::civil::Date;

@@ -21,11 +21,11 @@ use sqlx::sqlite::{
 use sqlx::{Connection as _, Postgres, Sqlite, Transaction};
 
 use crate::audit::Seal;
-use crate::notify;
-use crate::notify::{Subscription, Notifier, LivenessLock, Topic};
 use crate::error::{Result, StoreError};
 use crate::migrate;
 use crate::migrate::MigrationInfo;
+use crate::notify;
+use crate::notify::{LivenessLock, Notifier, Subscription, Topic};
 use crate::tx::Tx;
 
 /// Which failures a commit survives.
@@ -248,7 +248,8 @@ impl Db {
         &self.0.notifier
     }
 
-    /// The lock by which other replicas can tell whether this process is alive. See [`LivenessLock`].
+    /// The lock by which other replicas can tell whether this process is alive. See
+    /// [`LivenessLock`].
     pub(crate) fn liveness_lock(&self) -> Option<i64> {
         (!self.is_exclusive()).then(|| self.0.liveness_lock.key())
     }

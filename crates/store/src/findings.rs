@@ -2,22 +2,24 @@
 //!
 //! Packages built from one source are matched against advisories once per package group
 //! ([`put_groups`]). Servers that are equal in everything that decides about findings form one
-//! [`ServerKind`], and the row of a CVE counts kinds, never single servers. This module only stores:
-//! `service::projections::findings` computes the rows in the background.
+//! [`ServerKind`], and the row of a CVE counts kinds, never single servers. This module only
+//! stores: `service::projections::findings` computes the rows in the background.
 
 mod carriers;
-mod server_kinds;
 mod reports;
+mod server_kinds;
 
 use async_recursion::async_recursion as boxed;
-pub use carriers::{Carrier, CveChange, carriers_by_cve, carriers, delete_carriers, put_carriers, apply_cve_changes};
-pub use server_kinds::{
-    CvesBySeverity, ServerKind, KindCounts, counts, delete_counts, delete_vendor_reported, kinds, put_counts, put_vendor_reported,
-    vendor_reported_sets,
+pub use carriers::{
+    Carrier, CveChange, apply_cve_changes, carriers, carriers_by_cve, delete_carriers, put_carriers,
 };
 pub use reports::{
-    AssessedSet, all_groups, filter_assessed, last_changed, delete_groups, delete_assessed, groups, assessed_sets, save_report,
-    saved_report, put_groups, put_assessed,
+    AssessedSet, all_groups, assessed_sets, delete_assessed, delete_groups, filter_assessed,
+    groups, last_changed, put_assessed, put_groups, save_report, saved_report,
+};
+pub use server_kinds::{
+    CvesBySeverity, KindCounts, ServerKind, counts, delete_counts, delete_vendor_reported, kinds,
+    put_counts, put_vendor_reported, vendor_reported_sets,
 };
 
 use std::collections::BTreeMap;
@@ -101,7 +103,7 @@ pub struct Filter {
     pub suppressed: Option<bool>,
 }
 
-/// What the rows were computed from, if they ever were.
+/// The inputs of the last computation of the rows; `None` if they were never computed.
 #[boxed]
 pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
     Ok(on!(conn, |c| {

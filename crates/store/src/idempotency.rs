@@ -9,8 +9,8 @@
 //! doing.
 //!
 //! On PostgreSQL the claim names the process that works on it, so that the claims of a dead process
-//! are released before they expire: see `notify::LivenessLock`. A process that only lost its connection may
-//! look dead; it cannot commit either.
+//! are released before they expire: see `notify::LivenessLock`. A process that only lost its
+//! connection may look dead; it cannot commit either.
 
 use async_recursion::async_recursion as boxed;
 use jiff::{SignedDuration, Timestamp};
@@ -168,7 +168,9 @@ pub async fn claim(
     })?;
     Ok(match stored.status {
         _ if stored.fingerprint != request.fingerprint => Claim::Mismatch,
-        None if stored.locked_until > now && !is_holder_dead(tx, &stored).await? => Claim::InProgress,
+        None if stored.locked_until > now && !is_holder_dead(tx, &stored).await? => {
+            Claim::InProgress
+        }
         None => match stored.subject {
             Some(subject) => Claim::ResponseLost { subject },
             None => take_over(tx, request, &stored, locked_until, expires_at).await?,

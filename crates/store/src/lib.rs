@@ -20,18 +20,17 @@
 //!
 //! Start with `db` (connections), `tx` (commits) and `sql` (how text is built).
 
-mod notify;
 mod counts;
 mod db;
 mod error;
 mod migrate;
-mod server_index;
+mod notify;
 mod row;
-mod sql;
+mod server_index;
 mod server_tags;
+mod sql;
 mod tx;
 
-pub mod presence_transitions;
 pub mod advisories;
 pub mod api_keys;
 pub mod audit;
@@ -47,12 +46,13 @@ pub mod health;
 pub mod idempotency;
 pub mod identities;
 pub mod leases;
-pub mod package_sets;
 pub mod names;
 pub mod organizations;
+pub mod package_set_requests;
+pub mod package_sets;
 pub mod patches;
 pub mod presence;
-pub mod security_counts;
+pub mod presence_transitions;
 pub mod refreshes;
 pub mod restores;
 pub mod rollout_tasks;
@@ -61,6 +61,7 @@ pub mod root_keys;
 pub mod runs;
 pub mod schedules;
 pub mod seals;
+pub mod security_counts;
 pub mod server_labels;
 pub mod server_list;
 pub mod servers;
@@ -69,7 +70,6 @@ pub mod suppressions;
 pub mod sync_sessions;
 pub mod task_logs;
 pub mod users;
-pub mod package_set_requests;
 
 #[cfg(test)]
 extern crate self as store;
@@ -87,10 +87,10 @@ use crate::db::on;
 use crate::row::put;
 use crate::sql::join;
 
-pub use notify::{Subscription, Topic};
 pub use db::{Conn, Db, Durability, Options, Reader};
 pub use error::{Cause, Result, StoreError, disk_full_errors};
-pub use migrate::{SCHEMA_VERSION, MigrationInfo};
+pub use migrate::{MigrationInfo, SCHEMA_VERSION};
+pub use notify::{Subscription, Topic};
 #[doc(hidden)]
 pub use sql::recorded_sql;
 pub use tx::Tx;

@@ -3,7 +3,7 @@
 //! There is one series of migrations, forward only. Both engines get the same text, in which
 //! `{{time}}`, `{{bytes}}` and a few more placeholders stand for column types. All migrations run
 //! in one transaction under a lock, so replicas that start at the same time migrate once. A
-//! database that was written by a newer release, or migrated with other texts, is refused before
+//! database that was written by a newer release, or migrated with other texts, is rejected before
 //! anything is changed.
 
 use crate::db::{Conn, Db, Wire, on};
@@ -88,7 +88,8 @@ pub(crate) async fn version(conn: &mut Conn) -> Result<i64> {
 
 /// The tables that exist after this migration. A table comes after those that it references.
 pub(crate) fn tables(version: i64) -> Vec<&'static str> {
-    let mut tables: Vec<_> = std::iter::once(MIGRATIONS_TABLE).take(usize::from(version > 0)).collect();
+    let mut tables: Vec<_> =
+        std::iter::once(MIGRATIONS_TABLE).take(usize::from(version > 0)).collect();
     let series = MIGRATIONS.iter().filter(|migration| migration.version <= version);
     for statement in series.flat_map(|migration| migration.text.split(';')) {
         let name = |verb| statement.split_once(verb)?.1.split([' ', '(', ';']).next();

@@ -73,7 +73,8 @@ impl Subscription {
         }
     }
 
-    /// Whether there was a notification since the last call of this function or of [`Subscription::rung`].
+    /// Whether there was a notification since the last call of this function or of
+    /// [`Subscription::notified`].
     pub fn take_notified(&mut self) -> bool {
         let rung = self.0.has_changed().unwrap_or(false);
         self.0.mark_unchanged();

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use vocab::OrgId;
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, expect_one_row, already_exists};
+use crate::error::{Result, StoreError, already_exists, expect_one_row};
 use crate::root_keys;
 use crate::row::{put, row};
 use crate::sql::join;
@@ -18,7 +18,7 @@ row! {
         pub name: String,
         pub created_at: Timestamp,
         pub removed_at: Option<Timestamp>,
-        /// Grows with every change.
+        /// Incremented by every change.
         pub generation: i64,
     }
 }

@@ -18,7 +18,11 @@ use crate::tx::Tx;
 
 /// Records which package sets servers are asked to upload.
 #[boxed]
-pub async fn record_requests(tx: &mut Tx, wanted: &[(ServerId, SetKind, Digest)], now: Timestamp) -> Result<()> {
+pub async fn record_requests(
+    tx: &mut Tx,
+    wanted: &[(ServerId, SetKind, Digest)],
+    now: Timestamp,
+) -> Result<()> {
     // Sorted, so that replicas lock rows in the same order. The last request of a server counts.
     let latest: BTreeMap<_, _> =
         wanted.iter().map(|(server, kind, digest)| ((*server, *kind), *digest)).collect();

@@ -3,8 +3,8 @@
 //! The bytes are those of `vocab::listing`, compressed. The digest is computed here from the bytes
 //! and checked when they are read, so a row can never hold other content than its digest says.
 //!
-//! [`delete_unused`] deletes sets that no server has used for a while. [`mark_used`] prevents it from
-//! deleting a set that a server just starts to use: it updates `last_used_at`, unless that is
+//! [`delete_unused`] deletes sets that no server has used for a while. [`mark_used`] prevents it
+//! from deleting a set that a server just starts to use: it updates `last_used_at`, unless that is
 //! recent, and so makes the deleting statement check the row again.
 
 use async_recursion::async_recursion as boxed;
@@ -41,9 +41,9 @@ impl SetKind {
 /// not queue up to write one row.
 const LAST_USED_PRECISION: SignedDuration = SignedDuration::from_hours(1);
 
-/// The minimum time for which an unused set is kept. It is much longer than
-/// `LAST_USED_PRECISION`, so that a set for which [`mark_used`] did not write `last_used_at` is never
-/// old enough to be deleted.
+/// The minimum time for which an unused set is kept. It is much longer than `LAST_USED_PRECISION`,
+/// so that a set for which [`mark_used`] did not write `last_used_at` is never old enough to be
+/// deleted.
 pub const RETENTION_MIN: SignedDuration = SignedDuration::from_hours(24);
 
 const COMPRESSION_LEVEL: i32 = 3;
@@ -61,8 +61,8 @@ pub struct PackedSet {
 impl PackedSet {
     /// Compresses the bytes of a package set with this many entries.
     pub fn new(entries: u32, bytes: &[u8]) -> Self {
-        let compressed =
-            zstd::bulk::compress(bytes, COMPRESSION_LEVEL).expect("compressing into memory does not fail");
+        let compressed = zstd::bulk::compress(bytes, COMPRESSION_LEVEL)
+            .expect("compressing into memory does not fail");
         Self { digest: Digest::compute(bytes), entries, size_bytes: bytes.len() as u64, compressed }
     }
 

@@ -140,7 +140,7 @@ pub async fn kinds(
     })?)
 }
 
-/// The counts as last computed, if they ever were.
+/// The last computed counts; `None` if they were never computed.
 #[boxed]
 pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
     Ok(on!(conn, |c| {
@@ -245,7 +245,7 @@ pub async fn apply_changes(tx: &mut Tx, org: OrgId, changes: &Changes) -> Result
 /// writers.
 #[boxed]
 pub async fn add_sets(tx: &mut Tx, org: OrgId, sets: &[(Digest, Vec<String>)]) -> Result<()> {
-    let named: Vec<(&str, Digest)> = recorded_sets
+    let named: Vec<(&str, Digest)> = sets
         .iter()
         .flat_map(|(set, names)| names.iter().map(|name| (name.as_str(), *set)))
         .collect();
@@ -380,9 +380,9 @@ pub async fn get(conn: &mut Conn, org: OrgId, name: &str) -> Result<Patch> {
     found.ok_or_else(|| StoreError::not_found("patch", name))
 }
 
-/// The servers on which an update of this package is pending, by name. Servers whose pending updates
-/// are not recorded yet are missing. `patch` is the package's row and `all` the number of servers;
-/// the query plan depends on both.
+/// The servers on which an update of this package is pending, by name. Omits servers whose pending
+/// updates are not recorded yet. `patch` is the package's row and `all` the number of servers; the
+/// query plan depends on both.
 #[boxed]
 pub async fn servers(
     conn: &mut Conn,

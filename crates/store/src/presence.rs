@@ -51,9 +51,9 @@ pub async fn record_contacts(tx: &mut Tx, beats: &[Contact], now: Timestamp) -> 
     let mut latest = BTreeMap::new();
     for beat in beats {
         let (seen_at, counter) =
-            latest.entry((record_contacts.org, record_contacts.server_id)).or_insert((Timestamp::MIN, record_contacts.counter));
-        *seen_at = record_contacts.seen_at.min(now).max(*seen_at);
-        *counter = record_contacts.counter.max(*counter);
+            latest.entry((beat.org, beat.server_id)).or_insert((Timestamp::MIN, beat.counter));
+        *seen_at = beat.seen_at.min(now).max(*seen_at);
+        *counter = beat.counter.max(*counter);
     }
     let latest: Vec<_> = latest.into_iter().collect();
     let mut moved = 0;

@@ -49,7 +49,11 @@ row! {
 /// only a wrong clock can have recorded. Reads the index of each organization: few servers are
 /// offline, and this query runs whenever a server changed.
 #[boxed]
-pub async fn list_offline(conn: &mut Conn, since: Timestamp, until: Timestamp) -> Result<Vec<OfflineServer>> {
+pub async fn list_offline(
+    conn: &mut Conn,
+    since: Timestamp,
+    until: Timestamp,
+) -> Result<Vec<OfflineServer>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
@@ -85,7 +89,10 @@ pub async fn list_busy(conn: &mut Conn) -> Result<Vec<ServerId>> {
 /// Returns which of these servers cannot get an order now: removed or quarantined (`true`), or busy
 /// with an order (`false`).
 #[boxed]
-pub async fn filter_unavailable(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<(ServerId, bool)>> {
+pub async fn filter_unavailable(
+    conn: &mut Conn,
+    ids: &[ServerId],
+) -> Result<Vec<(ServerId, bool)>> {
     let mut unable = Vec::new();
     for chunk in ids.chunks(ROWS_MAX) {
         let found: Vec<(String, bool)> = on!(conn, |c| {
@@ -97,7 +104,7 @@ pub async fn filter_unavailable(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec
             text.list(chunk.iter().map(put)).build_as().fetch_all(c).await
         })?;
         for (id, barred) in found {
-            unable.push((parse("servers", id)?, list_blocked));
+            unable.push((parse("servers", id)?, barred));
         }
     }
     Ok(unable)
@@ -107,9 +114,13 @@ pub async fn filter_unavailable(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec
 #[boxed]
 pub async fn list_announced(conn: &mut Conn) -> Result<Vec<AnnouncedOffline>> {
     Ok(on!(conn, |c| {
-        sqlx::query_as(join(&["select ", AnnouncedOffline::COLUMNS, " from absences order by server_id"]))
-            .fetch_all(c)
-            .await
+        sqlx::query_as(join(&[
+            "select ",
+            AnnouncedOffline::COLUMNS,
+            " from absences order by server_id",
+        ]))
+        .fetch_all(c)
+        .await
     })?)
 }
 

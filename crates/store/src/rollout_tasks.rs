@@ -30,7 +30,7 @@ row! {
         pub position: u32,
         /// Its state.
         pub target: TaskStatus,
-        /// Grows with every change.
+        /// Incremented by every change.
         pub generation: i64,
         /// The rollout's revision when it last changed.
         pub revision: i64,
@@ -50,7 +50,7 @@ row! {
         /// Its state.
         pub target: TaskStatus,
         pub result: Option<Value>,
-        /// Grows with every change.
+        /// Incremented by every change.
         pub generation: i64,
         /// Its authentication code; see [`crate::seals`].
         pub seal: crate::seals::SealCode,
@@ -86,7 +86,7 @@ pub struct StateChange {
 pub fn state_name(target: TaskStatus) -> &'static str {
     match target {
         TaskStatus::Waiting => "waiting",
-        TaskStatus::Busy(busy) => list_active.stage.as_str(),
+        TaskStatus::Busy(busy) => busy.stage.as_str(),
         TaskStatus::Done(done) => match done.outcome {
             TaskOutcome::Succeeded => "succeeded",
             TaskOutcome::NoChange => "no_change",
@@ -100,7 +100,7 @@ pub fn state_name(target: TaskStatus) -> &'static str {
 
 fn deadline(target: TaskStatus) -> Option<Timestamp> {
     match target {
-        TaskStatus::Busy(busy) => Some(list_active.by),
+        TaskStatus::Busy(busy) => Some(busy.by),
         TaskStatus::Waiting | TaskStatus::Done(_) => None,
     }
 }
@@ -398,8 +398,8 @@ pub async fn set_task_id(tx: &mut Tx, seen: &TaskResult, task: TaskId) -> Result
 }
 
 /// Starts waiting tasks and returns the servers of those that were started. The others have an
-/// active task in another rollout, cannot get orders now (see [`crate::absences::unable_among`]),
-/// or changed since they were read.
+/// active task in another rollout, cannot get orders now (see
+/// [`crate::presence_transitions::filter_unavailable`]), or changed since they were read.
 #[boxed]
 pub async fn claim(tx: &mut Tx, rollout: BatchId, moves: &[StateChange]) -> Result<Vec<ServerId>> {
     let mut turn = TaskChanges::begin(tx, rollout).await?;

@@ -11,13 +11,13 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
-use domain::rollout::{RolloutOutcome, RolloutHead, Phase, TaskStatus};
+use domain::rollout::{Phase, RolloutHead, RolloutOutcome, TaskStatus};
 use jiff::Timestamp;
 use serde_json::Value;
 use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, expect_one_row, already_exists};
+use crate::error::{Result, StoreError, already_exists, expect_one_row};
 use crate::rollout_tasks;
 use crate::rollout_tasks::state_name;
 use crate::row::{parse, put, row};
@@ -38,14 +38,14 @@ row! {
         pub origin: String,
         pub started_by: String,
         pub run_id: Option<RunId>,
-        /// The batch that it retries. Not sealed, because it makes no host act.
+        /// The batch that it retries. Not sealed, because no host acts on it.
         pub retry_of: Option<BatchId>,
         pub total: u32,
         pub created_at: Timestamp,
         pub ended_at: Option<Timestamp>,
-        /// Grows with every change of the head.
+        /// Incremented by every change of the head.
         pub generation: i64,
-        /// Grows with every change of the rollout or its tasks.
+        /// Incremented by every change of the rollout or its tasks.
         pub revision: i64,
         /// The number of tasks per state ([`rollout_tasks::state_name`]) when the revision was
         /// `counted`.

@@ -31,9 +31,13 @@ row! {
 #[boxed]
 pub async fn get(conn: &mut Conn) -> Result<Option<RootKeyRecord>> {
     Ok(on!(conn, |c| {
-        sqlx::query_as(join(&["select ", RootKeyRecord::COLUMNS, " from root_keys where place = 1"]))
-            .fetch_optional(c)
-            .await
+        sqlx::query_as(join(&[
+            "select ",
+            RootKeyRecord::COLUMNS,
+            " from root_keys where place = 1",
+        ]))
+        .fetch_optional(c)
+        .await
     })?)
 }
 

@@ -158,7 +158,7 @@ impl Column for vocab::Digest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimestampMicros(i64);
 
-/// Microseconds from 1970, where we count from, to 2000, where PostgreSQL counts from.
+/// Microseconds between the Unix epoch (1970) and PostgreSQL's epoch (2000).
 const EPOCH_2000_MICROS: i64 = 946_684_800_000_000;
 const TIMESTAMPTZ: PgTypeInfo = PgTypeInfo::with_oid(Oid(1184));
 
@@ -277,7 +277,7 @@ macro_rules! row {
                         $field: {
                             let raw = sqlx::Row::try_get(row, stringify!($field))?;
                             <$kind as $crate::row::Column>::from_raw(raw)
-                                .map_err(|cause| $crate::row::misread(stringify!($field), cause))?
+                                .map_err(|cause| $crate::row::decode_error(stringify!($field), cause))?
                         },
                     )*})
                 };

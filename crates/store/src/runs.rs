@@ -66,10 +66,10 @@ macro_rules! text_enum {
         }
 
         impl FromStr for $kind {
-            type Err = UnknownWord;
-            fn from_str(text: &str) -> std::result::Result<Self, UnknownWord> {
+            type Err = UnknownName;
+            fn from_str(text: &str) -> std::result::Result<Self, UnknownName> {
                 let known = $table.iter().find(|(_, word)| *word == text);
-                known.map(|(known, _)| *known).ok_or_else(|| UnknownWord(text.to_owned()))
+                known.map(|(known, _)| *known).ok_or_else(|| UnknownName(text.to_owned()))
             }
         }
     )*};
@@ -97,7 +97,7 @@ row! {
         pub targets: Selector,
         /// The patch options of the schedule when the run was created.
         pub options: Value,
-        /// Grows with every change.
+        /// Incremented by every change.
         pub generation: i64,
         /// Its authentication code; see [`crate::seals`]. Set by this module.
         pub seal: crate::seals::SealCode,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use vocab::{Cron, OrgId, ScheduleId, Selector, Zone};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, expect_one_row, already_exists};
+use crate::error::{Result, StoreError, already_exists, expect_one_row};
 use crate::row::{parse, put, row};
 use crate::seals;
 use crate::sql::{Text, in_chunks, join};
@@ -33,7 +33,7 @@ row! {
         pub created_at: Timestamp,
         /// When a user last changed it.
         pub updated_at: Timestamp,
-        /// Grows with every change.
+        /// Incremented by every change.
         pub generation: i64,
         /// Its authentication code; see [`crate::seals`]. Set by this module.
         pub seal: crate::seals::SealCode,

@@ -316,7 +316,7 @@ macro_rules! reseal_by_id {
                 text.add(" order by id limit ").bind(i64::from(limit));
                 text.build_as::<$row>().fetch_all(c).await
             })?;
-            let renew = |row: &$row| Some((row.id, row.$old.renewed(seal, |seal| $code(seal, row))?));
+            let renew = |row: &$row| Some((row.id, row.$old.renew(seal, |seal| $code(seal, row))?));
             let renewed: Vec<_> = rows.iter().filter_map(renew).collect();
             let _: Vec<()> = on!(tx, |c| {
                 in_chunks(c, &renewed, |chunk| {

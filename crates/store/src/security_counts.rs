@@ -1,7 +1,7 @@
 //! Corrects the number of pending security updates of servers.
 //!
-//! The number is the same for all servers of a [`PatchServerKind`]. `service::projections::patches` computes
-//! it once per kind; this module finds the servers that have another number and writes it.
+//! The number is the same for all servers of a [`PatchServerKind`]. `service::projections::patches`
+//! computes it once per kind; this module finds the servers that have another number and writes it.
 
 use async_recursion::async_recursion as boxed;
 use vocab::{OrgId, ServerId};
@@ -9,8 +9,8 @@ use vocab::{OrgId, ServerId};
 use crate::db::{Conn, on};
 use crate::error::Result;
 use crate::patches::PatchServerKind;
-use crate::server_index;
 use crate::row::{put, row};
+use crate::server_index;
 use crate::sql::{ROWS_MAX, Text};
 use crate::tx::Tx;
 
@@ -28,7 +28,11 @@ row! {
 /// The servers of these kinds whose number differs from the one given with their kind, by id.
 /// Servers that have uploaded only one of their two package sets are never included.
 #[boxed]
-pub async fn find_wrong(conn: &mut Conn, org: OrgId, correct: &[(&PatchServerKind, u32)]) -> Result<Vec<CountCorrection>> {
+pub async fn find_wrong(
+    conn: &mut Conn,
+    org: OrgId,
+    correct: &[(&PatchServerKind, u32)],
+) -> Result<Vec<CountCorrection>> {
     let mut found: Vec<CountCorrection> = Vec::new();
     for chunk in correct.chunks(ROWS_MAX) {
         found.extend(on!(conn, |c| {

@@ -23,7 +23,8 @@ pub(crate) fn sort_name(hostname: &Hostname) -> String {
 /// Binds the columns that filters and sort orders use, in the order of the table.
 macro_rules! push_index_columns {
     ($to:ident, $server:ident) => {
-        $to.bind(folded(&$server.hostname)).bind(put(&$server.environment));
+        $to.bind($crate::server_index::sort_name(&$server.hostname))
+            .bind(put(&$server.environment));
         $to.bind($server.os.id().to_ascii_lowercase());
         $to.bind($server.os.to_string().to_ascii_lowercase()).bind($server.reboot_required);
         $to.bind(put(&$server.security_updates));

@@ -19,7 +19,7 @@
 //! # Worked examples
 //!
 //! A fleet of 20,000 servers in one organization, and pages of 50: candidates are few up to
-//! √(20,000 × 50) = 1,000. The texts are SQLite's. PostgreSQL gets `$1` for `?`, no `indexed for_sort`,
+//! √(20,000 × 50) = 1,000. The texts are SQLite's. PostgreSQL gets `$1` for `?`, no `indexed by`,
 //! and `= any($2)` for a list of ids. The plans are those of SQLite without statistics and of
 //! PostgreSQL 15 after `vacuum analyze`. SQLite may have statistics, which the store lets it
 //! collect when the database is closed; after a full `analyze`, tried with 8,000 servers, only the
@@ -176,7 +176,7 @@ use crate::servers;
 use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text};
 use crate::{Page, Paged};
-use scan::{QueryPlan, push_count_columns, like_pattern, push_scan};
+use scan::{QueryPlan, like_pattern, push_count_columns, push_scan};
 
 /// What servers must match; the default is every server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -304,18 +304,19 @@ pub async fn list_with_candidate_limit(
     page: Page,
     gathered_max: u64,
 ) -> Result<Paged<Server>> {
-    let (ids, total) = match small_candidate_set(conn, org, filter, sort, page, gathered_max).await? {
-        Some((few, rest)) => {
-            let all = filter_and_sort(conn, org, &rest, &few, sort).await?;
-            let offset = usize::try_from(page.offset).unwrap_or(usize::MAX);
-            let ids = all.iter().copied().skip(offset).take(page.limit as usize).collect();
-            (ids, all.len() as u64)
-        }
-        None => {
-            let total = count_with_candidate_limit(conn, org, filter, gathered_max).await?;
-            (scan_page(conn, org, filter, sort, page).await?, total)
-        }
-    };
+    let (ids, total) =
+        match small_candidate_set(conn, org, filter, sort, page, gathered_max).await? {
+            Some((few, rest)) => {
+                let all = filter_and_sort(conn, org, &rest, &few, sort).await?;
+                let offset = usize::try_from(page.offset).unwrap_or(usize::MAX);
+                let ids = all.iter().copied().skip(offset).take(page.limit as usize).collect();
+                (ids, all.len() as u64)
+            }
+            None => {
+                let total = count_with_candidate_limit(conn, org, filter, gathered_max).await?;
+                (scan_page(conn, org, filter, sort, page).await?, total)
+            }
+        };
     let rows = servers::get_all(conn, &ids).await?;
     let mut rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
     let items = ids.iter().filter_map(|id| rows.remove(id)).collect();

@@ -4,8 +4,8 @@ use vocab::ServerId;
 
 use crate::db::on;
 use crate::error::Result;
-use crate::server_index::sort_name;
 use crate::row::put;
+use crate::server_index::sort_name;
 use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text};
 use crate::tx::Tx;

@@ -13,14 +13,14 @@ use vocab::{Digest, Environment, Hostname, OrgId, Os, PackageManager, ServerId, 
 
 use crate::counts::CountKey as Counted;
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, expect_one_row, already_exists};
+use crate::error::{Result, StoreError, already_exists, expect_one_row};
 use crate::package_sets;
 use crate::package_sets::SetKind;
+use crate::row::{parse, put, row};
 use crate::server_index;
 use crate::server_index::sort_name;
-use crate::row::{parse, put, row};
-use crate::sql::{ROWS_MAX, Text, join};
 use crate::server_tags;
+use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
 row! {
@@ -60,7 +60,7 @@ row! {
         pub runs: String,
         /// Why it gets no orders until a user decides.
         pub quarantine: Option<String>,
-        /// Grows with every change. A contact is not a change.
+        /// Incremented by every change. A contact is not a change.
         pub generation: i64,
         pub last_seen_at: Timestamp,
         pub counter: i64,
@@ -139,7 +139,7 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
 /// Binds the columns that can change, in the order of `enroll` and `save`.
 macro_rules! changeable {
     ($to:ident, $server:ident) => {
-        $to.bind(put(&$server.hostname)).bind(folded(&$server.hostname));
+        $to.bind(put(&$server.hostname)).bind(sort_name(&$server.hostname));
         $to.bind(put(&$server.environment)).bind(put(&$server.tags)).bind(put(&$server.os));
         $to.bind($server.os.id().to_ascii_lowercase());
         $to.bind($server.os.to_string().to_ascii_lowercase());
@@ -192,7 +192,13 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
     match server_index::index_differs(before, after) {
         true => server_index::save(tx, before, after).await?,
         // The number may have been corrected since it was read.
-        false => server_index::update_security_counts(tx, &[server_index::SecurityCount::from_server(after)]).await?,
+        false => {
+            server_index::update_security_counts(
+                tx,
+                &[server_index::SecurityCount::from_server(after)],
+            )
+            .await?
+        }
     }
     if sort_name(&before.hostname) != sort_name(&after.hostname) || before.tags != after.tags {
         server_tags::remove(tx, after.id).await?;
@@ -219,7 +225,7 @@ pub struct Scan {
 
 /// Saves scans of many servers in one statement, which touches only the columns and indexes that a
 /// scan changes. Returns the servers that were saved: the others were removed, or saved by another
-/// writer since. Their package sets must be stored already ([`package_sets::keep_all`]).
+/// writer since. Their package sets must be stored already ([`package_sets::mark_all_used`]).
 #[boxed]
 pub async fn save_scans(tx: &mut Tx, scans: &[Scan]) -> Result<BTreeSet<ServerId>> {
     // Sorted, so that replicas lock rows in the same order.

@@ -278,8 +278,8 @@ impl<DB: BulkRows> Text<DB> {
         self
     }
 
-    /// Like [`Text::in_ids`], for the last column of an index whose other columns are given: each id
-    /// is looked up by the whole key. With a join, PostgreSQL might first read every row that
+    /// Like [`Text::in_ids`], for the last column of an index whose other columns are given: each
+    /// id is looked up by the whole key. With a join, PostgreSQL might first read every row that
     /// matches the other columns.
     pub(crate) fn equals_any<'v, T: Encode<'v, DB> + Type<DB>>(
         &mut self,
@@ -295,7 +295,8 @@ impl<DB: BulkRows> Text<DB> {
         items: impl IntoIterator<Item = T>,
     ) -> &mut Self {
         self.builder.push("(");
-        let mut tuple = Tuple { builder: &mut self.builder, target: TupleTarget::Single, column: 0 };
+        let mut tuple =
+            Tuple { builder: &mut self.builder, target: TupleTarget::Single, column: 0 };
         for item in items {
             tuple.bind(item);
             self.listed += 1;
@@ -325,8 +326,9 @@ impl<DB: BulkRows> Text<DB> {
     }
 }
 
-/// Runs one statement per [`BulkRows::CHUNK`] items and returns the rows of all of them. It builds the
-/// next statement while the database runs the current one: with many rows, both take about as long.
+/// Runs one statement per [`BulkRows::CHUNK`] items and returns the rows of all of them. It builds
+/// the next statement while the database runs the current one: with many rows, both take about as
+/// long.
 pub(crate) async fn in_chunks<C: Connection, T, R>(
     conn: &mut C,
     items: &[T],

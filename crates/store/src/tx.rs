@@ -12,7 +12,6 @@ use std::ops::{Deref, DerefMut};
 
 use crate::audit;
 use crate::audit::{NewEntry, Seal};
-use crate::notify::{NOTIFY, Topic};
 use crate::counts;
 use crate::counts::CountKey;
 use crate::db::{Conn, Db, Wire, on};
@@ -20,6 +19,7 @@ use crate::error::Result;
 use crate::events;
 use crate::events::NewEvent;
 use crate::idempotency;
+use crate::notify::{NOTIFY, Topic};
 
 /// A transaction that writes. Dropping it without [`Tx::commit`] rolls it back.
 #[must_use = "a transaction that is not committed is rolled back"]

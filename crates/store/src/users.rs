@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use vocab::{OrgId, Role, UserId};
 
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, expect_one_row, already_exists};
+use crate::error::{Result, StoreError, already_exists, expect_one_row};
 use crate::row::{parse, put, row};
 use crate::sql::{Text, join};
 use crate::tx::Tx;
@@ -33,7 +33,7 @@ row! {
         pub created_at: Timestamp,
         pub created_by: String,
         pub removed_at: Option<Timestamp>,
-        /// Grows with every change.
+        /// Incremented by every change.
         pub generation: i64,
     }
 }
@@ -221,7 +221,12 @@ pub async fn totp_secrets_after(
 /// Replaces a user's TOTP secret by the same one under another key, unless it changed since it was
 /// read. This is not a change of the user, so the generation stays the same.
 #[boxed]
-pub async fn replace_totp_secret(tx: &mut Tx, id: UserId, before: &[u8], after: &[u8]) -> Result<()> {
+pub async fn replace_totp_secret(
+    tx: &mut Tx,
+    id: UserId,
+    before: &[u8],
+    after: &[u8],
+) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("update users set totp_secret = $1 where id = $2 and totp_secret = $3")
             .bind(after)

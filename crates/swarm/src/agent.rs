@@ -16,17 +16,17 @@ use vocab::{Digest, FailureCode, Line, TaskId};
 use wire::agent::{Facts, SyncRequest, SyncResponse};
 
 use crate::Rng;
-use crate::behavior::{HostEvent, Script, OrderReceipt, Worker};
+use crate::behavior::{HostEvent, OrderReceipt, Script, Worker};
 use crate::fleet::{Digests, Host};
 use crate::outage::OutageSchedule;
 use crate::saved::SavedAgent;
-use crate::swarm::{AgentHandle, SyncMode, SharedState, increment};
+use crate::swarm::{AgentHandle, SharedState, SyncMode, increment};
 use agent_client::{
-    AgentClient, ClientError, HostKey, Identity, EnrollOptions, ListingKind, OrderRefusal, SyncThrottle,
-    SyncCounter, backoff_with_jitter, nonce, public_keys, verify_order,
+    AgentClient, ClientError, EnrollOptions, HostKey, Identity, ListingKind, OrderRefusal,
+    SyncCounter, SyncThrottle, backoff_with_jitter, nonce, public_keys, verify_order,
 };
 
-/// Maximum seconds that an agent lets the server hold a sync open.
+/// Maximum seconds that an agent lets the service hold a sync open.
 const HOLD_SECONDS_MAX: u32 = 50;
 /// Everything an agent needs to start.
 pub(crate) struct AgentStart {
@@ -69,12 +69,12 @@ struct Enrollment {
 
 /// State that a crash loses.
 struct VolatileState {
-    /// Whether there is something that the server does not know yet.
+    /// Whether there is something that the service does not know yet.
     has_news: bool,
     facts_wanted: bool,
     wanted: Vec<Digest>,
     failures: u32,
-    /// The agent sends nothing to the server before this time, whatever happens on the host.
+    /// The agent sends nothing to the service before this time, whatever happens on the host.
     backoff_until: Option<Instant>,
     /// Consecutive responses that came early and contained nothing.
     empty_responses: u32,
@@ -104,7 +104,7 @@ enum NextAction {
 
 #[expect(clippy::disallowed_methods, reason = "this is the agents' clock")]
 fn now() -> Timestamp {
-    // Microsecond precision, as the server stores it, so that a time survives the round trip
+    // Microsecond precision, as the service stores it, so that a time survives the round trip
     // unchanged.
     let now = Timestamp::now();
     Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
@@ -115,7 +115,7 @@ fn time_until(due: Timestamp, now: Timestamp) -> Duration {
 }
 
 impl Agent {
-    /// Runs until the swarm stops or the server removes the host. Returns the agent's saved
+    /// Runs until the swarm stops or the service removes the host. Returns the agent's saved
     /// identity.
     pub(crate) async fn run(start: AgentStart) -> Option<SavedAgent> {
         let (delay, mut stop) = (start.delay, start.stop.clone());
@@ -125,7 +125,7 @@ impl Agent {
             next = match next {
                 NextAction::End => return None,
                 // Anything in progress may be interrupted: the agent repeats the sync with the same
-                // counter and nonce, and the server requests the upload again.
+                // counter and nonce, and the service requests the upload again.
                 NextAction::Continue => tokio::select! {
                     next = agent.run_round() => next,
                     _ = stop.changed() => break,
@@ -188,7 +188,7 @@ impl Agent {
         }
     }
 
-    /// One round: advances the simulated host, then contacts the server if it is reachable.
+    /// One round: advances the simulated host, then contacts the service if it is reachable.
     async fn run_round(&mut self) -> NextAction {
         let now = now();
         let script = *self.handle.script.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,10 +233,17 @@ impl Agent {
             self.volatile.has_news = true;
             let SharedState { ledger, counters, .. } = &*self.shared;
             match happening {
-                HostEvent::OrderStarted { order, plan } => ledger.order_started(agent, order, plan, now),
+                HostEvent::OrderStarted { order, plan } => {
+                    ledger.order_started(agent, order, plan, now)
+                }
                 HostEvent::PackagesChanged { order, before, after } => {
                     let kind = self.worker.host().group();
-                    ledger.packages_changed(agent, order, &kind.installed(before), &kind.installed(after));
+                    ledger.packages_changed(
+                        agent,
+                        order,
+                        &kind.installed(before),
+                        &kind.installed(after),
+                    );
                     if self.shared.logs {
                         self.log.push_back((order, self.worker.install_log(before, after)));
                     }
@@ -267,8 +274,11 @@ impl Agent {
 
     async fn enroll(&mut self) -> NextAction {
         let host = self.worker.host();
-        let joining =
-            EnrollOptions { facts: host.facts(), environment: host.environment(), tags: host.tags() };
+        let joining = EnrollOptions {
+            facts: host.facts(),
+            environment: host.environment(),
+            tags: host.tags(),
+        };
         let shared = self.shared.clone();
         let Ok(_permit) = shared.short_requests.acquire().await else { return NextAction::End };
         let key = self.key.get_or_insert_with(HostKey::generate);
@@ -290,7 +300,7 @@ impl Agent {
                     }
                 }
             }
-            // A token that is refused once will not be accepted later.
+            // A token that is rejected once will not be accepted later.
             Err(error @ (ClientError::Refused { .. } | ClientError::InvalidResponse(_))) => {
                 shared.record_refusal(error.to_string());
                 NextAction::End
@@ -299,7 +309,7 @@ impl Agent {
         }
     }
 
-    /// Uploads the inventories that the server requested, and the package manager's log.
+    /// Uploads the inventories that the service requested, and the package manager's log.
     async fn upload(&mut self) -> Result<(), ClientError> {
         let Some(life) = &self.enrollment else { return Ok(()) };
         let Ok(_permit) = self.shared.short_requests.acquire().await else { return Ok(()) };
@@ -311,11 +321,13 @@ impl Agent {
                 (ListingKind::Updates, encode(&host.group().pending(host.state.packages)))
             };
             if Digest::compute(&bytes) == digest {
-                self.clients[self.current_client].put_listing(&life.identity, kind, digest, &bytes).await?;
+                self.clients[self.current_client]
+                    .put_listing(&life.identity, kind, digest, &bytes)
+                    .await?;
                 increment(&self.shared.counters.listings);
             }
             self.volatile.wanted.pop();
-            // The server has the content now. The next sync states which host has it.
+            // The service has the content now. The next sync states which host has it.
             self.volatile.has_news = true;
         }
         while let Some((order, text)) = self.log.front() {
@@ -336,9 +348,13 @@ impl Agent {
             (SyncMode::LongPoll, None) => most,
             // The hold ends when the next event is due, so that the agent can report it without
             // interrupting a sync.
-            (SyncMode::LongPoll, Some(due)) => most.min(u32::try_from(due.as_secs()).unwrap_or(most)),
+            (SyncMode::LongPoll, Some(due)) => {
+                most.min(u32::try_from(due.as_secs()).unwrap_or(most))
+            }
         };
-        if let (SyncMode::LongPoll, 0, false, Some(due)) = (self.shared.sync_mode, hold, self.volatile.has_news, due) {
+        if let (SyncMode::LongPoll, 0, false, Some(due)) =
+            (self.shared.sync_mode, hold, self.volatile.has_news, due)
+        {
             return NextAction::Wait(due);
         }
         let request = self.request(life, hold, now);
@@ -396,11 +412,13 @@ impl Agent {
         if let Some(tag) = &answer.renewed_tag {
             life.identity.tag.replace(tag);
         }
-        self.volatile.has_news =
-            self.apply_response(&answer) || self.volatile.facts_wanted || answer.renewed_tag.is_some();
+        self.volatile.has_news = self.apply_response(&answer)
+            || self.volatile.facts_wanted
+            || answer.renewed_tag.is_some();
         let held = hold > 0 && took.as_secs_f64() > f64::from(hold) / 2.0;
         let sync_seconds = self.enrollment.as_ref().map_or(60, |life| life.sync_seconds);
-        let VolatileState { empty_responses: quiet, throttle: rush, has_news: news, .. } = &mut self.volatile;
+        let VolatileState { empty_responses: quiet, throttle: rush, has_news: news, .. } =
+            &mut self.volatile;
         *quiet = if *news || held { 0 } else { *quiet + 1 };
         match (self.shared.sync_mode, *news) {
             (_, true) => match rush.next_delay(Instant::now().into_std()) {
@@ -410,7 +428,7 @@ impl Agent {
             (SyncMode::Interval(Duration::ZERO), false) => NextAction::Continue,
             (SyncMode::Interval(time), false) => NextAction::Wait(time),
             (SyncMode::LongPoll, false) if held => NextAction::Continue,
-            // The server did not hold the sync open: it is shutting down, or chose not to. Errors
+            // The service did not hold the sync open: it is shutting down, or chose not to. Errors
             // and empty responses must never make an agent sync more often.
             (SyncMode::LongPoll, false) => {
                 let most = Duration::from_secs(sync_seconds.into());
@@ -419,7 +437,7 @@ impl Agent {
         }
     }
 
-    /// Carries out what a response asks for. Returns whether the server should hear of it
+    /// Carries out what a response asks for. Returns whether the service should hear of it
     /// immediately.
     fn apply_response(&mut self, answer: &SyncResponse) -> bool {
         let Some(life) = &self.enrollment else { return false };
@@ -495,7 +513,7 @@ impl Agent {
             }
             ClientError::Refused { .. } | ClientError::InvalidResponse(_) => {
                 self.shared.record_refusal(error.to_string());
-                // An inventory is dropped until the server requests it again; a log is discarded.
+                // An inventory is dropped until the service requests it again; a log is discarded.
                 (self.volatile.wanted, self.log) = (Vec::new(), VecDeque::new());
                 NextAction::Wait(wait)
             }

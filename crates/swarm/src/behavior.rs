@@ -2,7 +2,7 @@
 //! goes wrong.
 //!
 //! [`Worker`] is a state machine: it depends only on its arguments and its seed, never on the clock
-//! or the network. `agent` drives it and reports the results to the server. Like a real agent, it
+//! or the network. `agent` drives it and reports the results to the service. Like a real agent, it
 //! has a journal that survives a crash: an order takes effect at most once, and a repeated order is
 //! answered with its earlier result.
 
@@ -11,7 +11,7 @@ mod execution_plan;
 mod scenarios;
 mod worker;
 
-pub use worker::{PersistentState, HostEvent, OrderReceipt, Worker};
+pub use worker::{HostEvent, OrderReceipt, PersistentState, Worker};
 
 use vocab::{FailureCode, Stage};
 

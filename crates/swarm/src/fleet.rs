@@ -1,7 +1,7 @@
 //! The hosts of a simulated fleet. The same seed generates the same hosts, package for package.
 //!
 //! As in real fleets, hosts form groups of fifty with the same setup, and some differ by up to
-//! three packages. The content-addressed storage of the server therefore has realistic work. Data
+//! three packages. The content-addressed storage of the service therefore has realistic work. Data
 //! that the hosts of a group have in common is shared, and package lists are generated on demand:
 //! an idle host needs a few hundred bytes. This module uses neither the network nor the clock.
 
@@ -77,7 +77,8 @@ impl Fleet {
         for number in 0..turns * INTERLEAVED_GROUPS {
             let mut rng = Rng::for_entity(seed, "kind", number);
             let system = system_for_group(number, &mut rng);
-            let turned = Rng::for_entity(seed, "environments", number / INTERLEAVED_GROUPS).next_u64();
+            let turned =
+                Rng::for_entity(seed, "environments", number / INTERLEAVED_GROUPS).next_u64();
             let environment = ENVIRONMENTS[(number.wrapping_add(turned) % 8) as usize];
             let catalogue = catalogues
                 .iter()
@@ -111,7 +112,8 @@ impl Fleet {
             "testing" => "test-",
             _ => "",
         };
-        let hostname = format!("{prefix}{}-{:02}", kind.role(), kind.first_host_number + within + 1);
+        let hostname =
+            format!("{prefix}{}-{:02}", kind.role(), kind.first_host_number + within + 1);
         Host {
             index,
             group: kind.clone(),

@@ -86,7 +86,13 @@ impl Ledger {
     }
 
     /// Records that the packages of a host changed for an order.
-    pub fn packages_changed(&self, agent: u64, order: TaskId, before: &[Installed], after: &[Installed]) {
+    pub fn packages_changed(
+        &self,
+        agent: u64,
+        order: TaskId,
+        before: &[Installed],
+        after: &[Installed],
+    ) {
         let moves = package_changes(before, after);
         self.update_entry(agent, order, |account| {
             account.changes += 1;
@@ -164,8 +170,10 @@ impl Ledger {
         enter: impl FnOnce(&mut OrderEntry) -> Option<&'static str>,
     ) {
         let mut book = self.lock();
-        let account =
-            book.accounts.entry(order).or_insert_with(|| OrderEntry { agent, ..OrderEntry::default() });
+        let account = book
+            .accounts
+            .entry(order)
+            .or_insert_with(|| OrderEntry { agent, ..OrderEntry::default() });
         let foreign = (account.agent != agent).then_some("two agents received the order");
         if let Some(what) = enter(account).or(foreign)
             && book.violations.len() < VIOLATIONS_MAX
@@ -294,7 +302,10 @@ mod tests {
             ["the order was started twice", "the order rebooted the host twice"]
         );
         let ledger = patched();
-        ledger.result_reported(1, &result(Outcome::Succeeded, package_changes(&list("1"), &list("2"))));
+        ledger.result_reported(
+            1,
+            &result(Outcome::Succeeded, package_changes(&list("1"), &list("2"))),
+        );
         ledger.host_booted(1, order);
         ledger.order_started(2, order, false, at());
         assert_eq!(
@@ -322,7 +333,10 @@ mod tests {
         assert_eq!(told(Outcome::Failed, truth.clone()), ["the failed result has no failure code"]);
         let ledger = patched();
         ledger.result_reported(1, &result(Outcome::Succeeded, truth.clone()));
-        ledger.result_reported(1, &OrderResult { exit: Some(1), ..result(Outcome::Succeeded, truth) });
+        ledger.result_reported(
+            1,
+            &OrderResult { exit: Some(1), ..result(Outcome::Succeeded, truth) },
+        );
         assert_eq!(violation_texts(&ledger), ["the result changed"]);
     }
 }

@@ -9,7 +9,7 @@ use agent_client::Token;
 use anyhow::Context as _;
 use clap::Parser;
 use swarm::behavior::Behavior;
-use swarm::{Config, Counts, SyncMode, SavedAgents, Swarm};
+use swarm::{Config, Counts, SavedAgents, Swarm, SyncMode};
 
 /// Simulated agents over the real protocol with real signatures
 #[derive(Parser)]

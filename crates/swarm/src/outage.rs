@@ -1,4 +1,4 @@
-//! Simulates network outages: when a host is disconnected from its server, and for how long.
+//! Simulates network outages: when a host is disconnected from its service, and for how long.
 
 use std::future::Future;
 use std::time::Duration;
@@ -92,14 +92,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn outages_reach_the_configured_share_of_time() {
         let mut rng = Rng::new(1);
-        let mut outage = OutageSchedule::new(&Behavior { offline: 0.5, ..Behavior::default() }, &mut chance);
+        let mut outage =
+            OutageSchedule::new(&Behavior { offline: 0.5, ..Behavior::default() }, &mut rng);
         let mut cut = 0;
         for _ in 0..86_400 {
             tokio::time::advance(Duration::from_secs(1)).await;
-            cut += u32::from(outage.remaining(&mut chance).is_some());
+            cut += u32::from(outage.remaining(&mut rng).is_some());
         }
         assert!((38_000..48_000).contains(&cut), "{cut} seconds of a day");
-        let mut never = OutageSchedule::new(&Behavior { offline: 0.0, ..Behavior::default() }, &mut chance);
-        assert_eq!(never.remaining(&mut chance), None);
+        let mut never =
+            OutageSchedule::new(&Behavior { offline: 0.0, ..Behavior::default() }, &mut rng);
+        assert_eq!(never.remaining(&mut rng), None);
     }
 }

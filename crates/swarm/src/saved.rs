@@ -9,19 +9,19 @@ use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use agent_client::{HostKey, Identity, TrustedKeys, SyncCounter, nonce};
+use agent_client::{HostKey, Identity, SyncCounter, TrustedKeys, nonce};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::ServerId;
 
-use crate::behavior::{PersistentState, Behavior, Worker};
+use crate::behavior::{Behavior, PersistentState, Worker};
 use crate::fleet::Host;
 
 /// The counter of a host that is enrolled and has not synced yet.
 const FIRST_COUNTER: u64 = 1;
-/// The sync interval until the server sets another one.
+/// The sync interval until the service sets another one.
 const SYNC_SECONDS: u32 = 30;
 
 /// The agents of a swarm that was shut down cleanly.
@@ -120,7 +120,7 @@ fn taken_path(path: &Path) -> PathBuf {
 
 impl SavedAgents {
     /// Reads the agents from a file. `None` if the file does not exist yet. After starting the
-    /// agents, the caller must call [`SavedAgents::taken`].
+    /// agents, the caller must call [`SavedAgents::mark_taken`].
     pub fn read(path: &Path) -> Result<Option<SavedAgents>, SavedError> {
         let failed = |source| SavedError::File { path: path.to_owned(), source };
         if taken_path(path).exists() {
@@ -145,7 +145,11 @@ impl SavedAgents {
 
     /// Creates agents for hosts that were enrolled by other means. The hosts must come from a
     /// [`crate::fleet::Fleet`] with the same seed.
-    pub fn enrolled(nature: Behavior, agents: Vec<(Host, Identity)>, now: Timestamp) -> SavedAgents {
+    pub fn enrolled(
+        nature: Behavior,
+        agents: Vec<(Host, Identity)>,
+        now: Timestamp,
+    ) -> SavedAgents {
         let agent = |(host, identity): (Host, Identity)| {
             let (index, turn) = (host.index, SyncCounter::new(FIRST_COUNTER, nonce()));
             let durable = Worker::new(host, nature, now).durable();

@@ -15,14 +15,14 @@ use crate::agent::Agent;
 use crate::behavior::{Behavior, Script};
 use crate::fleet::Fleet;
 use crate::ledger::Ledger;
-use crate::saved::{SavedAgents, SavedAgent};
-use agent_client::{AgentClient, ConnectOptions, ConnectError, Token};
+use crate::saved::{SavedAgent, SavedAgents};
+use agent_client::{AgentClient, ConnectError, ConnectOptions, Token};
 
 /// Maximum agents per source address: each address has about 28,000 ports.
 const AGENTS_PER_ADDRESS: u64 = 20_000;
 /// Maximum concurrent enrollments and uploads.
 const SHORT_REQUESTS_MAX: usize = 128;
-/// Agents that start per second, so that a start does not overload the server.
+/// Agents that start per second, so that a start does not overload the service.
 const STARTS_PER_SECOND: f64 = 5_000.0;
 
 /// Default maximum delay before an agent retries.
@@ -35,13 +35,13 @@ pub struct Config {
     /// Further server URLs. Agents are distributed over all URLs, and an agent that gets no
     /// response switches to the next one.
     pub other_urls: Vec<String>,
-    /// The enrollment token, which also pins the server's certificate.
+    /// The enrollment token, which also pins the service's certificate.
     pub token: Token,
     /// Number of agents.
     pub servers: u64,
     pub behavior: Behavior,
     pub sync_mode: SyncMode,
-    /// Maximum delay before an agent retries to reach the server.
+    /// Maximum delay before an agent retries to reach the service.
     pub reconnect_max: Duration,
     /// Whether agents upload their installation logs.
     pub logs: bool,
@@ -51,9 +51,9 @@ pub struct Config {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncMode {
-    /// Long polling, like real agents: the server holds each sync open.
+    /// Long polling, like real agents: the service holds each sync open.
     LongPoll,
-    /// Without long polling, at this interval. Zero means as fast as the server responds.
+    /// Without long polling, at this interval. Zero means as fast as the service responds.
     Interval(Duration),
 }
 
@@ -84,7 +84,7 @@ pub enum StartError {
     Seed { saved: u64, asked: u64 },
 }
 
-/// The server refused to enroll a host with this token.
+/// The service rejected the enrollment of a host with this token.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the server refused to enroll a host: {0}")]
 pub struct EnrollmentRefused(pub String);
@@ -109,21 +109,21 @@ macro_rules! counts {
 counts! {
     /// Enrolled agents.
     enrolled,
-    /// Syncs that the server answered.
+    /// Syncs that the service answered.
     syncs,
     /// Orders that agents accepted, each counted once.
     orders,
-    /// Results that the server acknowledged.
+    /// Results that the service acknowledged.
     results,
-    /// Responses and orders that were not signed by the server, or were addressed to another host.
+    /// Responses and orders that were not signed by the service, or were addressed to another host.
     forged,
     /// Uploaded inventories.
     listings,
     /// Uploaded log parts.
     logs,
-    /// Agents that the server removed.
+    /// Agents that the service removed.
     removed,
-    /// Requests that the server refused.
+    /// Requests that the service rejected.
     refused,
     /// Requests that got no response, or a response to retry later.
     failed,
@@ -208,7 +208,8 @@ impl Swarm {
             Some(saved) => saved.agents.into_iter().map(|agent| (agent.index, agent)).collect(),
             None => std::collections::HashMap::new(),
         };
-        let shared = SharedState { sync_mode: pace, reconnect_max, logs, ..SharedState::new(token, nature) };
+        let shared =
+            SharedState { sync_mode: pace, reconnect_max, logs, ..SharedState::new(token, nature) };
         let shared = Arc::new(shared);
         let (stop, stopped) = watch::channel(false);
         let fleet = Fleet::new(nature.seed, servers);

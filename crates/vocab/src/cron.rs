@@ -57,13 +57,12 @@ pub enum CronError {
 fn field_count_message(found: usize) -> String {
     let five = "five fields: minute, hour, day of month, month, day of week";
     match found {
-        6 => format!("six fields are one too many: omit the seconds and write {five}"),
-        7 => format!("seven fields are two too many: omit seconds and year and write {five}"),
-        1 => format!("one field is too few: write {five}"),
-        _ => format!(
-            "{found} fields are too {}: write {five}",
-            if found < 5 { "few" } else { "many" }
-        ),
+        6 => format!("too many fields (6): omit the seconds and write {five}"),
+        7 => format!("too many fields (7): omit seconds and year and write {five}"),
+        1 => format!("too few fields (1): write {five}"),
+        _ => {
+            format!("too {} fields ({found}): write {five}", if found < 5 { "few" } else { "many" })
+        }
     }
 }
 
@@ -83,9 +82,8 @@ impl Cron {
         let given: Vec<&str> = text.split_whitespace().collect();
         let fields: Vec<&str> = match given.as_slice() {
             [] => return Err(CronError::Empty),
-            [nickname] if nickname.starts_with('@') => {
-                expand(nickname).ok_or_else(|| CronError::Nickname { found: quote_input(nickname) })?
-            }
+            [nickname] if nickname.starts_with('@') => expand(nickname)
+                .ok_or_else(|| CronError::Nickname { found: quote_input(nickname) })?,
             fields => fields.to_vec(),
         };
         let [minute, hour, day, month, weekday] = fields.as_slice() else {

@@ -8,6 +8,7 @@ mod cron;
 mod digest;
 mod finding;
 pub mod id;
+mod keyword;
 mod label;
 mod line;
 pub mod listing;
@@ -22,7 +23,6 @@ mod selector;
 mod task;
 pub mod terminal;
 mod text;
-mod keyword;
 mod zone;
 
 pub use cron::{Cron, CronError, CronField, FieldProblem};
@@ -31,6 +31,10 @@ pub use finding::{Assessment, Exposure, FixState, UnassessedReason};
 pub use id::{
     BatchId, EventId, IdError, KeyId, OrgId, RunId, ScheduleId, ServerId, SuppressionId, TaskId,
     TokenId, UserId, WebhookId,
+};
+pub use keyword::{
+    BlockedBy, PackageManager, RebootPolicy, Role, Severity, SkipReason, Status, UpdateType,
+    WordError,
 };
 pub use label::{Environment, Hostname, LabelError, Tag};
 pub use line::Line;
@@ -42,8 +46,4 @@ pub use package::{PackageName, PackageNameError, PackagePattern, PackagePatternE
 pub use portion::{Percent, Portion, PortionError};
 pub use selector::{Criteria, Selector, SelectorError};
 pub use task::{FailureCode, Stage};
-pub use keyword::{
-    BlockedBy, PackageManager, RebootPolicy, Role, Severity, SkipReason, Status, UpdateType,
-    WordError,
-};
 pub use zone::{Zone, ZoneError};

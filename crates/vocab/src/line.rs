@@ -24,8 +24,11 @@ impl Line {
         // Control characters at either end are trimmed together with the spaces there, so that
         // sanitizing a line again does not change it.
         let mut chars = text.trim_matches(|c: char| c.is_whitespace() || is_unsafe(c)).chars();
-        let mut line: String =
-            chars.by_ref().take(Self::CHARS_MAX).map(|c| if is_unsafe(c) { ' ' } else { c }).collect();
+        let mut line: String = chars
+            .by_ref()
+            .take(Self::CHARS_MAX)
+            .map(|c| if is_unsafe(c) { ' ' } else { c })
+            .collect();
         if chars.next().is_some() {
             line.pop();
             line.push('…');

@@ -1,5 +1,5 @@
-//! How an agent replies when its server withdraws an order, or asks about one that it has not heard
-//! of.
+//! How an agent replies when its service withdraws an order, or asks about one that it has not
+//! heard of.
 //!
 //! Pure rules, defined only here: the agent and both simulated agents use them, so that no
 //! simulated agent reports more than a real one would.
@@ -17,7 +17,7 @@ pub enum OrderRecord {
     Ended,
 }
 
-/// How an agent reacts when its server withdraws an order.
+/// How an agent reacts when its service withdraws an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WithdrawalReply {
     /// Record the result `withdrawn` and report it. The order is never carried out, even if it
@@ -31,7 +31,7 @@ pub enum WithdrawalReply {
     Result,
 }
 
-/// How an agent reacts when its server asks about an order that is in progress according to the
+/// How an agent reacts when its service asks about an order that is in progress according to the
 /// server, but that the agent's sync did not mention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InquiryReply {
@@ -45,7 +45,7 @@ pub enum InquiryReply {
 
 impl OrderRecord {
     /// Decides the reaction to a withdrawal. Every withdrawal eventually gets a reply: until then
-    /// the server waits, and sends that host no other order.
+    /// the service waits, and sends that host no other order.
     pub fn on_withdrawal(self) -> WithdrawalReply {
         match self {
             OrderRecord::Missing | OrderRecord::NotStarted => WithdrawalReply::Withdrawn,
@@ -55,7 +55,7 @@ impl OrderRecord {
         }
     }
 
-    /// Decides the reaction to an inquiry about an order that the server knows to have started.
+    /// Decides the reaction to an inquiry about an order that the service knows to have started.
     pub fn on_inquiry(self) -> InquiryReply {
         match self {
             OrderRecord::Missing | OrderRecord::Lost => InquiryReply::Lost,

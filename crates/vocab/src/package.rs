@@ -8,8 +8,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text::quote_input;
 use crate::keyword::PackageManager;
+use crate::text::quote_input;
 
 /// Maximum number of characters of a name or pattern; no repository has a name anywhere near it.
 const CHARS_MAX: usize = 128;
@@ -162,7 +162,7 @@ pub enum PackagePatternError {
     #[error("a pattern must have at most 8 `*` (got {found})")]
     Stars { found: usize },
     /// A character that is not allowed in a name and is neither `*` nor `?`.
-    #[error("`{pattern}`: `{}` is not allowed in a pattern; allowed are the characters of package names, `*` and `?`", found.escape_debug())]
+    #[error("`{pattern}`: `{}` is not allowed in a pattern; use the characters of package names, `*` and `?`", found.escape_debug())]
     Character {
         /// The text, shortened.
         pattern: String,
@@ -368,7 +368,8 @@ mod tests {
         match (pattern.split_first(), name.split_first()) {
             (None, None) => true,
             (Some((b'*', rest)), _) => {
-                matches_naively(rest, name) || name.split_first().is_some_and(|(_, n)| matches_naively(pattern, n))
+                matches_naively(rest, name)
+                    || name.split_first().is_some_and(|(_, n)| matches_naively(pattern, n))
             }
             (Some((b'?', p)), Some((_, n))) => matches_naively(p, n),
             (Some((c, p)), Some((d, n))) if c == d => matches_naively(p, n),

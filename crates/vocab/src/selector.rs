@@ -87,7 +87,7 @@ pub enum SelectorError {
 fn suggestion(nearest: Option<&str>) -> String {
     match nearest {
         Some(nearest) => format!(": did you mean `{nearest}`?"),
-        None => "; allowed are environment, os, tags, server_ids and all".to_owned(),
+        None => "; use environment, os, tags, server_ids or all".to_owned(),
     }
 }
 
@@ -130,15 +130,16 @@ impl Selector {
             let read = match field.as_str() {
                 "all" if *value == Value::Bool(true) => Ok(()),
                 "all" => Err(vec![SelectorError::All]),
-                "environment" => {
-                    parse_string(value, "environment", |source| SelectorError::Environment { source })
-                        .map(|environment| criteria.environment = Some(environment))
-                }
+                "environment" => parse_string(value, "environment", |source| {
+                    SelectorError::Environment { source }
+                })
+                .map(|environment| criteria.environment = Some(environment)),
                 "os" => parse_string(value, "os", |source| SelectorError::Os { source })
                     .map(|os| criteria.os = Some(os)),
                 "tags" => {
                     let wrong = |place, _: &str, source| SelectorError::Tag { place, source };
-                    parse_string_list(value, "tags", Self::TAGS_MAX, wrong).map(|tags| criteria.tags = tags)
+                    parse_string_list(value, "tags", Self::TAGS_MAX, wrong)
+                        .map(|tags| criteria.tags = tags)
                 }
                 "server_ids" => {
                     let wrong = |place, text: &str, source| SelectorError::ServerId {
@@ -361,7 +362,7 @@ mod tests {
         assert_eq!(
             error_texts(json!({"colour": "red"})),
             [
-                "/colour `colour` is not a known selector; allowed are environment, os, tags, server_ids and all"
+                "/colour `colour` is not a known selector; use environment, os, tags, server_ids or all"
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! The protocol between an agent and its server: `/agent/v1`, with the single operation "sync".
+//! The protocol between an agent and its service: `/agent/v1`, with the single operation "sync".
 //!
 //! Server and agent must work with the previous version of each other. An unknown field is
 //! therefore ignored, a missing field has a default, and an unknown enum value becomes the closest
@@ -20,17 +20,17 @@ use crate::v1::{Activity, HostLimits};
 pub struct SyncRequest {
     /// Boot id of the host. A different id means that the host rebooted.
     pub boot_id: Line,
-    /// Incremented with each sync. A value behind the server's reveals a cloned host or a restored
+    /// Incremented with each sync. A value behind the service's reveals a cloned host or a restored
     /// copy.
     pub counter: u64,
     /// Random; replaced whenever a response arrives. It distinguishes a sync that is repeated
     /// because its response was lost from the sync of a copy.
     #[serde(default)]
     pub nonce: u64,
-    /// How long the server may hold the sync open while it has nothing to send; 0: not at all.
+    /// How long the service may hold the sync open while it has nothing to send; 0: not at all.
     #[serde(default)]
     pub hold_seconds: u32,
-    /// Facts about the host. Sent when they change or when the server asks for them.
+    /// Facts about the host. Sent when they change or when the service asks for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Facts>,
     /// Digest of the installed packages, once the agent has scanned them.
@@ -44,7 +44,7 @@ pub struct SyncRequest {
     pub scanned_at: Option<Timestamp>,
     #[serde(default = "default_activity", deserialize_with = "activity_or_idle")]
     pub activity: Activity,
-    /// Results that the server has not acknowledged.
+    /// Results that the service has not acknowledged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<OrderResult>,
     /// Progress of unfinished orders.
@@ -110,7 +110,7 @@ pub struct OldCode {
 pub struct SyncResponse {
     /// The counter to send with the next sync.
     pub counter: u64,
-    /// Orders to carry out. The server repeats an order until its result has arrived.
+    /// Orders to carry out. The service repeats an order until its result has arrived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders: Vec<Envelope>,
     /// Digests of package sets that the service does not have and wants the agent to upload.
@@ -119,34 +119,34 @@ pub struct SyncResponse {
     /// Whether the agent should send its facts.
     #[serde(default)]
     pub wants_facts: bool,
-    /// Orders whose results the server has stored. The agent does not send them again.
+    /// Orders whose results the service has stored. The agent does not send them again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acknowledged: Vec<TaskId>,
     /// Orders to drop, if the agent has not begun to work on them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub withdrawn: Vec<TaskId>,
-    /// Orders that are in progress according to the server, but that the sync mentioned neither as
+    /// Orders that are in progress according to the service, but that the sync mentioned neither as
     /// progress nor as a result. The agent reports the result of each again; an order that it has
     /// no record of ends as [`Outcome::Unknown`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreported: Vec<TaskId>,
     /// Sync interval in seconds while there is nothing to report.
     pub sync_seconds: u32,
-    /// The server's clock; 1970 if the server does not send it.
+    /// The service's clock; 1970 if the service does not send it.
     #[serde(default)]
     pub server_time: Timestamp,
-    /// Every key that the server signs with, oldest first. Sent if the agent trusts a different
+    /// Every key that the service signs with, oldest first. Sent if the agent trusts a different
     /// set. The agent replaces its trusted keys with it if the response is signed with one of the
     /// old ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders_keys: Vec<OrdersKey>,
-    /// Replaces the tag of the request ([`EnrollResponse::tag`]) from now on: the server is
+    /// Replaces the tag of the request ([`EnrollResponse::tag`]) from now on: the service is
     /// rotating the key that tags are made with. The agent accepts it from signed responses only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewed_tag: Option<String>,
 }
 
-/// A key with which a server signs orders and responses.
+/// A key with which a service signs orders and responses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrdersKey {
     pub id: String,
@@ -154,7 +154,7 @@ pub struct OrdersKey {
     pub public_key: String,
 }
 
-/// Maximum number of keys that a server announces and an agent trusts.
+/// Maximum number of keys that a service announces and an agent trusts.
 pub const ORDERS_KEYS_MAX: usize = 4;
 
 /// Returns the id of a key: the first 16 hexadecimal digits of the BLAKE3 hash of the public key.
@@ -182,29 +182,29 @@ pub struct EnrollRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnrollResponse {
     pub server_id: ServerId,
-    /// Sent with each request to prove that this server issued the id to this key. In base64.
+    /// Sent with each request to prove that this service issued the id to this key. In base64.
     pub tag: String,
-    /// The Ed25519 public key that verifies orders, in base64. While the server rotates its key,
+    /// The Ed25519 public key that verifies orders, in base64. While the service rotates its key,
     /// this is the old one, which agents without support for `orders_keys` need.
     pub orders_key: String,
-    /// Every key that the server signs with, oldest first. Older servers omit it.
+    /// Every key that the service signs with, oldest first. Older services omit it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders_keys: Vec<OrdersKey>,
     /// The counter to send with the first sync.
     pub counter: u64,
     /// Sync interval in seconds while there is nothing to report.
     pub sync_seconds: u32,
-    /// Whether the server signs its responses ([`response_signing_text`]). Older servers omit it.
+    /// Whether the service signs its responses ([`response_signing_text`]). Older services omit it.
     #[serde(default)]
     pub signs_answers: bool,
 }
 
 /// Request header: random bytes in base64, new for every request, retries included.
 pub const NONCE_HEADER: &str = "fleetmend-nonce";
-/// Maximum length of [`NONCE_HEADER`] that a server accepts.
+/// Maximum length of [`NONCE_HEADER`] that a service accepts.
 pub const NONCE_CHARS_MAX: usize = 64;
-/// Response header: the id of the key, a space, and the Ed25519 signature over [`response_signing_text`] in
-/// base64.
+/// Response header: the id of the key, a space, and the Ed25519 signature over
+/// [`response_signing_text`] in base64.
 pub const SIGNATURE_HEADER: &str = "fleetmend-signature";
 
 /// Request header: the ids of the keys that the agent trusts, separated by commas. It selects the
@@ -212,10 +212,10 @@ pub const SIGNATURE_HEADER: &str = "fleetmend-signature";
 /// agent refuses, or one that is signed with another key that the agent trusts.
 pub const TRUSTED_KEYS_HEADER: &str = "fleetmend-trusted-keys";
 
-/// Returns the text that a server signs for a response: the recipient, the request that it answers,
-/// and everything in it that an agent acts on. `request_signature` is the agent's own signature in
-/// base64; it covers method, path, query and body. No order starts like this text, so a signature
-/// over one can never pass for a signature over the other.
+/// Returns the text that a service signs for a response: the recipient, the request that it
+/// answers, and everything in it that an agent acts on. `request_signature` is the agent's own
+/// signature in base64; it covers method, path, query and body. No order starts like this text, so
+/// a signature over one can never pass for a signature over the other.
 pub fn response_signing_text(
     server_id: ServerId,
     nonce: &str,
@@ -252,7 +252,7 @@ pub struct Order {
     pub work: Work,
 }
 
-/// The work of an order. A server cannot ask an agent for anything else.
+/// The work of an order. A service cannot ask an agent for anything else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Work {
@@ -270,8 +270,8 @@ pub enum Work {
     Unknown {
         name: Line,
     },
-    /// A known kind with an invalid part, such as an invalid package name. It is deserialized all
-    /// the same, so that the agent can refuse the order by its id. Never serialized.
+    /// A known kind with an invalid part, such as an invalid package name. It is still
+    /// deserialized, so that the agent can refuse the order by its id. Never serialized.
     #[serde(skip_serializing)]
     Malformed {
         /// The kind of work.
@@ -286,7 +286,7 @@ pub struct Install {
     /// Exact package names; empty means every pending update.
     #[serde(default)]
     pub packages: Vec<PackageName>,
-    /// Packages that must not be touched.
+    /// Packages that must not be changed.
     #[serde(default)]
     pub exclude: Vec<PackagePattern>,
     /// Install security updates only.
@@ -396,10 +396,10 @@ pub enum Outcome {
     /// The updates were available but skipped: held or phased.
     Skipped,
     Failed,
-    /// The server withdrew it before the agent began to work on it.
+    /// The service withdrew it before the agent began to work on it.
     Withdrawn,
-    /// The server asked about an order in progress of which the agent has no record. A server that
-    /// does not know this value reads it as `failed`.
+    /// The service asked about an order in progress of which the agent has no record. A service
+    /// that does not know this value reads it as `failed`.
     Unknown,
 }
 
@@ -423,7 +423,9 @@ fn default_activity() -> Activity {
 }
 
 /// Deserializes an enum value, or `None` if this version does not know it.
-fn deserialize_if_known<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+fn deserialize_if_known<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
     use serde::de::IntoDeserializer;
     let text = Option::<String>::deserialize(from)?;
     Ok(text.and_then(|text| {

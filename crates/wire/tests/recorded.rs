@@ -87,7 +87,9 @@ fn contains(large: &Value, small: &Value) -> bool {
 
 /// Deserializes a message unchanged, with unknown fields added, and with each field removed in
 /// turn. Returns the fields that it requires.
-fn required_fields<T: DeserializeOwned + Serialize + PartialEq + Debug>(recorded: &Value) -> Vec<String> {
+fn required_fields<T: DeserializeOwned + Serialize + PartialEq + Debug>(
+    recorded: &Value,
+) -> Vec<String> {
     let plain: T = serde_json::from_value(recorded.clone()).unwrap();
     let again = serde_json::to_value(&plain).unwrap();
     assert!(contains(&again, recorded), "fields were lost:\n{recorded}\n{again}");
@@ -127,8 +129,16 @@ fn messages_of_version_0_1_0_are_readable() {
     for (step, exchange) in recording["exchanges"].as_object().unwrap() {
         let (request, answer) = (&exchange["request"], &exchange["answer"]);
         let (kind, of_request, of_answer) = match step.as_str() {
-            "enroll" => ("enroll", required_fields::<EnrollRequest>(request), required_fields::<EnrollResponse>(answer)),
-            _ => ("sync", required_fields::<SyncRequest>(request), required_fields::<SyncResponse>(answer)),
+            "enroll" => (
+                "enroll",
+                required_fields::<EnrollRequest>(request),
+                required_fields::<EnrollResponse>(answer),
+            ),
+            _ => (
+                "sync",
+                required_fields::<SyncRequest>(request),
+                required_fields::<SyncResponse>(answer),
+            ),
         };
         required.extend(of_request.iter().map(|field| format!("{kind} request: {field}")));
         required.extend(of_answer.iter().map(|field| format!("{kind} answer: {field}")));
@@ -147,7 +157,7 @@ fn orders_of_version_0_1_0_are_readable() {
             let order = serde_json::from_str(envelope["order"].as_str().unwrap()).unwrap();
             let required = required_fields::<Order>(&order);
             assert_eq!(required, ["expires_at", "id", "issued_at", "server_id", "work"]);
-            // Every omitted field has the most restrictive default, or the order is refused.
+            // Every omitted field has the most restrictive default, or the order is rejected.
             let mut less: Value = order.clone();
             for name in ["exclude", "security_only", "security_packages", "reboot", "boot_id"] {
                 less["work"].as_object_mut().unwrap().remove(name);

@@ -169,7 +169,8 @@ fn generate_man_pages_and_completions(program: &Path, stage: &Path) -> Result<()
 
 /// A directory and all directories below it.
 fn directories_below(directory: &Path) -> Vec<PathBuf> {
-    let below = crate::workspace::directory_entries(directory).into_iter().filter(|path| path.is_dir());
+    let below =
+        crate::workspace::directory_entries(directory).into_iter().filter(|path| path.is_dir());
     let mut all = vec![directory.to_owned()];
     all.extend(below.flat_map(|path| directories_below(&path)));
     all

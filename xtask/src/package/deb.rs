@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Job;
-use super::contents::{ScriptEvent, Product, create_dir, write};
+use super::contents::{Product, ScriptEvent, create_dir, write};
 use crate::process::TaskError;
 
 /// dpkg's name of this machine's architecture.
@@ -64,6 +64,9 @@ fn scripts(job: &Job<'_>) -> Result<Vec<(&'static str, String)>, TaskError> {
     Ok(vec![
         ("postinst", script(&[("configure", of(ScriptEvent::Installed)?)])),
         ("prerm", script(&[("remove", of(ScriptEvent::Removing)?)])),
-        ("postrm", script(&[("remove", of(ScriptEvent::Removed)?), ("purge", of(ScriptEvent::Purged)?)])),
+        (
+            "postrm",
+            script(&[("remove", of(ScriptEvent::Removed)?), ("purge", of(ScriptEvent::Purged)?)]),
+        ),
     ])
 }

@@ -6,10 +6,14 @@ use crate::process::TaskError;
 
 /// Whether a program requests a dynamic loader, and therefore needs the system's C library.
 pub(crate) fn is_dynamically_linked(program: &Path) -> Result<bool, TaskError> {
-    let bytes = std::fs::read(program)
-        .map_err(|error| TaskError::Failed(format!("cannot read {}: {error}", program.display())))?;
+    let bytes = std::fs::read(program).map_err(|error| {
+        TaskError::Failed(format!("cannot read {}: {error}", program.display()))
+    })?;
     has_interpreter_segment(&bytes).ok_or_else(|| {
-        TaskError::Failed(format!("{} is not a 64-bit little-endian ELF program", program.display()))
+        TaskError::Failed(format!(
+            "{} is not a 64-bit little-endian ELF program",
+            program.display()
+        ))
     })
 }
 

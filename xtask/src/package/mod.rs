@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use crate::args::PackageOptions;
-use crate::process::{TERMINATE_GROUP, TaskError, Processes};
+use crate::process::{Processes, TERMINATE_GROUP, TaskError};
 use crate::requirements;
 use crate::screen::Screen;
 use crate::workspace::Workspace;
@@ -124,10 +124,11 @@ fn run(command: &mut Command, processes: &mut Processes) -> Result<(), TaskError
 
 fn run_for_output(command: &mut Command, processes: &mut Processes) -> Result<String, TaskError> {
     let mut text = String::new();
-    let status = processes.run_with_lines(command.stdin(Stdio::null()), TERMINATE_GROUP, &mut |line| {
-        text.push_str(line);
-        text.push('\n');
-    })?;
+    let status =
+        processes.run_with_lines(command.stdin(Stdio::null()), TERMINATE_GROUP, &mut |line| {
+            text.push_str(line);
+            text.push('\n');
+        })?;
     let program = command.get_program().to_string_lossy();
     match status.success() {
         true => Ok(text),
@@ -139,12 +140,15 @@ fn run_for_output(command: &mut Command, processes: &mut Processes) -> Result<St
 fn host_triple(processes: &mut Processes) -> Result<String, TaskError> {
     let text = run_for_output(Command::new("rustc").arg("-vV"), processes)?;
     let line = text.lines().find_map(|line| line.strip_prefix("host: "));
-    line.map(str::to_owned).ok_or_else(|| TaskError::Failed("`rustc -vV` prints no host".to_owned()))
+    line.map(str::to_owned)
+        .ok_or_else(|| TaskError::Failed("`rustc -vV` prints no host".to_owned()))
 }
 
 /// The version of the local C library, which a program that is built here may need.
 fn local_glibc_version(processes: &mut Processes) -> Result<String, TaskError> {
     let text = run_for_output(Command::new("getconf").arg("GNU_LIBC_VERSION"), processes)?;
     let version = text.trim().strip_prefix("glibc ").map(str::to_owned);
-    version.ok_or_else(|| TaskError::Failed(format!("unexpected output of getconf: `{}`", text.trim())))
+    version.ok_or_else(|| {
+        TaskError::Failed(format!("unexpected output of getconf: `{}`", text.trim()))
+    })
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Job;
-use super::contents::{ScriptEvent, Product, create_dir, write};
+use super::contents::{Product, ScriptEvent, create_dir, write};
 use crate::process::TaskError;
 
 /// Writes the spec file. Returns the build command and the path of the package.

@@ -24,14 +24,14 @@ use std::path::PathBuf;
 use vocab::listing::{Installed, Pending};
 use vocab::{FailureCode, Line, PackageManager};
 
-use crate::command::{QueryError, Command};
+use crate::command::{Command, QueryError};
 
 /// One package manager, on the system under one root.
 pub trait Backend: Send + Sync {
     fn manager(&self) -> PackageManager;
 
-    /// Loads data from an earlier [`Backend::take_changed_cache`], possibly from before a restart of the
-    /// agent. Data that may have changed since is not used.
+    /// Loads data from an earlier [`Backend::take_changed_cache`], possibly from before a restart
+    /// of the agent. Data that may have changed since is not used.
     fn load_cache(&self, memory: &[u8]) {
         let _ = memory;
     }

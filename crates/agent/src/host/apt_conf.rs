@@ -68,7 +68,10 @@ mod tests {
     #[test]
     fn both_notations_are_parsed_and_the_last_value_wins() {
         let name = "APT::Periodic::Unattended-Upgrade";
-        assert_eq!(find_value("APT::Periodic::Unattended-Upgrade \"1\";", name).as_deref(), Some("1"));
+        assert_eq!(
+            find_value("APT::Periodic::Unattended-Upgrade \"1\";", name).as_deref(),
+            Some("1")
+        );
         let nested = "/* \"0\"; */ APT { Periodic { // why\n unattended-upgrade \"7\"; }; };";
         assert_eq!(find_value(nested, name).as_deref(), Some("7"));
         let twice =

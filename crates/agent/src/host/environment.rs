@@ -16,7 +16,8 @@ pub(super) fn container(root: &Root, proc: &Path) -> Option<Line> {
         return Some(Line::sanitize(&kind));
     }
     let environment = fs::read(proc.join("1/environ")).unwrap_or_default();
-    let variable = environment.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"container="));
+    let variable =
+        environment.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"container="));
     if let Some(kind) = variable.filter(|kind| !kind.is_empty()) {
         return Some(Line::sanitize(&String::from_utf8_lossy(kind)));
     }
@@ -45,7 +46,11 @@ const OTHER_INITS: [&str; 5] = ["init", "openrc-init", "runit", "s6-svscan", "di
 
 /// Whether the running system can be rebooted from here, or why not. A check that fails counts as a
 /// reason.
-pub(super) fn check_reboot_allowed(root: &Root, proc: &Path, in_container: bool) -> Result<(), Line> {
+pub(super) fn check_reboot_allowed(
+    root: &Root,
+    proc: &Path,
+    in_container: bool,
+) -> Result<(), Line> {
     if let Some(kind) = container(root, proc) {
         if !in_container {
             let why = format!(
@@ -65,8 +70,8 @@ pub(super) fn check_reboot_allowed(root: &Root, proc: &Path, in_container: bool)
     Err(Line::sanitize(&format!("process 1 (`{}`) is not a supported init system", first.trim())))
 }
 
-/// In a chroot, process 1 has another root directory than the agent. The files there may be those of
-/// a full system, but that system is not the running one.
+/// In a chroot, process 1 has another root directory than the agent. The files there may be those
+/// of a full system, but that system is not the running one.
 fn check_not_chroot(dir: &Path, proc: &Path) -> Result<(), Line> {
     let unknown = |error: std::io::Error| {
         Line::sanitize(&format!("cannot determine whether the agent runs in a chroot: {error}"))

@@ -5,9 +5,9 @@
 //! Commands that change the host are returned as a [`Command`]; `work` decides and runs them.
 
 mod apt_conf;
+mod environment;
 mod os_release;
 mod owners;
-mod environment;
 mod processes;
 mod restart;
 mod updaters;
@@ -101,7 +101,8 @@ impl Host {
     /// [`OLD_CODE_MAX`].
     pub fn outdated_processes(&self, backend: &dyn Backend) -> Vec<OldCode> {
         let running = processes::find_outdated(&self.proc, &self.root);
-        let paths = running.iter().flat_map(|process| process.deleted_files.iter().map(String::as_str));
+        let paths =
+            running.iter().flat_map(|process| process.deleted_files.iter().map(String::as_str));
         let owners = owners::find_owners(&self.root, backend.manager(), paths);
         let mut found: Vec<OldCode> = Vec::new();
         for process in &running {
@@ -175,9 +176,9 @@ impl Host {
         Some(status.f_bavail.saturating_mul(status.f_frsize))
     }
 
-    /// The command that notifies logged-in users. `None` if the host has no `notify_users_command`.
+    /// The command that notifies logged-in users. `None` if the host has no `wall`.
     pub fn notify_users_command(&self, message: &str) -> Option<Command> {
-        // The prefix prevents `notify_users_command` from taking the message for a file name and printing that
+        // The prefix prevents `wall` from taking the message for a file name and printing that
         // file.
         let message = format!("fleetmend: {}", Line::sanitize(message));
         let can = self.is_running && self.root.has_program("wall");

@@ -1,7 +1,7 @@
 //! Finds the package that a file belongs to, or belonged to before an update replaced it.
 //!
 //! dpkg, pacman and apk store their file lists as text: one pass over those finds the packages of
-//! all paths. For rpm, the `search_rpm` program is run.
+//! all paths. For rpm, the `rpm` program is run.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -98,7 +98,7 @@ fn spellings(path: &str) -> Vec<String> {
     stems.iter().flat_map(|stem| [stem.clone(), other(stem)]).collect()
 }
 
-/// `/var/lib/search_dpkg/info/libc6:amd64.list`: one path per line.
+/// `/var/lib/dpkg/info/libc6:amd64.list`: one path per line.
 fn search_dpkg(info: &Path, wanted: &mut OwnerLookup) {
     for entry in fs::read_dir(info).into_iter().flatten().filter_map(Result::ok) {
         let name = entry.file_name();
@@ -110,7 +110,7 @@ fn search_dpkg(info: &Path, wanted: &mut OwnerLookup) {
     }
 }
 
-/// `/var/lib/search_pacman/local/NAME-VERSION-RELEASE/files`: `%FILES%`, then paths without the leading
+/// `/var/lib/pacman/local/NAME-VERSION-RELEASE/files`: `%FILES%`, then paths without the leading
 /// `/`.
 fn search_pacman(local: &Path, wanted: &mut OwnerLookup) {
     for entry in fs::read_dir(local).into_iter().flatten().filter_map(Result::ok) {
@@ -118,11 +118,13 @@ fn search_pacman(local: &Path, wanted: &mut OwnerLookup) {
         let Some(package) = folder.to_str().and_then(|name| name.rsplitn(3, '-').nth(2)) else {
             continue;
         };
-        for_each_line(&entry.path().join("files"), |line| wanted.record_owner(package, &format!("/{line}")));
+        for_each_line(&entry.path().join("files"), |line| {
+            wanted.record_owner(package, &format!("/{line}"))
+        });
     }
 }
 
-/// `/lib/search_apk/db/installed`: `P:` a package, `F:` one of its directories, `R:` a file in it.
+/// `/lib/apk/db/installed`: `P:` a package, `F:` one of its directories, `R:` a file in it.
 fn search_apk(installed: &Path, wanted: &mut OwnerLookup) {
     let (mut package, mut folder) = (String::new(), String::new());
     for_each_line(installed, |line| match line.split_once(':') {

@@ -59,7 +59,9 @@ fn inspect(process: &Path, root: &Root) -> Option<Process> {
     let mut maps = Vec::new();
     File::open(process.join("maps")).ok()?.take(MAPS_BYTES_MAX).read_to_end(&mut maps).ok()?;
     let mut gone = deleted_mappings(&String::from_utf8_lossy(&maps));
-    gone.extend(program.to_str().and_then(|path| path.strip_suffix(DELETED_SUFFIX)).map(str::to_owned));
+    gone.extend(
+        program.to_str().and_then(|path| path.strip_suffix(DELETED_SUFFIX)).map(str::to_owned),
+    );
     let gone: BTreeSet<String> =
         gone.iter().map(|path| path_in_root(path, root)).filter(|path| is_code(path)).collect();
     if gone.is_empty() {
@@ -67,7 +69,11 @@ fn inspect(process: &Path, root: &Root) -> Option<Process> {
     }
     let name = fs::read_to_string(process.join("comm")).ok()?;
     let groups = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
-    Some(Process { name: name.trim_end().to_owned(), unit: unit_from_cgroup(&groups), deleted_files: gone })
+    Some(Process {
+        name: name.trim_end().to_owned(),
+        unit: unit_from_cgroup(&groups),
+        deleted_files: gone,
+    })
 }
 
 const DELETED_SUFFIX: &str = " (deleted)";
@@ -126,7 +132,8 @@ mod tests {
 7f1b60000000-7f1b60155000 r-xp 00000000 00:01 904 /usr/local/lib/own.so (deleted)
 7ffd3e5f0000-7ffd3e611000 rw-p 00000000 00:00 0 [stack]
 ";
-        let gone: Vec<_> = deleted_mappings(maps).into_iter().filter(|path| is_code(path)).collect();
+        let gone: Vec<_> =
+            deleted_mappings(maps).into_iter().filter(|path| is_code(path)).collect();
         assert_eq!(gone, ["/opt/with space/lib a.so", "/usr/sbin/sshd"]);
     }
 

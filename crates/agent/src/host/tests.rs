@@ -236,7 +236,9 @@ fn every_package_manager_finds_the_owner_of_a_file() {
         assert_eq!(old.len(), 1, "{manager}: the library without a package is not listed");
         assert_eq!(old[0].package, Some(Line::from(package)), "{manager}");
     }
-    let old = planted.host().outdated_processes(&StubBackend { manager: PackageManager::Apt, reasons: Ok("") });
+    let old = planted
+        .host()
+        .outdated_processes(&StubBackend { manager: PackageManager::Apt, reasons: Ok("") });
     assert_eq!(
         (old.len(), &old[0].package),
         (1, &None),
@@ -266,7 +268,8 @@ fn containers_are_detected_by_their_marks() {
 #[test]
 fn container_reboots_only_if_the_administrator_allows_it() {
     let planted = FakeHost::new();
-    let asked = |allowed| planted.running().check_reboot_allowed(allowed).map_err(|why| why.to_string());
+    let asked =
+        |allowed| planted.running().check_reboot_allowed(allowed).map_err(|why| why.to_string());
 
     let under = planted.host().check_reboot_allowed(true).unwrap_err();
     assert!(under.as_str().ends_with("is not the running one"), "{under}");
@@ -339,5 +342,9 @@ fn commands_match_the_init_system() {
     assert_eq!(host.reboot_command(), Command::new("systemctl").arg("reboot"));
     let restart = host.restart_command("ssh.service");
     assert_eq!(restart.args[2..], ["try-restart", "--", "ssh.service"]);
-    assert_eq!(host.notify_users_command("now"), None, "a system under a directory has no logged-in users");
+    assert_eq!(
+        host.notify_users_command("now"),
+        None,
+        "a system under a directory has no logged-in users"
+    );
 }

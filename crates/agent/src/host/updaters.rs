@@ -72,7 +72,8 @@ impl System<'_> {
     fn dnf_automatic(&self) -> bool {
         let by_settings = ["dnf-automatic.timer", "dnf5-automatic.timer"];
         self.is_enabled("dnf-automatic-install.timer")
-            || by_settings.iter().any(|timer| self.is_enabled(timer)) && self.applies_updates(DNF_AUTOMATIC)
+            || by_settings.iter().any(|timer| self.is_enabled(timer))
+                && self.applies_updates(DNF_AUTOMATIC)
     }
 
     /// Whether one of these files contains `apply_updates = yes`.

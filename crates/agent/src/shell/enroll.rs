@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use agent_client::{AgentClient, ClientError, ConnectOptions, Identity, EnrollOptions, Token, SyncCounter, nonce};
+use agent_client::{
+    AgentClient, ClientError, ConnectOptions, EnrollOptions, Identity, SyncCounter, Token, nonce,
+};
 use anyhow::{Context as _, bail};
 use vocab::{Environment, Tag};
 
@@ -15,8 +17,8 @@ use crate::host::Host;
 /// Enroll this host: create a key and register it with the service
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The token contains the hash of the service's certificate, so the agent can also verify a self-signed
-certificate. A token that ends with `.plain` contains no hash: at an https:// address, the agent then
+The token contains the hash of the service's certificate, so the agent can verify a self-signed
+certificate too. A token that ends with `.plain` contains no hash: at an https:// address, the agent
 uses this host's trust store. Create a token with `fleetmend tokens create` or in the dashboard.
 
 Example:
@@ -62,7 +64,8 @@ impl Enroll {
         }
         let backend = backend::detect(&root)?;
         let facts = Host::new(root).facts(backend.as_ref());
-        let link = AgentClient::new(ConnectOptions { url: &self.server, pin: token.pin(), from: None })?;
+        let link =
+            AgentClient::new(ConnectOptions { url: &self.server, pin: token.pin(), from: None })?;
         let key = state.enrollment_key()?;
         let joining = EnrollOptions { facts, environment: self.environment, tags: self.tags };
         let answer = link
@@ -72,7 +75,8 @@ impl Enroll {
         let turn = SyncCounter::new(answer.counter, nonce());
         let identity = Identity::new(key, answer)?;
         let root = self.root.as_deref().map(std::path::Path::canonicalize).transpose()?;
-        let enrolled = Enrollment::new(&identity, &self.server, token.pin(), root.as_deref(), now());
+        let enrolled =
+            Enrollment::new(&identity, &self.server, token.pin(), root.as_deref(), now());
         state.save_enrollment(&enrolled, turn)?;
         Ok(identity.server_id.to_string())
     }

@@ -1,5 +1,5 @@
-//! `fleetmend-agent run`: the agent process. Runs until a signal, or until the service removes the
-//! host.
+//! `fleetmend-agent run`: the agent process. Runs until it gets a signal, or until the service
+//! removes the host.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tokio::sync::Notify;
 use super::clock::now;
 use super::enroll::require_enrollment;
 use super::state::StateDir;
-use super::sync_loop::{SyncState, SyncLoop};
+use super::sync_loop::{SyncLoop, SyncState};
 use super::{HOOKS_DIR, LIMITS_FILE, resolve_root, resolve_state_dir};
 use crate::backend;
 use crate::host::Host;
 use crate::output::note;
-use crate::work::{WorkerConfig, Worker};
+use crate::work::{Worker, WorkerConfig};
 
 /// Interval between periodic scans.
 const SCAN_INTERVAL: Duration = Duration::from_secs(4 * 3_600);
@@ -54,7 +54,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs until a signal, or until the service removes this host. Returns why it ended.
+    /// Runs until it gets a signal, or until the service removes this host. Returns why it ended.
     pub async fn run(self) -> anyhow::Result<String> {
         let named = resolve_root(self.root.as_deref())?;
         let state = StateDir::open(&resolve_state_dir(self.state_dir, &named))?;
@@ -92,12 +92,24 @@ impl Run {
         })
         .context("cannot resume from the order journal")?;
         let worker = Arc::new(worker);
-        let client =
-            AgentClient::new(ConnectOptions { url: &enrolled.url, pin: enrolled.pin()?, from: None })?;
+        let client = AgentClient::new(ConnectOptions {
+            url: &enrolled.url,
+            pin: enrolled.pin()?,
+            from: None,
+        })?;
         let identity = Arc::new(enrolled.identity()?);
-        let memory = SyncState::new(state.sync_counter(now())?, state.contact(), identity.signs_answers());
-        let mut sync_loop =
-            SyncLoop { client, identity, state, worker: worker.clone(), host, wakeup, startup_facts: found, sync_state: memory };
+        let memory =
+            SyncState::new(state.sync_counter(now())?, state.contact(), identity.signs_answers());
+        let mut sync_loop = SyncLoop {
+            client,
+            identity,
+            state,
+            worker: worker.clone(),
+            host,
+            wakeup,
+            startup_facts: found,
+            sync_state: memory,
+        };
         note(&format!("started as {}, connecting to {}", enrolled.server_id, enrolled.url));
         let (mut term, mut int) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

@@ -53,7 +53,9 @@ impl Scan {
                 }
             }
         }
-        if let Ok(memory) = std::fs::read(query_cache_path(&resolve_state_dir(self.state_dir, &root))) {
+        if let Ok(memory) =
+            std::fs::read(query_cache_path(&resolve_state_dir(self.state_dir, &root)))
+        {
             backend.load_cache(&memory);
         }
         let installed = backend.installed().context("cannot list the installed packages")?;

@@ -15,7 +15,7 @@ use std::os::unix::fs::{
 };
 use std::path::{Path, PathBuf};
 
-use agent_client::{HostKey, Identity, Pin, TrustedKeys, SyncCounter, nonce};
+use agent_client::{HostKey, Identity, Pin, SyncCounter, TrustedKeys, nonce};
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -125,7 +125,9 @@ impl Enrollment {
             server_id: self.server_id,
             tag: self.tag.clone().into(),
             orders_keys: orders_keys.context("the service's signing key is damaged")?,
-            key: HostKey::from_seed(decode_key(&self.key).context("the host's private key is damaged")?),
+            key: HostKey::from_seed(
+                decode_key(&self.key).context("the host's private key is damaged")?,
+            ),
             signs_answers: self.signs_answers.into(),
         })
     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_client::{
-    AgentClient, ClientError, Identity, ListingKind, OrderRefusal, SyncThrottle, SyncCounter, backoff_with_jitter,
-    nonce, public_keys, verify_order,
+    AgentClient, ClientError, Identity, ListingKind, OrderRefusal, SyncCounter, SyncThrottle,
+    backoff_with_jitter, nonce, public_keys, verify_order,
 };
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -151,7 +151,8 @@ impl SyncLoop {
         };
         self.update_contact(scan, report.activity);
         let began = Instant::now();
-        let (link, identity, bell) = (self.client.clone(), self.identity.clone(), self.wakeup.clone());
+        let (link, identity, bell) =
+            (self.client.clone(), self.identity.clone(), self.wakeup.clone());
         let sync = link.sync(&identity, &request);
         tokio::pin!(sync);
         loop {
@@ -220,7 +221,11 @@ impl SyncLoop {
         // empty responses must never make an agent sync more often.
         self.sync_state.empty_responses += 1;
         let most = Duration::from_secs(self.sync_state.sync_seconds.into());
-        Ok(NextStep::WaitForChange(backoff_with_jitter(self.sync_state.empty_responses, most, random_fraction())))
+        Ok(NextStep::WaitForChange(backoff_with_jitter(
+            self.sync_state.empty_responses,
+            most,
+            random_fraction(),
+        )))
     }
 
     /// Trusts exactly the keys that a response announces. They are stored on disk before the
@@ -344,9 +349,9 @@ impl SyncLoop {
         let failures = self.sync_state.failures;
         match error {
             ClientError::Removed => NextStep::Removed,
-            ClientError::Busy { retry_after: Some(least), .. } => {
-                NextStep::Pause(least + backoff_with_jitter(failures, RECONNECT_MAX, random_fraction()))
-            }
+            ClientError::Busy { retry_after: Some(least), .. } => NextStep::Pause(
+                least + backoff_with_jitter(failures, RECONNECT_MAX, random_fraction()),
+            ),
             // The service would reject the same request again.
             ClientError::Refused { .. } | ClientError::InvalidResponse(_) => {
                 NextStep::Pause(backoff_with_jitter(u32::MAX, RECONNECT_MAX, random_fraction()))

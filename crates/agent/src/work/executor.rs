@@ -15,8 +15,10 @@ use vocab::{FailureCode, Line, PackageName};
 use wire::agent::Install;
 
 use super::failure::Failure;
-use super::journal::{Selection, ActionResult, Journal, StepResult, Lock, OutdatedServices, Task, Verification};
-use super::limits::{Limits, ActiveLimits, local_time_zone};
+use super::journal::{
+    ActionResult, Journal, Lock, OutdatedServices, Selection, StepResult, Task, Verification,
+};
+use super::limits::{ActiveLimits, Limits, local_time_zone};
 use super::log::Log;
 use super::step::{Action, Facts, Step};
 use super::supervise::{Exit, Job};
@@ -60,7 +62,7 @@ impl Executor<'_> {
         let (rules, in_container) = match Limits::read(path) {
             Ok(limits) => {
                 let zone = local_time_zone(&self.config.root);
-                (limits.active_at(path, &local_time_zone, (self.config.clock)()), limits.reboot_in_container)
+                (limits.active_at(path, &zone, (self.config.clock)()), limits.reboot_in_container)
             }
             Err(why) => (ActiveLimits { unreadable: Some(why), ..ActiveLimits::default() }, false),
         };
@@ -101,7 +103,9 @@ impl Executor<'_> {
     }
 
     fn choose(&self, journal: &Journal) -> Result<StepResult, BackendError> {
-        let Some(order) = install_of(journal) else { return Ok(StepResult::Chosen(Selection::default())) };
+        let Some(order) = install_of(journal) else {
+            return Ok(StepResult::Chosen(Selection::default()));
+        };
         let limits = match Limits::read(&self.config.limits) {
             Ok(limits) => limits,
             Err(why) => {
@@ -142,17 +146,22 @@ impl Executor<'_> {
         };
         let before = self.inventory_before()?;
         let manager = self.backend().manager();
-        let judged = select::check_transaction(order, &limits, manager, &before, choices, &transaction)
-            .and_then(|moves| {
-                let (fetch, disk) = (transaction.download_bytes, transaction.disk_bytes);
-                space::check_space(&self.file_systems(), fetch, disk, &moves).map(|()| moves)
-            });
+        let judged =
+            select::check_transaction(order, &limits, manager, &before, choices, &transaction)
+                .and_then(|moves| {
+                    let (fetch, disk) = (transaction.download_bytes, transaction.disk_bytes);
+                    space::check_space(&self.file_systems(), fetch, disk, &moves).map(|()| moves)
+                });
         // A download can take hours. Where only some hours are allowed, the limits are checked
         // again after it, so it must not be part of the installation.
-        let small_download = transaction.download_bytes.is_some_and(|bytes| bytes <= SMALL_DOWNLOAD_BYTES)
-            && self.backend().downloads_on_install()
-            && limits.allowed_hours.is_none();
-        Ok(judged.map_or_else(StepResult::Forbidden, |moves| StepResult::Resolved { moves, small_download }))
+        let small_download =
+            transaction.download_bytes.is_some_and(|bytes| bytes <= SMALL_DOWNLOAD_BYTES)
+                && self.backend().downloads_on_install()
+                && limits.allowed_hours.is_none();
+        Ok(judged.map_or_else(StepResult::Forbidden, |moves| StepResult::Resolved {
+            moves,
+            small_download,
+        }))
     }
 
     fn file_systems(&self) -> Vec<space::PathSpace> {
@@ -239,7 +248,8 @@ impl Executor<'_> {
             return ended(ActionResult::Well);
         }
         let is_hook = matches!(act, Action::PreInstall | Action::PostInstall | Action::PreReboot);
-        let keep_going = matches!(act, Action::RepairBefore | Action::RepairAfter | Action::Restart);
+        let keep_going =
+            matches!(act, Action::RepairBefore | Action::RepairAfter | Action::Restart);
         let program = commands.last().map(|command| command.program.clone()).unwrap_or_default();
         let job = || {
             let _ = log.write_line(act.name());
@@ -261,7 +271,10 @@ impl Executor<'_> {
         };
         if act == Action::Reboot && !job::has_started(&dir) {
             // Notify logged-in users; failures are ignored.
-            let notice = self.config.host.notify_users_command("this server is rebooting now to finish its updates");
+            let notice = self
+                .config
+                .host
+                .notify_users_command("this server is rebooting now to finish its updates");
             let _ = notice.map(|notice| notice.query(WALL_TIMEOUT));
             (self.before_reboot)();
         }
@@ -314,7 +327,13 @@ impl Executor<'_> {
     }
 
     /// Interprets the exit codes of a job's commands.
-    fn interpret_exits(&self, journal: &Journal, act: Action, dir: &Path, exits: &[Exit]) -> (ActionResult, Vec<Line>) {
+    fn interpret_exits(
+        &self,
+        journal: &Journal,
+        act: Action,
+        dir: &Path,
+        exits: &[Exit],
+    ) -> (ActionResult, Vec<Line>) {
         let job: Option<Job> = files::read_json(&dir.join("job.json")).unwrap_or(None);
         let commands = job.map(|job| job.commands).unwrap_or_default();
         let well = |(place, exit): (usize, &Exit)| match commands.get(place) {

@@ -45,7 +45,7 @@ fn clear_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates one of the agent's directories. Anything else with this name is moved aside.
+/// Creates one of the agent's directories. Anything else with this name is renamed.
 pub(crate) fn ensure_directory(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => return Ok(()),

@@ -2,10 +2,10 @@
 //! steps.
 //!
 //! Pure: only [`Journal::begin`] and [`Journal::record`] change it, and
-//! [`planner::next`](super::planner::next) reads it. It is saved after `begin` and before the step
-//! is executed. A step's result is saved together with the next step. If that save is lost, a query
-//! is repeated, and the result of a command that already ran is read from its job directory; the
-//! command does not run again.
+//! [`planner::next_step`](super::planner::next_step) reads it. It is saved after `begin` and before
+//! the step is executed. A step's result is saved together with the next step. If that save is
+//! lost, a query is repeated, and the result of a command that already ran is read from its job
+//! directory; the command does not run again.
 
 use std::collections::BTreeMap;
 
@@ -313,7 +313,9 @@ impl Journal {
     fn stage_for(&self, step: &Step) -> Stage {
         match step {
             Step::Run(Action::PreInstall | Action::Download) => Stage::Downloading,
-            Step::Run(Action::Install | Action::RepairAfter | Action::PostInstall) => Stage::Installing,
+            Step::Run(Action::Install | Action::RepairAfter | Action::PostInstall) => {
+                Stage::Installing
+            }
             Step::Run(Action::Restart) => Stage::RestartingServices,
             Step::Run(Action::PreReboot | Action::Reboot) => Stage::Rebooting,
             Step::Reasons => match &self.known.rebooting {

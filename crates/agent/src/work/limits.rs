@@ -129,8 +129,8 @@ impl Limits {
         let mut rules = ActiveLimits::default();
         if self.frozen {
             rules.no_change = says("`frozen` is set");
-        } else if !self.allows(local_time_zone, now) {
-            let local = now.to_zoned(local_time_zone.clone()).strftime("%a %H:%M").to_string();
+        } else if !self.allows(zone, now) {
+            let local = now.to_zoned(zone.clone()).strftime("%a %H:%M").to_string();
             rules.no_change = says(&format!("`allowed_hours` does not include {local}"));
         }
         if self.never_reboot {
@@ -153,7 +153,7 @@ impl Limits {
                 allowed_hours: match limits.allowed_hours.as_deref() {
                     None => Vec::new(),
                     Some([]) => vec![Line::from("never".to_owned())],
-                    Some(spans) => spans.iter().map(|span| span.describe(local_time_zone)).collect(),
+                    Some(spans) => spans.iter().map(|span| span.describe(zone)).collect(),
                 },
             },
         }
@@ -161,7 +161,7 @@ impl Limits {
 
     fn allows(&self, zone: &TimeZone, now: Timestamp) -> bool {
         let Some(spans) = &self.allowed_hours else { return true };
-        let local = now.to_zoned(local_time_zone.clone());
+        let local = now.to_zoned(zone.clone());
         let minute = minute_of_day(local.time());
         let today = Day::from_weekday(local.weekday());
         let yesterday = Day::from_weekday(local.weekday().previous());
@@ -173,7 +173,7 @@ impl AllowedHours {
     fn describe(&self, zone: &TimeZone) -> Line {
         let days: Vec<&str> = self.days.iter().map(|day| day.as_str()).collect();
         let days = if days.is_empty() { "daily".to_owned() } else { days.join(", ") };
-        let zone = local_time_zone.iana_name().unwrap_or("local time");
+        let zone = zone.iana_name().unwrap_or("local time");
         Line::from(format!("{days} {}-{} ({zone})", self.from, self.to))
     }
 

@@ -1,11 +1,11 @@
 //! Executes orders, one at a time, and records every step so that no result is lost.
 //!
-//! [`planner::next`] chooses the next step, `executor` executes it and the [`journal`] records it.
-//! [`select`] determines which updates an order means, [`outcome`] what its result is. All modules
-//! except `executor`, `job` and `supervise` are pure. The rest of the agent uses [`Worker`], which
-//! has its own thread.
+//! [`planner::next_step`] chooses the next step, `executor` executes it and the [`journal`] records
+//! it. [`select`] determines which updates an order means, [`outcome`] what its result is. All
+//! modules except `executor`, `job` and `supervise` are pure. The rest of the agent uses
+//! [`Worker`], which has its own thread.
 
-mod order_store;
+mod executor;
 pub mod failure;
 pub(crate) mod files;
 mod hooks;
@@ -13,9 +13,9 @@ mod job;
 pub mod journal;
 pub mod limits;
 mod log;
+mod order_store;
 pub mod outcome;
 mod past_orders;
-mod executor;
 pub mod planner;
 mod recovery;
 pub mod select;
@@ -120,9 +120,9 @@ impl Worker {
         self.shared.set_server_time(server_time);
     }
 
-    /// Accepts an order that [`agent_client::verify`] has verified. The same id is always the same
-    /// order; if it has ended, its stored result is reported again. An order that cannot be written
-    /// to disk fails with that reason, and nothing is executed for it.
+    /// Accepts an order that [`agent_client::verify_order`] has verified. The same id is always the
+    /// same order; if it has ended, its stored result is reported again. An order that cannot be
+    /// written to disk fails with that reason, and nothing is executed for it.
     pub fn accept(&self, order: Order) {
         self.shared.accept(&order);
     }
@@ -204,7 +204,7 @@ impl Drop for Worker {
     }
 }
 
-/// Where cached package manager output is stored, for [`Backend::recall`].
+/// Where cached package manager output is stored, for [`Backend::load_cache`].
 pub(crate) fn query_cache_path(state_dir: &Path) -> PathBuf {
     state_dir.join("scan").join("answers.json")
 }

@@ -181,7 +181,9 @@ impl OrderStore {
     }
 
     fn add(&mut self, journal: Journal) -> io::Result<()> {
-        if self.entries.values().filter(|entry| !entry.acknowledged).count() >= self.unacknowledged_max {
+        if self.entries.values().filter(|entry| !entry.acknowledged).count()
+            >= self.unacknowledged_max
+        {
             return Err(io::Error::other("too many unacknowledged orders"));
         }
         self.arrivals += 1;
@@ -473,7 +475,11 @@ mod tests {
     fn results_are_kept_until_acknowledged_and_pruned_later() {
         let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
         let dir = super::super::tests::directory("desk");
-        let mut store = OrderStore { retention: (1, 2), unacknowledged_max: 5, ..OrderStore::open(&dir, now).unwrap() };
+        let mut store = OrderStore {
+            retention: (1, 2),
+            unacknowledged_max: 5,
+            ..OrderStore::open(&dir, now).unwrap()
+        };
         let order = |number| Order {
             id: TaskId::new(now, number),
             server_id: vocab::ServerId::new(now, 1),
@@ -545,7 +551,8 @@ mod tests {
         let dir = super::super::tests::directory("desk-replay");
         let hour = SignedDuration::from_hours(1);
         let open = || {
-            let mut store = OrderStore { retention: (1, 2), ..OrderStore::open(&dir, now).unwrap() };
+            let mut store =
+                OrderStore { retention: (1, 2), ..OrderStore::open(&dir, now).unwrap() };
             store.set_server_time(now, now);
             store
         };
@@ -611,7 +618,8 @@ mod tests {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         // This host's clock is in 2016.
         let here = at("2016-11-15T04:30:00Z");
-        let mut store = OrderStore::open(&super::super::tests::directory("desk-clock"), here).unwrap();
+        let mut store =
+            OrderStore::open(&super::super::tests::directory("desk-clock"), here).unwrap();
         store.set_server_time(at("2026-11-15T04:10:00Z"), here);
         let order = new_order(at("2026-11-15T04:00:00Z"), 1, SignedDuration::from_hours(1));
         store.accept(&order, here).unwrap();

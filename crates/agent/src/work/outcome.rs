@@ -10,7 +10,7 @@ use wire::agent::{OrderResult, Outcome};
 
 use super::failure::Failure;
 use super::journal::{ActionResult, Journal, Task};
-use super::select::{SkippedPackage, SkipReason};
+use super::select::{SkipReason, SkippedPackage};
 use super::step::{Action, Facts};
 
 /// How an order ends.
@@ -50,7 +50,9 @@ impl NoRebootReason {
                 "no reboot: the host has already rebooted since the order was issued".into()
             }
             NoRebootReason::NoBoot => "no reboot: the order does not contain a boot id".into(),
-            NoRebootReason::Limits(why) | NoRebootReason::Host(why) => format!("no reboot: {why}").into(),
+            NoRebootReason::Limits(why) | NoRebootReason::Host(why) => {
+                format!("no reboot: {why}").into()
+            }
         }
     }
 }
@@ -130,7 +132,12 @@ pub fn install_failure(journal: &Journal) -> Option<Failure> {
 }
 
 /// The result that is sent to the service and stored.
-pub fn build_result(journal: &Journal, facts: &Facts, ending: Ending, now: Timestamp) -> OrderResult {
+pub fn build_result(
+    journal: &Journal,
+    facts: &Facts,
+    ending: Ending,
+    now: Timestamp,
+) -> OrderResult {
     let known = &journal.known;
     let (outcome, failure, message) = match ending {
         Ending::Withdrawn => (Outcome::Withdrawn, None, None),
@@ -194,13 +201,15 @@ fn completed_outcome(journal: &Journal) -> (Outcome, Option<Line>) {
             let passed = chosen.map(|chosen| chosen.passed.as_slice()).unwrap_or_default();
             let named = |name: &str| install.packages.iter().any(|asked| asked.as_str() == name);
             let blocked = passed.iter().find(|passed| {
-                matches!(passed.why, SkipReason::Blocked(_) | SkipReason::Limits(_)) && named(&passed.name)
+                matches!(passed.why, SkipReason::Blocked(_) | SkipReason::Limits(_))
+                    && named(&passed.name)
             });
             match blocked {
                 Some(passed) => (Outcome::Skipped, Some(passed.to_message())),
-                None => {
-                    (Outcome::NoChange, passed.iter().find(|p| named(&p.name)).map(SkippedPackage::to_message))
-                }
+                None => (
+                    Outcome::NoChange,
+                    passed.iter().find(|p| named(&p.name)).map(SkippedPackage::to_message),
+                ),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Chooses the next step of the current order.
 //!
 //! Pure: reads only its arguments; no clock, no disk, no package manager. `executor` executes the
-//! step, [`Journal::learn`] records its result, and then the planner is called again, until the
+//! step, [`Journal::record`] records its result, and then the planner is called again, until the
 //! order has a result. Waiting is counted in pauses and not by the clock, because clocks jump.
 
 use jiff::Timestamp;
@@ -57,11 +57,11 @@ type PhaseResult = Result<Option<Step>, Failure>;
 
 /// Returns the next step of a phase, or falls through if the phase is complete.
 macro_rules! run_phase {
-    ($course:expr, $stretch:expr) => {
-        match $stretch {
+    ($planner:expr, $phase:expr) => {
+        match $phase {
             Ok(None) => {}
             Ok(Some(step)) => return step,
-            Err(failure) => return $course.stop(failure),
+            Err(failure) => return $planner.fail_after_cleanup(failure),
         }
     };
 }
@@ -228,7 +228,9 @@ impl Planner<'_> {
         match &self.journal.known.damage {
             None => Ok(Some(Step::Damage)),
             Some(damage) if damage.is_empty() => Ok(None),
-            Some(_) if !self.has_run(Action::RepairBefore) => Ok(Some(Step::Run(Action::RepairBefore))),
+            Some(_) if !self.has_run(Action::RepairBefore) => {
+                Ok(Some(Step::Run(Action::RepairBefore)))
+            }
             Some(damage) => Err(outcome::damage_failure(damage)),
         }
     }
@@ -303,7 +305,9 @@ impl Planner<'_> {
         let known = &self.journal.known;
         match &known.old_code {
             None => Ok(Some(Step::OldCode)),
-            Some(OutdatedServices { units, .. }) if !units.is_empty() && !self.has_run(Action::Restart) => {
+            Some(OutdatedServices { units, .. })
+                if !units.is_empty() && !self.has_run(Action::Restart) =>
+            {
                 Ok(Some(Step::Run(Action::Restart)))
             }
             Some(_) => self.check_succeeded(Action::Restart),
@@ -318,7 +322,9 @@ impl Planner<'_> {
     fn reboot(&self) -> PhaseResult {
         let known = &self.journal.known;
         let Some(rebooting) = &known.rebooting else {
-            return self.run_once(Action::PreReboot).map(|step| step.or(Some(Step::Run(Action::Reboot))));
+            return self
+                .run_once(Action::PreReboot)
+                .map(|step| step.or(Some(Step::Run(Action::Reboot))));
         };
         if rebooting.seconds.is_some() {
             return Ok(None);

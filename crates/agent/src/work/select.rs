@@ -1,4 +1,4 @@
-//! Selects the updates that an order means, and explains what is skipped. Pure.
+//! Selects the updates that an order requests, and explains what is skipped. Pure.
 //!
 //! No text of an order reaches a package manager: it is only compared with the names in the host's
 //! own package list, and the package manager gets the host's own name, architecture and version.
@@ -103,7 +103,8 @@ pub fn choose(
     let names: BTreeSet<&str> = installed.iter().map(|package| package.name.as_str()).collect();
     for name in asked {
         if !chosen_names.contains(name) && !skipped_names.contains(name) {
-            let why = if names.contains(name) { SkipReason::NoUpdate } else { SkipReason::NotInstalled };
+            let why =
+                if names.contains(name) { SkipReason::NoUpdate } else { SkipReason::NotInstalled };
             passed.push(SkippedPackage { name: name.to_owned(), why });
         }
     }

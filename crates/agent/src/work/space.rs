@@ -92,9 +92,15 @@ mod tests {
         PackageMove { name: name.into(), arch: "".into(), from: None, to: Some("2".into()) }
     }
 
-    fn refusal(places: &[PathSpace], fetch_mib: u64, unpack_mib: i64, name: &str) -> Option<String> {
+    fn refusal(
+        places: &[PathSpace],
+        fetch_mib: u64,
+        unpack_mib: i64,
+        name: &str,
+    ) -> Option<String> {
         let unpack = unpack_mib * MIB as i64;
-        let full = check_space(places, Some(fetch_mib * MIB), Some(unpack), &[package(name)]).err()?;
+        let full =
+            check_space(places, Some(fetch_mib * MIB), Some(unpack), &[package(name)]).err()?;
         assert_eq!(full.code, FailureCode::DiskFull);
         Some(full.message.to_string())
     }

@@ -102,7 +102,10 @@ impl Action {
 
     /// Whether the action may run again after it was killed, because it is idempotent.
     pub fn is_repeatable(self) -> bool {
-        matches!(self, Action::RepairBefore | Action::Refresh | Action::Download | Action::RepairAfter)
+        matches!(
+            self,
+            Action::RepairBefore | Action::Refresh | Action::Download | Action::RepairAfter
+        )
     }
 }
 

@@ -11,12 +11,12 @@ use vocab::{FailureCode, Line, Stage, TaskId};
 use wire::agent::{Order, OrderProgress};
 use wire::v1::Activity;
 
-use super::order_store::OrderStore;
+use super::executor;
+use super::executor::Executor;
 use super::failure::Failure;
 use super::journal::{ActionResult, Journal, StepResult, Task};
 use super::log::Log;
-use super::executor;
-use super::executor::Executor;
+use super::order_store::OrderStore;
 use super::planner;
 use super::step::{PAUSE_SECONDS, Step};
 use super::supervise::Job;
@@ -145,7 +145,8 @@ impl SharedState {
 
     /// Waits until the service knows of the reboot, but not for long: it may be unreachable.
     fn wait_for_reboot_report(&self, id: TaskId) {
-        let untold = |state: &mut WorkerState| !state.stopping && !state.reboot_reported.contains(&id);
+        let untold =
+            |state: &mut WorkerState| !state.stopping && !state.reboot_reported.contains(&id);
         drop(self.changed.wait_timeout_while(self.state(), REBOOT_REPORT_TIMEOUT, untold));
     }
 
@@ -302,7 +303,9 @@ impl SharedState {
 
     /// Waits for some seconds, unless the wait is interrupted.
     fn pause(&self, seconds: u64) {
-        let idle = |state: &mut WorkerState| !state.stopping && !std::mem::take(&mut state.pause_interrupted);
+        let idle = |state: &mut WorkerState| {
+            !state.stopping && !std::mem::take(&mut state.pause_interrupted)
+        };
         drop(self.changed.wait_timeout_while(self.state(), Duration::from_secs(seconds), idle));
     }
 
@@ -317,7 +320,8 @@ impl SharedState {
             return;
         }
         // If the scan fails, the last one stays until the next attempt.
-        let scan = run_low_priority(|| catch_unwind(AssertUnwindSafe(|| executor::scan(&self.config))));
+        let scan =
+            run_low_priority(|| catch_unwind(AssertUnwindSafe(|| executor::scan(&self.config))));
         self.state().scanning = false;
         if let Some(Ok(Ok(scan))) = scan {
             self.publish(scan);
@@ -383,7 +387,9 @@ fn execute_step(hands: &Executor<'_>, journal: &Journal, step: &Step) -> Option<
             format!("internal error in step {step:?}; see the agent's log"),
         );
         Some(match step {
-            Step::Run(_) => StepResult::Ended(ActionResult::Badly { exit: None, failure }, Vec::new()),
+            Step::Run(_) => {
+                StepResult::Ended(ActionResult::Badly { exit: None, failure }, Vec::new())
+            }
             _ => StepResult::QueryFailed(failure),
         })
     })

@@ -6,7 +6,7 @@ use agent::backend::Backend as _;
 use lab::apt::{Deb, Pocket, Repo, Server};
 use vocab::{FailureCode, Line};
 
-use crate::{apt_backend, choices, run_commands, full_output};
+use crate::{apt_backend, choices, full_output, run_commands};
 
 use Pocket::{Stable, Updates};
 
@@ -27,7 +27,9 @@ fn only_chosen_updates_are_installed_and_auto_marks_kept() {
         (Updates, Deb::new("other", "2")),
     ]);
     let Some(repo) = repo else { return };
-    let Some(server) = Server::with_installed(&repo, &["chosen", "library", "other"]) else { return };
+    let Some(server) = Server::with_installed(&repo, &["chosen", "library", "other"]) else {
+        return;
+    };
     server.root.run_successfully("apt-mark", &["auto", "library"]);
     let apt = apt_backend(&server);
     let chosen = choices(&server, &["chosen", "library"]);
@@ -45,8 +47,12 @@ fn only_chosen_updates_are_installed_and_auto_marks_kept() {
     assert_eq!(version("newdep").as_deref(), Some("1"));
     assert_eq!((version("other").as_deref(), version("extra")), (Some("1"), None));
     assert_eq!(server.runs("chosen"), ["2"]);
-    let mut auto: Vec<String> =
-        server.root.run_successfully("apt-mark", &["showauto"]).lines().map(str::to_owned).collect();
+    let mut auto: Vec<String> = server
+        .root
+        .run_successfully("apt-mark", &["showauto"])
+        .lines()
+        .map(str::to_owned)
+        .collect();
     auto.retain(|name| ["chosen", "library", "newdep", "other"].contains(&name.as_str()));
     assert_eq!(auto, ["library", "newdep"]);
 }
@@ -242,7 +248,8 @@ fn lock_holder_is_named() {
     assert_eq!((holder.pid, holder.name.as_str()), (Some(pid), &*format!("apt-get (pid {pid})")));
 
     // A second installation waits for the lock, and then reports who holds it.
-    let output = server.root.run("apt-get", &["-y", "-o", "DPkg::Lock::Timeout=1", "-f", "install"]);
+    let output =
+        server.root.run("apt-get", &["-y", "-o", "DPkg::Lock::Timeout=1", "-f", "install"]);
     let diagnosis = apt.diagnose(output.exit, &output.text);
     assert_eq!(diagnosis.code, FailureCode::PkgLockTimeout);
     let named = format!("process {pid} (apt-get)");

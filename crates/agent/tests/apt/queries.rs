@@ -5,7 +5,7 @@ use agent::backend::BackendError;
 use lab::apt::{Deb, Pocket, Repo, Server};
 use vocab::FailureCode;
 
-use crate::{apt_backend, choices, find_package, run_commands, format_pending, full_output};
+use crate::{apt_backend, choices, find_package, format_pending, full_output, run_commands};
 
 use Pocket::{Security, Stable, Updates};
 
@@ -115,7 +115,11 @@ fn second_architecture_and_changed_architectures_are_distinguished() {
     let answer = run_commands(&apt.install(&chosen));
     assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
     let pending = apt.pending(&apt.installed().unwrap()).unwrap();
-    assert_eq!(format_pending(&pending), [""; 0], "both architectures of a library are upgraded together");
+    assert_eq!(
+        format_pending(&pending),
+        [""; 0],
+        "both architectures of a library are upgraded together"
+    );
 }
 
 #[test]
@@ -191,7 +195,9 @@ fn unresolvable_order_is_a_conflict_in_apts_words() {
         (Updates, Deb::new("broken", "2.0").depends("nosuch (>= 4)")),
     ]);
     let Some(repo) = repo else { return };
-    let Some(server) = Server::with_installed(&repo, &["eater", "victim", "broken"]) else { return };
+    let Some(server) = Server::with_installed(&repo, &["eater", "victim", "broken"]) else {
+        return;
+    };
     let apt = apt_backend(&server);
     let conflict = |name: &str| match apt.resolve(&choices(&server, &[name])) {
         Err(BackendError::Conflict(words)) => words.to_string(),

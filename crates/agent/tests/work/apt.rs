@@ -10,7 +10,7 @@ use std::time::Duration;
 use agent::backend::apt::Apt;
 use agent::host::Host;
 use agent::root::Root;
-use agent::work::{Report, ScanReport, WorkerConfig, Worker};
+use agent::work::{Report, ScanReport, Worker, WorkerConfig};
 use lab::apt::{Deb, Pocket, Repo, Server};
 use vocab::{FailureCode, Stage};
 use wire::agent::{Order, OrderResult, Outcome, Work};
@@ -223,7 +223,8 @@ impl AgentProcess {
     /// Lets it run until it reaches this stage, or a later one, and kills it.
     fn kill_at(mut self, stage: Stage) {
         let is = |said: &str| said.rsplit_once("is ")?.1.parse::<Stage>().ok();
-        let reached = self.output_lines.any(|said| is(&said.unwrap()).is_some_and(|seen| seen >= stage));
+        let reached =
+            self.output_lines.any(|said| is(&said.unwrap()).is_some_and(|seen| seen >= stage));
         assert!(reached, "it never reaches {stage}");
         self.kill();
     }

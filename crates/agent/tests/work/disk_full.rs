@@ -9,7 +9,7 @@ use wire::agent::{OrderResult, Outcome, Work};
 
 use crate::apt::{execute, format_moves, wait_for_result, worker};
 use crate::fake_host::{install, order};
-use crate::query_count::{recorded_calls, record_calls};
+use crate::query_count::{record_calls, recorded_calls};
 
 const MIB: u64 = 1024 * 1024;
 const STATE_DIR: &str = "/var/lib/fleetmend";
@@ -43,7 +43,9 @@ fn order_is_rejected_before_install_if_the_disk_is_full() {
         ("small", Some("/var/cache"), "/var/cache has "),
         (kernel.as_str(), Some("/boot"), "/boot has "),
     ] {
-        let Some(mut server) = Server::with_installed(&repo, &["huge", "small", &kernel]) else { return };
+        let Some(mut server) = Server::with_installed(&repo, &["huge", "small", &kernel]) else {
+            return;
+        };
         if let Some(disk) = disk {
             server.root.small_disk(disk, 8 * MIB);
             fs::create_dir_all(server.root.path("/var/cache/apt/archives/partial")).unwrap();
@@ -98,7 +100,11 @@ fn order_that_cannot_be_stored_fails_and_the_next_runs() {
 
     fs::remove_file(server.root.path(STATE_DIR).join("filler")).unwrap();
     worker.0.accept(orders[0].clone());
-    assert_eq!(wait_for_result(&worker, orders[0].id), result, "the reported result does not change");
+    assert_eq!(
+        wait_for_result(&worker, orders[0].id),
+        result,
+        "the reported result does not change"
+    );
     worker.0.accept(orders[1].clone());
     let result = wait_for_result(&worker, orders[1].id);
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");

@@ -14,7 +14,7 @@ use agent::backend::{Backend, BackendError, Change, Choice, Diagnosis, LockHolde
 use agent::command::Command;
 use agent::host::Host;
 use agent::root::Root;
-use agent::work::{Report, WorkerConfig, Worker};
+use agent::work::{Report, Worker, WorkerConfig};
 use jiff::Timestamp;
 use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, FailureCode, Line, PackageManager, TaskId};
@@ -28,7 +28,11 @@ pub(crate) struct FakeHost {
 }
 
 impl FakeHost {
-    pub(crate) fn new(name: &str, installed: &[(&str, &str)], offered: &[(&str, &str)]) -> FakeHost {
+    pub(crate) fn new(
+        name: &str,
+        installed: &[(&str, &str)],
+        offered: &[(&str, &str)],
+    ) -> FakeHost {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("toy-{name}"));
         let _ = fs::remove_dir_all(&dir);
         for part in ["db", "offer", "held", "state", "hooks/pre-install.d", "hooks/post-install.d"]

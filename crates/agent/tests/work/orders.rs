@@ -15,7 +15,8 @@ fn failure_text(result: &OrderResult) -> String {
 
 #[test]
 fn installed_update_is_reported_as_inventory_difference() {
-    let toy = FakeHost::new("installs", &[("bash", "1"), ("zsh", "1")], &[("bash", "2"), ("zsh", "2")]);
+    let toy =
+        FakeHost::new("installs", &[("bash", "1"), ("zsh", "1")], &[("bash", "2"), ("zsh", "2")]);
     let worker = toy.worker();
     let order = order(1, Work::Install(install(&["bash"])));
     worker.accept(order.clone());
@@ -71,7 +72,10 @@ fn failing_pre_hook_stops_the_order_and_post_hooks_run() {
     assert_eq!(result.failure_code, Some(FailureCode::HookFailed));
     let message = result.message.unwrap().to_string();
     assert!(message.ends_with("pre-install.d/20-asks: not during the sale"), "{message}");
-    assert_eq!((toy.read_text("back"), toy.read_text("db/bash")), ("not_installed".into(), "1".into()));
+    assert_eq!(
+        (toy.read_text("back"), toy.read_text("db/bash")),
+        ("not_installed".into(), "1".into())
+    );
 }
 
 #[test]
@@ -80,7 +84,10 @@ fn host_limits_override_orders_and_are_named() {
     let limits = toy.dir.join("limits.toml");
     fs::write(&limits, "frozen = true").unwrap();
     let frozen = toy.execute(&order(1, Work::Install(install(&[]))));
-    assert_eq!(failure_text(&frozen), format!("rejected_by_agent: {}: `frozen` is set", limits.display()));
+    assert_eq!(
+        failure_text(&frozen),
+        format!("rejected_by_agent: {}: `frozen` is set", limits.display())
+    );
     // A typo forbids everything but scans.
     fs::write(&limits, "frosen = true").unwrap();
     for (number, work) in [(2, Work::Install(install(&[]))), (3, Work::Plan(install(&[])))] {
@@ -246,8 +253,9 @@ fn restarted_worker_collects_the_running_installation() {
     let worker = toy.worker();
     worker.accept(order.clone());
     toy.wait_until(&worker, |_| {
-        (!worker.read_log(order.id, 0, 1 << 16).is_empty() && !toy.read_text("installing").is_empty())
-            .then_some(())
+        (!worker.read_log(order.id, 0, 1 << 16).is_empty()
+            && !toy.read_text("installing").is_empty())
+        .then_some(())
     });
     drop(worker);
     fs::remove_file(toy.dir.join("gate")).unwrap();
@@ -294,7 +302,8 @@ fn failed_refresh_fails_the_scan_but_reports_packages() {
 
 #[test]
 fn orders_run_one_at_a_time_in_arrival_order() {
-    let toy = FakeHost::new("queue", &[("bash", "1"), ("zsh", "1")], &[("bash", "2"), ("zsh", "2")]);
+    let toy =
+        FakeHost::new("queue", &[("bash", "1"), ("zsh", "1")], &[("bash", "2"), ("zsh", "2")]);
     let worker = toy.worker();
     let orders =
         [order(9, Work::Install(install(&["zsh"]))), order(1, Work::Install(install(&["bash"])))];

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use agent::shell::state::{Enrollment, StateDir};
-use agent_client::{HostKey, Identity, Pin, TrustedKeys, SyncCounter};
+use agent_client::{HostKey, Identity, Pin, SyncCounter, TrustedKeys};
 use vocab::{FailureCode, ServerId, Stage};
 use wire::agent::{Order, OrderResult, Outcome, Work};
 

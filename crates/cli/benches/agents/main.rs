@@ -63,7 +63,10 @@ async fn measure() {
             fleet.reset(package).await;
             let before = cpu_ticks(fleet.service.child.id());
             ordered.push(fleet.time_order(package).await);
-            cpu.push((cpu_ticks(fleet.service.child.id()) - before) / TICKS_PER_SECOND * 1_000.0 / HOSTS as f64);
+            cpu.push(
+                (cpu_ticks(fleet.service.child.id()) - before) / TICKS_PER_SECOND * 1_000.0
+                    / HOSTS as f64,
+            );
             fleet.reset(package).await;
         }
         let (alone, ordered, cpu) = (median(alone), median(ordered), median(cpu));

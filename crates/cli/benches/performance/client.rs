@@ -35,8 +35,11 @@ impl Client {
         let mut head = None;
         loop {
             if head.is_none() {
-                head =
-                    self.received.windows(4).position(|four| four == b"\r\n\r\n").map(|end| end + 4);
+                head = self
+                    .received
+                    .windows(4)
+                    .position(|four| four == b"\r\n\r\n")
+                    .map(|end| end + 4);
             }
             if let Some(start) = head {
                 let text = String::from_utf8_lossy(&self.received[..start]).to_ascii_lowercase();
@@ -110,7 +113,12 @@ impl Agent {
             "{{\"boot_id\":\"6f1c9a52\",\"counter\":{counter},\"nonce\":{counter},\
              \"hold_seconds\":{hold_seconds},\"activity\":\"idle\"{more}}}"
         );
-        self.signed_request("POST", "/agent/v1/sync", "content-type: application/json\r\n", body.as_bytes())
+        self.signed_request(
+            "POST",
+            "/agent/v1/sync",
+            "content-type: application/json\r\n",
+            body.as_bytes(),
+        )
     }
 
     /// An upload of a package list.

@@ -20,13 +20,13 @@ use serde_json::{Value, json};
 use server::app::{App, Parts, Settings};
 use service::clock::Clock;
 use service::commands::feeds::{ImportRequest, import};
-use service::projections::findings::{RoundScope, Matcher};
+use service::projections::findings::{Matcher, RoundScope};
 use swarm::fleet::Fleet;
 
 use crate::fleet;
 use crate::fleet::SEED;
-use crate::lists::{Figures, p99_of};
 use crate::installation::{Engine, Installation};
+use crate::lists::{Figures, p99_of};
 use crate::table::{Table, Target};
 use crate::{BenchArgs, SIZES, clock, now};
 
@@ -94,7 +94,10 @@ impl FeedBenchmark<'_> {
         let names = package_names(self.size);
         let records = (self.size * RECORDS_PER_SERVER).min(RECORDS_MAX);
         let path = self.place.file("Everything.jsonl");
-        write(&path, (0..records).map(|nth| feed_record(&names, nth, "2026-11-01T00:00:00Z", "0.0.1")));
+        write(
+            &path,
+            (0..records).map(|nth| feed_record(&names, nth, "2026-11-01T00:00:00Z", "0.0.1")),
+        );
         self.measure_import(&path, records);
         self.place.analyze().await;
 
@@ -109,7 +112,10 @@ impl FeedBenchmark<'_> {
         let open = store::findings::all(&mut app.db.read().await.unwrap(), self.place.org).await;
         assert!(open.unwrap().len() as u64 > records / OPEN_ONE_IN / 2, "too few findings");
 
-        write(&path, (0..records).map(|nth| feed_record(&names, nth, "2026-11-02T00:00:00Z", "0.0.2")));
+        write(
+            &path,
+            (0..records).map(|nth| feed_record(&names, nth, "2026-11-02T00:00:00Z", "0.0.2")),
+        );
         self.import_changed(&app, &path, records).await;
         let full = rematch(&app, &mut matcher, RoundScope::FeedsAndSuppressions).await;
         self.add(FULL, (full, "ms"));
@@ -215,7 +221,11 @@ fn package_names(size: u64) -> Vec<PackageName> {
         let packages = host.group().installed(host.state.packages);
         // Kernels are excluded: they are matched by the running version, with separate rules.
         let plain = |name: &Cow<'_, str>| !name.starts_with("linux") && !name.starts_with("kernel");
-        for name in invalidation::lookup_names(&base, &packages).into_iter().filter(plain).map(Cow::into_owned) {
+        for name in invalidation::lookup_names(&base, &packages)
+            .into_iter()
+            .filter(plain)
+            .map(Cow::into_owned)
+        {
             *count.entry((base.as_str().to_owned(), name)).or_default() += 1;
         }
     }
@@ -233,7 +243,8 @@ fn version_above_all(ecosystem: &str) -> &'static str {
 /// differs.
 fn feed_record(names: &[PackageName], nth: u64, modified: &str, old: &str) -> Value {
     let name = &names[(nth % names.len() as u64) as usize];
-    let fixed = if nth.is_multiple_of(OPEN_ONE_IN) { version_above_all(&name.ecosystem) } else { old };
+    let fixed =
+        if nth.is_multiple_of(OPEN_ONE_IN) { version_above_all(&name.ecosystem) } else { old };
     let mut record = record(&format!("ALL-{nth}"), name, fixed, modified);
     record["summary"] = json!(format!("a vulnerability, as of {modified}"));
     record

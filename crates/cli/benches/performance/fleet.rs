@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use jiff::{SignedDuration, Timestamp};
 use ring::signature::KeyPair as _;
 use serde_json::json;
-use store::package_sets::{self, SetKind, PackedSet};
+use store::package_sets::{self, PackedSet, SetKind};
 use store::presence::{self, Contact};
 use store::servers::{self, Server};
 use swarm::fleet::{Fleet, Host};
@@ -15,8 +15,8 @@ use vocab::listing::{Entry, encode};
 use vocab::{Digest, OrgId, ServerId};
 
 use crate::client::key_pair;
-use crate::now;
 use crate::installation::Installation;
+use crate::now;
 
 pub(crate) const SEED: u64 = 1;
 const SERVERS_PER_TRANSACTION: usize = 1_000;

@@ -36,7 +36,9 @@ impl ReadConnection {
     pub(crate) async fn number(&mut self, sql: &'static str) -> i64 {
         match self {
             ReadConnection::Sqlite(hand) => sqlx::query_scalar(sql).fetch_one(hand).await.unwrap(),
-            ReadConnection::Postgres(hand) => sqlx::query_scalar(sql).fetch_one(hand).await.unwrap(),
+            ReadConnection::Postgres(hand) => {
+                sqlx::query_scalar(sql).fetch_one(hand).await.unwrap()
+            }
         }
     }
 }
@@ -135,7 +137,9 @@ impl Installation {
             Engine::Sqlite => {
                 ReadConnection::Sqlite(sqlx::SqliteConnection::connect(&self.url).await.unwrap())
             }
-            Engine::Postgres => ReadConnection::Postgres(PgConnection::connect(&self.url).await.unwrap()),
+            Engine::Postgres => {
+                ReadConnection::Postgres(PgConnection::connect(&self.url).await.unwrap())
+            }
         }
     }
 

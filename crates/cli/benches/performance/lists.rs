@@ -1,4 +1,5 @@
-//! Rows 3, 4, 6 and 9, on one filled database for each fleet size.
+//! Rows 3, 4, 6 and 9: syncs, inventories, list requests and stored bytes, on one filled database
+//! for each fleet size.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -82,10 +83,9 @@ impl Figures {
 pub(crate) async fn measure_lists(engine: Engine, asked: &BenchArgs, table: &mut Table) {
     let mut figures = Figures::new(engine, "");
     let mut loaded = Figures::new(engine, ", 100 inventories/s");
-    for size in SIZES
-        .into_iter()
-        .filter(|size| *size <= asked.largest && (asked.any(&[3, 4, 6]) || *size == BYTES_MEASURED_AT))
-    {
+    for size in SIZES.into_iter().filter(|size| {
+        *size <= asked.largest && (asked.any(&[3, 4, 6]) || *size == BYTES_MEASURED_AT)
+    }) {
         let place = Installation::new(engine, &size.to_string()).await;
         let empty = place.bytes().await;
         fleet::fill(&place, size).await;
@@ -137,11 +137,16 @@ pub(crate) async fn measure_lists(engine: Engine, asked: &BenchArgs, table: &mut
             let read = async {
                 for (what, path, _, target) in LIST_REQUESTS {
                     if !matches!(target, Target::None) {
-                        loaded.add(what, size, (p99_of_template(&place, &service, path).await, "ms"));
+                        loaded.add(
+                            what,
+                            size,
+                            (p99_of_template(&place, &service, path).await, "ms"),
+                        );
                     }
                 }
             };
-            let ((), sent) = agents.send_inventories_during(&service, INVENTORIES_PER_SECOND, read).await;
+            let ((), sent) =
+                agents.send_inventories_during(&service, INVENTORIES_PER_SECOND, read).await;
             assert!(sent > 0, "no inventory arrived while lists were read");
         }
         drop(service);
@@ -181,7 +186,9 @@ pub(crate) async fn wait_until_counted(place: &Installation, service: &Service, 
 async fn p99_of_template(place: &Installation, service: &Service, path: &str) -> f64 {
     let mut client = Client::connect(&service.address).await.unwrap();
     let path = match path {
-        "/v1/patches/{name}" => format!("/v1/patches/{}", most_common_patch(place, &mut client).await),
+        "/v1/patches/{name}" => {
+            format!("/v1/patches/{}", most_common_patch(place, &mut client).await)
+        }
         path => path.to_owned(),
     };
     p99_of(place, service, &path).await
@@ -197,7 +204,8 @@ pub(crate) async fn p99_of_request(service: &Service, path: &str, request: &[u8]
     let mut client = Client::connect(&service.address).await.unwrap();
     let mut millis = Vec::with_capacity(REQUESTS_MAX);
     let first = clock();
-    while millis.len() < REQUESTS || (millis.len() < REQUESTS_MAX && first.elapsed() < MEASURE_TIME) {
+    while millis.len() < REQUESTS || (millis.len() < REQUESTS_MAX && first.elapsed() < MEASURE_TIME)
+    {
         let start = clock();
         let body = client.request(request).await.unwrap();
         millis.push(start.elapsed().as_secs_f64() * 1e3);

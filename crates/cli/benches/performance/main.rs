@@ -14,13 +14,13 @@
 )]
 
 mod client;
+mod feeds;
 mod fleet;
 mod held_syncs;
+mod installation;
 mod lists;
 mod pages;
 mod patching;
-mod installation;
-mod feeds;
 mod schedules;
 mod syncs;
 mod table;
@@ -28,8 +28,8 @@ mod table;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use jiff::Timestamp;
 use installation::Engine;
+use jiff::Timestamp;
 use table::Table;
 
 /// Fleet sizes.
@@ -89,7 +89,7 @@ impl BenchArgs {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --run_rows-targets` also runs this binary, and needs no measurements.
+    // `cargo test --all-targets` also runs this binary, and needs no measurements.
     if !arguments.iter().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }

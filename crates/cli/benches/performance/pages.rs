@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use domain::rollout::{EndedTask, RolloutOutcome, TaskOutcome, Phase, TaskStatus as Stand};
+use domain::rollout::{EndedTask, Phase, RolloutOutcome, TaskOutcome, TaskStatus as Stand};
 use serde_json::Value;
 use server::app::{App, Parts, Settings};
 use service::PatchOptions;
@@ -20,10 +20,10 @@ use store::server_list::{self, Filter};
 use vocab::{BatchId, Role};
 
 use crate::client::{Client, get};
-use crate::fleet;
-use crate::lists::{Figures, wait_until_counted, most_common_patch, p99_of_request};
-use crate::installation::{Engine, Installation, Service};
 use crate::feeds::import_feed;
+use crate::fleet;
+use crate::installation::{Engine, Installation, Service};
+use crate::lists::{Figures, most_common_patch, p99_of_request, wait_until_counted};
 use crate::table::{Table, Target};
 use crate::{BenchArgs, SIZES, clock, now};
 
@@ -136,7 +136,11 @@ async fn preview(service: &Service, path: &str, session: &str) -> String {
 struct Placeholders([(&'static str, String); 6]);
 
 impl Placeholders {
-    async fn find(place: &Installation, service: &Service, [ended, open]: [BatchId; 2]) -> Placeholders {
+    async fn find(
+        place: &Installation,
+        service: &Service,
+        [ended, open]: [BatchId; 2],
+    ) -> Placeholders {
         let mut client = Client::connect(&service.address).await.unwrap();
         let patch = most_common_patch(place, &mut client).await;
         let mut first = async |path: &str| -> Value {

@@ -22,7 +22,8 @@ pub(crate) async fn measure_patching(engine: Engine, asked: &BenchArgs, table: &
         let token = operator.post("/v1/enrollment-tokens", json!({"name": "fleet"})).await;
         let token = token["token"].as_str().unwrap().parse().unwrap();
         let nature = Behavior { seed: 7, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1_000.0 };
-        let fleet = Swarm::start(Config { behavior: nature, ..Config::new(&operator.url, token, size) });
+        let fleet =
+            Swarm::start(Config { behavior: nature, ..Config::new(&operator.url, token, size) });
         let fleet = fleet.unwrap();
         fleet.wait_until_enrolled().await.unwrap();
         let quiet = |seen: &Value| {
@@ -53,7 +54,13 @@ pub(crate) async fn measure_patching(engine: Engine, asked: &BenchArgs, table: &
         ] {
             print_figure(what, engine, size, requests as f64 / size as f64, "");
         }
-        print_figure("service CPU per patched server", engine, size, spent * 1e3 / size as f64, "ms");
+        print_figure(
+            "service CPU per patched server",
+            engine,
+            size,
+            spent * 1e3 / size as f64,
+            "ms",
+        );
         print_figure("  the whole batch, including its agents", engine, size, took, "s");
         seconds.push((size, took));
         cpu.push((size, spent * 1e3 / size as f64));

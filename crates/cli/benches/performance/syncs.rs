@@ -66,7 +66,11 @@ impl Agents {
     /// New inventories: the package list, and the sync that refers to it. Verifies durability: the
     /// service is killed right after the last response, and everything that it acknowledged must be
     /// stored.
-    pub(crate) async fn measure_inventories(&mut self, place: &Installation, service: Service) -> (Pace, Service) {
+    pub(crate) async fn measure_inventories(
+        &mut self,
+        place: &Installation,
+        service: Service,
+    ) -> (Pace, Service) {
         let mut piles = vec![Vec::new(); CONNECTIONS];
         let mut last = vec![None; AGENTS as usize];
         for n in 0..INVENTORIES {

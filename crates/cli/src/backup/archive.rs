@@ -180,7 +180,12 @@ pub(crate) fn unpack_tar(tar: impl Read, file_bytes: u64, dir: &Path) -> anyhow:
     );
     for part in &manifest.parts {
         let Some((name, mut entry)) = next_file(&mut entries)? else { bail!("it is truncated") };
-        ensure!(name == part.name, "found `{}` where `{}` should be", escape_name(&name), part.name);
+        ensure!(
+            name == part.name,
+            "found `{}` where `{}` should be",
+            escape_name(&name),
+            part.name
+        );
         let bytes = entry.size();
         ensure!(bytes == part.bytes, "`{name}` has {bytes} bytes, not {}", part.bytes);
         let path = dir.join(&part.name);

@@ -18,7 +18,7 @@ use service::clock::{Clock, random_u128};
 use service::commands::restore::{RestoreSummary, prepare_for_service};
 use service::commands::setup;
 use service::secrets::Secrets;
-use store::backup::{SQLITE_FILE, copy_in, check_integrity};
+use store::backup::{SQLITE_FILE, check_integrity, copy_in};
 use store::{Db, Tx, leases};
 
 use super::archive;
@@ -174,7 +174,12 @@ impl Restore {
     }
 
     /// Rejects a database that is in use, or that has content without `--replace`.
-    async fn refuse_database_in_use(&self, url: &str, exists: bool, now: Timestamp) -> anyhow::Result<()> {
+    async fn refuse_database_in_use(
+        &self,
+        url: &str,
+        exists: bool,
+        now: Timestamp,
+    ) -> anyhow::Result<()> {
         if !exists {
             return Ok(());
         }
@@ -246,7 +251,12 @@ impl Restore {
         Ok(())
     }
 
-    fn print_result(&self, manifest: &Manifest, settled: RestoreSummary, data: &Path) -> anyhow::Result<()> {
+    fn print_result(
+        &self,
+        manifest: &Manifest,
+        settled: RestoreSummary,
+        data: &Path,
+    ) -> anyhow::Result<()> {
         let RestoreSummary { epoch, batches, schedules } = settled;
         let taken_at = manifest.taken_at;
         if self.json {
@@ -271,7 +281,9 @@ impl Restore {
                 );
             }
         }
-        crate::print_line(&format!("{text}Start the service:\n\n  fleetmend server --data-dir {shown}"))
+        crate::print_line(&format!(
+            "{text}Start the service:\n\n  fleetmend server --data-dir {shown}"
+        ))
     }
 }
 
@@ -337,7 +349,7 @@ async fn refuse_damage(path: &Path, secrets: &Secrets) -> anyhow::Result<()> {
     let db = installation::open_as_is(&format!("sqlite:{}", path.display()), secrets).await?;
     let damage = check_integrity(&db).await;
     db.close().await;
-    let damage = check_integrity.context("the database in the backup cannot be read")?;
+    let damage = damage.context("the database in the backup cannot be read")?;
     ensure!(damage.is_empty(), "the database in the backup is damaged: {}", damage.join("; "));
     Ok(())
 }

@@ -38,7 +38,8 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
     let gone = pending.iter().map(|patch| patch.package_name.clone()).collect();
     let gone = Changes { gone, ..Changes::default() };
     store::patches::apply_changes(&mut tx, org, &gone).await?;
-    let put = (0..).zip(pending).map(|(place, patch)| with_first_seen(patch, seed, place, now)).collect();
+    let put =
+        (0..).zip(pending).map(|(place, patch)| with_first_seen(patch, seed, place, now)).collect();
     store::patches::apply_changes(&mut tx, org, &Changes { put, ..Changes::default() }).await?;
     Ok(tx.commit().await?)
 }

@@ -5,7 +5,9 @@
 //! creates the same history.
 
 use anyhow::{Context as _, anyhow};
-use domain::rollout::{Change, EndedTask, TaskOutcome, Pace, Phase, Plan, Rollout, TaskStatus, plan};
+use domain::rollout::{
+    Change, EndedTask, Pace, Phase, Plan, Rollout, TaskOutcome, TaskStatus, plan,
+};
 use domain::schedule::{next_after, next_runs};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -114,7 +116,12 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 /// Batches that users started manually.
-async fn write_manual_batches(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
+async fn write_manual_batches(
+    app: &App,
+    org: OrgId,
+    seed: u64,
+    now: Timestamp,
+) -> anyhow::Result<()> {
     let mut tx = app.db.begin().await?;
     for (number, (hours, name)) in
         [(310, "testing"), (200, "staging"), (75, "production"), (20, "testing")]
@@ -242,7 +249,7 @@ impl PastBatch<'_> {
         let mut last = self.at;
         for (place, row) in rows.iter().enumerate() {
             let server = self.fleet.iter().find(|server| server.id == row.server_id);
-            let server = server.context("a rollout has no servers but its own")?;
+            let server = server.context("the rollout contains an unknown server")?;
             let begins = self.at + SignedDuration::from_secs(i64::try_from(place / 20 * 260)?);
             let ends = begins + SignedDuration::from_secs(i64::try_from(chance.between(35, 250))?);
             let outcome = outcome(chance);
@@ -292,7 +299,9 @@ fn agent_result(
         TaskOutcome::Succeeded => (Said::Succeeded, None, None),
         TaskOutcome::NoChange => (Said::NoChange, None, None),
         TaskOutcome::Failed(code) => (Said::Failed, Some(code), Some(reason(code))),
-        TaskOutcome::TimedOut(_) | TaskOutcome::Skipped(_) | TaskOutcome::Canceled(_) => return None,
+        TaskOutcome::TimedOut(_) | TaskOutcome::Skipped(_) | TaskOutcome::Canceled(_) => {
+            return None;
+        }
     };
     let packages = match reported {
         Said::Succeeded => (0..chance.between(1, 5)).map(|_| package_move(chance)).collect(),

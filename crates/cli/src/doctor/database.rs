@@ -96,13 +96,15 @@ async fn check_schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyh
         }
     }
     let damage = check_integrity(db).await?;
-    match check_integrity.is_empty() {
+    match damage.is_empty() {
         true => findings.ok("integrity", "no damage found"),
-        false => findings.problem("integrity", check_integrity.join("; "), "stop the service and restore the latest backup that passes `fleetmend restore --check`"),
+        false => findings.problem("integrity", damage.join("; "), "stop the service and restore the latest backup that passes `fleetmend restore --check`"),
     }
     // A snapshot, so that the audit log is consistent even while entries are being resealed.
     let mut reader = db.snapshot().await?;
-    let Some(secrets) = check_root_key(&mut reader, data_dir, findings).await? else { return Ok(()) };
+    let Some(secrets) = check_root_key(&mut reader, data_dir, findings).await? else {
+        return Ok(());
+    };
     let seal = &setup::seal(&secrets);
     let there = organizations::list(&mut reader).await?;
     match there.len() {

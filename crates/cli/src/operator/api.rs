@@ -267,7 +267,12 @@ impl Api {
         self.send(self.conditional_request(Method::DELETE, path, etag)).await
     }
 
-    fn conditional_request(&self, method: Method, path: &[&str], etag: Option<&str>) -> RequestBuilder {
+    fn conditional_request(
+        &self,
+        method: Method,
+        path: &[&str],
+        etag: Option<&str>,
+    ) -> RequestBuilder {
         let request = self.http.request(method, self.url_for(path, &Query::default()));
         match etag {
             Some(etag) => request.header("if-match", etag),
@@ -304,7 +309,9 @@ impl Api {
         }
         Err(match serde_json::from_str(&text) {
             Ok(problem) => ApiError::Problem(Box::new(problem)),
-            Err(_) => ApiError::UnknownFormat { url: self.base.to_string(), status: status.as_u16() },
+            Err(_) => {
+                ApiError::UnknownFormat { url: self.base.to_string(), status: status.as_u16() }
+            }
         })
     }
 }

@@ -2,8 +2,11 @@
 
 use wire::v1::{Batch, Task};
 
-use super::table::{Cell, Screen, Tone, truncated_column, optional_cell, empty_cell, format_duration, optional_column, full_column};
-use super::{toned_cell, api_name};
+use super::table::{
+    Cell, Screen, Tone, empty_cell, format_duration, full_column, optional_cell, optional_column,
+    truncated_column,
+};
+use super::{api_name, toned_cell};
 
 /// The state as the API spells it.
 pub(super) fn state(batch: &Batch) -> String {
@@ -83,7 +86,14 @@ fn result_row(task: &Task) -> Vec<Cell> {
     let waiting = task.waiting_for.map(|what| format!("waiting ({})", api_name(what)));
     let state = waiting.map_or_else(|| toned_cell(task.state), Cell::from);
     let Some(result) = &task.result else {
-        return vec![(&task.hostname).into(), state, empty_cell(), empty_cell(), empty_cell(), empty_cell()];
+        return vec![
+            (&task.hostname).into(),
+            state,
+            empty_cell(),
+            empty_cell(),
+            empty_cell(),
+            empty_cell(),
+        ];
     };
     let code = result.failure_code.map(api_name);
     let message = result.message.as_ref().map(ToString::to_string);

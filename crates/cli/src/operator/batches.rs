@@ -6,9 +6,11 @@ use wire::v1::{Batch, Server, Task};
 use super::api::Query;
 use super::credentials::Connection;
 use super::list::{Listing, PageArgs};
-use super::patch_request::{PatchRequest, PacingArgs, StartArgs, UpdateArgs, confirm, options_body, with_servers};
-use super::table::{Cell, Column, Screen, Tone, pluralize, optional_column, full_column};
-use super::{Session, Usage, batch_view, print, toned_cell, watch, api_name};
+use super::patch_request::{
+    PacingArgs, PatchRequest, StartArgs, UpdateArgs, confirm, options_body, with_servers,
+};
+use super::table::{Cell, Column, Screen, Tone, full_column, optional_column, pluralize};
+use super::{Session, Usage, api_name, batch_view, print, toned_cell, watch};
 
 /// Patch several servers at once.
 #[derive(Args)]

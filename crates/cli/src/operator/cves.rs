@@ -6,8 +6,11 @@ use wire::v1::{CveDetail, CveSummary};
 use super::api::Query;
 use super::credentials::Connection;
 use super::list::{Listing, PageArgs};
-use super::table::{Cell, Column, Screen, Tone, truncated_column, optional_cell, empty_cell, optional_column, full_column};
-use super::{Session, toned_cell, api_name};
+use super::table::{
+    Cell, Column, Screen, Tone, empty_cell, full_column, optional_cell, optional_column,
+    truncated_column,
+};
+use super::{Session, api_name, toned_cell};
 
 /// CVEs and the servers they affect.
 #[derive(Args)]

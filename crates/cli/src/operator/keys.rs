@@ -7,9 +7,9 @@ use super::api::Query;
 use super::credentials::Connection;
 use super::list::{Listing, PageArgs};
 use super::patch_request::confirm;
-use super::table::{Cell, Column, Screen, truncated_column, optional_column, full_column};
+use super::table::{Cell, Column, Screen, full_column, optional_column, truncated_column};
 use super::tokens::validity;
-use super::{Session, print_message, api_name};
+use super::{Session, api_name, print_message};
 
 /// API keys.
 #[derive(Args)]

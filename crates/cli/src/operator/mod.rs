@@ -15,10 +15,10 @@ mod names;
 pub(crate) mod patch_request;
 mod patches;
 mod schedules;
-pub(crate) mod table;
 mod servers;
 mod summary;
 mod suppressions;
+pub(crate) mod table;
 mod tokens;
 mod watch;
 

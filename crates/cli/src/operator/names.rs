@@ -25,7 +25,11 @@ impl Session {
             return Ok(id_or_name.to_owned());
         }
         let all: Vec<Schedule> = self.read_all(&["schedules"], Query::default).await?;
-        find_by_name("schedule", id_or_name, all.into_iter().map(|s| (s.id.to_string(), s.name)).collect())
+        find_by_name(
+            "schedule",
+            id_or_name,
+            all.into_iter().map(|s| (s.id.to_string(), s.name)).collect(),
+        )
     }
 
     /// Resolves a key ID or name. Revoked keys can only be given by ID.
@@ -43,14 +47,23 @@ impl Session {
         if id_or_name.parse::<TokenId>().is_ok() {
             return Ok(id_or_name.to_owned());
         }
-        let all: Vec<EnrollmentToken> = self.read_all(&["enrollment-tokens"], Query::default).await?;
+        let all: Vec<EnrollmentToken> =
+            self.read_all(&["enrollment-tokens"], Query::default).await?;
         let valid = all.into_iter().filter(|token| token.revoked_at.is_none());
-        find_by_name("token", id_or_name, valid.map(|token| (token.id.to_string(), token.name)).collect())
+        find_by_name(
+            "token",
+            id_or_name,
+            valid.map(|token| (token.id.to_string(), token.name)).collect(),
+        )
     }
 }
 
 /// The ID of the only item with this name: an exact match, otherwise ignoring case.
-fn find_by_name(noun: &str, id_or_name: &str, all: Vec<(String, String)>) -> anyhow::Result<String> {
+fn find_by_name(
+    noun: &str,
+    id_or_name: &str,
+    all: Vec<(String, String)>,
+) -> anyhow::Result<String> {
     let of = |same: &dyn Fn(&str) -> bool| -> Vec<&str> {
         all.iter().filter(|(_, name)| same(name)).map(|(id, _)| id.as_str()).collect()
     };

@@ -11,7 +11,7 @@ use vocab::Portion;
 use wire::v1::{Batch, OptionsRequest, Preview};
 
 use super::api::ApiResponse;
-use super::table::{Screen, pluralize, escape_cell};
+use super::table::{Screen, escape_cell, pluralize};
 use super::{Session, Usage, batch_view, print, print_message, watch};
 use crate::output;
 
@@ -80,7 +80,11 @@ impl UpdateArgs {
     }
 
     /// Applies the given flags to existing options.
-    pub(super) fn apply_to(&self, mut options: OptionsRequest, pace: Option<&PacingArgs>) -> OptionsRequest {
+    pub(super) fn apply_to(
+        &self,
+        mut options: OptionsRequest,
+        pace: Option<&PacingArgs>,
+    ) -> OptionsRequest {
         if self.all_updates || !self.packages.is_empty() {
             options.packages = Some(self.packages.clone());
         }
@@ -122,7 +126,11 @@ pub(super) fn options_body(options: &OptionsRequest) -> anyhow::Result<Map<Strin
 
 impl Session {
     /// Shows a preview and asks for confirmation, unless `--yes` is given; then sends the request.
-    pub(super) async fn start(&self, order: PatchRequest<'_>, start: &StartArgs) -> anyhow::Result<ApiResponse> {
+    pub(super) async fn start(
+        &self,
+        order: PatchRequest<'_>,
+        start: &StartArgs,
+    ) -> anyhow::Result<ApiResponse> {
         if !start.yes {
             self.preview_and_confirm(&order.preview).await?;
         }
@@ -151,7 +159,11 @@ impl Session {
     }
 
     /// Prints the created batch, or follows it until it ends with `--watch`.
-    pub(super) async fn show_started_batch(&self, body: &ApiResponse, start: &StartArgs) -> anyhow::Result<()> {
+    pub(super) async fn show_started_batch(
+        &self,
+        body: &ApiResponse,
+        start: &StartArgs,
+    ) -> anyhow::Result<()> {
         let batch: Batch = body.read()?;
         let id = batch.id.to_string();
         if start.watch {

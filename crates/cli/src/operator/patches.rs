@@ -6,8 +6,11 @@ use wire::v1::{Patch, PatchDetail};
 use super::api::Query;
 use super::credentials::Connection;
 use super::list::{Listing, PageArgs};
-use super::table::{Cell, Column, Screen, Tone, truncated_column, optional_cell, empty_cell, optional_column, full_column};
-use super::{Session, toned_cell, api_name};
+use super::table::{
+    Cell, Column, Screen, Tone, empty_cell, full_column, optional_cell, optional_column,
+    truncated_column,
+};
+use super::{Session, api_name, toned_cell};
 
 /// Pending updates across the fleet.
 #[derive(Args)]
@@ -131,7 +134,10 @@ fn format_patch(detail: &PatchDetail, screen: &Screen) -> String {
         .map(|version| vec![(&version.os).into(), (&version.from).into(), (&version.to).into()])
         .collect();
     text += &screen.heading("Versions");
-    text += &screen.table(&[full_column("OS"), truncated_column("INSTALLED"), truncated_column("AVAILABLE")], &versions);
+    text += &screen.table(
+        &[full_column("OS"), truncated_column("INSTALLED"), truncated_column("AVAILABLE")],
+        &versions,
+    );
     if !detail.cve_details.is_empty() {
         text += &screen.heading("CVEs");
         let rows: Vec<Vec<Cell>> = (detail.cve_details.iter())
@@ -145,8 +151,13 @@ fn format_patch(detail: &PatchDetail, screen: &Screen) -> String {
                 ]
             })
             .collect();
-        let columns =
-            [full_column("ID"), full_column("SEVERITY"), optional_column("CVSS").align_right(), optional_column("KEV"), truncated_column("LINK")];
+        let columns = [
+            full_column("ID"),
+            full_column("SEVERITY"),
+            optional_column("CVSS").align_right(),
+            optional_column("KEV"),
+            truncated_column("LINK"),
+        ];
         text += &screen.table(&columns, &rows);
     }
     text += &screen.heading("Servers");

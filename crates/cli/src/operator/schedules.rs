@@ -5,12 +5,18 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use wire::v1::{OptionsRequest, Run, Schedule, ScheduleRequest};
 
-use super::api::{ApiResponse, Query, ApiError};
+use super::api::{ApiError, ApiResponse, Query};
 use super::credentials::Connection;
 use super::list::{Listing, PageArgs};
-use super::patch_request::{PatchRequest, PacingArgs, StartArgs, UpdateArgs, ask_confirmation, is_interactive, confirm, options_body};
-use super::table::{Cell, Column, Screen, Tone, truncated_column, escape_cell, optional_cell, empty_cell, optional_column, full_column};
-use super::{Session, Usage, print, print_message, toned_cell, watch, api_name};
+use super::patch_request::{
+    PacingArgs, PatchRequest, StartArgs, UpdateArgs, ask_confirmation, confirm, is_interactive,
+    options_body,
+};
+use super::table::{
+    Cell, Column, Screen, Tone, empty_cell, escape_cell, full_column, optional_cell,
+    optional_column, truncated_column,
+};
+use super::{Session, Usage, api_name, print, print_message, toned_cell, watch};
 
 /// The API's error code for targets that match no server.
 const NO_SERVERS_MATCH: &str = "no_servers_match";
@@ -336,7 +342,9 @@ fn row(schedule: &Schedule, screen: &Screen) -> Vec<Cell> {
 
 fn run_row(run: &Run, screen: &Screen) -> Vec<Cell> {
     let state = match run.skip_reason {
-        Some(why) => Cell::new(format!("skipped ({})", api_name(why).replace('_', " ")), Tone::Faint),
+        Some(why) => {
+            Cell::new(format!("skipped ({})", api_name(why).replace('_', " ")), Tone::Faint)
+        }
         None => toned_cell(run.state),
     };
     let failed = run.progress.map(|progress| progress.failed + progress.timed_out);
@@ -345,7 +353,11 @@ fn run_row(run: &Run, screen: &Screen) -> Vec<Cell> {
         state,
         api_name(run.trigger).into(),
         optional_cell(run.progress.map(|progress| progress.total)),
-        optional_cell(failed).with_tone(if failed.unwrap_or(0) > 0 { Tone::Bad } else { Tone::Plain }),
+        optional_cell(failed).with_tone(if failed.unwrap_or(0) > 0 {
+            Tone::Bad
+        } else {
+            Tone::Plain
+        }),
         optional_cell(run.batch_id),
         screen.optional_time(run.finished_at),
     ]
@@ -377,7 +389,10 @@ fn format_schedule(schedule: &Schedule, screen: &Screen) -> String {
         ("max parallel", optional_cell(options.max_parallel)),
         ("max failures", optional_cell(options.max_failures)),
         ("window", optional_cell(options.window_minutes.map(|minutes| format!("{minutes} min")))),
-        ("last run", schedule.last_run.as_ref().map_or_else(empty_cell, |run| toned_cell(run.state))),
+        (
+            "last run",
+            schedule.last_run.as_ref().map_or_else(empty_cell, |run| toned_cell(run.state)),
+        ),
     ]);
     if !schedule.next_runs.is_empty() {
         text += &screen.heading("Next runs");

@@ -11,9 +11,13 @@ use wire::v1::{Refresh, RefreshState, Server};
 use super::api::Query;
 use super::credentials::Connection;
 use super::list::{Listing, PageArgs};
-use super::patch_request::{PatchRequest, StartArgs, UpdateArgs, confirm, options_body, with_servers};
-use super::table::{Cell, Column, Screen, Tone, truncated_column, optional_cell, optional_column, full_column};
-use super::{Session, print_message, toned_cell, api_name};
+use super::patch_request::{
+    PatchRequest, StartArgs, UpdateArgs, confirm, options_body, with_servers,
+};
+use super::table::{
+    Cell, Column, Screen, Tone, full_column, optional_cell, optional_column, truncated_column,
+};
+use super::{Session, api_name, print_message, toned_cell};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -132,7 +136,8 @@ impl Servers {
             Command::Show { server, packages } => {
                 let id = session.resolve_server(&server).await?;
                 let body = session.api.get(&["servers", &id]).await?;
-                session.show(&body, |screen| Ok(show::format_server(&body.read()?, packages, screen)))
+                session
+                    .show(&body, |screen| Ok(show::format_server(&body.read()?, packages, screen)))
             }
             Command::Refresh { server, watch } => refresh(&session, &server, watch).await,
             Command::Patch { server, what, start } => {
@@ -152,7 +157,10 @@ impl Servers {
             }
             Command::Remove { server, yes } => {
                 let id = session.resolve_server(&server).await?;
-                confirm(&format!("Remove {server} ({id})? Its unfinished tasks are canceled."), yes)?;
+                confirm(
+                    &format!("Remove {server} ({id})? Its unfinished tasks are canceled."),
+                    yes,
+                )?;
                 session.api.delete(&["servers", &id], None).await?;
                 print_message(&format!(
                     "Removed {server} ({id}). Its agent stays installed but is inactive."

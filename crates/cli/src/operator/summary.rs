@@ -39,8 +39,11 @@ fn format_summary(summary: &FleetSummary, screen: &Screen) -> String {
         }
     }
     let worst = &patches.severity;
-    let updates =
-        format!("{}, {} security", pluralize(patches.total, "package", "packages"), patches.security);
+    let updates = format!(
+        "{}, {} security",
+        pluralize(patches.total, "package", "packages"),
+        patches.security
+    );
     let severities = format!(
         "{} critical, {} high, {} medium, {} low, {} unknown",
         worst.critical, worst.high, worst.medium, worst.low, worst.unknown

@@ -7,7 +7,9 @@ use super::api::Query;
 use super::credentials::Connection;
 use super::list::{Listing, PageArgs};
 use super::patch_request::confirm;
-use super::table::{Cell, Column, Screen, Tone, truncated_column, optional_cell, optional_column, full_column};
+use super::table::{
+    Cell, Column, Screen, Tone, full_column, optional_cell, optional_column, truncated_column,
+};
 use super::{Session, print_message};
 
 /// Suppress CVEs that do not matter, with a reason.

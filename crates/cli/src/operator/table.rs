@@ -1,6 +1,6 @@
 //! Output formatting: tables that fit the terminal, colors with a meaning, relative times.
 //!
-//! On a terminal, a table is cut to its width and times are relative. In a pipe nothing is cut,
+//! On a terminal, a table is cut to its width and times are relative. When piped, nothing is cut,
 //! columns are separated by tabs, times are absolute and there is no color, so that programs can
 //! read it.
 

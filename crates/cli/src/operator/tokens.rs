@@ -9,8 +9,11 @@ use super::api::Query;
 use super::credentials::Connection;
 use super::list::{Listing, PageArgs};
 use super::patch_request::confirm;
-use super::table::{Cell, Column, Screen, Tone, truncated_column, optional_cell, empty_cell, optional_column, full_column};
 use super::print_message;
+use super::table::{
+    Cell, Column, Screen, Tone, empty_cell, full_column, optional_cell, optional_column,
+    truncated_column,
+};
 
 /// Manage enrollment tokens, which servers use to join.
 #[derive(Args)]

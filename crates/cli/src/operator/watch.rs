@@ -10,9 +10,9 @@ use anyhow::bail;
 use vocab::TaskId;
 use wire::v1::{Batch, BatchState, Progress, Task, TaskState};
 
-use super::api::{ApiResponse, Query, ApiError};
-use super::table::{Screen, Tone, truncate, format_duration};
-use super::{Session, batch_view, print, api_name};
+use super::api::{ApiError, ApiResponse, Query};
+use super::table::{Screen, Tone, format_duration, truncate};
+use super::{Session, api_name, batch_view, print};
 use crate::output;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -45,14 +45,19 @@ pub(super) async fn watch_batch(session: &Session, id: &str) -> anyhow::Result<(
 }
 
 /// Polls until the batch ends, or is halted with no server being patched.
-async fn poll_until_finished(session: &Session, id: &str, live: &mut LiveView) -> anyhow::Result<ApiResponse> {
+async fn poll_until_finished(
+    session: &Session,
+    id: &str,
+    live: &mut LiveView,
+) -> anyhow::Result<ApiResponse> {
     let mut deaf = 0;
     loop {
         match poll(session, id).await {
             Ok((body, batch, tasks)) => {
                 deaf = 0;
                 live.show(&batch, &tasks)?;
-                let at_rest = batch.state == BatchState::Halted && active_count(&batch.progress) == 0;
+                let at_rest =
+                    batch.state == BatchState::Halted && active_count(&batch.progress) == 0;
                 if batch.finished_at.is_some() || at_rest {
                     live.clear()?;
                     return Ok(body);
@@ -219,7 +224,8 @@ fn render_frame(batch: &Batch, tasks: &[Task], width: usize, screen: Screen) -> 
     let most = screen.height.saturating_sub(6).clamp(1, 30);
     for task in working.iter().take(most) {
         let since = task.started_at.map(|at| screen.now.duration_since(at).as_secs().max(0));
-        let since = since.map(|seconds| format_duration(seconds.unsigned_abs())).unwrap_or_default();
+        let since =
+            since.map(|seconds| format_duration(seconds.unsigned_abs())).unwrap_or_default();
         let line = format!("  {}  {}  {since}", task.hostname, api_name(task.state));
         lines.push(truncate(&line, room));
     }
@@ -288,7 +294,8 @@ mod tests {
         let result = json!({"packages": [], "reboot": {"needed": false, "done": false, "seconds": null},
             "duration": 3, "exit": 100, "failure_code": "disk_full", "message": "/var has 12 MB left",
             "set_aside": [], "restarted": [], "notes": [], "log": "/v1/x"});
-        let (_, tasks) = batch_with_tasks(&[task(1, "failed", result), task(2, "timed_out", Value::Null)]);
+        let (_, tasks) =
+            batch_with_tasks(&[task(1, "failed", result), task(2, "timed_out", Value::Null)]);
         assert_eq!(failure_line(&tasks[0]), "web-1: failed: disk_full: /var has 12 MB left");
         assert_eq!(failure_line(&tasks[1]), "web-2: timed_out");
     }

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use server::app::App;
 use service::auth::orders_keys;
 use service::auth::root_keys;
-use service::auth::root_keys::{BrokenLogs, OldKeyDependents, KeyMatch};
+use service::auth::root_keys::{BrokenLogs, KeyMatch, OldKeyDependents};
 use service::secrets::{ROOT_OLD, Secrets as Keys};
 use store::root_keys::{Dependents, RootKeyRecord};
 
 use super::{CommonArgs, RESTART_ADVICE};
-use crate::operator::table::pluralize;
 use crate::operator::confirm;
+use crate::operator::table::pluralize;
 
 /// The root key and its predecessor in the key files, with the state of the rotation.
 pub(super) struct RootKeyStatus {
@@ -65,7 +65,9 @@ impl RootKeyStatus {
                     "Database rows are still being resealed; nothing else depends on {ROOT_OLD}."
                 )
             }
-            (_, Some(found)) => format!("{ROOT_OLD} is still needed by:\n{}", describe_dependents(found)),
+            (_, Some(found)) => {
+                format!("{ROOT_OLD} is still needed by:\n{}", describe_dependents(found))
+            }
             _ => {
                 "No service has started with the new root.key yet: restart the service.".to_owned()
             }
@@ -111,7 +113,12 @@ pub(super) async fn rotate(app: &App, place: &CommonArgs) -> anyhow::Result<()> 
 const SIGN_OUT_NOTICE: &str = "Users who signed in before the rotation must sign in again, and older one-time \
     links no longer work (`fleetmend users reset NAME` creates a new one).";
 
-pub(super) async fn retire(app: &App, place: &CommonArgs, force: bool, yes: bool) -> anyhow::Result<()> {
+pub(super) async fn retire(
+    app: &App,
+    place: &CommonArgs,
+    force: bool,
+    yes: bool,
+) -> anyhow::Result<()> {
     let dir = &place.installation.data_dir;
     let keys = Keys::load(dir)?;
     let Some(old) = keys.old_root_key_id().map(str::to_owned) else {
@@ -126,7 +133,12 @@ pub(super) async fn retire(app: &App, place: &CommonArgs, force: bool, yes: bool
         // Already retired, on another replica or by a command that was interrupted.
         KeyMatch::Retired => {
             Keys::retire_root(dir)?;
-            return print_retired(place, &old, new, &json!({"key": "root", "old": old, "new": new}));
+            return print_retired(
+                place,
+                &old,
+                new,
+                &json!({"key": "root", "old": old, "new": new}),
+            );
         }
         KeyMatch::Unrecorded | KeyMatch::Rotated => {
             bail!("no service has started with the new root.key yet: restart the service first");
@@ -182,7 +194,11 @@ fn describe_dependents(found: &OldKeyDependents) -> String {
 }
 
 /// `  2 API keys: ci (key_…), backup (key_…)`.
-fn describe_credentials<Id: std::fmt::Display>(found: &Dependents<Id>, one: &str, many: &str) -> Option<String> {
+fn describe_credentials<Id: std::fmt::Display>(
+    found: &Dependents<Id>,
+    one: &str,
+    many: &str,
+) -> Option<String> {
     if found.count == 0 {
         return None;
     }

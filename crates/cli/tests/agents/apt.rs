@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lab::apt::{Deb, Pocket, Repo, Server};
 use serde_json::{Value, json};
 
-use crate::support::{Fleet, Host, package_changes, package};
+use crate::support::{Fleet, Host, package, package_changes};
 
 /// The differences between two states of the package database.
 fn changes(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
@@ -238,7 +238,10 @@ fn order_states_and_log_are_visible_while_it_runs() {
         !seen["finished_at"].is_null()
     });
     let task = &seen["results"][0];
-    assert_eq!((&task["state"], package_changes(task)), (&json!("succeeded"), one("slow 1.0 > 1.1")));
+    assert_eq!(
+        (&task["state"], package_changes(task)),
+        (&json!("succeeded"), one("slow 1.0 > 1.1"))
+    );
     let place = |state: &String| STATES.iter().position(|known| known == state);
     let places: Vec<usize> = states.iter().map(|state| place(state).unwrap()).collect();
     assert!(places.is_sorted(), "{states:?}");

@@ -172,7 +172,11 @@ pub(crate) fn crafted_orders(villain: &Attacker, boot: &str, names: &Names<'_>) 
 }
 
 /// Signs responses as the service does.
-async fn sign_answer(State(villain): State<SharedAttacker>, request: Request, next: Next) -> Response {
+async fn sign_answer(
+    State(villain): State<SharedAttacker>,
+    request: Request,
+    next: Next,
+) -> Response {
     let nonce = request.headers()["fleetmend-nonce"].to_str().unwrap().to_owned();
     let authorization = request.headers()["authorization"].to_str().unwrap().to_owned();
     let signature = authorization.rsplit_once(",sig=").unwrap().1;

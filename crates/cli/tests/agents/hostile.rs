@@ -12,7 +12,7 @@ use lab::rpm::Manager;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::attacker::{Names, Attacker, crafted_orders, id, take_over};
+use crate::attacker::{Attacker, Names, crafted_orders, id, take_over};
 use crate::support::{Fleet, Host, package_changes};
 
 /// Names that some package manager interprets as more than a name.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::service::{Running, fleetmend};
 use crate::support::{Fleet, Host, package_changes, text};
 
-/// Runs a `run_secrets` command. Returns whether it succeeded, and its output.
+/// Runs a `fleetmend secrets` command. Returns whether it succeeded, and its output.
 fn run_secrets(fleet: &Fleet, args: &[&str]) -> (bool, String) {
     let data = fleet.dir.data();
     let place = ["--data-dir", data.to_str().unwrap()];
@@ -65,7 +65,8 @@ fn rotate_and_retire(mut fleet: Fleet, host: &Host) -> Fleet {
         left["agents_without_it"] == 0 && seen["root_rotation"]["agents"] == 0
     });
     assert_ne!(tag(&state), first);
-    assert!(host.log_text().contains("the service renewed this host's identity tag"), "{}", host.log_text());
+    let log = host.log_text();
+    assert!(log.contains("the service renewed this host's identity tag"), "{log}");
 
     // The API key of this test and the host's token were derived from the old key.
     let (well, output) = run_secrets(&fleet, &["retire", "root"]);
@@ -108,7 +109,9 @@ fn agent_executes_orders_after_both_keys_are_rotated() {
         (Pocket::Stable, Deb::new("hello", "1.0")),
         (Pocket::Security, Deb::new("hello", "1.1")),
     ]);
-    let Some(server) = repo.and_then(|repo| Server::with_installed(&repo, &["hello"])) else { return };
+    let Some(server) = repo.and_then(|repo| Server::with_installed(&repo, &["hello"])) else {
+        return;
+    };
     let fleet = start_restartable();
     let mut host = Host::joined(&fleet, server.root.dir());
     fleet.wait_for_scan(&host.id);

@@ -52,7 +52,8 @@ impl Subject {
     /// Publishes one more version, orders it, and runs `meanwhile`. Returns the finished task.
     fn upgrade(&mut self, meanwhile: impl FnOnce(&mut Subject, Instant)) -> Value {
         self.version += 1;
-        let deb = Deb::new("quick", &self.current_version()).before_unpack("sleep 0.1").counts_runs();
+        let deb =
+            Deb::new("quick", &self.current_version()).before_unpack("sleep 0.1").counts_runs();
         let deb = deb.script("sleep 0.1");
         self.repo.add(&[(Pocket::Updates, deb)]);
         let began = Instant::now();
@@ -149,7 +150,11 @@ fn killed_agent_reports_correctly_and_scripts_run_once() {
             });
             let at = format!("killed at {share:.2}: {task}");
             assert_eq!(task["state"], "succeeded", "{at}");
-            assert_eq!(package_changes(&task), [format!("quick {before} > {}", patient.current_version())], "{at}");
+            assert_eq!(
+                package_changes(&task),
+                [format!("quick {before} > {}", patient.current_version())],
+                "{at}"
+            );
             assert_eq!(patient.server.version("quick").unwrap(), patient.current_version(), "{at}");
             assert_eq!(patient.audit(), "", "{at}");
         }
@@ -194,7 +199,11 @@ fn interrupted_system_is_repaired_or_reported() {
             let state = task["state"].as_str().unwrap();
             match state {
                 "succeeded" => {
-                    assert_eq!(package_changes(&task), [format!("quick {before} > {there}")], "{at}");
+                    assert_eq!(
+                        package_changes(&task),
+                        [format!("quick {before} > {there}")],
+                        "{at}"
+                    );
                     assert_eq!(there, patient.current_version(), "{at}");
                     assert_eq!(patient.audit(), "", "{at}");
                 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use lab::rpm::{Advisory, Manager, Package, Repo};
 use serde_json::{Value, json};
 
-use crate::support::{Fleet, Host, package_changes, package};
+use crate::support::{Fleet, Host, package, package_changes};
 
 /// A host with `plain`, `risky` (its update is a security update where the package manager reports
 /// that), `third` and `held`, each in version 1.0-1 with 1.1-1 pending.

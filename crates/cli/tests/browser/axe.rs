@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::driver::Tab;
-use crate::fixture::{PASSWORD, Fixture, invite};
+use crate::fixture::{Fixture, PASSWORD, invite};
 use crate::node;
 
 /// The serious and critical violations on the current page.

@@ -109,7 +109,11 @@ impl Tab {
 
     #[track_caller]
     fn element(&self, css: &str) -> String {
-        let found = self.session_command("POST", "/element", &json!({"using": "css selector", "value": css}));
+        let found = self.session_command(
+            "POST",
+            "/element",
+            &json!({"using": "css selector", "value": css}),
+        );
         found[ELEMENT].as_str().unwrap().to_owned()
     }
 
@@ -160,7 +164,11 @@ impl Tab {
 
     /// Sends a DevTools command to the browser.
     pub(crate) fn cdp(&self, command: &str, params: &Value) {
-        self.session_command("POST", "/goog/cdp/execute", &json!({"cmd": command, "params": params}));
+        self.session_command(
+            "POST",
+            "/goog/cdp/execute",
+            &json!({"cmd": command, "params": params}),
+        );
     }
 
     /// Sets the width of the window and the color theme.
@@ -178,7 +186,7 @@ impl Tab {
     }
 
     /// The errors and warnings in the browser's console: script errors, and violations of the
-    /// page's policy.
+    /// Content Security Policy.
     pub(crate) fn console_problems(&self) -> Vec<String> {
         let log = self.session_command("POST", "/se/log", &json!({"type": "browser"}));
         let entries = log.as_array().unwrap().iter();

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::axe::Axe;
 use crate::driver::Tab;
-use crate::fixture::{PASSWORD, set_password, invite};
+use crate::fixture::{PASSWORD, invite, set_password};
 use crate::node;
 use crate::node::Provider;
 use crate::support::{Dir, Running, first_key, fleetmend};
@@ -135,7 +135,8 @@ fn refusals_are_explained_and_passwords_work_without_provider() {
     place.go("/sign-in");
     place.tab.click("a.button.main");
     place.tab.until_shown("does not respond");
-    let found = Axe::new().map_or_else(Vec::new, |axe| axe.findings_in_both_themes(&place.tab, "both ways in"));
+    let found = Axe::new()
+        .map_or_else(Vec::new, |axe| axe.findings_in_both_themes(&place.tab, "both ways in"));
     assert_eq!(found, Vec::<String>::new());
     place.tab.fill("input[name=name]", "ann@example.org");
     place.tab.fill("input[name=password]", PASSWORD);

@@ -11,7 +11,7 @@ use store::daily_stats::{self, DailyStats};
 
 use crate::axe::Axe;
 use crate::driver::Tab;
-use crate::fixture::{PASSWORD, Fixture};
+use crate::fixture::{Fixture, PASSWORD};
 use crate::support::fleetmend;
 
 /// Problems on a narrow screen, and some that axe-core does not check.
@@ -35,7 +35,7 @@ enum Step {
     Click(&'static str),
     Fill(&'static str, &'static str),
 }
-use Step::{Fill, Click};
+use Step::{Click, Fill};
 
 impl PagePath {
     fn go(&self, scene: &Fixture) {
@@ -107,7 +107,10 @@ async fn pages(scene: &Fixture) -> Vec<(&'static str, PagePath)> {
         ("remove", to(&format!("/servers/{server}/remove"))),
         (
             "order",
-            PagePath::WithSteps("/servers".into(), vec![Click("input[data-pick]"), Click("[data-needs-pick]")]),
+            PagePath::WithSteps(
+                "/servers".into(),
+                vec![Click("input[data-pick]"), Click("[data-needs-pick]")],
+            ),
         ),
         ("patches", to("/patches")),
         ("patch", to(&format!("/patches/{patch}"))),
@@ -122,7 +125,10 @@ async fn pages(scene: &Fixture) -> Vec<(&'static str, PagePath)> {
         ("schedule-edit", to(&format!("/schedules/{named}/edit"))),
         (
             "schedule-run",
-            PagePath::WithSteps(format!("/schedules/{schedule}"), vec![Click("form[action$='/run'] button")]),
+            PagePath::WithSteps(
+                format!("/schedules/{schedule}"),
+                vec![Click("form[action$='/run'] button")],
+            ),
         ),
         ("activity", to("/activity")),
         ("settings", to("/settings")),
@@ -139,7 +145,10 @@ async fn pages(scene: &Fixture) -> Vec<(&'static str, PagePath)> {
         ("account", to("/account")),
         (
             "second-factor",
-            PagePath::WithSteps("/account".into(), vec![Click("form[action='/account/totp'] button")]),
+            PagePath::WithSteps(
+                "/account".into(),
+                vec![Click("form[action='/account/totp'] button")],
+            ),
         ),
         ("problem", to("/servers?limit=0")),
         ("sign-in", to("/sign-in")),
@@ -204,8 +213,10 @@ async fn write_daily_stats(scene: &Fixture) {
     let mut tx = db.begin().await.unwrap();
     let org = store::organizations::list(&mut tx).await.unwrap()[0].id;
     let mut day = service::projections::daily_stats::utc_day(now());
-    let today =
-        service::projections::daily_stats::current_counts(&mut tx, org, day).await.unwrap().unwrap();
+    let today = service::projections::daily_stats::current_counts(&mut tx, org, day)
+        .await
+        .unwrap()
+        .unwrap();
     for ago in 1..24 {
         day = day.yesterday().unwrap();
         let then = |count: u64| count * (100 + ago * 2 + (ago + 3) % 7 * 3) / 100;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::agents::{Fleet, Host};
 use crate::driver::{ENTER, Tab};
-use crate::fixture::{set_password, invite};
+use crate::fixture::{invite, set_password};
 
 /// Finds a server, previews, patches, and watches the batch without a reload. The page and the
 /// system's package database must agree. Not asynchronous, because only this thread sees the lab's

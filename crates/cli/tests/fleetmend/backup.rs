@@ -11,7 +11,7 @@ use swarm::behavior::Script;
 
 use crate::database::Database;
 use crate::fleet::{allow_files, slow_agents};
-use crate::operator::{LOOK_EVERY, Operator};
+use crate::operator::{Operator, POLL_INTERVAL};
 use crate::support::{Dir, Running, first_key, first_key_with, fleetmend};
 use crate::terminal::Cli;
 
@@ -99,7 +99,7 @@ async fn backup_and_restore(database: &[&str]) {
     keyboard.run_ok(&["schedules", "update", "every minute", "--enabled", "false"]);
     let open = |batches: &[Value]| batches.iter().any(|batch| batch["finished_at"].is_null());
     while open(&operator.all("/v1/batches").await) {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let done_before = fleet.ledger().spans();
     assert!(done_before.iter().all(|span| span.ended.is_some()));
@@ -122,7 +122,7 @@ async fn backup_and_restore(database: &[&str]) {
     for server in operator.all("/v1/servers").await {
         assert!(server["quarantine"].is_null(), "{server}");
     }
-    let sides = operator.both_sides(&fleet, &halfway).await;
+    let sides = operator.batch_views(&fleet, &halfway).await;
     // Tasks that were running are reconciled with the agents, not abandoned. Waiting servers may
     // have been patched since the backup, and are not patched again.
     assert_eq!(sides.count("succeeded"), HANGING.end);
@@ -130,7 +130,7 @@ async fn backup_and_restore(database: &[&str]) {
 
     let after = operator.orders(&fleet, 0..SERVERS, json!({})).await;
     operator.until_ended(&after).await;
-    operator.both_sides(&fleet, &after).await.all_came_through(SERVERS);
+    operator.batch_views(&fleet, &after).await.assert_all_finished(SERVERS);
 
     // Runs that had started are not started again, and everything done since was ordered since.
     let mut added = fleet.ledger().spans();
@@ -145,7 +145,7 @@ async fn backup_and_restore(database: &[&str]) {
     let mut ordered = BTreeSet::new();
     let by_calendar = runs.iter().filter_map(|run| run["batch_id"].as_str());
     for batch in by_calendar.chain([after.as_str()]) {
-        let sides = operator.both_sides(&fleet, batch).await;
+        let sides = operator.batch_views(&fleet, batch).await;
         ordered.extend(sides.spans.iter().map(|span| span.order));
     }
     let strange: Vec<_> = added.iter().filter(|span| !ordered.contains(&span.order)).collect();

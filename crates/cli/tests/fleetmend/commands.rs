@@ -7,7 +7,7 @@ use swarm::behavior::Script;
 use vocab::FailureCode;
 
 use crate::fleet::slow_agents;
-use crate::operator::{LOOK_EVERY, Operator};
+use crate::operator::{Operator, POLL_INTERVAL};
 use crate::schema::OpenApi;
 use crate::support::{Dir, Running, first_key};
 use crate::terminal::{Cli, strip_escapes};
@@ -36,7 +36,7 @@ pub(crate) async fn world() -> World {
     // is included.
     let mut counted = false;
     while !counted {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let count = |rows: &[Value], of: fn(&Value) -> &Value| -> u64 {
             rows.iter().filter_map(|row| of(row).as_u64()).sum()
         };
@@ -324,7 +324,7 @@ async fn quarantined_server_is_released_by_name() {
             let path = format!("/v1/servers/{}/refresh", server["id"].as_str().unwrap());
             operator.post(&path, json!({})).await;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let copy = start(older()).await;
     let quarantined = async || -> Vec<String> {
@@ -337,7 +337,7 @@ async fn quarantined_server_is_released_by_name() {
         if found.len() > 1 {
             break found;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     };
     copy.stop().await;
     let released = keyboard.run_ok(&["servers", "release", &found[0]]);

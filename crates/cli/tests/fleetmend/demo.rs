@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::operator::{LOOK_EVERY, Operator};
+use crate::operator::{Operator, POLL_INTERVAL};
 use crate::support::{Dir, fleetmend};
 
 /// A running demo, killed on drop.
@@ -142,7 +142,7 @@ async fn demo_has_sample_data_and_continues_after_restart() {
     assert!(tasks.iter().any(|task| !task["result"]["failure_code"].is_null()), "{tasks:?}");
     for (path, least) in [("/v1/schedules", 4), ("/v1/patches", 20), ("/v1/cves", 20)] {
         while operator.get(path).await["meta"]["total"].as_u64() < Some(least) {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
     // The canaries succeed or halt the batch: either way it makes progress.

@@ -23,8 +23,8 @@ struct Dev {
 }
 
 impl Dev {
-    /// As root, the agent refreshes package lists. [`isolate_network`] keeps it off the network, since
-    /// a test talks to its own machine only. Without root nothing is fetched.
+    /// As root, the agent refreshes package lists. [`isolate_network`] keeps it off the network,
+    /// since a test talks to its own machine only. Without root nothing is fetched.
     fn start(data: &Path, more: &[&str]) -> Dev {
         let args = ["dev", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
         let mut child = fleetmend(&[&args[..], more].concat())
@@ -111,13 +111,21 @@ fn dev_lists_this_machines_packages_and_restarts() {
     let mut dev = Dev::start(&dir.data(), &[]);
     dev.until("Press Ctrl-C to stop");
     let key = dev.value_after("admin key").to_owned();
-    assert!(dev.value_after("dashboard").starts_with(&format!("{}/welcome/", dev.url)), "{:?}", dev.printed);
+    assert!(
+        dev.value_after("dashboard").starts_with(&format!("{}/welcome/", dev.url)),
+        "{:?}",
+        dev.printed
+    );
     let file = dir.data().join("credentials.toml");
     assert_eq!(dev.value_after("saved in"), file.canonicalize().unwrap().to_str().unwrap());
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let seen = dev.until("packages,");
-    let tried: Vec<Output> =
-        dev.printed.iter().filter(|line| line.contains("--credentials")).map(|l| run_pasted(l)).collect();
+    let tried: Vec<Output> = dev
+        .printed
+        .iter()
+        .filter(|line| line.contains("--credentials"))
+        .map(|l| run_pasted(l))
+        .collect();
     assert_eq!(tried.len(), 3);
     for output in &tried {
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -294,7 +302,9 @@ fn nothing_is_installed_without_allow_install() {
         (Pocket::Stable, Deb::new("hello", "1.0")),
         (Pocket::Security, Deb::new("hello", "1.1")),
     ]);
-    let Some(server) = repo.and_then(|repo| Server::with_installed(&repo, &["hello"])) else { return };
+    let Some(server) = repo.and_then(|repo| Server::with_installed(&repo, &["hello"])) else {
+        return;
+    };
     let dir = Dir::new();
     let root = server.root.dir().to_str().unwrap();
     let file = dir.data().join("credentials.toml");

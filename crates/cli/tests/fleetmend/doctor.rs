@@ -89,7 +89,9 @@ async fn postgres_gets_the_same_checks() {
     first_key_with(&dir.data(), &more);
     let (code, told) = run_doctor(&dir.data(), &more);
     assert_eq!((code, &told["healthy"]), (0, &json!(true)), "{told:#}");
-    assert!(findings_of(&told, "schema", "ok")[0]["detail"].as_str().unwrap().starts_with("postgres"));
+    assert!(
+        findings_of(&told, "schema", "ok")[0]["detail"].as_str().unwrap().starts_with("postgres")
+    );
     database.remove().await;
     let (code, told) = run_doctor(&dir.data(), &more);
     assert_eq!(code, 1);

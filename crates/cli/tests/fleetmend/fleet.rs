@@ -59,8 +59,8 @@ async fn two_thousand_servers_are_patched_despite_a_killed_service() {
     let listen = service.address.strip_prefix("http://").unwrap();
     let _again = Running::at(listen, &dir.data(), &[]);
     operator.until_ended(&everyone).await;
-    let sides = operator.both_sides(&fleet, &everyone).await;
-    sides.all_came_through(SERVERS);
+    let sides = operator.batch_views(&fleet, &everyone).await;
+    sides.assert_all_finished(SERVERS);
     assert!(sides.most_at_once() <= MAX_PARALLEL, "{} at once", sides.most_at_once());
 
     tokio::join!(
@@ -100,16 +100,16 @@ async fn assert_schedule_ran(operator: &Operator, fleets: [&Swarm; 2], schedule:
     let staging = operator.get("/v1/servers?environment=staging&limit=1").await;
     let staging = staging["meta"]["total"].as_u64().unwrap() as usize;
     assert!(staging > SERVERS / 10, "{staging} servers in staging");
-    let mut sides = operator.both_sides(fleets[0], id).await;
-    sides.spans.extend(operator.both_sides(fleets[1], id).await.spans);
-    sides.all_came_through(staging);
+    let mut sides = operator.batch_views(fleets[0], id).await;
+    sides.spans.extend(operator.batch_views(fleets[1], id).await.spans);
+    sides.assert_all_finished(staging);
 }
 
 async fn assert_staggered_starts(operator: &Operator, fleet: &Swarm, id: &str) {
     operator.until_ended(id).await;
-    let sides = operator.both_sides(fleet, id).await;
-    sides.all_came_through(2);
-    sides.are_apart_by(SignedDuration::from_mins(1));
+    let sides = operator.batch_views(fleet, id).await;
+    sides.assert_all_finished(2);
+    sides.assert_apart_by(SignedDuration::from_mins(1));
 }
 
 fn set_script(fleet: &Swarm, agents: std::ops::Range<usize>, script: Script) {
@@ -121,7 +121,7 @@ async fn check_successful_canary(operator: &Operator, fleet: &Swarm) {
     set_script(fleet, 10..40, Script::Succeed);
     let id = operator.orders(fleet, 10..40, json!({"canary": canary})).await;
     operator.until_ended(&id).await;
-    let mut sides = operator.both_sides(fleet, &id).await;
+    let mut sides = operator.batch_views(fleet, &id).await;
     assert_eq!(sides.spans.len(), 30);
     let rest = sides.spans.split_off(canary);
     let last = sides.spans.iter().filter_map(|span| span.ended).max().unwrap();
@@ -160,7 +160,7 @@ async fn assert_halted_with_at_most(
         count("waiting") + count("failed") == total
     };
     operator.until(id, at_rest).await;
-    let sides = operator.both_sides(fleet, id).await;
+    let sides = operator.batch_views(fleet, id).await;
     let failed = sides.count("failed");
     assert!(failed > 0 && failed <= most, "{failed} failed, {most} may have started");
     assert_eq!(sides.count("waiting"), total - failed);
@@ -169,7 +169,7 @@ async fn assert_halted_with_at_most(
     operator.post(&format!("/v1/batches/{id}/cancel"), json!({})).await;
     let seen = operator.until_ended(id).await;
     assert_eq!(seen["state"], "canceled");
-    assert_eq!(operator.both_sides(fleet, id).await.spans, sides.spans);
+    assert_eq!(operator.batch_views(fleet, id).await.spans, sides.spans);
 }
 
 async fn check_cancel(operator: &Operator, fleet: &Swarm) {
@@ -178,10 +178,10 @@ async fn check_cancel(operator: &Operator, fleet: &Swarm) {
     operator.until(&id, under_way).await;
     let canceled = operator.post(&format!("/v1/batches/{id}/cancel"), json!({})).await;
     assert_eq!(canceled["state"], "canceling");
-    let before = operator.both_sides(fleet, &id).await;
+    let before = operator.batch_views(fleet, &id).await;
     let seen = operator.until_ended(&id).await;
     assert_eq!(seen["state"], "canceled");
-    let after = operator.both_sides(fleet, &id).await;
+    let after = operator.batch_views(fleet, &id).await;
     // No further task started after the cancellation, and withdrawn tasks had done nothing.
     let begun = after.tasks.len() - after.count("canceled");
     assert!((14..60).contains(&begun), "{begun} of 70 tasks finished on their own");

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use vocab::terminal::is_unsafe;
 use vocab::{Digest, Installed, Pending, listing};
 
-use crate::operator::{LOOK_EVERY, Operator};
+use crate::operator::{Operator, POLL_INTERVAL};
 use crate::support::{Dir, Running, first_key};
 use crate::terminal::{Cli, CommandOutput};
 
@@ -143,7 +143,7 @@ async fn text_from_agents_cannot_control_the_terminal() {
             let order: Value = serde_json::from_str(envelope["order"].as_str().unwrap()).unwrap();
             break order["id"].as_str().unwrap().to_owned();
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     };
     let now = "2026-11-15T04:00:00Z";
     let log = format!("Reading package lists…{ATTACK}\nline\r\n\u{feff}{ATTACK}\n");

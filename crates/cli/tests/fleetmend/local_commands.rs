@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::dev::{installed_package_count, isolate_network};
-use crate::doctor::{run_doctor, findings_of};
+use crate::doctor::{findings_of, run_doctor};
 use crate::feeds::{ADVISORY, publisher};
 use crate::operator_commands::{GROUPS, all_commands};
 use crate::support::{Dir, Running, first_key, fleetmend};
@@ -87,7 +87,8 @@ impl SnapshotRecorder {
         let args = [args, &["--json"]].concat();
         let mut output = command_output(self.command(&args).output().unwrap());
         let lines = output.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let lines = lines.map(|value| serde_json::to_string_pretty(&normalize_json(value)).unwrap());
+        let lines =
+            lines.map(|value| serde_json::to_string_pretty(&normalize_json(value)).unwrap());
         output.out = lines.map(|line| line + "\n").collect();
         self.record("JSON", &args, &output, code);
     }
@@ -177,7 +178,10 @@ fn users_and_orgs(tour: &mut SnapshotRecorder) {
     tour.run_read_only(&["users", "list", "--data-dir", &data]);
     let url = ["--url", "https://fleet.example"];
     let names = ["ann@example.org", "bob@example.org", "eve@example.org"];
-    tour.run_all_forms(&[&["users", "create", "{}", "--data-dir", &data], &url[..]].concat(), names);
+    tour.run_all_forms(
+        &[&["users", "create", "{}", "--data-dir", &data], &url[..]].concat(),
+        names,
+    );
     tour.run_all_forms(&["users", "reset", "{}", "--data-dir", &data], names);
     tour.run_read_only(&["users", "list", "--data-dir", &data]);
     tour.run_failing(&["users", "create", "ANN@example.org", "--data-dir", &data]);
@@ -187,7 +191,15 @@ fn users_and_orgs(tour: &mut SnapshotRecorder) {
     tour.run_read_only(&["orgs", "list", "--data-dir", &data]);
     tour.run_failing(&["orgs", "create", "Labs", "--data-dir", &data]);
     tour.run_failing(&["users", "create", "dan@example.org", "--data-dir", &data]);
-    tour.run_failing(&["users", "create", "dan@example.org", "--org", "Nobody", "--data-dir", &data]);
+    tour.run_failing(&[
+        "users",
+        "create",
+        "dan@example.org",
+        "--org",
+        "Nobody",
+        "--data-dir",
+        &data,
+    ]);
     let remove = ["orgs", "remove", "--data-dir", &data];
     tour.run_on_terminal(&[&remove[..], &["Labs"]].concat(), "n\n", 1);
     tour.run_on_terminal(&[&remove[..], &["Labs"]].concat(), "y\n", 0);
@@ -254,7 +266,10 @@ fn backup_restore_migrate_doctor(tour: &mut SnapshotRecorder) {
     tour.run_failing(&["backup", "--data-dir", &data, &tour.at("nowhere/x.backup")]);
     tour.run_read_only(&["restore", "--check", files[0]]);
     let places = ["there", "elsewhere", "beyond"].map(|name| tour.at(name));
-    tour.run_all_forms(&["restore", files[0], "--data-dir", "{}"], places.each_ref().map(String::as_str));
+    tour.run_all_forms(
+        &["restore", files[0], "--data-dir", "{}"],
+        places.each_ref().map(String::as_str),
+    );
     tour.run_failing(&["restore", files[0], "--data-dir", &data]);
     tour.run_failing(&["restore", files[0], "--data-dir", &tour.at("one")]);
     tour.run_failing(&["restore", &tour.at("absent.backup"), "--data-dir", &data]);
@@ -311,7 +326,15 @@ fn server(tour: &mut SnapshotRecorder) {
 
     let service = Running::start(Path::new(&data), &[]);
     let taken = service.address.strip_prefix("http://").unwrap().to_owned();
-    tour.run_failing(&["server", "--log", "error", "--data-dir", &tour.at("three"), "--listen", &taken]);
+    tour.run_failing(&[
+        "server",
+        "--log",
+        "error",
+        "--data-dir",
+        &tour.at("three"),
+        "--listen",
+        &taken,
+    ]);
     // A service that has just started becomes the leader in a moment.
     while findings_of(&run_doctor(Path::new(&data), &[]).1, "leader", "ok").is_empty() {}
     tour.run_failing(&["restore", &tour.at("first.backup"), "--replace", "--data-dir", &data]);
@@ -429,7 +452,8 @@ fn typos_get_a_suggestion() {
     let mut tried = 0;
     for command in all_commands() {
         let words: Vec<&str> = command.split(' ').collect();
-        let output = command_output(fleetmend(&[&words[..], &["--hepl"]].concat()).output().unwrap());
+        let output =
+            command_output(fleetmend(&[&words[..], &["--hepl"]].concat()).output().unwrap());
         assert_eq!((output.code, output.out.as_str()), (2, ""), "{command}: {}", output.err);
         assert!(
             output.err.contains("'--hepl'") && output.err.contains("'--help'"),

@@ -33,7 +33,8 @@ async fn service_works_without_a_writable_log() {
     let dir = Dir::new();
     let key = first_key(&dir.data());
     // The reader of the log has gone away.
-    assert_serves(&dir.data(), &key, Stdio::piped(), |service| drop(service.child.stderr.take())).await;
+    assert_serves(&dir.data(), &key, Stdio::piped(), |service| drop(service.child.stderr.take()))
+        .await;
     // The log's disk is full.
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     assert_serves(&dir.data(), &key, full.into(), |_| {}).await;

@@ -11,7 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use agent_client::{
-    AgentClient, ClientError, ConnectOptions, HostKey, Identity, EnrollOptions, ListingKind, Token, SyncCounter, nonce,
+    AgentClient, ClientError, ConnectOptions, EnrollOptions, HostKey, Identity, ListingKind,
+    SyncCounter, Token, nonce,
 };
 use serde_json::{Value, json};
 use swarm::fleet::Fleet;
@@ -24,7 +25,7 @@ use wire::agent::{Facts, SyncRequest};
 use wire::v1::Activity;
 
 use crate::fleet::{allow_files, fast_agents};
-use crate::operator::{LOOK_EVERY, Operator};
+use crate::operator::{Operator, POLL_INTERVAL};
 use crate::support::{Dir, Running, first_key, fleetmend};
 
 const BYTES_MAX: u64 = 512 << 20;
@@ -136,7 +137,7 @@ async fn service_with_512_mib_serves_its_fleet_through_an_import_and_floods() {
     }
     import.await.unwrap();
     operator.until_ended(&batch).await;
-    operator.both_sides(&fleet, &batch).await.all_came_through(SERVERS);
+    operator.batch_views(&fleet, &batch).await.assert_all_finished(SERVERS);
     operator.until_at("/v1/feeds", |feeds| feeds["data"][0]["records"] == ADVISORIES).await;
     assert!(service.child.try_wait().unwrap().is_none(), "the service ended");
     let peak = peak(pid);
@@ -189,7 +190,7 @@ impl LargeReporter {
             for _ in 0..300 {
                 match sent().await {
                     Ok(()) => break,
-                    Err(ClientError::Busy { .. }) => tokio::time::sleep(LOOK_EVERY).await,
+                    Err(ClientError::Busy { .. }) => tokio::time::sleep(POLL_INTERVAL).await,
                     Err(error) => panic!("{error}"),
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use swarm::{Config, WorkSpan, Swarm};
+use swarm::{Config, Swarm, WorkSpan};
 use vocab::TaskId;
 
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -40,7 +40,12 @@ static OPERATORS: AtomicU32 = AtomicU32::new(0);
 impl Operator {
     pub(crate) fn new(url: &str, key: &str) -> Operator {
         let said = AtomicU32::new(OPERATORS.fetch_add(1_000, Ordering::Relaxed));
-        Operator { http: reqwest::Client::new(), key: key.to_owned(), url: url.to_owned(), next_key: said }
+        Operator {
+            http: reqwest::Client::new(),
+            key: key.to_owned(),
+            url: url.to_owned(),
+            next_key: said,
+        }
     }
 
     /// Sends a POST request, retrying with the same idempotency key while the service is

@@ -57,7 +57,8 @@ impl SnapshotRecorder<'_> {
         self.run_json(&sure, to[2], operation)
     }
 
-    /// Like [`SnapshotRecorder::run_confirmed`], but waits for each batch to end before the next command.
+    /// Like [`SnapshotRecorder::run_confirmed`], but waits for each batch to end before the next
+    /// command.
     async fn run_confirmed_batch(
         &mut self,
         args: &[&str],
@@ -80,7 +81,8 @@ impl SnapshotRecorder<'_> {
         self.run_on_terminal(args, to[0], "y\n");
         let sure = [args, &["--yes"]].concat();
         self.run_piped(&sure, to[1]);
-        let output = self.keyboard.run_piped(&fill_target(&[&sure[..], &["--json"]].concat(), to[2]));
+        let output =
+            self.keyboard.run_piped(&fill_target(&[&sure[..], &["--json"]].concat(), to[2]));
         assert_eq!((output.code, output.out.as_str()), (0, ""), "{args:?}: {}", output.err);
     }
 
@@ -96,12 +98,7 @@ impl SnapshotRecorder<'_> {
         self.record("in a pipe", &args, &output);
     }
 
-    fn run_json(
-        &mut self,
-        args: &[&str],
-        to: &str,
-        (method, path, status): Operation,
-    ) -> Value {
+    fn run_json(&mut self, args: &[&str], to: &str, (method, path, status): Operation) -> Value {
         let printed = self.keyboard.run_ok(&[&fill_target(args, to)[..], &["--json"]].concat());
         let printed: Value = serde_json::from_str(&printed).unwrap();
         let wrong = self.description.response_violations(method, path, status, &printed);
@@ -204,7 +201,7 @@ async fn operator_commands_match_snapshots_and_openapi() {
     let world = world().await;
     wait_for_cves(&world).await;
     let description = OpenApi::load();
-    let (tried, diary) = (BTreeSet::new(), String::new());
+    let (tried, log) = (BTreeSet::new(), String::new());
     let mut tour = SnapshotRecorder { keyboard: &world.keyboard, description, tried, log };
     pending(&mut tour);
     insta::assert_snapshot!("pending", tour.take_log());
@@ -297,7 +294,12 @@ async fn batches(tour: &mut SnapshotRecorder<'_>, world: &World) {
     }
     let retried = ["batches", "retry", &failed];
     let again = tour
-        .run_confirmed_batch(&retried, [""; 3], ("post", "/v1/batches/{batch_id}/retry", "202"), world)
+        .run_confirmed_batch(
+            &retried,
+            [""; 3],
+            ("post", "/v1/batches/{batch_id}/retry", "202"),
+            world,
+        )
         .await;
     let again = again["id"].as_str().unwrap();
     tour.run_read_only(&["batches", "watch", again], ("get", "/v1/batches/{batch_id}", "200"));
@@ -318,8 +320,17 @@ async fn schedules(tour: &mut SnapshotRecorder<'_>, world: &World) {
     tour.run_changing(&update, THREE, ("put", one, "200"));
     tour.run_read_only(&["schedules", "show", "one"], ("get", one, "200"));
     let run = ["schedules", "run", "{}"];
-    tour.run_confirmed_batch(&run, THREE, ("post", "/v1/schedules/{schedule_id}/run", "202"), world).await;
-    tour.run_read_only(&["schedules", "runs", "one"], ("get", "/v1/schedules/{schedule_id}/runs", "200"));
+    tour.run_confirmed_batch(
+        &run,
+        THREE,
+        ("post", "/v1/schedules/{schedule_id}/run", "202"),
+        world,
+    )
+    .await;
+    tour.run_read_only(
+        &["schedules", "runs", "one"],
+        ("get", "/v1/schedules/{schedule_id}/runs", "200"),
+    );
     tour.run_read_only(&["schedules", "list"], ("get", "/v1/schedules", "200"));
     tour.run_without_output(&["schedules", "delete", "{}"], THREE);
 }
@@ -333,8 +344,13 @@ async fn servers(tour: &mut SnapshotRecorder<'_>, world: &World) {
         ("post", "/v1/servers/{server_id}/refresh", "202"),
     );
     let order = ["servers", "patch", "{}", "--all-updates"];
-    tour.run_confirmed_batch(&order, SERVERS, ("post", "/v1/servers/{server_id}/patch", "202"), world)
-        .await;
+    tour.run_confirmed_batch(
+        &order,
+        SERVERS,
+        ("post", "/v1/servers/{server_id}/patch", "202"),
+        world,
+    )
+    .await;
     tour.run_without_output(&["servers", "remove", "{}"], SERVERS);
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::operator::{LOOK_EVERY, Operator};
+use crate::operator::{Operator, POLL_INTERVAL};
 use crate::support::{Dir, Running, first_key, fleetmend};
 use crate::terminal::{Cli, CommandOutput, command_output};
 
@@ -51,11 +51,11 @@ async fn organizations_are_created_and_removed_while_the_service_runs() {
     let removed = orgs(&dir, &["remove", "Labs", "--yes"]);
     assert_eq!(removed.code, 0, "{}", removed.err);
     while fleet.counts().removed < 3 {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let keyboard = Cli { url: service.address.clone(), key: second };
     while keyboard.run_piped(&["summary"]).code == 0 {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     assert!(keyboard.run_piped(&["summary"]).err.contains("[401 "));
     assert_eq!(acme.get("/v1/servers").await["meta"]["total"], 0);

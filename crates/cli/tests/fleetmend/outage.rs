@@ -20,7 +20,7 @@ use vocab::{OrgId, ServerId};
 use wire::agent::EnrollResponse;
 
 use crate::fleet::{allow_files, slow_agents};
-use crate::operator::{LOOK_EVERY, Operator};
+use crate::operator::{Operator, POLL_INTERVAL};
 use crate::support::{Dir, Running, first_key};
 
 const AGENTS: u64 = 10_000;
@@ -101,7 +101,7 @@ async fn until(enough: impl Fn() -> bool) {
         if enough() {
             return;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     panic!("the expected state was not reached within five minutes");
 }
@@ -117,7 +117,7 @@ async fn wait_for_all_syncs(fleet: &Swarm, operator: &Operator) {
         }
         operator.get("/v1/servers?limit=100").await;
         operator.get("/v1/summary").await;
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     panic!("{missing} agents did not sync within five minutes");
 }
@@ -152,7 +152,7 @@ async fn ten_thousand_agents_reconnect_without_losing_results() {
     let batch = operator.orders(&fleet, 0..AT_WORK, json!({"max_parallel": AT_WORK})).await;
     wait_for_all_syncs(&fleet, &operator).await;
     operator.until_ended(&batch).await;
-    operator.both_sides(&fleet, &batch).await.all_came_through(AT_WORK);
+    operator.batch_views(&fleet, &batch).await.assert_all_finished(AT_WORK);
     let online = operator.get("/v1/servers?status=online&limit=1").await;
     assert_eq!(online["meta"]["total"], AGENTS);
     let all = operator.get("/v1/servers?limit=1").await;

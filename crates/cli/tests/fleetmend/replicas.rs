@@ -39,7 +39,8 @@ async fn paused_or_killed_replica_loses_and_repeats_nothing() {
         "targets": {"environment": "staging"}, "options": {"security_only": true}});
     let schedule = operator.post("/v1/schedules", schedule).await;
     let schedule = schedule["id"].as_str().unwrap().to_owned();
-    let mut halfway = operator.orders(&fleet, 0..SERVERS, json!({"max_parallel": MAX_PARALLEL})).await;
+    let mut halfway =
+        operator.orders(&fleet, 0..SERVERS, json!({"max_parallel": MAX_PARALLEL})).await;
     let under_way = |seen: &Value| seen["progress"]["percent"].as_u64() >= Some(20);
     operator.until(&halfway, under_way).await;
     first.signal(Signal::SIGSTOP);
@@ -53,10 +54,10 @@ async fn paused_or_killed_replica_loses_and_repeats_nothing() {
     for batch in [&halfway, &small] {
         operator.until_ended(batch).await;
     }
-    let sides = operator.both_sides(&fleet, &halfway).await;
-    sides.all_came_through(SERVERS);
+    let sides = operator.batch_views(&fleet, &halfway).await;
+    sides.assert_all_finished(SERVERS);
     assert!(sides.most_at_once() <= MAX_PARALLEL, "{} at once", sides.most_at_once());
-    operator.both_sides(&fleet, &small).await.all_came_through(20);
+    operator.batch_views(&fleet, &small).await.assert_all_finished(20);
 
     halfway = operator
         .orders(&fleet, 0..SERVERS, json!({"max_parallel": MAX_PARALLEL, "reboot": "always"}))
@@ -65,8 +66,8 @@ async fn paused_or_killed_replica_loses_and_repeats_nothing() {
     second.child.kill().unwrap();
     second.child.wait().unwrap();
     operator.until_ended(&halfway).await;
-    let sides = operator.both_sides(&fleet, &halfway).await;
-    sides.all_came_through(SERVERS);
+    let sides = operator.batch_views(&fleet, &halfway).await;
+    sides.assert_all_finished(SERVERS);
     assert!(sides.most_at_once() <= MAX_PARALLEL, "{} at once", sides.most_at_once());
 
     // Read the batches before the runs: a run may start between the two requests.

@@ -163,7 +163,10 @@ async fn preview_and_server_have_the_expected_layout() {
     let World { keyboard, .. } = &world().await;
     let order = ["servers", "patch", "cache-01", "--security-only", "--reboot", "if_required"];
     assert_eq!(normalize(&keyboard.run_on_terminal(78, &order, "n\n").out), PREVIEW_78);
-    assert_eq!(normalize(&keyboard.run_on_terminal(78, &["servers", "show", "db-01"], "").out), SERVER_78);
+    assert_eq!(
+        normalize(&keyboard.run_on_terminal(78, &["servers", "show", "db-01"], "").out),
+        SERVER_78
+    );
 }
 
 const SCHEDULE_PIPE: &str = "\

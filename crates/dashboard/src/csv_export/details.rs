@@ -9,7 +9,10 @@ use service::queries::Page;
 use vocab::{BatchId, ScheduleId, ServerId, TaskId};
 use wire::v1::{PackageChange, PatchDetail};
 
-use super::{all, ends, file_response, gathered, join_list, page_by_page, csv_response, format_option, format_time};
+use super::{
+    all, csv_response, ends, file_response, format_option, format_time, gathered, join_list,
+    page_by_page,
+};
 use crate::extract::PageQuery;
 use crate::pages::csv::csv;
 use crate::response::PageResult;
@@ -294,9 +297,13 @@ pub(crate) async fn runs(
             }),
             ("trigger", &|row| pages::word(&row.trigger)),
             ("batch", &|row| format_option(&row.batch_id)),
-            ("servers", &|row| format_option(&row.progress.as_ref().map(|progress| progress.total))),
+            ("servers", &|row| {
+                format_option(&row.progress.as_ref().map(|progress| progress.total))
+            }),
             ("failed", &|row| {
-                format_option(&row.progress.as_ref().map(|progress| progress.failed + progress.timed_out))
+                format_option(
+                    &row.progress.as_ref().map(|progress| progress.failed + progress.timed_out),
+                )
             }),
             ("finished_at", &|row| format_time(row.finished_at)),
         ],

@@ -8,12 +8,12 @@ use service::queries::preview::SHOWN_MAX;
 use vocab::{BatchId, ScheduleId};
 use wire::v1::{Preview, PreviewUpdate};
 
-use super::{join_list, csv_response, format_time, join_words};
-use crate::extract::{PageQuery, Form};
-use crate::patch_form::{api_body, preview, parse};
+use super::{csv_response, format_time, join_list, join_words};
+use crate::extract::{Form, PageQuery};
+use crate::patch_form::{api_body, parse, preview};
 use crate::response::PageResult;
-use crate::schedules::{CronQuery, next_run_times, preview};
-use crate::{Dashboard, Viewer, batches, pages};
+use crate::schedules::{CronQuery, next_run_times};
+use crate::{Dashboard, Viewer, batches, pages, schedules};
 
 fn format_updates(some: &[PreviewUpdate]) -> String {
     join_list(some.iter().map(|update| {
@@ -31,7 +31,9 @@ fn preview_table(it: &Preview) -> PageResult {
             ("hostname", &|row| row.hostname.to_string()),
             ("canary", &|row| row.canary.to_string()),
             ("starts_at", &|row| format_time(row.starts_at)),
-            ("waits_for", &|row| join_words(&row.waits_for.iter().map(pages::word).collect::<Vec<_>>())),
+            ("waits_for", &|row| {
+                join_words(&row.waits_for.iter().map(pages::word).collect::<Vec<_>>())
+            }),
             ("updates", &|row| format_updates(&row.updates)),
             ("blocked", &|row| format_updates(&row.blocked)),
             ("nothing_pending", &|row| row.nothing_pending.join(" ")),
@@ -41,9 +43,13 @@ fn preview_table(it: &Preview) -> PageResult {
     )
 }
 
-/// `/batch_preview.csv`: the preview of a batch. It is a POST, like `/batch_preview`: it names up to 500 servers,
+/// `/order.csv`: the preview of a batch. It is a POST, like `/order`: it names up to 500 servers,
 /// too many for a URL.
-pub(crate) async fn batch_preview(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> PageResult {
+pub(crate) async fn batch_preview(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    sent: Form,
+) -> PageResult {
     preview_table(&preview(&app, &viewer, &api_body(&parse(&sent))?, SHOWN_MAX).await?)
 }
 
@@ -54,7 +60,7 @@ pub(crate) async fn schedule_preview(
     Id(id): Id<ScheduleId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> PageResult {
-    preview_table(&preview(&app, &viewer, id, SHOWN_MAX).await?.1)
+    preview_table(&schedules::schedule_preview(&app, &viewer, id, SHOWN_MAX).await?.1)
 }
 
 /// `/batches/{id}/retry.csv`: what a retry would do now.

@@ -7,7 +7,10 @@ use httpkit::{NoQuery, Query};
 use service::queries;
 use service::queries::Page;
 
-use super::{ROWS_MAX, all, ends, gathered, page_by_page, csv_response, format_option, format_time, join_words};
+use super::{
+    ROWS_MAX, all, csv_response, ends, format_option, format_time, gathered, join_words,
+    page_by_page,
+};
 use crate::extract::PageQuery;
 use crate::response::PageResult;
 use crate::{Dashboard, Viewer};

@@ -6,7 +6,8 @@ use crate::pages::number;
 use crate::pages::trend::SEVERITIES;
 
 /// The age groups, shortest first.
-pub const AGE_GROUPS: [&str; 4] = ["less than a day", "less than a week", "less than 30 days", "longer"];
+pub const AGE_GROUPS: [&str; 4] =
+    ["less than a day", "less than a week", "less than 30 days", "longer"];
 
 const WIDTH: f64 = 300.0;
 

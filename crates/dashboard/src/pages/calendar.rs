@@ -80,7 +80,12 @@ impl Calendar {
 
     /// Lays out runs by day. `until` is the earliest time after which the runs of some schedule
     /// were not computed.
-    pub fn lay_out(runs: &[ScheduleRuns], zone: Zone, now: Timestamp, until: Option<Timestamp>) -> Calendar {
+    pub fn lay_out(
+        runs: &[ScheduleRuns],
+        zone: Zone,
+        now: Timestamp,
+        until: Option<Timestamp>,
+    ) -> Calendar {
         let here = time_zone(&zone);
         let today = now.to_zoned(here.clone()).date();
         let mut found: Vec<(Zoned, &ScheduleRuns)> = Vec::new();
@@ -180,7 +185,8 @@ mod tests {
         let cut = Calendar::lay_out(&[], utc(), now, Some("2026-11-16T04:00:00Z".parse().unwrap()));
         assert_eq!(cut.until.as_deref(), Some("Monday, 16 November, 04:00"));
         assert!(cut.is_empty());
-        let beyond = Calendar::lay_out(&[], utc(), now, Some("2026-12-16T04:00:00Z".parse().unwrap()));
+        let beyond =
+            Calendar::lay_out(&[], utc(), now, Some("2026-12-16T04:00:00Z".parse().unwrap()));
         assert_eq!(beyond.until, None);
     }
 }

@@ -193,23 +193,21 @@ pub fn targets(selector: &Selector) -> String {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(selector) else {
         return String::new();
     };
-    let label =
-        fields.iter().filter(|(_, value)| !value.is_null()).filter_map(|(name, value)| {
-            match (name.as_str(), value) {
-                ("all", serde_json::Value::Bool(true)) => Some("every server".to_owned()),
-                (_, serde_json::Value::Array(list)) if list.is_empty() => None,
-                ("server_ids", serde_json::Value::Array(list)) => {
-                    Some(format!("{} selected servers", list.len()))
-                }
-                (name, serde_json::Value::Array(list)) => {
-                    let texts: Vec<&str> =
-                        list.iter().filter_map(serde_json::Value::as_str).collect();
-                    Some(format!("{name} {}", texts.join(", ")))
-                }
-                (name, serde_json::Value::String(text)) => Some(format!("{name} {text}")),
-                _ => None,
+    let label = fields.iter().filter(|(_, value)| !value.is_null()).filter_map(|(name, value)| {
+        match (name.as_str(), value) {
+            ("all", serde_json::Value::Bool(true)) => Some("every server".to_owned()),
+            (_, serde_json::Value::Array(list)) if list.is_empty() => None,
+            ("server_ids", serde_json::Value::Array(list)) => {
+                Some(format!("{} selected servers", list.len()))
             }
-        });
+            (name, serde_json::Value::Array(list)) => {
+                let texts: Vec<&str> = list.iter().filter_map(serde_json::Value::as_str).collect();
+                Some(format!("{name} {}", texts.join(", ")))
+            }
+            (name, serde_json::Value::String(text)) => Some(format!("{name} {text}")),
+            _ => None,
+        }
+    });
     label.collect::<Vec<_>>().join(" · ")
 }
 

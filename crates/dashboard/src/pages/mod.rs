@@ -10,21 +10,21 @@ pub mod calendar;
 pub mod choice;
 pub mod csv;
 pub mod form;
+mod format;
 mod layout;
 mod names;
 pub mod plot;
-mod format;
 pub mod trend;
 mod views;
 
 pub use askama::Template;
 pub use asset::{Asset, ICON, SCRIPT, STYLE};
-pub use layout::{Frame, NavItem, Section};
-pub use names::Names;
 pub use format::{
     Count, chance, change, counts, escape, fewer, in_zone, last_shown, local, number, pace, pill,
     plural, score, share, spaced, spoken, start_label, targets, what, word,
 };
+pub use layout::{Frame, NavItem, Section};
+pub use names::Names;
 pub use views::{
     Account, Activity, ActivityEntry, Arrived, Asked, BatchPage, Batches, Code, Confirm, CvePage,
     Cves, HistoryRow, NextRun, OrderPage, OrderPreview, Overview, PatchPage, Patches, Problem,

@@ -78,7 +78,8 @@ impl PackageNameKind {
 }
 
 impl Family {
-    /// Whether some of its advisories use the other kind of package name than [`Family::name_kind`].
+    /// Whether some of its advisories use the other kind of package name than
+    /// [`Family::name_kind`].
     pub const fn mixes_name_kinds(self) -> bool {
         matches!(self, Self::RedHat | Self::Suse | Self::OpenSuse)
     }
@@ -90,8 +91,8 @@ impl Family {
     }
 
     /// The kind of package names in its advisories, unless an advisory says otherwise
-    /// ([`Affected::name_kind`](super::Affected::name_kind)). The package format does not determine it:
-    /// Rocky and AlmaLinux rebuild the same system and differ in it.
+    /// ([`Affected::name_kind`](super::Affected::name_kind)). The package format does not determine
+    /// it: Rocky and AlmaLinux rebuild the same system and differ in it.
     pub const fn name_kind(self) -> PackageNameKind {
         match self {
             Self::AlmaLinux | Self::RedHat | Self::Arch | Self::Other => PackageNameKind::Binary,
@@ -201,7 +202,7 @@ impl Ecosystem {
         }
     }
 
-    /// The base by which a system of this release is matched, and who gets the fixes.
+    /// The ecosystem whose advisories apply to a system of this release, and who gets the fixes.
     ///
     /// | ecosystem | base |
     /// |---|---|
@@ -225,10 +226,10 @@ impl Ecosystem {
         known.unwrap_or_else(|| (self.clone(), Channel::Open))
     }
 
-    /// The base by which a system is matched. `None` if no supported feed covers the system: it
-    /// must be shown as not assessed, never as free of findings.
+    /// The ecosystem whose advisories apply to a system. `None` if no supported feed covers the
+    /// system: it must be shown as not assessed, never as free of findings.
     ///
-    /// Kali is one of those. It follows Debian testing with its own packages, and no Debian release
+    /// Kali is not covered: it follows Debian testing with its own packages, and no Debian release
     /// has those versions.
     pub fn for_os(os: &Os) -> Option<Ecosystem> {
         let version = os.version();

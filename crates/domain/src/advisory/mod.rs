@@ -1,7 +1,7 @@
 //! Advisories of all publishers in one common format.
 //!
 //! The format is OSV, reduced to what matching needs. Ecosystem names are open: a feed may name
-//! systems that are unknown here, and its records are stored all the same. The crate `feed` parses
+//! systems that are unknown here, and its records are still stored. The crate `feed` parses
 //! advisories, `finding` matches them against installed packages.
 
 mod ecosystem;
@@ -10,7 +10,7 @@ mod severity;
 
 pub use ecosystem::{Channel, Ecosystem, Family, PackageNameKind, UnfixedCves};
 pub use exploited::{Epss, EpssError, KevEntry};
-pub use severity::{CvssScore, Rating, ScoreError, RatingSummary, parse_vendor_severity};
+pub use severity::{CvssScore, Rating, RatingSummary, ScoreError, parse_vendor_severity};
 
 use jiff::Timestamp;
 use pkgver::Scheme;
@@ -79,8 +79,8 @@ pub struct Affected {
     pub ecosystem: Ecosystem,
     /// The name of the package; see `names` for its kind.
     pub package: String,
-    /// The kind of name in `package`, if it differs from [`Family::names`]. One CSAF document uses
-    /// source package names for one product and binary package names for another.
+    /// The kind of name in `package`, if it differs from [`Family::name_kind`]. One CSAF document
+    /// uses source package names for one product and binary package names for another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<PackageNameKind>,
     /// The affected versions: those in any of the spans.
@@ -256,9 +256,10 @@ mod tests {
     fn advisory_round_trips_through_json() {
         let mut written = advisory(Some("2026-11-13T00:00:00Z"), "2");
         written.affected[0].spans.push(Span::ALL);
-        written.affected[0]
-            .spans
-            .push(Span { from: Some("3".to_owned()), end: SpanEnd::FixedElsewhere("4".to_owned()) });
+        written.affected[0].spans.push(Span {
+            from: Some("3".to_owned()),
+            end: SpanEnd::FixedElsewhere("4".to_owned()),
+        });
         let text = serde_json::to_string(&written).unwrap();
         assert_eq!(serde_json::from_str::<Advisory>(&text).unwrap(), written);
         assert!(text.contains(r#"{"fixed":"2"}"#), "{text}");

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use domain::sim::{RunFailure, Mode, RunStats, run};
+use domain::sim::{Mode, RunFailure, RunStats, run};
 
 const HELP: &str = "\
 Tests the rollout planner in a simulated world with seeded faults.
@@ -76,7 +76,11 @@ fn simulate(args: &Args, out: &mut impl std::io::Write) -> std::io::Result<u64> 
     Ok(failed)
 }
 
-fn print_failure(failure: &RunFailure, trace: bool, out: &mut impl std::io::Write) -> std::io::Result<()> {
+fn print_failure(
+    failure: &RunFailure,
+    trace: bool,
+    out: &mut impl std::io::Write,
+) -> std::io::Result<()> {
     for line in failure.trace.iter().filter(|_| trace) {
         writeln!(out, "{line}")?;
     }

@@ -195,7 +195,8 @@ impl ExposureCounts {
 
     fn exposure(&self, flaw: u32) -> Option<CveExposure<'_>> {
         let total = &self.totals[flaw as usize];
-        let mentions = || total.occurrences.keys().map(|place| self.occurrences[*place as usize].as_ref());
+        let mentions =
+            || total.occurrences.keys().map(|place| self.occurrences[*place as usize].as_ref());
         Some(CveExposure {
             servers: total.servers,
             suppressed: total.suppressed,
@@ -209,7 +210,8 @@ impl ExposureCounts {
         let (mut old, mut new) =
             (by_cve(&before.entries).peekable(), by_cve(&after.entries).peekable());
         loop {
-            let next = |some: Option<&&[GroupEntry]>| some.map_or(u32::MAX, |some| some[0].cell.cve);
+            let next =
+                |some: Option<&&[GroupEntry]>| some.map_or(u32::MAX, |some| some[0].cell.cve);
             let (first, second) = (next(old.peek()), next(new.peek()));
             let flaw = first.min(second);
             let was = old.next_if(|_| first == flaw).unwrap_or_default();
@@ -331,7 +333,7 @@ mod tests {
                 }
             }
             let last: BTreeMap<u8, &Has> = steps.iter().map(|step| (step.0, step)).collect();
-            let recounted = ExposureCounts::default();
+            let mut recounted = ExposureCounts::default();
             last.values().for_each(|step| put(&mut recounted, step));
             prop_assert_eq!(describe(&tally), describe(&recounted));
             prop_assert_eq!(followed.into_values().collect::<Vec<_>>(), describe(&recounted));

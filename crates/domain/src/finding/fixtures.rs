@@ -4,7 +4,7 @@ use vocab::{FixState, Installed};
 
 use crate::advisory::{Advisory, Affected, Ecosystem, Span};
 
-use super::{Finding, AdvisoryIndex, MatchReport};
+use super::{AdvisoryIndex, Finding, MatchReport};
 
 pub(super) const CVE: &str = "CVE-2026-0001";
 
@@ -66,7 +66,11 @@ pub(super) fn report(base: &str, advisories: &[Advisory], packages: &[Installed]
 }
 
 /// Returns `CVE source version state [fixed version]` for each finding.
-pub(super) fn match_and_describe(base: &str, advisories: &[Advisory], texts: &[&str]) -> Vec<String> {
+pub(super) fn match_and_describe(
+    base: &str,
+    advisories: &[Advisory],
+    texts: &[&str],
+) -> Vec<String> {
     describe_all(&report(base, advisories, &packages(texts)))
 }
 

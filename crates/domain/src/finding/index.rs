@@ -13,13 +13,14 @@ use pkgver::Scheme;
 use vocab::{FixState, Installed, Severity};
 
 use crate::advisory::{
-    Advisory, Affected, Channel, CvssScore, Ecosystem, SpanEnd, Family, PackageNameKind, Rating, Span, RatingSummary,
+    Advisory, Affected, Channel, CvssScore, Ecosystem, Family, PackageNameKind, Rating,
+    RatingSummary, Span, SpanEnd,
 };
 
-use super::resolve::{SpanPosition, MatchContext, covers_stream, locate};
-use super::lookup_key::{Map, LookupUnit, lookup_units};
+use super::lookup_key::{LookupUnit, Map, lookup_units};
+use super::resolve::{MatchContext, SpanPosition, covers_stream, locate};
 use super::version::{VersionRule, is_modular, is_readable_version};
-use super::{Finding, Evidence, UnassessedCause, MatchReport, Unassessed};
+use super::{Evidence, Finding, MatchReport, Unassessed, UnassessedCause};
 
 /// The advisories for one [base](Ecosystem::base), by package name.
 #[derive(Debug)]
@@ -134,7 +135,13 @@ impl AdvisoryIndex {
 
     /// Matches against the advisories that use source package names, or against those that use
     /// binary package names.
-    fn match_by_names(&self, names: PackageNameKind, scheme: Scheme, packages: &[Installed], report: &mut MatchReport) {
+    fn match_by_names(
+        &self,
+        names: PackageNameKind,
+        scheme: Scheme,
+        packages: &[Installed],
+        report: &mut MatchReport,
+    ) {
         let mut hits = Vec::new();
         for subject in lookup_units(self.family, names, packages) {
             let third_party = subject.third_party(self.family);
@@ -157,7 +164,12 @@ impl AdvisoryIndex {
     }
 
     /// Whether advisories with the other kind of names have an installed fix for a CVE.
-    fn is_fixed_by_other_names(&self, names: PackageNameKind, subject: &LookupUnit<'_>, cve: &str) -> bool {
+    fn is_fixed_by_other_names(
+        &self,
+        names: PackageNameKind,
+        subject: &LookupUnit<'_>,
+        cve: &str,
+    ) -> bool {
         let others = &self.names[table_index(names.other())];
         let Some(scheme) = self.family.scheme() else { return false };
         // The epoch of a source package is not known here.
@@ -181,10 +193,17 @@ impl AdvisoryIndex {
     }
 
     /// Locates `version` relative to each span of a name.
-    fn locate_all(&self, rule: VersionRule, version: &str, named: &NameEntry, hits: &mut Vec<SpanPosition>) {
+    fn locate_all(
+        &self,
+        rule: VersionRule,
+        version: &str,
+        named: &NameEntry,
+        hits: &mut Vec<SpanPosition>,
+    ) {
         hits.clear();
         // They are ordered by versions with epochs, if the family writes epochs.
-        let ordered = if rule.epochs == self.family.writes_epochs() { named.ordered_count } else { 0 };
+        let ordered =
+            if rule.epochs == self.family.writes_epochs() { named.ordered_count } else { 0 };
         let (ordered, others) = named.spans.split_at(ordered);
         let is_past = |known: &IndexedSpan| {
             known.fixed.as_ref().is_some_and(|fixed| rule.compare(version, fixed).is_ge())
@@ -428,7 +447,15 @@ impl IndexBuilder {
                 let cvss = flaw.ratings.cvss().cloned().map(Arc::new);
                 let CveBuilder { statements: claims, published, aliases, .. } = flaw;
                 let aliases = aliases.into_iter().collect();
-                IndexedCve { cve, statements: claims, severity, severity_source, cvss, published, aliases }
+                IndexedCve {
+                    cve,
+                    statements: claims,
+                    severity,
+                    severity_source,
+                    cvss,
+                    published,
+                    aliases,
+                }
             });
             NameEntry {
                 cves: flaws.collect(),
@@ -443,8 +470,8 @@ impl IndexBuilder {
     }
 }
 
-/// Returns the spans in the order that [`NameEntry`] requires, the new index of each, and how many are
-/// ordered.
+/// Returns the spans in the order that [`NameEntry`] requires, the new index of each, and how many
+/// are ordered.
 fn sort_spans(spans: Map<Span, usize>, family: Family) -> (Vec<Span>, Vec<usize>, usize) {
     let rule = family.scheme().map(|scheme| VersionRule { scheme, epochs: family.writes_epochs() });
     let (mut ordered, mut others) = (Vec::new(), Vec::new());
@@ -493,5 +520,10 @@ fn effective_spans(affected: &Affected) -> impl Iterator<Item = (Span, Option<Fi
     let stance = affected.stance;
     let unspecified =
         affected.spans.is_empty().then(|| (Span::ALL, Some(stance.unwrap_or(FixState::Unknown))));
-    affected.spans.iter().filter(can_match).map(move |span| (span.clone(), stance)).chain(unspecified)
+    affected
+        .spans
+        .iter()
+        .filter(can_match)
+        .map(move |span| (span.clone(), stance))
+        .chain(unspecified)
 }

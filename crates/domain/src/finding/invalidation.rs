@@ -2,9 +2,9 @@
 //! changed advisory contains.
 //!
 //! A package set is split by source package into [`groups`], and each group is matched once,
-//! however many sets contain it. After a change, only the groups with a name in [`ChangedNames`] are
-//! matched again. An index of the advisories for the names of a group is enough for it, so one new
-//! advisory does not require an index of all of them.
+//! however many sets contain it. After a change, only the groups with a name in [`ChangedNames`]
+//! are matched again. An index of the advisories for the names of a group is enough for it, so one
+//! new advisory does not require an index of all of them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,13 +90,13 @@ pub fn group_by_source(base: &Ecosystem, packages: &[Installed]) -> Vec<SourceGr
     let mut by_source: BTreeMap<Cow<'_, str>, SourceGroup> = BTreeMap::new();
     for package in packages {
         let names: Vec<Cow<'_, str>> = lookup_key::lookup_names(family, package).collect();
-        if lookup_names.is_empty() {
+        if names.is_empty() {
             continue;
         }
         let group = by_source
             .entry(lookup_key::source(family, package))
             .or_insert_with(|| SourceGroup { names: Vec::new(), packages: Vec::new() });
-        for name in lookup_names {
+        for name in names {
             if let Err(place) = group.names.binary_search_by(|known| known.as_str().cmp(&name)) {
                 group.names.insert(place, name.into_owned());
             }
@@ -108,11 +108,11 @@ pub fn group_by_source(base: &Ecosystem, packages: &[Installed]) -> Vec<SourceGr
     }
     // Most source packages have one package, and a group is kept as long as a server has it.
     let mut groups: Vec<SourceGroup> = by_source.into_values().collect();
-    for group in &mut group_by_source {
+    for group in &mut groups {
         group.names.shrink_to_fit();
         group.packages.shrink_to_fit();
     }
-    group_by_source
+    groups
 }
 
 /// Whether two versions of an advisory differ at most in the affected packages. A changed severity

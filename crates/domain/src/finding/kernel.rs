@@ -190,7 +190,9 @@ fn mageia(package: &Installed) -> KernelRole {
 /// Azure Linux's `uname -r` has no architecture: `6.6.57.1-7.azl3`.
 fn azure(package: &Installed) -> KernelRole {
     match (package.source(), package.name.as_str()) {
-        ("kernel", "kernel") => KernelRole::Image(KernelRelease(strip_epoch(&package.version).to_owned())),
+        ("kernel", "kernel") => {
+            KernelRole::Image(KernelRelease(strip_epoch(&package.version).to_owned()))
+        }
         ("kernel", _) => KernelRole::Companion,
         _ => KernelRole::None,
     }
@@ -246,7 +248,11 @@ mod tests {
             ),
         ] {
             let package = packages(&[package]).remove(0);
-            assert_eq!(kernel_role(family, &package), KernelRole::Image(KernelRelease(uname.to_owned())), "{uname}");
+            assert_eq!(
+                kernel_role(family, &package),
+                KernelRole::Image(KernelRelease(uname.to_owned())),
+                "{uname}"
+            );
         }
         for (family, package, expected) in [
             (Family::Arch, "linux-headers 6.12.4.arch1-1", KernelRole::Companion),

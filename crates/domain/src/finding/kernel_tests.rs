@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 
 use vocab::Installed;
 
-use super::fixtures::{fixed, advisory_for_cve, packages, report, describe, unfixed};
-use super::{RunningKernel, RuntimeState, ServerFinding, kernel_awaiting_boot, foreign_kernel, runtime_state};
+use super::fixtures::{advisory_for_cve, describe, fixed, packages, report, unfixed};
+use super::{
+    RunningKernel, RuntimeState, ServerFinding, apply_runtime_state, foreign_kernel,
+    kernel_awaiting_boot,
+};
 use crate::advisory::{Advisory, Family};
 
 const NOTHING: [&str; 0] = [];
@@ -20,10 +23,16 @@ fn findings_on_host(
 ) -> Vec<ServerFinding> {
     let old_code: BTreeSet<String> = old_code.iter().map(|name| (*name).to_owned()).collect();
     let findings = report(family.1, advisories, host).findings;
-    apply_runtime_state(family.0, before, &findings, host, &RuntimeState { kernel, old_code: &old_code })
+    apply_runtime_state(
+        family.0,
+        before,
+        &findings,
+        host,
+        &RuntimeState { kernel, old_code: &old_code },
+    )
 }
 
-fn describe(settled: &[ServerFinding]) -> Vec<String> {
+fn describe_all(settled: &[ServerFinding]) -> Vec<String> {
     settled.iter().map(|one| format!("{}: {}", describe(&one.finding), one.exposure)).collect()
 }
 
@@ -42,7 +51,9 @@ fn debian_kernels() -> Vec<Installed> {
 #[test]
 fn only_the_running_kernel_image_counts() {
     let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.82-1")])];
-    let told = |kernel| describe(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]));
+    let told = |kernel| {
+        describe_all(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]))
+    };
     assert_eq!(
         told(RunningKernel::Release("6.1.0-18-amd64")),
         ["CVE-2026-0001 linux 6.1.76-1 fixed 6.1.82-1: open"]
@@ -59,14 +70,17 @@ fn only_the_running_kernel_image_counts() {
 #[test]
 fn installed_but_not_booted_kernel_is_fixed_on_disk() {
     let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.76-1")])];
-    let told = |kernel| describe(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]));
+    let told = |kernel| {
+        describe_all(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]))
+    };
     assert_eq!(
         told(RunningKernel::Release("6.1.0-17-amd64")),
         ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.76-1: fixed_on_disk"]
     );
     assert_eq!(told(RunningKernel::Release("6.1.0-18-amd64")), NOTHING, "closed by the reboot");
     let waits = |uname| {
-        kernel_awaiting_boot(Family::Debian, &debian_kernels(), uname).map(|boots| boots.to_string())
+        kernel_awaiting_boot(Family::Debian, &debian_kernels(), uname)
+            .map(|boots| boots.to_string())
     };
     assert_eq!(waits("6.1.0-17-amd64").as_deref(), Some("6.1.0-18-amd64"));
     assert_eq!(waits("6.1.0-18-amd64"), None);
@@ -76,7 +90,14 @@ fn installed_but_not_booted_kernel_is_fixed_on_disk() {
 fn container_has_no_kernel_findings() {
     let advisories = [advisory_for_cve("DSA-1-1", &[unfixed("Debian:12", "linux")])];
     assert_eq!(
-        describe(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), RunningKernel::Foreign, &[])),
+        describe_all(&findings_on_host(
+            DEBIAN,
+            &[],
+            &advisories,
+            &debian_kernels(),
+            RunningKernel::Foreign,
+            &[]
+        )),
         NOTHING
     );
     assert_eq!(kernel_awaiting_boot(Family::Debian, &debian_kernels(), "6.8.12-4-pve"), None);
@@ -87,7 +108,14 @@ fn newest_kernel_counts_if_running_one_is_unknown() {
     let advisories = [advisory_for_cve("DSA-1-1", &[unfixed("Debian:12", "linux")])];
     for kernel in [RunningKernel::Unknown, RunningKernel::Release("6.99-custom")] {
         assert_eq!(
-            describe(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[])),
+            describe_all(&findings_on_host(
+                DEBIAN,
+                &[],
+                &advisories,
+                &debian_kernels(),
+                kernel,
+                &[]
+            )),
             ["CVE-2026-0001 linux 6.1.76-1 affected: open"]
         );
     }
@@ -116,9 +144,15 @@ fn removed_running_kernel_stays_until_reboot() {
     let before = findings_on_host(DEBIAN, &[], &advisories, &host, runs, &[]);
     host.retain(|package| !package.name.contains("6.1.0-17"));
     let after = findings_on_host(DEBIAN, &before, &advisories, &host, runs, &[]);
-    assert_eq!(describe(&after), ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.76-1: fixed_on_disk"]);
+    assert_eq!(
+        describe_all(&after),
+        ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.76-1: fixed_on_disk"]
+    );
     let restarted = RunningKernel::Release("6.1.0-18-amd64");
-    assert_eq!(describe(&findings_on_host(DEBIAN, &after, &advisories, &host, restarted, &[])), NOTHING);
+    assert_eq!(
+        describe_all(&findings_on_host(DEBIAN, &after, &advisories, &host, restarted, &[])),
+        NOTHING
+    );
 }
 
 #[test]
@@ -168,8 +202,15 @@ fn kernel_packages_of_each_distribution_are_recognized() {
         (Family::Alpine, "Alpine:v3.22", "linux-lts", &alpine, "6.12.38-0-lts"),
     ] {
         let advisories = [advisory_for_cve("A-1", &[unfixed(base, source)])];
-        let settled = findings_on_host((family, base), &[], &advisories, host, RunningKernel::Release(uname), &[]);
-        assert_eq!(settled.len(), 1, "{base} {uname}: {:?}", describe(&settled));
+        let settled = findings_on_host(
+            (family, base),
+            &[],
+            &advisories,
+            host,
+            RunningKernel::Release(uname),
+            &[],
+        );
+        assert_eq!(settled.len(), 1, "{base} {uname}: {:?}", describe_all(&settled));
         let boots = settled[0].finding.package.kernel.as_ref().unwrap();
         assert!(boots.matches(uname), "{boots} {uname}");
     }
@@ -207,7 +248,8 @@ fn backported_kernel_is_unassessed() {
 
 #[test]
 fn library_is_fixed_on_disk_until_restart() {
-    let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "openssl", "3.0.11-1~deb12u2")])];
+    let advisories =
+        [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "openssl", "3.0.11-1~deb12u2")])];
     let old = packages(&["libssl3 3.0.11-1~deb12u1 openssl 3.0.11-1~deb12u1"]);
     let new = packages(&["libssl3 3.0.11-1~deb12u2 openssl 3.0.11-1~deb12u2"]);
     let at = |before: &[ServerFinding], host: &[Installed], old_code: &[&str]| {
@@ -215,18 +257,22 @@ fn library_is_fixed_on_disk_until_restart() {
     };
     let open = at(&[], &old, &[]);
     assert_eq!(
-        describe(&open),
+        describe_all(&open),
         ["CVE-2026-0001 openssl 3.0.11-1~deb12u1 fixed 3.0.11-1~deb12u2: open"]
     );
     let on_disk = at(&open, &new, &["libssl3"]);
     assert_eq!(
-        describe(&on_disk),
+        describe_all(&on_disk),
         ["CVE-2026-0001 openssl 3.0.11-1~deb12u1 fixed 3.0.11-1~deb12u2: fixed_on_disk"]
     );
     assert_eq!(at(&on_disk, &new, &["libssl3"]), on_disk, "no change until the restart");
-    assert_eq!(describe(&at(&on_disk, &new, &[])), NOTHING);
-    assert_eq!(describe(&at(&open, &new, &["other"])), NOTHING, "no process ran it");
-    assert_eq!(describe(&at(&on_disk, &old, &["libssl3"])), describe(&open), "a downgrade reopens it");
+    assert_eq!(describe_all(&at(&on_disk, &new, &[])), NOTHING);
+    assert_eq!(describe_all(&at(&open, &new, &["other"])), NOTHING, "no process ran it");
+    assert_eq!(
+        describe_all(&at(&on_disk, &old, &["libssl3"])),
+        describe_all(&open),
+        "a downgrade reopens it"
+    );
 }
 
 #[test]
@@ -236,5 +282,15 @@ fn withdrawn_cve_does_not_linger() {
     let open = findings_on_host(DEBIAN, &[], &advisories, &host, RunningKernel::Unknown, &[]);
     assert_eq!(open.len(), 1);
     // The advisory is withdrawn, nothing is installed, and old code of another update is running.
-    assert_eq!(describe(&findings_on_host(DEBIAN, &open, &[], &host, RunningKernel::Unknown, &["openssl"])), NOTHING);
+    assert_eq!(
+        describe_all(&findings_on_host(
+            DEBIAN,
+            &open,
+            &[],
+            &host,
+            RunningKernel::Unknown,
+            &["openssl"]
+        )),
+        NOTHING
+    );
 }

@@ -50,7 +50,10 @@ fn lookup_name(
 
 /// Returns the names that a package is looked up by; empty if it is not looked up at all. Red Hat
 /// and SUSE use source package names in some advisories and binary package names in others.
-pub(super) fn lookup_names(family: Family, package: &Installed) -> impl Iterator<Item = Cow<'_, str>> {
+pub(super) fn lookup_names(
+    family: Family,
+    package: &Installed,
+) -> impl Iterator<Item = Cow<'_, str>> {
     let usual = family.name_kind();
     let other = family.mixes_name_kinds().then(|| usual.other());
     [Some(usual), other]
@@ -70,8 +73,13 @@ pub(super) fn source(family: Family, package: &Installed) -> Cow<'_, str> {
 }
 
 /// Groups a package set for lookup by this kind of names, in the order of its packages.
-pub(super) fn lookup_units(family: Family, names: PackageNameKind, packages: &[Installed]) -> Vec<LookupUnit<'_>> {
-    let by_rpm_source = names == PackageNameKind::Source && family.scheme() == Some(pkgver::Scheme::Rpm);
+pub(super) fn lookup_units(
+    family: Family,
+    names: PackageNameKind,
+    packages: &[Installed],
+) -> Vec<LookupUnit<'_>> {
+    let by_rpm_source =
+        names == PackageNameKind::Source && family.scheme() == Some(pkgver::Scheme::Rpm);
     let mut indexes: Map<(Cow<'_, str>, &str, Option<KernelRelease>), usize> = Map::default();
     let mut subjects: Vec<LookupUnit<'_>> = Vec::new();
     for package in packages {
@@ -82,7 +90,9 @@ pub(super) fn lookup_units(family: Family, names: PackageNameKind, packages: &[I
         let source = kernel::advisory_source(family, package);
         let version = match (names, &boots) {
             // The epoch is determined below, from all binaries together.
-            (PackageNameKind::Source, None) if by_rpm_source => strip_epoch(package.source_version()),
+            (PackageNameKind::Source, None) if by_rpm_source => {
+                strip_epoch(package.source_version())
+            }
             (PackageNameKind::Source, None) => package.source_version(),
             _ => &package.version,
         };

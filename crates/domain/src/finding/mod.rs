@@ -1,9 +1,10 @@
 //! Matching: which CVEs affect a set of installed packages, and why.
 //!
 //! Pure functions of their arguments. Servers with the same packages share one result:
-//! [`AdvisoryIndex::judge`] runs once for each distinct package set, and [`runtime_state`] adds what differs from
-//! server to server, which is the running kernel and the old code that is still in memory.
-//! [`invalidation`] determines what must be matched again when advisories change.
+//! [`AdvisoryIndex::match_packages`] runs once for each distinct package set, and
+//! [`apply_runtime_state`] adds what differs from server to server, which is the running kernel and
+//! the old code that is still in memory. [`invalidation`] determines what must be matched again
+//! when advisories change.
 //!
 //! | installed package | is matched by |
 //! |---|---|
@@ -14,17 +15,17 @@
 //! | part of a module | advisories for the same module stream |
 //! | from a third party | the same, but the state is `unknown`, with the reason |
 
-mod resolve;
+pub mod exposure_counts;
 mod index;
+pub mod invalidation;
 mod kernel;
+mod lookup_key;
+mod resolve;
 mod running_code;
 mod runtime_state;
-mod lookup_key;
 mod suppress;
-pub mod exposure_counts;
-mod vendor_reported;
-pub mod invalidation;
 mod update;
+mod vendor_reported;
 mod version;
 
 #[cfg(test)]
@@ -39,10 +40,13 @@ mod regression_tests;
 pub use index::AdvisoryIndex;
 pub use kernel::KernelRelease;
 pub use running_code::RunningCode;
-pub use runtime_state::{RunningKernel, RuntimeState, ServerFinding, kernel_awaiting_boot, foreign_kernel, apply_runtime_state};
+pub use runtime_state::{
+    RunningKernel, RuntimeState, ServerFinding, apply_runtime_state, foreign_kernel,
+    kernel_awaiting_boot,
+};
 pub use suppress::Suppression;
-pub use vendor_reported::{PACKAGE_MANAGER, for_each_vendor_reported, vendor_reported};
 pub use update::{closed_findings, closes, security_packages};
+pub use vendor_reported::{PACKAGE_MANAGER, for_each_vendor_reported, vendor_reported};
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,7 +55,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{FixState, Severity, UnassessedReason};
 
-use crate::advisory::{CvssScore, SpanEnd, PackageNameKind, Span};
+use crate::advisory::{CvssScore, PackageNameKind, Span, SpanEnd};
 
 /// The version of the matching rules. Increase it whenever the same advisories and packages give
 /// different findings, so that an upgraded service matches everything again.
@@ -69,8 +73,8 @@ pub struct MatchReport {
 }
 
 impl MatchReport {
-    /// Combines the reports of the [groups](touch::groups) of a set into the report of the whole
-    /// set.
+    /// Combines the reports of the [groups](invalidation::group_by_source) of a set into the report
+    /// of the whole set.
     pub fn merge<'a>(groups: impl IntoIterator<Item = &'a MatchReport>) -> MatchReport {
         let mut whole = MatchReport::default();
         for group in groups {
@@ -200,7 +204,9 @@ impl fmt::Display for UnassessedCause {
             UnassessedCause::UnknownModule => {
                 f.write_str("belongs to a module stream that the advisories do not name")
             }
-            UnassessedCause::ForeignKernel => f.write_str("runs, but belongs to no installed package"),
+            UnassessedCause::ForeignKernel => {
+                f.write_str("runs, but belongs to no installed package")
+            }
         }
     }
 }
@@ -234,7 +240,9 @@ impl Finding {
         };
         let installed = &self.package.version;
         let compared = match (&span.end, &span.from) {
-            (SpanEnd::Fixed(fixed), _) => format!("{installed} is older than {fixed}, which fixes it"),
+            (SpanEnd::Fixed(fixed), _) => {
+                format!("{installed} is older than {fixed}, which fixes it")
+            }
             (SpanEnd::FixedElsewhere(fixed), _) => {
                 format!("{installed} is older than {fixed}, which fixes it in another release only")
             }

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use vocab::{FixState, Installed};
 
 use super::fixtures::advisory;
-use super::invalidation::{SourceGroup, ChangedNames, group_by_source};
+use super::invalidation::{ChangedNames, SourceGroup, group_by_source};
 use super::{AdvisoryIndex, MatchReport};
-use crate::advisory::{Advisory, Affected, Ecosystem, SpanEnd, Span};
+use crate::advisory::{Advisory, Affected, Ecosystem, Span, SpanEnd};
 
 const BASE: &str = "Ubuntu:22.04:LTS";
 

@@ -4,12 +4,14 @@ use jiff::Timestamp;
 use vocab::{FixState, Severity};
 
 use super::fixtures::{
-    CVE, advisory, fixed, match_and_describe, advisory_for_cve, package, packages, report, describe, describe_all, with_span, with_stance,
-    unfixed,
+    CVE, advisory, advisory_for_cve, describe, describe_all, fixed, match_and_describe, package,
+    packages, report, unfixed, with_span, with_stance,
 };
 use super::invalidation::{ChangedNames, group_by_source, lookup_names};
-use super::{UnassessedCause, Suppression, Unassessed, closes};
-use crate::advisory::{CvssScore, Ecosystem, SpanEnd, Family, PackageNameKind, CveRating, Rating, Span};
+use super::{Suppression, Unassessed, UnassessedCause, closes};
+use crate::advisory::{
+    CveRating, CvssScore, Ecosystem, Family, PackageNameKind, Rating, Span, SpanEnd,
+};
 
 const NOTHING: [&str; 0] = [];
 
@@ -17,14 +19,18 @@ const NOTHING: [&str; 0] = [];
 
 #[test]
 fn debian_source_name_matches_all_its_binaries() {
-    let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "openssl", "3.0.11-1~deb12u2")])];
+    let advisories =
+        [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "openssl", "3.0.11-1~deb12u2")])];
     let host = packages(&[
         "libssl3 3.0.11-1~deb12u1 openssl 3.0.11-1~deb12u1",
         "openssl 3.0.11-1~deb12u1",
         "libssl-doc 1 other 1",
     ]);
     let report = report("Debian:12", &advisories, &host);
-    assert_eq!(describe_all(&report), ["CVE-2026-0001 openssl 3.0.11-1~deb12u1 fixed 3.0.11-1~deb12u2"]);
+    assert_eq!(
+        describe_all(&report),
+        ["CVE-2026-0001 openssl 3.0.11-1~deb12u1 fixed 3.0.11-1~deb12u2"]
+    );
     let binaries: Vec<&str> =
         report.findings[0].package.binaries.iter().map(|binary| binary.name.as_str()).collect();
     assert_eq!(binaries, ["libssl3", "openssl"]);
@@ -32,7 +38,8 @@ fn debian_source_name_matches_all_its_binaries() {
 
 #[test]
 fn alpine_matches_by_origin() {
-    let advisories = [advisory_for_cve("ALPINE-1", &[fixed("Alpine:v3.22", "openssl", "3.5.1-r0")])];
+    let advisories =
+        [advisory_for_cve("ALPINE-1", &[fixed("Alpine:v3.22", "openssl", "3.5.1-r0")])];
     assert_eq!(
         match_and_describe("Alpine:v3.22", &advisories, &["libssl3 3.5.0-r0 openssl 3.5.0-r0"]),
         ["CVE-2026-0001 openssl 3.5.0-r0 fixed 3.5.1-r0"]
@@ -60,7 +67,10 @@ fn binaries_of_one_source_give_one_finding() {
         "openssl-libs 1:3.0.7-24.el9 openssl 3.0.7-24.el9",
     ];
     let report = report("AlmaLinux:9", &[advisory_for_cve("ALSA-1", &affected)], &packages(&host));
-    assert_eq!(describe_all(&report), ["CVE-2026-0001 openssl 1:3.0.7-24.el9 fixed 1:3.0.7-25.el9"]);
+    assert_eq!(
+        describe_all(&report),
+        ["CVE-2026-0001 openssl 1:3.0.7-24.el9 fixed 1:3.0.7-25.el9"]
+    );
     assert_eq!(report.findings[0].package.binaries.len(), 2);
     assert_eq!(report.findings[0].found.names, PackageNameKind::Binary);
 }
@@ -103,7 +113,8 @@ fn missing_epoch_is_zero_on_both_sides() {
 
 #[test]
 fn rpm_source_epoch_comes_from_matching_binary() {
-    let advisories = [advisory_for_cve("RLSA-1", &[fixed("Rocky Linux:9", "perl", "4:5.32.1-481.el9")])];
+    let advisories =
+        [advisory_for_cve("RLSA-1", &[fixed("Rocky Linux:9", "perl", "4:5.32.1-481.el9")])];
     let host = [
         "perl-Errno 1.30-481.el9 perl 5.32.1-481.el9",
         "perl-interpreter 4:5.32.1-481.el9 perl 5.32.1-481.el9",
@@ -120,16 +131,19 @@ fn rpm_source_epoch_comes_from_matching_binary() {
 
 #[test]
 fn epochs_are_ignored_if_feed_has_none() {
-    let advisories = [advisory_for_cve("OESA-1", &[fixed("openEuler:24.03-LTS", "openssl", "3.0.12-2.oe2403")])];
+    let advisories =
+        [advisory_for_cve("OESA-1", &[fixed("openEuler:24.03-LTS", "openssl", "3.0.12-2.oe2403")])];
     let judged = |version| {
-        match_and_describe("openEuler:24.03-LTS", &advisories, &[&format!("openssl {version}")]).len()
+        match_and_describe("openEuler:24.03-LTS", &advisories, &[&format!("openssl {version}")])
+            .len()
     };
     assert_eq!((judged("1:3.0.12-1.oe2403"), judged("1:3.0.12-2.oe2403")), (1, 0));
 }
 
 #[test]
 fn subpackage_epoch_does_not_hide_source_cves() {
-    let advisories = [advisory_for_cve("RLSA-1", &[fixed("Rocky Linux:9", "httpd", "0:2.4.57-8.el9")])];
+    let advisories =
+        [advisory_for_cve("RLSA-1", &[fixed("Rocky Linux:9", "httpd", "0:2.4.57-8.el9")])];
     let finding = ["CVE-2026-0001 httpd 2.4.57-5.el9 fixed 0:2.4.57-8.el9"];
     // As sent by an agent of an earlier release, with the epoch of `mod_ssl` on every source
     // package.
@@ -167,8 +181,9 @@ fn later_subscriber_fix_reopens_finding() {
         ),
         advisory_for_cve("USN-7161-2", &[pro("20.10.21-0ubuntu1~18.04.3+esm2")]),
     ];
-    let judged =
-        |version: &str| match_and_describe("Ubuntu:18.04:LTS", &advisories, &[&format!("docker.io {version}")]);
+    let judged = |version: &str| {
+        match_and_describe("Ubuntu:18.04:LTS", &advisories, &[&format!("docker.io {version}")])
+    };
     assert_eq!(
         judged("20.10.21-0ubuntu1~18.04.3+esm1"),
         ["CVE-2026-0001 docker.io 20.10.21-0ubuntu1~18.04.3+esm1 subscription \
@@ -187,9 +202,12 @@ fn reintroduced_cve_is_found() {
         SpanEnd::Last("2.1-1".to_owned()),
         SpanEnd::FixedElsewhere("3.0-1".to_owned()),
     ] {
-        let second = advisory_for_cve("DSA-2-1", &[with_span("Debian:12", "x", again(end.clone()))]);
+        let second =
+            advisory_for_cve("DSA-2-1", &[with_span("Debian:12", "x", again(end.clone()))]);
         let advisories = [first.clone(), second];
-        let judged = |version: &str| match_and_describe("Debian:12", &advisories, &[&format!("x {version}")]);
+        let judged = |version: &str| {
+            match_and_describe("Debian:12", &advisories, &[&format!("x {version}")])
+        };
         assert_eq!(judged("1.4-1").len(), 1, "{end:?}");
         assert_eq!(judged("1.6-1"), NOTHING, "{end:?}");
         assert_eq!(judged("2.1-1").len(), 1, "{end:?}");
@@ -207,7 +225,10 @@ fn highest_fix_wins_in_any_order() {
                 [format!("CVE-2026-0001 curl {installed} fixed 7.88.1-10+deb12u5")]
             );
         }
-        assert_eq!(match_and_describe("Debian:12", &advisories, &["curl 7.88.1-10+deb12u5"]), NOTHING);
+        assert_eq!(
+            match_and_describe("Debian:12", &advisories, &["curl 7.88.1-10+deb12u5"]),
+            NOTHING
+        );
     }
 }
 
@@ -219,7 +240,8 @@ fn spans_of_one_advisory_are_independent() {
         .spans
         .push(Span { from: Some("1.8-1".to_owned()), end: SpanEnd::Last("1.9-1".to_owned()) });
     let advisories = [advisory_for_cve("DEBIAN-1", &[affected])];
-    let judged = |version: &str| match_and_describe("Debian:12", &advisories, &[&format!("x {version}")]);
+    let judged =
+        |version: &str| match_and_describe("Debian:12", &advisories, &[&format!("x {version}")]);
     assert_eq!(judged("1.4-1"), ["CVE-2026-0001 x 1.4-1 fixed 1.5-1"]);
     assert_eq!(judged("1.6-1"), NOTHING);
     assert_eq!(judged("1.9-1"), ["CVE-2026-0001 x 1.9-1 affected"]);
@@ -239,7 +261,8 @@ fn each_fix_state_is_distinguished() {
         (FixState::EndOfLife, "end_of_life"),
         (FixState::Unknown, "unknown"),
     ] {
-        let advisories = [advisory_for_cve("DEBIAN-1", &[with_stance(unfixed("Debian:12", "tar"), said)])];
+        let advisories =
+            [advisory_for_cve("DEBIAN-1", &[with_stance(unfixed("Debian:12", "tar"), said)])];
         assert_eq!(
             match_and_describe("Debian:12", &advisories, &["tar 1.34-1"]),
             [format!("CVE-2026-0001 tar 1.34-1 {shown}")]
@@ -250,7 +273,10 @@ fn each_fix_state_is_distinguished() {
 #[test]
 fn not_affected_overrides_other_statements() {
     let advisories = [
-        advisory_for_cve("DEBIAN-1", &[with_stance(unfixed("Debian:12", "xz-utils"), FixState::NotAffected)]),
+        advisory_for_cve(
+            "DEBIAN-1",
+            &[with_stance(unfixed("Debian:12", "xz-utils"), FixState::NotAffected)],
+        ),
         advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "xz-utils", "5.6.1-1")]),
     ];
     assert_eq!(match_and_describe("Debian:12", &advisories, &["xz-utils 5.4.1-0.2"]), NOTHING);
@@ -259,7 +285,10 @@ fn not_affected_overrides_other_statements() {
 #[test]
 fn deferral_is_stale_once_fix_is_installed() {
     let advisories = [
-        advisory_for_cve("DEBIAN-1", &[with_stance(unfixed("Debian:12", "perl"), FixState::Deferred)]),
+        advisory_for_cve(
+            "DEBIAN-1",
+            &[with_stance(unfixed("Debian:12", "perl"), FixState::Deferred)],
+        ),
         advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "perl", "5.36.0-7+deb12u3")]),
     ];
     assert_eq!(
@@ -368,12 +397,13 @@ fn advisory_for_two_streams_applies_to_both() {
 #[test]
 fn red_hat_mixes_source_and_binary_names() {
     let by = |mut affected: crate::advisory::Affected, names| {
-        affected.names = Some(lookup_names);
+        affected.names = Some(names);
         affected
     };
     // As in CSAF: no fix for the source package `curl`, and a fix for the binary package `libcurl`
     // for another CVE.
-    let unfixed = advisory("VEX-1", &["CVE-1"], &[by(unfixed("Red Hat:9", "curl"), PackageNameKind::Source)]);
+    let unfixed =
+        advisory("VEX-1", &["CVE-1"], &[by(unfixed("Red Hat:9", "curl"), PackageNameKind::Source)]);
     let fixed_binary =
         advisory("VEX-2", &["CVE-2"], &[fixed("Red Hat:9", "libcurl", "7.76.1-26.el9_3.2")]);
     let host = ["libcurl 7.76.1-23.el9 curl 7.76.1-23.el9"];
@@ -430,7 +460,8 @@ fn red_hat_minor_releases_are_fixed_separately() {
     // A subscribers' fix for 9.0 does not close what is unfixed in 9.2.
     let mut affected = unfixed("Red Hat:9", "samba");
     affected.names = Some(PackageNameKind::Source);
-    let samba = [advisory_for_cve("VEX-1", &[affected, fixed(&eus("9.0"), "samba", "4.15.5-111.el9_0")])];
+    let samba =
+        [advisory_for_cve("VEX-1", &[affected, fixed(&eus("9.0"), "samba", "4.15.5-111.el9_0")])];
     assert_eq!(judged(&samba, "samba", "4.17.5-102.el9_2"), 1);
     assert_eq!(judged(&samba, "samba", "4.15.5-111.el9_0"), 0);
 }
@@ -440,8 +471,10 @@ fn red_hat_minor_releases_are_fixed_separately() {
 #[test]
 fn subscriber_only_fix_has_its_own_state() {
     let pro = |version| fixed("Ubuntu:Pro:22.04:LTS", "redis", version);
-    let esm =
-        [advisory_for_cve("UBUNTU-1", &[unfixed("Ubuntu:22.04:LTS", "redis"), pro("5:6.0.16-1ubuntu1+esm1")])];
+    let esm = [advisory_for_cve(
+        "UBUNTU-1",
+        &[unfixed("Ubuntu:22.04:LTS", "redis"), pro("5:6.0.16-1ubuntu1+esm1")],
+    )];
     let base = "Ubuntu:22.04:LTS";
     assert_eq!(
         match_and_describe(base, &esm, &["redis 5:6.0.16-1ubuntu1"]),
@@ -459,14 +492,17 @@ fn subscriber_only_fix_has_its_own_state() {
         ["CVE-2026-0001 redis 5:6.0.16-1ubuntu1 fixed 5:6.0.16-1ubuntu1.1"]
     );
     let only = [advisory_for_cve("USN-1-1", &[pro("5:6.0.16-1ubuntu1+esm1")])];
-    assert!(match_and_describe(base, &only, &["redis 5:6.0.16-1ubuntu1"])[0].contains("subscription"));
+    assert!(
+        match_and_describe(base, &only, &["redis 5:6.0.16-1ubuntu1"])[0].contains("subscription")
+    );
 }
 
 // Third-party packages.
 
 #[test]
 fn third_party_package_is_marked_uncertain() {
-    let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "php8.2", "8.2.20-1~deb12u1")])];
+    let advisories =
+        [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "php8.2", "8.2.20-1~deb12u1")])];
     let from = |version: &str, origin: Option<&str>| {
         let mut package = package(&format!("php8.2 {version}"));
         package.origin = origin.map(str::to_owned);
@@ -490,7 +526,11 @@ fn third_party_package_is_marked_uncertain() {
     ] {
         let report = from(version, origin);
         assert_eq!(report.findings, [], "{version}");
-        assert_eq!(report.unassessed[0].reason, UnassessedCause::ThirdParty(shown.to_owned()), "{version}");
+        assert_eq!(
+            report.unassessed[0].reason,
+            UnassessedCause::ThirdParty(shown.to_owned()),
+            "{version}"
+        );
     }
 }
 
@@ -548,7 +588,8 @@ fn only_entries_of_the_same_release_count() {
         match_and_describe("AlmaLinux:9", &advisories, &["bash 5.1-8.el9"]),
         ["CVE-2026-0001 bash 5.1-8.el9 fixed 5.1-9.el9"]
     );
-    let flood = [advisory_for_cve("DEBIAN-1", &[unfixed("Debian", "bash"), unfixed("Debian:13", "bash")])];
+    let flood =
+        [advisory_for_cve("DEBIAN-1", &[unfixed("Debian", "bash"), unfixed("Debian:13", "bash")])];
     assert_eq!(match_and_describe("Debian:12", &flood, &["bash 5.1-8"]), NOTHING);
     let fips = [advisory_for_cve("USN-1-1", &[fixed("Ubuntu:Pro:FIPS:22.04:LTS", "openssl", "9")])];
     assert_eq!(match_and_describe("Ubuntu:22.04:LTS", &fips, &["openssl 3.0.2-0ubuntu1"]), NOTHING);
@@ -574,7 +615,10 @@ fn severity_prefers_distribution_then_cvss() {
         let mut state = advisory("USN-1-1", &[CVE, "CVE-2026-0002"], &[affected]);
         state.ratings = ratings
             .iter()
-            .map(|(flaw, rating)| CveRating { flaw: flaw.map(str::to_owned), rating: rating.clone() })
+            .map(|(flaw, rating)| CveRating {
+                flaw: flaw.map(str::to_owned),
+                rating: rating.clone(),
+            })
             .collect();
         let report = report("Ubuntu:22.04:LTS", &[state], &packages(&["curl 7.81.0-1"]));
         let source = report.findings[0].severity_source.as_deref().unwrap_or("none").to_owned();
@@ -601,14 +645,18 @@ fn unreadable_version_gives_unknown_finding() {
         "DSA-1-1 for Debian:12 names the source package `bash`, but its version range cannot be \
          read, so it is unknown whether 5.2-1 is affected"
     );
-    let nothing_said = [advisory_for_cve("DSA-1-1", &[crate::advisory::Affected::new("Debian:12", "bash")])];
+    let nothing_said =
+        [advisory_for_cve("DSA-1-1", &[crate::advisory::Affected::new("Debian:12", "bash")])];
     assert_eq!(
         match_and_describe("Debian:12", &nothing_said, &["bash 5.2-1"]),
         ["CVE-2026-0001 bash 5.2-1 unknown"]
     );
     let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "bash", "5.2-2")])];
     let odd = report("Debian:12", &advisories, &packages(&["bash <none>"]));
-    assert_eq!((odd.findings.len(), &odd.unassessed[0].reason), (0, &UnassessedCause::UnknownVersion));
+    assert_eq!(
+        (odd.findings.len(), &odd.unassessed[0].reason),
+        (0, &UnassessedCause::UnknownVersion)
+    );
 }
 
 #[test]
@@ -620,7 +668,8 @@ fn family_without_unfixed_cves_says_so() {
 
 #[test]
 fn finding_explains_how_it_was_found() {
-    let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "curl", "7.88.1-10+deb12u5")])];
+    let advisories =
+        [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "curl", "7.88.1-10+deb12u5")])];
     let report = report("Debian:12", &advisories, &packages(&["curl 7.88.1-10"]));
     assert_eq!(
         report.findings[0].explanation(),
@@ -679,13 +728,20 @@ fn change_invalidates_only_sets_with_its_names() {
         "linux-image-5.15.0-1-aws 5.15.0-1.1 linux-signed-aws 5.15.0-1.1",
         "libcurl4 1-1 curl 1-1",
     ]);
-    assert!(lookup_names(&base, &aws).iter().eq(["curl", "linux-aws"]), "the lookup names of the set");
+    assert!(
+        lookup_names(&base, &aws).iter().eq(["curl", "linux-aws"]),
+        "the lookup names of the set"
+    );
     let by_source = group_by_source(&base, &aws);
     let named: Vec<&[String]> = by_source.iter().map(|group| group.names.as_slice()).collect();
     assert_eq!(named, [["curl"], ["linux-aws"]], "one group per source package");
     assert_ne!(by_source[0].digest(), by_source[1].digest());
     let mut held = aws.clone();
     held.iter_mut().for_each(|package| package.held = true);
-    assert_eq!(group_by_source(&base, &held), by_source, "holding a package does not affect findings");
+    assert_eq!(
+        group_by_source(&base, &held),
+        by_source,
+        "holding a package does not affect findings"
+    );
     assert_eq!(one.names(&Ecosystem::new("Ubuntu:24.04:LTS")).count(), 0);
 }

@@ -16,11 +16,13 @@ use std::cmp::Ordering;
 
 use vocab::FixState;
 
-use crate::advisory::{Channel, SpanEnd, Family, Span};
+use crate::advisory::{Channel, Family, Span, SpanEnd};
 
-use super::index::{Statement, IndexedCve, IndexedSpan};
+use super::index::{IndexedCve, IndexedSpan, Statement};
 use super::lookup_key::LookupUnit;
-use super::version::{VersionRule, minor_release, module_token, is_readable_version, module_stream};
+use super::version::{
+    VersionRule, is_readable_version, minor_release, module_stream, module_token,
+};
 
 /// The position of a version relative to a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +48,9 @@ pub(super) fn locate(rule: VersionRule, version: &str, span: &Span) -> SpanPosit
     }
     let inside = match &span.end {
         SpanEnd::Open => Some(true),
-        SpanEnd::Fixed(fixed) | SpanEnd::FixedElsewhere(fixed) => compare(fixed).map(Ordering::is_lt),
+        SpanEnd::Fixed(fixed) | SpanEnd::FixedElsewhere(fixed) => {
+            compare(fixed).map(Ordering::is_lt)
+        }
         SpanEnd::Last(last) => compare(last).map(Ordering::is_le),
     };
     match inside {
@@ -95,11 +99,21 @@ impl<'a> MatchContext<'a> {
         hits: &'a [SpanPosition],
     ) -> Self {
         let modular = subject.is_modular();
-        MatchContext { family, rule, subject, modular, spans, positions: hits, module_unknown: false }
+        MatchContext {
+            family,
+            rule,
+            subject,
+            modular,
+            spans,
+            positions: hits,
+            module_unknown: false,
+        }
     }
 
     pub(super) fn resolve(&mut self, flaw: &'a IndexedCve) -> Option<Decision<'a>> {
-        let outside = |claim: &Statement| matches!(self.positions[claim.span], SpanPosition::Before | SpanPosition::After);
+        let outside = |claim: &Statement| {
+            matches!(self.positions[claim.span], SpanPosition::Before | SpanPosition::After)
+        };
         if !self.modular && flaw.statements.iter().all(outside) {
             return None;
         }
@@ -143,7 +157,11 @@ impl<'a> MatchContext<'a> {
             return Some(Decision { state: FixState::Unknown, has_fix: false, statement: claim });
         }
         if let Some((_, claim)) = subscription {
-            return Some(Decision { state: FixState::Subscription, has_fix: true, statement: claim });
+            return Some(Decision {
+                state: FixState::Subscription,
+                has_fix: true,
+                statement: claim,
+            });
         }
         let claim = unfixed?;
         let state = claim.stance.unwrap_or(FixState::Affected);
@@ -214,9 +232,9 @@ impl<'a> MatchContext<'a> {
                 }
                 _ => {
                     let fixed = match &self.spans[claim.span].span.end {
-                        SpanEnd::Fixed(version) | SpanEnd::FixedElsewhere(version) | SpanEnd::Last(version) => {
-                            version
-                        }
+                        SpanEnd::Fixed(version)
+                        | SpanEnd::FixedElsewhere(version)
+                        | SpanEnd::Last(version) => version,
                         SpanEnd::Open => "",
                     };
                     let tokens = module_token(self.subject.version).zip(module_token(fixed));

@@ -11,7 +11,7 @@ use crate::advisory::Family;
 
 use super::kernel;
 use super::kernel::KernelRole;
-use super::{KernelRelease, Finding, UnassessedCause, Unassessed};
+use super::{Finding, KernelRelease, Unassessed, UnassessedCause};
 
 /// What is running on a server, as far as it affects findings.
 #[derive(Debug, Clone, Copy)]
@@ -80,14 +80,16 @@ pub fn apply_runtime_state(
         !known.contains(&(old.finding.cve.as_ref(), package.source.as_str()))
             && !is_on_disk(&old.finding, packages)
             && match &package.kernel {
-                Some(boots) => matches!(running.kernel, RunningKernel::Release(uname) if boots.matches(uname)),
+                Some(boots) => {
+                    matches!(running.kernel, RunningKernel::Release(uname) if boots.matches(uname))
+                }
                 None => runs_old_code(&old.finding, running.old_code),
             }
     });
-    settled.extend(
-        lingering
-            .map(|old| ServerFinding { finding: old.finding.clone(), exposure: Exposure::FixedOnDisk }),
-    );
+    settled.extend(lingering.map(|old| ServerFinding {
+        finding: old.finding.clone(),
+        exposure: Exposure::FixedOnDisk,
+    }));
     settled
 }
 
@@ -99,7 +101,10 @@ pub fn foreign_kernel(
     kernel: RunningKernel<'_>,
 ) -> Option<Unassessed> {
     let RunningKernel::Release(uname) = kernel else { return None };
-    let is_installed = InstalledKernels::from_packages(family, packages).0.iter().any(|image| image.release.matches(uname));
+    let is_installed = InstalledKernels::from_packages(family, packages)
+        .0
+        .iter()
+        .any(|image| image.release.matches(uname));
     (!is_installed && family.scheme().is_some()).then(|| Unassessed {
         package: uname.to_owned(),
         version: String::new(),
@@ -108,7 +113,11 @@ pub fn foreign_kernel(
 }
 
 /// Returns the kernel that a reboot would start, if it is newer than the running one.
-pub fn kernel_awaiting_boot(family: Family, packages: &[Installed], uname: &str) -> Option<KernelRelease> {
+pub fn kernel_awaiting_boot(
+    family: Family,
+    packages: &[Installed],
+    uname: &str,
+) -> Option<KernelRelease> {
     let kernels = InstalledKernels::from_packages(family, packages);
     let runs = kernels.0.iter().find(|kernel| kernel.release.matches(uname))?;
     let newest = kernels.newest(Some(&runs.source))?;
@@ -167,9 +176,11 @@ impl InstalledKernels {
         match kernel {
             RunningKernel::Foreign => None,
             RunningKernel::Unknown => self.newest(None),
-            RunningKernel::Release(uname) => {
-                self.0.iter().find(|image| image.release.matches(uname)).or_else(|| self.newest(None))
-            }
+            RunningKernel::Release(uname) => self
+                .0
+                .iter()
+                .find(|image| image.release.matches(uname))
+                .or_else(|| self.newest(None)),
         }
     }
 
@@ -180,7 +191,11 @@ impl InstalledKernels {
 
     /// Whether a newer kernel of the same source package is installed that is not among the
     /// `vulnerable` ones for this CVE.
-    fn is_fixed_by_newer(&self, finding: &Finding, flawed: &BTreeSet<(&str, &KernelRelease)>) -> bool {
+    fn is_fixed_by_newer(
+        &self,
+        finding: &Finding,
+        flawed: &BTreeSet<(&str, &KernelRelease)>,
+    ) -> bool {
         let package = &finding.package;
         self.0.iter().any(|image| {
             image.source == package.source

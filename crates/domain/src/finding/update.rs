@@ -69,7 +69,10 @@ pub fn closed_findings<'a>(
 /// Returns the packages with pending security updates: the package manager marks the update, or the
 /// update closes a finding, as `closes` states for each update in order. By name, because all
 /// architectures of one package are updated together.
-pub fn security_packages(pending: &[Pending], closes: impl IntoIterator<Item = bool>) -> BTreeSet<&str> {
+pub fn security_packages(
+    pending: &[Pending],
+    closes: impl IntoIterator<Item = bool>,
+) -> BTreeSet<&str> {
     let each = pending.iter().zip(closes);
     each.filter(|(update, closes)| update.security || *closes)
         .map(|(update, _)| update.name.as_str())
@@ -134,8 +137,10 @@ pub fn closes(finding: &Finding, family: Family, name: &str, candidate: &str) ->
     let scheme = family.scheme()?;
     let binary = finding.package.binaries.iter().find(|binary| binary.name == name)?;
     let Some(fixed) = &finding.fixed_version else { return Some(false) };
-    let rule = VersionRule { scheme, epochs: family.writes_epochs() && !finding.package.epoch_unknown };
-    let by_source = finding.found.names == PackageNameKind::Source && finding.package.kernel.is_none();
+    let rule =
+        VersionRule { scheme, epochs: family.writes_epochs() && !finding.package.epoch_unknown };
+    let by_source =
+        finding.found.names == PackageNameKind::Source && finding.package.kernel.is_none();
     let candidate = match by_source {
         true => source_version(scheme, binary, &finding.package.version, candidate)?,
         false => Cow::Borrowed(candidate),
@@ -181,8 +186,8 @@ fn strip_rebuild(version: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{advisory, fixed, packages, report, with_stance, unfixed};
-    use super::super::{RunningKernel, RuntimeState, runtime_state};
+    use super::super::fixtures::{advisory, fixed, packages, report, unfixed, with_stance};
+    use super::super::{RunningKernel, RuntimeState, apply_runtime_state};
     use super::*;
     use crate::advisory::{Advisory, Ecosystem};
 
@@ -212,7 +217,7 @@ mod tests {
         let pending: Vec<Pending> = pending.iter().map(update).collect();
         let closed = closed_findings(family, &host, &settled, &pending);
         let ids = |some: &Vec<&Finding>| some.iter().map(|one| one.cve.to_string()).collect();
-        closed_findings.iter().map(ids).collect()
+        closed.iter().map(ids).collect()
     }
 
     const NONE: [&str; 0] = [];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use vocab::{FixState, Pending, Severity};
 
-use super::{Binary, Finding, Evidence, FindingPackage};
+use super::{Binary, Evidence, Finding, FindingPackage};
 use crate::advisory::{PackageNameKind, Span};
 
 /// The severity source of findings that the host's package manager reports.
@@ -88,7 +88,8 @@ mod tests {
         curl.severity = Some(Severity::High);
         let mut other = curl.clone();
         other.arch = "i686".into();
-        let findings = vendor_reported("fedora 41", &[curl, other, Pending::new("vim", "x86_64", "1", "2")]);
+        let findings =
+            vendor_reported("fedora 41", &[curl, other, Pending::new("vim", "x86_64", "1", "2")]);
         let cves: Vec<&str> = findings.iter().map(|one| one.cve.as_ref()).collect();
         assert_eq!(cves, ["CVE-1", "CVE-2"], "no duplicates");
         assert_eq!(findings[0].severity_source.as_deref(), Some(PACKAGE_MANAGER));

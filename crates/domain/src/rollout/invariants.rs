@@ -1,9 +1,9 @@
 //! Invariants that hold for every rollout, whatever happened to it.
 //!
-//! [`check_invariants`] checks a rollout between two events, [`check_settled`] one whose plan has been carried
-//! out. The simulation runs them after every step; they also help to examine a suspicious stored
-//! rollout. They recompute everything, so they are slow and independent of the code that they
-//! check.
+//! [`check_invariants`] checks a rollout between two events, [`check_settled`] one whose plan has
+//! been carried out. The simulation runs them after every step; they also help to examine a
+//! suspicious stored rollout. They recompute everything, so they are slow and independent of the
+//! code that they check.
 
 use jiff::Timestamp;
 
@@ -48,7 +48,8 @@ pub fn check_invariants(rollout: &Rollout) -> Vec<String> {
     );
     for (server, target) in rollout.tasks() {
         if let TaskStatus::Busy(busy) = target {
-            let latest = head.clock.saturating_add(stage_limit(busy.stage)).unwrap_or(Timestamp::MAX);
+            let latest =
+                head.clock.saturating_add(stage_limit(busy.stage)).unwrap_or(Timestamp::MAX);
             must!(
                 busy.by <= latest,
                 "{server} has a deadline of {} for {}, which is too late",

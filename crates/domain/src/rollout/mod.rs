@@ -22,17 +22,18 @@ mod phase;
 mod plan;
 #[cfg(test)]
 mod scenarios;
-mod task_counts;
 mod task;
+mod task_counts;
 
 pub use pace::{Limits, OFFLINE_WAIT, Pace};
-pub use phase::{Change, ClockSet, RolloutOutcome, HaltReason, Phase, InvalidChange};
-pub use plan::{WaitReason, EVENTS_MAX, Plan, wait_reason, wait_reason_at, plan};
-pub use task_counts::TaskCounts;
+pub use phase::{Change, ClockSet, HaltReason, InvalidChange, Phase, RolloutOutcome};
+pub use plan::{EVENTS_MAX, Plan, WaitReason, plan, wait_reason, wait_reason_at};
 pub use task::{
-    ActiveTask, CancelReason, EndedTask, TaskEvent, InvalidEvent, TaskOutcome, TaskSkipReason, TaskStatus, ReportedResult, stage_limit, total_stage_limit,
+    ActiveTask, CancelReason, EndedTask, InvalidEvent, ReportedResult, TaskEvent, TaskOutcome,
+    TaskSkipReason, TaskStatus, stage_limit, total_stage_limit,
 };
-use task::{subtract_time, add_time, longest_stage_limit};
+use task::{add_time, longest_stage_limit, subtract_time};
+pub use task_counts::TaskCounts;
 
 /// Setting the clock back by less than this counts as a correction, not as a jump: waiting a minute
 /// longer is better than moving every deadline for nothing.
@@ -78,7 +79,8 @@ pub struct ServerCondition {
 
 impl ServerCondition {
     /// Online and not busy.
-    pub const FREE: ServerCondition = ServerCondition { online: true, busy_in: None, agent_busy: false };
+    pub const FREE: ServerCondition =
+        ServerCondition { online: true, busy_in: None, agent_busy: false };
 
     fn is_free(self) -> bool {
         self.online && self.busy_in.is_none() && !self.agent_busy
@@ -185,10 +187,17 @@ impl Rollout {
 
     /// Restores a rollout from its stored `head` and `targets`. Every server counts as free until
     /// [`Rollout::set_condition`] is called for it.
-    pub fn restore(head: RolloutHead, targets: impl IntoIterator<Item = (ServerId, TaskStatus)>) -> Rollout {
+    pub fn restore(
+        head: RolloutHead,
+        targets: impl IntoIterator<Item = (ServerId, TaskStatus)>,
+    ) -> Rollout {
         let slots: Vec<_> = targets
             .into_iter()
-            .map(|(server, target)| Task { server, status: target, condition: ServerCondition::FREE })
+            .map(|(server, target)| Task {
+                server,
+                status: target,
+                condition: ServerCondition::FREE,
+            })
             .collect();
         let numbered = || (0_u32..).zip(&slots);
         let mut places: Vec<_> = numbered().map(|(place, slot)| (slot.server, place)).collect();
@@ -330,7 +339,8 @@ impl Rollout {
             head.start_by = head.start_by.min(add_time(now, window));
         }
         head.last_start = head.last_start.map(|last| last.min(now));
-        self.grace_period = self.grace_period.map(|deaf| GracePeriod { since: deaf.since.min(now), ..deaf });
+        self.grace_period =
+            self.grace_period.map(|deaf| GracePeriod { since: deaf.since.min(now), ..deaf });
         for (_, place) in self.deadlines.clone() {
             let near = self.tasks[place as usize].status.with_capped_deadline(now);
             self.set_status(place, near);
@@ -346,7 +356,8 @@ impl Rollout {
             head.start_by = add_time(head.starts_at, window);
         }
         head.last_start = head.last_start.map(|last| set.convert(last));
-        self.grace_period = self.grace_period.map(|deaf| GracePeriod { since: set.convert(deaf.since), ..deaf });
+        self.grace_period =
+            self.grace_period.map(|deaf| GracePeriod { since: set.convert(deaf.since), ..deaf });
         for (_, place) in self.deadlines.clone() {
             let moved = self.tasks[place as usize].status.with_clock_set(set);
             self.set_status(place, moved);
@@ -358,8 +369,8 @@ impl Rollout {
         let slot = &mut self.tasks[place as usize];
         let before = std::mem::replace(&mut slot.status, next);
         self.counts.record_move(&before, &next);
-        // A timeout that proved wrong leaves nothing to accept. Which failures were accepted is not
-        // stored: subtracting one for each errs on the side of halting.
+        // A timeout that a late result corrected leaves no failure to accept. Which failures were
+        // accepted is not stored: subtracting one for each errs on the side of halting.
         if before.is_failure() && !next.is_failure() {
             self.head.forgiven = self.head.forgiven.saturating_sub(1);
         }

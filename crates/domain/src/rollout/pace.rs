@@ -63,8 +63,9 @@ impl Pace {
         let stagger = SignedDuration::from_mins(i64::from(self.stagger_minutes));
         let gaps = i32::try_from(gaps).unwrap_or(i32::MAX);
         let staggered = stagger.checked_mul(gaps).unwrap_or(SignedDuration::MAX);
-        let rounds =
-            self.max_parallel.map_or(0, |parallel| total.div_ceil(parallel.max(1)).saturating_sub(1));
+        let rounds = self
+            .max_parallel
+            .map_or(0, |parallel| total.div_ceil(parallel.max(1)).saturating_sub(1));
         staggered.max(TASK_ESTIMATE * i32::try_from(rounds).unwrap_or(i32::MAX))
     }
 }

@@ -54,7 +54,7 @@ pub enum RolloutOutcome {
 pub enum Change {
     /// By a user: no further server starts.
     Pause,
-    /// By a user: continue. After a halt: in spite of the failures so far.
+    /// By a user: continue. After a halt: despite the failures so far.
     Resume,
     /// By a user: cancel everything that has not started.
     Cancel,

@@ -11,9 +11,9 @@ use jiff::Timestamp;
 use vocab::{BatchId, ServerId};
 
 use super::pace::Limits;
-use super::phase::{Change, RolloutOutcome, HaltReason, Phase};
+use super::phase::{Change, HaltReason, Phase, RolloutOutcome};
 use super::task::{TaskEvent, TaskStatus, add_time};
-use super::{RolloutHead, Rollout, TaskCounts};
+use super::{Rollout, RolloutHead, TaskCounts};
 
 /// Maximum number of tasks that one plan moves. It bounds a transaction, not the rollout: the rest
 /// follows immediately with the next plan.
@@ -26,7 +26,7 @@ pub struct Plan {
     pub change: Option<Change>,
     /// The events of individual tasks.
     pub events: Vec<(ServerId, TaskEvent)>,
-    /// Why no available server starts; [`held`] answers this for a single server.
+    /// Why no available server starts; [`wait_reason()`] answers this for a single server.
     pub wait_reason: Option<WaitReason>,
     /// When to plan again if nothing happens before. `None`: the rollout is over.
     pub wake_at: Option<Timestamp>,
@@ -94,7 +94,9 @@ pub fn plan(rollout: &Rollout, now: Timestamp) -> Plan {
     match head.phase {
         Phase::Scheduled if head.starts_at <= now => change_plan(Change::Start, now),
         Phase::Running => plan_running(rollout, now),
-        Phase::Scheduled | Phase::Paused | Phase::Halted(_) | Phase::Canceling => idle_plan(rollout),
+        Phase::Scheduled | Phase::Paused | Phase::Halted(_) | Phase::Canceling => {
+            idle_plan(rollout)
+        }
         // A head that was saved without its tasks: they still have to end.
         Phase::Ended(_) => idle_plan(rollout),
     }
@@ -117,7 +119,12 @@ pub fn wait_reason(rollout: &Rollout, server: ServerId, now: Timestamp) -> Optio
 
 /// Returns why an available server at `position` in the start order waits, from the head and the
 /// counts alone. The cost is the same for ten servers and for 100,000.
-pub fn wait_reason_at(head: &RolloutHead, tally: &TaskCounts, place: u32, now: Timestamp) -> Option<WaitReason> {
+pub fn wait_reason_at(
+    head: &RolloutHead,
+    tally: &TaskCounts,
+    place: u32,
+    now: Timestamp,
+) -> Option<WaitReason> {
     let limits = head.pace.limits(tally.total());
     phase_wait_reason(head).or_else(|| pace_wait_reason(head, &limits, tally, place, now))
 }
@@ -162,7 +169,7 @@ fn plan_running(rollout: &Rollout, now: Timestamp) -> Plan {
             events_plan(rollout, first.map(|(_, place)| place), TaskEvent::Offered, now)
                 .unwrap_or_else(|| idle_plan(rollout))
         }
-        Err(held) => idle_plan(rollout).with_wait_reason(wait_reason),
+        Err(held) => idle_plan(rollout).with_wait_reason(held),
     }
 }
 
@@ -191,11 +198,17 @@ fn waits_for_canary(head: &RolloutHead, limits: &Limits, tally: &TaskCounts) -> 
 /// Whether the canary is complete except for servers that had nothing to install: only servers that
 /// are expected to install something may replace them.
 fn only_replacements_start(head: &RolloutHead, limits: &Limits, tally: &TaskCounts) -> bool {
-    waits_for_canary(head, limits, tally) && tally.successes() + tally.in_progress() >= limits.canary
+    waits_for_canary(head, limits, tally)
+        && tally.successes() + tally.in_progress() >= limits.canary
 }
 
 /// Returns how many servers may start now, or what prevents it.
-fn startable(head: &RolloutHead, limits: &Limits, tally: &TaskCounts, now: Timestamp) -> Result<usize, WaitReason> {
+fn startable(
+    head: &RolloutHead,
+    limits: &Limits,
+    tally: &TaskCounts,
+    now: Timestamp,
+) -> Result<usize, WaitReason> {
     let in_work = tally.in_progress();
     let mut room = limits.parallel.saturating_sub(in_work);
     if waits_for_canary(head, limits, tally) {
@@ -272,8 +285,8 @@ fn idle_plan(rollout: &Rollout) -> Plan {
 
 impl Plan {
     fn with_wait_reason(mut self, held: WaitReason) -> Plan {
-        self.wait_reason = Some(wait_reason);
-        if let WaitReason::Stagger { until } = wait_reason {
+        self.wait_reason = Some(held);
+        if let WaitReason::Stagger { until } = held {
             self.wake_at = self.wake_at.map(|at| at.min(until));
         }
         self

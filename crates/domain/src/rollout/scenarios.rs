@@ -51,7 +51,11 @@ impl Scenario {
     }
 
     /// Like [`Scenario::new`], but only the first `expected` servers have something to install.
-    fn with_expected_changes<const N: usize>(expected: u32, names: [&'static str; N], pace: Pace) -> Scenario {
+    fn with_expected_changes<const N: usize>(
+        expected: u32,
+        names: [&'static str; N],
+        pace: Pace,
+    ) -> Scenario {
         let rollout = Rollout::new(batch(1), pace, midnight(), (0..N).map(id), midnight());
         let rollout = rollout.with_expected_changes(expected);
         let mut story = Scenario { rollout, now: midnight(), names: names.to_vec() };
@@ -122,13 +126,18 @@ impl Scenario {
         match self.rollout.task_status(server).unwrap() {
             TaskStatus::Waiting => {
                 let held = wait_reason(&self.rollout, server, self.now);
-                if !matches!(held, Some(WaitReason::Offline | WaitReason::BusyElsewhere(_) | WaitReason::AgentBusy)) {
+                if !matches!(
+                    held,
+                    Some(
+                        WaitReason::Offline | WaitReason::BusyElsewhere(_) | WaitReason::AgentBusy
+                    )
+                ) {
                     let (head, tally) = (self.rollout.head(), self.rollout.counts());
                     let place = self.rollout.position(server).unwrap();
                     let back = wait_reason_at(head, tally, place, self.now);
                     assert_eq!(back, held, "{name}");
                 }
-                match wait_reason {
+                match held {
                     Some(held) => format!("{name} waits: {}", describe(held)),
                     None => format!("{name} waits"),
                 }
@@ -148,7 +157,7 @@ impl Scenario {
 
 fn describe(held: WaitReason) -> String {
     let clock = |at: Timestamp| at.to_string()[11..16].to_owned();
-    match wait_reason {
+    match held {
         WaitReason::Scheduled { at } => format!("starts at {}", clock(at)),
         WaitReason::Paused => "paused".into(),
         WaitReason::Halted(halt) => format!("halted, {halt:?}"),
@@ -241,7 +250,7 @@ fn plans_start_at_most_a_thousand_servers() {
     assert_eq!(sizes, [1_000, 1_000, 500]);
 }
 
-/// What users may do in each phase, and what the planner may; everything else is refused.
+/// What users may do in each phase, and what the planner may; everything else is rejected.
 #[test]
 fn phase_transitions() {
     let phases = [

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use vocab::{FailureCode, Stage};
 
-use super::phase::{ClockSet, RolloutOutcome, Phase};
+use super::phase::{ClockSet, Phase, RolloutOutcome};
 
 /// The state of one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +121,10 @@ impl TaskEvent {
                 | Phase::Paused
                 | Phase::Halted(_)
                 | Phase::Ended(
-                    RolloutOutcome::Succeeded | RolloutOutcome::CompletedWithErrors | RolloutOutcome::Failed | RolloutOutcome::Expired,
+                    RolloutOutcome::Succeeded
+                    | RolloutOutcome::CompletedWithErrors
+                    | RolloutOutcome::Failed
+                    | RolloutOutcome::Expired,
                 ),
             ) => TaskEvent::GivenBack,
             (same, _) => same,
@@ -159,8 +162,12 @@ impl TaskStatus {
         let end = |outcome, started_at| D(EndedTask { outcome, started_at, at: now });
         Ok(match (self, event) {
             (Waiting, TaskEvent::Offered) => B(ActiveTask::new(Stage::Dispatched, now, now)),
-            (Waiting, TaskEvent::WindowClosed) => end(TaskOutcome::Skipped(TaskSkipReason::WindowClosed), None),
-            (Waiting, TaskEvent::Canceled) => end(TaskOutcome::Canceled(CancelReason::Person), None),
+            (Waiting, TaskEvent::WindowClosed) => {
+                end(TaskOutcome::Skipped(TaskSkipReason::WindowClosed), None)
+            }
+            (Waiting, TaskEvent::Canceled) => {
+                end(TaskOutcome::Canceled(CancelReason::Person), None)
+            }
             (B(busy), TaskEvent::DeadlinePassed) if busy.by <= now => {
                 end(TaskOutcome::TimedOut(busy.stage), Some(busy.started_at))
             }
@@ -171,7 +178,9 @@ impl TaskStatus {
             }
             (same, TaskEvent::Reached(_)) => same,
 
-            (B(busy), TaskEvent::Reported(verdict)) => end(verdict.outcome(), Some(busy.started_at)),
+            (B(busy), TaskEvent::Reported(verdict)) => {
+                end(verdict.outcome(), Some(busy.started_at))
+            }
             // "Timed out" was an assumption; the agent's report is a fact and replaces it.
             (
                 D(EndedTask { outcome: TaskOutcome::TimedOut(_), started_at, .. }),
@@ -182,27 +191,37 @@ impl TaskStatus {
             (
                 Waiting,
                 TaskEvent::Reported(
-                    verdict @ (ReportedResult::Succeeded | ReportedResult::NoChange | ReportedResult::Failed(_)),
+                    verdict @ (ReportedResult::Succeeded
+                    | ReportedResult::NoChange
+                    | ReportedResult::Failed(_)),
                 ),
             ) => end(verdict.outcome(), Some(now)),
             // Nothing was done there: the server may still start.
-            (Waiting, TaskEvent::Reported(ReportedResult::NotApplicable | ReportedResult::Withdrawn)) => Waiting,
+            (
+                Waiting,
+                TaskEvent::Reported(ReportedResult::NotApplicable | ReportedResult::Withdrawn),
+            ) => Waiting,
             (same @ D(_), TaskEvent::Reported(_)) => same,
 
             (Waiting | B(_), TaskEvent::GivenBack) => Waiting,
             // The task timed out, but the order was never begun and will not be: the task has
             // failed.
-            (D(EndedTask { outcome: TaskOutcome::TimedOut(_), started_at, .. }), TaskEvent::GivenBack) => {
-                end(TaskOutcome::Failed(FailureCode::OrderExpired), started_at)
-            }
+            (
+                D(EndedTask { outcome: TaskOutcome::TimedOut(_), started_at, .. }),
+                TaskEvent::GivenBack,
+            ) => end(TaskOutcome::Failed(FailureCode::OrderExpired), started_at),
             (same @ D(_), TaskEvent::GivenBack) => same,
 
             // The agent may have reported long ago and will not report again on its own. The order
             // is sent again, and the agent recognizes it by its id.
-            (B(busy), TaskEvent::Forgotten) => B(ActiveTask::new(Stage::Dispatched, busy.started_at, now)),
+            (B(busy), TaskEvent::Forgotten) => {
+                B(ActiveTask::new(Stage::Dispatched, busy.started_at, now))
+            }
             (same @ (Waiting | D(_)), TaskEvent::Forgotten) => same,
 
-            (Waiting, TaskEvent::ServerRemoved) => end(TaskOutcome::Canceled(CancelReason::ServerRemoved), None),
+            (Waiting, TaskEvent::ServerRemoved) => {
+                end(TaskOutcome::Canceled(CancelReason::ServerRemoved), None)
+            }
             (B(busy), TaskEvent::ServerRemoved) => {
                 end(TaskOutcome::Canceled(CancelReason::ServerRemoved), Some(busy.started_at))
             }
@@ -242,9 +261,10 @@ impl TaskStatus {
     /// `Change::ClockWentBack`.
     pub(super) fn with_capped_deadline(self, now: Timestamp) -> TaskStatus {
         match self {
-            TaskStatus::Busy(busy) => {
-                TaskStatus::Busy(ActiveTask { by: busy.by.min(add_time(now, stage_limit(busy.stage))), ..busy })
-            }
+            TaskStatus::Busy(busy) => TaskStatus::Busy(ActiveTask {
+                by: busy.by.min(add_time(now, stage_limit(busy.stage))),
+                ..busy
+            }),
             TaskStatus::Waiting | TaskStatus::Done(_) => self,
         }
     }

@@ -29,7 +29,7 @@ pub struct TaskCounts {
 }
 
 impl TaskCounts {
-    /// Counts some tasks.
+    /// Counts these tasks.
     pub fn from_tasks<'a>(targets: impl IntoIterator<Item = &'a TaskStatus>) -> TaskCounts {
         let mut tally = TaskCounts::default();
         for target in targets {

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, InquiryReply, OrderRecord, ServerId, Stage, WithdrawalReply};
 
 use super::rng::Rng;
-use crate::rollout::{TaskEvent, ReportedResult};
+use crate::rollout::{ReportedResult, TaskEvent};
 
 /// The id of an order, which an agent remembers forever. A server that dropped one gets another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,7 +104,8 @@ impl Agent {
                 true => JournalEntry::Taken { expires: order.expires },
                 false => ended_entry(ReportedResult::Failed(FailureCode::OrderLost)),
             };
-            if let JournalEntry::Ended { acknowledged, .. } = self.journal.entry(order.id).or_insert(first)
+            if let JournalEntry::Ended { acknowledged, .. } =
+                self.journal.entry(order.id).or_insert(first)
             {
                 *acknowledged = false;
             }
@@ -157,8 +158,9 @@ impl Agent {
 
     /// Loses the record of the order in progress; the host continues with the next one.
     pub(super) fn lose_record(&mut self) -> Option<OrderId> {
-        let in_work =
-            |(id, entry): (&OrderId, &JournalEntry)| matches!(entry, JournalEntry::At(_)).then_some(*id);
+        let in_work = |(id, entry): (&OrderId, &JournalEntry)| {
+            matches!(entry, JournalEntry::At(_)).then_some(*id)
+        };
         let id = self.journal.iter().find_map(in_work)?;
         self.journal.remove(&id);
         Some(id)
@@ -211,7 +213,9 @@ impl Agent {
         }
         match stage {
             Stage::Dispatched => JournalEntry::At(Stage::Preflight),
-            Stage::Preflight if rng.percent(self.up_to_date) => ended_entry(ReportedResult::NoChange),
+            Stage::Preflight if rng.percent(self.up_to_date) => {
+                ended_entry(ReportedResult::NoChange)
+            }
             Stage::Preflight if rng.percent(3) => ended_entry(ReportedResult::NotApplicable),
             Stage::Preflight => JournalEntry::At(Stage::Downloading),
             Stage::Downloading => {

@@ -9,11 +9,12 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
 
 use super::agent::{Message, Order, OrderId};
-use super::oracle::{Oracle, Moment};
-use super::situations::{SituationCounts, Situation};
+use super::oracle::{Moment, Oracle};
+use super::situations::{Situation, SituationCounts};
 use crate::rollout::invariants::{check_invariants, check_settled};
 use crate::rollout::{
-    Change, ClockSet, ServerCondition, TaskEvent, RolloutHead, TaskOutcome, Phase, Plan, Rollout, TaskStatus, ReportedResult, plan,
+    Change, ClockSet, Phase, Plan, ReportedResult, Rollout, RolloutHead, ServerCondition,
+    TaskEvent, TaskOutcome, TaskStatus, plan,
 };
 use crate::server::Presence;
 
@@ -82,7 +83,8 @@ impl ControlPlane {
     pub(super) fn create(&mut self, rollout: Rollout, starts_in: SignedDuration, at: Moment) {
         let id = rollout.head().id;
         self.oracle.record_created(&rollout, starts_in, at);
-        let saved = StoredRollout { head: rollout.head().clone(), targets: rollout.tasks().collect() };
+        let saved =
+            StoredRollout { head: rollout.head().clone(), targets: rollout.tasks().collect() };
         self.saved.insert(id, saved);
         self.live.insert(id, rollout);
     }
@@ -280,7 +282,8 @@ impl ControlPlane {
             }
             self.apply_plan(of, &next, at, offered);
         }
-        self.violations.push(format!("{of} never becomes idle: {:?}", plan(&self.live[&of], at.wall)));
+        self.violations
+            .push(format!("{of} never becomes idle: {:?}", plan(&self.live[&of], at.wall)));
         (None, false)
     }
 
@@ -311,7 +314,8 @@ impl ControlPlane {
         match rollout.apply_event(server, event, at.wall) {
             Err(refused) => self.violations.push(format!("{refused}")),
             Ok(after) => {
-                let able = |server| is_available(&self.presence, &self.busy_agents, server, at.wall);
+                let able =
+                    |server| is_available(&self.presence, &self.busy_agents, server, at.wall);
                 self.oracle.record_event(of, server, event, at, &able);
                 let given_back = matches!(before, Some(TaskStatus::Busy(_)));
                 if given_back && after == TaskStatus::Waiting {
@@ -330,7 +334,13 @@ impl ControlPlane {
         }
     }
 
-    fn count_situation(&mut self, of: BatchId, before: Option<TaskStatus>, event: TaskEvent, at: Moment) {
+    fn count_situation(
+        &mut self,
+        of: BatchId,
+        before: Option<TaskStatus>,
+        event: TaskEvent,
+        at: Moment,
+    ) {
         self.changed.insert(of);
         match event {
             TaskEvent::DeadlinePassed => {
@@ -339,7 +349,9 @@ impl ControlPlane {
             }
             TaskEvent::WindowClosed => self.situations.count(Situation::Expired),
             TaskEvent::ServerRemoved => self.situations.count(Situation::Removed),
-            TaskEvent::Reported(ReportedResult::Withdrawn) => self.situations.count(Situation::Withdrawn),
+            TaskEvent::Reported(ReportedResult::Withdrawn) => {
+                self.situations.count(Situation::Withdrawn)
+            }
             TaskEvent::Reported(ReportedResult::Failed(FailureCode::OrderLost)) => {
                 self.situations.count(Situation::OrderLost);
             }
@@ -431,7 +443,11 @@ fn is_timeout(target: TaskStatus) -> bool {
 
 /// Whether the outcome that the control plane records contradicts what really happened on the
 /// server.
-pub(super) fn contradicts(outcome: TaskOutcome, verdict: Option<ReportedResult>, acted: bool) -> bool {
+pub(super) fn contradicts(
+    outcome: TaskOutcome,
+    verdict: Option<ReportedResult>,
+    acted: bool,
+) -> bool {
     match outcome {
         TaskOutcome::Succeeded => verdict != Some(ReportedResult::Succeeded),
         TaskOutcome::NoChange => verdict != Some(ReportedResult::NoChange) || acted,

@@ -5,10 +5,10 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
 
 use super::agent::{Agent, Health, OrderId};
-use super::rng::Rng;
 use super::control::ControlPlane;
 use super::oracle::Moment;
-use crate::rollout::{Change, RolloutOutcome, TaskOutcome, Pace, Phase, Rollout, TaskStatus};
+use super::rng::Rng;
+use crate::rollout::{Change, Pace, Phase, Rollout, RolloutOutcome, TaskOutcome, TaskStatus};
 
 struct Scenario {
     control: ControlPlane,

@@ -12,18 +12,18 @@
 //! the control plane then reports is true.
 
 mod agent;
-mod rng;
 mod control;
 mod faults;
-mod oracle;
 #[cfg(test)]
 mod lost_orders;
+mod oracle;
+mod rng;
 mod situations;
 mod task_record;
 mod world;
 
 pub use rng::Rng;
-pub use situations::{SituationCounts, Situation};
+pub use situations::{Situation, SituationCounts};
 
 /// What a run checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

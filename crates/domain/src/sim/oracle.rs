@@ -12,7 +12,8 @@ use vocab::{BatchId, ServerId};
 
 use super::task_record::TaskRecord;
 use crate::rollout::{
-    CancelReason, Change, RolloutOutcome, TaskEvent, HaltReason, TaskOutcome, OFFLINE_WAIT, Pace, Phase, Rollout, TaskSkipReason, TaskStatus, stage_limit,
+    CancelReason, Change, HaltReason, OFFLINE_WAIT, Pace, Phase, Rollout, RolloutOutcome,
+    TaskEvent, TaskOutcome, TaskSkipReason, TaskStatus, stage_limit,
 };
 
 /// How far a clock may be set back without being noticed.
@@ -67,7 +68,7 @@ struct RolloutRecord {
     clock_noticed: Moment,
     last_start: Option<Moment>,
     accepted_failures: BTreeSet<ServerId>,
-    /// How many timeouts proved wrong since then.
+    /// How many timeouts were corrected by a late result since then.
     corrected: usize,
     canary_waived: bool,
     /// Servers that are expected to install something.
@@ -83,7 +84,12 @@ pub(super) struct Oracle {
 }
 
 impl Oracle {
-    pub(super) fn record_created(&mut self, rollout: &Rollout, starts_in: SignedDuration, at: Moment) {
+    pub(super) fn record_created(
+        &mut self,
+        rollout: &Rollout,
+        starts_in: SignedDuration,
+        at: Moment,
+    ) {
         let order: Vec<_> = rollout.tasks().map(|(server, _)| server).collect();
         let case = RolloutRecord {
             pace: rollout.head().pace.clone(),
@@ -131,9 +137,10 @@ impl Oracle {
             TaskEvent::Offered => case.check_start(server, at, &free),
             TaskEvent::DeadlinePassed => case.check_timeout(server, at),
             TaskEvent::WindowClosed => case.check_window_closed(at),
-            TaskEvent::Canceled => {
-                violation_unless(case.phase == Phase::Canceling, "canceled without a user's request")
-            }
+            TaskEvent::Canceled => violation_unless(
+                case.phase == Phase::Canceling,
+                "canceled without a user's request",
+            ),
             TaskEvent::ServerRemoved | TaskEvent::Reached(_) | TaskEvent::Reported(_) => None,
             TaskEvent::GivenBack => Some("an agent never reports this".into()),
             TaskEvent::Forgotten => Some("no backup was restored".into()),
@@ -195,7 +202,10 @@ impl Oracle {
 
 impl RolloutRecord {
     fn count(&self, which: impl Fn(TaskOutcome) -> bool) -> usize {
-        self.tasks.values().filter(|seen| matches!(seen, TaskRecord::Ended(end) if which(*end))).count()
+        self.tasks
+            .values()
+            .filter(|seen| matches!(seen, TaskRecord::Ended(end) if which(*end)))
+            .count()
     }
 
     fn successes(&self) -> usize {
@@ -238,7 +248,8 @@ impl RolloutRecord {
     /// Whether its start time and window cannot be checked, because the clock was set. A
     /// rollout that started immediately is adjusted when a clock change is noticed.
     fn clock_untrusted(&self, at: Moment) -> bool {
-        at.jumped_since(self.created) || self.by_calendar && at.clock_sets != self.created.clock_sets
+        at.jumped_since(self.created)
+            || self.by_calendar && at.clock_sets != self.created.clock_sets
     }
 
     fn has_waiting_task(&self) -> bool {
@@ -332,21 +343,33 @@ impl RolloutRecord {
         let jumped = self.clock_untrusted(at);
         let overdue = self.tasks.values().filter_map(|seen| self.deadline(*seen, at));
         violation_unless(matches!(self.tasks[&server], TaskRecord::Waiting), "started twice")
-            .or(violation_unless(self.phase == Phase::Running, "started while the rollout was not running"))
+            .or(violation_unless(
+                self.phase == Phase::Running,
+                "started while the rollout was not running",
+            ))
             .or(violation_unless(free(server), "started while offline or busy elsewhere"))
             .or(violation_unless(self.next_in_turn(free) == Some(server), "started out of turn"))
-            .or(violation_unless(self.free_slots() > 0, "started more servers than canary or max_parallel allows"))
+            .or(violation_unless(
+                self.free_slots() > 0,
+                "started more servers than canary or max_parallel allows",
+            ))
             .or(violation_unless(
                 !self.needs_expected_changes() || self.expected.contains(&server),
                 "started after a canary that changed nothing",
             ))
-            .or(violation_unless(self.halt_reason(self.new_failures()).is_none(), "started after too many failures"))
+            .or(violation_unless(
+                self.halt_reason(self.new_failures()).is_none(),
+                "started after too many failures",
+            ))
             .or(violation_unless(
                 overdue.min().is_none_or(|by| by > at.real),
                 "started before an overdue task timed out",
             ))
             .or(violation_unless(!too_soon, "started too soon after the previous server"))
-            .or(violation_unless(jumped || at.real >= self.starts_at, "started before the start time"))
+            .or(violation_unless(
+                jumped || at.real >= self.starts_at,
+                "started before the start time",
+            ))
             .or(violation_unless(jumped || at.real < self.window_end(), "started after the window"))
     }
 
@@ -358,19 +381,28 @@ impl RolloutRecord {
         let unheard = self.grace_period.is_some_and(|deaf| {
             !at.set_forward_since(deaf.since) && at.real < deaf.since.real + deaf.patience
         });
-        violation_unless(at.set_forward_since(since) || had >= stage_limit(stage), "timed out too early")
-            .or(violation_unless(!unheard, "timed out within the grace period"))
+        violation_unless(
+            at.set_forward_since(since) || had >= stage_limit(stage),
+            "timed out too early",
+        )
+        .or(violation_unless(!unheard, "timed out within the grace period"))
     }
 
     fn check_window_closed(&self, at: Moment) -> Option<String> {
-        violation_unless(self.clock_untrusted(at) || at.real >= self.window_end(), "window closed too early")
+        violation_unless(
+            self.clock_untrusted(at) || at.real >= self.window_end(),
+            "window closed too early",
+        )
     }
 
     fn check_change(&self, change: Change, at: Moment) -> Option<String> {
         match change {
             Change::Start => {
                 let due = self.clock_untrusted(at) || at.real >= self.starts_at;
-                violation_unless(due && self.phase == Phase::Scheduled, "began before the start time")
+                violation_unless(
+                    due && self.phase == Phase::Scheduled,
+                    "began before the start time",
+                )
             }
             // Which of the accepted failures were corrected since is not tracked here: halting once
             // too often is on the safe side.
@@ -380,7 +412,9 @@ impl RolloutRecord {
                 violation_unless(self.halt_reason(fresh).is_some(), "halted without a reason")
             }
             Change::CanaryUnchanged => violation_unless(
-                self.phase == Phase::Running && self.needs_expected_changes() && self.in_progress() == 0,
+                self.phase == Phase::Running
+                    && self.needs_expected_changes()
+                    && self.in_progress() == 0,
                 "marked the canary unchanged although it can still succeed",
             ),
             Change::End(end) => violation_unless(
@@ -431,7 +465,8 @@ impl RolloutRecord {
         let any = |which: &dyn Fn(TaskOutcome) -> bool| self.count(which) > 0;
         let skipped = |why| any(&|end| end == TaskOutcome::Skipped(why));
         let canceled = |who| any(&|end| end == TaskOutcome::Canceled(who));
-        let (good, short) = (self.successes() > 0, self.failures() > 0 || skipped(TaskSkipReason::NotApplicable));
+        let (good, short) =
+            (self.successes() > 0, self.failures() > 0 || skipped(TaskSkipReason::NotApplicable));
         Some(match (good, short) {
             _ if canceled(CancelReason::Person) => RolloutOutcome::Canceled,
             _ if skipped(TaskSkipReason::WindowClosed) => RolloutOutcome::Expired,
@@ -504,10 +539,9 @@ impl RolloutRecord {
         if self.phase != rollout.head().phase {
             return Some(format!("is {:?}, should be {:?}", rollout.head().phase, self.phase));
         }
-        rollout
-            .tasks()
-            .find(|(server, target)| !same(self.tasks[server], *target))
-            .map(|(server, target)| format!("{server} is {target:?}, not {:?}", self.tasks[&server]))
+        rollout.tasks().find(|(server, target)| !same(self.tasks[server], *target)).map(
+            |(server, target)| format!("{server} is {target:?}, not {:?}", self.tasks[&server]),
+        )
     }
 }
 

@@ -3,7 +3,9 @@
 use vocab::{FailureCode, Stage};
 
 use super::oracle::Moment;
-use crate::rollout::{CancelReason, RolloutOutcome, TaskEvent, TaskOutcome, Phase, TaskSkipReason, ReportedResult};
+use crate::rollout::{
+    CancelReason, Phase, ReportedResult, RolloutOutcome, TaskEvent, TaskOutcome, TaskSkipReason,
+};
 
 /// The observed state of a task.
 #[derive(Debug, Clone, Copy)]
@@ -23,14 +25,22 @@ impl TaskRecord {
         use TaskRecord::{Ended, InProgress, Waiting};
         let called_off = matches!(phase, Phase::Canceling | Phase::Ended(RolloutOutcome::Canceled));
         match (self, event) {
-            (InProgress { .. }, TaskEvent::Reported(ReportedResult::Withdrawn)) if !called_off => Waiting,
-            (Ended(TaskOutcome::TimedOut(_)), TaskEvent::Reported(ReportedResult::Withdrawn)) if !called_off => {
+            (InProgress { .. }, TaskEvent::Reported(ReportedResult::Withdrawn)) if !called_off => {
+                Waiting
+            }
+            (Ended(TaskOutcome::TimedOut(_)), TaskEvent::Reported(ReportedResult::Withdrawn))
+                if !called_off =>
+            {
                 Ended(TaskOutcome::Failed(FailureCode::OrderExpired))
             }
             (Waiting, TaskEvent::Offered) => InProgress { stage: Stage::Dispatched, since: at },
-            (Waiting, TaskEvent::WindowClosed) => Ended(TaskOutcome::Skipped(TaskSkipReason::WindowClosed)),
+            (Waiting, TaskEvent::WindowClosed) => {
+                Ended(TaskOutcome::Skipped(TaskSkipReason::WindowClosed))
+            }
             (Waiting, TaskEvent::Canceled) => Ended(TaskOutcome::Canceled(CancelReason::Person)),
-            (InProgress { stage, .. }, TaskEvent::DeadlinePassed) => Ended(TaskOutcome::TimedOut(stage)),
+            (InProgress { stage, .. }, TaskEvent::DeadlinePassed) => {
+                Ended(TaskOutcome::TimedOut(stage))
+            }
             (InProgress { stage, .. }, TaskEvent::Reached(further)) if further > stage => {
                 InProgress { stage: further, since: at }
             }

@@ -6,13 +6,15 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId};
 
 use super::agent::{Agent, Health, Message, OrderId};
-use super::rng::Rng;
 use super::control::{ControlPlane, contradicts};
 use super::faults::pace;
 use super::oracle::Moment;
+use super::rng::Rng;
 use super::situations::Situation;
-use super::{RunFailure, Mode, RunStats};
-use crate::rollout::{TaskEvent, TaskOutcome, Pace, Phase, Rollout, TaskStatus, ReportedResult, total_stage_limit};
+use super::{Mode, RunFailure, RunStats};
+use crate::rollout::{
+    Pace, Phase, ReportedResult, Rollout, TaskEvent, TaskOutcome, TaskStatus, total_stage_limit,
+};
 
 /// How much later than its deadline something may end.
 const GRACE: SignedDuration = SignedDuration::from_secs(30);
@@ -194,7 +196,9 @@ impl World {
 
     fn handle(&mut self, happening: SimEvent) {
         match happening {
-            SimEvent::Up { agent, words, at_work } => self.receive_from_agent(agent, &words, at_work),
+            SimEvent::Up { agent, words, at_work } => {
+                self.receive_from_agent(agent, &words, at_work)
+            }
             SimEvent::Down { agent, message } => {
                 if self.agents[agent].is_reachable() {
                     self.agents[agent].receive(&message);
@@ -333,8 +337,15 @@ impl World {
     }
 
     pub(super) fn moment(&self) -> Moment {
-        let (forward, jumps, settings) = (self.unnoticed_forward_sets, self.unnoticed_clock_sets, self.clock_sets);
-        Moment { real: self.now, wall: self.wall(), unnoticed_forward_sets: forward, unnoticed_clock_sets: jumps, clock_sets: settings }
+        let (forward, jumps, settings) =
+            (self.unnoticed_forward_sets, self.unnoticed_clock_sets, self.clock_sets);
+        Moment {
+            real: self.now,
+            wall: self.wall(),
+            unnoticed_forward_sets: forward,
+            unnoticed_clock_sets: jumps,
+            clock_sets: settings,
+        }
     }
 
     pub(super) fn schedule(&mut self, wait: SignedDuration, happening: SimEvent) {
@@ -380,7 +391,9 @@ impl World {
             }
         }
         if self.mode == Mode::Liveness && self.control.violations.is_empty() {
-            broken.extend(self.control.rollouts().filter_map(|rollout| self.overdue_rollout(rollout)));
+            broken.extend(
+                self.control.rollouts().filter_map(|rollout| self.overdue_rollout(rollout)),
+            );
             broken.extend(self.control.rollouts().flat_map(|rollout| self.contradictions(rollout)));
         }
         self.control.violations.extend(broken);
@@ -392,8 +405,10 @@ impl World {
             return Some(format!("{} has not ended: {:?}", head.id, head.phase));
         }
         let window = head.start_by - self.skew;
-        let limit =
-            window.max(self.began + self.fault_duration) + total_stage_limit() + self.control.patience() + GRACE;
+        let limit = window.max(self.began + self.fault_duration)
+            + total_stage_limit()
+            + self.control.patience()
+            + GRACE;
         let last = *self.control.last_timeout.get(&head.id)?;
         (last > limit).then(|| format!("{} timed out a task at {last}, after {limit}", head.id))
     }
@@ -409,7 +424,8 @@ impl World {
             }
             // A service restored from a backup may have skipped a server before it learned what it
             // had forgotten; a final state stays.
-            let skipped = matches!(done.outcome, TaskOutcome::Skipped(_) | TaskOutcome::Canceled(_));
+            let skipped =
+                matches!(done.outcome, TaskOutcome::Skipped(_) | TaskOutcome::Canceled(_));
             if self.was_restored && skipped {
                 return None;
             }

@@ -1,10 +1,11 @@
 //! Executes rollouts: the planner (`domain::rollout`) decides what happens next, this module does
 //! it.
 //!
-//! Every open rollout is kept in memory (`open_rollouts`). It follows what others write, such as reports of
-//! agents or a user's pause, and is planned again whenever something changed or its wake-up time
-//! has come. A step is one transaction, fenced by the lease and guarded by generations. If another
-//! writer interfered, the step is stale: the rollout is read and planned again.
+//! Every open rollout is kept in memory (`open_rollouts`). It follows what others write, such as
+//! reports of agents or a user's pause, and is planned again whenever something changed or its
+//! wake-up time has come. A step is one transaction, fenced by the lease and guarded by
+//! generations. If another writer interfered, the step is stale: the rollout is read and planned
+//! again.
 //!
 //! Two events must not count against the servers. While no replica led, or the database was down,
 //! no agent could report. After that, every server gets a grace period of three sync intervals and
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::rollout::{Change, ClockSet, TaskEvent, Phase, Plan, plan};
+use domain::rollout::{Change, ClockSet, Phase, Plan, TaskEvent, plan};
 use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -30,7 +31,7 @@ use tokio::sync::watch;
 use vocab::{BatchId, ServerId};
 
 use self::open_rollouts::OpenRollouts;
-use super::{PresenceSnapshot, LeaderLease, WriteLock, log_error, sleep_time, wait_for_lead};
+use super::{LeaderLease, PresenceSnapshot, WriteLock, log_error, sleep_time, wait_for_lead};
 use service::App;
 use service::clock::{ClockWatcher, Stopwatch};
 use service::commands::batches::{record_end, record_task_transition};
@@ -176,7 +177,10 @@ impl Driver {
             );
             for id in self.rollouts.ids() {
                 // A rollout that has not applied the previous change gets the sum of both.
-                let before = self.pending_clock_changes.get(&id).map_or(SignedDuration::ZERO, |owed| owed.by);
+                let before = self
+                    .pending_clock_changes
+                    .get(&id)
+                    .map_or(SignedDuration::ZERO, |owed| owed.by);
                 self.pending_clock_changes.insert(id, ClockSet { by: set.by + before, ..set });
                 self.rollouts.mark_dirty(id);
             }
@@ -234,7 +238,12 @@ impl Driver {
         }
     }
 
-    async fn apply_plan(&mut self, id: BatchId, next: Plan, now: Timestamp) -> store::Result<StepOutcome> {
+    async fn apply_plan(
+        &mut self,
+        id: BatchId,
+        next: Plan,
+        now: Timestamp,
+    ) -> store::Result<StepOutcome> {
         let write_lock = self.write_lock.clone();
         let _held = write_lock.lock().await;
         match next.change {
@@ -244,7 +253,12 @@ impl Driver {
     }
 
     /// Applies a change of the whole rollout.
-    async fn apply_change(&mut self, id: BatchId, change: Change, now: Timestamp) -> store::Result<StepOutcome> {
+    async fn apply_change(
+        &mut self,
+        id: BatchId,
+        change: Change,
+        now: Timestamp,
+    ) -> store::Result<StepOutcome> {
         let Some(live) = self.rollouts.get(id) else { return Ok(StepOutcome::Over) };
         let mut after = live.rollout.clone();
         if let Err(refused) = after.apply_change(change, now) {
@@ -361,14 +375,20 @@ impl Driver {
 
     /// Some of the wanted servers could not be claimed: finds out which rollouts hold them, and
     /// which servers cannot take orders.
-    async fn mark_contested_servers(&mut self, id: BatchId, wanted: &[StateChange]) -> store::Result<()> {
+    async fn mark_contested_servers(
+        &mut self,
+        id: BatchId,
+        wanted: &[StateChange],
+    ) -> store::Result<()> {
         let servers: Vec<_> = wanted.iter().map(|to| to.server_id).collect();
         let mut reader = self.app.db.read().await?;
         let found = rollout_tasks::active_by_servers(&mut reader, &servers).await?;
         for busy in found.into_iter().filter(|busy| busy.rollout_id != id) {
             self.rollouts.mark_busy(busy.server_id, busy.rollout_id);
         }
-        for (server, barred) in presence_transitions::filter_unavailable(&mut reader, &servers).await? {
+        for (server, barred) in
+            presence_transitions::filter_unavailable(&mut reader, &servers).await?
+        {
             self.rollouts.mark_unavailable(server, barred);
         }
         Ok(())

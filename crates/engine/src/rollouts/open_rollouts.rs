@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use domain::rollout::{ServerCondition, Phase, Rollout, TaskStatus};
+use domain::rollout::{Phase, Rollout, ServerCondition, TaskStatus};
 use jiff::{SignedDuration, Timestamp};
 use store::rollout_tasks::{self, StateChange, TaskRow};
 use store::{Conn, Db, StoreError, rollouts};
@@ -125,7 +125,11 @@ impl OpenRollouts {
 
     /// Returns the same state without rollouts, which are then read again.
     pub(super) fn without_rollouts(&self) -> OpenRollouts {
-        OpenRollouts { grace_period: self.grace_period, unavailable: self.unavailable.clone(), ..OpenRollouts::default() }
+        OpenRollouts {
+            grace_period: self.grace_period,
+            unavailable: self.unavailable.clone(),
+            ..OpenRollouts::default()
+        }
     }
 
     /// Removes rollouts that are no longer open.
@@ -280,7 +284,7 @@ impl OpenRollouts {
     }
 
     /// Records that the database refused an order for this server before the presence check noticed
-    /// why: the server is quarantined, removed or working on something.
+    /// why: the server is quarantined, removed or busy.
     pub(super) fn mark_unavailable(&mut self, server: ServerId, barred: bool) {
         let unable = Arc::make_mut(&mut self.unavailable);
         let servers = if barred { &mut unable.offline } else { &mut unable.busy };
@@ -332,10 +336,10 @@ fn forgery_reason(db: &Db, row: &rollouts::Rollout, rows: &[TaskRow]) -> Option<
         return None;
     }
     if !integrity::is_authentic(db, row) {
-        return Some("the batch was inserted or changed in the database");
+        return Some("the batch was inserted or changed outside Fleetmend");
     }
     let genuine = rows.iter().all(|target| db.is_authentic(target));
-    (!genuine).then_some("a task of the batch was inserted or changed in the database")
+    (!genuine).then_some("a task of the batch was inserted or changed outside Fleetmend")
 }
 
 fn is_busy(target: TaskStatus) -> bool {

@@ -82,7 +82,8 @@ pub(super) struct ProductIndex<'a> {
 
 impl<'a> ProductIndex<'a> {
     pub(super) fn new(publisher: Publisher, tree: Option<&'a ProductTree>) -> ProductIndex<'a> {
-        let mut found = ProductIndex { publisher, products: HashMap::new(), relationships: HashMap::new() };
+        let mut found =
+            ProductIndex { publisher, products: HashMap::new(), relationships: HashMap::new() };
         let Some(tree) = tree else { return found };
         let mut branches: Vec<&schema::Branch> = tree.branches.iter().flatten().collect();
         while let Some(branch) = branches.pop() {

@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use domain::advisory::{
-    Advisory, Affected, CvssScore, Ecosystem, SpanEnd, Family, CveRating, Rating, Span, parse_vendor_severity,
+    Advisory, Affected, CveRating, CvssScore, Ecosystem, Family, Rating, Span, SpanEnd,
+    parse_vendor_severity,
 };
 use vocab::FixState;
 
@@ -46,7 +47,8 @@ pub(super) fn advisory(osv: schema::Osv<'_>) -> Advisory {
     };
     // These publishers state the severity only here: `Important: nodejs:18 security update`.
     if all.iter().any(rebuild)
-        && let Some(word) = summary.split_once(':').and_then(|(word, _)| parse_vendor_severity(word))
+        && let Some(word) =
+            summary.split_once(':').and_then(|(word, _)| parse_vendor_severity(word))
     {
         rate(None, Rating::Word(word));
     }
@@ -122,7 +124,8 @@ fn affected(entry: schema::Affected<'_>, summary: &str) -> Option<Affected> {
     if family == Family::Debian {
         apply_debian_fields(&mut affected, own, &entry.database_specific);
     }
-    let modular = |span: &Span| matches!(&span.end, SpanEnd::Fixed(fixed) if fixed.contains("module"));
+    let modular =
+        |span: &Span| matches!(&span.end, SpanEnd::Fixed(fixed) if fixed.contains("module"));
     if affected.spans.iter().any(modular) {
         affected.modules = modules(summary);
     }
@@ -146,7 +149,11 @@ fn modules(summary: &str) -> Vec<String> {
     words.filter(is_stream).take(STREAMS_MAX).map(str::to_owned).collect()
 }
 
-fn apply_debian_fields(affected: &mut Affected, own: &schema::PublisherFields, database: &schema::PublisherFields) {
+fn apply_debian_fields(
+    affected: &mut Affected,
+    own: &schema::PublisherFields,
+    database: &schema::PublisherFields,
+) {
     affected.severity = parse_vendor_severity(&own.urgency);
     affected.stance = match own.urgency.as_str() {
         "unimportant" => Some(FixState::Unimportant),

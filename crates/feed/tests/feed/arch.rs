@@ -1,7 +1,7 @@
 //! Tests of the Arch Linux tracker: the meaning of each status, and what the tracker omits.
 
-use domain::advisory::{Advisory, Ecosystem, SpanEnd, PackageNameKind, Span};
-use domain::finding::{Finding, AdvisoryIndex};
+use domain::advisory::{Advisory, Ecosystem, PackageNameKind, Span, SpanEnd};
+use domain::finding::{AdvisoryIndex, Finding};
 use feed::FeedKind;
 use vocab::{FixState, Installed};
 

@@ -1,4 +1,4 @@
-//! A broken, truncated or empty feed is refused before it can change anything, and the error names
+//! A broken, truncated or empty feed is rejected before it can change anything, and the error names
 //! the file and the record.
 
 use feed::{FeedError, FeedKind, FeedReadError};
@@ -32,7 +32,9 @@ fn broken_record_is_reported_by_its_number() {
     let path = folder.write("d.json", array);
     assert!(refusal(&path, FeedKind::Osv).starts_with("d.json: record 3 cannot be parsed: "));
     let path = folder.write("e.zip", zip(&[("x.json", b"nonsense")]));
-    assert!(refusal(&path, FeedKind::Osv).starts_with("e.zip (x.json): record 1 cannot be parsed: "));
+    assert!(
+        refusal(&path, FeedKind::Osv).starts_with("e.zip (x.json): record 1 cannot be parsed: ")
+    );
 }
 
 #[test]
@@ -98,9 +100,13 @@ fn empty_feed_is_refused_in_every_format() {
         assert_eq!(message, format!("{name} contains no records"));
     }
     std::fs::create_dir(folder.path().join("nothing")).unwrap();
-    assert_eq!(refusal(&folder.path().join("nothing"), FeedKind::Osv), "nothing contains no records");
+    assert_eq!(
+        refusal(&folder.path().join("nothing"), FeedKind::Osv),
+        "nothing contains no records"
+    );
     assert!(
-        refusal(&folder.path().join("absent"), FeedKind::Osv).starts_with("absent cannot be opened")
+        refusal(&folder.path().join("absent"), FeedKind::Osv)
+            .starts_with("absent cannot be opened")
     );
 }
 

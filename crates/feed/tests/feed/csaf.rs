@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::advisory::{Advisory, Affected, SpanEnd, PackageNameKind, Rating};
+use domain::advisory::{Advisory, Affected, PackageNameKind, Rating, SpanEnd};
 use feed::FeedKind;
 use serde_json::{Value, json};
 use vocab::Severity;

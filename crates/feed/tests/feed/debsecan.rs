@@ -219,7 +219,8 @@ Version: 6.1.76-1
 #[test]
 fn debsecan_agrees_on_synthetic_packages() {
     let folder = Folder::new("debsecan-list");
-    let kind = FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
+    let kind =
+        FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
     let feed = advisories(&folder.write("list", LIST), kind);
     let expected = [
         "CVE-2026-0001 dmsetup",
@@ -229,7 +230,10 @@ fn debsecan_agrees_on_synthetic_packages() {
         "CVE-2026-0002 libssl3",
         "CVE-2026-0003 dmsetup",
     ];
-    assert!(our_findings(&feed, &installed(STATUS)).iter().eq(expected), "our findings match the list");
+    assert!(
+        our_findings(&feed, &installed(STATUS)).iter().eq(expected),
+        "our findings match the list"
+    );
     if let Some(found) = assert_agreement("by hand", &feed, STATUS) {
         assert_eq!(found, expected.len());
     }
@@ -239,8 +243,10 @@ fn debsecan_agrees_on_synthetic_packages() {
 fn debsecan_agrees_on_local_packages_and_real_advisories() {
     let Some(folder) = real::folder() else { return };
     let Some(status) = status() else { return };
-    let kind = FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
-    let advisories_feed = advisories(&folder.join("debian12-advisories.osv.jsonl.gz"), FeedKind::Osv);
+    let kind =
+        FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
+    let advisories_feed =
+        advisories(&folder.join("debian12-advisories.osv.jsonl.gz"), FeedKind::Osv);
     let tracker = advisories(&folder.join("debian12-tracker-sample.list"), kind);
     assert_agreement("advisories", &advisories_feed, &status);
     assert_agreement("tracker", &tracker, &status);

@@ -134,7 +134,8 @@ fn exploit_prediction_scores_are_read() {
     let folder = Folder::new("epss");
     let table = "#model_version:v2026,score_date:2026-08-16\ncve,epss,percentile\n\
                  CVE-2005-2541,0.03992,0.89630\n";
-    let [Record::Epss(estimate)] = &records(&folder.write("e.csv", table), FeedKind::Epss)[..] else {
+    let [Record::Epss(estimate)] = &records(&folder.write("e.csv", table), FeedKind::Epss)[..]
+    else {
         panic!("one estimate");
     };
     assert_eq!((estimate.cve.as_str(), estimate.score()), ("CVE-2005-2541", 0.03992));

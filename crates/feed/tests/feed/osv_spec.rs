@@ -90,7 +90,9 @@ fn is_vulnerable(record: &Value, ecosystem: &str, scheme: Scheme, version: &str)
                     || array_or_empty(&entry["ranges"])
                         .iter()
                         .filter(|range| range["type"] != "GIT")
-                        .any(|range| is_in_range(&array_or_empty(&range["events"]), scheme, version))
+                        .any(|range| {
+                            is_in_range(&array_or_empty(&range["events"]), scheme, version)
+                        })
             })
 }
 
@@ -234,9 +236,11 @@ type Rule = (&'static str, fn(&Case<'_>) -> bool);
 const RULES: &[Rule] = &[
     ("bound-is-no-version", |case| case.is_ours && case.any_bound(|bound| bound == REMARK)),
     ("entry-without-versions", |case| {
-        let usable = |range: &Value| range["type"] != "GIT" && !array_or_empty(&range["events"]).is_empty();
+        let usable =
+            |range: &Value| range["type"] != "GIT" && !array_or_empty(&range["events"]).is_empty();
         let says_nothing = |entry: &Value| {
-            array_or_empty(&entry["versions"]).is_empty() && !array_or_empty(&entry["ranges"]).iter().any(usable)
+            array_or_empty(&entry["versions"]).is_empty()
+                && !array_or_empty(&entry["ranges"]).iter().any(usable)
         };
         case.is_ours && case.entries().any(says_nothing)
     }),
@@ -256,7 +260,8 @@ const RULES: &[Rule] = &[
             let listed = listed.as_str().unwrap();
             listed != case.version && case.scheme.compare(listed, case.version).is_eq()
         };
-        case.is_ours && case.entries().any(|entry| array_or_empty(&entry["versions"]).iter().any(same))
+        case.is_ours
+            && case.entries().any(|entry| array_or_empty(&entry["versions"]).iter().any(same))
     }),
     ("fixed-by-another-record", |case| {
         let order =
@@ -275,7 +280,9 @@ const RULES: &[Rule] = &[
         };
         let is_only_listed = |entry: &Value| {
             array_or_empty(&entry["versions"]).iter().any(|listed| listed == case.version)
-                && !array_or_empty(&entry["ranges"]).iter().any(|range| contains(&array_or_empty(&range["events"])))
+                && !array_or_empty(&entry["ranges"])
+                    .iter()
+                    .any(|range| contains(&array_or_empty(&range["events"])))
         };
         !case.is_ours
             && case.records.len() > 1
@@ -290,8 +297,9 @@ fn compare(seed: u64, dropped: Option<&str>, tally: &mut Tally) {
     let folder = Folder::new(&format!("osv-spec-{seed}-{}", dropped.unwrap_or("none")));
     for (ecosystem, scheme, versions) in ECOSYSTEMS {
         let mut chance = Rng::new(seed);
-        let records: Vec<Value> =
-            (0..RECORDS).map(|number| random_record(&mut chance, ecosystem, versions, number)).collect();
+        let records: Vec<Value> = (0..RECORDS)
+            .map(|number| random_record(&mut chance, ecosystem, versions, number))
+            .collect();
         let text: String = records.iter().map(|record| format!("{record}\n")).collect();
         let mut feed = advisories(&folder.write("records.jsonl", text), FeedKind::Osv);
         feed.retain(|advisory| Some(advisory.id.as_str()) != dropped);

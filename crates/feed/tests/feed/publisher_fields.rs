@@ -1,6 +1,6 @@
 //! Tests of how publisher-specific fields are interpreted.
 
-use domain::advisory::{Advisory, SpanEnd, Family, Rating, Span};
+use domain::advisory::{Advisory, Family, Rating, Span, SpanEnd};
 use feed::{Feed, FeedKind};
 use vocab::{FixState, Severity};
 
@@ -243,7 +243,8 @@ CVE-2026-0001 (A vulnerability in many packages ...)
 CVE-2026-0002
 \tRESERVED
 ";
-    let kind = FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
+    let kind =
+        FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
     let advisories = advisories(&folder.write("list", list), kind);
     assert_eq!(advisories.len(), 1, "a reserved CVE has no advisory");
     let advisory = &advisories[0];

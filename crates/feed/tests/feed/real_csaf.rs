@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use domain::advisory::{Advisory, Affected, Channel, SpanEnd, PackageNameKind, Rating};
+use domain::advisory::{Advisory, Affected, Channel, PackageNameKind, Rating, SpanEnd};
 use feed::{FeedError, FeedKind};
 use vocab::{FixState, Severity};
 
@@ -28,7 +28,12 @@ fn read_one(folder: &Path, name: &str) -> Advisory {
 
 /// A document's statement about one package of an ecosystem.
 #[track_caller]
-fn find<'a>(advisory: &'a Advisory, ecosystem: &str, package: &str, names: PackageNameKind) -> &'a Affected {
+fn find<'a>(
+    advisory: &'a Advisory,
+    ecosystem: &str,
+    package: &str,
+    names: PackageNameKind,
+) -> &'a Affected {
     let is_it = |one: &&Affected| {
         one.ecosystem.as_str() == ecosystem && one.package == package && one.name_kind() == names
     };
@@ -156,12 +161,22 @@ fn real_suse_documents_are_interpreted_correctly() {
     let samba = read_one(&csaf, "vex-cve-2023-5568.json.gz");
     let rolling = find(&samba, "openSUSE:Tumbleweed", "ctdb", PackageNameKind::Binary);
     assert_eq!(fixes(rolling), ["4.19.2+git.322.7e9201cef5-1.1"]);
-    let micro = find(&samba, "SUSE:Linux Enterprise Micro 6.0", "samba-client-libs", PackageNameKind::Binary);
+    let micro = find(
+        &samba,
+        "SUSE:Linux Enterprise Micro 6.0",
+        "samba-client-libs",
+        PackageNameKind::Binary,
+    );
     assert_eq!(fixes(micro), ["4.19.4+git.339.acf1ccaa02-1.22"]);
     assert_eq!(micro.ecosystem.base().0.as_str(), "SUSE:Micro 6.0");
 
     let openssl = read_one(&csaf, "vex-subset-cve-2002-20001.json.gz");
-    let hmac = find(&openssl, "SUSE:Linux Enterprise Server 12 SP5", "openssl-1_1", PackageNameKind::Source);
+    let hmac = find(
+        &openssl,
+        "SUSE:Linux Enterprise Server 12 SP5",
+        "openssl-1_1",
+        PackageNameKind::Source,
+    );
     assert_eq!(hmac.stance, Some(FixState::WontFix));
     assert_eq!(read_one(&csaf, "vex-cve-1999-0003.json.gz").affected, []);
 }
@@ -170,7 +185,8 @@ fn real_suse_documents_are_interpreted_correctly() {
 fn real_csaf_documents_of_other_publishers_are_refused() {
     let Some(more) = csaf_directory() else { return };
     let path = more.join("azure/msrc-vex-cve-2025-26465.json.gz");
-    let error = check(&path, FeedKind::Csaf).expect_err("Microsoft's product ids are not supported");
+    let error =
+        check(&path, FeedKind::Csaf).expect_err("Microsoft's product ids are not supported");
     assert!(matches!(error, FeedError::InvalidRecord { .. }), "{error}");
 }
 

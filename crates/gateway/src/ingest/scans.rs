@@ -136,7 +136,10 @@ impl ServerChange<'_> {
 }
 
 /// Marks every package set as used. Returns those that are not stored.
-async fn mark_used(tx: &mut Tx, changes: &[ServerChange<'_>]) -> store::Result<BTreeSet<UsedPackageSet>> {
+async fn mark_used(
+    tx: &mut Tx,
+    changes: &[ServerChange<'_>],
+) -> store::Result<BTreeSet<UsedPackageSet>> {
     let now = changes.iter().map(|change| change.news.now).max().unwrap_or(Timestamp::MIN);
     let mut lists: BTreeMap<(OrgId, SetKind), Vec<Digest>> = BTreeMap::new();
     for (org, kind, digest) in changes.iter().flat_map(ServerChange::new_package_sets) {

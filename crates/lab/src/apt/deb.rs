@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::native_arch;
-use crate::root::{run_successfully, new_dir};
+use crate::root::{new_dir, run_successfully};
 
 /// A package to be built. It contains `/usr/share/NAME/version` and the files that are added to it.
 #[derive(Debug, Clone)]
@@ -210,7 +210,9 @@ impl Deb {
             put("DEBIAN/preinst", &script(&self.preinst), 0o755);
         }
         let mut build = Command::new("dpkg-deb");
-        run_successfully(build.args(["--root-owner-group", "-Znone", "--build"]).arg(&tree).arg(into));
+        run_successfully(
+            build.args(["--root-owner-group", "-Znone", "--build"]).arg(&tree).arg(into),
+        );
         let _ = fs::remove_dir_all(&tree);
     }
 

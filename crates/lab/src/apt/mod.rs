@@ -19,7 +19,7 @@ use std::process::Command;
 pub use deb::Deb;
 pub use server::Server;
 
-use crate::root::{new_dir, can_create_roots};
+use crate::root::{can_create_roots, new_dir};
 
 /// A pocket of the archive, as in Debian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +122,8 @@ impl Repo {
             fs::create_dir_all(&index).expect("cannot write to the tmpfs");
             let mut packages = self.ftparchive();
             let packages = packages.args(["--arch", arch, "packages", &format!("pool/{suite}")]);
-            fs::write(index.join("Packages"), command_stdout(packages)).expect("cannot write to the tmpfs");
+            fs::write(index.join("Packages"), command_stdout(packages))
+                .expect("cannot write to the tmpfs");
         }
         let mut release = self.ftparchive();
         let architectures = format!("all {}", archs.join(" "));

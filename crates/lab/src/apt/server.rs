@@ -94,8 +94,8 @@ impl Server {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Waits until a file exists, such as the one that [`super::Deb::waits`] creates when it
-    /// starts.
+    /// Waits until a file exists, such as the one that [`super::Deb::waits_for_file`] creates when
+    /// it starts.
     #[track_caller]
     pub fn wait_for(&self, file: &str) {
         self.root.run_successfully("sh", &["-c", &super::deb::wait_for_script(file)]);

@@ -21,7 +21,7 @@ use std::process::Command;
 pub use package::Package;
 
 use crate::has_programs;
-use crate::root::{run_successfully, new_dir, can_create_roots, run_command};
+use crate::root::{can_create_roots, new_dir, run_command, run_successfully};
 
 /// A vendor's advisory about some packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,9 +95,12 @@ impl Repo {
         run_successfully(Command::new("createrepo_c").arg("--quiet").arg(&self.dir));
         let updates: String = advisories.iter().map(Advisory::xml).collect();
         let file = self.dir.join("updateinfo.xml");
-        fs::write(&file, format!("<updates>{updates}</updates>")).expect("cannot write to the tmpfs");
+        fs::write(&file, format!("<updates>{updates}</updates>"))
+            .expect("cannot write to the tmpfs");
         let mut modify = Command::new("modifyrepo_c");
-        run_successfully(modify.arg("--mdtype=updateinfo").arg(&file).arg(self.dir.join("repodata")));
+        run_successfully(
+            modify.arg("--mdtype=updateinfo").arg(&file).arg(self.dir.join("repodata")),
+        );
     }
 
     /// Removes a package's file, while the lists still name it.
@@ -199,13 +202,15 @@ impl Server {
     /// Writes a file inside it, and creates its parent directories.
     pub fn write(&self, inside: &str, text: &str) {
         let path = self.path(inside);
-        fs::create_dir_all(path.parent().expect("a file has a parent")).expect("cannot create directories");
+        fs::create_dir_all(path.parent().expect("a file has a parent"))
+            .expect("cannot create directories");
         fs::write(path, text).unwrap_or_else(|e| panic!("{inside}: {e}"));
     }
 
     /// Its package database, as listed by rpm: `openssl-libs 1:3.0.1-43.el9_0 noarch`, sorted.
     pub fn database(&self) -> Vec<String> {
-        let output = run_successfully(self.rpm().args(["-qa", "--qf", "%{NAME} %{EVR} %{ARCH}\\n"]));
+        let output =
+            run_successfully(self.rpm().args(["-qa", "--qf", "%{NAME} %{EVR} %{ARCH}\\n"]));
         // rpm prints an explicit epoch, even 0.
         let mut list: Vec<String> = output.lines().map(|line| line.replace(" 0:", " ")).collect();
         list.sort();
@@ -245,7 +250,8 @@ impl Server {
         }
         let of_host =
             ["/usr/bin/busybox", "/bin/busybox"].iter().find(|path| Path::new(path).is_file());
-        fs::copy(of_host.expect("busybox is not installed"), &busybox).expect("cannot write to the tmpfs");
+        fs::copy(of_host.expect("busybox is not installed"), &busybox)
+            .expect("cannot write to the tmpfs");
         for name in ["sh", "sleep", "echo", "cat", "timeout"] {
             std::os::unix::fs::symlink("busybox", self.path("/bin").join(name)).expect("a link");
         }

@@ -12,7 +12,7 @@ use vocab::{Digest, Installed, listing};
 use wire::agent::{Facts, Outcome};
 
 use crate::agent::{Agent, facts, rejection, send};
-use crate::rollouts::{wait_for_state, tasks};
+use crate::rollouts::{tasks, wait_for_state};
 use crate::support::{both, eventually};
 
 /// A list of updates of almost 16 MiB that takes a few kilobytes when compressed, and a lot of

@@ -1,4 +1,4 @@
-//! A small test agent: it enrolls, signs, syncs and follows its orders, one call at a time.
+//! A small test agent: it enrolls, signs, syncs and carries out its orders, one call at a time.
 
 use axum::Router;
 use axum::body::Body;
@@ -201,7 +201,12 @@ impl Agent {
     }
 
     /// Finishes an order and reports its result until it is acknowledged.
-    pub(crate) async fn report_until_acknowledged(&mut self, order: TaskId, outcome: Outcome, at: Timestamp) {
+    pub(crate) async fn report_until_acknowledged(
+        &mut self,
+        order: TaskId,
+        outcome: Outcome,
+        at: Timestamp,
+    ) {
         self.report_result(order, outcome, at);
         let answer = self.sync(0).await.unwrap();
         assert!(answer.acknowledged.contains(&order));

@@ -65,8 +65,8 @@ async fn ran_once(app: &App, world: &World, id: ScheduleId, instant: Timestamp) 
     matches!(of_instant[..], [RunState::Ended(_)])
 }
 
-/// The schedule waits again for a run time that it has already run at. When the clock shows it
-/// again, nothing starts.
+/// After the clock was set back, the schedule waits again for a time at which it already ran. When
+/// that time comes again, nothing starts.
 async fn assert_repeated_run_time_starts_nothing(
     app: &App,
     world: &World,
@@ -74,7 +74,8 @@ async fn assert_repeated_run_time_starts_nothing(
     instant: Timestamp,
     agent: &mut Agent,
 ) {
-    let waits_for = async |next: Timestamp| load_schedule(app, world, id).await.next_run_at == Some(next);
+    let waits_for =
+        async |next: Timestamp| load_schedule(app, world, id).await.next_run_at == Some(next);
     eventually("the schedule follows the clock", async || waits_for(instant).await).await;
     world.advance_to(instant);
     eventually("the schedule moves on", async || waits_for(instant + DAY).await).await;
@@ -111,13 +112,13 @@ both! {
         let (mut app, mut engine) = world.leader("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        for restart in [false, true] {
+        for restarts in [false, true] {
             for wrong in wrong_clocks() {
                 sync_until_written(&app, world, &mut web).await;
                 world.set_clock(wrong);
                 sync_until_written(&app, world, &mut web).await;
                 world.set_clock(-wrong);
-                if restart {
+                if restarts {
                     (app, engine) = restart(world, app, engine, "a").await;
                     web.switch_to(&app);
                 }
@@ -145,7 +146,7 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         let id = daily(&app, world).await;
         let mut next = at(3_600);
-        for restart in [false, true] {
+        for restarts in [false, true] {
             for wrong in wrong_clocks() {
                 let expected = next;
                 world.set_clock(wrong);
@@ -155,7 +156,7 @@ both! {
                     ahead.is_positive() && ahead <= DAY
                 }).await;
                 world.set_clock(-wrong);
-                if restart {
+                if restarts {
                     (app, engine) = restart(world, app, engine, "a").await;
                     web.switch_to(&app);
                 }
@@ -193,7 +194,7 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         let id = daily(&app, world).await;
         let mut instant = at(3_600);
-        for restart in [false, true] {
+        for restarts in [false, true] {
             // Ahead at half past four: the run starts by that clock, which is then corrected.
             world.advance_to(instant - HALF_HOUR);
             world.set_clock(HOUR);
@@ -201,7 +202,7 @@ both! {
             web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
             eventually("the run ends", async || ran_once(&app, world, id, instant).await).await;
             world.set_clock(-HOUR);
-            if restart {
+            if restarts {
                 (app, engine) = restart(world, app, engine, "a").await;
                 web.switch_to(&app);
             }
@@ -214,7 +215,7 @@ both! {
             eventually("the run ends", async || ran_once(&app, world, id, instant).await).await;
             world.advance_to(instant + HALF_HOUR);
             world.set_clock(-HOUR);
-            if restart {
+            if restarts {
                 (app, engine) = restart(world, app, engine, "a").await;
                 web.switch_to(&app);
             }

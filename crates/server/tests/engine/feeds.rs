@@ -16,7 +16,8 @@ const ADVISORY: &str = r#"{"id": "DSA-1", "modified": "2026-11-13T00:00:00Z", "a
 async fn follow_feed(app: &App, world: &World, publisher: &Publisher) {
     publisher.enqueue([ok("etag: \"one\"\r\n", ADVISORY)]);
     let url = publisher.url("Debian.json");
-    let wanted = UrlImport { url, name: None, kind: None, interval: Some(remote::DEFAULT_INTERVAL) };
+    let wanted =
+        UrlImport { url, name: None, kind: None, interval: Some(remote::DEFAULT_INTERVAL) };
     import_url(&app.db, wanted, Limits::default(), world.now(), |_| {}).await.unwrap();
 }
 

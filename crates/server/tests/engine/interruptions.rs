@@ -10,7 +10,7 @@ use wire::agent::Outcome;
 use wire::v1::Activity;
 
 use crate::agent::Agent;
-use crate::rollouts::{event_kinds, remove, state_line, wait_for_state, tasks};
+use crate::rollouts::{event_kinds, remove, state_line, tasks, wait_for_state};
 use crate::support::{both, eventually};
 
 both! {

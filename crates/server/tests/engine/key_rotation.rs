@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use agent_client::{
-    AgentClient, ClientError, ConnectOptions, HostKey, Identity, EnrollOptions, Pin, SyncCounter, nonce, public_keys,
-    verify_order,
+    AgentClient, ClientError, ConnectOptions, EnrollOptions, HostKey, Identity, Pin, SyncCounter,
+    nonce, public_keys, verify_order,
 };
 use axum::Router;
 use axum::body::Body;

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use agent_client::{
-    AgentClient, ClientError, ConnectOptions, HostKey, Identity, EnrollOptions, ListingKind, Pin, SyncCounter, nonce,
-    verify_order,
+    AgentClient, ClientError, ConnectOptions, EnrollOptions, HostKey, Identity, ListingKind, Pin,
+    SyncCounter, nonce, verify_order,
 };
 use axum::Router;
 use axum::body::Body;
@@ -72,7 +72,10 @@ impl Proxy {
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let proxy = Proxy { upstream, client, state: Arc::default() };
         let url = serve(Router::new().fallback(forward).with_state(proxy.clone())).await;
-        (proxy, AgentClient::new(ConnectOptions { url: &url, pin: Pin::Plain, from: None }).unwrap())
+        (
+            proxy,
+            AgentClient::new(ConnectOptions { url: &url, pin: Pin::Plain, from: None }).unwrap(),
+        )
     }
 
     fn change_next(&self, change: impl FnOnce(&mut ProxiedResponse) + Send + 'static) {
@@ -137,7 +140,11 @@ impl Agent {
         let answer = link.enroll(&token.parse().unwrap(), &key, joining).await.unwrap();
         assert!(answer.signs_answers);
         let turn = SyncCounter::new(answer.counter, nonce());
-        Agent { client: link.clone(), identity: Identity::new(key, answer).unwrap(), sync_counter: turn }
+        Agent {
+            client: link.clone(),
+            identity: Identity::new(key, answer).unwrap(),
+            sync_counter: turn,
+        }
     }
 
     async fn sync(&mut self) -> Result<SyncResponse, ClientError> {

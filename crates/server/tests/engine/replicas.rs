@@ -9,7 +9,7 @@ use store::runs::RunState;
 use wire::agent::{Outcome, SyncResponse};
 
 use crate::agent::{Agent, facts};
-use crate::rollouts::{wait_for_state, tasks};
+use crate::rollouts::{tasks, wait_for_state};
 use crate::schedules::{history, hourly};
 use crate::support::{INTERVALS, World, both, eventually};
 

@@ -363,8 +363,13 @@ both! {
 pub(crate) async fn remove(app: &App, world: &World, server: ServerId) -> store::Result<()> {
     loop {
         let mut tx = app.db.begin().await?;
-        match service::commands::batches::cancel_tasks_of_removed_server(&mut tx, world.org, server, world.now())
-            .await
+        match service::commands::batches::cancel_tasks_of_removed_server(
+            &mut tx,
+            world.org,
+            server,
+            world.now(),
+        )
+        .await
         {
             Err(store::StoreError::Stale) => continue,
             done => done?,

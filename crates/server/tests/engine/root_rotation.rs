@@ -11,7 +11,7 @@ use server::background;
 use service::auth::api_keys as keys;
 use service::auth::api_keys::NewKey;
 use service::auth::root_keys;
-use service::auth::root_keys::{OldKeyDependents, OpenError, KeyMismatch, old_key_dependents};
+use service::auth::root_keys::{KeyMismatch, OldKeyDependents, OpenError, old_key_dependents};
 use service::auth::two_factor as second;
 use service::auth::two_factor::PendingSignIn;
 use service::auth::users;
@@ -41,7 +41,13 @@ async fn new_key(app: &App, world: &World, name: &str) -> String {
 }
 
 /// Calls the API. Returns the status and the body.
-async fn call_api(app: &App, method: &str, path: &str, key: &str, once: Option<&str>) -> (u16, Value) {
+async fn call_api(
+    app: &App,
+    method: &str,
+    path: &str,
+    key: &str,
+    once: Option<&str>,
+) -> (u16, Value) {
     let mut request = Request::builder().method(method).uri(path);
     request = request.header("authorization", format!("Bearer {key}"));
     request = request.header("content-type", "application/json");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use server::app::App;
 
 use service::commands::feeds::{ImportRequest, import};
-use service::projections::findings::{assess_servers, server_findings, rebuild};
+use service::projections::findings::{assess_servers, rebuild, server_findings};
 use store::{findings, servers};
 use vocab::{Exposure, Installed, Pending, listing};
 use wire::agent::{Facts, Outcome, Work};
@@ -85,7 +85,7 @@ async fn set_pending_updates(agent: &mut Agent, list: &[Pending]) {
 }
 
 /// Each finding of the server with its exposure. Checks that the list and the counts agree.
-async fn server_findings(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure)> {
+async fn exposures(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure)> {
     rebuild(app, world.org).await.unwrap();
     let mut reader = app.db.read().await.unwrap();
     let row = servers::get(&mut reader, world.org, agent.id).await.unwrap();
@@ -195,18 +195,18 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         set_packages(&mut web, &openssl("3.0.1")).await;
-        assert_eq!(server_findings(&app, world, &web).await, [("CVE-2026-1".to_owned(), Exposure::Open)]);
+        assert_eq!(exposures(&app, world, &web).await, [("CVE-2026-1".to_owned(), Exposure::Open)]);
         // The update is installed, and nginx keeps running with the old library.
         web.next_sync.facts = facts_with_old_code(&["libssl3"]);
         set_packages(&mut web, &openssl("3.0.2")).await;
         let fixed = [("CVE-2026-1".to_owned(), Exposure::FixedOnDisk)];
-        assert_eq!(server_findings(&app, world, &web).await, fixed);
+        assert_eq!(exposures(&app, world, &web).await, fixed);
         // Another update does not change what runs.
         set_packages(&mut web, &openssl("3.0.3")).await;
-        assert_eq!(server_findings(&app, world, &web).await, fixed);
+        assert_eq!(exposures(&app, world, &web).await, fixed);
         web.next_sync.facts = facts_with_old_code(&[]);
         web.sync(0).await.unwrap();
-        assert_eq!(server_findings(&app, world, &web).await, []);
+        assert_eq!(exposures(&app, world, &web).await, []);
     }
 
     async fn old_code_of_another_package_keeps_no_finding_open(world: World) {
@@ -217,7 +217,7 @@ both! {
         set_packages(&mut web, &openssl("3.0.1")).await;
         web.next_sync.facts = facts_with_old_code(&["libc6"]);
         set_packages(&mut web, &openssl("3.0.2")).await;
-        assert_eq!(server_findings(&app, world, &web).await, []);
+        assert_eq!(exposures(&app, world, &web).await, []);
     }
 
     async fn container_has_no_findings_of_an_installed_kernel(world: World) {
@@ -227,9 +227,9 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         let image = Installed::new("linux-image-6.1.0-18-amd64", "6.1.76-1", "amd64");
         set_packages(&mut web, &[image.with_source("linux-signed-amd64", "6.1.76+1")]).await;
-        assert_eq!(server_findings(&app, world, &web).await, [("CVE-2026-2".to_owned(), Exposure::Open)]);
+        assert_eq!(exposures(&app, world, &web).await, [("CVE-2026-2".to_owned(), Exposure::Open)]);
         web.next_sync.facts = facts_with(json!({"foreign_kernel": true}));
         web.sync(0).await.unwrap();
-        assert_eq!(server_findings(&app, world, &web).await, []);
+        assert_eq!(exposures(&app, world, &web).await, []);
     }
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use server::app::App;
 use service::clock::random_u128;
 use service::commands::restore::prepare_for_service;
-use store::runs::{self, Run, StartResult, RunState, Trigger};
+use store::runs::{self, Run, RunState, StartResult, Trigger};
 use store::schedules::{self, Schedule};
 use store::{Page, Topic, rollouts};
 use vocab::{RunId, ScheduleId, SkipReason};

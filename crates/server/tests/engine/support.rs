@@ -208,7 +208,11 @@ impl World {
     }
 
     /// A batch for these servers that starts now.
-    pub(crate) fn new_rollout(&self, servers: Vec<ServerId>, options: serde_json::Value) -> NewRollout {
+    pub(crate) fn new_rollout(
+        &self,
+        servers: Vec<ServerId>,
+        options: serde_json::Value,
+    ) -> NewRollout {
         NewRollout {
             org: self.org,
             options: PatchOptions::from_json(&options).unwrap(),
@@ -246,14 +250,14 @@ macro_rules! both {
             async fn sqlite() {
                 let world = crate::support::sqlite().await;
                 test(&world).await;
-                crate::support::tidy(world).await;
+                crate::support::remove_installation(world).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn postgres() {
                 let Some(world) = crate::support::postgres().await else { return };
                 test(&world).await;
-                crate::support::tidy(world).await;
+                crate::support::remove_installation(world).await;
             }
         }
     )*};

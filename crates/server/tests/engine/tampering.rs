@@ -13,7 +13,7 @@ use vocab::{BatchId, OrgId, RunId, ScheduleId, TaskId};
 use wire::agent::{Outcome, Work};
 
 use crate::agent::Agent;
-use crate::rollouts::{event_kinds, wait_for_state, tasks};
+use crate::rollouts::{event_kinds, tasks, wait_for_state};
 use crate::schedules::hourly;
 use crate::support::{World, at, both, eventually};
 
@@ -26,8 +26,10 @@ pub(crate) async fn count_alarms(app: &App, world: &World, kind: &str) -> usize 
 }
 
 async fn wait_for_alarms(app: &App, world: &World, kind: &str, count: usize) {
-    eventually(&format!("{count} alarms {kind}"), async || count_alarms(app, world, kind).await == count)
-        .await;
+    eventually(&format!("{count} alarms {kind}"), async || {
+        count_alarms(app, world, kind).await == count
+    })
+    .await;
 }
 
 /// A batch that starts tomorrow.

@@ -7,7 +7,7 @@ use service::projections::{findings, patches};
 use store::servers::{self, Server};
 use vocab::{Installed, Pending, Role, ServerId};
 
-use crate::feeds::{FRIDAY, lines, osv, import_feed, write_file};
+use crate::feeds::{FRIDAY, import_feed, lines, osv, write_file};
 use crate::fleet::{Host, join};
 use crate::support::{Service, TestRequest, both};
 

@@ -1,7 +1,7 @@
 //! `/v1/batches`, with tasks and logs.
 
 use axum::http::Method;
-use domain::rollout::{Change, RolloutOutcome, HaltReason, ReportedResult};
+use domain::rollout::{Change, HaltReason, ReportedResult, RolloutOutcome};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use store::task_logs::{self, NewChunk};

@@ -7,13 +7,13 @@ use domain::advisory::{Advisory, Epss};
 use jiff::{SignedDuration, Timestamp};
 use service::commands::feeds::bundle;
 use service::commands::feeds::remote;
-use service::commands::feeds::remote::{UrlImport, UpdateOutcome, import_url};
+use service::commands::feeds::remote::{UpdateOutcome, UrlImport, import_url};
 use service::commands::feeds::{FeedTransactions, ImportSummary};
 use service::fetch::Limits;
 use store::feed_sources::{self, FeedSource};
 use store::{advisories, feeds};
 
-use crate::feeds::{FRIDAY, MONDAY, advisory_counts, lines, osv, import_feed, write_file};
+use crate::feeds::{FRIDAY, MONDAY, advisory_counts, import_feed, lines, osv, write_file};
 use crate::publisher::{Publisher, Reply, ok, status};
 use crate::support::{Service, both};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
-use service::commands::feeds::{ImportRequest, ImportSummary, ImportProgress, import};
+use service::commands::feeds::{ImportProgress, ImportRequest, ImportSummary, import};
 use store::{advisories, feeds};
 
 use crate::support::{Service, both};

@@ -1,9 +1,9 @@
 //! Servers for tests, inserted as the gateway would, without an agent.
 
-use domain::rollout::{Change, RolloutOutcome, TaskEvent, Rollout, TaskStatus, ReportedResult};
+use domain::rollout::{Change, ReportedResult, Rollout, RolloutOutcome, TaskEvent, TaskStatus};
 use serde_json::json;
 use service::clock::random_u128;
-use store::package_sets::{self, SetKind, PackedSet};
+use store::package_sets::{self, PackedSet, SetKind};
 use store::rollout_tasks::{self, StateChange};
 use store::servers::{self, Server};
 use store::{Topic, rollouts};
@@ -138,7 +138,12 @@ pub(crate) async fn scan(
 }
 
 /// Acts as engine and agent for one server: an order is sent and ends with this result.
-pub(crate) async fn finish(service: &Service, batch: &str, server: ServerId, verdict: ReportedResult) {
+pub(crate) async fn finish(
+    service: &Service,
+    batch: &str,
+    server: ServerId,
+    verdict: ReportedResult,
+) {
     let id: BatchId = batch.parse().unwrap();
     let now = service.clock.now();
     let mut tx = service.app.db.begin().await.unwrap();

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use service::projections::findings::{RoundScope, Matcher};
+use service::projections::findings::{Matcher, RoundScope};
 use store::findings::{self, Cve, CveChange, KindCounts};
 use vocab::{Digest, Installed, ServerId, Severity};
 
-use crate::feeds::{lines, osv, import_feed, write_file};
+use crate::feeds::{import_feed, lines, osv, write_file};
 use crate::fleet::{Host, join, security};
 use crate::support::{Service, both};
 

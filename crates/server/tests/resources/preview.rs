@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use service::projections::findings;
 use vocab::{BlockedBy, Installed, Pending, Severity};
 
-use crate::feeds::{FRIDAY, lines, osv, import_feed, write_file};
+use crate::feeds::{FRIDAY, import_feed, lines, osv, write_file};
 use crate::fleet::{Host, join, security};
 use crate::support::{Service, TestRequest, both};
 

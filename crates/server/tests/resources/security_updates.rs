@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use service::projections::{findings, patches};
 use vocab::{BlockedBy, Installed, Pending, Role, ServerId, Severity};
 
-use crate::feeds::{FRIDAY, lines, osv, import_feed, write_file};
+use crate::feeds::{FRIDAY, import_feed, lines, osv, write_file};
 use crate::fleet::{Host, join, scan, security};
 use crate::support::{Service, TestRequest, both};
 

@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 use vocab::{BlockedBy, Installed, Pending, Role, Severity};
 
-use crate::fleet::{Host, join, security, stands};
+use crate::fleet::{Host, join, rollout_task, security};
 use crate::support::{Service, TestRequest, both};
 
 fn names(list: &Value) -> Vec<&str> {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use service::projections::{findings, patches};
 use vocab::{Installed, Pending, Role, Severity};
 
-use crate::feeds::{lines, osv, import_feed, write_file};
+use crate::feeds::{import_feed, lines, osv, write_file};
 use crate::fleet::{Host, join, security};
 use crate::support::{Service, TestRequest, both};
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use service::projections::findings::rebuild;
 use vocab::{Installed, Role, ServerId};
 
-use crate::feeds::{lines, osv, import_feed, write_file};
+use crate::feeds::{import_feed, lines, osv, write_file};
 use crate::fleet::{Host, join};
 use crate::support::{Service, TestRequest, both};
 

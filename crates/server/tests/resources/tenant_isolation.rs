@@ -5,7 +5,7 @@ use axum::http::Method;
 use serde_json::{Value, json};
 use vocab::{Installed, Severity};
 
-use crate::feeds::{lines, osv, import_feed, write_file};
+use crate::feeds::{import_feed, lines, osv, write_file};
 use crate::fleet::{Host, join, security};
 use crate::support::{Service, TestRequest, both};
 

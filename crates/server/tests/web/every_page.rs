@@ -17,8 +17,10 @@ async fn sample(service: &Service) -> [String; 4] {
         security("openssl", Severity::Critical, &["CVE-2026-0001"]),
         security(HOSTILE_NAME, Severity::High, &["CVE-2026-0002"]),
     ]);
-    web.installed =
-        vec![Installed::new("openssl", "1.0", "amd64"), Installed::new(HOSTILE_NAME, "1.0", "amd64")];
+    web.installed = vec![
+        Installed::new("openssl", "1.0", "amd64"),
+        Installed::new(HOSTILE_NAME, "1.0", "amd64"),
+    ];
     web.tags = &["web", "team:shop"];
     web.reboot_required = true;
     let server = join(service, web).await;

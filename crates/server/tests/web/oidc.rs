@@ -10,7 +10,7 @@ use service::auth::users;
 use vocab::Role;
 
 use crate::browser::{Browser, PASSWORD};
-use crate::provider::{CLIENT, IdTokenChange, IdToken, Provider, SECRET};
+use crate::provider::{CLIENT, IdToken, IdTokenChange, Provider, SECRET};
 use crate::support::{Service, TestResponse, both};
 
 pub(crate) fn config(service: &Service, provider: &Provider) -> Config {

@@ -1,7 +1,7 @@
 //! A start runs exactly what its preview showed; anything else is rejected.
 
 use axum::http::Method;
-use domain::rollout::{Change, RolloutOutcome, HaltReason};
+use domain::rollout::{Change, HaltReason, RolloutOutcome};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use vocab::{Role, Severity};

@@ -10,7 +10,7 @@ use vocab::{Role, Severity};
 
 use crate::browser::{Browser, PASSWORD, start_token};
 use crate::fleet::{Host, join, security};
-use crate::oidc::{config, invite, claims_for, authorization_url};
+use crate::oidc::{authorization_url, claims_for, config, invite};
 use crate::provider::Provider;
 use crate::support::{Service, both};
 

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::api_keys::{self, ApiKey};
-use store::{Subscription, Db, Page, Topic, Tx};
+use store::{Db, Page, Subscription, Topic, Tx};
 use vocab::{Environment, KeyId, Role};
 
 use crate::App;
@@ -48,7 +48,7 @@ pub fn recognize(secrets: &Secrets, text: &str) -> Option<Vec<u8>> {
     opaque_token::recognize::<RANDOM_BYTES>(secrets, PURPOSE, text.strip_prefix(PREFIX)?)
 }
 
-/// Why a key is refused.
+/// Why a key is rejected.
 #[derive(Debug)]
 pub enum KeyRejection {
     Unknown,
@@ -237,8 +237,11 @@ mod tests {
     use super::*;
 
     fn secrets() -> Secrets {
-        let dir =
-            std::env::temp_dir().join(format!("fleetmend_keys_{}_{}", std::process::id(), random_u128()));
+        let dir = std::env::temp_dir().join(format!(
+            "fleetmend_keys_{}_{}",
+            std::process::id(),
+            random_u128()
+        ));
         std::fs::create_dir_all(&dir).unwrap();
         let secrets = Secrets::create(&dir).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();

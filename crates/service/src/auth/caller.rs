@@ -93,7 +93,9 @@ impl Credential {
             Credential::Key(text) => match app.api_keys().authenticate(app, text).await {
                 Ok(_) => Ok(true),
                 Err(KeyRejection::Service(error)) => Err(error),
-                Err(KeyRejection::Unknown | KeyRejection::Expired | KeyRejection::Revoked) => Ok(false),
+                Err(KeyRejection::Unknown | KeyRejection::Expired | KeyRejection::Revoked) => {
+                    Ok(false)
+                }
             },
             Credential::Session(token) => Ok(users::session_user(app, token).await?.is_some()),
         }

@@ -28,7 +28,8 @@ const NO_CERTIFICATE: &str = "plain";
 /// Creates a token. Returns its text, which is shown once, and the hash that the database stores.
 pub fn mint(secrets: &Secrets, certificate_sha256: Option<[u8; 32]>) -> (String, Vec<u8>) {
     let (secret, hash) = opaque_token::mint::<RANDOM_BYTES>(secrets, PURPOSE);
-    let pin = certificate_sha256.map_or(NO_CERTIFICATE.to_owned(), |hash| URL_SAFE_NO_PAD.encode(hash));
+    let pin =
+        certificate_sha256.map_or(NO_CERTIFICATE.to_owned(), |hash| URL_SAFE_NO_PAD.encode(hash));
     (format!("{PREFIX}{secret}.{pin}"), hash)
 }
 

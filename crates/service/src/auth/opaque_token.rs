@@ -1,5 +1,5 @@
 //! Credentials of random bytes with a tag that only this installation can compute. A made-up
-//! credential is refused without a database query.
+//! credential is rejected without a database query.
 //!
 //! The database stores a hash of the random bytes; the text is shown once and not stored.
 

@@ -40,7 +40,11 @@ pub async fn untrusting_agents(conn: &mut Conn, key_id: &str) -> Result<Untrusti
         after = Some(last.id);
         found.servers += rows.len();
         for row in rows {
-            if host_facts::from_stored(&row.facts).trusted_keys.iter().any(|id| id.as_str() == key_id) {
+            if host_facts::from_stored(&row.facts)
+                .trusted_keys
+                .iter()
+                .any(|id| id.as_str() == key_id)
+            {
                 continue;
             }
             found.count += 1;

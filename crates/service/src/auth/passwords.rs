@@ -18,7 +18,7 @@ struct Queue {
     waiting: Semaphore,
 }
 
-/// The maximum length of a queue. Further requests are refused and should be retried.
+/// The maximum length of a queue. Further requests are rejected and should be retried.
 const QUEUE_LENGTH_MAX: usize = 16;
 static UNKNOWN_BROWSERS: Queue = Queue::new();
 /// Browsers that have signed in before do not wait behind unknown ones.
@@ -142,7 +142,8 @@ mod tests {
         let strangers = futures_util::future::join_all(strangers);
         let known = check("guess", None, true);
         let (strangers, known) = tokio::join!(strangers, known);
-        let busy = strangers.into_iter().filter(|fits| matches!(fits, Ok(PasswordCheck::Busy))).count();
+        let busy =
+            strangers.into_iter().filter(|fits| matches!(fits, Ok(PasswordCheck::Busy))).count();
         assert_eq!((busy, known.unwrap()), (200 - QUEUE_LENGTH_MAX, PasswordCheck::Mismatch));
         assert!(buffers().len() <= 2, "one buffer per queue");
     }

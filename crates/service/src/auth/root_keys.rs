@@ -5,8 +5,9 @@
 //! starts records the new key in the database ([`open_service`]); from then on, a process without
 //! it cannot write anything that has to be verified. In the background, everything in the database
 //! that is sealed or encrypted and verifies with the old key is sealed or encrypted again with the
-//! new one ([`replace_totp_secret`]). The rest are credentials that others hold: agents get new ones
-//! automatically, but API keys and enrollment tokens have to be replaced ([`old_key_dependents`]).
+//! new one ([`replace_totp_secret`]). The rest are credentials that others hold: agents get new
+//! ones automatically, but API keys and enrollment tokens have to be replaced
+//! ([`old_key_dependents`]).
 
 use async_recursion::async_recursion as boxed;
 use std::path::PathBuf;
@@ -73,14 +74,19 @@ pub enum KeyMismatch {
 }
 
 /// Compares the key files with the recorded key.
-pub fn compare_keys(recorded: Option<&RootKeyRecord>, secrets: &Secrets) -> Result<KeyMatch, KeyMismatch> {
+pub fn compare_keys(
+    recorded: Option<&RootKeyRecord>,
+    secrets: &Secrets,
+) -> Result<KeyMatch, KeyMismatch> {
     let Some(recorded) = recorded else { return Ok(KeyMatch::Unrecorded) };
     let (current, old) = (secrets.root_key_id(), secrets.old_root_key_id());
     match (recorded.id.as_str(), recorded.old_id.as_deref()) {
         (id, None) if id == current && old.is_none() => Ok(KeyMatch::Same),
         (id, None) if id == current => Ok(KeyMatch::Retired),
         (id, Some(wanted)) if id == current && old == Some(wanted) => Ok(KeyMatch::Same),
-        (id, Some(wanted)) if id == current => Err(KeyMismatch::OldMissing { id: wanted.to_owned() }),
+        (id, Some(wanted)) if id == current => {
+            Err(KeyMismatch::OldMissing { id: wanted.to_owned() })
+        }
         (id, None) if old == Some(id) => Ok(KeyMatch::Rotated),
         (_, Some(wanted)) if wanted == current => Err(KeyMismatch::Rotated),
         (id, _) => Err(KeyMismatch::Foreign { found: current.to_owned(), expected: id.to_owned() }),
@@ -156,7 +162,11 @@ pub async fn recorded(db: &Db) -> store::Result<Option<RootKeyRecord>> {
 
 /// Checks the key files against the database, and records the key if it is new.
 #[boxed]
-pub async fn check_and_record(db: &Db, secrets: &Secrets, now: Timestamp) -> Result<KeyMatch, OpenError> {
+pub async fn check_and_record(
+    db: &Db,
+    secrets: &Secrets,
+    now: Timestamp,
+) -> Result<KeyMatch, OpenError> {
     let seen = root_keys::get(&mut *db.read().await?).await?;
     let found = compare_keys(seen.as_ref(), secrets)?;
     if matches!(found, KeyMatch::Same | KeyMatch::Retired) {
@@ -256,7 +266,9 @@ async fn run_with_retry(app: &App, step: ResealStep) -> store::Result<ResealOutc
 async fn run_step(app: &App, step: &ResealStep) -> store::Result<ResealOutcome> {
     let mut tx = app.db.begin().await?;
     let done = match step {
-        ResealStep::Rows(from) => ResealOutcome::Rows(seals::reseal(&mut tx, from.clone(), CHUNK).await?),
+        ResealStep::Rows(from) => {
+            ResealOutcome::Rows(seals::reseal(&mut tx, from.clone(), CHUNK).await?)
+        }
         ResealStep::Users(seen) => {
             for (user, sealed) in seen {
                 if let Some(renewed) = two_factor::reencrypt(&app.secrets, *user, sealed) {

@@ -12,15 +12,16 @@ use store::users::{self, User};
 use vocab::{Role, UserId};
 
 use crate::App;
-use crate::auth::oidc::{Config, RoleGrant, OidcIdentity};
+use crate::auth::oidc::{Config, OidcIdentity, RoleGrant};
 use crate::auth::two_factor;
 use crate::auth::users::{
-    SignInOutcome, SignInMethod, actor, normalize_name, record_sign_in, create_session, details as of_user,
+    SignInMethod, SignInOutcome, actor, create_session, details as of_user, normalize_name,
+    record_sign_in,
 };
 use crate::clock::random_u128;
 use crate::{Actor, Result, audit};
 
-/// Why an authenticated identity is refused.
+/// Why an authenticated identity is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SsoRefusal {
     /// The provider has not verified the email address.
@@ -106,7 +107,9 @@ async fn link_or_create(
         created_at: app.clock.now(),
     };
     match identities::link(tx, &identity).await {
-        Err(store::StoreError::AlreadyExists { .. }) => return Ok(Err(SsoRefusal::LinkedToAnother)),
+        Err(store::StoreError::AlreadyExists { .. }) => {
+            return Ok(Err(SsoRefusal::LinkedToAnother));
+        }
         linked => linked?,
     }
     let mut detail = of_user(&user);

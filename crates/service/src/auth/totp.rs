@@ -95,7 +95,11 @@ mod tests {
         let said = "287082";
         let step = matching_step(SECRET, said, at(59), 0).unwrap();
         assert_eq!(matching_step(SECRET, said, at(59), step), None, "already used");
-        assert_eq!(matching_step(SECRET, " 287 082 ", at(89), 0), Some(step), "clock slightly ahead");
+        assert_eq!(
+            matching_step(SECRET, " 287 082 ", at(89), 0),
+            Some(step),
+            "clock slightly ahead"
+        );
         assert_eq!(matching_step(SECRET, said, at(120), 0), None, "too late");
         for bad in ["", "28708", "2870821", "+28708", "２８７０８２"] {
             assert_eq!(matching_step(SECRET, bad, at(59), 0), None, "{bad}");

@@ -10,7 +10,9 @@ use vocab::UserId;
 
 use crate::App;
 use crate::auth::totp;
-use crate::auth::users::{SignInOutcome, Token, SignInMethod, actor, invalid, record_sign_in, create_session, details};
+use crate::auth::users::{
+    SignInMethod, SignInOutcome, Token, actor, create_session, details, invalid, record_sign_in,
+};
 use crate::clock::random_bytes;
 use crate::secrets::{RootKeyAge, Secrets};
 use crate::{Result, audit};
@@ -31,7 +33,8 @@ pub fn new_secret() -> String {
 #[boxed]
 pub async fn turn_on(app: &App, user: &User, secret: &str, code: &str) -> Result<()> {
     let bytes = totp::from_base32(secret);
-    let step = totp::matching_step(&bytes, code, app.clock.now(), 0).filter(|_| bytes.len() == SECRET_BYTES);
+    let step = totp::matching_step(&bytes, code, app.clock.now(), 0)
+        .filter(|_| bytes.len() == SECRET_BYTES);
     let Some(step) = step else { return Err(wrong_code()) };
     let sealed = Some(encrypt_secret(app, user, &bytes));
     save(app, User { totp_secret: sealed, totp_step: step, ..user.clone() }, "user.totp_on").await
@@ -41,7 +44,8 @@ pub async fn turn_on(app: &App, user: &User, secret: &str, code: &str) -> Result
 #[boxed]
 pub async fn turn_off(app: &App, user: &User, code: &str) -> Result<()> {
     let secret = user.totp_secret.as_deref().and_then(|sealed| decrypt_secret(app, user, sealed));
-    let step = secret.and_then(|secret| totp::matching_step(&secret, code, app.clock.now(), user.totp_step));
+    let step = secret
+        .and_then(|secret| totp::matching_step(&secret, code, app.clock.now(), user.totp_step));
     let Some(step) = step else { return Err(wrong_code()) };
     save(app, User { totp_secret: None, totp_step: step, ..user.clone() }, "user.totp_off").await
 }
@@ -97,7 +101,7 @@ impl PendingSignIn {
             })
         };
         let method = [SignInMethod::Password, SignInMethod::Oidc].into_iter().find(is);
-        Ok(method.map(|way| PendingSignIn { user, method, ticket: ticket.to_owned() }))
+        Ok(method.map(|method| PendingSignIn { user, method, ticket: ticket.to_owned() }))
     }
 
     pub fn owner(&self) -> UserId {
@@ -106,7 +110,12 @@ impl PendingSignIn {
 }
 
 /// Calls `make` with the parts that a ticket's tag covers.
-fn with_tag_parts<T>(user: &User, until: i64, way: SignInMethod, make: impl FnOnce(&[&[u8]]) -> T) -> T {
+fn with_tag_parts<T>(
+    user: &User,
+    until: i64,
+    way: SignInMethod,
+    make: impl FnOnce(&[&[u8]]) -> T,
+) -> T {
     let id = user.id.to_string();
     // The generation makes a ticket invalid once its user was reset or has signed in.
     let (seen, until) = (user.generation.to_be_bytes(), until.to_be_bytes());
@@ -131,7 +140,7 @@ pub async fn sign_in(app: &App, first: PendingSignIn, code: &str) -> Result<Sign
         Err(store::StoreError::Stale) => return Ok(SignInOutcome::Rejected),
         saved => saved?,
     }
-    record_sign_in(app, &mut tx, &after, way);
+    record_sign_in(app, &mut tx, &after, method);
     let token = create_session(app, &mut tx, &after).await?;
     tx.commit().await?;
     Ok(SignInOutcome::SignedIn(Box::new(after), token))
@@ -148,7 +157,8 @@ fn decrypt_secret(app: &App, user: &User, sealed: &[u8]) -> Option<Vec<u8>> {
 /// Encrypts a secret again that was encrypted with the old root key. `None` if it was not: it needs
 /// no change, or cannot be decrypted.
 pub(super) fn reencrypt(secrets: &Secrets, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
-    if secrets.old_root_key_id().is_none() || decrypt(secrets, RootKeyAge::Current, user, sealed).is_some()
+    if secrets.old_root_key_id().is_none()
+        || decrypt(secrets, RootKeyAge::Current, user, sealed).is_some()
     {
         return None;
     }
@@ -176,5 +186,10 @@ fn decrypt(secrets: &Secrets, age: RootKeyAge, user: UserId, sealed: &[u8]) -> O
     let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
     let mut rest = rest.to_vec();
     let nonce = Nonce::assume_unique_for_key(*nonce);
-    Some(encryption_key(secrets, age, user).open_in_place(nonce, Aad::empty(), &mut rest).ok()?.to_vec())
+    Some(
+        encryption_key(secrets, age, user)
+            .open_in_place(nonce, Aad::empty(), &mut rest)
+            .ok()?
+            .to_vec(),
+    )
 }

@@ -38,7 +38,7 @@ pub fn normalize_name(name: &str) -> String {
     name.trim().to_lowercase()
 }
 
-/// Whether this is a valid username. A sign-in with any other name is refused without a database
+/// Whether this is a valid username. A sign-in with any other name is rejected without a database
 /// query. Each name has only one spelling, so that all failed sign-ins with it are counted
 /// together.
 pub fn is_valid_name(name: &str) -> bool {
@@ -138,7 +138,11 @@ pub async fn user_of_link(app: &App, link: &str) -> Result<Option<User>> {
 
 /// Sets the password of the user with this link, and signs them in. The link becomes invalid.
 #[boxed]
-pub async fn accept_invitation(app: &App, link: &str, password: &str) -> Result<Option<(User, Token)>> {
+pub async fn accept_invitation(
+    app: &App,
+    link: &str,
+    password: &str,
+) -> Result<Option<(User, Token)>> {
     let Some(user) = user_of_link(app, link).await? else { return Ok(None) };
     let chars = password.chars().count();
     if !(PASSWORD_CHARS_MIN..=PASSWORD_CHARS_MAX).contains(&chars) {

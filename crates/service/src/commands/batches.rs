@@ -4,7 +4,9 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 
-use domain::rollout::{Change, RolloutOutcome, TaskEvent, RetryError, Phase, Plan, Rollout, TaskStatus, plan};
+use domain::rollout::{
+    Change, Phase, Plan, RetryError, Rollout, RolloutOutcome, TaskEvent, TaskStatus, plan,
+};
 use jiff::Timestamp;
 use serde_json::json;
 use store::rollout_tasks::{self, StateChange, TaskRow, state_name};
@@ -17,7 +19,7 @@ use crate::App;
 use crate::clock::random_u128;
 use crate::queries::preview;
 use crate::{
-    Actor, FieldError, PatchOptions, Result, ServiceError, ATTEMPTS_MAX, emit, integrity, record,
+    ATTEMPTS_MAX, Actor, FieldError, PatchOptions, Result, ServiceError, emit, integrity, record,
 };
 
 /// How a batch was created.
@@ -57,7 +59,7 @@ pub struct NewRollout {
     pub retry_of: Option<BatchId>,
 }
 
-/// Creates a batch. Unknown servers are refused by name; then nothing starts.
+/// Creates a batch. Unknown servers are rejected by name; then nothing starts.
 #[boxed]
 pub async fn create(app: &App, new: NewRollout) -> Result<rollouts::Rollout> {
     let mut tx = app.db.begin().await?;
@@ -217,7 +219,7 @@ async fn change(
         if change != Change::Cancel && !integrity::is_authentic(&app.db, &seen) {
             return Err(integrity::tampered_error("batch"));
         }
-        // Only resuming a halted batch needs the targets: it accepts the failures counted in them.
+        // Only resuming a halted batch needs the tasks: it accepts the failures counted in them.
         let targets = match (seen.head.phase, change) {
             (Phase::Halted(_), Change::Resume) => rollout_tasks::all(&mut tx, id).await?,
             _ => Vec::new(),
@@ -277,7 +279,9 @@ pub async fn retryable(
     let whole = restore_rollout(&seen, &rows);
     let again = whole.retry(id, now).map_err(|refused| match refused {
         RetryError::NotEnded => ServiceError::conflict("batch_not_ended", refused.to_string()),
-        RetryError::NothingFailed => ServiceError::conflict("nothing_to_retry", refused.to_string()),
+        RetryError::NothingFailed => {
+            ServiceError::conflict("nothing_to_retry", refused.to_string())
+        }
     })?;
     if let Some(running) = rollouts::unfinished_retry(conn, id).await? {
         let detail = format!("A retry of this batch is still running: {running}.");
@@ -372,7 +376,13 @@ pub async fn cancel_tasks_of_removed_server(
 
 /// Records a task's state change. The audit log gets every change; an event is emitted only when
 /// the task has ended.
-pub fn record_task_transition(tx: &mut Tx, org: OrgId, row: &TaskRow, next: TaskStatus, now: Timestamp) {
+pub fn record_task_transition(
+    tx: &mut Tx,
+    org: OrgId,
+    row: &TaskRow,
+    next: TaskStatus,
+    now: Timestamp,
+) {
     let detail = json!({
         "task_id": row.task_id,
         "batch_id": row.rollout_id,

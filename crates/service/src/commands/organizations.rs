@@ -7,7 +7,8 @@ use serde_json::json;
 use store::organizations::{self, Organization};
 use store::server_list::{self, Filter};
 use store::{
-    Conn, Page, Topic, Tx, presence_transitions, api_keys, enrollment_tokens, schedules, servers, sync_sessions,
+    Conn, Page, Topic, Tx, api_keys, enrollment_tokens, presence_transitions, schedules, servers,
+    sync_sessions,
 };
 use vocab::{BatchId, OrgId};
 
@@ -51,7 +52,10 @@ async fn active_keys(conn: &mut Conn, org: OrgId) -> Result<Vec<api_keys::ApiKey
     Ok(all.into_iter().filter(|key| key.revoked_at.is_none()).collect())
 }
 
-async fn active_tokens(conn: &mut Conn, org: OrgId) -> Result<Vec<enrollment_tokens::EnrollmentToken>> {
+async fn active_tokens(
+    conn: &mut Conn,
+    org: OrgId,
+) -> Result<Vec<enrollment_tokens::EnrollmentToken>> {
     let all = enrollment_tokens::list(conn, org, ALL).await?.items;
     Ok(all.into_iter().filter(|token| token.revoked_at.is_none()).collect())
 }

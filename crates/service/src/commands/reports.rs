@@ -1,11 +1,11 @@
 //! Stores what agents report about their orders. The replica that received the report writes it.
-//! Writes are guarded by the target's generation, so that concurrent replicas do not overwrite each
+//! Writes are guarded by the task's generation, so that concurrent replicas do not overwrite each
 //! other.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::rollout::{TaskEvent, Phase, TaskStatus, ReportedResult};
+use domain::rollout::{Phase, ReportedResult, TaskEvent, TaskStatus};
 use jiff::Timestamp;
 use serde_json::json;
 use store::refreshes::{self, RefreshState};
@@ -40,7 +40,7 @@ pub struct AgentReports<'a> {
 
 /// Stores the reports of many agents in a few SQL statements per rollout, with the same effect as
 /// [`progress`] and [`result`] for each. `Stale` means that another writer changed one of the
-/// targets; then none of the reports is stored.
+/// tasks; then none of the reports is stored.
 #[boxed]
 pub async fn store_all(tx: &mut Tx, told: &[AgentReports<'_>]) -> store::Result<()> {
     let mut standings = TaskStates::read(tx, told).await?;
@@ -48,26 +48,28 @@ pub async fn store_all(tx: &mut Tx, told: &[AgentReports<'_>]) -> store::Result<
     let mut dropped = Vec::new();
     for AgentReports { reporter, progress, results, now } in told {
         for step in *progress {
-            if let (Some(stage), Some(standing)) = (step.stage, standings.get_mut(*who, step.order_id)) {
-                standing.apply(tx, *who, TaskEvent::Reached(stage), None, *now);
+            if let (Some(stage), Some(standing)) =
+                (step.stage, standings.get_mut(*reporter, step.order_id))
+            {
+                standing.apply(tx, *reporter, TaskEvent::Reached(stage), None, *now);
             }
         }
         for result in *results {
             // Both are rare. The meaning of a withdrawn order depends on the rollout's phase; a
             // lost order causes a refresh.
             if matches!(result.outcome, Outcome::Withdrawn | Outcome::Unknown) {
-                dropped.push((*who, result, *now));
+                dropped.push((*reporter, result, *now));
                 continue;
             }
-            let Some(standing) = standings.get_mut(*who, result.order_id) else {
-                finish_refresh(tx, *who, result, *now).await?;
+            let Some(standing) = standings.get_mut(*reporter, result.order_id) else {
+                finish_refresh(tx, *reporter, result, *now).await?;
                 continue;
             };
             if matches!(standing.target, TaskStatus::Done(_)) {
                 corrected.insert((standing.seen.rollout_id, *now));
             }
             let report = serde_json::to_value(result).ok();
-            standing.apply(tx, *who, TaskEvent::Reported(to_verdict(result)), report, *now);
+            standing.apply(tx, *reporter, TaskEvent::Reported(to_verdict(result)), report, *now);
         }
     }
     for (rollout, moves) in standings.into_moves() {
@@ -82,7 +84,7 @@ pub async fn store_all(tx: &mut Tx, told: &[AgentReports<'_>]) -> store::Result<
     Ok(())
 }
 
-/// The current states of the targets that the reports are about.
+/// The current states of the tasks that the reports are about.
 struct TaskStates(BTreeMap<TaskId, TaskState>);
 
 struct TaskState {
@@ -212,7 +214,9 @@ fn to_verdict(told: &OrderResult) -> ReportedResult {
         Outcome::Succeeded => ReportedResult::Succeeded,
         Outcome::NoChange => ReportedResult::NoChange,
         Outcome::Skipped => ReportedResult::NotApplicable,
-        Outcome::Failed => ReportedResult::Failed(told.failure_code.unwrap_or(FailureCode::AgentError)),
+        Outcome::Failed => {
+            ReportedResult::Failed(told.failure_code.unwrap_or(FailureCode::AgentError))
+        }
         Outcome::Withdrawn => ReportedResult::Withdrawn,
         Outcome::Unknown => ReportedResult::Failed(FailureCode::OrderLost),
     }
@@ -262,7 +266,9 @@ async fn save_event(
 async fn interpret_withdrawal(tx: &mut Tx, seen: &TaskResult) -> store::Result<TaskEvent> {
     let phase = rollouts::load(tx, seen.rollout_id).await?.head.phase;
     Ok(match TaskEvent::Reported(ReportedResult::Withdrawn).in_phase(phase) {
-        TaskEvent::GivenBack if phase == Phase::Running && seen.generation > TASK_TRANSITIONS_MAX => {
+        TaskEvent::GivenBack
+            if phase == Phase::Running && seen.generation > TASK_TRANSITIONS_MAX =>
+        {
             TaskEvent::Reported(ReportedResult::Failed(FailureCode::RejectedByAgent))
         }
         event => event,

@@ -6,7 +6,7 @@
 //! would start again under a new id, so this module leaves no work pending.
 
 use async_recursion::async_recursion as boxed;
-use domain::rollout::{Change, RolloutOutcome, TaskEvent, Phase, Rollout, TaskStatus};
+use domain::rollout::{Change, Phase, Rollout, RolloutOutcome, TaskEvent, TaskStatus};
 use domain::schedule::{self, Progress};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -35,7 +35,11 @@ pub struct RestoreSummary {
 
 /// Prepares a restored database for service as of `now`. The backup was taken at `taken_at`.
 #[boxed]
-pub async fn prepare_for_service(tx: &mut Tx, taken_at: Timestamp, now: Timestamp) -> store::Result<RestoreSummary> {
+pub async fn prepare_for_service(
+    tx: &mut Tx,
+    taken_at: Timestamp,
+    now: Timestamp,
+) -> store::Result<RestoreSummary> {
     // First, because the events below must be numbered in the new epoch.
     let epoch = restores::begin_epoch(tx, now).await?;
     let batches = cancel_open_batches(tx, now).await?;

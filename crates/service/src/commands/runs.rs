@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::schedule::Skipped;
 use jiff::Timestamp;
 use serde_json::json;
-use store::runs::{self, Run, StartResult, RunState, Trigger};
+use store::runs::{self, Run, RunState, StartResult, Trigger};
 use store::schedules::Schedule;
 use store::server_list::{self, Filter};
 use store::{StoreError, Tx};

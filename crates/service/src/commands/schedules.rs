@@ -5,7 +5,7 @@ use async_recursion::async_recursion as boxed;
 use domain::schedule::{Skipped, next_after, next_runs};
 use jiff::Timestamp;
 use serde_json::json;
-use store::runs::{self, Run, StartResult, RunState, Trigger};
+use store::runs::{self, Run, RunState, StartResult, Trigger};
 use store::schedules::{self, Schedule};
 use store::server_list::{self, Filter};
 use store::{StoreError, Topic};
@@ -16,7 +16,7 @@ use crate::App;
 use crate::clock::random_u128;
 use crate::commands::batches as rollouts;
 use crate::commands::batches::{NewRollout, Origin};
-use crate::{Actor, PatchOptions, Result, ServiceError, ATTEMPTS_MAX, emit, integrity, record};
+use crate::{ATTEMPTS_MAX, Actor, PatchOptions, Result, ServiceError, emit, integrity, record};
 
 /// The complete content of a schedule, as a user submits it.
 #[derive(Debug, Clone, PartialEq)]
@@ -229,7 +229,9 @@ async fn try_run(
     }
     match runs::start(&mut tx, &run).await? {
         StartResult::Started => {}
-        StartResult::Overlaps(other) | StartResult::AlreadyStarted(other) => return Err(in_progress(other)),
+        StartResult::Overlaps(other) | StartResult::AlreadyStarted(other) => {
+            return Err(in_progress(other));
+        }
     }
     let new = NewRollout {
         org: actor.org,

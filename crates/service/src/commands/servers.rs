@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use store::package_sets::{self, SetKind};
 use store::servers::{self, Server};
-use store::{Conn, StoreError, Topic, presence_transitions, presence, sync_sessions};
+use store::{Conn, StoreError, Topic, presence, presence_transitions, sync_sessions};
 use vocab::listing::{self, Entry};
 use vocab::{Digest, Installed, OrgId, Pending, Severity};
 
@@ -96,7 +96,10 @@ pub async fn entries<T: Entry>(
 /// Maps the index of an installed package to its pending update. If several versions of a package
 /// are installed side by side, as kernels are, the update belongs to the version that it replaces
 /// according to the package manager, or else to the newest.
-pub fn match_updates<'a>(installed: &[Installed], pending: &'a [Pending]) -> BTreeMap<usize, &'a Pending> {
+pub fn match_updates<'a>(
+    installed: &[Installed],
+    pending: &'a [Pending],
+) -> BTreeMap<usize, &'a Pending> {
     let mut places: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (place, package) in installed.iter().enumerate() {
         places.entry(&package.name).or_default().push(place);

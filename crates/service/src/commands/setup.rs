@@ -65,7 +65,8 @@ pub async fn create_organization(app: &App, name: &str) -> Result<(Organization,
     let now = app.clock.now();
     let secret = keys::mint(&app.secrets);
     let mut tx = app.db.begin().await?;
-    let organization = organizations::create(&mut tx, OrgId::new(now, random_u128()), name, now).await?;
+    let organization =
+        organizations::create(&mut tx, OrgId::new(now, random_u128()), name, now).await?;
     let key = ApiKey {
         id: KeyId::new(now, random_u128()),
         org_id: organization.id,

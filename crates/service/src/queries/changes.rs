@@ -24,9 +24,10 @@ impl ChangeWatcher {
         if let Some(id) = batch {
             batches::find(app, &scope, id).await?;
         }
-        let bells = (app.db.subscribe(Topic::Events), app.db.subscribe(Topic::Rollouts));
+        let notifications = (app.db.subscribe(Topic::Events), app.db.subscribe(Topic::Rollouts));
         let seq = events::latest(&mut *app.db.read().await?).await?;
-        let mut changes = ChangeWatcher { app: app.clone(), scope, batch, notifications, seq, revision: None };
+        let mut changes =
+            ChangeWatcher { app: app.clone(), scope, batch, notifications, seq, revision: None };
         changes.revision = changes.batch_revision().await?;
         Ok(changes)
     }

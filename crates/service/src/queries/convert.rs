@@ -6,14 +6,16 @@
 
 use std::collections::BTreeMap;
 
-use domain::rollout::{RolloutOutcome, HaltReason, WaitReason, TaskOutcome, Phase, TaskSkipReason, TaskStatus};
+use domain::rollout::{
+    HaltReason, Phase, RolloutOutcome, TaskOutcome, TaskSkipReason, TaskStatus, WaitReason,
+};
 use domain::server::Presence;
 use jiff::Timestamp;
 use serde_json::Value;
 use store::StoreError;
 use store::batches::ServerName;
 use store::patches::Patch;
-use store::rollout_tasks::TaskResult;
+use store::rollout_tasks::TaskResult as StoredTask;
 use store::runs;
 use vocab::{
     Environment, Exposure, FailureCode, FixState, Hostname, Line, Severity, Stage, Status,
@@ -24,7 +26,7 @@ use wire::v1::{
     Trigger, UnassessedPackage, WaitingFor,
 };
 
-use crate::projections::findings::{ActiveSuppressions, ServerAssessment, ServerFinding};
+use crate::projections::findings::{ActiveSuppressions, ScoredFinding, ServerAssessment};
 use crate::{App, PatchOptions, Result, host_facts};
 
 /// Whether a server that was last seen at this time is online.
@@ -33,7 +35,11 @@ pub fn status(app: &App, last_seen: Option<Timestamp>) -> Status {
 }
 
 /// A server with its CVE counts, as in lists.
-pub fn server(app: &App, row: store::servers::Server, assessed: &ServerAssessment) -> wire::v1::Server {
+pub fn server(
+    app: &App,
+    row: store::servers::Server,
+    assessed: &ServerAssessment,
+) -> wire::v1::Server {
     let line = |text: &str| (!text.is_empty()).then(|| Line::sanitize(text));
     let kept = host_facts::from_stored(&row.facts);
     wire::v1::Server {
@@ -86,8 +92,12 @@ pub fn suppressed(by: &store::suppressions::Suppression) -> Suppressed {
 }
 
 /// A finding of a server in this environment.
-pub fn cve(exposed: &ServerFinding, suppressions: &ActiveSuppressions, environment: Option<&Environment>) -> wire::v1::Cve {
-    let ServerFinding { settled, exploited, epss, manager_agrees } = exposed;
+pub fn cve(
+    exposed: &ScoredFinding,
+    suppressions: &ActiveSuppressions,
+    environment: Option<&Environment>,
+) -> wire::v1::Cve {
+    let ScoredFinding { settled, exploited, epss, manager_agrees } = exposed;
     let finding = &settled.finding;
     let mut found = finding.explanation();
     if *manager_agrees {
@@ -157,17 +167,17 @@ pub fn severities(counts: &BTreeMap<Severity, u32>) -> SeverityCounts {
 }
 
 pub fn refresh(row: store::refreshes::Refresh) -> wire::v1::Refresh {
-    use store::refreshes::RefreshState;
+    use store::refreshes::RefreshState as Stored;
     use wire::v1::RefreshState;
     wire::v1::Refresh {
         id: row.id,
         server_id: row.server_id,
         state: match row.state {
-            RefreshState::Requested => RefreshState::Pending,
-            RefreshState::Succeeded => RefreshState::Completed,
-            RefreshState::Failed => RefreshState::Failed,
-            RefreshState::TimedOut => RefreshState::TimedOut,
-            RefreshState::Canceled => RefreshState::Canceled,
+            Stored::Requested => RefreshState::Pending,
+            Stored::Succeeded => RefreshState::Completed,
+            Stored::Failed => RefreshState::Failed,
+            Stored::TimedOut => RefreshState::TimedOut,
+            Stored::Canceled => RefreshState::Canceled,
         },
         requested_at: row.requested_at,
         deadline_at: row.deadline,
@@ -212,7 +222,8 @@ pub fn options(options: &PatchOptions) -> Options {
 /// servers.
 pub fn warnings(options: &PatchOptions, servers: u64) -> Vec<String> {
     let total = u32::try_from(servers).unwrap_or(u32::MAX);
-    let (span, Some(window)) = (options.pace.min_duration(total), options.pace.window_minutes) else {
+    let (span, Some(window)) = (options.pace.min_duration(total), options.pace.window_minutes)
+    else {
         return Vec::new();
     };
     let minutes = span.as_mins();
@@ -292,7 +303,12 @@ pub fn progress(counts: &BTreeMap<String, u64>, phase: Phase) -> Progress {
 }
 
 /// One server's task of a batch.
-pub fn task(row: TaskResult, named: Option<&ServerName>, phase: Phase, held: Option<WaitReason>) -> Task {
+pub fn task(
+    row: StoredTask,
+    named: Option<&ServerName>,
+    phase: Phase,
+    held: Option<WaitReason>,
+) -> Task {
     let (started_at, finished_at, deadline_at) = match row.target {
         TaskStatus::Waiting => (None, None, None),
         TaskStatus::Busy(busy) => (Some(busy.started_at), None, Some(busy.by)),
@@ -346,13 +362,15 @@ fn waiting_for(held: WaitReason) -> Option<WaitingFor> {
         WaitReason::Scheduled { .. } => Some(WaitingFor::Window),
         WaitReason::Paused | WaitReason::Halted(_) => None,
         WaitReason::Offline => Some(WaitingFor::Offline),
-        WaitReason::BusyElsewhere(_) | WaitReason::AgentBusy | WaitReason::Parallel => Some(WaitingFor::Parallel),
+        WaitReason::BusyElsewhere(_) | WaitReason::AgentBusy | WaitReason::Parallel => {
+            Some(WaitingFor::Parallel)
+        }
         WaitReason::Canary => Some(WaitingFor::Canary),
         WaitReason::Stagger { .. } => Some(WaitingFor::Stagger),
     }
 }
 
-fn task_result(row: &TaskResult) -> Option<TaskResult> {
+fn task_result(row: &StoredTask) -> Option<TaskResult> {
     let TaskStatus::Done(done) = row.target else { return None };
     let report: Option<wire::agent::OrderResult> =
         row.result.clone().and_then(|report| serde_json::from_value(report).ok());

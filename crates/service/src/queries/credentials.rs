@@ -5,7 +5,6 @@ pub use store::api_keys::ApiKey;
 pub use store::enrollment_tokens::EnrollmentToken;
 use store::{Page, Paged};
 use vocab::{KeyId, TokenId};
-use wire::v1::EnrollmentToken;
 
 use super::Scope;
 use crate::{App, Result};
@@ -24,7 +23,7 @@ pub async fn enrollment_tokens(
     app: &App,
     scope: &Scope,
     page: Page,
-) -> Result<Paged<EnrollmentToken>> {
+) -> Result<Paged<wire::v1::EnrollmentToken>> {
     let Paged { items, total } =
         store::enrollment_tokens::list(&mut *app.db.snapshot().await?, scope.org, page).await?;
     Ok(Paged { items: items.into_iter().map(enrollment_token).collect(), total })
@@ -38,7 +37,11 @@ pub async fn find_api_key(app: &App, scope: &Scope, id: KeyId) -> Result<ApiKey>
 
 /// One enrollment token, as the database row.
 #[boxed]
-pub async fn find_enrollment_token(app: &App, scope: &Scope, id: TokenId) -> Result<EnrollmentToken> {
+pub async fn find_enrollment_token(
+    app: &App,
+    scope: &Scope,
+    id: TokenId,
+) -> Result<EnrollmentToken> {
     Ok(store::enrollment_tokens::get(&mut *app.db.read().await?, scope.org, id).await?)
 }
 
@@ -58,8 +61,8 @@ pub fn api_key(key: ApiKey) -> wire::v1::ApiKey {
 }
 
 /// An enrollment token as clients see it.
-pub fn enrollment_token(token: EnrollmentToken) -> EnrollmentToken {
-    EnrollmentToken {
+pub fn enrollment_token(token: EnrollmentToken) -> wire::v1::EnrollmentToken {
+    wire::v1::EnrollmentToken {
         id: token.id,
         name: token.name,
         environment: token.environment,

@@ -10,7 +10,9 @@ use vocab::{Digest, Severity};
 use wire::v1::{CveDetail, CveSummary, ExposedServer, SeverityCounts};
 
 use super::{Scope, convert};
-use crate::projections::findings::{ActiveSuppressions, ServerFinding, count_key, server_findings_of_cve, cves_in_environments};
+use crate::projections::findings::{
+    ActiveSuppressions, ScoredFinding, count_key, cves_in_environments, server_findings_of_cve,
+};
 use crate::projections::patches::{severity_at, severity_order};
 use crate::{App, Result};
 
@@ -50,16 +52,18 @@ pub async fn list(
     let mut reader = app.db.snapshot().await?;
     let paged = match scope.environments.as_deref() {
         None => findings::list(&mut reader, scope.org, &wanted, page).await?,
-        Some(environments) => {
-            filter_page(cves_in_environments(app, &mut reader, scope.org, environments).await?, &wanted, page)
-        }
+        Some(environments) => filter_page(
+            cves_in_environments(app, &mut reader, scope.org, environments).await?,
+            &wanted,
+            page,
+        ),
     };
     let items = summaries(&mut reader, paged.items).await?;
     Ok(Paged { items, total: paged.total })
 }
 
-/// The number of open CVEs by severity, and the `max_rows` most important ones, starting with those that
-/// are known to be exploited.
+/// The number of open CVEs by severity, and the `max_rows` most important ones, starting with those
+/// that are known to be exploited.
 #[boxed]
 pub async fn most_important(
     app: &App,
@@ -136,12 +140,14 @@ pub async fn get(app: &App, scope: &Scope, id: &str, page: Page) -> Result<CveDe
     let exposed = findings::servers(&mut reader, scope.org, id, environments, page).await?;
     let mut servers = Vec::with_capacity(exposed.len());
     // Servers of the same kind share the result.
-    let mut by_key: BTreeMap<Option<Digest>, Vec<ServerFinding>> = BTreeMap::new();
+    let mut by_key: BTreeMap<Option<Digest>, Vec<ScoredFinding>> = BTreeMap::new();
     let suppressions = ActiveSuppressions::read(&mut reader, scope.org, app.clock.now()).await?;
     for server in exposed {
         let found = match by_key.entry(count_key(&server)) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(server_findings_of_cve(&mut reader, &server, &row).await?),
+            Entry::Vacant(new) => {
+                new.insert(server_findings_of_cve(&mut reader, &server, &row).await?)
+            }
         };
         let environment = server.environment.as_ref();
         for cve in found.iter().map(|one| convert::cve(one, &suppressions, environment)) {

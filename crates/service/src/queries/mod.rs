@@ -6,6 +6,7 @@
 pub mod activity;
 pub mod batches;
 pub mod changes;
+pub mod convert;
 pub mod credentials;
 pub mod cves;
 pub mod feeds;
@@ -14,7 +15,6 @@ pub mod patches;
 pub mod preview;
 pub mod schedules;
 pub mod servers;
-pub mod convert;
 pub mod summary;
 pub mod suppressions;
 pub mod targets;

@@ -11,10 +11,12 @@ use store::{Conn, Page, Paged, StoreError, advisories, server_list};
 use vocab::{Digest, Pending, ServerId, Severity};
 use wire::v1::{AffectedServer, PatchCve, PatchDetail};
 
-use super::{Scope, servers, convert};
+use super::{Scope, convert, servers};
 use crate::commands::servers::entries;
 use crate::projections::findings as matched;
-use crate::projections::patches::{reported_cve_severity, server_patches, severity_at, severity_order, patches_in_environments};
+use crate::projections::patches::{
+    patches_in_environments, reported_cve_severity, server_patches, severity_at, severity_order,
+};
 use crate::{App, Result};
 
 #[derive(Debug, Clone, Default)]
@@ -42,7 +44,9 @@ pub async fn list(
             let items = paged.items.into_iter().map(convert::patch).collect();
             return Ok(Paged { items, total: paged.total });
         }
-        (None, Some(environments)) => patches_in_environments(app, &mut reader, scope.org, environments).await?.0,
+        (None, Some(environments)) => {
+            patches_in_environments(app, &mut reader, scope.org, environments).await?.0
+        }
         (Some(id), environments) => {
             // An invalid id and the id of another organization's server are both answered as
             // unknown.

@@ -124,7 +124,11 @@ impl SelectedServers {
             server_list::list(conn, org, filter, Sort::Hostname, page).await?;
         let status = Some((Status::Offline, online));
         let offline = Filter { status, ..filter.clone() };
-        Ok(SelectedServers { total, offline: server_list::count(conn, org, &offline).await?, first })
+        Ok(SelectedServers {
+            total,
+            offline: server_list::count(conn, org, &offline).await?,
+            first,
+        })
     }
 }
 
@@ -276,7 +280,12 @@ fn select_updates(options: &PatchOptions, server: &Server, pending: &[Pending]) 
     if too_many {
         blocked.extend(std::mem::take(&mut updates).iter().map(exclude));
     }
-    SelectedUpdates { updates, blocked, host_limits: limits.describe(), refused: refused || too_many }
+    SelectedUpdates {
+        updates,
+        blocked,
+        host_limits: limits.describe(),
+        refused: refused || too_many,
+    }
 }
 
 fn preview_server(
@@ -287,7 +296,8 @@ fn preview_server(
     total: u32,
     now: Timestamp,
 ) -> ServerPreview {
-    let SelectedUpdates { updates, blocked, host_limits, refused } = select_updates(options, &server, pending);
+    let SelectedUpdates { updates, blocked, host_limits, refused } =
+        select_updates(options, &server, pending);
     let pends = |name: &str| pending.iter().any(|update| update.name == name);
     let named = options.order.packages.iter().map(vocab::PackageName::as_str);
     let canaries = options.pace.limits(total).canary();
@@ -332,7 +342,8 @@ pub async fn preview_servers(
     let online = super::servers::online_span(app);
     let mut reader = app.db.snapshot().await?;
     let selected =
-        SelectedServers::from_ids(&mut reader, scope.org, options, named.to_vec(), shown, online).await?;
+        SelectedServers::from_ids(&mut reader, scope.org, options, named.to_vec(), shown, online)
+            .await?;
     to_preview(app, &mut reader, options, selected).await
 }
 
@@ -351,7 +362,8 @@ pub async fn preview_targets(
         environments: scope.environments.as_deref().map(<[Environment]>::to_vec),
         ..server_list::Filter::from(selector)
     };
-    let selected = SelectedServers::matching(&mut reader, scope.org, options, &filter, shown, online).await?;
+    let selected =
+        SelectedServers::matching(&mut reader, scope.org, options, &filter, shown, online).await?;
     let mut preview = to_preview(app, &mut reader, options, selected).await?;
     if preview.total == 0 {
         let visible = scope.environments.as_deref();

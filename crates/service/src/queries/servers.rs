@@ -147,7 +147,8 @@ pub async fn detail(app: &App, scope: &Scope, id: ServerId) -> Result<(i64, Serv
     let row = find_in(&mut reader, scope, id).await?;
     let (installed, pending) = inventory(&mut reader, &row).await?;
     let (exposed, unassessed) = findings::server_findings(&mut reader, &row).await?;
-    let assessed = findings::assess_servers(&mut reader, scope.org, std::slice::from_ref(&row)).await?;
+    let assessed =
+        findings::assess_servers(&mut reader, scope.org, std::slice::from_ref(&row)).await?;
     let is_covered = !matches!(assessed[0].assessment, Assessment::NoFeed);
     let cves_checked = matches!(assessed[0].assessment, Assessment::Assessed | Assessment::Partial);
     let coverage = match Ecosystem::for_os(&row.os).filter(|_| is_covered) {
@@ -185,7 +186,8 @@ pub async fn detail(app: &App, scope: &Scope, id: ServerId) -> Result<(i64, Serv
     let suppressed = cves.iter().filter(|cve| cve.suppressed.is_some()).count();
     let suppressed_cves = u32::try_from(suppressed).unwrap_or(u32::MAX);
     let generation = row.generation;
-    let old_code = host_facts::from_stored(&row.facts).old_code.into_iter().map(convert::old_code).collect();
+    let old_code =
+        host_facts::from_stored(&row.facts).old_code.into_iter().map(convert::old_code).collect();
     let server = convert::server(app, row, &assessed[0]);
     let detail = ServerDetail {
         server,

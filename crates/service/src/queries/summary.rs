@@ -54,7 +54,9 @@ pub async fn fleet_totals(
     let online = server_list::count(conn, org, &online).await?;
     let (counts, counted_at) = match environments {
         Some(within) => {
-            let (_, counts) = crate::projections::patches::patches_in_environments(app, conn, org, within).await?;
+            let (_, counts) =
+                crate::projections::patches::patches_in_environments(app, conn, org, within)
+                    .await?;
             (counts, Some(app.clock.now()))
         }
         None => match patches::summary(conn, org).await? {

@@ -1,6 +1,6 @@
 //! Explains why the targets of a schedule or a batch match no server.
 //!
-//! Only reads. `http::schedules` decides whether a schedule without servers is refused.
+//! Only reads. `requests::schedules` decides whether a schedule without servers is rejected.
 
 use async_recursion::async_recursion as boxed;
 use store::server_labels::{self, ServerLabels};
@@ -58,7 +58,8 @@ pub async fn explain_unmatched(
         }
     }
     if sentences.is_empty() {
-        sentences.push(format!("No server matches all of: {}.", describe_criteria(criteria).join(", ")));
+        sentences
+            .push(format!("No server matches all of: {}.", describe_criteria(criteria).join(", ")));
     }
     Ok(Some(Unmatched { reason: sentences.join(" "), no_fleet: false }))
 }
@@ -88,7 +89,11 @@ async fn unknown_labels(
         let filter = Filter { os: Some(os.clone()), ..everyone.clone() };
         if !server_list::any(conn, org, &filter).await? {
             let names = groups.iter().flat_map(|group| [&*group.os_id, &*group.os_release]);
-            sentences.push(with_suggestion(format!("No server runs \"{os}\"."), os.as_str(), names));
+            sentences.push(with_suggestion(
+                format!("No server runs \"{os}\"."),
+                os.as_str(),
+                names,
+            ));
         }
     }
     let mut tags = None;

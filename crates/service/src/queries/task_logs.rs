@@ -129,9 +129,19 @@ impl LogFollower {
         find_in(&mut reader, &caller.scope(), batch).await?;
         find_task(&mut reader, &caller.scope(), batch, task).await?;
         drop(reader);
-        let (bell, credentials) = (app.db.subscribe(Topic::Rollouts), app.db.subscribe(Topic::Credentials));
+        let (log_changes, credential_changes) =
+            (app.db.subscribe(Topic::Rollouts), app.db.subscribe(Topic::Credentials));
         let app = app.clone();
-        Ok(LogFollower { app, caller, credential, task, from, log_changes, credential_changes, has_ended: false })
+        Ok(LogFollower {
+            app,
+            caller,
+            credential,
+            task,
+            from,
+            log_changes,
+            credential_changes,
+            has_ended: false,
+        })
     }
 
     /// The next part; `None` once the log has ended or the service is shutting down.
@@ -165,8 +175,7 @@ impl LogFollower {
         let mut reader = self.app.db.read().await?;
         // Read the state first: everything printed before the end is then sent before the end is
         // reported.
-        let target =
-            rollout_tasks::get(&mut reader, self.caller.org, self.task).await?.target;
+        let target = rollout_tasks::get(&mut reader, self.caller.org, self.task).await?.target;
         let length = task_logs::length(&mut reader, self.task).await?;
         while self.from < length {
             let to = length.min(self.from + PART_BYTES);

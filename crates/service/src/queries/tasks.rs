@@ -3,7 +3,7 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
-use domain::rollout::{self, WaitReason, Phase, TaskCounts, TaskStatus};
+use domain::rollout::{self, Phase, TaskCounts, TaskStatus, WaitReason};
 use jiff::Timestamp;
 use store::batches::ServerName;
 use store::rollout_tasks::{self, TaskResult};

@@ -37,7 +37,11 @@ pub struct PatchAge {
 
 /// How long patches have been pending, by severity.
 #[boxed]
-pub async fn patch_ages(app: &App, scope: &Scope, spans: [SignedDuration; 3]) -> Result<Vec<PatchAge>> {
+pub async fn patch_ages(
+    app: &App,
+    scope: &Scope,
+    spans: [SignedDuration; 3],
+) -> Result<Vec<PatchAge>> {
     let now = app.clock.now();
     let bounds = spans.map(|span| now.checked_sub(span).unwrap_or(now));
     let found = store::patches::ages(&mut *app.db.read().await?, scope.org, bounds).await?;

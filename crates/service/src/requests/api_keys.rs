@@ -9,7 +9,7 @@ use super::{Body, Versions, check_version, forbidden};
 use crate::auth::api_keys::{self, NewKey};
 use crate::auth::caller::Caller;
 use crate::queries::credentials::find_api_key;
-use crate::{App, Result, ServiceError, ATTEMPTS_MAX};
+use crate::{ATTEMPTS_MAX, App, Result, ServiceError};
 
 /// Creates a key. The text is shown once.
 #[boxed]

@@ -9,8 +9,8 @@ use crate::{FieldError, Result, ServiceError};
 
 const NAME_CHARS_MAX: usize = 200;
 
-/// The pattern that [`ValidationErrors::name`] accepts, for the OpenAPI document: no control characters, and
-/// not only spaces.
+/// The pattern that [`ValidationErrors::name`] accepts, for the OpenAPI document: no control
+/// characters, and not only spaces.
 pub const NAME_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F][^\u0000-\u001F\u007F-\u009F]*$";
 
 /// The maximum number of errors that are kept per body. A body of one megabyte could have hundreds

@@ -2,20 +2,20 @@
 //!
 //! A function here validates a body, checks that all objects that it names exist and that the
 //! caller may access them, and calls a [command](crate::commands). This is the only place where
-//! that is checked. A body comes with the errors of its JSON structure ([`ValidationErrors`]), so that a
-//! client gets all errors at once.
+//! that is checked. A body comes with the errors of its JSON structure ([`ValidationErrors`]), so
+//! that a client gets all errors at once.
 
 pub mod api_keys;
 pub mod batches;
 pub mod enrollment_tokens;
 mod errors;
 pub mod preview;
-pub mod validate;
 pub mod schedules;
 pub mod servers;
 pub mod suppressions;
+pub mod validate;
 
-pub use errors::{ValidationErrors, NAME_PATTERN};
+pub use errors::{NAME_PATTERN, ValidationErrors};
 
 use crate::{Result, ServiceError};
 

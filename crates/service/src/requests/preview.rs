@@ -7,7 +7,7 @@ use wire::v1::{Preview, PreviewRequest};
 use super::{Body, batches, validate};
 use crate::auth::caller::Caller;
 use crate::commands;
-use crate::queries::{preview, convert};
+use crate::queries::{convert, preview};
 use crate::{App, Result};
 
 /// The preview of a batch. `shown` is the maximum number of servers that are listed individually.

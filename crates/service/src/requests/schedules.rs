@@ -96,8 +96,8 @@ fn check_environments(caller: &Caller, targets: &Selector) -> Result<()> {
     )
 }
 
-/// Refuses an enabled schedule whose targets match no server, unless the caller allows it. As long
-/// as no server is enrolled, nothing is refused: schedules may be created first.
+/// Rejects an enabled schedule whose targets match no server, unless the caller allows it. As long
+/// as no server is enrolled, nothing is rejected: schedules may be created first.
 async fn check_targets_match(
     app: &App,
     caller: &Caller,

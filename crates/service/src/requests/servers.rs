@@ -11,10 +11,10 @@ use super::{Body, Versions, check_version, validate};
 use crate::auth::caller::Caller;
 use crate::commands::{batches, refreshes, servers};
 use crate::projections::findings;
-use crate::queries::servers::find;
 use crate::queries::convert;
+use crate::queries::servers::find;
 use crate::requests::batches::new_rollout;
-use crate::{App, Result, ServiceError, ATTEMPTS_MAX};
+use crate::{ATTEMPTS_MAX, App, Result, ServiceError};
 
 #[boxed]
 pub async fn remove(
@@ -93,6 +93,7 @@ pub async fn release_seen(
 
 async fn with_generation(app: &App, row: Server) -> Result<(i64, wire::v1::Server)> {
     let mut reader = app.db.read().await?;
-    let assessed = findings::assess_servers(&mut reader, row.org_id, std::slice::from_ref(&row)).await?;
+    let assessed =
+        findings::assess_servers(&mut reader, row.org_id, std::slice::from_ref(&row)).await?;
     Ok((row.generation, convert::server(app, row, &assessed[0])))
 }

@@ -33,7 +33,7 @@ row! {
     /// A kind of servers that has any CVE: servers that are equal in everything that decides about
     /// findings.
     pub struct Carrier in "finding_kinds" by "os_release" {
-        /// The number that stands for this kind in `cve_kinds`.
+        /// The number of this kind in `cve_kinds`.
         pub number: u32,
         /// The digest of their installed packages.
         pub package_set: Digest,
@@ -47,7 +47,7 @@ row! {
 }
 
 impl Carrier {
-    /// See [`Kind::digest`](super::Kind::digest).
+    /// See [`ServerKind::digest`](super::ServerKind::digest).
     pub fn digest(&self) -> Digest {
         kind_digest(self.package_set, [&self.os_release, &self.kernel, &self.runs])
     }
@@ -171,7 +171,9 @@ async fn read_pages<'a>(
         text.rows(pages.clone(), |row, (cve, page)| {
             row.bind(cve.to_owned()).bind(put(&page));
         });
-        text.add(") select ").add(CvePageRow::COLUMNS).add(" from v cross join cve_kinds where org_id = ");
+        text.add(") select ")
+            .add(CvePageRow::COLUMNS)
+            .add(" from v cross join cve_kinds where org_id = ");
         text.bind(put(&org)).add(" and cve = v.flaw and page = v.at").build_as().fetch_all(c).await
     })?;
     Ok(found.into_iter().map(|row| ((row.cve, row.page), row.kinds)).collect())

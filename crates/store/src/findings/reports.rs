@@ -61,7 +61,12 @@ pub async fn assessed_sets(conn: &mut Conn, org: OrgId) -> Result<Vec<AssessedSe
 /// The revision at which the findings of a package set last changed; `None` if it was never
 /// assessed.
 #[boxed]
-pub async fn last_changed(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Result<Option<i64>> {
+pub async fn last_changed(
+    conn: &mut Conn,
+    org: OrgId,
+    set: Digest,
+    base: &str,
+) -> Result<Option<i64>> {
     let found: Option<(i64,)> = on!(conn, |c| {
         sqlx::query_as(
             "select changed from finding_sets where org_id = $1 and package_set = $2 and base = $3",
@@ -72,7 +77,7 @@ pub async fn last_changed(conn: &mut Conn, org: OrgId, set: Digest, base: &str) 
         .fetch_optional(c)
         .await
     })?;
-    Ok(found.map(|(changed,)| last_changed))
+    Ok(found.map(|(changed,)| changed))
 }
 
 /// Returns which of these package sets were assessed, each with its base.

@@ -141,8 +141,8 @@ impl CountRow {
     }
 }
 
-/// The counts of these kinds, or of all, by [`ServerKind::alike`]. A kind that is not in the result has
-/// no CVE and no unassessed package.
+/// The counts of these kinds, or of all, by [`ServerKind::count_key`]. A kind that is not in the
+/// result has no CVE and no unassessed package.
 #[boxed]
 pub async fn counts(
     conn: &mut Conn,
@@ -222,7 +222,11 @@ pub async fn vendor_reported_sets(conn: &mut Conn, org: OrgId) -> Result<BTreeSe
 
 /// Records which CVEs sets of pending updates name.
 #[boxed]
-pub async fn put_vendor_reported(tx: &mut Tx, org: OrgId, reported: &[(Arc<str>, Digest)]) -> Result<()> {
+pub async fn put_vendor_reported(
+    tx: &mut Tx,
+    org: OrgId,
+    reported: &[(Arc<str>, Digest)],
+) -> Result<()> {
     for chunk in reported.chunks(ROWS_MAX) {
         on!(tx, |c| {
             Text::new("insert into cve_updates (org_id, cve, update_set) ")

@@ -68,7 +68,8 @@ impl ScanPlan {
         }),
         order: " order by sort_name, id",
     };
-    const BY_NEWEST: ScanPlan = ScanPlan { table: BY_ID, order: " order by id desc", ..ScanPlan::BY_NAME };
+    const BY_NEWEST: ScanPlan =
+        ScanPlan { table: BY_ID, order: " order by id desc", ..ScanPlan::BY_NAME };
     const BY_SECURITY_UPDATES: ScanPlan = ScanPlan {
         table: [" from roster indexed by roster_security", " from roster"],
         order: " order by security_updates desc, sort_name, id",
@@ -160,13 +161,13 @@ impl<'a> QueryPlan<'a> {
     /// Reads only servers whose ids are given, in this order.
     pub(super) fn for_ids(sort: Sort, filter: &Filter) -> QueryPlan<'a> {
         let order = ScanPlan::for_sort(sort).order;
-        let walk = match sort {
+        let scan = match sort {
             Sort::LastSeen => ScanPlan { order, ..ScanPlan::IDS_BY_LAST_SEEN },
             Sort::Hostname | Sort::SecurityUpdates | Sort::Newest => {
                 ScanPlan { table: BY_ID, order, ..ScanPlan::BY_NAME }
             }
         };
-        QueryPlan { scan: walk, tag: None, filter: filter.clone() }
+        QueryPlan { scan, tag: None, filter: filter.clone() }
     }
 
     /// Scans in no particular order, over as few servers as possible: fewer servers require a
@@ -198,21 +199,21 @@ impl<'a> QueryPlan<'a> {
 
 /// Adds the SQL after the selected columns: tables, joins and conditions, without an order.
 macro_rules! push_scan {
-    ($text:ident, $way:expr, $org:ident) => {
-        let Way { walk, tag, rest } = &$way;
-        let joined = [$way.roster(), $way.presence()];
-        $text.add_own(walk.table);
+    ($text:ident, $plan:expr, $org:ident) => {
+        let QueryPlan { scan, tag, filter } = &$plan;
+        let joined = [$plan.roster(), $plan.presence()];
+        $text.add_for_engine(scan.table);
         for other in joined.iter().flatten() {
-            $text.add_own(other.table);
+            $text.add_for_engine(other.table);
         }
-        $text.add(walk.of).bind(put(&$org));
+        $text.add(scan.org_condition).bind(put(&$org));
         for other in joined.iter().flatten() {
             $text.add(other.on);
         }
         if let Some(tag) = tag {
             $text.add(" and tag = ").bind(tag.to_string());
         }
-        if let Some((status, online)) = rest.status {
+        if let Some((status, online)) = filter.status {
             let [from, or_to, end] = match status {
                 Status::Online => [" >= ", " and ", " <= "],
                 Status::Offline => [" < ", " or ", " > "],
@@ -231,18 +232,23 @@ macro_rules! push_scan {
             }
             $text.add(")");
         }
-        of_kind!($text, rest);
-        for tag in &rest.tags {
-            $text.add_own(walk.also_tagged).add(" t.owner = ").bind(put(&$org));
+        push_count_columns!($text, filter);
+        for tag in &filter.tags {
+            $text.add_for_engine(scan.tag_condition).add(" t.owner = ").bind(put(&$org));
             $text.add(" and t.tag = ").bind(tag.to_string()).add(")");
         }
-        if !rest.ids.is_empty() {
-            $text.add(" and ").add(walk.id).each(rest.ids.iter().map(put));
+        if !filter.ids.is_empty() {
+            $text.add(" and ").add(scan.id).in_ids(filter.ids.iter().map(put));
         }
-        if let Some(q) = &rest.q {
-            $text.add(" and ").add(walk.name).add(" like ").bind(pattern(q)).add(" escape '\\'");
+        if let Some(q) = &filter.q {
+            $text
+                .add(" and ")
+                .add(scan.name)
+                .add(" like ")
+                .bind(like_pattern(q))
+                .add(" escape '\\'");
         }
-        if let Some(required) = rest.reboot_required {
+        if let Some(required) = filter.reboot_required {
             $text.add(" and reboot_required = ").bind(required);
         }
     };

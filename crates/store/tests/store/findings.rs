@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use domain::finding::{UnassessedCause, MatchReport, Unassessed};
-use store::findings::{self, Carrier, Cve, Filter, AssessedSet, ServerKind, CveChange, Summary, KindCounts};
+use domain::finding::{MatchReport, Unassessed, UnassessedCause};
+use store::findings::{
+    self, AssessedSet, Carrier, Cve, CveChange, Filter, KindCounts, ServerKind, Summary,
+};
 use store::servers::{self, Server};
 use store::{Page, StoreError};
 use vocab::{Assessment, Digest, Environment, Os, Severity};
@@ -42,8 +44,11 @@ fn kind(set: Digest) -> ServerKind {
 }
 
 fn report(source: &str) -> MatchReport {
-    let unassessed =
-        Unassessed { package: source.into(), version: "1".into(), reason: UnassessedCause::UnknownVersion };
+    let unassessed = Unassessed {
+        package: source.into(),
+        version: "1".into(),
+        reason: UnassessedCause::UnknownVersion,
+    };
     MatchReport { findings: Vec::new(), unassessed: vec![unassessed] }
 }
 

@@ -96,7 +96,7 @@ async fn claim_of_a_dead_process_is_released_immediately() {
     dies.close().await;
     let Claim::New(next) = claim_settled(&lives, org).await else { panic!() };
     assert_eq!(claim(&lives, org, 1).await, Claim::InProgress);
-    // It had only lost its connection: its later commit is refused.
+    // It had only lost its connection: its later commit is rejected.
     let refusal = idempotency::with_ticket(slow, work(&lives, org, "bat_1")).await;
     assert!(matches!(refusal, Err(StoreError::Stale)), "{refusal:?}");
     idempotency::with_ticket(next, work(&lives, org, "bat_2")).await.unwrap();

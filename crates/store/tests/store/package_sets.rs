@@ -1,6 +1,6 @@
 //! Package sets, stored once however many servers have them.
 
-use store::package_sets::{self, RETENTION_MIN, SetKind, PackedSet};
+use store::package_sets::{self, PackedSet, RETENTION_MIN, SetKind};
 use store::servers::{self, Server};
 use store::{Db, StoreError};
 use vocab::{Digest, Installed};

@@ -4,13 +4,13 @@
 //! These tests call the store's functions on tables with some rows and fresh statistics, and ask
 //! the database to explain the recorded SQL. `server_filters` checks that the results are right.
 
-use domain::rollout::{ActiveTask, RolloutHead, Pace, Phase, TaskStatus};
+use domain::rollout::{ActiveTask, Pace, Phase, RolloutHead, TaskStatus};
 use sqlx::AssertSqlSafe;
 use store::findings::CveChange;
 use store::server_list::{Filter, OnlineSpan, Sort};
 use store::{
-    Conn, Db, Page, Paged, Tx, presence_transitions, findings, patches, presence, recorded_sql, security_counts,
-    rollout_tasks, rollouts, schedules, seals, server_list, servers,
+    Conn, Db, Page, Paged, Tx, findings, patches, presence, presence_transitions, recorded_sql,
+    rollout_tasks, rollouts, schedules, seals, security_counts, server_list, servers,
 };
 use vocab::{OrgId, ServerId, Stage, Status};
 
@@ -74,8 +74,15 @@ fn schedule(org_id: OrgId, n: u32) -> schedules::Schedule {
 }
 
 fn busy(server: ServerId) -> rollout_tasks::StateChange {
-    let next = TaskStatus::Busy(ActiveTask { stage: Stage::Dispatched, started_at: at(1), by: at(60) });
-    rollout_tasks::StateChange { server_id: server, from: TaskStatus::Waiting, seen: 1, next, result: None }
+    let next =
+        TaskStatus::Busy(ActiveTask { stage: Stage::Dispatched, started_at: at(1), by: at(60) });
+    rollout_tasks::StateChange {
+        server_id: server,
+        from: TaskStatus::Waiting,
+        seen: 1,
+        next,
+        result: None,
+    }
 }
 
 async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
@@ -155,11 +162,23 @@ async fn call_frequent_queries(
     );
     call!("unfinished retry", rollouts::unfinished_retry(tx, batch));
     call!("one server", servers::get(tx, ours, nth!(ServerId, 5_u32)));
-    let beat =
-        presence::Contact { org: ours, server_id: nth!(ServerId, 5_u32), seen_at: at(9), counter: 2 };
+    let beat = presence::Contact {
+        org: ours,
+        server_id: nth!(ServerId, 5_u32),
+        seen_at: at(9),
+        counter: 2,
+    };
     call!("contacts", presence::record_contacts(tx, &[beat], at(1_000_000)));
     let list = async |tx: &mut Tx, filter: Filter| {
-        server_list::list_with_candidate_limit(tx, ours, &filter, Sort::Hostname, page, CANDIDATES_MAX).await
+        server_list::list_with_candidate_limit(
+            tx,
+            ours,
+            &filter,
+            Sort::Hostname,
+            page,
+            CANDIDATES_MAX,
+        )
+        .await
     };
     call!("servers", list(tx, Filter::default()));
     let environment = Some("staging".parse().unwrap());
@@ -173,7 +192,15 @@ async fn call_frequent_queries(
     let status = Some((Status::Offline, OnlineSpan::since(at(500))));
     call!("offline servers", list(tx, Filter { status, ..Filter::default() }));
     let by = async |tx: &mut Tx, sort: Sort| {
-        server_list::list_with_candidate_limit(tx, ours, &Filter::default(), sort, page, CANDIDATES_MAX).await
+        server_list::list_with_candidate_limit(
+            tx,
+            ours,
+            &Filter::default(),
+            sort,
+            page,
+            CANDIDATES_MAX,
+        )
+        .await
     };
     call!("servers by security updates", by(tx, Sort::SecurityUpdates));
     let alike = patches::PatchServerKind {
@@ -193,7 +220,11 @@ async fn call_frequent_queries(
         most: 0,
     };
     call!("servers with a wrong count", security_counts::find_wrong(tx, ours, &[(&alike, 1)]));
-    let right = security_counts::CountCorrection { id: nth!(ServerId, 5_u32), generation: 9, security_updates: 1 };
+    let right = security_counts::CountCorrection {
+        id: nth!(ServerId, 5_u32),
+        generation: 9,
+        security_updates: 1,
+    };
     call!("correct the count", security_counts::write(tx, &[right]));
     call!("servers by last contact", by(tx, Sort::LastSeen));
     let reboot_required = Some(true);
@@ -217,7 +248,10 @@ async fn call_frequent_queries(
     call!("open CVEs", findings::count_by_severity(tx, ours));
     call!("ages of patches", patches::ages(tx, ours, [at(3), at(2), at(1)]));
     call!("offline for presence", presence_transitions::list_offline(tx, at(500), at(5_000)));
-    call!("total", server_list::count_with_candidate_limit(tx, ours, &Filter::default(), CANDIDATES_MAX));
+    call!(
+        "total",
+        server_list::count_with_candidate_limit(tx, ours, &Filter::default(), CANDIDATES_MAX)
+    );
     call!(
         "total of offline servers",
         server_list::count_with_candidate_limit(

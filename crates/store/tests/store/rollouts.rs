@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use domain::rollout::{ActiveTask, EndedTask, RolloutOutcome, TaskEvent, RolloutHead, TaskOutcome, Pace, Phase, TaskStatus};
+use domain::rollout::{
+    ActiveTask, EndedTask, Pace, Phase, RolloutHead, RolloutOutcome, TaskEvent, TaskOutcome,
+    TaskStatus,
+};
 use serde_json::json;
 use store::rollout_tasks::{self, StateChange};
 use store::rollouts::{self, Counts, Rollout, initial_counts};

@@ -3,7 +3,7 @@
 use domain::rollout::RolloutOutcome;
 use jiff::Timestamp;
 use serde_json::json;
-use store::runs::{self, Run, StartResult, RunState, Trigger};
+use store::runs::{self, Run, RunState, StartResult, Trigger};
 use store::schedules::{self, Schedule};
 use store::{Db, Page, StoreError};
 use vocab::{OrgId, Selector, SkipReason};

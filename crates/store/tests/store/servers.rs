@@ -1,7 +1,7 @@
 //! Servers, contacts, lists and package sets.
 
 use serde_json::json;
-use store::package_sets::{self, SetKind, PackedSet};
+use store::package_sets::{self, PackedSet, SetKind};
 use store::presence::{self, Contact};
 use store::server_list::{self, Filter, OnlineSpan, Sort};
 use store::servers::{self, Server};

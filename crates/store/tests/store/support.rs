@@ -168,11 +168,14 @@ async fn run(admin: &mut PgConnection, sql: String) {
     admin.execute(AssertSqlSafe(sql)).await.unwrap();
 }
 
-/// Created once per text of the migrations, even if many test processes start at once.
+/// Creates the template database once per version of the migrations, even if many test processes
+/// start at once.
 async fn template(admin: &mut PgConnection, cluster: &str) -> String {
     let texts = include_str!("../../migrations/0001_baseline.sql");
-    let name =
-        format!("fleetmend_template_{}", &vocab::Digest::compute(texts.as_bytes()).to_string()[..16]);
+    let name = format!(
+        "fleetmend_template_{}",
+        &vocab::Digest::compute(texts.as_bytes()).to_string()[..16]
+    );
     run(admin, "select pg_advisory_lock(7130)".into()).await;
     let ready: Option<(bool,)> =
         sqlx::query_as("select datistemplate from pg_database where datname = $1")

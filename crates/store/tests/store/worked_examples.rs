@@ -91,7 +91,11 @@ fn for_postgres(sql: &str) -> String {
 
 /// The statements that one list sends, written as in the examples: without repetitions, and without
 /// the last one, which reads the rows.
-async fn sent_statements(tx: &mut Tx, ours: OrgId, (filter, sort, offset): (Filter, Sort, u64)) -> Vec<Statement> {
+async fn sent_statements(
+    tx: &mut Tx,
+    ours: OrgId,
+    (filter, sort, offset): (Filter, Sort, u64),
+) -> Vec<Statement> {
     recorded_sql();
     let page = Page { limit: 50, offset };
     let listed = server_list::list(tx, ours, &filter, sort, page).await.unwrap();

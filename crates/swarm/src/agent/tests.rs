@@ -5,7 +5,7 @@ use crate::behavior::Behavior;
 use crate::fleet::Fleet;
 use agent_client::{ConnectOptions, Pin};
 
-/// Fifty thousand agents and their connections must fit on one machine next to the server.
+/// Fifty thousand agents and their connections must fit on one machine next to the service.
 #[test]
 fn waiting_agent_task_is_small() {
     let token = format!("fme_{}.plain", "A".repeat(43)).parse().unwrap();
@@ -13,7 +13,8 @@ fn waiting_agent_task_is_small() {
     let (_, stop) = watch::channel(false);
     let start = AgentStart {
         host: Fleet::new(1, 1).host(0),
-        clients: [AgentClient::new(ConnectOptions { url, pin: Pin::Plain, from: None }).unwrap()].into(),
+        clients: [AgentClient::new(ConnectOptions { url, pin: Pin::Plain, from: None }).unwrap()]
+            .into(),
         shared: Arc::new(SharedState::new(token, Behavior::default())),
         handle: Arc::default(),
         stop,

@@ -131,12 +131,19 @@ fn choose_failure(
     }
 }
 
-fn choose_crash_stage(course: &ExecutionPlan, nature: &Behavior, script: Script, rng: &mut Rng) -> Option<Stage> {
+fn choose_crash_stage(
+    course: &ExecutionPlan,
+    nature: &Behavior,
+    script: Script,
+    rng: &mut Rng,
+) -> Option<Stage> {
     let crashes = rng.with_probability(nature.crash);
     let place = rng.below(course.steps.len() as u64) as usize;
     match script {
         Script::CrashIn(stage) => Some(stage),
-        Script::Random | Script::Disconnect if crashes => course.steps.get(place).map(|step| step.stage),
+        Script::Random | Script::Disconnect if crashes => {
+            course.steps.get(place).map(|step| step.stage)
+        }
         _ => None,
     }
 }

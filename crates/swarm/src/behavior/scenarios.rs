@@ -5,7 +5,7 @@ use vocab::{FailureCode, RebootPolicy, Stage, TaskId};
 use wire::agent::{Install, Order, OrderResult, Outcome, Reboot, Work};
 use wire::v1::Activity;
 
-use super::{HostEvent, Behavior, Script, OrderReceipt, Worker};
+use super::{Behavior, HostEvent, OrderReceipt, Script, Worker};
 use crate::fleet::{Fleet, Host};
 use crate::ledger::Ledger;
 
@@ -95,14 +95,18 @@ impl Scenario {
                 HostEvent::OrderStarted { order, plan } => {
                     self.ledger.order_started(0, *order, *plan, self.now);
                 }
-                HostEvent::PackagesChanged { order, before, after } => self.ledger.packages_changed(
-                    0,
-                    *order,
-                    &kind(&self.worker, *before),
-                    &kind(&self.worker, *after),
-                ),
+                HostEvent::PackagesChanged { order, before, after } => {
+                    self.ledger.packages_changed(
+                        0,
+                        *order,
+                        &kind(&self.worker, *before),
+                        &kind(&self.worker, *after),
+                    )
+                }
                 HostEvent::Booted { order } => self.ledger.host_booted(0, *order),
-                HostEvent::StageReached { .. } | HostEvent::Crashed | HostEvent::OrderEnded { .. } => {}
+                HostEvent::StageReached { .. }
+                | HostEvent::Crashed
+                | HostEvent::OrderEnded { .. } => {}
             }
             self.happened.push(happening);
         }

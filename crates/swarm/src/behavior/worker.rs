@@ -10,12 +10,12 @@ use vocab::{FailureCode, InquiryReply, OrderRecord, Stage, TaskId, WithdrawalRep
 use wire::agent::{Order, OrderProgress, OrderResult, Outcome, Work};
 use wire::v1::Activity;
 
-use super::execution_plan::{ExecutionPlan, Effect, plan_execution};
+use super::execution_plan::{Effect, ExecutionPlan, plan_execution};
 use super::{Behavior, Script};
 use crate::Rng;
 use crate::fleet::{Host, HostState, PackageState};
 
-/// Maximum queued orders. The server sends further orders again later.
+/// Maximum queued orders. The service sends further orders again later.
 const QUEUE_MAX: usize = 16;
 /// Maximum acknowledged results that are remembered.
 const ACKNOWLEDGED_MAX: usize = 64;
@@ -148,8 +148,13 @@ impl Worker {
     /// Accepts an order whose signature has been verified.
     pub fn accept(&mut self, order: Order, now: Timestamp) -> OrderReceipt {
         if self.recall(order.id) {
-            let open = |done: &FinishedOrder| !done.acknowledged && done.result.order_id == order.id;
-            return if self.kept.done.iter().any(open) { OrderReceipt::AlreadyDone } else { OrderReceipt::InProgress };
+            let open =
+                |done: &FinishedOrder| !done.acknowledged && done.result.order_id == order.id;
+            return if self.kept.done.iter().any(open) {
+                OrderReceipt::AlreadyDone
+            } else {
+                OrderReceipt::InProgress
+            };
         }
         if self.script == Script::IgnoreOrders || self.kept.queue.len() >= QUEUE_MAX {
             return OrderReceipt::Ignored;
@@ -194,14 +199,14 @@ impl Worker {
             WithdrawalReply::Withdrawn => {
                 self.kept.current.take_if(|current| current.order.id == order);
                 self.kept.queue.retain(|queued| queued.id != order);
-                let message = "withdrawn before it began";
+                let message = "withdrawn before it started";
                 self.end(result_without_effect(order, Outcome::Withdrawn, None, message, now));
                 true
             }
         }
     }
 
-    /// Answers for an order that the server believes to be in progress although no sync mentioned
+    /// Answers for an order that the service believes to be in progress although no sync mentioned
     /// it. Returns whether there is a result to report now.
     pub fn inquire(&mut self, order: TaskId, now: Timestamp) -> bool {
         match self.order_record(order).on_inquiry() {
@@ -232,7 +237,7 @@ impl Worker {
         }
     }
 
-    /// Marks a result as stored by the server.
+    /// Marks a result as stored by the service.
     pub fn mark_acknowledged(&mut self, order: TaskId) {
         for done in &mut self.kept.done {
             done.acknowledged |= done.result.order_id == order;
@@ -408,7 +413,8 @@ impl Worker {
     /// The package manager's log for an order that changed packages.
     pub fn install_log(&self, before: PackageState, after: PackageState) -> String {
         let kind = self.host.group();
-        let changed = crate::ledger::package_changes(&kind.installed(before), &kind.installed(after));
+        let changed =
+            crate::ledger::package_changes(&kind.installed(before), &kind.installed(after));
         let line = |moved: &wire::agent::PackageMove| {
             let version = moved.to.as_ref().map_or("", |line| line.as_str());
             kind.system().log_line(moved.name.as_str(), version)

@@ -58,7 +58,8 @@ pub(super) struct Release {
 impl Catalog {
     /// Generates the catalog of `system` for this seed.
     pub(super) fn new(seed: u64, system: System) -> Catalog {
-        let mut maker = CatalogBuilder { seed, system, names: BTreeSet::new(), packages: Vec::new() };
+        let mut maker =
+            CatalogBuilder { seed, system, names: BTreeSet::new(), packages: Vec::new() };
         let kernel = system.kernel_packages();
         for name in kernel {
             maker.add(name, kernel[0], PackageScope::Base);
@@ -66,7 +67,11 @@ impl Catalog {
         maker.add(system.libc(), libc_source(system), PackageScope::Base);
         // Half of the programs are on every host, like a minimal installation.
         for (place, name) in PROGRAMS.split_whitespace().enumerate() {
-            maker.add(name, name, if place % 2 == 0 { PackageScope::Base } else { PackageScope::Common });
+            maker.add(
+                name,
+                name,
+                if place % 2 == 0 { PackageScope::Base } else { PackageScope::Common },
+            );
         }
         for (stem, number) in LIBRARIES.split_whitespace().filter_map(|word| word.split_once(':')) {
             let number = number.parse().unwrap_or(0);

@@ -8,7 +8,7 @@ use vocab::listing::{self, Installed, Pending};
 use vocab::{BlockedBy, Digest, PackageManager, PackageName};
 use wire::agent::{Install, PackageMove};
 
-use super::catalog::{PackageScope, Catalog, Package, Release};
+use super::catalog::{Catalog, Package, PackageScope, Release};
 use super::names::ROLES;
 use super::system::System;
 use crate::Rng;
@@ -285,7 +285,8 @@ impl HostGroup {
             let named = order.packages.is_empty()
                 || order.packages.iter().any(|name| name.as_str() == pending.name);
             let excluded = order.exclude.iter().any(|pattern| pattern.matches(&pending.name));
-            let is_listed_security = order.security_packages.iter().any(|name| name.as_str() == pending.name);
+            let is_listed_security =
+                order.security_packages.iter().any(|name| name.as_str() == pending.name);
             let secures = pending.security || is_listed_security || !order.security_only;
             if packages.has(place) || !named || !secures {
                 continue;

@@ -12,7 +12,8 @@ use swarm::{Config, Swarm};
 use vocab::{FailureCode, RebootPolicy, ServerId, Stage, TaskId};
 use wire::agent::{Install, Outcome, Reboot, Work};
 
-const NO_FAULTS: Behavior = Behavior { seed: 1, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1_000.0 };
+const NO_FAULTS: Behavior =
+    Behavior { seed: 1, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1_000.0 };
 
 /// A fake server and a swarm that is enrolled with it.
 struct Fixture {
@@ -22,14 +23,14 @@ struct Fixture {
 
 impl Fixture {
     async fn new(servers: u64, nature: Behavior) -> Fixture {
-        let door = FakeServer::new();
-        let (url, token) = door.listen().await;
+        let server = FakeServer::new();
+        let (url, token) = server.listen().await;
         let mut config = Config::new(&url, token.parse().unwrap(), servers);
         config.behavior = nature;
         config.reconnect_max = Duration::from_millis(50);
         let swarm = Swarm::start(config).unwrap();
         swarm.wait_until_enrolled().await.unwrap();
-        Fixture { server: door, swarm }
+        Fixture { server, swarm }
     }
 
     fn server_id(&self, agent: usize) -> ServerId {
@@ -39,8 +40,10 @@ impl Fixture {
     /// Orders all pending updates on a server, with this reboot policy.
     async fn order_install(&self, agent: usize, task: TaskId, reboot: RebootPolicy) {
         let server = self.server_id(agent);
-        wait_until("the server synced", || !self.server.records().servers[&server].boots.is_empty())
-            .await;
+        wait_until("the server synced", || {
+            !self.server.records().servers[&server].boots.is_empty()
+        })
+        .await;
         let boot_id = self.server.records().servers[&server].boots.last().unwrap().clone();
         let (packages, exclude) = (Vec::new(), Vec::new());
         let install = Install {
@@ -221,10 +224,12 @@ async fn scripts_make_single_agents_fail_hang_or_ignore_orders() {
 async fn disconnected_host_continues_and_reports_later() {
     let scene = Fixture::new(8, Behavior { speed: 20.0, ..NO_FAULTS }).await;
     scene.order_install(3, task(1), RebootPolicy::Never).await;
-    let begun = || scene.server.records().servers[&scene.server_id(3)].stages.contains_key(&task(1));
+    let begun =
+        || scene.server.records().servers[&scene.server_id(3)].stages.contains_key(&task(1));
     wait_until("the order has started", begun).await;
     scene.swarm.script(3, Script::Disconnect);
-    wait_until("the packages have changed", || scene.swarm.ledger().orders_with_effects() == 1).await;
+    wait_until("the packages have changed", || scene.swarm.ledger().orders_with_effects() == 1)
+        .await;
     assert!(!scene.has_result(3, task(1)));
     scene.swarm.script(3, Script::Random);
     wait_until("the agent reports", || scene.has_result(3, task(1))).await;
@@ -277,7 +282,7 @@ async fn restart_with_saved_identities_is_not_a_clone() {
     let saved = swarm::SavedAgents::read(&path).unwrap().unwrap();
     swarm::SavedAgents::mark_taken(&path).unwrap();
     assert!(matches!(swarm::SavedAgents::read(&path), Err(swarm::SavedError::Unclean { .. })));
-    let (url, token) = door.listen().await;
+    let (url, token) = server.listen().await;
     let mut config = Config::new(&url, token.parse().unwrap(), 20);
     (config.behavior, config.saved) = (NO_FAULTS, Some(saved));
     let again = Swarm::start(config).unwrap();

@@ -76,7 +76,9 @@ impl DayFields {
             (None, None) => month.all(),
             (Some(of_month), None) => of_month.matching_days(&month),
             (None, Some(of_week)) => of_week.matching_days(&month),
-            (Some(of_month), Some(of_week)) => of_month.matching_days(&month) | of_week.matching_days(&month),
+            (Some(of_month), Some(of_week)) => {
+                of_month.matching_days(&month) | of_week.matching_days(&month)
+            }
         }
     }
 }

@@ -191,7 +191,10 @@ impl CronField {
     }
 }
 
-pub(super) fn list_items(field: CronField, text: &str) -> impl Iterator<Item = Result<&str, CronError>> {
+pub(super) fn list_items(
+    field: CronField,
+    text: &str,
+) -> impl Iterator<Item = Result<&str, CronError>> {
     text.split(',').map(move |item| {
         if item.is_empty() { Err(field.error(FieldProblem::EmptyItem)) } else { Ok(item) }
     })

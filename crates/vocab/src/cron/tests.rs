@@ -158,13 +158,13 @@ fn wrong_number_of_fields_is_rejected_with_explanation() {
     let five = "write five fields: minute, hour, day of month, month, day of week";
     assert_eq!(
         parse_error("0 0 3 * * *"),
-        format!("six fields are one too many: omit the seconds and {five}")
+        format!("too many fields (6): omit the seconds and {five}")
     );
     assert_eq!(
         parse_error("0 0 3 * * * 2026"),
-        format!("seven fields are two too many: omit seconds and year and {five}")
+        format!("too many fields (7): omit seconds and year and {five}")
     );
-    assert_eq!(parse_error("0 3 * *"), format!("4 fields are too few: {five}"));
+    assert_eq!(parse_error("0 3 * *"), format!("too few fields (4): {five}"));
     assert!(parse_error(&"1,".repeat(150)).contains("at most 200 characters"));
     assert_eq!(Cron::parse(" \t "), Err(CronError::Empty));
 }

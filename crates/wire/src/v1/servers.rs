@@ -84,7 +84,7 @@ pub struct HostLimits {
     pub never_reboot: bool,
     /// Only security updates may be installed.
     pub security_only: bool,
-    /// Packages that are never touched.
+    /// Packages that are never changed.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub exclude: Vec<PackagePattern>,
     /// The largest number of packages that one order may change.

@@ -151,8 +151,10 @@ fn patch_page_and_problem_match_api_field_names() {
     let patch = json!({"package_name": "openssl", "severity": "critical", "severity_source": "debian",
         "type": "security", "versions": [{"os": "debian 12", "from": "3.0.11", "to": "3.0.13"}],
         "affected_servers": 40, "cves": ["CVE-2026-1"], "kev": true, "first_seen_at": "2026-11-15T04:00:00Z"});
-    assert_round_trip::<List<Patch>>(json!({"data": [patch], "meta": {"total": 1, "limit": 50, "offset": 0},
-        "links": {"self": "/v1/patches", "next": null, "prev": null}}));
+    assert_round_trip::<List<Patch>>(
+        json!({"data": [patch], "meta": {"total": 1, "limit": 50, "offset": 0},
+        "links": {"self": "/v1/patches", "next": null, "prev": null}}),
+    );
     assert_round_trip::<Problem>(
         json!({"type": "about:blank", "title": "Invalid", "status": 422, "detail": "…",
         "code": "invalid_body", "request_id": "01jcqk3m8y",

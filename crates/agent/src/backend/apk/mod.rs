@@ -25,7 +25,7 @@ use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, Line, PackageManager};
 
 use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction, kernel};
-use crate::command::{CommandOutput, Command};
+use crate::command::{Command, CommandOutput};
 use crate::root::Root;
 use database::ApkDatabase;
 
@@ -71,7 +71,8 @@ impl Apk {
         let listed = |package: &database::InstalledPackage| {
             let mut installed = Installed::new(&package.name, &package.version, &package.arch)
                 .with_source(&package.origin, &package.version);
-            installed.held = database.pin(&package.name).is_some_and(database::VersionPin::is_exact);
+            installed.held =
+                database.pin(&package.name).is_some_and(database::VersionPin::is_exact);
             installed
         };
         database.packages.iter().map(listed).collect()

@@ -49,7 +49,10 @@ struct PackageIndex<'a> {
 /// The origins of installed packages, by name. The best match wins: this exact build in an index of
 /// Alpine, then in one of a third party, then the name alone in the same order. A package that no
 /// index lists is not in the map.
-pub(super) fn origins<'a>(root: &Root, packages: &'a [InstalledPackage]) -> HashMap<&'a str, String> {
+pub(super) fn origins<'a>(
+    root: &Root,
+    packages: &'a [InstalledPackage],
+) -> HashMap<&'a str, String> {
     let wanted = packages.iter().map(|package| (package.name.as_str(), package)).collect();
     let mut best: HashMap<&str, (bool, bool, String)> = HashMap::new();
     for path in index_files(root).into_iter().take(INDEXES_MAX) {
@@ -103,7 +106,10 @@ fn read_index<'a>(file: File, wanted: &InstalledByName<'a>) -> io::Result<Packag
     index
 }
 
-fn read_archive<'a>(tar: &mut impl BufRead, wanted: &InstalledByName<'a>) -> io::Result<PackageIndex<'a>> {
+fn read_archive<'a>(
+    tar: &mut impl BufRead,
+    wanted: &InstalledByName<'a>,
+) -> io::Result<PackageIndex<'a>> {
     let (mut keys, mut packages) = (Vec::new(), None);
     while let Some((name, size)) = next_file(tar)? {
         let mut content = tar.by_ref().take(size);
@@ -158,7 +164,10 @@ fn signing_key(name: &str) -> Option<&str> {
 
 /// The installed packages that an index lists: blocks of lines such as `P:musl`, separated by empty
 /// lines.
-fn parse_listed<'a>(index: &mut impl BufRead, wanted: &InstalledByName<'a>) -> io::Result<HashMap<&'a str, bool>> {
+fn parse_listed<'a>(
+    index: &mut impl BufRead,
+    wanted: &InstalledByName<'a>,
+) -> io::Result<HashMap<&'a str, bool>> {
     let mut packages = HashMap::new();
     let mut line = Vec::new();
     let (mut name, mut version, mut checksum) = (String::new(), String::new(), String::new());

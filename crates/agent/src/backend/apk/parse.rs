@@ -8,8 +8,8 @@ use vocab::{FailureCode, Line};
 
 use crate::backend::{BackendError, Change, Diagnosis, Transaction};
 
-/// The updates listed by `apk list --parse_upgradable`, the newest of each package:
-/// `busybox-1.36.1-r19 x86_64 {busybox} (GPL-2.0-only) [parse_upgradable from: busybox-1.36.1-r15]`.
+/// The updates listed by `apk list --upgradable`, the newest of each package:
+/// `busybox-1.36.1-r19 x86_64 {busybox} (GPL-2.0-only) [upgradable from: busybox-1.36.1-r15]`.
 pub(super) fn parse_upgradable(text: &str, installed: &[Installed]) -> Vec<Pending> {
     let versions: BTreeMap<&str, &Installed> =
         installed.iter().map(|package| (package.name.as_str(), package)).collect();

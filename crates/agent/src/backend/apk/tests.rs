@@ -142,7 +142,9 @@ OK: 8 MiB in 15 packages
     );
     let error = parse::parse_transaction("(1/1) Transmuting musl (1)\n", &installed()).unwrap_err();
     assert!(matches!(error, BackendError::Unreadable { .. }), "unknown actions are not skipped");
-    assert!(parse::parse_transaction("OK: 8 MiB in 15 packages\n", &[]).unwrap().changes.is_empty());
+    assert!(
+        parse::parse_transaction("OK: 8 MiB in 15 packages\n", &[]).unwrap().changes.is_empty()
+    );
 }
 
 #[test]
@@ -203,7 +205,10 @@ fn system_is_read_from_its_files() {
         apk.damage().unwrap()[0].as_str(),
         "musl-utils 1.2.4-r2: not all of its files were installed"
     );
-    assert_eq!(apk.new_config_files().unwrap(), [std::path::Path::new("/etc/ld/musl.conf.apk-new")]);
+    assert_eq!(
+        apk.new_config_files().unwrap(),
+        [std::path::Path::new("/etc/ld/musl.conf.apk-new")]
+    );
     assert!(Apk::manages(&root) && apk.lock_holder().unwrap().is_none());
     let choice = Choice {
         name: "musl".to_owned(),

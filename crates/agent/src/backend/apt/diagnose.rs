@@ -74,10 +74,12 @@ pub(super) fn diagnose(exit: Option<i32>, output: &str) -> Diagnosis {
             return Diagnosis { code, message: failure_message(code, line, output) };
         }
     }
-    let message = failed_script_message(output).or_else(|| error_line(output)).unwrap_or_else(|| match exit {
-        Some(exit) => format!("apt-get failed with exit code {exit} and no output").into(),
-        None => "apt-get was killed by a signal".into(),
-    });
+    let message = failed_script_message(output).or_else(|| error_line(output)).unwrap_or_else(
+        || match exit {
+            Some(exit) => format!("apt-get failed with exit code {exit} and no output").into(),
+            None => "apt-get was killed by a signal".into(),
+        },
+    );
     Diagnosis { code: FailureCode::InstallFailed, message }
 }
 
@@ -250,7 +252,11 @@ mod tests {
             FailureCode::InstallFailed,
             "Sub-process /usr/bin/dpkg returned an error code (1)",
         );
-        assert_diagnosis("", FailureCode::InstallFailed, "apt-get failed with exit code 100 and no output");
+        assert_diagnosis(
+            "",
+            FailureCode::InstallFailed,
+            "apt-get failed with exit code 100 and no output",
+        );
         assert_eq!(diagnose(None, "").message.as_str(), "apt-get was killed by a signal");
     }
 }

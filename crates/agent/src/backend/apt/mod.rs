@@ -5,12 +5,12 @@
 //! (`query_cache`). Resolving an order for named packages starts one (`preview`). `query` runs the
 //! queries; `parse`, `policy` and `diagnose` parse their output; `system` inspects files and locks.
 
-mod query;
 mod diagnose;
-mod query_cache;
+mod parse;
 mod policy;
 mod preview;
-mod parse;
+mod query;
+mod query_cache;
 mod status;
 mod system;
 
@@ -56,7 +56,16 @@ impl Apt {
         let keep = KEEP_CONFFILES.map(|option| format!("Dpkg::Options::={option}"));
         command
             .args(["-q", "-y", "--no-remove", "--no-install-recommends"])
-            .args(["-o", LOCK_TIMEOUT_OPTION, "-o", "Dpkg::Use-Pty=0", "-o", &keep[0], "-o", &keep[1]])
+            .args([
+                "-o",
+                LOCK_TIMEOUT_OPTION,
+                "-o",
+                "Dpkg::Use-Pty=0",
+                "-o",
+                &keep[0],
+                "-o",
+                &keep[1],
+            ])
             .args(["-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=30"])
             .args(["-o", "Acquire::https::Timeout=30"])
             .args(options.iter().copied())
@@ -208,7 +217,8 @@ impl Backend for Apt {
 
     fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError> {
         // Installed kernels matter only if the running kernel belongs to this system.
-        let installed = if running_kernel.is_empty() { Vec::new() } else { self.installed_packages()? };
+        let installed =
+            if running_kernel.is_empty() { Vec::new() } else { self.installed_packages()? };
         system::reboot_reasons(&self.root, running_kernel, &installed)
     }
 

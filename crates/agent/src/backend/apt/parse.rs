@@ -106,7 +106,7 @@ pub(super) fn disk_bytes(said: &str) -> Option<i64> {
     Some(if line.contains("will be freed") { -bytes } else { bytes })
 }
 
-/// The damaged packages listed by `dpkg --parse_audit`, one line per package. Each section of the audit
+/// The damaged packages listed by `dpkg --audit`, one line per package. Each section of the audit
 /// consists of a few lines of prose that end in a colon, followed by indented package names.
 /// Missing control files and unknown architectures are skipped: those packages are not half
 /// installed, and no repair would change them.
@@ -202,7 +202,10 @@ mod tests {
                 "newdep:amd64 - > 1",
             ]
         );
-        assert_eq!(parse_simulation("Inst odd\n", "amd64").unwrap_err(), "unexpected line \"Inst odd\"");
+        assert_eq!(
+            parse_simulation("Inst odd\n", "amd64").unwrap_err(),
+            "unexpected line \"Inst odd\""
+        );
     }
 
     #[test]

@@ -125,8 +125,9 @@ impl PackagePolicy {
     pub(super) fn pending(&self, installed: &Installed, releases: &Releases) -> Option<Pending> {
         let from = installed.version.as_str();
         let is_newer = |version: &Version| compare(&version.version, from) == Ordering::Greater;
-        let offered =
-            |version: &Version| version.sources.iter().any(|(priority, _)| *priority >= DEFAULT_PRIORITY);
+        let offered = |version: &Version| {
+            version.sources.iter().any(|(priority, _)| *priority >= DEFAULT_PRIORITY)
+        };
         let candidate = self.versions.iter().find(|v| v.version == self.candidate && is_newer(v));
         // A newer version that apt would install if no pin prevented it.
         let newest = || {

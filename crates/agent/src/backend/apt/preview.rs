@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::parse::{total_download_bytes, disk_bytes};
+use super::parse::{disk_bytes, total_download_bytes};
 use crate::backend::{Change, Transaction};
 
 /// The lists of changes in the output, by the ends of their headings.
@@ -61,7 +61,9 @@ fn parse_change(item: &str, kind: ChangeKind, native: &str) -> Option<Change> {
     let (from, to) = match kind {
         ChangeKind::New => (None, Some(versions)),
         ChangeKind::Removed => (Some(versions), None),
-        ChangeKind::Moved => versions.split_once(" => ").map(|(from, to)| (Some(from), Some(to)))?,
+        ChangeKind::Moved => {
+            versions.split_once(" => ").map(|(from, to)| (Some(from), Some(to)))?
+        }
     };
     let [from, to] = [from, to].map(|version| version.map(str::to_owned));
     Some(Change { name: name.to_owned(), arch: home.to_owned(), from, to })

@@ -7,15 +7,15 @@ use std::time::Duration;
 use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, Line};
 
-use super::query_cache::{Fingerprint, QueryCache, CachedPackage};
 use super::policy;
 use super::policy::Releases;
+use super::query_cache::{CachedPackage, Fingerprint, QueryCache};
 use super::{
-    Apt, PackageKey, native_if_all, install_args_by_name, diagnose, is_valid_choice, package_key, native_arch, preview, parse, simulated_changes,
-    qualified_name, status, install_args,
+    Apt, PackageKey, diagnose, install_args, install_args_by_name, is_valid_choice, native_arch,
+    native_if_all, package_key, parse, preview, qualified_name, simulated_changes, status,
 };
 use crate::backend::{Backend as _, BackendError, Choice, Transaction};
-use crate::command::{CommandOutput, Command};
+use crate::command::{Command, CommandOutput};
 
 /// Timeout of a query to dpkg or apt. Large package lists on a slow host take time.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(180);
@@ -78,7 +78,11 @@ impl Apt {
 
     /// Queries apt about packages that are not in the cache, and removes cached packages that are
     /// gone.
-    fn query_uncached(&self, memory: &mut QueryCache, installed: &[Installed]) -> Result<(), BackendError> {
+    fn query_uncached(
+        &self,
+        memory: &mut QueryCache,
+        installed: &[Installed],
+    ) -> Result<(), BackendError> {
         let there: BTreeSet<PackageKey> = installed.iter().map(package_key).collect();
         memory.packages.retain(|key, _| there.contains(key));
         let new: Vec<&Installed> = installed
@@ -180,7 +184,9 @@ impl Apt {
         let mut pending: Vec<Pending> = found.into_iter().map(|(update, _)| update).collect();
         vocab::listing::sort(&mut pending);
         // Cached only if nothing changed in the meantime; the caller's list was read before.
-        let same = self.installed_packages().is_ok_and(|now| now.iter().map(package_key).eq(installed.iter().map(package_key)));
+        let same = self
+            .installed_packages()
+            .is_ok_and(|now| now.iter().map(package_key).eq(installed.iter().map(package_key)));
         if same && Fingerprint::from_status(&self.root) == status {
             (memory.pending, memory.is_dirty) = (Some((status, pending.clone())), true);
         }
@@ -234,7 +240,8 @@ impl Apt {
             return Ok(None);
         }
         let status = Fingerprint::from_status(&self.root);
-        let mut chosen: Vec<Choice> = named.iter().map(|package| unchanged_choice(package)).collect();
+        let mut chosen: Vec<Choice> =
+            named.iter().map(|package| unchanged_choice(package)).collect();
         if !chosen.iter().all(is_valid_choice) {
             return Ok(None);
         }
@@ -242,7 +249,8 @@ impl Apt {
         let Some(transaction) = parse_transaction(&answer, installed) else { return Ok(None) };
         for choice in &mut chosen {
             let is_it = |change: &&crate::backend::Change| {
-                change.name == choice.name && native_if_all(&change.arch) == native_if_all(&choice.arch)
+                change.name == choice.name
+                    && native_if_all(&change.arch) == native_if_all(&choice.arch)
             };
             let to = transaction.changes.iter().find(is_it).and_then(|change| change.to.clone());
             let Some(to) = to else { return Ok(None) };
@@ -278,7 +286,8 @@ impl Apt {
             return Ok(transaction);
         }
         // As a plain simulation, which is sufficient if the sizes are not available.
-        let answer = self.run_query(&self.simulation_command(&["-s"]).args(install_args(chosen)))?;
+        let answer =
+            self.run_query(&self.simulation_command(&["-s"]).args(install_args(chosen)))?;
         if answer.exit != Some(0) {
             let output = format!("{}{}", answer.stdout, answer.stderr);
             return Err(BackendError::Conflict(diagnose::conflict_message(&output)));
@@ -293,7 +302,8 @@ impl Apt {
 
 fn parse_transaction(answer: &CommandOutput, installed: &[Installed]) -> Option<Transaction> {
     let is_all = |name: &str| installed.iter().any(|p| p.name == name && p.arch == "all");
-    (answer.exit == Some(0)).then(|| preview::parse_preview(&answer.stdout, native_arch(), is_all).ok())?
+    (answer.exit == Some(0))
+        .then(|| preview::parse_preview(&answer.stdout, native_arch(), is_all).ok())?
 }
 
 /// Updates that apt-get would not install, although they are candidates, are kept back or phased.

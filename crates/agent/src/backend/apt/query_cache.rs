@@ -30,7 +30,8 @@ const LIST_PATHS: [&str; 8] = [
     "/var/lib/dpkg/arch",
 ];
 /// The installed packages, and apt's state about them.
-const STATUS_PATHS: [&str; 3] = [status::PATH, "/var/lib/dpkg/updates", "/var/lib/apt/extended_states"];
+const STATUS_PATHS: [&str; 3] =
+    [status::PATH, "/var/lib/dpkg/updates", "/var/lib/apt/extended_states"];
 /// The field to search for in the lists.
 const PHASED_FIELD: &[u8] = b"\nPhased-Update-Percentage:";
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -117,7 +118,7 @@ pub(super) struct QueryCache {
 
 /// Serializes a map whose keys are not strings as a list of pairs.
 mod pairs {
-    use super::{BTreeMap, Deserialize as _, Deserializer, PackageKey, CachedPackage, Serializer};
+    use super::{BTreeMap, CachedPackage, Deserialize as _, Deserializer, PackageKey, Serializer};
 
     pub(super) fn serialize<S: Serializer>(
         map: &BTreeMap<PackageKey, CachedPackage>,

@@ -37,7 +37,8 @@ fn parse_packages(text: &str) -> Result<Vec<StatusEntry>, String> {
     let stanzas = text.split("\n\n").filter(|stanza| !stanza.trim().is_empty());
     let mut packages: Vec<StatusEntry> =
         stanzas.map(parse_stanza).filter_map(Result::transpose).collect::<Result<_, _>>()?;
-    let key = |package: &StatusEntry| (package.installed.name.clone(), package.installed.arch.clone());
+    let key =
+        |package: &StatusEntry| (package.installed.name.clone(), package.installed.arch.clone());
     packages.sort_by_cached_key(key);
     Ok(packages)
 }
@@ -78,10 +79,14 @@ fn parse_stanza(stanza: &str) -> Result<Option<StatusEntry>, String> {
     };
     let mut installed = Installed::new(name, version, arch).with_source(source, source_version);
     installed.held = want == "hold";
-    Ok(Some(StatusEntry { installed, state: state.to_owned(), needs_reinstall: flag == "reinstreq" }))
+    Ok(Some(StatusEntry {
+        installed,
+        state: state.to_owned(),
+        needs_reinstall: flag == "reinstreq",
+    }))
 }
 
-/// The damaged packages, one line each, in the words of [`super::read_packages::audit`].
+/// The damaged packages, one line each, in the format of [`super::parse::parse_audit`].
 pub(super) fn damage(packages: &[StatusEntry]) -> Vec<Line> {
     let line = |package: &StatusEntry| {
         let kind = match (package.needs_reinstall, package.state.as_str()) {

@@ -80,7 +80,11 @@ pub(super) fn parse_moves(output: &str) -> (PackageMoves, Vec<Nevra>) {
 fn parse_name_arch_evr(text: &str) -> Option<Nevra> {
     let (name_arch, evr) = text.split_once(' ')?;
     let (name, arch) = name_arch.rsplit_once('.')?;
-    Some(Nevra { name: name.to_owned(), evr: without_zero_epoch(evr).to_owned(), arch: arch.to_owned() })
+    Some(Nevra {
+        name: name.to_owned(),
+        evr: without_zero_epoch(evr).to_owned(),
+        arch: arch.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -121,7 +125,8 @@ CVE-2022-3786 Important/Sec. openssl-libs-1:3.0.1-43.el9_0.noarch
 
     #[test]
     fn security_advisory_without_severity_counts() {
-        let fixes = parse_fixes("RLSA-1 Unknown/Sec. a-1-1.noarch\nLast metadata expiration check\n", "");
+        let fixes =
+            parse_fixes("RLSA-1 Unknown/Sec. a-1-1.noarch\nLast metadata expiration check\n", "");
         assert_eq!((fixes.len(), fixes[0].update_type), (1, UpdateType::Security));
         assert_eq!(fixes[0].severity, None);
     }

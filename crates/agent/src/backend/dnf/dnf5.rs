@@ -125,11 +125,11 @@ mod tests {
 
     #[test]
     fn empty_output_has_no_advisories_and_invalid_is_an_error() {
-        assert_eq!(dnf5::parse_fixes("").unwrap(), []);
-        assert_eq!(dnf5::parse_fixes("[]\n").unwrap(), []);
-        assert!(dnf5::parse_fixes("{}").is_err());
-        assert_eq!(dnf5::parse_fixes("Updating and loading\n[]\n").unwrap(), []);
-        assert!(dnf5::parse_fixes("[ {\"Name\":").is_err());
+        assert_eq!(parse_fixes("").unwrap(), []);
+        assert_eq!(parse_fixes("[]\n").unwrap(), []);
+        assert!(parse_fixes("{}").is_err());
+        assert_eq!(parse_fixes("Updating and loading\n[]\n").unwrap(), []);
+        assert!(parse_fixes("[ {\"Name\":").is_err());
     }
 
     /// dnf 5.4, `--assumeno upgrade`.

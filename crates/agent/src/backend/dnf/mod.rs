@@ -6,9 +6,9 @@
 //! disabled, because they would replace the chosen package with another; if the chosen version
 //! itself obsoletes a package, that shows up as a removal.
 
-mod parse;
-mod dnf5;
 mod dnf4;
+mod dnf5;
+mod parse;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use super::rpm::holds;
 use super::rpm::holds::{Holds, Pattern};
 use super::rpm::nevra::{Nevra, split_epoch};
 use super::rpm::transaction::{PackageMoves, check_complete};
-use super::rpm::{Rpm, installed_version, kernel, lock, check_plain_names, diagnose};
+use super::rpm::{Rpm, check_plain_names, diagnose, installed_version, kernel, lock};
 use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction};
-use crate::command::{CommandOutput, Command};
+use crate::command::{Command, CommandOutput};
 use crate::root::Root;
 
 /// Timeout of a query: dnf rebuilds its caches when needed, which takes minutes on small hosts.
@@ -79,7 +79,8 @@ impl Dnf {
 
     /// Runs a query that uses only dnf's cache, not the network.
     fn query(&self, args: &[&str], what: &'static str) -> Result<String, BackendError> {
-        let answer = self.dnf().args(["-q", "-C"]).args(args.iter().copied()).query(QUERY_TIMEOUT)?;
+        let answer =
+            self.dnf().args(["-q", "-C"]).args(args.iter().copied()).query(QUERY_TIMEOUT)?;
         match answer.exit {
             Some(0) => Ok(answer.stdout),
             _ => Err(self.query_error(&answer, what)),
@@ -93,7 +94,11 @@ impl Dnf {
 
     /// The transaction that dnf would run, and its whole output. dnf resolves it and then stops at
     /// `--assumeno`.
-    fn preview(&self, best: bool, specs: &[String]) -> Result<(PackageMoves, String), BackendError> {
+    fn preview(
+        &self,
+        best: bool,
+        specs: &[String],
+    ) -> Result<(PackageMoves, String), BackendError> {
         let (verbosity, best) = match (self.generation, best) {
             (Generation::Dnf4, true) => (&["-v"][..], "--best"),
             (Generation::Dnf4, false) => (&["-v"][..], "--nobest"),
@@ -328,7 +333,10 @@ impl Backend for Dnf {
 
     fn repair(&self) -> Vec<Command> {
         self.rpm.repair(|again| {
-            self.dnf().args(KEEP_METADATA).args(["-y", "reinstall"]).args(again.iter().map(package_spec))
+            self.dnf()
+                .args(KEEP_METADATA)
+                .args(["-y", "reinstall"])
+                .args(again.iter().map(package_spec))
         })
     }
 
@@ -342,7 +350,8 @@ impl Backend for Dnf {
             kernel::newer_kernel_reason(&installed, running_kernel).into_iter().collect();
         // It compares installation times with the boot time, which is that of the running system.
         if self.rpm.root.is_running_system() {
-            let answer = self.dnf().args(["-q", "-C", "needs-restarting", "-r"]).query(QUERY_TIMEOUT)?;
+            let answer =
+                self.dnf().args(["-q", "-C", "needs-restarting", "-r"]).query(QUERY_TIMEOUT)?;
             let output = format!("{}\n{}", answer.stdout, answer.stderr);
             match parse::parse_reboot_reasons(&output) {
                 Some(more) => reasons.extend(more),
@@ -356,13 +365,15 @@ impl Backend for Dnf {
     fn diagnose(&self, exit: Option<i32>, said: &str) -> Diagnosis {
         let by_words = diagnose::from_output(said);
         match (exit, by_words) {
-            (Some(200), _) => {
-                Diagnosis { code: FailureCode::PkgLockTimeout, message: diagnose::last_error_line(said) }
-            }
+            (Some(200), _) => Diagnosis {
+                code: FailureCode::PkgLockTimeout,
+                message: diagnose::last_error_line(said),
+            },
             (_, Some(diagnosis)) => diagnosis,
-            _ => {
-                Diagnosis { code: FailureCode::InstallFailed, message: diagnose::last_error_line(said) }
-            }
+            _ => Diagnosis {
+                code: FailureCode::InstallFailed,
+                message: diagnose::last_error_line(said),
+            },
         }
     }
 }
@@ -371,10 +382,15 @@ impl Backend for Dnf {
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(text: &str) {
     let _ = parse::parse_candidates(text);
-    let _ = (parse::parse_replacers(text), parse::parse_download_bytes(text), parse::parse_disk_bytes(text));
+    let _ = (
+        parse::parse_replacers(text),
+        parse::parse_download_bytes(text),
+        parse::parse_disk_bytes(text),
+    );
     let _ = (parse::parse_reboot_reasons(text), parse::is_unknown_command(text));
     let (one, other) = text.split_at(text.floor_char_boundary(text.len() / 2));
-    let fixes = [dnf5::parse_fixes(text).unwrap_or_default(), dnf4::parse_fixes(one, other)].concat();
+    let fixes =
+        [dnf5::parse_fixes(text).unwrap_or_default(), dnf4::parse_fixes(one, other)].concat();
     let mut pending = vec![vocab::Pending::new("bash", "x86_64", "5.2-1", "5.2-2")];
     super::rpm::advisory::join(&mut pending, &fixes);
     let _ = (dnf5::parse_moves(text), dnf4::parse_moves(text));

@@ -30,7 +30,9 @@ impl ConflictParty<'_> {
         self.conflicts.iter().any(|wish| {
             let provided = other.provides.iter().map(|text| split_expression(text));
             expression_matches(wish, other.name, other.version)
-                || provided.into_iter().any(|(name, _, version)| expression_matches(wish, name, version))
+                || provided
+                    .into_iter()
+                    .any(|(name, _, version)| expression_matches(wish, name, version))
         })
     }
 }
@@ -67,9 +69,19 @@ mod tests {
     #[test]
     fn conflict_expression_matches_name_and_versions() {
         assert!(expression_matches("app", "app", "1-1") && expression_matches("app", "app", ""));
-        assert!(expression_matches("app<2", "app", "1-1") && !expression_matches("app<2", "app", "2-1"));
-        assert!(expression_matches("app>=1:1", "app", "1:1-3") && !expression_matches("app>=1:1", "app", "9-1"));
-        assert!(expression_matches("app=1", "app", "1-7"), "a version without a release matches every release");
-        assert!(!expression_matches("app=1", "app", "") && !expression_matches("app", "apple", "1-1"));
+        assert!(
+            expression_matches("app<2", "app", "1-1") && !expression_matches("app<2", "app", "2-1")
+        );
+        assert!(
+            expression_matches("app>=1:1", "app", "1:1-3")
+                && !expression_matches("app>=1:1", "app", "9-1")
+        );
+        assert!(
+            expression_matches("app=1", "app", "1-7"),
+            "a version without a release matches every release"
+        );
+        assert!(
+            !expression_matches("app=1", "app", "") && !expression_matches("app", "apple", "1-1")
+        );
     }
 }

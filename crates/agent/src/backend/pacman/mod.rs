@@ -30,7 +30,7 @@ use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, Line, PackageManager};
 
 use super::{Backend, BackendError, Change, Choice, Diagnosis, LockHolder, Transaction, kernel};
-use crate::command::{CommandOutput, Command};
+use crate::command::{Command, CommandOutput};
 use crate::root::Root;
 use conflicts::ConflictParty;
 use local::LocalDatabase;
@@ -130,7 +130,11 @@ impl Backend for Pacman {
         let inside = |program: &str| self.root.command(program);
         vec![
             inside("mkdir").args(["-p", LISTS_DIR]),
-            inside("ln").args(["-sfn", &format!("{database}/local"), &format!("{LISTS_DIR}/local")]),
+            inside("ln").args([
+                "-sfn",
+                &format!("{database}/local"),
+                &format!("{LISTS_DIR}/local"),
+            ]),
             // Only the agent uses this directory, and it runs one command at a time: a lock in it
             // was left by an interrupted query. pacman's own lock is never removed.
             inside("rm").args(["-f", &format!("{LISTS_DIR}/db.lck")]),
@@ -214,7 +218,11 @@ impl Backend for Pacman {
 
     fn install(&self, chosen: &[Choice]) -> Vec<Command> {
         // Not `-Su`: that would also replace packages with others, which is a removal.
-        vec![self.pacman("-Sy").args(["--needed", "--noprogressbar", "--"]).args(exact_specs(chosen))]
+        vec![
+            self.pacman("-Sy")
+                .args(["--needed", "--noprogressbar", "--"])
+                .args(exact_specs(chosen)),
+        ]
     }
 
     fn lock_holder(&self) -> Result<Option<LockHolder>, BackendError> {
@@ -274,7 +282,8 @@ fn check_conflicts(
     about: &[parse::PackageInfo],
     local: &LocalDatabase,
 ) -> Result<(), BackendError> {
-    let known = |target: &parse::InstallTarget| about.iter().find(|about| about.name == target.name);
+    let known =
+        |target: &parse::InstallTarget| about.iter().find(|about| about.name == target.name);
     let coming: Vec<ConflictParty<'_>> = targets
         .iter()
         .filter_map(|target| {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use vocab::FailureCode;
 
 use super::local::{LocalDatabase, matches};
-use super::{Pacman, process_with_open_file, parse};
+use super::{Pacman, parse, process_with_open_file};
 use crate::backend::{Backend as _, BackendError, Choice};
 use crate::root::Root;
 

@@ -129,12 +129,16 @@ mod tests {
 
     #[test]
     fn cause_is_found_before_its_consequences() {
-        let output = "Curl error (23): No space left on device\nError: Failed to download metadata\n";
+        let output =
+            "Curl error (23): No space left on device\nError: Failed to download metadata\n";
         assert_eq!(diagnosis_of(output).0, FailureCode::DiskFull);
         let output =
             "Error: Failed to download metadata for repo 'base': Cannot download repomd.xml\n";
         assert_eq!(diagnosis_of(output).0, FailureCode::RepoUnreachable);
-        assert_eq!(diagnosis_of("Error: metadata already locked by 812\n").0, FailureCode::PkgLockTimeout);
+        assert_eq!(
+            diagnosis_of("Error: metadata already locked by 812\n").0,
+            FailureCode::PkgLockTimeout
+        );
         let output = "error: cannot open Packages database in /var/lib/rpm\n";
         assert_eq!(diagnosis_of(output).0, FailureCode::PackageDbBroken);
         let output = "warning: %post(failing-2-1.noarch) scriptlet failed, exit status 3\n";

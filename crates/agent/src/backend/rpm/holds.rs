@@ -72,7 +72,13 @@ impl Holds {
     }
 
     /// Why this update of a package with the installed version `from` is blocked, if it is.
-    pub(crate) fn block_reason(&self, name: &str, from: &str, to: &str, arch: &str) -> Option<BlockedBy> {
+    pub(crate) fn block_reason(
+        &self,
+        name: &str,
+        from: &str,
+        to: &str,
+        arch: &str,
+    ) -> Option<BlockedBy> {
         let elsewhere = self.repository_excludes.iter().any(|p| p.matches(name, to, arch));
         if elsewhere || self.is_excluded(name, to, arch) {
             return Some(BlockedBy::Excluded);

@@ -2,9 +2,9 @@
 //!
 //! A package's origin is its `Vendor` tag, the identity that a build system writes into every
 //! package that it builds: `Red Hat, Inc.`, `SUSE LLC <https://www.suse.com/>`, or for a project of
-//! the openSUSE Build Service `obs://build.opensuse.org/server:php`. The `Packager` tag is not used:
-//! it names a person or a team and says nothing about the repository. A package without a vendor has
-//! no origin.
+//! the openSUSE Build Service `obs://build.opensuse.org/server:php`. The `Packager` tag is not
+//! used: it names a person or a team and says nothing about the repository. A package without a
+//! vendor has no origin.
 
 use std::collections::HashMap;
 

@@ -51,7 +51,11 @@ mod tests {
         let ours = pid_file_holder(&path).unwrap();
         assert_eq!(ours.pid, i32::try_from(std::process::id()).ok());
         assert!(ours.name.as_str().ends_with(&format!("(pid {})", std::process::id())));
-        assert_eq!(pid_file_holder_with_library(&path, "libzypp"), None, "the test process is not zypper");
+        assert_eq!(
+            pid_file_holder_with_library(&path, "libzypp"),
+            None,
+            "the test process is not zypper"
+        );
         assert!(pid_file_holder_with_library(&path, "libc").is_some());
         // The kernel's highest pid is far below this number.
         for stale in ["2147483647", "", "zypper", "-1"] {

@@ -3,12 +3,12 @@
 //! [`Rpm`] runs the queries; the other modules only parse output.
 
 pub(crate) mod advisory;
+pub(crate) mod diagnose;
 pub(crate) mod holds;
 mod installed;
 pub(crate) mod kernel;
 pub(crate) mod lock;
 pub(crate) mod nevra;
-pub(crate) mod diagnose;
 pub(crate) mod transaction;
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use vocab::listing::Installed;
 use vocab::{FailureCode, Line};
 
 use super::{BackendError, Choice, Diagnosis};
-use crate::command::{CommandOutput, Command};
+use crate::command::{Command, CommandOutput};
 use crate::root::Root;
 
 /// Timeout of an rpm query. Two thousand packages take half a second; on a busy disk, much longer.

@@ -84,7 +84,10 @@ mod tests {
 
     #[test]
     fn source_is_parsed_from_its_file_name() {
-        assert_eq!(parse_source_file("openssl-3.0.1-43.el9_0.src.rpm"), Some(("openssl", "3.0.1-43.el9_0")));
+        assert_eq!(
+            parse_source_file("openssl-3.0.1-43.el9_0.src.rpm"),
+            Some(("openssl", "3.0.1-43.el9_0"))
+        );
         assert_eq!(parse_source_file("nvidia-x-1-2.nosrc.rpm"), Some(("nvidia-x", "1-2")));
         for odd in ["(none)", "", "a.src.rpm", "-1-2.src.rpm"] {
             assert_eq!(parse_source_file(odd), None, "{odd}");

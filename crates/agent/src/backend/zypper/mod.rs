@@ -4,8 +4,8 @@
 //! and exits with 0. Packages are named in full and always installed by `update`, which never
 //! installs a package that is not present. Only `refresh` and package downloads use the network.
 
-mod parse;
 mod locks;
+mod parse;
 mod xml;
 
 use std::path::PathBuf;
@@ -18,11 +18,11 @@ use super::rpm::advisory;
 use super::rpm::advisory::AdvisoryFix;
 use super::rpm::nevra::is_plain_name;
 use super::rpm::transaction::check_complete;
-use super::rpm::{Rpm, installed_version, kernel, lock, check_plain_names, diagnose};
+use super::rpm::{Rpm, check_plain_names, diagnose, installed_version, kernel, lock};
 use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction};
-use crate::command::{CommandOutput, Command};
+use crate::command::{Command, CommandOutput};
 use crate::root::Root;
-use parse::{UpdateSummary, AvailableUpdate};
+use parse::{AvailableUpdate, UpdateSummary};
 
 /// Timeout of a query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(900);
@@ -159,7 +159,8 @@ impl Backend for Zypper {
         if everything.is_empty() {
             return Ok(Vec::new());
         }
-        let possible = parse::parse_updates(&self.query(&["list-updates"], "zypper list-updates")?)?;
+        let possible =
+            parse::parse_updates(&self.query(&["list-updates"], "zypper list-updates")?)?;
         let (locks, replacers) = (self.locks()?, self.replacers()?);
         let mut updates = Vec::new();
         for AvailableUpdate { name, arch, candidate } in &everything {
@@ -211,7 +212,8 @@ impl Backend for Zypper {
         if !self.rpm.root.path(AUTO_INSTALLED_FILE).is_file() {
             return vec![update];
         }
-        let keep = Command::new("cp").args([path(AUTO_INSTALLED_FILE), path(AUTO_INSTALLED_BACKUP)]);
+        let keep =
+            Command::new("cp").args([path(AUTO_INSTALLED_FILE), path(AUTO_INSTALLED_BACKUP)]);
         let add = Command::new("sort").args([
             "-u",
             "-o",
@@ -237,7 +239,10 @@ impl Backend for Zypper {
     fn repair(&self) -> Vec<Command> {
         self.rpm.repair(|again| {
             let order = self.zypper().args(["--no-refresh", "install", "--force"]);
-            order.args(RESOLVER_OPTIONS).args(again.iter().map(package_spec)).accept_exit_codes(&RESTART_NEEDED_EXITS)
+            order
+                .args(RESOLVER_OPTIONS)
+                .args(again.iter().map(package_spec))
+                .accept_exit_codes(&RESTART_NEEDED_EXITS)
         })
     }
 
@@ -254,7 +259,8 @@ impl Backend for Zypper {
         } else if self.rpm.root.is_running_system() {
             // It compares installation times with the boot time. Older versions do not have this
             // command.
-            let answer = self.zypper().args(["--no-refresh", "needs-rebooting"]).query(QUERY_TIMEOUT)?;
+            let answer =
+                self.zypper().args(["--no-refresh", "needs-rebooting"]).query(QUERY_TIMEOUT)?;
             match answer.exit {
                 Some(102) => reasons.push("zypper reports that a reboot is needed".into()),
                 // Exit code 1 means that the command is unknown.
@@ -277,9 +283,10 @@ impl Backend for Zypper {
             (Some(code), Some(by_words)) if by_words.code == code => by_words,
             (Some(code), _) => Diagnosis { code, message: diagnose::last_error_line(said) },
             (None, Some(by_words)) => by_words,
-            (None, None) => {
-                Diagnosis { code: FailureCode::InstallFailed, message: diagnose::last_error_line(said) }
-            }
+            (None, None) => Diagnosis {
+                code: FailureCode::InstallFailed,
+                message: diagnose::last_error_line(said),
+            },
         }
     }
 }

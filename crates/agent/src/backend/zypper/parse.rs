@@ -36,7 +36,7 @@ fn open_elements(answer: &str) -> Result<Vec<Element>, BackendError> {
     Ok(elements.collect())
 }
 
-/// Parses `list-parse_updates`.
+/// Parses `list-updates`.
 pub(super) fn parse_updates(answer: &str) -> Result<Vec<AvailableUpdate>, BackendError> {
     let packages = open_elements(answer)?
         .into_iter()

@@ -38,9 +38,9 @@ pub(super) fn parse_events(document: &str) -> Result<Vec<Event>, String> {
     loop {
         let event = reader.read_event().map_err(|error| error.to_string())?;
         match &event {
-            XmlEvent::Text(part) if depth > 0 => text += &part.decode().map_err(invalid)?,
-            XmlEvent::CData(part) if depth > 0 => text += &part.decode().map_err(invalid)?,
-            XmlEvent::GeneralRef(entity) if depth > 0 => text += &resolve(entity)?,
+            XmlEvent::Text(part) if depth > 0 => text += &part.xml10_content(),
+            XmlEvent::CData(part) if depth > 0 => text += &part.xml10_content(),
+            XmlEvent::GeneralRef(entity) if depth > 0 => text += &resolve(entity),
             _ if !text.trim().is_empty() => events.push(Event::Text(std::mem::take(&mut text))),
             _ => text.clear(),
         }
@@ -51,7 +51,7 @@ pub(super) fn parse_events(document: &str) -> Result<Vec<Event>, String> {
             }
             XmlEvent::End(end) => {
                 depth = depth.saturating_sub(1);
-                events.push(Event::Close(utf8(end.name().as_ref())?));
+                events.push(Event::Close(end.name().0.to_owned()));
             }
             XmlEvent::Eof => return Ok(events),
             _ => {}
@@ -60,33 +60,24 @@ pub(super) fn parse_events(document: &str) -> Result<Vec<Event>, String> {
 }
 
 fn parse_element(start: &BytesStart<'_>) -> Result<Element, String> {
-    let mut element = Element { name: utf8(start.name().as_ref())?, attributes: Vec::new() };
+    let mut element = Element { name: start.name().0.to_owned(), attributes: Vec::new() };
     for attribute in start.attributes() {
-        let attribute = attribute.map_err(invalid)?;
-        let raw = utf8(&attribute.value)?;
+        let attribute = attribute.map_err(|error| error.to_string())?;
         // An unknown entity is not worth losing the element for.
-        let value = unescape_with(&raw, resolve_predefined_entity)
-            .map_or_else(|_| raw.clone(), std::borrow::Cow::into_owned);
-        element.attributes.push((utf8(attribute.key.as_ref())?, value));
+        let value = unescape_with(&attribute.value, resolve_predefined_entity)
+            .unwrap_or(attribute.value.as_ref().into());
+        element.attributes.push((attribute.key.0.to_owned(), value.into_owned()));
     }
     Ok(element)
 }
 
 /// The text of an entity or a character reference. An unknown one stays as written.
-fn resolve(entity: &BytesRef<'_>) -> Result<String, String> {
+fn resolve(entity: &BytesRef<'_>) -> String {
     if let Ok(Some(c)) = entity.resolve_char_ref() {
-        return Ok(c.to_string());
+        return c.to_string();
     }
-    let name = entity.decode().map_err(invalid)?;
-    Ok(resolve_predefined_entity(&name).map_or_else(|| format!("&{name};"), str::to_owned))
-}
-
-fn utf8(bytes: &[u8]) -> Result<String, String> {
-    std::str::from_utf8(bytes).map(str::to_owned).map_err(invalid)
-}
-
-fn invalid(error: impl std::fmt::Display) -> String {
-    error.to_string()
+    let name = entity.xml10_content();
+    resolve_predefined_entity(&name).map_or_else(|| format!("&{name};"), str::to_owned)
 }
 
 #[cfg(test)]

@@ -5,7 +5,11 @@ fn active_limits(text: &str, local: &str) -> ActiveLimits {
     let limits: Limits = toml::from_str(text).unwrap();
     let zone = TimeZone::get("Europe/Berlin").unwrap();
     let now: jiff::civil::DateTime = local.parse().unwrap();
-    limits.active_at(Path::new("limits.toml"), &local_time_zone, now.to_zoned(local_time_zone.clone()).unwrap().timestamp())
+    limits.active_at(
+        Path::new("limits.toml"),
+        &zone,
+        now.to_zoned(zone.clone()).unwrap().timestamp(),
+    )
 }
 
 #[test]

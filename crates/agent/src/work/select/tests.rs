@@ -37,7 +37,8 @@ fn available_updates() -> Vec<Pending> {
 }
 
 fn chosen(order: &Install, limits: &Limits) -> (Vec<String>, Vec<String>) {
-    let (choices, passed) = choose(order, limits, PackageManager::Apt, &installed_packages(), &available_updates());
+    let (choices, passed) =
+        choose(order, limits, PackageManager::Apt, &installed_packages(), &available_updates());
     let name = |choice: Choice| format!("{}:{}={}", choice.name, choice.arch, choice.to);
     let words = |passed: SkippedPackage| passed.to_message().to_string();
     (choices.into_iter().map(name).collect(), passed.into_iter().map(words).collect())
@@ -107,8 +108,13 @@ fn unsafe_names_and_older_versions_are_skipped() {
     let odd = ["--force", "2 3", "2;id", "../2", "2=3", "", "0.9", "1"];
     for candidate in odd {
         let offers = [Pending::new("bash", "amd64", "1", candidate)];
-        let (choices, passed) =
-            choose(&order(&[]), &Limits::default(), PackageManager::Apt, &installed_packages(), &offers);
+        let (choices, passed) = choose(
+            &order(&[]),
+            &Limits::default(),
+            PackageManager::Apt,
+            &installed_packages(),
+            &offers,
+        );
         assert!(choices.is_empty() && passed.len() == 1, "{candidate:?}");
     }
     for name in ["bash-", "-o", "a b", "ba/sh", "bash^"] {
@@ -119,8 +125,13 @@ fn unsafe_names_and_older_versions_are_skipped() {
         assert!(choices.is_empty(), "{name:?}");
     }
     let stranger = [Pending::new("stranger", "amd64", "1", "2")];
-    let (choices, _) =
-        choose(&order(&[]), &Limits::default(), PackageManager::Apt, &installed_packages(), &stranger);
+    let (choices, _) = choose(
+        &order(&[]),
+        &Limits::default(),
+        PackageManager::Apt,
+        &installed_packages(),
+        &stranger,
+    );
     assert!(choices.is_empty());
 }
 
@@ -137,9 +148,16 @@ fn check_result(order: &Install, limits: &Limits, more: Vec<Change>) -> Result<u
         to: "2".to_owned(),
     };
     let transaction = Transaction { changes: more, ..Transaction::default() };
-    check_transaction(order, limits, PackageManager::Apt, &installed_packages(), &[choice], &transaction)
-        .map(|moves| moves.len())
-        .map_err(|failure| format!("{}: {}", failure.code, failure.message))
+    check_transaction(
+        order,
+        limits,
+        PackageManager::Apt,
+        &installed_packages(),
+        &[choice],
+        &transaction,
+    )
+    .map(|moves| moves.len())
+    .map_err(|failure| format!("{}: {}", failure.code, failure.message))
 }
 
 #[test]
@@ -176,7 +194,9 @@ fn only_what_the_resolver_needs_is_allowed() {
     );
     let few = Limits { max_packages: Some(1), ..Limits::default() };
     assert_eq!(check_result(&order(&[]), &few, vec![bash()]), Ok(1));
-    assert!(check_result(&order(&[]), &few, both()).unwrap_err().starts_with("rejected_by_agent: "));
+    assert!(
+        check_result(&order(&[]), &few, both()).unwrap_err().starts_with("rejected_by_agent: ")
+    );
 }
 
 #[test]

@@ -97,7 +97,13 @@ impl Scenario {
     }
 
     pub(super) fn random(dice: &mut Rng) -> Scenario {
-        let acts = [Action::Refresh, Action::PreInstall, Action::Download, Action::Install, Action::PostInstall];
+        let acts = [
+            Action::Refresh,
+            Action::PreInstall,
+            Action::Download,
+            Action::Install,
+            Action::PostInstall,
+        ];
         let more = [Action::Restart, Action::PreReboot, Action::Reboot];
         let all: Vec<Action> = acts.into_iter().chain(more).collect();
         Scenario {

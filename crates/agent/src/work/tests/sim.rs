@@ -11,7 +11,13 @@ use crate::work::step::Action;
 /// Invariants that hold for every result.
 fn check_invariants(world: &SimulatedHost, result: &OrderResult) {
     let begun = |act| world.starts.get(&act).copied().unwrap_or(0);
-    for act in [Action::PreInstall, Action::Install, Action::PostInstall, Action::PreReboot, Action::Reboot] {
+    for act in [
+        Action::PreInstall,
+        Action::Install,
+        Action::PostInstall,
+        Action::PreReboot,
+        Action::Reboot,
+    ] {
         assert!(begun(act) <= 1, "{act:?} ran {} times", begun(act));
     }
     assert!(world.reboots <= 1);
@@ -22,7 +28,10 @@ fn check_invariants(world: &SimulatedHost, result: &OrderResult) {
         }
         Outcome::Succeeded => assert!(world.is_fully_updated(), "{result:?}"),
         Outcome::Withdrawn => {
-            assert_eq!(begun(Action::Install) + begun(Action::PreInstall) + begun(Action::Reboot), 0);
+            assert_eq!(
+                begun(Action::Install) + begun(Action::PreInstall) + begun(Action::Reboot),
+                0
+            );
         }
         Outcome::Failed => assert!(result.failure_code.is_some() && result.message.is_some()),
         Outcome::Unknown => panic!("the record exists: {result:?}"),
@@ -48,7 +57,8 @@ fn every_order_ends_with_a_correct_result() {
     for seed in 0..1_500 {
         let nature = Scenario::random(&mut Rng::new(seed));
         let told = format!("seed {seed}: {nature:?}");
-        let ran = std::panic::catch_unwind(|| run(&nature, seed + 1_000_000, CrashPlan::Often(12, 10)));
+        let ran =
+            std::panic::catch_unwind(|| run(&nature, seed + 1_000_000, CrashPlan::Often(12, 10)));
         assert!(ran.is_ok(), "{told}");
     }
 }
@@ -92,7 +102,8 @@ fn lock_never_released_fails_the_order_naming_its_holder() {
 
 #[test]
 fn missing_reboot_is_reported_as_timeout() {
-    let nature = Scenario { reboots_work: false, ..Scenario::with_policy(RebootPolicy::IfRequired) };
+    let nature =
+        Scenario { reboots_work: false, ..Scenario::with_policy(RebootPolicy::IfRequired) };
     let (_, result) = run(&nature, 1, CrashPlan::Often(0, 0));
     assert_eq!(result.failure_code, Some(FailureCode::RebootTimeout));
     assert_eq!(result.packages.len(), 3, "the installed packages are still reported");
@@ -121,7 +132,8 @@ fn forbidden_reboot_does_not_fail_the_installation() {
 
 #[test]
 fn false_success_of_the_package_manager_is_detected() {
-    let nature = Scenario { reports_false_success: true, ..Scenario::with_policy(RebootPolicy::Always) };
+    let nature =
+        Scenario { reports_false_success: true, ..Scenario::with_policy(RebootPolicy::Always) };
     let (world, result) = run(&nature, 1, CrashPlan::Often(0, 0));
     assert_eq!(result.failure_code, Some(FailureCode::VerifyFailed));
     assert_eq!((result.exit, world.reboots), (Some(0), 0));

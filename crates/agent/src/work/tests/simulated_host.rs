@@ -12,7 +12,9 @@ use wire::agent::{Install, Order, OrderResult, Reboot, Work};
 use super::scenario::{Crash, CrashPlan, Rng, Scenario};
 use crate::backend::Choice;
 use crate::work::failure::Failure;
-use crate::work::journal::{Selection, ActionResult, Journal, StepResult, Lock, OutdatedServices, Verification};
+use crate::work::journal::{
+    ActionResult, Journal, Lock, OutdatedServices, Selection, StepResult, Verification,
+};
 use crate::work::limits::ActiveLimits;
 use crate::work::planner;
 use crate::work::select;
@@ -162,7 +164,13 @@ impl SimulatedHost {
     }
 
     fn has_changed_nothing(&self) -> bool {
-        let acts = [Action::PreInstall, Action::Install, Action::Restart, Action::PreReboot, Action::Reboot];
+        let acts = [
+            Action::PreInstall,
+            Action::Install,
+            Action::Restart,
+            Action::PreReboot,
+            Action::Reboot,
+        ];
         acts.iter().all(|act| !self.starts.contains_key(act))
     }
 
@@ -209,7 +217,8 @@ impl SimulatedHost {
             CrashPlan::Often(_, 0) => None,
             CrashPlan::Often(often, left) => self.rng.percent(*often).then(|| {
                 *left -= 1;
-                [Crash::Agent, Crash::Agent, Crash::Supervisor, Crash::Power][self.rng.below(4) as usize]
+                [Crash::Agent, Crash::Agent, Crash::Supervisor, Crash::Power]
+                    [self.rng.below(4) as usize]
             }),
         };
         match cut {
@@ -298,10 +307,14 @@ impl SimulatedHost {
         if left > 0 {
             return;
         }
-        if matches!(act, Action::RepairBefore | Action::RepairAfter) && !self.scenario.repair_fails {
+        if matches!(act, Action::RepairBefore | Action::RepairAfter) && !self.scenario.repair_fails
+        {
             self.damage.clear();
         }
-        if act == Action::Reboot && self.scenario.failing_action != Some(act) && self.scenario.reboots_work {
+        if act == Action::Reboot
+            && self.scenario.failing_action != Some(act)
+            && self.scenario.reboots_work
+        {
             self.reboot_in = Some(self.rng.below(5));
         }
         let failure = Failure::new(FailureCode::InstallFailed, act.name());
@@ -341,13 +354,22 @@ impl SimulatedHost {
                     ..Selection::default()
                 })
             }
-            Step::Resolve => StepResult::Resolved { moves: Vec::new(), small_download: self.scenario.small_download },
+            Step::Resolve => StepResult::Resolved {
+                moves: Vec::new(),
+                small_download: self.scenario.small_download,
+            },
             Step::Verify => {
                 assert!(self.leftover.is_empty(), "compared while a package manager is running");
-                let (old, new) = (inventory(&self.packages_at_selection), inventory(&self.packages));
+                let (old, new) =
+                    (inventory(&self.packages_at_selection), inventory(&self.packages));
                 StepResult::Verified(Verification {
                     moves: select::difference(&old, &new),
-                    unmet: select::unmet_expectations(&choices(journal), PackageManager::Apt, &old, &new),
+                    unmet: select::unmet_expectations(
+                        &choices(journal),
+                        PackageManager::Apt,
+                        &old,
+                        &new,
+                    ),
                     set_aside: Vec::new(),
                 })
             }
@@ -358,7 +380,9 @@ impl SimulatedHost {
             }
             Step::Reasons => StepResult::RebootReasons(match self.scenario.check_unreadable {
                 true => Err("unreadable".into()),
-                false if self.scenario.needs_reboot && self.reboots == 0 => Ok(vec!["kernel".into()]),
+                false if self.scenario.needs_reboot && self.reboots == 0 => {
+                    Ok(vec!["kernel".into()])
+                }
                 false => Ok(Vec::new()),
             }),
             Step::Scan => StepResult::Scanned,
@@ -384,7 +408,8 @@ impl SimulatedHost {
                         return None;
                     }
                     self.record_start(act);
-                    let left = if act == Action::Install { choices(journal).len() as u64 } else { 1 };
+                    let left =
+                        if act == Action::Install { choices(journal).len() as u64 } else { 1 };
                     self.jobs.insert(key, Job::Running { left });
                 }
                 Some(Job::Running { .. }) => {
@@ -397,7 +422,9 @@ impl SimulatedHost {
                     }
                 }
                 Some(Job::Ended(ended)) => return Some(StepResult::Ended(ended, Vec::new())),
-                Some(Job::Vanished) => return Some(StepResult::Ended(ActionResult::Vanished, Vec::new())),
+                Some(Job::Vanished) => {
+                    return Some(StepResult::Ended(ActionResult::Vanished, Vec::new()));
+                }
             }
         }
     }

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use wire::v1::{Preview, PreviewServer, RebootOutlook};
 
-use crate::operator::table::{Cell, Screen, Tone, pluralize, truncated_column, optional_cell, empty_cell, optional_column, full_column};
-use crate::operator::{toned_cell, api_name};
+use crate::operator::table::{
+    Cell, Screen, Tone, empty_cell, full_column, optional_cell, optional_column, pluralize,
+    truncated_column,
+};
+use crate::operator::{api_name, toned_cell};
 
 /// Rows to show; enough to decide by.
 const ROWS_MAX: usize = 20;
@@ -102,8 +105,13 @@ fn packages(preview: &Preview, screen: &Screen) -> String {
             vec![(*name).into(), (*from).into(), (*to).into(), security, (*servers).into()]
         })
         .collect();
-    let columns =
-        [truncated_column("PACKAGE"), truncated_column("FROM"), truncated_column("TO"), full_column("SECURITY"), full_column("SERVERS").align_right()];
+    let columns = [
+        truncated_column("PACKAGE"),
+        truncated_column("FROM"),
+        truncated_column("TO"),
+        full_column("SECURITY"),
+        full_column("SERVERS").align_right(),
+    ];
     let mut text = format!("\n{}", screen.table(&columns, &rows));
     if found.len() > rows.len() {
         text += &format!("… and {} more\n", found.len() - rows.len());

@@ -4,8 +4,11 @@ use vocab::Assessment;
 use wire::v1::{Cve, HostLimits, Package, Server, ServerDetail};
 
 use super::{reboot, status};
-use crate::operator::table::{Cell, Screen, Tone, pluralize, truncated_column, optional_cell, empty_cell, optional_column, full_column};
-use crate::operator::{toned_cell, api_name};
+use crate::operator::table::{
+    Cell, Screen, Tone, empty_cell, full_column, optional_cell, optional_column, pluralize,
+    truncated_column,
+};
+use crate::operator::{api_name, toned_cell};
 
 pub(super) fn format_server(detail: &ServerDetail, all_packages: bool, screen: &Screen) -> String {
     let mut text = format_properties(detail, screen);
@@ -54,20 +57,34 @@ pub(super) fn format_server(detail: &ServerDetail, all_packages: bool, screen: &
     if !detail.unassessed.is_empty() {
         let rows: Vec<Vec<Cell>> = (detail.unassessed.iter())
             .map(|one| {
-                vec![(&one.package).into(), optional_cell(one.version.as_ref()), (&one.detail).into()]
+                vec![
+                    (&one.package).into(),
+                    optional_cell(one.version.as_ref()),
+                    (&one.detail).into(),
+                ]
             })
             .collect();
         text += &screen.heading("Not assessed");
-        text += &screen.table(&[truncated_column("PACKAGE"), truncated_column("VERSION"), truncated_column("REASON")], &rows);
+        text += &screen.table(
+            &[truncated_column("PACKAGE"), truncated_column("VERSION"), truncated_column("REASON")],
+            &rows,
+        );
     }
     if !detail.old_code.is_empty() {
         let rows: Vec<Vec<Cell>> = (detail.old_code.iter())
             .map(|old| {
-                vec![(&old.process).into(), optional_cell(old.unit.as_ref()), optional_cell(old.package.as_ref())]
+                vec![
+                    (&old.process).into(),
+                    optional_cell(old.unit.as_ref()),
+                    optional_cell(old.package.as_ref()),
+                ]
             })
             .collect();
         text += &screen.heading("Needs restart");
-        text += &screen.table(&[truncated_column("PROCESS"), truncated_column("UNIT"), truncated_column("PACKAGE")], &rows);
+        text += &screen.table(
+            &[truncated_column("PROCESS"), truncated_column("UNIT"), truncated_column("PACKAGE")],
+            &rows,
+        );
     }
     text
 }

@@ -8,8 +8,12 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-const COLUMNS: [Column; 4] =
-    [truncated_column("NAME"), full_column("STATE"), full_column("UPDATES").align_right(), optional_column("KERNEL")];
+const COLUMNS: [Column; 4] = [
+    truncated_column("NAME"),
+    full_column("STATE"),
+    full_column("UPDATES").align_right(),
+    optional_column("KERNEL"),
+];
 
 fn rows() -> Vec<Vec<Cell>> {
     let row = |name: &str, updates: u32| {
@@ -69,8 +73,10 @@ fn names_cannot_control_the_terminal() {
 
 #[test]
 fn wide_characters_count_twice() {
-    let text = terminal(20)
-        .table(&[truncated_column("NAME"), full_column("N")], &[vec!["每週更新每週更新每週更新".into(), "1".into()]]);
+    let text = terminal(20).table(
+        &[truncated_column("NAME"), full_column("N")],
+        &[vec!["每週更新每週更新每週更新".into(), "1".into()]],
+    );
     assert!(text.lines().all(|line| line.width() <= 20), "{text}");
 }
 

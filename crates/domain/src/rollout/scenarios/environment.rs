@@ -37,7 +37,9 @@ fn deadline_passed_during_outage_waits_for_reports() {
     let wakes = plan(&story.rollout, story.now).wake_at;
     assert_eq!(wakes, Some(story.now + REPORT_GRACE));
     story.apply_event("a", SUCCEEDED);
-    story.assert_status(["a succeeded", "b dispatched", "c dispatched"]).assert_phase(Phase::Running);
+    story
+        .assert_status(["a succeeded", "b dispatched", "c dispatched"])
+        .assert_phase(Phase::Running);
     story.now += REPORT_GRACE - SignedDuration::from_secs(1);
     story.run_planner();
     story.assert_status(["a succeeded", "b dispatched", "c dispatched"]);
@@ -65,7 +67,10 @@ fn setting_the_clock_keeps_every_wait() {
         let pace =
             Pace { stagger_minutes: 15, window_minutes: Some(40), max_parallel: Some(2), ..pace() };
         let mut story = Scenario::new(["a", "b", "c", "d"], pace);
-        story.apply_event("a", TaskEvent::Reached(Stage::Downloading)).advance_minutes(15).advance_minutes(1);
+        story
+            .apply_event("a", TaskEvent::Reached(Stage::Downloading))
+            .advance_minutes(15)
+            .advance_minutes(1);
         story.set_clock(by, SignedDuration::from_secs(5));
         let seconds = |seconds| SignedDuration::from_secs(seconds);
         // Ten minutes for the second server, counted from its start and not from the jump.
@@ -78,7 +83,11 @@ fn setting_the_clock_keeps_every_wait() {
         // A quarter of an hour between two starts.
         story.now += minutes(5) - seconds(1);
         story.run_planner();
-        assert!(story.status_line("c").starts_with("c waits: stagger"), "{by}: {}", story.status_line("c"));
+        assert!(
+            story.status_line("c").starts_with("c waits: stagger"),
+            "{by}: {}",
+            story.status_line("c")
+        );
         story.now += seconds(1);
         story.run_planner();
         assert_eq!(story.status_line("c"), "c dispatched", "{by}");

@@ -11,7 +11,9 @@ fn late_report_replaces_timeout_and_rollout_result() {
     story.assert_status(["a succeeded", "b timed out while dispatched"]);
     story.assert_phase(Phase::Ended(RolloutOutcome::CompletedWithErrors));
     story.advance_minutes(3 * 24 * 60).apply_event("b", SUCCEEDED);
-    story.assert_status(["a succeeded", "b succeeded"]).assert_phase(Phase::Ended(RolloutOutcome::Succeeded));
+    story
+        .assert_status(["a succeeded", "b succeeded"])
+        .assert_phase(Phase::Ended(RolloutOutcome::Succeeded));
 }
 
 #[test]
@@ -106,7 +108,9 @@ fn removed_server_does_not_count_as_failure() {
         .assert_status(["a canceled: ServerRemoved", "b dispatched"])
         .apply_event("b", SUCCEEDED)
         .assert_phase(Phase::Ended(RolloutOutcome::Succeeded));
-    Scenario::new(["a"], pace()).apply_event("a", TaskEvent::ServerRemoved).assert_phase(Phase::Ended(RolloutOutcome::Canceled));
+    Scenario::new(["a"], pace())
+        .apply_event("a", TaskEvent::ServerRemoved)
+        .assert_phase(Phase::Ended(RolloutOutcome::Canceled));
 }
 
 /// After a restore from a backup, the control plane does not know which orders it issued.
@@ -154,7 +158,9 @@ fn inapplicable_updates_do_not_count_as_success() {
         .apply_event("b", SUCCEEDED)
         .assert_status(["a skipped: NotApplicable", "b succeeded"])
         .assert_phase(Phase::Ended(RolloutOutcome::CompletedWithErrors));
-    Scenario::new(["a"], pace()).apply_event("a", not_applicable).assert_phase(Phase::Ended(RolloutOutcome::Failed));
+    Scenario::new(["a"], pace())
+        .apply_event("a", not_applicable)
+        .assert_phase(Phase::Ended(RolloutOutcome::Failed));
 }
 
 /// If both apply, the user's action is what people ask about.
@@ -172,7 +178,10 @@ fn canceling_takes_precedence_over_expiry() {
 #[test]
 fn result_keeps_start_time_of_its_order() {
     let mut story = Scenario::new(["a", "b"], pace());
-    story.advance_minutes(5).apply_event("a", TaskEvent::Reached(Stage::Preflight)).advance_minutes(4);
+    story
+        .advance_minutes(5)
+        .apply_event("a", TaskEvent::Reached(Stage::Preflight))
+        .advance_minutes(4);
     story.apply_event("a", SUCCEEDED).advance_minutes(60).apply_event("b", SUCCEEDED);
     for (name, at) in [("a", 9), ("b", 69)] {
         let done = EndedTask {
@@ -190,7 +199,10 @@ fn silent_server_gets_a_failure_code() {
     let code = |outcome: TaskOutcome| outcome.failure_code();
     assert_eq!(code(TaskOutcome::TimedOut(Stage::Rebooting)), Some(FailureCode::RebootTimeout));
     assert_eq!(code(TaskOutcome::TimedOut(Stage::Installing)), Some(FailureCode::AgentLost));
-    assert_eq!(code(TaskOutcome::Skipped(TaskSkipReason::WindowClosed)), Some(FailureCode::WindowClosed));
+    assert_eq!(
+        code(TaskOutcome::Skipped(TaskSkipReason::WindowClosed)),
+        Some(FailureCode::WindowClosed)
+    );
     assert_eq!(code(TaskOutcome::Canceled(CancelReason::Person)), None);
 }
 

@@ -5,15 +5,27 @@ use super::*;
 #[test]
 fn stagger_is_minimum_time_between_starts() {
     let mut story = Scenario::new(["a", "b", "c"], Pace { stagger_minutes: 10, ..pace() });
-    story.assert_status(["a dispatched", "b waits: stagger until 00:10", "c waits: stagger until 00:10"]);
+    story.assert_status([
+        "a dispatched",
+        "b waits: stagger until 00:10",
+        "c waits: stagger until 00:10",
+    ]);
     assert_eq!(
         plan(&story.rollout, story.now).wake_at.unwrap().to_string(),
         "2026-11-15T00:10:00Z"
     );
     // A task that ends early does not let the next one start sooner.
     story.apply_event("a", SUCCEEDED).advance_minutes(9);
-    story.assert_status(["a succeeded", "b waits: stagger until 00:10", "c waits: stagger until 00:10"]);
-    story.advance_minutes(1).assert_status(["a succeeded", "b dispatched", "c waits: stagger until 00:20"]);
+    story.assert_status([
+        "a succeeded",
+        "b waits: stagger until 00:10",
+        "c waits: stagger until 00:10",
+    ]);
+    story.advance_minutes(1).assert_status([
+        "a succeeded",
+        "b dispatched",
+        "c waits: stagger until 00:20",
+    ]);
 }
 
 #[test]
@@ -51,7 +63,8 @@ fn canary_without_changes_is_replaced() {
 #[test]
 fn only_servers_with_expected_changes_replace_a_canary() {
     let canary = Some(Portion::Count(2));
-    let mut story = Scenario::with_expected_changes(3, ["a", "b", "c", "d", "e"], Pace { canary, ..pace() });
+    let mut story =
+        Scenario::with_expected_changes(3, ["a", "b", "c", "d", "e"], Pace { canary, ..pace() });
     story
         .apply_event("a", NO_CHANGE)
         .apply_event("b", NO_CHANGE)
@@ -186,7 +199,10 @@ fn timeout_counts_before_next_server_starts() {
     let later = "2026-11-15T00:01:00Z".parse().unwrap();
     let pace = Pace { max_failures: Some(Portion::Count(1)), ..pace() };
     let mut story = Scenario::starting_at(later, ["a", "b"], pace);
-    story.set_condition("b", OFFLINE).advance_minutes(1).assert_status(["a dispatched", "b waits: offline"]);
+    story
+        .set_condition("b", OFFLINE)
+        .advance_minutes(1)
+        .assert_status(["a dispatched", "b waits: offline"]);
     story.now += SignedDuration::from_mins(10);
     story.set_condition("b", ServerCondition::FREE);
     story.assert_status(["a timed out while dispatched", "b waits: halted, TooManyFailures"]);

@@ -200,7 +200,8 @@ fn repeated_report_does_not_extend_deadline() {
 fn timeout_before_deadline_is_refused() {
     let mut story = Scenario::new(["a"], pace());
     story.advance_minutes(9);
-    let refused = story.rollout.apply_event(story.server("a"), TaskEvent::DeadlinePassed, story.now);
+    let refused =
+        story.rollout.apply_event(story.server("a"), TaskEvent::DeadlinePassed, story.now);
     assert!(matches!(refused, Err(EventError::Invalid(_))), "{refused:?}");
     story.assert_status(["a dispatched"]);
 }

@@ -126,7 +126,8 @@ fn pairs(lines: BTreeSet<String>) -> BTreeSet<Pair> {
 /// The advisories that our readers produce from the facts, for each combination of feeds that can
 /// express them.
 fn feeds(folder: &Folder, facts: &[Fact]) -> [(FeedFormats, Vec<Advisory>); 3] {
-    let tracker = FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
+    let tracker =
+        FeedKind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
     let list = advisories(&folder.write("list", formats::list(facts)), tracker);
     let osv = advisories(&folder.write("osv.jsonl", formats::osv(facts)), FeedKind::Osv);
     let dsa = advisories(&folder.write("dsa.jsonl", formats::advisories(facts)), FeedKind::Osv);

@@ -47,7 +47,7 @@ pub enum RoleGrant {
     Role(Role),
     /// The role that they already have.
     Unchanged,
-    /// None: the sign-in is refused.
+    /// None: the sign-in is rejected.
     Denied,
 }
 
@@ -59,7 +59,8 @@ impl Config {
             return if is_new { fallback } else { RoleGrant::Unchanged };
         };
         let theirs = roles.by_value.iter().filter(|(_, value)| values.contains(value));
-        let greatest = theirs.map(|(role, _)| *role).reduce(|a, b| if a.includes(b) { a } else { b });
+        let greatest =
+            theirs.map(|(role, _)| *role).reduce(|a, b| if a.includes(b) { a } else { b });
         greatest.map_or(fallback, RoleGrant::Role)
     }
 }

@@ -129,7 +129,11 @@ async fn send(
 fn parse<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, OidcError> {
     serde_json::from_slice(bytes).map_err(|error| {
         // The response of a token endpoint is secret: the error names the position, not the text.
-        let why = format!("the response is malformed (line {}, {})", error.line(), error_category(&error));
+        let why = format!(
+            "the response is malformed (line {}, {})",
+            error.line(),
+            error_category(&error)
+        );
         OidcError::Unusable { what, why }
     })
 }

@@ -2,15 +2,15 @@
 //!
 //! Implements the authorization code flow with PKCE. `token` validates the ID token, `http` sends
 //! HTTP requests, and `config` has the settings. `auth::sso` maps the identity to a user;
-//! `web::oidc` handles the browser.
+//! `dashboard::oidc` handles the browser.
 //!
 //! This is implemented on ring and reqwest, which the project uses anyway. The `openidconnect`
 //! crate was considered: it is well maintained, but adds about eighty crates, among them second
 //! copies of the HTTP client and of three cryptography libraries, to replace about a hundred lines
 //! here, in which ring verifies the signatures.
 
-mod http;
 mod config;
+mod http;
 mod token;
 
 use async_recursion::async_recursion as boxed;
@@ -29,7 +29,7 @@ use token::{ExpectedClaims, KeySet, TokenError};
 /// After this time, the provider's metadata and keys are fetched again. An unknown key causes a
 /// fetch immediately.
 const METADATA_TTL: SignedDuration = SignedDuration::from_hours(1);
-/// Longer subjects are refused; the specification allows 255 characters.
+/// Longer subjects are rejected; the specification allows 255 characters.
 const SUBJECT_CHARS_MAX: usize = 255;
 
 /// Why a sign-in failed.
@@ -123,9 +123,14 @@ impl Provider {
 
     /// The URL to which the browser is sent to sign in.
     #[boxed]
-    pub async fn authorization_url(&self, now: Timestamp, attempt: &AuthRequest) -> Result<Url, OidcError> {
+    pub async fn authorization_url(
+        &self,
+        now: Timestamp,
+        attempt: &AuthRequest,
+    ) -> Result<Url, OidcError> {
         let known = self.metadata(now).await?;
-        let mut url = http::parse_url("authorization endpoint", &known.metadata.authorization_endpoint)?;
+        let mut url =
+            http::parse_url("authorization endpoint", &known.metadata.authorization_endpoint)?;
         let challenge = ring::digest::digest(&ring::digest::SHA256, attempt.verifier.as_bytes());
         url.query_pairs_mut()
             .append_pair("response_type", "code")
@@ -142,7 +147,11 @@ impl Provider {
     /// Whether an authorization response that names this issuer, or none, comes from this provider.
     /// A response of another provider must not be accepted (RFC 9207).
     #[boxed]
-    pub async fn accepts_response_issuer(&self, now: Timestamp, named: &str) -> Result<bool, OidcError> {
+    pub async fn accepts_response_issuer(
+        &self,
+        now: Timestamp,
+        named: &str,
+    ) -> Result<bool, OidcError> {
         let known = self.metadata(now).await?;
         let must = known.metadata.authorization_response_iss_parameter_supported;
         Ok(if named.is_empty() { !must } else { named == self.config.issuer })
@@ -176,7 +185,12 @@ impl Provider {
 
     /// The claims of an ID token, if it is valid. An unknown key may be a new one, so the keys are
     /// fetched again.
-    async fn validated_claims(&self, now: Timestamp, proof: &str, nonce: &str) -> Result<Value, OidcError> {
+    async fn validated_claims(
+        &self,
+        now: Timestamp,
+        proof: &str,
+        nonce: &str,
+    ) -> Result<Value, OidcError> {
         let expected = ExpectedClaims {
             issuer: &self.config.issuer,
             client_id: &self.config.client_id,
@@ -209,13 +223,16 @@ impl Provider {
     ) -> Result<(), OidcError> {
         const WHAT: &str = "userinfo endpoint";
         let Some(door) = &known.metadata.userinfo_endpoint else { return Ok(()) };
-        let userinfo: Value = http::get(WHAT, &http::parse_url(WHAT, door)?, Some(access_token)).await?;
+        let userinfo: Value =
+            http::get(WHAT, &http::parse_url(WHAT, door)?, Some(access_token)).await?;
         if userinfo.get("sub") != claims.get("sub") {
             return Err(OidcError::InvalidToken(
                 "the userinfo endpoint returned a different subject".into(),
             ));
         }
-        let (Value::Object(claims), Value::Object(told)) = (claims, userinfo) else { return Ok(()) };
+        let (Value::Object(claims), Value::Object(told)) = (claims, userinfo) else {
+            return Ok(());
+        };
         // `email_verified` applies only to the `email` from the same source.
         if told.contains_key("email") && !claims.contains_key("email_verified") {
             claims.remove("email");
@@ -277,7 +294,8 @@ impl Provider {
         const WHAT: &str = "discovery document";
         let issuer = &self.config.issuer;
         let at = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
-        let metadata: ProviderMetadata = http::get(WHAT, &http::parse_url(WHAT, &at)?, None).await?;
+        let metadata: ProviderMetadata =
+            http::get(WHAT, &http::parse_url(WHAT, &at)?, None).await?;
         if metadata.issuer != *issuer {
             let why = format!(
                 "its issuer is `{}`, but `{issuer}` is configured; both must be exactly the same",
@@ -285,7 +303,8 @@ impl Provider {
             );
             return Err(OidcError::Unusable { what: WHAT, why });
         }
-        let keys: Value = http::get("keys", &http::parse_url("keys", &metadata.jwks_uri)?, None).await?;
+        let keys: Value =
+            http::get("keys", &http::parse_url("keys", &metadata.jwks_uri)?, None).await?;
         let known = Arc::new(CachedMetadata { metadata, keys: KeySet::parse(&keys), at: now });
         *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
         Ok(known)

@@ -113,9 +113,15 @@ impl Key {
             ("PS256", _) => rsa(&signature::RSA_PSS_2048_8192_SHA256),
             ("PS384", _) => rsa(&signature::RSA_PSS_2048_8192_SHA384),
             ("PS512", _) => rsa(&signature::RSA_PSS_2048_8192_SHA512),
-            ("ES256", KeyMaterial::P256(key)) => Some(plain(&signature::ECDSA_P256_SHA256_FIXED, key)),
-            ("ES384", KeyMaterial::P384(key)) => Some(plain(&signature::ECDSA_P384_SHA384_FIXED, key)),
-            ("EdDSA" | "Ed25519", KeyMaterial::Ed25519(key)) => Some(plain(&signature::ED25519, key)),
+            ("ES256", KeyMaterial::P256(key)) => {
+                Some(plain(&signature::ECDSA_P256_SHA256_FIXED, key))
+            }
+            ("ES384", KeyMaterial::P384(key)) => {
+                Some(plain(&signature::ECDSA_P384_SHA384_FIXED, key))
+            }
+            ("EdDSA" | "Ed25519", KeyMaterial::Ed25519(key)) => {
+                Some(plain(&signature::ED25519, key))
+            }
             _ => None,
         }
     }
@@ -130,7 +136,11 @@ struct Header {
 }
 
 /// The claims of an ID token, if it is valid.
-pub(super) fn verify(proof: &str, keys: &KeySet, expected: &ExpectedClaims<'_>) -> Result<Value, TokenError> {
+pub(super) fn verify(
+    proof: &str,
+    keys: &KeySet,
+    expected: &ExpectedClaims<'_>,
+) -> Result<Value, TokenError> {
     const NONE: TokenError = TokenError::Invalid("the token is not a signed JWT");
     let (signed, signature) = proof.rsplit_once('.').ok_or(NONE)?;
     let (head, body) = signed.split_once('.').ok_or(NONE)?;
@@ -140,12 +150,15 @@ pub(super) fn verify(proof: &str, keys: &KeySet, expected: &ExpectedClaims<'_>) 
         return Err(TokenError::Invalid("the token has critical headers that are not supported"));
     }
     if !is_supported_algorithm(&head.alg) {
-        return Err(TokenError::Invalid("the token is not signed with a public key of the provider"));
+        return Err(TokenError::Invalid(
+            "the token is not signed with a public key of the provider",
+        ));
     }
     let named = keys.0.iter().filter(|key| head.kid.is_none() || key.id == head.kid);
     let signature = bytes(signature)?;
-    let judged: Vec<bool> =
-        named.filter_map(|key| key.verify_signature(&head.alg, signed.as_bytes(), &signature)).collect();
+    let judged: Vec<bool> = named
+        .filter_map(|key| key.verify_signature(&head.alg, signed.as_bytes(), &signature))
+        .collect();
     match judged.as_slice() {
         [] => return Err(TokenError::UnknownKey),
         judged if judged.contains(&true) => {}
@@ -167,7 +180,10 @@ fn is_supported_algorithm(algorithm: &str) -> bool {
 }
 
 /// Checks that the claims are from this issuer, for this client, valid now, and of this sign-in.
-pub(super) fn validate_claims(claims: &Value, expected: &ExpectedClaims<'_>) -> Result<(), TokenError> {
+pub(super) fn validate_claims(
+    claims: &Value,
+    expected: &ExpectedClaims<'_>,
+) -> Result<(), TokenError> {
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
     let time = |name: &str| {
         let value = claims.get(name)?;

@@ -20,7 +20,10 @@ use store::{Db, Topic, advisories, feeds};
 use tokio::sync::mpsc;
 
 use super::record_writer::RecordWriter;
-use super::{CHUNKS_QUEUED, FeedTransactions, ImportError, ImportSummary, ImportProgress, CHUNK_RECORDS, CHUNK_BYTES, name_from_path};
+use super::{
+    CHUNK_BYTES, CHUNK_RECORDS, CHUNKS_QUEUED, FeedTransactions, ImportError, ImportProgress,
+    ImportSummary, name_from_path,
+};
 
 /// The `kind` of a feed row that describes an imported bundle.
 pub const KIND: &str = "bundle";
@@ -144,7 +147,11 @@ async fn export_to(db: &Db, path: &Path, now: Timestamp) -> Result<ExportSummary
     }
     let mut writer = Writer::create(path)?;
     let count = feeds_to_export.len() as u64;
-    writer.line(&Line::Fleetmend(Head { form: FORMAT_VERSION, exported_at: now, feeds: feeds_to_export }))?;
+    writer.line(&Line::Fleetmend(Head {
+        form: FORMAT_VERSION,
+        exported_at: now,
+        feeds: feeds_to_export,
+    }))?;
     let limit = u32::try_from(CHUNK_RECORDS).unwrap_or(u32::MAX);
     let mut records = 0;
     let mut after = (String::new(), String::new());
@@ -191,7 +198,8 @@ impl Writer {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            let mut to = zstd::stream::write::Encoder::new(File::create_new(path)?, COMPRESSION_LEVEL)?;
+            let mut to =
+                zstd::stream::write::Encoder::new(File::create_new(path)?, COMPRESSION_LEVEL)?;
             to.include_checksum(true)?;
             Ok(to)
         };
@@ -255,7 +263,8 @@ pub(super) async fn import(
         }
         Err(refusal) => {
             let mut tx = transactions.begin().await?;
-            feeds::record_failure(&mut tx, (&name, KIND, &source), &refusal.full_message(), now).await?;
+            feeds::record_failure(&mut tx, (&name, KIND, &source), &refusal.full_message(), now)
+                .await?;
             tx.commit().await?;
             Err(refusal)
         }
@@ -276,7 +285,8 @@ async fn import_records(
 ) -> Result<ImportedBundle, ImportError> {
     let file = path.to_owned();
     let looked = tokio::task::spawn_blocking(move || {
-        let whole = read_records(&file, &mut |at| progress(ImportProgress::Checking(at)), &mut |_| Ok(()))?;
+        let whole =
+            read_records(&file, &mut |at| progress(ImportProgress::Checking(at)), &mut |_| Ok(()))?;
         Ok::<_, BundleError>((whole, progress))
     });
     let (whole, mut progress) = looked.await.map_err(|_| ImportError::Interrupted)??;
@@ -405,7 +415,15 @@ impl LineReader {
             open().map_err(|source| BundleError::Read { path: path.to_owned(), source })?;
         let (path, from) = (path.to_owned(), BufReader::new(from));
         let left = limits::unpacked_bytes_max(size_bytes);
-        Ok(LineReader { path, position: place, decoder: from, size_bytes, line_number: 0, bytes_left: left, text: Vec::new() })
+        Ok(LineReader {
+            path,
+            position: place,
+            decoder: from,
+            size_bytes,
+            line_number: 0,
+            bytes_left: left,
+            text: Vec::new(),
+        })
     }
 
     fn next(&mut self) -> Result<Line, BundleError> {
@@ -444,7 +462,11 @@ impl LineReader {
     }
 
     fn malformed(&self, why: &str) -> BundleError {
-        BundleError::Malformed { path: self.path.clone(), line: self.line_number, why: why.to_owned() }
+        BundleError::Malformed {
+            path: self.path.clone(),
+            line: self.line_number,
+            why: why.to_owned(),
+        }
     }
 }
 
@@ -454,11 +476,21 @@ impl BundledFeed {
     fn from_feed(feed: feeds::Feed) -> Option<BundledFeed> {
         let feeds::Feed { name, kind, source, records, size_bytes, as_of, checked_at, .. } = feed;
         let imported_at = feed.imported_at.filter(|_| kind != KIND)?;
-        Some(BundledFeed { name, kind, source, records, size_bytes, as_of, imported_at, checked_at })
+        Some(BundledFeed {
+            name,
+            kind,
+            source,
+            records,
+            size_bytes,
+            as_of,
+            imported_at,
+            checked_at,
+        })
     }
 
     fn into_row(self) -> feeds::Feed {
-        let BundledFeed { name, kind, source, records, size_bytes, as_of, imported_at, checked_at } = self;
+        let BundledFeed { name, kind, source, records, size_bytes, as_of, imported_at, checked_at } =
+            self;
         feeds::Feed {
             name,
             kind,

@@ -11,15 +11,15 @@
 //! feed data with other installations.
 
 pub mod bundle;
-pub mod remote;
 mod record_writer;
+pub mod remote;
 
 use async_recursion::async_recursion as boxed;
 use std::path::{Path, PathBuf};
 
 use domain::advisory::Advisory;
 use domain::finding::invalidation::ChangedNames;
-use feed::{CheckedFeed, Feed, FeedError, FeedKind, Progress, Record, FeedReadError};
+use feed::{CheckedFeed, Feed, FeedError, FeedKind, FeedReadError, Progress, Record};
 use jiff::Timestamp;
 use store::leases::{self, Lease};
 use store::{Db, StoreError, Topic, Tx, advisories, feed_sources, feeds};
@@ -265,10 +265,12 @@ async fn import_records(
         let checked = feed.check(&mut |at| progress(ImportProgress::Checking(at)))?;
         Ok::<_, ImportError>((checked, kind, as_of, progress))
     });
-    let (checked, kind, stated, progress) = looked.await.map_err(|_| ImportError::Interrupted)??;
+    let (checked, kind, stated, progress) =
+        looked.await.map_err(|_| ImportError::Interrupted)??;
     let summary = checked.summary().clone();
     let (to_database, mut records) = mpsc::channel(CHUNKS_QUEUED);
-    let reading = tokio::task::spawn_blocking(move || read_chunks(&checked, progress, &to_database));
+    let reading =
+        tokio::task::spawn_blocking(move || read_chunks(&checked, progress, &to_database));
     let mut taker = RecordWriter::new(*desk);
     while let Some(bunch) = records.recv().await {
         let as_of = stated.unwrap_or(now);

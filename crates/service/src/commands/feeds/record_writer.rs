@@ -69,7 +69,10 @@ impl<'a> RecordWriter<'a> {
         by_type
             .statements
             .retain(|new| stored.get(&new.id).is_none_or(|known| new.supersedes(known)));
-        if by_type.statements.is_empty() && by_type.exploited.is_empty() && by_type.estimates.is_empty() {
+        if by_type.statements.is_empty()
+            && by_type.exploited.is_empty()
+            && by_type.estimates.is_empty()
+        {
             return Ok(());
         }
         let mut tx = self.transactions.begin().await?;

@@ -12,9 +12,12 @@ use jiff::{SignedDuration, Timestamp};
 use store::feed_sources::{self, FeedSource};
 use store::{Db, StoreError, Topic, feeds};
 
-use super::{FeedOrigin, FeedTransactions, ImportRequest, ImportError, ImportSummary, ImportProgress, name_from_segments, import_records};
+use super::{
+    FeedOrigin, FeedTransactions, ImportError, ImportProgress, ImportRequest, ImportSummary,
+    import_records, name_from_segments,
+};
 use crate::fetch;
-use crate::fetch::{FetchOutcome, FetchError, FetchedFile, Limits, Validators};
+use crate::fetch::{FetchError, FetchOutcome, FetchedFile, Limits, Validators};
 
 /// The default interval between two fetches of a feed.
 pub const DEFAULT_INTERVAL: SignedDuration = SignedDuration::from_hours(6);
@@ -151,15 +154,22 @@ async fn fetch_and_import(
     let about = FeedOrigin { name: source.name.clone(), source: source.url.clone() };
     let wanted = ImportRequest { path: fetched.path.clone(), name: None, kind, as_of: None };
     let taken = import_records(desk, wanted, &about, now, progress).await;
-    let (imported, row) = taken.map_err(|refusal| with_url_in_message(&fetched, source, refusal))?;
+    let (imported, row) =
+        taken.map_err(|refusal| with_url_in_message(&fetched, source, refusal))?;
     Ok(Some((imported, row, fetched.validators.clone())))
 }
 
 /// Rewrites an error so that it names the URL and not the temporary file.
-fn with_url_in_message(fetched: &FetchedFile, source: &FeedSource, refusal: ImportError) -> ImportError {
+fn with_url_in_message(
+    fetched: &FetchedFile,
+    source: &FeedSource,
+    refusal: ImportError,
+) -> ImportError {
     match refusal {
         ImportError::Store(error) => ImportError::Store(error),
-        refusal => ImportError::MalformedDownload(fetched.with_url(&source.url, &refusal.full_message())),
+        refusal => {
+            ImportError::MalformedDownload(fetched.with_url(&source.url, &refusal.full_message()))
+        }
     }
 }
 
@@ -186,7 +196,8 @@ async fn note_failure(
     let known = (source.name.as_str(), word, source.url.as_str());
     let mut tx = desk.begin().await?;
     feeds::record_failure(&mut tx, known, &refusal.full_message(), now).await?;
-    feed_sources::record_fetch(&mut tx, &FeedSource { next_at, failures, ..source.clone() }).await?;
+    feed_sources::record_fetch(&mut tx, &FeedSource { next_at, failures, ..source.clone() })
+        .await?;
     tx.commit().await
 }
 
@@ -205,7 +216,8 @@ fn saturating_add(now: Timestamp, by: SignedDuration) -> Timestamp {
 /// The name of the feed at a URL.
 fn name_from_url(url: &reqwest::Url) -> String {
     let parts: Vec<&str> = url.path_segments().into_iter().flatten().collect();
-    let name = name_from_segments(&parts).unwrap_or_else(|| url.host_str().unwrap_or("feed").to_owned());
+    let name =
+        name_from_segments(&parts).unwrap_or_else(|| url.host_str().unwrap_or("feed").to_owned());
     name.replace("%3A", ":").replace("%20", " ")
 }
 

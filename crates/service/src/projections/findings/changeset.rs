@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use domain::finding::exposure_counts::ExposureCounts;
-use store::findings::{self, Carrier, Cve, AssessedSet, CveChange, Summary, KindCounts};
+use store::findings::{self, AssessedSet, Carrier, Cve, CveChange, KindCounts, Summary};
 use store::{Topic, Tx};
 use vocab::{Digest, OrgId};
 
@@ -110,7 +110,11 @@ pub(super) async fn write(
     Ok(())
 }
 
-async fn write_package_sets(pen: &mut ChunkedTransaction<'_>, org: OrgId, all: &Changeset) -> Result<()> {
+async fn write_package_sets(
+    pen: &mut ChunkedTransaction<'_>,
+    org: OrgId,
+    all: &Changeset,
+) -> Result<()> {
     for (base, changes) in &all.groups {
         for some in changes.changed.chunks(ROWS_PER_TRANSACTION / 8) {
             let some: Vec<_> = some.iter().map(|(digest, report)| (*digest, report)).collect();
@@ -157,7 +161,11 @@ async fn write_kinds(pen: &mut ChunkedTransaction<'_>, org: OrgId, all: &Changes
     Ok(())
 }
 
-async fn write_cve_changes(pen: &mut ChunkedTransaction<'_>, org: OrgId, all: &HashMap<u32, CveChange>) -> Result<()> {
+async fn write_cve_changes(
+    pen: &mut ChunkedTransaction<'_>,
+    org: OrgId,
+    all: &HashMap<u32, CveChange>,
+) -> Result<()> {
     // In table order, so that adjacent rows are written together.
     let mut all: Vec<&CveChange> = all.values().collect();
     all.sort_unstable_by(|a, b| a.cve.cmp(&b.cve));

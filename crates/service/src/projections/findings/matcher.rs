@@ -14,9 +14,9 @@ use store::package_sets::SetKind as ListingKind;
 use store::{Conn, advisories, feeds};
 use vocab::{Digest, Installed, OrgId, Pending};
 
-use super::state::{MatcherState, RoundInput, ServerKinds};
-use super::package_groups::{PackageGroups, StoredReports};
 use super::changeset::{Changeset, write};
+use super::package_groups::{PackageGroups, StoredReports};
+use super::state::{MatcherState, RoundInput, ServerKinds};
 use super::{ActiveSuppressions, package_sets_of};
 use crate::App;
 use crate::commands::servers::entries;
@@ -29,8 +29,8 @@ pub enum RoundScope {
     All,
     /// Changed feeds and suppressions. Reuses the groups of servers from the last full round.
     FeedsAndSuppressions,
-    /// Like `FeedsAndSuppressions`. If nothing changed, loads the state into memory, so that the next change
-    /// is cheap.
+    /// Like `FeedsAndSuppressions`. If nothing changed, loads the state into memory, so that the
+    /// next change is cheap.
     WarmUp,
 }
 
@@ -69,12 +69,14 @@ impl Matcher {
         let memory = memory.filter(|known| !known.tally.needs_rebuild());
         let server_kinds = match &memory {
             Some(known)
-                if look != RoundScope::All && known.suppressions.environments() == suppressions.environments() =>
+                if look != RoundScope::All
+                    && known.suppressions.environments() == suppressions.environments() =>
             {
                 known.server_kinds.clone()
             }
             _ => {
-                let kinds = findings::kinds(&mut reader, org, None, suppressions.environments()).await?;
+                let kinds =
+                    findings::kinds(&mut reader, org, None, suppressions.environments()).await?;
                 Arc::new(ServerKinds::new(kinds))
             }
         };
@@ -95,7 +97,14 @@ impl Matcher {
             true => load_stored_sets(&mut reader, org, &seen).await?,
             false => BTreeMap::new(),
         };
-        update_package_sets(&mut reader, org, &mut memory, &server_kinds, (&mut stored, &mut writes)).await?;
+        update_package_sets(
+            &mut reader,
+            org,
+            &mut memory,
+            &server_kinds,
+            (&mut stored, &mut writes),
+        )
+        .await?;
         if rules_changed {
             memory.package_groups.values_mut().for_each(PackageGroups::mark_all_dirty);
         }
@@ -111,7 +120,8 @@ impl Matcher {
         }
         let assessments = memory.assessments(&covered);
         let made_at = app.clock.now();
-        let next = Summary { basis, made_at, revision, rules: RULES_VERSION, assessments, ..seen.clone() };
+        let next =
+            Summary { basis, made_at, revision, rules: RULES_VERSION, assessments, ..seen.clone() };
         match write(app, &seen, &next, &writes, &memory.rows).await {
             Ok(()) => {}
             // Another replica wrote first; its rows are equivalent.
@@ -157,7 +167,11 @@ fn basis(walked: &ServerKinds, revision: i64, aside: &ActiveSuppressions) -> Dig
 }
 
 /// Loads the stored state that the new one is compared with.
-async fn load_state(conn: &mut Conn, seen: &Summary, aside: &ActiveSuppressions) -> Result<MatcherState> {
+async fn load_state(
+    conn: &mut Conn,
+    seen: &Summary,
+    aside: &ActiveSuppressions,
+) -> Result<MatcherState> {
     let org = seen.org_id;
     let mut memory = MatcherState::new(seen.generation, seen.revision, aside.clone());
     let carriers = findings::carriers(conn, org).await?;
@@ -223,7 +237,10 @@ async fn update_package_sets(
     for (base, sets) in wanted {
         let word = base.as_str().to_owned();
         let (judged, mut groups) = before.remove(&word).unwrap_or_default();
-        let package_groups = memory.package_groups.entry(base.clone()).or_insert_with(|| PackageGroups::new(base.clone()));
+        let package_groups = memory
+            .package_groups
+            .entry(base.clone())
+            .or_insert_with(|| PackageGroups::new(base.clone()));
         for set in &sets {
             if package_groups.contains(set) {
                 continue;
@@ -238,7 +255,12 @@ async fn update_package_sets(
                 continue;
             }
             let stored = was_judged.then_some(&mut groups);
-            package_groups.add(&mut memory.tally, *set, invalidation::group_by_source(&base, &packages), stored);
+            package_groups.add(
+                &mut memory.tally,
+                *set,
+                invalidation::group_by_source(&base, &packages),
+                stored,
+            );
         }
         let (mut sets_gone, mut groups_gone) = package_groups.retain(&sets);
         sets_gone.extend(judged.difference(&sets));
@@ -289,6 +311,10 @@ async fn update_exploited(
     Ok(())
 }
 
-pub(super) async fn installed_packages(conn: &mut Conn, org: OrgId, set: Digest) -> Result<Vec<Installed>> {
+pub(super) async fn installed_packages(
+    conn: &mut Conn,
+    org: OrgId,
+    set: Digest,
+) -> Result<Vec<Installed>> {
     entries(conn, org, ListingKind::Packages, set).await
 }

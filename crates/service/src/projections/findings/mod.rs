@@ -2,26 +2,28 @@
 //!
 //! A package set is split into groups by source package. Each distinct group is assessed once,
 //! however many package sets and servers contain it, and again only after a feed change that
-//! affects it (`package_groups`). What a finding means for a server also depends on what runs there: the
-//! kernel, and processes that still run outdated code. Servers with the same package set, system
-//! and running code form a server kind and are counted together (`memory`). A [`Matcher`] keeps
-//! this state between rounds and writes what changed; [`spawn`] runs it whenever servers, feeds or
-//! suppressions change. Readers use `store::findings`, and [`server_findings`] for a single server.
+//! affects it (`package_groups`). What a finding means for a server also depends on what runs
+//! there: the kernel, and processes that still run outdated code. Servers with the same package
+//! set, system and running code form a server kind and are counted together (`state`). A
+//! [`Matcher`] keeps this state between rounds and writes what changed; [`spawn`] runs it whenever
+//! servers, feeds or suppressions change. Readers use `store::findings`, and [`server_findings`]
+//! for a single server.
 
-mod suppressions;
-mod matcher;
-mod state;
-mod server;
-mod package_groups;
 mod changeset;
+mod matcher;
+mod package_groups;
+mod server;
+mod state;
+mod suppressions;
 
-pub use suppressions::ActiveSuppressions;
 use async_recursion::async_recursion as boxed;
-pub use matcher::{RoundScope, Matcher};
+pub use matcher::{Matcher, RoundScope};
 pub use server::{
-    ServerAssessment, ServerFinding, count_key, assess_servers, assessments_within, findings_closed_by, lists_unfixed, server_findings,
-    server_findings_of_cve, pending_updates, security_packages,
+    ScoredFinding, ServerAssessment, assess_servers, assessments_within, count_key,
+    findings_closed_by, lists_unfixed, pending_updates, security_packages, server_findings,
+    server_findings_of_cve,
 };
+pub use suppressions::ActiveSuppressions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,11 +33,11 @@ use store::{Conn, Topic, advisories, feeds, organizations};
 use tokio::task::JoinHandle;
 use vocab::{Digest, Environment, OrgId};
 
-use self::state::MatcherState;
 use self::server::kind_findings;
+use self::state::MatcherState;
 use crate::App;
 use crate::clock::Stopwatch;
-use crate::{Result, run_on_blocking_thread, host_facts};
+use crate::{Result, host_facts, run_on_blocking_thread};
 
 /// The interval at which changes without a notification are polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -88,7 +90,8 @@ async fn run(app: &App) {
         }
         let took = Duration::from_secs_f64(watch.seconds());
         if look == RoundScope::All {
-            rested = Box::pin(tokio::time::sleep(took.mul_f64(FULL_ROUND_PAUSE_FACTOR).max(PAUSE_MIN)));
+            rested =
+                Box::pin(tokio::time::sleep(took.mul_f64(FULL_ROUND_PAUSE_FACTOR).max(PAUSE_MIN)));
             (is_rested, news_of_servers) = (false, false);
         }
         tokio::time::sleep(took.max(PAUSE_MIN)).await;
@@ -150,7 +153,9 @@ async fn poll_state(app: &App) -> Result<PolledState> {
     let revision = feeds::revision(&mut reader).await?;
     let mut suppressions = Vec::new();
     for organization in organizations::list(&mut reader).await? {
-        suppressions.push(ActiveSuppressions::read(&mut reader, organization.id, app.clock.now()).await?.ids());
+        suppressions.push(
+            ActiveSuppressions::read(&mut reader, organization.id, app.clock.now()).await?.ids(),
+        );
     }
     Ok((revision, suppressions))
 }

@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use domain::advisory::{Advisory, Ecosystem};
-use domain::finding::exposure_counts::{OccurrenceId, ExposureCounts};
+use domain::finding::exposure_counts::{ExposureCounts, OccurrenceId};
 use domain::finding::invalidation::SourceGroup;
 use domain::finding::{
-    Finding, AdvisoryIndex, RunningKernel, MatchReport, RuntimeState, RunningCode, ServerFinding, foreign_kernel, apply_runtime_state,
+    AdvisoryIndex, Finding, MatchReport, RunningCode, RunningKernel, RuntimeState, ServerFinding,
+    apply_runtime_state, foreign_kernel,
 };
 use vocab::{Digest, Exposure, Installed};
 
@@ -86,8 +87,7 @@ impl PackageGroups {
             let known = self.by_digest.get(&digest).copied();
             let id = known.unwrap_or_else(|| self.insert(digest, group, false));
             let is_new = known.is_none();
-            if let Some(stored) = stored.as_mut().filter(|_| is_new || self.dirty.contains(&id))
-            {
+            if let Some(stored) = stored.as_mut().filter(|_| is_new || self.dirty.contains(&id)) {
                 let report = stored.remove(&digest).unwrap_or_default();
                 self.dirty.remove(&id);
                 self.set_report(tally, id, report);
@@ -107,7 +107,12 @@ impl PackageGroups {
     }
 
     /// Adds a deleted package set of which only the report is left.
-    pub(super) fn add_deleted_set(&mut self, tally: &mut ExposureCounts, set: Digest, report: MatchReport) {
+    pub(super) fn add_deleted_set(
+        &mut self,
+        tally: &mut ExposureCounts,
+        set: Digest,
+        report: MatchReport,
+    ) {
         let group = SourceGroup { names: Vec::new(), packages: Vec::new() };
         let id = self.insert(Digest::compute(format!("memory of {set}").as_bytes()), group, true);
         self.set_report(tally, id, report);
@@ -125,7 +130,15 @@ impl PackageGroups {
         }
         let is_kernel = group.has_kernel(&self.base);
         let (report, cells) = (MatchReport::default(), Vec::new());
-        let known = GroupEntry { digest, group, report, cells, is_kernel, set_count: 0, is_placeholder: is_memory };
+        let known = GroupEntry {
+            digest,
+            group,
+            report,
+            cells,
+            is_kernel,
+            set_count: 0,
+            is_placeholder: is_memory,
+        };
         self.groups.insert(id, known);
         self.by_digest.insert(digest, id);
         id
@@ -176,7 +189,11 @@ impl PackageGroups {
 
     /// The number of packages of a set that could not be assessed on servers with this kernel and
     /// running code.
-    pub(super) fn unassessed_count(&self, set: &Digest, (kernel, runs): (&str, &RunningCode)) -> u32 {
+    pub(super) fn unassessed_count(
+        &self,
+        set: &Digest,
+        (kernel, runs): (&str, &RunningCode),
+    ) -> u32 {
         let mut count = 0;
         let mut kernels = Vec::new();
         for known in self.groups_of(set) {
@@ -202,8 +219,13 @@ impl PackageGroups {
     }
 
     /// Assesses the marked groups with the advisories that name any of their packages.
-    pub(super) fn assess(&mut self, tally: &mut ExposureCounts, advisories: Vec<Advisory>) -> GroupChanges {
-        let mut changes = GroupChanges { sets: std::mem::take(&mut self.new_sets), ..GroupChanges::default() };
+    pub(super) fn assess(
+        &mut self,
+        tally: &mut ExposureCounts,
+        advisories: Vec<Advisory>,
+    ) -> GroupChanges {
+        let mut changes =
+            GroupChanges { sets: std::mem::take(&mut self.new_sets), ..GroupChanges::default() };
         let index = AdvisoryIndex::new(&self.base, advisories);
         let mut changed = BTreeSet::new();
         for id in std::mem::take(&mut self.dirty) {
@@ -263,7 +285,7 @@ impl PackageGroups {
             return cells;
         }
         let before = runs.since.map(|since| self.report(&since)).unwrap_or_default();
-        let settled = apply_runtime_state(&self.base, before, &findings, &packages, (kernel, runs));
+        let settled = visible_findings(&self.base, before, &findings, &packages, (kernel, runs));
         cells.extend(settled.iter().map(|one| tally.register((&one.finding).into())));
         cells
     }
@@ -271,7 +293,7 @@ impl PackageGroups {
 
 /// What findings mean with this kernel and running code. Hidden findings are left out. `before` is
 /// the report of the package set from which outdated processes run.
-pub(super) fn apply_runtime_state(
+pub(super) fn visible_findings(
     base: &Ecosystem,
     before: MatchReport,
     findings: &[Finding],

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use domain::advisory::{Ecosystem, Epss, KevEntry, UnfixedCves};
 use domain::finding::invalidation::{self, SourceGroup};
-use domain::finding::{Finding, MatchReport, ServerFinding, Unassessed, foreign_kernel, vendor_reported};
+use domain::finding::{
+    Finding, MatchReport, ServerFinding, Unassessed, foreign_kernel, vendor_reported,
+};
 use jiff::Timestamp;
-use store::findings::{self, CvesBySeverity, Cve, ServerKind, KindCounts};
+use store::findings::{self, Cve, CvesBySeverity, KindCounts, ServerKind};
 use store::package_sets::SetKind as ListingKind;
 use store::servers::Server;
 use store::{Conn, advisories, feeds};
@@ -17,8 +19,8 @@ use vocab::{Assessment, Digest, Environment, Exposure, Installed, OrgId, Pending
 
 use super::ActiveSuppressions;
 use super::matcher::{covered, installed_packages};
+use super::package_groups::{running_kernel, visible_findings};
 use super::state::{PACKAGES_MAX, assessment};
-use super::package_groups::{running_kernel, apply_runtime_state};
 use crate::commands::servers::entries;
 use crate::{Result, host_facts};
 
@@ -51,7 +53,8 @@ async fn feed_findings(
         None => None,
     };
     let running = (kind.kernel.as_str(), &runs);
-    let settled = apply_runtime_state(&base, before.unwrap_or_default(), &report.findings, &packages, running);
+    let settled =
+        visible_findings(&base, before.unwrap_or_default(), &report.findings, &packages, running);
     let mut unassessed = report.unassessed;
     unassessed.extend(foreign_kernel(
         base.family(),
@@ -70,7 +73,9 @@ pub async fn findings_closed_by(
     kind: &ServerKind,
     pending: &[Pending],
 ) -> Result<Vec<Vec<Finding>>> {
-    let Some(base) = Ecosystem::for_os(&kind.os) else { return Ok(vec![Vec::new(); pending.len()]) };
+    let Some(base) = Ecosystem::for_os(&kind.os) else {
+        return Ok(vec![Vec::new(); pending.len()]);
+    };
     let names: BTreeSet<&str> = pending.iter().map(|update| update.name.as_str()).collect();
     // A kernel is also updated by packages that only depend on it.
     let wanted = |base: &Ecosystem, group: &SourceGroup| {
@@ -98,7 +103,8 @@ pub(super) async fn kind_findings(
                 || cve.packages.iter().any(|source| group.is_source(base, source))
         })
     };
-    let KindFindings { settled: mut found, unassessed, .. } = feed_findings(conn, org, kind, wanted).await?;
+    let KindFindings { settled: mut found, unassessed, .. } =
+        feed_findings(conn, org, kind, wanted).await?;
     found.retain(|one| only.is_none_or(|cve| *cve.id == *one.finding.cve));
     let pending: Vec<Pending> = match kind.update_set {
         Some(set) => entries(conn, org, ListingKind::Updates, set).await?,
@@ -114,8 +120,10 @@ pub(super) async fn kind_findings(
                     || package.binaries.iter().any(|binary| binary.name == also.package.source))
         })
     };
-    let mut all: Vec<KindFinding> =
-        found.into_iter().map(|settled| KindFinding { manager_agrees: says(&settled), settled }).collect();
+    let mut all: Vec<KindFinding> = found
+        .into_iter()
+        .map(|settled| KindFinding { manager_agrees: says(&settled), settled })
+        .collect();
     let known: BTreeSet<Arc<str>> = all.iter().map(|one| one.settled.finding.cve.clone()).collect();
     let alone = vendor_reported.into_iter().filter(|one| !known.contains(&one.cve));
     all.extend(alone.map(|finding| KindFinding {
@@ -145,7 +153,11 @@ pub struct ServerAssessment {
 
 /// The CVE counts of these servers, in the same order.
 #[boxed]
-pub async fn assess_servers(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<ServerAssessment>> {
+pub async fn assess_servers(
+    conn: &mut Conn,
+    org: OrgId,
+    servers: &[Server],
+) -> Result<Vec<ServerAssessment>> {
     let sets: BTreeSet<Digest> = servers.iter().filter_map(|server| server.package_set).collect();
     let judged = findings::filter_assessed(conn, org, &sets).await?;
     let bases: BTreeSet<Ecosystem> =
@@ -183,12 +195,14 @@ pub async fn assessments_within(
     let bases: BTreeSet<Ecosystem> =
         kinds.iter().filter_map(|kind| Ecosystem::for_os(&kind.os)).collect();
     let covered = covered(conn, bases.iter()).await?;
-    let keys: BTreeSet<Digest> = kinds.iter().flat_map(|kind| possible_count_keys(kind, None)).collect();
+    let keys: BTreeSet<Digest> =
+        kinds.iter().flat_map(|kind| possible_count_keys(kind, None)).collect();
     let keys: Vec<Digest> = keys.into_iter().collect();
     let known = findings::counts(conn, org, Some(&keys)).await?;
     let mut servers = BTreeMap::new();
     for kind in &kinds {
-        let tallied = self::possible_count_keys(kind, None).into_iter().find_map(|key| known.get(&key));
+        let tallied =
+            self::possible_count_keys(kind, None).into_iter().find_map(|key| known.get(&key));
         let is_covered = Ecosystem::for_os(&kind.os).is_some_and(|base| covered.contains(&base));
         let unassessed = tallied.map_or(0, |tallied| tallied.unassessed);
         *servers.entry(assessment(is_covered, unassessed)).or_default() += kind.servers;
@@ -203,8 +217,10 @@ fn possible_count_keys(kind: &ServerKind, environment: Option<Environment>) -> V
     let separate = [(kind.update_set, environment.clone()), (kind.update_set, None)];
     let together = [(None, environment), (None, None)];
     let both = separate.into_iter().chain(together);
-    both.map(|(update_set, environment)| ServerKind { update_set, environment, ..kind.clone() }.count_key())
-        .collect()
+    both.map(|(update_set, environment)| {
+        ServerKind { update_set, environment, ..kind.clone() }.count_key()
+    })
+    .collect()
 }
 
 /// The stored counts of these servers, in the same order.
@@ -243,7 +259,7 @@ pub fn count_key(server: &Server) -> Option<Digest> {
 
 /// A finding of one server, with exploitation data.
 #[derive(Debug, Clone)]
-pub struct ServerFinding {
+pub struct ScoredFinding {
     /// The finding, and what it means on this server.
     pub settled: ServerFinding,
     /// Whether a feed found it and the host's package manager reports the same CVE for a pending
@@ -260,13 +276,17 @@ pub struct ServerFinding {
 pub async fn server_findings(
     conn: &mut Conn,
     server: &Server,
-) -> Result<(Vec<ServerFinding>, Vec<Unassessed>)> {
+) -> Result<(Vec<ScoredFinding>, Vec<Unassessed>)> {
     load_findings(conn, server, None).await
 }
 
 /// The findings of one CVE on one server, one per affected package.
 #[boxed]
-pub async fn server_findings_of_cve(conn: &mut Conn, server: &Server, cve: &Cve) -> Result<Vec<ServerFinding>> {
+pub async fn server_findings_of_cve(
+    conn: &mut Conn,
+    server: &Server,
+    cve: &Cve,
+) -> Result<Vec<ScoredFinding>> {
     Ok(load_findings(conn, server, Some(cve)).await?.0)
 }
 
@@ -274,7 +294,7 @@ async fn load_findings(
     conn: &mut Conn,
     server: &Server,
     only: Option<&Cve>,
-) -> Result<(Vec<ServerFinding>, Vec<Unassessed>)> {
+) -> Result<(Vec<ScoredFinding>, Vec<Unassessed>)> {
     let Some(kind) = kind_of(server) else { return Ok((Vec::new(), Vec::new())) };
     let (mut all, unassessed) = kind_findings(conn, server.org_id, &kind, only).await?;
     all.sort_by_key(|one| Reverse(one.settled.finding.severity));
@@ -284,7 +304,7 @@ async fn load_findings(
     let exposed = all.into_iter().map(|KindFinding { settled, manager_agrees }| {
         let cve = settled.finding.cve.as_ref();
         let (exploited, epss) = (exploited.get(cve).cloned(), epss.get(cve).cloned());
-        ServerFinding { settled, manager_agrees, exploited, epss }
+        ScoredFinding { settled, manager_agrees, exploited, epss }
     });
     Ok((exposed.collect(), unassessed))
 }
@@ -327,7 +347,7 @@ pub async fn pending_updates(conn: &mut Conn, server: &Server) -> Result<Vec<Pen
 pub fn security_packages<'a>(
     server: &Server,
     installed: &[Installed],
-    exposed: &[ServerFinding],
+    exposed: &[ScoredFinding],
     pending: &'a [Pending],
 ) -> BTreeSet<&'a str> {
     let Some(base) = Ecosystem::for_os(&server.os) else {

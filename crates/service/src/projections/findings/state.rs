@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use domain::advisory::{Advisory, Ecosystem};
 use domain::finding::Finding;
-use domain::finding::exposure_counts::{OccurrenceId, Occurrence, ExposureCounts};
-use store::findings::{Carrier, CvesBySeverity, Cve, AssessedSet, ServerKind, KindCounts};
+use domain::finding::exposure_counts::{ExposureCounts, Occurrence, OccurrenceId};
+use store::findings::{AssessedSet, Carrier, Cve, CvesBySeverity, KindCounts, ServerKind};
 use vocab::{Assessment, Digest};
 
 use super::ActiveSuppressions;
-use super::package_groups::PackageGroups;
 use super::changeset::Changeset;
+use super::package_groups::PackageGroups;
 use crate::host_facts;
 use crate::projections::patches::severity_order;
 
@@ -243,7 +243,8 @@ impl MatcherState {
 
     fn count_kind(&mut self, alike: Digest, writes: &mut Changeset) {
         let Some(kind) = self.kinds_by_key.get(&alike).cloned() else { return };
-        let package_groups = Ecosystem::for_os(&kind.os).and_then(|base| self.package_groups.get(&base));
+        let package_groups =
+            Ecosystem::for_os(&kind.os).and_then(|base| self.package_groups.get(&base));
         let (mut cells, unassessed) = match package_groups {
             Some(shelf) => {
                 let runs = host_facts::runs_from_text(&kind.runs);
@@ -255,7 +256,8 @@ impl MatcherState {
         };
         let flaws = ExposureCounts::distinct_cves(cells.iter().copied());
         // A finding from a feed takes precedence over the package manager's report of the same CVE.
-        let vendor_reported = kind.update_set.and_then(|set| self.vendor_reported.get(&set)).into_iter().flatten();
+        let vendor_reported =
+            kind.update_set.and_then(|set| self.vendor_reported.get(&set)).into_iter().flatten();
         cells.extend(vendor_reported.filter(|cell| flaws.binary_search(&cell.cve()).is_err()));
         let tallied = KindCounts { cves: self.tally_kind(alike, &kind, &cells), unassessed };
         match tallied.is_empty() {
@@ -275,13 +277,19 @@ impl MatcherState {
         let mut servers = BTreeMap::new();
         for (alike, kind) in &self.kinds_by_key {
             let unassessed = self.counts.get(alike).map_or(0, |tallied| tallied.unassessed);
-            let is_covered = Ecosystem::for_os(&kind.os).is_some_and(|base| covered.contains(&base));
+            let is_covered =
+                Ecosystem::for_os(&kind.os).is_some_and(|base| covered.contains(&base));
             *servers.entry(assessment(is_covered, unassessed)).or_default() += kind.servers;
         }
         servers
     }
 
-    fn tally_kind(&mut self, alike: Digest, kind: &ServerKind, cells: &[OccurrenceId]) -> CvesBySeverity {
+    fn tally_kind(
+        &mut self,
+        alike: Digest,
+        kind: &ServerKind,
+        cells: &[OccurrenceId],
+    ) -> CvesBySeverity {
         let MatcherState { suppressions: aside, tally, .. } = self;
         let counts_here = |mention: &Occurrence| {
             aside.covering(kind.environment.as_ref(), &mention.cve, &mention.source).is_none()
@@ -294,9 +302,14 @@ impl MatcherState {
     }
 
     /// Counts a server kind with these findings, for a caller that only needs [the
-    /// rows](Memory::into_rows).
-    pub(super) fn add_kind<'a>(&mut self, kind: &ServerKind, has: impl Iterator<Item = &'a Finding>) {
-        let cells: Vec<OccurrenceId> = has.map(|finding| self.tally.register(finding.into())).collect();
+    /// rows](MatcherState::into_rows).
+    pub(super) fn add_kind<'a>(
+        &mut self,
+        kind: &ServerKind,
+        has: impl Iterator<Item = &'a Finding>,
+    ) {
+        let cells: Vec<OccurrenceId> =
+            has.map(|finding| self.tally.register(finding.into())).collect();
         self.tally_kind(kind.count_key(), kind, &cells);
     }
 
@@ -308,11 +321,7 @@ impl MatcherState {
     }
 
     /// Loads which server kinds have which CVEs according to the database.
-    pub(super) fn load_carriers(
-        &mut self,
-        carriers: Vec<Carrier>,
-        flaws: Vec<(String, Vec<u32>)>,
-    ) {
+    pub(super) fn load_carriers(&mut self, carriers: Vec<Carrier>, flaws: Vec<(String, Vec<u32>)>) {
         let mut by_number: HashMap<u32, Vec<u32>> = HashMap::new();
         for (cve, numbers) in flaws {
             let flaw = self.tally.cve_index(&Arc::from(cve));
@@ -366,12 +375,20 @@ impl MatcherState {
     }
 
     /// Removes the server kinds that no longer exist.
-    fn remove_stale_kinds(&mut self, before: &BTreeMap<Digest, ServerKind>, writes: &mut Changeset) {
+    fn remove_stale_kinds(
+        &mut self,
+        before: &BTreeMap<Digest, ServerKind>,
+        writes: &mut Changeset,
+    ) {
         for alike in before.keys().filter(|alike| !self.kinds_by_key.contains_key(alike)) {
             self.tally.remove_group(alike);
         }
-        let gone: Vec<Digest> =
-            self.counts.keys().filter(|alike| !self.kinds_by_key.contains_key(alike)).copied().collect();
+        let gone: Vec<Digest> = self
+            .counts
+            .keys()
+            .filter(|alike| !self.kinds_by_key.contains_key(alike))
+            .copied()
+            .collect();
         gone.iter().for_each(|alike| drop(self.counts.remove(alike)));
         writes.counts_gone.extend(gone);
         let kinds: BTreeSet<Digest> = self.kinds_by_key.values().map(ServerKind::digest).collect();
@@ -388,7 +405,9 @@ impl MatcherState {
             self.kinds_by_key.values().filter_map(|kind| kind.update_set).collect();
         for set in telling.difference(&self.vendor_reported_sets) {
             let cells = self.vendor_reported.get(set).into_iter().flatten().copied();
-            let named = ExposureCounts::distinct_cves(cells).into_iter().map(|flaw| self.tally.cve(flaw).clone());
+            let named = ExposureCounts::distinct_cves(cells)
+                .into_iter()
+                .map(|flaw| self.tally.cve(flaw).clone());
             writes.vendor_reported.extend(named.map(|cve| (cve, *set)));
         }
         writes.vendor_reported_gone.extend(self.vendor_reported_sets.difference(&telling));

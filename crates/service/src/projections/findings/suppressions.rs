@@ -1,4 +1,4 @@
-//! The suppressions of an organization that are in force at one time.
+//! The suppressions of an organization that are active at one time.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use store::suppressions::{self, Suppression};
 use store::{Conn, Result};
 use vocab::{Environment, OrgId};
 
-/// An organization's suppressions that are in force now.
+/// An organization's suppressions that are active now.
 #[derive(Debug, Clone)]
 pub struct ActiveSuppressions {
     now: Timestamp,

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::finding::PACKAGE_MANAGER;
 use jiff::Timestamp;
 use serde_json::json;
-use store::patches::{PatchServerKind, Patch};
+use store::patches::{Patch, PatchServerKind};
 use vocab::{Pending, Severity, UpdateType};
 
-use super::closed_cves::{ClosureIndex, ClosedCve};
+use super::closed_cves::{ClosedCve, ClosureIndex};
 use super::{Counts, UpdateSets, severity_order};
 
 /// Limits for one row: version pairs, and CVEs.
@@ -19,7 +19,7 @@ pub(super) struct PatchInputs<'a> {
     pub(super) kinds: &'a [PatchServerKind],
     pub(super) lists: &'a UpdateSets,
     pub(super) closings: &'a ClosureIndex,
-    /// The CVEs that are known to be exploited, among those that any update is about.
+    /// The CVEs that are known to be exploited, among those that any update fixes.
     pub(super) exploited: &'a BTreeSet<String>,
     pub(super) first_seen: &'a BTreeMap<String, Timestamp>,
     pub(super) now: Timestamp,
@@ -86,7 +86,8 @@ pub(super) fn build_rows(inputs: &PatchInputs<'_>) -> Vec<Patch> {
 
 /// Every CVE that a pending update fixes.
 pub(super) fn all_cves<'a>(lists: &'a UpdateSets, closings: &'a ClosureIndex) -> BTreeSet<&'a str> {
-    let vendor_reported = lists.values().flatten().flat_map(|update| &update.cves).map(String::as_str);
+    let vendor_reported =
+        lists.values().flatten().flat_map(|update| &update.cves).map(String::as_str);
     vendor_reported.chain(closings.all_cves().map(|flaw| flaw.cve.as_ref())).collect()
 }
 
@@ -131,10 +132,12 @@ impl<'a> PackageAggregate<'a> {
 /// CVE that the distribution does not rate; the package manager's severity of an update applies to
 /// every CVE that the update names.
 fn rate<'a>(update: &'a Pending, flaws: &'a [ClosedCve]) -> Option<Rating<'a>> {
-    let managers = update.severity.map(|severity| (severity, RatingSource::Manager, PACKAGE_MANAGER));
+    let managers =
+        update.severity.map(|severity| (severity, RatingSource::Manager, PACKAGE_MANAGER));
     let is_rated = update.severity.is_some_and(|severity| severity != Severity::Unknown);
-    let is_rated_by_manager =
-        |flaw: &&ClosedCve| flaw.scored && is_rated && update.cves.iter().any(|cve| **cve == *flaw.cve);
+    let is_rated_by_manager = |flaw: &&ClosedCve| {
+        flaw.scored && is_rated && update.cves.iter().any(|cve| **cve == *flaw.cve)
+    };
     let feeds = flaws.iter().filter(|flaw| !is_rated_by_manager(flaw)).filter_map(|flaw| {
         let voice = if flaw.scored { RatingSource::Score } else { RatingSource::Feed };
         Some((flaw.severity, voice, flaw.source.as_deref()?))
@@ -191,7 +194,11 @@ mod tests {
         ClosedCve { cve: Arc::from(cve), severity, source: Some(Arc::from(source)), scored }
     }
 
-    fn rated(said: Option<Severity>, cves: &[&str], flaws: &[ClosedCve]) -> Option<(Severity, String)> {
+    fn rated(
+        said: Option<Severity>,
+        cves: &[&str],
+        flaws: &[ClosedCve],
+    ) -> Option<(Severity, String)> {
         let mut update = Pending::new("curl", "amd64", "1", "2");
         update.severity = said;
         update.cves = cves.iter().map(|cve| (*cve).to_owned()).collect();

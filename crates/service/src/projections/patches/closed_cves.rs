@@ -64,7 +64,11 @@ impl ClosureIndex {
 
     /// The number of security updates on servers of this kind, as counted by a security-only
     /// order. `None` until it is known.
-    pub(super) fn security_update_count(&self, kind: &PatchServerKind, lists: &UpdateSets) -> Option<u32> {
+    pub(super) fn security_update_count(
+        &self,
+        kind: &PatchServerKind,
+        lists: &UpdateSets,
+    ) -> Option<u32> {
         let key = key(kind)?;
         match lists.get(&key.0)?.is_empty() {
             true => Some(0),
@@ -116,7 +120,10 @@ impl ClosureIndex {
                 None => Vec::new(),
             };
             for (update, flaws) in list.iter().zip(all).filter(|(_, flaws)| !flaws.is_empty()) {
-                closed.entry(update.name.clone()).or_default().extend(flaws.iter().map(ClosedCve::from));
+                closed
+                    .entry(update.name.clone())
+                    .or_default()
+                    .extend(flaws.iter().map(ClosedCve::from));
             }
             // Without a feed, the package manager's mark is the only source.
             let is_known = changed.is_some() || base.is_none();

@@ -9,8 +9,8 @@
 //! managers. So does a server's number of security updates; wrong stored numbers are corrected
 //! (`store::security_counts`).
 
-mod closed_cves;
 mod aggregate;
+mod closed_cves;
 
 use async_recursion::async_recursion as boxed;
 pub use domain::finding::PACKAGE_MANAGER;
@@ -22,14 +22,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use store::package_sets::SetKind as ListingKind;
-use store::patches::{self, Changes, PatchServerKind, Patch, Summary};
+use store::patches::{self, Changes, Patch, PatchServerKind, Summary};
 use store::servers::Server;
 use store::{Conn, StoreError, Topic, advisories, findings, organizations, security_counts};
 use tokio::task::JoinHandle;
 use vocab::{Digest, Environment, OrgId, Pending, Severity};
 
+use self::aggregate::{PatchInputs, all_cves, build_rows, count_fleet, sort};
 use self::closed_cves::ClosureIndex;
-use self::aggregate::{PatchInputs, count_fleet, build_rows, all_cves, sort};
 use crate::App;
 use crate::clock::Stopwatch;
 use crate::commands::servers::{entries, reported_severity as severity_of};
@@ -97,10 +97,16 @@ impl PatchState {
 
     /// Returns the server kinds with the correct number of security updates, and those of them
     /// that have servers with a wrong stored number.
-    fn with_security_counts(&self, kinds: Vec<PatchServerKind>) -> (Vec<PatchServerKind>, Vec<(PatchServerKind, u32)>) {
+    fn with_security_counts(
+        &self,
+        kinds: Vec<PatchServerKind>,
+    ) -> (Vec<PatchServerKind>, Vec<(PatchServerKind, u32)>) {
         let mut wrong = Vec::new();
         let settle = |kind: PatchServerKind| {
-            let Some(truth) = self.closed_cves.security_update_count(&kind, &self.update_sets) else { return kind };
+            let Some(truth) = self.closed_cves.security_update_count(&kind, &self.update_sets)
+            else {
+                return kind;
+            };
             if (kind.fewest, kind.most) != (truth, truth) {
                 wrong.push((kind.clone(), truth));
             }
@@ -233,8 +239,13 @@ async fn rebuild_from(app: &App, org: OrgId, known: &mut PatchState) -> Result<b
 
 /// Corrects the stored number of security updates of servers. Servers that report a change
 /// meanwhile are corrected in the next round.
-async fn correct_security_counts(app: &App, org: OrgId, wrong: &[(PatchServerKind, u32)]) -> Result<()> {
-    let wrong: Vec<(&PatchServerKind, u32)> = wrong.iter().map(|(kind, truth)| (kind, *truth)).collect();
+async fn correct_security_counts(
+    app: &App,
+    org: OrgId,
+    wrong: &[(PatchServerKind, u32)],
+) -> Result<()> {
+    let wrong: Vec<(&PatchServerKind, u32)> =
+        wrong.iter().map(|(kind, truth)| (kind, *truth)).collect();
     let all = security_counts::find_wrong(&mut *app.db.read().await?, org, &wrong).await?;
     for some in all.chunks(SERVERS_PER_TRANSACTION) {
         let mut tx = app.db.begin().await?;
@@ -294,7 +305,8 @@ pub async fn server_patches(app: &App, conn: &mut Conn, server: &Server) -> Resu
         most: 0,
     };
     let kinds = [alone];
-    let mut known = PatchState { update_sets: UpdateSets::from([(set, list)]), ..PatchState::default() };
+    let mut known =
+        PatchState { update_sets: UpdateSets::from([(set, list)]), ..PatchState::default() };
     known.read(conn, server.org_id, &kinds).await?;
     let exploited = known.exploited(conn).await?;
     let fresh = known.rows(&kinds, &exploited, &[], app.clock.now());
@@ -310,8 +322,16 @@ fn basis(kinds: &[PatchServerKind], matched: Option<Digest>) -> Digest {
     for kind in kinds {
         let (updates, packages) = (word(kind.update_set), word(kind.package_set));
         let PatchServerKind { os_release, kernel, runs, servers, .. } = kind;
-        let PatchServerKind { reboot_required, quarantined, outdated, stale, insecure, fewest, most, .. } =
-            kind;
+        let PatchServerKind {
+            reboot_required,
+            quarantined,
+            outdated,
+            stale,
+            insecure,
+            fewest,
+            most,
+            ..
+        } = kind;
         text += &format!(
             "{updates} {packages} {os_release} {kernel} {runs} {servers} {reboot_required} \
              {quarantined} {outdated} {stale} {insecure} {fewest} {most}\n"
@@ -321,7 +341,12 @@ fn basis(kinds: &[PatchServerKind], matched: Option<Digest>) -> Digest {
 }
 
 /// Reads the update sets that are missing, and drops those that no server has anymore.
-async fn read_lists(conn: &mut Conn, org: OrgId, kinds: &[PatchServerKind], lists: &mut UpdateSets) -> Result<()> {
+async fn read_lists(
+    conn: &mut Conn,
+    org: OrgId,
+    kinds: &[PatchServerKind],
+    lists: &mut UpdateSets,
+) -> Result<()> {
     let used: BTreeSet<Digest> = kinds.iter().filter_map(|kind| kind.update_set).collect();
     lists.retain(|set, _| used.contains(set));
     for set in used {

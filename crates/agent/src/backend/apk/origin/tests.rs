@@ -110,8 +110,9 @@ impl TestSystem {
     fn new() -> TestSystem {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let system =
-            TestSystem { dir: std::env::temp_dir().join(format!("fleetmend-origin-{pid}-{count}")) };
+        let system = TestSystem {
+            dir: std::env::temp_dir().join(format!("fleetmend-origin-{pid}-{count}")),
+        };
         system.write("lib/apk/db/installed", INSTALLED.as_bytes());
         system
     }
