@@ -127,7 +127,7 @@ impl Doctor {
                 crate::print_line(&told.to_string())?;
             }
             false => {
-                findings.iter().try_for_each(|found| crate::print_line(&format_finding(found)))?
+                findings.iter().try_for_each(|found| crate::print_line(&format_finding(found)))?;
             }
         }
         let notes = findings.iter().filter(|found| found.state == State::Note).count();

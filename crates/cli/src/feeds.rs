@@ -295,7 +295,7 @@ impl NameArgs {
                     crate::print_line(&json!({"name": name, "changed": 0}).to_string())?;
                 }
                 Ok(UpdateOutcome::Unchanged { name }) => {
-                    crate::print_line(&format!("{name}: unchanged"))?
+                    crate::print_line(&format!("{name}: unchanged"))?;
                 }
                 Err(error) => {
                     failed += 1;

@@ -17,7 +17,7 @@ fn account_page(
     app: &Dashboard,
     viewer: &Viewer,
     secret: Option<String>,
-    told: Option<String>,
+    message: Option<String>,
 ) -> pages::Account {
     let name = viewer.user.name.replace([':', '%', '?', '&', '#', ' ', '/'], "_");
     let uri = format!(
@@ -25,7 +25,7 @@ fn account_page(
         secret.as_deref().unwrap_or("")
     );
     let frame = frame(app, viewer, Section::Account, "Account");
-    pages::Account { frame, has_totp: viewer.user.totp_secret.is_some(), secret, uri, told }
+    pages::Account { frame, has_totp: viewer.user.totp_secret.is_some(), secret, uri, message }
 }
 
 pub(crate) async fn show(State(app): State<Dashboard>, viewer: Viewer) -> PageResult {

@@ -104,7 +104,7 @@ pub(crate) async fn act(
         "pause" => drop(requests::batches::pause(&app, &caller, batch).await?),
         "resume" => resume(&app, &viewer, batch, &form).await?,
         "cancel" if form.is_confirmed() => {
-            drop(requests::batches::cancel(&app, &caller, batch).await?)
+            drop(requests::batches::cancel(&app, &caller, batch).await?);
         }
         "cancel" => return confirm_cancel(&app, &viewer, batch),
         "retry" => return retry(&app, &viewer, batch, &form).await,

@@ -21,8 +21,8 @@ const RUN_TIMES_PER_SCHEDULE_MAX: usize = 14 * 25;
 
 /// The browser's time zone, or UTC if it is unknown.
 fn browser_zone(headers: &HeaderMap) -> Zone {
-    let told = cookies::read(headers, ZONE_COOKIE).and_then(|text| text.parse().ok());
-    told.or_else(|| "UTC".parse().ok()).unwrap_or_default()
+    let message = cookies::read(headers, ZONE_COOKIE).and_then(|text| text.parse().ok());
+    message.or_else(|| "UTC".parse().ok()).unwrap_or_default()
 }
 
 /// The runs of all enabled schedules in the next two weeks.

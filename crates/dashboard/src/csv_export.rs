@@ -150,7 +150,7 @@ pub(crate) async fn patches(
         &[
             ("package_name", &|row| row.package_name.clone()),
             ("severity", &|row| row.severity.to_string()),
-            ("type", &|row| pages::word(&row.update_type)),
+            ("type", &|row| pages::api_name(&row.update_type)),
             ("affected_servers", &|row| row.affected_servers.to_string()),
             ("cves", &|row| row.cves.join(" ")),
             ("kev", &|row| row.kev.to_string()),
@@ -200,12 +200,12 @@ pub(crate) async fn batches(
         &rows,
         &[
             ("id", &|row| row.id.to_string()),
-            ("state", &|row| pages::word(&row.state)),
-            ("what", &|row| pages::what(&row.options)),
+            ("state", &|row| pages::api_name(&row.state)),
+            ("what", &|row| pages::describe_updates(&row.options)),
             ("servers", &|row| row.progress.total.to_string()),
             ("failed", &|row| (row.progress.failed + row.progress.timed_out).to_string()),
             ("percent", &|row| row.progress.percent.to_string()),
-            ("origin", &|row| pages::word(&row.origin)),
+            ("origin", &|row| pages::api_name(&row.origin)),
             ("created_at", &|row| row.created_at.to_string()),
             ("finished_at", &|row| format_time(row.finished_at)),
             ("started_by_name", &|row| {
@@ -233,11 +233,11 @@ pub(crate) async fn schedules(
             ("enabled", &|row| row.enabled.to_string()),
             ("cron", &|row| row.cron.to_string()),
             ("timezone", &|row| row.timezone.to_string()),
-            ("targets", &|row| pages::targets(&row.targets)),
-            ("what", &|row| pages::what(&row.options)),
+            ("targets", &|row| pages::describe_targets(&row.targets)),
+            ("what", &|row| pages::describe_updates(&row.options)),
             ("next_run_at", &|row| format_time(row.next_runs.first().copied())),
             ("last_run_state", &|row| {
-                row.last_run.as_ref().map(|run| pages::word(&run.state)).unwrap_or_default()
+                row.last_run.as_ref().map(|run| pages::api_name(&run.state)).unwrap_or_default()
             }),
             ("last_run_at", &|row| format_time(row.last_run.as_ref().map(|run| run.scheduled_for))),
         ],
@@ -302,7 +302,7 @@ pub(crate) async fn ages(
     let ages = plots::ages(&app, &viewer).await?;
     let rows = ages.spans().into_iter().map(|span| {
         let counts = span.counts.into_iter().chain([span.total]).map(|count| count.to_string());
-        [span.said.to_owned()].into_iter().chain(counts).collect()
+        [span.label.to_owned()].into_iter().chain(counts).collect()
     });
     let head = ["pending"].into_iter().chain(pages::trend::SEVERITIES);
     let head: Vec<&str> = head.chain(["packages"]).collect();

@@ -38,11 +38,11 @@ pub(crate) async fn live(
         Some(text) => Some(text.parse().map_err(|_| ApiError::not_found("batch", &text))?),
     };
     let changes = ChangeWatcher::new(&app, viewer.caller().scope(), batch).await?;
-    let told = stream::unfold(Listener { app, viewer, changes }, |mut listener| async move {
+    let message = stream::unfold(Listener { app, viewer, changes }, |mut listener| async move {
         let event = listener.next().await?;
         Some((Ok::<_, Infallible>(event), listener))
     });
-    Ok(Sse::new(told).keep_alive(KeepAlive::default()).into_response())
+    Ok(Sse::new(message).keep_alive(KeepAlive::default()).into_response())
 }
 
 /// The event stream of one open page.

@@ -87,12 +87,12 @@ pub(crate) async fn sign_in_page(
     app: &Dashboard,
     typed: SignInInput,
     next: String,
-    told: Option<String>,
+    message: Option<String>,
 ) -> Result<pages::SignIn, ApiError> {
     let provider = app.oidc().map(|provider| provider.config.name.clone());
     let several = queries::users::has_several_organizations(app).await?;
     let organization = several.then_some(typed.organization);
-    Ok(pages::SignIn { organization, name: typed.name, next, told, provider })
+    Ok(pages::SignIn { organization, name: typed.name, next, message, provider })
 }
 
 /// Restricts `next` to a path of this service, to prevent open redirects from the sign-in page.
@@ -144,7 +144,7 @@ pub(crate) async fn sign_in(
     let is_known = browser == BrowserHistory::SameUser;
     match users::sign_in(&app, org, &typed.name, form.raw("password"), is_known).await? {
         SignInOutcome::SignedIn(user, session) => signed_in(&app, &headers, &user, &session, &next),
-        SignInOutcome::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None }),
+        SignInOutcome::NeedsCode { ticket } => page(&pages::Code { next, ticket, message: None }),
         SignInOutcome::Rejected => {
             invalid_input(&sign_in_page(&app, typed, next, Some(WRONG_PASSWORD.into())).await?)
         }
@@ -166,9 +166,9 @@ pub(crate) async fn code(
         let message = Some("The sign-in timed out. Sign in again.".into());
         invalid_input(&sign_in_page(&app, SignInInput::default(), next.clone(), message).await?)
     };
-    let again = |status, told: &str| {
+    let again = |status, message: &str| {
         let (next, ticket) = (next.clone(), ticket.clone());
-        invalid_input_with(status, &pages::Code { next, ticket, told: Some(told.to_owned()) })
+        invalid_input_with(status, &pages::Code { next, ticket, message: Some(message.to_owned()) })
     };
     let first = PendingSignIn::read(&app, &ticket).await?;
     // Only a valid ticket counts against its user; otherwise anyone could lock that user out.
@@ -202,7 +202,7 @@ fn throttled_page(
     let provider = app.oidc().map(|provider| provider.config.name.clone());
     let organization = (!typed.organization.is_empty()).then_some(typed.organization);
     let message = Some(error.detail().to_owned());
-    let page = pages::SignIn { organization, name: typed.name, next, told: message, provider };
+    let page = pages::SignIn { organization, name: typed.name, next, message, provider };
     invalid_input_with(StatusCode::TOO_MANY_REQUESTS, &page)
 }
 
@@ -296,7 +296,7 @@ pub(crate) async fn show_invitation(
     Path(link): Path<String>,
 ) -> PageResult {
     let user = users::user_of_link(&app, &link).await?.ok_or_else(link_invalid)?;
-    page(&pages::Welcome { name: user.name, told: None })
+    page(&pages::Welcome { name: user.name, message: None })
 }
 
 /// Sets the password and signs in.
@@ -307,8 +307,9 @@ pub(crate) async fn accept_invitation(
     SignInForm(form): SignInForm,
 ) -> PageResult {
     let user = users::user_of_link(&app, &link).await?.ok_or_else(link_invalid)?;
-    let again =
-        |told: String| invalid_input(&pages::Welcome { name: user.name.clone(), told: Some(told) });
+    let again = |message: String| {
+        invalid_input(&pages::Welcome { name: user.name.clone(), message: Some(message) })
+    };
     if form.raw("password") != form.raw("again") {
         return again("The passwords do not match.".into());
     }

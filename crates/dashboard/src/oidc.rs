@@ -100,7 +100,7 @@ pub(crate) async fn callback(
     }
     let person = match redeem(&app, provider, &auth_request(&app, &headers, &flow), &meant).await {
         Ok(person) => person,
-        Err(told) => return sign_in_failed(&app, &headers, flow.next, told).await,
+        Err(message) => return sign_in_failed(&app, &headers, flow.next, message).await,
     };
     match federated::sign_in(&app, &provider.config, &person).await? {
         Ok(signed) => sign_in(&app, &headers, signed, flow.next).await,
@@ -152,7 +152,7 @@ async fn sign_in(
         SignInOutcome::SignedIn(user, session) => {
             with_session_cookies(app, headers, &user, &session, page(&pages::Arrived { next })?)?
         }
-        SignInOutcome::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None })?,
+        SignInOutcome::NeedsCode { ticket } => page(&pages::Code { next, ticket, message: None })?,
         SignInOutcome::Rejected | SignInOutcome::Busy => {
             page(&sign_in_page(app, SignInInput::default(), next, None).await?)?
         }
@@ -166,11 +166,11 @@ async fn sign_in_failed(
     app: &Dashboard,
     headers: &HeaderMap,
     next: String,
-    (status, told): SignInFailure,
+    (status, message): SignInFailure,
 ) -> PageResult {
     let mut response = invalid_input_with(
         status,
-        &sign_in_page(app, SignInInput::default(), next, Some(told)).await?,
+        &sign_in_page(app, SignInInput::default(), next, Some(message)).await?,
     )?;
     response.headers_mut().append(SET_COOKIE, clear_state_cookie(app, headers));
     Ok(response)

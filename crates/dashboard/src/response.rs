@@ -28,7 +28,7 @@ pub(crate) fn frame(
         role: viewer.user.role,
         org: viewer.org_name.clone(),
         csrf: viewer.csrf.clone(),
-        once: URL_SAFE_NO_PAD.encode(random_bytes::<16>()),
+        idempotency_key: URL_SAFE_NO_PAD.encode(random_bytes::<16>()),
         now: app.clock.now(),
         live: None,
     }

@@ -79,11 +79,16 @@ pub(crate) struct CronQuery {
 }
 
 /// The next run times of the cron expression in the form, or what is wrong with it.
-pub(crate) fn next_run_times(app: &Dashboard, when: &CronQuery) -> pages::Asked {
+pub(crate) fn next_run_times(app: &Dashboard, when: &CronQuery) -> pages::NextRunsFragment {
     let [cron, timezone] = [&when.cron, &when.timezone].map(|text| text.trim());
     let utc = || "UTC".parse::<Zone>();
-    let shown = |next, zone, told| pages::Asked { next, cron: cron.to_owned(), zone, told };
-    let nothing = |zone: Zone, told: Option<String>| shown(Vec::new(), zone, told);
+    let shown = |next, zone, message| pages::NextRunsFragment {
+        next,
+        cron: cron.to_owned(),
+        zone,
+        message,
+    };
+    let nothing = |zone: Zone, message: Option<String>| shown(Vec::new(), zone, message);
     let Ok(utc) = utc() else { return nothing(Zone::default(), None) };
     let zone = match timezone {
         "" => utc,
@@ -124,7 +129,7 @@ async fn form_page(
     unmatched: Option<String>,
 ) -> Result<pages::ScheduleEdit, ApiError> {
     let when = CronQuery { cron: form.cron.clone(), timezone: form.timezone.clone() };
-    let pages::Asked { next, cron, zone, told } = next_run_times(app, &when);
+    let pages::NextRunsFragment { next, cron, zone, message } = next_run_times(app, &when);
     let frame = frame(app, viewer, Section::Schedules, title);
     let names = names(app, viewer, form.order.server_ids.clone()).await?;
     Ok(pages::ScheduleEdit {
@@ -135,7 +140,7 @@ async fn form_page(
         next,
         cron,
         zone,
-        told,
+        message,
         names,
         unmatched,
     })
@@ -179,7 +184,7 @@ pub(crate) async fn edit_form(
         what: what.into(),
         packages: listed(packages),
         exclude: listed(options.exclude.iter().map(ToString::to_string).collect()),
-        reboot: pages::word(&options.reboot),
+        reboot: pages::api_name(&options.reboot),
         stagger_minutes: options.stagger_minutes.to_string(),
         max_parallel: number(options.max_parallel.map(|most| most.to_string())),
         canary: options.canary.to_string(),

@@ -70,7 +70,7 @@ pub(crate) async fn history(
     let row = |(batch, ordered_at, options, task): queries::tasks::PastTask| HistoryRow {
         batch,
         ordered_at,
-        what: pages::what(&options),
+        what: pages::describe_updates(&options),
         task,
     };
     Ok(Paged { items: found.items.into_iter().map(row).collect(), total: found.total })

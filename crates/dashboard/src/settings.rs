@@ -34,10 +34,10 @@ pub(crate) async fn settings(
     let linked = queries::users::linked(&app, &caller.scope()).await?;
     let now = app.clock.now();
     let row = |user: User| UserRow {
-        me: user.id == viewer.user.id,
+        is_self: user.id == viewer.user.id,
         is_linked: linked.contains(&user.id),
         has_password: user.password.is_some(),
-        awaits: users::has_open_invitation(&user, now),
+        has_pending_link: users::has_open_invitation(&user, now),
         id: user.id,
         name: user.name,
         role: user.role,

@@ -50,7 +50,7 @@ async fn update_due(app: &App, lease: &Lease) -> store::Result<Option<Timestamp>
         let importer = FeedTransactions::with_lease(&app.db, lease);
         match remote::update(&importer, &source, Limits::default(), now, |_| {}).await {
             Ok(UpdateOutcome::Unchanged { name }) => {
-                tracing::debug!(feed = name, "feed is unchanged")
+                tracing::debug!(feed = name, "feed is unchanged");
             }
             Ok(UpdateOutcome::Imported(done)) => tracing::info!(
                 feed = done.name,

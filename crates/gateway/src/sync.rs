@@ -483,7 +483,7 @@ async fn record_root_key(app: &Gateway, link: &Session, age: RootKeyAge) {
         Ok(()) => link.record_root_key(age),
         // The next sync records it.
         Err(error) => {
-            tracing::warn!(server = %link.server, %error, "failed to record the root key of a server")
+            tracing::warn!(server = %link.server, %error, "failed to record the root key of a server");
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::rollouts::{Rollout, phase_name};
 use crate::row::{Column, put, row, to_json};
 use crate::runs::Run;
 use crate::schedules::Schedule;
-use crate::sql::{Text, in_chunks, join};
+use crate::sql::{Text, in_chunks};
 use crate::tx::Tx;
 use async_recursion::async_recursion as boxed;
 use domain::rollout::RolloutHead;

@@ -197,7 +197,7 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
                 tx,
                 &[server_index::SecurityCount::from_server(after)],
             )
-            .await?
+            .await?;
         }
     }
     if sort_name(&before.hostname) != sort_name(&after.hostname) || before.tags != after.tags {

@@ -234,7 +234,7 @@ impl Agent {
             let SharedState { ledger, counters, .. } = &*self.shared;
             match happening {
                 HostEvent::OrderStarted { order, plan } => {
-                    ledger.order_started(agent, order, plan, now)
+                    ledger.order_started(agent, order, plan, now);
                 }
                 HostEvent::PackagesChanged { order, before, after } => {
                     let kind = self.worker.host().group();

@@ -119,7 +119,7 @@ fn search_pacman(local: &Path, wanted: &mut OwnerLookup) {
             continue;
         };
         for_each_line(&entry.path().join("files"), |line| {
-            wanted.record_owner(package, &format!("/{line}"))
+            wanted.record_owner(package, &format!("/{line}"));
         });
     }
 }

@@ -37,7 +37,9 @@ pub(crate) async fn server_packages(
             ("available_version", &|row| format_option(&row.available_version)),
             ("security", &|row| row.security.to_string()),
             ("held", &|row| row.held.to_string()),
-            ("blocked_by", &|row| row.blocked_by.map(|why| pages::word(&why)).unwrap_or_default()),
+            ("blocked_by", &|row| {
+                row.blocked_by.map(|why| pages::api_name(&why)).unwrap_or_default()
+            }),
         ],
     )
 }
@@ -61,8 +63,8 @@ pub(crate) async fn server_cves(
             ("package", &|row| row.package.clone()),
             ("installed_version", &|row| row.installed_version.clone()),
             ("fixed_version", &|row| format_option(&row.fixed_version)),
-            ("state", &|row| pages::word(&row.state)),
-            ("fix", &|row| pages::word(&row.fix)),
+            ("state", &|row| pages::api_name(&row.state)),
+            ("fix", &|row| pages::api_name(&row.fix)),
             ("suppressed", &|row| row.suppressed.is_some().to_string()),
             ("published", &|row| format_time(row.published)),
         ],
@@ -116,8 +118,8 @@ fn task_cells(row: &wire::v1::Task) -> Vec<String> {
     let result = row.result.as_ref();
     let shown = |text: Option<String>| text.unwrap_or_default();
     vec![
-        pages::word(&row.state),
-        shown(row.waiting_for.map(|what| pages::word(&what))),
+        pages::api_name(&row.state),
+        shown(row.waiting_for.map(|what| pages::api_name(&what))),
         format_time(row.started_at),
         format_time(row.finished_at),
         shown(result.map(|result| result.duration.to_string())),
@@ -203,7 +205,9 @@ pub(crate) async fn patch_servers(
             ("environment", &|row| format_option(&row.environment)),
             ("installed_version", &|row| row.installed_version.clone()),
             ("available_version", &|row| row.available_version.clone()),
-            ("blocked_by", &|row| row.blocked_by.map(|why| pages::word(&why)).unwrap_or_default()),
+            ("blocked_by", &|row| {
+                row.blocked_by.map(|why| pages::api_name(&why)).unwrap_or_default()
+            }),
         ],
     )
 }
@@ -271,7 +275,7 @@ pub(crate) async fn cve_servers(
             ("package", &|row| row.package.clone()),
             ("installed_version", &|row| row.installed_version.clone()),
             ("fixed_version", &|row| format_option(&row.fixed_version)),
-            ("state", &|row| pages::word(&row.state)),
+            ("state", &|row| pages::api_name(&row.state)),
             ("suppressed", &|row| row.suppressed.is_some().to_string()),
         ],
     )
@@ -291,11 +295,11 @@ pub(crate) async fn runs(
         &[
             ("id", &|row| row.id.to_string()),
             ("scheduled_for", &|row| row.scheduled_for.to_string()),
-            ("state", &|row| pages::word(&row.state)),
+            ("state", &|row| pages::api_name(&row.state)),
             ("skip_reason", &|row| {
-                row.skip_reason.map(|why| pages::word(&why)).unwrap_or_default()
+                row.skip_reason.map(|why| pages::api_name(&why)).unwrap_or_default()
             }),
-            ("trigger", &|row| pages::word(&row.trigger)),
+            ("trigger", &|row| pages::api_name(&row.trigger)),
             ("batch", &|row| format_option(&row.batch_id)),
             ("servers", &|row| {
                 format_option(&row.progress.as_ref().map(|progress| progress.total))

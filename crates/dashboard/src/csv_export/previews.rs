@@ -17,7 +17,7 @@ use crate::{Dashboard, Viewer, batches, pages, schedules};
 
 fn format_updates(some: &[PreviewUpdate]) -> String {
     join_list(some.iter().map(|update| {
-        let why = update.blocked_by.map(|why| format!(": {}", pages::spoken(why)));
+        let why = update.blocked_by.map(|why| format!(": {}", pages::label(why)));
         format!("{} {} → {}{}", update.name, update.from, update.to, why.unwrap_or_default())
     }))
 }
@@ -32,13 +32,13 @@ fn preview_table(it: &Preview) -> PageResult {
             ("canary", &|row| row.canary.to_string()),
             ("starts_at", &|row| format_time(row.starts_at)),
             ("waits_for", &|row| {
-                join_words(&row.waits_for.iter().map(pages::word).collect::<Vec<_>>())
+                join_words(&row.waits_for.iter().map(pages::api_name).collect::<Vec<_>>())
             }),
             ("updates", &|row| format_updates(&row.updates)),
             ("blocked", &|row| format_updates(&row.blocked)),
             ("nothing_pending", &|row| row.nothing_pending.join(" ")),
             ("host_limits", &|row| row.host_limits.join("; ")),
-            ("reboot", &|row| pages::word(&row.reboot)),
+            ("reboot", &|row| pages::api_name(&row.reboot)),
         ],
     )
 }
@@ -80,8 +80,8 @@ pub(crate) async fn next_runs(
     query: PageQuery<CronQuery>,
 ) -> PageResult {
     let it = next_run_times(&app, &query.parameters);
-    if let Some(told) = it.told {
-        return Err(ApiError::new(Code::BadRequest, told));
+    if let Some(message) = it.message {
+        return Err(ApiError::new(Code::BadRequest, message));
     }
     csv_response(
         "next-runs.csv",
@@ -114,7 +114,7 @@ pub(crate) async fn calendar(
             ("timezone", &|_| it.zone.to_string()),
             ("times", &|(_, entry)| entry.times.to_string()),
             ("schedule", &|(_, entry)| entry.name.clone()),
-            ("schedule_time", &|(_, entry)| entry.there.clone().unwrap_or_default()),
+            ("schedule_time", &|(_, entry)| entry.schedule_time.clone().unwrap_or_default()),
             ("schedule_id", &|(_, entry)| entry.id.to_string()),
         ],
     )

@@ -19,7 +19,7 @@ pub struct PendingAges(pub [[u64; 5]; 4]);
 /// One age group.
 #[derive(Debug)]
 pub struct AgeGroup {
-    pub said: &'static str,
+    pub label: &'static str,
     pub counts: [u64; 5],
     pub total: u64,
     pub bar: String,
@@ -27,7 +27,7 @@ pub struct AgeGroup {
 
 impl AgeGroup {
     /// The severities that occur, with their counts.
-    pub fn some(&self) -> Vec<(&'static str, u64)> {
+    pub fn nonzero_counts(&self) -> Vec<(&'static str, u64)> {
         SEVERITIES.into_iter().zip(self.counts).filter(|(_, count)| *count > 0).collect()
     }
 }
@@ -41,7 +41,7 @@ impl PendingAges {
         let max = self.0.iter().map(|counts| counts.iter().sum::<u64>()).max().unwrap_or(0);
         let span = |(said, counts): (&'static str, [u64; 5])| {
             let total = counts.iter().sum();
-            AgeGroup { said, counts, total, bar: bar(said, counts, total, max) }
+            AgeGroup { label: said, counts, total, bar: bar(said, counts, total, max) }
         };
         AGE_GROUPS.into_iter().zip(self.0).map(span).collect()
     }

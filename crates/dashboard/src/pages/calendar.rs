@@ -45,7 +45,7 @@ pub struct CalendarEntry {
     /// The time of the first run in the browser's time zone.
     pub first: String,
     /// The same time in the schedule's time zone, if it differs.
-    pub there: Option<String>,
+    pub schedule_time: Option<String>,
     /// The number of runs on this day.
     pub times: usize,
 }
@@ -60,7 +60,7 @@ impl CalendarDay {
     }
 
     /// The date as the calendar shows it, such as `14 Nov`.
-    pub fn said(&self) -> String {
+    pub fn short_date(&self) -> String {
         self.date.strftime("%-d %b").to_string()
     }
 
@@ -123,7 +123,7 @@ fn day(date: Date, today: Date, found: &[(Zoned, &ScheduleRuns)]) -> CalendarDay
             id: of.id,
             name: of.name.clone(),
             first: at.strftime("%H:%M").to_string(),
-            there: differs.then(|| format!("{} {}", there.strftime(form), of.zone)),
+            schedule_time: differs.then(|| format!("{} {}", there.strftime(form), of.zone)),
             times: 1,
         });
     }
@@ -159,7 +159,7 @@ mod tests {
                         "{} {} {} ×{}",
                         day.date,
                         entry.first,
-                        entry.there.clone().unwrap_or_default(),
+                        entry.schedule_time.clone().unwrap_or_default(),
                         entry.times
                     )
                 };

@@ -23,7 +23,7 @@ pub fn escape(text: &str) -> String {
 }
 
 /// The API name of an enum value.
-pub fn word(value: &impl Serialize) -> String {
+pub fn api_name(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         Ok(other) => other.to_string(),
@@ -32,19 +32,19 @@ pub fn word(value: &impl Serialize) -> String {
 }
 
 /// The API name of an enum value, with spaces instead of underscores.
-pub fn spoken(value: impl Serialize) -> String {
-    spaced(&word(&value))
+pub fn label(value: impl Serialize) -> String {
+    with_spaces(&api_name(&value))
 }
 
 /// An API name with spaces instead of underscores.
-pub fn spaced(word: &str) -> String {
+pub fn with_spaces(word: &str) -> String {
     word.replace('_', " ")
 }
 
 /// A state as a colored label.
 pub fn pill(value: &impl Serialize) -> String {
-    let word = escape(&word(value));
-    format!("<span class=\"pill is-{word}\">{}</span>", spaced(&word))
+    let word = escape(&api_name(value));
+    format!("<span class=\"pill is-{word}\">{}</span>", with_spaces(&word))
 }
 
 /// A number, passed by value or by reference, of any integer type. Templates need this.
@@ -69,7 +69,7 @@ impl<T: Count> Count for &T {
     }
 }
 
-pub fn fewer(shown: impl Count, all: impl Count) -> bool {
+pub fn is_truncated(shown: impl Count, all: impl Count) -> bool {
     shown.count() < all.count()
 }
 
@@ -110,7 +110,7 @@ pub fn score(value: &Option<f64>) -> String {
 }
 
 /// A probability as a percentage.
-pub fn chance(value: &Option<f64>) -> String {
+pub fn probability(value: &Option<f64>) -> String {
     value.map_or_else(|| "–".into(), |chance| format!("{:.1} %", chance * 100.0))
 }
 
@@ -128,7 +128,7 @@ pub fn counts(progress: &Progress) -> Vec<(String, u64)> {
 }
 
 /// A package change as one line of HTML.
-pub fn change(change: &PackageChange) -> String {
+pub fn change_html(change: &PackageChange) -> String {
     let version = |version: &Option<String>, none| {
         version.as_deref().map_or_else(|| format!("<em>{none}</em>"), escape)
     };
@@ -138,7 +138,7 @@ pub fn change(change: &PackageChange) -> String {
 }
 
 /// What a batch installs.
-pub fn what(options: &Options) -> String {
+pub fn describe_updates(options: &Options) -> String {
     let names: Vec<String> = options.packages.iter().map(ToString::to_string).collect();
     let mut label = match (names.as_slice(), options.security_only) {
         ([], true) => "Security updates".to_owned(),
@@ -174,7 +174,7 @@ pub fn start_label(options: &Options, servers: impl Count) -> String {
 }
 
 /// The rollout options of a batch, such as parallelism and canary.
-pub fn pace(options: &Options) -> String {
+pub fn describe_pace(options: &Options) -> String {
     let canary = options.canary.to_string();
     let parts = [
         (options.stagger_minutes > 0)
@@ -189,7 +189,7 @@ pub fn pace(options: &Options) -> String {
 }
 
 /// The servers that a selector matches.
-pub fn targets(selector: &Selector) -> String {
+pub fn describe_targets(selector: &Selector) -> String {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(selector) else {
         return String::new();
     };

@@ -37,7 +37,7 @@ pub struct Frame {
     /// The CSRF token of every form.
     pub csrf: String,
     /// The idempotency key of forms that must take effect only once.
-    pub once: String,
+    pub idempotency_key: String,
     pub now: Timestamp,
     /// The path of the live updates, if the page has any.
     pub live: Option<String>,
@@ -123,7 +123,7 @@ mod tests {
             role,
             org: "Acme".into(),
             csrf: "c".into(),
-            once: "o".into(),
+            idempotency_key: "o".into(),
             now: "2026-11-15T04:00:00Z".parse().unwrap(),
             live: None,
         }

@@ -20,16 +20,17 @@ mod views;
 pub use askama::Template;
 pub use asset::{Asset, ICON, SCRIPT, STYLE};
 pub use format::{
-    Count, chance, change, counts, escape, fewer, in_zone, last_shown, local, number, pace, pill,
-    plural, score, share, spaced, spoken, start_label, targets, what, word,
+    Count, api_name, change_html, counts, describe_pace, describe_targets, describe_updates,
+    escape, in_zone, is_truncated, label, last_shown, local, number, pill, plural, probability,
+    score, share, start_label, with_spaces,
 };
 pub use layout::{Frame, NavItem, Section};
 pub use names::Names;
 pub use views::{
-    Account, Activity, ActivityEntry, Arrived, Asked, BatchPage, Batches, Code, Confirm, CvePage,
-    Cves, HistoryRow, NextRun, OrderPage, OrderPreview, Overview, PatchPage, Patches, Problem,
-    ProblemBare, ScheduleEdit, SchedulePage, Schedules, Secret, ServerFilter, ServerPage, Servers,
-    Settings, SignIn, TaskPage, UserRow, Welcome,
+    Account, Activity, ActivityEntry, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves,
+    HistoryRow, NextRun, NextRunsFragment, OrderPage, OrderPreview, Overview, PatchPage, Patches,
+    Problem, ProblemBare, ScheduleEdit, SchedulePage, Schedules, Secret, ServerFilter, ServerPage,
+    Servers, Settings, SignIn, TaskPage, UserRow, Welcome,
 };
 
 /// Maximum number of rows in a table that the API does not page.

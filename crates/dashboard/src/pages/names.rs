@@ -19,7 +19,7 @@ impl Names {
     }
 
     /// The name as HTML, with the id next to it.
-    pub fn said(&self, id: &str) -> String {
+    pub fn with_id(&self, id: &str) -> String {
         match self.0.get(id) {
             Some(name) => format!("{} <code class=\"dim\">{}</code>", escape(name), escape(id)),
             None => escape(id),
@@ -27,7 +27,7 @@ impl Names {
     }
 
     /// The name and id as HTML, linked to the object's page if there is one.
-    pub fn linked(&self, id: &str) -> String {
+    pub fn link(&self, id: &str) -> String {
         let (name, known) = (escape(self.name(id)), escape(id));
         let beside = match self.0.contains_key(id) {
             true => format!(" <code class=\"dim\">{known}</code>"),
@@ -48,13 +48,13 @@ mod tests {
     fn name_is_escaped_and_followed_by_its_id() {
         let names = [("usr_1", "ann"), ("srv_1", "<b>")].map(|(id, name)| (id.into(), name.into()));
         let names = Names(names.into());
-        assert_eq!(names.said("usr_1"), "ann <code class=\"dim\">usr_1</code>");
-        assert_eq!(names.said("schedule"), "schedule");
+        assert_eq!(names.with_id("usr_1"), "ann <code class=\"dim\">usr_1</code>");
+        assert_eq!(names.with_id("schedule"), "schedule");
         assert_eq!(
-            names.linked("srv_1"),
+            names.link("srv_1"),
             "<a href=\"/servers/srv_1\">&lt;b&gt;</a> <code class=\"dim\">srv_1</code>"
         );
-        assert_eq!(names.linked("bat_1"), "<a href=\"/batches/bat_1\">bat_1</a>");
-        assert_eq!(names.linked("<i>"), "&lt;i&gt;");
+        assert_eq!(names.link("bat_1"), "<a href=\"/batches/bat_1\">bat_1</a>");
+        assert_eq!(names.link("<i>"), "&lt;i&gt;");
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use wire::v1::{SeverityCounts, Task};
 
-use crate::pages::{escape, number, word};
+use crate::pages::{api_name, escape, number};
 
 const WIDTH: f64 = 720.0;
 /// Maximum number of bars in a timeline. More would be unreadable.
@@ -68,7 +68,7 @@ pub fn timeline(tasks: &[Task], now: &Timestamp) -> String {
     for (task, from, to) in &spans {
         let scale = WIDTH / whole;
         let (x, width) = (seconds(first, *from) * scale, (seconds(*from, *to) * scale).max(3.0));
-        let state = word(&task.state);
+        let state = api_name(&task.state);
         let class = match state.as_str() {
             "succeeded" | "no_change" | "failed" | "timed_out" | "canceled" | "skipped" => &state,
             _ => "running",

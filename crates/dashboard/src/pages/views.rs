@@ -27,15 +27,15 @@ macro_rules! pages {
 
 pages! {
     /// The sign-in page.
-    SignIn = "sign_in.html" { organization: Option<String>, name: String, next: String, told: Option<String>, provider: Option<String>, }
+    SignIn = "sign_in.html" { organization: Option<String>, name: String, next: String, message: Option<String>, provider: Option<String>, }
     /// The page after an OIDC sign-in, which continues to the requested page.
-    Arrived = "arrived.html" { next: String, }
+    Arrived = "signed_in.html" { next: String, }
     /// The second step of a sign-in: the two-factor code.
-    Code = "code.html" { next: String, ticket: String, told: Option<String>, }
+    Code = "code.html" { next: String, ticket: String, message: Option<String>, }
     /// The user's own account.
-    Account = "account.html" { frame: Frame, has_totp: bool, secret: Option<String>, uri: String, told: Option<String>, }
+    Account = "account.html" { frame: Frame, has_totp: bool, secret: Option<String>, uri: String, message: Option<String>, }
     /// The page that an invitation or reset link opens.
-    Welcome = "welcome.html" { name: String, told: Option<String>, }
+    Welcome = "welcome.html" { name: String, message: Option<String>, }
     /// An error while the user is not signed in.
     ProblemBare = "problem_bare.html" { title: String, detail: String, request_id: String, }
     /// An error.
@@ -59,12 +59,12 @@ pages! {
     /// The form of a schedule.
     ScheduleEdit = "schedule_edit.html" {
         frame: Frame, form: ScheduleForm, action: String, errors: Vec<String>, next: Vec<Timestamp>, cron: String,
-        zone: Zone, told: Option<String>, names: Names, unmatched: Option<String>,
+        zone: Zone, message: Option<String>, names: Names, unmatched: Option<String>,
     }
     /// The next runs of the schedule in the form.
-    Asked = "asked.html" { next: Vec<Timestamp>, cron: String, zone: Zone, told: Option<String>, }
+    NextRunsFragment = "next_runs_fragment.html" { next: Vec<Timestamp>, cron: String, zone: Zone, message: Option<String>, }
     /// The patch page: options and preview.
-    OrderPage = "order.html" {
+    OrderPage = "patch_form.html" {
         frame: Frame, form: OrderForm, names: Names, previewed: Option<OrderPreview>, errors: Vec<String>,
     }
     /// A confirmation page.
@@ -137,8 +137,8 @@ pub struct UserRow {
     pub created_at: Timestamp,
     pub has_password: bool,
     pub is_linked: bool,
-    pub awaits: bool,
-    pub me: bool,
+    pub has_pending_link: bool,
+    pub is_self: bool,
 }
 
 impl ServerPage {

@@ -350,7 +350,7 @@ impl ControlPlane {
             TaskEvent::WindowClosed => self.situations.count(Situation::Expired),
             TaskEvent::ServerRemoved => self.situations.count(Situation::Removed),
             TaskEvent::Reported(ReportedResult::Withdrawn) => {
-                self.situations.count(Situation::Withdrawn)
+                self.situations.count(Situation::Withdrawn);
             }
             TaskEvent::Reported(ReportedResult::Failed(FailureCode::OrderLost)) => {
                 self.situations.count(Situation::OrderLost);

@@ -197,7 +197,7 @@ impl World {
     fn handle(&mut self, happening: SimEvent) {
         match happening {
             SimEvent::Up { agent, words, at_work } => {
-                self.receive_from_agent(agent, &words, at_work)
+                self.receive_from_agent(agent, &words, at_work);
             }
             SimEvent::Down { agent, message } => {
                 if self.agents[agent].is_reachable() {

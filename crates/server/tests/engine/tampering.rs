@@ -4,7 +4,6 @@
 use jiff::SignedDuration;
 use serde_json::json;
 use server::app::App;
-use service::integrity;
 
 use service::ServiceError;
 use service::commands::{refreshes, schedules as calendar};

@@ -307,7 +307,7 @@ pub async fn reseal_in_background(app: App, data_dir: PathBuf) {
                 }
                 Ok(_) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "sealing with the new root key failed and will be retried")
+                    tracing::warn!(%error, "sealing with the new root key failed and will be retried");
                 }
             }
         }

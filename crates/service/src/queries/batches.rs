@@ -43,7 +43,7 @@ pub async fn list(app: &App, scope: &Scope, states: &[&str], page: Page) -> Resu
 /// The newest `few` unfinished batches.
 #[boxed]
 pub async fn open(app: &App, scope: &Scope, limit: u32) -> Result<Vec<Batch>> {
-    let page = Page { limit: limit, offset: 0 };
+    let page = Page { limit, offset: 0 };
     Ok(list(app, scope, &STATES[..OPEN_STATES], page).await?.items)
 }
 

@@ -101,7 +101,7 @@ impl Scenario {
                         *order,
                         &kind(&self.worker, *before),
                         &kind(&self.worker, *after),
-                    )
+                    );
                 }
                 HostEvent::Booted { order } => self.ledger.host_booted(0, *order),
                 HostEvent::StageReached { .. }
