@@ -190,7 +190,7 @@ impl AgentClient {
 
     /// Syncs. The service holds the request open for up to `hold_seconds` while it has nothing to
     /// send. A caller that drops the future aborts the sync, and repeats it with the same
-    /// [`Turn`](super::Turn).
+    /// [`SyncCounter`](super::SyncCounter).
     ///
     /// In the returned response, `orders_keys` is either empty or a list of valid keys that may be
     /// trusted, and `renewed_tag` is set only if the response was signed by the service.

@@ -1,7 +1,7 @@
 //! Determines what must be matched again when advisories change: only packages whose names a
 //! changed advisory contains.
 //!
-//! A package set is split by source package into [`groups`], and each group is matched once,
+//! A package set is split by source package into [groups](group_by_source), and each group is matched once,
 //! however many sets contain it. After a change, only the groups with a name in [`ChangedNames`]
 //! are matched again. An index of the advisories for the names of a group is enough for it, so one
 //! new advisory does not require an index of all of them.

@@ -95,7 +95,7 @@ struct Task {
 }
 
 /// A rollout with all its tasks. Restored from storage and updated by [`Rollout::apply_event`],
-/// [`Rollout::change`] and [`Rollout::set_condition`]; two rollouts with the same input are equal.
+/// [`Rollout::apply_change`] and [`Rollout::set_condition`]; two rollouts with the same input are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rollout {
     head: RolloutHead,

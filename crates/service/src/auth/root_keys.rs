@@ -5,7 +5,7 @@
 //! starts records the new key in the database ([`open_service`]); from then on, a process without
 //! it cannot write anything that has to be verified. In the background, everything in the database
 //! that is sealed or encrypted and verifies with the old key is sealed or encrypted again with the
-//! new one ([`replace_totp_secret`]). The rest are credentials that others hold: agents get new
+//! new one ([`reseal`]). The rest are credentials that others hold: agents get new
 //! ones automatically, but API keys and enrollment tokens have to be replaced
 //! ([`old_key_dependents`]).
 
@@ -288,7 +288,7 @@ async fn run_step(app: &App, step: &ResealStep) -> store::Result<ResealOutcome> 
     Ok(done)
 }
 
-/// Runs [`replace_totp_secret`] in the background until it is complete.
+/// Runs [`reseal`] in the background until it is complete.
 #[boxed]
 pub async fn reseal_in_background(app: App, data_dir: PathBuf) {
     if app.secrets.old_root_key_id().is_none() {

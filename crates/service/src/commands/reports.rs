@@ -39,7 +39,7 @@ pub struct AgentReports<'a> {
 }
 
 /// Stores the reports of many agents in a few SQL statements per rollout, with the same effect as
-/// [`progress`] and [`result`] for each. `Stale` means that another writer changed one of the
+/// [`store_progress`] and [`store_result`] for each. `Stale` means that another writer changed one of the
 /// tasks; then none of the reports is stored.
 #[boxed]
 pub async fn store_all(tx: &mut Tx, told: &[AgentReports<'_>]) -> store::Result<()> {

@@ -343,7 +343,7 @@ pub async fn pending_updates(conn: &mut Conn, server: &Server) -> Result<Vec<Pen
 }
 
 /// The packages of a server whose pending updates are security updates, by the same rule as
-/// [`pending`], for a caller that has already read the findings.
+/// [`pending_updates`], for a caller that has already read the findings.
 pub fn security_packages<'a>(
     server: &Server,
     installed: &[Installed],
