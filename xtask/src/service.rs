@@ -232,12 +232,12 @@ impl Service {
     }
 }
 
-/// A program without the caller's `FLEETMEND_*` variables.
+/// A command that does not inherit the `FLEETMEND_*` variables.
 fn command_without_settings(program: &Path) -> Command {
     without_settings(Command::new(program))
 }
 
-/// A program without those variables that the kernel terminates when we exit, for any reason.
+/// The same, but the kernel terminates the program when this process exits for any reason.
 fn command_with_death_signal(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--"]).arg(program);

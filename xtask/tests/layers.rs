@@ -31,6 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("agent", &["agent-client", "wire", "vocab", "pkgver"]),
     ("swarm", &["agent-client", "wire", "vocab"]),
     ("lab", &[]),
+    ("testkit", &[]),
     (
         "fuzz",
         &[

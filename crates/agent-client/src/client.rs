@@ -20,7 +20,7 @@ use super::response_signature::{Exchange, SignatureCheck};
 use super::trust::{TrustStoreError, system_trust_config};
 use super::{Authorization, HostKey, Identity, Pin, PinnedServer, Token, public_keys};
 
-/// Maximum size of a response body. A host does not trust its service with its memory.
+/// Maximum size of a response body, so that the service cannot exhaust the host's memory.
 const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Timeout of requests that are not held open.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);

@@ -40,7 +40,7 @@ async fn list(
 /// Create an API key
 ///
 /// The response contains the key as `api_key`. It is shown only once: the service stores a hash. A
-/// caller that is limited to environments can create keys with the same limit or a narrower one.
+/// caller that is limited to certain environments can create keys only for these.
 #[utoipa::path(post, path = "/v1/api-keys", tag = "API keys", operation_id = "create_api_key",
     request_body = CreateApiKey,
     responses((status = 201, description = "The API key was created.", body = CreatedApiKey)))]
@@ -74,7 +74,7 @@ async fn get(
 /// Revoke an API key
 ///
 /// It stops working immediately. Revoking a revoked key succeeds. The last `admin` key that is not
-/// limited to environments cannot be revoked, because no key could create another one.
+/// limited to certain environments cannot be revoked, because no key could create another one.
 #[utoipa::path(delete, path = "/v1/api-keys/{api_key_id}", tag = "API keys", operation_id = "revoke_api_key",
     params(("api_key_id" = KeyId, Path, description = "ID of the API key.")),
     responses((status = 204, description = "The API key was revoked.")))]

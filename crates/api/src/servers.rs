@@ -30,8 +30,8 @@ pub(crate) fn routes() -> Routes {
 
 /// List servers
 ///
-/// Sorted by name unless `sort` is given, then by ID. A key that is limited to environments sees
-/// the servers in these.
+/// Sorted by name unless `sort` is given, then by ID. A key that is limited to certain
+/// environments sees only the servers in these.
 #[utoipa::path(get, path = "/v1/servers", tag = "Servers", operation_id = "list_servers", params(ServerFilter),
     responses((status = 200, description = "A page of servers.", body = List<wire::v1::Server>)))]
 async fn list(

@@ -354,7 +354,7 @@ impl RemoveArgs {
                 crate::print_line(&json!({"name": self.name, "advisories": advisories}).to_string())
             }
             false => crate::print_line(&format!(
-                "{} deleted with {}",
+                "Deleted the feed `{}` and its {}.",
                 self.name,
                 pluralize(advisories, "advisory", "advisories")
             )),

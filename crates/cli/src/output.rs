@@ -43,8 +43,8 @@ fn marker() -> &'static str {
     MARK.get_or_init(|| format!("\x1b{:032x}:", random_u128()))
 }
 
-/// The bytes to write: text escaped for a terminal, control sequences expanded there and removed
-/// elsewhere.
+/// Renders text for output. For a terminal, escapes the text and expands marked control sequences;
+/// otherwise removes the marked control sequences and leaves the text unchanged.
 fn render(text: &str, terminal: bool) -> String {
     let safe = |part: &str| match terminal {
         true => escape_text(part).into_owned(),

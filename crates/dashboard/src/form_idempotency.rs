@@ -43,7 +43,7 @@ const START_FIELD: &str = "start";
 /// the form starts something; without it, the handler shows a new preview.
 const PREVIEW_FIELD: &str = "preview";
 const CONFIRM_FIELD: &str = "go";
-/// The field with the random value of a page without a preview.
+/// The field in which a page without a preview sends a random idempotency key.
 const KEY_FIELD: &str = "once";
 
 impl FormKey {

@@ -88,9 +88,9 @@ impl LoginThrottle {
         take(&self.names, &[name.as_bytes()])
     }
 
-    /// Counts a two-factor code. `user` is the user who proved a password or a session, or `None`
-    /// if neither was proved. A known browser has no advantage here: the session may be stolen, and
-    /// its cookies with it.
+    /// Counts a two-factor code. `user` is the user who entered the correct password or has a
+    /// session; `None` if there is neither. A known browser has no advantage here: an attacker who
+    /// stole the session may have its cookies too.
     pub(crate) fn count_code(&self, user: Option<UserId>, from: IpAddr) -> Result<(), ApiError> {
         take(&self.addresses, &[&counted_address_bytes(from)])?;
         match user {

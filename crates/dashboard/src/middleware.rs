@@ -53,7 +53,7 @@ pub(crate) struct Viewer {
 }
 
 impl Viewer {
-    /// The same user as a caller of `service`.
+    /// The user as a [`Caller`], for requests to `service`.
     pub(crate) fn caller(&self) -> Caller {
         let User { id, org_id, role, .. } = self.user;
         Caller { org: org_id, id: CallerId::User(id), role, environments: None }

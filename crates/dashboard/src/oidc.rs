@@ -241,7 +241,7 @@ fn provider_error_message(provider: &Provider, word: &str) -> String {
         | "unsupported_response_type"
         | "invalid_scope" => {
             format!(
-                "{name} rejected this service ({word}). An administrator should check how it is registered there."
+                "{name} rejected this service ({word}). Ask an administrator to check its registration at {name}."
             )
         }
         _ => format!("{name} returned an error. Sign in again, or use a password."),
@@ -273,7 +273,7 @@ fn refusal_message(provider: &Provider, refusal: SsoRefusal, person: &OidcIdenti
         }
         SsoRefusal::NoRole => {
             format!(
-                "{name} assigns you no role in this service. Ask the administrator of your groups there."
+                "{name} assigns you no role in this service. Ask the administrator of {name} to add you to a group that has one."
             )
         }
     }

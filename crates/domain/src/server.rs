@@ -34,7 +34,8 @@ impl Presence {
         SignedDuration::from_secs(3 * i64::from(self.sync_seconds)) + GRACE
     }
 
-    /// Online from the moment of a contact until the patience has run out, excluding that instant.
+    /// Online from the moment of a contact until the server has been silent for that long,
+    /// excluding that instant.
     ///
     /// A contact later than `now` was recorded before the clock was set back. If it is at most the
     /// patience ahead, it counts as recent. Beyond that it is ignored, because a server that died

@@ -126,7 +126,8 @@ pub(super) async fn release(app: &App, lease: &Lease) -> store::Result<()> {
 /// The time that leases are measured by.
 struct LeaseTime {
     now: Timestamp,
-    /// How far this machine's clock is ahead of the database's, if that is too much to lead.
+    /// How far this machine's clock is ahead of the database's; `None` if the difference is small
+    /// enough to lead.
     skew: Option<SignedDuration>,
 }
 

@@ -48,8 +48,8 @@ pub(super) async fn run(
         if hands.clock_change().is_some() {
             clock_checked_under = None;
         }
-        // Everything below uses this single reading of the clock. If schedules were moved by a time
-        // that `hands` had not seen, the engine would never notice that it was wrong.
+        // Everything below uses this one reading of the clock. With a second reading, a wrong clock
+        // could move schedules without being detected.
         let now = hands.last_time();
         let done = async {
             if clock_checked_under != Some(lease.token) {
@@ -125,10 +125,9 @@ async fn start_due(
     }
 }
 
-/// Resets schedules that wait for a later instant than their next one from now. While the clock was
-/// ahead, they were moved past instants that have not come yet, and would start nothing until the
-/// time that the clock showed then. Runs recorded as skipped in that time are deleted, because they
-/// did not happen either. An instant that was started is not started again.
+/// Moves schedules back that a wrong clock moved too far ahead: computes their next instant again
+/// from `now`. Deletes runs that were recorded as skipped for future instants. An instant that was
+/// started is not started again.
 async fn reset_after_clock_change(app: &App, lease: &Lease, now: Timestamp) -> store::Result<()> {
     let waiting = schedules::list_future(&mut *app.db.read().await?, now).await?;
     let next = |one: &Schedule| schedule::next_after(&one.cron, &one.timezone, now);

@@ -33,7 +33,7 @@ pub enum FeedError {
     /// The file ends in the middle of a record or of its compressed stream.
     #[error("{place} is truncated")]
     Truncated { place: FeedLocation },
-    /// The file is not a zip archive, or a damaged one.
+    /// The file is not a zip archive, or the archive is damaged.
     #[error("{place}: invalid zip archive")]
     Archive { place: FeedLocation, source: zip::result::ZipError },
     /// A record is not valid JSON, or lacks a required field.

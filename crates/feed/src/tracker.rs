@@ -105,7 +105,7 @@ impl Tracker<'_> {
         let Some(line) = line.strip_prefix("- ") else { return Ok(()) };
         let mut words = line.splitn(3, ' ');
         let (Some(package), Some(said)) = (words.next(), words.next()) else {
-            let why = format!("`{}` names a package without a state", text::excerpt(line));
+            let why = format!("`{}` names a package but no state", text::excerpt(line));
             return Err(place.invalid_record(number, why));
         };
         let notes = words.next().unwrap_or_default();

@@ -126,7 +126,7 @@ struct QueuedPart {
     reply: oneshot::Sender<Result<WriteResult, Refusal>>,
 }
 
-/// The queue.
+/// Queues what agents send, and writes it to the database in batches.
 #[derive(Default)]
 pub(super) struct WriteBatcher {
     queue: Mutex<Vec<QueuedPart>>,

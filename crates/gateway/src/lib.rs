@@ -122,7 +122,7 @@ pub struct Refusal {
     pub status: StatusCode,
     /// The reason for programs.
     pub code: &'static str,
-    /// The reason for people.
+    /// Human-readable reason.
     pub detail: String,
     /// The seconds after which to try again.
     pub retry_after: Option<u64>,

@@ -24,7 +24,7 @@ use crate::Refusal;
 type Buckets = RateLimiter<ServerId, DefaultKeyedStateStore<ServerId>, DefaultClock>;
 
 const KIB: usize = 1024;
-/// Memory for all bodies of agents whose content is not committed yet.
+/// Memory for the bodies of all agents' requests that are not committed yet.
 const BODIES_KIB_MAX: usize = 64 * 1024;
 /// Memory for all enrollment requests that are being read.
 const ENROLL_BODIES_KIB_MAX: usize = 4 * 1024;

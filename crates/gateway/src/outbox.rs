@@ -28,17 +28,17 @@ pub(super) struct Assignment {
     pub(super) started: bool,
 }
 
-/// All assignments by server. Filled from the database only; agents cannot add to it.
+/// All unsigned orders by server. Filled from the database only; agents cannot add to it.
 #[derive(Default)]
 pub(super) struct Outbox(Mutex<BTreeMap<ServerId, Vec<Assignment>>>);
 
 impl Outbox {
-    /// The assignments of this server.
+    /// The unsigned orders of this server.
     pub(super) fn assignments(&self, server: ServerId) -> Vec<Assignment> {
         lock(&self.0).get(&server).cloned().unwrap_or_default()
     }
 
-    /// Adds an assignment or replaces the one with the same task. Returns whether anything changed.
+    /// Adds an order or replaces the one with the same task. Returns whether anything changed.
     pub(super) fn set(&self, server: ServerId, assignment: Assignment) -> bool {
         let mut desk = lock(&self.0);
         let pile = desk.entry(server).or_default();
@@ -55,7 +55,7 @@ impl Outbox {
         }
     }
 
-    /// Removes the assignment of a task that has ended.
+    /// Removes the order of a task that has ended.
     pub(super) fn remove(&self, server: ServerId, task: TaskId) {
         let mut desk = lock(&self.0);
         if let Some(pile) = desk.get_mut(&server) {

@@ -529,9 +529,9 @@ impl Session {
         state.sent_in_sync = position.number;
     }
 
-    /// Whether this message is a reason to respond immediately. A message that was sent before is
-    /// sent with every later response, but is a reason to respond only to retries of the sync
-    /// that it was first sent to.
+    /// Whether to respond immediately because of this message. A message that was sent before is
+    /// repeated in every later response, but only retries of the sync that first received it get
+    /// an immediate response.
     pub(super) fn is_unsent(&self, position: &SyncPosition, message: Message) -> bool {
         let state = self.state();
         state.sent_in_sync == position.number || !state.sent.contains(&message)

@@ -48,7 +48,8 @@ struct CacheEntry {
 }
 
 impl SecurityPackageCache {
-    /// The names for a package set, from memory unless its findings have `changed` since.
+    /// Returns the cached package names for a package set. Reads them again if the cached entry has
+    /// another `changed` revision.
     async fn get_or_read<E>(
         &self,
         key: PackageSetKey,
@@ -107,7 +108,7 @@ pub(super) async fn security_packages(
 ) -> Result<PackageNames, Refusal> {
     let mut reader = app.db.snapshot().await?;
     let server = stored::get(&mut reader, session.org, session.server).await?;
-    let Some(alike) = findings::count_key(&server) else { return Ok(PackageNames::default()) };
+    let Some(count_key) = findings::count_key(&server) else { return Ok(PackageNames::default()) };
     let changed = match (server.package_set, Ecosystem::for_os(&server.os)) {
         (Some(set), Some(base)) => {
             known::last_changed(&mut reader, session.org, set, base.as_str()).await?
@@ -118,7 +119,12 @@ pub(super) async fn security_packages(
     // Read after `changed`: the names may be newer than `changed` states, and are then read once
     // more, but they are never older.
     let read = async || read_names(app, &server).await;
-    match app.registry().security_packages.get_or_read((session.org, alike), changed, read).await {
+    match app
+        .registry()
+        .security_packages
+        .get_or_read((session.org, count_key), changed, read)
+        .await
+    {
         Ok(names) => Ok(names),
         Err(ServiceError::Unavailable(error)) => Err(error.into()),
         // What the host itself classifies as security updates is installed anyway.

@@ -12,8 +12,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use crate::has_programs;
 use crate::root::{Base, Root};
 
-/// Creates a separate cgroup for a boot. If two machines shared a cgroup, each would take the
-/// other's services for its own, and remove a group in which the other is about to start a service.
+/// Creates a separate cgroup for a boot. If two machines shared a cgroup, each would treat the
+/// other's services as its own, and remove a group in which the other is about to start a service.
 /// Cgroups of ended machines are removed. The first argument is [`BOOT_SCRIPT`], the others are its
 /// arguments.
 const CGROUP_SCRIPT: &str = r#"

@@ -119,7 +119,7 @@ impl Repository {
         run_successfully(Command::new("touch").args(["-d", &time]).arg(&database));
     }
 
-    /// Removes the file of a package and keeps it in the index.
+    /// Removes the file of a package, but keeps its entry in the index.
     pub fn remove_package_file(&self, name: &str, version: &str) {
         let file = self.dir.join(format!("{name}-{version}-any.pkg.tar.gz"));
         fs::remove_file(file).expect("the package was added");

@@ -193,7 +193,7 @@ impl Root {
         &self.dir
     }
 
-    /// The directory next to it, for files that belong to it but are not in it.
+    /// A directory next to the root, for files that belong to the test but must not be in the root.
     pub fn side_dir(&self) -> &Path {
         &self.side_dir
     }

@@ -179,7 +179,8 @@ impl Secrets {
         Secrets { root_old: None, ..self }
     }
 
-    /// The secrets as before the rotation of `root.key`. Unchanged if it is not being rotated.
+    /// The secrets as they were before the current rotation of `root.key`. Unchanged if there is
+    /// none.
     #[must_use]
     pub fn before_root_rotation(self) -> Secrets {
         let Secrets { orders, orders_next, root, root_old } = self;

@@ -6,17 +6,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints and may panic")]
 
-#[allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    dead_code,
-    unused_imports,
-    unused_macros,
-    reason = "written for the tests in tests/"
-)]
-#[path = "../tests/store/support.rs"]
-mod support;
-
 use std::time::{Duration, Instant};
 
 use domain::rollout::{ActiveTask, Pace, Phase, RolloutHead, TaskStatus};
@@ -27,7 +16,7 @@ use store::rollout_tasks::StateChange;
 use store::server_list::{Filter, OnlineSpan, Sort};
 use store::servers::Server;
 use store::{Db, Page, package_sets, presence, rollout_tasks, rollouts, server_list, servers};
-use support::{TestDatabase, at, nth};
+use testkit::{TestDatabase, at};
 use vocab::{Installed, OrgId, Stage, Status};
 
 const ROUNDS: u32 = 9;
@@ -48,23 +37,32 @@ fn main() {
     let fleet = after("--servers").map_or(10_000, |count| count.parse().unwrap());
     println!("{:<10} {:<46} {:>10} {:>14}", "engine", "what", "median", "per second");
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let place = support::sqlite_database();
-        all(&place, fleet).await;
-        support::remove_sqlite(&place);
-        if let Some(place) = support::postgres_database::<TestDatabase>().await {
-            all(&place, fleet).await;
-            support::remove_postgres(&place).await;
+        for database in [Some(TestDatabase::sqlite()), TestDatabase::postgres().await] {
+            let Some(database) = database else { continue };
+            all(&database, fleet).await;
+            database.remove().await;
         }
     });
 }
 
-async fn all(place: &TestDatabase, fleet: u32) {
-    let db = place.open().await;
-    let org = support::org(&db).await;
+/// The nth id of a type.
+macro_rules! nth {
+    ($kind:ident, $n:expr) => {
+        vocab::$kind::new(at(0), u128::from($n))
+    };
+}
+
+async fn all(database: &TestDatabase, fleet: u32) {
+    let seal = store::audit::Seal::new(|previous, _, _| previous.to_vec());
+    let db = Db::open(&store::Options::new(&database.url, seal)).await.unwrap();
+    let org = nth!(OrgId, 1_u32);
+    let mut tx = db.begin().await.unwrap();
+    store::organizations::create(&mut tx, org, "Acme", at(0)).await.unwrap();
+    tx.commit().await.unwrap();
     enroll(&db, org, fleet).await;
     heartbeats(&db, org, fleet).await;
     // PostgreSQL's autovacuum does this every minute, and SQLite when the database is closed.
-    place.execute_sql("analyze").await;
+    database.execute_sql("analyze").await;
     pages(&db, org).await;
     known_inventories(&db, org).await;
     new_inventories(&db, org).await;

@@ -174,7 +174,7 @@ create table presence (
 create index presence_seen on presence (org, last_seen_at, server_id);
 
 -- Package sets by content: one row, however many servers have the set.
-create table listings (
+create table package_sets (
     org_id {{text}} not null,
     kind {{text}} not null,
     digest {{bytes}} not null,
@@ -185,7 +185,7 @@ create table listings (
     last_used_at {{time}} not null,
     primary key (org_id, kind, digest)
 ) {{strict}};
-create index listings_age on listings (last_used_at);
+create index package_sets_age on package_sets (last_used_at);
 
 -- Schedules, their runs, and rollouts.
 create table schedules (
@@ -266,7 +266,7 @@ create index rollouts_open on rollouts (id) where ended_at is null;
 create unique index rollouts_retry on rollouts (retry_of) where retry_of is not null and ended_at is null;
 create index rollouts_ended on rollouts (ended_at) where ended_at is not null;
 
-create table rollout_targets (
+create table rollout_tasks (
     rollout_id {{text}} not null references rollouts (id) on delete cascade,
     task_id {{text}} not null,
     server_id {{text}} not null,
@@ -281,14 +281,14 @@ create table rollout_targets (
     seal {{bytes}},
     primary key (rollout_id, server_id)
 ) {{strict}};
-create unique index rollout_targets_task on rollout_targets (task_id);
-create unique index rollout_targets_position on rollout_targets (rollout_id, position);
+create unique index rollout_tasks_task on rollout_tasks (task_id);
+create unique index rollout_tasks_position on rollout_tasks (rollout_id, position);
 -- A server has an active task in at most one rollout.
-create unique index rollout_targets_in_work on rollout_targets (server_id) where deadline is not null;
-create index rollout_targets_deadline on rollout_targets (deadline) where deadline is not null;
-create index rollout_targets_state on rollout_targets (rollout_id, state, position);
-create index rollout_targets_revision on rollout_targets (rollout_id, revision);
-create index rollout_targets_server on rollout_targets (server_id, rollout_id);
+create unique index rollout_tasks_in_work on rollout_tasks (server_id) where deadline is not null;
+create index rollout_tasks_deadline on rollout_tasks (deadline) where deadline is not null;
+create index rollout_tasks_state on rollout_tasks (rollout_id, state, position);
+create index rollout_tasks_revision on rollout_tasks (rollout_id, revision);
+create index rollout_tasks_server on rollout_tasks (server_id, rollout_id);
 
 -- Requests to scan a server now.
 create table refreshes (
@@ -320,7 +320,7 @@ create table task_logs (
 create index task_logs_age on task_logs (at);
 
 -- Servers that were announced as offline, until they are announced as online.
-create table absences (
+create table presence_transitions (
     org_id {{text}} not null,
     server_id {{text}} primary key,
     since {{time}} not null
@@ -516,11 +516,11 @@ create table finding_sets (
 -- CVEs by severity: one row for all servers that are equal in everything that decides the counts.
 create table finding_counts (
     org_id {{text}} not null,
-    alike {{bytes}} not null,
+    count_key {{bytes}} not null,
     cves {{text}} not null,
     -- The number of a server's packages that could not be assessed.
     unassessed {{int}} not null default 0,
-    primary key (org_id, alike)
+    primary key (org_id, count_key)
 ) {{clustered}};
 
 -- Sets of pending updates that name a CVE which only the hosts' package managers report.
@@ -582,7 +582,7 @@ create unique index identities_user on identities (user_id, issuer);
 
 -- Daily statistics of an organization, for the trend of the last weeks. The row of the current day
 -- is overwritten until the day is over.
-create table fleet_days (
+create table daily_stats (
     org_id {{text}} not null,
     -- The day in UTC: 2026-11-15.
     day {{text}} not null,
@@ -599,9 +599,9 @@ create table fleet_days (
     primary key (org_id, day)
 ) {{clustered}};
 -- Old days are deleted for all organizations at once.
-create index fleet_days_day on fleet_days (day);
+create index daily_stats_day on daily_stats (day);
 
-create table finding_kinds (
+create table server_kinds (
     org_id {{text}} not null,
     number {{int}} not null,
     package_set {{bytes}} not null,
@@ -611,7 +611,7 @@ create table finding_kinds (
     primary key (org_id, number)
 ) {{clustered}};
 
-create table cve_kinds (
+create table cve_server_kinds (
     org_id {{text}} not null,
     cve {{text}} not null,
     page {{int}} not null,
@@ -623,7 +623,7 @@ create table cve_kinds (
 -- The columns that servers are filtered and sorted by. Any filter may have to read all servers, and
 -- the rows of `servers` are wide and written with every scan. Written when a server is enrolled or
 -- removed, and when one of these columns changes (`src/server_index.rs`).
-create table roster (
+create table server_index (
     org_id {{text}} not null,
     sort_name {{text}} not null,
     id {{text}} not null,
@@ -632,21 +632,21 @@ create table roster (
     os_release {{text}} not null,
     reboot_required {{bool}} not null,
     -- For the order by security updates: if the servers that match come last, a scan reads all
-    -- others first. `roster_security` and `roster_id` contain every column that a filter uses, so a
+    -- others first. `server_index_security` and `server_index_id` contain every column that a filter uses, so a
     -- scan in their order needs no lookups.
     security_updates {{int}} not null default 0,
     primary key (org_id, sort_name, id)
 ) {{clustered}};
-create index roster_environment on roster (org_id, environment, sort_name, id);
-create index roster_os on roster (org_id, os_id, sort_name, id, os_release);
-create index roster_reboot on roster (org_id, reboot_required, sort_name, id);
-create index roster_security on roster (org_id, security_updates desc, sort_name, id, environment, os_id, os_release, reboot_required);
-create index roster_id on roster (org_id, id, sort_name, environment, os_id, os_release, reboot_required);
+create index server_index_environment on server_index (org_id, environment, sort_name, id);
+create index server_index_os on server_index (org_id, os_id, sort_name, id, os_release);
+create index server_index_reboot on server_index (org_id, reboot_required, sort_name, id);
+create index server_index_security on server_index (org_id, security_updates desc, sort_name, id, environment, os_id, os_release, reboot_required);
+create index server_index_id on server_index (org_id, id, sort_name, environment, os_id, os_release, reboot_required);
 
 -- The servers of each tag, sorted by name: a page of them must not scan the fleet until enough are
 -- found, because all servers of one tag may come last. Written when a server is enrolled, renamed,
 -- tagged or removed (`src/server_tags.rs`).
-create table tagged (
+create table server_tags (
     owner {{text}} not null,
     tag {{text}} not null,
     -- In lower case.
@@ -654,7 +654,7 @@ create table tagged (
     named {{text}} not null,
     primary key (owner, tag, name, named)
 ) {{clustered}};
-create index tagged_named on tagged (named);
+create index server_tags_named on server_tags (named);
 
 create table advisories (
     feed {{text}} not null,
@@ -674,7 +674,7 @@ create index advisory_names_id on advisory_names (feed, id);
 
 -- The package set that a server was last asked to upload, per kind. The replica that receives an
 -- upload refuses it if it was not requested. At most two rows per server.
-create table wanted_listings (
+create table package_set_requests (
     server_id {{text}} not null,
     kind {{text}} not null,
     digest {{bytes}} not null,
@@ -707,7 +707,7 @@ create table root_keys (
 
 -- How much of an organization's audit log is resealed with a new root key (`src/audit.rs`). No row:
 -- all of it.
-create table audit_seams (
+create table audit_reseals (
     org_id {{text}} primary key,
     -- The entries up to this one are sealed with the new key.
     seq {{int}} not null,

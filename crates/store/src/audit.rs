@@ -98,7 +98,7 @@ impl Seal {
         Self { key_id: Some(id.into()), ..self }
     }
 
-    /// Accepts also what another seal has sealed.
+    /// Also accepts what was sealed with `old`.
     #[must_use]
     pub fn with_old(self, old: Seal) -> Self {
         Self { old: Some(Arc::new(old)), ..self }
@@ -311,7 +311,7 @@ row! {
     /// hash of the last resealed entry, to which the next entry still refers, and `resealed` its
     /// new hash. The code is computed with the new key, so the boundary cannot be moved
     /// without it.
-    struct ResealBoundary in "audit_seams" by "org_id" {
+    struct ResealBoundary in "audit_reseals" by "org_id" {
         org_id: OrgId,
         seq: i64,
         hash: Vec<u8>,
@@ -340,7 +340,7 @@ impl ResealBoundary {
             values.extend((hash.len() as u64).to_be_bytes());
             values.extend(hash);
         }
-        seal.row_code("audit_seams", &values)
+        seal.row_code("audit_reseals", &values)
     }
 
     /// The seal with which the entry at this position must have been sealed. The old key is valid
@@ -358,7 +358,7 @@ impl ResealBoundary {
             sqlx::query_as(join(&[
                 "select ",
                 ResealBoundary::COLUMNS,
-                " from audit_seams where org_id = $1",
+                " from audit_reseals where org_id = $1",
                 lock,
             ]))
             .bind(put(&org))
@@ -370,7 +370,7 @@ impl ResealBoundary {
     async fn save(&self, tx: &mut Tx) -> Result<()> {
         on!(tx, |c| {
             sqlx::query(join(&[
-                "insert into audit_seams (",
+                "insert into audit_reseals (",
                 ResealBoundary::COLUMNS,
                 ") values ($1, $2, $3, $4, $5, $6)
                  on conflict (org_id) do update set seq = excluded.seq, hash = excluded.hash,
@@ -431,9 +431,9 @@ pub(crate) async fn set_head_keys(tx: &mut Tx) -> Result<()> {
 #[boxed]
 pub async fn orgs_to_reseal(conn: &mut Conn) -> Result<Vec<OrgId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
-        sqlx::query_as("select org_id from audit_seams order by org_id").fetch_all(c).await
+        sqlx::query_as("select org_id from audit_reseals order by org_id").fetch_all(c).await
     })?;
-    found.into_iter().map(|(org,)| crate::row::parse("audit_seams", org)).collect()
+    found.into_iter().map(|(org,)| crate::row::parse("audit_reseals", org)).collect()
 }
 
 /// How much of a log is resealed.
@@ -486,7 +486,7 @@ pub async fn reseal(tx: &mut Tx, org: OrgId, limit: u32) -> Result<ResealStatus>
             save_head(tx, end).await?;
         }
         on!(tx, |c| {
-            sqlx::query("delete from audit_seams where org_id = $1")
+            sqlx::query("delete from audit_reseals where org_id = $1")
                 .bind(put(&org))
                 .execute(c)
                 .await

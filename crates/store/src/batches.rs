@@ -60,7 +60,7 @@ pub async fn is_within(
 ) -> Result<bool> {
     let outside: Option<(String,)> = on!(conn, |c| {
         let mut text = Text::new(
-            "select t.server_id from rollout_targets t join servers s on s.id = t.server_id
+            "select t.server_id from rollout_tasks t join servers s on s.id = t.server_id
               where t.rollout_id = ",
         );
         text.bind(put(&rollout));
@@ -94,7 +94,7 @@ pub async fn list(
                 $text.add(" and phase in ").list(phases.iter().map(ToString::to_string));
             }
             $text.add(
-                " and not exists (select 1 from rollout_targets t join servers s on s.id = t.server_id
+                " and not exists (select 1 from rollout_tasks t join servers s on s.id = t.server_id
                     where t.rollout_id = rollouts.id",
             );
             if !environments.is_empty() {

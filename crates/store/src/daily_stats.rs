@@ -17,7 +17,7 @@ via!(Date);
 
 row! {
     /// The statistics of one day.
-    pub struct DailyStats in "fleet_days" by "day" {
+    pub struct DailyStats in "daily_stats" by "day" {
         /// The day in UTC.
         pub day: Date,
         pub servers: u64,
@@ -40,7 +40,7 @@ row! {
 pub async fn write(tx: &mut Tx, org: OrgId, day: &DailyStats) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
-            "insert into fleet_days (org_id, day, servers, up_to_date, critical, high, medium, low,
+            "insert into daily_stats (org_id, day, servers, up_to_date, critical, high, medium, low,
                 unknown, exploited) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
              on conflict (org_id, day) do update
                 set servers = excluded.servers, up_to_date = excluded.up_to_date,
@@ -71,7 +71,7 @@ pub async fn since(conn: &mut Conn, org: OrgId, first: Date) -> Result<Vec<Daily
         sqlx::query_as(join(&[
             "select ",
             DailyStats::COLUMNS,
-            " from fleet_days where org_id = $1 and day >= $2 order by day",
+            " from daily_stats where org_id = $1 and day >= $2 order by day",
         ]))
         .bind(put(&org))
         .bind(put(&first))
@@ -85,7 +85,7 @@ pub async fn since(conn: &mut Conn, org: OrgId, first: Date) -> Result<Vec<Daily
 #[boxed]
 pub async fn purge(tx: &mut Tx, first: Date) -> Result<u64> {
     Ok(on!(tx, |c| {
-        sqlx::query("delete from fleet_days where day < $1")
+        sqlx::query("delete from daily_stats where day < $1")
             .bind(put(&first))
             .execute(c)
             .await

@@ -492,16 +492,18 @@ pub(crate) use on;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_support;
 
     async fn synchronous(durability: Durability) -> i64 {
-        let place = crate::support::sqlite_database();
-        let db = Db::open(&Options { durability, ..place.options() }).await.unwrap();
+        let database = testkit::TestDatabase::sqlite();
+        let db =
+            Db::open(&Options { durability, ..test_support::options(&database) }).await.unwrap();
         let mut tx = db.begin().await.unwrap();
         let Wire::Sqlite(c) = tx.wire() else { panic!("a path is SQLite") };
         let (level,) = sqlx::query_as("pragma synchronous").fetch_one(c).await.unwrap();
         tx.rollback().await.unwrap();
         db.close().await;
-        crate::support::remove_sqlite(&place);
+        database.remove().await;
         level
     }
 
@@ -513,15 +515,15 @@ mod tests {
 
     #[tokio::test]
     async fn sqlite_reader_cannot_write() {
-        let place = crate::support::sqlite_database();
-        let db = place.open().await;
+        let database = testkit::TestDatabase::sqlite();
+        let db = test_support::open(&database).await;
         let mut reader = db.read().await.unwrap();
         let Wire::Sqlite(c) = reader.wire() else { panic!("a path is SQLite") };
         let refused = sqlx::query("delete from leases").execute(c).await.unwrap_err();
         assert!(refused.to_string().contains("readonly"), "{refused}");
         drop(reader);
         db.close().await;
-        crate::support::remove_sqlite(&place);
+        database.remove().await;
     }
 
     /// Fills the database until SQLite fails with SQLITE_FULL. The page limit ends with the
@@ -557,8 +559,8 @@ mod tests {
 
     #[tokio::test]
     async fn writes_work_again_after_a_full_disk() {
-        let place = crate::support::sqlite_database();
-        let db = place.open().await;
+        let database = testkit::TestDatabase::sqlite();
+        let db = test_support::open(&database).await;
         for round in 0..3 {
             let refused = fill(&db, round).await;
             assert!(matches!(refused, StoreError::DiskFull(_)), "{refused:?}");
@@ -570,15 +572,15 @@ mod tests {
             assert_eq!(count_leases(&db).await, before + 1, "an acknowledged write was lost");
         }
         db.close().await;
-        crate::support::remove_sqlite(&place);
+        database.remove().await;
     }
 
     /// `raise(rollback)` ends the transaction from inside, as a disk error does.
     #[tokio::test]
     async fn part_that_ends_the_transaction_reports_the_cause() {
-        let place = crate::support::sqlite_database();
-        let db = place.open().await;
-        place
+        let database = testkit::TestDatabase::sqlite();
+        let db = test_support::open(&database).await;
+        database
             .execute_sql(
                 "create trigger ends_all before insert on leases when new.name = 'bad'
                  begin select raise(rollback, 'the disk failed'); end",
@@ -599,6 +601,6 @@ mod tests {
         tx.commit().await.unwrap();
         assert_eq!(count_leases(&db).await, 1, "`first` is rolled back with its transaction");
         db.close().await;
-        crate::support::remove_sqlite(&place);
+        database.remove().await;
     }
 }

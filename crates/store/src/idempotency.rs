@@ -62,8 +62,8 @@ pub enum Claim {
     },
 }
 
-/// The right to answer the request of a key. Invalid once the lock expired and another request
-/// claimed the key.
+/// Allows its holder to store the response for an idempotency key. Invalid after the lock has
+/// expired and another request has claimed the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
     org: OrgId,

@@ -72,11 +72,8 @@ pub mod task_logs;
 pub mod users;
 
 #[cfg(test)]
-extern crate self as store;
-#[cfg(test)]
-#[path = "../tests/store/support.rs"]
-#[allow(dead_code, unused_imports, reason = "the tests in tests/store use the rest of it")]
-mod support;
+#[expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+mod test_support;
 
 use sqlx::FromRow;
 use sqlx::postgres::PgRow;

@@ -223,7 +223,9 @@ fn check(applied: &AppliedMigrations) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::{EmptyDatabase, both};
+    use testkit::TestDatabase;
+
+    use crate::test_support;
 
     /// Rows as the first release wrote them: an organization, and a server of it that has synced.
     const BASELINE_ROWS: &str = "
@@ -237,7 +239,7 @@ mod tests {
                 'x86_64', '0.1.0', {{key}}, {{then}}, {{false}}, '[]', 'idle', 0, 6, 4, '{}', 1);
         insert into presence (org, server_id, last_seen_at, counter)
              values ('org_01m7ft1xqrfeztjv07xn79bb7q', 'srv_01m7ft2cnverqb58v0qewag7sa', {{then}}, 7);
-        insert into roster (org_id, sort_name, id, os_id, os_release, reboot_required, security_updates)
+        insert into server_index (org_id, sort_name, id, os_id, os_release, reboot_required, security_updates)
              values ('org_01m7ft1xqrfeztjv07xn79bb7q', 'web-1', 'srv_01m7ft2cnverqb58v0qewag7sa', 'debian',
                 'debian 12', {{false}}, 4);
         insert into server_counts (org_id, environment, os_id, os_release, servers)
@@ -254,34 +256,36 @@ mod tests {
         text.replace("{{false}}", words[2])
     }
 
-    both! {
-        async fn database_of_first_release_is_readable(empty: EmptyDatabase) {
-            let place = empty.0;
-            let older = Db::connect(&place.options()).await.unwrap();
-            let mut tx = older.begin().await.unwrap();
-            create_at_version(&mut tx, 1).await.unwrap();
-            tx.commit().await.unwrap();
-            older.close().await;
-            place.execute_sql(&baseline_rows_sql(place.is_sqlite())).await;
+    async fn database_of_first_release_is_readable(database: &TestDatabase) {
+        let older = Db::connect(&test_support::options(database)).await.unwrap();
+        let mut tx = older.begin().await.unwrap();
+        create_at_version(&mut tx, 1).await.unwrap();
+        tx.commit().await.unwrap();
+        older.close().await;
+        database.execute_sql(&baseline_rows_sql(database.is_sqlite())).await;
 
-            let db = place.open().await;
-            let org = "org_01m7ft1xqrfeztjv07xn79bb7q".parse().unwrap();
-            let mut reader = db.read().await.unwrap();
-            assert_eq!(version(&mut reader).await.unwrap(), SCHEMA_VERSION);
-            let id = "srv_01m7ft2cnverqb58v0qewag7sa".parse().unwrap();
-            let server = crate::servers::get(&mut reader, org, id).await.unwrap();
-            assert_eq!((server.hostname.as_str(), server.counter), ("Web-1", 7));
-            let every = crate::server_list::Filter::default();
-            assert_eq!(crate::server_list::count(&mut reader, org, &every).await.unwrap(), 1);
-            let named = crate::server_list::Filter { q: Some("WEB".into()), ..every };
-            assert_eq!(crate::server_list::count(&mut reader, org, &named).await.unwrap(), 1);
-            let text = "select cast(security_updates as bigint) from roster";
-            let sorted_by: (i64,) = on!(reader, |c| sqlx::query_as(text).fetch_one(c).await).unwrap();
-            assert_eq!((server.security_updates, sorted_by.0), (4, 4));
-            drop(reader);
-            db.close().await;
-        }
+        let db = test_support::open(database).await;
+        let org = "org_01m7ft1xqrfeztjv07xn79bb7q".parse().unwrap();
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(version(&mut reader).await.unwrap(), SCHEMA_VERSION);
+        let id = "srv_01m7ft2cnverqb58v0qewag7sa".parse().unwrap();
+        let server = crate::servers::get(&mut reader, org, id).await.unwrap();
+        assert_eq!((server.hostname.as_str(), server.counter), ("Web-1", 7));
+        let every = crate::server_list::Filter::default();
+        assert_eq!(crate::server_list::count(&mut reader, org, &every).await.unwrap(), 1);
+        let named = crate::server_list::Filter { q: Some("WEB".into()), ..every };
+        assert_eq!(crate::server_list::count(&mut reader, org, &named).await.unwrap(), 1);
+        let text = "select cast(security_updates as bigint) from server_index";
+        let sorted_by: (i64,) = on!(reader, |c| sqlx::query_as(text).fetch_one(c).await).unwrap();
+        assert_eq!((server.security_updates, sorted_by.0), (4, 4));
+        drop(reader);
+        db.close().await;
     }
+
+    testkit::both!(
+        crate::test_support:
+        database_of_first_release_is_readable,
+    );
 
     #[test]
     fn migrations_are_numbered_without_gaps() {
@@ -303,8 +307,8 @@ mod tests {
     /// A backup of PostgreSQL copies the tables that [`tables`] returns.
     #[tokio::test]
     async fn tables_returns_every_table_in_the_schema() {
-        let place = crate::support::sqlite_database();
-        let db = place.open().await;
+        let database = testkit::TestDatabase::sqlite();
+        let db = test_support::open(&database).await;
         let mut reader = db.read().await.unwrap();
         let Wire::Sqlite(c) = reader.wire() else { panic!("a path is SQLite") };
         let there: Vec<(String,)> = sqlx::query_as(
@@ -315,7 +319,7 @@ mod tests {
         .unwrap();
         drop(reader);
         db.close().await;
-        crate::support::remove_sqlite(&place);
+        database.remove().await;
         let mut known = tables(SCHEMA_VERSION);
         known.sort_unstable();
         assert_eq!(there.into_iter().map(|(name,)| name).collect::<Vec<_>>(), known);

@@ -20,7 +20,7 @@ const NAME_QUERIES: [(&str, &str, &str); 6] = [
     // A task has the name of its server.
     (
         "tsk_",
-        "select task_id, hostname from rollout_targets join servers on id = server_id where org_id = ",
+        "select task_id, hostname from rollout_tasks join servers on id = server_id where org_id = ",
         " and task_id in ",
     ),
 ];

@@ -29,7 +29,7 @@ pub async fn record_requests(
     let latest: Vec<_> = latest.into_iter().collect();
     for chunk in latest.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            Text::new("insert into wanted_listings (server_id, kind, digest, asked_at) ")
+            Text::new("insert into package_set_requests (server_id, kind, digest, asked_at) ")
                 .rows(chunk, |row, ((server, kind), digest)| {
                     row.bind(put(server)).bind(kind.as_str()).bind(put(digest)).bind(put(&now));
                 })
@@ -57,7 +57,7 @@ pub async fn is_requested(
 ) -> Result<bool> {
     let found: Option<(i64,)> = on!(conn, |c| {
         sqlx::query_as(
-            "select cast(1 as bigint) from wanted_listings
+            "select cast(1 as bigint) from package_set_requests
               where server_id = $1 and kind = $2 and digest = $3 and asked_at >= $4",
         )
         .bind(put(&server))

@@ -78,7 +78,7 @@ impl PackedSet {
 }
 
 row! {
-    struct Stored in "listings" by "kind" {
+    struct Stored in "package_sets" by "kind" {
         kind: String,
         size_bytes: u64,
         compressed: Vec<u8>,
@@ -113,7 +113,7 @@ pub async fn store_all(
     for chunk in lists.chunks(ROWS_MAX) {
         new += on!(tx, |c| {
             Text::new(
-                "insert into listings (org_id, kind, digest, entries, size_bytes, compressed,
+                "insert into package_sets (org_id, kind, digest, entries, size_bytes, compressed,
                     created_at, last_used_at) ",
             )
             .rows(chunk, |row, ((org, kind, digest), list)| {
@@ -142,7 +142,7 @@ pub async fn missing(
     let mut known = BTreeSet::new();
     for chunk in digests.chunks(ROWS_MAX) {
         let found: Vec<(Vec<u8>,)> = on!(conn, |c| {
-            let mut text = Text::new("select digest from listings where org_id = ");
+            let mut text = Text::new("select digest from package_sets where org_id = ");
             text.bind(put(&org)).add(" and kind = ").bind(kind.as_str());
             text.add(" and digest").equals_any(chunk.iter().map(put));
             text.build_as().fetch_all(c).await
@@ -158,7 +158,7 @@ pub async fn missing(
 pub async fn entries(conn: &mut Conn, org: OrgId, kind: SetKind, digest: Digest) -> Result<u32> {
     let found: Option<(i64,)> = on!(conn, |c| {
         sqlx::query_as(
-            "select entries from listings where org_id = $1 and kind = $2 and digest = $3",
+            "select entries from package_sets where org_id = $1 and kind = $2 and digest = $3",
         )
         .bind(put(&org))
         .bind(kind.as_str())
@@ -177,7 +177,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, kind: SetKind, digest: Digest) -> 
         sqlx::query_as(join(&[
             "select ",
             Stored::COLUMNS,
-            " from listings where org_id = $1 and kind = $2 and digest = $3",
+            " from package_sets where org_id = $1 and kind = $2 and digest = $3",
         ]))
         .bind(put(&org))
         .bind(kind.as_str())
@@ -187,7 +187,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, kind: SetKind, digest: Digest) -> 
     })?;
     let stored = found.ok_or_else(|| StoreError::not_found("package set", digest))?;
     unpack(&stored, digest).map_err(|source| StoreError::Corrupt {
-        table: "listings",
+        table: "package_sets",
         id: digest.to_string(),
         source,
     })
@@ -233,7 +233,7 @@ pub async fn mark_all_used(
     let fresh = now.saturating_sub(LAST_USED_PRECISION).unwrap_or(Timestamp::MIN);
     for chunk in digests.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            let mut text = Text::new("update listings set last_used_at = ");
+            let mut text = Text::new("update package_sets set last_used_at = ");
             text.bind(put(&now)).add(" where org_id = ").bind(put(&org));
             text.add(" and kind = ").bind(kind.as_str()).add(" and last_used_at < ");
             text.bind(put(&fresh)).add(" and digest").equals_any(chunk.iter().map(put));
@@ -259,8 +259,8 @@ pub async fn delete_unused(
     // itself.
     Ok(on!(tx, |c| {
         sqlx::query(
-            "delete from listings where last_used_at < $1 and (org_id, kind, digest) in (
-                select l.org_id, l.kind, l.digest from listings l
+            "delete from package_sets where last_used_at < $1 and (org_id, kind, digest) in (
+                select l.org_id, l.kind, l.digest from package_sets l
                  where l.last_used_at < $1
                    and not (l.kind = 'packages' and exists
                         (select 1 from servers s where s.org_id = l.org_id

@@ -1,6 +1,6 @@
 //! Presence changes that were announced, and servers that must not get orders.
 //!
-//! Offline servers are found by `presence.last_seen_at`. A row of `absences` records that a server
+//! Offline servers are found by `presence.last_seen_at`. A row of `presence_transitions` records that a server
 //! was announced as offline, so that it is announced once and its return can be announced too.
 //! Removed and quarantined servers get no orders. This module decides nothing: `engine::presence`
 //! compares and announces.
@@ -27,7 +27,7 @@ row! {
 
 row! {
     /// A server that was announced as offline.
-    pub struct AnnouncedOffline in "absences" by "server_id" {
+    pub struct AnnouncedOffline in "presence_transitions" by "server_id" {
         pub org_id: OrgId,
         pub server_id: ServerId,
         /// When it was last seen.
@@ -117,7 +117,7 @@ pub async fn list_announced(conn: &mut Conn) -> Result<Vec<AnnouncedOffline>> {
         sqlx::query_as(join(&[
             "select ",
             AnnouncedOffline::COLUMNS,
-            " from absences order by server_id",
+            " from presence_transitions order by server_id",
         ]))
         .fetch_all(c)
         .await
@@ -129,7 +129,7 @@ pub async fn list_announced(conn: &mut Conn) -> Result<Vec<AnnouncedOffline>> {
 pub async fn record_offline(tx: &mut Tx, absences: &[AnnouncedOffline]) -> Result<()> {
     for chunk in absences.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            Text::new("insert into absences (org_id, server_id, since) ")
+            Text::new("insert into presence_transitions (org_id, server_id, since) ")
                 .rows(chunk, |row, absence| {
                     row.bind(put(&absence.org_id)).bind(put(&absence.server_id));
                     row.bind(put(&absence.since));
@@ -150,7 +150,7 @@ pub async fn record_offline(tx: &mut Tx, absences: &[AnnouncedOffline]) -> Resul
 pub async fn record_online(tx: &mut Tx, servers: &[ServerId]) -> Result<()> {
     for chunk in servers.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            let mut text = Text::new("delete from absences where server_id in ");
+            let mut text = Text::new("delete from presence_transitions where server_id in ");
             text.list(chunk.iter().map(put));
             text.build().execute(c).await.map(drop)
         })?;

@@ -22,7 +22,7 @@ use crate::{Page, Paged, seals};
 
 row! {
     /// A task, as the planner needs it.
-    pub struct TaskRow in "rollout_targets" by "task_id" {
+    pub struct TaskRow in "rollout_tasks" by "task_id" {
         pub rollout_id: BatchId,
         pub task_id: TaskId,
         pub server_id: ServerId,
@@ -41,7 +41,7 @@ row! {
 
 row! {
     /// A task with the result that its agent reported.
-    pub struct TaskResult in "rollout_targets" by "task_id" {
+    pub struct TaskResult in "rollout_tasks" by "task_id" {
         pub rollout_id: BatchId,
         pub task_id: TaskId,
         pub server_id: ServerId,
@@ -59,7 +59,7 @@ row! {
 
 row! {
     /// An active task of a server.
-    pub struct ActiveTask in "rollout_targets" by "server_id" {
+    pub struct ActiveTask in "rollout_tasks" by "server_id" {
         pub server_id: ServerId,
         pub rollout_id: BatchId,
         pub task_id: TaskId,
@@ -118,7 +118,7 @@ pub(crate) async fn insert(
     let _: Vec<()> = on!(tx, |c| {
         in_chunks(c, &places, |chunk| {
             let mut text = Text::new(
-                "insert into rollout_targets
+                "insert into rollout_tasks
                     (rollout_id, task_id, server_id, position, state, target,
                      generation, revision, seal) ",
             );
@@ -143,7 +143,7 @@ pub async fn all(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TaskRow>> {
         sqlx::query_as(join(&[
             "select ",
             TaskRow::COLUMNS,
-            " from rollout_targets where rollout_id = $1 order by position",
+            " from rollout_tasks where rollout_id = $1 order by position",
         ]))
         .bind(put(&rollout))
         .fetch_all(c)
@@ -162,7 +162,7 @@ pub async fn changed_since(
         sqlx::query_as(join(&[
             "select ",
             TaskRow::COLUMNS,
-            " from rollout_targets where rollout_id = $1 and revision > $2
+            " from rollout_tasks where rollout_id = $1 and revision > $2
               order by revision, position",
         ]))
         .bind(put(&rollout))
@@ -182,7 +182,7 @@ pub async fn list_active(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TaskRo
             sqlx::query_as::<_, TaskRow>(join(&[
                 "select ",
                 TaskRow::COLUMNS,
-                " from rollout_targets where rollout_id = $1 and state = $2 order by position",
+                " from rollout_tasks where rollout_id = $1 and state = $2 order by position",
             ]))
             .bind(put(&rollout))
             .bind(stage.as_str())
@@ -205,7 +205,7 @@ pub async fn list(
 ) -> Result<Paged<TaskResult>> {
     let items = on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(TaskResult::COLUMNS).add(" from rollout_targets where rollout_id = ");
+        text.add(TaskResult::COLUMNS).add(" from rollout_tasks where rollout_id = ");
         text.bind(put(&rollout.id));
         if !states.is_empty() {
             text.add(" and state in ").list(states.iter().map(ToString::to_string));
@@ -235,7 +235,7 @@ pub async fn counts(conn: &mut Conn, rollout: &Rollout) -> Result<Counts> {
 pub async fn count(conn: &mut Conn, rollout: BatchId) -> Result<Counts> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
         sqlx::query_as(
-            "select state, count(*) from rollout_targets where rollout_id = $1 group by state",
+            "select state, count(*) from rollout_tasks where rollout_id = $1 group by state",
         )
         .bind(put(&rollout))
         .fetch_all(c)
@@ -251,7 +251,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, task: TaskId) -> Result<TaskResult
         sqlx::query_as(join(&[
             "select ",
             TaskResult::COLUMNS,
-            " from rollout_targets where task_id = $1 and exists
+            " from rollout_tasks where task_id = $1 and exists
                 (select 1 from rollouts where id = rollout_id and org_id = $2)",
         ]))
         .bind(put(&task))
@@ -269,7 +269,7 @@ pub async fn get_all(conn: &mut Conn, org: OrgId, tasks: &[TaskId]) -> Result<Ve
     for chunk in tasks.chunks(ROWS_MAX) {
         found.extend(on!(conn, |c| {
             let mut text = Text::new("select ");
-            text.add(TaskResult::COLUMNS).add(" from rollout_targets where task_id");
+            text.add(TaskResult::COLUMNS).add(" from rollout_tasks where task_id");
             text.in_ids(chunk.iter().map(put));
             text.add(" and exists (select 1 from rollouts where id = rollout_id and org_id = ");
             text.bind(put(&org)).add(")");
@@ -286,7 +286,7 @@ pub async fn unfinished_by_server(conn: &mut Conn, server: ServerId) -> Result<V
         sqlx::query_as(join(&[
             "select ",
             TaskRow::COLUMNS,
-            " from rollout_targets
+            " from rollout_tasks
               where server_id = $1 and (state = 'waiting' or deadline is not null)
               order by rollout_id",
         ]))
@@ -307,7 +307,7 @@ pub async fn list_by_server(
         sqlx::query_as(join(&[
             "select ",
             TaskResult::COLUMNS,
-            " from rollout_targets where server_id = $1 order by rollout_id desc limit $2 offset $3",
+            " from rollout_tasks where server_id = $1 order by rollout_id desc limit $2 offset $3",
         ]))
         .bind(put(&server))
         .bind(i64::from(page.limit))
@@ -316,7 +316,7 @@ pub async fn list_by_server(
         .await
     })?;
     let (total,): (i64,) = on!(conn, |c| {
-        sqlx::query_as("select count(*) from rollout_targets where server_id = $1")
+        sqlx::query_as("select count(*) from rollout_tasks where server_id = $1")
             .bind(put(&server))
             .fetch_one(c)
             .await
@@ -332,7 +332,7 @@ pub async fn active_by_servers(conn: &mut Conn, servers: &[ServerId]) -> Result<
         found.extend(on!(conn, |c| {
             let mut text = Text::new("select ");
             text.add(ActiveTask::COLUMNS);
-            text.add(" from rollout_targets where deadline is not null and server_id");
+            text.add(" from rollout_tasks where deadline is not null and server_id");
             text.in_ids(chunk.iter().map(put));
             text.build_as::<ActiveTask>().fetch_all(c).await
         })?);
@@ -347,7 +347,7 @@ pub async fn overdue(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<
         sqlx::query_as(join(&[
             "select ",
             ActiveTask::COLUMNS,
-            " from rollout_targets where deadline <= $1 order by deadline limit $2",
+            " from rollout_tasks where deadline <= $1 order by deadline limit $2",
         ]))
         .bind(put(&now))
         .bind(i64::from(limit))
@@ -383,7 +383,7 @@ pub async fn set_task_id(tx: &mut Tx, seen: &TaskResult, task: TaskId) -> Result
     let code = seals::task(tx.seal(), seen.rollout_id, task, seen.server_id, seen.position);
     on!(tx, |c| {
         sqlx::query(
-            "update rollout_targets set task_id = $1, seal = $4
+            "update rollout_tasks set task_id = $1, seal = $4
               where rollout_id = $2 and server_id = $3",
         )
         .bind(put(&task))
@@ -418,7 +418,7 @@ pub async fn claim(tx: &mut Tx, rollout: BatchId, moves: &[StateChange]) -> Resu
 
 const IF_AVAILABLE: &str = " and deadline is null
     and not exists
-    (select 1 from rollout_targets b where b.server_id = v.server and b.deadline is not null)
+    (select 1 from rollout_tasks b where b.server_id = v.server and b.deadline is not null)
     and not exists
     (select 1 from servers s
       where s.id = v.server and (s.removed_at is not null or s.quarantine is not null
@@ -458,7 +458,7 @@ async fn write(
             row.bind(put(&next.next)).bind(put(&deadline(next.next))).bind(put(&next.result));
         });
         text.add(
-            ") update rollout_targets
+            ") update rollout_tasks
                   set state = v.to_state, target = v.to_target, deadline = v.due,
                       result = coalesce(v.report, result), generation = generation + 1,
                       revision = ",
@@ -469,5 +469,5 @@ async fn write(
         text.build_as().fetch_all(c).await
     })
     .map_err(already_exists("a server with an active task"))?;
-    written.into_iter().map(|(id,)| parse("rollout_targets", id)).collect()
+    written.into_iter().map(|(id,)| parse("rollout_tasks", id)).collect()
 }

@@ -148,7 +148,7 @@ pub(crate) fn task(
     position: u32,
 ) -> [u8; 32] {
     let parts = CodeInput::default().text(batch).text(task).text(server).text(position);
-    seal.row_code("rollout_targets", &parts.0)
+    seal.row_code("rollout_tasks", &parts.0)
 }
 
 /// The code of what a schedule does, where and when. `next_run_at` changes with every run and is
@@ -240,7 +240,7 @@ impl Sealed for Refresh {
 }
 
 row! {
-    struct SealedTask in "rollout_targets" by "task_id" {
+    struct SealedTask in "rollout_tasks" by "task_id" {
         rollout_id: BatchId,
         task_id: TaskId,
         server_id: ServerId,
@@ -365,7 +365,7 @@ async fn reseal_tasks(
 ) -> Result<Option<(BatchId, ServerId)>> {
     let rows: Vec<SealedTask> = on!(tx, |c| {
         let mut text = Text::new("select ");
-        text.add(SealedTask::COLUMNS).add(" from rollout_targets");
+        text.add(SealedTask::COLUMNS).add(" from rollout_tasks");
         if let Some((batch, server)) = &after {
             text.add(" where (rollout_id, server_id) > (").bind(put(batch));
             text.add(", ").bind(put(server)).add(")");
@@ -386,7 +386,7 @@ async fn reseal_tasks(
                 cell.bind(put(batch)).bind(put(server)).bind(before.clone()).bind(code.clone());
             });
             text.add(
-                ") update rollout_targets set seal = v.code from v
+                ") update rollout_tasks set seal = v.code from v
                     where rollout_id = v.batch and server_id = v.server and seal = v.before",
             );
             text

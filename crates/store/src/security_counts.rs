@@ -18,7 +18,7 @@ row! {
     /// A server whose number is wrong.
     pub struct CountCorrection in "servers" by "id" {
         pub id: ServerId,
-        /// The generation of the server that this was decided on.
+        /// The generation of the server from which the count was computed.
         pub generation: i64,
         /// The correct number of pending security updates.
         pub security_updates: u32,

@@ -42,7 +42,7 @@ pub(crate) fn index_differs(a: &Server, b: &Server) -> bool {
 pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
     on!(tx, |c| {
         Text::new(
-            "insert into roster
+            "insert into server_index
                 (org_id, id, sort_name, environment, os_id, os_release, reboot_required,
                  security_updates) ",
         )
@@ -62,7 +62,7 @@ pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
 pub(crate) async fn save(tx: &mut Tx, before: &Server, after: &Server) -> Result<()> {
     on!(tx, |c| {
         let mut text = Text::new(
-            "update roster set (sort_name, environment, os_id, os_release, reboot_required,
+            "update server_index set (sort_name, environment, os_id, os_release, reboot_required,
                 security_updates) = ",
         );
         text.tuple(|row| {
@@ -108,7 +108,7 @@ pub(crate) async fn update_security_counts(tx: &mut Tx, all: &[SecurityCount]) -
                     row.bind(put(&one.security_updates));
                 })
                 .add(
-                    ") update roster set security_updates = v.truth from v
+                    ") update server_index set security_updates = v.truth from v
                         where org_id = v.owner and sort_name = v.name and id = v.server
                           and security_updates <> v.truth",
                 )
@@ -124,7 +124,7 @@ pub(crate) async fn update_security_counts(tx: &mut Tx, all: &[SecurityCount]) -
 /// Removes a server.
 pub(crate) async fn remove(tx: &mut Tx, server: &Server) -> Result<()> {
     on!(tx, |c| {
-        sqlx::query("delete from roster where org_id = $1 and sort_name = $2 and id = $3")
+        sqlx::query("delete from server_index where org_id = $1 and sort_name = $2 and id = $3")
             .bind(put(&server.org_id))
             .bind(sort_name(&server.hostname))
             .bind(put(&server.id))

@@ -45,9 +45,9 @@ pub async fn tags(conn: &mut Conn, org: OrgId, limit: u32) -> Result<Vec<String>
     let found: Vec<(String,)> = on!(conn, |c| {
         sqlx::query_as(
             "with recursive known (tag) as (
-                 select min(tag) from tagged where owner = $1
+                 select min(tag) from server_tags where owner = $1
                  union all
-                 select (select min(t.tag) from tagged t where t.owner = $1 and t.tag > known.tag)
+                 select (select min(t.tag) from server_tags t where t.owner = $1 and t.tag > known.tag)
                    from known where known.tag is not null
              )
              select tag from known where tag is not null limit $2",

@@ -1,7 +1,7 @@
 //! Lists, counts and selects servers by filter.
 //!
 //! The rows of `servers` are wide and rewritten by every scan, so a list must never read all of
-//! them. It finds the ids of its page in narrow tables (`roster`, `tagged`, `presence`) and then
+//! them. It finds the ids of its page in narrow tables (`server_index`, `server_tags`, `presence`) and then
 //! reads the rows of that page alone. `scan` builds the SQL; `servers` reads and writes whole rows.
 //!
 //! A page is found in one of two ways:
@@ -38,12 +38,12 @@
 //! -- PostgreSQL: Seq Scan on server_counts
 //! select cast(coalesce(sum(servers), 0) as bigint) from server_counts where org_id = ?;
 //!
-//! -- SQLite: SEARCH roster USING PRIMARY KEY (org_id=?)
-//! -- PostgreSQL: Index Only Scan using roster_pkey
-//! select roster.id from roster where org_id = ? order by sort_name, id limit ? offset ?;
+//! -- SQLite: SEARCH server_index USING PRIMARY KEY (org_id=?)
+//! -- PostgreSQL: Index Only Scan using server_index_pkey
+//! select server_index.id from server_index where org_id = ? order by sort_name, id limit ? offset ?;
 //! ```
 //!
-//! All 20,000 match, so the list scans in order. The primary key of `roster` is `(org_id,
+//! All 20,000 match, so the list scans in order. The primary key of `server_index` is `(org_id,
 //! sort_name, id)`: its first 50 entries are the page, and nothing is sorted. The total is a sum
 //! over `server_counts`, which has one row for each environment and operating system, so few that
 //! PostgreSQL reads them all. Without a filter the fleet's size, the number of matches and the
@@ -54,15 +54,15 @@
 //! `rack=7`, on 500 servers, sorted by name:
 //!
 //! ```sql
-//! -- SQLite: SEARCH tagged USING PRIMARY KEY (owner=? AND tag=?)
-//! -- PostgreSQL: Bitmap Index Scan on tagged_pkey, Sort
-//! select named from tagged where owner = ? and tag = ? order by name, named limit ?;
+//! -- SQLite: SEARCH server_tags USING PRIMARY KEY (owner=? AND tag=?)
+//! -- PostgreSQL: Bitmap Index Scan on server_tags_pkey, Sort
+//! select named from server_tags where owner = ? and tag = ? order by name, named limit ?;
 //!
-//! -- SQLite: SEARCH roster USING COVERING INDEX roster_id (org_id=? AND id=?)
+//! -- SQLite: SEARCH server_index USING COVERING INDEX server_index_id (org_id=? AND id=?)
 //! -- SQLite: USE TEMP B-TREE FOR ORDER BY
-//! -- PostgreSQL: Seq Scan on roster, Sort
-//! select roster.id from roster indexed by roster_id
-//!  where org_id = ? and roster.id in (?, …) order by sort_name, id;
+//! -- PostgreSQL: Seq Scan on server_index, Sort
+//! select server_index.id from server_index indexed by server_index_id
+//!  where org_id = ? and server_index.id in (?, …) order by sort_name, id;
 //! ```
 //!
 //! The first statement asks for at most 1,001 ids and gets 500: few, so they are collected and
@@ -74,22 +74,22 @@
 //! `web`, on 10,000 servers, sorted by name:
 //!
 //! ```sql
-//! -- SQLite: SEARCH tagged USING PRIMARY KEY (owner=? AND tag=?)
-//! -- PostgreSQL: Index Only Scan using tagged_pkey
-//! select named from tagged where owner = ? and tag = ? order by name, named limit ?;
+//! -- SQLite: SEARCH server_tags USING PRIMARY KEY (owner=? AND tag=?)
+//! -- PostgreSQL: Index Only Scan using server_tags_pkey
+//! select named from server_tags where owner = ? and tag = ? order by name, named limit ?;
 //!
-//! -- SQLite: SEARCH tagged USING PRIMARY KEY (owner=? AND tag=?)
-//! -- PostgreSQL: Seq Scan on tagged
-//! select count(*) from tagged where owner = ? and tag = ?;
+//! -- SQLite: SEARCH server_tags USING PRIMARY KEY (owner=? AND tag=?)
+//! -- PostgreSQL: Seq Scan on server_tags
+//! select count(*) from server_tags where owner = ? and tag = ?;
 //!
-//! -- SQLite: SEARCH tagged USING PRIMARY KEY (owner=? AND tag=?)
-//! -- PostgreSQL: Index Only Scan using tagged_pkey
-//! select tagged.named from tagged where owner = ? and tag = ?
+//! -- SQLite: SEARCH server_tags USING PRIMARY KEY (owner=? AND tag=?)
+//! -- PostgreSQL: Index Only Scan using server_tags_pkey
+//! select server_tags.named from server_tags where owner = ? and tag = ?
 //!  order by name, named limit ? offset ?;
 //! ```
 //!
 //! The first statement gets 1,001 ids: too many, so the list counts and scans in order. The primary
-//! key of `tagged` is `(owner, tag, name, named)`, so a scan by name passes only servers with the
+//! key of `server_tags` is `(owner, tag, name, named)`, so a scan by name passes only servers with the
 //! tag.
 //!
 //! ## 3. Name search
@@ -97,19 +97,19 @@
 //! `q` = `b-199`, in the names of 111 servers, sorted by name:
 //!
 //! ```sql
-//! -- SQLite: SEARCH roster USING COVERING INDEX roster_reboot (org_id=?)
-//! -- PostgreSQL: Seq Scan on roster
-//! select count(*) from roster where org_id = ? and roster.sort_name like ? escape '\';
+//! -- SQLite: SEARCH server_index USING COVERING INDEX server_index_reboot (org_id=?)
+//! -- PostgreSQL: Seq Scan on server_index
+//! select count(*) from server_index where org_id = ? and server_index.sort_name like ? escape '\';
 //!
-//! -- SQLite: SEARCH roster USING PRIMARY KEY (org_id=?)
-//! -- PostgreSQL: Seq Scan on roster, Sort
-//! select roster.id from roster where org_id = ? and roster.sort_name like ? escape '\'
+//! -- SQLite: SEARCH server_index USING PRIMARY KEY (org_id=?)
+//! -- PostgreSQL: Seq Scan on server_index, Sort
+//! select server_index.id from server_index where org_id = ? and server_index.sort_name like ? escape '\'
 //!  order by sort_name, id limit ? offset ?;
 //! ```
 //!
 //! No index answers `like '%…%'`, so every name is compared, but in a narrow table or index and not
 //! in `servers`. For the count SQLite takes any index that holds `sort_name` (after `analyze`:
-//! `roster_id`). For the page it reads names in order and stops after 50 matches.
+//! `server_index_id`). For the page it reads names in order and stops after 50 matches.
 //!
 //! ## 4. Environment and required reboot
 //!
@@ -117,34 +117,34 @@
 //! sorted by name; 486 match both:
 //!
 //! ```sql
-//! -- SQLite: SEARCH roster USING COVERING INDEX roster_id (org_id=?)
-//! -- PostgreSQL: Bitmap Index Scan on roster_reboot
-//! select count(*) from roster where org_id = ? and environment = ? and reboot_required = ?;
+//! -- SQLite: SEARCH server_index USING COVERING INDEX server_index_id (org_id=?)
+//! -- PostgreSQL: Bitmap Index Scan on server_index_reboot
+//! select count(*) from server_index where org_id = ? and environment = ? and reboot_required = ?;
 //!
-//! -- SQLite: SEARCH roster USING PRIMARY KEY (org_id=?)
-//! -- PostgreSQL: Index Scan using roster_reboot
-//! select roster.id from roster where org_id = ? and environment = ? and reboot_required = ?
+//! -- SQLite: SEARCH server_index USING PRIMARY KEY (org_id=?)
+//! -- PostgreSQL: Index Scan using server_index_reboot
+//! select server_index.id from server_index where org_id = ? and environment = ? and reboot_required = ?
 //!  order by sort_name, id limit ? offset ?;
 //! ```
 //!
 //! Candidates are not collected first, although they are few: in the order of names, one scan finds
 //! and sorts them at once. PostgreSQL knows from statistics that few servers require a reboot, and
-//! `roster_reboot` continues with `sort_name, id`, so the page needs no sort. SQLite does not use
-//! that index here, not even after `analyze`. It counts in `roster_id`, which holds both columns,
-//! and finds the page by reading `roster` in the order of its primary key until 50 servers match.
+//! `server_index_reboot` continues with `sort_name, id`, so the page needs no sort. SQLite does not use
+//! that index here, not even after `analyze`. It counts in `server_index_id`, which holds both columns,
+//! and finds the page by reading `server_index` in the order of its primary key until 50 servers match.
 //!
 //! ## 5. Sorted by security updates
 //!
 //! No filter:
 //!
 //! ```sql
-//! -- SQLite: SEARCH roster USING COVERING INDEX roster_security (org_id=?)
-//! -- PostgreSQL: Index Only Scan using roster_security
-//! select roster.id from roster indexed by roster_security where org_id = ?
+//! -- SQLite: SEARCH server_index USING COVERING INDEX server_index_security (org_id=?)
+//! -- PostgreSQL: Index Only Scan using server_index_security
+//! select server_index.id from server_index indexed by server_index_security where org_id = ?
 //!  order by security_updates desc, sort_name, id limit ? offset ?;
 //! ```
 //!
-//! `roster_security` starts with `(org_id, security_updates desc, sort_name, id)`: its first 50
+//! `server_index_security` starts with `(org_id, security_updates desc, sort_name, id)`: its first 50
 //! entries are the page. It also holds environment, operating system and `reboot_required`, so a
 //! filter on them is checked in the index.
 //!
@@ -153,9 +153,9 @@
 //! No filter, sorted by name, offset 15,000:
 //!
 //! ```sql
-//! -- SQLite: SEARCH roster USING PRIMARY KEY (org_id=?)
-//! -- PostgreSQL: Index Only Scan using roster_pkey
-//! select roster.id from roster where org_id = ? order by sort_name, id limit ? offset ?;
+//! -- SQLite: SEARCH server_index USING PRIMARY KEY (org_id=?)
+//! -- PostgreSQL: Index Only Scan using server_index_pkey
+//! select server_index.id from server_index where org_id = ? order by sort_name, id limit ? offset ?;
 //! ```
 //!
 //! The same text as in example 1. The database reads 15,050 narrow entries and drops 15,000 of
@@ -244,11 +244,11 @@ impl Filter {
 pub enum Sort {
     #[default]
     Hostname,
-    /// The longest not seen first.
+    /// Least recently seen first.
     LastSeen,
     /// The most pending security updates first.
     SecurityUpdates,
-    /// The latest enrolled first.
+    /// Most recently enrolled first.
     Newest,
 }
 
@@ -407,7 +407,7 @@ async fn with_tag(
     most: u64,
 ) -> Result<Option<Vec<ServerId>>> {
     let found: Vec<(String,)> = on!(conn, |c| {
-        let mut text = Text::new("select named from tagged where owner = ");
+        let mut text = Text::new("select named from server_tags where owner = ");
         text.bind(put(&org)).add(" and tag = ").bind(tag.to_string());
         text.add(" order by name, named limit ").bind(put(&most.saturating_add(1)));
         text.build_as().fetch_all(c).await
@@ -585,11 +585,13 @@ pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<Ser
 #[boxed]
 pub async fn by_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Vec<ServerId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
-        sqlx::query_as("select id from roster where org_id = $1 and sort_name = $2 order by id")
-            .bind(put(&org))
-            .bind(name.to_ascii_lowercase())
-            .fetch_all(c)
-            .await
+        sqlx::query_as(
+            "select id from server_index where org_id = $1 and sort_name = $2 order by id",
+        )
+        .bind(put(&org))
+        .bind(name.to_ascii_lowercase())
+        .fetch_all(c)
+        .await
     })?;
     parse_ids(found)
 }
@@ -604,7 +606,7 @@ pub async fn names(
     let mut names = BTreeMap::new();
     for chunk in ids.chunks(ROWS_MAX) {
         let found: Vec<(String, String)> = on!(conn, |c| {
-            let mut text = Text::new("select id, sort_name from roster where org_id = ");
+            let mut text = Text::new("select id, sort_name from server_index where org_id = ");
             text.bind(put(&org)).add(" and id").in_ids(chunk.iter().map(put));
             text.build_as().fetch_all(c).await
         })?;

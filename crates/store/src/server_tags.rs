@@ -16,7 +16,7 @@ pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
     let tags: Vec<_> = tags.collect();
     for chunk in tags.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            Text::new("insert into tagged (owner, tag, name, named) ")
+            Text::new("insert into server_tags (owner, tag, name, named) ")
                 .rows(chunk, |row, (server, tag)| {
                     row.bind(put(&server.org_id)).bind(tag.as_str().to_owned());
                     row.bind(sort_name(&server.hostname)).bind(put(&server.id));
@@ -34,7 +34,11 @@ pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
 /// Removes all tags of a server.
 pub(crate) async fn remove(tx: &mut Tx, id: ServerId) -> Result<()> {
     on!(tx, |c| {
-        sqlx::query("delete from tagged where named = $1").bind(put(&id)).execute(c).await.map(drop)
+        sqlx::query("delete from server_tags where named = $1")
+            .bind(put(&id))
+            .execute(c)
+            .await
+            .map(drop)
     })?;
     Ok(())
 }

@@ -55,7 +55,7 @@ row! {
         pub security_updates: u32,
         /// Everything else that its agent reports.
         pub facts: Value,
-        /// Running code that differs from the installed packages, as `domain::finding::Runs`
+        /// Running code that differs from the installed packages, as `domain::finding::RunningCode`
         /// formats it.
         pub runs: String,
         /// Why it gets no orders until a user decides.

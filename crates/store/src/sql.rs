@@ -111,7 +111,8 @@ pub(crate) trait BulkRows: Database {
     /// Ends the list of rows.
     fn finish_rows(builder: &mut QueryBuilder<Self>, columns: Self::Columns);
 
-    /// Whether a text with this many rows recurs often enough to cache its prepared statement.
+    /// Whether to cache the prepared statement with this many rows and list items. Only sizes that
+    /// occur often are worth caching.
     fn should_cache(rows: usize, listed: usize) -> bool;
 }
 
@@ -231,8 +232,8 @@ impl<DB: BulkRows> Text<DB> {
         self
     }
 
-    /// Adds the first text for SQLite or the second for PostgreSQL. Both mean the same; each engine
-    /// runs its own faster.
+    /// Adds the first text for SQLite or the second for PostgreSQL. Both have the same meaning; each
+    /// is the faster one on its engine.
     pub(crate) fn add_for_engine(&mut self, words: [&'static str; 2]) -> &mut Self {
         self.add(DB::pick(words))
     }

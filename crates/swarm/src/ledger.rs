@@ -195,7 +195,7 @@ impl OrderEntry {
             return Some("the result does not match the package changes");
         }
         if result.reboot_seconds.is_some() != (self.boots > 0) {
-            return Some("the result does not match the reboots");
+            return Some("the result reports a reboot that did not happen, or omits one that did");
         }
         let nothing = self.changes == 0 && self.boots == 0;
         match result.outcome {

@@ -158,7 +158,7 @@ impl SavedAgents {
         SavedAgents { seed: nature.seed, agents: agents.into_iter().map(agent).collect() }
     }
 
-    /// Renames a file whose agents were started: from now on its content is outdated.
+    /// Renames the file once its agents are started, because its content is outdated from then on.
     pub fn mark_taken(path: &Path) -> Result<(), SavedError> {
         match fs::rename(path, taken_path(path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

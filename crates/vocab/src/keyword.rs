@@ -84,7 +84,7 @@ pub(crate) use words;
 words! {
     /// Severity of a vulnerability. The most severe is the greatest, so `max` returns the worst.
     Severity ("a severity") {
-        /// Not rated by anyone who should.
+        /// The distribution assigned no severity, and there is no CVSS score.
         Unknown = "unknown",
         Low = "low",
         Medium = "medium",

@@ -1,5 +1,5 @@
-//! How an agent replies when its service withdraws an order, or asks about one that it has not
-//! heard of.
+//! How an agent replies when its service withdraws an order, or asks about an order that the agent
+//! has not reported.
 //!
 //! Pure rules, defined only here: the agent and both simulated agents use them, so that no
 //! simulated agent reports more than a real one would.

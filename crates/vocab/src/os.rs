@@ -33,8 +33,7 @@ impl TryFrom<RawOs> for Os {
     }
 }
 
-/// Error returned when validating an operating system. Agents report it, and agents cannot be
-/// trusted.
+/// Why a reported operating system is invalid. It is validated because agents cannot be trusted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OsError {
     /// The id is missing, too long, or contains other characters.

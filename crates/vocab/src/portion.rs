@@ -36,8 +36,8 @@ impl Portion {
         }
     }
 
-    /// Returns the number that this is of `total`, rounded up: one percent of three servers is one
-    /// server. A count is returned unchanged, even if it exceeds the total.
+    /// Returns this portion of `total`, rounded up: one percent of three servers is one server. A
+    /// count is returned unchanged, even if it exceeds the total.
     pub fn resolve(self, total: u32) -> u32 {
         match self {
             Portion::Count(count) => count,

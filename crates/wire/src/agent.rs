@@ -342,7 +342,7 @@ pub struct OrderProgress {
     pub stage: Option<Stage>,
     /// When the stage began.
     pub at: Timestamp,
-    /// Details for people.
+    /// Human-readable details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Line>,
 }
@@ -353,11 +353,11 @@ pub struct OrderResult {
     pub order_id: TaskId,
     #[serde(deserialize_with = "outcome_or_failed")]
     pub outcome: Outcome,
-    /// Reason of a failure, for programs.
+    /// Machine-readable reason of a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "code_or_agent_error")]
     pub failure_code: Option<FailureCode>,
-    /// Reason for the outcome, for people.
+    /// Human-readable reason for the outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Line>,
     /// Packages that changed, or that would change after a plan.

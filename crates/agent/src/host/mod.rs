@@ -132,9 +132,9 @@ impl Host {
 
     /// Whether the host can be rebooted from here, or why not.
     ///
-    /// A container is rebooted only if its administrator allows it (`in_container_allowed`): for a
-    /// system container with its own systemd, that is a normal reboot; one that runs a single
-    /// program would end.
+    /// A container is rebooted only if its administrator allows it (`in_container_allowed`). A
+    /// system container with its own systemd reboots normally; a container that runs a single
+    /// program would stop and not come back.
     pub fn check_reboot_allowed(&self, in_container_allowed: bool) -> Result<(), Line> {
         if !self.is_running {
             let dir = self.root.dir().display();

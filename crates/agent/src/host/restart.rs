@@ -45,7 +45,7 @@ const NEVER_RESTARTED: [&str; 35] = [
     "packagekit",
 ];
 
-/// Whether a restart loses nothing but the service's own state.
+/// Whether a restart affects only the service's own state.
 pub(super) fn is_safe_to_restart(unit: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
     // The unit name comes from a cgroup, which only root can create. It is checked anyway, because

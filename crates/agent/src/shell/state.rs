@@ -265,9 +265,9 @@ impl StateDir {
         self.remove(ENROLLMENT_KEY_FILE)
     }
 
-    /// The sync counter. If the file is lost, the counter restarts from the time of day: the
-    /// service accepts a counter that is higher than its last, and takes a lower one for a clone of
-    /// this host.
+    /// The sync counter. If the file is lost, the counter restarts from the current time. The
+    /// service accepts a counter that is higher than the last one. A lower one looks like a clone
+    /// of this host.
     pub fn sync_counter(&self, now: Timestamp) -> anyhow::Result<SyncCounter> {
         if let Some(turn) = self.read_or_rebuild(SYNC_COUNTER_FILE)? {
             return Ok(turn);
@@ -277,7 +277,7 @@ impl StateDir {
         let counter = u64::try_from(now.as_millisecond()).unwrap_or(0) << 18;
         note(&format!(
             "{}/{SYNC_COUNTER_FILE} was lost; restarting the sync counter at {counter}. If this host's clock is wrong, the \
-             server may quarantine this host; release it there in that case",
+             service may quarantine this server; release it with `fleetmend servers release`",
             self.dir.display()
         ));
         let turn = SyncCounter::new(counter, nonce());

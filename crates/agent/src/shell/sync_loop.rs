@@ -228,8 +228,8 @@ impl SyncLoop {
         )))
     }
 
-    /// Trusts exactly the keys that a response announces. They are stored on disk before the
-    /// service learns of it, because from then on it may sign with only the new key. Returns
+    /// Trusts exactly the keys that a response announces. The agent stores them on disk before it
+    /// confirms them, because from then on the service may sign with only the new key. Returns
     /// whether anything changed.
     fn update_trusted_keys(&mut self, answer: &SyncResponse) -> anyhow::Result<bool> {
         let Some(keys) = public_keys(&answer.orders_keys) else { return Ok(false) };

@@ -63,7 +63,8 @@ pub(crate) fn reserve_space(path: &Path, bytes: usize) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Writes a file like [`write`], in place, into space that was reserved under another name.
+/// Writes a file like [`write`], but into the space that [`reserve_space`] has reserved: overwrites
+/// the file `room` and renames it to `path`.
 pub(crate) fn write_into_reserved(room: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(room)?;
     file.write_all(bytes)?;

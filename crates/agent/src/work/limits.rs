@@ -37,8 +37,8 @@ pub struct Limits {
     pub frozen: bool,
     /// This host is never rebooted.
     pub never_reboot: bool,
-    /// Whether a container may be rebooted: right for one with its own init, but a reboot would end
-    /// one that runs a single program.
+    /// Whether a container may be rebooted. Set this only for a container with its own init: one
+    /// that runs a single program would stop and not come back.
     pub reboot_in_container: bool,
     /// Install only security updates.
     pub security_only: bool,

@@ -28,7 +28,7 @@ const LOGS_KEPT: usize = 20;
 /// Number of acknowledged orders whose results are kept, to answer a repeated order.
 const RESULTS_KEPT: usize = 500;
 /// Maximum number of unacknowledged orders. Beyond that, new orders are not accepted; an honest
-/// server acknowledges each result in its next response.
+/// service acknowledges each result in its next response.
 const UNACKNOWLEDGED_MAX: usize = 1_000;
 /// Disk space reserved for the journal of an order that fills the disk.
 const RESERVE_BYTES: usize = 512 * 1024;

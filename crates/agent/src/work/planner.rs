@@ -16,7 +16,7 @@ use super::step::{Action, Facts, PAUSE_SECONDS, Step};
 
 /// Maximum number of pauses while another program holds the package database lock: ten minutes.
 pub const LOCK_PAUSES: u32 = 120;
-/// Maximum number of pauses for a package manager that lost its supervisor: one hour.
+/// Maximum number of pauses while a package manager without a supervisor still runs: one hour.
 pub const ORPHAN_PAUSES: u32 = 720;
 /// Maximum number of pauses until a reboot starts: ten minutes.
 pub const REBOOT_PAUSES: u32 = 120;

@@ -1,4 +1,4 @@
-//! Row 7: feeds, from the import of advisories until their findings are in API responses.
+//! Benchmark 7: feeds, from the import of advisories until their findings are in API responses.
 //!
 //! Fifty servers share a package set: 100,000 servers have 2,000 sets. The command imports a feed
 //! with several records per server. Then every distinct package set is matched, and matched again
@@ -107,7 +107,7 @@ impl FeedBenchmark<'_> {
         let mut matcher = Matcher::new(self.place.org);
         let first = rematch(&app, &mut matcher, RoundScope::All).await;
         self.add(FIRST, (first, "ms"));
-        let kinds = self.place.number("select count(*) from finding_kinds").await;
+        let kinds = self.place.number("select count(*) from server_kinds").await;
         self.add(PACKAGE_SETS, (kinds as f64, ""));
         let open = store::findings::all(&mut app.db.read().await.unwrap(), self.place.org).await;
         assert!(open.unwrap().len() as u64 > records / OPEN_ONE_IN / 2, "too few findings");

@@ -1,4 +1,4 @@
-//! Row 5: memory per agent with a held sync, and all agents reconnecting after a kill -9.
+//! Benchmark 5: memory per agent with a held sync, and all agents reconnecting after a kill -9.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Rows 3, 4, 6 and 9: syncs, inventories, list requests and stored bytes, on one filled database
-//! for each fleet size.
+//! Benchmarks 3, 4, 6 and 9: syncs, inventories, list requests and stored bytes, on one filled
+//! database for each fleet size.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Row 11: the latency of every dashboard page, with fleets of any size.
+//! Benchmark 11: the latency of every dashboard page, with fleets of any size.
 //!
 //! Each page has content: a feed with open findings, finished batches over the whole fleet and one
 //! that is paused, schedules with a history, a month of daily statistics, and a server that was

@@ -1,4 +1,4 @@
-//! Row 2: the service's cost per patched server, from the order to the last result.
+//! Benchmark 2: the service's cost per patched server, from the order to the last result.
 
 use std::time::Duration;
 

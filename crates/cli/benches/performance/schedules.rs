@@ -1,4 +1,4 @@
-//! Row 10: ten thousand schedules that are due at the same time.
+//! Benchmark 10: ten thousand schedules that are due at the same time.
 
 use std::time::Duration;
 

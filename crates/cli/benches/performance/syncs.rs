@@ -1,4 +1,4 @@
-//! Rows 3 and 4: syncs without changes, and syncs with a new inventory.
+//! Benchmarks 3 and 4: syncs without changes, and syncs with a new inventory.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -31,7 +31,7 @@ pub(crate) fn print_figure(what: &str, engine: Engine, size: u64, figure: f64, u
     println!("     {size:>7} servers, {engine:<8}  {what:<58} {:>9} {unit}", digits(figure));
 }
 
-/// Collects lines until everything is measured, and the missed targets.
+/// Collects the lines and the missed targets. Printed when everything is measured.
 #[derive(Default)]
 pub(crate) struct Table {
     lines: Vec<String>,

@@ -44,7 +44,7 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
     Ok(tx.commit().await?)
 }
 
-/// The statistics of a day before the last.
+/// Invents the statistics of an earlier `day` from those of the `last` day.
 fn earlier_day(last: &DailyStats, day: Date, today: Date, seed: u64) -> DailyStats {
     let ago = today.since(day).map_or(0, |span| span.get_days()).unsigned_abs();
     let mut chance = Rng::for_entity(seed, "day", u64::from(ago));

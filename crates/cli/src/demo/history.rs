@@ -87,7 +87,7 @@ const SCHEDULES: [ScheduleTemplate; 4] = [
     },
 ];
 
-/// Writes what happened from the app's time until `now`.
+/// Writes the fleet's history from the app's current time until `now`.
 pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
     let begin = app.clock.now();
     for (number, sketch) in SCHEDULES.iter().enumerate() {

@@ -84,7 +84,7 @@ pub(crate) struct Names<'a> {
     pub(crate) malformed: Vec<&'a str>,
     /// Valid names, but no installed package has them.
     pub(crate) absent: Vec<&'a str>,
-    /// The package manager takes seconds for each order: send the absent names in few orders.
+    /// Send all absent names in one order, because the package manager takes seconds per order.
     pub(crate) in_few_orders: bool,
 }
 

@@ -1,4 +1,4 @@
-//! One order for ten hosts.
+//! One batch for ten hosts.
 
 use lab::apt::{Deb, Pocket, Repo, Server};
 use serde_json::json;

@@ -286,7 +286,8 @@ fn restore_does_not_follow_symbolic_links() {
     }
 }
 
-/// Root restores for the service's user, who owns the directory and can put anything there.
+/// When root runs `restore`, the data directory belongs to the service's user, who may have put
+/// anything there.
 #[test]
 fn root_restores_with_the_rights_of_the_owner_only() {
     const OWNER: u32 = 65_534;

@@ -78,8 +78,8 @@ impl Calendar {
         end.map_or(now, |end| end.timestamp())
     }
 
-    /// Lays out runs by day. `until` is the earliest time after which the runs of some schedule
-    /// were not computed.
+    /// Lays out runs by day. `until` is the time up to which the runs of all schedules were
+    /// computed.
     pub fn lay_out(
         runs: &[ScheduleRuns],
         zone: Zone,

@@ -49,9 +49,9 @@ pub enum PackageNameKind {
 /// Who gets the fixes that an ecosystem announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
-    /// Everyone.
+    /// Everyone gets them.
     Open,
-    /// Subscribers.
+    /// Only subscribers get them.
     Subscription,
 }
 

@@ -244,7 +244,7 @@ impl Finding {
                 format!("{installed} is older than {fixed}, which fixes it")
             }
             (SpanEnd::FixedElsewhere(fixed), _) => {
-                format!("{installed} is older than {fixed}, which fixes it in another release only")
+                format!("{installed} is older than {fixed}, which fixes it only in another release")
             }
             (SpanEnd::Last(last), _) => {
                 format!("{installed} is not newer than {last}, the last affected version")

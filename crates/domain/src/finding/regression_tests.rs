@@ -308,7 +308,7 @@ fn fix_in_another_release_is_not_offered() {
     assert_eq!(
         report.findings[0].explanation(),
         "DEBIAN-1 for Debian:12 names the source package `zlib`: 1:1.2.13-1 is older than 1:1.3-2, \
-         which fixes it in another release only"
+         which fixes it only in another release"
     );
     assert_eq!(match_and_describe("Debian:12", &advisories, &["zlib 1:1.3-2"]), NOTHING);
 }

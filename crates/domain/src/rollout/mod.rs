@@ -114,7 +114,7 @@ pub struct Rollout {
     grace_period: Option<GracePeriod>,
 }
 
-/// A period in which no agent could report, and the time that agents get to make up for it.
+/// A period in which no agent could report, and the extra time that agents get afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct GracePeriod {
     /// When agents could report again.

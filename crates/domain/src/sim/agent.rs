@@ -12,7 +12,8 @@ use vocab::{BatchId, FailureCode, InquiryReply, OrderRecord, ServerId, Stage, Wi
 use super::rng::Rng;
 use crate::rollout::{ReportedResult, TaskEvent};
 
-/// The id of an order, which an agent remembers forever. A server that dropped one gets another.
+/// The id of an order. An agent never forgets an id, so a server whose order was dropped gets a new
+/// order with another id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct OrderId {
     pub(super) batch: BatchId,

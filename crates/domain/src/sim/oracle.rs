@@ -509,7 +509,7 @@ impl RolloutRecord {
             ))
     }
 
-    /// When something must be done next, as far as the clock can be trusted.
+    /// When the rollout must act next. Window times are left out while the clock is not trusted.
     fn next_action_at(&self, at: Moment, free: &dyn Fn(ServerId) -> bool) -> Option<Timestamp> {
         let late = self.tasks.values().filter_map(|seen| self.deadline(*seen, at));
         let trusted = !self.clock_untrusted(at);

@@ -167,8 +167,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Returns the current time. Nothing is planned by a new time before the rollouts know how the
-    /// clock was changed.
+    /// Returns the current time. If the clock was set, first queues the change for every rollout, so
+    /// that no rollout is planned with the new time before it has applied the change.
     fn now(&mut self) -> Timestamp {
         if let Some(set) = self.hands.clock_change() {
             tracing::warn!(
@@ -215,7 +215,7 @@ impl Driver {
                 return Ok(());
             }
             if conflicts > CONFLICTS_MAX {
-                tracing::warn!(batch = %id, "other writers keep changing this batch; pausing");
+                tracing::warn!(batch = %id, "other processes keep changing this batch; retrying");
                 self.rollouts.set_wake_at(id, now.checked_add(CONFLICT_PAUSE).ok());
                 return Ok(());
             }

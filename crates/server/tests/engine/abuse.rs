@@ -13,7 +13,7 @@ use wire::agent::{Facts, Outcome};
 
 use crate::agent::{Agent, facts, rejection, send};
 use crate::rollouts::{tasks, wait_for_state};
-use crate::support::{both, eventually};
+use crate::support::{World, eventually};
 
 /// A list of updates of almost 16 MiB that takes a few kilobytes when compressed, and a lot of
 /// memory when it is parsed as a whole: thousands of empty references per line.
@@ -58,161 +58,175 @@ fn upload(agent: &Agent, digest: Digest, packed: &[u8]) -> Request<Body> {
     request
 }
 
-both! {
-    async fn unrequested_package_set_is_rejected(world: World) {
-        let app = world.app("a").await;
-        let token = world.token(&app).await;
-        let web = Agent::join(&app, &token, "web-1").await;
-        let mut other = Agent::join(&app, &token, "web-2").await;
-        let bytes = listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
-        let digest = Digest::compute(&bytes);
-        let unwanted = rejection(StatusCode::CONFLICT, "listing_not_wanted");
-        assert_eq!(web.upload("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
-        // Nor if another server was asked for it, nor as another kind.
-        other.next_sync.installed = Some(digest);
-        assert_eq!(other.sync(0).await.unwrap().wanted, [digest]);
-        assert_eq!(web.upload("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
-        assert_eq!(other.upload("updates", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
-        let mut reader = app.db.read().await.unwrap();
-        assert!(package_sets::get(&mut reader, world.org, SetKind::Packages, digest).await.is_err(), "nothing is stored");
-        drop(reader);
-        // A request to upload expires.
-        world.minutes(16);
-        assert_eq!(other.upload("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
-        assert_eq!(other.sync(0).await.unwrap().wanted, [digest]);
-        other.upload("packages", digest, bytes, None).await.unwrap();
+async fn unrequested_package_set_is_rejected(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let web = Agent::join(&app, &token, "web-1").await;
+    let mut other = Agent::join(&app, &token, "web-2").await;
+    let bytes = listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
+    let digest = Digest::compute(&bytes);
+    let unwanted = rejection(StatusCode::CONFLICT, "listing_not_wanted");
+    assert_eq!(web.upload("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
+    // Nor if another server was asked for it, nor as another kind.
+    other.next_sync.installed = Some(digest);
+    assert_eq!(other.sync(0).await.unwrap().wanted, [digest]);
+    assert_eq!(web.upload("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
+    assert_eq!(other.upload("updates", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
+    let mut reader = app.db.read().await.unwrap();
+    assert!(
+        package_sets::get(&mut reader, world.org, SetKind::Packages, digest).await.is_err(),
+        "nothing is stored"
+    );
+    drop(reader);
+    // A request to upload expires.
+    world.minutes(16);
+    assert_eq!(other.upload("packages", digest, bytes.clone(), None).await.unwrap_err(), unwanted);
+    assert_eq!(other.sync(0).await.unwrap().wanted, [digest]);
+    other.upload("packages", digest, bytes, None).await.unwrap();
+}
+
+async fn package_set_may_be_uploaded_to_another_replica(world: &World) {
+    let (a, b) = (world.app("a").await, world.app("b").await);
+    let token = world.token(&a).await;
+    let mut web = Agent::join(&a, &token, "web-1").await;
+    let bytes = listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
+    let digest = Digest::compute(&bytes);
+    web.next_sync.installed = Some(digest);
+    assert_eq!(web.sync(0).await.unwrap().wanted, [digest]);
+    web.switch_to(&b);
+    web.upload("packages", digest, bytes, None).await.unwrap();
+    web.switch_to(&a);
+    assert_eq!(web.sync(0).await.unwrap().wanted, []);
+}
+
+async fn concurrent_decompression_bombs_use_little_memory(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let mut agents = Vec::new();
+    for nth in 0..24 {
+        let mut agent = Agent::join(&app, &token, &format!("web-{nth}")).await;
+        let mark = format!("p{nth}");
+        let (digest, packed) =
+            if nth % 2 == 0 { decompression_bomb(&mark) } else { large_package_set(&mark) };
+        agent.next_sync.pending = Some(digest);
+        assert_eq!(agent.sync(0).await.unwrap().wanted, [digest]);
+        agents.push((agent, digest, packed));
     }
-
-    async fn package_set_may_be_uploaded_to_another_replica(world: World) {
-        let (a, b) = (world.app("a").await, world.app("b").await);
-        let token = world.token(&a).await;
-        let mut web = Agent::join(&a, &token, "web-1").await;
-        let bytes = listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
-        let digest = Digest::compute(&bytes);
-        web.next_sync.installed = Some(digest);
-        assert_eq!(web.sync(0).await.unwrap().wanted, [digest]);
-        web.switch_to(&b);
-        web.upload("packages", digest, bytes, None).await.unwrap();
-        web.switch_to(&a);
-        assert_eq!(web.sync(0).await.unwrap().wanted, []);
-    }
-
-    async fn concurrent_decompression_bombs_use_little_memory(world: World) {
-        let app = world.app("a").await;
-        let token = world.token(&app).await;
-        let mut agents = Vec::new();
-        for nth in 0..24 {
-            let mut agent = Agent::join(&app, &token, &format!("web-{nth}")).await;
-            let mark = format!("p{nth}");
-            let (digest, packed) = if nth % 2 == 0 { decompression_bomb(&mark) } else { large_package_set(&mark) };
-            agent.next_sync.pending = Some(digest);
-            assert_eq!(agent.sync(0).await.unwrap().wanted, [digest]);
-            agents.push((agent, digest, packed));
-        }
-        let before = peak_mib();
-        let sent = agents.iter().map(|(agent, digest, packed)| {
-            send(&agent.router, upload(agent, *digest, packed))
-        });
-        let answers = join_all(sent).await;
-        let grown = peak_mib() - before;
-        println!("24 concurrent bombs: {grown} MiB");
-        // A single one used to take 245 MiB. Other tests run in the same process.
-        assert!(grown < 400, "{grown} MiB");
-        for (nth, answer) in answers.into_iter().enumerate() {
-            // Half of them have more references than a package set may have.
-            let malformed = rejection(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing");
-            assert_eq!(answer.err(), (nth % 2 == 0).then_some(malformed));
-        }
-    }
-
-    async fn agent_uploads_one_package_set_at_a_time(world: World) {
-        let app = world.app("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let (digest, packed) = decompression_bomb("p");
-        web.next_sync.pending = Some(digest);
-        web.sync(0).await.unwrap();
-        let answers = join_all((0..8).map(|_| {
-            let request = upload(&web, digest, &packed);
-            web.router.clone().oneshot(request)
-        })).await;
-        let (mut tried, mut refused) = (0, 0);
-        for answer in answers {
-            let answer = answer.unwrap();
-            match answer.status() {
-                StatusCode::TOO_MANY_REQUESTS => {
-                    assert!(answer.headers().contains_key("retry-after"));
-                    refused += 1;
-                }
-                status => {
-                    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-                    tried += 1;
-                }
-            }
-        }
-        assert_eq!(tried + refused, 8);
-        assert!(refused >= 1, "after {tried} attempts");
-    }
-
-    async fn zstd_frame_with_a_huge_window_is_rejected(world: World) {
-        use std::io::Write as _;
-        let app = world.app("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let bytes = listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
-        let digest = Digest::compute(&bytes);
-        web.next_sync.installed = Some(digest);
-        web.sync(0).await.unwrap();
-        let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
-        encoder.window_log(27).unwrap();
-        encoder.include_contentsize(false).unwrap();
-        encoder.write_all(&bytes).unwrap();
-        encoder.flush().unwrap();
-        let packed = encoder.finish().unwrap();
-        let answer = web.upload("packages", digest, packed, Some("zstd")).await.unwrap_err();
-        assert_eq!(answer, rejection(StatusCode::BAD_REQUEST, "malformed_request"));
-    }
-
-    async fn flooding_agent_is_throttled_and_others_are_not(world: World) {
-        let app = world.app("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let mut other = Agent::join(&app, &token, "web-2").await;
-        let mut limited = None;
-        for _ in 0..5_000 {
-            if let Err(refusal) = web.sync(0).await {
-                limited = Some(refusal);
-                break;
-            }
-        }
-        assert_eq!(limited, Some(rejection(StatusCode::TOO_MANY_REQUESTS, "rate_limited")));
-        other.sync(0).await.unwrap();
-    }
-
-    async fn long_facts_are_truncated_and_oversized_reports_rejected(world: World) {
-        let app = world.app("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let mut told = facts("web-1");
-        told["reboot_required"] = json!(true);
-        told["reboot_reasons"] = json!(vec!["x".repeat(1_000); 900]);
-        told["other_updaters"] = json!(vec!["y"; 1_000]);
-        let told: Facts = serde_json::from_value(told).unwrap();
-        web.next_sync.facts = Some(told);
-        web.sync(0).await.unwrap();
-        let row = servers::get(&mut app.db.read().await.unwrap(), world.org, web.id).await.unwrap();
-        assert_eq!(row.reboot_reasons.len(), 50);
-        assert!(row.reboot_reasons.iter().all(|reason| reason.chars().count() <= 500));
-        assert_eq!(row.facts["other_updaters"].as_array().unwrap().len(), 50);
-
-        let task: vocab::TaskId = "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().unwrap();
-        for _ in 0..1_001 {
-            web.report_stage(task, vocab::Stage::Installing, world.now());
-        }
-        let refusal = web.sync(0).await.unwrap_err();
-        assert_eq!(refusal, rejection(StatusCode::UNPROCESSABLE_ENTITY, "too_many_reports"));
+    let before = peak_mib();
+    let sent = agents
+        .iter()
+        .map(|(agent, digest, packed)| send(&agent.router, upload(agent, *digest, packed)));
+    let answers = join_all(sent).await;
+    let grown = peak_mib() - before;
+    println!("24 concurrent bombs: {grown} MiB");
+    // A single one used to take 245 MiB. Other tests run in the same process.
+    assert!(grown < 400, "{grown} MiB");
+    for (nth, answer) in answers.into_iter().enumerate() {
+        // Half of them have more references than a package set may have.
+        let malformed = rejection(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing");
+        assert_eq!(answer.err(), (nth % 2 == 0).then_some(malformed));
     }
 }
+
+async fn agent_uploads_one_package_set_at_a_time(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let (digest, packed) = decompression_bomb("p");
+    web.next_sync.pending = Some(digest);
+    web.sync(0).await.unwrap();
+    let answers = join_all((0..8).map(|_| {
+        let request = upload(&web, digest, &packed);
+        web.router.clone().oneshot(request)
+    }))
+    .await;
+    let (mut tried, mut refused) = (0, 0);
+    for answer in answers {
+        let answer = answer.unwrap();
+        match answer.status() {
+            StatusCode::TOO_MANY_REQUESTS => {
+                assert!(answer.headers().contains_key("retry-after"));
+                refused += 1;
+            }
+            status => {
+                assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+                tried += 1;
+            }
+        }
+    }
+    assert_eq!(tried + refused, 8);
+    assert!(refused >= 1, "after {tried} attempts");
+}
+
+async fn zstd_frame_with_a_huge_window_is_rejected(world: &World) {
+    use std::io::Write as _;
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let bytes = listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
+    let digest = Digest::compute(&bytes);
+    web.next_sync.installed = Some(digest);
+    web.sync(0).await.unwrap();
+    let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    encoder.window_log(27).unwrap();
+    encoder.include_contentsize(false).unwrap();
+    encoder.write_all(&bytes).unwrap();
+    encoder.flush().unwrap();
+    let packed = encoder.finish().unwrap();
+    let answer = web.upload("packages", digest, packed, Some("zstd")).await.unwrap_err();
+    assert_eq!(answer, rejection(StatusCode::BAD_REQUEST, "malformed_request"));
+}
+
+async fn flooding_agent_is_throttled_and_others_are_not(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let mut other = Agent::join(&app, &token, "web-2").await;
+    let mut limited = None;
+    for _ in 0..5_000 {
+        if let Err(refusal) = web.sync(0).await {
+            limited = Some(refusal);
+            break;
+        }
+    }
+    assert_eq!(limited, Some(rejection(StatusCode::TOO_MANY_REQUESTS, "rate_limited")));
+    other.sync(0).await.unwrap();
+}
+
+async fn long_facts_are_truncated_and_oversized_reports_rejected(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let mut told = facts("web-1");
+    told["reboot_required"] = json!(true);
+    told["reboot_reasons"] = json!(vec!["x".repeat(1_000); 900]);
+    told["other_updaters"] = json!(vec!["y"; 1_000]);
+    let told: Facts = serde_json::from_value(told).unwrap();
+    web.next_sync.facts = Some(told);
+    web.sync(0).await.unwrap();
+    let row = servers::get(&mut app.db.read().await.unwrap(), world.org, web.id).await.unwrap();
+    assert_eq!(row.reboot_reasons.len(), 50);
+    assert!(row.reboot_reasons.iter().all(|reason| reason.chars().count() <= 500));
+    assert_eq!(row.facts["other_updaters"].as_array().unwrap().len(), 50);
+
+    let task: vocab::TaskId = "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().unwrap();
+    for _ in 0..1_001 {
+        web.report_stage(task, vocab::Stage::Installing, world.now());
+    }
+    let refusal = web.sync(0).await.unwrap_err();
+    assert_eq!(refusal, rejection(StatusCode::UNPROCESSABLE_ENTITY, "too_many_reports"));
+}
+
+testkit::both!(
+    crate::support:
+    unrequested_package_set_is_rejected,
+    package_set_may_be_uploaded_to_another_replica,
+    concurrent_decompression_bombs_use_little_memory,
+    agent_uploads_one_package_set_at_a_time,
+    zstd_frame_with_a_huge_window_is_rejected,
+    flooding_agent_is_throttled_and_others_are_not,
+    long_facts_are_truncated_and_oversized_reports_rejected,
+);
 
 /// A deterministic random number generator.
 struct Random(u64);
@@ -369,61 +383,77 @@ fn malformed_request(random: &mut Random, agent: &Agent, stolen: &[String]) -> R
     request
 }
 
-both! {
-    async fn malformed_requests_of_one_agent_do_not_affect_others(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut victim = Agent::join(&app, &token, "victim").await;
-        let ended = service::commands::batches::create(&app, world.new_rollout(vec![victim.id], json!({}))).await.unwrap();
-        let first = victim.wait_for_order().await;
-        victim.send_log(first.id, 0, b"as it went\n").await.unwrap();
-        victim.report_until_acknowledged(first.id, Outcome::Succeeded, world.now()).await;
-        wait_for_state(&app, world, ended.id, "succeeded: succeeded").await;
-        let running = service::commands::batches::create(&app, world.new_rollout(vec![victim.id], json!({}))).await.unwrap();
-        let second = victim.wait_for_order().await;
-        victim.report_stage(second.id, vocab::Stage::Installing, world.now());
-        victim.sync(0).await.unwrap();
-        wait_for_state(&app, world, running.id, "running: installing").await;
-        let victim_id = victim.id;
-        let state = async || {
-            let mut reader = app.db.read().await.unwrap();
-            let row = servers::get(&mut reader, world.org, victim_id).await.unwrap();
-            let logs = store::task_logs::read(&mut reader, first.id, 0, 100).await.unwrap();
-            format!("{row:?} {:?} {:?} {logs:?}", tasks(&app, ended.id).await, tasks(&app, running.id).await)
-        };
-        eventually("the last sync is written", async || {
-            let mut reader = app.db.read().await.unwrap();
-            let row = servers::get(&mut reader, world.org, victim_id).await.unwrap();
-            row.counter.unsigned_abs() == victim.counter
-        }).await;
-        let before = state().await;
+async fn malformed_requests_of_one_agent_do_not_affect_others(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut victim = Agent::join(&app, &token, "victim").await;
+    let ended =
+        service::commands::batches::create(&app, world.new_rollout(vec![victim.id], json!({})))
+            .await
+            .unwrap();
+    let first = victim.wait_for_order().await;
+    victim.send_log(first.id, 0, b"as it went\n").await.unwrap();
+    victim.report_until_acknowledged(first.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, ended.id, "succeeded: succeeded").await;
+    let running =
+        service::commands::batches::create(&app, world.new_rollout(vec![victim.id], json!({})))
+            .await
+            .unwrap();
+    let second = victim.wait_for_order().await;
+    victim.report_stage(second.id, vocab::Stage::Installing, world.now());
+    victim.sync(0).await.unwrap();
+    wait_for_state(&app, world, running.id, "running: installing").await;
+    let victim_id = victim.id;
+    let state = async || {
+        let mut reader = app.db.read().await.unwrap();
+        let row = servers::get(&mut reader, world.org, victim_id).await.unwrap();
+        let logs = store::task_logs::read(&mut reader, first.id, 0, 100).await.unwrap();
+        format!(
+            "{row:?} {:?} {:?} {logs:?}",
+            tasks(&app, ended.id).await,
+            tasks(&app, running.id).await
+        )
+    };
+    eventually("the last sync is written", async || {
+        let mut reader = app.db.read().await.unwrap();
+        let row = servers::get(&mut reader, world.org, victim_id).await.unwrap();
+        row.counter.unsigned_abs() == victim.counter
+    })
+    .await;
+    let before = state().await;
 
-        let stolen = [victim.id.to_string(), first.id.to_string(), second.id.to_string(), ended.id.to_string()];
-        let mut random = Random(0x5eed_1234_5678_9abc);
-        let mut statuses = std::collections::BTreeMap::<u16, u32>::new();
-        for attacker in 0..10 {
-            let mut agent = Agent::join(&app, &token, &format!("web-{attacker}")).await;
-            for nth in 0..250 {
-                let request = malformed_request(&mut random, &agent, &stolen);
-                let answer = agent.router.clone().oneshot(request).await.unwrap();
-                let status = answer.status();
-                let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
-                let text = String::from_utf8_lossy(&body);
-                assert!(!status.is_server_error(), "request {nth} of {attacker}: {status} {text}");
-                *statuses.entry(status.as_u16()).or_default() += 1;
-                if let Ok(answer) = serde_json::from_slice::<wire::agent::SyncResponse>(&body) {
-                    assert!(answer.orders.is_empty(), "it has no orders: {text}");
-                    agent.counter = answer.counter;
-                    agent.nonce += 1;
-                }
+    let stolen =
+        [victim.id.to_string(), first.id.to_string(), second.id.to_string(), ended.id.to_string()];
+    let mut random = Random(0x5eed_1234_5678_9abc);
+    let mut statuses = std::collections::BTreeMap::<u16, u32>::new();
+    for attacker in 0..10 {
+        let mut agent = Agent::join(&app, &token, &format!("web-{attacker}")).await;
+        for nth in 0..250 {
+            let request = malformed_request(&mut random, &agent, &stolen);
+            let answer = agent.router.clone().oneshot(request).await.unwrap();
+            let status = answer.status();
+            let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+            let text = String::from_utf8_lossy(&body);
+            assert!(!status.is_server_error(), "request {nth} of {attacker}: {status} {text}");
+            *statuses.entry(status.as_u16()).or_default() += 1;
+            if let Ok(answer) = serde_json::from_slice::<wire::agent::SyncResponse>(&body) {
+                assert!(answer.orders.is_empty(), "it has no orders: {text}");
+                agent.counter = answer.counter;
+                agent.nonce += 1;
             }
         }
-        println!("{statuses:?}");
-        let handled: u32 = statuses.iter().filter(|(status, _)| **status != 429).map(|(_, count)| count).sum();
-        assert!(handled >= 1_500 && statuses[&200] >= 100, "{statuses:?}");
-        assert_eq!(state().await, before);
-        victim.report_until_acknowledged(second.id, Outcome::Succeeded, world.now()).await;
-        wait_for_state(&app, world, running.id, "succeeded: succeeded").await;
-        engine.stop().await;
     }
+    println!("{statuses:?}");
+    let handled: u32 =
+        statuses.iter().filter(|(status, _)| **status != 429).map(|(_, count)| count).sum();
+    assert!(handled >= 1_500 && statuses[&200] >= 100, "{statuses:?}");
+    assert_eq!(state().await, before);
+    victim.report_until_acknowledged(second.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, running.id, "succeeded: succeeded").await;
+    engine.stop().await;
 }
+
+testkit::both!(
+    crate::support:
+    malformed_requests_of_one_agent_do_not_affect_others,
+);

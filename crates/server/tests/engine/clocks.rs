@@ -18,16 +18,16 @@ use wire::agent::Outcome;
 use crate::agent::Agent;
 use crate::rollouts::wait_for_state;
 use crate::schedules::{daily, history};
-use crate::support::{INTERVALS, World, at, both, eventually};
+use crate::support::{INTERVALS, World, at, eventually};
 
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 const HALF_HOUR: SignedDuration = SignedDuration::from_mins(30);
 const TEN_YEARS: SignedDuration = SignedDuration::from_hours(24 * 3_652);
 
-/// How far a clock is ahead. The hours come last: a schedule starts nothing in them only if its run
-/// time is not in them either, which holds once a test has begun.
-/// `clock_that_shows_an_instant_twice_starts_it_once` covers the other case.
+/// How far a clock is ahead. The offsets of one hour come last, because a run time could fall into
+/// that hour at the start of a test. `clock_that_shows_an_instant_twice_starts_it_once` covers that
+/// case.
 fn wrong_clocks() -> [SignedDuration; 6] {
     [DAY, -DAY, TEN_YEARS, -TEN_YEARS, HOUR, -HOUR]
 }
@@ -91,163 +91,177 @@ async fn restart(world: &World, app: App, engine: Background, replica: &str) -> 
     world.leader(replica).await
 }
 
-both! {
-    async fn service_leads_again_after_its_clock_was_wrong(world: World) {
-        for wrong in wrong_clocks() {
-            world.set_clock(wrong);
-            let (app, engine) = world.leader("wrong").await;
-            assert!(app.condition().leads());
-            drop(engine);
-            app.db.close().await;
-            world.set_clock(-wrong);
-            let (app, engine) = world.leader("right").await;
-            assert!(app.condition().leads(), "{wrong}");
-            engine.stop().await;
-            assert!(!app.condition().leads());
-            app.db.close().await;
-        }
-    }
-
-    async fn server_is_online_and_gets_orders_after_the_clock_was_wrong(world: World) {
-        let (mut app, mut engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        for restarts in [false, true] {
-            for wrong in wrong_clocks() {
-                sync_until_written(&app, world, &mut web).await;
-                world.set_clock(wrong);
-                sync_until_written(&app, world, &mut web).await;
-                world.set_clock(-wrong);
-                if restarts {
-                    (app, engine) = restart(world, app, engine, "a").await;
-                    web.switch_to(&app);
-                }
-                if wrong.is_positive() {
-                    // The last contact is in the future: the list shows the same as the server's
-                    // page.
-                    assert_eq!(listed_online(&app, world).await, 0, "{wrong}");
-                }
-                world.advance(SignedDuration::from_secs(1));
-                sync_until_written(&app, world, &mut web).await;
-                assert_eq!(listed_online(&app, world).await, 1, "{wrong}");
-                let order = world.new_rollout(vec![web.id], json!({}));
-                let made = service::commands::batches::create(&app, order).await.unwrap();
-                let order = web.wait_for_order().await;
-                web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-                wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
-            }
-        }
+async fn service_leads_again_after_its_clock_was_wrong(world: &World) {
+    for wrong in wrong_clocks() {
+        world.set_clock(wrong);
+        let (app, engine) = world.leader("wrong").await;
+        assert!(app.condition().leads());
+        drop(engine);
+        app.db.close().await;
+        world.set_clock(-wrong);
+        let (app, engine) = world.leader("right").await;
+        assert!(app.condition().leads(), "{wrong}");
         engine.stop().await;
-    }
-
-    async fn schedule_starts_at_its_next_instant_after_the_clock_was_wrong(world: World) {
-        let (mut app, mut engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let id = daily(&app, world).await;
-        let mut next = at(3_600);
-        for restarts in [false, true] {
-            for wrong in wrong_clocks() {
-                let expected = next;
-                world.set_clock(wrong);
-                eventually("the schedule follows the clock", async || {
-                    let stored = load_schedule(&app, world, id).await.next_run_at.unwrap();
-                    let ahead = stored.duration_since(world.now());
-                    ahead.is_positive() && ahead <= DAY
-                }).await;
-                world.set_clock(-wrong);
-                if restarts {
-                    (app, engine) = restart(world, app, engine, "a").await;
-                    web.switch_to(&app);
-                }
-                eventually("the schedule waits for its instant", async || {
-                    load_schedule(&app, world, id).await.next_run_at == Some(expected)
-                }).await;
-                let row = load_schedule(&app, world, id).await;
-                assert_eq!(service::commands::schedules::upcoming(&row, 2), [expected, expected + DAY]);
-                let runs = history(&app, world, id).await;
-                assert!(runs.iter().all(|run| {
-                    run.state != RunState::Skipped || run.scheduled_for <= Some(world.now())
-                }), "{wrong}: {runs:?}");
-                world.advance_to(expected);
-                let order = web.wait_for_order().await;
-                web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-                eventually("the instant ran, once", async || {
-                    let runs = history(&app, world, id).await;
-                    let mut of_instant = runs.iter().filter(|run| run.scheduled_for == Some(expected));
-                    matches!(of_instant.next().map(|run| run.state), Some(RunState::Ended(_)))
-                        && of_instant.next().is_none()
-                }).await;
-                next = expected + DAY;
-                // Later than a run may start, so that the wrong clock misses the run time.
-                world.advance(SignedDuration::from_hours(2));
-            }
-        }
-        engine.stop().await;
-    }
-
-    /// A clock that is an hour wrong around five o'clock, when the schedule runs, shows five
-    /// o'clock twice.
-    async fn clock_that_shows_an_instant_twice_starts_it_once(world: World) {
-        let (mut app, mut engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let id = daily(&app, world).await;
-        let mut instant = at(3_600);
-        for restarts in [false, true] {
-            // Ahead at half past four: the run starts by that clock, which is then corrected.
-            world.advance_to(instant - HALF_HOUR);
-            world.set_clock(HOUR);
-            let order = web.wait_for_order().await;
-            web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-            eventually("the run ends", async || ran_once(&app, world, id, instant).await).await;
-            world.set_clock(-HOUR);
-            if restarts {
-                (app, engine) = restart(world, app, engine, "a").await;
-                web.switch_to(&app);
-            }
-            assert_repeated_run_time_starts_nothing(&app, world, id, instant, &mut web).await;
-            // The next day it runs as usual. At half past five the clock is set back for a while.
-            instant += DAY;
-            world.advance_to(instant);
-            let order = web.wait_for_order().await;
-            web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-            eventually("the run ends", async || ran_once(&app, world, id, instant).await).await;
-            world.advance_to(instant + HALF_HOUR);
-            world.set_clock(-HOUR);
-            if restarts {
-                (app, engine) = restart(world, app, engine, "a").await;
-                web.switch_to(&app);
-            }
-            assert_repeated_run_time_starts_nothing(&app, world, id, instant, &mut web).await;
-            world.set_clock(HOUR);
-            instant += DAY;
-        }
-        engine.stop().await;
+        assert!(!app.condition().leads());
+        app.db.close().await;
     }
 }
+
+async fn server_is_online_and_gets_orders_after_the_clock_was_wrong(world: &World) {
+    let (mut app, mut engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    for restarts in [false, true] {
+        for wrong in wrong_clocks() {
+            sync_until_written(&app, world, &mut web).await;
+            world.set_clock(wrong);
+            sync_until_written(&app, world, &mut web).await;
+            world.set_clock(-wrong);
+            if restarts {
+                (app, engine) = restart(world, app, engine, "a").await;
+                web.switch_to(&app);
+            }
+            if wrong.is_positive() {
+                // The last contact is in the future: the list shows the same as the server's
+                // page.
+                assert_eq!(listed_online(&app, world).await, 0, "{wrong}");
+            }
+            world.advance(SignedDuration::from_secs(1));
+            sync_until_written(&app, world, &mut web).await;
+            assert_eq!(listed_online(&app, world).await, 1, "{wrong}");
+            let order = world.new_rollout(vec![web.id], json!({}));
+            let made = service::commands::batches::create(&app, order).await.unwrap();
+            let order = web.wait_for_order().await;
+            web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+            wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
+        }
+    }
+    engine.stop().await;
+}
+
+async fn schedule_starts_at_its_next_instant_after_the_clock_was_wrong(world: &World) {
+    let (mut app, mut engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let id = daily(&app, world).await;
+    let mut next = at(3_600);
+    for restarts in [false, true] {
+        for wrong in wrong_clocks() {
+            let expected = next;
+            world.set_clock(wrong);
+            eventually("the schedule follows the clock", async || {
+                let stored = load_schedule(&app, world, id).await.next_run_at.unwrap();
+                let ahead = stored.duration_since(world.now());
+                ahead.is_positive() && ahead <= DAY
+            })
+            .await;
+            world.set_clock(-wrong);
+            if restarts {
+                (app, engine) = restart(world, app, engine, "a").await;
+                web.switch_to(&app);
+            }
+            eventually("the schedule waits for its instant", async || {
+                load_schedule(&app, world, id).await.next_run_at == Some(expected)
+            })
+            .await;
+            let row = load_schedule(&app, world, id).await;
+            assert_eq!(service::commands::schedules::upcoming(&row, 2), [expected, expected + DAY]);
+            let runs = history(&app, world, id).await;
+            assert!(
+                runs.iter().all(|run| {
+                    run.state != RunState::Skipped || run.scheduled_for <= Some(world.now())
+                }),
+                "{wrong}: {runs:?}"
+            );
+            world.advance_to(expected);
+            let order = web.wait_for_order().await;
+            web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+            eventually("the instant ran, once", async || {
+                let runs = history(&app, world, id).await;
+                let mut of_instant = runs.iter().filter(|run| run.scheduled_for == Some(expected));
+                matches!(of_instant.next().map(|run| run.state), Some(RunState::Ended(_)))
+                    && of_instant.next().is_none()
+            })
+            .await;
+            next = expected + DAY;
+            // Later than a run may start, so that the wrong clock misses the run time.
+            world.advance(SignedDuration::from_hours(2));
+        }
+    }
+    engine.stop().await;
+}
+
+/// A clock that is an hour wrong around five o'clock, when the schedule runs, shows five
+/// o'clock twice.
+async fn clock_that_shows_an_instant_twice_starts_it_once(world: &World) {
+    let (mut app, mut engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let id = daily(&app, world).await;
+    let mut instant = at(3_600);
+    for restarts in [false, true] {
+        // Ahead at half past four: the run starts by that clock, which is then corrected.
+        world.advance_to(instant - HALF_HOUR);
+        world.set_clock(HOUR);
+        let order = web.wait_for_order().await;
+        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+        eventually("the run ends", async || ran_once(&app, world, id, instant).await).await;
+        world.set_clock(-HOUR);
+        if restarts {
+            (app, engine) = restart(world, app, engine, "a").await;
+            web.switch_to(&app);
+        }
+        assert_repeated_run_time_starts_nothing(&app, world, id, instant, &mut web).await;
+        // The next day it runs as usual. At half past five the clock is set back for a while.
+        instant += DAY;
+        world.advance_to(instant);
+        let order = web.wait_for_order().await;
+        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+        eventually("the run ends", async || ran_once(&app, world, id, instant).await).await;
+        world.advance_to(instant + HALF_HOUR);
+        world.set_clock(-HOUR);
+        if restarts {
+            (app, engine) = restart(world, app, engine, "a").await;
+            web.switch_to(&app);
+        }
+        assert_repeated_run_time_starts_nothing(&app, world, id, instant, &mut web).await;
+        world.set_clock(HOUR);
+        instant += DAY;
+    }
+    engine.stop().await;
+}
+
+testkit::both!(
+    crate::support:
+    service_leads_again_after_its_clock_was_wrong,
+    server_is_online_and_gets_orders_after_the_clock_was_wrong,
+    schedule_starts_at_its_next_instant_after_the_clock_was_wrong,
+    clock_that_shows_an_instant_twice_starts_it_once,
+);
 
 /// Only PostgreSQL has its own clock to compare with.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_with_a_wrong_clock_does_not_lead() {
-    let Some(world) = crate::support::postgres().await else { return };
-    for wrong in wrong_clocks() {
-        let skewed = world.app_with_clock("wrong", Clock::system_ahead_by(wrong)).await;
-        let alone = background::spawn_with(&skewed, INTERVALS);
-        eventually("the skew is detected", async || skewed.condition().clock_skew().is_some())
-            .await;
-        let right = world.app_with_clock("right", Clock::system()).await;
-        let leader = background::spawn_with(&right, INTERVALS);
-        eventually("the replica with the correct clock leads", async || leader.is_leader()).await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        assert!(leader.is_leader() && !alone.is_leader(), "{wrong}");
-        assert_eq!(right.condition().clock_skew(), None);
-        let skew = skewed.condition().clock_skew().unwrap();
-        assert!((skew - wrong).abs() < SignedDuration::from_secs(5), "{skew}");
-        leader.stop().await;
-        alone.stop().await;
-        skewed.db.close().await;
-        right.db.close().await;
-    }
-    crate::support::remove_installation(world).await;
+    crate::support::postgres(async |world: &World| {
+        for wrong in wrong_clocks() {
+            let skewed = world.app_with_clock("wrong", Clock::system_ahead_by(wrong)).await;
+            let alone = background::spawn_with(&skewed, INTERVALS);
+            eventually("the skew is detected", async || skewed.condition().clock_skew().is_some())
+                .await;
+            let right = world.app_with_clock("right", Clock::system()).await;
+            let leader = background::spawn_with(&right, INTERVALS);
+            eventually("the replica with the correct clock leads", async || leader.is_leader())
+                .await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            assert!(leader.is_leader() && !alone.is_leader(), "{wrong}");
+            assert_eq!(right.condition().clock_skew(), None);
+            let skew = skewed.condition().clock_skew().unwrap();
+            assert!((skew - wrong).abs() < SignedDuration::from_secs(5), "{skew}");
+            leader.stop().await;
+            alone.stop().await;
+            skewed.db.close().await;
+            right.db.close().await;
+        }
+    })
+    .await;
 }

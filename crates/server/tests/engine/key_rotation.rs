@@ -24,7 +24,7 @@ use wire::agent::{Facts, Order, OrderResult, Outcome, SyncRequest, SyncResponse,
 use wire::v1::Activity;
 
 use crate::agent::{Agent as OldAgent, facts};
-use crate::support::{both, eventually};
+use crate::support::{World, eventually};
 
 async fn serve(router: Router) -> AgentClient {
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -147,115 +147,127 @@ async fn forge(State(signature): State<Option<String>>, _: Request) -> Response 
     response.body(Body::from(body.to_string())).unwrap()
 }
 
-both! {
-    async fn key_rotation_during_a_batch_loses_nothing(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let link = client_for(&app).await;
-        let mut web = Agent::join(&link, &token, "web-1").await;
-        let mut away = Agent::join(&link, &token, "away-1").await;
-        let mut old = OldAgent::join(&app, &token, "old-1").await;
-        away.sync().await.unwrap();
-        let (first, none) = key_ids(world.data_dir());
-        assert_eq!(none, None);
-        let servers = vec![web.identity.server_id, away.identity.server_id, old.id];
-        let made = service::commands::batches::create(&app, world.new_rollout(servers, json!({"packages": ["bash"]})));
-        let batch = made.await.unwrap().id;
-        let (key, begun) = web.wait_for_order().await;
-        assert_eq!(key, first);
+async fn key_rotation_during_a_batch_loses_nothing(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let link = client_for(&app).await;
+    let mut web = Agent::join(&link, &token, "web-1").await;
+    let mut away = Agent::join(&link, &token, "away-1").await;
+    let mut old = OldAgent::join(&app, &token, "old-1").await;
+    away.sync().await.unwrap();
+    let (first, none) = key_ids(world.data_dir());
+    assert_eq!(none, None);
+    let servers = vec![web.identity.server_id, away.identity.server_id, old.id];
+    let made = service::commands::batches::create(
+        &app,
+        world.new_rollout(servers, json!({"packages": ["bash"]})),
+    );
+    let batch = made.await.unwrap().id;
+    let (key, begun) = web.wait_for_order().await;
+    assert_eq!(key, first);
 
-        // The service is restarted with a second key while the batch runs.
-        engine.stop().await;
-        app.db.close().await;
-        Secrets::rotate_orders(world.data_dir()).unwrap();
-        assert!(Secrets::rotate_orders(world.data_dir()).is_err(), "a new key is never replaced");
-        let (same, second) = key_ids(world.data_dir());
-        let second = second.unwrap();
-        assert_eq!(same, first);
-        let (app, engine) = world.leader("b").await;
-        let link = client_for(&app).await;
-        (web.client, away.client) = (link.clone(), link.clone());
-        old.switch_to(&app);
-        assert_eq!(untrusting_count(&app, &second).await, 3);
-        web.sync().await.unwrap();
-        assert_eq!(web.trusted_keys(), [first.clone(), second.clone()]);
-        let (key, again) = web.wait_for_order().await;
-        assert_eq!((key, again.id), (second.clone(), begun.id), "the same order, signed with the new key");
-        web.report_success(&begun).await;
-        let late = Agent::join(&link, &token, "late-1").await;
-        assert_eq!(late.trusted_keys(), [first.clone(), second.clone()]);
-        // An agent that cannot change its key gets its order signed with the old one.
-        let order = old.wait_for_order().await;
-        old.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    // The service is restarted with a second key while the batch runs.
+    engine.stop().await;
+    app.db.close().await;
+    Secrets::rotate_orders(world.data_dir()).unwrap();
+    assert!(Secrets::rotate_orders(world.data_dir()).is_err(), "a new key is never replaced");
+    let (same, second) = key_ids(world.data_dir());
+    let second = second.unwrap();
+    assert_eq!(same, first);
+    let (app, engine) = world.leader("b").await;
+    let link = client_for(&app).await;
+    (web.client, away.client) = (link.clone(), link.clone());
+    old.switch_to(&app);
+    assert_eq!(untrusting_count(&app, &second).await, 3);
+    web.sync().await.unwrap();
+    assert_eq!(web.trusted_keys(), [first.clone(), second.clone()]);
+    let (key, again) = web.wait_for_order().await;
+    assert_eq!(
+        (key, again.id),
+        (second.clone(), begun.id),
+        "the same order, signed with the new key"
+    );
+    web.report_success(&begun).await;
+    let late = Agent::join(&link, &token, "late-1").await;
+    assert_eq!(late.trusted_keys(), [first.clone(), second.clone()]);
+    // An agent that cannot change its key gets its order signed with the old one.
+    let order = old.wait_for_order().await;
+    old.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
 
-        // An agent that was offline in the meantime works as before, too.
-        let left = untrusting_agents(&mut app.db.read().await.unwrap(), &second).await.unwrap();
-        let names: Vec<_> = left.first.iter().map(|(name, _)| name.as_str()).collect();
-        assert!(names.contains(&"old-1") && names.len() == left.count, "{left:?}");
-        assert!(left.first.iter().any(|(_, id)| *id == away.identity.server_id), "{left:?}");
-        assert!(!left.first.iter().any(|(_, id)| *id == web.identity.server_id), "{left:?}");
-        let (_, order) = away.wait_for_order().await;
-        away.report_success(&order).await;
-        eventually("the batch ends", async || {
-            let mut reader = app.db.read().await.unwrap();
-            let row = store::rollouts::get(&mut reader, world.org, batch).await.unwrap();
-            row.ended_at.is_some()
-        })
-        .await;
-        engine.stop().await;
-    }
+    // An agent that was offline in the meantime works as before, too.
+    let left = untrusting_agents(&mut app.db.read().await.unwrap(), &second).await.unwrap();
+    let names: Vec<_> = left.first.iter().map(|(name, _)| name.as_str()).collect();
+    assert!(names.contains(&"old-1") && names.len() == left.count, "{left:?}");
+    assert!(left.first.iter().any(|(_, id)| *id == away.identity.server_id), "{left:?}");
+    assert!(!left.first.iter().any(|(_, id)| *id == web.identity.server_id), "{left:?}");
+    let (_, order) = away.wait_for_order().await;
+    away.report_success(&order).await;
+    eventually("the batch ends", async || {
+        let mut reader = app.db.read().await.unwrap();
+        let row = store::rollouts::get(&mut reader, world.org, batch).await.unwrap();
+        row.ended_at.is_some()
+    })
+    .await;
+    engine.stop().await;
+}
 
-    async fn retired_key_has_no_effect(world: World) {
-        let app = world.app("a").await;
-        let token = world.token(&app).await;
-        let link = client_for(&app).await;
-        let mut web = Agent::join(&link, &token, "web-1").await;
-        let mut away = Agent::join(&link, &token, "away-1").await;
-        let old_app = app;
-        Secrets::rotate_orders(world.data_dir()).unwrap();
-        let app = world.app("b").await;
-        let (first, second) = key_ids(world.data_dir());
-        let second = second.unwrap();
-        web.client = client_for(&app).await;
-        web.sync().await.unwrap();
-        web.sync().await.unwrap();
-        assert_eq!(untrusting_count(&app, &second).await, 1, "the agent that was offline");
+async fn retired_key_has_no_effect(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let link = client_for(&app).await;
+    let mut web = Agent::join(&link, &token, "web-1").await;
+    let mut away = Agent::join(&link, &token, "away-1").await;
+    let old_app = app;
+    Secrets::rotate_orders(world.data_dir()).unwrap();
+    let app = world.app("b").await;
+    let (first, second) = key_ids(world.data_dir());
+    let second = second.unwrap();
+    web.client = client_for(&app).await;
+    web.sync().await.unwrap();
+    web.sync().await.unwrap();
+    assert_eq!(untrusting_count(&app, &second).await, 1, "the agent that was offline");
 
-        Secrets::retire_orders(world.data_dir()).unwrap();
-        assert_eq!(key_ids(world.data_dir()), (second.clone(), None));
-        let app = world.app("c").await;
-        let link = client_for(&app).await;
-        web.client = link.clone();
-        web.sync().await.unwrap();
-        assert_eq!(web.trusted_keys(), std::slice::from_ref(&second));
-        // The old key can no longer sign a response for this agent.
-        web.client = client_for(&old_app).await;
-        assert_ne!(first, second);
+    Secrets::retire_orders(world.data_dir()).unwrap();
+    assert_eq!(key_ids(world.data_dir()), (second.clone(), None));
+    let app = world.app("c").await;
+    let link = client_for(&app).await;
+    web.client = link.clone();
+    web.sync().await.unwrap();
+    assert_eq!(web.trusted_keys(), std::slice::from_ref(&second));
+    // The old key can no longer sign a response for this agent.
+    web.client = client_for(&old_app).await;
+    assert_ne!(first, second);
+    assert!(matches!(web.sync().await, Err(ClientError::Unverified { .. })));
+    web.client = link.clone();
+    web.sync().await.unwrap();
+    // An agent that has only the old key does not trust the new one.
+    away.client = link;
+    assert!(matches!(away.sync().await, Err(ClientError::Unverified { .. })));
+    assert_eq!(away.trusted_keys(), [first]);
+}
+
+async fn keys_in_forged_responses_are_ignored(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let link = client_for(&app).await;
+    let mut web = Agent::join(&link, &token, "web-1").await;
+    let before = web.trusted_keys();
+    for signature in [None, Some("k AAAA".to_owned())] {
+        web.client = serve(Router::new().fallback(forge).with_state(signature)).await;
         assert!(matches!(web.sync().await, Err(ClientError::Unverified { .. })));
-        web.client = link.clone();
-        web.sync().await.unwrap();
-        // An agent that has only the old key does not trust the new one.
-        away.client = link;
-        assert!(matches!(away.sync().await, Err(ClientError::Unverified { .. })));
-        assert_eq!(away.trusted_keys(), [first]);
-    }
-
-    async fn keys_in_forged_responses_are_ignored(world: World) {
-        let app = world.app("a").await;
-        let token = world.token(&app).await;
-        let link = client_for(&app).await;
-        let mut web = Agent::join(&link, &token, "web-1").await;
-        let before = web.trusted_keys();
-        for signature in [None, Some("k AAAA".to_owned())] {
-            web.client = serve(Router::new().fallback(forge).with_state(signature)).await;
-            assert!(matches!(web.sync().await, Err(ClientError::Unverified { .. })));
-            assert_eq!(web.trusted_keys(), before);
-        }
-        // Unsigned responses of a service that never signed are accepted, but not for keys.
-        web.identity.signs_answers = false.into();
-        web.client = serve(Router::new().fallback(forge).with_state(None)).await;
-        let answer: Value = serde_json::to_value(web.sync().await.unwrap()).unwrap();
-        assert_eq!(answer["orders_keys"], Value::Null);
         assert_eq!(web.trusted_keys(), before);
     }
+    // Unsigned responses of a service that never signed are accepted, but not for keys.
+    web.identity.signs_answers = false.into();
+    web.client = serve(Router::new().fallback(forge).with_state(None)).await;
+    let answer: Value = serde_json::to_value(web.sync().await.unwrap()).unwrap();
+    assert_eq!(answer["orders_keys"], Value::Null);
+    assert_eq!(web.trusted_keys(), before);
 }
+
+testkit::both!(
+    crate::support:
+    key_rotation_during_a_batch_loses_nothing,
+    retired_key_has_no_effect,
+    keys_in_forged_responses_are_ignored,
+);

@@ -5,8 +5,6 @@
 #![expect(clippy::print_stdout, reason = "a skipped test says so")]
 
 mod agent;
-#[path = "../http/publisher.rs"]
-mod publisher;
 mod support;
 
 mod abuse;

@@ -12,7 +12,8 @@ use service::clock::random_bytes;
 
 use crate::agent::{Agent, public_key, send};
 use crate::rollouts::wait_for_state;
-use crate::support::both;
+
+use crate::support::World;
 
 /// How a recorded request is changed.
 #[derive(Debug, Clone, Copy)]
@@ -156,33 +157,36 @@ impl RecordedAgent {
     }
 }
 
-both! {
-    async fn agent_of_version_0_1_0_is_understood(world: World) {
-        let (app, engine) = world.leader("a").await;
-        for form in [Variation::Recorded, Variation::Newer, Variation::Older] {
-            let token = world.token(&app).await;
-            let mut old = RecordedAgent::join(&app, &token, form).await;
-            let answer = old.sync("facts", None).await;
-            assert_contains_recorded_response(&old.recording, "facts", &answer);
-            old.sync("scanned", None).await;
-            // Package sets are shared, so only the first of these hosts is asked for them.
-            if let Variation::Recorded = form {
-                old.upload("updates").await;
-                old.upload("packages").await;
-            }
-            let order = world.new_rollout(vec![old.agent.id], json!({}));
-            let made = service::commands::batches::create(&app, order).await.unwrap();
-            let id = old.wait_for_order("install_order").await;
-            old.sync("plan_progress", Some(&id)).await;
-            let answer = old.sync("install_result", Some(&id)).await;
-            assert_contains_recorded_response(&old.recording, "install_result", &answer);
-            assert_eq!(answer["acknowledged"], json!([id]), "{form:?}");
-            wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
-            let mut reader = app.db.read().await.unwrap();
-            let row = store::servers::get(&mut reader, world.org, old.agent.id).await.unwrap();
-            drop(reader);
-            assert!(row.package_set.is_some() && row.update_set.is_some(), "{form:?}");
+async fn agent_of_version_0_1_0_is_understood(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    for form in [Variation::Recorded, Variation::Newer, Variation::Older] {
+        let token = world.token(&app).await;
+        let mut old = RecordedAgent::join(&app, &token, form).await;
+        let answer = old.sync("facts", None).await;
+        assert_contains_recorded_response(&old.recording, "facts", &answer);
+        old.sync("scanned", None).await;
+        // Package sets are shared, so only the first of these hosts is asked for them.
+        if let Variation::Recorded = form {
+            old.upload("updates").await;
+            old.upload("packages").await;
         }
-        engine.stop().await;
+        let order = world.new_rollout(vec![old.agent.id], json!({}));
+        let made = service::commands::batches::create(&app, order).await.unwrap();
+        let id = old.wait_for_order("install_order").await;
+        old.sync("plan_progress", Some(&id)).await;
+        let answer = old.sync("install_result", Some(&id)).await;
+        assert_contains_recorded_response(&old.recording, "install_result", &answer);
+        assert_eq!(answer["acknowledged"], json!([id]), "{form:?}");
+        wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
+        let mut reader = app.db.read().await.unwrap();
+        let row = store::servers::get(&mut reader, world.org, old.agent.id).await.unwrap();
+        drop(reader);
+        assert!(row.package_set.is_some() && row.update_set.is_some(), "{form:?}");
     }
+    engine.stop().await;
 }
+
+testkit::both!(
+    crate::support:
+    agent_of_version_0_1_0_is_understood,
+);

@@ -8,63 +8,68 @@ use vocab::TaskId;
 use wire::agent::{Outcome, Work};
 
 use crate::agent::Agent;
-use crate::support::{World, both, eventually};
+use crate::support::{World, eventually};
 
 async fn state(app: &App, world: &World, agent: &Agent, id: TaskId) -> RefreshState {
     refreshes::get(app, world.org, agent.id, id).await.unwrap().state
 }
 
-both! {
-    async fn agent_scans_on_request_and_reports_completion(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        web.sync(0).await.unwrap();
-        let admin = world.admin();
-        let (asked, order) = tokio::join!(
-            refreshes::request(&app, &admin, web.id),
-            async { web.clone().wait_for_order().await },
-        );
-        let asked = asked.unwrap();
-        assert_eq!((order.id, order.work), (asked.id, Work::Scan));
-        assert_eq!(order.expires_at, asked.deadline);
-        // A second request returns the refresh in progress.
-        let again = refreshes::request(&app, &admin, web.id).await.unwrap();
-        assert_eq!(again.id, asked.id);
-        web.counter += 1;
-        web.sync(0).await.unwrap();
-        web.report_until_acknowledged(asked.id, Outcome::Succeeded, world.now()).await;
-        assert_eq!(state(&app, world, &web, asked.id).await, RefreshState::Succeeded);
-        eventually("the order is no longer sent", async || web.orders(0).await.is_empty()).await;
-        engine.stop().await;
-    }
-
-    async fn offline_server_cannot_be_refreshed(world: World) {
-        let app = world.app("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        world.minutes(4);
-        let refused = refreshes::request(&app, &world.admin(), web.id).await;
-        assert!(matches!(refused, Err(ServiceError::Conflict { code: "server_offline", .. })));
-        // The agent was just heard from, though its heartbeat is not written yet.
-        web.sync(0).await.unwrap();
-        refreshes::request(&app, &world.admin(), web.id).await.unwrap();
-        let stranger = vocab::ServerId::new(world.now(), 7);
-        let refused = refreshes::request(&app, &world.admin(), stranger).await;
-        assert!(matches!(refused, Err(ServiceError::NotFound { kind: "server", .. })));
-    }
-
-    async fn refresh_times_out_and_a_late_result_still_counts(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let asked = refreshes::request(&app, &world.admin(), web.id).await.unwrap();
-        world.minutes(5);
-        eventually("the refresh times out", async || {
-            state(&app, world, &web, asked.id).await == RefreshState::TimedOut
-        }).await;
-        web.report_until_acknowledged(asked.id, Outcome::Succeeded, world.now()).await;
-        assert_eq!(state(&app, world, &web, asked.id).await, RefreshState::Succeeded);
-        engine.stop().await;
-    }
+async fn agent_scans_on_request_and_reports_completion(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    web.sync(0).await.unwrap();
+    let admin = world.admin();
+    let (asked, order) = tokio::join!(refreshes::request(&app, &admin, web.id), async {
+        web.clone().wait_for_order().await
+    },);
+    let asked = asked.unwrap();
+    assert_eq!((order.id, order.work), (asked.id, Work::Scan));
+    assert_eq!(order.expires_at, asked.deadline);
+    // A second request returns the refresh in progress.
+    let again = refreshes::request(&app, &admin, web.id).await.unwrap();
+    assert_eq!(again.id, asked.id);
+    web.counter += 1;
+    web.sync(0).await.unwrap();
+    web.report_until_acknowledged(asked.id, Outcome::Succeeded, world.now()).await;
+    assert_eq!(state(&app, world, &web, asked.id).await, RefreshState::Succeeded);
+    eventually("the order is no longer sent", async || web.orders(0).await.is_empty()).await;
+    engine.stop().await;
 }
+
+async fn offline_server_cannot_be_refreshed(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    world.minutes(4);
+    let refused = refreshes::request(&app, &world.admin(), web.id).await;
+    assert!(matches!(refused, Err(ServiceError::Conflict { code: "server_offline", .. })));
+    // The agent was just heard from, though its heartbeat is not written yet.
+    web.sync(0).await.unwrap();
+    refreshes::request(&app, &world.admin(), web.id).await.unwrap();
+    let stranger = vocab::ServerId::new(world.now(), 7);
+    let refused = refreshes::request(&app, &world.admin(), stranger).await;
+    assert!(matches!(refused, Err(ServiceError::NotFound { kind: "server", .. })));
+}
+
+async fn refresh_times_out_and_a_late_result_still_counts(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let asked = refreshes::request(&app, &world.admin(), web.id).await.unwrap();
+    world.minutes(5);
+    eventually("the refresh times out", async || {
+        state(&app, world, &web, asked.id).await == RefreshState::TimedOut
+    })
+    .await;
+    web.report_until_acknowledged(asked.id, Outcome::Succeeded, world.now()).await;
+    assert_eq!(state(&app, world, &web, asked.id).await, RefreshState::Succeeded);
+    engine.stop().await;
+}
+
+testkit::both!(
+    crate::support:
+    agent_scans_on_request_and_reports_completion,
+    offline_server_cannot_be_refreshed,
+    refresh_times_out_and_a_late_result_still_counts,
+);

@@ -13,7 +13,7 @@ use vocab::{BatchId, FailureCode, ServerId, Stage};
 use wire::agent::{Outcome, Work};
 
 use crate::agent::{Agent, rejection};
-use crate::support::{World, both, eventually};
+use crate::support::{World, eventually};
 
 const PAGE: Page = Page { limit: 500, offset: 0 };
 
@@ -50,315 +50,362 @@ pub(crate) async fn event_kinds(app: &App, world: &World) -> Vec<String> {
     all.into_iter().map(|event| event.kind).collect()
 }
 
-both! {
-    async fn order_reaches_its_agent_and_its_result_ends_the_batch(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let options = json!({"packages": ["bash"], "exclude": ["linux-*"], "security_only": true,
-            "reboot": "if_required"});
-        // The agent is waiting already when the batch is created.
-        let (made, order) = tokio::join!(
-            service::commands::batches::create(&app, world.new_rollout(vec![web.id], options)),
-            web.wait_for_order(),
-        );
-        let made = made.unwrap();
-        let task = tasks(&app, made.id).await.remove(0);
-        assert_eq!(order.id, task.task_id);
-        assert_eq!(order.expires_at, world.now() + domain::rollout::stage_limit(Stage::Dispatched));
-        let Work::Install(install) = &order.work else { panic!("{:?}", order.work) };
-        assert_eq!(install.packages, ["bash".parse().unwrap()]);
-        assert!(install.security_only && install.boot_id.as_str() == "boot-1");
+async fn order_reaches_its_agent_and_its_result_ends_the_batch(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let options = json!({"packages": ["bash"], "exclude": ["linux-*"], "security_only": true,
+        "reboot": "if_required"});
+    // The agent is waiting already when the batch is created.
+    let (made, order) = tokio::join!(
+        service::commands::batches::create(&app, world.new_rollout(vec![web.id], options)),
+        web.wait_for_order(),
+    );
+    let made = made.unwrap();
+    let task = tasks(&app, made.id).await.remove(0);
+    assert_eq!(order.id, task.task_id);
+    assert_eq!(order.expires_at, world.now() + domain::rollout::stage_limit(Stage::Dispatched));
+    let Work::Install(install) = &order.work else { panic!("{:?}", order.work) };
+    assert_eq!(install.packages, ["bash".parse().unwrap()]);
+    assert!(install.security_only && install.boot_id.as_str() == "boot-1");
 
-        // The order is sent again until it is started.
-        assert_eq!(web.orders(0).await, std::slice::from_ref(&order));
-        web.report_stage(order.id, Stage::Installing, world.now());
-        web.sync(0).await.unwrap();
-        wait_for_state(&app, world, made.id, "running: installing").await;
-        eventually("the order is no longer sent", async || web.orders(0).await.is_empty()).await;
+    // The order is sent again until it is started.
+    assert_eq!(web.orders(0).await, std::slice::from_ref(&order));
+    web.report_stage(order.id, Stage::Installing, world.now());
+    web.sync(0).await.unwrap();
+    wait_for_state(&app, world, made.id, "running: installing").await;
+    eventually("the order is no longer sent", async || web.orders(0).await.is_empty()).await;
 
-        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
-        let task = tasks(&app, made.id).await.remove(0);
-        assert_eq!(task.result.unwrap()["message"], "as it went");
+    web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
+    let task = tasks(&app, made.id).await.remove(0);
+    assert_eq!(task.result.unwrap()["message"], "as it went");
 
-        // A repeated report is acknowledged again and changes nothing.
-        web.report_until_acknowledged(order.id, Outcome::Failed, world.now()).await;
-        assert_eq!(tasks(&app, made.id).await[0].generation, task.generation);
-        let kinds = event_kinds(&app, world).await;
-        for kind in ["server.enrolled", "batch.created", "batch.changed", "task.finished", "batch.finished"] {
-            assert_eq!(kinds.iter().filter(|known| *known == kind).count(), 1, "{kind}: {kinds:?}");
-        }
-        engine.stop().await;
+    // A repeated report is acknowledged again and changes nothing.
+    web.report_until_acknowledged(order.id, Outcome::Failed, world.now()).await;
+    assert_eq!(tasks(&app, made.id).await[0].generation, task.generation);
+    let kinds = event_kinds(&app, world).await;
+    for kind in
+        ["server.enrolled", "batch.created", "batch.changed", "task.finished", "batch.finished"]
+    {
+        assert_eq!(kinds.iter().filter(|known| *known == kind).count(), 1, "{kind}: {kinds:?}");
     }
-
-    async fn dry_run_installs_nothing(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let order = world.new_rollout(vec![web.id], json!({"dry_run": true}));
-        service::commands::batches::create(&app, order).await.unwrap();
-        assert!(matches!(web.wait_for_order().await.work, Work::Plan(_)));
-        engine.stop().await;
-    }
-
-    /// A timeout is an assumption; a report is a fact.
-    async fn late_result_corrects_a_timeout_and_the_batch_result(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({}))).await.unwrap();
-        let order = web.wait_for_order().await;
-        world.minutes(11);
-        wait_for_state(&app, world, made.id, "failed: timed_out").await;
-        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        assert_eq!(state_line(&app, world, made.id).await, "succeeded: succeeded");
-        // And that is final.
-        web.report_until_acknowledged(order.id, Outcome::Failed, world.now()).await;
-        assert_eq!(state_line(&app, world, made.id).await, "succeeded: succeeded");
-        engine.stop().await;
-    }
-
-    async fn server_that_does_not_return_from_reboot_times_out(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let options = json!({"reboot": "if_required"});
-        let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id], options)).await.unwrap();
-        let order = web.wait_for_order().await;
-        web.report_stage(order.id, Stage::Rebooting, world.now());
-        web.sync(0).await.unwrap();
-        wait_for_state(&app, world, made.id, "running: rebooting").await;
-        assert_eq!(domain::rollout::stage_limit(Stage::Rebooting), SignedDuration::from_mins(30));
-        world.minutes(31);
-        wait_for_state(&app, world, made.id, "failed: timed_out").await;
-        // If it is switched on by hand an hour later, its report counts.
-        world.minutes(60);
-        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
-        engine.stop().await;
-    }
-
-    async fn canceled_orders_are_withdrawn_from_agents_that_have_not_started(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({}))).await.unwrap();
-        let order = web.wait_for_order().await;
-        let admin = world.admin();
-        let (canceled, answer) = tokio::join!(
-            service::commands::batches::cancel(&app, &admin, world.org, made.id),
-            web.sync(10),
-        );
-        canceled.unwrap();
-        let mut answer = answer.unwrap();
-        while answer.withdrawn.is_empty() {
-            answer = web.sync(10).await.unwrap();
-        }
-        assert_eq!((answer.withdrawn, answer.orders.len()), (vec![order.id], 0));
-        web.report_until_acknowledged(order.id, Outcome::Withdrawn, world.now()).await;
-        wait_for_state(&app, world, made.id, "canceled: canceled").await;
-        let again = service::commands::batches::cancel(&app, &world.admin(), world.org, made.id).await;
-        assert!(matches!(again, Err(ServiceError::Conflict { code: "batch_state", .. })));
-        engine.stop().await;
-    }
-
-    async fn paused_batch_starts_no_server_until_resumed(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let mut db = Agent::join(&app, &token, "db-1").await;
-        let order = world.new_rollout(vec![web.id, db.id], json!({"max_parallel": 1}));
-        let made = service::commands::batches::create(&app, order).await.unwrap();
-        let order = web.wait_for_order().await;
-        service::commands::batches::pause(&app, &world.admin(), world.org, made.id).await.unwrap();
-        web.report_until_acknowledged(order.id, Outcome::NoChange, world.now()).await;
-        wait_for_state(&app, world, made.id, "paused: no_change waiting").await;
-        service::commands::batches::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
-        let order = db.wait_for_order().await;
-        db.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        wait_for_state(&app, world, made.id, "succeeded: no_change succeeded").await;
-        engine.stop().await;
-    }
-
-    async fn failed_canary_halts_the_batch_and_failed_servers_are_retried(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let mut db = Agent::join(&app, &token, "db-1").await;
-        let order = world.new_rollout(vec![web.id, db.id], json!({"canary": 1}));
-        let made = service::commands::batches::create(&app, order).await.unwrap();
-        let order = web.wait_for_order().await;
-        web.report_result(order.id, Outcome::Failed, world.now());
-        web.next_sync.results[0].failure_code = Some(FailureCode::DiskFull);
-        web.sync(0).await.unwrap();
-        wait_for_state(&app, world, made.id, "halted: failed waiting").await;
-        let refused = service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await;
-        assert!(matches!(refused, Err(ServiceError::Conflict { code: "batch_not_ended", .. })));
-        service::commands::batches::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
-        let order = db.wait_for_order().await;
-        db.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        wait_for_state(&app, world, made.id, "completed_with_errors: failed succeeded").await;
-        let again = service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await.unwrap();
-        let order = web.wait_for_order().await;
-        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        wait_for_state(&app, world, again.id, "succeeded: succeeded").await;
-        engine.stop().await;
-    }
-
-    /// No server is known to have an update, so no canary can prove anything: the rest starts, and
-    /// the reason is recorded.
-    async fn canary_without_changes_continues_and_is_recorded(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let mut db = Agent::join(&app, &token, "db-1").await;
-        let order = world.new_rollout(vec![web.id, db.id], json!({"canary": 1}));
-        let made = service::commands::batches::create(&app, order).await.unwrap();
-        let order = web.wait_for_order().await;
-        web.report_until_acknowledged(order.id, Outcome::NoChange, world.now()).await;
-        let order = db.wait_for_order().await;
-        let row = rollouts::get(&mut app.db.read().await.unwrap(), world.org, made.id).await.unwrap();
-        assert!(row.head.canary_unchanged);
-        // The update is untested: its first failure stops the rest.
-        db.report_until_acknowledged(order.id, Outcome::Failed, world.now()).await;
-        wait_for_state(&app, world, made.id, "completed_with_errors: no_change failed").await;
-        engine.stop().await;
-    }
-
-    async fn unknown_servers_are_listed_and_nothing_starts(world: World) {
-        let app = world.app("a").await;
-        let token = world.token(&app).await;
-        let web = Agent::join(&app, &token, "web-1").await;
-        let stranger = vocab::ServerId::new(world.now(), 7);
-        let order = world.new_rollout(vec![web.id, stranger, web.id], json!({}));
-        let Err(ServiceError::Invalid(errors)) = service::commands::batches::create(&app, order).await else {
-            panic!("the batch started");
-        };
-        assert_eq!(errors.len(), 1);
-        assert_eq!((errors[0].pointer.as_str(), errors[0].code), ("/server_ids/1", "not_found"));
-        assert!(errors[0].detail.contains(&stranger.to_string()));
-        let open = rollouts::list_open(&mut app.db.read().await.unwrap()).await.unwrap();
-        assert_eq!(open, []);
-        // A server that is named twice counts once.
-        let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id, web.id], json!({}))).await;
-        assert_eq!(made.unwrap().total, 1);
-    }
-
-    /// No server gets an order while it is unknown whether it is online.
-    async fn offline_server_gets_its_order_when_it_returns(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        web.sync(0).await.unwrap();
-        world.minutes(10);
-        eventually("the server is reported as offline", async || {
-            event_kinds(&app, world).await.contains(&"server.offline".to_owned())
-        }).await;
-        let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({}))).await.unwrap();
-        wait_for_state(&app, world, made.id, "running: waiting").await;
-        let order = web.wait_for_order().await;
-        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
-        let kinds = event_kinds(&app, world).await;
-        assert_eq!(kinds.iter().filter(|kind| *kind == "server.online").count(), 1);
-        engine.stop().await;
-    }
-
-    async fn two_batches_never_run_on_one_server_concurrently(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let first = service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({}))).await.unwrap();
-        wait_for_state(&app, world, first.id, "running: dispatched").await;
-        let second = service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({}))).await.unwrap();
-        wait_for_state(&app, world, second.id, "running: waiting").await;
-        let order = web.wait_for_order().await;
-        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        let next = web.wait_for_order().await;
-        assert_ne!(order.id, next.id);
-        web.report_until_acknowledged(next.id, Outcome::NoChange, world.now()).await;
-        wait_for_state(&app, world, first.id, "succeeded: succeeded").await;
-        wait_for_state(&app, world, second.id, "succeeded: no_change").await;
-        engine.stop().await;
-    }
-
-    async fn removal_ends_tasks_and_notifies_the_agent_immediately(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let mut db = Agent::join(&app, &token, "db-1").await;
-        let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id, db.id], json!({}))).await.unwrap();
-        let order = web.wait_for_order().await;
-        db.wait_for_order().await;
-        web.report_stage(order.id, Stage::Installing, world.now());
-        web.sync(0).await.unwrap();
-        // The sync is held open while it happens.
-        let (removed, answer) = tokio::join!(remove(&app, world, web.id), async {
-            loop {
-                if let Err(refusal) = web.sync(10).await {
-                    break refusal;
-                }
-            }
-        });
-        removed.unwrap();
-        assert_eq!(answer, rejection(StatusCode::GONE, "server_removed"));
-        wait_for_state(&app, world, made.id, "running: canceled dispatched").await;
-        engine.stop().await;
-    }
-
-    /// Old batches are deleted after a year; the audit log is kept.
-    async fn old_batches_logs_and_events_are_deleted(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let mut ids = Vec::new();
-        for _ in 0..3 {
-            let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({}))).await.unwrap();
-            let order = web.wait_for_order().await;
-            web.send_log(order.id, 0, b"log").await.unwrap();
-            web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-            wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
-            ids.push((made.id, order.id));
-        }
-        world.advance(SignedDuration::from_hours(365 * 24 + 1));
-        let mut reader = app.db.read().await.unwrap();
-        for (batch, task) in ids {
-            eventually("batch and log are deleted", async || {
-                rollouts::load(&mut reader, batch).await.is_err()
-                    && store::task_logs::length(&mut reader, task).await.unwrap() == 0
-            }).await;
-        }
-        eventually("events are deleted", async || {
-            !event_kinds(&app, world).await.contains(&"batch.created".to_owned())
-        }).await;
-        let entries = store::audit::after(&mut reader, world.org, 0, 500).await.unwrap();
-        assert_eq!(entries.iter().filter(|entry| entry.action == "batch.create").count(), 3);
-        drop(reader);
-        engine.stop().await;
-    }
-
-    async fn staggered_starts_follow_the_clock(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut agents = Vec::new();
-        for name in ["a", "b", "c"] {
-            agents.push(Agent::join(&app, &token, name).await);
-        }
-        let servers = agents.iter().map(|agent| agent.id).collect();
-        let order = world.new_rollout(servers, json!({"stagger_minutes": 2}));
-        let made = service::commands::batches::create(&app, order).await.unwrap();
-        wait_for_state(&app, world, made.id, "running: dispatched waiting waiting").await;
-        world.advance(SignedDuration::from_secs(119));
-        for agent in &mut agents {
-            agent.sync(0).await.unwrap();
-        }
-        assert_eq!(state_line(&app, world, made.id).await, "running: dispatched waiting waiting");
-        world.advance(SignedDuration::from_secs(1));
-        wait_for_state(&app, world, made.id, "running: dispatched dispatched waiting").await;
-        engine.stop().await;
-    }
+    engine.stop().await;
 }
+
+async fn dry_run_installs_nothing(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let order = world.new_rollout(vec![web.id], json!({"dry_run": true}));
+    service::commands::batches::create(&app, order).await.unwrap();
+    assert!(matches!(web.wait_for_order().await.work, Work::Plan(_)));
+    engine.stop().await;
+}
+
+/// A timeout is an assumption; a report is a fact.
+async fn late_result_corrects_a_timeout_and_the_batch_result(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({})))
+        .await
+        .unwrap();
+    let order = web.wait_for_order().await;
+    world.minutes(11);
+    wait_for_state(&app, world, made.id, "failed: timed_out").await;
+    web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    assert_eq!(state_line(&app, world, made.id).await, "succeeded: succeeded");
+    // And that is final.
+    web.report_until_acknowledged(order.id, Outcome::Failed, world.now()).await;
+    assert_eq!(state_line(&app, world, made.id).await, "succeeded: succeeded");
+    engine.stop().await;
+}
+
+async fn server_that_does_not_return_from_reboot_times_out(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let options = json!({"reboot": "if_required"});
+    let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id], options))
+        .await
+        .unwrap();
+    let order = web.wait_for_order().await;
+    web.report_stage(order.id, Stage::Rebooting, world.now());
+    web.sync(0).await.unwrap();
+    wait_for_state(&app, world, made.id, "running: rebooting").await;
+    assert_eq!(domain::rollout::stage_limit(Stage::Rebooting), SignedDuration::from_mins(30));
+    world.minutes(31);
+    wait_for_state(&app, world, made.id, "failed: timed_out").await;
+    // If it is switched on by hand an hour later, its report counts.
+    world.minutes(60);
+    web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
+    engine.stop().await;
+}
+
+async fn canceled_orders_are_withdrawn_from_agents_that_have_not_started(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({})))
+        .await
+        .unwrap();
+    let order = web.wait_for_order().await;
+    let admin = world.admin();
+    let (canceled, answer) = tokio::join!(
+        service::commands::batches::cancel(&app, &admin, world.org, made.id),
+        web.sync(10),
+    );
+    canceled.unwrap();
+    let mut answer = answer.unwrap();
+    while answer.withdrawn.is_empty() {
+        answer = web.sync(10).await.unwrap();
+    }
+    assert_eq!((answer.withdrawn, answer.orders.len()), (vec![order.id], 0));
+    web.report_until_acknowledged(order.id, Outcome::Withdrawn, world.now()).await;
+    wait_for_state(&app, world, made.id, "canceled: canceled").await;
+    let again = service::commands::batches::cancel(&app, &world.admin(), world.org, made.id).await;
+    assert!(matches!(again, Err(ServiceError::Conflict { code: "batch_state", .. })));
+    engine.stop().await;
+}
+
+async fn paused_batch_starts_no_server_until_resumed(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let mut db = Agent::join(&app, &token, "db-1").await;
+    let order = world.new_rollout(vec![web.id, db.id], json!({"max_parallel": 1}));
+    let made = service::commands::batches::create(&app, order).await.unwrap();
+    let order = web.wait_for_order().await;
+    service::commands::batches::pause(&app, &world.admin(), world.org, made.id).await.unwrap();
+    web.report_until_acknowledged(order.id, Outcome::NoChange, world.now()).await;
+    wait_for_state(&app, world, made.id, "paused: no_change waiting").await;
+    service::commands::batches::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
+    let order = db.wait_for_order().await;
+    db.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, made.id, "succeeded: no_change succeeded").await;
+    engine.stop().await;
+}
+
+async fn failed_canary_halts_the_batch_and_failed_servers_are_retried(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let mut db = Agent::join(&app, &token, "db-1").await;
+    let order = world.new_rollout(vec![web.id, db.id], json!({"canary": 1}));
+    let made = service::commands::batches::create(&app, order).await.unwrap();
+    let order = web.wait_for_order().await;
+    web.report_result(order.id, Outcome::Failed, world.now());
+    web.next_sync.results[0].failure_code = Some(FailureCode::DiskFull);
+    web.sync(0).await.unwrap();
+    wait_for_state(&app, world, made.id, "halted: failed waiting").await;
+    let refused = service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await;
+    assert!(matches!(refused, Err(ServiceError::Conflict { code: "batch_not_ended", .. })));
+    service::commands::batches::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
+    let order = db.wait_for_order().await;
+    db.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, made.id, "completed_with_errors: failed succeeded").await;
+    let again =
+        service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await.unwrap();
+    let order = web.wait_for_order().await;
+    web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, again.id, "succeeded: succeeded").await;
+    engine.stop().await;
+}
+
+/// No server is known to have an update, so no canary can prove anything: the rest starts, and
+/// the reason is recorded.
+async fn canary_without_changes_continues_and_is_recorded(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let mut db = Agent::join(&app, &token, "db-1").await;
+    let order = world.new_rollout(vec![web.id, db.id], json!({"canary": 1}));
+    let made = service::commands::batches::create(&app, order).await.unwrap();
+    let order = web.wait_for_order().await;
+    web.report_until_acknowledged(order.id, Outcome::NoChange, world.now()).await;
+    let order = db.wait_for_order().await;
+    let row = rollouts::get(&mut app.db.read().await.unwrap(), world.org, made.id).await.unwrap();
+    assert!(row.head.canary_unchanged);
+    // The update is untested: its first failure stops the rest.
+    db.report_until_acknowledged(order.id, Outcome::Failed, world.now()).await;
+    wait_for_state(&app, world, made.id, "completed_with_errors: no_change failed").await;
+    engine.stop().await;
+}
+
+async fn unknown_servers_are_listed_and_nothing_starts(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let web = Agent::join(&app, &token, "web-1").await;
+    let stranger = vocab::ServerId::new(world.now(), 7);
+    let order = world.new_rollout(vec![web.id, stranger, web.id], json!({}));
+    let Err(ServiceError::Invalid(errors)) = service::commands::batches::create(&app, order).await
+    else {
+        panic!("the batch started");
+    };
+    assert_eq!(errors.len(), 1);
+    assert_eq!((errors[0].pointer.as_str(), errors[0].code), ("/server_ids/1", "not_found"));
+    assert!(errors[0].detail.contains(&stranger.to_string()));
+    let open = rollouts::list_open(&mut app.db.read().await.unwrap()).await.unwrap();
+    assert_eq!(open, []);
+    // A server that is named twice counts once.
+    let made = service::commands::batches::create(
+        &app,
+        world.new_rollout(vec![web.id, web.id], json!({})),
+    )
+    .await;
+    assert_eq!(made.unwrap().total, 1);
+}
+
+/// No server gets an order while it is unknown whether it is online.
+async fn offline_server_gets_its_order_when_it_returns(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    web.sync(0).await.unwrap();
+    world.minutes(10);
+    eventually("the server is reported as offline", async || {
+        event_kinds(&app, world).await.contains(&"server.offline".to_owned())
+    })
+    .await;
+    let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({})))
+        .await
+        .unwrap();
+    wait_for_state(&app, world, made.id, "running: waiting").await;
+    let order = web.wait_for_order().await;
+    web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
+    let kinds = event_kinds(&app, world).await;
+    assert_eq!(kinds.iter().filter(|kind| *kind == "server.online").count(), 1);
+    engine.stop().await;
+}
+
+async fn two_batches_never_run_on_one_server_concurrently(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let first =
+        service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({})))
+            .await
+            .unwrap();
+    wait_for_state(&app, world, first.id, "running: dispatched").await;
+    let second =
+        service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({})))
+            .await
+            .unwrap();
+    wait_for_state(&app, world, second.id, "running: waiting").await;
+    let order = web.wait_for_order().await;
+    web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    let next = web.wait_for_order().await;
+    assert_ne!(order.id, next.id);
+    web.report_until_acknowledged(next.id, Outcome::NoChange, world.now()).await;
+    wait_for_state(&app, world, first.id, "succeeded: succeeded").await;
+    wait_for_state(&app, world, second.id, "succeeded: no_change").await;
+    engine.stop().await;
+}
+
+async fn removal_ends_tasks_and_notifies_the_agent_immediately(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let mut db = Agent::join(&app, &token, "db-1").await;
+    let made =
+        service::commands::batches::create(&app, world.new_rollout(vec![web.id, db.id], json!({})))
+            .await
+            .unwrap();
+    let order = web.wait_for_order().await;
+    db.wait_for_order().await;
+    web.report_stage(order.id, Stage::Installing, world.now());
+    web.sync(0).await.unwrap();
+    // The sync is held open while it happens.
+    let (removed, answer) = tokio::join!(remove(&app, world, web.id), async {
+        loop {
+            if let Err(refusal) = web.sync(10).await {
+                break refusal;
+            }
+        }
+    });
+    removed.unwrap();
+    assert_eq!(answer, rejection(StatusCode::GONE, "server_removed"));
+    wait_for_state(&app, world, made.id, "running: canceled dispatched").await;
+    engine.stop().await;
+}
+
+/// Old batches are deleted after a year; the audit log is kept.
+async fn old_batches_logs_and_events_are_deleted(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let made =
+            service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({})))
+                .await
+                .unwrap();
+        let order = web.wait_for_order().await;
+        web.send_log(order.id, 0, b"log").await.unwrap();
+        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+        wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
+        ids.push((made.id, order.id));
+    }
+    world.advance(SignedDuration::from_hours(365 * 24 + 1));
+    let mut reader = app.db.read().await.unwrap();
+    for (batch, task) in ids {
+        eventually("batch and log are deleted", async || {
+            rollouts::load(&mut reader, batch).await.is_err()
+                && store::task_logs::length(&mut reader, task).await.unwrap() == 0
+        })
+        .await;
+    }
+    eventually("events are deleted", async || {
+        !event_kinds(&app, world).await.contains(&"batch.created".to_owned())
+    })
+    .await;
+    let entries = store::audit::after(&mut reader, world.org, 0, 500).await.unwrap();
+    assert_eq!(entries.iter().filter(|entry| entry.action == "batch.create").count(), 3);
+    drop(reader);
+    engine.stop().await;
+}
+
+async fn staggered_starts_follow_the_clock(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut agents = Vec::new();
+    for name in ["a", "b", "c"] {
+        agents.push(Agent::join(&app, &token, name).await);
+    }
+    let servers = agents.iter().map(|agent| agent.id).collect();
+    let order = world.new_rollout(servers, json!({"stagger_minutes": 2}));
+    let made = service::commands::batches::create(&app, order).await.unwrap();
+    wait_for_state(&app, world, made.id, "running: dispatched waiting waiting").await;
+    world.advance(SignedDuration::from_secs(119));
+    for agent in &mut agents {
+        agent.sync(0).await.unwrap();
+    }
+    assert_eq!(state_line(&app, world, made.id).await, "running: dispatched waiting waiting");
+    world.advance(SignedDuration::from_secs(1));
+    wait_for_state(&app, world, made.id, "running: dispatched dispatched waiting").await;
+    engine.stop().await;
+}
+
+testkit::both!(
+    crate::support:
+    order_reaches_its_agent_and_its_result_ends_the_batch,
+    dry_run_installs_nothing,
+    late_result_corrects_a_timeout_and_the_batch_result,
+    server_that_does_not_return_from_reboot_times_out,
+    canceled_orders_are_withdrawn_from_agents_that_have_not_started,
+    paused_batch_starts_no_server_until_resumed,
+    failed_canary_halts_the_batch_and_failed_servers_are_retried,
+    canary_without_changes_continues_and_is_recorded,
+    unknown_servers_are_listed_and_nothing_starts,
+    offline_server_gets_its_order_when_it_returns,
+    two_batches_never_run_on_one_server_concurrently,
+    removal_ends_tasks_and_notifies_the_agent_immediately,
+    old_batches_logs_and_events_are_deleted,
+    staggered_starts_follow_the_clock,
+);
 
 pub(crate) async fn remove(app: &App, world: &World, server: ServerId) -> store::Result<()> {
     loop {

@@ -12,7 +12,7 @@ use vocab::{RunId, ScheduleId, SkipReason};
 use wire::agent::Outcome;
 
 use crate::agent::Agent;
-use crate::support::{World, at, both, eventually};
+use crate::support::{World, at, eventually};
 
 /// A schedule for staging, every hour, first at five.
 pub(crate) async fn hourly(app: &App, world: &World) -> ScheduleId {
@@ -98,159 +98,196 @@ async fn take_run_time(app: &App, world: &World, id: ScheduleId) {
 const SUCCEEDED: RunState = RunState::Ended(domain::rollout::RolloutOutcome::Succeeded);
 const FAILED: RunState = RunState::Ended(domain::rollout::RolloutOutcome::Failed);
 
-both! {
-    async fn run_starts_on_time_and_ends_with_its_batch(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let id = hourly(&app, world).await;
-        world.advance_to(at(3_599));
-        web.sync(0).await.unwrap();
-        assert_eq!(history(&app, world, id).await, []);
-        world.advance_to(at(3_600));
-        let order = web.wait_for_order().await;
-        let running = history(&app, world, id).await;
-        assert_eq!(summarize_runs(&running), [(RunState::Running, None, Some(at(3_600)))]);
-        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        eventually("the run ends", async || {
-            summarize_runs(&history(&app, world, id).await) == [(SUCCEEDED, None, Some(at(3_600)))]
-        }).await;
-        let next = schedules::get(&mut app.db.read().await.unwrap(), world.org, id).await.unwrap();
-        assert_eq!(next.next_run_at, Some(at(7_200)));
-        engine.stop().await;
-    }
+async fn run_starts_on_time_and_ends_with_its_batch(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let id = hourly(&app, world).await;
+    world.advance_to(at(3_599));
+    web.sync(0).await.unwrap();
+    assert_eq!(history(&app, world, id).await, []);
+    world.advance_to(at(3_600));
+    let order = web.wait_for_order().await;
+    let running = history(&app, world, id).await;
+    assert_eq!(summarize_runs(&running), [(RunState::Running, None, Some(at(3_600)))]);
+    web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    eventually("the run ends", async || {
+        summarize_runs(&history(&app, world, id).await) == [(SUCCEEDED, None, Some(at(3_600)))]
+    })
+    .await;
+    let next = schedules::get(&mut app.db.read().await.unwrap(), world.org, id).await.unwrap();
+    assert_eq!(next.next_run_at, Some(at(7_200)));
+    engine.stop().await;
+}
 
-    async fn many_schedules_due_at_once_start_once_each(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let _silent = Agent::join(&app, &token, "web-1").await;
-        let all: Vec<Schedule> = (0..5_100).map(|nth| schedule(world, format!("nth {nth}"))).collect();
-        add(&app, &all).await;
-        world.advance_to(at(3_600));
-        let ids: Vec<ScheduleId> = all.iter().map(|schedule| schedule.id).collect();
-        eventually("every schedule has its run", async || {
-            let mut reader = app.db.read().await.unwrap();
-            runs::filter_unfinished(&mut reader, &ids).await.unwrap().len() == ids.len()
-        }).await;
+async fn many_schedules_due_at_once_start_once_each(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let _silent = Agent::join(&app, &token, "web-1").await;
+    let all: Vec<Schedule> = (0..5_100).map(|nth| schedule(world, format!("nth {nth}"))).collect();
+    add(&app, &all).await;
+    world.advance_to(at(3_600));
+    let ids: Vec<ScheduleId> = all.iter().map(|schedule| schedule.id).collect();
+    eventually("every schedule has its run", async || {
         let mut reader = app.db.read().await.unwrap();
-        assert_eq!(schedules::due(&mut reader, world.now(), 1).await.unwrap(), [], "no schedule is due");
-        drop(reader);
-        for id in [ids[0], ids[2_499], ids[2_500], ids[5_099]] {
-            assert_eq!(summarize_runs(&history(&app, world, id).await), [(RunState::Running, None, Some(at(3_600)))]);
-        }
-        engine.stop().await;
+        runs::filter_unfinished(&mut reader, &ids).await.unwrap().len() == ids.len()
+    })
+    .await;
+    let mut reader = app.db.read().await.unwrap();
+    assert_eq!(
+        schedules::due(&mut reader, world.now(), 1).await.unwrap(),
+        [],
+        "no schedule is due"
+    );
+    drop(reader);
+    for id in [ids[0], ids[2_499], ids[2_500], ids[5_099]] {
+        assert_eq!(
+            summarize_runs(&history(&app, world, id).await),
+            [(RunState::Running, None, Some(at(3_600)))]
+        );
     }
+    engine.stop().await;
+}
 
-    async fn late_result_corrects_the_run_as_well(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let id = hourly(&app, world).await;
-        world.advance_to(at(3_600));
-        let order = web.wait_for_order().await;
-        world.minutes(11);
-        eventually("the run fails", async || history(&app, world, id).await[0].state == FAILED).await;
-        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        assert_eq!(history(&app, world, id).await[0].state, SUCCEEDED);
-        engine.stop().await;
-    }
+async fn late_result_corrects_the_run_as_well(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let id = hourly(&app, world).await;
+    world.advance_to(at(3_600));
+    let order = web.wait_for_order().await;
+    world.minutes(11);
+    eventually("the run fails", async || history(&app, world, id).await[0].state == FAILED).await;
+    web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    assert_eq!(history(&app, world, id).await[0].state, SUCCEEDED);
+    engine.stop().await;
+}
 
-    async fn run_time_during_an_unfinished_run_is_skipped(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let id = hourly(&app, world).await;
-        world.advance_to(at(3_600));
-        let order = web.wait_for_order().await;
-        web.report_stage(order.id, vocab::Stage::Installing, world.now());
-        web.sync(0).await.unwrap();
-        world.advance_to(at(7_200));
-        eventually("the skipped run is recorded", async || {
-            summarize_runs(&history(&app, world, id).await) == [
+async fn run_time_during_an_unfinished_run_is_skipped(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let id = hourly(&app, world).await;
+    world.advance_to(at(3_600));
+    let order = web.wait_for_order().await;
+    web.report_stage(order.id, vocab::Stage::Installing, world.now());
+    web.sync(0).await.unwrap();
+    world.advance_to(at(7_200));
+    eventually("the skipped run is recorded", async || {
+        summarize_runs(&history(&app, world, id).await)
+            == [
                 (RunState::Running, None, Some(at(3_600))),
                 (RunState::Skipped, Some(SkipReason::Overlap), Some(at(7_200))),
             ]
-        }).await;
-        engine.stop().await;
-    }
+    })
+    .await;
+    engine.stop().await;
+}
 
-    /// Three days of downtime: one run at the end, and one record of the missed ones.
-    async fn missed_runs_are_recorded_once_and_only_the_newest_starts(world: World) {
-        let app = world.app("a").await;
-        let id = hourly(&app, world).await;
-        world.advance_to(at(72 * 3_600 + 600));
-        let engine = server::background::spawn_with(&app, crate::support::INTERVALS);
-        // No server is in staging.
-        eventually("both are recorded", async || {
-            summarize_runs(&history(&app, world, id).await) == [
+/// Three days of downtime: one run at the end, and one record of the missed ones.
+async fn missed_runs_are_recorded_once_and_only_the_newest_starts(world: &World) {
+    let app = world.app("a").await;
+    let id = hourly(&app, world).await;
+    world.advance_to(at(72 * 3_600 + 600));
+    let engine = server::background::spawn_with(&app, crate::support::INTERVALS);
+    // No server is in staging.
+    eventually("both are recorded", async || {
+        summarize_runs(&history(&app, world, id).await)
+            == [
                 (RunState::Skipped, Some(SkipReason::Missed), Some(at(71 * 3_600))),
                 (RunState::Skipped, Some(SkipReason::NoServers), Some(at(72 * 3_600))),
             ]
-        }).await;
-        engine.stop().await;
-    }
-
-    async fn run_without_matching_servers_is_skipped(world: World) {
-        let (app, engine) = world.leader("a").await;
-        let token = world.token(&app).await;
-        let id = hourly(&app, world).await;
-        world.advance_to(at(3_600));
-        let skipped = (RunState::Skipped, Some(SkipReason::NoServers), Some(at(3_600)));
-        eventually("the run is skipped", async || summarize_runs(&history(&app, world, id).await) == [skipped]).await;
-        let run = history(&app, world, id).await.remove(0);
-        assert_eq!((run.batch_id, run.finished_at), (None, Some(at(3_600))));
-        let mut reader = app.db.read().await.unwrap();
-        let batches = store::batches::list(&mut reader, world.org, &[], None, Page { limit: 1, offset: 0 }).await.unwrap();
-        assert_eq!(batches.total, 0);
-        drop(reader);
-        // With a server, the next run is like any other.
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        world.advance_to(at(7_200));
-        web.wait_for_order().await;
-        let runs = history(&app, world, id).await;
-        assert_eq!(summarize_runs(&runs), [skipped, (RunState::Running, None, Some(at(7_200)))]);
-        assert!(runs[1].batch_id.is_some());
-        engine.stop().await;
-    }
-
-    /// The leader took the run time and then crashed.
-    async fn next_leader_creates_the_missing_batch_of_a_run(world: World) {
-        let app = world.app("a").await;
-        let token = world.token(&app).await;
-        let mut web = Agent::join(&app, &token, "web-1").await;
-        let id = hourly(&app, world).await;
-        world.advance_to(at(3_600));
-        take_run_time(&app, world, id).await;
-        assert_eq!(history(&app, world, id).await[0].batch_id, None);
-        world.advance_to(at(3_660));
-        let (app, engine) = world.leader("b").await;
-        web.switch_to(&app);
-        let order = web.wait_for_order().await;
-        web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        eventually("the run ends", async || {
-            summarize_runs(&history(&app, world, id).await) == [(SUCCEEDED, None, Some(at(3_600)))]
-        }).await;
-        let run = history(&app, world, id).await.remove(0);
-        let mut reader = app.db.read().await.unwrap();
-        let batch = rollouts::get(&mut reader, world.org, run.batch_id.unwrap()).await.unwrap();
-        assert_eq!((batch.run_id, batch.head.starts_at), (Some(run.id), at(3_600)), "the window counts from the run time");
-        drop(reader);
-        // The next run is like any other.
-        world.advance_to(at(7_200));
-        web.wait_for_order().await;
-        assert_eq!(history(&app, world, id).await.len(), 2);
-        engine.stop().await;
-    }
-
-    async fn run_without_a_batch_is_canceled_by_a_restore(world: World) {
-        let app = world.app("a").await;
-        let id = hourly(&app, world).await;
-        world.advance_to(at(3_600));
-        take_run_time(&app, world, id).await;
-        let mut tx = app.db.begin().await.unwrap();
-        prepare_for_service(&mut tx, at(3_600), world.now()).await.unwrap();
-        tx.commit().await.unwrap();
-        let canceled = RunState::Ended(domain::rollout::RolloutOutcome::Canceled);
-        assert_eq!(summarize_runs(&history(&app, world, id).await), [(canceled, None, Some(at(3_600)))]);
-    }
+    })
+    .await;
+    engine.stop().await;
 }
+
+async fn run_without_matching_servers_is_skipped(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let id = hourly(&app, world).await;
+    world.advance_to(at(3_600));
+    let skipped = (RunState::Skipped, Some(SkipReason::NoServers), Some(at(3_600)));
+    eventually("the run is skipped", async || {
+        summarize_runs(&history(&app, world, id).await) == [skipped]
+    })
+    .await;
+    let run = history(&app, world, id).await.remove(0);
+    assert_eq!((run.batch_id, run.finished_at), (None, Some(at(3_600))));
+    let mut reader = app.db.read().await.unwrap();
+    let batches =
+        store::batches::list(&mut reader, world.org, &[], None, Page { limit: 1, offset: 0 })
+            .await
+            .unwrap();
+    assert_eq!(batches.total, 0);
+    drop(reader);
+    // With a server, the next run is like any other.
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    world.advance_to(at(7_200));
+    web.wait_for_order().await;
+    let runs = history(&app, world, id).await;
+    assert_eq!(summarize_runs(&runs), [skipped, (RunState::Running, None, Some(at(7_200)))]);
+    assert!(runs[1].batch_id.is_some());
+    engine.stop().await;
+}
+
+/// The leader took the run time and then crashed.
+async fn next_leader_creates_the_missing_batch_of_a_run(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let id = hourly(&app, world).await;
+    world.advance_to(at(3_600));
+    take_run_time(&app, world, id).await;
+    assert_eq!(history(&app, world, id).await[0].batch_id, None);
+    world.advance_to(at(3_660));
+    let (app, engine) = world.leader("b").await;
+    web.switch_to(&app);
+    let order = web.wait_for_order().await;
+    web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    eventually("the run ends", async || {
+        summarize_runs(&history(&app, world, id).await) == [(SUCCEEDED, None, Some(at(3_600)))]
+    })
+    .await;
+    let run = history(&app, world, id).await.remove(0);
+    let mut reader = app.db.read().await.unwrap();
+    let batch = rollouts::get(&mut reader, world.org, run.batch_id.unwrap()).await.unwrap();
+    assert_eq!(
+        (batch.run_id, batch.head.starts_at),
+        (Some(run.id), at(3_600)),
+        "the window counts from the run time"
+    );
+    drop(reader);
+    // The next run is like any other.
+    world.advance_to(at(7_200));
+    web.wait_for_order().await;
+    assert_eq!(history(&app, world, id).await.len(), 2);
+    engine.stop().await;
+}
+
+async fn run_without_a_batch_is_canceled_by_a_restore(world: &World) {
+    let app = world.app("a").await;
+    let id = hourly(&app, world).await;
+    world.advance_to(at(3_600));
+    take_run_time(&app, world, id).await;
+    let mut tx = app.db.begin().await.unwrap();
+    prepare_for_service(&mut tx, at(3_600), world.now()).await.unwrap();
+    tx.commit().await.unwrap();
+    let canceled = RunState::Ended(domain::rollout::RolloutOutcome::Canceled);
+    assert_eq!(
+        summarize_runs(&history(&app, world, id).await),
+        [(canceled, None, Some(at(3_600)))]
+    );
+}
+
+testkit::both!(
+    crate::support:
+    run_starts_on_time_and_ends_with_its_batch,
+    many_schedules_due_at_once_start_once_each,
+    late_result_corrects_the_run_as_well,
+    run_time_during_an_unfinished_run_is_skipped,
+    missed_runs_are_recorded_once_and_only_the_newest_starts,
+    run_without_matching_servers_is_skipped,
+    next_leader_creates_the_missing_batch_of_a_run,
+    run_without_a_batch_is_canceled_by_a_restore,
+);

@@ -1,8 +1,5 @@
 //! Test support: a fresh installation on either database for each test.
 
-use std::path::PathBuf;
-use std::str::FromStr as _;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,17 +13,17 @@ use service::clock::{Clock, Reading, random_u128};
 use service::commands::batches::{NewRollout, Origin};
 use service::secrets::Secrets;
 use service::{Actor, PatchOptions};
-use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+use sqlx::Connection as _;
+use sqlx::postgres::PgConnection;
 use store::enrollment_tokens::EnrollmentToken;
 use store::{Db, Options};
+use testkit::TestDatabase;
+pub(crate) use testkit::at;
 use vocab::{OrgId, Role, ServerId, TokenId};
 
 /// The installation of a test: a data directory, a database, a clock.
 pub(crate) struct World {
-    folder: PathBuf,
-    url: String,
+    database: TestDatabase,
     now: Arc<Mutex<TestTime>>,
     pub(crate) org: OrgId,
 }
@@ -52,21 +49,10 @@ pub(crate) const INTERVALS: Intervals = Intervals {
     sweep: Duration::from_millis(50),
 };
 
-/// A Sunday in November, plus some seconds.
-pub(crate) fn at(seconds: i64) -> Timestamp {
-    let start: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
-    start + SignedDuration::from_secs(seconds)
-}
-
 impl World {
-    async fn new(url: Option<String>) -> World {
-        let folder = std::env::temp_dir().join(unique_name());
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        let url =
-            url.unwrap_or_else(|| format!("sqlite:{}", folder.join("fleetmend.db").display()));
+    async fn new(database: TestDatabase) -> World {
         let now = Arc::new(Mutex::new(TestTime { real: at(0), ahead: SignedDuration::ZERO }));
-        let world = World { folder, url, now, org: OrgId::new(at(0), 1) };
+        let world = World { database, now, org: OrgId::new(at(0), 1) };
         let db = world.open().await;
         let mut tx = db.begin().await.unwrap();
         store::organizations::create(&mut tx, world.org, "Acme", at(0)).await.unwrap();
@@ -76,11 +62,11 @@ impl World {
     }
 
     async fn open(&self) -> Db {
-        self.open_with(&Secrets::create(&self.folder).unwrap()).await.unwrap()
+        self.open_with(&Secrets::create(&self.database.dir).unwrap()).await.unwrap()
     }
 
     async fn open_with(&self, secrets: &Secrets) -> store::Result<Db> {
-        let mut options = Options::new(&self.url, service::commands::setup::seal(secrets));
+        let mut options = Options::new(&self.database.url, service::commands::setup::seal(secrets));
         options.timeout = Duration::from_secs(30);
         Db::open(&options).await
     }
@@ -102,7 +88,7 @@ impl World {
 
     /// A replica with its own clock. Fails if its keys are not those of the database.
     pub(crate) async fn try_app(&self, replica: &str, clock: Clock) -> Result<App, OpenError> {
-        let secrets = Secrets::create(&self.folder).unwrap();
+        let secrets = Secrets::create(&self.database.dir).unwrap();
         let open = async |secrets: &Secrets| self.open_with(secrets).await;
         let (db, secrets) = root_keys::open_service(secrets, self.now(), open).await?;
         let settings = Settings { replica: replica.into(), ..Settings::default() };
@@ -120,32 +106,17 @@ impl World {
     /// Runs SQL like an attacker with access to the database but without the keys. Returns the
     /// number of changed rows.
     pub(crate) async fn execute_sql(&self, sql: &str) -> u64 {
-        let sql = AssertSqlSafe(sql.to_owned());
-        match self.url.strip_prefix("sqlite:") {
-            Some(path) => {
-                let options = SqliteConnectOptions::new().filename(path).foreign_keys(false);
-                let mut conn = SqliteConnection::connect_with(&options).await.unwrap();
-                let done = conn.execute(sql).await.unwrap().rows_affected();
-                conn.close().await.unwrap();
-                done
-            }
-            None => {
-                let mut conn = PgConnection::connect(&self.url).await.unwrap();
-                let done = conn.execute(sql).await.unwrap().rows_affected();
-                conn.close().await.unwrap();
-                done
-            }
-        }
+        self.database.execute_sql(sql).await
     }
 
     /// A database connection that bypasses the service.
     pub(crate) async fn postgres_connection(&self) -> PgConnection {
-        PgConnection::connect(&self.url).await.unwrap()
+        PgConnection::connect(&self.database.url).await.unwrap()
     }
 
     /// The directory with the keys.
     pub(crate) fn data_dir(&self) -> &std::path::Path {
-        &self.folder
+        &self.database.dir
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -237,76 +208,20 @@ pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool)
     panic!("condition not met within ten seconds: {what}");
 }
 
-/// Runs one test on both databases, as `…::sqlite` and `…::postgres`.
-macro_rules! both {
-    ($($(#[$meta:meta])* async fn $name:ident($world:ident: World) $body:block)*) => {$(
-        mod $name {
-            use super::*;
-
-            $(#[$meta])*
-            async fn test($world: &crate::support::World) $body
-
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn sqlite() {
-                let world = crate::support::sqlite().await;
-                test(&world).await;
-                crate::support::remove_installation(world).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn postgres() {
-                let Some(world) = crate::support::postgres().await else { return };
-                test(&world).await;
-                crate::support::remove_installation(world).await;
-            }
-        }
-    )*};
-}
-pub(crate) use both;
-
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-/// A name that no other test has, in any process.
-pub(crate) fn unique_name() -> String {
-    format!("fleetmend_engine_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+/// Runs a test on SQLite.
+pub(crate) async fn sqlite(test: impl AsyncFnOnce(&World)) {
+    run_on(TestDatabase::sqlite(), test).await;
 }
 
-pub(crate) async fn sqlite() -> World {
-    World::new(None).await
-}
-
-/// A separate database on the server that `FLEETMEND_TEST_POSTGRES` names.
-pub(crate) async fn postgres() -> Option<World> {
-    let cluster = cluster()?;
-    let name = unique_name();
-    let mut admin = PgConnection::connect(&cluster).await.unwrap();
-    run(&mut admin, format!("drop database if exists {name}")).await;
-    run(&mut admin, format!("create database {name}")).await;
-    let options = PgConnectOptions::from_str(&cluster).unwrap().database(&name);
-    Some(World::new(Some(sqlx::ConnectOptions::to_url_lossy(&options).to_string())).await)
-}
-
-fn cluster() -> Option<String> {
-    if let Ok(url) = std::env::var("FLEETMEND_TEST_POSTGRES") {
-        return Some(url);
+/// Runs a test on PostgreSQL, if there is one.
+pub(crate) async fn postgres(test: impl AsyncFnOnce(&World)) {
+    if let Some(database) = TestDatabase::postgres().await {
+        run_on(database, test).await;
     }
-    let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS").is_ok_and(|value| value == "1");
-    assert!(!required, "FLEETMEND_TEST_POSTGRES is not set, but FLEETMEND_TEST_REQUIRE_TOOLS=1 is");
-    println!("skipped: FLEETMEND_TEST_POSTGRES is not set (cargo xtask test starts a PostgreSQL)");
-    None
 }
 
-/// Removes the installation after a successful test. After a failure it stays for inspection.
-pub(crate) async fn remove_installation(world: World) {
-    if let (true, Some(cluster)) = (world.url.starts_with("postgres"), cluster()) {
-        let options = PgConnectOptions::from_str(&world.url).unwrap();
-        let mut admin = PgConnection::connect(&cluster).await.unwrap();
-        let name = options.get_database().unwrap();
-        run(&mut admin, format!("drop database {name} with (force)")).await;
-    }
-    let _ = std::fs::remove_dir_all(&world.folder);
-}
-
-async fn run(admin: &mut PgConnection, sql: String) {
-    admin.execute(AssertSqlSafe(sql)).await.unwrap();
+async fn run_on(database: TestDatabase, test: impl AsyncFnOnce(&World)) {
+    let world = World::new(database).await;
+    test(&world).await;
+    world.database.remove().await;
 }

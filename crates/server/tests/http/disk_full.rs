@@ -14,7 +14,9 @@ use serde_json::json;
 use server::background::{self, Intervals};
 use sqlx::{AssertSqlSafe, Executor as _};
 
-use crate::support::{Service, TestDatabase, superuser};
+use testkit::{TestDatabase, superuser};
+
+use crate::support::Service;
 
 const TOKENS: &str = "/v1/enrollment-tokens";
 
@@ -119,7 +121,7 @@ async fn full_disk_is_reported_and_writes_recover() {
     let service = Service::on(place).await;
     assert_full_disk_recovers(&service, &disk).await;
     service.app.db.close().await;
-    let dir = service.place.dir.clone();
+    let dir = service.database.dir.clone();
     drop(disk);
     std::fs::remove_dir_all(dir).unwrap();
 }

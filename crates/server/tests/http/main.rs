@@ -1,8 +1,19 @@
-//! Integration tests of the API through its real router, on both databases.
+//! Integration tests of the API and the dashboard through the real router, on both databases.
+//!
+//! They are one program, so that they share what is in `support`, `fleet` and `browser`, and are
+//! linked once.
 
-#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
-#![expect(clippy::print_stdout, reason = "a skipped test says so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::wrong_self_convention,
+    reason = "a failed test stops, a skipped one says so, and `is` is an assertion"
+)]
 
+mod browser;
+mod fleet;
+mod markup;
+mod provider;
 mod support;
 
 mod api_conventions;
@@ -10,3 +21,5 @@ mod credentials;
 mod disk_full;
 mod exhaustion;
 mod idempotency;
+mod resources;
+mod web;

@@ -1,12 +1,9 @@
 //! Test support: a service with a fresh database for each test, and a client.
 //!
-//! PostgreSQL runs on the server that `FLEETMEND_TEST_POSTGRES` names, as a superuser; without it,
-//! these tests are skipped with a message. The clock stands still until a test advances it.
+//! The clock stands still until a test advances it.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::str::FromStr as _;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -22,102 +19,33 @@ use service::auth::api_keys::NewKey;
 use service::clock::{Clock, random_u128};
 use service::commands::setup;
 use service::secrets::Secrets;
-use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+use testkit::TestDatabase;
 use tower::ServiceExt as _;
 use vocab::{Environment, OrgId, Role};
 
-/// Runs one test on both databases, as `…::sqlite` and `…::postgres`.
-macro_rules! both {
-    ($($(#[$meta:meta])* async fn $name:ident($given:ident: Service) $body:block)*) => {$(
-        mod $name {
-            #[allow(unused_imports, reason = "a test may need none of them")]
-            use super::*;
-
-            $(#[$meta])*
-            async fn test($given: &crate::support::Service) $body
-
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn sqlite() {
-                let service = crate::support::Service::on(crate::support::TestDatabase::sqlite()).await;
-                test(&service).await;
-                service.remove().await;
-            }
-
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn postgres() {
-                let _shared = crate::support::CLUSTER.read().await;
-                let Some(place) = crate::support::TestDatabase::postgres().await else { return };
-                let service = crate::support::Service::on(place).await;
-                test(&service).await;
-                service.remove().await;
-            }
-        }
-    )*};
+/// Runs a test on SQLite.
+pub(crate) async fn sqlite(test: impl AsyncFnOnce(&Service)) {
+    run_on(TestDatabase::sqlite(), test).await;
 }
-pub(crate) use both;
+
+/// Runs a test on PostgreSQL, if there is one.
+pub(crate) async fn postgres(test: impl AsyncFnOnce(&Service)) {
+    let _shared = CLUSTER.read().await;
+    if let Some(database) = TestDatabase::postgres().await {
+        run_on(database, test).await;
+    }
+}
+
+async fn run_on(database: TestDatabase, test: impl AsyncFnOnce(&Service)) {
+    let service = Service::on(database).await;
+    test(&service).await;
+    service.remove().await;
+}
 
 /// All tests of this program use the same PostgreSQL. A test that makes it fail needs it alone:
 /// while one of its disks is full there are no checkpoints, so databases cannot be created or
 /// dropped.
 pub(crate) static CLUSTER: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
-
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-/// The database and the secrets of a test.
-pub(crate) struct TestDatabase {
-    pub(crate) url: String,
-    pub(crate) dir: PathBuf,
-}
-
-impl TestDatabase {
-    fn new(url: impl FnOnce(&str, &PathBuf) -> String) -> TestDatabase {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("fleetmend_http_{}_{number}", std::process::id());
-        let dir = std::env::temp_dir().join(&name);
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
-        TestDatabase { url: url(&name, &dir), dir }
-    }
-
-    pub(crate) fn sqlite() -> TestDatabase {
-        TestDatabase::new(|_, dir| format!("sqlite:{}", dir.join("fleetmend.db").display()))
-    }
-
-    pub(crate) async fn postgres() -> Option<TestDatabase> {
-        TestDatabase::postgres_with("").await
-    }
-
-    /// `options` are added to `create database`.
-    pub(crate) async fn postgres_with(options: &str) -> Option<TestDatabase> {
-        let cluster = cluster()?;
-        let mut admin = PgConnection::connect(&cluster).await.unwrap();
-        let mut database = String::new();
-        let place = TestDatabase::new(|name, _| {
-            database = name.to_owned();
-            let options = PgConnectOptions::from_str(&cluster).unwrap().database(name);
-            sqlx::ConnectOptions::to_url_lossy(&options).to_string()
-        });
-        let make = AssertSqlSafe(format!("create database {database} {options}"));
-        admin.execute(make).await.unwrap();
-        Some(place)
-    }
-}
-
-/// A connection to PostgreSQL as superuser.
-pub(crate) async fn superuser() -> Option<PgConnection> {
-    Some(PgConnection::connect(&cluster()?).await.unwrap())
-}
-
-fn cluster() -> Option<String> {
-    if let Ok(url) = std::env::var("FLEETMEND_TEST_POSTGRES") {
-        return Some(url);
-    }
-    let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS").is_ok_and(|value| value == "1");
-    assert!(!required, "FLEETMEND_TEST_POSTGRES is not set, but FLEETMEND_TEST_REQUIRE_TOOLS=1 is");
-    println!("skipped: FLEETMEND_TEST_POSTGRES is not set (cargo xtask test starts a PostgreSQL)");
-    None
-}
 
 /// A clock that a test advances.
 #[derive(Clone)]
@@ -152,25 +80,25 @@ pub(crate) struct Service {
     pub(crate) admin: String,
     pub(crate) operator: String,
     pub(crate) viewer: String,
-    pub(crate) place: TestDatabase,
+    pub(crate) database: TestDatabase,
     others: Mutex<Vec<App>>,
 }
 
 impl Service {
-    pub(crate) async fn on(place: TestDatabase) -> Service {
+    pub(crate) async fn on(database: TestDatabase) -> Service {
         let clock = TestClock::new();
-        let app = open(&place, &clock, Settings::default()).await;
+        let app = open(&database, &clock, Settings::default()).await;
         let (org, admin) = organization(&app, "Acme").await;
         let operator = key(&app, org, Role::Operator, None).await;
         let viewer = key(&app, org, Role::Viewer, None).await;
         let router = server::router(&app);
         let others = Mutex::new(Vec::new());
-        Service { app, router, clock, org, admin, operator, viewer, place, others }
+        Service { app, router, clock, org, admin, operator, viewer, database, others }
     }
 
     /// The same installation opened once more: another replica, or other settings.
     pub(crate) async fn again(&self, settings: Settings) -> (App, Router) {
-        let app = open(&self.place, &self.clock, settings).await;
+        let app = open(&self.database, &self.clock, settings).await;
         self.others.lock().unwrap().push(app.clone());
         (app.clone(), server::router(&app))
     }
@@ -181,26 +109,12 @@ impl Service {
         for app in others.iter().chain([&self.app]) {
             app.db.close().await;
         }
-        if let (true, Some(cluster)) = (self.place.url.starts_with("postgres"), cluster()) {
-            let options = PgConnectOptions::from_str(&self.place.url).unwrap();
-            let name = options.get_database().unwrap();
-            let mut admin = PgConnection::connect(&cluster).await.unwrap();
-            let drop = AssertSqlSafe(format!("drop database {name} with (force)"));
-            admin.execute(drop).await.unwrap();
-        }
-        std::fs::remove_dir_all(&self.place.dir).unwrap();
+        self.database.remove().await;
     }
 
     /// Runs SQL directly, bypassing the service.
     pub(crate) async fn by_hand(&self, sql: &str) {
-        let sql = AssertSqlSafe(sql.to_owned());
-        if self.place.url.starts_with("postgres") {
-            let mut hand = PgConnection::connect(&self.place.url).await.unwrap();
-            hand.execute(sql).await.unwrap();
-        } else {
-            let mut hand = sqlx::SqliteConnection::connect(&self.place.url).await.unwrap();
-            hand.execute(sql).await.unwrap();
-        }
+        self.database.execute_sql(sql).await;
     }
 
     pub(crate) async fn get(&self, path: &str) -> TestResponse {
@@ -226,9 +140,9 @@ impl Service {
     }
 }
 
-async fn open(place: &TestDatabase, clock: &TestClock, settings: Settings) -> App {
-    let secrets = Secrets::create(&place.dir).unwrap();
-    let mut options = store::Options::new(&place.url, setup::seal(&secrets));
+async fn open(database: &TestDatabase, clock: &TestClock, settings: Settings) -> App {
+    let secrets = Secrets::create(&database.dir).unwrap();
+    let mut options = store::Options::new(&database.url, setup::seal(&secrets));
     // The machine may be busy; timeouts are tested elsewhere.
     options.timeout = std::time::Duration::from_secs(30);
     let db = store::Db::open(&options).await.unwrap();

@@ -32,7 +32,7 @@ pub struct BatchPreview {
     pub total: u32,
     /// The number of selected servers that are offline.
     pub offline: u32,
-    /// The number of servers that do not start because the window closes before.
+    /// The number of servers that cannot start before the window closes.
     pub beyond_window: u32,
     /// The earliest start of the last server.
     pub last_start_at: Option<Timestamp>,
@@ -196,11 +196,11 @@ async fn pending_updates<'a>(
     server: &Server,
     lists: &'a mut BTreeMap<Digest, Vec<Pending>>,
 ) -> Result<&'a [Pending]> {
-    let Some(alike) = findings::count_key(server) else { return Ok(&[]) };
-    if let Entry::Vacant(new) = lists.entry(alike) {
+    let Some(count_key) = findings::count_key(server) else { return Ok(&[]) };
+    if let Entry::Vacant(new) = lists.entry(count_key) {
         new.insert(findings::pending_updates(conn, server).await?);
     }
-    Ok(lists.get(&alike).map_or(&[], Vec::as_slice))
+    Ok(lists.get(&count_key).map_or(&[], Vec::as_slice))
 }
 
 /// What a batch with these options would do to the selected servers.

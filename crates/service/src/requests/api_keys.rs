@@ -54,7 +54,7 @@ fn check_environments(caller: &Caller, wanted: Option<&[Environment]>) -> Result
     match fits {
         true => Ok(()),
         false => forbidden(
-            "This API key is limited to environments and can manage only keys within that limit.",
+            "This API key is limited to certain environments and can manage only keys within that limit.",
         ),
     }
 }

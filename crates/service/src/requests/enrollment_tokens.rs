@@ -23,7 +23,7 @@ pub async fn create(
     let new = validate(body)?;
     if !caller.may_touch(new.environment.as_ref()) {
         return forbidden(
-            "This API key is limited to environments: set `environment` to one of them.",
+            "This API key is limited to certain environments: set `environment` to one of them.",
         );
     }
     tokens::create(app, &caller.actor(), new).await
@@ -41,7 +41,7 @@ pub async fn revoke(
     check_version(wanted_version, version(&token))?;
     if !caller.may_touch(token.environment.as_ref()) {
         return forbidden(
-            "This API key is limited to environments, and this token is for another one.",
+            "This API key is limited to certain environments, and this token is for another one.",
         );
     }
     tokens::revoke(app, &caller.actor(), &token).await

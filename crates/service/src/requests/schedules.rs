@@ -92,7 +92,7 @@ fn check_environments(caller: &Caller, targets: &Selector) -> Result<()> {
         return Ok(());
     }
     forbidden(
-        "This API key is limited to environments: set `environment` in `targets` to one of them.",
+        "This API key is limited to certain environments: set `environment` in `targets` to one of them.",
     )
 }
 

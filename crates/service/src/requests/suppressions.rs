@@ -26,7 +26,7 @@ pub async fn create(
     let new = validate(body)?;
     if !caller.may_touch(new.environment.as_ref()) {
         return forbidden(
-            "This API key is limited to environments: set `environment` to one of them.",
+            "This API key is limited to certain environments: set `environment` to one of them.",
         );
     }
     commands::create(app, &caller.actor(), new).await
@@ -43,7 +43,7 @@ pub async fn delete(
     check_version(wanted_version, VERSION)?;
     if !caller.may_touch(row.environment.as_ref()) {
         return forbidden(
-            "This API key is limited to environments, and this suppression applies to all servers.",
+            "This API key is limited to certain environments, and this suppression applies to all servers.",
         );
     }
     commands::delete(app, &caller.actor(), &row).await

@@ -1,6 +1,6 @@
 //! Which kinds of servers have which CVEs.
 //!
-//! A kind that has any CVE is a carrier and has a number. A row of `cve_kinds` lists the carriers
+//! A kind that has any CVE is a carrier and has a number. A row of `cve_server_kinds` lists the carriers
 //! of one CVE within one page of numbers. So there are few rows, however many kinds and CVEs there
 //! are, and a kind that changes touches one short row for each CVE that it gained or lost.
 
@@ -24,16 +24,16 @@ const PAGE_SIZE: u32 = 256;
 /// texts; after them, the organization and the CVE are bound. `cross join`, because SQLite then
 /// keeps this join order.
 pub(super) const KINDS_WITH_CVE: [&str; 2] = [
-    "(select f.package_set, f.os_release, f.kernel, f.runs from cve_kinds k cross join ",
-    " e cross join finding_kinds f
+    "(select f.package_set, f.os_release, f.kernel, f.runs from cve_server_kinds k cross join ",
+    " e cross join server_kinds f
       where f.org_id = k.org_id and f.number = k.page * 256 + cast(e.value as bigint) and k.org_id = ",
 ];
 
 row! {
     /// A kind of servers that has any CVE: servers that are equal in everything that decides about
     /// findings.
-    pub struct Carrier in "finding_kinds" by "os_release" {
-        /// The number of this kind in `cve_kinds`.
+    pub struct Carrier in "server_kinds" by "os_release" {
+        /// Identifies this kind in `cve_server_kinds`.
         pub number: u32,
         /// The digest of their installed packages.
         pub package_set: Digest,
@@ -67,7 +67,7 @@ pub async fn carriers(conn: &mut Conn, org: OrgId) -> Result<Vec<Carrier>> {
         sqlx::query_as(join(&[
             "select ",
             Carrier::COLUMNS,
-            " from finding_kinds where org_id = $1 order by number",
+            " from server_kinds where org_id = $1 order by number",
         ]))
         .bind(put(&org))
         .fetch_all(c)
@@ -80,7 +80,7 @@ pub async fn carriers(conn: &mut Conn, org: OrgId) -> Result<Vec<Carrier>> {
 pub async fn put_carriers(tx: &mut Tx, org: OrgId, carriers: &[Carrier]) -> Result<()> {
     for chunk in carriers.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            let mut text = Text::new("insert into finding_kinds (org_id, ");
+            let mut text = Text::new("insert into server_kinds (org_id, ");
             text.add(Carrier::COLUMNS).add(") ").rows(chunk, |row, one| {
                 row.bind(put(&org)).bind(put(&one.number)).bind(put(&one.package_set));
                 row.bind(put(&one.os_release)).bind(put(&one.kernel)).bind(put(&one.runs));
@@ -96,7 +96,7 @@ pub async fn put_carriers(tx: &mut Tx, org: OrgId, carriers: &[Carrier]) -> Resu
 pub async fn delete_carriers(tx: &mut Tx, org: OrgId, numbers: &[u32]) -> Result<()> {
     for chunk in numbers.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            let mut text = Text::new("delete from finding_kinds where org_id = ");
+            let mut text = Text::new("delete from server_kinds where org_id = ");
             text.bind(put(&org)).add(" and number").equals_any(chunk.iter().map(put));
             text.build().execute(c).await.map(drop)
         })?;
@@ -106,7 +106,7 @@ pub async fn delete_carriers(tx: &mut Tx, org: OrgId, numbers: &[u32]) -> Result
 
 row! {
     /// The carriers of one CVE on one page.
-    struct CvePageRow in "cve_kinds" by "cve" {
+    struct CvePageRow in "cve_server_kinds" by "cve" {
         cve: String,
         page: u32,
         kinds: BTreeSet<u32>,
@@ -118,10 +118,14 @@ row! {
 #[boxed]
 pub async fn carriers_by_cve(conn: &mut Conn, org: OrgId) -> Result<Vec<(String, Vec<u32>)>> {
     let rows: Vec<CvePageRow> = on!(conn, |c| {
-        sqlx::query_as(join(&["select ", CvePageRow::COLUMNS, " from cve_kinds where org_id = $1"]))
-            .bind(put(&org))
-            .fetch_all(c)
-            .await
+        sqlx::query_as(join(&[
+            "select ",
+            CvePageRow::COLUMNS,
+            " from cve_server_kinds where org_id = $1",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
     })?;
     let named = |CvePageRow { cve, page, kinds }: CvePageRow| {
         (cve, kinds.into_iter().map(|place| page * PAGE_SIZE + place).collect())
@@ -167,21 +171,25 @@ async fn read_pages<'a>(
     pages: impl Iterator<Item = (&'a str, u32)> + Clone,
 ) -> Result<BTreeMap<(String, u32), BTreeSet<u32>>> {
     let found: Vec<CvePageRow> = on!(tx, |c| {
-        let mut text = Text::new("with v (flaw, at) as (");
+        let mut text = Text::new("with v (cve_id, at) as (");
         text.rows(pages.clone(), |row, (cve, page)| {
             row.bind(cve.to_owned()).bind(put(&page));
         });
         text.add(") select ")
             .add(CvePageRow::COLUMNS)
-            .add(" from v cross join cve_kinds where org_id = ");
-        text.bind(put(&org)).add(" and cve = v.flaw and page = v.at").build_as().fetch_all(c).await
+            .add(" from v cross join cve_server_kinds where org_id = ");
+        text.bind(put(&org))
+            .add(" and cve = v.cve_id and page = v.at")
+            .build_as()
+            .fetch_all(c)
+            .await
     })?;
     Ok(found.into_iter().map(|row| ((row.cve, row.page), row.kinds)).collect())
 }
 
 async fn put_rows(tx: &mut Tx, org: OrgId, rows: &[PageRow<'_>]) -> Result<()> {
     Ok(on!(tx, |c| {
-        Text::new("insert into cve_kinds (org_id, cve, page, kinds) ")
+        Text::new("insert into cve_server_kinds (org_id, cve, page, kinds) ")
             .rows(rows, |row, (cve, page, kinds)| {
                 row.bind(put(&org)).bind((*cve).to_owned()).bind(put(page)).bind(put(kinds));
             })
@@ -201,7 +209,7 @@ async fn delete_empty(tx: &mut Tx, org: OrgId, rows: &[PageRow<'_>]) -> Result<(
         return Ok(());
     }
     Ok(on!(tx, |c| {
-        let mut text = Text::new("delete from cve_kinds where kinds = '[]' and org_id = ");
+        let mut text = Text::new("delete from cve_server_kinds where kinds = '[]' and org_id = ");
         text.bind(put(&org)).add(" and cve").equals_any(empty.iter().map(|cve| (*cve).to_owned()));
         text.build().execute(c).await.map(drop)
     })?)

@@ -129,7 +129,7 @@ impl KindCounts {
 
 row! {
     struct CountRow in "finding_counts" by "org_id" {
-        alike: Digest,
+        count_key: Digest,
         cves: CvesBySeverity,
         unassessed: u32,
     }
@@ -137,7 +137,7 @@ row! {
 
 impl CountRow {
     fn into_pair(self) -> (Digest, KindCounts) {
-        (self.alike, KindCounts { cves: self.cves, unassessed: self.unassessed })
+        (self.count_key, KindCounts { cves: self.cves, unassessed: self.unassessed })
     }
 }
 
@@ -162,7 +162,7 @@ pub async fn counts(
         found.extend(on!(conn, |c| {
             let mut text = Text::new("select ");
             text.add(CountRow::COLUMNS).add(" from finding_counts where org_id = ").bind(put(&org));
-            text.add(" and alike").equals_any(chunk.iter().map(put));
+            text.add(" and count_key").equals_any(chunk.iter().map(put));
             text.build_as::<CountRow>().fetch_all(c).await
         })?);
     }
@@ -174,13 +174,13 @@ pub async fn counts(
 pub async fn put_counts(tx: &mut Tx, org: OrgId, counts: &[(Digest, KindCounts)]) -> Result<()> {
     for chunk in counts.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            Text::new("insert into finding_counts (org_id, alike, cves, unassessed) ")
-                .rows(chunk, |row, (alike, tallied)| {
-                    row.bind(put(&org)).bind(put(alike)).bind(put(&tallied.cves));
+            Text::new("insert into finding_counts (org_id, count_key, cves, unassessed) ")
+                .rows(chunk, |row, (count_key, tallied)| {
+                    row.bind(put(&org)).bind(put(count_key)).bind(put(&tallied.cves));
                     row.bind(put(&tallied.unassessed));
                 })
                 .add(
-                    " on conflict (org_id, alike) do update
+                    " on conflict (org_id, count_key) do update
                          set cves = excluded.cves, unassessed = excluded.unassessed",
                 )
                 .build()
@@ -195,7 +195,7 @@ pub async fn put_counts(tx: &mut Tx, org: OrgId, counts: &[(Digest, KindCounts)]
 /// Deletes counts of kinds that no longer have anything to count or any servers.
 #[boxed]
 pub async fn delete_counts(tx: &mut Tx, org: OrgId, gone: &[Digest]) -> Result<()> {
-    let table = ("delete from finding_counts where org_id = ", " and alike");
+    let table = ("delete from finding_counts where org_id = ", " and count_key");
     delete_by_digest(tx, org, table, gone).await
 }
 

@@ -12,14 +12,14 @@ use super::{Filter, Sort};
 /// is a join like any other.
 ///
 /// The texts name the index for SQLite wherever it might choose another one. Without statistics
-/// SQLite takes an environment for a narrow choice, and would read the whole environment for each
-/// server that it looks up (18 s for 100,000 servers).
+/// SQLite assumes that an environment has few servers, and would read the whole environment for
+/// each server that it looks up (18 s for 100,000 servers).
 ///
-/// A scan by name with a filter on one tag and on `reboot_required` reads `tagged` in order and
-/// looks up `roster`:
+/// A scan by name with a filter on one tag and on `reboot_required` reads `server_tags` in order and
+/// looks up `server_index`:
 ///
 /// ```sql
-/// select tagged.named from tagged cross join roster
+/// select server_tags.named from server_tags cross join server_index
 ///  where owner = ? and org_id = owner and sort_name = name and id = named and tag = ?
 ///    and reboot_required = ? order by name, named limit ? offset ?
 /// ```
@@ -35,8 +35,8 @@ pub(super) struct ScanPlan {
     pub(super) table: [&'static str; 2],
     /// The `where` clause up to the organization.
     pub(super) org_condition: &'static str,
-    /// How to join `roster`, unless it is the table that is scanned.
-    pub(super) roster: Option<JoinedTable>,
+    /// How to join `server_index`, unless it is the table that is scanned.
+    pub(super) server_index: Option<JoinedTable>,
     /// How to join `presence`, unless it is the table that is scanned.
     pub(super) presence: Option<JoinedTable>,
     pub(super) order: &'static str,
@@ -49,19 +49,19 @@ pub(super) struct JoinedTable {
     pub(super) on: &'static str,
 }
 
-const BY_ID: [&str; 2] = [" from roster indexed by roster_id", " from roster"];
+const BY_ID: [&str; 2] = [" from server_index indexed by server_index_id", " from server_index"];
 
 impl ScanPlan {
     const BY_NAME: ScanPlan = ScanPlan {
-        id: "roster.id",
-        name: "roster.sort_name",
+        id: "server_index.id",
+        name: "server_index.sort_name",
         tag_condition: [
-            " and exists (select 1 from tagged t where t.name = roster.sort_name and t.named = roster.id and",
-            " and roster.id in (select t.named from tagged t where",
+            " and exists (select 1 from server_tags t where t.name = server_index.sort_name and t.named = server_index.id and",
+            " and server_index.id in (select t.named from server_tags t where",
         ],
-        table: [" from roster"; 2],
+        table: [" from server_index"; 2],
         org_condition: " where org_id = ",
-        roster: None,
+        server_index: None,
         presence: Some(JoinedTable {
             table: [" cross join presence"; 2],
             on: " and org = org_id and server_id = id",
@@ -71,7 +71,7 @@ impl ScanPlan {
     const BY_NEWEST: ScanPlan =
         ScanPlan { table: BY_ID, order: " order by id desc", ..ScanPlan::BY_NAME };
     const BY_SECURITY_UPDATES: ScanPlan = ScanPlan {
-        table: [" from roster indexed by roster_security", " from roster"],
+        table: [" from server_index indexed by server_index_security", " from server_index"],
         order: " order by security_updates desc, sort_name, id",
         ..ScanPlan::BY_NAME
     };
@@ -79,8 +79,11 @@ impl ScanPlan {
         id: "presence.server_id",
         table: [" from presence indexed by presence_seen", " from presence"],
         org_condition: " where org = ",
-        roster: Some(JoinedTable {
-            table: [" cross join roster indexed by roster_id", " cross join roster"],
+        server_index: Some(JoinedTable {
+            table: [
+                " cross join server_index indexed by server_index_id",
+                " cross join server_index",
+            ],
             on: " and org_id = org and id = server_id",
         }),
         presence: None,
@@ -89,24 +92,24 @@ impl ScanPlan {
     };
     const IDS_BY_LAST_SEEN: ScanPlan = ScanPlan {
         table: [
-            " from roster indexed by roster_id cross join presence",
-            " from roster cross join presence",
+            " from server_index indexed by server_index_id cross join presence",
+            " from server_index cross join presence",
         ],
         org_condition: " where org = org_id and server_id = id and org_id = ",
         presence: None,
         ..ScanPlan::BY_NAME
     };
     const BY_TAG: ScanPlan = ScanPlan {
-        id: "tagged.named",
-        name: "tagged.name",
+        id: "server_tags.named",
+        name: "server_tags.name",
         tag_condition: [
-            " and exists (select 1 from tagged t where t.name = tagged.name and t.named = tagged.named and",
-            " and tagged.named in (select t.named from tagged t where",
+            " and exists (select 1 from server_tags t where t.name = server_tags.name and t.named = server_tags.named and",
+            " and server_tags.named in (select t.named from server_tags t where",
         ],
-        table: [" from tagged"; 2],
+        table: [" from server_tags"; 2],
         org_condition: " where owner = ",
-        roster: Some(JoinedTable {
-            table: [" cross join roster"; 2],
+        server_index: Some(JoinedTable {
+            table: [" cross join server_index"; 2],
             on: " and org_id = owner and sort_name = name and id = named",
         }),
         presence: Some(JoinedTable {
@@ -128,17 +131,17 @@ impl ScanPlan {
 
 /// The table to scan, and the criteria to check.
 ///
-/// A filter on status `offline` that is sorted by name scans `roster` and joins `presence`:
+/// A filter on status `offline` that is sorted by name scans `server_index` and joins `presence`:
 ///
 /// ```sql
-/// select roster.id from roster cross join presence
+/// select server_index.id from server_index cross join presence
 ///  where org_id = ? and org = org_id and server_id = id
 ///    and (coalesce(last_seen_at, ?) < ? or coalesce(last_seen_at, ?) > ?)
 ///  order by sort_name, id limit ? offset ?
 /// ```
 pub(super) struct QueryPlan<'a> {
     pub(super) scan: ScanPlan,
-    /// Scan only the servers with this tag, in `tagged`.
+    /// Scan only the servers with this tag, in `server_tags`.
     pub(super) tag: Option<&'a Tag>,
     pub(super) filter: Filter,
 }
@@ -181,14 +184,14 @@ impl<'a> QueryPlan<'a> {
         }
     }
 
-    /// How to join `roster`, if the filter needs columns that the scanned table does not have.
-    pub(super) fn roster(&self) -> Option<JoinedTable> {
+    /// How to join `server_index`, if the filter needs columns that the scanned table does not have.
+    pub(super) fn server_index(&self) -> Option<JoinedTable> {
         let Filter { tags, ids, q, status, .. } = self.filter.clone();
         let there = match self.tag {
             Some(_) => Filter { tags, ids, q, status, ..Filter::default() },
             None => Filter { status, ..Filter::default() },
         };
-        self.scan.roster.filter(|_| self.filter != there)
+        self.scan.server_index.filter(|_| self.filter != there)
     }
 
     /// How to join `presence`, if the filter needs it.
@@ -201,7 +204,7 @@ impl<'a> QueryPlan<'a> {
 macro_rules! push_scan {
     ($text:ident, $plan:expr, $org:ident) => {
         let QueryPlan { scan, tag, filter } = &$plan;
-        let joined = [$plan.roster(), $plan.presence()];
+        let joined = [$plan.server_index(), $plan.presence()];
         $text.add_for_engine(scan.table);
         for other in joined.iter().flatten() {
             $text.add_for_engine(other.table);
@@ -254,7 +257,7 @@ macro_rules! push_scan {
     };
 }
 
-/// Adds the conditions on environment and operating system, for `roster` or `server_counts`.
+/// Adds the conditions on environment and operating system, for `server_index` or `server_counts`.
 macro_rules! push_count_columns {
     ($text:ident, $filter:expr) => {
         if let Some(environment) = &$filter.environment {

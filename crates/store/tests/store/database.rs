@@ -7,7 +7,9 @@ use sqlx::{Connection, PgConnection, SqliteConnection};
 use store::{Db, Options, SCHEMA_VERSION, StoreError, api_keys, organizations};
 use vocab::Role;
 
-use crate::support::{EmptyDatabase, TestDatabase, at, both, nth, org, seal};
+use testkit::TestDatabase;
+
+use crate::support::{Open as _, at, nth, org, seal};
 
 const NEWER_MIGRATION: &str =
     "create table schema_migrations (version bigint primary key, name text, checksum BYTES);
@@ -51,173 +53,185 @@ async fn tables(place: &TestDatabase) -> Vec<(String, Vec<String>)> {
     tables
 }
 
-both! {
-    async fn replicas_starting_together_create_tables_once(empty: EmptyDatabase) {
-        let starts: Vec<_> = (0..8)
-            .map(|_| {
-                let place = empty.0.clone();
-                tokio::spawn(async move { place.open().await })
-            })
-            .collect();
-        for start in starts {
-            start.await.unwrap().ping().await.unwrap();
-        }
-        assert!(tables(&empty.0).await.iter().any(|(table, _)| table == "rollout_targets"));
-        empty.0.open().await.ping().await.unwrap();
+async fn replicas_starting_together_create_tables_once(empty: TestDatabase) {
+    let starts: Vec<_> = (0..8)
+        .map(|_| {
+            let place = empty.clone();
+            tokio::spawn(async move { place.open().await })
+        })
+        .collect();
+    for start in starts {
+        start.await.unwrap().ping().await.unwrap();
     }
+    assert!(tables(&empty).await.iter().any(|(table, _)| table == "rollout_tasks"));
+    empty.open().await.ping().await.unwrap();
+}
 
-    async fn newer_database_is_refused_and_unchanged(empty: EmptyDatabase) {
-        empty.0.execute_sql(&newer_migration(&empty.0)).await;
-        let refused = Db::open(&empty.0.options()).await.err().unwrap();
-        assert!(
-            matches!(refused, StoreError::NewerDatabase { found: 99, known: SCHEMA_VERSION }),
-            "{refused}"
-        );
-        let names: Vec<_> = tables(&empty.0).await.into_iter().map(|(table, _)| table).collect();
-        assert_eq!(names, ["schema_migrations"]);
-        if empty.0.is_sqlite() {
-            let file = empty.0.url.trim_start_matches("sqlite:");
-            let header = std::fs::read(file).unwrap();
-            assert_eq!(header[18], 1, "not even WAL mode was turned on");
-        }
-    }
-
-    async fn edited_migration_is_refused(place: TestDatabase) {
-        place.open().await.close().await;
-        let zeros = if place.is_sqlite() { "x'00'" } else { "'\\x00'" };
-        place
-            .execute_sql(&format!("update schema_migrations set checksum = {zeros} where version = 1"))
-            .await;
-        let refused = Db::open(&place.options()).await.err().unwrap();
-        assert!(
-            matches!(&refused, StoreError::MigrationChanged { version: 1, name }
-                if name == "0001_baseline"),
-            "{refused}"
-        );
-    }
-
-    /// The error names the corrupt row; the other rows are still served.
-    async fn corrupt_row_is_named(place: TestDatabase) {
-        let db = place.open().await;
-        let ours = org(&db).await;
-        let mut tx = db.begin().await.unwrap();
-        for n in 1..=2_u8 {
-            let key = api_keys::ApiKey {
-                id: nth!(KeyId, n),
-                org_id: ours,
-                name: "key".into(),
-                hash: vec![n],
-                role: Role::Viewer,
-                environments: None,
-                created_at: at(0),
-                created_by: "init".into(),
-                expires_at: None,
-                revoked_at: None,
-                last_used_at: None,
-                generation: 1,
-            };
-            api_keys::create(&mut tx, &key).await.unwrap();
-        }
-        tx.commit().await.unwrap();
-        let broken = nth!(KeyId, 1_u32);
-        place.execute_sql(&format!("update api_keys set role = 'king' where id = '{broken}'")).await;
-        let mut reader = db.read().await.unwrap();
-        match api_keys::get(&mut reader, ours, broken).await {
-            Err(StoreError::Corrupt { table: "api_keys", id, source }) => {
-                assert_eq!(id, broken.to_string());
-                assert!(source.to_string().contains("role"), "{source}");
-            }
-            other => panic!("{other:?}"),
-        }
-        api_keys::get(&mut reader, ours, nth!(KeyId, 2_u32)).await.unwrap();
-    }
-
-    async fn second_of_two_concurrent_writers_is_stale(db: Db) {
-        let id = org(&db).await;
-        let mut reader = db.read().await.unwrap();
-        let seen = organizations::get(&mut reader, id).await.unwrap();
-        let writers: Vec<_> = ["one", "two"]
-            .into_iter()
-            .map(|name| {
-                let (db, seen) = (db.clone(), seen.clone());
-                tokio::spawn(async move {
-                    let mut tx = db.begin().await.unwrap();
-                    let saved = organizations::rename(&mut tx, &seen, name).await;
-                    tx.commit().await.unwrap();
-                    saved
-                })
-            })
-            .collect();
-        let mut saved = 0;
-        for writer in writers {
-            match writer.await.unwrap() {
-                Ok(()) => saved += 1,
-                Err(StoreError::Stale) => {}
-                Err(other) => panic!("{other}"),
-            }
-        }
-        assert_eq!(saved, 1);
-    }
-
-    /// Read, decide and write, from sixteen tasks over two replicas. A stale writer reads again.
-    async fn no_update_is_lost_between_two_replicas(place: TestDatabase) {
-        let replicas = [place.open().await, place.open().await];
-        let id = org(&replicas[0]).await;
-        let writers: Vec<_> = (0..16)
-            .map(|n| {
-                let db = replicas[n % 2].clone();
-                tokio::spawn(async move {
-                    for _ in 0..5 {
-                        loop {
-                            let mut tx = db.begin().await.unwrap();
-                            let seen = organizations::get(&mut tx, id).await.unwrap();
-                            let count: u32 =
-                                seen.name.trim_start_matches("Acme").parse().unwrap_or(0);
-                            match organizations::rename(
-                                &mut tx,
-                                &seen,
-                                &format!("Acme{}", count + 1),
-                            )
-                            .await
-                            {
-                                Ok(()) => break tx.commit().await.unwrap(),
-                                Err(StoreError::Stale) => {}
-                                Err(other) => panic!("{other}"),
-                            }
-                        }
-                    }
-                })
-            })
-            .collect();
-        for writer in writers {
-            writer.await.unwrap();
-        }
-        let mut reader = replicas[0].read().await.unwrap();
-        let end = organizations::get(&mut reader, id).await.unwrap();
-        assert_eq!((end.name.as_str(), end.generation), ("Acme80", 81));
-    }
-
-    async fn commits_survive_closing_the_database(place: TestDatabase) {
-        let db = place.open().await;
-        let id = org(&db).await;
-        db.close().await;
-        let db = place.open().await;
-        let mut reader = db.read().await.unwrap();
-        assert_eq!(organizations::get(&mut reader, id).await.unwrap().created_at, at(0));
+async fn newer_database_is_refused_and_unchanged(empty: TestDatabase) {
+    empty.execute_sql(&newer_migration(&empty)).await;
+    let refused = Db::open(&empty.options()).await.err().unwrap();
+    assert!(
+        matches!(refused, StoreError::NewerDatabase { found: 99, known: SCHEMA_VERSION }),
+        "{refused}"
+    );
+    let names: Vec<_> = tables(&empty).await.into_iter().map(|(table, _)| table).collect();
+    assert_eq!(names, ["schema_migrations"]);
+    if empty.is_sqlite() {
+        let file = empty.url.trim_start_matches("sqlite:");
+        let header = std::fs::read(file).unwrap();
+        assert_eq!(header[18], 1, "not even WAL mode was turned on");
     }
 }
+
+async fn edited_migration_is_refused(place: TestDatabase) {
+    place.open().await.close().await;
+    let zeros = if place.is_sqlite() { "x'00'" } else { "'\\x00'" };
+    place
+        .execute_sql(&format!("update schema_migrations set checksum = {zeros} where version = 1"))
+        .await;
+    let refused = Db::open(&place.options()).await.err().unwrap();
+    assert!(
+        matches!(&refused, StoreError::MigrationChanged { version: 1, name }
+            if name == "0001_baseline"),
+        "{refused}"
+    );
+}
+
+/// The error names the corrupt row; the other rows are still served.
+async fn corrupt_row_is_named(place: TestDatabase) {
+    let db = place.open().await;
+    let ours = org(&db).await;
+    let mut tx = db.begin().await.unwrap();
+    for n in 1..=2_u8 {
+        let key = api_keys::ApiKey {
+            id: nth!(KeyId, n),
+            org_id: ours,
+            name: "key".into(),
+            hash: vec![n],
+            role: Role::Viewer,
+            environments: None,
+            created_at: at(0),
+            created_by: "init".into(),
+            expires_at: None,
+            revoked_at: None,
+            last_used_at: None,
+            generation: 1,
+        };
+        api_keys::create(&mut tx, &key).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    let broken = nth!(KeyId, 1_u32);
+    place.execute_sql(&format!("update api_keys set role = 'king' where id = '{broken}'")).await;
+    let mut reader = db.read().await.unwrap();
+    match api_keys::get(&mut reader, ours, broken).await {
+        Err(StoreError::Corrupt { table: "api_keys", id, source }) => {
+            assert_eq!(id, broken.to_string());
+            assert!(source.to_string().contains("role"), "{source}");
+        }
+        other => panic!("{other:?}"),
+    }
+    api_keys::get(&mut reader, ours, nth!(KeyId, 2_u32)).await.unwrap();
+}
+
+async fn second_of_two_concurrent_writers_is_stale(db: Db) {
+    let id = org(&db).await;
+    let mut reader = db.read().await.unwrap();
+    let seen = organizations::get(&mut reader, id).await.unwrap();
+    let writers: Vec<_> = ["one", "two"]
+        .into_iter()
+        .map(|name| {
+            let (db, seen) = (db.clone(), seen.clone());
+            tokio::spawn(async move {
+                let mut tx = db.begin().await.unwrap();
+                let saved = organizations::rename(&mut tx, &seen, name).await;
+                tx.commit().await.unwrap();
+                saved
+            })
+        })
+        .collect();
+    let mut saved = 0;
+    for writer in writers {
+        match writer.await.unwrap() {
+            Ok(()) => saved += 1,
+            Err(StoreError::Stale) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(saved, 1);
+}
+
+/// Read, decide and write, from sixteen tasks over two replicas. A stale writer reads again.
+async fn no_update_is_lost_between_two_replicas(place: TestDatabase) {
+    let replicas = [place.open().await, place.open().await];
+    let id = org(&replicas[0]).await;
+    let writers: Vec<_> = (0..16)
+        .map(|n| {
+            let db = replicas[n % 2].clone();
+            tokio::spawn(async move {
+                for _ in 0..5 {
+                    loop {
+                        let mut tx = db.begin().await.unwrap();
+                        let seen = organizations::get(&mut tx, id).await.unwrap();
+                        let count: u32 = seen.name.trim_start_matches("Acme").parse().unwrap_or(0);
+                        match organizations::rename(&mut tx, &seen, &format!("Acme{}", count + 1))
+                            .await
+                        {
+                            Ok(()) => break tx.commit().await.unwrap(),
+                            Err(StoreError::Stale) => {}
+                            Err(other) => panic!("{other}"),
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let mut reader = replicas[0].read().await.unwrap();
+    let end = organizations::get(&mut reader, id).await.unwrap();
+    assert_eq!((end.name.as_str(), end.generation), ("Acme80", 81));
+}
+
+async fn commits_survive_closing_the_database(place: TestDatabase) {
+    let db = place.open().await;
+    let id = org(&db).await;
+    db.close().await;
+    let db = place.open().await;
+    let mut reader = db.read().await.unwrap();
+    assert_eq!(organizations::get(&mut reader, id).await.unwrap().created_at, at(0));
+}
+
+testkit::both!(
+    crate::support::empty:
+    replicas_starting_together_create_tables_once,
+    newer_database_is_refused_and_unchanged,
+);
+
+testkit::both!(
+    crate::support::database:
+    edited_migration_is_refused,
+    corrupt_row_is_named,
+    no_update_is_lost_between_two_replicas,
+    commits_survive_closing_the_database,
+);
+
+testkit::both!(
+    crate::support::db:
+    second_of_two_concurrent_writers_is_stale,
+);
 
 /// PostgreSQL has more types, so a mistake would show only there; the names must not differ.
 #[tokio::test]
 async fn both_engines_have_the_same_tables_and_columns() {
-    let Some(postgres) = crate::support::postgres_database::<TestDatabase>().await else { return };
-    let sqlite = crate::support::sqlite_database();
+    let Some(postgres) = crate::support::migrated_postgres().await else { return };
+    let sqlite = TestDatabase::sqlite();
     sqlite.open().await.close().await;
     let ours = tables(&sqlite).await;
     assert!(ours.len() > 15, "{ours:?}");
     assert_eq!(ours, tables(&postgres).await);
-    crate::support::remove_sqlite(&sqlite);
-    crate::support::remove_postgres(&postgres).await;
+    sqlite.remove().await;
+    postgres.remove().await;
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use store::idempotency::{self, Claim, Request, Ticket};
 use store::{Db, StoreError};
 use vocab::OrgId;
 
-use crate::support::{TestDatabase, at, both, org, postgres_database, remove_postgres};
+use crate::support::{Open as _, at, migrated_postgres, org};
 
 fn request(org: OrgId) -> Request<'static> {
     Request { org, caller: "key_test", key: "once", fingerprint: [1; 32] }
@@ -45,32 +45,37 @@ async fn work(db: &Db, org: OrgId, subject: &str) -> Result<(), StoreError> {
     tx.commit().await
 }
 
-both! {
-    async fn work_with_a_lost_response_is_not_repeated(db: Db) {
-        let org = org(&db).await;
-        let ticket = fresh(&db, org, 0).await;
-        idempotency::with_ticket(ticket.clone(), work(&db, org, "bat_1")).await.unwrap();
-        assert_eq!(claim(&db, org, 34).await, Claim::InProgress);
-        assert_eq!(claim(&db, org, 35).await, Claim::ResponseLost { subject: "bat_1".into() });
-    }
-
-    async fn unfinished_claim_can_be_taken_over(db: Db) {
-        let org = org(&db).await;
-        fresh(&db, org, 0).await;
-        fresh(&db, org, 35).await;
-    }
-
-    async fn request_that_lost_its_lock_cannot_commit(db: Db) {
-        let org = org(&db).await;
-        let slow = fresh(&db, org, 0).await;
-        let next = fresh(&db, org, 35).await;
-        let refusal = idempotency::with_ticket(slow, work(&db, org, "bat_1")).await;
-        assert!(matches!(refusal, Err(StoreError::Stale)), "{refusal:?}");
-        idempotency::with_ticket(next, work(&db, org, "bat_2")).await.unwrap();
-        let log = store::audit::after(&mut db.read().await.unwrap(), org, 0, 10).await.unwrap();
-        assert_eq!(log.iter().map(|entry| entry.subject.as_str()).collect::<Vec<_>>(), ["bat_2"]);
-    }
+async fn work_with_a_lost_response_is_not_repeated(db: Db) {
+    let org = org(&db).await;
+    let ticket = fresh(&db, org, 0).await;
+    idempotency::with_ticket(ticket.clone(), work(&db, org, "bat_1")).await.unwrap();
+    assert_eq!(claim(&db, org, 34).await, Claim::InProgress);
+    assert_eq!(claim(&db, org, 35).await, Claim::ResponseLost { subject: "bat_1".into() });
 }
+
+async fn unfinished_claim_can_be_taken_over(db: Db) {
+    let org = org(&db).await;
+    fresh(&db, org, 0).await;
+    fresh(&db, org, 35).await;
+}
+
+async fn request_that_lost_its_lock_cannot_commit(db: Db) {
+    let org = org(&db).await;
+    let slow = fresh(&db, org, 0).await;
+    let next = fresh(&db, org, 35).await;
+    let refusal = idempotency::with_ticket(slow, work(&db, org, "bat_1")).await;
+    assert!(matches!(refusal, Err(StoreError::Stale)), "{refusal:?}");
+    idempotency::with_ticket(next, work(&db, org, "bat_2")).await.unwrap();
+    let log = store::audit::after(&mut db.read().await.unwrap(), org, 0, 10).await.unwrap();
+    assert_eq!(log.iter().map(|entry| entry.subject.as_str()).collect::<Vec<_>>(), ["bat_2"]);
+}
+
+testkit::both!(
+    crate::support::db:
+    work_with_a_lost_response_is_not_repeated,
+    unfinished_claim_can_be_taken_over,
+    request_that_lost_its_lock_cannot_commit,
+);
 
 /// Repeats the claim until it is no longer in progress: PostgreSQL soon notices that a process is
 /// gone.
@@ -87,7 +92,7 @@ async fn claim_settled(db: &Db, org: OrgId) -> Claim {
 /// Only PostgreSQL can have several processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claim_of_a_dead_process_is_released_immediately() {
-    let Some(place) = postgres_database::<TestDatabase>().await else { return };
+    let Some(place) = migrated_postgres().await else { return };
     let (dies, lives) = (place.open().await, place.open().await);
     let org = org(&lives).await;
     let slow = fresh(&dies, org, 0).await;
@@ -104,13 +109,13 @@ async fn claim_of_a_dead_process_is_released_immediately() {
     let third = place.open().await;
     assert_eq!(claim_settled(&third, org).await, Claim::ResponseLost { subject: "bat_2".into() });
     third.close().await;
-    remove_postgres(&place).await;
+    place.remove().await;
 }
 
 /// A process's liveness connection is terminated and restored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reconnected_process_holds_its_new_claims() {
-    let Some(place) = postgres_database::<TestDatabase>().await else { return };
+    let Some(place) = migrated_postgres().await else { return };
     let (cut, other) = (place.open().await, place.open().await);
     let org = org(&other).await;
     fresh(&cut, org, 0).await;
@@ -136,5 +141,5 @@ async fn reconnected_process_holds_its_new_claims() {
     assert!(held, "a live process looks dead");
     cut.close().await;
     other.close().await;
-    remove_postgres(&place).await;
+    place.remove().await;
 }

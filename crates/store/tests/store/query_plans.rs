@@ -14,7 +14,7 @@ use store::{
 };
 use vocab::{OrgId, ServerId, Stage, Status};
 
-use crate::support::{TestDatabase, at, both, nth, org};
+use crate::support::{Open as _, TestDatabase, at, nth, org};
 
 /// Instead of the 2,500 in production, so that 2,000 servers are enough to exceed it.
 pub(crate) const CANDIDATES_MAX: u64 = 25;
@@ -203,7 +203,7 @@ async fn call_frequent_queries(
         .await
     };
     call!("servers by security updates", by(tx, Sort::SecurityUpdates));
-    let alike = patches::PatchServerKind {
+    let count_key = patches::PatchServerKind {
         update_set: Some(vocab::Digest::compute(b"updates")),
         package_set: Some(vocab::Digest::compute(b"packages")),
         os_release: "debian 12".into(),
@@ -219,7 +219,7 @@ async fn call_frequent_queries(
         fewest: 0,
         most: 0,
     };
-    call!("servers with a wrong count", security_counts::find_wrong(tx, ours, &[(&alike, 1)]));
+    call!("servers with a wrong count", security_counts::find_wrong(tx, ours, &[(&count_key, 1)]));
     let right = security_counts::CountCorrection {
         id: nth!(ServerId, 5_u32),
         generation: 9,
@@ -277,7 +277,7 @@ async fn sequential_scans(tx: &mut Tx) -> i64 {
     let Conn::PgTx(c) = &mut **tx else { return 0 };
     let (scans,) = sqlx::query_as(
         "select coalesce(sum(seq_scan), 0)::bigint from pg_stat_xact_user_tables
-          where relname in ('servers', 'tagged', 'schedules', 'rollout_targets')",
+          where relname in ('servers', 'server_tags', 'schedules', 'rollout_tasks')",
     )
     .fetch_one(&mut **c)
     .await
@@ -290,7 +290,7 @@ async fn rows_read(tx: &mut Tx) -> i64 {
     let Conn::PgTx(c) = &mut **tx else { return 0 };
     let (read,) = sqlx::query_as(
         "select coalesce(sum(seq_tup_read + idx_tup_fetch), 0)::bigint from pg_stat_xact_user_tables
-          where relname in ('servers', 'rollout_targets')",
+          where relname in ('servers', 'rollout_tasks')",
     )
     .fetch_one(&mut **c)
     .await
@@ -298,127 +298,150 @@ async fn rows_read(tx: &mut Tx) -> i64 {
     read
 }
 
-both! {
-    async fn frequent_queries_use_an_index(place: TestDatabase) {
-        let db = place.open().await;
-        let (ours, batch) = fill(&db).await;
-        place.execute_sql("analyze").await;
-        let mut tx = db.begin().await.unwrap();
-        let mut scanned_before = 0;
-        let mut explained = 0;
-        call_frequent_queries(&mut tx, ours, batch, async |tx, name| {
-            let now = sequential_scans(tx).await;
-            assert!(now == scanned_before || name.is_empty(), "{name} scans a table");
-            scanned_before = now;
-            for sql in recorded_sql().into_iter().filter(|_| !name.is_empty()) {
-                for step in steps(tx, &sql).await {
-                    explained += 1;
-                    // A statement may scan its own rows, and the few organizations.
-                    let own =
-                        ["SCAN v", "SCAN CONSTANT ROW", "SCAN counted", "SCAN organizations"];
-                    let own = own.iter().any(|own| step.starts_with(own));
-                    assert!(own || !step.starts_with("SCAN"), "{name}: {step}");
-                    let sorted = step == "USE TEMP B-TREE FOR ORDER BY";
-                    assert!(!sorted || ["offline servers", "offline for presence"].contains(&name), "{name} is sorted: {sql}");
-                }
+async fn frequent_queries_use_an_index(place: TestDatabase) {
+    let db = place.open().await;
+    let (ours, batch) = fill(&db).await;
+    place.execute_sql("analyze").await;
+    let mut tx = db.begin().await.unwrap();
+    let mut scanned_before = 0;
+    let mut explained = 0;
+    call_frequent_queries(&mut tx, ours, batch, async |tx, name| {
+        let now = sequential_scans(tx).await;
+        assert!(now == scanned_before || name.is_empty(), "{name} scans a table");
+        scanned_before = now;
+        for sql in recorded_sql().into_iter().filter(|_| !name.is_empty()) {
+            for step in steps(tx, &sql).await {
+                explained += 1;
+                // A statement may scan its own rows, and the few organizations.
+                let own = ["SCAN v", "SCAN CONSTANT ROW", "SCAN counted", "SCAN organizations"];
+                let own = own.iter().any(|own| step.starts_with(own));
+                assert!(own || !step.starts_with("SCAN"), "{name}: {step}");
+                let sorted = step == "USE TEMP B-TREE FOR ORDER BY";
+                assert!(
+                    !sorted || ["offline servers", "offline for presence"].contains(&name),
+                    "{name} is sorted: {sql}"
+                );
             }
-        })
-        .await;
-        assert!(explained > 20 || !place.is_sqlite());
-        tx.rollback().await.unwrap();
-        // Check that the counter which this test relies on does count.
-        let mut tx = db.begin().await.unwrap();
-        let full_scan = "select count(*) from servers where kernel = 'none'";
-        match &mut *tx {
-            Conn::PgTx(c) => sqlx::query(full_scan).execute(&mut **c).await.map(drop).unwrap(),
-            Conn::SqliteTx(c) => sqlx::query(full_scan).execute(&mut **c).await.map(drop).unwrap(),
-            Conn::SqliteRead(_) | Conn::PgRead(_) => panic!("a transaction writes"),
         }
-        assert!(sequential_scans(&mut tx).await > 0 || place.is_sqlite());
-        assert!(steps(&mut tx, full_scan).await.iter().all(|step| step.starts_with("SCAN")));
+    })
+    .await;
+    assert!(explained > 20 || !place.is_sqlite());
+    tx.rollback().await.unwrap();
+    // Check that the counter which this test relies on does count.
+    let mut tx = db.begin().await.unwrap();
+    let full_scan = "select count(*) from servers where kernel = 'none'";
+    match &mut *tx {
+        Conn::PgTx(c) => sqlx::query(full_scan).execute(&mut **c).await.map(drop).unwrap(),
+        Conn::SqliteTx(c) => sqlx::query(full_scan).execute(&mut **c).await.map(drop).unwrap(),
+        Conn::SqliteRead(_) | Conn::PgRead(_) => panic!("a transaction writes"),
     }
+    assert!(sequential_scans(&mut tx).await > 0 || place.is_sqlite());
+    assert!(steps(&mut tx, full_scan).await.iter().all(|step| step.starts_with("SCAN")));
+}
 
-    /// PostgreSQL's statistics are a minute old or older. They do not include a rollout that was
-    /// just created, or servers that were seen since. That must not make it read whole tables.
-    /// SQLite has no such choice.
-    async fn outdated_statistics_cause_no_full_scan(place: TestDatabase) {
-        const FEW: i64 = 200;
-        let db = place.open().await;
-        let (ours, first) = fill(&db).await;
-        place.execute_sql("analyze").await;
-        let mut tx = db.begin().await.unwrap();
-        let second = nth!(BatchId, 2_u32);
-        let new = rollouts::Rollout { id: second, ..rollouts::load(&mut tx, first).await.unwrap() };
-        let targets: Vec<_> =
-            (0..FLEET).map(|n| (nth!(TaskId, FLEET + n), nth!(ServerId, n))).collect();
-        rollouts::create(&mut tx, &new, &targets).await.unwrap();
-        let heard = |n| presence::Contact {
-            org: ours,
-            server_id: nth!(ServerId, n),
-            seen_at: at(5_000),
-            counter: 2,
+/// PostgreSQL's statistics are a minute old or older. They do not include a rollout that was
+/// just created, or servers that were seen since. That must not make it read whole tables.
+/// SQLite has no such choice.
+async fn outdated_statistics_cause_no_full_scan(place: TestDatabase) {
+    const FEW: i64 = 200;
+    let db = place.open().await;
+    let (ours, first) = fill(&db).await;
+    place.execute_sql("analyze").await;
+    let mut tx = db.begin().await.unwrap();
+    let second = nth!(BatchId, 2_u32);
+    let new = rollouts::Rollout { id: second, ..rollouts::load(&mut tx, first).await.unwrap() };
+    let targets: Vec<_> =
+        (0..FLEET).map(|n| (nth!(TaskId, FLEET + n), nth!(ServerId, n))).collect();
+    rollouts::create(&mut tx, &new, &targets).await.unwrap();
+    let heard = |n| presence::Contact {
+        org: ours,
+        server_id: nth!(ServerId, n),
+        seen_at: at(5_000),
+        counter: 2,
+    };
+    presence::record_contacts(&mut tx, &(0..FLEET).map(heard).collect::<Vec<_>>(), at(1_000_000))
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+
+    let mut tx = db.begin().await.unwrap();
+    let mut before = 0;
+    macro_rules! expect_few_rows {
+        ($what:literal, $found:expr) => {
+            assert_eq!($found.len(), 5, $what);
+            let now = rows_read(&mut tx).await;
+            let read = now - before;
+            assert!(read < FEW, "{}: {read} rows were read for 5", $what);
+            assert!(place.is_sqlite() || read >= 5, "{}: the counter does not count", $what);
+            before = now;
         };
-        presence::record_contacts(&mut tx, &(0..FLEET).map(heard).collect::<Vec<_>>(), at(1_000_000)).await.unwrap();
-        tx.commit().await.unwrap();
-
-        let mut tx = db.begin().await.unwrap();
-        let mut before = 0;
-        macro_rules! expect_few_rows {
-            ($what:literal, $found:expr) => {
-                assert_eq!($found.len(), 5, $what);
-                let now = rows_read(&mut tx).await;
-                let read = now - before;
-                assert!(read < FEW, "{}: {read} rows were read for 5", $what);
-                assert!(place.is_sqlite() || read >= 5, "{}: the counter does not count", $what);
-                before = now;
-            };
-        }
-        let start: Vec<_> = (1..6_u32).map(|n| busy(nth!(ServerId, n))).collect();
-        expect_few_rows!("claim", rollout_tasks::claim(&mut tx, second, &start).await.unwrap());
-        expect_few_rows!("changed", rollout_tasks::changed_since(&mut tx, second, 1).await.unwrap());
-        expect_few_rows!("active", rollout_tasks::list_active(&mut tx, second).await.unwrap());
-        let page = Page { limit: 5, offset: 0 };
-        let row = rollouts::load(&mut tx, second).await.unwrap();
-        expect_few_rows!("tasks", rollout_tasks::list(&mut tx, &row, &[], page).await.unwrap().items);
-        let status = Some((Status::Online, OnlineSpan::since(at(4_000))));
-        let online = Filter { status, ..Filter::default() };
-        for sort in [Sort::SecurityUpdates, Sort::Hostname, Sort::LastSeen] {
-            let online = server_list::list_with_candidate_limit(&mut tx, ours, &online, sort, page, CANDIDATES_MAX);
-            expect_few_rows!("online", online.await.unwrap().items);
-        }
-        // All servers of one tag may come last by name.
-        let tags = vec!["rack=39".parse().unwrap()];
-        let status = [None, online.status];
-        for status in status {
-            let tagged = Filter { tags: tags.clone(), status, ..Filter::default() };
-            let by_name = server_list::list_with_candidate_limit(&mut tx, ours, &tagged, Sort::Hostname, page, CANDIDATES_MAX);
-            let Paged { items, total } = by_name.await.unwrap();
-            assert_eq!(total, 50);
-            expect_few_rows!("tagged", items);
-        }
-        assert!(before > 0 || place.is_sqlite());
     }
+    let start: Vec<_> = (1..6_u32).map(|n| busy(nth!(ServerId, n))).collect();
+    expect_few_rows!("claim", rollout_tasks::claim(&mut tx, second, &start).await.unwrap());
+    expect_few_rows!("changed", rollout_tasks::changed_since(&mut tx, second, 1).await.unwrap());
+    expect_few_rows!("active", rollout_tasks::list_active(&mut tx, second).await.unwrap());
+    let page = Page { limit: 5, offset: 0 };
+    let row = rollouts::load(&mut tx, second).await.unwrap();
+    expect_few_rows!("tasks", rollout_tasks::list(&mut tx, &row, &[], page).await.unwrap().items);
+    let status = Some((Status::Online, OnlineSpan::since(at(4_000))));
+    let online = Filter { status, ..Filter::default() };
+    for sort in [Sort::SecurityUpdates, Sort::Hostname, Sort::LastSeen] {
+        let online = server_list::list_with_candidate_limit(
+            &mut tx,
+            ours,
+            &online,
+            sort,
+            page,
+            CANDIDATES_MAX,
+        );
+        expect_few_rows!("online", online.await.unwrap().items);
+    }
+    // All servers of one tag may come last by name.
+    let tags = vec!["rack=39".parse().unwrap()];
+    let status = [None, online.status];
+    for status in status {
+        let tagged = Filter { tags: tags.clone(), status, ..Filter::default() };
+        let by_name = server_list::list_with_candidate_limit(
+            &mut tx,
+            ours,
+            &tagged,
+            Sort::Hostname,
+            page,
+            CANDIDATES_MAX,
+        );
+        let Paged { items, total } = by_name.await.unwrap();
+        assert_eq!(total, 50);
+        expect_few_rows!("tagged", items);
+    }
+    assert!(before > 0 || place.is_sqlite());
+}
 
-    /// The lookup must use the whole key: an organization has as many rows as its findings have
-    /// pages.
-    async fn kinds_with_a_cve_are_looked_up_by_number(place: TestDatabase) {
-        let db = place.open().await;
-        let ours = org(&db).await;
-        let mut tx = db.begin().await.unwrap();
-        let gained = CveChange { cve: "CVE-1".into(), gained: vec![1, 300], lost: Vec::new() };
-        recorded_sql();
-        findings::apply_cve_changes(&mut tx, ours, &[&gained]).await.unwrap();
-        findings::servers(&mut tx, ours, "CVE-1", None, Page { limit: 50, offset: 0 }).await.unwrap();
-        let mut all = Vec::new();
-        for sql in recorded_sql() {
-            all.extend(steps(&mut tx, &sql).await);
-        }
-        for wanted in [
-            "SEARCH cve_kinds USING PRIMARY KEY (org_id=? AND cve=? AND page=?)",
-            "SEARCH k USING PRIMARY KEY (org_id=? AND cve=?)",
-            "SEARCH f USING PRIMARY KEY (org_id=? AND number=?)",
-        ] {
-            assert!(all.iter().any(|step| step == wanted) || !place.is_sqlite(), "{wanted}: {all:?}");
-        }
+/// The lookup must use the whole key: an organization has as many rows as its findings have
+/// pages.
+async fn kinds_with_a_cve_are_looked_up_by_number(place: TestDatabase) {
+    let db = place.open().await;
+    let ours = org(&db).await;
+    let mut tx = db.begin().await.unwrap();
+    let gained = CveChange { cve: "CVE-1".into(), gained: vec![1, 300], lost: Vec::new() };
+    recorded_sql();
+    findings::apply_cve_changes(&mut tx, ours, &[&gained]).await.unwrap();
+    findings::servers(&mut tx, ours, "CVE-1", None, Page { limit: 50, offset: 0 }).await.unwrap();
+    let mut all = Vec::new();
+    for sql in recorded_sql() {
+        all.extend(steps(&mut tx, &sql).await);
+    }
+    for wanted in [
+        "SEARCH cve_server_kinds USING PRIMARY KEY (org_id=? AND cve=? AND page=?)",
+        "SEARCH k USING PRIMARY KEY (org_id=? AND cve=?)",
+        "SEARCH f USING PRIMARY KEY (org_id=? AND number=?)",
+    ] {
+        assert!(all.iter().any(|step| step == wanted) || !place.is_sqlite(), "{wanted}: {all:?}");
     }
 }
+
+testkit::both!(
+    crate::support::database:
+    frequent_queries_use_an_index,
+    outdated_statistics_cause_no_full_scan,
+    kinds_with_a_cve_are_looked_up_by_number,
+);

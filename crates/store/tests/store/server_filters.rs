@@ -10,7 +10,7 @@ use store::{Conn, Db, Page, Tx, recorded_sql, security_counts, server_list, serv
 use vocab::{OrgId, ServerId, Status};
 
 use crate::query_plans;
-use crate::support::{at, both, nth, org};
+use crate::support::{at, nth, org};
 
 const FLEET: u32 = 120;
 const SORTS: [Sort; 4] = [Sort::Hostname, Sort::LastSeen, Sort::SecurityUpdates, Sort::Newest];
@@ -174,55 +174,68 @@ async fn count_whole_key_lookups(tx: &mut Tx) -> usize {
     looked_up
 }
 
-both! {
-    async fn combined_filters_match_a_check_of_each_server(db: Db) {
-        let ours = org(&db).await;
-        let mut tx = db.begin().await.unwrap();
-        let mut fleet: Vec<_> = (0..FLEET).map(|n| server(ours, n)).collect();
-        servers::enroll_all(&mut tx, &fleet).await.unwrap();
-        // Some servers have changed since they were enrolled, and one was removed.
-        for (n, server) in fleet.iter_mut().enumerate().filter(|(n, _)| n % 10 == 0) {
-            let before = server.clone();
-            server.hostname = format!("web-new-{n}").parse().unwrap();
-            server.environment = Some("staging".parse().unwrap());
-            server.reboot_required = !before.reboot_required;
-            server.tags = vec!["db".parse().unwrap(), "web".parse().unwrap()];
-            servers::save(&mut tx, &before, server, at(1)).await.unwrap();
-            server.generation += 1;
-        }
-        servers::remove(&mut tx, &fleet.remove(7), at(2)).await.unwrap();
-        let joined: Vec<_> = fleet.iter().map(|server| server.security_updates).collect();
-        count_updates(&mut tx, &mut fleet).await;
-        let others = fleet.iter().zip(joined).filter(|(server, n)| server.security_updates != *n);
-        assert!(others.count() > 15, "too few numbers have changed");
-        tx.commit().await.unwrap();
-
-        let mut tx = db.begin().await.unwrap();
-        let (mut found, mut empty) = (0, 0);
-        let mut looked_up = 0;
-        for (n, filter) in filters().into_iter().enumerate() {
-            let (sort, offset) = (SORTS[n % 4], if n % 3 == 2 { 3 } else { 0 });
-            let page = Page { limit: if n % 5 == 0 { 50 } else { 4 }, offset };
-            let wanted = in_order(fleet.iter().filter(|server| matches(&filter, server)).collect(), sort);
-            recorded_sql();
-            let seen = server_list::list_with_candidate_limit(&mut tx, ours, &filter, sort, page, query_plans::CANDIDATES_MAX).await.unwrap();
-            looked_up += count_whole_key_lookups(&mut tx).await;
-            let ids: Vec<_> = seen.items.iter().map(|server| server.id).collect();
-            let on_page = wanted.iter().skip(offset as usize).take(page.limit as usize);
-            assert_eq!(ids, on_page.copied().collect::<Vec<_>>(), "{filter:?} {sort:?} {page:?}");
-            assert_eq!(seen.total, wanted.len() as u64, "{filter:?}");
-            let any = server_list::any(&mut tx, ours, &filter).await.unwrap();
-            assert_eq!(any, !wanted.is_empty(), "{filter:?}");
-            if n % 7 == 0 {
-                let all = server_list::ids(&mut tx, ours, &filter).await.unwrap();
-                let by_name = fleet.iter().filter(|server| matches(&filter, server)).collect();
-                assert_eq!(all, in_order(by_name, Sort::Hostname), "{filter:?}");
-            }
-            found += usize::from(!wanted.is_empty());
-            empty += usize::from(wanted.is_empty());
-        }
-        assert!(found > 300 && empty > 100, "{found} filters found servers, {empty} found none");
-        let is_sqlite = matches!(*tx, Conn::SqliteTx(_));
-        assert_eq!(looked_up > 300, is_sqlite, "{looked_up} lookups in another table");
+async fn combined_filters_match_a_check_of_each_server(db: Db) {
+    let ours = org(&db).await;
+    let mut tx = db.begin().await.unwrap();
+    let mut fleet: Vec<_> = (0..FLEET).map(|n| server(ours, n)).collect();
+    servers::enroll_all(&mut tx, &fleet).await.unwrap();
+    // Some servers have changed since they were enrolled, and one was removed.
+    for (n, server) in fleet.iter_mut().enumerate().filter(|(n, _)| n % 10 == 0) {
+        let before = server.clone();
+        server.hostname = format!("web-new-{n}").parse().unwrap();
+        server.environment = Some("staging".parse().unwrap());
+        server.reboot_required = !before.reboot_required;
+        server.tags = vec!["db".parse().unwrap(), "web".parse().unwrap()];
+        servers::save(&mut tx, &before, server, at(1)).await.unwrap();
+        server.generation += 1;
     }
+    servers::remove(&mut tx, &fleet.remove(7), at(2)).await.unwrap();
+    let joined: Vec<_> = fleet.iter().map(|server| server.security_updates).collect();
+    count_updates(&mut tx, &mut fleet).await;
+    let others = fleet.iter().zip(joined).filter(|(server, n)| server.security_updates != *n);
+    assert!(others.count() > 15, "too few numbers have changed");
+    tx.commit().await.unwrap();
+
+    let mut tx = db.begin().await.unwrap();
+    let (mut found, mut empty) = (0, 0);
+    let mut looked_up = 0;
+    for (n, filter) in filters().into_iter().enumerate() {
+        let (sort, offset) = (SORTS[n % 4], if n % 3 == 2 { 3 } else { 0 });
+        let page = Page { limit: if n % 5 == 0 { 50 } else { 4 }, offset };
+        let wanted =
+            in_order(fleet.iter().filter(|server| matches(&filter, server)).collect(), sort);
+        recorded_sql();
+        let seen = server_list::list_with_candidate_limit(
+            &mut tx,
+            ours,
+            &filter,
+            sort,
+            page,
+            query_plans::CANDIDATES_MAX,
+        )
+        .await
+        .unwrap();
+        looked_up += count_whole_key_lookups(&mut tx).await;
+        let ids: Vec<_> = seen.items.iter().map(|server| server.id).collect();
+        let on_page = wanted.iter().skip(offset as usize).take(page.limit as usize);
+        assert_eq!(ids, on_page.copied().collect::<Vec<_>>(), "{filter:?} {sort:?} {page:?}");
+        assert_eq!(seen.total, wanted.len() as u64, "{filter:?}");
+        let any = server_list::any(&mut tx, ours, &filter).await.unwrap();
+        assert_eq!(any, !wanted.is_empty(), "{filter:?}");
+        if n % 7 == 0 {
+            let all = server_list::ids(&mut tx, ours, &filter).await.unwrap();
+            let by_name = fleet.iter().filter(|server| matches(&filter, server)).collect();
+            assert_eq!(all, in_order(by_name, Sort::Hostname), "{filter:?}");
+        }
+        found += usize::from(!wanted.is_empty());
+        empty += usize::from(wanted.is_empty());
+    }
+    assert!(found > 300 && empty > 100, "{found} filters found servers, {empty} found none");
+    let is_sqlite = matches!(*tx, Conn::SqliteTx(_));
+    assert_eq!(looked_up > 300, is_sqlite, "{looked_up} lookups in another table");
 }
+
+testkit::both!(
+    crate::support::db:
+    combined_filters_match_a_check_of_each_server,
+);

@@ -5,7 +5,7 @@ use store::events::{self, NewEvent};
 use store::{Db, StoreError, Topic, organizations};
 use vocab::OrgId;
 
-use crate::support::{TestDatabase, at, both, nth, org, other_org, seal};
+use crate::support::{Open as _, TestDatabase, at, nth, org, other_org, seal};
 
 fn event(org_id: OrgId, n: u32) -> NewEvent {
     NewEvent {
@@ -29,210 +29,212 @@ fn entry(org_id: OrgId, subject: &str) -> NewEntry {
     }
 }
 
-both! {
-    async fn events_are_ordered_and_limited_to_their_organization(db: Db) {
-        let (ours, theirs) = (org(&db).await, other_org(&db).await);
-        let mut tx = db.begin().await.unwrap();
-        tx.emit(event(ours, 1));
-        tx.emit(event(theirs, 2));
-        tx.emit(event(ours, 3));
-        tx.commit().await.unwrap();
-        let mut reader = db.read().await.unwrap();
-        let seen = events::after(&mut reader, ours, 0, 10).await.unwrap();
-        assert_eq!(seen.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 3]);
-        assert_eq!(seen[1].data, event(ours, 3).data);
-        assert_eq!(events::after(&mut reader, ours, 1, 10).await.unwrap(), seen[1..]);
-        assert_eq!(events::after_all_orgs(&mut reader, 0, 2).await.unwrap().len(), 2);
-        assert_eq!(events::latest(&mut reader).await.unwrap(), 3);
-    }
+async fn events_are_ordered_and_limited_to_their_organization(db: Db) {
+    let (ours, theirs) = (org(&db).await, other_org(&db).await);
+    let mut tx = db.begin().await.unwrap();
+    tx.emit(event(ours, 1));
+    tx.emit(event(theirs, 2));
+    tx.emit(event(ours, 3));
+    tx.commit().await.unwrap();
+    let mut reader = db.read().await.unwrap();
+    let seen = events::after(&mut reader, ours, 0, 10).await.unwrap();
+    assert_eq!(seen.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(seen[1].data, event(ours, 3).data);
+    assert_eq!(events::after(&mut reader, ours, 1, 10).await.unwrap(), seen[1..]);
+    assert_eq!(events::after_all_orgs(&mut reader, 0, 2).await.unwrap().len(), 2);
+    assert_eq!(events::latest(&mut reader).await.unwrap(), 3);
+}
 
-    async fn rolled_back_transaction_leaves_no_event_and_no_gap(db: Db) {
-        let ours = org(&db).await;
-        let mut tx = db.begin().await.unwrap();
-        tx.emit(event(ours, 1));
-        tx.rollback().await.unwrap();
-        let mut tx = db.begin().await.unwrap();
-        tx.emit(event(ours, 2));
-        tx.commit().await.unwrap();
-        let mut reader = db.read().await.unwrap();
-        let seen = events::after(&mut reader, ours, 0, 10).await.unwrap();
-        assert_eq!((seen.len(), seen[0].seq, seen[0].id), (1, 1, nth!(EventId, 2_u32)));
-    }
+async fn rolled_back_transaction_leaves_no_event_and_no_gap(db: Db) {
+    let ours = org(&db).await;
+    let mut tx = db.begin().await.unwrap();
+    tx.emit(event(ours, 1));
+    tx.rollback().await.unwrap();
+    let mut tx = db.begin().await.unwrap();
+    tx.emit(event(ours, 2));
+    tx.commit().await.unwrap();
+    let mut reader = db.read().await.unwrap();
+    let seen = events::after(&mut reader, ours, 0, 10).await.unwrap();
+    assert_eq!((seen.len(), seen[0].seq, seen[0].id), (1, 1, nth!(EventId, 2_u32)));
+}
 
-    async fn old_events_are_deleted_in_portions(db: Db) {
-        let ours = org(&db).await;
-        let mut tx = db.begin().await.unwrap();
-        (1..=5).for_each(|n| tx.emit(event(ours, n)));
-        tx.commit().await.unwrap();
-        let mut tx = db.begin().await.unwrap();
-        assert_eq!(events::purge(&mut tx, at(4), 2).await.unwrap(), 2);
-        assert_eq!(events::purge(&mut tx, at(4), 2).await.unwrap(), 1);
-        let left = events::after(&mut tx, ours, 0, 10).await.unwrap();
-        assert_eq!(left.iter().map(|event| event.seq).collect::<Vec<_>>(), [4, 5]);
-        tx.commit().await.unwrap();
-    }
+async fn old_events_are_deleted_in_portions(db: Db) {
+    let ours = org(&db).await;
+    let mut tx = db.begin().await.unwrap();
+    (1..=5).for_each(|n| tx.emit(event(ours, n)));
+    tx.commit().await.unwrap();
+    let mut tx = db.begin().await.unwrap();
+    assert_eq!(events::purge(&mut tx, at(4), 2).await.unwrap(), 2);
+    assert_eq!(events::purge(&mut tx, at(4), 2).await.unwrap(), 1);
+    let left = events::after(&mut tx, ours, 0, 10).await.unwrap();
+    assert_eq!(left.iter().map(|event| event.seq).collect::<Vec<_>>(), [4, 5]);
+    tx.commit().await.unwrap();
+}
 
-    /// A reader continues after the last number that it saw. If numbers were committed out of
-    /// order, it would miss the late ones.
-    async fn reader_beside_eight_writers_misses_no_event(db: Db) {
-        let ours = org(&db).await;
-        let writers: Vec<_> = (0..8_u32)
-            .map(|writer| {
-                let db = db.clone();
-                tokio::spawn(async move {
-                    for round in 0..25 {
-                        let mut tx = db.begin().await.unwrap();
-                        let n = writer * 1000 + round * 2;
-                        tx.emit(event(ours, n));
-                        tx.emit(event(ours, n + 1));
-                        tx.commit().await.unwrap();
-                    }
-                })
+/// A reader continues after the last number that it saw. If numbers were committed out of
+/// order, it would miss the late ones.
+async fn reader_beside_eight_writers_misses_no_event(db: Db) {
+    let ours = org(&db).await;
+    let writers: Vec<_> = (0..8_u32)
+        .map(|writer| {
+            let db = db.clone();
+            tokio::spawn(async move {
+                for round in 0..25 {
+                    let mut tx = db.begin().await.unwrap();
+                    let n = writer * 1000 + round * 2;
+                    tx.emit(event(ours, n));
+                    tx.emit(event(ours, n + 1));
+                    tx.commit().await.unwrap();
+                }
             })
-            .collect();
-        let writing = tokio::spawn(async move {
-            for writer in writers {
-                writer.await.unwrap();
-            }
-        });
-        let mut seen = Vec::new();
-        loop {
-            let last_look = writing.is_finished();
-            let last = seen.last().copied().unwrap_or(0);
-            let mut reader = db.read().await.unwrap();
-            let more = events::after(&mut reader, ours, last, 7).await.unwrap();
-            if more.is_empty() && last_look {
-                break;
-            }
-            seen.extend(more.iter().map(|event| event.seq));
-        }
-        assert_eq!(seen, (1..=400).collect::<Vec<i64>>());
-        writing.await.unwrap();
-    }
-
-    async fn each_organization_has_a_verifiable_audit_chain(db: Db) {
-        let (ours, theirs) = (org(&db).await, other_org(&db).await);
-        for subject in ["a", "b", "c"] {
-            let mut tx = db.begin().await.unwrap();
-            tx.record(entry(ours, subject));
-            tx.record(entry(theirs, subject));
-            tx.commit().await.unwrap();
-        }
-        let mut reader = db.read().await.unwrap();
-        let chain = audit::after(&mut reader, ours, 0, 10).await.unwrap();
-        assert_eq!(
-            chain.iter().map(|link| link.subject.as_str()).collect::<Vec<_>>(),
-            ["a", "b", "c"]
-        );
-        let mut previous = Vec::new();
-        for (place, link) in (1..).zip(&chain) {
-            assert_eq!((link.seq, &link.previous), (place, &previous));
-            assert_eq!(link.hash, seal().entry_hash(&previous, link.seq, &link.to_new_entry()));
-            previous = link.hash.clone();
-        }
-        assert_eq!(audit::head(&mut reader, ours).await.unwrap(), (3, previous));
-        assert_eq!(audit::after(&mut reader, theirs, 2, 10).await.unwrap().len(), 1);
-    }
-
-    async fn parallel_writers_build_one_unbroken_chain(db: Db) {
-        let ours = org(&db).await;
-        let writers: Vec<_> = (0..8)
-            .map(|writer| {
-                let db = db.clone();
-                tokio::spawn(async move {
-                    for _ in 0..10 {
-                        let mut tx = db.begin().await.unwrap();
-                        tx.record(entry(ours, &writer.to_string()));
-                        tx.commit().await.unwrap();
-                    }
-                })
-            })
-            .collect();
+        })
+        .collect();
+    let writing = tokio::spawn(async move {
         for writer in writers {
             writer.await.unwrap();
         }
+    });
+    let mut seen = Vec::new();
+    loop {
+        let last_look = writing.is_finished();
+        let last = seen.last().copied().unwrap_or(0);
         let mut reader = db.read().await.unwrap();
-        let chain = audit::after(&mut reader, ours, 0, 100).await.unwrap();
-        assert_eq!(chain.len(), 80);
-        assert!(chain.windows(2).all(|pair| pair[1].previous == pair[0].hash));
+        let more = events::after(&mut reader, ours, last, 7).await.unwrap();
+        if more.is_empty() && last_look {
+            break;
+        }
+        seen.extend(more.iter().map(|event| event.seq));
     }
-
-    async fn entry_for_unknown_organization_fails_the_transaction(db: Db) {
-        let mut tx = db.begin().await.unwrap();
-        organizations::create(&mut tx, nth!(OrgId, 1_u32), "Acme", at(0)).await.unwrap();
-        tx.record(entry(nth!(OrgId, 99_u32), "a"));
-        assert!(matches!(
-            tx.commit().await,
-            Err(StoreError::NotFound { kind: "organization", .. })
-        ));
-        let mut reader = db.read().await.unwrap();
-        assert_eq!(organizations::list(&mut reader).await.unwrap(), []);
-    }
-
-    async fn only_commits_notify_subscribers(db: Db) {
-        let mut rollouts = db.subscribe(Topic::Rollouts);
-        let mut servers = db.subscribe(Topic::Servers);
-        let mut tx = db.begin().await.unwrap();
-        tx.notify(Topic::Servers);
-        tx.rollback().await.unwrap();
-        assert!(!servers.take_notified());
-        let mut tx = db.begin().await.unwrap();
-        tx.notify(Topic::Rollouts);
-        tx.commit().await.unwrap();
-        rollouts.notified().await;
-        assert!(!servers.take_notified());
-    }
-
-    async fn failed_part_is_rolled_back_alone(db: Db) {
-        let ours = org(&db).await;
-        let mut tx = db.begin().await.unwrap();
-        let kept = tx
-            .attempt(async |tx| {
-                tx.emit(event(ours, 1));
-                tx.record(entry(ours, "kept"));
-                organizations::create(tx, nth!(OrgId, 3_u32), "Third", at(0)).await
-            })
-            .await
-            .unwrap();
-        assert!(kept.is_ok());
-        let failed = tx
-            .attempt(async |tx| {
-                tx.emit(event(ours, 2));
-                tx.record(entry(ours, "undone"));
-                organizations::create(tx, nth!(OrgId, 4_u32), "Fourth", at(0)).await?;
-                organizations::create(tx, nth!(OrgId, 5_u32), "Third", at(0)).await
-            })
-            .await
-            .unwrap();
-        assert!(matches!(failed, Err(StoreError::AlreadyExists { .. })));
-        tx.commit().await.unwrap();
-        let mut reader = db.read().await.unwrap();
-        let names: Vec<_> = organizations::list(&mut reader)
-            .await
-            .unwrap()
-            .into_iter()
-            .map(|org| org.name)
-            .collect();
-        assert_eq!(names, ["Acme", "Third"]);
-        assert_eq!(events::latest(&mut reader).await.unwrap(), 1);
-        assert_eq!(audit::head(&mut reader, ours).await.unwrap().0, 1);
-    }
-
-    async fn snapshot_does_not_see_later_commits(db: Db) {
-        org(&db).await;
-        let mut snapshot = db.snapshot().await.unwrap();
-        assert_eq!(organizations::list(&mut snapshot).await.unwrap().len(), 1);
-        other_org(&db).await;
-        assert_eq!(organizations::list(&mut snapshot).await.unwrap().len(), 1);
-        let mut reader = db.read().await.unwrap();
-        assert_eq!(organizations::list(&mut reader).await.unwrap().len(), 2);
-    }
+    assert_eq!(seen, (1..=400).collect::<Vec<i64>>());
+    writing.await.unwrap();
 }
+
+async fn each_organization_has_a_verifiable_audit_chain(db: Db) {
+    let (ours, theirs) = (org(&db).await, other_org(&db).await);
+    for subject in ["a", "b", "c"] {
+        let mut tx = db.begin().await.unwrap();
+        tx.record(entry(ours, subject));
+        tx.record(entry(theirs, subject));
+        tx.commit().await.unwrap();
+    }
+    let mut reader = db.read().await.unwrap();
+    let chain = audit::after(&mut reader, ours, 0, 10).await.unwrap();
+    assert_eq!(chain.iter().map(|link| link.subject.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+    let mut previous = Vec::new();
+    for (place, link) in (1..).zip(&chain) {
+        assert_eq!((link.seq, &link.previous), (place, &previous));
+        assert_eq!(link.hash, seal().entry_hash(&previous, link.seq, &link.to_new_entry()));
+        previous = link.hash.clone();
+    }
+    assert_eq!(audit::head(&mut reader, ours).await.unwrap(), (3, previous));
+    assert_eq!(audit::after(&mut reader, theirs, 2, 10).await.unwrap().len(), 1);
+}
+
+async fn parallel_writers_build_one_unbroken_chain(db: Db) {
+    let ours = org(&db).await;
+    let writers: Vec<_> = (0..8)
+        .map(|writer| {
+            let db = db.clone();
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    let mut tx = db.begin().await.unwrap();
+                    tx.record(entry(ours, &writer.to_string()));
+                    tx.commit().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let mut reader = db.read().await.unwrap();
+    let chain = audit::after(&mut reader, ours, 0, 100).await.unwrap();
+    assert_eq!(chain.len(), 80);
+    assert!(chain.windows(2).all(|pair| pair[1].previous == pair[0].hash));
+}
+
+async fn entry_for_unknown_organization_fails_the_transaction(db: Db) {
+    let mut tx = db.begin().await.unwrap();
+    organizations::create(&mut tx, nth!(OrgId, 1_u32), "Acme", at(0)).await.unwrap();
+    tx.record(entry(nth!(OrgId, 99_u32), "a"));
+    assert!(matches!(tx.commit().await, Err(StoreError::NotFound { kind: "organization", .. })));
+    let mut reader = db.read().await.unwrap();
+    assert_eq!(organizations::list(&mut reader).await.unwrap(), []);
+}
+
+async fn only_commits_notify_subscribers(db: Db) {
+    let mut rollouts = db.subscribe(Topic::Rollouts);
+    let mut servers = db.subscribe(Topic::Servers);
+    let mut tx = db.begin().await.unwrap();
+    tx.notify(Topic::Servers);
+    tx.rollback().await.unwrap();
+    assert!(!servers.take_notified());
+    let mut tx = db.begin().await.unwrap();
+    tx.notify(Topic::Rollouts);
+    tx.commit().await.unwrap();
+    rollouts.notified().await;
+    assert!(!servers.take_notified());
+}
+
+async fn failed_part_is_rolled_back_alone(db: Db) {
+    let ours = org(&db).await;
+    let mut tx = db.begin().await.unwrap();
+    let kept = tx
+        .attempt(async |tx| {
+            tx.emit(event(ours, 1));
+            tx.record(entry(ours, "kept"));
+            organizations::create(tx, nth!(OrgId, 3_u32), "Third", at(0)).await
+        })
+        .await
+        .unwrap();
+    assert!(kept.is_ok());
+    let failed = tx
+        .attempt(async |tx| {
+            tx.emit(event(ours, 2));
+            tx.record(entry(ours, "undone"));
+            organizations::create(tx, nth!(OrgId, 4_u32), "Fourth", at(0)).await?;
+            organizations::create(tx, nth!(OrgId, 5_u32), "Third", at(0)).await
+        })
+        .await
+        .unwrap();
+    assert!(matches!(failed, Err(StoreError::AlreadyExists { .. })));
+    tx.commit().await.unwrap();
+    let mut reader = db.read().await.unwrap();
+    let names: Vec<_> =
+        organizations::list(&mut reader).await.unwrap().into_iter().map(|org| org.name).collect();
+    assert_eq!(names, ["Acme", "Third"]);
+    assert_eq!(events::latest(&mut reader).await.unwrap(), 1);
+    assert_eq!(audit::head(&mut reader, ours).await.unwrap().0, 1);
+}
+
+async fn snapshot_does_not_see_later_commits(db: Db) {
+    org(&db).await;
+    let mut snapshot = db.snapshot().await.unwrap();
+    assert_eq!(organizations::list(&mut snapshot).await.unwrap().len(), 1);
+    other_org(&db).await;
+    assert_eq!(organizations::list(&mut snapshot).await.unwrap().len(), 1);
+    let mut reader = db.read().await.unwrap();
+    assert_eq!(organizations::list(&mut reader).await.unwrap().len(), 2);
+}
+
+testkit::both!(
+    crate::support::db:
+    events_are_ordered_and_limited_to_their_organization,
+    rolled_back_transaction_leaves_no_event_and_no_gap,
+    old_events_are_deleted_in_portions,
+    reader_beside_eight_writers_misses_no_event,
+    each_organization_has_a_verifiable_audit_chain,
+    parallel_writers_build_one_unbroken_chain,
+    entry_for_unknown_organization_fails_the_transaction,
+    only_commits_notify_subscribers,
+    failed_part_is_rolled_back_alone,
+    snapshot_does_not_see_later_commits,
+);
 
 /// PostgreSQL only: the two replicas share nothing but the database.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_replica_is_notified_after_reconnecting() {
-    let Some(place) = crate::support::postgres_database::<TestDatabase>().await else { return };
+    let Some(place) = crate::support::migrated_postgres().await else { return };
     let (here, there): (Db, Db) = (place.open().await, place.open().await);
     notify_and_receive(&here, &there).await;
 
@@ -244,7 +246,7 @@ async fn other_replica_is_notified_after_reconnecting() {
     notify_and_receive(&here, &there).await;
     here.close().await;
     there.close().await;
-    crate::support::remove_postgres(&place).await;
+    place.remove().await;
 }
 
 async fn notify_and_receive(here: &Db, there: &Db) {

@@ -273,7 +273,7 @@ fn failure_message(code: FailureCode) -> &'static str {
         FailureCode::PkgLockTimeout => "another program held the package manager's lock",
         FailureCode::RepoUnreachable => "a repository is unreachable",
         FailureCode::DependencyConflict => "the updates would require removing a package",
-        FailureCode::DiskFull => "not enough room in /var",
+        FailureCode::DiskFull => "not enough free space in /var",
         FailureCode::InstallFailed => "a package's maintainer script failed",
         FailureCode::VerifyFailed => "the installed versions do not match the order",
         _ => "the order failed",

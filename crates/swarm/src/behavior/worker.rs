@@ -40,7 +40,7 @@ struct Journal {
     current: Option<ActiveOrder>,
     queue: VecDeque<Order>,
     done: VecDeque<FinishedOrder>,
-    /// Number of orders started. Each order has its own random numbers.
+    /// Number of orders started. Part of the seed for the random numbers of each order.
     begun: u64,
     scanned_at: Option<Timestamp>,
 }

@@ -97,7 +97,7 @@ impl Catalog {
         Catalog { system, packages: maker.packages }
     }
 
-    /// The version of a package at a level.
+    /// The version of a package at an update level.
     pub(super) fn version(&self, package: &Package, level: usize) -> String {
         self.system.version(package.upstream, level as u64)
     }

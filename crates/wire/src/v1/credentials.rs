@@ -53,7 +53,7 @@ pub struct ApiKey {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedApiKey {
-    /// The same fields as in lists.
+    /// The same fields as in list responses.
     #[serde(flatten)]
     pub key: ApiKey,
     /// The key. It is not shown again.
@@ -121,7 +121,7 @@ pub struct EnrollmentToken {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedEnrollmentToken {
-    /// The same fields as in lists.
+    /// The same fields as in list responses.
     #[serde(flatten)]
     pub enrollment_token: EnrollmentToken,
     /// The token. It is not shown again.

@@ -36,7 +36,7 @@ pub struct CveSummary {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CveDetail {
-    /// The same fields as in lists.
+    /// The same fields as in list responses.
     #[serde(flatten)]
     pub cve: CveSummary,
     /// References.

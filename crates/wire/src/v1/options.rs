@@ -86,7 +86,7 @@ macro_rules! takes_options {
 }
 pub(super) use takes_options;
 
-/// Patch options, complete.
+/// Patch options, with defaults filled in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Options {

@@ -45,7 +45,7 @@ pub struct PatchVersion {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PatchDetail {
-    /// The same fields as in lists.
+    /// The same fields as in list responses.
     #[serde(flatten)]
     pub patch: Patch,
     /// Servers with the update pending.

@@ -203,7 +203,7 @@ pub struct SeverityCounts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ServerDetail {
-    /// The same fields as in lists.
+    /// The same fields as in list responses.
     #[serde(flatten)]
     pub server: Server,
     /// Packages, by name.

@@ -38,7 +38,7 @@ pub struct ServerCounts {
     /// Quarantined: they get no orders until an administrator releases them.
     pub quarantined: u64,
     /// Scanned recently, and no update is pending. `up_to_date`, `with_updates`, `stale` and
-    /// `not_scanned` add up to `total`, give or take servers that changed since `counted_at`.
+    /// `not_scanned` add up to `total`, except for servers that changed since `counted_at`.
     pub up_to_date: u64,
     /// Scanned recently, and updates are pending.
     pub with_updates: u64,

@@ -29,7 +29,7 @@ pub struct CreateSuppression {
         schema(min_length = 1, max_length = 1_000, example = "the vulnerable code is not built")
     )]
     pub reason: String,
-    /// Expiry; until it is deleted if omitted.
+    /// Expiry; if omitted, the suppression lasts until it is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<String>,
@@ -51,7 +51,7 @@ pub struct Suppression {
     /// Why the CVE can be ignored.
     #[cfg_attr(feature = "openapi", schema(example = "the vulnerable code is not built"))]
     pub reason: String,
-    /// Expiry; null: until it is deleted.
+    /// Expiry; null if the suppression lasts until it is deleted.
     pub expires_at: Option<Timestamp>,
     /// Whether it applies now.
     pub active: bool,
@@ -70,6 +70,6 @@ pub struct Suppressed {
     /// Why the CVE can be ignored.
     #[cfg_attr(feature = "openapi", schema(example = "the vulnerable code is not built"))]
     pub reason: String,
-    /// Expiry; null: until it is deleted.
+    /// Expiry; null if the suppression lasts until it is deleted.
     pub until: Option<Timestamp>,
 }

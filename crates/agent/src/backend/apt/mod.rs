@@ -259,7 +259,7 @@ fn is_valid_choice(choice: &Choice) -> bool {
         text.starts_with(|first: char| first.is_ascii_alphanumeric())
             && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
     };
-    // apt-get takes an argument that ends in `-` for a removal. No version does.
+    // apt-get interprets an argument that ends in `-` as a removal. No version ends in `-`.
     let version = made_of(&choice.to, ".+~:-") && !choice.to.ends_with('-');
     made_of(&choice.name, "+.-") && made_of(&choice.arch, "-") && version
 }

@@ -58,8 +58,8 @@ pub struct Dnf {
 }
 
 impl Dnf {
-    /// Whether this system is managed with dnf: it has the program, or was created by dnf from
-    /// outside.
+    /// Whether this system is managed with dnf: it contains dnf, or the dnf of another system created
+    /// it (`--installroot`).
     pub fn manages(root: &Root) -> bool {
         root.has_program("dnf") || root.has_program("dnf5") || root.path("/etc/dnf").is_dir()
     }

@@ -2,8 +2,8 @@
 //!
 //! An advisory names the first fixed version, and the available update is often newer: the fix came
 //! with -43, the repository offers -44. So an advisory applies to an update if its version is newer
-//! than the installed one and not newer than the candidate. Neither an equal version nor a prefix
-//! of the advisory's name is a criterion: the latter misses the advisories of some vendors.
+//! than the installed one and not newer than the candidate. The versions do not have to be equal,
+//! and the advisory's name does not matter: some vendors use names with other prefixes.
 
 use std::cmp::Ordering::Greater;
 use std::collections::HashMap;

@@ -63,7 +63,7 @@ fn parse_element(start: &BytesStart<'_>) -> Result<Element, String> {
     let mut element = Element { name: start.name().0.to_owned(), attributes: Vec::new() };
     for attribute in start.attributes() {
         let attribute = attribute.map_err(|error| error.to_string())?;
-        // An unknown entity is not worth losing the element for.
+        // Keep the raw value if it contains an unknown entity.
         let value = unescape_with(&attribute.value, resolve_predefined_entity)
             .unwrap_or(attribute.value.as_ref().into());
         element.attributes.push((attribute.key.0.to_owned(), value.into_owned()));

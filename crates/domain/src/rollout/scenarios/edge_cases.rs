@@ -148,7 +148,7 @@ fn corrected_failure_does_not_excuse_another() {
         r.head().phase
     );
 }
-/// Only the head was saved; the task that had ended is stored as unfinished.
+/// After a partial save: the rollout's head is stored as ended, and its task as unfinished.
 #[test]
 fn ended_head_without_tasks_still_wakes() {
     let now = timestamp("2026-11-15T00:00:00Z");
@@ -159,7 +159,8 @@ fn ended_head_without_tasks_still_wakes() {
     let torn = Rollout::restore(r.head().clone(), targets);
     assert_ne!(plan(&torn, now).wake_at, None);
 }
-/// The clock was set back ten years; the head was saved, the moved deadlines were not.
+/// The clock was set back ten years, and a crash left the rollout's new head but the old deadlines
+/// of its tasks.
 #[test]
 fn clock_set_back_is_detected_from_deadlines() {
     let now = timestamp("2026-11-15T00:00:00Z");

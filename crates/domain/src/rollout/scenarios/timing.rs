@@ -195,7 +195,7 @@ fn repeated_report_does_not_extend_deadline() {
     story.assert_status(["a timed out while preflight"]);
 }
 
-/// Two planners, one of them late: a deadline that the other has moved must not be enforced.
+/// An outdated planner must not enforce a deadline that another planner has extended.
 #[test]
 fn timeout_before_deadline_is_refused() {
     let mut story = Scenario::new(["a"], pace());

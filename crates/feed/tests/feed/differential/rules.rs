@@ -22,7 +22,7 @@ pub(crate) struct Case<'a> {
     pub(crate) sources: &'a Sources,
 }
 
-/// The feeds that a fact is read from. Advisories come with each of them.
+/// The feeds that a test reads. Advisories are included in each case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FeedFormats {
     TrackerList,

@@ -263,7 +263,7 @@ impl PackageGroups {
         ids.filter_map(|id| self.groups.get(id))
     }
 
-    /// The tally cells of servers with this package set, kernel and running code.
+    /// The occurrences that count for servers with this package set, kernel and running code.
     pub(super) fn cells(
         &self,
         tally: &mut ExposureCounts,

@@ -50,7 +50,7 @@ impl ServerKinds {
     }
 }
 
-/// The findings, and what of them is stored in the database.
+/// The findings, and which of them are stored in the database.
 #[derive(Debug)]
 pub(super) struct MatcherState {
     /// The generation of the stored summary.
@@ -161,9 +161,9 @@ impl MatcherState {
                 Some(std::mem::replace(&mut self.kinds_by_key, kinds))
             }
         };
-        let known = |alike: &Digest| match &before {
-            Some(before) => before.get(alike),
-            None => self.kinds_by_key.get(alike),
+        let known = |count_key: &Digest| match &before {
+            Some(before) => before.get(count_key),
+            None => self.kinds_by_key.get(count_key),
         };
         let affected = |kind: &ServerKind| {
             let Some(base) = Ecosystem::for_os(&kind.os) else { return false };
@@ -173,13 +173,14 @@ impl MatcherState {
         let changed: Vec<Digest> = self
             .kinds_by_key
             .iter()
-            .filter(|(alike, kind)| {
-                all || known(alike).is_none_or(|was| was.servers != kind.servers) || affected(kind)
+            .filter(|(count_key, kind)| {
+                all || known(count_key).is_none_or(|was| was.servers != kind.servers)
+                    || affected(kind)
             })
-            .map(|(alike, _)| *alike)
+            .map(|(count_key, _)| *count_key)
             .collect();
-        for alike in changed {
-            self.count_kind(alike, writes);
+        for count_key in changed {
+            self.count_kind(count_key, writes);
         }
         if let Some(before) = before {
             self.remove_stale_kinds(&before, writes);
@@ -241,8 +242,8 @@ impl MatcherState {
         kinds
     }
 
-    fn count_kind(&mut self, alike: Digest, writes: &mut Changeset) {
-        let Some(kind) = self.kinds_by_key.get(&alike).cloned() else { return };
+    fn count_kind(&mut self, count_key: Digest, writes: &mut Changeset) {
+        let Some(kind) = self.kinds_by_key.get(&count_key).cloned() else { return };
         let package_groups =
             Ecosystem::for_os(&kind.os).and_then(|base| self.package_groups.get(&base));
         let (mut cells, unassessed) = match package_groups {
@@ -259,12 +260,12 @@ impl MatcherState {
         let vendor_reported =
             kind.update_set.and_then(|set| self.vendor_reported.get(&set)).into_iter().flatten();
         cells.extend(vendor_reported.filter(|cell| flaws.binary_search(&cell.cve()).is_err()));
-        let tallied = KindCounts { cves: self.tally_kind(alike, &kind, &cells), unassessed };
+        let tallied = KindCounts { cves: self.tally_kind(count_key, &kind, &cells), unassessed };
         match tallied.is_empty() {
-            true if self.counts.remove(&alike).is_some() => writes.counts_gone.push(alike),
-            false if self.counts.get(&alike) != Some(&tallied) => {
-                self.counts.insert(alike, tallied.clone());
-                writes.counts.push((alike, tallied));
+            true if self.counts.remove(&count_key).is_some() => writes.counts_gone.push(count_key),
+            false if self.counts.get(&count_key) != Some(&tallied) => {
+                self.counts.insert(count_key, tallied.clone());
+                writes.counts.push((count_key, tallied));
             }
             _ => {}
         }
@@ -275,8 +276,8 @@ impl MatcherState {
     /// servers that have not reported their packages.
     pub(super) fn assessments(&self, covered: &BTreeSet<Ecosystem>) -> BTreeMap<Assessment, u64> {
         let mut servers = BTreeMap::new();
-        for (alike, kind) in &self.kinds_by_key {
-            let unassessed = self.counts.get(alike).map_or(0, |tallied| tallied.unassessed);
+        for (count_key, kind) in &self.kinds_by_key {
+            let unassessed = self.counts.get(count_key).map_or(0, |tallied| tallied.unassessed);
             let is_covered =
                 Ecosystem::for_os(&kind.os).is_some_and(|base| covered.contains(&base));
             *servers.entry(assessment(is_covered, unassessed)).or_default() += kind.servers;
@@ -286,7 +287,7 @@ impl MatcherState {
 
     fn tally_kind(
         &mut self,
-        alike: Digest,
+        count_key: Digest,
         kind: &ServerKind,
         cells: &[OccurrenceId],
     ) -> CvesBySeverity {
@@ -298,7 +299,7 @@ impl MatcherState {
             .iter()
             .map(|cell| (*cell, aside.is_empty() || counts_here(tally.occurrence(*cell))))
             .collect();
-        tally.set_group(alike, kind.servers, marks)
+        tally.set_group(count_key, kind.servers, marks)
     }
 
     /// Counts a server kind with these findings, for a caller that only needs [the
@@ -380,16 +381,18 @@ impl MatcherState {
         before: &BTreeMap<Digest, ServerKind>,
         writes: &mut Changeset,
     ) {
-        for alike in before.keys().filter(|alike| !self.kinds_by_key.contains_key(alike)) {
-            self.tally.remove_group(alike);
+        for count_key in
+            before.keys().filter(|count_key| !self.kinds_by_key.contains_key(count_key))
+        {
+            self.tally.remove_group(count_key);
         }
         let gone: Vec<Digest> = self
             .counts
             .keys()
-            .filter(|alike| !self.kinds_by_key.contains_key(alike))
+            .filter(|count_key| !self.kinds_by_key.contains_key(count_key))
             .copied()
             .collect();
-        gone.iter().for_each(|alike| drop(self.counts.remove(alike)));
+        gone.iter().for_each(|count_key| drop(self.counts.remove(count_key)));
         writes.counts_gone.extend(gone);
         let kinds: BTreeSet<Digest> = self.kinds_by_key.values().map(ServerKind::digest).collect();
         let gone: Vec<Digest> =

@@ -76,7 +76,7 @@ pub struct Counts {
 /// Pending updates by the digest of their update set.
 type UpdateSets = BTreeMap<Digest, Vec<Pending>>;
 
-/// What was read in the last round, because most of it is still in use.
+/// Data of the last round, kept because the next round needs most of it again.
 #[derive(Debug, Default)]
 struct PatchState {
     update_sets: UpdateSets,
@@ -315,7 +315,8 @@ pub async fn server_patches(app: &App, conn: &mut Conn, server: &Server) -> Resu
     Ok(rows)
 }
 
-/// `matched` identifies the findings of the servers.
+/// A digest of everything that the rows are computed from. `matched` identifies the findings of
+/// the servers.
 fn basis(kinds: &[PatchServerKind], matched: Option<Digest>) -> Digest {
     let word = |digest: Option<Digest>| digest.map(|digest| digest.to_string()).unwrap_or_default();
     let mut text = format!("{}\n", word(matched));

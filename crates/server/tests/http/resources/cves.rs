@@ -1,0 +1,198 @@
+//! `/v1/cves`, the CVEs of a server, and how both follow feeds and scans.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use service::projections::findings::rebuild;
+use vocab::{Installed, Role, ServerId};
+
+use crate::fleet::{Host, join};
+use crate::resources::feeds::{import_feed, lines, osv, write_file};
+use crate::support::{Service, TestRequest};
+
+const FRIDAY: &str = "2026-11-13T00:00:00Z";
+const SATURDAY: &str = "2026-11-14T00:00:00Z";
+const V3: &str = "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H";
+
+fn host(name: &'static str, curl: &str) -> Host {
+    let installed =
+        vec![Installed::new("curl", curl, "amd64"), Installed::new("vim", "9.0", "amd64")];
+    Host { installed, ..Host::new(name) }
+}
+
+/// Two old servers, a new one, and one with a system that no feed covers.
+async fn fleet(service: &Service) -> [ServerId; 4] {
+    [
+        join(service, host("web-1", "1.0")).await,
+        join(service, host("web-2", "1.0")).await,
+        join(service, host("db-1", "1.2").in_environment("staging")).await,
+        join(service, Host { os: ("plan9", "4"), ..host("odd", "1.0") }).await,
+    ]
+}
+
+async fn publish(service: &Service) {
+    let mut vim = osv("DSA-2", FRIDAY, "vim", "9.1", &["CVE-2026-2"]);
+    vim["severity"] = json!([{"type": "CVSS_V3", "score": V3}]);
+    let curl = osv("DSA-1", FRIDAY, "curl", "1.1", &["CVE-2026-1"]);
+    let path = write_file(service, "Debian.jsonl", &lines(&[curl, vim]));
+    import_feed(service, &path).await.unwrap();
+    let kev = json!({"title": "list", "catalogVersion": "1", "dateReleased": FRIDAY, "count": 1, "vulnerabilities": [
+        {"cveID": "CVE-2026-1", "dateAdded": "2026-11-12", "knownRansomwareCampaignUse": "Known"}]});
+    import_feed(service, &write_file(service, "kev.json", &kev.to_string())).await.unwrap();
+    let epss = "#model_version:v1,score_date:2026-11-13T00:00:00Z\ncve,epss,percentile\nCVE-2026-2,0.25,0.9\n";
+    import_feed(service, &write_file(service, "epss.csv", epss)).await.unwrap();
+}
+
+fn rows(list: &Value) -> Vec<(String, u64)> {
+    let row = |row: &Value| {
+        (row["id"].as_str().unwrap().to_owned(), row["affected_servers"].as_u64().unwrap())
+    };
+    list["data"].as_array().unwrap().iter().map(row).collect()
+}
+
+fn named(rows: &[(&str, u64)]) -> Vec<(String, u64)> {
+    rows.iter().map(|(id, servers)| ((*id).to_owned(), *servers)).collect()
+}
+
+async fn listed(service: &Service, query: &str) -> Vec<(String, u64)> {
+    rows(&service.get(&format!("/v1/cves?{query}")).await.is(200).json())
+}
+
+async fn cve_list_shows_exposed_servers(service: &Service) {
+    let [web, ..] = fleet(service).await;
+    publish(service).await;
+    assert!(rebuild(&service.app, service.org).await.unwrap());
+    assert!(!rebuild(&service.app, service.org).await.unwrap(), "nothing changed");
+    assert_eq!(listed(service, "").await, named(&[("CVE-2026-2", 3), ("CVE-2026-1", 2)]));
+    assert_eq!(listed(service, "kev=true").await, named(&[("CVE-2026-1", 2)]));
+    assert_eq!(listed(service, "severity=high,critical").await, named(&[("CVE-2026-2", 3)]));
+    assert_eq!(listed(service, "q=cve-2026-1").await, named(&[("CVE-2026-1", 2)]));
+    assert_eq!(listed(service, "limit=1&offset=1").await, named(&[("CVE-2026-1", 2)]));
+    let first = service.get("/v1/cves").await.json()["data"][0].clone();
+    assert_eq!(
+        first,
+        json!({"id": "CVE-2026-2", "severity": "high", "severity_source": "cvss:3.1", "cvss": 7.5, "kev": false,
+        "epss": 0.25, "affected_servers": 3, "suppressed_servers": 0, "packages": ["vim"], "published": "2026-11-01T00:00:00Z"})
+    );
+    let cve = service.get("/v1/cves/CVE-2026-1").await.is(200).json();
+    assert_eq!(
+        (&cve["kev"], &cve["severity"], &cve["affected_servers"]),
+        (&json!(true), &json!("unknown"), &json!(2))
+    );
+    let servers = cve["servers"].as_array().unwrap();
+    assert_eq!(servers.len(), 2);
+    let found = &servers[0];
+    assert_eq!(
+        (&found["server_id"], &found["hostname"], &found["state"]),
+        (&json!(web), &json!("web-1"), &json!("open"))
+    );
+    assert_eq!(
+        (&found["package"], &found["installed_version"], &found["fixed_version"], &found["fix"]),
+        (&json!("curl"), &json!("1.0"), &json!("1.1"), &json!("fixed"))
+    );
+    assert!(
+        found["found"]
+            .as_str()
+            .unwrap()
+            .contains("DSA-1 for Debian:12 names the source package `curl`"),
+        "{found}"
+    );
+    for absent in ["CVE-2026-9", "nonsense", "%2e%2e"] {
+        service.get(&format!("/v1/cves/{absent}")).await.is_problem(404, "not_found");
+    }
+    service.get("/v1/cves?severity=severe").await.is_problem(400, "invalid_parameter");
+    service.get("/v1/cves?exploited=1").await.is_problem(400, "unknown_parameter");
+}
+
+async fn server_shows_and_counts_its_cves(service: &Service) {
+    let [web, _, db, odd] = fleet(service).await;
+    let before = service.get(&format!("/v1/servers/{web}")).await.is(200).json();
+    assert_eq!((&before["cves"], &before["cves_checked"]), (&json!([]), &json!(false)));
+    publish(service).await;
+    rebuild(&service.app, service.org).await.unwrap();
+    let shown = service.get(&format!("/v1/servers/{web}")).await.is(200).json();
+    assert_eq!(shown["cves_checked"], true);
+    let cves = shown["cves"].as_array().unwrap();
+    let ids: Vec<_> = cves.iter().map(|cve| cve["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["CVE-2026-2", "CVE-2026-1"]);
+    assert_eq!(
+        (&cves[0]["cvss"], &cves[0]["epss"], &cves[1]["kev"]),
+        (&json!(7.5), &json!(0.25), &json!(true))
+    );
+    assert_eq!(
+        shown["summary"]["cves"],
+        json!({"critical": 0, "high": 1, "medium": 0, "low": 0, "unknown": 1})
+    );
+    let newer = service.get(&format!("/v1/servers/{db}")).await.json();
+    assert_eq!(newer["cves"].as_array().unwrap().len(), 1, "its curl is newer than the fix");
+    let unknown = service.get(&format!("/v1/servers/{odd}")).await.json();
+    assert_eq!(
+        (&unknown["cves"], &unknown["cves_checked"]),
+        (&json!([]), &json!(false)),
+        "not checked, which does not mean no CVEs"
+    );
+}
+
+async fn changed_advisory_is_rematched_and_withdrawn_one_removed(service: &Service) {
+    fleet(service).await;
+    publish(service).await;
+    rebuild(&service.app, service.org).await.unwrap();
+    let later = osv("DSA-1", SATURDAY, "curl", "1.3", &["CVE-2026-1"]);
+    import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[later]))).await.unwrap();
+    assert!(rebuild(&service.app, service.org).await.unwrap());
+    assert_eq!(listed(service, "").await, named(&[("CVE-2026-2", 3), ("CVE-2026-1", 3)]));
+    let mut withdrawn = osv("DSA-2", SATURDAY, "vim", "9.1", &["CVE-2026-2"]);
+    withdrawn["withdrawn"] = json!(SATURDAY);
+    import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[withdrawn]))).await.unwrap();
+    assert!(rebuild(&service.app, service.org).await.unwrap());
+    assert_eq!(listed(service, "").await, named(&[("CVE-2026-1", 3)]));
+    service.get("/v1/cves/CVE-2026-2").await.is_problem(404, "not_found");
+}
+
+async fn broken_feed_resolves_no_findings(service: &Service) {
+    fleet(service).await;
+    publish(service).await;
+    rebuild(&service.app, service.org).await.unwrap();
+    let before = listed(service, "").await;
+    import_feed(service, &write_file(service, "Debian.jsonl", "")).await.unwrap_err();
+    assert!(!rebuild(&service.app, service.org).await.unwrap());
+    assert_eq!(listed(service, "").await, before);
+}
+
+async fn environment_limited_key_sees_cves_of_its_servers(service: &Service) {
+    fleet(service).await;
+    publish(service).await;
+    rebuild(&service.app, service.org).await.unwrap();
+    let key = service.key(Role::Viewer, Some(&["staging"])).await;
+    let ask = async |path: &str| TestRequest::get(path).with_key(&key).send(&service.router).await;
+    assert_eq!(rows(&ask("/v1/cves").await.is(200).json()), named(&[("CVE-2026-2", 1)]));
+    assert_eq!(rows(&ask("/v1/cves?kev=true").await.is(200).json()), []);
+    ask("/v1/cves/CVE-2026-1").await.is_problem(404, "not_found");
+    let cve = ask("/v1/cves/CVE-2026-2").await.is(200).json();
+    assert_eq!(cve["servers"].as_array().unwrap().len(), 1);
+    assert_eq!(cve["servers"][0]["hostname"], "db-1");
+}
+
+async fn cve_list_follows_servers_and_feeds_automatically(service: &Service) {
+    let keeper = service::projections::findings::spawn(service.app.service().clone());
+    publish(service).await;
+    fleet(service).await;
+    let came = async {
+        while listed(service, "").await != named(&[("CVE-2026-2", 3), ("CVE-2026-1", 2)]) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), came).await.expect("the rows never appeared");
+    service.app.start_drain();
+    keeper.await.unwrap();
+}
+
+testkit::both!(
+    crate::support:
+    cve_list_shows_exposed_servers,
+    server_shows_and_counts_its_cves,
+    changed_advisory_is_rematched_and_withdrawn_one_removed,
+    broken_feed_resolves_no_findings,
+    environment_limited_key_sees_cves_of_its_servers,
+    cve_list_follows_servers_and_feeds_automatically,
+);

@@ -1,0 +1,19 @@
+//! Integration tests of the API's resources through the real router, on both databases.
+
+mod assessment;
+mod audit;
+mod batches;
+mod crashes;
+mod cves;
+mod feed_downloads;
+mod feeds;
+mod matching;
+mod mutations;
+mod patches;
+mod preview;
+mod schedules;
+mod security_updates;
+mod servers;
+mod severity;
+mod suppressions;
+mod tenant_isolation;

@@ -1,0 +1,402 @@
+//! Actions in the dashboard: each shows a preview or a confirmation first.
+
+use serde_json::json;
+use vocab::{Role, Severity};
+
+use crate::browser::{Browser, start_token};
+use crate::fleet::{Host, join, security};
+use crate::support::Service;
+
+async fn fleet(service: &Service) -> [String; 2] {
+    let host = |name| {
+        Host::new(name).with_updates(vec![security("openssl", Severity::High, &["CVE-2026-1"])])
+    };
+    [join(service, host("web-1")).await.to_string(), join(service, host("web-2")).await.to_string()]
+}
+
+async fn batches(service: &Service) -> Vec<serde_json::Value> {
+    service.get("/v1/batches").await.is(200).json()["data"].as_array().unwrap().clone()
+}
+
+async fn batch_is_previewed_and_starts_only_on_confirmation(service: &Service) {
+    let [one, two] = fleet(service).await;
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    let chosen = [("server_ids", one.as_str()), ("server_ids", two.as_str())];
+    let page = ann.submit("/order", &chosen).await.is(200).text();
+    assert!(page.contains("Patch 2 servers") && page.contains("openssl"), "{page}");
+    assert!(batches(service).await.is_empty());
+
+    let mut form = chosen.to_vec();
+    form.extend([
+        ("what", "packages"),
+        ("packages", "openssl"),
+        ("reboot", "if_required"),
+        ("stagger_minutes", "10"),
+    ]);
+    let page = ann.submit("/order", &form).await.is(200).text();
+    assert!(page.contains("in 10 min") && batches(service).await.is_empty(), "{page}");
+    let started = ann.start(&form).await.is(303);
+    let made = batches(service).await;
+    assert_eq!(started.header("location"), format!("/batches/{}", made[0]["id"].as_str().unwrap()));
+    assert_eq!(made[0]["origin"], "dashboard");
+    assert!(made[0]["started_by"].as_str().unwrap().starts_with("usr_"), "{made:?}");
+    assert_eq!(made[0]["options"]["packages"], json!(["openssl"]));
+    assert_eq!(made[0]["options"]["stagger_minutes"], 10);
+}
+
+async fn double_click_starts_one_batch(service: &Service) {
+    let once = |page: &str| {
+        page.split("name=\"once\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+    };
+    let [one, _] = fleet(service).await;
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    let chosen = [("server_ids", one.as_str())];
+    let token = start_token(&ann.submit("/order", &chosen).await.is(200).text());
+    let form = [("server_ids", one.as_str()), ("start", &token)];
+    let pressed = futures_util::future::join_all((0..5).map(|_| ann.submit("/order", &form))).await;
+    let made = batches(service).await;
+    assert_eq!(made.len(), 1);
+    let there = format!("/batches/{}", made[0]["id"].as_str().unwrap());
+    for answer in pressed {
+        assert_eq!(answer.is(303).header("location"), there);
+    }
+    // Sent again by a reload, much later.
+    assert_eq!(ann.submit("/order", &form).await.is(303).header("location"), there);
+    // Also after the preview expired.
+    service.clock.advance(jiff::SignedDuration::from_mins(31));
+    assert_eq!(ann.submit("/order", &form).await.is(303).header("location"), there);
+    // Another preview is another batch.
+    ann.start(&chosen).await.is(303);
+    assert_eq!(batches(service).await.len(), 2);
+
+    // A failure is shown as a page, even the second time; a mistake can be corrected.
+    let here = format!("{there}/retry");
+    let word = once(&ann.submit(&format!("{there}/cancel"), &[]).await.is(200).text());
+    for _ in 0..2 {
+        let told = ann.submit(&here, &[("go", "1"), ("once", &word)]).await.is(409);
+        assert!(told.header("content-type").starts_with("text/html"), "{told:?}");
+        assert!(told.text().contains("<main"), "{}", told.text());
+    }
+    let mistake = [("server_ids", one.as_str()), ("reboot", "perhaps"), ("start", "a-word")];
+    for _ in 0..2 {
+        assert!(ann.submit("/order", &mistake).await.is(422).text().contains("reboot"));
+    }
+}
+
+/// Forms of pages without a preview count once, too: a schedule, a change of one, a key, a
+/// token, an invitation.
+async fn form_that_is_sent_twice_takes_effect_once(service: &Service) {
+    let ann = Browser::signed_in(service, "ann", Role::Admin).await;
+    let word = async |page: &str| {
+        let text = ann.get(page).await.is(200).text();
+        text.split("name=\"once\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+    };
+    let count = async |list: &str, name: &str| {
+        let all = service.get(list).await.is(200).json()["data"].as_array().unwrap().clone();
+        all.iter().filter(|one| one["name"] == name).count()
+    };
+    let schedule =
+        vec![("name", "Nightly"), ("cron", "0 3 * * *"), ("all", "true"), ("enabled", "true")];
+    for (page, action, fields, list) in [
+        ("/schedules/new", "/schedules/new", schedule, "/v1/schedules"),
+        ("/settings", "/settings/keys", vec![("name", "ci"), ("role", "viewer")], "/v1/api-keys"),
+        (
+            "/settings",
+            "/settings/tokens",
+            vec![("name", "image"), ("environment", "staging")],
+            "/v1/enrollment-tokens",
+        ),
+    ] {
+        let once = word(page).await;
+        let form = [&fields[..], &[("once", once.as_str())]].concat();
+        let pressed =
+            futures_util::future::join_all((0..5).map(|_| ann.submit(action, &form))).await;
+        assert_eq!(count(list, fields[0].1).await, 1, "{action}");
+        let shown = |answer: &crate::support::TestResponse| {
+            (answer.status, answer.header("location").to_owned(), answer.text())
+        };
+        assert!(
+            pressed[0].status.is_success() || pressed[0].status.is_redirection(),
+            "{}",
+            pressed[0].text()
+        );
+        for answer in &pressed {
+            assert_eq!(shown(answer), shown(&pressed[0]), "{action}");
+        }
+        // A user who goes back and changes a field submits a different form.
+        let mut other = form.clone();
+        other[0] = ("name", "another");
+        let made = ann.submit(action, &other).await;
+        assert_eq!(
+            (made.status, count(list, "another").await),
+            (pressed[0].status, 1),
+            "{}",
+            made.text()
+        );
+    }
+    // Two forms of one page with the same content are still two forms.
+    let once = word("/settings").await;
+    let same = [("name", "bob"), ("role", "viewer"), ("once", once.as_str())];
+    let invited = ann.submit("/settings/users", &same).await.is(200).text();
+    assert!(invited.contains("/welcome/"), "{invited}");
+    assert_eq!(ann.submit("/settings/users", &same).await.is(200).text(), invited);
+    assert!(ann.submit("/settings/keys", &same).await.is(200).text().contains("fmk_"));
+    assert_eq!(count("/v1/api-keys", "bob").await, 1);
+
+    let id =
+        service.get("/v1/schedules").await.json()["data"][0]["id"].as_str().unwrap().to_owned();
+    let edit = format!("/schedules/{id}/edit");
+    let once = word(&edit).await;
+    let change = [
+        ("generation", "1"),
+        ("name", "Weekly"),
+        ("cron", "0 4 * * SUN"),
+        ("all", "true"),
+        ("once", once.as_str()),
+    ];
+    for _ in 0..2 {
+        assert_eq!(
+            ann.submit(&edit, &change).await.is(303).header("location"),
+            format!("/schedules/{id}")
+        );
+    }
+    // A mistake is reported, and corrected on the same page.
+    let once = word("/schedules/new").await;
+    let form = |cron: &'static str| {
+        [("name", "Mended"), ("cron", cron), ("all", "true"), ("once", once.as_str())].to_vec()
+    };
+    ann.submit("/schedules/new", &form("nonsense")).await.is(422);
+    ann.submit("/schedules/new", &form("0 5 * * *")).await.is(303);
+    assert_eq!(count("/v1/schedules", "Mended").await, 1);
+}
+
+async fn invalid_patch_form_comes_back_unchanged_and_starts_nothing(service: &Service) {
+    let [one, _] = fleet(service).await;
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    for (field, value, told) in [
+        ("stagger_minutes", "ten", "stagger minutes"),
+        ("canary", "200%", "canary"),
+        ("reboot", "perhaps", "reboot"),
+        ("what", "packages", "Enter at least one package"),
+        ("what", "packages_security", "Enter at least one package"),
+        ("exclude", "$(reboot)", "exclude"),
+    ] {
+        let form = [("server_ids", one.as_str()), (field, value), ("start", "x")];
+        let page = ann.submit("/order", &form).await.is(422).text();
+        assert!(page.contains(told), "{field}: {page}");
+    }
+    ann.submit("/order", &[("start", "x")]).await.is(400);
+    ann.submit("/order", &[("server_ids", "nonsense"), ("start", "x")]).await.is(422);
+    assert!(batches(service).await.is_empty());
+    let viewer = Browser::signed_in(service, "bob", Role::Viewer).await;
+    viewer.submit("/order", &[("server_ids", one.as_str()), ("start", "x")]).await.is(403);
+    assert!(batches(service).await.is_empty());
+}
+
+async fn batch_is_paused_resumed_and_canceled_after_confirmation(service: &Service) {
+    let [one, _] = fleet(service).await;
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    ann.start(&[("server_ids", one.as_str())]).await.is(303);
+    let id = batches(service).await[0]["id"].as_str().unwrap().to_owned();
+    let here = format!("/batches/{id}");
+    let state = async || batches(service).await[0]["state"].as_str().unwrap().to_owned();
+    ann.submit(&format!("{here}/pause"), &[]).await.is(303);
+    assert_eq!(state().await, "paused");
+    assert!(ann.get(&here).await.is(200).text().contains(">Resume<"));
+    ann.submit(&format!("{here}/resume"), &[("state", "paused"), ("failures", "0")]).await.is(303);
+    assert_ne!(state().await, "paused");
+    let asked = ann.submit(&format!("{here}/cancel"), &[]).await.is(200).text();
+    assert!(asked.contains("nothing is rolled back") && state().await != "canceled", "{asked}");
+    ann.submit(&format!("{here}/cancel"), &[("go", "1")]).await.is(303);
+    assert!(["canceling", "canceled"].contains(&state().await.as_str()));
+    ann.submit(&format!("{here}/explode"), &[]).await.is(404);
+    let retry = ann.submit(&format!("{here}/retry"), &[("go", "1")]).await;
+    assert_eq!(retry.status.as_u16(), 409);
+}
+
+async fn schedule_is_created_edited_run_and_deleted(service: &Service) {
+    fleet(service).await;
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    let mut form = vec![
+        ("name", "Nightly"),
+        ("cron", "0 3 * *"),
+        ("timezone", "Europe/Berlin"),
+        ("enabled", "true"),
+        ("environment", "production"),
+        ("what", "all"),
+        ("reboot", "if_required"),
+        ("canary", "10%"),
+    ];
+    let page = ann.submit("/schedules/new", &form).await.is(422).text();
+    assert!(page.contains("value=\"Nightly\"") && page.contains("role=\"alert\""), "{page}");
+    form[1] = ("cron", "0 3 * * *");
+    let made = ann.submit("/schedules/new", &form).await.is(303);
+    let here = made.header("location").to_owned();
+    assert!(here.starts_with("/schedules/sch_"), "{here}");
+    let page = ann.get(&here).await.is(200).text();
+    assert!(page.contains("Mon 2026-11-16 03:00") && page.contains("canary 10%"), "{page}");
+
+    let edit = ann.get(&format!("{here}/edit")).await.is(200).text();
+    let generation = edit
+        .split("name=\"generation\" value=\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap()
+        .to_owned();
+    form[0] = ("name", "Weekly");
+    form.push(("generation", &generation));
+    ann.submit(&format!("{here}/edit"), &form).await.is(303);
+    // The same form, sent again from an outdated tab.
+    let stale = ann.submit(&format!("{here}/edit"), &form).await.is(422).text();
+    assert!(stale.contains("The resource has changed"), "{stale}");
+
+    let asked = ann.submit(&format!("{here}/run"), &[]).await.is(200).text();
+    assert!(asked.contains("web-1") && batches(service).await.is_empty(), "{asked}");
+    let ran = ann.confirm(&format!("{here}/run")).await.is(303);
+    assert_eq!(ran.header("location"), here);
+    assert_eq!(batches(service).await.len(), 1);
+    ann.submit(&format!("{here}/delete"), &[]).await.is(200);
+    ann.get(&here).await.is(200);
+    ann.submit(&format!("{here}/delete"), &[("go", "1")]).await.is(303);
+    ann.get(&here).await.is(404);
+}
+
+async fn schedule_without_servers_needs_confirmation_and_keeps_input(service: &Service) {
+    fleet(service).await;
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    let mut form = vec![
+        ("name", "Nightly"),
+        ("cron", "0 3 * * *"),
+        ("timezone", "Europe/Berlin"),
+        ("enabled", "true"),
+        ("environment", "prodction"),
+        ("what", "all"),
+        ("reboot", "if_required"),
+        ("canary", "10%"),
+    ];
+    let page = ann.submit("/schedules/new", &form).await.is(422).text();
+    assert!(
+        page.contains("Did you mean &#34;production&#34;?")
+            && page.contains("Create the schedule anyway"),
+        "{page}"
+    );
+    for kept in
+        ["value=\"Nightly\"", "value=\"prodction\"", "value=\"Europe/Berlin\"", "value=\"10%\""]
+    {
+        assert!(page.contains(kept), "no {kept} in {page}");
+    }
+    assert!(!ann.get("/schedules/new").await.is(200).text().contains("allow_empty"));
+    // The checkbox stays checked after another error.
+    form.push(("allow_empty", "true"));
+    form[1] = ("cron", "0 3 * *");
+    let page = ann.submit("/schedules/new", &form).await.is(422).text();
+    assert!(page.contains("name=\"allow_empty\" value=\"true\" checked"), "{page}");
+    form[1] = ("cron", "0 3 * * *");
+    let here = ann.submit("/schedules/new", &form).await.is(303).header("location").to_owned();
+    let page = ann.get(&here).await.is(200).text();
+    assert!(page.contains("Runs are skipped until a server matches."), "{page}");
+    let asked = ann.submit(&format!("{here}/run"), &[]).await.is(200).text();
+    assert!(asked.contains("No server has the environment"), "{asked}");
+    ann.confirm(&format!("{here}/run")).await.is(303);
+    let page = ann.get(&here).await.is(200).text();
+    assert!(
+        page.contains("skipped</span>: no server matches the schedule&#39;s targets"),
+        "{page}"
+    );
+    assert!(batches(service).await.is_empty());
+
+    form.retain(|(name, _)| *name != "allow_empty");
+    form.push(("generation", "1"));
+    let page = ann.submit(&format!("{here}/edit"), &form).await.is(422).text();
+    assert!(page.contains("Save the schedule anyway"), "{page}");
+}
+
+async fn server_is_refreshed_and_removed_after_confirmation(service: &Service) {
+    let [one, _] = fleet(service).await;
+    let ann = Browser::signed_in(service, "ann", Role::Admin).await;
+    ann.submit(&format!("/servers/{one}/refresh"), &[]).await.is(303);
+    let here = format!("/servers/{one}/remove");
+    ann.submit(&here, &[]).await.is(303);
+    ann.get(&format!("/servers/{one}")).await.is(200);
+    ann.submit(&here, &[("go", "1")]).await.is(303);
+    ann.get(&format!("/servers/{one}")).await.is(404);
+}
+
+async fn secrets_are_created_shown_once_and_revoked(service: &Service) {
+    let ann = Browser::signed_in(service, "ann", Role::Admin).await;
+    let page = ann
+        .submit("/settings/tokens", &[("name", "web image"), ("environment", "production")])
+        .await
+        .is(200)
+        .text();
+    assert!(
+        page.contains("fleetmend-agent enroll --server http://fleet.example --token fme_"),
+        "{page}"
+    );
+    let page =
+        ann.submit("/settings/keys", &[("name", "ci"), ("role", "operator")]).await.is(200).text();
+    let key = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
+    crate::support::TestRequest::get("/v1/servers")
+        .with_key(&key)
+        .send(&service.router)
+        .await
+        .is(200);
+    let settings = ann.get("/settings").await.is(200).text();
+    assert!(
+        settings.contains("web image") && !settings.contains(&key) && !settings.contains("fme_"),
+        "{settings}"
+    );
+    let found = service.get("/v1/api-keys").await.json();
+    let id =
+        found["data"].as_array().unwrap().iter().find(|key| key["name"] == "ci").unwrap()["id"]
+            .clone();
+    let path = format!("/settings/keys/{}/revoke", id.as_str().unwrap());
+    ann.submit(&path, &[]).await.is(200);
+    crate::support::TestRequest::get("/v1/servers")
+        .with_key(&key)
+        .send(&service.router)
+        .await
+        .is(200);
+    ann.submit(&path, &[("go", "1")]).await.is(303);
+    crate::support::TestRequest::get("/v1/servers")
+        .with_key(&key)
+        .send(&service.router)
+        .await
+        .is(401);
+}
+
+async fn admin_invites_resets_and_removes_others_only(service: &Service) {
+    let ann = Browser::signed_in(service, "ann", Role::Admin).await;
+    let page =
+        ann.submit("/settings/users", &[("name", "bob"), ("role", "viewer")]).await.is(200).text();
+    let link = page.split("/welcome/").nth(1).unwrap().split('<').next().unwrap().to_owned();
+    Browser::new(service).get(&format!("/welcome/{link}")).await.is(200);
+    let taken = ann.submit("/settings/users", &[("name", "BOB"), ("role", "viewer")]).await;
+    assert_eq!(taken.status.as_u16(), 409);
+    let id = async |name: &str| {
+        let mut reader = service.app.db.read().await.unwrap();
+        store::users::by_name(&mut reader, service.org, name).await.unwrap().unwrap().id
+    };
+    let (me, bob) = (id("ann").await, id("bob").await);
+    ann.submit(&format!("/settings/users/{me}/remove"), &[("go", "1")]).await.is(409);
+    ann.submit(&format!("/settings/users/{bob}/reset"), &[("go", "1")]).await.is(200);
+    Browser::new(service).get(&format!("/welcome/{link}")).await.is(404);
+    ann.submit(&format!("/settings/users/{bob}/remove"), &[("go", "1")]).await.is(303);
+    assert!(!ann.get("/settings").await.text().contains(">bob"));
+}
+
+testkit::both!(
+    crate::support:
+    batch_is_previewed_and_starts_only_on_confirmation,
+    double_click_starts_one_batch,
+    form_that_is_sent_twice_takes_effect_once,
+    invalid_patch_form_comes_back_unchanged_and_starts_nothing,
+    batch_is_paused_resumed_and_canceled_after_confirmation,
+    schedule_is_created_edited_run_and_deleted,
+    schedule_without_servers_needs_confirmation_and_keeps_input,
+    server_is_refreshed_and_removed_after_confirmation,
+    secrets_are_created_shown_once_and_revoked,
+    admin_invites_resets_and_removes_others_only,
+);

@@ -1,0 +1,215 @@
+//! Every page with content; texts from agents are escaped.
+
+use serde_json::json;
+use vocab::{Installed, Role, Severity};
+
+use crate::browser::Browser;
+use crate::fleet::{FAILED, Host, finish, join, security};
+use crate::support::Service;
+
+/// A package name that a hostile host could report.
+const HOSTILE_NAME: &str = "<img src=x onerror=alert(1)>\"'";
+
+/// A small fleet with content for every page. Returns the ids of a server, a batch, a task and a
+/// schedule.
+async fn sample(service: &Service) -> [String; 4] {
+    let mut web = Host::new("web-1").with_updates(vec![
+        security("openssl", Severity::Critical, &["CVE-2026-0001"]),
+        security(HOSTILE_NAME, Severity::High, &["CVE-2026-0002"]),
+    ]);
+    web.installed = vec![
+        Installed::new("openssl", "1.0", "amd64"),
+        Installed::new(HOSTILE_NAME, "1.0", "amd64"),
+    ];
+    web.tags = &["web", "team:shop"];
+    web.reboot_required = true;
+    let server = join(service, web).await;
+    join(
+        service,
+        Host {
+            quarantine: Some("two hosts used its identity"),
+            ..Host::new("db-1").in_environment("staging")
+        },
+    )
+    .await;
+    let order = json!({"server_ids": [server], "security_only": true});
+    let batch = service.post("/v1/batches", order).await.is(202).json();
+    let (batch, task) = (
+        batch["id"].as_str().unwrap().to_owned(),
+        batch["results"][0]["id"].as_str().unwrap().to_owned(),
+    );
+    finish(service, &batch, server, FAILED).await;
+    let schedule = json!({"name": "Nightly <b>", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "targets": {"environment": "production"}});
+    let schedule = service.post("/v1/schedules", schedule).await.is(201).json();
+    let schedule = schedule["id"].as_str().unwrap().to_owned();
+    service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
+    [server.to_string(), batch, task, schedule]
+}
+
+/// Whether tags are balanced, roughly: enough to detect a broken template.
+fn is_balanced(text: &str) -> bool {
+    ["main", "table", "tbody", "form", "section", "dl", "nav", "details", "select"].iter().all(
+        |tag| {
+            text.matches(&format!("<{tag}>")).count() + text.matches(&format!("<{tag} ")).count()
+                == text.matches(&format!("</{tag}>")).count()
+        },
+    )
+}
+
+async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
+    let [server, batch, task, schedule] = sample(service).await;
+    let ann = Browser::signed_in(service, "ann", Role::Admin).await;
+    let pages = [
+        ("/".to_owned(), "Reboots pending"),
+        ("/servers".into(), "web-1"),
+        ("/servers?q=WEB&status=&environment=&sort=security_updates".into(), "web-1"),
+        (format!("/servers/{server}"), "team:shop"),
+        (format!("/servers/{server}/remove"), "agent stays installed"),
+        ("/patches".into(), "openssl"),
+        ("/patches?severity=critical".into(), "openssl"),
+        ("/patches/openssl".into(), "name=\"packages\" value=\"openssl\""),
+        ("/cves".into(), "No known open CVEs"),
+        ("/batches".into(), "Security updates"),
+        (format!("/batches/{batch}"), "pkg_lock_timeout"),
+        (format!("/batches/{batch}/tasks/{task}"), "Log"),
+        ("/schedules".into(), "Nightly &#60;b&#62;"),
+        (format!("/schedules/{schedule}"), "Europe/Berlin"),
+        (format!("/servers/{server}"), "pkg_lock_timeout"),
+        ("/".into(), "No data yet"),
+        ("/patches".into(), "Time pending"),
+        ("/schedules".into(), "Times in UTC"),
+        (format!("/schedules/{schedule}/edit"), "0 3 * * *"),
+        ("/schedules/new".into(), "New schedule"),
+        ("/schedules/next?cron=0+3+*+*+*&timezone=Europe/Berlin".into(), "2026-11-16 03:00"),
+        ("/schedules/next?cron=nonsense&timezone=".into(), "class=\"note bad\""),
+        ("/activity".into(), "schedule.create"),
+        ("/settings".into(), "first admin key"),
+    ];
+    for (path, shown) in pages {
+        let page = ann.get(&path).await.is(200);
+        let text = page.text();
+        assert!(text.contains(shown), "{path} does not show {shown:?}: {text}");
+        assert!(is_balanced(&text), "{path}: {text}");
+        for bad in ["<img", "<b>", "style=", "onclick", "javascript:", "<script>"] {
+            assert!(!text.contains(bad), "{path} holds {bad}: {text}");
+        }
+    }
+    let text = ann.get(&format!("/servers/{server}")).await.is(200).text();
+    assert!(text.contains("&#60;img src=x onerror=alert(1)&#62;"), "{text}");
+}
+
+async fn empty_fleet_shows_the_next_step(service: &Service) {
+    let ann = Browser::signed_in(service, "ann", Role::Admin).await;
+    for (path, shown) in [
+        ("/", "No servers yet"),
+        ("/servers", "enrollment token"),
+        ("/patches", "No pending updates"),
+        ("/cves", "feeds update"),
+        ("/batches", "No batches yet"),
+        ("/schedules", "No schedules yet"),
+        ("/servers?status=offline", "No server matches"),
+    ] {
+        let text = ann.get(path).await.is(200).text();
+        assert!(text.contains(shown) && is_balanced(&text), "{path}: {text}");
+    }
+}
+
+async fn activity_pages_back_to_the_first_entry(service: &Service) {
+    let ann = Browser::signed_in(service, "ann", Role::Admin).await;
+    let first = ann.get("/activity?before=2").await.is(200).text();
+    assert!(first.contains("organization.create") && !first.contains("user.create"), "{first}");
+    assert!(first.contains(">Newer<") && !first.contains(">Older<"), "{first}");
+    let newest = ann.get("/activity").await.is(200).text();
+    let (password, made) =
+        (newest.find("user.password").unwrap(), newest.find("user.create").unwrap());
+    assert!(password < made, "newest first");
+}
+
+async fn unknown_paths_show_an_error_page(service: &Service) {
+    let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
+    for (path, status) in [
+        ("/servers/srv_01jcqk3m8ye0fr5cq0k6s8v2xw", 404),
+        ("/servers/%00", 404),
+        ("/patches/nothing", 404),
+        ("/cves/CVE-1", 404),
+        ("/batches/x", 404),
+        ("/schedules/x", 404),
+        ("/servers?statsu=online", 400),
+        ("/servers?limit=0", 400),
+        ("/settings", 403),
+    ] {
+        let page = ann.get(path).await.is(status);
+        let text = page.text();
+        assert!(text.contains("Request <code>req_") && text.contains("Sign out"), "{path}: {text}");
+    }
+}
+
+async fn other_organizations_resources_are_not_found(service: &Service) {
+    let [server, batch, _, schedule] = sample(service).await;
+    service.stranger().await;
+    let there = {
+        let mut reader = service.app.db.read().await.unwrap();
+        store::organizations::by_name(&mut reader, "Umbrella").await.unwrap().id
+    };
+    let actor = service::auth::users::local_actor(there);
+    let (_, link) =
+        service::auth::users::invite(&service.app, &actor, "eve", Role::Admin).await.unwrap();
+    let eve = Browser::new(service);
+    let form = [("password", crate::browser::PASSWORD), ("again", crate::browser::PASSWORD)];
+    eve.post(&format!("/welcome/{link}"), &form).await.is(303);
+    for path in [
+        format!("/servers/{server}"),
+        format!("/batches/{batch}"),
+        format!("/schedules/{schedule}"),
+        "/patches/openssl".into(),
+        format!("/live?batch={batch}"),
+    ] {
+        eve.get(&path).await.is(404);
+    }
+    for path in [
+        "/",
+        "/servers",
+        "/patches",
+        "/batches",
+        "/schedules",
+        "/activity",
+        "/settings",
+        "/servers.csv",
+    ] {
+        let text = eve.get(path).await.is(200).text();
+        assert!(
+            !text.contains("web-1") && !text.contains("Nightly") && !text.contains("openssl"),
+            "{path}: {text}"
+        );
+    }
+    eve.submit("/order", &[("server_ids", &server)]).await.is(422);
+}
+
+async fn csv_export_contains_no_formulas(service: &Service) {
+    let mut host = Host::new("web-1").with_updates(vec![security("=cmd()", Severity::High, &[])]);
+    host.tags = &["a", "b"];
+    join(service, host).await;
+    service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
+    let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
+    let file = ann.get("/servers.csv?status=online").await.is(200);
+    assert!(file.header("content-disposition").contains("servers.csv"));
+    let text = file.text();
+    assert!(
+        text.starts_with("id,hostname,") && text.contains(",web-1,online,production,a b,"),
+        "{text}"
+    );
+    let text = ann.get("/patches.csv").await.is(200).text();
+    assert!(text.contains("\"'=cmd()\",high,"), "{text}");
+    assert_eq!(ann.get("/batches.csv").await.is(200).text().lines().count(), 1);
+    assert_eq!(ann.get("/cves.csv").await.is(200).text().lines().count(), 1);
+}
+
+testkit::both!(
+    crate::support:
+    every_page_shows_its_content_and_escapes_markup,
+    empty_fleet_shows_the_next_step,
+    activity_pages_back_to_the_first_entry,
+    unknown_paths_show_an_error_page,
+    other_organizations_resources_are_not_found,
+    csv_export_contains_no_formulas,
+);

@@ -1,0 +1,10 @@
+//! Integration tests of the dashboard through the real router, on both databases.
+
+mod actions;
+mod csv_exports;
+mod every_page;
+mod login;
+mod oidc;
+mod previews;
+mod root_rotation;
+mod tables;

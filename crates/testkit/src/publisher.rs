@@ -1,0 +1,101 @@
+//! A feed publisher: a local HTTP server that sends the responses that a test defines, one per
+//! request.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// The next response.
+pub enum Reply {
+    /// Sends this and closes the connection.
+    Close(Vec<u8>),
+    /// Sends this and then nothing more.
+    Hang(Vec<u8>),
+}
+
+pub struct Publisher {
+    address: String,
+    answers: Arc<Mutex<VecDeque<Reply>>>,
+    heard: Arc<Mutex<Vec<String>>>,
+    task: JoinHandle<()>,
+}
+
+/// A response with a body and headers.
+pub fn ok(headers: &str, body: impl AsRef<[u8]>) -> Reply {
+    let body = body.as_ref();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
+    Reply::Close([head.as_bytes(), body].concat())
+}
+
+/// A response with a status and headers, each with its line end.
+pub fn status(line: &str, headers: &str) -> Reply {
+    Reply::Close(format!("HTTP/1.1 {line}\r\ncontent-length: 0\r\n{headers}\r\n").into_bytes())
+}
+
+impl Publisher {
+    pub async fn new() -> Publisher {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let answers = Arc::new(Mutex::new(VecDeque::new()));
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let (next, log) = (answers.clone(), heard.clone());
+        let task = tokio::spawn(async move {
+            let mut waiting = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let head = head(&mut stream).await;
+                log.lock().unwrap().push(head);
+                let reply = next.lock().unwrap().pop_front();
+                let reply = reply.unwrap_or_else(|| status("500 Nothing Prepared", ""));
+                let (Reply::Close(bytes) | Reply::Hang(bytes)) = &reply;
+                // The client may hang up early.
+                let _ = stream.write_all(bytes).await;
+                match reply {
+                    Reply::Close(_) => drop(stream.shutdown().await),
+                    Reply::Hang(_) => waiting.push(stream),
+                }
+            }
+        });
+        Publisher { address, answers, heard, task }
+    }
+
+    pub fn enqueue(&self, answers: impl IntoIterator<Item = Reply>) {
+        self.answers.lock().unwrap().extend(answers);
+    }
+
+    /// Drops the remaining responses and sends these.
+    #[allow(dead_code, reason = "not every test crate uses it")]
+    pub fn replace_queue(&self, answers: impl IntoIterator<Item = Reply>) {
+        self.answers.lock().unwrap().clear();
+        self.enqueue(answers);
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    /// The heads of all requests so far, in lower case.
+    pub fn request_heads(&self) -> Vec<String> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&head).to_lowercase()
+}
