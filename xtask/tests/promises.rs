@@ -52,16 +52,19 @@ fn missing(root: &Path, test: &str) -> Option<String> {
     let Some(place) = lines.iter().position(|line| declares(line)) else {
         return Some(format!("`{path}` has no function `{name}`"));
     };
-    // Tests for both databases are written inside a macro, which generates two tests from each.
     let attributes = lines[..place].iter().rev().take_while(|line| {
         line.starts_with('#') || line.starts_with("//") || line.starts_with(')')
     });
     let is_test = attributes.into_iter().any(|line| {
         line.contains("#[test]") || line.contains("::test]") || line.contains("::test(")
     });
-    let in_macro = lines[..place].iter().any(|line| line.starts_with("both! {"))
-        && lines[place].starts_with("async fn");
-    (!is_test && !in_macro).then(|| format!("`{name}` in `{path}` is not a test"))
+    // Tests for both databases are listed in a macro, which generates two tests from each.
+    let mut lists = text.split("testkit::both!(").skip(1);
+    let is_listed = lists.any(|rest| {
+        let list = rest.split(");").next().unwrap_or_default();
+        list.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name)
+    });
+    (!is_test && !is_listed).then(|| format!("`{name}` in `{path}` is not a test"))
 }
 
 fn root() -> &'static Path {
