@@ -183,7 +183,7 @@ pub(crate) async fn create_key(
     let body: Body<CreateApiKey> = Body::from_value(&body)?;
     let (key, text) = requests::api_keys::create(&app, &viewer.caller(), body.into_parts()).await?;
     let lines = vec![format!(
-        "The key {} with the role {}. Copy it now: only a hash is stored.",
+        "Created the key {} with the role {}. Copy it now: only a hash is stored.",
         key.name, key.role
     )];
     secret_page(&app, &viewer, "API key", lines, text)

@@ -37,8 +37,8 @@ impl Presence {
     /// Online from the moment of a contact until the server has been silent for that long,
     /// excluding that instant.
     ///
-    /// A contact later than `now` was recorded before the clock was set back. If it is at most the
-    /// patience ahead, it counts as recent. Beyond that it is ignored, because a server that died
+    /// A contact later than `now` was recorded before the clock was set back. If it is at most that
+    /// long ahead, it counts as recent. Beyond that it is ignored, because a server that died
     /// just before the clock went back a year would be shown as online for that year. The next
     /// contact corrects the status in either case.
     pub fn status(self, now: Timestamp) -> Status {

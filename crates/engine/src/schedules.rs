@@ -23,7 +23,7 @@ use service::integrity;
 /// Number of schedules in one transaction: enough to share its cost, few enough that other writers
 /// do not wait for long.
 const SCHEDULES_PER_TRANSACTION: usize = 2_500;
-/// How long before their instant schedules are read, so that only the writes remain when it comes.
+/// How long before a run is due its schedule is read, so that only the writes remain at that time.
 const READ_AHEAD: SignedDuration = SignedDuration::from_secs(2);
 /// Maximum number of schedules that are read ahead.
 const READ_AHEAD_MAX: u32 = 10_000;

@@ -107,7 +107,7 @@ impl SealCode {
     }
 }
 
-/// The code of what a batch does, and for which organization. Never changes.
+/// The authentication code of what a batch does, and for which organization. Never changes.
 pub(crate) fn rollout(seal: &Seal, row: &Rollout) -> [u8; 32] {
     let parts = CodeInput::default()
         .text(row.id)
@@ -120,8 +120,9 @@ pub(crate) fn rollout(seal: &Seal, row: &Rollout) -> [u8; 32] {
     seal.row_code("rollouts", &parts.0)
 }
 
-/// The code of a batch's progress. Without it, a canceled or paused batch could be started again.
-/// The pace is a copy of the one in the options; readers of the batch compare the two.
+/// The authentication code of a batch's progress. Without it, a canceled or paused batch could be
+/// started again. The pace is a copy of the one in the options; readers of the batch compare the
+/// two.
 pub(crate) fn head(
     seal: &Seal,
     id: BatchId,
@@ -139,7 +140,7 @@ pub(crate) fn head(
     seal.row_code("rollouts.head", &parts.0)
 }
 
-/// The code that a batch has a task for this server.
+/// The authentication code of the task that a batch has for a server.
 pub(crate) fn task(
     seal: &Seal,
     batch: BatchId,
@@ -151,8 +152,8 @@ pub(crate) fn task(
     seal.row_code("rollout_tasks", &parts.0)
 }
 
-/// The code of what a schedule does, where and when. `next_run_at` changes with every run and is
-/// not covered.
+/// The authentication code of what a schedule does, where and when. `next_run_at` changes with
+/// every run and is not covered.
 pub(crate) fn schedule(seal: &Seal, row: &Schedule) -> [u8; 32] {
     let parts = CodeInput::default()
         .text(row.id)
@@ -167,7 +168,7 @@ pub(crate) fn schedule(seal: &Seal, row: &Schedule) -> [u8; 32] {
     seal.row_code("schedules", &parts.0)
 }
 
-/// The code of what a run does and where.
+/// The authentication code of what a run does and where.
 pub(crate) fn run(seal: &Seal, row: &Run) -> [u8; 32] {
     let parts = CodeInput::default()
         .text(row.id)
@@ -181,7 +182,7 @@ pub(crate) fn run(seal: &Seal, row: &Run) -> [u8; 32] {
     seal.row_code("runs", &parts.0)
 }
 
-/// The code of a request to scan a server.
+/// The authentication code of a request to scan a server.
 pub(crate) fn refresh(seal: &Seal, row: &Refresh) -> [u8; 32] {
     let parts = CodeInput::default()
         .text(row.id)

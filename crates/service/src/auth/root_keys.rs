@@ -200,8 +200,8 @@ pub async fn uses_recorded_key(app: &App, conn: &mut Conn) -> store::Result<bool
 /// The audit logs that could not be sealed again, with the first entry that does not verify.
 pub type BrokenLogs = Vec<(OrgId, i64)>;
 
-/// Seals and encrypts everything in the database that verifies with the old key again with the new
-/// one, in small transactions. After a restart it continues where it stopped.
+/// Seals and encrypts again, with the new key, everything in the database that verifies with the
+/// old one, in small transactions. After a restart it continues where it stopped.
 #[boxed]
 pub async fn reseal(app: &App) -> store::Result<BrokenLogs> {
     let mut place = Some(seals::ResealCursor::START);

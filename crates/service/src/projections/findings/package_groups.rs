@@ -35,7 +35,7 @@ struct GroupEntry {
     digest: Digest,
     group: SourceGroup,
     report: MatchReport,
-    /// The tally cells of its findings, unless it is a kernel.
+    /// The occurrences that its findings count as, unless it is a kernel.
     cells: Vec<OccurrenceId>,
     is_kernel: bool,
     /// The number of package sets that contain it.
