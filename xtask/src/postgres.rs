@@ -52,7 +52,7 @@ pub(crate) enum Keep {
 /// A running PostgreSQL that accepts connections.
 #[must_use = "the caller must call stop()"]
 pub(crate) struct Postgres {
-    home: InstanceDir,
+    instance_dir: InstanceDir,
     process: Process,
 }
 
@@ -65,11 +65,11 @@ impl Postgres {
         let owner = Owner::select()?;
         let base = base_directory(&owner)?;
         remove_abandoned(&base, &owner);
-        let home = InstanceDir::create(&base, &owner)?;
-        match launch(&home, &owner, durability, processes) {
-            Ok(process) => Ok(Postgres { home, process }),
+        let instance_dir = InstanceDir::create(&base, &owner)?;
+        match launch(&instance_dir, &owner, durability, processes) {
+            Ok(process) => Ok(Postgres { instance_dir, process }),
             Err(halt) => {
-                let _ = home.remove();
+                let _ = instance_dir.remove();
                 Err(halt)
             }
         }
@@ -80,11 +80,14 @@ impl Postgres {
         processes.stop(self.process, process::POSTGRES_SHUTDOWN);
         match keep {
             Keep::Yes => {
-                screen.line(&format!("PostgreSQL's directory is {}", self.home.keep().display()));
+                screen.line(&format!(
+                    "PostgreSQL's directory is {}",
+                    self.instance_dir.keep().display()
+                ));
             }
             Keep::No => {
                 let name = self.directory().display().to_string();
-                if let Err(error) = self.home.remove() {
+                if let Err(error) = self.instance_dir.remove() {
                     screen.line(&format!("cannot remove {name}: {error}"));
                 }
             }
@@ -98,7 +101,7 @@ impl Postgres {
     }
 
     pub(crate) fn directory(&self) -> &Path {
-        &self.home.directory
+        &self.instance_dir.directory
     }
 
     pub(crate) fn process(&self) -> Process {
@@ -120,7 +123,7 @@ impl Postgres {
     /// An error message if PostgreSQL has exited unexpectedly.
     pub(crate) fn unexpected_exit(&self, processes: &mut Processes) -> Option<String> {
         let status = processes.exit_status(self.process)?;
-        Some(format!("PostgreSQL exited unexpectedly ({status}){}", self.home.log_tail()))
+        Some(format!("PostgreSQL exited unexpectedly ({status}){}", self.instance_dir.log_tail()))
     }
 }
 
@@ -274,26 +277,32 @@ fn is_accessible(base: &Path, owner: &Owner) -> bool {
 }
 
 fn launch(
-    home: &InstanceDir,
+    instance_dir: &InstanceDir,
     owner: &Owner,
     durability: Durability,
     processes: &mut Processes,
 ) -> Result<Process, TaskError> {
     let programs = requirements::postgres_directory()
         .ok_or_else(|| TaskError::Failed("no PostgreSQL server found".to_owned()))?;
-    let data = home.directory.join("data");
-    initdb(&programs, &data, home, owner, processes)?;
+    let data = instance_dir.directory.join("data");
+    initdb(&programs, &data, instance_dir, owner, processes)?;
 
-    let log = File::create(home.directory.join(LOG))
+    let log = File::create(instance_dir.directory.join(LOG))
         .and_then(|log| log.try_clone().map(|second| (log, second)))
         .map_err(|error| TaskError::Failed(format!("cannot write PostgreSQL's log: {error}")))?;
-    let mut server = owner.command(&programs.join("postgres"), &home.directory);
-    server.arg("-D").arg(&data).arg("-k").arg(&home.directory).arg("-p").arg(PORT.to_string());
+    let mut server = owner.command(&programs.join("postgres"), &instance_dir.directory);
+    server
+        .arg("-D")
+        .arg(&data)
+        .arg("-k")
+        .arg(&instance_dir.directory)
+        .arg("-p")
+        .arg(PORT.to_string());
     for setting in settings(durability) {
         server.args(["-c", setting]);
     }
     let process = processes.start(server.stdin(Stdio::null()).stdout(log.0).stderr(log.1))?;
-    match wait_until_ready(home, process, processes) {
+    match wait_until_ready(instance_dir, process, processes) {
         Ok(()) => Ok(process),
         Err(halt) => {
             processes.stop(process, process::POSTGRES_SHUTDOWN);
@@ -305,11 +314,11 @@ fn launch(
 fn initdb(
     programs: &Path,
     data: &Path,
-    home: &InstanceDir,
+    instance_dir: &InstanceDir,
     owner: &Owner,
     processes: &mut Processes,
 ) -> Result<(), TaskError> {
-    let mut initdb = owner.command(&programs.join("initdb"), &home.directory);
+    let mut initdb = owner.command(&programs.join("initdb"), &instance_dir.directory);
     initdb.arg("--pgdata").arg(data);
     initdb.args(["--username", SUPERUSER, "--auth", "trust", "--no-sync", "--no-instructions"]);
     initdb.args(["--encoding", "UTF8", "--locale", "C"]);
@@ -343,13 +352,13 @@ fn settings(durability: Durability) -> &'static [&'static str] {
 
 /// PostgreSQL writes `ready` to the last line of its pid file when it accepts connections.
 fn wait_until_ready(
-    home: &InstanceDir,
+    instance_dir: &InstanceDir,
     process: Process,
     processes: &mut Processes,
 ) -> Result<(), TaskError> {
     const PAUSE: Duration = Duration::from_millis(50);
     const PAUSES_MAX: u32 = 1200;
-    let pid_file = home.directory.join("data/postmaster.pid");
+    let pid_file = instance_dir.directory.join("data/postmaster.pid");
     for _ in 0..PAUSES_MAX {
         let answers = std::fs::read_to_string(&pid_file)
             .is_ok_and(|text| text.lines().nth(7).is_some_and(|state| state.trim() == "ready"));
@@ -360,11 +369,14 @@ fn wait_until_ready(
             WaitResult::TimedOut => {}
             WaitResult::Interrupted => return Err(TaskError::Interrupted),
             WaitResult::Ended => {
-                return Err(TaskError::Failed(format!("PostgreSQL exited{}", home.log_tail())));
+                return Err(TaskError::Failed(format!(
+                    "PostgreSQL exited{}",
+                    instance_dir.log_tail()
+                )));
             }
         }
     }
-    Err(TaskError::Failed(format!("PostgreSQL did not become ready{}", home.log_tail())))
+    Err(TaskError::Failed(format!("PostgreSQL did not become ready{}", instance_dir.log_tail())))
 }
 
 /// Encodes everything except letters and digits, so that a path can be used as a host name.

@@ -115,11 +115,11 @@ impl Processes {
     }
 
     /// Runs a child until it exits, and passes each line that it writes to stdout or stderr to
-    /// `on_line`, in order. `asks` defines how the child is stopped if we are interrupted.
+    /// `on_line`, in order. `stop_steps` defines how the child is stopped if we are interrupted.
     pub(crate) fn run_with_lines(
         &mut self,
         command: &mut Command,
-        asks: &[StopStep],
+        stop_steps: &[StopStep],
         on_line: &mut dyn FnMut(&str),
     ) -> Result<ExitStatus, TaskError> {
         let no_pipe = |error| TaskError::Failed(format!("cannot create a pipe: {error}"));
@@ -132,7 +132,7 @@ impl Processes {
         let process = started?;
         let sender = self.sender.clone();
         std::thread::spawn(move || forward_lines(process, reader, &sender));
-        self.wait_for_exit(process, Some(on_line), asks)
+        self.wait_for_exit(process, Some(on_line), stop_steps)
     }
 
     /// Runs a child as the terminal's foreground process, like a shell: Ctrl-C goes to the child.
@@ -154,14 +154,14 @@ impl Processes {
         status
     }
 
-    /// Waits until a child exits, at most for `patience`.
-    pub(crate) fn wait(&mut self, process: Process, patience: Duration) -> WaitResult {
+    /// Waits until a child exits, at most for `timeout`.
+    pub(crate) fn wait(&mut self, process: Process, timeout: Duration) -> WaitResult {
         if self.exit_statuses.contains_key(&process) {
             return WaitResult::Ended;
         }
-        let until = clock::now().checked_add(patience);
+        let until = clock::now().checked_add(timeout);
         loop {
-            let left = until.map_or(patience, |until| until.duration_since(clock::now()));
+            let left = until.map_or(timeout, |until| until.duration_since(clock::now()));
             match self.receiver.recv_timeout(left) {
                 Ok(Event::Interrupted) => return WaitResult::Interrupted,
                 Ok(Event::Ended(who, status)) => {
@@ -196,18 +196,18 @@ impl Processes {
 
     /// Stops a child: tries each step in turn, and finally kills the whole group. An interrupt
     /// during a step moves on to the next one.
-    pub(crate) fn stop(&mut self, process: Process, asks: &[StopStep]) {
-        for ask in asks {
+    pub(crate) fn stop(&mut self, process: Process, stop_steps: &[StopStep]) {
+        for step in stop_steps {
             if self.exit_statuses.contains_key(&process) {
                 break;
             }
-            let _ = match ask.whole_group {
-                true => killpg(process.0, ask.signal),
-                false => kill(process.0, ask.signal),
+            let _ = match step.whole_group {
+                true => killpg(process.0, step.signal),
+                false => kill(process.0, step.signal),
             };
-            self.wait(process, ask.timeout);
+            self.wait(process, step.timeout);
         }
-        let group = asks.iter().any(|ask| ask.whole_group);
+        let group = stop_steps.iter().any(|step| step.whole_group);
         if group || !self.exit_statuses.contains_key(&process) {
             // Even if the leader has exited: its children may have ignored the signal.
             let _ = killpg(process.0, Signal::SIGKILL);
@@ -219,7 +219,7 @@ impl Processes {
         &mut self,
         process: Process,
         mut on_line: Option<&mut dyn FnMut(&str)>,
-        asks: &[StopStep],
+        stop_steps: &[StopStep],
     ) -> Result<ExitStatus, TaskError> {
         let mut output_open = on_line.is_some();
         loop {
@@ -244,7 +244,7 @@ impl Processes {
                     self.exit_statuses.insert(who, status);
                 }
                 Some(Event::Interrupted) => {
-                    self.stop(process, asks);
+                    self.stop(process, stop_steps);
                     return Err(TaskError::Interrupted);
                 }
                 None => {

@@ -74,8 +74,8 @@ pub(crate) fn find_problems(
     if !every_test {
         return Vec::new();
     }
-    let meant = |engine| suites.iter().any(|suite| suite.declared_for(engine) > 0);
-    let expected = engines_expected || meant(Engine::Sqlite) || meant(Engine::Postgres);
+    let is_declared = |engine| suites.iter().any(|suite| suite.declared_for(engine) > 0);
+    let expected = engines_expected || is_declared(Engine::Sqlite) || is_declared(Engine::Postgres);
     let mut objections = Vec::new();
     if expected && totals.on_sqlite == 0 {
         objections.push("no test ran on SQLite".to_owned());

@@ -76,8 +76,8 @@ impl Workspace {
 /// every time a developer alternates between cargo and xtask.
 pub(crate) fn without_cargo_run_variables(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
-        let told = ["CARGO_PKG_", "CARGO_MANIFEST_"];
-        if told.iter().any(|told| name.to_string_lossy().starts_with(told)) {
+        let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if prefixes.iter().any(|told| name.to_string_lossy().starts_with(told)) {
             command.env_remove(name);
         }
     }

@@ -173,9 +173,9 @@ impl AgentClient {
         &self,
         token: &Token,
         key: &HostKey,
-        joining: EnrollOptions,
+        options: EnrollOptions,
     ) -> Result<EnrollResponse, ClientError> {
-        let EnrollOptions { facts, environment, tags } = joining;
+        let EnrollOptions { facts, environment, tags } = options;
         let token = token.as_str().to_owned();
         let request =
             EnrollRequest { token, public_key: key.public_key(), facts, environment, tags };
@@ -267,21 +267,21 @@ impl AgentClient {
             .header(NONCE_HEADER, exchange.nonce())
             .header(TRUSTED_KEYS_HEADER, host.orders_keys.ids().join(","))
             .body(body);
-        let answer = receive(request).await?;
-        let signer = match answer.is_retryable() {
+        let response = receive(request).await?;
+        let signer = match response.is_retryable() {
             true => None,
             false => {
-                let proof = answer.signature.as_deref();
-                match exchange.check(proof, answer.status.as_u16(), &answer.body) {
+                let proof = response.signature.as_deref();
+                match exchange.check(proof, response.status.as_u16(), &response.body) {
                     SignatureCheck::SignedBy(key) => Some(key),
                     SignatureCheck::Missing => None,
                     SignatureCheck::Invalid => {
-                        return Err(ClientError::Unverified { status: answer.status });
+                        return Err(ClientError::Unverified { status: response.status });
                     }
                 }
             }
         };
-        Ok(VerifiedBody { body: answer.into_result()?, signer })
+        Ok(VerifiedBody { body: response.into_result()?, signer })
     }
 }
 
@@ -289,8 +289,9 @@ fn to_json<T: serde::Serialize>(body: &T) -> Result<Vec<u8>, ClientError> {
     serde_json::to_vec(body).map_err(|error| ClientError::InvalidResponse(error.to_string()))
 }
 
-fn parse_json<T: for<'de> Deserialize<'de>>(answer: &[u8]) -> Result<T, ClientError> {
-    serde_json::from_slice(answer).map_err(|error| ClientError::InvalidResponse(error.to_string()))
+fn parse_json<T: for<'de> Deserialize<'de>>(response: &[u8]) -> Result<T, ClientError> {
+    serde_json::from_slice(response)
+        .map_err(|error| ClientError::InvalidResponse(error.to_string()))
 }
 
 fn unverified_message(status: StatusCode) -> String {
@@ -376,13 +377,13 @@ struct Problem {
 }
 
 /// The delay before the next attempt after `failures` consecutive failures: doubled from half a
-/// second up to `most`, then multiplied by a jitter factor from 0.5 to 1, chosen by `share` (0 to
+/// second up to `max`, then multiplied by a jitter factor from 0.5 to 1, chosen by `share` (0 to
 /// 1). The jitter is applied after the cap: otherwise all hosts at the cap would return at the same
 /// time.
-pub fn backoff_with_jitter(failures: u32, most: Duration, share: f64) -> Duration {
+pub fn backoff_with_jitter(failures: u32, max: Duration, share: f64) -> Duration {
     let doubled =
         Duration::from_millis(500).saturating_mul(1 << failures.saturating_sub(1).min(16));
-    doubled.min(most).mul_f64(0.5 + share.clamp(0.0, 1.0) / 2.0)
+    doubled.min(max).mul_f64(0.5 + share.clamp(0.0, 1.0) / 2.0)
 }
 
 #[cfg(test)]
@@ -424,11 +425,11 @@ mod tests {
 
     #[test]
     fn backoff_grows_to_the_cap_with_jitter_below_it() {
-        let most = Duration::from_secs(8);
-        assert_eq!(backoff_with_jitter(1, most, 1.0), Duration::from_millis(500));
-        assert_eq!(backoff_with_jitter(2, most, 0.0), Duration::from_millis(500));
-        assert_eq!(backoff_with_jitter(30, most, 1.0), most);
-        assert_eq!(backoff_with_jitter(u32::MAX, most, 0.0), most / 2);
+        let max = Duration::from_secs(8);
+        assert_eq!(backoff_with_jitter(1, max, 1.0), Duration::from_millis(500));
+        assert_eq!(backoff_with_jitter(2, max, 0.0), Duration::from_millis(500));
+        assert_eq!(backoff_with_jitter(30, max, 1.0), max);
+        assert_eq!(backoff_with_jitter(u32::MAX, max, 0.0), max / 2);
     }
 
     #[test]

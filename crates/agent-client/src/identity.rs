@@ -169,19 +169,19 @@ pub enum IdentityError {
 
 impl Identity {
     /// Builds the identity from the service's enrollment response.
-    pub fn new(key: HostKey, answer: EnrollResponse) -> Result<Identity, IdentityError> {
-        let orders_key = from_base64(&answer.orders_key)
+    pub fn new(key: HostKey, response: EnrollResponse) -> Result<Identity, IdentityError> {
+        let orders_key = from_base64(&response.orders_key)
             .and_then(|bytes| bytes.try_into().ok())
             .ok_or(IdentityError::OrdersKey)?;
         // The previous server version sends only one key.
-        let orders_keys = match answer.orders_keys.is_empty() {
+        let orders_keys = match response.orders_keys.is_empty() {
             true => Some(vec![orders_key]),
-            false => public_keys(&answer.orders_keys),
+            false => public_keys(&response.orders_keys),
         };
         let orders_keys = orders_keys.and_then(TrustedKeys::new).ok_or(IdentityError::OrdersKey)?;
-        from_base64(&answer.tag).ok_or(IdentityError::Tag)?;
-        let signs_answers = AtomicBool::new(answer.signs_answers);
-        let (server_id, tag) = (answer.server_id, answer.tag.into());
+        from_base64(&response.tag).ok_or(IdentityError::Tag)?;
+        let signs_answers = AtomicBool::new(response.signs_answers);
+        let (server_id, tag) = (response.server_id, response.tag.into());
         Ok(Identity { server_id, tag, orders_keys, key, signs_answers })
     }
 
@@ -241,7 +241,7 @@ mod tests {
         );
     }
 
-    fn answer() -> EnrollResponse {
+    fn enroll_response() -> EnrollResponse {
         EnrollResponse {
             server_id: "srv_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().unwrap(),
             tag: base64(&[1; 32]),
@@ -265,7 +265,7 @@ mod tests {
             })
             .collect();
         let identity =
-            Identity::new(HostKey::from_seed(seed.try_into().unwrap()), answer()).unwrap();
+            Identity::new(HostKey::from_seed(seed.try_into().unwrap()), enroll_response()).unwrap();
         assert_eq!(identity.key.public_key(), "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=");
         let header = identity.authorization("POST", "/agent/v1/sync", b"{}").header;
         let (head, signature) = header.split_once(",sig=").unwrap();
@@ -291,9 +291,9 @@ mod tests {
     #[test]
     fn unusable_enrollment_response_is_rejected() {
         let made = |answer| Identity::new(HostKey::generate(), answer).map(|_| ()).unwrap_err();
-        let short = EnrollResponse { orders_key: base64(&[2; 31]), ..answer() };
+        let short = EnrollResponse { orders_key: base64(&[2; 31]), ..enroll_response() };
         assert_eq!(made(short), IdentityError::OrdersKey);
-        let header = EnrollResponse { tag: "x\r\nHost: evil".to_owned(), ..answer() };
+        let header = EnrollResponse { tag: "x\r\nHost: evil".to_owned(), ..enroll_response() };
         assert_eq!(made(header), IdentityError::Tag);
     }
 

@@ -77,7 +77,7 @@ mod tests {
     }
 
     fn host() -> Identity {
-        let answer = EnrollResponse {
+        let response = EnrollResponse {
             server_id: SERVER.parse().unwrap(),
             tag: base64(&[1]),
             orders_key: base64(key(1).public_key().as_ref()),
@@ -86,7 +86,7 @@ mod tests {
             sync_seconds: 60,
             signs_answers: true,
         };
-        Identity::new(HostKey::generate(), answer).unwrap()
+        Identity::new(HostKey::generate(), response).unwrap()
     }
 
     fn at(minute: u8) -> Timestamp {
@@ -124,8 +124,8 @@ mod tests {
         let recording = include_str!("../../wire/tests/recorded/0.1.0.json");
         let recording: serde_json::Value = serde_json::from_str(recording).unwrap();
         let exchanges = recording["exchanges"].as_object().unwrap();
-        let answer = serde_json::from_value(exchanges["enroll"]["answer"].clone()).unwrap();
-        let host = Identity::new(HostKey::generate(), answer).unwrap();
+        let response = serde_json::from_value(exchanges["enroll"]["answer"].clone()).unwrap();
+        let host = Identity::new(HostKey::generate(), response).unwrap();
         let mut believed = 0;
         for exchange in exchanges.values() {
             for envelope in exchange["answer"]["orders"].as_array().into_iter().flatten() {
@@ -143,8 +143,8 @@ mod tests {
     fn changed_order_or_other_key_is_rejected() {
         let mut changed = signed(&scan(SERVER), 1);
         changed.order = changed.order.replace("scan", "reboot");
-        let torn = Envelope { signature: "!".to_owned(), ..signed(&scan(SERVER), 1) };
-        for envelope in [changed, torn, signed(&scan(SERVER), 2)] {
+        let damaged_signature = Envelope { signature: "!".to_owned(), ..signed(&scan(SERVER), 1) };
+        for envelope in [changed, damaged_signature, signed(&scan(SERVER), 2)] {
             let refused = verify_order(&envelope, &host(), at(0));
             assert!(matches!(refused, Err(OrderRefusal::Signature)), "{refused:?}");
         }

@@ -83,7 +83,7 @@ mod tests {
     }
 
     fn host(signs_answers: bool) -> Identity {
-        let answer = EnrollResponse {
+        let response = EnrollResponse {
             server_id: SERVER.parse().unwrap(),
             tag: base64(&[1]),
             orders_key: base64(key(1).public_key().as_ref()),
@@ -92,7 +92,7 @@ mod tests {
             sync_seconds: 60,
             signs_answers,
         };
-        Identity::new(HostKey::generate(), answer).unwrap()
+        Identity::new(HostKey::generate(), response).unwrap()
     }
 
     impl Exchange<'_> {

@@ -164,7 +164,7 @@ mod tests {
         CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
     }
 
-    fn issued(
+    fn issue_certificate(
         name: &str,
         by: &Issuer<'_, KeyPair>,
         authority: &CertificateDer<'static>,
@@ -180,8 +180,8 @@ mod tests {
     }
 
     /// A complete handshake in memory, with a service that presents this chain.
-    fn handshake(pin: [u8; 32], shown: CertifiedChain) -> Result<(), Error> {
-        handshake_with(PinnedServer::client_config(pin), shown)
+    fn handshake(pin: [u8; 32], chain: CertifiedChain) -> Result<(), Error> {
+        handshake_with(PinnedServer::client_config(pin), chain)
     }
 
     fn handshake_with(client: ClientConfig, shown: CertifiedChain) -> Result<(), Error> {
@@ -223,8 +223,8 @@ mod tests {
     fn certificate_issued_by_pinned_authority_for_this_name_is_accepted() {
         let authority = authority();
         let pin = sha256(authority.der());
-        handshake(pin, issued("fleet.test", &authority, authority.der())).unwrap();
-        let refused = handshake(pin, issued("evil.test", &authority, authority.der()));
+        handshake(pin, issue_certificate("fleet.test", &authority, authority.der())).unwrap();
+        let refused = handshake(pin, issue_certificate("evil.test", &authority, authority.der()));
         assert!(matches!(
             refused,
             Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext { .. }))
@@ -250,8 +250,9 @@ mod tests {
             roots.add(authority.der().clone()).unwrap();
             client_config_with_roots(roots).unwrap()
         };
-        handshake_with(client(), issued("fleet.test", &authority, authority.der())).unwrap();
-        let other_name = issued("evil.test", &authority, authority.der());
+        handshake_with(client(), issue_certificate("fleet.test", &authority, authority.der()))
+            .unwrap();
+        let other_name = issue_certificate("evil.test", &authority, authority.der());
         let refused = handshake_with(client(), other_name);
         assert!(matches!(
             refused,

@@ -117,7 +117,7 @@ impl Command {
 
     /// Runs the command and waits until the PROCESS exits, not until its output is closed: a child
     /// that it leaves behind may keep the output open forever.
-    pub fn query(&self, patience: Duration) -> Result<CommandOutput, QueryError> {
+    pub fn query(&self, timeout: Duration) -> Result<CommandOutput, QueryError> {
         let start =
             |source: std::io::Error| QueryError::Start { program: self.program.clone(), source };
         let capture_file = || memfd_create("answer", MemfdFlags::CLOEXEC).map(File::from);
@@ -129,12 +129,12 @@ impl Command {
             .stderr(stderr.try_clone().map_err(start)?)
             .spawn()
             .map_err(start)?;
-        let Some(status) = wait(&mut child, patience).map_err(start)? else {
+        let Some(status) = wait(&mut child, timeout).map_err(start)? else {
             // A query changes nothing, so it may be killed. A package manager that changes the
             // system is never killed.
             let _ = child.kill();
             let _ = child.wait();
-            let seconds = patience.as_secs();
+            let seconds = timeout.as_secs();
             return Err(QueryError::TimedOut { program: self.program.clone(), seconds });
         };
         let text = |file: &mut File| -> Result<String, QueryError> {
@@ -167,14 +167,14 @@ pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<Ex
 fn wait_on_pidfd(
     end: &OwnedFd,
     child: &mut Child,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<Option<ExitStatus>> {
     let slice = Timespec { tv_sec: 1, tv_nsec: 0 };
-    let mut left = patience;
+    let mut left = timeout;
     loop {
         let second = Duration::from_secs(1).min(left);
-        let most = Timespec::try_from(second).unwrap_or(slice);
-        match poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&most)) {
+        let max = Timespec::try_from(second).unwrap_or(slice);
+        match poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&max)) {
             Ok(0) if left.is_zero() => return child.try_wait(),
             Ok(0) => left -= second,
             Ok(_) => return child.wait().map(Some),
@@ -210,9 +210,9 @@ mod tests {
     #[test]
     fn output_is_complete_while_a_child_keeps_it_open() {
         let left_behind = Command::new("sh").args(["-c", "sleep 600 & echo $!"]);
-        let answer = left_behind.query(Duration::from_secs(60)).unwrap();
-        assert_eq!(answer.exit, Some(0));
-        let child: i32 = answer.stdout.trim().parse().unwrap();
+        let output = left_behind.query(Duration::from_secs(60)).unwrap();
+        assert_eq!(output.exit, Some(0));
+        let child: i32 = output.stdout.trim().parse().unwrap();
         let child = rustix::process::Pid::from_raw(child).unwrap();
         rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
     }
@@ -232,9 +232,9 @@ mod tests {
 
     #[test]
     fn environment_is_built_from_scratch() {
-        let answer = Command::new("env").env("A", "1").query(Duration::from_secs(60)).unwrap();
+        let output = Command::new("env").env("A", "1").query(Duration::from_secs(60)).unwrap();
         let mut names: Vec<_> =
-            answer.stdout.lines().filter_map(|line| line.split('=').next()).collect();
+            output.stdout.lines().filter_map(|line| line.split('=').next()).collect();
         names.sort_unstable();
         assert_eq!(names, ["A", "HOME", "LANG", "LC_ALL", "PATH", "TERM"]);
     }

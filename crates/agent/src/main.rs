@@ -47,8 +47,8 @@ fn main() -> ExitCode {
         return agent::work::supervise::main(job);
     }
     match execute(command) {
-        Ok(said) => {
-            let printed = said.is_empty() || output::print(&said).is_ok();
+        Ok(message) => {
+            let printed = message.is_empty() || output::print(&message).is_ok();
             if printed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {

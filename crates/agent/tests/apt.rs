@@ -59,9 +59,9 @@ fn choices(server: &Server, names: &[&str]) -> Vec<Choice> {
 fn run_commands(commands: &[Command]) -> CommandOutput {
     let mut last = None;
     for command in commands {
-        let answer = command.query(Duration::from_secs(60)).expect("the command ends in time");
-        let failed = answer.exit != Some(0);
-        last = Some(answer);
+        let output = command.query(Duration::from_secs(60)).expect("the command ends in time");
+        let failed = output.exit != Some(0);
+        last = Some(output);
         if failed {
             break;
         }
@@ -69,6 +69,6 @@ fn run_commands(commands: &[Command]) -> CommandOutput {
     last.expect("there is at least one command")
 }
 
-fn full_output(answer: &CommandOutput) -> String {
-    format!("{}{}", answer.stdout, answer.stderr)
+fn full_output(output: &CommandOutput) -> String {
+    format!("{}{}", output.stdout, output.stderr)
 }

@@ -31,7 +31,7 @@ fn process_with_replaced_files_is_listed_with_packages() {
     replace(&lab, "/usr/bin/dash");
     let libraries = lab.run_successfully("sh", &["-c", "ls /usr/lib/*/libc.so.6"]);
     replace(&lab, libraries.trim());
-    let told: Vec<(String, String)> = host
+    let reported: Vec<(String, String)> = host
         .outdated_processes(&apt)
         .iter()
         .map(|old| {
@@ -40,7 +40,7 @@ fn process_with_replaced_files_is_listed_with_packages() {
         })
         .collect();
     let expected = ["dash", "libc6"].map(|package| (package.to_owned(), "sh".to_owned()));
-    assert_eq!(told, expected, "no process outside the root is listed");
+    assert_eq!(reported, expected, "no process outside the root is listed");
 
     drop(shell.stdin.take());
     shell.wait().unwrap();

@@ -22,9 +22,9 @@ fn backend(server: &Server) -> Pacman {
 fn run_commands(commands: &[Command]) -> CommandOutput {
     let mut last = None;
     for command in commands {
-        let answer = command.query(TIMEOUT).expect("cannot start the program");
-        let failed = answer.exit != Some(0);
-        last = Some(answer);
+        let output = command.query(TIMEOUT).expect("cannot start the program");
+        let failed = output.exit != Some(0);
+        last = Some(output);
         if failed {
             break;
         }
@@ -34,8 +34,8 @@ fn run_commands(commands: &[Command]) -> CommandOutput {
 
 #[track_caller]
 fn run_successfully(commands: &[Command]) {
-    let answer = run_commands(commands);
-    assert_eq!(answer.exit, Some(0), "{}{}", answer.stdout, answer.stderr);
+    let output = run_commands(commands);
+    assert_eq!(output.exit, Some(0), "{}{}", output.stdout, output.stderr);
 }
 
 #[track_caller]
@@ -188,9 +188,9 @@ fn breaking_or_removing_another_package_is_rejected() {
         let error = pacman.resolve(&chosen).unwrap_err();
         let BackendError::Conflict(message) = &error else { panic!("{name}: {error}") };
         assert!(message.as_str().contains(why), "{name}: {message}");
-        let answer = run_commands(&pacman.install(&chosen));
+        let output = run_commands(&pacman.install(&chosen));
         let diagnosis =
-            pacman.diagnose(answer.exit, &format!("{}{}", answer.stdout, answer.stderr));
+            pacman.diagnose(output.exit, &format!("{}{}", output.stdout, output.stderr));
         assert_eq!(diagnosis.code, FailureCode::DependencyConflict, "{}", diagnosis.message);
     }
     assert_eq!(server.installed(), ["app 1-1", "lib 1-1", "tool 1-1"], "nothing was changed");
@@ -223,9 +223,9 @@ fn changed_or_incomplete_mirror_installs_nothing() {
     let chosen = choose(&refresh_and_list_pending(&pacman), &["app"]);
     repository.add(&[Package::new("app", "3-1")]);
     let fails = |commands: &[Command]| {
-        let answer = run_commands(commands);
-        assert_ne!(answer.exit, Some(0), "{}{}", answer.stdout, answer.stderr);
-        pacman.diagnose(answer.exit, &format!("{}{}", answer.stdout, answer.stderr))
+        let output = run_commands(commands);
+        assert_ne!(output.exit, Some(0), "{}{}", output.stdout, output.stderr);
+        pacman.diagnose(output.exit, &format!("{}{}", output.stdout, output.stderr))
     };
     let moved = fails(&pacman.install(&chosen));
     assert_eq!(moved.code, FailureCode::RepoUnreachable);
@@ -272,8 +272,8 @@ fn lock_is_reported_with_its_holder_or_as_stale() {
         "{}",
         holder.name
     );
-    let answer = run_commands(&pacman.install(&chosen));
-    let diagnosis = pacman.diagnose(answer.exit, &answer.stderr);
+    let output = run_commands(&pacman.install(&chosen));
+    let diagnosis = pacman.diagnose(output.exit, &output.stderr);
     assert_eq!(diagnosis.code, FailureCode::PkgLockTimeout);
     assert!(Path::new(&server.root().path("/var/lib/pacman/db.lck")).exists());
 }

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
-use httpkit::filters::Listing;
+use httpkit::filters::PageParams;
 use httpkit::{ApiError, Body, ETag, Id, IfMatch, NoQuery, Query, RequestUrl, page};
 use service::auth::caller::Caller;
 use service::queries;
@@ -24,17 +24,17 @@ pub(crate) fn routes() -> Routes {
 ///
 /// Newest first. Keys that were revoked or have expired stay in the list.
 #[utoipa::path(get, path = "/v1/api-keys", tag = "API keys", operation_id = "list_api_keys",
-    params(Listing),
+    params(PageParams),
     responses((status = 200, description = "A page of API keys.", body = List<wire::v1::ApiKey>)))]
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: RequestUrl,
-    Query(listing): Query<Listing>,
+    url: RequestUrl,
+    Query(listing): Query<PageParams>,
 ) -> Result<Json<List<wire::v1::ApiKey>>, ApiError> {
     let page = listing.page();
     let paged = queries::credentials::api_keys(&app, &caller.scope(), page).await?;
-    Ok(page::list(&here, page, paged, |key| key))
+    Ok(page::list(&url, page, paged, |key| key))
 }
 
 /// Create an API key

@@ -26,7 +26,7 @@ pub(crate) async fn authenticate(
         Err(KeyRejection::Service(error)) => return Err(error.into()),
         Err(refused) => {
             let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Peer(peer)| peer.ip());
-            app.limits().bad_credential(address)?;
+            app.limits().count_invalid_credential(address)?;
             return Err(unauthenticated(match refused {
                 KeyRejection::Expired => "This API key has expired.",
                 KeyRejection::Revoked => "This API key was revoked.",

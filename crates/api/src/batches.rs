@@ -29,10 +29,10 @@ pub(crate) fn routes() -> Routes {
 }
 
 /// The response for a batch that was just created.
-pub(crate) async fn accepted(app: &Api, made: Rollout) -> Result<Response, ApiError> {
-    let location = format!("/v1/batches/{}", made.id);
-    let etag = ETag(made.generation);
-    let body = batches::with_tasks(app, made).await?;
+pub(crate) async fn accepted(app: &Api, created: Rollout) -> Result<Response, ApiError> {
+    let location = format!("/v1/batches/{}", created.id);
+    let etag = ETag(created.generation);
+    let body = batches::with_tasks(app, created).await?;
     Ok((StatusCode::ACCEPTED, [(LOCATION, location)], etag, Json(body)).into_response())
 }
 
@@ -44,12 +44,12 @@ pub(crate) async fn accepted(app: &Api, made: Rollout) -> Result<Response, ApiEr
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: RequestUrl,
+    url: RequestUrl,
     Query(filter): Query<BatchFilter>,
 ) -> Result<Json<List<Batch>>, ApiError> {
     let page = filter.page();
     let found = batches::list(&app, &caller.scope(), &filter.states(), page).await?;
-    Ok(page::list(&here, page, found, |batch| batch))
+    Ok(page::list(&url, page, found, |batch| batch))
 }
 
 /// Create a batch
@@ -66,8 +66,8 @@ async fn create(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<CreateBatch>,
 ) -> Result<Response, ApiError> {
-    let made = requests::create(&app, &caller, body.into_parts()).await?;
-    accepted(&app, made).await
+    let created = requests::create(&app, &caller, body.into_parts()).await?;
+    accepted(&app, created).await
 }
 
 /// Get a batch
@@ -155,6 +155,6 @@ async fn retry(
     Query(NoQuery {}): Query<NoQuery>,
     NoBody: NoBody,
 ) -> Result<Response, ApiError> {
-    let made = requests::retry(&app, &caller, id).await?;
-    accepted(&app, made).await
+    let created = requests::retry(&app, &caller, id).await?;
+    accepted(&app, created).await
 }

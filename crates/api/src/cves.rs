@@ -26,12 +26,12 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: RequestUrl,
+    url: RequestUrl,
     Query(filter): Query<CveFilter>,
 ) -> Result<Json<List<CveSummary>>, ApiError> {
     let page = filter.page();
     let paged = queries::cves::list(&app, &caller.scope(), filter.into_filter(), page).await?;
-    Ok(page::list(&here, page, paged, |cve| cve))
+    Ok(page::list(&url, page, paged, |cve| cve))
 }
 
 /// Get a CVE

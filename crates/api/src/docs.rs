@@ -271,7 +271,7 @@ fn description_of(field: &Value) -> &str {
     let otherwise = array_items(&field["oneOf"]).map(|choice| text(&choice["description"]));
     std::iter::once(text(&field["description"]))
         .chain(otherwise)
-        .find(|said| !said.is_empty())
+        .find(|text| !text.is_empty())
         .unwrap_or("")
 }
 

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
-use httpkit::filters::Listing;
+use httpkit::filters::PageParams;
 use httpkit::{ApiError, Body, ETag, Id, IfMatch, NoQuery, Query, RequestUrl, page};
 use service::auth::caller::Caller;
 use service::queries;
@@ -24,17 +24,17 @@ pub(crate) fn routes() -> Routes {
 ///
 /// Newest first. Tokens that were revoked, used up or have expired stay in the list.
 #[utoipa::path(get, path = "/v1/enrollment-tokens", tag = "Enrollment tokens",
-    operation_id = "list_enrollment_tokens", params(Listing),
+    operation_id = "list_enrollment_tokens", params(PageParams),
     responses((status = 200, description = "A page of enrollment tokens.", body = List<EnrollmentToken>)))]
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: RequestUrl,
-    Query(listing): Query<Listing>,
+    url: RequestUrl,
+    Query(listing): Query<PageParams>,
 ) -> Result<Json<List<EnrollmentToken>>, ApiError> {
     let page = listing.page();
     let paged = queries::credentials::enrollment_tokens(&app, &caller.scope(), page).await?;
-    Ok(page::list(&here, page, paged, |token| token))
+    Ok(page::list(&url, page, paged, |token| token))
 }
 
 /// Create an enrollment token

@@ -30,8 +30,8 @@ fn example_for(schema: &Value, name: &str, schemas: &Value, request: bool, depth
     if depth > DEPTH_MAX {
         return Value::Null;
     }
-    if let Some(said) = stated_example(schema, name, request) {
-        return said;
+    if let Some(example) = stated_example(schema, name, request) {
+        return example;
     }
     let deeper = |schema: &Value| example_for(schema, name, schemas, request, depth + 1);
     if let Some(reference) = schema["$ref"].as_str() {

@@ -40,11 +40,11 @@ pub(crate) struct FeedPage {
 pub(crate) async fn list(
     State(app): State<Api>,
     _caller: Extension<Caller>,
-    here: RequestUrl,
+    url: RequestUrl,
     Query(part): Query<FeedPage>,
 ) -> Result<Json<List<Feed>>, ApiError> {
     let page = page::page(part.limit, part.offset);
-    Ok(page::list(&here, page, feeds::page(&app, page).await?, |feed| feed))
+    Ok(page::list(&url, page, feeds::page(&app, page).await?, |feed| feed))
 }
 
 /// The feed metrics for Prometheus. They are written directly, without the metrics registry: a

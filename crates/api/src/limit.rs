@@ -77,7 +77,7 @@ impl RateLimits {
     }
 
     /// Counts an invalid credential; fails if the address has sent too many.
-    pub(crate) fn bad_credential(&self, from: IpAddr) -> Result<(), ApiError> {
+    pub(crate) fn count_invalid_credential(&self, from: IpAddr) -> Result<(), ApiError> {
         self.addresses
             .take(&[&counted_address_bytes(from)])
             .map_err(|wait| too_many("Too many invalid credentials from this address.", wait))

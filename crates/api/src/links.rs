@@ -74,14 +74,16 @@ mod tests {
             .iter()
             .flat_map(|(path, item)| item.as_object().unwrap().values().map(move |op| (path, op)))
             .collect();
-        let of = |id: &str| all.iter().find(|(_, op)| op["operationId"] == id);
+        let find_operation = |id: &str| all.iter().find(|(_, op)| op["operationId"] == id);
         for (from, _, name, others) in LINKS {
             assert!(
-                of(from).is_some_and(|(_, op)| op.to_string().contains("$response.body#/")),
+                find_operation(from)
+                    .is_some_and(|(_, op)| op.to_string().contains("$response.body#/")),
                 "{from}"
             );
             for other in others {
-                let (path, _) = of(other).unwrap_or_else(|| panic!("unknown operation {other}"));
+                let (path, _) =
+                    find_operation(other).unwrap_or_else(|| panic!("unknown operation {other}"));
                 assert!(path.contains(&format!("{{{name}}}")), "{other} has no parameter {name}");
             }
         }

@@ -97,14 +97,14 @@ impl Drop for OpenConnection {
 }
 
 /// Metrics of this service instance, even if other services run in the same process.
-fn instance_metrics(condition: &ProcessHealth) -> String {
+fn instance_metrics(health: &ProcessHealth) -> String {
     let gauge = |name, help, value: bool| {
         let value = u8::from(value);
         format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n")
     };
-    let writes = condition.write_fault().is_none();
-    let clock = condition.clock_skew().is_none();
-    gauge("fleetmend_leader", "Whether this replica is the leader.", condition.leads())
+    let writes = health.write_fault().is_none();
+    let clock = health.clock_skew().is_none();
+    gauge("fleetmend_leader", "Whether this replica is the leader.", health.leads())
         + &gauge("fleetmend_database_writable", "Whether the last write succeeded.", writes)
         + &gauge(
             "fleetmend_clock_ok",

@@ -197,7 +197,7 @@ fn codes_of(status: u16) -> impl Iterator<Item = Code> {
 }
 
 fn problem(status: u16) -> Value {
-    let told: Vec<String> =
+    let descriptions: Vec<String> =
         codes_of(status).map(|code| format!("`{}`: {}", code.word(), code.about())).collect();
     let examples: Map<String, Value> = codes_of(status)
         .map(|code| {
@@ -209,7 +209,7 @@ fn problem(status: u16) -> Value {
         headers["Retry-After"] = json!({"$ref": "#/components/headers/RetryAfter"});
     }
     json!({
-        "description": told.join("\n\n"),
+        "description": descriptions.join("\n\n"),
         "headers": headers,
         "content": {MEDIA_TYPE: {
             "schema": {"$ref": "#/components/schemas/Problem"},

@@ -28,12 +28,12 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: RequestUrl,
+    url: RequestUrl,
     Query(filter): Query<PatchFilter>,
 ) -> Result<Json<List<wire::v1::Patch>>, ApiError> {
     let page = filter.page();
     let found = queries::patches::list(&app, &caller.scope(), filter.into_filter(), page).await?;
-    Ok(page::list(&here, page, found, |patch| patch))
+    Ok(page::list(&url, page, found, |patch| patch))
 }
 
 /// Get patch details

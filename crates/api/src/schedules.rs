@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
-use httpkit::filters::{Listing, ScheduleList};
+use httpkit::filters::{PageParams, ScheduleList};
 use httpkit::{ApiError, Body, ETag, Id, Ids, IfMatch, NoBody, NoQuery, Query, RequestUrl, page};
 use service::auth::caller::Caller;
 use service::queries;
@@ -35,12 +35,12 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: RequestUrl,
+    url: RequestUrl,
     Query(part): Query<ScheduleList>,
 ) -> Result<Json<List<wire::v1::Schedule>>, ApiError> {
     let (limit, offset) = part.limit_and_offset();
     let (page, found) = queries::schedules::list(&app, &caller.scope(), limit, offset).await?;
-    Ok(page::list(&here, page, found, |schedule| schedule))
+    Ok(page::list(&url, page, found, |schedule| schedule))
 }
 
 /// Create a schedule
@@ -60,10 +60,10 @@ async fn create(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<ScheduleRequest>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let made = requests::create(&app, &caller, body.into_parts()).await?;
-    let location = format!("/v1/schedules/{}", made.id);
-    let etag = ETag(made.generation);
-    let body = queries::schedules::to_wire(&app, &caller.scope(), made).await?;
+    let created = requests::create(&app, &caller, body.into_parts()).await?;
+    let location = format!("/v1/schedules/{}", created.id);
+    let etag = ETag(created.generation);
+    let body = queries::schedules::to_wire(&app, &caller.scope(), created).await?;
     Ok((StatusCode::CREATED, [(LOCATION, location)], etag, Json(body)))
 }
 
@@ -145,18 +145,18 @@ async fn run(
 ///
 /// With their results, newest first. Includes skipped runs, with the reason.
 #[utoipa::path(get, path = "/v1/schedules/{schedule_id}/runs", tag = "Schedules", operation_id = "list_runs",
-    params(("schedule_id" = ScheduleId, Path, description = "ID of the schedule."), Listing),
+    params(("schedule_id" = ScheduleId, Path, description = "ID of the schedule."), PageParams),
     responses((status = 200, description = "A page of runs.", body = List<Run>)))]
 async fn history(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: RequestUrl,
+    url: RequestUrl,
     Id(id): Id<ScheduleId>,
-    Query(listing): Query<Listing>,
+    Query(listing): Query<PageParams>,
 ) -> Result<Json<List<Run>>, ApiError> {
     let page = page::page(listing.limit, listing.offset);
     let found = queries::schedules::runs(&app, &caller.scope(), id, page).await?;
-    Ok(page::list(&here, page, found, |run| run))
+    Ok(page::list(&url, page, found, |run| run))
 }
 
 /// Get a run of a schedule

@@ -37,13 +37,13 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: RequestUrl,
+    url: RequestUrl,
     Query(filter): Query<ServerFilter>,
 ) -> Result<Json<List<wire::v1::Server>>, ApiError> {
     let page = filter.page();
     let (wanted, sort) = filter.into_filter();
     let found = queries::servers::list(&app, &caller.scope(), wanted, sort, page).await?;
-    Ok(page::list(&here, page, found, |server| server))
+    Ok(page::list(&url, page, found, |server| server))
 }
 
 /// Get a server
@@ -130,8 +130,8 @@ async fn patch(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<PatchServer>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let made = requests::patch(&app, &caller, id, body.into_parts()).await?;
-    batches::accepted(&app, made).await
+    let created = requests::patch(&app, &caller, id, body.into_parts()).await?;
+    batches::accepted(&app, created).await
 }
 
 /// Release a server from quarantine

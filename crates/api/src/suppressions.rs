@@ -51,12 +51,12 @@ struct Filter {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: RequestUrl,
+    url: RequestUrl,
     Query(filter): Query<Filter>,
 ) -> Result<Json<List<wire::v1::Suppression>>, ApiError> {
     let page = page::page(filter.limit, filter.offset);
     let paged = suppressions::list(&app, &caller.scope(), filter.cve, page).await?;
-    Ok(page::list(&here, page, paged, |row| row))
+    Ok(page::list(&url, page, paged, |row| row))
 }
 
 /// Create a suppression
@@ -73,13 +73,13 @@ async fn create(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<CreateSuppression>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let made = requests::create(&app, &caller, body.into_parts()).await?;
-    let location = format!("/v1/suppressions/{}", made.id);
+    let created = requests::create(&app, &caller, body.into_parts()).await?;
+    let location = format!("/v1/suppressions/{}", created.id);
     Ok((
         StatusCode::CREATED,
         [(LOCATION, location)],
         VERSION,
-        Json(suppressions::to_wire(&app, made)),
+        Json(suppressions::to_wire(&app, created)),
     ))
 }
 

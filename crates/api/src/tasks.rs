@@ -28,13 +28,13 @@ pub(crate) fn routes() -> Routes {
 async fn list(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
-    here: RequestUrl,
+    url: RequestUrl,
     Id(id): Id<BatchId>,
     Query(filter): Query<TaskFilter>,
 ) -> Result<Json<List<Task>>, ApiError> {
     let page = filter.page();
     let paged = tasks::list(&app, &caller.scope(), id, &filter.states(), page).await?;
-    Ok(page::list(&here, page, paged, |task| task))
+    Ok(page::list(&url, page, paged, |task| task))
 }
 
 /// Get a task

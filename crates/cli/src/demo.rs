@@ -19,7 +19,7 @@ use clap::Args;
 use domain::rollout::Pace;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
-use server::app::{App, Parts, Settings};
+use server::app::{App, AppParts, Settings};
 use service::auth::enrollment_tokens;
 use service::clock::{Clock, random_u128};
 use service::commands::batches as rollouts;
@@ -113,9 +113,9 @@ impl Demo {
         let app = open(&dir, Clock::system()).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let key = dev::admin_key(&app, &dir.join(credentials::FILE)).await?;
-        let told =
+        let saved_credentials =
             Credentials { url: Some(url.clone()), api_key: Some(key.clone()), ca_cert: None };
-        told.write(&dir.join(credentials::FILE))?;
+        saved_credentials.write(&dir.join(credentials::FILE))?;
         let stop = shutdown_signal()?;
         let (end, ended) = oneshot::channel::<()>();
         let serving = tokio::spawn(server::run(app.clone(), listener, None, async {
@@ -135,8 +135,8 @@ impl Demo {
         let Some(dir) = self.data_dir.clone().or_else(credentials::demo_dir) else {
             bail!("no home directory to store files in: set a directory with --data-dir");
         };
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-        made.with_context(|| {
+        let result = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+        result.with_context(|| {
             format!("cannot create {}: set another directory with --data-dir", dir.display())
         })?;
         Ok(dir.canonicalize()?)
@@ -186,11 +186,9 @@ impl Demo {
         let serving = tokio::spawn(server::run(app.clone(), listener, None, async {
             let _ = ended.await;
         }));
-        let nature = Behavior { fail: 0.0, crash: 0.0, offline: 0.0, ..self.nature(10_000.0) };
-        let fleet = Swarm::start(Config {
-            behavior: nature,
-            ..self.config(&app, organization.id, &url).await?
-        })?;
+        let behavior = Behavior { fail: 0.0, crash: 0.0, offline: 0.0, ..self.nature(10_000.0) };
+        let fleet =
+            Swarm::start(Config { behavior, ..self.config(&app, organization.id, &url).await? })?;
         fleet.wait_until_enrolled().await?;
         wait_for_scans(&app, organization.id, self.servers).await?;
         fleet.stop().await.write(&dir.join(FLEET_FILE))?;
@@ -288,12 +286,12 @@ async fn open(dir: &Path, clock: Clock) -> anyhow::Result<App> {
     let url = settings::default_database_url(dir);
     let (db, secrets) = settings::open_service(&url, Durability::Process, secrets).await?;
     let settings = Settings { replica: format!("{:032x}", random_u128()), ..Settings::default() };
-    Ok(App::new(Parts { db, clock, secrets, settings }))
+    Ok(App::new(AppParts { db, clock, secrets, settings }))
 }
 
 async fn organization(app: &App) -> anyhow::Result<OrgId> {
-    let there = store::organizations::list(&mut *app.db.read().await?).await?;
-    Ok(there.first().context("no organization exists")?.id)
+    let organizations = store::organizations::list(&mut *app.db.read().await?).await?;
+    Ok(organizations.first().context("no organization exists")?.id)
 }
 
 async fn wait_for_scans(app: &App, org: OrgId, servers: u64) -> anyhow::Result<()> {

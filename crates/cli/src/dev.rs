@@ -14,7 +14,7 @@ use std::time::Duration;
 use agent::shell::{enroll::Enroll, run::Run, state::StateDir};
 use anyhow::{Context as _, bail};
 use clap::{Args, Command};
-use server::app::{App, Parts, Settings};
+use server::app::{App, AppParts, Settings};
 use service::Actor;
 use service::auth::api_keys as keys;
 use service::auth::api_keys::NewKey;
@@ -80,9 +80,9 @@ impl Dev {
         let listener = listen::bind(&self.listen).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let key = admin_key(&app, &dir.join(credentials::FILE)).await?;
-        let told =
+        let saved_credentials =
             Credentials { url: Some(url.clone()), api_key: Some(key.clone()), ca_cert: None };
-        told.write(&dir.join(credentials::FILE))?;
+        saved_credentials.write(&dir.join(credentials::FILE))?;
         let stop = shutdown_signal()?;
         // When one ends, the other ends too: the agent failed to start, or the user stopped the
         // service.
@@ -241,13 +241,13 @@ async fn open_app(dir: &Path) -> anyhow::Result<App> {
     })?;
     // Two processes with the same replica name would both consider themselves the leader.
     let settings = Settings { replica: format!("{:032x}", random_u128()), ..Settings::default() };
-    Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings }))
+    Ok(App::new(AppParts { db, clock: Clock::system(), secrets, settings }))
 }
 
 /// The admin key created at the first start, or a new one if that key was lost or revoked.
 pub(crate) async fn admin_key(app: &App, file: &Path) -> anyhow::Result<String> {
-    let there = store::organizations::list(&mut *app.db.read().await?).await?;
-    let Some(organization) = there.first() else {
+    let organizations = store::organizations::list(&mut *app.db.read().await?).await?;
+    let Some(organization) = organizations.first() else {
         return Ok(setup::create_organization(app, ORGANIZATION).await?.1);
     };
     let kept = if file.exists() { Credentials::read(file)?.api_key } else { None };
@@ -272,8 +272,8 @@ pub(crate) fn actor(org: vocab::OrgId) -> Actor {
 
 /// The link for setting the first password, or none once any user has a password.
 pub(crate) async fn password_link(app: &App, url: &str) -> anyhow::Result<Option<String>> {
-    let there = store::organizations::list(&mut *app.db.read().await?).await?;
-    let organization = there.first().context("no organization exists")?;
+    let organizations = store::organizations::list(&mut *app.db.read().await?).await?;
+    let organization = organizations.first().context("no organization exists")?;
     let all = store::Page { limit: 100, offset: 0 };
     let people = store::users::list(&mut *app.db.read().await?, organization.id, all).await?.items;
     if people.iter().any(|user| user.password.is_some()) {
@@ -289,8 +289,8 @@ pub(crate) async fn password_link(app: &App, url: &str) -> anyhow::Result<Option
 
 /// An enrollment token for this machine only.
 async fn create_enrollment_token(app: &App) -> anyhow::Result<String> {
-    let there = store::organizations::list(&mut *app.db.read().await?).await?;
-    let organization = there.first().context("no organization exists")?;
+    let organizations = store::organizations::list(&mut *app.db.read().await?).await?;
+    let organization = organizations.first().context("no organization exists")?;
     let ends = app.clock.now() + TOKEN_LIFETIME;
     let new = NewToken {
         name: "this machine".into(),

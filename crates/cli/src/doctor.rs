@@ -123,8 +123,8 @@ impl Doctor {
         let problems = findings.iter().filter(|found| found.state == State::Problem).count();
         match self.json {
             true => {
-                let told = json!({"healthy": problems == 0, "findings": findings});
-                crate::print_line(&told.to_string())?;
+                let report = json!({"healthy": problems == 0, "findings": findings});
+                crate::print_line(&report.to_string())?;
             }
             false => {
                 findings.iter().try_for_each(|found| crate::print_line(&format_finding(found)))?;

@@ -112,10 +112,10 @@ struct ImportArgs {
     #[arg(long, value_enum)]
     kind: Option<FeedFormat>,
     /// Release to read from the Debian tracker list, as code name and number
-    #[arg(long, value_name = "NAME=NUMBER", value_parser = release)]
+    #[arg(long, value_name = "NAME=NUMBER", value_parser = parse_release)]
     release: Option<(String, String)>,
     #[command(flatten)]
-    place: CommonArgs,
+    common: CommonArgs,
 }
 
 #[derive(Args)]
@@ -124,7 +124,7 @@ struct NameArgs {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
-    place: CommonArgs,
+    common: CommonArgs,
 }
 
 #[derive(Args)]
@@ -136,7 +136,7 @@ struct RemoveArgs {
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    place: CommonArgs,
+    common: CommonArgs,
 }
 
 #[derive(Args)]
@@ -145,7 +145,7 @@ struct ExportArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
-    place: CommonArgs,
+    common: CommonArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -164,7 +164,7 @@ enum FeedFormat {
     Epss,
 }
 
-fn release(text: &str) -> Result<(String, String), String> {
+fn parse_release(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, number)) if !name.is_empty() && !number.is_empty() => {
             Ok((name.to_owned(), number.to_owned()))
@@ -198,7 +198,7 @@ impl ImportArgs {
             bail!("--name can be used with one feed only");
         }
         let kind = self.kind()?;
-        let db = self.place.open().await?;
+        let db = self.common.open().await?;
         let mut failed = 0;
         for feed in &self.feeds {
             let bar = ProgressBar::new(feed);
@@ -231,7 +231,7 @@ impl ImportArgs {
                 }
             };
             match done.with_context(|| format!("{feed} was not imported")) {
-                Ok(imported) => print_import(&imported, self.place.json)?,
+                Ok(imported) => print_import(&imported, self.common.json)?,
                 Err(error) => {
                     failed += 1;
                     output::err(&format!("fleetmend: {error:#}\n"))?;
@@ -273,7 +273,7 @@ fn check_failures(failed: u32, what: &str) -> anyhow::Result<()> {
 
 impl NameArgs {
     async fn update(self) -> anyhow::Result<()> {
-        let db = self.place.open().await?;
+        let db = self.common.open().await?;
         let mut sources = feed_sources::list(&mut *db.read().await?).await?;
         for name in &self.names {
             if !sources.iter().any(|source| source.name == *name) {
@@ -281,7 +281,7 @@ impl NameArgs {
             }
         }
         sources.retain(|source| self.names.is_empty() || self.names.contains(&source.name));
-        if sources.is_empty() && !self.place.json {
+        if sources.is_empty() && !self.common.json {
             crate::print_line(
                 "No feeds to update from a URL. See `fleetmend feeds import --help`.",
             )?;
@@ -290,8 +290,8 @@ impl NameArgs {
         for source in sources {
             let done = self.update_one(&db, &source).await;
             match done.with_context(|| format!("{} was not updated", source.name)) {
-                Ok(UpdateOutcome::Imported(imported)) => print_import(&imported, self.place.json)?,
-                Ok(UpdateOutcome::Unchanged { name }) if self.place.json => {
+                Ok(UpdateOutcome::Imported(imported)) => print_import(&imported, self.common.json)?,
+                Ok(UpdateOutcome::Unchanged { name }) if self.common.json => {
                     crate::print_line(&json!({"name": name, "changed": 0}).to_string())?;
                 }
                 Ok(UpdateOutcome::Unchanged { name }) => {
@@ -322,7 +322,7 @@ impl NameArgs {
         if self.names.is_empty() {
             bail!("name at least one feed: see `fleetmend feeds status`");
         }
-        let db = self.place.open().await?;
+        let db = self.common.open().await?;
         for name in &self.names {
             let mut tx = db.begin().await?;
             let known = feed_sources::delete(&mut tx, name).await?;
@@ -331,7 +331,7 @@ impl NameArgs {
             if !known {
                 bail!("no feed named `{name}` is updated from a URL: see `fleetmend feeds status`");
             }
-            if !self.place.json {
+            if !self.common.json {
                 crate::print_line(&format!("{name} is no longer updated; its advisories stay"))?;
             }
         }
@@ -342,14 +342,14 @@ impl NameArgs {
 
 impl RemoveArgs {
     async fn run(self) -> anyhow::Result<()> {
-        let db = self.place.open().await?;
+        let db = self.common.open().await?;
         confirm(&format!("Delete the feed `{}` with its advisories?", self.name), self.yes)?;
         let removed = feeds::remove(&db, &self.name).await?;
         db.close().await;
         let Some(advisories) = removed else {
             bail!("no feed named `{}`: see `fleetmend feeds status`", self.name);
         };
-        match self.place.json {
+        match self.common.json {
             true => {
                 crate::print_line(&json!({"name": self.name, "advisories": advisories}).to_string())
             }
@@ -364,13 +364,13 @@ impl RemoveArgs {
 
 impl ExportArgs {
     async fn run(self) -> anyhow::Result<()> {
-        let db = self.place.open().await?;
+        let db = self.common.open().await?;
         ensure_parent_dir(&self.file)?;
         let exported = bundle::export(&db, &self.file, Clock::system().now()).await?;
         db.close().await;
         let bundle::ExportSummary { feeds, records, size_bytes } = exported;
         let file = self.file.display();
-        match self.place.json {
+        match self.common.json {
             true => crate::print_line(
                 &json!({"file": file.to_string(), "feeds": feeds, "records": records, "size_bytes": size_bytes})
                     .to_string(),
@@ -385,8 +385,8 @@ impl ExportArgs {
     }
 }
 
-fn print_import(imported: &ImportSummary, as_json: bool) -> anyhow::Result<()> {
-    let ImportSummary { name, kind, records, changed } = imported;
+fn print_import(summary: &ImportSummary, as_json: bool) -> anyhow::Result<()> {
+    let ImportSummary { name, kind, records, changed } = summary;
     match as_json {
         true => crate::print_line(
             &json!({"name": name, "kind": kind, "records": records, "changed": changed})
@@ -399,8 +399,8 @@ fn print_import(imported: &ImportSummary, as_json: bool) -> anyhow::Result<()> {
     }
 }
 
-async fn status(place: &CommonArgs) -> anyhow::Result<()> {
-    let db = place.open().await?;
+async fn status(common: &CommonArgs) -> anyhow::Result<()> {
+    let db = common.open().await?;
     let mut reader = db.read().await?;
     let all = store::feeds::list(&mut reader).await?;
     let sources = feed_sources::list(&mut reader).await?;
@@ -416,7 +416,7 @@ async fn status(place: &CommonArgs) -> anyhow::Result<()> {
             Row { feed, source, age_seconds }
         })
         .collect();
-    if place.json {
+    if common.json {
         let feeds: Vec<_> = rows.iter().map(Row::json).collect();
         return crate::print_line(&json!({"feeds": feeds}).to_string());
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 use serde_json::json;
-use server::app::{App, Parts, Settings};
+use server::app::{App, AppParts, Settings};
 use service::auth::root_keys;
 use service::clock::Clock;
 use service::commands::setup;
@@ -52,8 +52,8 @@ impl Init {
             self.database.clone().unwrap_or_else(|| settings::default_database_url(&self.data_dir));
         let secrets = Secrets::create(&self.data_dir)?;
         let db = settings::open(&url, Durability::Full, &secrets).await?;
-        let there = store::organizations::list(&mut *db.read().await?).await?;
-        if let Some(first) = there.first() {
+        let organizations = store::organizations::list(&mut *db.read().await?).await?;
+        if let Some(first) = organizations.first() {
             db.close().await;
             let first = &first.name;
             match had_secrets {
@@ -75,7 +75,7 @@ impl Init {
         }
         root_keys::check_and_record(&db, &secrets, Clock::system().now()).await?;
         let settings = Settings::default();
-        let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
+        let app = App::new(AppParts { db, clock: Clock::system(), secrets, settings });
         let (organization, api_key) = setup::create_organization(&app, name).await?;
         app.db.close().await;
         let id = organization.id.to_string();

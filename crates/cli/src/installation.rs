@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
-use server::app::{App, Parts, Settings};
+use server::app::{App, AppParts, Settings};
 use service::clock::Clock;
 use service::commands::setup;
 use service::secrets::Secrets;
@@ -54,7 +54,12 @@ impl Installation {
     /// The application without its network listeners.
     pub(crate) async fn app(&self, durability: Option<Durability>) -> anyhow::Result<App> {
         let (db, secrets) = self.open(durability).await?;
-        Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings: Settings::default() }))
+        Ok(App::new(AppParts {
+            db,
+            clock: Clock::system(),
+            secrets,
+            settings: Settings::default(),
+        }))
     }
 }
 
@@ -84,8 +89,8 @@ pub(crate) fn sqlite_path(url: &str) -> Option<&Path> {
 pub(crate) fn create_private_dir(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     ensure!(!path.exists() || path.is_dir(), "{shown} exists but is not a directory");
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.with_context(|| format!("cannot create {shown}"))
+    let result = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    result.with_context(|| format!("cannot create {shown}"))
 }
 
 /// Fails early if the directory of an output file does not exist, before any work is done.

@@ -108,7 +108,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let message = format!("{error:#}");
             let _ = output::err(&format!("fleetmend: {}\n", message.trim_end()));
-            ExitCode::from(if error.is::<operator::Usage>() { 2 } else { 1 })
+            ExitCode::from(if error.is::<operator::UsageError>() { 2 } else { 1 })
         }
     }
 }

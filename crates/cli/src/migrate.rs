@@ -45,8 +45,8 @@ impl Migrate {
                 .iter()
                 .map(|step| json!({"version": step.version, "name": step.name}))
                 .collect();
-            let told = json!({"from": from, "to": SCHEMA_VERSION, "dry_run": self.dry_run, "migrations": steps});
-            return crate::print_line(&told.to_string());
+            let report = json!({"from": from, "to": SCHEMA_VERSION, "dry_run": self.dry_run, "migrations": steps});
+            return crate::print_line(&report.to_string());
         }
         if steps.is_empty() {
             return crate::print_line(&format!("The database is up to date (schema {from})."));

@@ -63,7 +63,7 @@ struct NameArgs {
 #[derive(Args)]
 struct Remove {
     #[command(flatten)]
-    named: NameArgs,
+    name_args: NameArgs,
     /// Skip the confirmation prompt
     #[arg(long, short)]
     yes: bool,
@@ -74,7 +74,7 @@ impl Orgs {
         let installation = match &self.command {
             Command::Create(named) => &named.common.installation,
             Command::List(every) => &every.installation,
-            Command::Remove(remove) => &remove.named.common.installation,
+            Command::Remove(remove) => &remove.name_args.common.installation,
         };
         let app = installation.app(None).await?;
         let done = match &self.command {
@@ -99,17 +99,17 @@ pub(crate) fn validate_name(name: &str) -> anyhow::Result<&str> {
     Ok(name)
 }
 
-async fn create(app: &App, named: &NameArgs) -> anyhow::Result<()> {
-    let name = validate_name(&named.name)?;
-    let made = setup::create_organization(app, name).await.map_err(|error| match error {
+async fn create(app: &App, name_args: &NameArgs) -> anyhow::Result<()> {
+    let name = validate_name(&name_args.name)?;
+    let created = setup::create_organization(app, name).await.map_err(|error| match error {
         ServiceError::Conflict { .. } => {
             anyhow!("an organization named `{name}` already exists: see `fleetmend orgs list`")
         }
         other => other.into(),
     });
-    let (organization, api_key) = made?;
+    let (organization, api_key) = created?;
     let id = organization.id.to_string();
-    if named.common.json {
+    if name_args.common.json {
         return crate::print_line(
             &json!({"organization": organization_json(&organization), "api_key": api_key})
                 .to_string(),
@@ -166,7 +166,7 @@ async fn list(app: &App, as_json: bool) -> anyhow::Result<()> {
 
 impl Remove {
     async fn run(&self, app: &App) -> anyhow::Result<()> {
-        let name = self.named.name.trim();
+        let name = self.name_args.name.trim();
         let mut reader = app.db.read().await?;
         let found = match name.parse() {
             Ok(id) => organizations::get(&mut reader, id).await,
@@ -195,7 +195,7 @@ impl Remove {
             self.yes,
         )?;
         commands::remove(app, &organization).await?;
-        match self.named.common.json {
+        match self.name_args.common.json {
             true => crate::print_line(
                 &json!({"organization": organization_json(&organization), "servers": servers})
                     .to_string(),

@@ -44,7 +44,7 @@ enum Command {
     Rotate {
         key: RotatableKey,
         #[command(flatten)]
-        place: CommonArgs,
+        common: CommonArgs,
     },
     /// Delete the old key, once nothing depends on it
     ///
@@ -58,7 +58,7 @@ Examples:
     Retire {
         key: RotatableKey,
         #[command(flatten)]
-        place: CommonArgs,
+        common: CommonArgs,
         /// Retire the old key even if something depends on it; those credentials stop working
         #[arg(long)]
         force: bool,
@@ -93,18 +93,22 @@ impl Secrets {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let place = match &self.command {
             Command::List(place)
-            | Command::Rotate { place, .. }
-            | Command::Retire { place, .. } => place,
+            | Command::Rotate { common: place, .. }
+            | Command::Retire { common: place, .. } => place,
         };
         let app = place.installation.app(Some(Durability::Full)).await?;
         let done = match &self.command {
             Command::List(place) => list(&app, place).await,
-            Command::Rotate { key: RotatableKey::Orders, place } => rotate(&app, place).await,
-            Command::Rotate { key: RotatableKey::Root, place } => root::rotate(&app, place).await,
-            Command::Retire { key: RotatableKey::Orders, place, force, yes } => {
+            Command::Rotate { key: RotatableKey::Orders, common: place } => {
+                rotate(&app, place).await
+            }
+            Command::Rotate { key: RotatableKey::Root, common: place } => {
+                root::rotate(&app, place).await
+            }
+            Command::Retire { key: RotatableKey::Orders, common: place, force, yes } => {
                 retire(&app, place, *force, *yes).await
             }
-            Command::Retire { key: RotatableKey::Root, place, force, yes } => {
+            Command::Retire { key: RotatableKey::Root, common: place, force, yes } => {
                 root::retire(&app, place, *force, *yes).await
             }
         };
@@ -121,8 +125,8 @@ struct Row {
     untrusting: Option<UntrustingAgents>,
 }
 
-async fn list(app: &App, place: &CommonArgs) -> anyhow::Result<()> {
-    let dir = &place.installation.data_dir;
+async fn list(app: &App, common: &CommonArgs) -> anyhow::Result<()> {
+    let dir = &common.installation.data_dir;
     let row = |file, id: &str, state| Row {
         file,
         id: id.to_owned(),
@@ -144,18 +148,18 @@ async fn list(app: &App, place: &CommonArgs) -> anyhow::Result<()> {
             orders_keys::untrusting_agents(&mut *app.db.read().await?, next.id()).await?;
         rows.push(Row { untrusting: Some(untrusting), ..row(ORDERS_NEXT, next.id(), "new") });
     }
-    if place.json {
+    if common.json {
         let data = rows.iter().map(|row| {
             let untrusting = row.untrusting.as_ref();
             json!({"file": row.file, "id": row.id, "state": row.state, "created_at": row.created_at,
                 "agents_without_it": untrusting.map(|found| found.count),
                 "agents": untrusting.map(|found| found.servers)})
         });
-        let mut told = json!({"data": data.collect::<Vec<_>>()});
+        let mut report = json!({"data": data.collect::<Vec<_>>()});
         if let Some(rotation) = root.json() {
-            told["root_rotation"] = rotation;
+            report["root_rotation"] = rotation;
         }
-        return crate::print_line(&told.to_string());
+        return crate::print_line(&report.to_string());
     }
     let screen = Screen::stdout();
     let columns = [
@@ -177,7 +181,7 @@ async fn list(app: &App, place: &CommonArgs) -> anyhow::Result<()> {
     };
     print(&screen.table(&columns, &rows.iter().map(row).collect::<Vec<_>>()))?;
     match root.describe() {
-        Some(told) => crate::print_line(&told),
+        Some(report) => crate::print_line(&report),
         None => Ok(()),
     }
 }
@@ -187,8 +191,8 @@ fn created_at(path: &Path) -> Option<Timestamp> {
     Timestamp::try_from(fs::metadata(path).ok()?.modified().ok()?).ok()
 }
 
-async fn rotate(app: &App, place: &CommonArgs) -> anyhow::Result<()> {
-    let dir = &place.installation.data_dir;
+async fn rotate(app: &App, common: &CommonArgs) -> anyhow::Result<()> {
+    let dir = &common.installation.data_dir;
     if let Some(next) = app.secrets.next_orders_key() {
         bail!(
             "orders.key is already being rotated, to {}: `fleetmend secrets list` shows the progress, \
@@ -207,7 +211,7 @@ async fn rotate(app: &App, place: &CommonArgs) -> anyhow::Result<()> {
     )
     .await
     .context("the new key was created, but the audit log entry could not be written")?;
-    if place.json {
+    if common.json {
         return crate::print_line(&json!({"key": "orders", "old": old, "new": new}).to_string());
     }
     crate::print_line(&format!(
@@ -219,8 +223,8 @@ async fn rotate(app: &App, place: &CommonArgs) -> anyhow::Result<()> {
     ))
 }
 
-async fn retire(app: &App, place: &CommonArgs, force: bool, yes: bool) -> anyhow::Result<()> {
-    let dir = &place.installation.data_dir;
+async fn retire(app: &App, common: &CommonArgs, force: bool, yes: bool) -> anyhow::Result<()> {
+    let dir = &common.installation.data_dir;
     let Some(next) = app.secrets.next_orders_key() else {
         bail!("there is no new key: create one with `fleetmend secrets rotate orders` first");
     };
@@ -243,7 +247,7 @@ async fn retire(app: &App, place: &CommonArgs, force: bool, yes: bool) -> anyhow
     let detail = json!({"key": "orders", "old": old, "new": new, "agents_without_it": found.count});
     orders_keys::record_rotation(app, "secrets.retire", old, &detail).await?;
     Keys::retire_orders(dir)?;
-    if place.json {
+    if common.json {
         return crate::print_line(&detail.to_string());
     }
     crate::print_line(&format!(

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use server::app::{App, Parts, Settings};
+use server::app::{App, AppParts, Settings};
 use service::audit_anchor;
 use service::auth::root_keys;
 use service::clock::{Clock, random_u128};
@@ -132,7 +132,7 @@ impl Server {
             oidc: self.oidc.config(file, &organizations)?,
             ..usual
         };
-        Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings }))
+        Ok(App::new(AppParts { db, clock: Clock::system(), secrets, settings }))
     }
 }
 

@@ -88,7 +88,7 @@ pub(crate) async fn open_service(
 ) -> anyhow::Result<(Db, Secrets)> {
     let now = service::clock::Clock::system().now();
     let open = async |secrets: &Secrets| connect(url, durability, secrets).await;
-    root_keys::open_service(secrets, now, open).await.map_err(open_error)
+    root_keys::open_database(secrets, now, open).await.map_err(open_error)
 }
 
 /// Opens the database for a command, with the root key that the service uses.
@@ -104,7 +104,7 @@ pub(crate) async fn open_command(
 fn open_error(error: OpenError) -> anyhow::Error {
     match error {
         OpenError::Store(error) => anyhow::Error::from(error).context("cannot open the database"),
-        OpenError::Unfit(unfit) => unfit.into(),
+        OpenError::KeyMismatch(unfit) => unfit.into(),
     }
 }
 

@@ -43,7 +43,7 @@ Example:
         #[arg(long, value_name = "NAME")]
         org: Option<String>,
         #[command(flatten)]
-        place: CommonArgs,
+        common: CommonArgs,
     },
     /// Remove a user's password, sign them out, and print a one-time link for setting a new one
     #[command(after_help = "\
@@ -56,7 +56,7 @@ Example:
         #[arg(long, value_name = "NAME")]
         org: Option<String>,
         #[command(flatten)]
-        place: CommonArgs,
+        common: CommonArgs,
     },
     /// List the users of every organization
     #[command(after_help = "\
@@ -64,7 +64,7 @@ Example:
   fleetmend users list --data-dir /var/lib/fleetmend --json")]
     List {
         #[command(flatten)]
-        place: CommonArgs,
+        common: CommonArgs,
     },
 }
 
@@ -88,9 +88,9 @@ struct CommonArgs {
 impl Users {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let place = match &self.command {
-            Command::Create { place, .. }
-            | Command::Reset { place, .. }
-            | Command::List { place } => place,
+            Command::Create { common: place, .. }
+            | Command::Reset { common: place, .. }
+            | Command::List { common: place } => place,
         };
         let app = place.installation.app(Some(Durability::Full)).await?;
         let done = self.command.execute(&app).await;
@@ -101,11 +101,11 @@ impl Users {
 
 impl CommonArgs {
     /// Formats a one-time link and what it is for.
-    fn format_link(&self, name: &str, link: &str, meant: &str) -> String {
+    fn format_link(&self, name: &str, link: &str, effect: &str) -> String {
         let url = link_url(&self.url, link);
         match self.json {
             true => json!({"name": name, "link": url}).to_string(),
-            false => format!("{name} {meant}. The link works once, for 24 hours:\n\n  {url}"),
+            false => format!("{name} {effect}. The link works once, for 24 hours:\n\n  {url}"),
         }
     }
 }
@@ -118,7 +118,7 @@ pub(crate) fn link_url(url: &str, link: &str) -> String {
 impl Command {
     async fn execute(self, app: &App) -> anyhow::Result<String> {
         match self {
-            Command::Create { name, role, org, place } => {
+            Command::Create { name, role, org, common: place } => {
                 let org = organization(app, org.as_deref(), &place.installation.data_dir).await?;
                 let invited = users::invite(app, &users::local_actor(org.id), &name, role).await;
                 let (user, link) = invited.map_err(|error| match error {
@@ -127,14 +127,14 @@ impl Command {
                         users::normalize_name(&name)
                     ),
                     ServiceError::Invalid(errors) => {
-                        let told: Vec<String> = errors.into_iter().map(|error| error.detail).collect();
-                        anyhow::anyhow!("invalid name: {}", told.join("; "))
+                        let messages: Vec<String> = errors.into_iter().map(|error| error.detail).collect();
+                        anyhow::anyhow!("invalid name: {}", messages.join("; "))
                     }
                     other => other.into(),
                 })?;
                 Ok(place.format_link(&user.name, &link, "can set a password here"))
             }
-            Command::Reset { name, org, place } => {
+            Command::Reset { name, org, common: place } => {
                 let name = users::normalize_name(&name);
                 let mut found =
                     store::users::all_by_name(&mut *app.db.read().await?, &name).await?;
@@ -155,10 +155,10 @@ impl Command {
                     }
                 };
                 let link = users::reset(app, &users::local_actor(user.org_id), &user).await?;
-                let meant = "is signed out everywhere and can set a new password here";
-                Ok(place.format_link(&user.name, &link, meant))
+                let effect = "is signed out everywhere and can set a new password here";
+                Ok(place.format_link(&user.name, &link, effect))
             }
-            Command::List { place } => list(app, place.json).await,
+            Command::List { common: place } => list(app, place.json).await,
         }
     }
 }

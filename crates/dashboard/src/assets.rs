@@ -10,8 +10,8 @@ use crate::pages::Asset;
 use crate::response::PageResult;
 
 /// Browsers may cache an asset indefinitely: its path contains a hash of its content.
-pub(crate) async fn asset(Path((mark, name)): Path<(String, String)>) -> PageResult {
-    let path = format!("/assets/{mark}/{name}");
+pub(crate) async fn asset(Path((digest, name)): Path<(String, String)>) -> PageResult {
+    let path = format!("/assets/{digest}/{name}");
     let Some(found) = Asset::ALL.into_iter().find(|asset| asset.path() == path) else {
         return Err(ApiError::new(Code::NotFound, "There is nothing at this path."));
     };

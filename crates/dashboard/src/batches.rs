@@ -26,13 +26,13 @@ const LOG_BYTES_MAX: usize = 1 << 20;
 pub(crate) async fn list(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: RequestUrl,
-    asked: PageQuery<BatchFilter>,
+    url: RequestUrl,
+    page_query: PageQuery<BatchFilter>,
 ) -> PageResult {
-    let (state, query) = (asked.text("state"), asked.query());
-    let (part, states) = (asked.parameters.page(), asked.parameters.states());
+    let (state, query) = (page_query.text("state"), page_query.query());
+    let (part, states) = (page_query.parameters.page(), page_query.parameters.states());
     let found = queries::batches::list(&app, &viewer.caller().scope(), &states, part).await?;
-    let list = paging::list(&here, part, found, |batch| batch).0;
+    let list = paging::list(&url, part, found, |batch| batch).0;
     let frame = live_frame(&app, &viewer, Section::Batches, "Batches");
     let by = list.data.iter().filter_map(|batch| batch.started_by.clone());
     let names = names(&app, &viewer, by).await?;
@@ -181,7 +181,7 @@ async fn retry(app: &Dashboard, viewer: &Viewer, id: BatchId, form: &Form) -> Pa
                 .to_owned(),
         ],
         verb: pages::start_label(&preview.options, preview.total),
-        previewed: Some(pages::OrderPreview { preview, token }),
+        previewed: Some(pages::PreviewWithToken { preview, token }),
         action: format!("{here}/retry"),
         back: here,
         risky: false,

@@ -52,7 +52,7 @@ macro_rules! all {
     (|$page:ident| $query:expr) => {
         gathered!(page_by_page(), |$page| {
             let found = $query.await?;
-            (found.items, ends($page, found.total))
+            (found.items, is_last_page($page, found.total))
         })
     };
 }
@@ -65,7 +65,7 @@ fn page_by_page() -> impl Iterator<Item = Page> {
 }
 
 /// Whether `page` is the last page of a list with `rows` rows.
-fn ends(page: Page, rows: u64) -> bool {
+fn is_last_page(page: Page, rows: u64) -> bool {
     page.offset + u64::from(page.limit) >= rows
 }
 

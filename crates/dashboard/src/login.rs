@@ -85,14 +85,14 @@ fn account_key(org: OrgId, name: &str) -> String {
 /// The sign-in page with every configured sign-in method.
 pub(crate) async fn sign_in_page(
     app: &Dashboard,
-    typed: SignInInput,
+    input: SignInInput,
     next: String,
     message: Option<String>,
 ) -> Result<pages::SignIn, ApiError> {
     let provider = app.oidc().map(|provider| provider.config.name.clone());
     let several = queries::users::has_several_organizations(app).await?;
-    let organization = several.then_some(typed.organization);
-    Ok(pages::SignIn { organization, name: typed.name, next, message, provider })
+    let organization = several.then_some(input.organization);
+    Ok(pages::SignIn { organization, name: input.name, next, message, provider })
 }
 
 /// Restricts `next` to a path of this service, to prevent open redirects from the sign-in page.
@@ -195,14 +195,14 @@ pub(crate) fn client_address(peer: Option<Extension<Peer>>) -> IpAddr {
 /// The sign-in page for a client that tried too often. It needs no database query.
 fn throttled_page(
     app: &Dashboard,
-    typed: SignInInput,
+    input: SignInInput,
     next: String,
     error: &ApiError,
 ) -> PageResult {
     let provider = app.oidc().map(|provider| provider.config.name.clone());
-    let organization = (!typed.organization.is_empty()).then_some(typed.organization);
+    let organization = (!input.organization.is_empty()).then_some(input.organization);
     let message = Some(error.detail().to_owned());
-    let page = pages::SignIn { organization, name: typed.name, next, message, provider };
+    let page = pages::SignIn { organization, name: input.name, next, message, provider };
     invalid_input_with(StatusCode::TOO_MANY_REQUESTS, &page)
 }
 
@@ -260,15 +260,15 @@ pub(crate) fn with_session_cookies(
     headers: &HeaderMap,
     user: &User,
     session: &str,
-    mut answer: Response<Body>,
+    mut response: Response<Body>,
 ) -> PageResult {
     let session =
         cookies::session_cookie(app, headers, cookies::SESSION, session, SESSION_TTL.as_secs());
     let known = device_cookie(app, &account_key(user.org_id, &user.name));
     let device = cookies::session_cookie(app, headers, cookies::DEVICE, &known, DEVICE_SECONDS);
-    answer.headers_mut().append(SET_COOKIE, session);
-    answer.headers_mut().append(SET_COOKIE, device);
-    Ok(answer)
+    response.headers_mut().append(SET_COOKIE, session);
+    response.headers_mut().append(SET_COOKIE, device);
+    Ok(response)
 }
 
 pub(crate) async fn sign_out(

@@ -125,13 +125,13 @@ mod tests {
 
     /// A sign-in attempt. The browser is known if it sends a device cookie.
     fn count_name(
-        gate: &LoginThrottle,
+        throttle: &LoginThrottle,
         name: &str,
         from: IpAddr,
         device: Option<&str>,
     ) -> Result<(), ApiError> {
-        gate.count_attempt(from, device)?;
-        gate.count_name(
+        throttle.count_attempt(from, device)?;
+        throttle.count_name(
             name,
             from,
             device.map_or(BrowserHistory::NoCookie, |_| BrowserHistory::SameUser),

@@ -77,19 +77,19 @@ impl<S: Send + Sync> FromRequestParts<S> for Viewer {
 /// Checks the access to a page, runs its handler, renders errors as pages, and adds security
 /// headers.
 pub(crate) async fn handle(
-    State(needs): State<PageAccess>,
+    State(access): State<PageAccess>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
     let id = request.extensions().get::<RequestId>().map_or("", |id| id.as_str()).to_owned();
     let path = request.uri().path().to_owned();
-    let (viewer, answered) = check_access(&needs, request, next).await;
+    let (viewer, answered) = check_access(&access, request, next).await;
     let mut response = match answered {
         Ok(answered) => answered,
         Err(error) => error.into_response(),
     };
     if response.status().is_client_error() || response.status().is_server_error() {
-        response = response::error_page(&needs.app, viewer.as_ref(), response, &path, &id);
+        response = response::error_page(&access.app, viewer.as_ref(), response, &path, &id);
     }
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY));

@@ -42,8 +42,8 @@ fn provider(app: &Dashboard) -> Result<&Provider, ApiError> {
     app.oidc().ok_or_else(none)
 }
 
-fn auth_request(app: &Dashboard, headers: &HeaderMap, flow: &OidcState) -> AuthRequest {
-    flow.auth_request(app, format!("{}/sign-in/oidc/back", cookies::base_url(app, headers)))
+fn auth_request(app: &Dashboard, headers: &HeaderMap, oidc_state: &OidcState) -> AuthRequest {
+    oidc_state.auth_request(app, format!("{}/sign-in/oidc/back", cookies::base_url(app, headers)))
 }
 
 /// Redirects the browser to the identity provider.
@@ -124,7 +124,7 @@ fn rate_limited(error: &ApiError) -> SignInFailure {
 async fn redeem(
     app: &Dashboard,
     provider: &Provider,
-    attempt: &AuthRequest,
+    auth_request: &AuthRequest,
     back: &CallbackQuery,
 ) -> Result<OidcIdentity, SignInFailure> {
     let now = app.clock.now();
@@ -137,7 +137,7 @@ async fn redeem(
         return Err((StatusCode::FORBIDDEN, provider_error_message(provider, &back.error)));
     }
     provider
-        .redeem(now, attempt, &back.code)
+        .redeem(now, auth_request, &back.code)
         .await
         .map_err(|error| provider_failure(provider, &error))
 }
@@ -249,9 +249,9 @@ fn provider_error_message(provider: &Provider, word: &str) -> String {
 }
 
 /// Why a user of the identity provider may not sign in, and what they can do.
-fn refusal_message(provider: &Provider, refusal: SsoRefusal, person: &OidcIdentity) -> String {
+fn refusal_message(provider: &Provider, refusal: SsoRefusal, identity: &OidcIdentity) -> String {
     let name = &provider.config.name;
-    let email = person.email.as_deref().unwrap_or("your address");
+    let email = identity.email.as_deref().unwrap_or("your address");
     match refusal {
         SsoRefusal::NotVerified => {
             format!(

@@ -15,13 +15,13 @@ use wire::v1::{CreateBatch, PreviewRequest};
 use crate::extract::{Form, split_words};
 use crate::names::names;
 use crate::pages::Section;
-use crate::pages::form::OrderForm;
+use crate::pages::form::PatchForm;
 use crate::preview_token::Rejection;
 use crate::response::{PageResult, error_sentences, frame, invalid_input, page, redirect};
 use crate::{Dashboard, Viewer, pages, preview_token};
 
 /// Reads the form.
-pub(crate) fn parse(form: &Form) -> OrderForm {
+pub(crate) fn parse(form: &Form) -> PatchForm {
     let or = |name: &str, usual: &str| match form.text(name) {
         text if text.is_empty() => usual.to_owned(),
         text => text,
@@ -29,7 +29,7 @@ pub(crate) fn parse(form: &Form) -> OrderForm {
     let mut server_ids = form.all("server_ids");
     server_ids.sort();
     server_ids.dedup();
-    OrderForm {
+    PatchForm {
         server_ids,
         what: or("what", "security"),
         packages: form.text("packages"),
@@ -46,7 +46,7 @@ pub(crate) fn parse(form: &Form) -> OrderForm {
 
 /// The options as the API expects them. A value that is not a number stays text, so that the API
 /// rejects it with the field's name.
-pub(crate) fn api_options(form: &OrderForm) -> Map<String, Value> {
+pub(crate) fn api_options(form: &PatchForm) -> Map<String, Value> {
     let number =
         |text: &str| text.parse::<i64>().map_or_else(|_| json!(text), |number| json!(number));
     let mut options = Map::new();
@@ -82,7 +82,7 @@ pub(crate) fn api_options(form: &OrderForm) -> Map<String, Value> {
 }
 
 /// Rejects "these packages" without a package: for the API, an empty list means every update.
-pub(crate) fn require_packages(form: &OrderForm) -> Result<(), ApiError> {
+pub(crate) fn require_packages(form: &PatchForm) -> Result<(), ApiError> {
     let by_name = form.what.starts_with("packages");
     if by_name && split_words(&form.packages).is_empty() {
         let detail = "Enter at least one package, or choose another option under “Install”.";
@@ -92,7 +92,7 @@ pub(crate) fn require_packages(form: &OrderForm) -> Result<(), ApiError> {
 }
 
 /// The whole request as the API expects it.
-pub(crate) fn api_body(form: &OrderForm) -> Result<Value, ApiError> {
+pub(crate) fn api_body(form: &PatchForm) -> Result<Value, ApiError> {
     if form.server_ids.is_empty() {
         return Err(ApiError::new(Code::BadRequest, "No server was selected."));
     }
@@ -114,7 +114,7 @@ pub(crate) async fn submit(State(app): State<Dashboard>, viewer: Viewer, sent: F
         Ok(Outcome::Previewed { preview, token, rejected }) => {
             let errors: Vec<String> =
                 rejected.iter().map(|rejection| rejection.message().to_owned()).collect();
-            let previewed = Some(pages::OrderPreview { preview, token });
+            let previewed = Some(pages::PreviewWithToken { preview, token });
             let view = page_with_preview(&app, &viewer, form, previewed, errors).await?;
             if rejected.is_some() { invalid_input(&view) } else { page(&view) }
         }
@@ -134,7 +134,7 @@ async fn preview_or_start(
     app: &Dashboard,
     viewer: &Viewer,
     sent: &Form,
-    form: &OrderForm,
+    form: &PatchForm,
 ) -> Result<Outcome, ApiError> {
     let body = api_body(form)?;
     // The body holds the options and the sorted server ids, and is what the API is called with.
@@ -154,8 +154,8 @@ async fn preview_or_start(
 async fn page_with_preview(
     app: &Dashboard,
     viewer: &Viewer,
-    form: OrderForm,
-    previewed: Option<pages::OrderPreview>,
+    form: PatchForm,
+    previewed: Option<pages::PreviewWithToken>,
     errors: Vec<String>,
 ) -> Result<pages::OrderPage, ApiError> {
     let names = names(app, viewer, form.server_ids.clone()).await?;

@@ -4,7 +4,7 @@
 use axum::extract::State;
 use axum::http::HeaderMap;
 use domain::schedule::next_runs;
-use httpkit::filters::{Listing, ScheduleList};
+use httpkit::filters::{PageParams, ScheduleList};
 use httpkit::problem::{ApiError, Code};
 use httpkit::{Body, Id, RequestUrl, page as paging};
 use serde_json::{Map, Value, json};
@@ -19,7 +19,7 @@ use crate::calendar::calendar;
 use crate::extract::{Form, PageQuery, split_words};
 use crate::names::names;
 use crate::pages::Section;
-use crate::pages::form::{OrderForm, ScheduleForm};
+use crate::pages::form::{PatchForm, ScheduleForm};
 use crate::patch_form::{PREVIEW_SERVERS_MAX, preview};
 use crate::preview_token::server_set;
 use crate::response::{
@@ -31,13 +31,13 @@ pub(crate) async fn list(
     State(app): State<Dashboard>,
     viewer: Viewer,
     headers: HeaderMap,
-    here: RequestUrl,
+    url: RequestUrl,
     query: PageQuery<ScheduleList>,
 ) -> PageResult {
     let (limit, offset) = query.parameters.limit_and_offset();
     let scope = viewer.caller().scope();
     let (part, found) = queries::schedules::list(&app, &scope, limit, offset).await?;
-    let list = paging::list(&here, part, found, |schedule| schedule).0;
+    let list = paging::list(&url, part, found, |schedule| schedule).0;
     let calendar = calendar(&app, &viewer, &headers).await?;
     let frame = live_frame(&app, &viewer, Section::Schedules, "Schedules");
     page(&pages::Schedules { frame, list, calendar })
@@ -54,14 +54,14 @@ async fn find(
 pub(crate) async fn show(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: RequestUrl,
+    url: RequestUrl,
     Id(id): Id<ScheduleId>,
-    query: PageQuery<Listing>,
+    query: PageQuery<PageParams>,
 ) -> PageResult {
     let (_, it) = find(&app, &viewer, id).await?;
     let part = query.parameters.page();
     let found = queries::schedules::runs(&app, &viewer.caller().scope(), id, part).await?;
-    let runs = paging::list(&here, part, found, |run| run).0;
+    let runs = paging::list(&url, part, found, |run| run).0;
     page(&pages::SchedulePage {
         frame: live_frame(&app, &viewer, Section::Schedules, it.name.clone()),
         it,
@@ -79,8 +79,8 @@ pub(crate) struct CronQuery {
 }
 
 /// The next run times of the cron expression in the form, or what is wrong with it.
-pub(crate) fn next_run_times(app: &Dashboard, when: &CronQuery) -> pages::NextRunsFragment {
-    let [cron, timezone] = [&when.cron, &when.timezone].map(|text| text.trim());
+pub(crate) fn next_run_times(app: &Dashboard, query: &CronQuery) -> pages::NextRunsFragment {
+    let [cron, timezone] = [&query.cron, &query.timezone].map(|text| text.trim());
     let utc = || "UTC".parse::<Zone>();
     let shown = |next, zone, message| pages::NextRunsFragment {
         next,
@@ -128,8 +128,8 @@ async fn form_page(
     errors: Vec<String>,
     unmatched: Option<String>,
 ) -> Result<pages::ScheduleEdit, ApiError> {
-    let when = CronQuery { cron: form.cron.clone(), timezone: form.timezone.clone() };
-    let pages::NextRunsFragment { next, cron, zone, message } = next_run_times(app, &when);
+    let query = CronQuery { cron: form.cron.clone(), timezone: form.timezone.clone() };
+    let pages::NextRunsFragment { next, cron, zone, message } = next_run_times(app, &query);
     let frame = frame(app, viewer, Section::Schedules, title);
     let names = names(app, viewer, form.order.server_ids.clone()).await?;
     Ok(pages::ScheduleEdit {
@@ -149,7 +149,7 @@ async fn form_page(
 /// The form for a new schedule.
 pub(crate) async fn new_form(State(app): State<Dashboard>, viewer: Viewer) -> PageResult {
     let order =
-        OrderForm { what: "security".into(), reboot: "never".into(), ..OrderForm::default() };
+        PatchForm { what: "security".into(), reboot: "never".into(), ..PatchForm::default() };
     let form =
         ScheduleForm { enabled: true, timezone: "UTC".into(), order, ..ScheduleForm::default() };
     let action = "/schedules/new".into();
@@ -179,14 +179,14 @@ pub(crate) async fn edit_form(
         (true, true) => "security",
         (true, false) => "all",
     };
-    let order = OrderForm {
+    let order = PatchForm {
         server_ids: texts("server_ids"),
         what: what.into(),
         packages: listed(packages),
         exclude: listed(options.exclude.iter().map(ToString::to_string).collect()),
         reboot: pages::api_name(&options.reboot),
         stagger_minutes: options.stagger_minutes.to_string(),
-        max_parallel: number(options.max_parallel.map(|most| most.to_string())),
+        max_parallel: number(options.max_parallel.map(|max| max.to_string())),
         canary: options.canary.to_string(),
         max_failures: number(options.max_failures.map(|limit| limit.to_string())),
         window_minutes: number(options.window_minutes.map(|window| window.to_string())),
@@ -416,7 +416,7 @@ pub(crate) async fn run(
             0 => "Run now".into(),
             total => pages::start_label(&preview.options, total),
         },
-        previewed: Some(pages::OrderPreview { preview, token }),
+        previewed: Some(pages::PreviewWithToken { preview, token }),
         action: format!("{here}/run"),
         back: here,
         risky: false,

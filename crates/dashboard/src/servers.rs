@@ -1,7 +1,7 @@
 //! Server pages: the list, one server, and the actions refresh, remove and release.
 
 use axum::extract::State;
-use httpkit::filters::Listing;
+use httpkit::filters::PageParams;
 use httpkit::problem::{ApiError, Code};
 use httpkit::{Id, RequestUrl, filters, page as paging};
 use service::queries::{Page, Paged};
@@ -21,23 +21,23 @@ const HISTORY_ROWS: u32 = 20;
 pub(crate) async fn list(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: RequestUrl,
-    asked: PageQuery<filters::ServerFilter>,
+    url: RequestUrl,
+    page_query: PageQuery<filters::ServerFilter>,
 ) -> PageResult {
     let filter = ServerFilter {
-        q: asked.text("q"),
-        status: asked.text("status"),
-        environment: asked.text("environment"),
-        os: asked.text("os"),
-        tag: asked.text("tag"),
-        reboot_required: asked.text("reboot_required"),
-        sort: asked.text("sort"),
+        q: page_query.text("q"),
+        status: page_query.text("status"),
+        environment: page_query.text("environment"),
+        os: page_query.text("os"),
+        tag: page_query.text("tag"),
+        reboot_required: page_query.text("reboot_required"),
+        sort: page_query.text("sort"),
     };
-    let query = asked.query();
-    let (part, scope) = (asked.parameters.page(), viewer.caller().scope());
-    let (wanted, sort) = asked.parameters.into_filter();
+    let query = page_query.query();
+    let (part, scope) = (page_query.parameters.page(), viewer.caller().scope());
+    let (wanted, sort) = page_query.parameters.into_filter();
     let found = queries::servers::list(&app, &scope, wanted, sort, part).await?;
-    let list = paging::list(&here, part, found, |server| server).0;
+    let list = paging::list(&url, part, found, |server| server).0;
     let frame = live_frame(&app, &viewer, Section::Servers, "Servers");
     page(&pages::Servers { frame, list, filter, query })
 }
@@ -45,9 +45,9 @@ pub(crate) async fn list(
 pub(crate) async fn show(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: RequestUrl,
+    url: RequestUrl,
     Id(id): Id<ServerId>,
-    query: PageQuery<Listing>,
+    query: PageQuery<PageParams>,
 ) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     let part = match query.text("limit").is_empty() {
@@ -55,7 +55,7 @@ pub(crate) async fn show(
         false => paging::page(query.parameters.limit, query.parameters.offset),
     };
     let found = history(&app, id, part).await?;
-    let history = paging::list(&here, part, found, |row| row).0;
+    let history = paging::list(&url, part, found, |row| row).0;
     let frame = live_frame(&app, &viewer, Section::Servers, it.server.hostname.to_string());
     page(&pages::ServerPage { frame, it, history })
 }
@@ -134,7 +134,8 @@ pub(crate) async fn release(
     form: Form,
 ) -> PageResult {
     let reason = form.text("reason");
-    let released = requests::servers::release_seen(&app, &viewer.caller(), id, &reason).await?;
+    let released =
+        requests::servers::release_if_reason_unchanged(&app, &viewer.caller(), id, &reason).await?;
     if released.is_none() {
         let detail = "The reason for the quarantine changed since the page was shown. Review it and \
                       release the server again.";

@@ -25,7 +25,7 @@ const ROWS_MAX: u32 = 200;
 pub(crate) async fn settings(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: RequestUrl,
+    url: RequestUrl,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> PageResult {
     let caller = viewer.caller();
@@ -46,11 +46,11 @@ pub(crate) async fn settings(
     let users = found.items.into_iter().map(row).collect();
     let scope = caller.scope();
     let found = queries::credentials::api_keys(&app, &scope, first).await?;
-    let keys = paging::list(&here, first, found, |key| key).0;
+    let keys = paging::list(&url, first, found, |key| key).0;
     let found = queries::credentials::enrollment_tokens(&app, &scope, first).await?;
-    let tokens = paging::list(&here, first, found, |token| token).0;
+    let tokens = paging::list(&url, first, found, |token| token).0;
     let found = queries::feeds::page(&app, first).await?;
-    let feeds = paging::list(&here, first, found, |feed| feed).0;
+    let feeds = paging::list(&url, first, found, |feed| feed).0;
     let frame = frame(&app, &viewer, Section::Settings, "Settings");
     page(&pages::Settings { frame, users, keys, tokens, feeds })
 }

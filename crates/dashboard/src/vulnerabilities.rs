@@ -13,13 +13,14 @@ use crate::{Dashboard, Viewer, pages, plots};
 pub(crate) async fn patches(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: RequestUrl,
-    asked: PageQuery<PatchFilter>,
+    url: RequestUrl,
+    page_query: PageQuery<PatchFilter>,
 ) -> PageResult {
-    let (severity, query) = (asked.text("severity"), asked.query());
-    let (part, scope) = (asked.parameters.page(), viewer.caller().scope());
-    let found = queries::patches::list(&app, &scope, asked.parameters.into_filter(), part).await?;
-    let list = paging::list(&here, part, found, |patch| patch).0;
+    let (severity, query) = (page_query.text("severity"), page_query.query());
+    let (part, scope) = (page_query.parameters.page(), viewer.caller().scope());
+    let found =
+        queries::patches::list(&app, &scope, page_query.parameters.into_filter(), part).await?;
+    let list = paging::list(&url, part, found, |patch| patch).0;
     let ages = plots::ages(&app, &viewer).await?;
     let frame = live_frame(&app, &viewer, Section::Patches, "Patches");
     page(&pages::Patches { frame, list, severity, query, ages })
@@ -40,14 +41,15 @@ pub(crate) async fn patch(
 pub(crate) async fn cves(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    here: RequestUrl,
-    asked: PageQuery<CveFilter>,
+    url: RequestUrl,
+    page_query: PageQuery<CveFilter>,
 ) -> PageResult {
-    let [q, severity, kev] = ["q", "severity", "kev"].map(|name| asked.text(name));
-    let query = asked.query();
-    let (part, scope) = (asked.parameters.page(), viewer.caller().scope());
-    let found = queries::cves::list(&app, &scope, asked.parameters.into_filter(), part).await?;
-    let list = paging::list(&here, part, found, |cve| cve).0;
+    let [q, severity, kev] = ["q", "severity", "kev"].map(|name| page_query.text(name));
+    let query = page_query.query();
+    let (part, scope) = (page_query.parameters.page(), viewer.caller().scope());
+    let found =
+        queries::cves::list(&app, &scope, page_query.parameters.into_filter(), part).await?;
+    let list = paging::list(&url, part, found, |cve| cve).0;
     let frame = live_frame(&app, &viewer, Section::Cves, "CVEs");
     page(&pages::Cves { frame, list, q, severity, kev, query })
 }

@@ -47,8 +47,9 @@ fn advisories() -> Vec<Advisory> {
             advisory(source * 10 + fix, &format!("source{source}"), &fixed)
         })
     });
-    let kernel = (0..KERNEL_CVES)
-        .map(|flaw| advisory(1_000_000 + flaw, "linux", &format!("6.1.{}-1", flaw % KERNEL_FIXES)));
+    let kernel = (0..KERNEL_CVES).map(|number| {
+        advisory(1_000_000 + number, "linux", &format!("6.1.{}-1", number % KERNEL_FIXES))
+    });
     sources.chain(kernel).collect()
 }
 

@@ -56,8 +56,8 @@ pub fn next_runs(cron: &Cron, zone: &Zone, after: Timestamp, count: usize) -> Ve
 }
 
 /// Whether `at` is the first instant at which clocks show `local`.
-fn is_first_pass(rules: &TimeZone, local: DateTime, at: Timestamp) -> bool {
-    rules.to_ambiguous_timestamp(local).earlier().is_ok_and(|first| first == at)
+fn is_first_pass(time_zone: &TimeZone, local: DateTime, at: Timestamp) -> bool {
+    time_zone.to_ambiguous_timestamp(local).earlier().is_ok_and(|first| first == at)
 }
 
 /// Whether a run is due at a clock change because the clock skips over its time.

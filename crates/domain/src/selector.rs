@@ -40,7 +40,9 @@ pub fn select<'a>(
 
 fn matches_attributes(criteria: &Criteria, server: &ServerFacts) -> bool {
     criteria.environment().is_none_or(|wanted| server.environment.as_ref() == Some(wanted))
-        && criteria.os().is_none_or(|asked| server.os.as_ref().is_some_and(|os| asked.matches(os)))
+        && criteria
+            .os()
+            .is_none_or(|filter| server.os.as_ref().is_some_and(|os| filter.matches(os)))
         && criteria.tags().iter().all(|tag| server.tags.contains(tag))
 }
 

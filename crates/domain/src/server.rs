@@ -30,7 +30,7 @@ const GRACE: SignedDuration = SignedDuration::from_secs(30);
 
 impl Presence {
     /// Returns how long a server may be silent: three sync intervals and 30 s.
-    pub fn patience(self) -> SignedDuration {
+    pub fn offline_after(self) -> SignedDuration {
         SignedDuration::from_secs(3 * i64::from(self.sync_seconds)) + GRACE
     }
 
@@ -43,7 +43,7 @@ impl Presence {
     /// contact corrects the status in either case.
     pub fn status(self, now: Timestamp) -> Status {
         match self.last_seen {
-            Some(seen) if now.duration_since(seen).abs() < self.patience() => Status::Online,
+            Some(seen) if now.duration_since(seen).abs() < self.offline_after() => Status::Online,
             _ => Status::Offline,
         }
     }
@@ -56,7 +56,7 @@ impl Presence {
     /// its agent never reported.
     pub fn goes_offline_at(self) -> Option<Timestamp> {
         // Beyond the maximum timestamp there is no such instant.
-        self.last_seen.and_then(|seen| seen.checked_add(self.patience()).ok())
+        self.last_seen.and_then(|seen| seen.checked_add(self.offline_after()).ok())
     }
 }
 

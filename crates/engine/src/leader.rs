@@ -83,7 +83,7 @@ impl DiskSpaceCheck {
 
 /// Acquires or renews the leader's lease, or gives it up. Returns the lease if this process holds
 /// it.
-async fn acquire_or_renew(app: &App, held: Option<&Lease>) -> store::Result<Option<Lease>> {
+async fn acquire_or_renew(app: &App, held_lease: Option<&Lease>) -> store::Result<Option<Lease>> {
     let mut tx = app.db.begin().await?;
     let time = LeaseTime::read(app, &mut tx).await?;
     note_skew(app, time.skew);
@@ -92,7 +92,7 @@ async fn acquire_or_renew(app: &App, held: Option<&Lease>) -> store::Result<Opti
     let may_lead = time.skew.is_none() && !rotated;
     let until = time.now.saturating_add(LEASE_TTL).unwrap_or(Timestamp::MAX);
     let replica = &app.settings.replica;
-    let next = match (held, may_lead) {
+    let next = match (held_lease, may_lead) {
         (None, true) => leases::acquire(&mut tx, NAME, replica, time.now, until).await,
         (None, false) => Ok(None),
         (Some(lease), true) => leases::renew(&mut tx, lease, until).await.map(Some),
@@ -175,10 +175,10 @@ fn note_root_key_rotation(app: &App, rotated: bool) {
     }
 }
 
-fn note_lead_change(app: &App, held: Option<&Lease>, next: Option<&Lease>) {
+fn note_lead_change(app: &App, held_lease: Option<&Lease>, next: Option<&Lease>) {
     let replica = &app.settings.replica;
     app.condition().note_leads(next.is_some());
-    match (held, next) {
+    match (held_lease, next) {
         (None, Some(lease)) => {
             tracing::info!(replica, token = lease.token, "this replica is now the leader");
         }

@@ -92,14 +92,14 @@ struct TaskContext {
 }
 
 fn spawn_supervised<F>(
-    parts: &TaskContext,
+    context: &TaskContext,
     name: &'static str,
     start: fn(TaskContext) -> F,
 ) -> JoinHandle<()>
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let parts = parts.clone();
+    let parts = context.clone();
     tokio::spawn(service::supervise::run(name, move || start(parts.clone())))
 }
 
@@ -108,42 +108,42 @@ pub fn spawn(app: App) -> Engine {
 }
 
 /// Starts the engine with other intervals, for tests.
-pub fn spawn_with(app: App, pulse: Intervals) -> Engine {
+pub fn spawn_with(app: App, intervals: Intervals) -> Engine {
     let (lead_in, lead) = watch::channel(None);
     let (away_in, away) = watch::channel(None);
-    let pen = WriteLock::default();
-    let parts = TaskContext {
+    let write_lock = WriteLock::default();
+    let context = TaskContext {
         app,
-        intervals: pulse,
+        intervals,
         lease_sender: lead_in,
         lead,
         presence_sender: away_in,
         presence: away,
-        write_lock: pen,
+        write_lock,
     };
     let tasks = vec![
-        spawn_supervised(&parts, "leader", |p| {
+        spawn_supervised(&context, "leader", |p| {
             leader::run(p.app, p.intervals.lease_renewal, p.lease_sender)
         }),
-        spawn_supervised(&parts, "presence", |p| {
+        spawn_supervised(&context, "presence", |p| {
             presence::run(p.app, p.intervals.poll, p.lead, p.presence_sender)
         }),
-        spawn_supervised(&parts, "rollouts", |p| {
+        spawn_supervised(&context, "rollouts", |p| {
             rollouts::run(p.app, p.intervals.poll, p.lead, p.presence, p.write_lock)
         }),
-        spawn_supervised(&parts, "schedules", |p| {
+        spawn_supervised(&context, "schedules", |p| {
             schedules::run(p.app, p.intervals.poll, p.lead, p.write_lock)
         }),
-        spawn_supervised(&parts, "refreshes", |p| refresh::run(p.app, p.intervals.poll, p.lead)),
-        spawn_supervised(&parts, "feeds", |p| feeds::update(p.app, p.intervals.poll, p.lead)),
-        spawn_supervised(&parts, "daily statistics", |p| {
+        spawn_supervised(&context, "refreshes", |p| refresh::run(p.app, p.intervals.poll, p.lead)),
+        spawn_supervised(&context, "feeds", |p| feeds::update(p.app, p.intervals.poll, p.lead)),
+        spawn_supervised(&context, "daily statistics", |p| {
             daily_stats::run(p.app, p.intervals.poll, p.lead)
         }),
-        spawn_supervised(&parts, "retention", |p| {
+        spawn_supervised(&context, "retention", |p| {
             retention::run(p.app, p.intervals.retention, p.lead)
         }),
     ];
-    let TaskContext { app, lead, .. } = parts;
+    let TaskContext { app, lead, .. } = context;
     Engine { app, lead, tasks }
 }
 

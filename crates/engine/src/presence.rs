@@ -33,15 +33,15 @@ pub(super) async fn run(
     let mut presence_changed = app.db.subscribe(Topic::Presence);
     let mut servers_changed = app.db.subscribe(Topic::Servers);
     let mut current_lease: Option<(i64, Timestamp)> = None;
-    let mut hands = app.clock.watch();
+    let mut clock = app.clock.watch();
     loop {
         let lease = wait_for_lead(&mut lead).await;
-        if hands.clock_change().is_some() {
+        if clock.clock_change().is_some() {
             // After the clock was set, no server seems to have reported. That says nothing about
             // the servers.
             current_lease = None;
         }
-        let now = hands.last_time();
+        let now = clock.last_time();
         let since = match current_lease {
             Some((token, since)) if token == lease.token => since,
             _ => {
@@ -76,7 +76,7 @@ async fn check_presence(
     away: &watch::Sender<PresenceSnapshot>,
 ) -> store::Result<()> {
     let sync_seconds = app.settings.sync_seconds;
-    let patience = Presence { last_seen: None, sync_seconds }.patience();
+    let patience = Presence { last_seen: None, sync_seconds }.offline_after();
     let limit = |at: Result<Timestamp, jiff::Error>, end| at.unwrap_or(end);
     let since = limit(now.checked_sub(patience), Timestamp::MIN);
     let until = limit(now.checked_add(patience), Timestamp::MAX);
@@ -84,17 +84,17 @@ async fn check_presence(
     let silent = presence_transitions::list_offline(&mut reader, since, until).await?;
     let barred = presence_transitions::list_blocked(&mut reader).await?;
     let known = presence_transitions::list_announced(&mut reader).await?;
-    let at_work = presence_transitions::list_busy(&mut reader).await?.into_iter().collect();
+    let busy = presence_transitions::list_busy(&mut reader).await?.into_iter().collect();
     drop(reader);
     let silent_ids = silent.iter().map(|server| server.server_id);
-    let unable = UnavailableServers {
+    let unavailable = UnavailableServers {
         offline: silent_ids.chain(barred.iter().map(|server| server.id)).collect(),
-        busy: at_work,
+        busy,
     };
     away.send_if_modified(|known| {
-        let new = known.as_deref() != Some(&unable);
+        let new = known.as_deref() != Some(&unavailable);
         if new {
-            *known = Some(Arc::new(unable));
+            *known = Some(Arc::new(unavailable));
         }
         new
     });
@@ -108,12 +108,12 @@ async fn check_presence(
 async fn announce(
     app: &App,
     lease: &Lease,
-    silent: &[OfflineServer],
+    offline: &[OfflineServer],
     known: &[AnnouncedOffline],
     settled: bool,
     now: Timestamp,
 ) -> store::Result<()> {
-    let silent: BTreeMap<_, _> = silent.iter().map(|server| (server.server_id, server)).collect();
+    let silent: BTreeMap<_, _> = offline.iter().map(|server| (server.server_id, server)).collect();
     let announced: BTreeSet<_> = known.iter().map(|absence| absence.server_id).collect();
     let went_offline: Vec<AnnouncedOffline> = silent
         .values()

@@ -41,16 +41,16 @@ pub(super) async fn run(
     let mut batches_complete_under = None;
     // The lease under which no schedule waits for an instant that a wrong clock set.
     let mut clock_checked_under = None;
-    let mut hands = app.clock.watch();
+    let mut clock = app.clock.watch();
     loop {
         let lease = wait_for_lead(&mut lead).await;
         let batches_missing = batches_complete_under != Some(lease.token);
-        if hands.clock_change().is_some() {
+        if clock.clock_change().is_some() {
             clock_checked_under = None;
         }
         // Everything below uses this one reading of the clock. With a second reading, a wrong clock
         // could move schedules without being detected.
-        let now = hands.last_time();
+        let now = clock.last_time();
         let done = async {
             if clock_checked_under != Some(lease.token) {
                 reset_after_clock_change(&app, &lease, now).await?;

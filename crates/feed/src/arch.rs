@@ -49,17 +49,17 @@ struct Group {
 
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &FeedLocation,
+    location: &FeedLocation,
     as_of: Option<Timestamp>,
     each: &mut dyn FnMut(Record) -> Result<(), PassError>,
 ) -> Result<(), PassError> {
-    records::read(input, place, &mut |group: Group, number| {
+    records::read(input, location, &mut |group: Group, number| {
         if !group.name.starts_with("AVG-") {
             let why =
                 format!("`{}` is not a group of the Arch tracker", text::excerpt(&group.name));
-            return Err(place.invalid_record(number, why).into());
+            return Err(location.invalid_record(number, why).into());
         }
-        group.check_limits().map_err(|limit| place.too_large(number, limit))?;
+        group.check_limits().map_err(|limit| location.too_large(number, limit))?;
         each(Record::Advisory(Box::new(advisory(group, as_of))))
     })
 }
@@ -78,13 +78,13 @@ impl Group {
 fn advisory(group: Group, as_of: Option<Timestamp>) -> Advisory {
     let Group { name, packages, status, severity, kind, fixed, issues } = group;
     let (span, stance) = interpret_status(&status, fixed.filter(|version| !version.is_empty()));
-    let mut flaws = issues.unwrap_or_default();
-    flaws.retain(|issue| !issue.is_empty());
-    if flaws.is_empty() {
-        flaws.push(name.clone());
+    let mut cves = issues.unwrap_or_default();
+    cves.retain(|issue| !issue.is_empty());
+    if cves.is_empty() {
+        cves.push(name.clone());
     }
-    flaws.sort();
-    flaws.dedup();
+    cves.sort();
+    cves.dedup();
     let affected = packages
         .iter()
         .filter(|package| !package.is_empty())
@@ -98,7 +98,7 @@ fn advisory(group: Group, as_of: Option<Timestamp>) -> Advisory {
     let word = severity.as_deref().and_then(parse_vendor_severity);
     Advisory {
         id: name,
-        flaws,
+        flaws: cves,
         aliases: Vec::new(),
         summary: kind.unwrap_or_default(),
         published: None,

@@ -48,22 +48,22 @@ const TITLE_CHARS_MAX: usize = 1_000;
 
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &FeedLocation,
+    location: &FeedLocation,
     each: &mut dyn FnMut(Record) -> Result<(), PassError>,
 ) -> Result<(), PassError> {
-    records::read(input, place, &mut |csaf: Csaf, number| {
+    records::read(input, location, &mut |csaf: Csaf, number| {
         // Directories also contain index files that list the documents.
         let Some(document) = &csaf.document else {
             return match csaf.feed.is_some() || csaf.canonical_url.is_some() {
                 true => Ok(()),
-                false => {
-                    Err(place.invalid_record(number, "not a CSAF document: no `document`").into())
-                }
+                false => Err(location
+                    .invalid_record(number, "not a CSAF document: no `document`")
+                    .into()),
             };
         };
         if !document.category.starts_with("csaf_") {
             let why = "not a CSAF document: `category` does not begin with `csaf_`";
-            return Err(place.invalid_record(number, why).into());
+            return Err(location.invalid_record(number, why).into());
         }
         let name = &document.publisher.name;
         let Some(publisher) = Publisher::new(name) else {
@@ -71,11 +71,11 @@ pub(crate) fn read(
                 "only CSAF documents of Red Hat and SUSE can be read, not those of `{}`",
                 text::excerpt(name)
             );
-            return Err(place.invalid_record(number, why).into());
+            return Err(location.invalid_record(number, why).into());
         };
-        csaf.check().map_err(|limit| place.too_large(number, limit))?;
+        csaf.check().map_err(|limit| location.too_large(number, limit))?;
         if document.tracking.id.is_empty() {
-            return Err(place
+            return Err(location
                 .invalid_record(number, "the CSAF document has no tracking id")
                 .into());
         }
@@ -89,7 +89,7 @@ pub(crate) fn read(
 fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Advisory> {
     let tracking = &document.tracking;
     let is_vex = document.category == "csaf_vex";
-    let tree = ProductIndex::new(publisher, csaf.product_tree.as_ref());
+    let product_index = ProductIndex::new(publisher, csaf.product_tree.as_ref());
     let advisory = |cve: &str, vulnerability: Option<&Vulnerability>| {
         let id = match is_vex {
             true => format!("{}-vex:{cve}", publisher.as_str()),
@@ -111,7 +111,7 @@ fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Adv
             affected: Vec::new(),
         };
         if let Some(vulnerability) = vulnerability {
-            add_packages_and_severity(&mut advisory, document, vulnerability, &tree);
+            add_packages_and_severity(&mut advisory, document, vulnerability, &product_index);
         }
         advisory
     };
@@ -145,7 +145,7 @@ fn add_packages_and_severity(
     advisory: &mut Advisory,
     document: &Document,
     vulnerability: &Vulnerability,
-    tree: &ProductIndex<'_>,
+    product_index: &ProductIndex<'_>,
 ) {
     let scores = vulnerability.scores.iter().flatten().flat_map(schema::Score::vectors);
     for score in scores.filter_map(|vector| CvssScore::parse(vector).ok()) {
@@ -168,7 +168,7 @@ fn add_packages_and_severity(
             by_product.insert(id, word);
         }
     }
-    let mut statements = Statements::new(tree, by_product);
+    let mut statements = Statements::new(product_index, by_product);
     statements.collect(vulnerability);
     advisory.affected = statements.finish();
     match (advisory.affected.iter().any(|one| one.severity.is_some()), general) {
@@ -190,7 +190,7 @@ struct PackageKey {
     ecosystem: String,
     package: String,
     module: Option<String>,
-    names: PackageNameKind,
+    name_kind: PackageNameKind,
 }
 
 #[derive(Debug, Default)]
@@ -203,18 +203,18 @@ struct Statement {
 }
 
 struct Statements<'a> {
-    tree: &'a ProductIndex<'a>,
+    product_index: &'a ProductIndex<'a>,
     severities: HashMap<&'a str, Severity>,
     by_package: BTreeMap<PackageKey, Statement>,
 }
 
 impl<'a> Statements<'a> {
-    fn new(tree: &'a ProductIndex<'a>, severities: HashMap<&'a str, Severity>) -> Self {
-        Self { tree, severities, by_package: BTreeMap::new() }
+    fn new(product_index: &'a ProductIndex<'a>, severities: HashMap<&'a str, Severity>) -> Self {
+        Self { product_index, severities, by_package: BTreeMap::new() }
     }
 
     fn collect(&mut self, vulnerability: &Vulnerability) {
-        let remedies = stances_from_remediations(vulnerability);
+        let remedies = fix_states_from_remediations(vulnerability);
         let mut listed: HashSet<&str> = HashSet::new();
         if let Some(status) = &vulnerability.product_status {
             for id in [&status.fixed, &status.first_fixed, &status.recommended]
@@ -253,7 +253,9 @@ impl<'a> Statements<'a> {
     /// Records the statement about one product id. Without a stance, the package is fixed in the
     /// version that the id names.
     fn add_statement(&mut self, id: &str, stance: Option<FixState>) {
-        let Some((product, package)) = self.tree.resolve(id, stance.is_none()) else { return };
+        let Some((product, package)) = self.product_index.resolve(id, stance.is_none()) else {
+            return;
+        };
         if stance.is_none() && package.version.is_none() {
             return;
         }
@@ -261,11 +263,11 @@ impl<'a> Statements<'a> {
             ecosystem: product.ecosystem.clone(),
             package: package.name,
             module: package.module,
-            names: package.names,
+            name_kind: package.name_kind,
         };
         // Such a statement could only contradict OSV's records, which name source packages.
-        if self.tree.publisher() == Publisher::Suse
-            && key.names == PackageNameKind::Binary
+        if self.product_index.publisher() == Publisher::Suse
+            && key.name_kind == PackageNameKind::Binary
             && stance == Some(FixState::NotAffected)
         {
             return;
@@ -290,8 +292,8 @@ impl<'a> Statements<'a> {
         self.drop_redundant();
         let affected = |(key, statement): (PackageKey, Statement)| {
             let mut affected = Affected::new(&key.ecosystem, &key.package);
-            affected.names =
-                Some(key.names).filter(|names| *names != affected.ecosystem.family().name_kind());
+            affected.names = Some(key.name_kind)
+                .filter(|names| *names != affected.ecosystem.family().name_kind());
             affected.spans = statement.fixes.iter().map(|fix| Span::until(fix)).collect();
             affected.stance = statement.stance;
             if affected.spans.is_empty() && affected.stance != Some(FixState::NotAffected) {
@@ -307,16 +309,20 @@ impl<'a> Statements<'a> {
     /// Drops statements that would contradict a better one about the same package. Minor releases
     /// are merged into their major release, and each minor release has its own statements.
     fn drop_redundant(&mut self) {
-        let fixed = |names: Option<PackageNameKind>| -> BTreeSet<(String, Option<String>, String)> {
-            self.by_package
-                .iter()
-                .filter(|(key, one)| {
-                    !one.fixes.is_empty() && names.is_none_or(|names| key.names == names)
-                })
-                .map(|(key, _)| (key.ecosystem.clone(), key.module.clone(), key.package.clone()))
-                .collect()
-        };
-        let lists_sources = self.tree.publisher() == Publisher::RedHat;
+        let fixed =
+            |name_kind: Option<PackageNameKind>| -> BTreeSet<(String, Option<String>, String)> {
+                self.by_package
+                    .iter()
+                    .filter(|(key, one)| {
+                        !one.fixes.is_empty()
+                            && name_kind.is_none_or(|names| key.name_kind == names)
+                    })
+                    .map(|(key, _)| {
+                        (key.ecosystem.clone(), key.module.clone(), key.package.clone())
+                    })
+                    .collect()
+            };
+        let lists_sources = self.product_index.publisher() == Publisher::RedHat;
         let fixed_names = fixed(None);
         let binary_fixes: BTreeSet<(String, Option<String>)> = fixed(Some(PackageNameKind::Binary))
             .into_iter()
@@ -324,7 +330,7 @@ impl<'a> Statements<'a> {
             .collect();
         let base = |key: &PackageKey| {
             let (base, _) = Ecosystem::new(&key.ecosystem).base();
-            (base, key.module.clone(), key.package.clone(), key.names)
+            (base, key.module.clone(), key.package.clone(), key.name_kind)
         };
         let affected: BTreeSet<_> = self
             .by_package
@@ -339,7 +345,7 @@ impl<'a> Statements<'a> {
                 // Red Hat lists the source package next to the binary packages that are built from
                 // it.
                 return !lists_sources
-                    || key.names == PackageNameKind::Binary
+                    || key.name_kind == PackageNameKind::Binary
                     || !binary_fixes.contains(&product);
             }
             let (ecosystem, module) = product;
@@ -366,7 +372,7 @@ fn attention_rank(stance: FixState) -> u8 {
 }
 
 /// The state of each product without a fix, from the remediations.
-fn stances_from_remediations(vulnerability: &Vulnerability) -> BTreeMap<&str, FixState> {
+fn fix_states_from_remediations(vulnerability: &Vulnerability) -> BTreeMap<&str, FixState> {
     let mut remedies = BTreeMap::new();
     for remediation in vulnerability.remediations.iter().flatten() {
         let details = remediation.details.as_deref().unwrap_or_default().to_ascii_lowercase();

@@ -12,11 +12,11 @@ const HEADER: &str = "cve,epss,percentile";
 
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &FeedLocation,
+    location: &FeedLocation,
     each: &mut dyn FnMut(Record) -> Result<(), PassError>,
 ) -> Result<(), PassError> {
     let mut has_header = false;
-    text::for_each_line(input, place, |line, number| {
+    text::for_each_line(input, location, |line, number| {
         // The first line may name the model and the date of the scores.
         if line.is_empty() || line.starts_with('#') {
             return Ok(());
@@ -25,7 +25,7 @@ pub(crate) fn read(
             has_header = true;
             return match line == HEADER {
                 true => Ok(()),
-                false => Err(place
+                false => Err(location
                     .invalid_record(number, format!("expected the header `{HEADER}`"))
                     .into()),
             };
@@ -34,13 +34,13 @@ pub(crate) fn read(
         match fields[..] {
             [cve, score, percentile] if cve.starts_with("CVE-") => {
                 let estimate = Epss::new(cve, score, percentile)
-                    .map_err(|error| place.invalid_record(number, error.to_string()))?;
+                    .map_err(|error| location.invalid_record(number, error.to_string()))?;
                 each(Record::Epss(estimate))
             }
             _ => {
                 let why =
                     format!("`{}` is not a CVE id followed by two numbers", text::excerpt(line));
-                Err(place.invalid_record(number, why).into())
+                Err(location.invalid_record(number, why).into())
             }
         }
     })

@@ -30,21 +30,21 @@ struct Entry {
 
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &FeedLocation,
+    location: &FeedLocation,
     each: &mut dyn FnMut(Record) -> Result<(), PassError>,
 ) -> Result<(), PassError> {
     let mut document = Vec::new();
-    text::read_rest(input, place, &mut document)?;
-    let catalog: Catalog = text::parse_json(&document, place, 1)?;
+    text::read_rest(input, location, &mut document)?;
+    let catalog: Catalog = text::parse_json(&document, location, 1)?;
     let found = catalog.vulnerabilities.len() as u64;
     if catalog.count != found {
         let why = format!("the catalog declares {} entries but contains {found}", catalog.count);
-        return Err(place.invalid_record(found, why).into());
+        return Err(location.invalid_record(found, why).into());
     }
     for (entry, number) in catalog.vulnerabilities.into_iter().zip(1..) {
         if !entry.cve.starts_with("CVE-") {
             let why = format!("`{}` is not a CVE id", text::excerpt(&entry.cve));
-            return Err(place.invalid_record(number, why).into());
+            return Err(location.invalid_record(number, why).into());
         }
         each(Record::Exploited(KevEntry {
             cve: entry.cve,

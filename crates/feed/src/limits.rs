@@ -204,9 +204,9 @@ impl<R: BufRead> BufRead for BoundedReader<'_, R> {
         if *self.remaining_bytes == 0 && !self.inner.fill_buf()?.is_empty() {
             return Err(Limit::FeedBytes.into());
         }
-        let most = usize::try_from(*self.remaining_bytes).unwrap_or(usize::MAX);
+        let max = usize::try_from(*self.remaining_bytes).unwrap_or(usize::MAX);
         let buffer = self.inner.fill_buf()?;
-        Ok(&buffer[..buffer.len().min(most)])
+        Ok(&buffer[..buffer.len().min(max)])
     }
 
     fn consume(&mut self, amount: usize) {

@@ -22,31 +22,31 @@ type OnRecord<'a> = dyn FnMut(Record) -> Result<(), PassError> + 'a;
 /// Reads one document: one record per line, one record over several lines, or an array of records.
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &FeedLocation,
+    location: &FeedLocation,
     each: &mut OnRecord<'_>,
 ) -> Result<(), PassError> {
-    if json::is_array(input, place)? {
-        return json::for_each_element(input, place, &mut |text, number| {
-            emit(text::parse_json(text, place, number)?, number, place, each)
+    if json::is_array(input, location)? {
+        return json::for_each_element(input, location, &mut |text, number| {
+            emit(text::parse_json(text, location, number)?, number, location, each)
         });
     }
     let mut line = Vec::new();
     let mut number = 0;
-    while text::next_line(input, place, number + 1, &mut line)? {
+    while text::next_line(input, location, number + 1, &mut line)? {
         let content = line.trim_ascii();
         if content.is_empty() {
             continue;
         }
         number += 1;
-        limits::check_json(content).map_err(|limit| place.too_large(number, limit))?;
+        limits::check_json(content).map_err(|limit| location.too_large(number, limit))?;
         match serde_json::from_slice::<Osv<'_>>(content) {
-            Ok(osv) => emit(osv, number, place, each)?,
+            Ok(osv) => emit(osv, number, location, each)?,
             // Incomplete JSON: the record continues on the next line.
             Err(error) if number == 1 && error.is_eof() => {
-                text::read_rest(input, place, &mut line)?;
-                return emit(text::parse_json(&line, place, 1)?, number, place, each);
+                text::read_rest(input, location, &mut line)?;
+                return emit(text::parse_json(&line, location, 1)?, number, location, each);
             }
-            Err(error) => return Err(place.parse_error(number, error).into()),
+            Err(error) => return Err(location.parse_error(number, error).into()),
         }
     }
     Ok(())
@@ -55,13 +55,13 @@ pub(crate) fn read(
 fn emit(
     osv: Osv<'_>,
     number: u64,
-    place: &FeedLocation,
+    location: &FeedLocation,
     each: &mut OnRecord<'_>,
 ) -> Result<(), PassError> {
     if osv.id.is_empty() {
-        return Err(place.invalid_record(number, "the advisory has no id").into());
+        return Err(location.invalid_record(number, "the advisory has no id").into());
     }
-    osv.check().map_err(|limit| place.too_large(number, limit))?;
+    osv.check().map_err(|limit| location.too_large(number, limit))?;
     each(Record::Advisory(Box::new(interpret::advisory(osv))))
 }
 

@@ -42,20 +42,20 @@ struct Package {
 
 pub(crate) fn read(
     input: &mut dyn BufRead,
-    place: &FeedLocation,
+    location: &FeedLocation,
     as_of: Option<Timestamp>,
     each: &mut dyn FnMut(Record) -> Result<(), PassError>,
 ) -> Result<(), PassError> {
     let mut document = Vec::new();
-    text::read_rest(input, place, &mut document)?;
-    let Database { distroversion, reponame, packages } = text::parse_json(&document, place, 1)?;
+    text::read_rest(input, location, &mut document)?;
+    let Database { distroversion, reponame, packages } = text::parse_json(&document, location, 1)?;
     limits::check_names([distroversion.as_str(), &reponame])
-        .map_err(|limit| place.too_large(1, limit))?;
+        .map_err(|limit| location.too_large(1, limit))?;
     for (PackageEntry { pkg }, number) in packages.into_iter().zip(1..) {
         if pkg.name.is_empty() {
-            return Err(place.invalid_record(number, "the package has no name").into());
+            return Err(location.invalid_record(number, "the package has no name").into());
         }
-        let too_large = |limit| place.too_large(number, limit);
+        let too_large = |limit| location.too_large(number, limit);
         limits::check_names([pkg.name.as_str()]).map_err(too_large)?;
         for (id, fixes) in by_vulnerability(&pkg.secfixes.unwrap_or_default()).map_err(too_large)? {
             let mut affected = Affected::new(&format!("Alpine:{distroversion}"), &pkg.name);

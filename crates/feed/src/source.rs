@@ -37,13 +37,13 @@ pub(crate) struct WalkTotals {
     pub(crate) fingerprint: u64,
 }
 
-/// Passes every document under `path` to `reading`.
+/// Passes every document under `path` to `reader`.
 pub(crate) fn walk(
     path: &Path,
     progress: &mut dyn FnMut(Progress),
-    reading: &mut DocumentReader<'_>,
+    reader: &mut DocumentReader<'_>,
 ) -> Result<WalkTotals, PassError> {
-    walk_within(path, limits::unpacked_bytes_max, progress, reading)
+    walk_within(path, limits::unpacked_bytes_max, progress, reader)
 }
 
 /// Fails with [`Limit::FeedBytes`] if all documents together have more uncompressed bytes than
@@ -52,7 +52,7 @@ fn walk_within(
     path: &Path,
     bytes_max: impl Fn(u64) -> u64,
     progress: &mut dyn FnMut(Progress),
-    reading: &mut DocumentReader<'_>,
+    reader: &mut DocumentReader<'_>,
 ) -> Result<WalkTotals, PassError> {
     let files = find_files(path, 0)?;
     let total = files.iter().map(|(_, bytes)| bytes).sum();
@@ -65,7 +65,7 @@ fn walk_within(
     }));
     let mut count = 0;
     for (file, _) in &files {
-        count += read_file(file, &mut left, &meter, reading)?;
+        count += read_file(file, &mut left, &meter, reader)?;
     }
     let mut meter = meter.borrow_mut();
     let now = Progress { bytes: total, total };
@@ -109,51 +109,55 @@ fn read_file(
     path: &Path,
     left: &mut u64,
     meter: &Rc<RefCell<ProgressMeter<'_>>>,
-    reading: &mut DocumentReader<'_>,
+    reader: &mut DocumentReader<'_>,
 ) -> Result<u64, PassError> {
-    let place = FeedLocation { file: path.to_owned(), entry: None };
+    let location = FeedLocation { file: path.to_owned(), entry: None };
     let failed = |source| FeedError::Open { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let mut input =
         BufReader::with_capacity(BUFFER_BYTES, MeteredReader { inner: file, meter: meter.clone() });
-    let start = input.fill_buf().map_err(|source| place.read_error(source))?;
+    let start = input.fill_buf().map_err(|source| location.read_error(source))?;
     if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
         let opening = Rc::new(Cell::new(Some(0)));
         return read_zip(
             SeekableBuffer { input, position: 0, directory_bytes: opening },
             left,
-            &place,
-            reading,
+            &location,
+            reader,
         );
     }
     if start.starts_with(&GZIP) {
         let unpacked = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(input));
-        read_stream(BoundedReader::new(unpacked, left), &place, reading)
+        read_stream(BoundedReader::new(unpacked, left), &location, reader)
     } else if start.starts_with(&ZSTD) {
         let unpacked = zstd::stream::read::Decoder::with_buffer(input);
-        let unpacked = unpacked.map_err(|source| place.read_error(source))?;
+        let unpacked = unpacked.map_err(|source| location.read_error(source))?;
         let unpacked = BufReader::with_capacity(BUFFER_BYTES, unpacked);
-        read_stream(BoundedReader::new(unpacked, left), &place, reading)
+        read_stream(BoundedReader::new(unpacked, left), &location, reader)
     } else {
-        read_stream(BoundedReader::new(input, left), &place, reading)
+        read_stream(BoundedReader::new(input, left), &location, reader)
     }
 }
 
 /// Reads one uncompressed document, or each document in a tar archive. Returns their number.
 fn read_stream(
     mut input: impl BufRead,
-    place: &FeedLocation,
-    reading: &mut DocumentReader<'_>,
+    location: &FeedLocation,
+    reader: &mut DocumentReader<'_>,
 ) -> Result<u64, PassError> {
     let mut head = Vec::with_capacity(tar::BLOCK_BYTES);
     let block = tar::BLOCK_BYTES as u64;
-    input.by_ref().take(block).read_to_end(&mut head).map_err(|source| place.read_error(source))?;
+    input
+        .by_ref()
+        .take(block)
+        .read_to_end(&mut head)
+        .map_err(|source| location.read_error(source))?;
     let is_tar = tar::is_header(&head);
     let mut whole = io::Cursor::new(head).chain(input);
     if is_tar {
-        return tar::read(whole, place, reading);
+        return tar::read(whole, location, reader);
     }
-    reading(&mut whole, place)?;
+    reader(&mut whole, location)?;
     Ok(1)
 }
 
@@ -189,12 +193,12 @@ fn with_uncompressed(mut input: BufReader<File>, mut look: impl FnMut(&mut dyn R
 fn read_zip<R: Read + Seek>(
     input: SeekableBuffer<R>,
     left: &mut u64,
-    place: &FeedLocation,
-    reading: &mut DocumentReader<'_>,
+    location: &FeedLocation,
+    reader: &mut DocumentReader<'_>,
 ) -> Result<u64, PassError> {
     let broken = |source| match source {
-        zip::result::ZipError::Io(source) => place.read_error(source),
-        source => FeedError::Archive { place: place.clone(), source },
+        zip::result::ZipError::Io(source) => location.read_error(source),
+        source => FeedError::Archive { place: location.clone(), source },
     };
     let opening = input.directory_bytes.clone();
     let mut archive = zip::ZipArchive::new(input).map_err(broken)?;
@@ -206,11 +210,11 @@ fn read_zip<R: Read + Seek>(
         if !entry.is_file() || !is_feed(&name) {
             continue;
         }
-        let place = FeedLocation { file: place.file.clone(), entry: Some(name) };
+        let location = FeedLocation { file: location.file.clone(), entry: Some(name) };
         // Most entries are far smaller than the buffer, and there are many of them.
         let bytes = usize::try_from(entry.size()).unwrap_or(BUFFER_BYTES).clamp(512, BUFFER_BYTES);
         let input = BufReader::with_capacity(bytes, entry);
-        reading(&mut BoundedReader::new(input, left), &place)?;
+        reader(&mut BoundedReader::new(input, left), &location)?;
         count += 1;
     }
     Ok(count)
@@ -371,9 +375,9 @@ mod tests {
         let read = |bytes| {
             let opening = Rc::new(Cell::new(Some(DIRECTORY_BYTES_MAX - bytes)));
             let input = BufReader::new(io::Cursor::new(zip(&[("a.json", b"{}")])));
-            let place = FeedLocation { file: "a.zip".into(), entry: None };
+            let location = FeedLocation { file: "a.zip".into(), entry: None };
             let near = SeekableBuffer { input, position: 0, directory_bytes: opening };
-            read_zip(near, &mut 100, &place, &mut |_, _| Ok(()))
+            read_zip(near, &mut 100, &location, &mut |_, _| Ok(()))
         };
         assert!(read(10_000).is_ok());
         let Err(PassError::Feed(error)) = read(10) else { panic!("the archive was read") };

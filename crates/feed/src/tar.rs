@@ -17,13 +17,13 @@ pub(crate) fn is_header(block: &[u8]) -> bool {
     block.get(MAGIC_RANGE).is_some_and(|mark| mark == b"ustar")
 }
 
-/// Passes every JSON file of the archive to `reading`. Returns the number of files.
+/// Passes every JSON file of the archive to `reader`. Returns the number of files.
 pub(crate) fn read(
     mut input: impl BufRead,
-    place: &FeedLocation,
-    reading: &mut DocumentReader<'_>,
+    location: &FeedLocation,
+    reader: &mut DocumentReader<'_>,
 ) -> Result<u64, PassError> {
-    let failed = |source| place.read_error(source);
+    let failed = |source| location.read_error(source);
     let mut count = 0;
     let mut number = 0;
     loop {
@@ -38,24 +38,24 @@ pub(crate) fn read(
         number += 1;
         let size = match is_header(&header).then(|| parse_octal(&header[SIZE_RANGE])).flatten() {
             Some(size) => size,
-            None => return Err(place.invalid_record(number, "not a tar header").into()),
+            None => return Err(location.invalid_record(number, "not a tar header").into()),
         };
         let name = header[NAME_RANGE].split(|byte| *byte == 0).next().unwrap_or_default();
         let name = String::from_utf8_lossy(name).into_owned();
         let mut entry = input.by_ref().take(size);
         if matches!(header[TYPE_OFFSET], b'0' | 0) && is_json_file(&name) {
-            let place = FeedLocation { file: place.file.clone(), entry: Some(name) };
-            reading(&mut entry, &place)?;
+            let location = FeedLocation { file: location.file.clone(), entry: Some(name) };
+            reader(&mut entry, &location)?;
             count += 1;
         }
         io::copy(&mut entry, &mut io::sink()).map_err(failed)?;
         if entry.limit() > 0 {
-            return Err(FeedError::Truncated { place: place.clone() }.into());
+            return Err(FeedError::Truncated { place: location.clone() }.into());
         }
         let padding = size.next_multiple_of(BLOCK_BYTES as u64) - size;
         let skipped = io::copy(&mut input.by_ref().take(padding), &mut io::sink());
         if skipped.map_err(failed)? < padding {
-            return Err(FeedError::Truncated { place: place.clone() }.into());
+            return Err(FeedError::Truncated { place: location.clone() }.into());
         }
     }
 }

@@ -12,16 +12,16 @@ use crate::limits::{LINE_BYTES_MAX, Limit, RECORD_BYTES_MAX};
 /// input.
 pub(crate) fn next_line(
     input: &mut dyn BufRead,
-    place: &FeedLocation,
+    location: &FeedLocation,
     number: u64,
     line: &mut Vec<u8>,
 ) -> Result<bool, FeedError> {
-    bounded_line(input, place, number, line, (RECORD_BYTES_MAX, Limit::RecordBytes))
+    bounded_line(input, location, number, line, (RECORD_BYTES_MAX, Limit::RecordBytes))
 }
 
 fn bounded_line(
     input: &mut dyn BufRead,
-    place: &FeedLocation,
+    location: &FeedLocation,
     number: u64,
     line: &mut Vec<u8>,
     (bytes_max, limit): (u64, Limit),
@@ -30,9 +30,9 @@ fn bounded_line(
     let read = input
         .take(bytes_max + 1)
         .read_until(b'\n', line)
-        .map_err(|source| place.read_error(source))?;
+        .map_err(|source| location.read_error(source))?;
     match read as u64 > bytes_max {
-        true => Err(place.too_large(number, limit)),
+        true => Err(location.too_large(number, limit)),
         false => Ok(read > 0),
     }
 }
@@ -40,25 +40,25 @@ fn bounded_line(
 /// Parses one record, unless that would need too much memory.
 pub(crate) fn parse_json<'a, T: Deserialize<'a>>(
     text: &'a [u8],
-    place: &FeedLocation,
+    location: &FeedLocation,
     number: u64,
 ) -> Result<T, FeedError> {
-    limits::check_json(text).map_err(|limit| place.too_large(number, limit))?;
-    serde_json::from_slice(text).map_err(|error| place.parse_error(number, error))
+    limits::check_json(text).map_err(|limit| location.too_large(number, limit))?;
+    serde_json::from_slice(text).map_err(|error| location.parse_error(number, error))
 }
 
 /// Appends the rest of the input to `document`.
 pub(crate) fn read_rest(
     input: &mut dyn BufRead,
-    place: &FeedLocation,
+    location: &FeedLocation,
     document: &mut Vec<u8>,
 ) -> Result<(), FeedError> {
     input
         .take(RECORD_BYTES_MAX + 1)
         .read_to_end(document)
-        .map_err(|source| place.read_error(source))?;
+        .map_err(|source| location.read_error(source))?;
     match document.len() as u64 > RECORD_BYTES_MAX {
-        true => Err(place.too_large(1, Limit::RecordBytes)),
+        true => Err(location.too_large(1, Limit::RecordBytes)),
         false => Ok(()),
     }
 }
@@ -67,17 +67,17 @@ pub(crate) fn read_rest(
 /// a line ending means that the file is truncated.
 pub(crate) fn for_each_line(
     input: &mut dyn BufRead,
-    place: &FeedLocation,
+    location: &FeedLocation,
     mut each: impl FnMut(&str, u64) -> Result<(), PassError>,
 ) -> Result<(), PassError> {
     let mut line = Vec::new();
     let mut number = 1;
-    while bounded_line(input, place, number, &mut line, (LINE_BYTES_MAX, Limit::LineBytes))? {
+    while bounded_line(input, location, number, &mut line, (LINE_BYTES_MAX, Limit::LineBytes))? {
         let Some((b'\n', text)) = line.split_last() else {
-            return Err(FeedError::Truncated { place: place.clone() }.into());
+            return Err(FeedError::Truncated { place: location.clone() }.into());
         };
         let text = str::from_utf8(text)
-            .map_err(|_| place.invalid_record(number, "the line is not UTF-8"))?;
+            .map_err(|_| location.invalid_record(number, "the line is not UTF-8"))?;
         each(text.strip_suffix('\r').unwrap_or(text), number)?;
         number += 1;
     }

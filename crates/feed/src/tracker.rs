@@ -60,24 +60,24 @@ impl Tracker<'_> {
     pub(crate) fn read(
         &self,
         input: &mut dyn BufRead,
-        place: &FeedLocation,
+        location: &FeedLocation,
         each: &mut OnRecord<'_>,
     ) -> Result<(), PassError> {
         let mut entry: Option<Entry> = None;
-        text::for_each_line(input, place, |line, number| {
+        text::for_each_line(input, location, |line, number| {
             if line.trim().is_empty() || line.starts_with('#') {
                 return Ok(());
             }
             match line.strip_prefix(['\t', ' ']) {
                 None => {
-                    if let Some(done) = entry.replace(parse_heading(line, number, place)?) {
+                    if let Some(done) = entry.replace(parse_heading(line, number, location)?) {
                         self.emit(done, each)?;
                     }
                     Ok(())
                 }
                 Some(line) => match &mut entry {
-                    Some(entry) => Ok(self.parse_line(entry, line.trim(), number, place)?),
-                    None => Err(place
+                    Some(entry) => Ok(self.parse_line(entry, line.trim(), number, location)?),
+                    None => Err(location
                         .invalid_record(number, "the line does not belong to a CVE entry")
                         .into()),
                 },
@@ -96,7 +96,7 @@ impl Tracker<'_> {
         entry: &mut Entry,
         line: &str,
         number: u64,
-        place: &FeedLocation,
+        location: &FeedLocation,
     ) -> Result<(), FeedError> {
         let (release, line) = match line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((release, rest)) => (Some(release), rest.trim_start()),
@@ -104,18 +104,18 @@ impl Tracker<'_> {
         };
         let Some(line) = line.strip_prefix("- ") else { return Ok(()) };
         let mut words = line.splitn(3, ' ');
-        let (Some(package), Some(said)) = (words.next(), words.next()) else {
+        let (Some(package), Some(status)) = (words.next(), words.next()) else {
             let why = format!("`{}` names a package but no state", text::excerpt(line));
-            return Err(place.invalid_record(number, why));
+            return Err(location.invalid_record(number, why));
         };
         let notes = words.next().unwrap_or_default();
         let notes = notes.trim().trim_start_matches('(').trim_end_matches(')').to_owned();
-        let state = said.strip_prefix('<').and_then(|said| said.strip_suffix('>'));
+        let state = status.strip_prefix('<').and_then(|said| said.strip_suffix('>'));
         let line =
-            Line { value: state.unwrap_or(said).to_owned(), is_version: state.is_none(), notes };
+            Line { value: state.unwrap_or(status).to_owned(), is_version: state.is_none(), notes };
         entry.bytes += package.len() + line.value.len() + line.notes.len();
         if entry.bytes > ENTRY_BYTES_MAX {
-            return Err(place.too_large(number, Limit::Count(ENTRY_BYTES_MAX, "bytes")));
+            return Err(location.too_large(number, Limit::Count(ENTRY_BYTES_MAX, "bytes")));
         }
         let lines = entry.lines.entry(package.to_owned()).or_default();
         match release {
@@ -124,7 +124,7 @@ impl Tracker<'_> {
             Some(_) => {}
         }
         match entry.lines.len() > PACKAGES_MAX {
-            true => Err(place.too_large(number, Limit::Count(PACKAGES_MAX, "packages"))),
+            true => Err(location.too_large(number, Limit::Count(PACKAGES_MAX, "packages"))),
             false => Ok(()),
         }
     }
@@ -173,7 +173,7 @@ impl Tracker<'_> {
         };
         affected.spans.push(Span { from: None, end });
         affected.stance =
-            if decisive.is_version { None } else { stance_from_state(&decisive.value) };
+            if decisive.is_version { None } else { fix_state_from_keyword(&decisive.value) };
         // This is a statement about unstable only. An advisory for the release can contradict it
         // and is not in the list, so this must not be final.
         if release.is_none() && affected.stance == Some(FixState::NotAffected) {
@@ -196,18 +196,18 @@ impl Tracker<'_> {
     }
 }
 
-fn parse_heading(line: &str, number: u64, place: &FeedLocation) -> Result<Entry, FeedError> {
+fn parse_heading(line: &str, number: u64, location: &FeedLocation) -> Result<Entry, FeedError> {
     let (cve, summary) = line.split_once(' ').unwrap_or((line, ""));
     if !["CVE-", "TEMP-"].iter().any(|start| cve.starts_with(start)) {
         let why = format!("`{}` is not the first line of an entry", text::excerpt(line));
-        return Err(place.invalid_record(number, why));
+        return Err(location.invalid_record(number, why));
     }
     let summary = summary.trim().trim_start_matches(['(', '[']).trim_end_matches([')', ']']);
     Ok(Entry { cve: cve.to_owned(), summary: summary.to_owned(), lines: BTreeMap::new(), bytes: 0 })
 }
 
 /// Maps a state of the tracker to a fix state.
-pub(crate) fn stance_from_state(word: &str) -> Option<FixState> {
+pub(crate) fn fix_state_from_keyword(word: &str) -> Option<FixState> {
     match word {
         "unfixed" | "removed" => Some(FixState::Affected),
         "no-dsa" | "postponed" => Some(FixState::Deferred),

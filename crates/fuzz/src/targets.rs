@@ -86,7 +86,7 @@ fn key_pair() -> Ed25519KeyPair {
 /// Verifies a correctly signed order, and an envelope without a valid signature.
 fn orders(input: &[u8]) {
     let (pair, text) = (key_pair(), text(input));
-    let answer = EnrollResponse {
+    let response = EnrollResponse {
         server_id: "srv_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().expect("an id"),
         tag: base64(&[1]),
         orders_key: base64(pair.public_key().as_ref()),
@@ -95,7 +95,7 @@ fn orders(input: &[u8]) {
         sync_seconds: 60,
         signs_answers: true,
     };
-    let host = Identity::new(HostKey::from_seed([8; 32]), answer).expect("a key and a tag");
+    let host = Identity::new(HostKey::from_seed([8; 32]), response).expect("a key and a tag");
     let signature = base64(pair.sign(text.as_bytes()).as_ref());
     let envelope = Envelope { order: text.into_owned(), key: "k".to_owned(), signature };
     let time: Timestamp = "2026-11-15T04:30:00Z".parse().expect("a time");

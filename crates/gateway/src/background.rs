@@ -32,8 +32,8 @@ pub struct Background {
 }
 
 impl Background {
-    pub fn spawn(gateway: Gateway, pulse: Intervals) -> Background {
-        let Intervals { poll: look, heartbeats: beats } = pulse;
+    pub fn spawn(gateway: Gateway, intervals: Intervals) -> Background {
+        let Intervals { poll: look, heartbeats: beats } = intervals;
         let of = &gateway;
         let tasks = vec![
             supervised("heartbeats", of, move |gateway| write_heartbeats(gateway, beats)),

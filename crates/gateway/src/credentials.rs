@@ -114,12 +114,12 @@ impl UnreadRequest {
     pub(super) async fn verify(
         self,
         app: &Gateway,
-        of: BodyKind,
+        kind: BodyKind,
         body_bytes_max: usize,
     ) -> Result<VerifiedRequest, Refusal> {
         let UnreadRequest { who, age, signature, parts, body, slot } = self;
         let limits = &app.registry().limits;
-        let (body, reserved) = limits.read(of, &parts.headers, body, body_bytes_max).await?;
+        let (body, reserved) = limits.read(kind, &parts.headers, body, body_bytes_max).await?;
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let text = signed_text(parts.method.as_str(), path, &body);
         UnparsedPublicKey::new(&ED25519, who.key)

@@ -24,9 +24,9 @@ struct FollowedRollout {
     assignments: BTreeMap<ServerId, (TaskId, Assignment)>,
 }
 
-/// Follows rollouts and refreshes until aborted. `look` is how often to check without a
+/// Follows rollouts and refreshes until aborted. `interval` is how often to check without a
 /// notification.
-pub(crate) async fn run(app: Gateway, look: Duration) {
+pub(crate) async fn run(app: Gateway, interval: Duration) {
     let mut rollouts = app.db.subscribe(Topic::Rollouts);
     let mut refreshes = app.db.subscribe(Topic::Refreshes);
     let mut follower = Dispatcher { app, followed: BTreeMap::new(), scans: BTreeMap::new() };
@@ -44,16 +44,16 @@ pub(crate) async fn run(app: Gateway, look: Duration) {
         tokio::select! {
             () = rollouts.notified() => {}
             () = refreshes.notified() => {}
-            () = tokio::time::sleep(look) => {}
+            () = tokio::time::sleep(interval) => {}
         }
     }
 }
 
 /// Follows removals and quarantines until aborted.
-pub(crate) async fn watch_access(app: Gateway, look: Duration) {
+pub(crate) async fn watch_access(app: Gateway, interval: Duration) {
     let mut servers = app.db.subscribe(Topic::Servers);
     let mut known = None;
-    let mut all_again = tokio::time::interval(look);
+    let mut all_again = tokio::time::interval(interval);
     loop {
         let barred = async { presence_transitions::list_blocked(&mut *app.db.read().await?).await };
         match barred.await {
@@ -154,8 +154,8 @@ impl Dispatcher {
         for (server, (_, assignment)) in &mut followed.assignments {
             assignment.withdrawn = true;
             registry.outbox.set(*server, assignment.clone());
-            if let Some(link) = registry.find_session(*server) {
-                link.wake.notify_waiters();
+            if let Some(session) = registry.find_session(*server) {
+                session.wake.notify_waiters();
             }
         }
     }
@@ -227,7 +227,7 @@ impl Dispatcher {
         }
         wake.into_iter()
             .filter_map(|server| registry.find_session(server))
-            .for_each(|link| link.wake.notify_waiters());
+            .for_each(|session| session.wake.notify_waiters());
     }
 
     async fn update_refreshes(&mut self) -> store::Result<()> {
@@ -256,9 +256,9 @@ impl Dispatcher {
                 started: false,
             };
             if registry.outbox.set(refresh.server_id, assignment)
-                && let Some(link) = registry.find_session(refresh.server_id)
+                && let Some(session) = registry.find_session(refresh.server_id)
             {
-                link.wake.notify_waiters();
+                session.wake.notify_waiters();
             }
         }
         let before = std::mem::replace(&mut self.scans, scans);

@@ -48,7 +48,7 @@ pub(super) async fn enroll(
         Refusal::bad_request("`public_key` must be an Ed25519 public key: 32 bytes in Base64")
     })?;
     let (who, counter) = enroll_new(&app, request, key, &hash).await?;
-    let answer = EnrollResponse {
+    let response = EnrollResponse {
         server_id: who.server,
         tag: STANDARD.encode(who.tag(&app.secrets)),
         // An agent of the previous version knows only this key, and cannot learn another one later.
@@ -58,7 +58,7 @@ pub(super) async fn enroll(
         sync_seconds: app.settings.sync_seconds,
         signs_answers: true,
     };
-    Ok((StatusCode::CREATED, Json(answer)))
+    Ok((StatusCode::CREATED, Json(response)))
 }
 
 fn refused(code: &'static str, detail: &str) -> Refusal {
@@ -96,10 +96,10 @@ async fn enroll_new(
         }
         enrolled => enrolled?,
     }
-    let told = json!({"server_id": server.id, "hostname": server.hostname, "token_id": token.id});
+    let detail = json!({"server_id": server.id, "hostname": server.hostname, "token_id": token.id});
     let by = token.id.to_string();
-    record(&mut tx, server.org_id, now, &by, "server.enroll", server.id, &told);
-    emit(&mut tx, server.org_id, "server.enrolled", now, told);
+    record(&mut tx, server.org_id, now, &by, "server.enroll", server.id, &detail);
+    emit(&mut tx, server.org_id, "server.enrolled", now, detail);
     tx.notify(Topic::Servers);
     tx.notify(Topic::Presence);
     tx.commit().await?;
@@ -129,21 +129,21 @@ async fn enroll_again(
 
 fn new_server(
     token: &EnrollmentToken,
-    asked: EnrollRequest,
+    request: EnrollRequest,
     key: [u8; 32],
     now: Timestamp,
 ) -> Server {
-    let facts = asked.facts;
-    let told = service::host_facts::to_stored(&facts);
+    let facts = request.facts;
+    let stored_facts = service::host_facts::to_stored(&facts);
     let runs =
         RunningCode::default().after_report(service::host_facts::runtime_state(&facts), None, None);
     let reboot_reasons = service::host_facts::reboot_reasons(&facts);
-    let tags = asked.tags.into_iter().take(TAGS_MAX).collect();
+    let tags = request.tags.into_iter().take(TAGS_MAX).collect();
     Server {
         id: ServerId::new(now, random_u128()),
         org_id: token.org_id,
         hostname: facts.hostname,
-        environment: token.environment.clone().or(asked.environment),
+        environment: token.environment.clone().or(request.environment),
         tags: if token.tags.is_empty() { tags } else { token.tags.clone() },
         os: facts.os,
         kernel: facts.kernel.to_string(),
@@ -161,7 +161,7 @@ fn new_server(
         packages: 0,
         updates: 0,
         security_updates: 0,
-        facts: told,
+        facts: stored_facts,
         runs: service::host_facts::runs_to_text(&runs),
         quarantine: None,
         generation: 1,

@@ -208,7 +208,7 @@ async fn write_parts(
             IngestPart::Report(_) | IngestPart::PackageSet { .. } => None,
         });
     }
-    store_listings(&mut tx, parts).await?;
+    store_package_sets(&mut tx, parts).await?;
     store_wanted(&mut tx, parts).await?;
     scans::save(&mut tx, parts, &mut done).await?;
     tx.commit().await?;
@@ -251,7 +251,7 @@ async fn append_logs(
     Ok(tx.attempt(async |tx| task_logs::append(tx, &logs).await).await?.ok())
 }
 
-async fn store_listings(tx: &mut Tx, parts: &[QueuedPart]) -> store::Result<()> {
+async fn store_package_sets(tx: &mut Tx, parts: &[QueuedPart]) -> store::Result<()> {
     let mut lists = Vec::new();
     let mut latest = Timestamp::MIN;
     for waiting in parts {
@@ -281,9 +281,9 @@ fn reply_to_all(
     done: store::Result<Vec<store::Result<WriteResult>>>,
 ) {
     let queue = &app.registry().write_batcher.queue;
-    let again = |mut waiting: QueuedPart| {
-        waiting.tries += 1;
-        lock(queue).push(waiting);
+    let again = |mut queued: QueuedPart| {
+        queued.tries += 1;
+        lock(queue).push(queued);
     };
     match done {
         Ok(done) => {
@@ -327,12 +327,12 @@ impl AgentReport {
     }
 
     async fn write_report(&self, tx: &mut Tx) -> store::Result<()> {
-        let who = Reporter { org: self.org, server: self.server };
+        let reporter = Reporter { org: self.org, server: self.server };
         for progress in &self.progress {
-            reports::store_progress(tx, who, progress, self.now).await?;
+            reports::store_progress(tx, reporter, progress, self.now).await?;
         }
         for result in &self.results {
-            reports::store_result(tx, who, result, self.now).await?;
+            reports::store_result(tx, reporter, result, self.now).await?;
         }
         Ok(())
     }
@@ -340,16 +340,16 @@ impl AgentReport {
     /// The server's row after this report.
     fn apply_to(&self, before: &Server) -> Server {
         let mut after = before.clone();
-        if let Some(told) = &self.facts {
-            after.hostname = told.hostname.clone();
-            after.os = told.os.clone();
-            after.kernel = told.kernel.to_string();
-            after.arch = told.arch.to_string();
-            after.package_manager = Some(told.package_manager);
-            after.agent_version = told.agent_version.to_string();
-            after.reboot_required = told.reboot_required;
-            after.reboot_reasons = host_facts::reboot_reasons(told);
-            after.facts = host_facts::to_stored(told);
+        if let Some(facts) = &self.facts {
+            after.hostname = facts.hostname.clone();
+            after.os = facts.os.clone();
+            after.kernel = facts.kernel.to_string();
+            after.arch = facts.arch.to_string();
+            after.package_manager = Some(facts.package_manager);
+            after.agent_version = facts.agent_version.to_string();
+            after.reboot_required = facts.reboot_required;
+            after.reboot_reasons = host_facts::reboot_reasons(facts);
+            after.facts = host_facts::to_stored(facts);
         }
         if let Some(packages) = self.packages {
             after.package_set = Some(packages.digest);
@@ -361,15 +361,15 @@ impl AgentReport {
             after.security_updates = updates.security_updates(before, after.package_manager);
         }
         let known = host_facts::runs_from_text(&before.runs);
-        let told = match &self.facts {
-            Some(told) => host_facts::runtime_state(told),
+        let runtime_state = match &self.facts {
+            Some(facts) => host_facts::runtime_state(facts),
             None => (
                 host_facts::outdated_packages(&host_facts::from_stored(&before.facts).old_code),
                 known.foreign_kernel,
             ),
         };
         after.runs = host_facts::runs_to_text(&known.after_report(
-            told,
+            runtime_state,
             before.package_set,
             after.package_set,
         ));
@@ -398,13 +398,13 @@ mod tests {
 
     #[test]
     fn next_writer_starts_after_a_panic() {
-        let at_work = AtomicBool::new(true);
-        drop(WriterGuard(&at_work));
-        assert!(at_work.load(Ordering::Acquire), "only the writer itself clears the flag");
+        let is_running = AtomicBool::new(true);
+        drop(WriterGuard(&is_running));
+        assert!(is_running.load(Ordering::Acquire), "only the writer itself clears the flag");
         let panicked = catch_unwind(|| {
-            let _at_work = WriterGuard(&at_work);
-            assert!(!at_work.load(Ordering::Acquire), "a bug");
+            let _at_work = WriterGuard(&is_running);
+            assert!(!is_running.load(Ordering::Acquire), "a bug");
         });
-        assert!(panicked.is_err() && !at_work.load(Ordering::Acquire));
+        assert!(panicked.is_err() && !is_running.load(Ordering::Acquire));
     }
 }

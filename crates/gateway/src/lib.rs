@@ -197,10 +197,10 @@ impl IntoResponse for Refusal {
             "code": self.code,
         });
         let kind = [(header::CONTENT_TYPE, "application/problem+json")];
-        let mut answer = (self.status, kind, body.to_string()).into_response();
+        let mut response = (self.status, kind, body.to_string()).into_response();
         if let Some(seconds) = self.retry_after {
-            answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
-        answer
+        response
     }
 }

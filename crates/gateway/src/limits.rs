@@ -178,12 +178,12 @@ impl AgentLimits {
     /// other would wait forever.
     pub(super) async fn read(
         &self,
-        of: BodyKind,
+        kind: BodyKind,
         headers: &HeaderMap,
         body: Body,
         bytes_max: usize,
     ) -> Result<(Bytes, ReservedMemory), Refusal> {
-        let (memory, patience) = match of {
+        let (memory, patience) = match kind {
             BodyKind::Enrollment => (&self.enroll_bodies, BODY_SECONDS_MAX),
             BodyKind::Request => (&self.bodies, BODY_SECONDS_MAX),
             BodyKind::Upload => (&self.bodies, UPLOAD_SECONDS_MAX),
@@ -293,18 +293,18 @@ mod tests {
     async fn incomplete_enrollments_use_no_memory_of_agents() {
         let limits = AgentLimits::new();
         let none = HeaderMap::new();
-        let begun = || {
+        let started = || {
             let part =
                 futures_util::stream::once(async { Ok::<_, std::io::Error>(vec![0; 60 << 10]) });
             Body::from_stream(part.chain(futures_util::stream::pending()))
         };
         let stuck: Vec<_> = (0..1_000)
-            .map(|_| Box::pin(limits.read(BodyKind::Enrollment, &none, begun(), 64 << 10)))
+            .map(|_| Box::pin(limits.read(BodyKind::Enrollment, &none, started(), 64 << 10)))
             .collect();
         let stuck = futures_util::future::join_all(stuck);
         // All of them start, and none completes.
-        let begun = futures_util::future::select(Box::pin(stuck), Box::pin(async {})).await;
-        assert!(matches!(&begun, futures_util::future::Either::Right(_)));
+        let started = futures_util::future::select(Box::pin(stuck), Box::pin(async {})).await;
+        assert!(matches!(&started, futures_util::future::Either::Right(_)));
         let body = Body::from(vec![0; 1 << 20]);
         assert!(limits.read(BodyKind::Request, &none, body, 1 << 20).await.is_ok());
     }

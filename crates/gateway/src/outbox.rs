@@ -40,16 +40,16 @@ impl Outbox {
 
     /// Adds an order or replaces the one with the same task. Returns whether anything changed.
     pub(super) fn set(&self, server: ServerId, assignment: Assignment) -> bool {
-        let mut desk = lock(&self.0);
-        let pile = desk.entry(server).or_default();
-        match pile.iter_mut().find(|known| known.task == assignment.task) {
+        let mut orders_by_server = lock(&self.0);
+        let orders = orders_by_server.entry(server).or_default();
+        match orders.iter_mut().find(|known| known.task == assignment.task) {
             Some(known) if *known == assignment => false,
             Some(known) => {
                 *known = assignment;
                 true
             }
             None => {
-                pile.push(assignment);
+                orders.push(assignment);
                 true
             }
         }
@@ -57,11 +57,11 @@ impl Outbox {
 
     /// Removes the order of a task that has ended.
     pub(super) fn remove(&self, server: ServerId, task: TaskId) {
-        let mut desk = lock(&self.0);
-        if let Some(pile) = desk.get_mut(&server) {
-            pile.retain(|known| known.task != task);
-            if pile.is_empty() {
-                desk.remove(&server);
+        let mut orders_by_server = lock(&self.0);
+        if let Some(orders) = orders_by_server.get_mut(&server) {
+            orders.retain(|known| known.task != task);
+            if orders.is_empty() {
+                orders_by_server.remove(&server);
             }
         }
     }

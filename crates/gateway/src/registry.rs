@@ -147,9 +147,10 @@ impl StoredState {
 
     /// Whether the sync contains nothing new.
     pub(super) fn has_nothing_new(&self, sync: &SyncRequest) -> bool {
-        let told = |word: Option<Digest>, known: Option<Digest>| word.is_none() || word == known;
-        told(sync.installed, self.package_set)
-            && told(sync.pending, self.update_set)
+        let unchanged =
+            |word: Option<Digest>, known: Option<Digest>| word.is_none() || word == known;
+        unchanged(sync.installed, self.package_set)
+            && unchanged(sync.pending, self.update_set)
             && (sync.scanned_at.is_none() || sync.scanned_at == self.scanned_at)
             && activity_name(sync.activity) == self.activity
             && sync.facts.is_none()
@@ -238,7 +239,7 @@ pub(super) struct SyncPosition {
 }
 
 impl Session {
-    fn new(server: &servers::Server, bar: AccessState) -> Session {
+    fn new(server: &servers::Server, access: AccessState) -> Session {
         let known = StoredState {
             package_set: server.package_set,
             update_set: server.update_set,
@@ -251,7 +252,7 @@ impl Session {
             wake: Notify::new(),
             upload: Semaphore::new(1),
             state: Mutex::new(SessionState {
-                access: bar,
+                access,
                 expected: server.counter.unsigned_abs(),
                 nonce: None,
                 bodies: Vec::new(),
@@ -351,7 +352,7 @@ impl Session {
             _ if counter == expected => CounterCheck::Next,
             _ if counter.checked_add(1) == Some(expected) && same_nonce => CounterCheck::Repeated,
             _ if counter > expected => CounterCheck::Ahead,
-            _ if state.recent.iter().any(|heard| heard.0 == counter && heard.1 != nonce) => {
+            _ if state.recent.iter().any(|entry| entry.0 == counter && entry.1 != nonce) => {
                 CounterCheck::CloneDetected
             }
             _ => CounterCheck::Behind,
@@ -417,16 +418,16 @@ impl Session {
     }
 
     /// Changes the access state and wakes the held syncs.
-    pub(super) fn set_access(&self, bar: AccessState) {
+    pub(super) fn set_access(&self, access: AccessState) {
         let mut state = self.state();
-        if state.access == bar {
+        if state.access == access {
             return;
         }
         if state.access == AccessState::Quarantine {
             // The held syncs may come from the server or from its clone.
             state.sync_number += 1;
         }
-        state.access = bar;
+        state.access = access;
         drop(state);
         self.wake.notify_waiters();
     }
@@ -505,8 +506,8 @@ impl Session {
         self.state().stored.clone()
     }
 
-    pub(super) fn set_stored(&self, known: StoredState) {
-        self.state().stored = known;
+    pub(super) fn set_stored(&self, stored: StoredState) {
+        self.state().stored = stored;
     }
 
     pub(super) fn has_nothing_new(&self, sync: &SyncRequest) -> bool {
@@ -585,7 +586,7 @@ impl Registry {
         credential: &Credential,
     ) -> Result<Arc<Session>, Refusal> {
         let session = match self.find_session(credential.server) {
-            Some(link) => link,
+            Some(agent_session) => agent_session,
             None => self.first_contact(app, credential).await?,
         };
         match session.access() {
@@ -629,18 +630,18 @@ impl Registry {
     pub(super) fn record_heartbeat(
         &self,
         app: &Gateway,
-        link: &Session,
+        agent_session: &Session,
         counter: u64,
         now: Timestamp,
     ) {
         let beat = Contact {
-            org: link.org,
-            server_id: link.server,
+            org: agent_session.org,
+            server_id: agent_session.server,
             seen_at: now,
             counter: i64::try_from(counter).unwrap_or(i64::MAX),
         };
-        let last_seen = link.state().last_seen.replace(now);
-        lock(&self.heartbeats).insert(link.server, beat);
+        let last_seen = agent_session.state().last_seen.replace(now);
+        lock(&self.heartbeats).insert(agent_session.server, beat);
         let sync_seconds = app.settings.sync_seconds;
         if !(Presence { last_seen, sync_seconds }.is_online(now)) {
             self.returned.notify_one();
@@ -655,21 +656,21 @@ impl Registry {
     pub(super) async fn claim(
         &self,
         app: &Gateway,
-        link: &Session,
+        agent_session: &Session,
     ) -> Result<Option<u64>, Refusal> {
-        if !has_replicas(app) || !link.needs_claim() {
+        if !has_replicas(app) || !agent_session.needs_claim() {
             return Ok(None);
         }
-        let counter = i64::try_from(link.state().expected).unwrap_or(i64::MAX);
+        let counter = i64::try_from(agent_session.state().expected).unwrap_or(i64::MAX);
         let _turn = self.first_contacts.acquire().await.map_err(|_| Refusal::unavailable())?;
         let mut tx = app.db.begin().await?;
         let replica = &app.settings.replica;
-        let session = sync_sessions::claim(&mut tx, link.server, replica, counter).await?;
+        let session = sync_sessions::claim(&mut tx, agent_session.server, replica, counter).await?;
         tx.commit().await?;
-        let twice = link
+        let twice = agent_session
             .conflicting_counter(&session.recent)
-            .or_else(|| link.conflicting_counter(&session.contested));
-        link.take_over(&session);
+            .or_else(|| agent_session.conflicting_counter(&session.contested));
+        agent_session.take_over(&session);
         Ok(twice)
     }
 
@@ -680,12 +681,12 @@ impl Registry {
         someone_returned: bool,
     ) -> store::Result<()> {
         // Heartbeats are kept until they are committed, so that an aborted write loses none.
-        let beats: Vec<Contact> = lock(&self.heartbeats).values().copied().collect();
-        if beats.is_empty() {
+        let contacts: Vec<Contact> = lock(&self.heartbeats).values().copied().collect();
+        if contacts.is_empty() {
             return Ok(());
         }
         let sessions: Vec<_> = match has_replicas(app) {
-            true => beats
+            true => contacts
                 .iter()
                 .filter_map(|beat| self.find_session(beat.server_id)?.stored_session())
                 .collect(),
@@ -693,7 +694,7 @@ impl Registry {
         };
         let written = async {
             let mut tx = app.db.begin().await?;
-            presence::record_contacts(&mut tx, &beats, app.clock.now()).await?;
+            presence::record_contacts(&mut tx, &contacts, app.clock.now()).await?;
             let kept = sync_sessions::write(&mut tx, &app.settings.replica, &sessions).await?;
             if someone_returned {
                 tx.notify(Topic::Presence);
@@ -703,22 +704,22 @@ impl Registry {
         };
         let kept = written.await?;
         for (server, ..) in &sessions {
-            let Some(link) = self.find_session(*server) else { continue };
+            let Some(agent_session) = self.find_session(*server) else { continue };
             let twice = match kept.get(server) {
-                Some(contested) => link.conflicting_counter(contested).or_else(|| {
-                    link.merge_recent(contested);
+                Some(contested) => agent_session.conflicting_counter(contested).or_else(|| {
+                    agent_session.merge_recent(contested);
                     None
                 }),
-                None => session_conflict(app, &link).await?,
+                None => session_conflict(app, &agent_session).await?,
             };
             if let Some(counter) = twice
-                && quarantine(app, &link, clone_reason(counter)).await.is_err()
+                && quarantine(app, &agent_session, clone_reason(counter)).await.is_err()
             {
                 tracing::error!(server = %server, "failed to quarantine a server with a clone");
             }
         }
         let mut waiting = lock(&self.heartbeats);
-        for beat in beats {
+        for beat in contacts {
             if waiting.get(&beat.server_id) == Some(&beat) {
                 waiting.remove(&beat.server_id);
             }
@@ -748,8 +749,8 @@ impl Registry {
     }
 
     /// Applies the removed and quarantined servers from the database.
-    pub(super) fn set_access_states(&self, barred: &[BlockedServer]) {
-        let bars: BTreeMap<_, _> = barred
+    pub(super) fn set_access_states(&self, blocked: &[BlockedServer]) {
+        let bars: BTreeMap<_, _> = blocked
             .iter()
             .map(|server| match server.removed_at {
                 Some(_) => (server.id, AccessState::Removed),
@@ -780,12 +781,13 @@ impl Registry {
 
 /// Another replica claimed a session while this one received syncs, too. Returns the counter for
 /// which each received a different nonce, if any: then there are two hosts.
-async fn session_conflict(app: &Gateway, link: &Session) -> store::Result<Option<u64>> {
-    link.release_session();
+async fn session_conflict(app: &Gateway, agent_session: &Session) -> store::Result<Option<u64>> {
+    agent_session.release_session();
     let mut tx = app.db.begin().await?;
-    let session = sync_sessions::contest(&mut tx, link.server, link.recent_bytes()).await?;
+    let session =
+        sync_sessions::contest(&mut tx, agent_session.server, agent_session.recent_bytes()).await?;
     tx.commit().await?;
-    Ok(session.and_then(|session| link.conflicting_counter(&session.recent)))
+    Ok(session.and_then(|session| agent_session.conflicting_counter(&session.recent)))
 }
 
 /// SQLite is used by one process only.
@@ -808,10 +810,10 @@ fn first_conflict(ours: &VecDeque<(u64, u64)>, theirs: &[(u64, u64)]) -> Option<
     theirs.iter().filter(differs).map(|(counter, _)| *counter).min()
 }
 
-fn to_bytes(heard: &VecDeque<(u64, u64)>) -> Vec<u8> {
+fn to_bytes(recent: &VecDeque<(u64, u64)>) -> Vec<u8> {
     let pair =
         |(counter, nonce): &(u64, u64)| [counter.to_be_bytes(), nonce.to_be_bytes()].concat();
-    heard.iter().flat_map(pair).collect()
+    recent.iter().flat_map(pair).collect()
 }
 
 fn from_bytes(bytes: &[u8]) -> Vec<(u64, u64)> {

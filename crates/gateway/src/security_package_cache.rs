@@ -153,7 +153,7 @@ mod tests {
         (org, Digest::compute(&nth.to_be_bytes()))
     }
 
-    fn some(names: usize) -> PackageNames {
+    fn package_names(names: usize) -> PackageNames {
         (0..names).map(|nth| format!("lib{nth}").parse().expect("a name")).collect()
     }
 
@@ -165,13 +165,13 @@ mod tests {
                 reads.fetch_add(1, Ordering::Relaxed);
                 // Concurrent requests wait.
                 tokio::task::yield_now().await;
-                Ok::<_, ()>(some(3))
+                Ok::<_, ()>(package_names(3))
             };
             secured.get_or_read(kind(1), changed, read).await
         };
         for (changed, read) in [(None, 1), (Some(1), 2), (Some(2), 3)] {
             let all = futures_util::future::join_all((0..200).map(|_| ask(changed))).await;
-            assert!(all.iter().all(|names| *names == Ok(some(3))));
+            assert!(all.iter().all(|names| *names == Ok(package_names(3))));
             assert_eq!(reads.load(Ordering::Relaxed), read);
         }
     }
@@ -182,8 +182,8 @@ mod tests {
         let cut = async || Err("no database");
         assert_eq!(secured.get_or_read(kind(1), None, cut).await, Err("no database"));
         assert_eq!(
-            secured.get_or_read(kind(1), None, async || Ok::<_, &str>(some(1))).await,
-            Ok(some(1))
+            secured.get_or_read(kind(1), None, async || Ok::<_, &str>(package_names(1))).await,
+            Ok(package_names(1))
         );
     }
 
@@ -192,12 +192,12 @@ mod tests {
         let secured = SecurityPackageCache::default();
         for nth in 0..=PACKAGE_SETS_MAX {
             secured
-                .get_or_read(kind(nth), None, async || Ok::<_, ()>(some(0)))
+                .get_or_read(kind(nth), None, async || Ok::<_, ()>(package_names(0)))
                 .await
                 .expect("it is read");
         }
         assert_eq!(lock(&secured.0).package_sets.len(), 1);
-        let large = some(NAMES_MAX / 4);
+        let large = package_names(NAMES_MAX / 4);
         for nth in 0..5 {
             secured
                 .get_or_read(kind(nth), None, async || Ok::<_, ()>(large.clone()))

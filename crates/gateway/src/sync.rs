@@ -71,14 +71,14 @@ pub(super) async fn sync(
     let over = Instant::now() + hold;
     let mut context = SyncContext {
         app: &app,
-        link: &session,
-        turn: position,
+        session: &session,
+        position,
         reported_orders: mentioned,
         trusted,
         tag: None,
         deadline: over,
     };
-    match context.turn.count {
+    match context.position.count {
         // Its content is older than what later syncs reported.
         CounterCheck::Behind => {
             tracing::debug!(server = %session.server, counter = sync.counter, "ignored a sync with an old counter");
@@ -88,7 +88,8 @@ pub(super) async fn sync(
                 .await;
         }
         CounterCheck::CloneDetected => {
-            quarantine(&app, &session, clone_reason_for_counter(context.turn.next_counter)).await?;
+            quarantine(&app, &session, clone_reason_for_counter(context.position.next_counter))
+                .await?;
             drop(reserved);
             return context
                 .hold_and_respond(&without_reports(sync), PendingResponse::default())
@@ -98,8 +99,8 @@ pub(super) async fn sync(
     }
     // Release an earlier sync that was held until now.
     session.wake.notify_waiters();
-    if context.turn.is_sign_of_life {
-        registry.record_heartbeat(&app, &session, context.turn.next_counter, app.clock.now());
+    if context.position.is_sign_of_life {
+        registry.record_heartbeat(&app, &session, context.position.next_counter, app.clock.now());
     }
     record_root_key(&app, &session, age).await;
     context.tag = (age == RootKeyAge::Old).then(|| STANDARD.encode(who.tag(&app.secrets)));
@@ -118,9 +119,9 @@ pub(super) async fn sync(
         }
         false => context.write_report(&mut sync, reserved).await?,
     };
-    let wants_facts = session.take_facts_request() || context.turn.count == CounterCheck::Ahead;
-    let answer = PendingResponse { wanted, acknowledged, wants_facts };
-    context.hold_and_respond(&without_reports(sync), answer).await
+    let wants_facts = session.take_facts_request() || context.position.count == CounterCheck::Ahead;
+    let response = PendingResponse { wanted, acknowledged, wants_facts };
+    context.hold_and_respond(&without_reports(sync), response).await
 }
 
 /// The part of a sync that is needed while it is held, so that it uses little memory.
@@ -155,8 +156,8 @@ fn reported_orders(sync: &SyncRequest) -> Vec<TaskId> {
 /// A sync in progress.
 struct SyncContext<'a> {
     app: &'a Gateway,
-    link: &'a Arc<Session>,
-    turn: SyncPosition,
+    session: &'a Arc<Session>,
+    position: SyncPosition,
     /// The orders that it reports on.
     reported_orders: Vec<TaskId>,
     /// The keys that its agent trusts.
@@ -174,14 +175,14 @@ impl SyncContext<'_> {
         sync: &mut SyncRequest,
         reserved: ReservedMemory,
     ) -> Result<(Vec<Digest>, Vec<TaskId>), Refusal> {
-        let SyncContext { app, link, .. } = *self;
+        let SyncContext { app, session: link, .. } = *self;
         let known = link.stored();
         let packages = sync.installed.filter(|digest| known.package_set != Some(*digest));
         let packages = self.find_package_set(SetKind::Packages, packages, sync).await?;
         let updates = sync.pending.filter(|digest| known.update_set != Some(*digest));
         let updates = self.find_package_set(SetKind::Updates, updates, sync).await?;
         // The sync may have waited for a package set, and its agent may have sent a newer one.
-        if sync.results.is_empty() && !link.is_latest(&self.turn) {
+        if sync.results.is_empty() && !link.is_latest(&self.position) {
             return Ok((Vec::new(), Vec::new()));
         }
         let results = std::mem::take(&mut sync.results);
@@ -229,7 +230,7 @@ impl SyncContext<'_> {
         digest: Option<Digest>,
         sync: &SyncRequest,
     ) -> Result<PackageSetState, Refusal> {
-        let SyncContext { app, link, .. } = *self;
+        let SyncContext { app, session: link, .. } = *self;
         let Some(digest) = digest else { return Ok(PackageSetState::Unchanged) };
         let mut draining = app.registry().draining();
         loop {
@@ -259,14 +260,14 @@ impl SyncContext<'_> {
     async fn hold_and_respond(
         &self,
         sync: &SyncRequest,
-        answer: PendingResponse,
+        response: PendingResponse,
     ) -> Result<Json<SyncResponse>, Refusal> {
-        let SyncContext { app, link, ref turn, .. } = *self;
+        let SyncContext { app, session: link, position: ref turn, .. } = *self;
         let announces = app.secrets.should_announce(&self.trusted);
         // An agent of the previous version keeps its old tag. After the first offer it is held as
         // usual.
         let renews = self.tag.is_some() && link.offer_tag();
-        let mut patient = sync.hold_seconds > 0 && answer.is_empty() && !announces && !renews;
+        let mut patient = sync.hold_seconds > 0 && response.is_empty() && !announces && !renews;
         let over = tokio::time::sleep_until(self.deadline);
         tokio::pin!(over);
         let mut draining = app.registry().draining();
@@ -294,9 +295,9 @@ impl SyncContext<'_> {
                 return Ok(Json(SyncResponse {
                     counter: turn.next_counter,
                     orders,
-                    wanted: answer.wanted,
-                    wants_facts: answer.wants_facts,
-                    acknowledged: answer.acknowledged,
+                    wanted: response.wanted,
+                    wants_facts: response.wants_facts,
+                    acknowledged: response.acknowledged,
                     withdrawn: outgoing.withdrawn,
                     unreported: outgoing.unreported,
                     sync_seconds: app.settings.sync_seconds,
@@ -365,28 +366,29 @@ impl PackageSetState {
 /// The counts of a stored package set.
 async fn counted(
     app: &Gateway,
-    link: &Session,
+    session: &Session,
     kind: SetKind,
     digest: Digest,
 ) -> Result<Option<PackageSetCounts>, Refusal> {
-    if let Some(counted) = app.registry().cached_counts(link.org, kind, digest) {
+    if let Some(counted) = app.registry().cached_counts(session.org, kind, digest) {
         return Ok(Some(counted));
     }
-    let entries = package_sets::entries(&mut *app.db.read().await?, link.org, kind, digest).await;
+    let entries =
+        package_sets::entries(&mut *app.db.read().await?, session.org, kind, digest).await;
     let counted = match (entries, kind) {
         (Ok(entries), SetKind::Packages) => PackageSetCounts { digest, entries, security: 0 },
         // The number of security updates is only in the package set itself.
         (Ok(_), SetKind::Updates) => {
             let _decoder = app.registry().limits.decoder().await?;
             let bytes =
-                package_sets::get(&mut *app.db.read().await?, link.org, kind, digest).await?;
+                package_sets::get(&mut *app.db.read().await?, session.org, kind, digest).await?;
             let count = move || uploads::count_entries(kind, digest, &bytes);
             tokio::task::spawn_blocking(count).await.map_err(|_| Refusal::unavailable())??
         }
         (Err(StoreError::NotFound { .. }), _) => return Ok(None),
         (Err(error), _) => return Err(error.into()),
     };
-    app.registry().cache_counts(link.org, kind, counted);
+    app.registry().cache_counts(session.org, kind, counted);
     Ok(Some(counted))
 }
 
@@ -400,13 +402,13 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn collect(app: &Gateway, link: &Session, mentioned: &[TaskId]) -> Outgoing {
+    fn collect(app: &Gateway, session: &Session, mentioned: &[TaskId]) -> Outgoing {
         let now = app.clock.now();
         let mut outgoing = Outgoing::default();
-        if link.access() == AccessState::None {
-            let all = app.registry().outbox.assignments(link.server).into_iter();
+        if session.access() == AccessState::None {
+            let all = app.registry().outbox.assignments(session.server).into_iter();
             // A server takes no orders of another organization.
-            for assignment in all.filter(|assignment| assignment.org == link.org) {
+            for assignment in all.filter(|assignment| assignment.org == session.org) {
                 match assignment.withdrawn {
                     _ if assignment.started => {
                         if !mentioned.contains(&assignment.task) {
@@ -433,24 +435,24 @@ impl Outgoing {
     }
 
     /// Whether any of it is a reason to respond immediately.
-    fn has_unsent(&self, link: &Session, turn: &SyncPosition) -> bool {
-        self.messages().any(|word| link.is_unsent(turn, word))
+    fn has_unsent(&self, session: &Session, position: &SyncPosition) -> bool {
+        self.messages().any(|word| session.is_unsent(position, word))
     }
 
     async fn send(
         &self,
         app: &Gateway,
-        link: &Session,
-        turn: &SyncPosition,
+        session: &Session,
+        position: &SyncPosition,
         sync: &SyncRequest,
         key: &SigningKey,
     ) -> Result<Vec<Envelope>, Refusal> {
         let secured = match self.orders.iter().any(Assignment::is_for_security) {
-            true => security_packages(app, link).await?,
+            true => security_packages(app, session).await?,
             false => PackageNames::default(),
         };
-        link.record_sent(turn, self.messages().collect());
-        let sign = |order: &Assignment| order.sign(key, link.server, &sync.boot_id, &secured);
+        session.record_sent(position, self.messages().collect());
+        let sign = |order: &Assignment| order.sign(key, session.server, &sync.boot_id, &secured);
         Ok(self.orders.iter().map(sign).collect())
     }
 }
@@ -464,26 +466,26 @@ fn clone_reason_for_counter(expected: u64) -> String {
 
 /// Records the root key of an agent's identity during a rotation. Servers without a record count as
 /// using the old key.
-async fn record_root_key(app: &Gateway, link: &Session, age: RootKeyAge) {
-    if app.secrets.old_root_key_id().is_none() || link.recorded_root_key() == Some(age) {
+async fn record_root_key(app: &Gateway, session: &Session, age: RootKeyAge) {
+    if app.secrets.old_root_key_id().is_none() || session.recorded_root_key() == Some(age) {
         return;
     }
     let current = app.secrets.root_key_id();
     let note = async {
-        let known = servers::root_key(&mut *app.db.read().await?, link.server).await?;
+        let known = servers::root_key(&mut *app.db.read().await?, session.server).await?;
         if (known.as_deref() == Some(current)) != (age == RootKeyAge::Current) {
             let mut tx = app.db.begin().await?;
             let id = app.secrets.root_key_id_of(age);
-            servers::set_root_key(&mut tx, link.server, id).await?;
+            servers::set_root_key(&mut tx, session.server, id).await?;
             tx.commit().await?;
         }
         Ok::<_, StoreError>(())
     };
     match note.await {
-        Ok(()) => link.record_root_key(age),
+        Ok(()) => session.record_root_key(age),
         // The next sync records it.
         Err(error) => {
-            tracing::warn!(server = %link.server, %error, "failed to record the root key of a server");
+            tracing::warn!(server = %session.server, %error, "failed to record the root key of a server");
         }
     }
 }
@@ -492,15 +494,15 @@ async fn record_root_key(app: &Gateway, link: &Session, age: RootKeyAge) {
 /// administrator releases it.
 pub(super) async fn quarantine(
     app: &Gateway,
-    link: &Session,
+    session: &Session,
     reason: String,
 ) -> Result<(), Refusal> {
     for _ in 0..ATTEMPTS_MAX {
         let now = app.clock.now();
         let mut tx = app.db.begin().await?;
-        let before = servers::get(&mut tx, link.org, link.server).await?;
+        let before = servers::get(&mut tx, session.org, session.server).await?;
         if before.quarantine.is_some() {
-            link.set_access(AccessState::Quarantine);
+            session.set_access(AccessState::Quarantine);
             return Ok(());
         }
         let after = servers::Server { quarantine: Some(reason.clone()), ..before.clone() };
@@ -508,12 +510,12 @@ pub(super) async fn quarantine(
             Err(StoreError::Stale) => continue,
             saved => saved?,
         }
-        let told = json!({"server_id": link.server, "reason": reason});
-        record(&mut tx, link.org, now, "engine", "server.quarantine", link.server, &told);
-        emit(&mut tx, link.org, "server.quarantined", now, told);
+        let detail = json!({"server_id": session.server, "reason": reason});
+        record(&mut tx, session.org, now, "engine", "server.quarantine", session.server, &detail);
+        emit(&mut tx, session.org, "server.quarantined", now, detail);
         tx.notify(Topic::Servers);
         tx.commit().await?;
-        link.set_access(AccessState::Quarantine);
+        session.set_access(AccessState::Quarantine);
         return Ok(());
     }
     Err(Refusal::unavailable())

@@ -52,9 +52,9 @@ impl UploadRequests {
     pub(super) fn pending_elsewhere(&self, key: Key, server: ServerId) -> Option<OtherUpload> {
         let mut all = lock(&self.0);
         match all.get(&key) {
-            Some(asked) if asked.since.elapsed() < UPLOAD_TIMEOUT => {
-                let other = || OtherUpload { since: asked.since, open: asked.open.subscribe() };
-                (asked.server != server).then(other)
+            Some(pending) if pending.since.elapsed() < UPLOAD_TIMEOUT => {
+                let other = || OtherUpload { since: pending.since, open: pending.open.subscribe() };
+                (pending.server != server).then(other)
             }
             _ => {
                 if all.len() >= REQUESTS_MAX {

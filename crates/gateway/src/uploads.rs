@@ -126,7 +126,7 @@ fn check_and_compress(
     };
     let packed = packed.map_err(not_zstd)?;
     let packed = PackedSet::from_stream(digest, listing.entries, listing.bytes, packed);
-    Ok((listing.counted(), packed))
+    Ok((listing.counts(), packed))
 }
 
 /// Decompresses as a stream. A frame that needs a larger window is rejected before its memory is
@@ -147,8 +147,7 @@ pub(super) fn count_entries(
     digest: Digest,
     bytes: &[u8],
 ) -> Result<PackageSetCounts, Refusal> {
-    ListingSummary::read(kind, bytes)
-        .map(|listing| PackageSetCounts { digest, ..listing.counted() })
+    ListingSummary::read(kind, bytes).map(|listing| PackageSetCounts { digest, ..listing.counts() })
 }
 
 /// The result of reading a package set line by line.
@@ -208,7 +207,7 @@ impl ListingSummary {
         Ok(ListingSummary { digest, bytes: bytes as u64, entries, security })
     }
 
-    fn counted(&self) -> PackageSetCounts {
+    fn counts(&self) -> PackageSetCounts {
         PackageSetCounts { digest: self.digest, entries: self.entries, security: self.security }
     }
 }
@@ -272,11 +271,11 @@ pub(super) async fn append_log(
 /// As much of a chunk as the log has room for, followed by a truncation notice if it was cut.
 fn truncate_chunk(offset: u64, body: axum::body::Bytes) -> Option<axum::body::Bytes> {
     let room = LOG_BYTES_MAX.checked_sub(offset).filter(|room| *room > 0)?;
-    let room = usize::try_from(room).unwrap_or(usize::MAX);
-    if body.len() <= room {
+    let capacity = usize::try_from(room).unwrap_or(usize::MAX);
+    if body.len() <= capacity {
         return Some(body);
     }
-    Some([&body[..room], TRUNCATION_NOTICE].concat().into())
+    Some([&body[..capacity], TRUNCATION_NOTICE].concat().into())
 }
 
 fn not_found(detail: impl Into<String>) -> Refusal {

@@ -304,7 +304,7 @@ pub fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
 pub fn unknown_name_message(what: &str, name: &str, known: &[&str]) -> String {
     let name_shown = truncated(name);
     match vocab::nearest(name, known.iter().copied()) {
-        Some(meant) => format!("unknown {what} `{name_shown}`; did you mean `{meant}`?"),
+        Some(suggestion) => format!("unknown {what} `{name_shown}`; did you mean `{suggestion}`?"),
         None if known.is_empty() => format!("unknown {what} `{name_shown}`"),
         None => {
             format!("unknown {what} `{name_shown}`; expected one of {}", known.join(", "))
@@ -337,8 +337,8 @@ fn pointer(place: &[PathStep]) -> String {
 }
 
 /// Patches the value so that the next parse gets past this error. Returns whether that worked.
-fn patch_value<T: DeserializeOwned>(value: &mut Value, found: &ShapeError) -> bool {
-    let Some((last, way)) = found.path.split_last() else { return false };
+fn patch_value<T: DeserializeOwned>(value: &mut Value, error: &ShapeError) -> bool {
+    let Some((last, way)) = error.path.split_last() else { return false };
     let mut parent = &mut *value;
     for step in way {
         let next = match step {
@@ -348,7 +348,7 @@ fn patch_value<T: DeserializeOwned>(value: &mut Value, found: &ShapeError) -> bo
         let Some(next) = next else { return false };
         parent = next;
     }
-    if found.kind == ShapeErrorKind::Unknown {
+    if error.kind == ShapeErrorKind::Unknown {
         return match (parent, last) {
             (Value::Object(fields), PathStep::Key(key)) => fields.remove(key).is_some(),
             _ => false,
@@ -361,7 +361,7 @@ fn patch_value<T: DeserializeOwned>(value: &mut Value, found: &ShapeError) -> bo
         Value::Array(Vec::new()),
         Value::Object(serde_json::Map::new()),
     ];
-    let at = pointer(&found.path);
+    let at = pointer(&error.path);
     for stand_in in stand_ins {
         match (value.pointer_mut(&pointer(way)), last) {
             (Some(Value::Object(fields)), PathStep::Key(key)) => {
@@ -414,12 +414,12 @@ mod tests {
 
     #[test]
     fn all_errors_are_reported_at_once() {
-        let told = error_lines(
+        let lines = error_lines(
             r#"{"nmae": 1, "count": "three",
                 "options": {"security_only": "yes", "packages": ["a", 7], "reboot~": 1}}"#,
         );
         assert_eq!(
-            told,
+            lines,
             [
                 "/count invalid_type: expected a whole number, found string \"three\"",
                 "/nmae unknown_field: unknown field `nmae`; did you mean `name`?",
@@ -508,8 +508,9 @@ mod tests {
         errors.add("/name", "invalid_name", "contains a space");
         errors.add("/count", "out_of_range", "must not be zero");
         let error = ApiError::from(errors.into_result().unwrap_err());
-        let told: Vec<&str> = error.errors().iter().map(|error| error.pointer.as_str()).collect();
-        assert_eq!(told, ["/colour", "/count", "/name"], "each invalid field is reported once");
+        let pointers: Vec<&str> =
+            error.errors().iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/colour", "/count", "/name"], "each invalid field is reported once");
     }
 
     #[test]

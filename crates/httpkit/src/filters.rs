@@ -10,7 +10,7 @@ use crate::{Limit, Offset, page};
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Listing {
+pub struct PageParams {
     /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
@@ -21,7 +21,7 @@ pub struct Listing {
     pub offset: Offset,
 }
 
-impl Listing {
+impl PageParams {
     pub fn page(&self) -> Page {
         page::page(self.limit, self.offset)
     }

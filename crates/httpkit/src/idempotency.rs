@@ -15,7 +15,7 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use service::App;
 use service::auth::caller::Caller;
 use service::clock::random_bytes;
-use service::idempotency::{self, Claim, STORED_RESPONSES_MAX, Ticket};
+use service::idempotency::{self, Claim, ResponseClaim, STORED_RESPONSES_MAX};
 
 use crate::body::BODY_BYTES_MAX;
 use crate::problem::{ApiError, Code};
@@ -48,13 +48,13 @@ where
     let (parts, body) = request.into_parts();
     let bytes = body::read(Request::from_parts(parts.clone(), body), BODY_BYTES_MAX).await?;
     let fingerprint = fingerprint(caller, &parts, &bytes);
-    let seal = ResponseCipher::new(&app, caller, &key);
+    let cipher = ResponseCipher::new(&app, caller, &key);
     let claim = idempotency::claim(&app, caller, &key, fingerprint).await?.ok_or_else(too_many)?;
     let ticket = match claim {
         Claim::New(ticket) => ticket,
         Claim::InProgress => return Err(in_progress()),
         Claim::Mismatch => return Err(reused()),
-        Claim::Replay(answer) => return Ok(replay(&seal, answer, request_id.as_ref())),
+        Claim::Replay(answer) => return Ok(replay(&cipher, answer, request_id.as_ref())),
         Claim::ResponseLost { subject } => return redirect_to_created(&subject),
     };
     // In a separate task: if the client disconnects, the work still completes and its response is
@@ -62,7 +62,7 @@ where
     let work = async move {
         let handler = run(body::with_body(parts, bytes));
         let response = idempotency::with_ticket(ticket.clone(), handler).await;
-        store_response(&app, &seal, &ticket, response, request_id.as_ref()).await
+        store_response(&app, &cipher, &ticket, response, request_id.as_ref()).await
     };
     let span = tracing::Span::current();
     match tokio::spawn(tracing::Instrument::instrument(work, span)).await {
@@ -157,8 +157,8 @@ fn is_final(status: StatusCode) -> bool {
 
 async fn store_response(
     app: &App,
-    seal: &ResponseCipher,
-    ticket: &Ticket,
+    cipher: &ResponseCipher,
+    ticket: &ResponseClaim,
     answer: Response<Body>,
     request_id: Option<&crate::RequestId>,
 ) -> Result<Response<Body>, ApiError> {
@@ -173,7 +173,7 @@ async fn store_response(
     let response = (body.len() <= STORED_BYTES_MAX).then(|| idempotency::Response {
         status: status.as_u16(),
         headers: serde_json::to_string(&kept).unwrap_or_default(),
-        body: seal.encrypt(&body),
+        body: cipher.encrypt(&body),
     });
     if let Err(error) = idempotency::finish(app, ticket, is_final(status), response).await {
         // The work is committed and its response is correct; it only cannot be replayed.
@@ -186,11 +186,11 @@ async fn store_response(
 }
 
 fn replay(
-    seal: &ResponseCipher,
+    cipher: &ResponseCipher,
     stored: idempotency::Response,
     request_id: Option<&crate::RequestId>,
 ) -> Response<Body> {
-    let Some(mut body) = seal.decrypt(&stored.body) else {
+    let Some(mut body) = cipher.decrypt(&stored.body) else {
         tracing::warn!("a stored response cannot be decrypted: its `root.key` was retired");
         let detail = "The first request with this `Idempotency-Key` succeeded, but its response was \
                       lost when the key that it was stored under was retired.";

@@ -116,7 +116,7 @@ impl RequestUrl {
 
 /// Builds the response of a list: `show` converts each row, and links lead to the adjacent pages.
 pub fn list<T, U>(
-    here: &RequestUrl,
+    url: &RequestUrl,
     page: Page,
     paged: Paged<T>,
     show: impl FnMut(T) -> U,
@@ -125,14 +125,14 @@ pub fn list<T, U>(
     let shown = paged.items.len() as u64;
     let total = paged.total;
     let after = offset.saturating_add(shown);
-    let next = (shown > 0 && after < total).then(|| here.at_offset(limit, after));
+    let next = (shown > 0 && after < total).then(|| url.at_offset(limit, after));
     // From an offset beyond the end, the previous page is the last one, not another empty one.
     let before = offset.min(total).saturating_sub(u64::from(limit));
-    let prev = (offset > 0 && total > 0).then(|| here.at_offset(limit, before));
+    let prev = (offset > 0 && total > 0).then(|| url.at_offset(limit, before));
     Json(List {
         data: paged.items.into_iter().map(show).collect(),
         meta: Meta { total, limit, offset },
-        links: Links { this: here.url(), next, prev },
+        links: Links { this: url.url(), next, prev },
     })
 }
 
@@ -141,10 +141,10 @@ mod tests {
     use super::*;
 
     fn links(query: &str, page: Page, total: u64) -> Links {
-        let here = RequestUrl { path: "/v1/servers".into(), query: query.into() };
+        let url = RequestUrl { path: "/v1/servers".into(), query: query.into() };
         let rows = total.saturating_sub(page.offset).min(u64::from(page.limit));
         let paged = Paged { items: (0..rows).collect(), total };
-        list(&here, page, paged, |row| row).0.links
+        list(&url, page, paged, |row| row).0.links
     }
 
     #[test]

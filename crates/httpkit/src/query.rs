@@ -73,20 +73,20 @@ fn reject(refusals: Vec<ParameterError>) -> ApiError {
 
 /// Removes the parameters that are invalid for every operation.
 fn remove_repeated_and_empty(pairs: &mut Vec<(String, String)>) -> Vec<ParameterError> {
-    let mut refusals: Vec<ParameterError> = Vec::new();
+    let mut errors: Vec<ParameterError> = Vec::new();
     let given = pairs.clone();
     pairs.retain(|(name, value)| {
         let times = given.iter().filter(|(other, _)| other == name).count();
-        let refused_before = refusals.iter().any(|refusal| refusal.name == *name);
+        let refused_before = errors.iter().any(|refusal| refusal.name == *name);
         let shown = truncated(name);
         if times > 1 && !refused_before {
-            refusals.push(ParameterError {
+            errors.push(ParameterError {
                 code: Code::RepeatedParameter,
                 name: name.clone(),
                 detail: format!("`{shown}` occurs {times} times; send it once"),
             });
         } else if times == 1 && value.is_empty() {
-            refusals.push(ParameterError {
+            errors.push(ParameterError {
                 code: Code::InvalidParameter,
                 name: name.clone(),
                 detail: format!("`{shown}` has no value; omit it instead"),
@@ -94,7 +94,7 @@ fn remove_repeated_and_empty(pairs: &mut Vec<(String, String)>) -> Vec<Parameter
         }
         times == 1 && !value.is_empty()
     });
-    refusals
+    errors
 }
 
 fn read<T: DeserializeOwned>(pairs: &[(String, String)]) -> Result<T, ParameterError> {

@@ -140,8 +140,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn read_number(&mut self, place: Position, token: fn(u64) -> Token<'a>) -> Token<'a> {
-        self.position = place;
+    fn read_number(&mut self, position: Position, token: fn(u64) -> Token<'a>) -> Token<'a> {
+        self.position = position;
         match take_run(&mut self.rest, u8::is_ascii_digit) {
             [] => Token::Invalid,
             digits => token(digits.iter().fold(0, |number: u64, digit| {

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use gateway::{Credential, signed_text};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::json;
-use server::app::{App, Parts, Settings};
+use server::app::{App, AppParts, Settings};
 use service::auth::enrollment_tokens as tokens;
 use service::clock::{Clock, random_bytes};
 use service::secrets::Secrets;
@@ -45,27 +45,27 @@ fn main() {
 async fn run(folder: &Path) {
     let url = format!("sqlite:{}", folder.join("fleetmend.db").display());
     let options = store::Options::new(url, Seal::new(|_, _, _| Vec::new()));
-    let app = App::new(Parts {
+    let app = App::new(AppParts {
         db: store::Db::open(&options).await.unwrap(),
         clock: Clock::system(),
         secrets: Secrets::create(folder).unwrap(),
         settings: Settings::default(),
     });
-    let door = gateway::router(app.gateway());
-    let agents = enroll(&app, &door).await;
+    let router = gateway::router(app.gateway());
+    let agents = enroll(&app, &router).await;
     // The first contact reads the database; only the rest is measured.
     for agent in &agents {
-        respond(&door, sync(&app, agent, 1)).await;
+        respond(&router, sync(&app, agent, 1)).await;
     }
     app.db.close().await;
-    let mut piles: Vec<Vec<Request<Body>>> = vec![Vec::new(), Vec::new()];
+    let mut request_batches: Vec<Vec<Request<Body>>> = vec![Vec::new(), Vec::new()];
     for counter in 2..2 + SYNCS_EACH {
         for (place, agent) in agents.iter().enumerate() {
-            piles[place % 2].push(sync(&app, agent, counter));
+            request_batches[place % 2].push(sync(&app, agent, counter));
         }
     }
-    let total: usize = piles.iter().map(Vec::len).sum();
-    let (seconds, mut micros) = measure(&door, piles).await;
+    let total: usize = request_batches.iter().map(Vec::len).sum();
+    let (seconds, mut micros) = measure(&router, request_batches).await;
     micros.sort_unstable();
     println!("syncs without new content, 2 threads, signatures checked, database closed");
     println!("  {:>8.0} a second (target 20000)", total as f64 / seconds);
@@ -73,15 +73,15 @@ async fn run(folder: &Path) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-async fn measure(door: &Router, piles: Vec<Vec<Request<Body>>>) -> (f64, Vec<u128>) {
+async fn measure(router: &Router, request_batches: Vec<Vec<Request<Body>>>) -> (f64, Vec<u128>) {
     let start = std::time::Instant::now();
-    let workers = piles.into_iter().map(|pile| {
-        let door = door.clone();
+    let workers = request_batches.into_iter().map(|pile| {
+        let router = router.clone();
         tokio::spawn(async move {
             let mut micros = Vec::with_capacity(pile.len());
             for request in pile {
                 let start = std::time::Instant::now();
-                respond(&door, request).await;
+                respond(&router, request).await;
                 micros.push(start.elapsed().as_micros());
             }
             micros
@@ -94,10 +94,10 @@ async fn measure(door: &Router, piles: Vec<Vec<Request<Body>>>) -> (f64, Vec<u12
     (start.elapsed().as_secs_f64(), micros)
 }
 
-async fn respond(door: &Router, request: Request<Body>) -> axum::body::Bytes {
-    let answer = door.clone().oneshot(request).await.unwrap();
-    assert!(answer.status().is_success(), "{}", answer.status());
-    axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap()
+async fn respond(router: &Router, request: Request<Body>) -> axum::body::Bytes {
+    let response = router.clone().oneshot(request).await.unwrap();
+    assert!(response.status().is_success(), "{}", response.status());
+    axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap()
 }
 
 fn sync(app: &App, (who, pair): &Agent, counter: u64) -> Request<Body> {
@@ -119,7 +119,7 @@ fn sync(app: &App, (who, pair): &Agent, counter: u64) -> Request<Body> {
     request.body(Body::from(body)).unwrap()
 }
 
-async fn enroll(app: &App, door: &Router) -> Vec<Agent> {
+async fn enroll(app: &App, router: &Router) -> Vec<Agent> {
     let now = app.clock.now();
     let org_id = OrgId::new(now, 1);
     let (text, hash) = tokens::mint(&app.secrets, None);
@@ -149,9 +149,9 @@ async fn enroll(app: &App, door: &Router) -> Vec<Agent> {
             {"hostname": format!("web-{n}"), "os": {"id": "debian", "version": "12", "name": ""},
              "package_manager": "apt"}});
         let request = Request::post("/agent/v1/enroll").body(Body::from(body.to_string())).unwrap();
-        let answer: wire::agent::EnrollResponse =
-            serde_json::from_slice(&respond(door, request).await).unwrap();
-        agents.push((Credential { server: answer.server_id, key }, pair));
+        let response: wire::agent::EnrollResponse =
+            serde_json::from_slice(&respond(router, request).await).unwrap();
+        agents.push((Credential { server: response.server_id, key }, pair));
     }
     agents
 }

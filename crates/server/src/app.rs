@@ -4,7 +4,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use gateway::Gateway;
 use httpkit::{ApiError, BodyBudget, Code};
-pub use service::app::{Parts, Settings};
+pub use service::app::{AppParts, Settings};
 
 use crate::request_log::observe;
 use crate::response_budget::ResponseBudget;
@@ -14,7 +14,7 @@ use crate::response_budget::ResponseBudget;
 pub struct App(Gateway);
 
 impl App {
-    pub fn new(parts: Parts) -> App {
+    pub fn new(parts: AppParts) -> App {
         App(Gateway::new(service::App::new(parts)))
     }
 

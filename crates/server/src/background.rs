@@ -46,8 +46,8 @@ pub fn spawn(app: &App) -> Background {
 }
 
 /// Starts the background work with other intervals, for tests.
-pub fn spawn_with(app: &App, pulse: Intervals) -> Background {
-    let Intervals { lease: lead, poll: look, heartbeats: beats, sweep } = pulse;
+pub fn spawn_with(app: &App, intervals: Intervals) -> Background {
+    let Intervals { lease: lead, poll: look, heartbeats: beats, sweep } = intervals;
     Background {
         engine: engine::spawn_with(
             app.service().clone(),

@@ -111,10 +111,10 @@ async fn serve_http(
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     tokio::pin!(connection);
-    let told = async { drop(ending.wait_for(|ending| *ending).await) };
+    let shutdown = async { drop(ending.wait_for(|ending| *ending).await) };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = told => {
+        () = shutdown => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -140,7 +140,7 @@ mod tests {
         let ending = watch::Sender::new(false);
         let peer = SocketAddr::from(([127, 0, 0, 1], 4_000));
         client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-        let begun = Instant::now();
+        let started = Instant::now();
         let client = tokio::spawn(async move {
             let mut buffer = vec![0; bytes];
             loop {
@@ -153,7 +153,7 @@ mod tests {
         });
         serve_http(router, StallGuard::new(ours, STALL_MAX), peer, ending.subscribe()).await;
         client.abort();
-        begun.elapsed()
+        started.elapsed()
     }
 
     #[tokio::test(start_paused = true)]

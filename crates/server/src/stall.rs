@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A stream whose writes fail if its peer accepts no byte for `patience`.
+/// A stream whose writes fail if its peer accepts no byte for `timeout`.
 pub(crate) struct StallGuard<S> {
     stream: S,
     timeout: Duration,
@@ -20,8 +20,8 @@ pub(crate) struct StallGuard<S> {
 }
 
 impl<S> StallGuard<S> {
-    pub(crate) fn new(stream: S, patience: Duration) -> StallGuard<S> {
-        StallGuard { stream, timeout: patience, timer: None }
+    pub(crate) fn new(stream: S, timeout: Duration) -> StallGuard<S> {
+        StallGuard { stream, timeout, timer: None }
     }
 
     /// Only the progress of a write stops the timer. A TCP stream has nothing to flush, so a
@@ -35,8 +35,8 @@ impl<S> StallGuard<S> {
             self.timer = None;
             return written;
         }
-        let patience = self.timeout;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        let timeout = self.timeout;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
         ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer accepts no data")))
     }
@@ -97,10 +97,10 @@ mod tests {
     async fn unread_write_fails_after_the_timeout() {
         let (ours, theirs) = tokio::io::duplex(1_000);
         let mut ours = StallGuard::new(ours, TIMEOUT);
-        let begun = Instant::now();
+        let started = Instant::now();
         let error = ours.write_all(&[0; 5_000]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(begun.elapsed().as_secs(), 30);
+        assert_eq!(started.elapsed().as_secs(), 30);
         drop(theirs);
     }
 
@@ -116,9 +116,9 @@ mod tests {
             }
             theirs
         });
-        let begun = Instant::now();
+        let started = Instant::now();
         ours.write_all(&[0; 5_000]).await.unwrap();
-        assert!(begun.elapsed() > 30 * TIMEOUT);
+        assert!(started.elapsed() > 30 * TIMEOUT);
         drop(slow.await.unwrap());
     }
 

@@ -19,18 +19,18 @@ use crate::secrets::Secrets;
 pub struct App(Arc<Inner>);
 
 struct Inner {
-    parts: Parts,
+    parts: AppParts,
     keys: ApiKeyCache,
     oidc: Option<Provider>,
     draining: watch::Sender<bool>,
-    condition: ProcessHealth,
+    health: ProcessHealth,
     contacts: OnceLock<LastContactFn>,
 }
 
 /// Returns the time at which a server last contacted this process, if it did.
 pub type LastContactFn = Box<dyn Fn(ServerId) -> Option<Timestamp> + Send + Sync>;
 
-pub struct Parts {
+pub struct AppParts {
     pub db: store::Db,
     pub clock: Clock,
     /// The keys that are not stored in the database.
@@ -72,12 +72,12 @@ impl Default for Settings {
 }
 
 impl App {
-    pub fn new(parts: Parts) -> App {
+    pub fn new(parts: AppParts) -> App {
         let keys = ApiKeyCache::new(&parts.db);
         let oidc = parts.settings.oidc.clone().map(Provider::new);
         let (draining, condition) = (watch::Sender::new(false), ProcessHealth::default());
         let contacts = OnceLock::new();
-        App(Arc::new(Inner { parts, keys, oidc, draining, condition, contacts }))
+        App(Arc::new(Inner { parts, keys, oidc, draining, health: condition, contacts }))
     }
 
     /// Servers whose last inventory is older than this are stale.
@@ -88,13 +88,13 @@ impl App {
 
     /// What this process knows about its own health.
     pub fn condition(&self) -> &ProcessHealth {
-        &self.0.condition
+        &self.0.health
     }
 
     /// Sets the function that knows when this process last heard from a server. Only the first call
     /// has an effect.
-    pub fn set_contacts(&self, contacts: LastContactFn) {
-        let _ = self.0.contacts.set(contacts);
+    pub fn set_contacts(&self, last_contact: LastContactFn) {
+        let _ = self.0.contacts.set(last_contact);
     }
 
     /// When this process last heard from a server. The database is updated a little later.
@@ -131,8 +131,8 @@ impl App {
 }
 
 impl std::ops::Deref for App {
-    type Target = Parts;
-    fn deref(&self) -> &Parts {
+    type Target = AppParts;
+    fn deref(&self) -> &AppParts {
         &self.0.parts
     }
 }

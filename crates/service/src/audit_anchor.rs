@@ -122,7 +122,7 @@ impl Anchor {
 
     /// The organizations whose logs lack the last known entry, with its number.
     #[boxed]
-    pub async fn missing(&self, conn: &mut Conn) -> store::Result<BTreeMap<OrgId, i64>> {
+    pub async fn truncated_logs(&self, conn: &mut Conn) -> store::Result<BTreeMap<OrgId, i64>> {
         let mut missing = BTreeMap::new();
         for (org, last) in &self.0 {
             let before = last.seq.saturating_sub(1);
@@ -145,7 +145,7 @@ pub async fn check(app: &App, data_dir: &Path) -> Result<BTreeMap<OrgId, i64>, C
     let (stored, age) = Anchor::load_with_age(&app.secrets, data_dir)?.unzip();
     let known = stored.clone().unwrap_or_default();
     let mut reader = app.db.snapshot().await?;
-    let missing = known.missing(&mut reader).await?;
+    let missing = known.truncated_logs(&mut reader).await?;
     let mut next = known.clone();
     for organization in store::organizations::list(&mut reader).await? {
         if missing.contains_key(&organization.id) {

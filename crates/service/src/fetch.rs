@@ -131,23 +131,25 @@ pub fn parse_url(text: &str) -> Result<Url, FetchError> {
     }
 }
 
-/// Downloads `url`, unless the server still has the copy with the validators `known`.
+/// Downloads `url`, unless the server still has the copy with the validators `validators`.
 #[boxed]
 pub async fn fetch(
     url: &Url,
-    known: &Validators,
+    validators: &Validators,
     limits: Limits,
 ) -> Result<FetchOutcome, FetchError> {
     let mut request = client(url, limits, || Policy::custom(redirect))?.get(url.clone());
-    if let Some(etag) = &known.etag {
+    if let Some(etag) = &validators.etag {
         request = request.header(IF_NONE_MATCH, etag);
     }
-    if let Some(time) = &known.last_modified {
+    if let Some(time) = &validators.last_modified {
         request = request.header(IF_MODIFIED_SINCE, time);
     }
     let response = request.send().await.map_err(|error| to_fetch_error(error, limits, None))?;
     match response.status() {
-        StatusCode::NOT_MODIFIED if *known != Validators::default() => Ok(FetchOutcome::Unchanged),
+        StatusCode::NOT_MODIFIED if *validators != Validators::default() => {
+            Ok(FetchOutcome::Unchanged)
+        }
         StatusCode::OK => download(url, response, limits).await.map(FetchOutcome::New),
         status => Err(FetchError::Status { status, retry_after: retry_after(response.headers()) }),
     }
@@ -273,8 +275,8 @@ struct TempDir(PathBuf);
 impl TempDir {
     fn new() -> Result<TempDir, FetchError> {
         let path = std::env::temp_dir().join(format!("fleetmend-feed-{:032x}", random_u128()));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|source| FetchError::Disk { path: path.clone(), source })?;
+        let result = DirBuilder::new().mode(0o700).create(&path);
+        result.map_err(|source| FetchError::Disk { path: path.clone(), source })?;
         Ok(TempDir(path))
     }
 }

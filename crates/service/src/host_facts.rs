@@ -63,10 +63,10 @@ pub fn outdated_packages(told: &[OldCode]) -> BTreeSet<String> {
 }
 
 /// Converts the runtime state to the stored form; an empty text if there is nothing to store.
-pub fn runs_to_text(runs: &RunningCode) -> String {
-    match *runs == RunningCode::default() {
+pub fn runs_to_text(running_code: &RunningCode) -> String {
+    match *running_code == RunningCode::default() {
         true => String::new(),
-        false => serde_json::to_string(runs).expect("digests and names serialize to JSON"),
+        false => serde_json::to_string(running_code).expect("digests and names serialize to JSON"),
     }
 }
 

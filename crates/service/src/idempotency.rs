@@ -3,7 +3,7 @@
 use async_recursion::async_recursion as boxed;
 use jiff::SignedDuration;
 use store::idempotency::{self, Request};
-pub use store::idempotency::{Claim, Response, Ticket, with_ticket};
+pub use store::idempotency::{Claim, Response, ResponseClaim, with_ticket};
 
 use crate::auth::caller::Caller;
 use crate::{App, Result};
@@ -45,7 +45,7 @@ pub async fn claim(
 #[boxed]
 pub async fn finish(
     app: &App,
-    ticket: &Ticket,
+    ticket: &ResponseClaim,
     is_final: bool,
     response: Option<Response>,
 ) -> Result<()> {

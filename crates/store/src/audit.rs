@@ -71,7 +71,7 @@ impl Entry {
 #[derive(Clone)]
 pub struct Seal {
     entry_hash: Arc<EntryHashFn>,
-    row_code: Arc<RowCodeFn>,
+    row_mac: Arc<RowMacFn>,
     /// The id of its key.
     key_id: Option<Arc<str>>,
     /// The seal with the key that is being rotated out. What it sealed is still accepted.
@@ -79,7 +79,7 @@ pub struct Seal {
 }
 
 type EntryHashFn = dyn Fn(&[u8], i64, &NewEntry) -> Vec<u8> + Send + Sync;
-type RowCodeFn = dyn Fn(&'static str, &[u8]) -> [u8; 32] + Send + Sync;
+type RowMacFn = dyn Fn(&'static str, &[u8]) -> [u8; 32] + Send + Sync;
 
 impl Seal {
     /// Creates a seal from a keyed hash for entries.
@@ -89,7 +89,7 @@ impl Seal {
             let framed = [purpose.as_bytes(), &[0], values].concat();
             *vocab::Digest::compute(&framed).as_bytes()
         };
-        Self { entry_hash: Arc::new(stamp), row_code: Arc::new(rows), key_id: None, old: None }
+        Self { entry_hash: Arc::new(stamp), row_mac: Arc::new(rows), key_id: None, old: None }
     }
 
     /// Sets the id of the key. After another process has switched to a newer key, writes then fail.
@@ -119,13 +119,13 @@ impl Seal {
         self,
         rows: impl Fn(&'static str, &[u8]) -> [u8; 32] + Send + Sync + 'static,
     ) -> Self {
-        Self { row_code: Arc::new(rows), ..self }
+        Self { row_mac: Arc::new(rows), ..self }
     }
 
     /// The authentication code of a row's values. `purpose` separates the codes of different
     /// tables.
     pub(crate) fn row_code(&self, purpose: &'static str, values: &[u8]) -> [u8; 32] {
-        (self.row_code)(purpose, values)
+        (self.row_mac)(purpose, values)
     }
 
     /// The hash of `entry` at position `seq` after an entry with the hash `previous`.
@@ -273,9 +273,9 @@ const PAGE: u32 = 1_000;
 #[boxed]
 pub async fn first_broken(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Option<i64>> {
     let (last, sealed) = head(conn, org).await?;
-    let seam = ResealBoundary::get(conn, org, false).await?;
-    if let Some(seam) = seam.as_ref().filter(|seam| !seam.is_authentic(seal)) {
-        return Ok(Some(seam.seq + 1));
+    let boundary = ResealBoundary::get(conn, org, false).await?;
+    if let Some(boundary) = boundary.as_ref().filter(|seam| !seam.is_authentic(seal)) {
+        return Ok(Some(boundary.seq + 1));
     }
     let (mut seq, mut previous) = (0, Vec::new());
     loop {
@@ -285,8 +285,8 @@ pub async fn first_broken(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Op
         }
         for entry in entries {
             let follows = entry.seq == seq + 1 && entry.previous == previous;
-            let made_by = match &seam {
-                Some(seam) => seam.seal_for(entry.seq, seal),
+            let made_by = match &boundary {
+                Some(boundary) => boundary.seal_for(entry.seq, seal),
                 None => Some(seal),
             };
             let is_it = made_by.is_some_and(|seal| {
@@ -296,11 +296,11 @@ pub async fn first_broken(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Op
                 return Ok(Some(seq + 1));
             }
             (seq, previous) = (entry.seq, entry.hash);
-            if let Some(seam) = seam.as_ref().filter(|seam| seam.seq == seq) {
-                if seam.resealed != previous {
+            if let Some(boundary) = boundary.as_ref().filter(|seam| seam.seq == seq) {
+                if boundary.resealed != previous {
                     return Ok(Some(seq));
                 }
-                previous.clone_from(&seam.hash);
+                previous.clone_from(&boundary.hash);
             }
         }
     }
@@ -401,7 +401,7 @@ pub(crate) async fn begin_reseal(tx: &mut Tx) -> Result<()> {
             .await
     })?;
     for (org, seq) in heads.into_iter().filter(|(_, seq)| *seq > 0) {
-        let seam = ResealBoundary {
+        let boundary = ResealBoundary {
             org_id: crate::row::parse("audit_heads", org)?,
             seq: 0,
             hash: Vec::new(),
@@ -409,7 +409,7 @@ pub(crate) async fn begin_reseal(tx: &mut Tx) -> Result<()> {
             until_seq: seq,
             code: Vec::new(),
         };
-        seam.with_code(&seal).save(tx).await?;
+        boundary.with_code(&seal).save(tx).await?;
     }
     set_head_keys(tx).await
 }
@@ -453,19 +453,19 @@ pub enum ResealStatus {
 #[boxed]
 pub async fn reseal(tx: &mut Tx, org: OrgId, limit: u32) -> Result<ResealStatus> {
     let seal = tx.seal().clone();
-    let Some(seam) = ResealBoundary::get(tx, org, true).await? else {
+    let Some(boundary) = ResealBoundary::get(tx, org, true).await? else {
         return Ok(ResealStatus::Done);
     };
-    if !seam.is_authentic(&seal) {
-        return Ok(ResealStatus::Broken(seam.seq + 1));
+    if !boundary.is_authentic(&seal) {
+        return Ok(ResealStatus::Broken(boundary.seq + 1));
     }
     let (last, head_hash) = lock_head(tx, &seal, org).await?;
-    let entries = after(tx, org, seam.seq, limit).await?;
+    let entries = after(tx, org, boundary.seq, limit).await?;
     let (mut seq, mut previous, mut resealed) =
-        (seam.seq, seam.hash.clone(), seam.resealed.clone());
+        (boundary.seq, boundary.hash.clone(), boundary.resealed.clone());
     let mut links = Vec::with_capacity(entries.len());
     for entry in entries {
-        let made_by = seam.seal_for(entry.seq, &seal);
+        let made_by = boundary.seal_for(entry.seq, &seal);
         let is_it = made_by.is_some_and(|made_by| {
             entry.hash == made_by.entry_hash(&previous, entry.seq, &entry.to_new_entry())
         });
@@ -495,7 +495,7 @@ pub async fn reseal(tx: &mut Tx, org: OrgId, limit: u32) -> Result<ResealStatus>
         return Ok(ResealStatus::Done);
     }
     let is_whole = links.len() == limit as usize;
-    let next = ResealBoundary { seq, hash: previous, resealed, ..seam };
+    let next = ResealBoundary { seq, hash: previous, resealed, ..boundary };
     next.with_code(&seal).save(tx).await?;
     Ok(if is_whole { ResealStatus::Partial } else { ResealStatus::Broken(seq + 1) })
 }

@@ -38,7 +38,7 @@ pub async fn names(
 ) -> Result<BTreeMap<ServerId, ServerName>> {
     let mut found = BTreeMap::new();
     for chunk in servers.chunks(ROWS_MAX) {
-        let named: Vec<ServerName> = on!(conn, |c| {
+        let server_name: Vec<ServerName> = on!(conn, |c| {
             let mut text = Text::new("select ");
             text.add(ServerName::COLUMNS);
             text.add(" from servers left join presence on org = org_id and server_id = id");
@@ -46,14 +46,14 @@ pub async fn names(
             text.add(" and id").in_ids(chunk.iter().map(put));
             text.build_as().fetch_all(c).await
         })?;
-        found.extend(named.into_iter().map(|named| (named.id, named)));
+        found.extend(server_name.into_iter().map(|named| (named.id, named)));
     }
     Ok(found)
 }
 
 /// Whether every server of a rollout is, or was, in one of these environments.
 #[boxed]
-pub async fn is_within(
+pub async fn is_within_environments(
     conn: &mut Conn,
     rollout: BatchId,
     environments: &[Environment],

@@ -392,9 +392,9 @@ async fn pg_begin(
     begin: &'static str,
 ) -> sqlx::Result<Transaction<'static, Postgres>> {
     let pool = pool.clone();
-    let begun = tokio::spawn(async move { pool.begin_with(begin).await });
+    let begin_task = tokio::spawn(async move { pool.begin_with(begin).await });
     // The task is aborted only when the runtime shuts down.
-    begun.await.unwrap_or(Err(sqlx::Error::PoolClosed))
+    begin_task.await.unwrap_or(Err(sqlx::Error::PoolClosed))
 }
 
 async fn pg_pool(address: &PgConnectOptions, options: &Options) -> Result<Pools> {

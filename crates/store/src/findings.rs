@@ -184,8 +184,8 @@ pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Cve>> {
 
 /// Inserts or updates `rows`, and deletes the rows of CVEs that no server has anymore.
 #[boxed]
-pub async fn update_rows(tx: &mut Tx, org: OrgId, rows: &[&Cve], gone: &[String]) -> Result<()> {
-    for chunk in gone.chunks(ROWS_MAX) {
+pub async fn update_rows(tx: &mut Tx, org: OrgId, rows: &[&Cve], removed: &[String]) -> Result<()> {
+    for chunk in removed.chunks(ROWS_MAX) {
         on!(tx, |c| {
             let mut text = Text::new("delete from cves where org_id = ");
             text.bind(put(&org)).add(" and id in ").list(chunk.iter().cloned());

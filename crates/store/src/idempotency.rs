@@ -48,7 +48,7 @@ pub struct Response {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
     /// The key is new: do the work, then [`finish`] with this ticket.
-    New(Ticket),
+    New(ResponseClaim),
     /// The first request with this key is in progress.
     InProgress,
     /// The request was answered: send this response again.
@@ -65,7 +65,7 @@ pub enum Claim {
 /// Allows its holder to store the response for an idempotency key. Invalid after the lock has
 /// expired and another request has claimed the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ticket {
+pub struct ResponseClaim {
     org: OrgId,
     key: String,
     locked_until: Timestamp,
@@ -85,11 +85,11 @@ row! {
 }
 
 tokio::task_local! {
-    static TICKET: Ticket;
+    static TICKET: ResponseClaim;
 }
 
 /// Runs `work` under a ticket: what it commits is recorded next to the key.
-pub async fn with_ticket<T>(ticket: Ticket, work: impl Future<Output = T>) -> T {
+pub async fn with_ticket<T>(ticket: ResponseClaim, work: impl Future<Output = T>) -> T {
     TICKET.scope(ticket, work).await
 }
 
@@ -184,7 +184,7 @@ pub async fn claim(
 }
 
 fn new_claim(request: &Request<'_>, locked_until: Timestamp) -> Claim {
-    Claim::New(Ticket { org: request.org, key: request.key.to_owned(), locked_until })
+    Claim::New(ResponseClaim { org: request.org, key: request.key.to_owned(), locked_until })
 }
 
 /// Whether the process that claimed a key is gone. Takes that process's lock until this transaction
@@ -231,7 +231,7 @@ async fn take_over(
 /// Stores the response. Fails with `Stale` if the lock expired and another request does the work:
 /// do not commit.
 #[boxed]
-pub async fn finish(tx: &mut Tx, ticket: &Ticket, response: &Response) -> Result<()> {
+pub async fn finish(tx: &mut Tx, ticket: &ResponseClaim, response: &Response) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
             "update idempotency_keys set status = $1, headers = $2, body = $3
@@ -257,7 +257,7 @@ pub async fn finish(tx: &mut Tx, ticket: &Ticket, response: &Response) -> Result
 #[boxed]
 pub async fn finish_effect(
     tx: &mut Tx,
-    ticket: &Ticket,
+    ticket: &ResponseClaim,
     response: Option<&Response>,
 ) -> Result<()> {
     let idle = on!(tx, |c| {
@@ -298,7 +298,7 @@ pub async fn count(conn: &mut Conn, org: OrgId, caller: &str, limit: u32) -> Res
 
 /// Releases the key without a response, after a failure that the caller may retry.
 #[boxed]
-pub async fn release(tx: &mut Tx, ticket: &Ticket) -> Result<()> {
+pub async fn release(tx: &mut Tx, ticket: &ResponseClaim) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
             "delete from idempotency_keys

@@ -140,17 +140,17 @@ pub(crate) const NOTIFY: &str = "select pg_notify('fleetmend', $1)";
 /// task reconnects when it is lost.
 pub(crate) async fn spawn_listener(
     options: PgConnectOptions,
-    bells: Notifier,
-    holder: LivenessLock,
+    notifier: Notifier,
+    lock: LivenessLock,
 ) -> sqlx::Result<tokio::task::JoinHandle<()>> {
-    let first = connect(&options, &holder).await?;
+    let first = connect(&options, &lock).await?;
     Ok(tokio::spawn(async move {
         let mut listener = Some(first);
         loop {
             if let Some(connected) = &mut listener {
-                forward_notifications(connected, &bells, &holder).await;
+                forward_notifications(connected, &notifier, &lock).await;
             }
-            listener = match connect(&options, &holder).await {
+            listener = match connect(&options, &lock).await {
                 Ok(again) => Some(again),
                 Err(_) => {
                     tokio::time::sleep(RECONNECT_AFTER).await;
@@ -158,30 +158,34 @@ pub(crate) async fn spawn_listener(
                 }
             };
             if listener.is_some() {
-                bells.notify_all();
+                notifier.notify_all();
             }
         }
     }))
 }
 
-async fn connect(options: &PgConnectOptions, holder: &LivenessLock) -> sqlx::Result<PgListener> {
+async fn connect(options: &PgConnectOptions, lock: &LivenessLock) -> sqlx::Result<PgListener> {
     // A separate pool, so that the listener does not occupy one of the working connections.
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
     let mut listener = PgListener::connect_with(&pool).await?;
-    holder.lock(&mut listener).await?;
+    lock.lock(&mut listener).await?;
     listener.listen(CHANNEL).await?;
     Ok(listener)
 }
 
 /// Forwards notifications until the connection cannot be restored.
-async fn forward_notifications(listener: &mut PgListener, bells: &Notifier, holder: &LivenessLock) {
+async fn forward_notifications(
+    listener: &mut PgListener,
+    notifier: &Notifier,
+    lock: &LivenessLock,
+) {
     while let Ok(heard) = listener.try_recv().await {
         match heard {
-            Some(notification) => bells.notify_by_name(notification.payload()),
+            Some(notification) => notifier.notify_by_name(notification.payload()),
             // The connection was lost and restored: notifications in between were lost.
             None => {
-                bells.notify_all();
-                if holder.lock(listener).await.is_err() {
+                notifier.notify_all();
+                if lock.lock(listener).await.is_err() {
                     return;
                 }
             }

@@ -95,7 +95,7 @@ pub struct Changes {
     /// Rows that are new or different.
     pub put: Vec<Patch>,
     /// Packages that no longer have a pending update.
-    pub gone: Vec<String>,
+    pub removed: Vec<String>,
     /// Sets of pending updates that no server has anymore.
     pub sets_gone: Vec<Digest>,
 }
@@ -220,7 +220,7 @@ pub async fn recorded_sets(conn: &mut Conn, org: OrgId) -> Result<Vec<Digest>> {
 /// Writes the changes.
 #[boxed]
 pub async fn apply_changes(tx: &mut Tx, org: OrgId, changes: &Changes) -> Result<()> {
-    for chunk in changes.gone.chunks(ROWS_MAX) {
+    for chunk in changes.removed.chunks(ROWS_MAX) {
         on!(tx, |c| {
             let mut text = Text::new("delete from patches where org_id = ");
             text.bind(put(&org)).add(" and package_name in ").list(chunk.iter().cloned());

@@ -44,12 +44,12 @@ const CLOCK_SKEW_MAX: SignedDuration = SignedDuration::from_secs(10);
 /// server would count as offline until that time has passed. Removed servers are skipped. Returns
 /// how many rows changed.
 #[boxed]
-pub async fn record_contacts(tx: &mut Tx, beats: &[Contact], now: Timestamp) -> Result<u64> {
+pub async fn record_contacts(tx: &mut Tx, contacts: &[Contact], now: Timestamp) -> Result<u64> {
     let latest_possible = now.saturating_add(CLOCK_SKEW_MAX).unwrap_or(Timestamp::MAX);
     // Each server once, with its latest time and counter; sorted, so that replicas lock rows in the
     // same order.
     let mut latest = BTreeMap::new();
-    for beat in beats {
+    for beat in contacts {
         let (seen_at, counter) =
             latest.entry((beat.org, beat.server_id)).or_insert((Timestamp::MIN, beat.counter));
         *seen_at = beat.seen_at.min(now).max(*seen_at);

@@ -126,8 +126,8 @@ pub async fn list_announced(conn: &mut Conn) -> Result<Vec<AnnouncedOffline>> {
 
 /// Records that these servers were announced as offline.
 #[boxed]
-pub async fn record_offline(tx: &mut Tx, absences: &[AnnouncedOffline]) -> Result<()> {
-    for chunk in absences.chunks(ROWS_MAX) {
+pub async fn record_offline(tx: &mut Tx, offline: &[AnnouncedOffline]) -> Result<()> {
+    for chunk in offline.chunks(ROWS_MAX) {
         on!(tx, |c| {
             Text::new("insert into presence_transitions (org_id, server_id, since) ")
                 .rows(chunk, |row, absence| {

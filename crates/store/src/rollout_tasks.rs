@@ -83,8 +83,8 @@ pub struct StateChange {
 }
 
 /// The name of a state, in the column and in counts.
-pub fn state_name(target: TaskStatus) -> &'static str {
-    match target {
+pub fn state_name(status: TaskStatus) -> &'static str {
+    match status {
         TaskStatus::Waiting => "waiting",
         TaskStatus::Busy(busy) => busy.stage.as_str(),
         TaskStatus::Done(done) => match done.outcome {
@@ -98,8 +98,8 @@ pub fn state_name(target: TaskStatus) -> &'static str {
     }
 }
 
-fn deadline(target: TaskStatus) -> Option<Timestamp> {
-    match target {
+fn deadline(status: TaskStatus) -> Option<Timestamp> {
+    match status {
         TaskStatus::Busy(busy) => Some(busy.by),
         TaskStatus::Waiting | TaskStatus::Done(_) => None,
     }
@@ -361,17 +361,17 @@ pub async fn overdue(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<
 ///
 /// Not for starting a waiting task: use [`claim`].
 #[boxed]
-pub async fn save(tx: &mut Tx, rollout: BatchId, moves: &[StateChange]) -> Result<i64> {
-    let mut turn = TaskChanges::begin(tx, rollout).await?;
+pub async fn save(tx: &mut Tx, rollout: BatchId, changes: &[StateChange]) -> Result<i64> {
+    let mut task_changes = TaskChanges::begin(tx, rollout).await?;
     let mut saved = 0;
-    for chunk in moves.chunks(ROWS_MAX) {
-        saved += write(tx, rollout, turn.revision, chunk, "").await?.len();
+    for chunk in changes.chunks(ROWS_MAX) {
+        saved += write(tx, rollout, task_changes.revision, chunk, "").await?.len();
     }
-    if saved < moves.len() {
+    if saved < changes.len() {
         return Err(StoreError::Stale);
     }
-    moves.iter().for_each(|done| turn.count_change(done.from, done.next));
-    turn.finish(tx).await
+    changes.iter().for_each(|done| task_changes.count_change(done.from, done.next));
+    task_changes.finish(tx).await
 }
 
 /// Gives a task a new id, for its next order. The agent remembers the order that it returned under
@@ -401,18 +401,22 @@ pub async fn set_task_id(tx: &mut Tx, seen: &TaskResult, task: TaskId) -> Result
 /// active task in another rollout, cannot get orders now (see
 /// [`crate::presence_transitions::filter_unavailable`]), or changed since they were read.
 #[boxed]
-pub async fn claim(tx: &mut Tx, rollout: BatchId, moves: &[StateChange]) -> Result<Vec<ServerId>> {
-    let mut turn = TaskChanges::begin(tx, rollout).await?;
-    let mut moves = moves.to_vec();
+pub async fn claim(
+    tx: &mut Tx,
+    rollout: BatchId,
+    changes: &[StateChange],
+) -> Result<Vec<ServerId>> {
+    let mut task_changes = TaskChanges::begin(tx, rollout).await?;
+    let mut moves = changes.to_vec();
     moves.sort_unstable_by_key(|next| next.server_id);
     let mut claimed = BTreeSet::new();
     for chunk in moves.chunks(ROWS_MAX) {
         lock_servers(tx, chunk).await?;
-        claimed.extend(write(tx, rollout, turn.revision, chunk, IF_AVAILABLE).await?);
+        claimed.extend(write(tx, rollout, task_changes.revision, chunk, IF_AVAILABLE).await?);
     }
     let done = moves.iter().filter(|next| claimed.contains(&next.server_id));
-    done.for_each(|done| turn.count_change(done.from, done.next));
-    turn.finish(tx).await?;
+    done.for_each(|done| task_changes.count_change(done.from, done.next));
+    task_changes.finish(tx).await?;
     Ok(claimed.into_iter().collect())
 }
 
@@ -427,13 +431,13 @@ const IF_AVAILABLE: &str = " and deadline is null
 /// Locks the servers' own rows in the order of their ids. Without this, two rollouts that claim one
 /// server at the same time would both find it available, and one would violate the unique index,
 /// which aborts its transaction on PostgreSQL. SQLite has one writer at a time and needs no lock.
-async fn lock_servers(tx: &mut Tx, moves: &[StateChange]) -> Result<()> {
+async fn lock_servers(tx: &mut Tx, changes: &[StateChange]) -> Result<()> {
     on!(tx, |c, d| {
         if d.for_update.is_empty() {
             return Ok(());
         }
         let mut text = Text::new("select id from servers where id");
-        text.in_ids(moves.iter().map(|next| put(&next.server_id)));
+        text.in_ids(changes.iter().map(|next| put(&next.server_id)));
         text.add(" order by id").add(d.for_update);
         text.build().fetch_all(c).await.map(drop)
     })?;
@@ -444,13 +448,13 @@ async fn write(
     tx: &mut Tx,
     rollout: BatchId,
     revision: i64,
-    moves: &[StateChange],
+    changes: &[StateChange],
     condition: &'static str,
 ) -> Result<Vec<ServerId>> {
     let written: Vec<(String,)> = on!(tx, |c| {
         let mut text =
             Text::new("with v (batch, server, seen, to_state, to_target, due, report) as (");
-        text.rows(moves, |row, next| {
+        text.rows(changes, |row, next| {
             // The rollout is bound with each row: PostgreSQL has no statistics about a rollout that
             // was just created, assumes that it is small, and would read the whole of it.
             row.bind(put(&rollout)).bind(put(&next.server_id));

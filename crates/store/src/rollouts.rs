@@ -156,10 +156,10 @@ pub async fn load(conn: &mut Conn, id: BatchId) -> Result<Rollout> {
 
 /// The retry of this rollout that has not ended.
 #[boxed]
-pub async fn unfinished_retry(conn: &mut Conn, of: BatchId) -> Result<Option<BatchId>> {
+pub async fn unfinished_retry(conn: &mut Conn, batch: BatchId) -> Result<Option<BatchId>> {
     let found: Option<(String,)> = on!(conn, |c| {
         sqlx::query_as("select id from rollouts where retry_of = $1 and ended_at is null")
-            .bind(put(&of))
+            .bind(put(&batch))
             .fetch_optional(c)
             .await
     })?;

@@ -47,7 +47,7 @@ pub async fn lock(tx: &mut Tx) -> Result<()> {
     migrate::lock(tx).await
 }
 
-async fn save(tx: &mut Tx, recorded: &RootKeyRecord) -> Result<()> {
+async fn save(tx: &mut Tx, record: &RootKeyRecord) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
             "insert into root_keys (place, id, old_id, since, resealed_at)
@@ -55,10 +55,10 @@ async fn save(tx: &mut Tx, recorded: &RootKeyRecord) -> Result<()> {
              on conflict (place) do update set id = excluded.id, old_id = excluded.old_id,
                 since = excluded.since, resealed_at = excluded.resealed_at",
         )
-        .bind(put(&recorded.id))
-        .bind(put(&recorded.old_id))
-        .bind(put(&recorded.since))
-        .bind(put(&recorded.resealed_at))
+        .bind(put(&record.id))
+        .bind(put(&record.old_id))
+        .bind(put(&record.since))
+        .bind(put(&record.resealed_at))
         .execute(c)
         .await
         .map(drop)

@@ -313,13 +313,18 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: RunId) -> Result<Run> {
 
 /// Records how a run ended, unless it changed since it was read.
 #[boxed]
-pub async fn finish(tx: &mut Tx, seen: &Run, end: RolloutOutcome, now: Timestamp) -> Result<()> {
+pub async fn finish(
+    tx: &mut Tx,
+    seen: &Run,
+    outcome: RolloutOutcome,
+    now: Timestamp,
+) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
             "update runs set state = $1, finished_at = $2, generation = generation + 1
               where id = $3 and generation = $4",
         )
-        .bind(put(&RunState::Ended(end)))
+        .bind(put(&RunState::Ended(outcome)))
         .bind(put(&now))
         .bind(put(&seen.id))
         .bind(seen.generation)

@@ -358,23 +358,23 @@ async fn small_candidate_set(
     if untagged == of_status || sort == Sort::Hostname {
         return Ok(None);
     }
-    let way = QueryPlan::unordered(&any_status);
+    let plan = QueryPlan::unordered(&any_status);
     let found: Vec<(String,)> = on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(way.scan.id);
-        push_scan!(text, way, org);
+        text.add(plan.scan.id);
+        push_scan!(text, plan, org);
         text.add(" limit ").bind(put(&limit.saturating_add(1)));
         text.build_as().fetch_all(c).await
     })?;
     Ok(parse_at_most(limit, found)?.map(|found| (found, of_status)))
 }
 
-/// The servers with this status, or `None` if there are more than `most`.
+/// The servers with this status, or `None` if there are more than `max`.
 async fn with_status(
     conn: &mut Conn,
     org: OrgId,
     (status, online): (Status, OnlineSpan),
-    most: u64,
+    max: u64,
 ) -> Result<Option<Vec<ServerId>>> {
     let mut all: Vec<(String,)> = Vec::new();
     for (start, end) in online.intervals(status) {
@@ -388,35 +388,35 @@ async fn with_status(
                 text.add(" and last_seen_at <= ").bind(put(&end));
             }
             // Ordered as the index is. Otherwise PostgreSQL would read all servers.
-            text.add(" order by last_seen_at limit ").bind(put(&most.saturating_add(1)));
+            text.add(" order by last_seen_at limit ").bind(put(&max.saturating_add(1)));
             text.build_as().fetch_all(c).await
         })?;
         all.extend(found);
-        if all.len() as u64 > most {
+        if all.len() as u64 > max {
             break;
         }
     }
-    parse_at_most(most, all)
+    parse_at_most(max, all)
 }
 
-/// The servers with this tag, or `None` if there are more than `most`.
+/// The servers with this tag, or `None` if there are more than `max`.
 async fn with_tag(
     conn: &mut Conn,
     org: OrgId,
     tag: &Tag,
-    most: u64,
+    max: u64,
 ) -> Result<Option<Vec<ServerId>>> {
     let found: Vec<(String,)> = on!(conn, |c| {
         let mut text = Text::new("select named from server_tags where owner = ");
         text.bind(put(&org)).add(" and tag = ").bind(tag.to_string());
-        text.add(" order by name, named limit ").bind(put(&most.saturating_add(1)));
+        text.add(" order by name, named limit ").bind(put(&max.saturating_add(1)));
         text.build_as().fetch_all(c).await
     })?;
-    parse_at_most(most, found)
+    parse_at_most(max, found)
 }
 
-fn parse_at_most(most: u64, found: Vec<(String,)>) -> Result<Option<Vec<ServerId>>> {
-    if found.len() as u64 > most { Ok(None) } else { parse_ids(found).map(Some) }
+fn parse_at_most(max: u64, found: Vec<(String,)>) -> Result<Option<Vec<ServerId>>> {
+    if found.len() as u64 > max { Ok(None) } else { parse_ids(found).map(Some) }
 }
 
 fn parse_ids(found: Vec<(String,)>) -> Result<Vec<ServerId>> {
@@ -434,13 +434,13 @@ async fn filter_and_sort(
     if gathered.is_empty() {
         return Ok(Vec::new());
     }
-    let way = QueryPlan::for_ids(sort, filter);
+    let plan = QueryPlan::for_ids(sort, filter);
     parse_ids(on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(way.scan.id);
-        push_scan!(text, way, org);
-        text.add(" and ").add(way.scan.id).equals_any(gathered.iter().map(put));
-        text.add(way.scan.order);
+        text.add(plan.scan.id);
+        push_scan!(text, plan, org);
+        text.add(" and ").add(plan.scan.id).equals_any(gathered.iter().map(put));
+        text.add(plan.scan.order);
         text.build_as().fetch_all(c).await
     })?)
 }
@@ -453,12 +453,12 @@ async fn scan_page(
     sort: Sort,
     page: Page,
 ) -> Result<Vec<ServerId>> {
-    let way = QueryPlan::for_sort(sort, filter);
+    let plan = QueryPlan::for_sort(sort, filter);
     parse_ids(on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(way.scan.id);
-        push_scan!(text, way, org);
-        text.add(way.scan.order).add(" limit ").bind(i64::from(page.limit));
+        text.add(plan.scan.id);
+        push_scan!(text, plan, org);
+        text.add(plan.scan.order).add(" limit ").bind(i64::from(page.limit));
         text.add(" offset ").bind(put(&page.offset));
         text.build_as().fetch_all(c).await
     })?)
@@ -470,11 +470,11 @@ pub async fn any(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<bool> {
     if filter.uses_count_columns_only() {
         return Ok(sum_counts(conn, org, filter).await? > 0);
     }
-    let way = QueryPlan::unordered(filter);
+    let plan = QueryPlan::unordered(filter);
     let found: Option<(String,)> = on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(way.scan.id);
-        push_scan!(text, way, org);
+        text.add(plan.scan.id);
+        push_scan!(text, plan, org);
         text.add(" limit 1").build_as().fetch_optional(c).await
     })?;
     Ok(found.is_some())
@@ -502,17 +502,17 @@ pub async fn count_with_candidate_limit(
     if !filter.ids.is_empty() {
         return count_by_scan(conn, org, QueryPlan::unordered(filter)).await;
     }
-    let whoever = Filter { status: None, ..filter.clone() };
+    let any_status = Filter { status: None, ..filter.clone() };
     // Usually one status has few servers: count those, and subtract them from the total if the
     // other status is wanted.
     for side in [Status::Offline, Status::Online] {
         let Some(found) = with_status(conn, org, (side, online), gathered_max).await? else {
             continue;
         };
-        let found = count_candidates(conn, org, &whoever, &found).await?;
+        let found = count_candidates(conn, org, &any_status, &found).await?;
         return match side == status {
             true => Ok(found),
-            false => Ok(count_any_status(conn, org, &whoever).await?.saturating_sub(found)),
+            false => Ok(count_any_status(conn, org, &any_status).await?.saturating_sub(found)),
         };
     }
     count_by_scan(conn, org, QueryPlan::for_sort(Sort::LastSeen, filter)).await
@@ -522,17 +522,17 @@ pub async fn count_with_candidate_limit(
 async fn count_candidates(
     conn: &mut Conn,
     org: OrgId,
-    whoever: &Filter,
+    any_status: &Filter,
     gathered: &[ServerId],
 ) -> Result<u64> {
-    if gathered.is_empty() || *whoever == Filter::default() {
+    if gathered.is_empty() || *any_status == Filter::default() {
         return Ok(gathered.len() as u64);
     }
-    let way = QueryPlan::for_ids(Sort::Hostname, whoever);
+    let plan = QueryPlan::for_ids(Sort::Hostname, any_status);
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new("select count(*)");
-        push_scan!(text, way, org);
-        text.add(" and ").add(way.scan.id).equals_any(gathered.iter().map(put));
+        push_scan!(text, plan, org);
+        text.add(" and ").add(plan.scan.id).equals_any(gathered.iter().map(put));
         text.build_as().fetch_one(c).await
     })?;
     Ok(total.unsigned_abs())
@@ -559,10 +559,10 @@ async fn sum_counts(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64>
 }
 
 /// Counts by scanning.
-async fn count_by_scan(conn: &mut Conn, org: OrgId, way: QueryPlan<'_>) -> Result<u64> {
+async fn count_by_scan(conn: &mut Conn, org: OrgId, plan: QueryPlan<'_>) -> Result<u64> {
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new("select count(*)");
-        push_scan!(text, way, org);
+        push_scan!(text, plan, org);
         text.build_as().fetch_one(c).await
     })?;
     Ok(total.unsigned_abs())
@@ -571,12 +571,12 @@ async fn count_by_scan(conn: &mut Conn, org: OrgId, way: QueryPlan<'_>) -> Resul
 /// All servers that match, by name.
 #[boxed]
 pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<ServerId>> {
-    let way = QueryPlan::for_sort(Sort::Hostname, filter);
+    let plan = QueryPlan::for_sort(Sort::Hostname, filter);
     parse_ids(on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(way.scan.id);
-        push_scan!(text, way, org);
-        text.add(way.scan.order);
+        text.add(plan.scan.id);
+        push_scan!(text, plan, org);
+        text.add(plan.scan.order);
         text.build_as().fetch_all(c).await
     })?)
 }

@@ -102,14 +102,18 @@ pub async fn write(
 /// Writes the syncs of a replica that has lost the session, for its owner to read, and returns the
 /// owner's. Whichever of the two writes last sees what the other wrote.
 #[boxed]
-pub async fn contest(tx: &mut Tx, server: ServerId, heard: Vec<u8>) -> Result<Option<SyncSession>> {
+pub async fn contest(
+    tx: &mut Tx,
+    server: ServerId,
+    recent: Vec<u8>,
+) -> Result<Option<SyncSession>> {
     Ok(on!(tx, |c| {
         sqlx::query_as(join(&[
             "update sync_sessions set contested = $2 where server_id = $1 returning ",
             SyncSession::COLUMNS,
         ]))
         .bind(put(&server))
-        .bind(heard)
+        .bind(recent)
         .fetch_optional(c)
         .await
     })?)

@@ -61,9 +61,9 @@ pub struct NewChunk<'a> {
 
 /// Appends what is new of each chunk, one after the other, and returns the result for each.
 #[boxed]
-pub async fn append(tx: &mut Tx, pieces: &[NewChunk<'_>]) -> Result<Vec<AppendResult>> {
-    let mut done = Vec::with_capacity(pieces.len());
-    for chunk in pieces.chunks(ROWS_MAX) {
+pub async fn append(tx: &mut Tx, chunks: &[NewChunk<'_>]) -> Result<Vec<AppendResult>> {
+    let mut done = Vec::with_capacity(chunks.len());
+    for chunk in chunks.chunks(ROWS_MAX) {
         let mut ends = log_lengths(tx, chunk).await?;
         let mut fresh = Vec::with_capacity(chunk.len());
         for piece in chunk {
@@ -91,8 +91,8 @@ pub async fn append(tx: &mut Tx, pieces: &[NewChunk<'_>]) -> Result<Vec<AppendRe
 
 /// The lengths of these logs, read from the last chunk of each, because a long upgrade has
 /// thousands.
-async fn log_lengths(conn: &mut Conn, pieces: &[NewChunk<'_>]) -> Result<BTreeMap<TaskId, u64>> {
-    let tasks: BTreeSet<TaskId> = pieces.iter().map(|piece| piece.task).collect();
+async fn log_lengths(conn: &mut Conn, chunks: &[NewChunk<'_>]) -> Result<BTreeMap<TaskId, u64>> {
+    let tasks: BTreeSet<TaskId> = chunks.iter().map(|piece| piece.task).collect();
     let found: Vec<(String, Option<i64>)> = on!(conn, |c| {
         let mut text = Text::new("with v (task) as (");
         text.rows(&tasks, |row, task| {
@@ -111,10 +111,10 @@ async fn log_lengths(conn: &mut Conn, pieces: &[NewChunk<'_>]) -> Result<BTreeMa
     found.into_iter().map(end).collect()
 }
 
-async fn insert(tx: &mut Tx, pieces: &[NewChunk<'_>]) -> Result<()> {
+async fn insert(tx: &mut Tx, chunks: &[NewChunk<'_>]) -> Result<()> {
     on!(tx, |c| {
         Text::new("insert into task_logs (task_id, position, size, body, at) ")
-            .rows(pieces, |row, piece| {
+            .rows(chunks, |row, piece| {
                 row.bind(put(&piece.task)).bind(put(&piece.position));
                 row.bind(piece.body.len() as i64).bind(piece.body).bind(put(&piece.at));
             })

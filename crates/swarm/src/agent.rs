@@ -63,7 +63,7 @@ pub(crate) struct Agent {
 /// The state that exists once the host is enrolled.
 struct Enrollment {
     identity: Identity,
-    turn: SyncCounter,
+    sync_counter: SyncCounter,
     sync_seconds: u32,
 }
 
@@ -140,8 +140,8 @@ impl Agent {
                 }
             };
         }
-        let durable = agent.worker.durable();
-        let Enrollment { identity, turn, sync_seconds } = agent.enrollment?;
+        let durable = agent.worker.persistent_state();
+        let Enrollment { identity, sync_counter: turn, sync_seconds } = agent.enrollment?;
         let index = agent.worker.host().index;
         Some(SavedAgent::new(index, &identity, turn, sync_seconds, durable))
     }
@@ -150,16 +150,16 @@ impl Agent {
         let AgentStart { host, clients: ways, shared, handle, saved, .. } = start;
         let mut rng = Rng::for_entity(shared.behavior.seed, "agent", host.index);
         let identity = saved.as_ref().and_then(SavedAgent::identity);
-        let (worker, life) = match (saved, identity) {
+        let (worker, enrollment) = match (saved, identity) {
             (Some(saved), Some(identity)) => {
                 let SavedAgent { turn, sync_seconds, durable, .. } = saved;
                 let worker = Worker::resumed(host, shared.behavior, durable);
-                (worker, Some(Enrollment { identity, turn, sync_seconds }))
+                (worker, Some(Enrollment { identity, sync_counter: turn, sync_seconds }))
             }
             _ => (Worker::new(host, shared.behavior, now()), None),
         };
-        if let Some(life) = &life {
-            record_enrollment(&shared, &handle, &life.identity);
+        if let Some(enrollment) = &enrollment {
+            record_enrollment(&shared, &handle, &enrollment.identity);
         }
         for order in worker.known_orders() {
             shared.ledger.order_resumed(worker.host().index, order);
@@ -170,17 +170,17 @@ impl Agent {
         let memory = VolatileState::new();
         let script = Script::Random;
         let (log, key) = (VecDeque::new(), None);
-        let way = (host.index % ways.len() as u64) as usize;
+        let url_index = (host.index % ways.len() as u64) as usize;
         Agent {
             clients: ways,
-            current_client: way,
+            current_client: url_index,
             shared,
             handle,
             worker,
             digests,
             rng,
             key,
-            enrollment: life,
+            enrollment,
             script,
             log,
             volatile: memory,
@@ -274,7 +274,7 @@ impl Agent {
 
     async fn enroll(&mut self) -> NextAction {
         let host = self.worker.host();
-        let joining = EnrollOptions {
+        let options = EnrollOptions {
             facts: host.facts(),
             environment: host.environment(),
             tags: host.tags(),
@@ -282,16 +282,16 @@ impl Agent {
         let shared = self.shared.clone();
         let Ok(_permit) = shared.short_requests.acquire().await else { return NextAction::End };
         let key = self.key.get_or_insert_with(HostKey::generate);
-        match self.clients[self.current_client].enroll(&shared.token, key, joining).await {
+        match self.clients[self.current_client].enroll(&shared.token, key, options).await {
             Ok(answer) => {
                 self.volatile.failures = 0;
-                let turn = SyncCounter::new(answer.counter, nonce());
+                let sync_counter = SyncCounter::new(answer.counter, nonce());
                 let sync_seconds = answer.sync_seconds;
                 let Some(key) = self.key.take() else { return NextAction::Continue };
                 match Identity::new(key, answer) {
                     Ok(identity) => {
                         record_enrollment(&shared, &self.handle, &identity);
-                        self.enrollment = Some(Enrollment { identity, turn, sync_seconds });
+                        self.enrollment = Some(Enrollment { identity, sync_counter, sync_seconds });
                         NextAction::Continue
                     }
                     Err(error) => {
@@ -311,7 +311,7 @@ impl Agent {
 
     /// Uploads the inventories that the service requested, and the package manager's log.
     async fn upload(&mut self) -> Result<(), ClientError> {
-        let Some(life) = &self.enrollment else { return Ok(()) };
+        let Some(enrollment) = &self.enrollment else { return Ok(()) };
         let Ok(_permit) = self.shared.short_requests.acquire().await else { return Ok(()) };
         let host = self.worker.host();
         while let Some(digest) = self.volatile.wanted.last().copied() {
@@ -322,7 +322,7 @@ impl Agent {
             };
             if Digest::compute(&bytes) == digest {
                 self.clients[self.current_client]
-                    .put_listing(&life.identity, kind, digest, &bytes)
+                    .put_listing(&enrollment.identity, kind, digest, &bytes)
                     .await?;
                 increment(&self.shared.counters.listings);
             }
@@ -332,7 +332,7 @@ impl Agent {
         }
         while let Some((order, text)) = self.log.front() {
             self.clients[self.current_client]
-                .send_log(&life.identity, *order, 0, text.clone().into_bytes())
+                .send_log(&enrollment.identity, *order, 0, text.clone().into_bytes())
                 .await?;
             increment(&self.shared.counters.logs);
             self.log.pop_front();
@@ -341,49 +341,53 @@ impl Agent {
     }
 
     async fn sync(&mut self, now: Timestamp, due: Option<Duration>) -> NextAction {
-        let Some(life) = &self.enrollment else { return NextAction::Continue };
-        let most = HOLD_SECONDS_MAX.min(life.sync_seconds.max(1));
+        let Some(enrollment) = &self.enrollment else { return NextAction::Continue };
+        let max = HOLD_SECONDS_MAX.min(enrollment.sync_seconds.max(1));
         let hold = match (self.shared.sync_mode, due) {
             (SyncMode::Interval(_), _) => 0,
-            (SyncMode::LongPoll, None) => most,
+            (SyncMode::LongPoll, None) => max,
             // The hold ends when the next event is due, so that the agent can report it without
             // interrupting a sync.
-            (SyncMode::LongPoll, Some(due)) => {
-                most.min(u32::try_from(due.as_secs()).unwrap_or(most))
-            }
+            (SyncMode::LongPoll, Some(due)) => max.min(u32::try_from(due.as_secs()).unwrap_or(max)),
         };
         if let (SyncMode::LongPoll, 0, false, Some(due)) =
             (self.shared.sync_mode, hold, self.volatile.has_news, due)
         {
             return NextAction::Wait(due);
         }
-        let request = self.request(life, hold, now);
+        let request = self.request(enrollment, hold, now);
         for result in &request.results {
             self.shared.ledger.result_reported(self.worker.host().index, result);
         }
         let began = Instant::now();
         let outage = self.outage.wait_for_start();
-        let answer = tokio::select! {
-            answer = self.clients[self.current_client].sync(&life.identity, &request) => answer,
+        let response = tokio::select! {
+            answer = self.clients[self.current_client].sync(&enrollment.identity, &request) => answer,
             // Both events interrupt the sync. The next one repeats its counter and nonce.
             () = outage => return NextAction::Continue,
             () = self.handle.wakeup.notified() => return NextAction::Continue,
         };
-        match answer {
+        match response {
             Ok(answer) => self.handle_response(answer, hold, began.elapsed()),
             Err(error) => self.handle_error(error),
         }
     }
 
-    fn request(&self, life: &Enrollment, hold_seconds: u32, now: Timestamp) -> SyncRequest {
+    fn request(&self, enrollment: &Enrollment, hold_seconds: u32, now: Timestamp) -> SyncRequest {
         let host = self.worker.host();
         SyncRequest {
             boot_id: host.boot_id(),
-            counter: life.turn.counter,
-            nonce: life.turn.nonce,
+            counter: enrollment.sync_counter.counter,
+            nonce: enrollment.sync_counter.nonce,
             hold_seconds,
             facts: self.volatile.facts_wanted.then(|| Facts {
-                trusted_keys: life.identity.orders_keys.ids().into_iter().map(Line::from).collect(),
+                trusted_keys: enrollment
+                    .identity
+                    .orders_keys
+                    .ids()
+                    .into_iter()
+                    .map(Line::from)
+                    .collect(),
                 ..host.facts()
             }),
             installed: Some(self.digests.installed),
@@ -396,27 +400,28 @@ impl Agent {
     }
 
     /// Processes a response and decides when to sync again.
-    fn handle_response(&mut self, answer: SyncResponse, hold: u32, took: Duration) -> NextAction {
-        let Some(life) = &mut self.enrollment else { return NextAction::Continue };
+    fn handle_response(&mut self, response: SyncResponse, hold: u32, took: Duration) -> NextAction {
+        let Some(enrollment) = &mut self.enrollment else { return NextAction::Continue };
         increment(&self.shared.counters.syncs);
         increment(&self.handle.syncs);
-        life.turn = SyncCounter::new(answer.counter, nonce());
-        life.sync_seconds = answer.sync_seconds.clamp(1, 3_600);
+        enrollment.sync_counter = SyncCounter::new(response.counter, nonce());
+        enrollment.sync_seconds = response.sync_seconds.clamp(1, 3_600);
         self.volatile.failures = 0;
-        let announced = public_keys(&answer.orders_keys);
-        let rekeyed = announced.filter(|keys| *keys != life.identity.orders_keys.keys());
-        self.volatile.facts_wanted = answer.wants_facts || rekeyed.is_some();
+        let announced = public_keys(&response.orders_keys);
+        let rekeyed = announced.filter(|keys| *keys != enrollment.identity.orders_keys.keys());
+        self.volatile.facts_wanted = response.wants_facts || rekeyed.is_some();
         if let Some(keys) = rekeyed {
-            life.identity.orders_keys.replace(keys);
+            enrollment.identity.orders_keys.replace(keys);
         }
-        if let Some(tag) = &answer.renewed_tag {
-            life.identity.tag.replace(tag);
+        if let Some(tag) = &response.renewed_tag {
+            enrollment.identity.tag.replace(tag);
         }
-        self.volatile.has_news = self.apply_response(&answer)
+        self.volatile.has_news = self.apply_response(&response)
             || self.volatile.facts_wanted
-            || answer.renewed_tag.is_some();
+            || response.renewed_tag.is_some();
         let held = hold > 0 && took.as_secs_f64() > f64::from(hold) / 2.0;
-        let sync_seconds = self.enrollment.as_ref().map_or(60, |life| life.sync_seconds);
+        let sync_seconds =
+            self.enrollment.as_ref().map_or(60, |enrollment| enrollment.sync_seconds);
         let VolatileState { empty_responses: quiet, throttle: rush, has_news: news, .. } =
             &mut self.volatile;
         *quiet = if *news || held { 0 } else { *quiet + 1 };
@@ -431,26 +436,26 @@ impl Agent {
             // The service did not hold the sync open: it is shutting down, or chose not to. Errors
             // and empty responses must never make an agent sync more often.
             (SyncMode::LongPoll, false) => {
-                let most = Duration::from_secs(sync_seconds.into());
-                NextAction::Wait(backoff_with_jitter(*quiet, most, self.rng.next_f64()))
+                let max = Duration::from_secs(sync_seconds.into());
+                NextAction::Wait(backoff_with_jitter(*quiet, max, self.rng.next_f64()))
             }
         }
     }
 
     /// Carries out what a response asks for. Returns whether the service should hear of it
     /// immediately.
-    fn apply_response(&mut self, answer: &SyncResponse) -> bool {
-        let Some(life) = &self.enrollment else { return false };
+    fn apply_response(&mut self, response: &SyncResponse) -> bool {
+        let Some(enrollment) = &self.enrollment else { return false };
         let (worker, counters, now) = (&mut self.worker, &self.shared.counters, now());
         let mut news = false;
         let open = worker.results().len();
-        for order in &answer.acknowledged {
+        for order in &response.acknowledged {
             worker.mark_acknowledged(*order);
         }
         let settled = open - worker.results().len();
         counters.results.fetch_add(settled as u64, std::sync::atomic::Ordering::Relaxed);
-        for envelope in &answer.orders {
-            match verify_order(envelope, &life.identity, answer.server_time) {
+        for envelope in &response.orders {
+            match verify_order(envelope, &enrollment.identity, response.server_time) {
                 Ok(order) => match worker.accept(order, now) {
                     OrderReceipt::Accepted | OrderReceipt::Refused => {
                         increment(&counters.orders);
@@ -468,16 +473,16 @@ impl Agent {
                 Err(_) => increment(&counters.forged),
             }
         }
-        for order in &answer.withdrawn {
+        for order in &response.withdrawn {
             news |= worker.withdraw(*order, now);
         }
-        for order in &answer.unreported {
-            news |= self.script != Script::IgnoreOrders && worker.inquire(*order, now);
+        for order in &response.unreported {
+            news |= self.script != Script::IgnoreOrders && worker.answer_inquiry(*order, now);
         }
         let ours = |digest: &&Digest| {
             **digest == self.digests.installed || **digest == self.digests.pending
         };
-        self.volatile.wanted = answer.wanted.iter().filter(ours).copied().collect();
+        self.volatile.wanted = response.wanted.iter().filter(ours).copied().collect();
         news || !self.volatile.wanted.is_empty()
     }
 
@@ -485,16 +490,16 @@ impl Agent {
         let memory = &mut self.volatile;
         memory.failures = memory.failures.saturating_add(1);
         memory.has_news = true;
-        let most = self.shared.reconnect_max;
+        let max = self.shared.reconnect_max;
         let wait = match &error {
             ClientError::Busy { retry_after: Some(least), .. } => {
-                *least + backoff_with_jitter(memory.failures, most, self.rng.next_f64())
+                *least + backoff_with_jitter(memory.failures, max, self.rng.next_f64())
             }
             // A refused request would be refused again, so the agent waits the maximum time.
             ClientError::Refused { .. } | ClientError::InvalidResponse(_) => {
-                backoff_with_jitter(u32::MAX, most, self.rng.next_f64())
+                backoff_with_jitter(u32::MAX, max, self.rng.next_f64())
             }
-            _ => backoff_with_jitter(memory.failures, most, self.rng.next_f64()),
+            _ => backoff_with_jitter(memory.failures, max, self.rng.next_f64()),
         };
         memory.backoff_until = Some(Instant::now() + wait);
         match error {

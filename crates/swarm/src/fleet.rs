@@ -308,7 +308,7 @@ mod tests {
             .unwrap();
         let (before, kernel) = (host.boot_id(), host.facts().kernel);
         let update = host.group().kernel_update().unwrap();
-        host.state.packages = host.state.packages.with(update);
+        host.state.packages = host.state.packages.with_update(update);
         assert!(host.facts().reboot_required);
         assert_eq!(host.facts().kernel, kernel, "the old kernel runs until the reboot");
         host.boot();

@@ -30,7 +30,7 @@ struct LedgerState {
 struct OrderEntry {
     agent: u64,
     plan: bool,
-    begun: bool,
+    started: bool,
     span: Option<(Timestamp, Option<Timestamp>)>,
     /// Part of the order was carried out before this ledger existed.
     started_earlier: bool,
@@ -70,7 +70,7 @@ impl Ledger {
     /// Records that an order was started.
     pub fn order_started(&self, agent: u64, order: TaskId, plan: bool, at: Timestamp) {
         self.update_entry(agent, order, |account| {
-            let again = std::mem::replace(&mut account.begun, true);
+            let again = std::mem::replace(&mut account.started, true);
             account.plan = plan;
             account.span.get_or_insert((at, None));
             again.then_some("the order was started twice")
@@ -80,7 +80,7 @@ impl Ledger {
     /// Records that a restored agent may have acted on this order or reported it earlier.
     pub fn order_resumed(&self, agent: u64, order: TaskId) {
         self.update_entry(agent, order, |account| {
-            (account.started_earlier, account.begun) = (true, true);
+            (account.started_earlier, account.started) = (true, true);
             None
         });
     }
@@ -142,8 +142,8 @@ impl Ledger {
 
     /// The work of all hosts since this ledger was created, earliest first.
     pub fn spans(&self) -> Vec<WorkSpan> {
-        let book = self.lock();
-        let spans = book.accounts.iter().filter_map(|(order, account)| {
+        let state = self.lock();
+        let spans = state.accounts.iter().filter_map(|(order, account)| {
             let (began, ended) = account.span?;
             Some(WorkSpan { agent: account.agent, order: *order, began, ended })
         });
@@ -159,8 +159,8 @@ impl Ledger {
 
     /// Number of orders that had an effect.
     pub fn orders_with_effects(&self) -> usize {
-        let book = self.lock();
-        book.accounts.values().filter(|account| account.changes + account.boots > 0).count()
+        let state = self.lock();
+        state.accounts.values().filter(|account| account.changes + account.boots > 0).count()
     }
 
     fn update_entry(
@@ -169,16 +169,16 @@ impl Ledger {
         order: TaskId,
         enter: impl FnOnce(&mut OrderEntry) -> Option<&'static str>,
     ) {
-        let mut book = self.lock();
-        let account = book
+        let mut state = self.lock();
+        let account = state
             .accounts
             .entry(order)
             .or_insert_with(|| OrderEntry { agent, ..OrderEntry::default() });
         let foreign = (account.agent != agent).then_some("two agents received the order");
         if let Some(what) = enter(account).or(foreign)
-            && book.violations.len() < VIOLATIONS_MAX
+            && state.violations.len() < VIOLATIONS_MAX
         {
-            book.violations.push(Violation { agent, order, what });
+            state.violations.push(Violation { agent, order, what });
         }
     }
 
@@ -189,9 +189,9 @@ impl Ledger {
 
 impl OrderEntry {
     fn contradiction(&self, result: &OrderResult) -> Option<&'static str> {
-        let mut told = result.packages.clone();
-        told.sort_by(|a, b| (&a.name, &a.arch).cmp(&(&b.name, &b.arch)));
-        if !self.plan && told != self.moves {
+        let mut reported = result.packages.clone();
+        reported.sort_by(|a, b| (&a.name, &a.arch).cmp(&(&b.name, &b.arch)));
+        if !self.plan && reported != self.moves {
             return Some("the result does not match the package changes");
         }
         if result.reboot_seconds.is_some() != (self.boots > 0) {
@@ -205,7 +205,9 @@ impl OrderEntry {
             Outcome::Failed if result.failure_code.is_none() => {
                 Some("the failed result has no failure code")
             }
-            Outcome::Succeeded if !self.begun => Some("the order succeeded without having started"),
+            Outcome::Succeeded if !self.started => {
+                Some("the order succeeded without having started")
+            }
             _ => None,
         }
     }
@@ -216,9 +218,9 @@ pub(crate) fn package_changes(before: &[Installed], after: &[Installed]) -> Vec<
     let key = |package: &Installed| (package.name.clone(), package.arch.clone());
     let old: HashMap<_, _> = before.iter().map(|package| (key(package), package)).collect();
     let new: HashMap<_, _> = after.iter().map(|package| (key(package), package)).collect();
-    let moved = |of: &Installed, from: Option<&str>, to: Option<&str>| PackageMove {
-        name: of.name.as_str().into(),
-        arch: of.arch.as_str().into(),
+    let moved = |installed: &Installed, from: Option<&str>, to: Option<&str>| PackageMove {
+        name: installed.name.as_str().into(),
+        arch: installed.arch.as_str().into(),
         from: from.map(Into::into),
         to: to.map(Into::into),
     };
@@ -317,20 +319,23 @@ mod tests {
     #[test]
     fn incorrect_results_are_violations() {
         let truth = package_changes(&list("1"), &list("2"));
-        let told = |outcome, packages| {
+        let report = |outcome, packages| {
             let ledger = patched();
             ledger.result_reported(1, &result(outcome, packages));
             violation_texts(&ledger)
         };
         assert_eq!(
-            told(Outcome::Succeeded, vec![]),
+            report(Outcome::Succeeded, vec![]),
             ["the result does not match the package changes"]
         );
         assert_eq!(
-            told(Outcome::NoChange, truth.clone()),
+            report(Outcome::NoChange, truth.clone()),
             ["the result claims that nothing was done"]
         );
-        assert_eq!(told(Outcome::Failed, truth.clone()), ["the failed result has no failure code"]);
+        assert_eq!(
+            report(Outcome::Failed, truth.clone()),
+            ["the failed result has no failure code"]
+        );
         let ledger = patched();
         ledger.result_reported(1, &result(Outcome::Succeeded, truth.clone()));
         ledger.result_reported(

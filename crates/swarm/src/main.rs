@@ -167,7 +167,7 @@ fn raise_file_limit(servers: u64) -> anyhow::Result<()> {
     if limit.current.is_none_or(|current| current >= wanted) {
         return Ok(());
     }
-    if limit.maximum.is_some_and(|most| most < wanted) {
+    if limit.maximum.is_some_and(|max| max < wanted) {
         limit.maximum = Some(wanted);
     }
     limit.current = Some(wanted);

@@ -25,8 +25,8 @@ enum OutageState {
 }
 
 impl OutageSchedule {
-    pub(crate) fn new(nature: &Behavior, chance: &mut Rng) -> OutageSchedule {
-        let Behavior { offline: share, speed, .. } = *nature;
+    pub(crate) fn new(behavior: &Behavior, chance: &mut Rng) -> OutageSchedule {
+        let Behavior { offline: share, speed, .. } = *behavior;
         let mut outage = OutageSchedule { share, speed, state: OutageState::Never };
         outage.state = outage.next_start(chance);
         outage

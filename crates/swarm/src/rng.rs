@@ -13,9 +13,9 @@ impl Rng {
     }
 
     /// An independent generator for one entity of a seeded simulation, such as one host.
-    pub fn for_entity(seed: u64, thing: &str, which: u64) -> Rng {
+    pub fn for_entity(seed: u64, entity: &str, which: u64) -> Rng {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&seed.to_be_bytes()).update(&which.to_be_bytes()).update(thing.as_bytes());
+        hasher.update(&seed.to_be_bytes()).update(&which.to_be_bytes()).update(entity.as_bytes());
         let mut first = [0; 8];
         first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
         Rng(u64::from_be_bytes(first))

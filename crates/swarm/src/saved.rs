@@ -77,9 +77,9 @@ impl SavedAgent {
     pub(crate) fn new(
         index: u64,
         identity: &Identity,
-        turn: SyncCounter,
+        sync_counter: SyncCounter,
         sync_seconds: u32,
-        durable: PersistentState,
+        persistent: PersistentState,
     ) -> SavedAgent {
         SavedAgent {
             index,
@@ -93,9 +93,9 @@ impl SavedAgent {
                 .collect(),
             signs_answers: identity.signs_answers(),
             key: STANDARD.encode(identity.key.seed()),
-            turn,
+            turn: sync_counter,
             sync_seconds,
-            durable,
+            durable: persistent,
         }
     }
 
@@ -146,16 +146,16 @@ impl SavedAgents {
     /// Creates agents for hosts that were enrolled by other means. The hosts must come from a
     /// [`crate::fleet::Fleet`] with the same seed.
     pub fn enrolled(
-        nature: Behavior,
+        behavior: Behavior,
         agents: Vec<(Host, Identity)>,
         now: Timestamp,
     ) -> SavedAgents {
         let agent = |(host, identity): (Host, Identity)| {
             let (index, turn) = (host.index, SyncCounter::new(FIRST_COUNTER, nonce()));
-            let durable = Worker::new(host, nature, now).durable();
+            let durable = Worker::new(host, behavior, now).persistent_state();
             SavedAgent::new(index, &identity, turn, SYNC_SECONDS, durable)
         };
-        SavedAgents { seed: nature.seed, agents: agents.into_iter().map(agent).collect() }
+        SavedAgents { seed: behavior.seed, agents: agents.into_iter().map(agent).collect() }
     }
 
     /// Renames the file once its agents are started, because its content is outdated from then on.

@@ -152,10 +152,10 @@ pub(crate) struct SharedState {
 }
 
 impl SharedState {
-    pub(crate) fn new(token: Token, nature: Behavior) -> SharedState {
+    pub(crate) fn new(token: Token, behavior: Behavior) -> SharedState {
         SharedState {
             token,
-            behavior: nature,
+            behavior,
             sync_mode: SyncMode::LongPoll,
             reconnect_max: RECONNECT_MAX,
             logs: true,
@@ -236,7 +236,7 @@ impl Swarm {
     /// Waits until every agent is enrolled.
     pub async fn wait_until_enrolled(&self) -> Result<(), EnrollmentRefused> {
         loop {
-            let bell = self.shared.enrollment_changed.notified();
+            let wakeup = self.shared.enrollment_changed.notified();
             if self.counts().enrolled >= self.handles.len() as u64 {
                 return Ok(());
             }
@@ -245,7 +245,7 @@ impl Swarm {
                 return Err(EnrollmentRefused(refusal));
             }
             // A notification between the check and the wait may be missed, so the wait is short.
-            let _ = tokio::time::timeout(Duration::from_millis(50), bell).await;
+            let _ = tokio::time::timeout(Duration::from_millis(50), wakeup).await;
         }
     }
 
@@ -310,12 +310,12 @@ fn connect_clients(
     servers: u64,
 ) -> Result<Vec<Arc<[AgentClient]>>, ConnectError> {
     let addresses = servers.div_ceil(AGENTS_PER_ADDRESS).max(1);
-    let way = |url: &String, number: u64| {
+    let route = |url: &String, number: u64| {
         let local = ["//127.", "//localhost"].iter().any(|start| url.contains(start));
         let spread = addresses > 1 && local;
         let last = u8::try_from(2 + number).unwrap_or(u8::MAX);
         let from = spread.then(|| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)));
         AgentClient::new(ConnectOptions { url, pin: token.pin(), from })
     };
-    (0..addresses).map(|number| urls.iter().map(|url| way(url, number)).collect()).collect()
+    (0..addresses).map(|number| urls.iter().map(|url| route(url, number)).collect()).collect()
 }

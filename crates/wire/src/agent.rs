@@ -508,9 +508,9 @@ mod tests {
         .unwrap();
         assert_eq!((sync.counter, sync.activity), (7, Activity::Idle));
         assert!(sync.results.is_empty() && sync.installed.is_none());
-        let answer: SyncResponse =
+        let response: SyncResponse =
             serde_json::from_value(json!({"counter": 8, "sync_seconds": 60, "news": []})).unwrap();
-        assert!(answer.orders.is_empty() && !answer.wants_facts);
+        assert!(response.orders.is_empty() && !response.wants_facts);
     }
 
     /// Results are never discarded: not because of an unknown value, nor because of the content of

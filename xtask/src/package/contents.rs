@@ -54,8 +54,8 @@ impl Product {
         }
     }
 
-    pub(crate) fn script(self, root: &Path, moment: ScriptEvent) -> Result<String, TaskError> {
-        let when = match moment {
+    pub(crate) fn script(self, root: &Path, event: ScriptEvent) -> Result<String, TaskError> {
+        let when = match event {
             ScriptEvent::Installed => "installed",
             ScriptEvent::Removing => "removing",
             ScriptEvent::Removed => "removed",

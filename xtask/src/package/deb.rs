@@ -55,18 +55,21 @@ fn fields(job: &Job<'_>) -> String {
 
 /// The maintainer scripts, each with the dpkg arguments that it handles.
 fn scripts(job: &Job<'_>) -> Result<Vec<(&'static str, String)>, TaskError> {
-    let of = |moment| job.product.script(job.root, moment);
+    let script_for = |moment| job.product.script(job.root, moment);
     let script = |cases: &[(&str, String)]| {
         let cases: String =
             cases.iter().map(|(word, text)| format!("{word})\n{text}\n;;\n")).collect();
         format!("#!/bin/sh\nset -e\ncase \"$1\" in\n{cases}esac\nexit 0\n")
     };
     Ok(vec![
-        ("postinst", script(&[("configure", of(ScriptEvent::Installed)?)])),
-        ("prerm", script(&[("remove", of(ScriptEvent::Removing)?)])),
+        ("postinst", script(&[("configure", script_for(ScriptEvent::Installed)?)])),
+        ("prerm", script(&[("remove", script_for(ScriptEvent::Removing)?)])),
         (
             "postrm",
-            script(&[("remove", of(ScriptEvent::Removed)?), ("purge", of(ScriptEvent::Purged)?)]),
+            script(&[
+                ("remove", script_for(ScriptEvent::Removed)?),
+                ("purge", script_for(ScriptEvent::Purged)?),
+            ]),
         ),
     ])
 }

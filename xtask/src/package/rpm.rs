@@ -28,7 +28,7 @@ pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf),
 
 fn spec(job: &Job<'_>, stage: &Path) -> Result<String, TaskError> {
     let product = job.product;
-    let of = |moment| product.script(job.root, moment);
+    let script_for = |moment| product.script(job.root, moment);
     // A static program has no dependencies; for any other, rpmbuild detects them.
     let mut requires = String::from(if job.libc.is_none() { "AutoReqProv: no\n" } else { "" });
     if let Product::Server = product {
@@ -51,9 +51,9 @@ fn spec(job: &Job<'_>, stage: &Path) -> Result<String, TaskError> {
         version = job.version,
         summary = product.summary(),
         description = product.description(),
-        installed = of(ScriptEvent::Installed)?,
-        removing = of(ScriptEvent::Removing)?,
-        removed = of(ScriptEvent::Removed)?,
+        installed = script_for(ScriptEvent::Installed)?,
+        removing = script_for(ScriptEvent::Removing)?,
+        removed = script_for(ScriptEvent::Removed)?,
         files = files(&job.work.join("stage").join(product.name())),
     ))
 }

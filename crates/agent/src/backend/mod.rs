@@ -32,8 +32,8 @@ pub trait Backend: Send + Sync {
 
     /// Loads data from an earlier [`Backend::take_changed_cache`], possibly from before a restart
     /// of the agent. Data that may have changed since is not used.
-    fn load_cache(&self, memory: &[u8]) {
-        let _ = memory;
+    fn load_cache(&self, cache: &[u8]) {
+        let _ = cache;
     }
 
     /// Cached query results to store, if they changed since the last call. They save queries later.

@@ -24,20 +24,20 @@ pub(super) fn find_owners<'a>(
     manager: PackageManager,
     paths: impl Iterator<Item = &'a str>,
 ) -> BTreeMap<String, String> {
-    let mut wanted = OwnerLookup::default();
+    let mut lookup = OwnerLookup::default();
     for path in paths {
-        wanted.add(path);
+        lookup.add(path);
     }
-    if wanted.spellings.is_empty() {
+    if lookup.spellings.is_empty() {
         return BTreeMap::new();
     }
     match manager {
-        PackageManager::Apt => search_dpkg(&root.path("/var/lib/dpkg/info"), &mut wanted),
-        PackageManager::Pacman => search_pacman(&root.path("/var/lib/pacman/local"), &mut wanted),
-        PackageManager::Apk => search_apk(&root.path("/lib/apk/db/installed"), &mut wanted),
-        PackageManager::Dnf | PackageManager::Zypper => search_rpm(root, &mut wanted),
+        PackageManager::Apt => search_dpkg(&root.path("/var/lib/dpkg/info"), &mut lookup),
+        PackageManager::Pacman => search_pacman(&root.path("/var/lib/pacman/local"), &mut lookup),
+        PackageManager::Apk => search_apk(&root.path("/lib/apk/db/installed"), &mut lookup),
+        PackageManager::Dnf | PackageManager::Zypper => search_rpm(root, &mut lookup),
     }
-    wanted.into_owners()
+    lookup.into_owners()
 }
 
 /// The paths to look up, in every spelling that their package may use.
@@ -99,46 +99,46 @@ fn spellings(path: &str) -> Vec<String> {
 }
 
 /// `/var/lib/dpkg/info/libc6:amd64.list`: one path per line.
-fn search_dpkg(info: &Path, wanted: &mut OwnerLookup) {
+fn search_dpkg(info: &Path, lookup: &mut OwnerLookup) {
     for entry in fs::read_dir(info).into_iter().flatten().filter_map(Result::ok) {
         let name = entry.file_name();
         let Some(package) = name.to_str().and_then(|name| name.strip_suffix(".list")) else {
             continue;
         };
         let package = package.split(':').next().unwrap_or(package);
-        for_each_line(&entry.path(), |line| wanted.record_owner(package, line));
+        for_each_line(&entry.path(), |line| lookup.record_owner(package, line));
     }
 }
 
 /// `/var/lib/pacman/local/NAME-VERSION-RELEASE/files`: `%FILES%`, then paths without the leading
 /// `/`.
-fn search_pacman(local: &Path, wanted: &mut OwnerLookup) {
+fn search_pacman(local: &Path, lookup: &mut OwnerLookup) {
     for entry in fs::read_dir(local).into_iter().flatten().filter_map(Result::ok) {
         let folder = entry.file_name();
         let Some(package) = folder.to_str().and_then(|name| name.rsplitn(3, '-').nth(2)) else {
             continue;
         };
         for_each_line(&entry.path().join("files"), |line| {
-            wanted.record_owner(package, &format!("/{line}"));
+            lookup.record_owner(package, &format!("/{line}"));
         });
     }
 }
 
 /// `/lib/apk/db/installed`: `P:` a package, `F:` one of its directories, `R:` a file in it.
-fn search_apk(installed: &Path, wanted: &mut OwnerLookup) {
+fn search_apk(installed: &Path, lookup: &mut OwnerLookup) {
     let (mut package, mut folder) = (String::new(), String::new());
     for_each_line(installed, |line| match line.split_once(':') {
         Some(("P", name)) => name.clone_into(&mut package),
         Some(("F", path)) => path.clone_into(&mut folder),
-        Some(("R", file)) => wanted.record_owner(&package, &format!("/{folder}/{file}")),
+        Some(("R", file)) => lookup.record_owner(&package, &format!("/{folder}/{file}")),
         _ => (),
     });
 }
 
 /// One query per path: rpm prints any number of lines for each path, so a combined output would be
 /// ambiguous.
-fn search_rpm(root: &Root, wanted: &mut OwnerLookup) {
-    let spellings: Vec<String> = wanted.spellings.keys().take(RPM_QUERIES_MAX).cloned().collect();
+fn search_rpm(root: &Root, lookup: &mut OwnerLookup) {
+    let spellings: Vec<String> = lookup.spellings.keys().take(RPM_QUERIES_MAX).cloned().collect();
     for path in spellings {
         let question = rpm_command(root).args(["-qf", "--qf", "%{NAME}\\n", "--", &path]);
         // If one query fails, the others would fail too.
@@ -146,7 +146,7 @@ fn search_rpm(root: &Root, wanted: &mut OwnerLookup) {
         if answer.exit == Some(0)
             && let Some(package) = answer.stdout.lines().next()
         {
-            wanted.record_owner(package, &path);
+            lookup.record_owner(package, &path);
         }
     }
 }
@@ -181,9 +181,9 @@ mod tests {
     use super::*;
 
     fn lookup_for(paths: &[&str]) -> OwnerLookup {
-        let mut wanted = OwnerLookup::default();
-        paths.iter().for_each(|path| wanted.add(path));
-        wanted
+        let mut lookup = OwnerLookup::default();
+        paths.iter().for_each(|path| lookup.add(path));
+        lookup
     }
 
     #[test]

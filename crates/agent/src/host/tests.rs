@@ -26,12 +26,12 @@ impl FakeHost {
         let dir = std::env::temp_dir().join(name);
         fs::create_dir_all(dir.join("root")).unwrap();
         fs::create_dir_all(dir.join("proc")).unwrap();
-        let planted = FakeHost { dir };
-        planted.proc("sys/kernel/osrelease", "6.1.0-37-amd64\n");
-        planted.proc("sys/kernel/hostname", "web-1\n");
-        planted.proc("sys/kernel/random/boot_id", "5b0e0a1c-0000-4000-8000-000000000001\n");
-        planted.proc("2/comm", "kthreadd\n");
-        planted
+        let fake_host = FakeHost { dir };
+        fake_host.proc("sys/kernel/osrelease", "6.1.0-37-amd64\n");
+        fake_host.proc("sys/kernel/hostname", "web-1\n");
+        fake_host.proc("sys/kernel/random/boot_id", "5b0e0a1c-0000-4000-8000-000000000001\n");
+        fake_host.proc("2/comm", "kthreadd\n");
+        fake_host
     }
 
     fn write(&self, part: &str, path: &str, text: &str) {
@@ -147,34 +147,34 @@ const SSHD: &str = "\
 
 #[test]
 fn facts_describe_the_host() {
-    let planted = FakeHost::new();
-    planted.root("/etc/os-release", "ID=debian\nVERSION_ID=\"12\"\nPRETTY_NAME=\"Debian 12\"\n");
-    planted.root("/etc/hostname", "image-7\n");
-    let host = planted.host();
+    let fake_host = FakeHost::new();
+    fake_host.root("/etc/os-release", "ID=debian\nVERSION_ID=\"12\"\nPRETTY_NAME=\"Debian 12\"\n");
+    fake_host.root("/etc/hostname", "image-7\n");
+    let host = fake_host.host();
     let facts = host.facts(&APT);
     assert_eq!((facts.hostname.as_str(), facts.os.to_string().as_str()), ("image-7", "debian 12"));
     assert_eq!(facts.kernel.as_str(), "6.1.0-37-amd64");
     assert_eq!(facts.agent_version.as_str(), env!("CARGO_PKG_VERSION"));
     assert_eq!(host.boot_id().as_str(), "5b0e0a1c-0000-4000-8000-000000000001");
     assert!(!facts.arch.as_str().is_empty() && facts.package_manager == PackageManager::Apt);
-    planted.root("/etc/hostname", "\n");
+    fake_host.root("/etc/hostname", "\n");
     assert_eq!(host.facts(&APT).hostname.as_str(), "web-1");
 }
 
 /// A system in a directory or in a container does not run the kernel that its packages install.
 #[test]
 fn foreign_kernel_is_no_reason_to_reboot() {
-    let planted = FakeHost::new();
-    let facts = planted.host().facts(&APT);
+    let fake_host = FakeHost::new();
+    let facts = fake_host.host().facts(&APT);
     assert_eq!(facts.reboot_reasons, [Line::from("linux-image over ``")]);
-    let own = planted.running().facts(&APT);
+    let own = fake_host.running().facts(&APT);
     assert_eq!(own.reboot_reasons, [Line::from("linux-image over `6.1.0-37-amd64`")]);
     assert!(own.reboot_required);
-    planted.root("/run/systemd/container", "lxc\n");
-    let contained = planted.running().facts(&APT);
+    fake_host.root("/run/systemd/container", "lxc\n");
+    let contained = fake_host.running().facts(&APT);
     assert_eq!(contained.reboot_reasons, facts.reboot_reasons);
     let unreadable = StubBackend { manager: PackageManager::Apt, reasons: Err("denied") };
-    let facts = planted.host().facts(&unreadable);
+    let facts = fake_host.host().facts(&unreadable);
     assert!(!facts.reboot_required, "a failed check does not require a reboot");
     assert_eq!(
         facts.reboot_reasons,
@@ -184,20 +184,20 @@ fn foreign_kernel_is_no_reason_to_reboot() {
 
 #[test]
 fn outdated_code_is_listed_by_package_and_service() {
-    let planted = FakeHost::new();
-    let own = planted.own_root();
-    planted.root("/var/lib/dpkg/info/openssh-server.list", "/.\n/usr/sbin/sshd\n");
-    planted
+    let fake_host = FakeHost::new();
+    let own = fake_host.own_root();
+    fake_host.root("/var/lib/dpkg/info/openssh-server.list", "/.\n/usr/sbin/sshd\n");
+    fake_host
         .root("/var/lib/dpkg/info/libssl3:amd64.list", "/usr/lib/x86_64-linux-gnu/libssl.so.3\n");
-    planted.process(700, "sshd", &own, "/system.slice/ssh.service", SSHD);
-    planted.process(701, "sshd", &own, "/system.slice/ssh.service", SSHD);
-    planted.process(702, "bash", &own, "/user.slice/session-1.scope", &own_path(&own, SSHD));
-    planted.process(703, "sound", &own, "/system.slice/sound.service", "");
-    let elsewhere = planted.dir.join("container");
+    fake_host.process(700, "sshd", &own, "/system.slice/ssh.service", SSHD);
+    fake_host.process(701, "sshd", &own, "/system.slice/ssh.service", SSHD);
+    fake_host.process(702, "bash", &own, "/user.slice/session-1.scope", &own_path(&own, SSHD));
+    fake_host.process(703, "sound", &own, "/system.slice/sound.service", "");
+    let elsewhere = fake_host.dir.join("container");
     fs::create_dir_all(&elsewhere).unwrap();
-    planted.process(704, "sshd", &elsewhere, "/system.slice/ssh.service", SSHD);
-    planted.proc("705/comm", "kworker\n");
-    let seen: Vec<String> = planted
+    fake_host.process(704, "sshd", &elsewhere, "/system.slice/ssh.service", SSHD);
+    fake_host.proc("705/comm", "kworker\n");
+    let seen: Vec<String> = fake_host
         .host()
         .outdated_processes(&APT)
         .iter()
@@ -225,18 +225,19 @@ fn own_path(root: &Path, maps: &str) -> String {
 
 #[test]
 fn every_package_manager_finds_the_owner_of_a_file() {
-    let planted = FakeHost::new();
-    planted.process(700, "sshd", &planted.own_root(), "/system.slice/sshd.service", SSHD);
-    planted.root("/var/lib/pacman/local/openssh-9.6p1-1/files", "%FILES%\nusr/\nusr/sbin/sshd\n");
-    planted.root("/lib/apk/db/installed", "P:openssh-server\nV:9.6\nF:usr/sbin\nR:sshd\nZ:Q1\n\n");
+    let fake_host = FakeHost::new();
+    fake_host.process(700, "sshd", &fake_host.own_root(), "/system.slice/sshd.service", SSHD);
+    fake_host.root("/var/lib/pacman/local/openssh-9.6p1-1/files", "%FILES%\nusr/\nusr/sbin/sshd\n");
+    fake_host
+        .root("/lib/apk/db/installed", "P:openssh-server\nV:9.6\nF:usr/sbin\nR:sshd\nZ:Q1\n\n");
     for (manager, package) in
         [(PackageManager::Pacman, "openssh"), (PackageManager::Apk, "openssh-server")]
     {
-        let old = planted.host().outdated_processes(&StubBackend { manager, reasons: Ok("") });
+        let old = fake_host.host().outdated_processes(&StubBackend { manager, reasons: Ok("") });
         assert_eq!(old.len(), 1, "{manager}: the library without a package is not listed");
         assert_eq!(old[0].package, Some(Line::from(package)), "{manager}");
     }
-    let old = planted
+    let old = fake_host
         .host()
         .outdated_processes(&StubBackend { manager: PackageManager::Apt, reasons: Ok("") });
     assert_eq!(
@@ -249,11 +250,11 @@ fn every_package_manager_finds_the_owner_of_a_file() {
 #[test]
 fn containers_are_detected_by_their_marks() {
     let mark = |plant: &dyn Fn(&FakeHost)| {
-        let planted = FakeHost::new();
-        planted.proc("1/environ", "HOME=/\0");
-        planted.proc("1/cgroup", "0::/init.scope\n");
-        plant(&planted);
-        planted.host().container().map(|kind| kind.to_string())
+        let fake_host = FakeHost::new();
+        fake_host.proc("1/environ", "HOME=/\0");
+        fake_host.proc("1/cgroup", "0::/init.scope\n");
+        plant(&fake_host);
+        fake_host.host().container().map(|kind| kind.to_string())
     };
     assert_eq!(mark(&|_| ()), None);
     let some = |kind: &str| Some(kind.to_owned());
@@ -267,78 +268,79 @@ fn containers_are_detected_by_their_marks() {
 
 #[test]
 fn container_reboots_only_if_the_administrator_allows_it() {
-    let planted = FakeHost::new();
-    let asked =
-        |allowed| planted.running().check_reboot_allowed(allowed).map_err(|why| why.to_string());
+    let fake_host = FakeHost::new();
+    let check =
+        |allowed| fake_host.running().check_reboot_allowed(allowed).map_err(|why| why.to_string());
 
-    let under = planted.host().check_reboot_allowed(true).unwrap_err();
+    let under = fake_host.host().check_reboot_allowed(true).unwrap_err();
     assert!(under.as_str().ends_with("is not the running one"), "{under}");
-    assert!(asked(true).unwrap_err().contains("cannot determine"));
-    planted.link("proc/1/root", Path::new("/"));
-    assert_eq!(asked(true).unwrap_err(), "the agent runs in a chroot");
-    fs::remove_file(planted.dir.join("proc/1/root")).unwrap();
-    planted.link("proc/1/root", &planted.own_root());
+    assert!(check(true).unwrap_err().contains("cannot determine"));
+    fake_host.link("proc/1/root", Path::new("/"));
+    assert_eq!(check(true).unwrap_err(), "the agent runs in a chroot");
+    fs::remove_file(fake_host.dir.join("proc/1/root")).unwrap();
+    fake_host.link("proc/1/root", &fake_host.own_root());
 
-    planted.proc("1/comm", "nginx\n");
-    assert_eq!(asked(true).unwrap_err(), "process 1 (`nginx`) is not a supported init system");
-    planted.proc("1/comm", "init\n");
-    assert_eq!(asked(false), Ok(()), "sysvinit, OpenRC");
+    fake_host.proc("1/comm", "nginx\n");
+    assert_eq!(check(true).unwrap_err(), "process 1 (`nginx`) is not a supported init system");
+    fake_host.proc("1/comm", "init\n");
+    assert_eq!(check(false), Ok(()), "sysvinit, OpenRC");
 
-    planted.proc("1/environ", "container=lxc\0");
-    assert!(asked(false).unwrap_err().contains("`reboot_in_container`"));
-    assert!(asked(true).unwrap_err().ends_with("without systemd"));
-    fs::create_dir_all(planted.own_root().join("run/systemd/system")).unwrap();
-    assert!(asked(false).is_err(), "systemd in a container does not allow a reboot");
-    assert_eq!(asked(true), Ok(()), "a system container whose administrator allows it");
+    fake_host.proc("1/environ", "container=lxc\0");
+    assert!(check(false).unwrap_err().contains("`reboot_in_container`"));
+    assert!(check(true).unwrap_err().ends_with("without systemd"));
+    fs::create_dir_all(fake_host.own_root().join("run/systemd/system")).unwrap();
+    assert!(check(false).is_err(), "systemd in a container does not allow a reboot");
+    assert_eq!(check(true), Ok(()), "a system container whose administrator allows it");
 }
 
 #[test]
 fn free_space_is_that_of_the_containing_file_system() {
-    let planted = FakeHost::new();
-    let host = planted.host();
+    let fake_host = FakeHost::new();
+    let host = fake_host.host();
     assert!(host.free_bytes("/var/cache/not/there/yet").is_some());
     assert_eq!(Host::new(Root::under(Path::new("/no/such/root"))).free_bytes("/var"), None);
 }
 
 #[test]
 fn only_updaters_that_install_automatically_are_listed() {
-    let planted = FakeHost::new();
+    let fake_host = FakeHost::new();
     let wants = "root/etc/systemd/system/timers.target.wants";
-    let enable = |unit: &str| planted.link(&format!("{wants}/{unit}"), Path::new("/lib/x"));
+    let enable = |unit: &str| fake_host.link(&format!("{wants}/{unit}"), Path::new("/lib/x"));
     let named = || {
-        let facts = planted.host().facts(&APT);
+        let facts = fake_host.host().facts(&APT);
         facts.other_updaters.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    planted.root("/usr/bin/unattended-upgrade", "");
-    planted.root("/lib/systemd/system/x.service", "");
+    fake_host.root("/usr/bin/unattended-upgrade", "");
+    fake_host.root("/lib/systemd/system/x.service", "");
     enable("apt-daily-upgrade.timer");
     assert!(named().is_empty(), "installed, but not enabled");
-    planted.root("/etc/apt/apt.conf.d/20auto-upgrades", "APT::Periodic::Unattended-Upgrade \"1\";");
+    fake_host
+        .root("/etc/apt/apt.conf.d/20auto-upgrades", "APT::Periodic::Unattended-Upgrade \"1\";");
     assert_eq!(named(), ["unattended-upgrades"]);
-    planted.root("/etc/apt/apt.conf.d/99off", "APT::Periodic::Enable \"0\";");
+    fake_host.root("/etc/apt/apt.conf.d/99off", "APT::Periodic::Enable \"0\";");
     assert!(named().is_empty());
 
     enable("dnf-automatic.timer");
-    planted
+    fake_host
         .root("/etc/dnf/automatic.conf", "[commands]\n#apply_updates = yes\napply_updates = no\n");
     assert!(named().is_empty(), "it only checks for updates");
-    planted.root("/etc/dnf/automatic.conf", "[commands]\napply_updates = yes\n");
+    fake_host.root("/etc/dnf/automatic.conf", "[commands]\napply_updates = yes\n");
     enable("transactional-update.timer");
     assert_eq!(named(), ["dnf-automatic", "transactional-update"]);
-    planted.link("root/etc/systemd/system/transactional-update.timer", Path::new("/dev/null"));
+    fake_host.link("root/etc/systemd/system/transactional-update.timer", Path::new("/dev/null"));
     assert_eq!(named(), ["dnf-automatic"], "a masked unit never starts");
-    planted.link("root/system-update", Path::new("/var/lib/PackageKit"));
+    fake_host.link("root/system-update", Path::new("/var/lib/PackageKit"));
     assert_eq!(named(), ["dnf-automatic", "an offline update prepared for the next boot"]);
 }
 
 #[test]
 fn commands_match_the_init_system() {
-    let planted = FakeHost::new();
-    let host = planted.host();
+    let fake_host = FakeHost::new();
+    let host = fake_host.host();
     assert_eq!(host.reboot_command(), Command::new("reboot"));
-    planted.root("/usr/sbin/shutdown", "");
+    fake_host.root("/usr/sbin/shutdown", "");
     assert_eq!(host.reboot_command(), Command::new("shutdown").args(["-r", "now"]));
-    fs::create_dir_all(planted.own_root().join("run/systemd/system")).unwrap();
+    fs::create_dir_all(fake_host.own_root().join("run/systemd/system")).unwrap();
     assert_eq!(host.reboot_command(), Command::new("systemctl").arg("reboot"));
     let restart = host.restart_command("ssh.service");
     assert_eq!(restart.args[2..], ["try-restart", "--", "ssh.service"]);

@@ -47,11 +47,11 @@ impl System<'_> {
         let on = |name: &str, otherwise: bool| {
             apt_conf::find_value(&settings, name).map_or(otherwise, |value| value != "0")
         };
-        let asked =
+        let configured =
             on("APT::Periodic::Enable", true) && on("APT::Periodic::Unattended-Upgrade", false);
         let cron = !self.root.path("/lib/systemd/system").is_dir()
             && self.root.path("/etc/cron.daily/apt-compat").exists();
-        asked && (cron || self.is_enabled("apt-daily-upgrade.timer"))
+        configured && (cron || self.is_enabled("apt-daily-upgrade.timer"))
     }
 
     /// All files of apt's configuration, in the order in which apt reads them.

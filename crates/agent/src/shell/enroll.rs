@@ -67,17 +67,17 @@ impl Enroll {
         let link =
             AgentClient::new(ConnectOptions { url: &self.server, pin: token.pin(), from: None })?;
         let key = state.enrollment_key()?;
-        let joining = EnrollOptions { facts, environment: self.environment, tags: self.tags };
-        let answer = link
-            .enroll(&token, &key, joining)
+        let options = EnrollOptions { facts, environment: self.environment, tags: self.tags };
+        let response = link
+            .enroll(&token, &key, options)
             .await
             .map_err(|error| with_advice(error, &self.server))?;
-        let turn = SyncCounter::new(answer.counter, nonce());
-        let identity = Identity::new(key, answer)?;
+        let counter = SyncCounter::new(response.counter, nonce());
+        let identity = Identity::new(key, response)?;
         let root = self.root.as_deref().map(std::path::Path::canonicalize).transpose()?;
         let enrolled =
             Enrollment::new(&identity, &self.server, token.pin(), root.as_deref(), now());
-        state.save_enrollment(&enrolled, turn)?;
+        state.save_enrollment(&enrolled, counter)?;
         Ok(identity.server_id.to_string())
     }
 }

@@ -127,7 +127,7 @@ impl Run {
 
 /// Starts scans: at startup, every few hours, and on SIGUSR1.
 async fn scan_periodically(worker: &Worker, look_first: bool) -> anyhow::Result<String> {
-    let mut asked = signal(SignalKind::user_defined1())?;
+    let mut scan_signal = signal(SignalKind::user_defined1())?;
     if look_first {
         worker.scan_without_refresh();
         // A failed scan leaves no report; the refreshing scan below runs after the timeout.
@@ -140,6 +140,6 @@ async fn scan_periodically(worker: &Worker, look_first: bool) -> anyhow::Result<
     }
     loop {
         worker.scan();
-        tokio::select! { () = tokio::time::sleep(SCAN_INTERVAL) => {} _ = asked.recv() => {} }
+        tokio::select! { () = tokio::time::sleep(SCAN_INTERVAL) => {} _ = scan_signal.recv() => {} }
     }
 }

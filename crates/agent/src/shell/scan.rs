@@ -42,10 +42,10 @@ impl Scan {
         let backend = backend::detect(&root)?;
         if !self.no_refresh {
             for command in backend.refresh() {
-                let answer = command.query(REFRESH_TIMEOUT)?;
-                if answer.exit != Some(0) {
-                    let output = format!("{}\n{}", answer.stdout, answer.stderr);
-                    let diagnosis = backend.diagnose(answer.exit, &output);
+                let command_output = command.query(REFRESH_TIMEOUT)?;
+                if command_output.exit != Some(0) {
+                    let output = format!("{}\n{}", command_output.stdout, command_output.stderr);
+                    let diagnosis = backend.diagnose(command_output.exit, &output);
                     anyhow::bail!(
                         "cannot refresh the package lists: {} (use `--no-refresh` to skip this)",
                         diagnosis.message
@@ -93,7 +93,8 @@ fn format_text(installed: &[Installed], pending: &[Pending]) -> String {
         pending.len(),
         plural(pending.len())
     );
-    let width = |of: fn(&Pending) -> usize| pending.iter().map(of).max().unwrap_or(0).min(50);
+    let width =
+        |measure: fn(&Pending) -> usize| pending.iter().map(measure).max().unwrap_or(0).min(50);
     let (name, from) = (width(|update| update.name.len()), width(|update| update.installed.len()));
     for update in pending {
         let mark = if update.security { "security" } else { "" };

@@ -150,8 +150,8 @@ fn decode_key(text: &str) -> Option<[u8; 32]> {
 impl StateDir {
     /// Opens the directory, and creates it if needed. Only its owner may access it.
     pub fn open(dir: &Path) -> anyhow::Result<StateDir> {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        made.with_context(|| format!("cannot create the state directory {}", dir.display()))?;
+        let result = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        result.with_context(|| format!("cannot create the state directory {}", dir.display()))?;
         let state = StateDir { dir: dir.to_owned() };
         let meta = fs::metadata(dir).with_context(|| format!("cannot read {}", dir.display()))?;
         if meta.uid() != rustix::process::geteuid().as_raw() {
@@ -224,13 +224,15 @@ impl StateDir {
     }
 
     /// Ensures that a copy of the identity exists. Hosts enrolled by an older agent have none.
-    pub fn copy_identity(&self, enrolled: &Enrollment) -> anyhow::Result<()> {
+    pub fn copy_identity(&self, enrollment: &Enrollment) -> anyhow::Result<()> {
         match self.read::<Enrollment>(IDENTITY_COPY_FILE).and_then(check_usable) {
-            Ok(Some(copy)) if serde_json::to_vec(&copy)? == serde_json::to_vec(enrolled)? => Ok(()),
-            Ok(_) => self.write(IDENTITY_COPY_FILE, enrolled),
+            Ok(Some(copy)) if serde_json::to_vec(&copy)? == serde_json::to_vec(enrollment)? => {
+                Ok(())
+            }
+            Ok(_) => self.write(IDENTITY_COPY_FILE, enrollment),
             Err(_) => {
                 files::move_aside(&self.dir.join(IDENTITY_COPY_FILE))?;
-                self.write(IDENTITY_COPY_FILE, enrolled)
+                self.write(IDENTITY_COPY_FILE, enrollment)
             }
         }
     }
@@ -250,16 +252,20 @@ impl StateDir {
     /// Records that the host is enrolled. The sync counter is written first: an identity without
     /// one would not know where to start. Orders from a previous enrollment are deleted, because no
     /// server waits for their results.
-    pub fn save_enrollment(&self, enrolled: &Enrollment, turn: SyncCounter) -> anyhow::Result<()> {
+    pub fn save_enrollment(
+        &self,
+        enrollment: &Enrollment,
+        sync_counter: SyncCounter,
+    ) -> anyhow::Result<()> {
         let orders = self.dir.join(ORDERS_DIR);
         match fs::remove_dir_all(&orders) {
             Err(error) if error.kind() == ErrorKind::NotADirectory => files::move_aside(&orders)?,
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        self.write(SYNC_COUNTER_FILE, &turn)?;
-        self.write(IDENTITY_FILE, enrolled)?;
-        self.copy_identity(enrolled)?;
+        self.write(SYNC_COUNTER_FILE, &sync_counter)?;
+        self.write(IDENTITY_FILE, enrollment)?;
+        self.copy_identity(enrollment)?;
         self.remove(REMOVED_FILE)?;
         self.remove(CONTACT_FILE)?;
         self.remove(ENROLLMENT_KEY_FILE)
@@ -269,8 +275,8 @@ impl StateDir {
     /// service accepts a counter that is higher than the last one. A lower one looks like a clone
     /// of this host.
     pub fn sync_counter(&self, now: Timestamp) -> anyhow::Result<SyncCounter> {
-        if let Some(turn) = self.read_or_rebuild(SYNC_COUNTER_FILE)? {
-            return Ok(turn);
+        if let Some(sync_counter) = self.read_or_rebuild(SYNC_COUNTER_FILE)? {
+            return Ok(sync_counter);
         }
         // Higher than the counters of every epoch that the service may have started
         // (`store::presence::EPOCH`).
@@ -280,14 +286,14 @@ impl StateDir {
              service may quarantine this server; release it with `fleetmend servers release`",
             self.dir.display()
         ));
-        let turn = SyncCounter::new(counter, nonce());
-        self.write(SYNC_COUNTER_FILE, &turn)?;
-        Ok(turn)
+        let sync_counter = SyncCounter::new(counter, nonce());
+        self.write(SYNC_COUNTER_FILE, &sync_counter)?;
+        Ok(sync_counter)
     }
 
     /// Stores the next sync counter. Must be called before acting on the response that brought it.
-    pub fn set_sync_counter(&self, turn: SyncCounter) -> anyhow::Result<()> {
-        self.write(SYNC_COUNTER_FILE, &turn)
+    pub fn set_sync_counter(&self, sync_counter: SyncCounter) -> anyhow::Result<()> {
+        self.write(SYNC_COUNTER_FILE, &sync_counter)
     }
 
     /// Records that the service signs its responses. A restart must not forget this: otherwise a
@@ -307,18 +313,18 @@ impl StateDir {
         let Some(enrolled) = self.enrollment()? else { return Ok(()) };
         let orders_keys: Vec<String> = keys.iter().map(|key| STANDARD.encode(key)).collect();
         let Some(oldest) = orders_keys.first().cloned() else { return Ok(()) };
-        let enrolled = Enrollment { orders_key: oldest, orders_keys, ..enrolled };
-        self.write(IDENTITY_FILE, &enrolled)?;
-        self.copy_identity(&enrolled)
+        let enrollment = Enrollment { orders_key: oldest, orders_keys, ..enrolled };
+        self.write(IDENTITY_FILE, &enrollment)?;
+        self.copy_identity(&enrollment)
     }
 
     /// Stores the tag that this host sends from now on, in the copy of the identity too: the
     /// service would reject a copy that has only the tag of a retired key.
     pub fn set_tag(&self, tag: &str) -> anyhow::Result<()> {
         let Some(enrolled) = self.enrollment()? else { return Ok(()) };
-        let enrolled = Enrollment { tag: tag.to_owned(), ..enrolled };
-        self.write(IDENTITY_FILE, &enrolled)?;
-        self.copy_identity(&enrolled)
+        let enrollment = Enrollment { tag: tag.to_owned(), ..enrolled };
+        self.write(IDENTITY_FILE, &enrollment)?;
+        self.copy_identity(&enrollment)
     }
 
     /// Stores the state of the running agent. Nothing depends on it, so it is not flushed.
@@ -403,9 +409,9 @@ enum Flush {
 
 /// Replaces a file atomically.
 fn replace_file(dir: &Path, path: &Path, bytes: &[u8], flush: Flush) -> anyhow::Result<()> {
-    let beside = path.with_extension("new");
+    let temporary = path.with_extension("new");
     let failed = || format!("cannot write {}", path.display());
-    for place in [&*beside, path] {
+    for place in [&*temporary, path] {
         if fs::symlink_metadata(place).is_ok_and(|found| found.is_dir()) {
             files::move_aside(place).with_context(failed)?;
         }
@@ -415,13 +421,13 @@ fn replace_file(dir: &Path, path: &Path, bytes: &[u8], flush: Flush) -> anyhow::
         .create(true)
         .truncate(true)
         .mode(0o600)
-        .open(&beside)
+        .open(&temporary)
         .with_context(failed)?;
     file.write_all(bytes).with_context(failed)?;
     if flush == Flush::Yes {
         file.sync_all().with_context(failed)?;
     }
-    fs::rename(&beside, path).with_context(failed)?;
+    fs::rename(&temporary, path).with_context(failed)?;
     if flush == Flush::Yes {
         File::open(dir).and_then(|dir| dir.sync_all()).with_context(failed)?;
     }

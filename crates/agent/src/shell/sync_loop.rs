@@ -67,9 +67,13 @@ pub(super) struct SyncState {
 }
 
 impl SyncState {
-    pub(super) fn new(turn: SyncCounter, contact: ContactStatus, signing_saved: bool) -> SyncState {
+    pub(super) fn new(
+        counter: SyncCounter,
+        contact: ContactStatus,
+        signing_saved: bool,
+    ) -> SyncState {
         SyncState {
-            sync_counter: turn,
+            sync_counter: counter,
             sync_seconds: 60,
             facts_reported: None,
             wanted: Vec::new(),
@@ -183,7 +187,7 @@ impl SyncLoop {
 
     fn handle_response(
         &mut self,
-        answer: SyncResponse,
+        response: SyncResponse,
         request: &SyncRequest,
         took: Duration,
     ) -> anyhow::Result<NextStep> {
@@ -191,23 +195,24 @@ impl SyncLoop {
             self.state.set_signs_answers()?;
             self.sync_state.signing_saved = true;
         }
-        self.sync_state.sync_counter = SyncCounter::new(answer.counter, nonce());
+        self.sync_state.sync_counter = SyncCounter::new(response.counter, nonce());
         self.state.set_sync_counter(self.sync_state.sync_counter)?;
-        self.sync_state.sync_seconds = answer.sync_seconds.clamp(1, 3_600);
+        self.sync_state.sync_seconds = response.sync_seconds.clamp(1, 3_600);
         self.sync_state.failures = 0;
         if request.facts.is_some() {
             self.sync_state.facts_reported.clone_from(&request.facts);
         }
-        if answer.wants_facts {
+        if response.wants_facts {
             self.sync_state.facts_reported = None;
         }
         self.worker.progress_delivered(&request.progress);
         self.record_contact();
-        for result in request.results.iter().filter(|r| answer.acknowledged.contains(&r.order_id)) {
+        for result in request.results.iter().filter(|r| response.acknowledged.contains(&r.order_id))
+        {
             note(&result_line(result));
         }
-        let rekeyed = self.update_trusted_keys(&answer)? | self.renew_tag(&answer)?;
-        let busy = self.apply_response(&answer) || answer.wants_facts || rekeyed;
+        let rekeyed = self.update_trusted_keys(&response)? | self.renew_tag(&response)?;
+        let busy = self.apply_response(&response) || response.wants_facts || rekeyed;
         let held = took.as_secs_f64() > f64::from(request.hold_seconds) / 2.0;
         if busy {
             self.sync_state.empty_responses = 0;
@@ -220,10 +225,10 @@ impl SyncLoop {
         // The service did not hold the sync: it is shutting down, or declines to. Errors and early
         // empty responses must never make an agent sync more often.
         self.sync_state.empty_responses += 1;
-        let most = Duration::from_secs(self.sync_state.sync_seconds.into());
+        let max = Duration::from_secs(self.sync_state.sync_seconds.into());
         Ok(NextStep::WaitForChange(backoff_with_jitter(
             self.sync_state.empty_responses,
-            most,
+            max,
             random_fraction(),
         )))
     }
@@ -231,8 +236,8 @@ impl SyncLoop {
     /// Trusts exactly the keys that a response announces. The agent stores them on disk before it
     /// confirms them, because from then on the service may sign with only the new key. Returns
     /// whether anything changed.
-    fn update_trusted_keys(&mut self, answer: &SyncResponse) -> anyhow::Result<bool> {
-        let Some(keys) = public_keys(&answer.orders_keys) else { return Ok(false) };
+    fn update_trusted_keys(&mut self, response: &SyncResponse) -> anyhow::Result<bool> {
+        let Some(keys) = public_keys(&response.orders_keys) else { return Ok(false) };
         let before = self.identity.orders_keys.ids();
         if keys == self.identity.orders_keys.keys() {
             return Ok(false);
@@ -250,8 +255,8 @@ impl SyncLoop {
 
     /// Uses the tag that a response contains. It is stored on disk before it is used, because from
     /// then on the service may accept only this one. Returns whether anything changed.
-    fn renew_tag(&mut self, answer: &SyncResponse) -> anyhow::Result<bool> {
-        let Some(tag) = &answer.renewed_tag else { return Ok(false) };
+    fn renew_tag(&mut self, response: &SyncResponse) -> anyhow::Result<bool> {
+        let Some(tag) = &response.renewed_tag else { return Ok(false) };
         if *tag == self.identity.tag.get() {
             return Ok(false);
         }
@@ -262,17 +267,17 @@ impl SyncLoop {
     }
 
     /// Acts on a response. Returns whether the next sync has something to report immediately.
-    fn apply_response(&mut self, answer: &SyncResponse) -> bool {
-        self.worker.set_server_time(answer.server_time);
-        self.worker.acknowledge(&answer.acknowledged);
-        for id in &answer.withdrawn {
+    fn apply_response(&mut self, response: &SyncResponse) -> bool {
+        self.worker.set_server_time(response.server_time);
+        self.worker.acknowledge(&response.acknowledged);
+        for id in &response.withdrawn {
             self.worker.withdraw(*id);
         }
-        if !answer.unreported.is_empty() {
-            self.worker.inquire(&answer.unreported);
+        if !response.unreported.is_empty() {
+            self.worker.answer_inquiries(&response.unreported);
         }
-        for envelope in &answer.orders {
-            match verify_order(envelope, &self.identity, answer.server_time) {
+        for envelope in &response.orders {
+            match verify_order(envelope, &self.identity, response.server_time) {
                 Ok(order) => self.worker.accept(order),
                 // An order that has already started continues; one that has not is reported as
                 // failed.
@@ -287,12 +292,12 @@ impl SyncLoop {
                 Err(refusal) => note(&format!("rejected an order: {refusal}")),
             }
         }
-        self.sync_state.wanted.clone_from(&answer.wanted);
-        !answer.acknowledged.is_empty()
-            || !answer.orders.is_empty()
-            || !answer.withdrawn.is_empty()
-            || !answer.unreported.is_empty()
-            || !answer.wanted.is_empty()
+        self.sync_state.wanted.clone_from(&response.wanted);
+        !response.acknowledged.is_empty()
+            || !response.orders.is_empty()
+            || !response.withdrawn.is_empty()
+            || !response.unreported.is_empty()
+            || !response.wanted.is_empty()
     }
 
     /// Uploads the package sets that the service requested, and new log output.

@@ -54,7 +54,7 @@ pub(super) struct Executor<'a> {
 impl Executor<'_> {
     /// The current facts for the planner.
     pub(super) fn facts(&self, journal: &Journal) -> Facts {
-        let begun = match &journal.doing {
+        let started = match &journal.doing {
             Some(Step::Run(act)) => job::has_started(&self.job_dir(journal, *act)),
             _ => false,
         };
@@ -69,15 +69,15 @@ impl Executor<'_> {
         Facts {
             boot_id: self.config.host.boot_id(),
             withdrawn: self.dir.join("withdrawn").exists(),
-            started: begun,
-            rules,
+            started,
+            active_limits: rules,
             may_reboot: self.config.host.check_reboot_allowed(in_container),
         }
     }
 
     /// Executes a step. `None` if the agent is stopping in the middle of it.
     pub(super) fn execute(&self, journal: &Journal, step: &Step) -> Option<StepResult> {
-        let lesson = match step {
+        let result = match step {
             Step::Lock => self.lock(),
 
             Step::Damage => self.backend().damage().map(StepResult::Damage),
@@ -90,7 +90,7 @@ impl Executor<'_> {
             Step::Run(act) => return self.run(journal, *act),
             Step::Pause | Step::End(_) => Ok(StepResult::Paused),
         };
-        Some(lesson.unwrap_or_else(|error| StepResult::QueryFailed(failure_of(error))))
+        Some(result.unwrap_or_else(|error| StepResult::QueryFailed(failure_of(error))))
     }
 
     fn backend(&self) -> &dyn Backend {
@@ -379,19 +379,19 @@ impl Executor<'_> {
 }
 
 /// Scans the packages and writes the package sets to disk for upload.
-pub(super) fn scan(setup: &WorkerConfig) -> Result<ScanReport, BackendError> {
-    let mut installed = setup.backend.installed()?;
-    let mut pending = setup.backend.pending(&installed)?;
+pub(super) fn scan(config: &WorkerConfig) -> Result<ScanReport, BackendError> {
+    let mut installed = config.backend.installed()?;
+    let mut pending = config.backend.pending(&installed)?;
     listing::sort(&mut installed);
     listing::sort(&mut pending);
-    if let Some(memory) = setup.backend.take_changed_cache() {
+    if let Some(memory) = config.backend.take_changed_cache() {
         // If the write fails, the same query runs again later.
-        let _ = files::write(&super::query_cache_path(&setup.state_dir), &memory);
+        let _ = files::write(&super::query_cache_path(&config.state_dir), &memory);
     }
-    let facts = setup.host.facts(&*setup.backend);
+    let facts = config.host.facts(&*config.backend);
     let store = |bytes: Vec<u8>| -> io::Result<vocab::Digest> {
         let digest = vocab::Digest::compute(&bytes);
-        let path = super::listing_path(&setup.state_dir, digest);
+        let path = super::listing_path(&config.state_dir, digest);
         if !path.exists() {
             files::write(&path, &bytes)?;
         }
@@ -400,7 +400,7 @@ pub(super) fn scan(setup: &WorkerConfig) -> Result<ScanReport, BackendError> {
     Ok(ScanReport {
         installed: store(listing::encode(&installed)).map_err(write_error)?,
         pending: store(listing::encode(&pending)).map_err(write_error)?,
-        at: (setup.clock)(),
+        at: (config.clock)(),
         facts,
     })
 }
@@ -416,8 +416,8 @@ fn hook_outcome(journal: &Journal) -> &'static str {
 }
 
 /// Why a command failed: its last line of output, or its exit code.
-fn exit_reason(exit: &Exit, said: &str) -> String {
-    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+fn exit_reason(exit: &Exit, output: &str) -> String {
+    let last = output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     match (&exit.why, exit.code, last) {
         (Some(why), _, "") => why.clone(),
         (Some(why), _, last) => format!("{why}: {last}"),

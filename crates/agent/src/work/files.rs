@@ -9,29 +9,29 @@ use serde::de::DeserializeOwned;
 
 /// Writes a file so that a reader finds the old content or the new, even after a power failure.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = Path::new(&beside);
-    clear_directory(beside)?;
-    let mut file = File::create(beside)?;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = Path::new(&temporary);
+    clear_directory(temporary)?;
+    let mut file = File::create(temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(beside, path)?;
+    fs::rename(temporary, path)?;
     sync_directory_of(path)
 }
 
 /// Moves the file or directory at `path` to `NAME.damaged`, for a person to inspect. Replaces an
 /// earlier `NAME.damaged`. Does nothing if `path` does not exist.
 pub(crate) fn move_aside(path: &Path) -> io::Result<()> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".damaged");
-    let aside = Path::new(&aside);
-    match fs::symlink_metadata(aside) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(aside)?,
-        Ok(_) => fs::remove_file(aside)?,
+    let mut renamed = path.as_os_str().to_owned();
+    renamed.push(".damaged");
+    let renamed = Path::new(&renamed);
+    match fs::symlink_metadata(renamed) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(renamed)?,
+        Ok(_) => fs::remove_file(renamed)?,
         Err(_) => {}
     }
-    match fs::rename(path, aside) {
+    match fs::rename(path, renamed) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => sync_directory_of(path),
     }
@@ -64,13 +64,13 @@ pub(crate) fn reserve_space(path: &Path, bytes: usize) -> io::Result<()> {
 }
 
 /// Writes a file like [`write`], but into the space that [`reserve_space`] has reserved: overwrites
-/// the file `room` and renames it to `path`.
-pub(crate) fn write_into_reserved(room: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(room)?;
+/// the file `reserved` and renames it to `path`.
+pub(crate) fn write_into_reserved(reserved: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(reserved)?;
     file.write_all(bytes)?;
     file.set_len(bytes.len() as u64)?;
     file.sync_all()?;
-    fs::rename(room, path)?;
+    fs::rename(reserved, path)?;
     sync_directory_of(path)
 }
 
@@ -112,20 +112,20 @@ pub(crate) fn length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |found| found.len())
 }
 
-/// At most `most` bytes of a file from `offset`; empty if the file cannot be read.
-pub(crate) fn read_range(path: &Path, offset: u64, most: u64) -> Vec<u8> {
+/// At most `max` bytes of a file from `offset`; empty if the file cannot be read.
+pub(crate) fn read_range(path: &Path, offset: u64, max: u64) -> Vec<u8> {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(offset))?;
         let mut bytes = Vec::new();
-        file.take(most).read_to_end(&mut bytes)?;
+        file.take(max).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     read().unwrap_or_default()
 }
 
-/// At most the last `most` bytes of a file, as text.
-pub(crate) fn tail(path: &Path, most: u64) -> String {
-    let from = length(path).saturating_sub(most);
-    String::from_utf8_lossy(&read_range(path, from, most)).into_owned()
+/// At most the last `max` bytes of a file, as text.
+pub(crate) fn tail(path: &Path, max: u64) -> String {
+    let from = length(path).saturating_sub(max);
+    String::from_utf8_lossy(&read_range(path, from, max)).into_owned()
 }

@@ -263,46 +263,46 @@ impl Journal {
     }
 
     /// Records the result of the current step.
-    pub fn record(&mut self, lesson: StepResult) {
+    pub fn record(&mut self, result: StepResult) {
         let Some(step) = self.doing.take() else { return };
-        let known = &mut self.known;
-        match &lesson {
+        let state = &mut self.known;
+        match &result {
             StepResult::QueryFailed(_) | StepResult::Paused => {}
-            _ => known.failed_looks = 0,
+            _ => state.failed_looks = 0,
         }
-        match lesson {
+        match result {
             StepResult::Lock(lock) => {
                 if lock == Lock::Free {
-                    known.pauses = 0;
+                    state.pauses = 0;
                 }
-                known.lock = Some(lock);
+                state.lock = Some(lock);
             }
             StepResult::Damage(lines) => {
                 let touched = [Action::RepairBefore, Action::Install];
-                if !touched.iter().any(|act| known.acts.contains_key(act)) {
-                    known.damage_before = lines.clone();
+                if !touched.iter().any(|act| state.acts.contains_key(act)) {
+                    state.damage_before = lines.clone();
                 }
-                known.damage = Some(lines);
+                state.damage = Some(lines);
             }
-            StepResult::Chosen(chosen) => known.chosen = Some(chosen),
+            StepResult::Chosen(chosen) => state.chosen = Some(chosen),
             StepResult::Resolved { moves, small_download: little } => {
-                (known.resolved, known.little_to_fetch) = (Some(moves), little);
+                (state.resolved, state.little_to_fetch) = (Some(moves), little);
             }
-            StepResult::Verified(verified) => known.verified = Some(verified),
-            StepResult::OldCode(units) => known.old_code = Some(units),
-            StepResult::RebootReasons(reasons) => known.reboot_reasons = Some(reasons),
-            StepResult::Scanned => known.scanned = true,
+            StepResult::Verified(verified) => state.verified = Some(verified),
+            StepResult::OldCode(units) => state.old_code = Some(units),
+            StepResult::RebootReasons(reasons) => state.reboot_reasons = Some(reasons),
+            StepResult::Scanned => state.scanned = true,
             StepResult::Paused => {
-                known.pauses += 1;
+                state.pauses += 1;
                 // Only a lock that was held is checked again.
-                known.lock.take_if(|lock| *lock != Lock::Free);
+                state.lock.take_if(|lock| *lock != Lock::Free);
             }
-            StepResult::Forbidden(failure) => known.fail(failure),
-            StepResult::QueryFailed(failure) => known.record_query_failure(&step, failure),
+            StepResult::Forbidden(failure) => state.fail(failure),
+            StepResult::QueryFailed(failure) => state.record_query_failure(&step, failure),
             StepResult::Ended(ended, restarted) => {
-                known.restarted.extend(restarted);
+                state.restarted.extend(restarted);
                 if let Step::Run(act) = step {
-                    known.record_action(act, ended);
+                    state.record_action(act, ended);
                 }
             }
         }
@@ -328,8 +328,8 @@ impl Journal {
 }
 
 impl OrderState {
-    fn record_action(&mut self, act: Action, ended: ActionResult) {
-        if ended == ActionResult::Vanished && act.is_repeatable() {
+    fn record_action(&mut self, act: Action, result: ActionResult) {
+        if result == ActionResult::Vanished && act.is_repeatable() {
             let times = self.repeats.entry(act).or_default();
             *times += 1;
             if *times < RUNS_MAX {
@@ -340,7 +340,7 @@ impl OrderState {
         if matches!(act, Action::RepairBefore | Action::Install | Action::RepairAfter) {
             (self.damage, self.lock) = (None, None);
         }
-        self.acts.insert(act, ended);
+        self.acts.insert(act, result);
     }
 
     /// Repeats a failed query a few times; after that, it ends the order.
@@ -409,6 +409,6 @@ fn start_by(order: &Order, now: Timestamp) -> Timestamp {
     if order.issued_at <= now && now < order.expires_at {
         return order.expires_at;
     }
-    let life = order.expires_at.duration_since(order.issued_at);
-    now.checked_add(life).unwrap_or(Timestamp::MAX)
+    let lifetime = order.expires_at.duration_since(order.issued_at);
+    now.checked_add(lifetime).unwrap_or(Timestamp::MAX)
 }

@@ -126,17 +126,17 @@ impl Limits {
     /// The limits in effect at `now`.
     pub fn active_at(&self, path: &Path, zone: &TimeZone, now: Timestamp) -> ActiveLimits {
         let says = |words: &str| Some(Line::from(format!("{}: {words}", path.display())));
-        let mut rules = ActiveLimits::default();
+        let mut active_limits = ActiveLimits::default();
         if self.frozen {
-            rules.no_change = says("`frozen` is set");
+            active_limits.no_change = says("`frozen` is set");
         } else if !self.allows(zone, now) {
             let local = now.to_zoned(zone.clone()).strftime("%a %H:%M").to_string();
-            rules.no_change = says(&format!("`allowed_hours` does not include {local}"));
+            active_limits.no_change = says(&format!("`allowed_hours` does not include {local}"));
         }
         if self.never_reboot {
-            rules.no_reboot = says("`never_reboot` is set");
+            active_limits.no_reboot = says("`never_reboot` is set");
         }
-        rules
+        active_limits
     }
 
     /// The limits as reported to the service.
@@ -149,7 +149,7 @@ impl Limits {
                 never_reboot: limits.never_reboot,
                 security_only: limits.security_only,
                 exclude: limits.exclude,
-                max_packages: limits.max_packages.map(|most| most.try_into().unwrap_or(u32::MAX)),
+                max_packages: limits.max_packages.map(|max| max.try_into().unwrap_or(u32::MAX)),
                 allowed_hours: match limits.allowed_hours.as_deref() {
                     None => Vec::new(),
                     Some([]) => vec![Line::from("never".to_owned())],

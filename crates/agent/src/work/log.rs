@@ -33,9 +33,9 @@ impl Log {
         files::length(&self.path)
     }
 
-    /// At most `most` bytes from `offset`.
-    pub(super) fn read_from(&self, offset: u64, most: usize) -> Vec<u8> {
-        files::read_range(&self.path, offset, most as u64)
+    /// At most `max` bytes from `offset`.
+    pub(super) fn read_from(&self, offset: u64, max: usize) -> Vec<u8> {
+        files::read_range(&self.path, offset, max as u64)
     }
 
     /// Adds a line written by the agent, between two jobs.
@@ -52,9 +52,9 @@ impl Log {
         let mut grew = false;
         loop {
             let length = self.length();
-            let room = HEAD_BYTES.saturating_sub(length).min(CHUNK_BYTES);
+            let capacity = HEAD_BYTES.saturating_sub(length).min(CHUNK_BYTES);
             let copied = length.saturating_sub(job.log_from);
-            let bytes = files::read_range(&job_dir.join("output"), copied, room);
+            let bytes = files::read_range(&job_dir.join("output"), copied, capacity);
             if bytes.is_empty() {
                 return Ok(grew);
             }

@@ -103,9 +103,10 @@ pub struct Worker {
 
 impl Worker {
     /// Starts the thread, which resumes the orders in the journal.
-    pub fn start(setup: WorkerConfig) -> Result<Worker, WorkError> {
-        let dir = setup.state_dir.clone();
-        let shared = SharedState::open(setup).map_err(|source| WorkError::State { dir, source })?;
+    pub fn start(config: WorkerConfig) -> Result<Worker, WorkError> {
+        let dir = config.state_dir.clone();
+        let shared =
+            SharedState::open(config).map_err(|source| WorkError::State { dir, source })?;
         let shared = Arc::new(shared);
         let thread = std::thread::spawn({
             let shared = Arc::clone(&shared);
@@ -148,8 +149,8 @@ impl Worker {
     /// Handles orders that the server lists as in progress, but that no sync mentioned. Results are
     /// reported again; an order without a record ends as [`wire::agent::Outcome::Unknown`] and is
     /// never executed again.
-    pub fn inquire(&self, ids: &[TaskId]) {
-        self.shared.inquire(ids);
+    pub fn answer_inquiries(&self, ids: &[TaskId]) {
+        self.shared.answer_inquiries(ids);
     }
 
     /// The service has stored these results: they are not reported again, and are deleted after a
@@ -179,8 +180,8 @@ impl Worker {
     }
 
     /// A part of an order's log, for upload in chunks.
-    pub fn read_log(&self, id: TaskId, offset: u64, most: usize) -> Vec<u8> {
-        self.shared.read_log(id, offset, most)
+    pub fn read_log(&self, id: TaskId, offset: u64, max: usize) -> Vec<u8> {
+        self.shared.read_log(id, offset, max)
     }
 
     /// The existing logs with their lengths, and whether they are complete. Logs of ended orders

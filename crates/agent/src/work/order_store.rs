@@ -199,8 +199,8 @@ impl OrderStore {
         Ok(())
     }
 
-    /// What is on record about an order. `in_work`: the worker thread has started on it.
-    fn record(&self, id: TaskId, in_work: bool) -> OrderRecord {
+    /// What is on record about an order. `in_progress`: the worker thread has started on it.
+    fn record(&self, id: TaskId, in_progress: bool) -> OrderRecord {
         match self.entries.get(&id).map(|entry| &entry.journal) {
             // The order has ended, and its result is no longer kept.
             None if self.past_orders.contains(id) => OrderRecord::Lost,
@@ -208,15 +208,20 @@ impl OrderStore {
             Some(journal) if journal.result.is_some() => OrderRecord::Ended,
             // A rejected order is about to end with its own reason.
             Some(Journal { task: Task::Refused(_), .. }) => OrderRecord::Started,
-            Some(journal) if in_work || journal.started_at.is_some() => OrderRecord::Started,
+            Some(journal) if in_progress || journal.started_at.is_some() => OrderRecord::Started,
             Some(_) => OrderRecord::NotStarted,
         }
     }
 
     /// Handles the withdrawal of an order. A running order is only marked: its next step decides
     /// whether it can still be dropped.
-    pub(super) fn withdraw(&mut self, id: TaskId, in_work: bool, now: Timestamp) -> io::Result<()> {
-        match self.record(id, in_work).on_withdrawal() {
+    pub(super) fn withdraw(
+        &mut self,
+        id: TaskId,
+        in_progress: bool,
+        now: Timestamp,
+    ) -> io::Result<()> {
+        match self.record(id, in_progress).on_withdrawal() {
             WithdrawalReply::Result => self.report_again(id),
             WithdrawalReply::Undecided => files::write(&self.directory(id).join("withdrawn"), b""),
             WithdrawalReply::Withdrawn => self.end_unstarted(id, Ending::Withdrawn, now),
@@ -226,7 +231,7 @@ impl OrderStore {
 
     /// Handles an inquiry about an order that the server lists as in progress, but that no sync
     /// mentioned. Returns whether there was no record of it.
-    pub(super) fn inquire(&mut self, id: TaskId, now: Timestamp) -> io::Result<bool> {
+    pub(super) fn answer_inquiry(&mut self, id: TaskId, now: Timestamp) -> io::Result<bool> {
         match self.record(id, false).on_inquiry() {
             InquiryReply::Result => self.report_again(id).map(|()| false),
             InquiryReply::InProgress => Ok(false),
@@ -516,8 +521,8 @@ mod tests {
         let mut store = store;
         store.accept(&order(2), now).unwrap();
         store.withdraw(ids[3], false, now).unwrap();
-        let told: Vec<TaskId> = store.results().iter().map(|result| result.order_id).collect();
-        assert_eq!(told, ids[2..]);
+        let reported: Vec<TaskId> = store.results().iter().map(|result| result.order_id).collect();
+        assert_eq!(reported, ids[2..]);
         assert!(
             store.results().iter().all(|result| result.outcome != wire::agent::Outcome::Withdrawn)
         );
@@ -535,13 +540,13 @@ mod tests {
     }
 
     /// Ends the current order and acknowledges its result. Returns whether the order was executed.
-    fn finish(desk: &mut OrderStore, now: Timestamp) -> bool {
-        let mut journal = desk.current_order().unwrap();
+    fn finish(orders: &mut OrderStore, now: Timestamp) -> bool {
+        let mut journal = orders.current_order().unwrap();
         let refused = matches!(journal.task, Task::Refused(_));
         let facts = Facts::unknown();
         journal.result = Some(outcome::build_result(&journal, &facts, Ending::Done, now));
-        desk.save(&journal).unwrap();
-        desk.acknowledge(&[journal.id]).unwrap();
+        orders.save(&journal).unwrap();
+        orders.acknowledge(&[journal.id]).unwrap();
         !refused
     }
 

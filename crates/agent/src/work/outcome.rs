@@ -70,7 +70,7 @@ pub fn no_reboot_reason(journal: &Journal, facts: &Facts) -> Option<NoRebootReas
     if *boot_id != facts.boot_id {
         return Some(NoRebootReason::OtherBoot);
     }
-    if let Some(why) = facts.rules.forbids_reboot() {
+    if let Some(why) = facts.active_limits.forbids_reboot() {
         return Some(NoRebootReason::Limits(why));
     }
     facts.may_reboot.clone().err().map(NoRebootReason::Host)
@@ -99,16 +99,16 @@ pub fn killed_failure(act: Action) -> Failure {
 
 /// Why an installation that ran has failed; `None` if everything is as requested.
 pub fn install_failure(journal: &Journal) -> Option<Failure> {
-    let known = &journal.known;
-    let verified = known.verified.as_ref()?;
-    let installed = known.acts.get(&Action::Install)?;
+    let state = &journal.known;
+    let verified = state.verified.as_ref()?;
+    let installed = state.acts.get(&Action::Install)?;
     let diagnosed = match installed {
         ActionResult::Well => None,
         ActionResult::Badly { failure, .. } => Some(failure.clone()),
         ActionResult::Vanished => Some(killed_failure(Action::Install)),
     };
-    let damage = known.damage.as_deref().unwrap_or_default();
-    if let Some(failure) = &known.failure {
+    let damage = state.damage.as_deref().unwrap_or_default();
+    if let Some(failure) = &state.failure {
         return Some(failure.clone());
     }
     if !damage.is_empty() {
@@ -124,7 +124,7 @@ pub fn install_failure(journal: &Journal) -> Option<Failure> {
     }
     // Everything is as requested, even if the package manager failed at first and was repaired.
     // Only the administrator's post-install hooks can still fail the order.
-    match known.acts.get(&Action::PostInstall) {
+    match state.acts.get(&Action::PostInstall) {
         Some(ActionResult::Badly { failure, .. }) => Some(failure.clone()),
         Some(ActionResult::Vanished) => Some(killed_failure(Action::PostInstall)),
         _ => None,
@@ -138,7 +138,7 @@ pub fn build_result(
     ending: Ending,
     now: Timestamp,
 ) -> OrderResult {
-    let known = &journal.known;
+    let state = &journal.known;
     let (outcome, failure, message) = match ending {
         Ending::Withdrawn => (Outcome::Withdrawn, None, None),
         Ending::Lost => (
@@ -154,9 +154,9 @@ pub fn build_result(
             (outcome, None, message)
         }
     };
-    let verified = known.verified.as_ref();
+    let verified = state.verified.as_ref();
     let planned = matches!(journal.task, Task::Plan(_)) && outcome != Outcome::Failed;
-    let exit = match known.acts.get(&Action::Install) {
+    let exit = match state.acts.get(&Action::Install) {
         Some(ActionResult::Well) => Some(0),
         Some(ActionResult::Badly { exit, .. }) => *exit,
         Some(ActionResult::Vanished) | None => None,
@@ -166,16 +166,16 @@ pub fn build_result(
         outcome,
         failure_code: failure,
         message,
-        packages: match (verified, &known.resolved) {
+        packages: match (verified, &state.resolved) {
             (Some(verified), _) => verified.moves.clone(),
             (None, Some(moves)) if planned => moves.clone(),
             _ => Vec::new(),
         },
-        reboot_needed: matches!(&known.reboot_reasons, Some(Ok(reasons)) if !reasons.is_empty()),
-        reboot_seconds: known.rebooting.as_ref().and_then(|rebooting| rebooting.seconds),
+        reboot_needed: matches!(&state.reboot_reasons, Some(Ok(reasons)) if !reasons.is_empty()),
+        reboot_seconds: state.rebooting.as_ref().and_then(|rebooting| rebooting.seconds),
         exit,
         set_aside: verified.map(|verified| verified.set_aside.clone()).unwrap_or_default(),
-        restarted: known.restarted.clone(),
+        restarted: state.restarted.clone(),
         notes: notes(journal, facts),
         started_at: journal.started_at.unwrap_or(now),
         finished_at: now,
@@ -184,22 +184,23 @@ pub fn build_result(
 
 /// The outcome of an order that ended without a failure.
 fn completed_outcome(journal: &Journal) -> (Outcome, Option<Line>) {
-    let known = &journal.known;
+    let state = &journal.known;
     match &journal.task {
         Task::Scan | Task::Refused(_) | Task::Lost { .. } => (Outcome::Succeeded, None),
-        Task::Reboot(_) if known.rebooting.is_none() => {
+        Task::Reboot(_) if state.rebooting.is_none() => {
             (Outcome::NoChange, Some(NoRebootReason::OtherBoot.to_message()))
         }
         Task::Reboot(_) => (Outcome::Succeeded, None),
-        Task::RestartServices if known.restarting.is_empty() => (Outcome::NoChange, None),
+        Task::RestartServices if state.restarting.is_empty() => (Outcome::NoChange, None),
         Task::RestartServices => (Outcome::Succeeded, None),
         Task::Plan(install) | Task::Install(install) => {
-            let chosen = known.chosen.as_ref();
+            let chosen = state.chosen.as_ref();
             if chosen.is_some_and(|chosen| !chosen.choices.is_empty()) {
                 return (Outcome::Succeeded, None);
             }
             let passed = chosen.map(|chosen| chosen.passed.as_slice()).unwrap_or_default();
-            let named = |name: &str| install.packages.iter().any(|asked| asked.as_str() == name);
+            let named =
+                |name: &str| install.packages.iter().any(|requested| requested.as_str() == name);
             let blocked = passed.iter().find(|passed| {
                 matches!(passed.why, SkipReason::Blocked(_) | SkipReason::Limits(_))
                     && named(&passed.name)
@@ -233,47 +234,47 @@ impl Notes {
 
 /// Additional information for people, in the order in which it happened.
 fn notes(journal: &Journal, facts: &Facts) -> Vec<Line> {
-    let known = &journal.known;
+    let state = &journal.known;
     let mut notes = Notes::default();
-    if let Some(first) = known.damage_before.first() {
-        let mended = known.acts.contains_key(&Action::RepairBefore);
+    if let Some(first) = state.damage_before.first() {
+        let mended = state.acts.contains_key(&Action::RepairBefore);
         let done = if mended { "repaired before installing" } else { "found damage" };
         notes.add(format!(
             "{done}: {} incomplete package operation(s), first: {first}",
-            known.damage_before.len()
+            state.damage_before.len()
         ));
     }
-    match known.acts.get(&Action::Install) {
+    match state.acts.get(&Action::Install) {
         Some(ActionResult::Vanished) => notes.add(killed_failure(Action::Install).message),
         Some(ActionResult::Badly { failure, .. }) => notes.add(failure.message.clone()),
         Some(ActionResult::Well) | None => {}
     }
-    if known.acts.contains_key(&Action::RepairAfter) {
+    if state.acts.contains_key(&Action::RepairAfter) {
         notes.add("repaired after installing: the installation left incomplete package operations");
     }
-    for line in known.verified.iter().flat_map(|verified| &verified.unmet) {
+    for line in state.verified.iter().flat_map(|verified| &verified.unmet) {
         notes.add(line.clone());
     }
-    for line in known.damage.iter().flatten() {
+    for line in state.damage.iter().flatten() {
         notes.add(format!("still incomplete: {line}"));
     }
-    if let Some(ActionResult::Badly { failure, .. }) = known.acts.get(&Action::PostInstall) {
+    if let Some(ActionResult::Badly { failure, .. }) = state.acts.get(&Action::PostInstall) {
         notes.add(failure.message.clone());
     }
-    for passed in known.chosen.iter().flat_map(|chosen| &chosen.passed) {
+    for passed in state.chosen.iter().flat_map(|chosen| &chosen.passed) {
         notes.add(passed.to_message());
     }
-    if let Some(old) = &known.old_code {
+    if let Some(old) = &state.old_code {
         let units = old.units.iter().map(String::as_str);
         for name in units.chain(old.others.iter().map(Line::as_str)) {
             notes.add(format!("still runs outdated code: {name}"));
         }
     }
-    if let Some(Err(why)) = &known.reboot_reasons {
+    if let Some(Err(why)) = &state.reboot_reasons {
         notes.add(format!("cannot determine whether a reboot is needed: {why}"));
     }
     if let Task::Install(install) = &journal.task
-        && known.rebooting.is_none()
+        && state.rebooting.is_none()
         && wants_reboot(install.reboot, journal)
         && let Some(why) = no_reboot_reason(journal, facts)
     {

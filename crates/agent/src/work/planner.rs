@@ -83,11 +83,11 @@ impl Planner<'_> {
         }
         match &self.journal.task {
             Task::Scan | Task::Refused(_) | Task::Lost { .. } => None,
-            Task::Plan(_) => self.facts.rules.unreadable.clone().map(rejected),
+            Task::Plan(_) => self.facts.active_limits.unreadable.clone().map(rejected),
             Task::Install(_) | Task::RestartServices => {
-                self.facts.rules.forbids_change().map(rejected)
+                self.facts.active_limits.forbids_change().map(rejected)
             }
-            Task::Reboot(_) => self.facts.rules.forbids_reboot().map(rejected),
+            Task::Reboot(_) => self.facts.active_limits.forbids_reboot().map(rejected),
         }
     }
 
@@ -99,14 +99,14 @@ impl Planner<'_> {
         if let Ok(Some(step)) = self.wait_for_lock(LOCK_PAUSES / 5) {
             return step;
         }
-        let known = &self.journal.known;
-        if !known.acts.contains_key(&Action::Refresh) {
+        let state = &self.journal.known;
+        if !state.acts.contains_key(&Action::Refresh) {
             return Step::Run(Action::Refresh);
         }
-        if !known.scanned && known.failure.is_none() {
+        if !state.scanned && state.failure.is_none() {
             return Step::Scan;
         }
-        match (&known.failure, self.check_succeeded(Action::Refresh)) {
+        match (&state.failure, self.check_succeeded(Action::Refresh)) {
             (Some(failure), _) => self.end_failed(failure.clone()),
             (None, Err(failure)) => self.end_failed(failure),
             (None, Ok(_)) => self.end_completed(),
@@ -163,8 +163,8 @@ impl Planner<'_> {
             (RebootPolicy::IfRequired, Some(Ok(reasons))) => !reasons.is_empty(),
             _ => false,
         };
-        let begun = self.journal.known.rebooting.is_some();
-        if begun || (wanted && outcome::no_reboot_reason(self.journal, self.facts).is_none()) {
+        let started = self.journal.known.rebooting.is_some();
+        if started || (wanted && outcome::no_reboot_reason(self.journal, self.facts).is_none()) {
             run_phase!(self, self.reboot());
         }
         self.end_completed()
@@ -253,11 +253,11 @@ impl Planner<'_> {
 
     /// Selects the updates and resolves them.
     fn select_updates(&self) -> PhaseResult {
-        let known = &self.journal.known;
-        if let Some(failure) = &known.failure {
+        let state = &self.journal.known;
+        if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
-        match (&known.chosen, &known.resolved) {
+        match (&state.chosen, &state.resolved) {
             (None, _) => Ok(Some(Step::Choose)),
             (Some(chosen), None) if !chosen.choices.is_empty() => Ok(Some(Step::Resolve)),
             _ => Ok(None),
@@ -266,7 +266,7 @@ impl Planner<'_> {
 
     /// Checks the limits again: the administrator may have changed them, and time has passed.
     fn recheck_limits(&self) -> PhaseResult {
-        match self.facts.rules.forbids_change() {
+        match self.facts.active_limits.forbids_change() {
             None => Ok(None),
             Some(why) => Err(Failure::new(FailureCode::RejectedByAgent, why.as_str())),
         }
@@ -275,8 +275,8 @@ impl Planner<'_> {
     /// After the installation: waits for the lock, repairs incomplete operations, compares
     /// inventories.
     fn check_installation(&self) -> PhaseResult {
-        let known = &self.journal.known;
-        if known.verified.is_some() {
+        let state = &self.journal.known;
+        if state.verified.is_some() {
             return Ok(None);
         }
         // A package manager that lost its supervisor is never killed; its work is judged when it
@@ -284,7 +284,7 @@ impl Planner<'_> {
         if let Ok(Some(step)) = self.wait_for_lock(ORPHAN_PAUSES) {
             return Ok(Some(step));
         }
-        match &known.damage {
+        match &state.damage {
             None => return Ok(Some(Step::Damage)),
             Some(damage) if !damage.is_empty() && !self.has_run(Action::RepairAfter) => {
                 return Ok(Some(Step::Run(Action::RepairAfter)));
@@ -302,8 +302,8 @@ impl Planner<'_> {
     }
 
     fn restart_outdated_services(&self) -> PhaseResult {
-        let known = &self.journal.known;
-        match &known.old_code {
+        let state = &self.journal.known;
+        match &state.old_code {
             None => Ok(Some(Step::OldCode)),
             Some(OutdatedServices { units, .. })
                 if !units.is_empty() && !self.has_run(Action::Restart) =>
@@ -320,8 +320,8 @@ impl Planner<'_> {
 
     /// Reboots at most once; a new boot id shows that it happened.
     fn reboot(&self) -> PhaseResult {
-        let known = &self.journal.known;
-        let Some(rebooting) = &known.rebooting else {
+        let state = &self.journal.known;
+        let Some(rebooting) = &state.rebooting else {
             return self
                 .run_once(Action::PreReboot)
                 .map(|step| step.or(Some(Step::Run(Action::Reboot))));
@@ -332,10 +332,10 @@ impl Planner<'_> {
         if self.has_rebooted() {
             return Ok(Some(Step::Reasons));
         }
-        match known.acts.get(&Action::Reboot) {
+        match state.acts.get(&Action::Reboot) {
             None => Ok(Some(Step::Run(Action::Reboot))),
             Some(ActionResult::Badly { failure, .. }) => Err(failure.clone()),
-            Some(_) if known.pauses < REBOOT_PAUSES => Ok(Some(Step::Pause)),
+            Some(_) if state.pauses < REBOOT_PAUSES => Ok(Some(Step::Pause)),
             Some(_) => {
                 let minutes = u64::from(REBOOT_PAUSES) * PAUSE_SECONDS / 60;
                 let message = format!("the host did not reboot within {minutes} minutes");

@@ -76,11 +76,11 @@ pub fn choose(
 ) -> (Vec<Choice>, Vec<SkippedPackage>) {
     let here: BTreeMap<(&str, &str), &Installed> =
         installed.iter().map(|i| ((i.name.as_str(), i.arch.as_str()), i)).collect();
-    let asked: BTreeSet<&str> = order.packages.iter().map(PackageName::as_str).collect();
+    let requested: BTreeSet<&str> = order.packages.iter().map(PackageName::as_str).collect();
     let (mut choices, mut passed) = (Vec::new(), Vec::new());
     for update in pending {
-        let named = asked.contains(update.name.as_str());
-        if !(asked.is_empty() || named) {
+        let named = requested.contains(update.name.as_str());
+        if !(requested.is_empty() || named) {
             continue;
         }
         let Some(package) = here.get(&(update.name.as_str(), update.arch.as_str())) else {
@@ -101,7 +101,7 @@ pub fn choose(
     let chosen_names: BTreeSet<&str> = choices.iter().map(|choice| choice.name.as_str()).collect();
     let skipped_names: BTreeSet<String> = passed.iter().map(|passed| passed.name.clone()).collect();
     let names: BTreeSet<&str> = installed.iter().map(|package| package.name.as_str()).collect();
-    for name in asked {
+    for name in requested {
         if !chosen_names.contains(name) && !skipped_names.contains(name) {
             let why =
                 if names.contains(name) { SkipReason::NoUpdate } else { SkipReason::NotInstalled };
@@ -132,7 +132,8 @@ fn skip_reason(
     };
     // The service has vulnerability feeds, and may know more than a repository without security
     // data.
-    let is_listed_by_server = order.security_packages.iter().any(|told| told.as_str() == name);
+    let is_listed_by_server =
+        order.security_packages.iter().any(|security_package| security_package.as_str() == name);
     let newer = manager.scheme().compare(installed_version(package, update), &update.candidate);
     if matches_any(&order.exclude, name) {
         Some(SkipReason::Blocked(BlockedBy::Excluded))
@@ -210,9 +211,9 @@ pub fn check_transaction(
         }
     }
     let count = transaction.changes.len();
-    if let Some(most) = limits.max_packages.filter(|most| count > *most) {
+    if let Some(max) = limits.max_packages.filter(|most| count > *most) {
         let words = format!(
-            "the update would change {count} packages, but limits.toml allows {most} (`max_packages`)"
+            "the update would change {count} packages, but limits.toml allows {max} (`max_packages`)"
         );
         return Err(Failure::new(FailureCode::RejectedByAgent, words));
     }
@@ -285,8 +286,8 @@ pub fn unmet_expectations(
             lines.push(format!("{} was removed", key.0).into());
             continue;
         };
-        let newest = |of: &BTreeSet<&str>| {
-            of.iter().copied().max_by(|a, b| manager.scheme().compare(a, b)).map(str::to_owned)
+        let newest = |names: &BTreeSet<&str>| {
+            names.iter().copied().max_by(|a, b| manager.scheme().compare(a, b)).map(str::to_owned)
         };
         if let (Some(was), Some(is)) = (newest(versions), newest(now))
             && manager.scheme().compare(&was, &is) == Ordering::Greater

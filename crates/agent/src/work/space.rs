@@ -31,7 +31,7 @@ pub struct PathSpace {
 /// Whether these paths have space for the download and the unpacked files. Paths on the same file
 /// system share its space.
 pub fn check_space(
-    places: &[PathSpace],
+    spaces: &[PathSpace],
     download_bytes: Option<u64>,
     disk_bytes: Option<i64>,
     moves: &[PackageMove],
@@ -47,12 +47,12 @@ pub fn check_space(
     ];
     let mut needs: BTreeMap<u64, u64> = BTreeMap::new();
     for (paths, bytes) in uses {
-        let used = places.iter().filter(|place| paths.contains(&place.path));
+        let used = spaces.iter().filter(|place| paths.contains(&place.path));
         for device in used.map(|place| place.device).collect::<BTreeSet<u64>>() {
             *needs.entry(device).or_default() += bytes;
         }
     }
-    for place in places {
+    for place in spaces {
         // /boot is often small and nearly full; if nothing is written there, no margin is required.
         if place.path == "/boot" && !kernel {
             continue;
@@ -84,7 +84,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn place(path: &'static str, device: u64, free_mib: u64) -> PathSpace {
+    fn path_space(path: &'static str, device: u64, free_mib: u64) -> PathSpace {
         PathSpace { path, device, free_bytes: free_mib * MIB }
     }
 
@@ -93,14 +93,14 @@ mod tests {
     }
 
     fn refusal(
-        places: &[PathSpace],
+        spaces: &[PathSpace],
         fetch_mib: u64,
         unpack_mib: i64,
         name: &str,
     ) -> Option<String> {
         let unpack = unpack_mib * MIB as i64;
         let full =
-            check_space(places, Some(fetch_mib * MIB), Some(unpack), &[package(name)]).err()?;
+            check_space(spaces, Some(fetch_mib * MIB), Some(unpack), &[package(name)]).err()?;
         assert_eq!(full.code, FailureCode::DiskFull);
         Some(full.message.to_string())
     }
@@ -108,11 +108,11 @@ mod tests {
     #[test]
     fn each_file_system_needs_space_for_its_files() {
         let roomy = [
-            place("/", 1, 1000),
-            place("/usr", 1, 1000),
-            place("/var", 2, 1000),
-            place("/var/cache", 2, 1000),
-            place("/boot", 3, 40),
+            path_space("/", 1, 1000),
+            path_space("/usr", 1, 1000),
+            path_space("/var", 2, 1000),
+            path_space("/var/cache", 2, 1000),
+            path_space("/boot", 3, 40),
         ];
         assert_eq!(refusal(&roomy, 500, 500, "bash"), None);
         assert_eq!(
@@ -124,22 +124,29 @@ mod tests {
 
     #[test]
     fn paths_on_one_file_system_share_its_space() {
-        let one = CHECKED_PATHS.map(|path| place(path, 1, 1000));
+        let one = CHECKED_PATHS.map(|path| path_space(path, 1, 1000));
         assert!(refusal(&one, 600, 600, "bash").unwrap().contains("1232 MiB"));
         assert_eq!(refusal(&one, 600, -600, "bash"), None);
     }
 
     #[test]
     fn unpacking_needs_space_in_usr_and_download_in_cache() {
-        let apart = [place("/", 1, 1000), place("/usr", 2, 100), place("/var/cache", 3, 100)];
-        assert!(refusal(&apart, 10, 90, "bash").unwrap().starts_with("/usr has 100 MiB"));
-        assert!(refusal(&apart, 90, 10, "bash").unwrap().starts_with("/var/cache has 100 MiB"));
-        assert_eq!(refusal(&apart, 60, 60, "bash"), None);
+        let separate_disks = [
+            path_space("/", 1, 1000),
+            path_space("/usr", 2, 100),
+            path_space("/var/cache", 3, 100),
+        ];
+        assert!(refusal(&separate_disks, 10, 90, "bash").unwrap().starts_with("/usr has 100 MiB"));
+        assert!(
+            refusal(&separate_disks, 90, 10, "bash").unwrap().starts_with("/var/cache has 100 MiB")
+        );
+        assert_eq!(refusal(&separate_disks, 60, 60, "bash"), None);
     }
 
     #[test]
     fn only_a_kernel_needs_space_in_boot() {
-        let full = [place("/", 1, 1000), place("/var", 1, 1000), place("/boot", 3, 20)];
+        let full =
+            [path_space("/", 1, 1000), path_space("/var", 1, 1000), path_space("/boot", 3, 20)];
         assert_eq!(refusal(&full, 1, 1, "bash"), None);
         for kernel in ["linux-image-6.1.0-18-amd64", "kernel-core", "linux"] {
             assert!(refusal(&full, 1, 1, kernel).unwrap().starts_with("/boot has 20 MiB"));

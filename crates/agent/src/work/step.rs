@@ -44,7 +44,7 @@ pub struct Facts {
     pub withdrawn: bool,
     /// Whether the action of the journal's last step has started.
     pub started: bool,
-    pub rules: ActiveLimits,
+    pub active_limits: ActiveLimits,
     /// Why the host cannot be rebooted, if it cannot.
     pub may_reboot: Result<(), Line>,
 }
@@ -56,7 +56,7 @@ impl Facts {
             boot_id: Line::default(),
             withdrawn: false,
             started: false,
-            rules: ActiveLimits::default(),
+            active_limits: ActiveLimits::default(),
             may_reboot: Err("no facts about the host".into()),
         }
     }

@@ -61,19 +61,20 @@ enum ScanRequest {
 }
 
 impl SharedState {
-    pub(super) fn open(setup: WorkerConfig) -> io::Result<SharedState> {
-        files::ensure_directory(&setup.state_dir.join("scan"))?;
-        let store = OrderStore::open(&setup.state_dir, (setup.clock)())?;
+    pub(super) fn open(worker_config: WorkerConfig) -> io::Result<SharedState> {
+        files::ensure_directory(&worker_config.state_dir.join("scan"))?;
+        let store = OrderStore::open(&worker_config.state_dir, (worker_config.clock)())?;
         // An unreadable report only means that there is no scan yet.
-        let scan = files::read_json(&setup.state_dir.join("scan/report.json")).unwrap_or(None);
-        if let Ok(memory) = fs::read(query_cache_path(&setup.state_dir)) {
-            setup.backend.load_cache(&memory);
+        let scan =
+            files::read_json(&worker_config.state_dir.join("scan/report.json")).unwrap_or(None);
+        if let Ok(memory) = fs::read(query_cache_path(&worker_config.state_dir)) {
+            worker_config.backend.load_cache(&memory);
         }
-        let wish = ScanRequest::NoScan;
+        let request = ScanRequest::NoScan;
         let state = WorkerState {
             orders: store,
             scan,
-            scan_request: wish,
+            scan_request: request,
             scanning: false,
             current_order: None,
             status_message: None,
@@ -81,7 +82,7 @@ impl SharedState {
             pause_interrupted: false,
             stopping: false,
         };
-        Ok(SharedState { config: setup, state: Mutex::new(state), changed: Condvar::new() })
+        Ok(SharedState { config: worker_config, state: Mutex::new(state), changed: Condvar::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, WorkerState> {
@@ -111,19 +112,19 @@ impl SharedState {
 
     pub(super) fn withdraw(&self, id: TaskId) {
         let mut state = self.state();
-        let in_work = state.current_order == Some(id);
-        let _ = state.orders.withdraw(id, in_work, (self.config.clock)());
-        state.pause_interrupted = in_work;
+        let in_progress = state.current_order == Some(id);
+        let _ = state.orders.withdraw(id, in_progress, (self.config.clock)());
+        state.pause_interrupted = in_progress;
         drop(state);
         self.changed.notify_all();
         (self.config.notify)();
     }
 
-    pub(super) fn inquire(&self, ids: &[TaskId]) {
+    pub(super) fn answer_inquiries(&self, ids: &[TaskId]) {
         let now = (self.config.clock)();
         let mut state = self.state();
         for id in ids {
-            if let Ok(true) = state.orders.inquire(*id, now) {
+            if let Ok(true) = state.orders.answer_inquiry(*id, now) {
                 // The packages show what the lost order changed.
                 state.scan_request = state.scan_request.max(ScanRequest::WithoutRefresh);
             }
@@ -167,9 +168,9 @@ impl SharedState {
         self.changed.notify_all();
     }
 
-    pub(super) fn read_log(&self, id: TaskId, offset: u64, most: usize) -> Vec<u8> {
+    pub(super) fn read_log(&self, id: TaskId, offset: u64, max: usize) -> Vec<u8> {
         let dir = self.state().orders.directory(id);
-        Log::in_directory(&dir).read_from(offset, most)
+        Log::in_directory(&dir).read_from(offset, max)
     }
 
     pub(super) fn open_logs(&self) -> Vec<(TaskId, u64, bool)> {
@@ -267,7 +268,7 @@ impl SharedState {
                     journal.record(StepResult::Paused);
                 }
                 step => match execute_step(&executor, &journal, step) {
-                    Some(lesson) => journal.record(lesson),
+                    Some(step_result) => journal.record(step_result),
                     None => return,
                 },
             }
@@ -310,13 +311,13 @@ impl SharedState {
     }
 
     /// A scan without an order.
-    fn scan(&self, wish: ScanRequest) {
+    fn scan(&self, request: ScanRequest) {
         {
             let mut state = self.state();
             (state.scanning, state.scan_request) = (true, ScanRequest::NoScan);
         }
         (self.config.notify)();
-        if wish == ScanRequest::WithRefresh && !self.refresh() {
+        if request == ScanRequest::WithRefresh && !self.refresh() {
             return;
         }
         // If the scan fails, the last one stays until the next attempt.
@@ -380,8 +381,8 @@ fn run_low_priority<T: Send>(look: impl FnOnce() -> T + Send) -> Option<T> {
 
 /// Executes a step. A panic, such as a bug triggered by unexpected package manager output, must
 /// fail the order and not the agent. Commands that ran are still judged by inspecting the system.
-fn execute_step(hands: &Executor<'_>, journal: &Journal, step: &Step) -> Option<StepResult> {
-    catch_unwind(AssertUnwindSafe(|| hands.execute(journal, step))).unwrap_or_else(|_| {
+fn execute_step(executor: &Executor<'_>, journal: &Journal, step: &Step) -> Option<StepResult> {
+    catch_unwind(AssertUnwindSafe(|| executor.execute(journal, step))).unwrap_or_else(|_| {
         let failure = Failure::new(
             FailureCode::AgentError,
             format!("internal error in step {step:?}; see the agent's log"),

@@ -34,13 +34,13 @@ fn only_chosen_updates_are_installed_and_auto_marks_kept() {
     let apt = apt_backend(&server);
     let chosen = choices(&server, &["chosen", "library"]);
 
-    let answer = run_commands(&apt.download(&chosen));
-    assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
+    let output = run_commands(&apt.download(&chosen));
+    assert_eq!(output.exit, Some(0), "{}", full_output(&output));
     let fetched = server.root.path("/var/cache/apt/archives/library_2_all.deb");
     assert!(fetched.is_file() && server.version("chosen").as_deref() == Some("1"));
 
-    let answer = run_commands(&apt.install(&chosen));
-    assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
+    let output = run_commands(&apt.install(&chosen));
+    assert_eq!(output.exit, Some(0), "{}", full_output(&output));
     let version = |name: &str| server.version(name);
     assert_eq!(version("chosen").as_deref(), Some("2"));
     assert_eq!(version("library").as_deref(), Some("2"));
@@ -66,8 +66,8 @@ fn auto_marks_are_kept_if_a_script_fails() {
     let Some(repo) = repo else { return };
     let Some(server) = Server::with_installed(&repo, &["library"]) else { return };
     server.root.run_successfully("apt-mark", &["auto", "library"]);
-    let answer = run_commands(&apt_backend(&server).install(&choices(&server, &["library"])));
-    assert_eq!(answer.exit, Some(100), "{}", full_output(&answer));
+    let output = run_commands(&apt_backend(&server).install(&choices(&server, &["library"])));
+    assert_eq!(output.exit, Some(100), "{}", full_output(&output));
     assert_eq!(server.version("library").as_deref(), Some("2 (iF)"));
     assert!(server.root.run_successfully("apt-mark", &["showauto"]).contains("library"));
 }
@@ -86,13 +86,13 @@ fn installation_never_prompts_and_keeps_edited_configuration() {
     server.root.write("/etc/service/main.conf", "workers=64\n");
     let apt = apt_backend(&server);
     assert_eq!(apt.new_config_files().unwrap(), Vec::<std::path::PathBuf>::new());
-    let answer = run_commands(&apt.install(&choices(&server, &["service"])));
-    assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
+    let output = run_commands(&apt.install(&choices(&server, &["service"])));
+    assert_eq!(output.exit, Some(0), "{}", full_output(&output));
     assert_eq!(server.version("service").as_deref(), Some("2"));
     assert_eq!(server.root.read("/etc/service/main.conf"), "workers=64\n");
     assert_eq!(server.root.read("/var/lib/service.answer"), "none\n");
-    let aside = std::path::PathBuf::from("/etc/service/main.conf.dpkg-dist");
-    assert_eq!(apt.new_config_files().unwrap(), [aside]);
+    let config_file = std::path::PathBuf::from("/etc/service/main.conf.dpkg-dist");
+    assert_eq!(apt.new_config_files().unwrap(), [config_file]);
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn failed_script_is_named_and_its_damage_repaired() {
     server.root.write("/etc/wall", "");
     let apt = apt_backend(&server);
     assert_eq!(lines(&apt.damage().unwrap()), [""; 0]);
-    let answer = run_commands(&apt.install(&choices(&server, &["moody"])));
-    let diagnosis = apt.diagnose(answer.exit, &full_output(&answer));
+    let output = run_commands(&apt.install(&choices(&server, &["moody"])));
+    let diagnosis = apt.diagnose(output.exit, &full_output(&output));
     assert_eq!(diagnosis.code, FailureCode::InstallFailed);
     assert_eq!(
         diagnosis.message.as_str(),
@@ -119,8 +119,8 @@ fn failed_script_is_named_and_its_damage_repaired() {
     assert!(apt.installed().unwrap().iter().any(|p| p.name == "moody" && p.version == "2"));
 
     server.root.run_successfully("rm", &["/etc/wall"]);
-    let answer = run_commands(&apt.repair());
-    assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
+    let output = run_commands(&apt.repair());
+    assert_eq!(output.exit, Some(0), "{}", full_output(&output));
     assert_eq!(lines(&apt.damage().unwrap()), [""; 0]);
     assert_eq!(server.root.read(conf), "edited\n");
 }
@@ -140,8 +140,8 @@ fn repair_keeps_edited_configuration_without_prompting() {
     server.root.run_successfully("dpkg", &["--unpack", &file]);
     let apt = apt_backend(&server);
     assert_eq!(lines(&apt.damage().unwrap()), ["service: unpacked, not configured"]);
-    let answer = run_commands(&apt.repair());
-    assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
+    let output = run_commands(&apt.repair());
+    assert_eq!(output.exit, Some(0), "{}", full_output(&output));
     assert_eq!(server.version("service").as_deref(), Some("2"));
     assert_eq!(server.root.read(conf), "edited\n");
 }
@@ -169,8 +169,8 @@ fn background_child_of_a_script_does_not_delay_the_command() {
     ]);
     let Some(repo) = repo else { return };
     let Some(server) = Server::with_installed(&repo, &["daemon"]) else { return };
-    let answer = run_commands(&apt_backend(&server).install(&choices(&server, &["daemon"])));
-    assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
+    let output = run_commands(&apt_backend(&server).install(&choices(&server, &["daemon"])));
+    assert_eq!(output.exit, Some(0), "{}", full_output(&output));
     assert_eq!(server.version("daemon").as_deref(), Some("2"));
     let child = server.root.read("/run/daemon.pid");
     server.root.run_successfully("sh", &["-c", &format!("kill {}", child.trim())]);
@@ -183,9 +183,9 @@ fn missing_package_file_is_an_unreachable_repository() {
     let Some(server) = Server::with_installed(&repo, &["lost"]) else { return };
     repo.remove_package_file(Updates, "lost", "2");
     let apt = apt_backend(&server);
-    let answer = run_commands(&apt.download(&choices(&server, &["lost"])));
-    let diagnosis = apt.diagnose(answer.exit, &full_output(&answer));
-    assert_eq!((answer.exit, diagnosis.code), (Some(100), FailureCode::RepoUnreachable));
+    let output = run_commands(&apt.download(&choices(&server, &["lost"])));
+    let diagnosis = apt.diagnose(output.exit, &full_output(&output));
+    assert_eq!((output.exit, diagnosis.code), (Some(100), FailureCode::RepoUnreachable));
     assert_eq!(server.version("lost").as_deref(), Some("1"));
 }
 
@@ -197,9 +197,9 @@ fn full_disk_for_the_download_installs_nothing() {
     let chosen = choices(&server, &["big"]);
     server.root.small_disk("/var/cache/apt/archives", 8 * 1024);
     let apt = apt_backend(&server);
-    let answer = run_commands(&apt.install(&chosen));
-    let diagnosis = apt.diagnose(answer.exit, &full_output(&answer));
-    assert_eq!(diagnosis.code, FailureCode::DiskFull, "{}", full_output(&answer));
+    let output = run_commands(&apt.install(&chosen));
+    let diagnosis = apt.diagnose(output.exit, &full_output(&output));
+    assert_eq!(diagnosis.code, FailureCode::DiskFull, "{}", full_output(&output));
     assert_eq!(server.version("big").as_deref(), Some("1"));
 }
 
@@ -221,8 +221,8 @@ fn held_packages_and_removals_are_not_installed() {
         ("held", "the update would change held, which is held"),
         ("eater", "the update would remove victim"),
     ] {
-        let answer = run_commands(&apt.install(&choices(&server, &[name])));
-        let diagnosis = apt.diagnose(answer.exit, &full_output(&answer));
+        let output = run_commands(&apt.install(&choices(&server, &[name])));
+        let diagnosis = apt.diagnose(output.exit, &full_output(&output));
         assert_eq!(diagnosis.code, FailureCode::DependencyConflict);
         assert_eq!(diagnosis.message.as_str(), words_of_it);
     }
@@ -239,12 +239,12 @@ fn lock_holder_is_named() {
     let Some(server) = Server::with_installed(&repo, &["busy"]) else { return };
     let apt = apt_backend(&server);
     assert_eq!(apt.lock_holder().unwrap(), None);
-    let mut at_work = server.command("apt-get");
-    at_work.args(["-qq", "--yes", "-o", "Dpkg::Use-Pty=0", "upgrade"]);
-    let mut at_work = at_work.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut apt_get = server.command("apt-get");
+    apt_get.args(["-qq", "--yes", "-o", "Dpkg::Use-Pty=0", "upgrade"]);
+    let mut apt_get = apt_get.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     server.wait_for("/run/busy.started");
     let holder = apt.lock_holder().unwrap().expect("the lock is held");
-    let pid = i32::try_from(at_work.id()).unwrap();
+    let pid = i32::try_from(apt_get.id()).unwrap();
     assert_eq!((holder.pid, holder.name.as_str()), (Some(pid), &*format!("apt-get (pid {pid})")));
 
     // A second installation waits for the lock, and then reports who holds it.
@@ -256,7 +256,7 @@ fn lock_holder_is_named() {
     assert!(diagnosis.message.as_str().contains(&named), "{}", output.text);
 
     server.root.write("/run/busy.go", "");
-    assert!(at_work.wait().unwrap().success());
+    assert!(apt_get.wait().unwrap().success());
     assert_eq!(apt.lock_holder().unwrap(), None);
     assert_eq!(server.version("busy").as_deref(), Some("2"));
 }

@@ -112,8 +112,8 @@ fn second_architecture_and_changed_architectures_are_distinguished() {
     // two.
     let chosen = choices(&server, &["lib", "moves", "empties"]);
     assert_eq!(chosen[0].arch, "i386");
-    let answer = run_commands(&apt.install(&chosen));
-    assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
+    let output = run_commands(&apt.install(&chosen));
+    assert_eq!(output.exit, Some(0), "{}", full_output(&output));
     let pending = apt.pending(&apt.installed().unwrap()).unwrap();
     assert_eq!(
         format_pending(&pending),
@@ -132,8 +132,8 @@ fn name_that_is_also_a_pattern_matches_only_itself() {
     let Some(server) = Server::with_installed(&repo, &names) else { return };
     let apt = apt_backend(&server);
     for (place, name) in names.iter().enumerate() {
-        let answer = run_commands(&apt.install(&choices(&server, &[name])));
-        assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
+        let output = run_commands(&apt.install(&choices(&server, &[name])));
+        assert_eq!(output.exit, Some(0), "{}", full_output(&output));
         for (other, versions) in names.iter().enumerate() {
             let expected = if other <= place { "2" } else { "1" };
             assert_eq!(server.version(versions).as_deref(), Some(expected));
@@ -221,22 +221,22 @@ fn refresh_finds_updates_and_reports_stale_archives() {
     let apt = apt_backend(&server);
     repo.add(&[(Security, Deb::new("plain", "2"))]);
     assert_eq!(apt.pending(&apt.installed().unwrap()).unwrap(), []);
-    let answer = run_commands(&apt.refresh());
-    assert_eq!(answer.exit, Some(0), "{}", full_output(&answer));
+    let output = run_commands(&apt.refresh());
+    assert_eq!(output.exit, Some(0), "{}", full_output(&output));
     let pending = apt.pending(&apt.installed().unwrap()).unwrap();
     assert_eq!(format_pending(&pending), ["plain 1 > 2 security"]);
 
     repo.publish_until(Security, Some("Thu, 01 Jan 2015 00:00:00 UTC"));
-    let answer = run_commands(&apt.refresh());
-    let diagnosis = apt.diagnose(answer.exit, &full_output(&answer));
-    assert_eq!((answer.exit, diagnosis.code), (Some(100), FailureCode::RepoUnreachable));
+    let output = run_commands(&apt.refresh());
+    let diagnosis = apt.diagnose(output.exit, &full_output(&output));
+    assert_eq!((output.exit, diagnosis.code), (Some(100), FailureCode::RepoUnreachable));
     assert!(diagnosis.message.as_str().contains("is expired"), "{}", diagnosis.message);
 
     repo.publish(Security);
     std::fs::remove_dir_all(repo.dir().join("dists/stable-updates")).unwrap();
-    let answer = run_commands(&apt.refresh());
-    let diagnosis = apt.diagnose(answer.exit, &full_output(&answer));
-    assert_eq!((answer.exit, diagnosis.code), (Some(100), FailureCode::RepoUnreachable));
+    let output = run_commands(&apt.refresh());
+    let diagnosis = apt.diagnose(output.exit, &full_output(&output));
+    assert_eq!((output.exit, diagnosis.code), (Some(100), FailureCode::RepoUnreachable));
 }
 
 #[test]

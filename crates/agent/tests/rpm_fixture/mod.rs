@@ -168,17 +168,17 @@ fn format_change(change: &Change) -> String {
 }
 
 /// The list matches rpm's own, with source, origin and holds.
-pub(crate) fn check_installed_packages_match_rpm(world: &RpmFixture, held: &[&str]) {
-    let list = world.installed();
+pub(crate) fn check_installed_packages_match_rpm(fixture: &RpmFixture, held: &[&str]) {
+    let list = fixture.installed();
     let mut lines: Vec<String> =
         list.iter().map(|p| format!("{} {} {}", p.name, p.version, p.arch)).collect();
     lines.sort();
-    assert_eq!(lines, world.server.database());
-    let of = |name: &str| list.iter().find(|package| package.name == name).unwrap();
-    let openssl = of("openssl-libs");
+    assert_eq!(lines, fixture.server.database());
+    let find_package = |name: &str| list.iter().find(|package| package.name == name).unwrap();
+    let openssl = find_package("openssl-libs");
     assert_eq!((openssl.source(), openssl.source_version()), ("openssl", "1:3.0.1-41.el9_0"));
     assert_eq!(
-        (of("bash").source(), of("bash").origin.as_deref()),
+        (find_package("bash").source(), find_package("bash").origin.as_deref()),
         ("bash", Some("Fleetmend Lab"))
     );
     let kept: Vec<&str> =
@@ -207,14 +207,14 @@ pub(crate) fn subpackage_epoch_is_not_the_source_epoch(
 /// Exactly the chosen versions are installed, with their dependencies and nothing else; an edited
 /// file is kept, and the new one is stored next to it. Afterwards the updates are no longer
 /// pending.
-pub(crate) fn installation_matches_the_resolved_transaction(world: &RpmFixture) {
-    world.server.write("/etc/bash.conf", "edited by hand\n");
-    let before = world.server.database();
+pub(crate) fn installation_matches_the_resolved_transaction(fixture: &RpmFixture) {
+    fixture.server.write("/etc/bash.conf", "edited by hand\n");
+    let before = fixture.server.database();
     // -43 is chosen, although -44 is available too.
     let chosen = [
-        world.choose("openssl-libs", "1:3.0.1-43.el9_0"),
-        world.choose("bash", "5.1.8-6.el9"),
-        world.choose("needy", "2-1"),
+        fixture.choose("openssl-libs", "1:3.0.1-43.el9_0"),
+        fixture.choose("bash", "5.1.8-6.el9"),
+        fixture.choose("needy", "2-1"),
     ];
     let resolved = [
         "bash.noarch 5.1.8-4.el9 -> 5.1.8-6.el9",
@@ -222,14 +222,14 @@ pub(crate) fn installation_matches_the_resolved_transaction(world: &RpmFixture) 
         "needy.noarch 1-1 -> 2-1",
         "openssl-libs.noarch 1:3.0.1-41.el9_0 -> 1:3.0.1-43.el9_0",
     ];
-    assert_eq!(world.resolve(&chosen), resolved);
-    let fetched = world.run(&world.backend.download(&chosen));
+    assert_eq!(fixture.resolve(&chosen), resolved);
+    let fetched = fixture.run(&fixture.backend.download(&chosen));
     assert_eq!(fetched.exit, Some(0), "{}", fetched.text);
-    assert_eq!(world.server.database(), before, "a download changes nothing");
-    let done = world.run(&world.backend.install(&chosen));
+    assert_eq!(fixture.server.database(), before, "a download changes nothing");
+    let done = fixture.run(&fixture.backend.install(&chosen));
     assert_eq!(done.exit, Some(0), "{}", done.text);
     assert_eq!(
-        world.changed_since(&before),
+        fixture.changed_since(&before),
         [
             "-bash 5.1.8-4.el9 noarch",
             "-needy 1-1 noarch",
@@ -240,23 +240,24 @@ pub(crate) fn installation_matches_the_resolved_transaction(world: &RpmFixture) 
             "+openssl-libs 1:3.0.1-43.el9_0 noarch",
         ]
     );
-    assert_eq!(world.server.read("/etc/bash.conf"), "edited by hand\n");
-    let aside = world.backend.new_config_files().unwrap();
-    assert_eq!(aside, [std::path::PathBuf::from("/etc/bash.conf.rpmnew")]);
-    let left = world.pending();
+    assert_eq!(fixture.server.read("/etc/bash.conf"), "edited by hand\n");
+    let new_files = fixture.backend.new_config_files().unwrap();
+    assert_eq!(new_files, [std::path::PathBuf::from("/etc/bash.conf.rpmnew")]);
+    let left = fixture.pending();
     assert!(
         left.contains(&"openssl-libs 1:3.0.1-43.el9_0 -> 1:3.0.1-44.el9_0".to_owned()),
         "{left:?}"
     );
     assert!(!left.iter().any(|line| line.starts_with("bash ")), "{left:?}");
-    assert_eq!(world.backend.damage().unwrap(), Vec::<vocab::Line>::new());
+    assert_eq!(fixture.backend.damage().unwrap(), Vec::<vocab::Line>::new());
 }
 
 /// An unresolvable choice is reported in the resolver's words, a removal shows up in the
 /// transaction, and neither changes anything.
-pub(crate) fn conflicts_and_removals_are_detected_before_installing(world: &RpmFixture) {
-    let before = world.server.database();
-    let refused = |name: &str, to: &str| match world.backend.resolve(&[world.choose(name, to)]) {
+pub(crate) fn conflicts_and_removals_are_detected_before_installing(fixture: &RpmFixture) {
+    let before = fixture.server.database();
+    let refused = |name: &str, to: &str| match fixture.backend.resolve(&[fixture.choose(name, to)])
+    {
         Err(BackendError::Conflict(words)) => words.to_string(),
         other => panic!("{name}: {other:?}"),
     };
@@ -267,36 +268,36 @@ pub(crate) fn conflicts_and_removals_are_detected_before_installing(world: &RpmF
     let words = refused("bash", "9-9");
     assert!(words.contains("bash"), "{words}");
     assert_eq!(
-        world.resolve(&[world.choose("eater", "2-1")]),
+        fixture.resolve(&[fixture.choose("eater", "2-1")]),
         ["eater.noarch 1-1 -> 2-1", "victim.noarch 1-1 -> nothing"]
     );
     // A package that is not installed is never installed, even if the repository has it.
-    let stranger = Choice { name: "extra".to_owned(), ..world.choose("needy", "1-1") };
-    assert!(matches!(world.backend.resolve(&[stranger]), Err(BackendError::Conflict(_))));
-    assert_eq!(world.server.database(), before);
+    let stranger = Choice { name: "extra".to_owned(), ..fixture.choose("needy", "1-1") };
+    assert!(matches!(fixture.backend.resolve(&[stranger]), Err(BackendError::Conflict(_))));
+    assert_eq!(fixture.server.database(), before);
 }
 
 /// Two at once: the holder is named while it runs, and the second installation reports the lock.
-pub(crate) fn lock_holder_is_named(world: &RpmFixture) {
-    assert_eq!(world.backend.lock_holder().unwrap(), None);
-    let gate = world.server.path("/run/gate");
+pub(crate) fn lock_holder_is_named(fixture: &RpmFixture) {
+    assert_eq!(fixture.backend.lock_holder().unwrap(), None);
+    let gate = fixture.server.path("/run/gate");
     make_fifo(&gate);
-    let [.., command] = &world.backend.install(&[world.choose("waiting", "2-1")])[..] else {
+    let [.., command] = &fixture.backend.install(&[fixture.choose("waiting", "2-1")])[..] else {
         panic!("there is at least one command")
     };
     let mut first = command.to_std_command();
     first.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let mut first = first.spawn().unwrap();
     let gate = ScriptGate::wait_for_script(&gate);
-    let holder = world.backend.lock_holder().unwrap().expect("the lock is held");
+    let holder = fixture.backend.lock_holder().unwrap().expect("the lock is held");
     assert!(holder.pid.is_some(), "{holder:?}");
-    let second = world.run(&world.backend.install(&[world.choose("plain", "1.1-1")]));
+    let second = fixture.run(&fixture.backend.install(&[fixture.choose("plain", "1.1-1")]));
     assert_ne!(second.exit, Some(0), "{}", second.text);
-    let diagnosis = world.backend.diagnose(second.exit, &second.text);
+    let diagnosis = fixture.backend.diagnose(second.exit, &second.text);
     assert_eq!(diagnosis.code, FailureCode::PkgLockTimeout, "{}", second.text);
     gate.open();
     assert!(first.wait().unwrap().success());
-    assert_eq!(world.backend.lock_holder().unwrap(), None);
+    assert_eq!(fixture.backend.lock_holder().unwrap(), None);
 }
 
 fn make_fifo(path: &std::path::Path) {
@@ -333,47 +334,47 @@ impl ScriptGate {
 }
 
 /// The command ends when the package manager ends, whatever a script left running.
-pub(crate) fn background_child_of_a_script_does_not_delay_the_command(world: &RpmFixture) {
-    let before = world.server.database();
-    let done = world.run(&world.backend.install(&[world.choose("leaving", "2-1")]));
-    let child: i32 = world.server.read("/run/left").trim().parse().unwrap();
+pub(crate) fn background_child_of_a_script_does_not_delay_the_command(fixture: &RpmFixture) {
+    let before = fixture.server.database();
+    let done = fixture.run(&fixture.backend.install(&[fixture.choose("leaving", "2-1")]));
+    let child: i32 = fixture.server.read("/run/left").trim().parse().unwrap();
     let alive = std::path::Path::new(&format!("/proc/{child}")).exists();
     let child = rustix::process::Pid::from_raw(child).unwrap();
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
     assert!(alive, "the child outlives the package manager");
     assert_eq!(done.exit, Some(0), "{}", done.text);
-    assert_eq!(world.changed_since(&before), ["-leaving 1-1 noarch", "+leaving 2-1 noarch"]);
+    assert_eq!(fixture.changed_since(&before), ["-leaving 1-1 noarch", "+leaving 2-1 noarch"]);
 }
 
 /// An interrupted upgrade is detected, and repaired without losing anything.
-pub(crate) fn duplicate_package_is_damage_and_is_repaired(world: &RpmFixture) {
+pub(crate) fn duplicate_package_is_damage_and_is_repaired(fixture: &RpmFixture) {
     let (_, new) = packages();
     let named = |name: &str| new.iter().find(|package| package.nevra().starts_with(name)).unwrap();
-    world.server.install_alongside(named("plain-"));
+    fixture.server.install_alongside(named("plain-"));
     // A kernel is installed next to the older one anyway.
-    world.server.install_alongside(named("kernel-core-"));
-    let damage = world.backend.damage().unwrap();
+    fixture.server.install_alongside(named("kernel-core-"));
+    let damage = fixture.backend.damage().unwrap();
     assert_eq!(damage.len(), 1, "{damage:?}");
     assert_eq!(damage[0].as_str(), "plain.noarch is installed in several versions: 1.0-1, 1.1-1");
-    let before = world.server.database();
-    let done = world.run(&world.backend.repair());
+    let before = fixture.server.database();
+    let done = fixture.run(&fixture.backend.repair());
     assert_eq!(done.exit, Some(0), "{}", done.text);
-    assert_eq!(world.changed_since(&before), ["-plain 1.0-1 noarch"]);
-    assert_eq!(world.backend.damage().unwrap(), Vec::<vocab::Line>::new());
-    assert_eq!(world.backend.repair(), [], "there is nothing to repair");
-    let reasons = world.backend.reboot_reasons("5.14.0-70.el9.noarch").unwrap();
+    assert_eq!(fixture.changed_since(&before), ["-plain 1.0-1 noarch"]);
+    assert_eq!(fixture.backend.damage().unwrap(), Vec::<vocab::Line>::new());
+    assert_eq!(fixture.backend.repair(), [], "there is nothing to repair");
+    let reasons = fixture.backend.reboot_reasons("5.14.0-70.el9.noarch").unwrap();
     let words: Vec<&str> = reasons.iter().map(vocab::Line::as_str).collect();
     assert_eq!(words, ["kernel-core 5.14.0-162.el9 is installed, but 5.14.0-70.el9 is running"]);
 }
 
 /// All processes are killed in the middle of a script: the damage is detected and repaired, and the
 /// script runs to its end.
-pub(crate) fn killed_installation_is_repaired(world: &RpmFixture) {
+pub(crate) fn killed_installation_is_repaired(fixture: &RpmFixture) {
     use std::os::unix::process::CommandExt as _;
-    let gate = world.server.path("/run/gate");
+    let gate = fixture.server.path("/run/gate");
     make_fifo(&gate);
-    let before = world.server.database();
-    let order = world.backend.install(&[world.choose("waiting", "2-1")]);
+    let before = fixture.server.database();
+    let order = fixture.backend.install(&[fixture.choose("waiting", "2-1")]);
     let mut manager = order.last().unwrap().to_std_command();
     manager
         .process_group(0)
@@ -386,35 +387,35 @@ pub(crate) fn killed_installation_is_repaired(world: &RpmFixture) {
     assert!(!manager.wait().unwrap().success());
     reached.open();
     assert_eq!(
-        world.changed_since(&before),
+        fixture.changed_since(&before),
         ["+waiting 2-1 noarch"],
         "both versions are installed"
     );
-    let damage = world.backend.damage().unwrap();
+    let damage = fixture.backend.damage().unwrap();
     assert_eq!(damage[0].as_str(), "waiting.noarch is installed in several versions: 1-1, 2-1");
     std::fs::remove_file(&gate).unwrap();
-    world.server.write("/run/gate", "the script has run\n");
-    let done = world.run(&world.backend.repair());
+    fixture.server.write("/run/gate", "the script has run\n");
+    let done = fixture.run(&fixture.backend.repair());
     assert_eq!(done.exit, Some(0), "{}", done.text);
     assert!(done.text.contains("the script has run"), "{}", done.text);
-    assert_eq!(world.changed_since(&before), ["-waiting 1-1 noarch", "+waiting 2-1 noarch"]);
-    assert_eq!(world.backend.damage().unwrap(), Vec::<vocab::Line>::new());
+    assert_eq!(fixture.changed_since(&before), ["-waiting 1-1 noarch", "+waiting 2-1 noarch"]);
+    assert_eq!(fixture.backend.damage().unwrap(), Vec::<vocab::Line>::new());
 }
 
 /// A repository whose lists name a package that it no longer has, and one that is gone.
-pub(crate) fn repository_failure_is_not_a_package_failure(world: &RpmFixture) {
+pub(crate) fn repository_failure_is_not_a_package_failure(fixture: &RpmFixture) {
     let (_, new) = packages();
     let plain = new.iter().find(|package| package.nevra().starts_with("plain-")).unwrap();
-    world.repo.remove_package_file(plain);
-    let before = world.server.database();
-    let fetched = world.run(&world.backend.download(&[world.choose("plain", "1.1-1")]));
+    fixture.repo.remove_package_file(plain);
+    let before = fixture.server.database();
+    let fetched = fixture.run(&fixture.backend.download(&[fixture.choose("plain", "1.1-1")]));
     assert_ne!(fetched.exit, Some(0), "{}", fetched.text);
-    let diagnosis = world.backend.diagnose(fetched.exit, &fetched.text);
+    let diagnosis = fixture.backend.diagnose(fetched.exit, &fetched.text);
     assert_eq!(diagnosis.code, FailureCode::RepoUnreachable, "{}", fetched.text);
-    std::fs::remove_dir_all(world.repo.dir()).unwrap();
-    let refreshed = world.run(&world.backend.refresh());
+    std::fs::remove_dir_all(fixture.repo.dir()).unwrap();
+    let refreshed = fixture.run(&fixture.backend.refresh());
     assert_ne!(refreshed.exit, Some(0), "{}", refreshed.text);
-    let diagnosis = world.backend.diagnose(refreshed.exit, &refreshed.text);
+    let diagnosis = fixture.backend.diagnose(refreshed.exit, &refreshed.text);
     assert_eq!(diagnosis.code, FailureCode::RepoUnreachable, "{}", refreshed.text);
-    assert_eq!(world.server.database(), before);
+    assert_eq!(fixture.server.database(), before);
 }

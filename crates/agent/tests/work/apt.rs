@@ -222,9 +222,9 @@ impl AgentProcess {
 
     /// Lets it run until it reaches this stage, or a later one, and kills it.
     fn kill_at(mut self, stage: Stage) {
-        let is = |said: &str| said.rsplit_once("is ")?.1.parse::<Stage>().ok();
+        let is = |line: &str| line.rsplit_once("is ")?.1.parse::<Stage>().ok();
         let reached =
-            self.output_lines.any(|said| is(&said.unwrap()).is_some_and(|seen| seen >= stage));
+            self.output_lines.any(|line| is(&line.unwrap()).is_some_and(|seen| seen >= stage));
         assert!(reached, "it never reaches {stage}");
         self.kill();
     }
@@ -340,8 +340,8 @@ fn killed_installation_is_repaired_and_reported() {
     let result = wait_for_first_result(&worker(server.root.dir()));
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
     assert_eq!(format_moves(&result), ["hello 1.0 > 1.1"]);
-    let told = |words: &str| result.notes.iter().any(|note| note.as_str().contains(words));
-    assert!(told("was killed") && told("repaired after installing"), "{:?}", result.notes);
+    let reported = |words: &str| result.notes.iter().any(|note| note.as_str().contains(words));
+    assert!(reported("was killed") && reported("repaired after installing"), "{:?}", result.notes);
     assert_eq!(server.version("hello").unwrap(), "1.1");
 }
 
@@ -358,8 +358,9 @@ fn kill(pid: u32) {
 }
 
 /// The child processes of a process, and theirs.
-fn descendants(of: u32) -> Vec<u32> {
-    let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
+fn descendants(process: u32) -> Vec<u32> {
+    let children =
+        fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     let children = children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap());
     children.flat_map(|child| [vec![child], descendants(child)].concat()).collect()
 }

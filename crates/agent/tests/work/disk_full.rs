@@ -55,10 +55,10 @@ fn order_is_rejected_before_install_if_the_disk_is_full() {
         let result = execute(&server, Work::Install(install(&[package])));
         assert!(disk_full_message(&result).starts_with(names), "{result:?}");
         assert_eq!(server.packages(), before);
-        let heard = recorded_calls(&server);
+        let calls = recorded_calls(&server);
         let started =
-            heard.iter().any(|call| call == "apt-get install" || call.contains("download"));
-        assert!(!started, "{heard:?}");
+            calls.iter().any(|call| call == "apt-get install" || call.contains("download"));
+        assert!(!started, "{calls:?}");
     }
 }
 

@@ -44,8 +44,8 @@ impl FakeHost {
                 fs::write(dir.join(part).join(package), version).unwrap();
             }
         }
-        let (ring, heard) = channel();
-        FakeHost { dir, notifications: Arc::new(Mutex::new(heard)), notifier: ring }
+        let (ring, receiver) = channel();
+        FakeHost { dir, notifications: Arc::new(Mutex::new(receiver)), notifier: ring }
     }
 
     /// The content of a file in the host's directory; empty if it does not exist.
@@ -84,12 +84,12 @@ impl FakeHost {
         worker: &Worker,
         mut sight: impl FnMut(&Report) -> Option<T>,
     ) -> T {
-        let heard = self.notifications.lock().unwrap();
+        let notifications = self.notifications.lock().unwrap();
         loop {
             if let Some(seen) = sight(&worker.report()) {
                 return seen;
             }
-            heard
+            notifications
                 .recv_timeout(Duration::from_secs(60))
                 .expect("the worker notifies when its report changes");
         }

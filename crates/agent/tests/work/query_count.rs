@@ -53,11 +53,11 @@ fn order_with_names_runs_one_query_besides_update_and_install() {
     let result = execute(&server, Work::Install(install(&["hello"])));
     assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
     assert_eq!(format_moves(&result), ["hello 1 > 2"]);
-    let heard = recorded_calls(&server);
+    let calls = recorded_calls(&server);
     // The scan that follows an order may have started.
-    assert_eq!(heard[..3], ["apt-get update", "apt-get --print-uris", "apt-get install"]);
+    assert_eq!(calls[..3], ["apt-get update", "apt-get --print-uris", "apt-get install"]);
     let looks = ["apt-cache policy", "apt-get -s"];
-    assert!(heard[3..].iter().all(|call| looks.contains(&call.as_str())), "{heard:?}");
+    assert!(calls[3..].iter().all(|call| looks.contains(&call.as_str())), "{calls:?}");
 }
 
 #[test]
@@ -72,9 +72,9 @@ fn repeated_scan_runs_no_query_if_nothing_changed() {
     assert_eq!(first.0, second.0);
     // Nor does a restarted agent, until something changes.
     let [third, fourth] = two_scans(&server, 3, || {
-        let heard = recorded_calls(&server);
+        let calls = recorded_calls(&server);
         server.hold("hello");
-        heard
+        calls
     });
     assert_eq!(third.1, ["apt-get update"]);
     assert_eq!(first.0, third.0);

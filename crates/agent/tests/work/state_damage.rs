@@ -44,31 +44,31 @@ impl Damage {
 
 /// An installation that has started and cannot end before the gate is opened, without an agent.
 fn interrupted_installation(name: &str) -> (FakeHost, Order) {
-    let toy = FakeHost::new(name, &[("bash", "1")], &[("bash", "2")]);
-    fs::write(toy.dir.join("gate"), "").unwrap();
+    let host = FakeHost::new(name, &[("bash", "1")], &[("bash", "2")]);
+    fs::write(host.dir.join("gate"), "").unwrap();
     let order = order(1, Work::Install(install(&[])));
-    let worker = toy.worker();
+    let worker = host.worker();
     worker.accept(order.clone());
-    toy.wait_until(&worker, |report| {
+    host.wait_until(&worker, |report| {
         report.progress.iter().any(|order| order.stage == Some(Stage::Installing)).then_some(())
     });
-    while toy.read_text("installing").is_empty() {
+    while host.read_text("installing").is_empty() {
         std::thread::yield_now();
     }
     drop(worker);
-    (toy, order)
+    (host, order)
 }
 
 /// Starts the agent again, and lets the installation end.
-fn restart_and_finish(toy: &FakeHost, order: &Order) -> OrderResult {
-    let worker = toy.worker();
-    fs::remove_file(toy.dir.join("gate")).unwrap();
+fn restart_and_finish(host: &FakeHost, order: &Order) -> OrderResult {
+    let worker = host.worker();
+    fs::remove_file(host.dir.join("gate")).unwrap();
     worker.accept(order.clone());
-    toy.wait_for_result(&worker, order.id)
+    host.wait_for_result(&worker, order.id)
 }
 
-fn installations(toy: &FakeHost) -> usize {
-    toy.read_text("ran").lines().filter(|line| *line == "install").count()
+fn installations(host: &FakeHost) -> usize {
+    host.read_text("ran").lines().filter(|line| *line == "install").count()
 }
 
 fn format_moves(result: &OrderResult) -> Vec<String> {
@@ -167,48 +167,51 @@ fn started_order_without_journal_does_not_run_again() {
 
 #[test]
 fn post_install_hooks_run_if_the_journal_is_lost() {
-    let toy = FakeHost::new("damage-hooks", &[("bash", "1")], &[("bash", "2")]);
-    let dir = toy.dir.display();
+    let host = FakeHost::new("damage-hooks", &[("bash", "1")], &[("bash", "2")]);
+    let dir = host.dir.display();
     for (hook, file) in [("pre-install.d/10", "drained"), ("post-install.d/10", "back")] {
-        toy.script(&format!("hooks/{hook}"), &format!("echo x >> {dir}/{file}"));
+        host.script(&format!("hooks/{hook}"), &format!("echo x >> {dir}/{file}"));
     }
-    fs::write(toy.dir.join("gate"), "").unwrap();
+    fs::write(host.dir.join("gate"), "").unwrap();
     let order = order(1, Work::Install(install(&[])));
-    let worker = toy.worker();
+    let worker = host.worker();
     worker.accept(order.clone());
-    while toy.read_text("installing").is_empty() {
+    while host.read_text("installing").is_empty() {
         std::thread::yield_now();
     }
     drop(worker);
-    Damage::Garbage.inflict(&toy.dir.join(format!("state/orders/{}/journal.json", order.id)));
-    let result = restart_and_finish(&toy, &order);
+    Damage::Garbage.inflict(&host.dir.join(format!("state/orders/{}/journal.json", order.id)));
+    let result = restart_and_finish(&host, &order);
     assert_eq!(format_moves(&result), [BASH], "{result:?}");
-    assert_eq!((toy.read_text("drained"), toy.read_text("back")), ("x".to_owned(), "x".to_owned()));
+    assert_eq!(
+        (host.read_text("drained"), host.read_text("back")),
+        ("x".to_owned(), "x".to_owned())
+    );
 }
 
 #[test]
 fn agent_starts_with_files_in_place_of_directories() {
-    let toy = FakeHost::new("damage-directories", &[("bash", "1")], &[("bash", "2")]);
+    let host = FakeHost::new("damage-directories", &[("bash", "1")], &[("bash", "2")]);
     let order = order(1, Work::Install(install(&[])));
-    toy.execute(&order);
-    let path = |name: &str| toy.dir.join("state").join(name);
+    host.execute(&order);
+    let path = |name: &str| host.dir.join("state").join(name);
     for name in [format!("orders/{}", order.id), "scan".to_owned(), "orders".to_owned()] {
         fs::remove_dir_all(path(&name)).unwrap();
         fs::write(path(&name), "x").unwrap();
-        let worker = toy.worker();
+        let worker = host.worker();
         if name.ends_with(&order.id.to_string()) {
-            let result = toy.wait_for_result(&worker, order.id);
+            let result = host.wait_for_result(&worker, order.id);
             assert_eq!(result.failure_code, Some(FailureCode::OrderLost));
             worker.accept(order.clone());
         }
         let scan = crate::fake_host::order(2, Work::Scan);
         worker.accept(scan.clone());
-        assert_eq!(toy.wait_for_result(&worker, scan.id).outcome, Outcome::Succeeded, "{name}");
+        assert_eq!(host.wait_for_result(&worker, scan.id).outcome, Outcome::Succeeded, "{name}");
         worker.acknowledge(&[scan.id]);
         drop(worker);
         let _ = fs::remove_dir_all(path(&format!("orders/{}", scan.id)));
     }
-    assert_eq!(installations(&toy), 1);
+    assert_eq!(installations(&host), 1);
 }
 
 /// A host that is enrolled with a server that does not respond.
@@ -234,8 +237,8 @@ impl OfflineHost {
         };
         let root = lonely.dir.join("root");
         let url = "http://127.0.0.1:9";
-        let enrolled = Enrollment::new(&identity, url, Pin::Plain, Some(&root), now());
-        lonely.state().save_enrollment(&enrolled, SyncCounter::new(7, 7)).unwrap();
+        let enrollment = Enrollment::new(&identity, url, Pin::Plain, Some(&root), now());
+        lonely.state().save_enrollment(&enrollment, SyncCounter::new(7, 7)).unwrap();
         lonely
     }
 

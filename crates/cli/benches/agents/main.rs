@@ -149,8 +149,8 @@ impl Fleet {
 
     /// Measures the cost of idle agents.
     fn measure_idle(&self) {
-        let all = |of: &dyn Fn(u32) -> f64| {
-            self.hosts.iter().map(|host| of(host.child.id())).sum::<f64>()
+        let all = |usage: &dyn Fn(u32) -> f64| {
+            self.hosts.iter().map(|host| usage(host.child.id())).sum::<f64>()
         };
         let before = all(&cpu_ticks);
         std::thread::sleep(IDLE_TIME);

@@ -17,7 +17,7 @@ use std::time::Duration;
 use domain::advisory::Ecosystem;
 use domain::finding::invalidation;
 use serde_json::{Value, json};
-use server::app::{App, Parts, Settings};
+use server::app::{App, AppParts, Settings};
 use service::clock::Clock;
 use service::commands::feeds::{ImportRequest, import};
 use service::projections::findings::{Matcher, RoundScope};
@@ -36,7 +36,7 @@ const RECORDS_MAX: u64 = 300_000;
 /// One of this many records is a vulnerability that is not fixed in the installed version.
 const OPEN_ONE_IN: u64 = 50;
 /// Number of packages that a small update touches.
-const TOUCHED: usize = 50;
+const UPDATED_PACKAGES: usize = 50;
 
 const IMPORT: &str = "records imported with `feeds import`";
 const PEAK: &str = "  peak memory of the import";
@@ -49,13 +49,13 @@ const ONE: &str = "one new CVE, import until it is listed";
 const LIST: &str = "GET /v1/cves, p99";
 const GET: &str = "GET /v1/cves/{id}, p99";
 
-pub(crate) async fn measure_feeds(engine: Engine, asked: &BenchArgs, table: &mut Table) {
+pub(crate) async fn measure_feeds(engine: Engine, args: &BenchArgs, table: &mut Table) {
     let mut figures = Figures::new(engine, "");
-    for size in SIZES.into_iter().filter(|size| *size <= asked.largest) {
-        let place = Installation::new(engine, &format!("published_{size}")).await;
-        fleet::fill_with_shared_sets(&place, size).await;
-        FeedBenchmark { place: &place, size, figures: &mut figures }.measure().await;
-        place.remove().await;
+    for size in SIZES.into_iter().filter(|size| *size <= args.largest) {
+        let installation = Installation::new(engine, &format!("published_{size}")).await;
+        fleet::fill_with_shared_sets(&installation, size).await;
+        FeedBenchmark { installation: &installation, size, figures: &mut figures }.measure().await;
+        installation.remove().await;
     }
     for (what, unit, target) in [
         (IMPORT, "/s", Target::None),
@@ -74,17 +74,17 @@ pub(crate) async fn measure_feeds(engine: Engine, asked: &BenchArgs, table: &mut
 }
 
 /// Imports a feed with several records per server, some of them open vulnerabilities.
-pub(crate) fn import_feed(place: &Installation, size: u64) {
+pub(crate) fn import_feed(installation: &Installation, size: u64) {
     let names = package_names(size);
     let records = (size * RECORDS_PER_SERVER).min(RECORDS_MAX);
-    let path = place.file("Everything.jsonl");
+    let path = installation.file("Everything.jsonl");
     write(&path, (0..records).map(|nth| feed_record(&names, nth, "2026-11-01T00:00:00Z", "0.0.1")));
-    let (told, _) = run_import(place, &path);
-    assert_eq!(told["records"], records);
+    let (summary, _) = run_import(installation, &path);
+    assert_eq!(summary["records"], records);
 }
 
 struct FeedBenchmark<'a> {
-    place: &'a Installation,
+    installation: &'a Installation,
     size: u64,
     figures: &'a mut Figures,
 }
@@ -93,23 +93,24 @@ impl FeedBenchmark<'_> {
     async fn measure(mut self) {
         let names = package_names(self.size);
         let records = (self.size * RECORDS_PER_SERVER).min(RECORDS_MAX);
-        let path = self.place.file("Everything.jsonl");
+        let path = self.installation.file("Everything.jsonl");
         write(
             &path,
             (0..records).map(|nth| feed_record(&names, nth, "2026-11-01T00:00:00Z", "0.0.1")),
         );
         self.measure_import(&path, records);
-        self.place.analyze().await;
+        self.installation.analyze().await;
 
         let settings = Settings::default();
-        let (db, secrets) = (self.place.db().await, self.place.secrets());
-        let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
-        let mut matcher = Matcher::new(self.place.org);
+        let (db, secrets) = (self.installation.db().await, self.installation.secrets());
+        let app = App::new(AppParts { db, clock: Clock::system(), secrets, settings });
+        let mut matcher = Matcher::new(self.installation.org);
         let first = rematch(&app, &mut matcher, RoundScope::All).await;
         self.add(FIRST, (first, "ms"));
-        let kinds = self.place.number("select count(*) from server_kinds").await;
+        let kinds = self.installation.number("select count(*) from server_kinds").await;
         self.add(PACKAGE_SETS, (kinds as f64, ""));
-        let open = store::findings::all(&mut app.db.read().await.unwrap(), self.place.org).await;
+        let open =
+            store::findings::all(&mut app.db.read().await.unwrap(), self.installation.org).await;
         assert!(open.unwrap().len() as u64 > records / OPEN_ONE_IN / 2, "too few findings");
 
         write(
@@ -120,8 +121,8 @@ impl FeedBenchmark<'_> {
         let full = rematch(&app, &mut matcher, RoundScope::FeedsAndSuppressions).await;
         self.add(FULL, (full, "ms"));
 
-        let step = (names.len() / TOUCHED).max(1);
-        let some: Vec<&PackageName> = names.iter().step_by(step).take(TOUCHED).collect();
+        let step = (names.len() / UPDATED_PACKAGES).max(1);
+        let some: Vec<&PackageName> = names.iter().step_by(step).take(UPDATED_PACKAGES).collect();
         self.update((&app, &mut matcher), SOME, &some, "SOME").await;
         let most_common = &names[0];
         self.update((&app, &mut matcher), ONE, &[most_common], "ONE").await;
@@ -133,10 +134,10 @@ impl FeedBenchmark<'_> {
     fn measure_import(&mut self, path: &Path, records: u64) {
         for what in [IMPORT, IMPORT_AGAIN] {
             let start = clock();
-            let (told, peak) = run_import(self.place, path);
+            let (summary, peak) = run_import(self.installation, path);
             let seconds = start.elapsed().as_secs_f64();
-            assert_eq!(told["records"], records);
-            assert_eq!(told["changed"], if what == IMPORT { records } else { 0 });
+            assert_eq!(summary["records"], records);
+            assert_eq!(summary["changed"], if what == IMPORT { records } else { 0 });
             self.add(what, (records as f64 / seconds, "/s"));
             if what == IMPORT {
                 self.add(PEAK, (peak / 1_048_576.0, "MiB"));
@@ -152,7 +153,7 @@ impl FeedBenchmark<'_> {
         names: &[&PackageName],
         word: &str,
     ) {
-        let path = self.place.file("Update.jsonl");
+        let path = self.installation.file("Update.jsonl");
         let fresh = |(nth, name): (usize, &&PackageName)| {
             record(
                 &format!("{word}-{nth}"),
@@ -168,7 +169,8 @@ impl FeedBenchmark<'_> {
         self.add(what, (start.elapsed().as_secs_f64() * 1e3, "ms"));
         let ids: Vec<String> = (0..names.len()).map(|nth| cve(&format!("{word}-{nth}"))).collect();
         let mut reader = app.db.read().await.unwrap();
-        let found = store::findings::by_ids(&mut reader, self.place.org, &ids).await.unwrap();
+        let found =
+            store::findings::by_ids(&mut reader, self.installation.org, &ids).await.unwrap();
         assert_eq!(found.len(), names.len(), "not all new CVEs are listed");
         assert!(found.iter().all(|row| row.servers_order < 0), "no server is affected");
     }
@@ -180,15 +182,15 @@ impl FeedBenchmark<'_> {
     }
 
     async fn measure_requests(&mut self) {
-        fleet::mark_all_seen(self.place, self.size).await;
-        self.place.analyze().await;
-        let service = self.place.serve();
+        fleet::mark_all_seen(self.installation, self.size).await;
+        self.installation.analyze().await;
+        let service = self.installation.serve();
         // Its first round finds nothing to do; wait until it is over.
         tokio::time::sleep(Duration::from_secs(2)).await;
         for (what, path) in
             [(LIST, "/v1/cves".to_owned()), (GET, format!("/v1/cves/{}", cve("ONE-0")))]
         {
-            let p99 = p99_of(self.place, &service, &path).await;
+            let p99 = p99_of(self.installation, &service, &path).await;
             self.add(what, (p99, "ms"));
         }
     }
@@ -199,9 +201,9 @@ impl FeedBenchmark<'_> {
 }
 
 /// Matches again. Returns the duration in milliseconds.
-async fn rematch(app: &App, matcher: &mut Matcher, look: RoundScope) -> f64 {
+async fn rematch(app: &App, matcher: &mut Matcher, scope: RoundScope) -> f64 {
     let start = clock();
-    assert!(matcher.round(app, look).await.unwrap(), "there must be something to match");
+    assert!(matcher.round(app, scope).await.unwrap(), "there must be something to match");
     start.elapsed().as_secs_f64() * 1e3
 }
 
@@ -270,10 +272,10 @@ fn write(path: &Path, records: impl Iterator<Item = Value>) {
 }
 
 /// Runs the import command. Returns its output, and its peak memory in bytes.
-fn run_import(place: &Installation, path: &Path) -> (Value, f64) {
+fn run_import(installation: &Installation, path: &Path) -> (Value, f64) {
     let path: PathBuf = path.to_owned();
     let words = ["feeds", "import", "--json", path.to_str().unwrap()];
-    let mut child = place.command(&words).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = installation.command(&words).stdout(Stdio::piped()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0.0;
     let watched = std::thread::spawn(move || {
@@ -286,8 +288,8 @@ fn run_import(place: &Installation, path: &Path) -> (Value, f64) {
         }
         peak
     });
-    let mut told = String::new();
-    std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut told).unwrap();
+    let mut reported = String::new();
+    std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut reported).unwrap();
     assert!(child.wait().unwrap().success());
-    (serde_json::from_str(&told).unwrap(), watched.join().unwrap())
+    (serde_json::from_str(&reported).unwrap(), watched.join().unwrap())
 }

@@ -14,10 +14,10 @@ const CONNECTING_AT_ONCE: usize = 200;
 const KIB_EACH_MAX: f64 = 2.0 * 1024.0 * 1024.0 / 50_000.0;
 
 pub(crate) async fn measure_held_syncs(engine: Engine, table: &mut Table) {
-    let place = Installation::new(engine, "held").await;
-    fleet::fill(&place, AGENTS).await;
-    let service = place.serve();
-    let secrets = place.secrets();
+    let installation = Installation::new(engine, "held").await;
+    fleet::fill(&installation, AGENTS).await;
+    let service = installation.serve();
+    let secrets = installation.secrets();
     let mut agents: Vec<Agent> =
         (0..AGENTS).map(|nth| Agent::new(&secrets, nth, fleet::id(nth))).collect();
     let settled = Duration::from_secs(5);
@@ -51,7 +51,7 @@ pub(crate) async fn measure_held_syncs(engine: Engine, table: &mut Table) {
     let start = clock();
     let address = service.kill();
     drop(parked);
-    let service = place.serve_at(&address);
+    let service = installation.serve_at(&address);
     let storm = agents.into_iter().map(|mut agent| {
         let address = address.clone();
         tokio::spawn(async move {
@@ -77,5 +77,5 @@ pub(crate) async fn measure_held_syncs(engine: Engine, table: &mut Table) {
     print_figure(what, engine, AGENTS, seconds[0].1, "s");
     table.add_line(&line(what, "s", &seconds, Target::Most(10.0)));
     drop(service);
-    place.remove().await;
+    installation.remove().await;
 }

@@ -70,15 +70,15 @@ impl Installation {
                 options.to_url_lossy().to_string()
             }
         };
-        let made = fleetmend()
+        let created = fleetmend()
             .args(["init", "--org", "Acme", "--json", "--database", &url, "--data-dir"])
             .arg(&dir)
             .output()
             .unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let made: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap();
-        let key = made["api_key"].as_str().unwrap().to_owned();
-        let org = made["organization"]["id"].as_str().unwrap().parse().unwrap();
+        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+        let created: serde_json::Value = serde_json::from_slice(&created.stdout).unwrap();
+        let key = created["api_key"].as_str().unwrap().to_owned();
+        let org = created["organization"]["id"].as_str().unwrap().parse().unwrap();
         Installation { engine, key, org, dir, url }
     }
 
@@ -200,11 +200,11 @@ impl Service {
 
     /// Waits until the startup work is done: two seconds with less than a twentieth of a core.
     pub(crate) async fn wait_until_idle(&self) {
-        const LOOK: std::time::Duration = std::time::Duration::from_secs(2);
+        const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_secs(2);
         for _ in 0..120 {
             let before = self.cpu_seconds();
-            tokio::time::sleep(LOOK).await;
-            if self.cpu_seconds() - before < LOOK.as_secs_f64() / 20.0 {
+            tokio::time::sleep(POLL_INTERVAL).await;
+            if self.cpu_seconds() - before < POLL_INTERVAL.as_secs_f64() / 20.0 {
                 return;
             }
         }

@@ -58,8 +58,8 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    pub(crate) fn new(engine: Engine, beside: &'static str) -> Figures {
-        Figures { engine, suffix: beside, by_name: BTreeMap::new() }
+    pub(crate) fn new(engine: Engine, label: &'static str) -> Figures {
+        Figures { engine, suffix: label, by_name: BTreeMap::new() }
     }
 
     pub(crate) fn add(&mut self, name: &'static str, size: u64, (figure, unit): (f64, &str)) {
@@ -80,36 +80,40 @@ impl Figures {
     }
 }
 
-pub(crate) async fn measure_lists(engine: Engine, asked: &BenchArgs, table: &mut Table) {
+pub(crate) async fn measure_lists(engine: Engine, args: &BenchArgs, table: &mut Table) {
     let mut figures = Figures::new(engine, "");
     let mut loaded = Figures::new(engine, ", 100 inventories/s");
     for size in SIZES.into_iter().filter(|size| {
-        *size <= asked.largest && (asked.any(&[3, 4, 6]) || *size == BYTES_MEASURED_AT)
+        *size <= args.largest && (args.any(&[3, 4, 6]) || *size == BYTES_MEASURED_AT)
     }) {
-        let place = Installation::new(engine, &size.to_string()).await;
-        let empty = place.bytes().await;
-        fleet::fill(&place, size).await;
-        place.analyze().await;
-        let service = place.serve();
-        wait_until_counted(&place, &service, size).await;
+        let installation = Installation::new(engine, &size.to_string()).await;
+        let empty = installation.bytes().await;
+        fleet::fill(&installation, size).await;
+        installation.analyze().await;
+        let service = installation.serve();
+        wait_until_counted(&installation, &service, size).await;
         service.wait_until_idle().await;
-        if asked.has(9) && size == BYTES_MEASURED_AT {
-            let bytes = (place.bytes().await - empty) as f64 / size as f64;
+        if args.has(9) && size == BYTES_MEASURED_AT {
+            let bytes = (installation.bytes().await - empty) as f64 / size as f64;
             figures.add(
                 "database bytes per server with inventories",
                 size,
                 (bytes / 1024.0, "KiB"),
             );
         }
-        let mut agents = Agents::new(&place);
+        let mut agents = Agents::new(&installation);
         agents.sync_once(&service).await;
-        if asked.has(6) {
-            fleet::mark_all_seen(&place, size).await;
+        if args.has(6) {
+            fleet::mark_all_seen(&installation, size).await;
             for (what, path, ..) in LIST_REQUESTS {
-                figures.add(what, size, (p99_of_template(&place, &service, path).await, "ms"));
+                figures.add(
+                    what,
+                    size,
+                    (p99_of_template(&installation, &service, path).await, "ms"),
+                );
             }
         }
-        if asked.has(3) {
+        if args.has(3) {
             let pace = agents.measure_syncs(&service).await;
             figures.add(
                 "syncs without changes, including the client",
@@ -119,8 +123,8 @@ pub(crate) async fn measure_lists(engine: Engine, asked: &BenchArgs, table: &mut
             figures.add("  p99", size, (pace.p99_ms, "ms"));
             figures.add("  service CPU per sync", size, (pace.cpu_ms, "ms"));
         }
-        let service = if asked.has(4) {
-            let (pace, service) = agents.measure_inventories(&place, service).await;
+        let service = if args.has(4) {
+            let (pace, service) = agents.measure_inventories(&installation, service).await;
             figures.add(
                 "new inventories of 600 packages, then kill -9",
                 size,
@@ -131,8 +135,8 @@ pub(crate) async fn measure_lists(engine: Engine, asked: &BenchArgs, table: &mut
         } else {
             service
         };
-        if asked.has(6) {
-            fleet::mark_all_seen(&place, size).await;
+        if args.has(6) {
+            fleet::mark_all_seen(&installation, size).await;
             service.wait_until_idle().await;
             let read = async {
                 for (what, path, _, target) in LIST_REQUESTS {
@@ -140,7 +144,7 @@ pub(crate) async fn measure_lists(engine: Engine, asked: &BenchArgs, table: &mut
                         loaded.add(
                             what,
                             size,
-                            (p99_of_template(&place, &service, path).await, "ms"),
+                            (p99_of_template(&installation, &service, path).await, "ms"),
                         );
                     }
                 }
@@ -150,7 +154,7 @@ pub(crate) async fn measure_lists(engine: Engine, asked: &BenchArgs, table: &mut
             assert!(sent > 0, "no inventory arrived while lists were read");
         }
         drop(service);
-        place.remove().await;
+        installation.remove().await;
     }
     let line = |table: &mut Table, row, what| figures.line(table, row, what);
     line(table, 3, ("syncs without changes, including the client", "/s", Target::Least(20_000.0)));
@@ -168,9 +172,9 @@ pub(crate) async fn measure_lists(engine: Engine, asked: &BenchArgs, table: &mut
 }
 
 /// Waits until the patches of the whole fleet are counted.
-pub(crate) async fn wait_until_counted(place: &Installation, service: &Service, size: u64) {
+pub(crate) async fn wait_until_counted(installation: &Installation, service: &Service, size: u64) {
     let mut client = Client::connect(&service.address).await.unwrap();
-    let request = get(&place.key, "/v1/summary");
+    let request = get(&installation.key, "/v1/summary");
     for _ in 0..1_200 {
         let seen: Value = serde_json::from_slice(&client.request(&request).await.unwrap()).unwrap();
         assert_eq!(seen["servers"]["total"], size);
@@ -183,20 +187,20 @@ pub(crate) async fn wait_until_counted(place: &Installation, service: &Service, 
 }
 
 /// The p99 latency of a request, repeated on one connection, in milliseconds.
-async fn p99_of_template(place: &Installation, service: &Service, path: &str) -> f64 {
+async fn p99_of_template(installation: &Installation, service: &Service, path: &str) -> f64 {
     let mut client = Client::connect(&service.address).await.unwrap();
     let path = match path {
         "/v1/patches/{name}" => {
-            format!("/v1/patches/{}", most_common_patch(place, &mut client).await)
+            format!("/v1/patches/{}", most_common_patch(installation, &mut client).await)
         }
         path => path.to_owned(),
     };
-    p99_of(place, service, &path).await
+    p99_of(installation, service, &path).await
 }
 
 /// The p99 latency of an API request with a complete path.
-pub(crate) async fn p99_of(place: &Installation, service: &Service, path: &str) -> f64 {
-    p99_of_request(service, path, &get(&place.key, path)).await
+pub(crate) async fn p99_of(installation: &Installation, service: &Service, path: &str) -> f64 {
+    p99_of_request(service, path, &get(&installation.key, path)).await
 }
 
 /// The p99 latency of a prepared request.
@@ -214,10 +218,10 @@ pub(crate) async fn p99_of_request(service: &Service, path: &str, request: &[u8]
     p99(millis)
 }
 
-pub(crate) async fn most_common_patch(place: &Installation, client: &mut Client) -> String {
-    let body = client.request(&get(&place.key, "/v1/patches?limit=500")).await.unwrap();
+pub(crate) async fn most_common_patch(installation: &Installation, client: &mut Client) -> String {
+    let body = client.request(&get(&installation.key, "/v1/patches?limit=500")).await.unwrap();
     let seen: Value = serde_json::from_slice(&body).unwrap();
     let rows = seen["data"].as_array().unwrap().iter();
-    let most = rows.max_by_key(|row| row["affected_servers"].as_u64()).unwrap();
-    most["package_name"].as_str().unwrap().to_owned()
+    let largest = rows.max_by_key(|row| row["affected_servers"].as_u64()).unwrap();
+    largest["package_name"].as_str().unwrap().to_owned()
 }

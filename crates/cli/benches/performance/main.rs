@@ -46,28 +46,27 @@ struct BenchArgs {
 impl BenchArgs {
     /// Parses the command line.
     fn parse(words: impl IntoIterator<Item = String>) -> Result<BenchArgs, String> {
-        let mut asked = BenchArgs { rows: Vec::new(), largest: u64::MAX, engine: None };
+        let mut args = BenchArgs { rows: Vec::new(), largest: u64::MAX, engine: None };
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--bench" => {}
                 "--largest" => {
                     let size = words.next().ok_or("--largest needs a number of servers")?;
-                    asked.largest =
-                        size.parse().map_err(|_| format!("`{size}` is not a number"))?;
+                    args.largest = size.parse().map_err(|_| format!("`{size}` is not a number"))?;
                 }
                 "--engine" => {
-                    asked.engine = match words.next().as_deref() {
+                    args.engine = match words.next().as_deref() {
                         Some("sqlite") => Some(Engine::Sqlite),
                         Some("postgres") => Some(Engine::Postgres),
                         _ => return Err("--engine must be `sqlite` or `postgres`".to_owned()),
                     };
                 }
                 word if word.starts_with('-') => return Err(format!("unknown option {word}")),
-                _ => asked.rows.push(word),
+                _ => args.rows.push(word),
             }
         }
-        Ok(asked)
+        Ok(args)
     }
 
     fn has(&self, row: u32) -> bool {
@@ -93,49 +92,49 @@ fn main() -> ExitCode {
     if !arguments.iter().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
-    let asked = match BenchArgs::parse(arguments) {
+    let args = match BenchArgs::parse(arguments) {
         Ok(asked) => asked,
         Err(wrong) => {
             println!("{wrong}");
             return ExitCode::from(2);
         }
     };
-    if !asked.any(&[2, 3, 4, 5, 6, 7, 9, 10, 11]) {
+    if !args.any(&[2, 3, 4, 5, 6, 7, 9, 10, 11]) {
         return ExitCode::SUCCESS;
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
     allow_files();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(run_rows(&asked));
+    runtime.block_on(run_rows(&args));
     ExitCode::SUCCESS
 }
 
-async fn run_rows(asked: &BenchArgs) {
+async fn run_rows(args: &BenchArgs) {
     let mut engines = vec![Engine::Sqlite];
     match std::env::var_os("FLEETMEND_TEST_POSTGRES") {
         Some(_) => engines.push(Engine::Postgres),
         None => println!("FLEETMEND_TEST_POSTGRES is not set: measuring SQLite only"),
     }
-    engines.retain(|engine| asked.engine.is_none_or(|wanted| wanted == *engine));
+    engines.retain(|engine| args.engine.is_none_or(|wanted| wanted == *engine));
     let mut table = Table::default();
     for engine in &engines {
-        if asked.has(2) {
-            patching::measure_patching(*engine, asked, &mut table).await;
+        if args.has(2) {
+            patching::measure_patching(*engine, args, &mut table).await;
         }
-        if asked.any(&[3, 4, 6, 9]) {
-            lists::measure_lists(*engine, asked, &mut table).await;
+        if args.any(&[3, 4, 6, 9]) {
+            lists::measure_lists(*engine, args, &mut table).await;
         }
-        if asked.has(5) {
+        if args.has(5) {
             held_syncs::measure_held_syncs(*engine, &mut table).await;
         }
-        if asked.has(7) {
-            feeds::measure_feeds(*engine, asked, &mut table).await;
+        if args.has(7) {
+            feeds::measure_feeds(*engine, args, &mut table).await;
         }
-        if asked.has(10) {
+        if args.has(10) {
             schedules::measure_schedules(*engine, &mut table).await;
         }
-        if asked.has(11) {
-            pages::measure_pages(*engine, asked, &mut table).await;
+        if args.has(11) {
+            pages::measure_pages(*engine, args, &mut table).await;
         }
     }
     table.print();

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use domain::rollout::{EndedTask, Phase, RolloutOutcome, TaskOutcome, TaskStatus as Stand};
 use serde_json::Value;
-use server::app::{App, Parts, Settings};
+use server::app::{App, AppParts, Settings};
 use service::PatchOptions;
 use service::auth::users;
 use service::clock::Clock;
@@ -79,23 +79,23 @@ const PAGES: [&str; 44] = [
     "/settings",
 ];
 
-pub(crate) async fn measure_pages(engine: Engine, asked: &BenchArgs, table: &mut Table) {
+pub(crate) async fn measure_pages(engine: Engine, args: &BenchArgs, table: &mut Table) {
     let mut figures = Figures::new(engine, ", p99");
-    for size in SIZES.into_iter().filter(|size| *size <= asked.largest) {
-        let place = Installation::new(engine, &format!("pages_{size}")).await;
-        fleet::fill_with_shared_sets(&place, size).await;
-        import_feed(&place, size);
-        let (session, [ended, open]) = create_history(&place).await;
-        place.analyze().await;
-        let service = place.serve();
-        wait_until_counted(&place, &service, size).await;
-        let known = Placeholders::find(&place, &service, [ended, open]).await;
+    for size in SIZES.into_iter().filter(|size| *size <= args.largest) {
+        let installation = Installation::new(engine, &format!("pages_{size}")).await;
+        fleet::fill_with_shared_sets(&installation, size).await;
+        import_feed(&installation, size);
+        let (session, [ended, open]) = create_history(&installation).await;
+        installation.analyze().await;
+        let service = installation.serve();
+        wait_until_counted(&installation, &service, size).await;
+        let known = Placeholders::find(&installation, &service, [ended, open]).await;
         service.wait_until_idle().await;
         let mut heard: Option<Instant> = None;
         for page in PAGES {
             // Keep all servers online while pages are measured.
             if heard.is_none_or(|since| since.elapsed() > fleet::CONTACT_AHEAD.unsigned_abs()) {
-                fleet::mark_all_seen(&place, size).await;
+                fleet::mark_all_seen(&installation, size).await;
                 heard = Some(clock());
             }
             let path = known.fill(page);
@@ -107,7 +107,7 @@ pub(crate) async fn measure_pages(engine: Engine, asked: &BenchArgs, table: &mut
             figures.add(page, size, (p99, "ms"));
         }
         drop(service);
-        place.remove().await;
+        installation.remove().await;
     }
     for page in PAGES {
         figures.line(table, 11, (page, "ms", Target::Most(100.0)));
@@ -137,15 +137,15 @@ struct Placeholders([(&'static str, String); 6]);
 
 impl Placeholders {
     async fn find(
-        place: &Installation,
+        installation: &Installation,
         service: &Service,
         [ended, open]: [BatchId; 2],
     ) -> Placeholders {
         let mut client = Client::connect(&service.address).await.unwrap();
-        let patch = most_common_patch(place, &mut client).await;
+        let patch = most_common_patch(installation, &mut client).await;
         let mut first = async |path: &str| -> Value {
             for _ in 0..1_200 {
-                let body = client.request(&get(&place.key, path)).await.unwrap();
+                let body = client.request(&get(&installation.key, path)).await.unwrap();
                 let seen: Value = serde_json::from_slice(&body).unwrap();
                 if seen["meta"]["total"].as_u64() > Some(0) {
                     return seen["data"][0]["id"].clone();
@@ -172,17 +172,17 @@ impl Placeholders {
 }
 
 /// Creates the history and a user. Returns the user's session, a finished batch and an open one.
-async fn create_history(place: &Installation) -> (String, [BatchId; 2]) {
+async fn create_history(installation: &Installation) -> (String, [BatchId; 2]) {
     let settings = Settings::default();
-    let (db, secrets) = (place.db().await, place.secrets());
-    let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
+    let (db, secrets) = (installation.db().await, installation.secrets());
+    let app = App::new(AppParts { db, clock: Clock::system(), secrets, settings });
     let mut ended = Vec::new();
     for _ in 0..ENDED {
-        ended.push(create_batch(&app, place, Phase::Ended(RolloutOutcome::Succeeded)).await);
+        ended.push(create_batch(&app, installation, Phase::Ended(RolloutOutcome::Succeeded)).await);
     }
-    let open = create_batch(&app, place, Phase::Paused).await;
+    let open = create_batch(&app, installation, Phase::Paused).await;
     for nth in 0..SCHEDULES {
-        make_schedule(&app, place, nth).await;
+        make_schedule(&app, installation, nth).await;
     }
     let mut tx = app.db.begin().await.unwrap();
     let mut day = service::projections::daily_stats::utc_day(now());
@@ -198,11 +198,11 @@ async fn create_history(place: &Installation) -> (String, [BatchId; 2]) {
             unknown: 1,
             exploited: 2,
         };
-        daily_stats::write(&mut tx, place.org, &row).await.unwrap();
+        daily_stats::write(&mut tx, installation.org, &row).await.unwrap();
         day = day.yesterday().unwrap();
     }
     tx.commit().await.unwrap();
-    let actor = users::local_actor(place.org);
+    let actor = users::local_actor(installation.org);
     let (_, link) = users::invite(&app, &actor, "ann", Role::Admin).await.unwrap();
     let accepted = users::accept_invitation(&app, &link, "correct horse battery").await.unwrap();
     let session = accepted.unwrap().1.to_string();
@@ -210,8 +210,8 @@ async fn create_history(place: &Installation) -> (String, [BatchId; 2]) {
     (session, [ended[0], open])
 }
 
-async fn make_schedule(app: &App, place: &Installation, nth: usize) {
-    let wanted = service::commands::schedules::ScheduleInput {
+async fn make_schedule(app: &App, installation: &Installation, nth: usize) {
+    let input = service::commands::schedules::ScheduleInput {
         name: format!("Nightly {nth}"),
         description: String::new(),
         enabled: true,
@@ -220,18 +220,19 @@ async fn make_schedule(app: &App, place: &Installation, nth: usize) {
         targets: vocab::Selector::All,
         options: PatchOptions::default(),
     };
-    let actor = users::local_actor(place.org);
-    service::commands::schedules::create(app, &actor, wanted).await.unwrap();
+    let actor = users::local_actor(installation.org);
+    service::commands::schedules::create(app, &actor, input).await.unwrap();
 }
 
 /// A batch over the whole fleet in this phase; all its tasks are done if it has ended.
-async fn create_batch(app: &App, place: &Installation, phase: Phase) -> BatchId {
+async fn create_batch(app: &App, installation: &Installation, phase: Phase) -> BatchId {
     let at = now();
     let mut reader = app.db.read().await.unwrap();
-    let servers = server_list::ids(&mut reader, place.org, &Filter::default()).await.unwrap();
+    let servers =
+        server_list::ids(&mut reader, installation.org, &Filter::default()).await.unwrap();
     drop(reader);
     let new = NewRollout {
-        org: place.org,
+        org: installation.org,
         options: PatchOptions::default(),
         servers,
         starts_at: at,
@@ -240,12 +241,12 @@ async fn create_batch(app: &App, place: &Installation, phase: Phase) -> BatchId 
         run_id: None,
         retry_of: None,
     };
-    let made = rollouts::create(app, new).await.unwrap();
+    let created = rollouts::create(app, new).await.unwrap();
     let mut tx = app.db.begin().await.unwrap();
     let is_ended = matches!(phase, Phase::Ended(_));
     if is_ended {
         let done = EndedTask { outcome: TaskOutcome::Succeeded, started_at: Some(at), at };
-        let rows = rollout_tasks::all(&mut tx, made.id).await.unwrap();
+        let rows = rollout_tasks::all(&mut tx, created.id).await.unwrap();
         let next = |row: &rollout_tasks::TaskRow| StateChange {
             server_id: row.server_id,
             from: row.target,
@@ -253,13 +254,13 @@ async fn create_batch(app: &App, place: &Installation, phase: Phase) -> BatchId 
             next: Stand::Done(done),
             result: None,
         };
-        let moves: Vec<StateChange> = rows.iter().map(next).collect();
-        rollout_tasks::save(&mut tx, made.id, &moves).await.unwrap();
+        let changes: Vec<StateChange> = rows.iter().map(next).collect();
+        rollout_tasks::save(&mut tx, created.id, &changes).await.unwrap();
     }
-    let seen = store::rollouts::load(&mut tx, made.id).await.unwrap();
+    let seen = store::rollouts::load(&mut tx, created.id).await.unwrap();
     let mut head = seen.head.clone();
     head.phase = phase;
     store::rollouts::save_head(&mut tx, &seen, &head, is_ended.then_some(at)).await.unwrap();
     tx.commit().await.unwrap();
-    made.id
+    created.id
 }

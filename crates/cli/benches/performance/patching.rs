@@ -12,18 +12,17 @@ use crate::{BenchArgs, clock};
 
 const SIZES: [u64; 2] = [1_000, 10_000];
 
-pub(crate) async fn measure_patching(engine: Engine, asked: &BenchArgs, table: &mut Table) {
+pub(crate) async fn measure_patching(engine: Engine, args: &BenchArgs, table: &mut Table) {
     let (mut cpu, mut seconds, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
-    for size in SIZES.into_iter().filter(|size| *size <= asked.largest) {
-        let place = Installation::new(engine, &format!("patch{size}")).await;
-        let empty = place.bytes().await;
-        let service = place.serve();
-        let operator = Operator::new(&place, &service);
+    for size in SIZES.into_iter().filter(|size| *size <= args.largest) {
+        let installation = Installation::new(engine, &format!("patch{size}")).await;
+        let empty = installation.bytes().await;
+        let service = installation.serve();
+        let operator = Operator::new(&installation, &service);
         let token = operator.post("/v1/enrollment-tokens", json!({"name": "fleet"})).await;
         let token = token["token"].as_str().unwrap().parse().unwrap();
-        let nature = Behavior { seed: 7, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1_000.0 };
-        let fleet =
-            Swarm::start(Config { behavior: nature, ..Config::new(&operator.url, token, size) });
+        let behavior = Behavior { seed: 7, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1_000.0 };
+        let fleet = Swarm::start(Config { behavior, ..Config::new(&operator.url, token, size) });
         let fleet = fleet.unwrap();
         fleet.wait_until_enrolled().await.unwrap();
         let quiet = |seen: &Value| {
@@ -33,7 +32,7 @@ pub(crate) async fn measure_patching(engine: Engine, asked: &BenchArgs, table: &
         wait_until_quiet(&fleet).await;
         // PostgreSQL does this on its own within a minute, and a fleet is not patched seconds after
         // it enrolled.
-        place.analyze().await;
+        installation.analyze().await;
         let ids: Vec<_> = (0..fleet.len()).map(|agent| fleet.server_id(agent).unwrap()).collect();
         let order = json!({"server_ids": ids, "packages": [], "reboot": "if_required",
             "max_parallel": size, "security_only": false, "canary": 0});
@@ -66,8 +65,8 @@ pub(crate) async fn measure_patching(engine: Engine, asked: &BenchArgs, table: &
         cpu.push((size, spent * 1e3 / size as f64));
         drop(fleet);
         drop(service);
-        bytes.push((size, (place.bytes().await - empty) as f64 / size as f64 / 1024.0));
-        place.remove().await;
+        bytes.push((size, (installation.bytes().await - empty) as f64 / size as f64 / 1024.0));
+        installation.remove().await;
     }
     let engine = engine.name();
     let mut put = |row, what, unit, figures: &[(u64, f64)], target| {
@@ -99,22 +98,22 @@ struct Operator {
 }
 
 impl Operator {
-    fn new(place: &Installation, service: &Service) -> Operator {
-        let (key, url) = (place.key.clone(), format!("http://{}", service.address));
+    fn new(installation: &Installation, service: &Service) -> Operator {
+        let (key, url) = (installation.key.clone(), format!("http://{}", service.address));
         Operator { http: reqwest::Client::new(), key, url }
     }
 
     async fn post(&self, path: &str, body: Value) -> Value {
-        let answer = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.key);
-        let answer = answer.json(&body).send().await.unwrap();
-        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
-        answer.json().await.unwrap()
+        let response = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.key);
+        let response = response.json(&body).send().await.unwrap();
+        assert!(response.status().is_success(), "{}", response.text().await.unwrap());
+        response.json().await.unwrap()
     }
 
     async fn until(&self, path: &str, enough: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..1_200 {
-            let answer = self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.key);
-            let seen: Value = answer.send().await.unwrap().json().await.unwrap();
+            let response = self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.key);
+            let seen: Value = response.send().await.unwrap().json().await.unwrap();
             if enough(&seen) {
                 return seen;
             }

@@ -16,24 +16,28 @@ const SCHEDULES: u64 = 10_000;
 const SERVERS: u64 = 1_000;
 
 pub(crate) async fn measure_schedules(engine: Engine, table: &mut Table) {
-    let place = Installation::new(engine, "schedules").await;
-    fleet::fill(&place, SERVERS).await;
+    let installation = Installation::new(engine, "schedules").await;
+    fleet::fill(&installation, SERVERS).await;
     let due = full_minute();
-    add(&place, due).await;
-    place.analyze().await;
-    fleet::mark_all_seen(&place, SERVERS).await;
-    let service = place.serve();
+    add(&installation, due).await;
+    installation.analyze().await;
+    fleet::mark_all_seen(&installation, SERVERS).await;
+    let service = installation.serve();
     let left = due.duration_since(now()).try_into().unwrap_or(Duration::ZERO);
     assert!(left > Duration::from_secs(10), "the service needs time to become the leader");
     tokio::time::sleep(left).await;
     // Measured by a separate connection, which sees only committed rows.
-    let late = lateness_p99(&place, due, "select count(*) from runs").await;
+    let late = lateness_p99(&installation, due, "select count(*) from runs").await;
     let with_batch = "select count(*) from runs join rollouts on rollouts.id = runs.batch_id";
-    let whole = lateness_p99(&place, due, with_batch).await;
+    let whole = lateness_p99(&installation, due, with_batch).await;
     let once = "select count(*) from (select schedule_id from runs group by schedule_id) once";
-    assert_eq!(place.number(once).await, SCHEDULES as i64, "each schedule must run exactly once");
-    assert_eq!(place.number("select count(*) from runs").await, SCHEDULES as i64);
-    assert_eq!(place.number("select count(*) from rollouts").await, SCHEDULES as i64);
+    assert_eq!(
+        installation.number(once).await,
+        SCHEDULES as i64,
+        "each schedule must run exactly once"
+    );
+    assert_eq!(installation.number("select count(*) from runs").await, SCHEDULES as i64);
+    assert_eq!(installation.number("select count(*) from rollouts").await, SCHEDULES as i64);
     for (what, late, target) in [
         ("p99 lateness of 10,000 schedules, one server each", late, Target::Most(250.0)),
         ("  until their batches exist", whole, Target::None),
@@ -43,13 +47,13 @@ pub(crate) async fn measure_schedules(engine: Engine, table: &mut Table) {
         table.add_line(&Line { row: 10, what, engine, unit: "ms", figures, target });
     }
     drop(service);
-    place.remove().await;
+    installation.remove().await;
 }
 
 /// When 99 percent were counted, in milliseconds after the due time.
-async fn lateness_p99(place: &Installation, due: Timestamp, count: &'static str) -> f64 {
+async fn lateness_p99(installation: &Installation, due: Timestamp, count: &'static str) -> f64 {
     let share = SCHEDULES as i64 * 99 / 100;
-    let (mut eyes, mut late) = (place.read_connection().await, None);
+    let (mut eyes, mut late) = (installation.read_connection().await, None);
     loop {
         let counted = eyes.number(count).await;
         let now = now().duration_since(due).as_secs_f64() * 1e3;
@@ -70,13 +74,13 @@ fn full_minute() -> Timestamp {
     Timestamp::from_second((soon.as_second() / 60 + 1) * 60).unwrap()
 }
 
-async fn add(place: &Installation, due: Timestamp) {
-    let db = place.db().await;
+async fn add(installation: &Installation, due: Timestamp) {
+    let db = installation.db().await;
     let all: Vec<u64> = (0..SCHEDULES).collect();
     for some in all.chunks(1_000) {
         let mut tx = db.begin().await.unwrap();
         for nth in some {
-            schedules::create(&mut tx, &schedule(place.org, *nth, due)).await.unwrap();
+            schedules::create(&mut tx, &schedule(installation.org, *nth, due)).await.unwrap();
         }
         tx.commit().await.unwrap();
     }

@@ -30,8 +30,8 @@ pub(crate) struct Pace {
 }
 
 impl Agents {
-    pub(crate) fn new(place: &Installation) -> Agents {
-        let secrets = place.secrets();
+    pub(crate) fn new(installation: &Installation) -> Agents {
+        let secrets = installation.secrets();
         let all = (0..AGENTS).map(|nth| Agent::new(&secrets, nth, id(nth))).collect();
         Agents { all, salt: 0 }
     }
@@ -46,13 +46,13 @@ impl Agents {
 
     /// Syncs without changes, as fast as four connections can.
     pub(crate) async fn measure_syncs(&mut self, service: &Service) -> Pace {
-        let mut piles = vec![Vec::new(), Vec::new(), Vec::new(), Vec::new()];
+        let mut request_batches = vec![Vec::new(), Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..SYNCS_EACH {
             for (place, agent) in self.all.iter_mut().enumerate() {
-                piles[place % 4].push(vec![agent.sync(0, "")]);
+                request_batches[place % 4].push(vec![agent.sync(0, "")]);
             }
         }
-        measure(service, piles).await
+        measure(service, request_batches).await
     }
 
     fn inventory(&mut self, place: usize) -> (vocab::Digest, Vec<Vec<u8>>) {
@@ -68,31 +68,31 @@ impl Agents {
     /// stored.
     pub(crate) async fn measure_inventories(
         &mut self,
-        place: &Installation,
+        installation: &Installation,
         service: Service,
     ) -> (Pace, Service) {
-        let mut piles = vec![Vec::new(); CONNECTIONS];
+        let mut request_batches = vec![Vec::new(); CONNECTIONS];
         let mut last = vec![None; AGENTS as usize];
         for n in 0..INVENTORIES {
             let agent = (n % AGENTS) as usize;
             let (digest, requests) = self.inventory(agent);
             last[agent] = Some(digest);
             // Inventories of one agent are sent in sequence.
-            piles[agent % CONNECTIONS].push(requests);
+            request_batches[agent % CONNECTIONS].push(requests);
         }
-        let pace = measure(&service, piles).await;
+        let pace = measure(&service, request_batches).await;
         let address = service.kill();
-        let db = place.db().await;
+        let db = installation.db().await;
         let mut reader = db.read().await.unwrap();
         for (agent, digest) in last.iter().enumerate() {
             let found =
-                store::servers::get(&mut reader, place.org, id(agent as u64)).await.unwrap();
+                store::servers::get(&mut reader, installation.org, id(agent as u64)).await.unwrap();
             assert_eq!(found.package_set, *digest, "an acknowledged inventory was lost");
             assert_eq!(found.packages, 600);
         }
         drop(reader);
         db.close().await;
-        (pace, place.serve_at(&address))
+        (pace, installation.serve_at(&address))
     }
 
     /// Sends new inventories at a steady rate until the other future ends.
@@ -124,10 +124,10 @@ impl Agents {
 }
 
 /// Sends each pile over its own connection; the requests of one unit are sent in sequence.
-async fn measure(service: &Service, piles: Vec<Vec<Vec<Vec<u8>>>>) -> Pace {
-    let units: usize = piles.iter().map(Vec::len).sum();
+async fn measure(service: &Service, request_batches: Vec<Vec<Vec<Vec<u8>>>>) -> Pace {
+    let units: usize = request_batches.iter().map(Vec::len).sum();
     let (start, before) = (clock(), service.cpu_seconds());
-    let workers = piles.into_iter().map(|pile| {
+    let workers = request_batches.into_iter().map(|pile| {
         let address = service.address.clone();
         tokio::spawn(async move {
             let mut client = Client::connect(&address).await.unwrap();

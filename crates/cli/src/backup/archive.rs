@@ -84,8 +84,8 @@ pub(crate) struct TempDir(pub(crate) PathBuf);
 impl TempDir {
     pub(crate) fn new(path: PathBuf) -> anyhow::Result<TempDir> {
         let shown = path.display().to_string();
-        let made = fs::DirBuilder::new().mode(0o700).create(&path);
-        made.with_context(|| format!("cannot create {shown}"))?;
+        let result = fs::DirBuilder::new().mode(0o700).create(&path);
+        result.with_context(|| format!("cannot create {shown}"))?;
         Ok(TempDir(path))
     }
 }

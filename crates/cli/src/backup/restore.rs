@@ -230,14 +230,15 @@ impl Restore {
         let next = data.join(SECRET_NEXT);
         let same = |name: &str| read(&data.join(name)).ok() == read(&spool.join(name)).ok();
         if !manifest.has(SECRET_NEXT) && next.exists() && !same(SECRETS[1]) {
-            let aside = archive::with_suffix(&next, &previous_suffix(Clock::system().now()));
-            fs::rename(&next, &aside).with_context(|| format!("cannot move {}", next.display()))?;
+            let renamed = archive::with_suffix(&next, &previous_suffix(Clock::system().now()));
+            fs::rename(&next, &renamed)
+                .with_context(|| format!("cannot move {}", next.display()))?;
         }
         // An old key that is not in the backup belongs to another rotation.
         let old = data.join(SECRET_OLD);
         if !manifest.has(SECRET_OLD) && old.exists() {
-            let aside = archive::with_suffix(&old, &previous_suffix(Clock::system().now()));
-            fs::rename(&old, &aside).with_context(|| format!("cannot move {}", old.display()))?;
+            let renamed = archive::with_suffix(&old, &previous_suffix(Clock::system().now()));
+            fs::rename(&old, &renamed).with_context(|| format!("cannot move {}", old.display()))?;
         }
         let next = [SECRET_NEXT, SECRET_OLD].into_iter().filter(listed);
         let names = next.chain(SECRETS).chain(settings).chain(TLS.into_iter().filter(listed));
@@ -254,15 +255,15 @@ impl Restore {
     fn print_result(
         &self,
         manifest: &Manifest,
-        settled: RestoreSummary,
+        summary: RestoreSummary,
         data: &Path,
     ) -> anyhow::Result<()> {
-        let RestoreSummary { epoch, batches, schedules } = settled;
+        let RestoreSummary { epoch, batches, schedules } = summary;
         let taken_at = manifest.taken_at;
         if self.json {
-            let told = json!({"taken_at": taken_at, "epoch": epoch, "batches_canceled": batches,
+            let detail = json!({"taken_at": taken_at, "epoch": epoch, "batches_canceled": batches,
                 "schedules_passed_over": schedules, "engine": manifest.engine});
-            return crate::print_line(&told.to_string());
+            return crate::print_line(&detail.to_string());
         }
         let shown = data.display();
         let mut text = format!(
@@ -418,8 +419,8 @@ fn install_file(from: &Path, to: &Path) -> anyhow::Result<()> {
         if read(to)? == read(from)? {
             return Ok(());
         }
-        let aside = archive::with_suffix(to, &previous_suffix(Clock::system().now()));
-        fs::rename(to, &aside).with_context(|| format!("cannot move {}", to.display()))?;
+        let renamed = archive::with_suffix(to, &previous_suffix(Clock::system().now()));
+        fs::rename(to, &renamed).with_context(|| format!("cannot move {}", to.display()))?;
     }
     copy_private(from, to)?;
     Ok(archive::sync_parent(to)?)

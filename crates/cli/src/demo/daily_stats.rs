@@ -36,7 +36,7 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
     }
     // A row keeps the time at which it was first inserted, so delete it first.
     let gone = pending.iter().map(|patch| patch.package_name.clone()).collect();
-    let gone = Changes { gone, ..Changes::default() };
+    let gone = Changes { removed: gone, ..Changes::default() };
     store::patches::apply_changes(&mut tx, org, &gone).await?;
     let put =
         (0..).zip(pending).map(|(place, patch)| with_first_seen(patch, seed, place, now)).collect();
@@ -47,14 +47,14 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
 /// Invents the statistics of an earlier `day` from those of the `last` day.
 fn earlier_day(last: &DailyStats, day: Date, today: Date, seed: u64) -> DailyStats {
     let ago = today.since(day).map_or(0, |span| span.get_days()).unsigned_abs();
-    let mut chance = Rng::for_entity(seed, "day", u64::from(ago));
+    let mut rng = Rng::for_entity(seed, "day", u64::from(ago));
     // Over three weeks, a third of the open findings were closed, not counting those added each
     // Tuesday.
     let since_tuesday = u64::from(day.weekday().since(Weekday::Tuesday).unsigned_abs());
     let mut open = |count: u64| {
         let slope = count * u64::from(ago) / 60;
         let fresh = count * (6 - since_tuesday.min(6)) / 50;
-        count + slope + fresh + chance.below(2 + count / 40)
+        count + slope + fresh + rng.below(2 + count / 40)
     };
     let [critical, high, medium] = [last.critical, last.high, last.medium].map(&mut open);
     let [low, unknown] = [last.low, last.unknown].map(&mut open);
@@ -67,11 +67,11 @@ fn earlier_day(last: &DailyStats, day: Date, today: Date, seed: u64) -> DailySta
 
 /// Most pending patches are new; some have been pending since the first scan.
 fn with_first_seen(patch: Patch, seed: u64, place: u64, now: Timestamp) -> Patch {
-    let mut chance = Rng::for_entity(seed, "pending since", place);
-    let hours = match chance.below(10) {
-        0..=2 => chance.below(24),
-        3..=6 => chance.between(24, 7 * 24),
-        _ => chance.between(7 * 24, OLDEST_HOURS),
+    let mut rng = Rng::for_entity(seed, "pending since", place);
+    let hours = match rng.below(10) {
+        0..=2 => rng.below(24),
+        3..=6 => rng.between(24, 7 * 24),
+        _ => rng.between(7 * 24, OLDEST_HOURS),
     };
     let hours = i64::try_from(hours).unwrap_or(0);
     Patch { first_seen_at: now - SignedDuration::from_hours(hours), ..patch }

@@ -91,10 +91,10 @@ const SCHEDULES: [ScheduleTemplate; 4] = [
 pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
     let begin = app.clock.now();
     for (number, sketch) in SCHEDULES.iter().enumerate() {
-        let made = commands::create(app, &dev::actor(org), sketch.request()?).await?;
+        let created = commands::create(app, &dev::actor(org), sketch.request()?).await?;
         let mut tx = app.db.begin().await?;
-        let fleet = fleet(&mut tx, org, &made.targets).await?;
-        let instants = next_runs(&made.cron, &made.timezone, begin, INSTANTS_MAX);
+        let fleet = fleet(&mut tx, org, &created.targets).await?;
+        let instants = next_runs(&created.cron, &created.timezone, begin, INSTANTS_MAX);
         // A small demo may have no server in this environment; then nothing ran there.
         let ran = sketch.enabled && !fleet.is_empty();
         let past = instants.into_iter().take_while(|at| ran && *at < now - HOUR);
@@ -102,12 +102,13 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
             // Seeded by the instant, so that the same demo created an hour later has the same
             // history.
             let which = at.as_second().unsigned_abs() << 2 | number as u64;
-            let mut chance = Rng::for_entity(seed, "run", which);
+            let mut rng = Rng::for_entity(seed, "run", which);
             let story = PastBatch { org, fleet: &fleet, options: sketch.options(), at };
-            story.run(&mut tx, &made, &mut chance).await?;
+            story.run(&mut tx, &created, &mut rng).await?;
         }
-        let next = sketch.enabled.then(|| next_after(&made.cron, &made.timezone, now)).flatten();
-        store::schedules::save(&mut tx, &Schedule { next_run_at: next, ..made }).await?;
+        let next =
+            sketch.enabled.then(|| next_after(&created.cron, &created.timezone, now)).flatten();
+        store::schedules::save(&mut tx, &Schedule { next_run_at: next, ..created }).await?;
         tx.commit().await?;
     }
     write_manual_batches(app, org, seed, now).await
@@ -132,15 +133,15 @@ async fn write_manual_batches(
         if fleet.is_empty() {
             continue;
         }
-        let mut chance = Rng::for_entity(seed, "by hand", number as u64);
-        let some = fleet.len().min(6 + chance.below(10) as usize);
+        let mut rng = Rng::for_entity(seed, "by hand", number as u64);
+        let some = fleet.len().min(6 + rng.below(10) as usize);
         let at = now - SignedDuration::from_hours(hours);
         let options = PatchOptions {
             order: OrderOptions { reboot: RebootPolicy::IfRequired, ..OrderOptions::default() },
             pace: Pace { max_parallel: Some(3), ..Pace::default() },
         };
         PastBatch { org, fleet: &fleet[..some], options, at }
-            .rollout(&mut tx, None, &mut chance)
+            .rollout(&mut tx, None, &mut rng)
             .await?;
     }
     Ok(tx.commit().await?)
@@ -193,14 +194,14 @@ struct PastBatch<'a> {
 }
 
 impl PastBatch<'_> {
-    async fn run(&self, tx: &mut Tx, of: &Schedule, chance: &mut Rng) -> anyhow::Result<()> {
+    async fn run(&self, tx: &mut Tx, schedule: &Schedule, rng: &mut Rng) -> anyhow::Result<()> {
         let id = RunId::new(self.at, random_u128());
-        let (batch, phase, ended_at) = self.rollout(tx, Some(id), chance).await?;
+        let (batch, phase, ended_at) = self.rollout(tx, Some(id), rng).await?;
         let Phase::Ended(end) = phase else { return Ok(()) };
         let run = Run {
             id,
             org_id: self.org,
-            schedule_id: of.id,
+            schedule_id: schedule.id,
             trigger_kind: Trigger::Cron,
             state: RunState::Ended(end),
             skip_reason: None,
@@ -208,8 +209,8 @@ impl PastBatch<'_> {
             started_at: self.at,
             finished_at: Some(ended_at),
             batch_id: Some(batch),
-            targets: of.targets.clone(),
-            options: of.options.clone(),
+            targets: schedule.targets.clone(),
+            options: schedule.options.clone(),
             generation: 1,
             seal: store::seals::SealCode::default(),
         };
@@ -221,7 +222,7 @@ impl PastBatch<'_> {
         &self,
         tx: &mut Tx,
         run_id: Option<RunId>,
-        chance: &mut Rng,
+        rng: &mut Rng,
     ) -> anyhow::Result<(BatchId, Phase, Timestamp)> {
         let id = BatchId::new(self.at, random_u128());
         let servers: Vec<ServerId> = self.fleet.iter().map(|server| server.id).collect();
@@ -238,10 +239,10 @@ impl PastBatch<'_> {
             run_id,
             retry_of: None,
         };
-        let made = create_in(tx, id, new, self.at).await?;
+        let created = create_in(tx, id, new, self.at).await?;
         let rows = rollout_tasks::all(tx, id).await?;
         let stands = rows.iter().map(|row| (row.server_id, row.target));
-        let mut rollout = Rollout::restore(made.head.clone(), stands);
+        let mut rollout = Rollout::restore(created.head.clone(), stands);
         if let Plan { change: Some(change @ Change::Start), .. } = plan(&rollout, self.at) {
             rollout.apply_change(change, self.at)?;
         }
@@ -251,10 +252,10 @@ impl PastBatch<'_> {
             let server = self.fleet.iter().find(|server| server.id == row.server_id);
             let server = server.context("the rollout contains an unknown server")?;
             let begins = self.at + SignedDuration::from_secs(i64::try_from(place / 20 * 260)?);
-            let ends = begins + SignedDuration::from_secs(i64::try_from(chance.between(35, 250))?);
-            let outcome = outcome(chance);
+            let ends = begins + SignedDuration::from_secs(i64::try_from(rng.between(35, 250))?);
+            let outcome = outcome(rng);
             let next = TaskStatus::Done(EndedTask { outcome, started_at: Some(begins), at: ends });
-            let result = agent_result(server, row.task_id, outcome, (begins, ends), chance);
+            let result = agent_result(server, row.task_id, outcome, (begins, ends), rng);
             rollout.load_task(row.server_id, next);
             let (server_id, from, seen) = (row.server_id, row.target, row.generation);
             moves.push(StateChange { server_id, from, seen, next, result });
@@ -271,15 +272,15 @@ impl PastBatch<'_> {
     }
 }
 
-fn outcome(chance: &mut Rng) -> TaskOutcome {
+fn outcome(rng: &mut Rng) -> TaskOutcome {
     const LIKELY: [FailureCode; 4] = [
         FailureCode::RepoUnreachable,
         FailureCode::PkgLockTimeout,
         FailureCode::DiskFull,
         FailureCode::DependencyConflict,
     ];
-    match chance.below(100) {
-        0..=2 => TaskOutcome::Failed(*chance.pick(&LIKELY)),
+    match rng.below(100) {
+        0..=2 => TaskOutcome::Failed(*rng.pick(&LIKELY)),
         3 => TaskOutcome::TimedOut(Stage::Installing),
         4..=20 => TaskOutcome::NoChange,
         _ => TaskOutcome::Succeeded,
@@ -292,7 +293,7 @@ fn agent_result(
     order_id: vocab::TaskId,
     outcome: TaskOutcome,
     (started_at, finished_at): (Timestamp, Timestamp),
-    chance: &mut Rng,
+    rng: &mut Rng,
 ) -> Option<serde_json::Value> {
     use wire::agent::Outcome as Said;
     let (reported, failure_code, message) = match outcome {
@@ -304,7 +305,7 @@ fn agent_result(
         }
     };
     let packages = match reported {
-        Said::Succeeded => (0..chance.between(1, 5)).map(|_| package_move(chance)).collect(),
+        Said::Succeeded => (0..rng.between(1, 5)).map(|_| package_move(rng)).collect(),
         _ => Vec::new(),
     };
     let result = OrderResult {
@@ -336,11 +337,11 @@ fn reason(code: FailureCode) -> &'static str {
     }
 }
 
-fn package_move(chance: &mut Rng) -> PackageMove {
+fn package_move(rng: &mut Rng) -> PackageMove {
     const NAMES: [&str; 8] =
         ["openssl", "curl", "sudo", "bash", "tzdata", "ca-certificates", "rsync", "vim"];
-    let name = *chance.pick(&NAMES);
-    let (major, minor) = (chance.between(1, 9), chance.between(0, 30));
+    let name = *rng.pick(&NAMES);
+    let (major, minor) = (rng.between(1, 9), rng.between(0, 30));
     PackageMove {
         name: name.into(),
         arch: "x86_64".into(),

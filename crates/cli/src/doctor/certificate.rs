@@ -43,14 +43,14 @@ fn check_certificate(cert: &Path, key: &Path, findings: &mut Findings) {
     }
     let first = CertificateDer::pem_file_iter(cert).ok().and_then(|mut all| all.next()?.ok());
     let Some(ends) = first.as_deref().and_then(not_after) else {
-        let told = format!("cannot read the expiry date of {}", cert.display());
+        let message = format!("cannot read the expiry date of {}", cert.display());
         return findings.note(
             "certificate",
-            told,
+            message,
             "inspect it with `openssl x509 -noout -enddate`",
         );
     };
-    let told = format!("{} expires at {ends:.0}", cert.display());
+    let message = format!("{} expires at {ends:.0}", cert.display());
     match ends.duration_since(findings.now) {
         left if left <= SignedDuration::ZERO => findings.problem(
             "certificate",
@@ -58,9 +58,9 @@ fn check_certificate(cert: &Path, key: &Path, findings: &mut Findings) {
             "renew it and restart the service; agents that pin its certificate authority are not affected",
         ),
         left if left < EXPIRES_SOON => {
-            findings.problem("certificate", told, "renew it and restart the service");
+            findings.problem("certificate", message, "renew it and restart the service");
         }
-        _ => findings.ok("certificate", told),
+        _ => findings.ok("certificate", message),
     }
 }
 
@@ -142,8 +142,8 @@ mod tests {
         for (year, ends) in [(2031, "2031-02-03T00:00:00Z"), (2061, "2061-02-03T00:00:00Z")] {
             let mut wanted = rcgen::CertificateParams::new(vec!["x".to_owned()]).unwrap();
             wanted.not_after = rcgen::date_time_ymd(year, 2, 3);
-            let made = wanted.self_signed(&key).unwrap();
-            assert_eq!(not_after(made.der()).unwrap().to_string(), ends);
+            let cert = wanted.self_signed(&key).unwrap();
+            assert_eq!(not_after(cert.der()).unwrap().to_string(), ends);
         }
         assert_eq!(not_after(b"no certificate"), None);
         assert_eq!(not_after(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]), None);

@@ -71,14 +71,14 @@ fn check_disk_space(data: &Path, findings: &mut Findings) {
     let Ok(found) = rustix::fs::statvfs(data) else { return };
     let (free, all) = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize);
     let mib = |bytes: u64| bytes / (1024 * 1024);
-    let told = format!("{} MiB of {} MiB free in {}", mib(free), mib(all), data.display());
+    let message = format!("{} MiB of {} MiB free in {}", mib(free), mib(all), data.display());
     match free < FREE_BYTES_MIN {
         true => findings.problem(
             "disk space",
-            told,
+            message,
             "free some space: on a full disk every write fails and the service responds with 503",
         ),
-        false => findings.ok("disk space", told),
+        false => findings.ok("disk space", message),
     }
 }
 
@@ -87,12 +87,12 @@ fn check_last_backup(data: &Path, findings: &mut Findings) {
     let last = fs::read(data.join(LAST_BACKUP_FILE)).ok();
     let last = last.and_then(|text| serde_json::from_slice::<LastBackup>(&text).ok());
     let Some(LastBackup { at, file }) = last else {
-        let told = "`fleetmend backup` has not been run for this data directory";
-        return findings.note("backup", told, remedy);
+        let message = "`fleetmend backup` has not been run for this data directory";
+        return findings.note("backup", message, remedy);
     };
-    let told = format!("the last backup was taken at {at:.0}: {}", file.display());
+    let message = format!("the last backup was taken at {at:.0}: {}", file.display());
     match findings.now.duration_since(at) > BACKUP_AGE_MAX {
-        true => findings.problem("backup", told, remedy),
-        false => findings.ok("backup", told),
+        true => findings.problem("backup", message, remedy),
+        false => findings.ok("backup", message),
     }
 }

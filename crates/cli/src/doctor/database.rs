@@ -88,10 +88,10 @@ async fn check_schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyh
             return Ok(());
         }
         more => {
-            let told = format!(
+            let message = format!(
                 "{engine}, schema {version}; this release needs {SCHEMA_VERSION} (pending migrations: {more})"
             );
-            findings.note("schema", told, "take a backup, then run `fleetmend migrate`; the service also migrates automatically when it starts");
+            findings.note("schema", message, "take a backup, then run `fleetmend migrate`; the service also migrates automatically when it starts");
             return Ok(());
         }
     }
@@ -106,8 +106,8 @@ async fn check_schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyh
         return Ok(());
     };
     let seal = &setup::seal(&secrets);
-    let there = organizations::list(&mut reader).await?;
-    match there.len() {
+    let all_organizations = organizations::list(&mut reader).await?;
+    match all_organizations.len() {
         0 => findings.problem(
             "organizations",
             "none exists",
@@ -116,14 +116,14 @@ async fn check_schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyh
         count => findings.ok("organizations", format!("{count}")),
     }
     let missing = match Anchor::load(&secrets, data_dir) {
-        Ok(anchor) => anchor.unwrap_or_default().missing(&mut reader).await?,
+        Ok(anchor) => anchor.unwrap_or_default().truncated_logs(&mut reader).await?,
         Err(error) => {
             let remedy = "see \"The audit log\" in docs/security.md";
             findings.problem("audit log", error.to_string(), remedy);
             BTreeMap::new()
         }
     };
-    for organization in &there {
+    for organization in &all_organizations {
         check_audit_log(&mut reader, organization, seal, &missing, findings).await?;
     }
     drop(reader);
@@ -167,14 +167,14 @@ async fn check_root_key(
     }
     if let Some(recorded) = recorded.filter(|recorded| recorded.old_id.is_some()) {
         let days = findings.now.duration_since(recorded.since).as_hours() / 24;
-        let told = format!("root.key rotation in progress since {:.0}", recorded.since);
+        let message = format!("root.key rotation in progress since {:.0}", recorded.since);
         match days > ROTATION_DAYS_MAX {
             true => findings.problem(
                 "root key",
-                format!("{told}: both keys have been valid for {days} days"),
+                format!("{message}: both keys have been valid for {days} days"),
                 "`fleetmend secrets list` shows what still depends on the old key; then run `fleetmend secrets retire root`",
             ),
-            false => findings.ok("root key", told),
+            false => findings.ok("root key", message),
         }
     }
     Ok(Some(root_keys::select_recorded(fit, secrets)))
@@ -216,22 +216,22 @@ async fn check_clocks(conn: &mut Conn, findings: &mut Findings) -> anyhow::Resul
     let remedy =
         "synchronize the clocks with NTP: systemctl enable --now systemd-timesyncd, or chrony";
     if let Some(theirs) = health::clock(conn).await? {
-        let apart = theirs.duration_since(service::clock::Clock::system().now()).abs();
-        if apart > CLOCK_SKEW_MAX {
-            let told = format!(
+        let difference = theirs.duration_since(service::clock::Clock::system().now()).abs();
+        if difference > CLOCK_SKEW_MAX {
+            let message = format!(
                 "the clocks of this machine and of the database differ by {} s",
-                apart.as_secs()
+                difference.as_secs()
             );
-            findings.problem("clock", told, remedy);
+            findings.problem("clock", message, remedy);
             return Ok(());
         }
     }
     match health::last_seen(conn).await? {
-        Some(heard) if heard.duration_since(findings.now) > CLOCK_SKEW_MAX => {
-            let told = format!(
-                "an agent last reported at {heard:.0}, which is in the future: the clock was set back"
+        Some(last_contact) if last_contact.duration_since(findings.now) > CLOCK_SKEW_MAX => {
+            let message = format!(
+                "an agent last reported at {last_contact:.0}, which is in the future: the clock was set back"
             );
-            findings.problem("clock", told, remedy);
+            findings.problem("clock", message, remedy);
         }
         _ => findings.ok("clock", format!("{:.0}", findings.now)),
     }
@@ -251,9 +251,9 @@ async fn check_leader(conn: &mut Conn, findings: &mut Findings) -> anyhow::Resul
             );
         }
         Some(lease) if lease.until > findings.now => {
-            let told =
+            let message =
                 format!("{}, lease until {:.0}, renewed continuously", lease.holder, lease.until);
-            findings.ok("leader", told);
+            findings.ok("leader", message);
         }
         _ => findings.note(
             "leader",
@@ -306,11 +306,11 @@ async fn check_agents(conn: &mut Conn, findings: &mut Findings) -> anyhow::Resul
         true if all == 0 => findings.ok("agents", "none has enrolled yet"),
         true => findings.ok("agents", format!("{all}, all running version {ours}")),
         false => {
-            let told: Vec<_> =
+            let messages: Vec<_> =
                 others.iter().map(|(version, count)| format!("{count} on {version}")).collect();
             findings.note(
                 "agents",
-                format!("{all}; not on version {ours}: {}", told.join(", ")),
+                format!("{all}; not on version {ours}: {}", messages.join(", ")),
                 "upgrade the agent package there; agents one version apart still work",
             );
         }

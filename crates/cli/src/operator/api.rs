@@ -239,13 +239,13 @@ impl Api {
             request = request.json(body);
         }
         let again = request.try_clone();
-        let answer = match (self.send(request).await, again) {
+        let response = match (self.send(request).await, again) {
             (Err(ApiError::Unreachable { source, .. }), Some(again)) if !source.is_connect() => {
                 self.send(again).await
             }
             (answer, _) => answer,
         };
-        match answer {
+        match response {
             // The first attempt succeeded but its response was lost: the redirect names the created
             // resource.
             Err(ApiError::Redirect { to, replayed: true, .. }) => self.follow(&to).await,
@@ -285,18 +285,18 @@ impl Api {
             url: self.base.to_string(),
             source: source.without_url(),
         };
-        let mut answer = request.bearer_auth(&self.key).send().await.map_err(unreachable)?;
-        let status = answer.status();
-        let header = |answer: &Response, name: &str| {
-            answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+        let mut response = request.bearer_auth(&self.key).send().await.map_err(unreachable)?;
+        let status = response.status();
+        let header = |response: &Response, name: &str| {
+            response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
         };
-        let (etag, location) = (header(&answer, "etag"), header(&answer, "location"));
+        let (etag, location) = (header(&response, "etag"), header(&response, "location"));
         if status.is_redirection() {
-            let replayed = header(&answer, "idempotent-replayed").is_some();
+            let replayed = header(&response, "idempotent-replayed").is_some();
             return Err(self.redirect(location.as_deref().unwrap_or_default(), replayed));
         }
         let mut bytes = Vec::new();
-        while let Some(part) = answer.chunk().await.map_err(unreachable)? {
+        while let Some(part) = response.chunk().await.map_err(unreachable)? {
             if bytes.len() + part.len() > RESPONSE_BYTES_MAX {
                 return Err(ApiError::TooLarge { url: self.base.to_string() });
             }

@@ -5,12 +5,12 @@ use wire::v1::{Batch, Server, Task};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, PageArgs};
+use super::list::{ListView, PageArgs};
 use super::patch_request::{
     PacingArgs, PatchRequest, StartArgs, UpdateArgs, confirm, options_body, with_servers,
 };
 use super::table::{Cell, Column, Screen, Tone, full_column, optional_column, pluralize};
-use super::{Session, Usage, api_name, batch_view, print, toned_cell, watch};
+use super::{Session, UsageError, api_name, batch_view, print, toned_cell, watch};
 
 /// Patch several servers at once.
 #[derive(Args)]
@@ -39,7 +39,7 @@ Name servers by ID or hostname, or select them with --environment, --os and --ta
         #[arg(long, value_delimiter = ',')]
         state: Vec<String>,
         #[command(flatten)]
-        part: PageArgs,
+        page: PageArgs,
     },
     /// Show a batch and its result on each server
     #[command(after_help = "Example:\n  fleetmend batches show bat_…")]
@@ -107,9 +107,9 @@ struct Create {
     #[arg(long, conflicts_with_all = ["servers", "environment", "os", "tag"])]
     all: bool,
     #[command(flatten)]
-    what: UpdateArgs,
+    update_args: UpdateArgs,
     #[command(flatten)]
-    pace: PacingArgs,
+    pacing: PacingArgs,
     #[command(flatten)]
     start: StartArgs,
 }
@@ -129,9 +129,9 @@ impl Batches {
         let session = Session::open(&self.connection)?;
         match self.command {
             Command::Create(create) => create.run(&session).await,
-            Command::List { state, part } => {
+            Command::List { state, page: part } => {
                 let query = || Query::default().with_all("state", &state);
-                let listing = Listing { path: &["batches"], noun: "batches", columns: &COLUMNS };
+                let listing = ListView { path: &["batches"], noun: "batches", columns: &COLUMNS };
                 session.list(listing, &part, query, |batch| row(batch, &session.screen)).await
             }
             Command::Show { batch } => {
@@ -158,9 +158,9 @@ impl Batches {
 
 impl Create {
     async fn run(self, session: &Session) -> anyhow::Result<()> {
-        self.what.validate()?;
+        self.update_args.validate()?;
         let servers = self.servers(session).await?;
-        let options = self.what.apply_to(Default::default(), Some(&self.pace));
+        let options = self.update_args.apply_to(Default::default(), Some(&self.pacing));
         let body = with_servers(options_body(&options)?, &servers);
         let order = PatchRequest { path: &["batches"], preview: body.clone(), body: Some(body) };
         let body = session.start(order, &self.start).await?;
@@ -171,11 +171,11 @@ impl Create {
         let chosen = self.environment.is_some() || self.os.is_some() || !self.tag.is_empty();
         if !chosen && !self.all && self.servers.is_empty() {
             let usage = "select servers: by name, with --environment, --os or --tag, or with --all";
-            return Err(Usage(usage.to_owned()).into());
+            return Err(UsageError(usage.to_owned()).into());
         }
         let mut ids = Vec::new();
-        for said in &self.servers {
-            ids.push(session.resolve_server(said).await?);
+        for id_or_name in &self.servers {
+            ids.push(session.resolve_server(id_or_name).await?);
         }
         if chosen || self.all {
             let query = || {
@@ -194,8 +194,8 @@ impl Create {
     }
 }
 
-async fn control_batch(session: &Session, batch: &str, how: &str) -> anyhow::Result<()> {
-    let body = session.api.post(&["batches", batch, how], None::<&()>).await?;
+async fn control_batch(session: &Session, batch: &str, action: &str) -> anyhow::Result<()> {
+    let body = session.api.post(&["batches", batch, action], None::<&()>).await?;
     session.show(&body, |screen| Ok(batch_view::format_properties(&body.read()?, screen)))
 }
 

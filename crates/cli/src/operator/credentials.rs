@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::Usage;
+use super::UsageError;
 use super::api::Api;
 use crate::listen;
 
@@ -58,7 +58,7 @@ impl Connection {
         let Credentials { url, api_key, ca_cert } = self.resolve(self.file()?)?;
         let url = url.unwrap_or_else(|| format!("http://{}", listen::DEFAULT));
         let Some(api_key) = api_key else {
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "no API key for {url}: set FLEETMEND_API_KEY, or write `url` and `api_key` to \
                  ~/.config/fleetmend/{FILE}, or start `fleetmend dev`, which creates a service and a key"
             ))
@@ -102,13 +102,13 @@ impl Credentials {
     /// Writes the file atomically; only its owner can read it.
     pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let failed = || format!("cannot write {}", path.display());
-        let beside = path.with_extension("new");
-        let _ = std::fs::remove_file(&beside);
+        let temporary = path.with_extension("new");
+        let _ = std::fs::remove_file(&temporary);
         let mut file = std::fs::OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(&beside)
+            .open(&temporary)
             .with_context(failed)?;
         // JSON strings are valid TOML strings.
         for (name, value) in [("url", &self.url), ("api_key", &self.api_key)] {
@@ -116,7 +116,7 @@ impl Credentials {
             writeln!(file, "{name} = {}", serde_json::to_string(value)?).with_context(failed)?;
         }
         file.sync_all().with_context(failed)?;
-        std::fs::rename(&beside, path).with_context(failed)
+        std::fs::rename(&temporary, path).with_context(failed)
     }
 }
 

@@ -5,7 +5,7 @@ use wire::v1::{CveDetail, CveSummary};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, PageArgs};
+use super::list::{ListView, PageArgs};
 use super::table::{
     Cell, Column, Screen, Tone, empty_cell, full_column, optional_cell, optional_column,
     truncated_column,
@@ -51,7 +51,7 @@ struct Filter {
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     #[command(flatten)]
-    part: PageArgs,
+    page: PageArgs,
 }
 
 const COLUMNS: [Column; 7] = [
@@ -76,8 +76,8 @@ impl Cves {
                         .with("suppressed", filter.suppressed)
                         .with("q", filter.search.as_ref())
                 };
-                let listing = Listing { path: &["cves"], noun: "CVEs", columns: &COLUMNS };
-                session.list(listing, &filter.part, query, |cve| row(cve, &session.screen)).await
+                let listing = ListView { path: &["cves"], noun: "CVEs", columns: &COLUMNS };
+                session.list(listing, &filter.page, query, |cve| row(cve, &session.screen)).await
             }
             Command::Show { cve } => {
                 let body = session.api.get(&["cves", &cve]).await?;

@@ -5,7 +5,7 @@ use wire::v1::{ApiKey, CreateApiKey, CreatedApiKey};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, PageArgs};
+use super::list::{ListView, PageArgs};
 use super::patch_request::confirm;
 use super::table::{Cell, Column, Screen, full_column, optional_column, truncated_column};
 use super::tokens::validity;
@@ -74,7 +74,7 @@ impl Keys {
         match self.command {
             Command::Create(create) => create.run(&session).await,
             Command::List(part) => {
-                let listing = Listing { path: &["api-keys"], noun: "keys", columns: &COLUMNS };
+                let listing = ListView { path: &["api-keys"], noun: "keys", columns: &COLUMNS };
                 let row = |key: &ApiKey| row(key, &session.screen);
                 session.list(listing, &part, Query::default, row).await
             }

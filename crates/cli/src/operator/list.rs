@@ -18,7 +18,7 @@ pub(super) struct PageArgs {
     offset: Option<u64>,
 }
 
-pub(super) struct Listing<'a> {
+pub(super) struct ListView<'a> {
     pub(super) path: &'a [&'a str],
     /// Plural noun for the rows, such as `servers`.
     pub(super) noun: &'static str,
@@ -30,22 +30,22 @@ impl Session {
     /// whole list.
     pub(super) async fn list<T: DeserializeOwned>(
         &self,
-        listing: Listing<'_>,
-        part: &PageArgs,
+        listing: ListView<'_>,
+        page_args: &PageArgs,
         query: impl Fn() -> Query,
         row: impl Fn(&T) -> Vec<Cell>,
     ) -> anyhow::Result<()> {
-        let Listing { path, noun, columns } = listing;
+        let ListView { path, noun, columns } = listing;
         if self.json {
-            let query = query().with("limit", part.limit).with("offset", part.offset);
+            let query = query().with("limit", page_args.limit).with("offset", page_args.offset);
             let body = self.api.get_with_query(path, &query).await?;
             return print(&format!("{}\n", body.text));
         }
         let mut table = Table::new(self.screen, columns);
-        let first = part.offset.unwrap_or(0);
+        let first = page_args.offset.unwrap_or(0);
         let mut shown = 0;
         loop {
-            let left = part.limit.map_or(PAGE_MAX, |limit| limit.saturating_sub(shown));
+            let left = page_args.limit.map_or(PAGE_MAX, |limit| limit.saturating_sub(shown));
             let page = left.min(PAGE_MAX);
             let at = first + u64::from(shown);
             // The API rejects an invalid limit and says why.
@@ -61,7 +61,7 @@ impl Session {
             print(&table.page(&rows))?;
             shown = shown.saturating_add(u32::try_from(rows.len()).unwrap_or(u32::MAX));
             let whole = rows.len() < page as usize || first + u64::from(shown) >= list.meta.total;
-            if whole || part.limit.is_some_and(|limit| shown >= limit) {
+            if whole || page_args.limit.is_some_and(|limit| shown >= limit) {
                 return self.print_remaining(noun, u64::from(shown), list.meta.total);
             }
         }

@@ -64,19 +64,20 @@ fn find_by_name(
     id_or_name: &str,
     all: Vec<(String, String)>,
 ) -> anyhow::Result<String> {
-    let of = |same: &dyn Fn(&str) -> bool| -> Vec<&str> {
+    let ids_matching = |same: &dyn Fn(&str) -> bool| -> Vec<&str> {
         all.iter().filter(|(_, name)| same(name)).map(|(id, _)| id.as_str()).collect()
     };
-    let mut ids = of(&|name| name == id_or_name);
+    let mut ids = ids_matching(&|name| name == id_or_name);
     if ids.is_empty() {
-        ids = of(&|name| name.to_lowercase() == id_or_name.to_lowercase());
+        ids = ids_matching(&|name| name.to_lowercase() == id_or_name.to_lowercase());
     }
     match ids.as_slice() {
         [id] => Ok((*id).to_owned()),
         [] => {
-            let meant = nearest(id_or_name, all.iter().map(|(_, name)| name.as_str()));
-            let meant = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
-            bail!("no {noun} named `{id_or_name}`{meant}")
+            let suggestion = nearest(id_or_name, all.iter().map(|(_, name)| name.as_str()));
+            let hint =
+                suggestion.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+            bail!("no {noun} named `{id_or_name}`{hint}")
         }
         several => bail!(
             "`{id_or_name}` matches {} {noun}s: use the ID of one of them ({})",

@@ -12,7 +12,7 @@ use wire::v1::{Batch, OptionsRequest, Preview};
 
 use super::api::ApiResponse;
 use super::table::{Screen, escape_cell, pluralize};
-use super::{Session, Usage, batch_view, print, print_message, watch};
+use super::{Session, UsageError, batch_view, print, print_message, watch};
 use crate::output;
 
 #[derive(Args, Clone)]
@@ -69,10 +69,10 @@ pub(super) struct StartArgs {
 
 impl UpdateArgs {
     /// Fails if no flag says what to install: omitting all of them must not patch anything.
-    pub(super) fn validate(&self) -> Result<(), Usage> {
+    pub(super) fn validate(&self) -> Result<(), UsageError> {
         match self.all_updates || self.security_only || !self.packages.is_empty() {
             true => Ok(()),
-            false => Err(Usage(
+            false => Err(UsageError(
                 "choose what to install: --security-only, --package NAME, or --all-updates"
                     .to_owned(),
             )),
@@ -83,7 +83,7 @@ impl UpdateArgs {
     pub(super) fn apply_to(
         &self,
         mut options: OptionsRequest,
-        pace: Option<&PacingArgs>,
+        pacing: Option<&PacingArgs>,
     ) -> OptionsRequest {
         if self.all_updates || !self.packages.is_empty() {
             options.packages = Some(self.packages.clone());
@@ -96,7 +96,7 @@ impl UpdateArgs {
         }
         options.reboot = self.reboot.clone().or(options.reboot);
         options.dry_run = if self.dry_run { Some(true) } else { options.dry_run };
-        if let Some(pace) = pace {
+        if let Some(pace) = pacing {
             options.stagger_minutes = pace.stagger_minutes.or(options.stagger_minutes);
             options.max_parallel = pace.max_parallel.or(options.max_parallel);
             options.canary = pace.canary.or(options.canary);
@@ -139,7 +139,7 @@ impl Session {
 
     async fn preview_and_confirm(&self, preview: &Map<String, Value>) -> anyhow::Result<()> {
         if !is_interactive() {
-            return Err(Usage(
+            return Err(UsageError(
                 "cannot ask for confirmation because this is not a terminal: use --yes to start without it"
                     .to_owned(),
             )
@@ -188,7 +188,7 @@ pub(crate) fn confirm(question: &str, yes: bool) -> anyhow::Result<()> {
     match (yes, is_interactive()) {
         (true, _) => Ok(()),
         (false, true) => ask_confirmation(question),
-        (false, false) => Err(Usage(format!(
+        (false, false) => Err(UsageError(format!(
             "{question} Cannot ask for confirmation because this is not a terminal: use --yes"
         ))
         .into()),

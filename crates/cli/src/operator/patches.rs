@@ -5,7 +5,7 @@ use wire::v1::{Patch, PatchDetail};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, PageArgs};
+use super::list::{ListView, PageArgs};
 use super::table::{
     Cell, Column, Screen, Tone, empty_cell, full_column, optional_cell, optional_column,
     truncated_column,
@@ -45,7 +45,7 @@ struct Filter {
     #[arg(long, value_delimiter = ',')]
     severity: Vec<String>,
     #[command(flatten)]
-    part: PageArgs,
+    page: PageArgs,
 }
 
 const COLUMNS: [Column; 7] = [
@@ -79,8 +79,8 @@ async fn list(session: &Session, filter: Filter) -> anyhow::Result<()> {
     let query = || {
         Query::default().with("server_id", server.as_ref()).with_all("severity", &filter.severity)
     };
-    let listing = Listing { path: &["patches"], noun: "pending updates", columns: &COLUMNS };
-    session.list(listing, &filter.part, query, |patch| row(patch, &session.screen)).await
+    let listing = ListView { path: &["patches"], noun: "pending updates", columns: &COLUMNS };
+    session.list(listing, &filter.page, query, |patch| row(patch, &session.screen)).await
 }
 
 fn row(patch: &Patch, screen: &Screen) -> Vec<Cell> {

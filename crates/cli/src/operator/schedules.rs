@@ -7,7 +7,7 @@ use wire::v1::{OptionsRequest, Run, Schedule, ScheduleRequest};
 
 use super::api::{ApiError, ApiResponse, Query};
 use super::credentials::Connection;
-use super::list::{Listing, PageArgs};
+use super::list::{ListView, PageArgs};
 use super::patch_request::{
     PacingArgs, PatchRequest, StartArgs, UpdateArgs, ask_confirmation, confirm, is_interactive,
     options_body,
@@ -16,7 +16,7 @@ use super::table::{
     Cell, Column, Screen, Tone, empty_cell, escape_cell, full_column, optional_cell,
     optional_column, truncated_column,
 };
-use super::{Session, Usage, api_name, print, print_message, toned_cell, watch};
+use super::{Session, UsageError, api_name, print, print_message, toned_cell, watch};
 
 /// The API's error code for targets that match no server.
 const NO_SERVERS_MATCH: &str = "no_servers_match";
@@ -81,7 +81,7 @@ Examples:
         /// Schedule ID or name
         schedule: String,
         #[command(flatten)]
-        part: PageArgs,
+        page: PageArgs,
     },
 }
 
@@ -121,9 +121,9 @@ struct ScheduleArgs {
     #[arg(long)]
     allow_empty: bool,
     #[command(flatten)]
-    what: UpdateArgs,
+    update_args: UpdateArgs,
     #[command(flatten)]
-    pace: PacingArgs,
+    pacing: PacingArgs,
 }
 
 const COLUMNS: [Column; 7] = [
@@ -152,7 +152,7 @@ impl Schedules {
         match self.command {
             Command::List(part) => {
                 let listing =
-                    Listing { path: &["schedules"], noun: "schedules", columns: &COLUMNS };
+                    ListView { path: &["schedules"], noun: "schedules", columns: &COLUMNS };
                 let row = |schedule: &Schedule| row(schedule, &session.screen);
                 session.list(listing, &part, Query::default, row).await
             }
@@ -186,10 +186,10 @@ impl Schedules {
                 print_message(&format!("Deleted the schedule `{name}`."))
             }
             Command::Run { schedule, start } => run_now(&session, &schedule, &start).await,
-            Command::Runs { schedule, part } => {
+            Command::Runs { schedule, page: part } => {
                 let id = session.resolve_schedule(&schedule).await?;
                 let path = ["schedules", &id, "runs"];
-                let listing = Listing { path: &path, noun: "runs", columns: &RUN_COLUMNS };
+                let listing = ListView { path: &path, noun: "runs", columns: &RUN_COLUMNS };
                 let row = |run: &Run| run_row(run, &session.screen);
                 session.list(listing, &part, Query::default, row).await
             }
@@ -217,7 +217,7 @@ impl ScheduleArgs {
             },
             None => {
                 let (Some(name), Some(cron)) = (self.name.clone(), self.cron.clone()) else {
-                    return Err(Usage("a schedule needs --name and --cron".to_owned()).into());
+                    return Err(UsageError("a schedule needs --name and --cron".to_owned()).into());
                 };
                 let targets = Value::Object(Map::new());
                 ScheduleRequest {
@@ -239,7 +239,7 @@ impl ScheduleArgs {
         request.enabled = self.enabled.or(request.enabled);
         request.targets = self.targets(session).await?.unwrap_or(request.targets);
         let before = request.options.unwrap_or_default();
-        request.options = Some(self.what.apply_to(before, Some(&self.pace)));
+        request.options = Some(self.update_args.apply_to(before, Some(&self.pacing)));
         request.allow_empty = self.allow_empty.then_some(true);
         Ok(request)
     }
@@ -259,8 +259,8 @@ impl ScheduleArgs {
             targets.insert("tags".to_owned(), json!(self.tag));
         }
         let mut servers = Vec::new();
-        for said in &self.server {
-            servers.push(session.resolve_server(said).await?);
+        for id_or_name in &self.server {
+            servers.push(session.resolve_server(id_or_name).await?);
         }
         if !servers.is_empty() {
             targets.insert("server_ids".to_owned(), json!(servers));

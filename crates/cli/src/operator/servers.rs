@@ -10,7 +10,7 @@ use wire::v1::{Refresh, RefreshState, Server};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, PageArgs};
+use super::list::{ListView, PageArgs};
 use super::patch_request::{
     PatchRequest, StartArgs, UpdateArgs, confirm, options_body, with_servers,
 };
@@ -67,7 +67,7 @@ Examples:
         /// Server ID or hostname
         server: String,
         #[command(flatten)]
-        what: UpdateArgs,
+        update_args: UpdateArgs,
         #[command(flatten)]
         start: StartArgs,
     },
@@ -112,7 +112,7 @@ struct Filter {
     #[arg(long, value_name = "ORDER")]
     sort: Option<String>,
     #[command(flatten)]
-    part: PageArgs,
+    page: PageArgs,
 }
 
 const COLUMNS: [Column; 10] = [
@@ -140,7 +140,7 @@ impl Servers {
                     .show(&body, |screen| Ok(show::format_server(&body.read()?, packages, screen)))
             }
             Command::Refresh { server, watch } => refresh(&session, &server, watch).await,
-            Command::Patch { server, what, start } => {
+            Command::Patch { server, update_args: what, start } => {
                 what.validate()?;
                 let id = session.resolve_server(&server).await?;
                 let order = options_body(&what.apply_to(Default::default(), None))?;
@@ -204,8 +204,8 @@ impl Filter {
                 .with("reboot_required", self.reboot_required)
                 .with("sort", self.sort.as_ref())
         };
-        let listing = Listing { path: &["servers"], noun: "servers", columns: &COLUMNS };
-        session.list(listing, &self.part, query, |server| row(server, &session.screen)).await
+        let listing = ListView { path: &["servers"], noun: "servers", columns: &COLUMNS };
+        session.list(listing, &self.page, query, |server| row(server, &session.screen)).await
     }
 }
 

@@ -5,7 +5,7 @@ use wire::v1::{CreateSuppression, Suppression};
 
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, PageArgs};
+use super::list::{ListView, PageArgs};
 use super::patch_request::confirm;
 use super::table::{
     Cell, Column, Screen, Tone, full_column, optional_cell, optional_column, truncated_column,
@@ -51,7 +51,7 @@ struct Filter {
     #[arg(long)]
     cve: Option<String>,
     #[command(flatten)]
-    part: PageArgs,
+    page: PageArgs,
 }
 
 #[derive(Args)]
@@ -88,9 +88,9 @@ impl Suppressions {
         match self.command {
             Command::List(filter) => {
                 let path = ["suppressions"];
-                let listing = Listing { path: &path, noun: "suppressions", columns: &COLUMNS };
+                let listing = ListView { path: &path, noun: "suppressions", columns: &COLUMNS };
                 let query = || Query::default().with("cve", filter.cve.as_ref());
-                session.list(listing, &filter.part, query, |one| row(one, &session.screen)).await
+                session.list(listing, &filter.page, query, |one| row(one, &session.screen)).await
             }
             Command::Create(create) => create.run(&session).await,
             Command::Remove { id, yes } => {
@@ -114,11 +114,11 @@ impl Create {
             expires_at: self.expires_at,
         };
         let body = session.api.post(&["suppressions"], Some(&body)).await?;
-        let made = body.read::<Suppression>()?;
-        session.show(&body, |_| Ok(format!("{}\n", made.id)))?;
+        let created = body.read::<Suppression>()?;
+        session.show(&body, |_| Ok(format!("{}\n", created.id)))?;
         match session.json {
             true => Ok(()),
-            false => print_message(&format!("Suppressed {}.", made.cve)),
+            false => print_message(&format!("Suppressed {}.", created.cve)),
         }
     }
 }

@@ -254,7 +254,7 @@ impl Table {
             cells.chain([self.columns[place].title.width()]).max().unwrap_or(0)
         };
         let mut widths: Vec<usize> = (0..self.columns.len()).map(natural).collect();
-        let Some(most) = self.screen.width else { return widths };
+        let Some(max) = self.screen.width else { return widths };
         let total = |widths: &[usize]| {
             let shown = widths.iter().filter(|width| **width > 0).count();
             widths.iter().sum::<usize>() + GAP.len() * shown.saturating_sub(1)
@@ -267,14 +267,14 @@ impl Table {
             total(&widths.iter().zip(&self.columns).map(cut).collect::<Vec<_>>())
         };
         for place in (0..widths.len()).rev().filter(|p| self.columns[*p].fit == Fit::Omit) {
-            if comfortable(&widths) > most {
+            if comfortable(&widths) > max {
                 widths[place] = 0;
             }
         }
         // Shrink the widest column first. Shrink full columns only when no other can shrink, and
         // never numbers: half a number is a different number.
         for may_give in [Fit::Truncate, Fit::Full] {
-            while total(&widths) > most {
+            while total(&widths) > max {
                 let gives = |place: &usize| {
                     let column = self.columns[*place];
                     column.fit == may_give && !column.right && widths[*place] > TRUNCATED_WIDTH_MIN
@@ -285,7 +285,7 @@ impl Table {
             }
         }
         for place in (1..widths.len()).rev() {
-            if total(&widths) > most {
+            if total(&widths) > max {
                 widths[place] = 0;
             }
         }

@@ -7,7 +7,7 @@ use wire::v1::{CreateEnrollmentToken, CreatedEnrollmentToken, EnrollmentToken};
 use super::Session;
 use super::api::Query;
 use super::credentials::Connection;
-use super::list::{Listing, PageArgs};
+use super::list::{ListView, PageArgs};
 use super::patch_request::confirm;
 use super::print_message;
 use super::table::{
@@ -82,7 +82,7 @@ impl Tokens {
             Command::Create(create) => create.run(&session).await,
             Command::List(part) => {
                 let path = ["enrollment-tokens"];
-                let listing = Listing { path: &path, noun: "tokens", columns: &COLUMNS };
+                let listing = ListView { path: &path, noun: "tokens", columns: &COLUMNS };
                 let row = |token: &EnrollmentToken| row(token, &session.screen);
                 session.list(listing, &part, Query::default, row).await
             }
@@ -121,7 +121,7 @@ impl Create {
 
 fn row(token: &EnrollmentToken, screen: &Screen) -> Vec<Cell> {
     let uses = match token.max_uses {
-        Some(most) => format!("{}/{most}", token.uses),
+        Some(max) => format!("{}/{max}", token.uses),
         None => token.uses.to_string(),
     };
     let tags: Vec<String> = token.tags.iter().map(ToString::to_string).collect();

@@ -50,11 +50,11 @@ async fn poll_until_finished(
     id: &str,
     live: &mut LiveView,
 ) -> anyhow::Result<ApiResponse> {
-    let mut deaf = 0;
+    let mut failed_polls = 0;
     loop {
         match poll(session, id).await {
             Ok((body, batch, tasks)) => {
-                deaf = 0;
+                failed_polls = 0;
                 live.show(&batch, &tasks)?;
                 let at_rest =
                     batch.state == BatchState::Halted && active_count(&batch.progress) == 0;
@@ -63,8 +63,8 @@ async fn poll_until_finished(
                     return Ok(body);
                 }
             }
-            Err(error) if is_temporary(&error) && deaf < FAILED_POLLS_MAX => {
-                deaf += 1;
+            Err(error) if is_temporary(&error) && failed_polls < FAILED_POLLS_MAX => {
+                failed_polls += 1;
                 live.show_error(&error)?;
             }
             Err(error) => {
@@ -140,23 +140,23 @@ impl LiveView {
     fn show(&mut self, batch: &Batch, tasks: &[Task]) -> anyhow::Result<()> {
         let screen = Screen::stderr();
         self.error_shown = false;
-        let mut news = Vec::new();
+        let mut messages = Vec::new();
         for task in tasks {
             if self.seen.insert(task.id, task.state) == Some(task.state) {
                 continue;
             }
             let failed = matches!(task.state, TaskState::Failed | TaskState::TimedOut);
             if failed {
-                news.push(screen.paint(&failure_line(task), Tone::Bad));
+                messages.push(screen.paint(&failure_line(task), Tone::Bad));
             } else if screen.width.is_none() && !matches!(task.state, TaskState::Pending) {
-                news.push(format!("{}: {}", task.hostname, api_name(task.state)));
+                messages.push(format!("{}: {}", task.hostname, api_name(task.state)));
             }
         }
         let frame = match screen.width {
             Some(width) => render_frame(batch, tasks, width, screen),
             None => Vec::new(),
         };
-        self.draw(&news, &frame)
+        self.draw(&messages, &frame)
     }
 
     /// Prints a connection error once.
@@ -171,14 +171,14 @@ impl LiveView {
         self.draw(&[], &[])
     }
 
-    fn draw(&mut self, news: &[String], frame: &[String]) -> anyhow::Result<()> {
+    fn draw(&mut self, messages: &[String], frame: &[String]) -> anyhow::Result<()> {
         let mut text = String::new();
         if self.drawn_lines > 0 {
             text += &output::control(&format!("{}A", self.drawn_lines));
             text += &output::control("1G");
             text += &output::control("J");
         }
-        for line in news.iter().chain(frame) {
+        for line in messages.iter().chain(frame) {
             text += line;
             text.push('\n');
         }
@@ -218,19 +218,19 @@ fn render_frame(batch: &Batch, tasks: &[Task], width: usize, screen: Screen) -> 
             head += &format!(", {number} {what}");
         }
     }
-    let room = width.saturating_sub(1);
-    let mut lines = vec![truncate(&head, room)];
+    let columns = width.saturating_sub(1);
+    let mut lines = vec![truncate(&head, columns)];
     let working: Vec<&Task> = tasks.iter().filter(|task| is_active(task.state)).collect();
-    let most = screen.height.saturating_sub(6).clamp(1, 30);
-    for task in working.iter().take(most) {
+    let max = screen.height.saturating_sub(6).clamp(1, 30);
+    for task in working.iter().take(max) {
         let since = task.started_at.map(|at| screen.now.duration_since(at).as_secs().max(0));
         let since =
             since.map(|seconds| format_duration(seconds.unsigned_abs())).unwrap_or_default();
         let line = format!("  {}  {}  {since}", task.hostname, api_name(task.state));
-        lines.push(truncate(&line, room));
+        lines.push(truncate(&line, columns));
     }
-    if working.len() > most {
-        lines.push(format!("  … and {} more in progress", working.len() - most));
+    if working.len() > max {
+        lines.push(format!("  … and {} more in progress", working.len() - max));
     }
     lines
 }

@@ -19,9 +19,9 @@ use crate::operator::table::pluralize;
 pub(super) struct RootKeyStatus {
     pub(super) id: String,
     pub(super) old: Option<String>,
-    fit: KeyMatch,
-    recorded: Option<RootKeyRecord>,
-    dependence: Option<OldKeyDependents>,
+    key_match: KeyMatch,
+    record: Option<RootKeyRecord>,
+    dependents: Option<OldKeyDependents>,
 }
 
 impl RootKeyStatus {
@@ -31,22 +31,30 @@ impl RootKeyStatus {
         let fit = root_keys::compare_keys(recorded.as_ref(), &keys)?;
         let old = keys.old_root_key_id().map(str::to_owned);
         let dependence = match (fit, &old) {
-            (KeyMatch::Same, Some(_)) => Some(dependence(app, keys.root_key_id()).await?),
+            (KeyMatch::Same, Some(_)) => {
+                Some(find_old_key_dependents(app, keys.root_key_id()).await?)
+            }
             _ => None,
         };
-        Ok(RootKeyStatus { id: keys.root_key_id().to_owned(), old, fit, recorded, dependence })
+        Ok(RootKeyStatus {
+            id: keys.root_key_id().to_owned(),
+            old,
+            key_match: fit,
+            record: recorded,
+            dependents: dependence,
+        })
     }
 
     fn is_resealed(&self) -> bool {
-        self.recorded.as_ref().is_some_and(|recorded| recorded.resealed_at.is_some())
+        self.record.as_ref().is_some_and(|recorded| recorded.resealed_at.is_some())
     }
 
     /// What depends on the old key, as JSON.
     pub(super) fn json(&self) -> Option<Value> {
         self.old.as_ref()?;
-        let found = self.dependence.as_ref();
-        Some(json!({"in_use": self.fit == KeyMatch::Same, "resealed": self.is_resealed(),
-            "since": self.recorded.as_ref().map(|recorded| recorded.since),
+        let found = self.dependents.as_ref();
+        Some(json!({"in_use": self.key_match == KeyMatch::Same, "resealed": self.is_resealed(),
+            "since": self.record.as_ref().map(|recorded| recorded.since),
             "api_keys": found.map(|found| found.api_keys.count),
             "enrollment_tokens": found.map(|found| found.enrollment_tokens.count),
             "agents": found.map(|found| found.agents.count)}))
@@ -55,7 +63,7 @@ impl RootKeyStatus {
     /// What depends on the old key, as text.
     pub(super) fn describe(&self) -> Option<String> {
         self.old.as_ref()?;
-        Some(match (self.fit, &self.dependence) {
+        Some(match (self.key_match, &self.dependents) {
             (KeyMatch::Retired, _) => format!("{ROOT_OLD} was retired: delete it."),
             (_, Some(found)) if found.is_empty() && self.is_resealed() => {
                 format!("Nothing depends on {ROOT_OLD}.")
@@ -75,13 +83,13 @@ impl RootKeyStatus {
     }
 }
 
-async fn dependence(app: &App, key_id: &str) -> anyhow::Result<OldKeyDependents> {
+async fn find_old_key_dependents(app: &App, key_id: &str) -> anyhow::Result<OldKeyDependents> {
     let mut reader = app.db.read().await?;
     Ok(root_keys::old_key_dependents(&mut reader, key_id, app.clock.now()).await?)
 }
 
-pub(super) async fn rotate(app: &App, place: &CommonArgs) -> anyhow::Result<()> {
-    let dir = &place.installation.data_dir;
+pub(super) async fn rotate(app: &App, common: &CommonArgs) -> anyhow::Result<()> {
+    let dir = &common.installation.data_dir;
     let keys = Keys::load(dir)?;
     if let Some(old) = keys.old_root_key_id() {
         bail!(
@@ -97,7 +105,7 @@ pub(super) async fn rotate(app: &App, place: &CommonArgs) -> anyhow::Result<()> 
     orders_keys::record_rotation(app, "secrets.rotate", old, &detail).await?;
     let keys = Keys::rotate_root(dir).context("the key was not rotated")?;
     let new = keys.root_key_id();
-    if place.json {
+    if common.json {
         return crate::print_line(&json!({"key": "root", "old": old, "new": new}).to_string());
     }
     crate::print_line(&format!(
@@ -115,11 +123,11 @@ const SIGN_OUT_NOTICE: &str = "Users who signed in before the rotation must sign
 
 pub(super) async fn retire(
     app: &App,
-    place: &CommonArgs,
+    common: &CommonArgs,
     force: bool,
     yes: bool,
 ) -> anyhow::Result<()> {
-    let dir = &place.installation.data_dir;
+    let dir = &common.installation.data_dir;
     let keys = Keys::load(dir)?;
     let Some(old) = keys.old_root_key_id().map(str::to_owned) else {
         bail!(
@@ -134,7 +142,7 @@ pub(super) async fn retire(
         KeyMatch::Retired => {
             Keys::retire_root(dir)?;
             return print_retired(
-                place,
+                common,
                 &old,
                 new,
                 &json!({"key": "root", "old": old, "new": new}),
@@ -145,7 +153,7 @@ pub(super) async fn retire(
         }
     }
     let broken = root_keys::reseal(app).await.context("not everything was resealed")?;
-    let found = dependence(app, new).await?;
+    let found = find_old_key_dependents(app, new).await?;
     if !found.is_empty() || !broken.is_empty() {
         let why = format!("{}{}", describe_dependents(&found), broken_logs(&broken));
         ensure!(
@@ -165,11 +173,11 @@ pub(super) async fn retire(
         "enrollment_tokens": found.enrollment_tokens.count, "agents_without_it": found.agents.count});
     root_keys::retire(app, &old, &detail).await?;
     Keys::retire_root(dir)?;
-    print_retired(place, &old, new, &detail)
+    print_retired(common, &old, new, &detail)
 }
 
-fn print_retired(place: &CommonArgs, old: &str, new: &str, detail: &Value) -> anyhow::Result<()> {
-    if place.json {
+fn print_retired(common: &CommonArgs, old: &str, new: &str, detail: &Value) -> anyhow::Result<()> {
+    if common.json {
         return crate::print_line(&detail.to_string());
     }
     crate::print_line(&format!(

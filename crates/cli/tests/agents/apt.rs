@@ -135,18 +135,18 @@ fn misbehaving_packages_are_handled_and_reported() {
 
     world.server.root.write("/etc/edited.conf", "mine\n");
     let (task, changed) = world.patched(&order("edited"));
-    assert_eq!((&task["state"], changed), (&json!("succeeded"), one("edited 1.0 > 1.1")));
+    assert_eq!((&task["state"], changed), (&json!("succeeded"), one_change("edited 1.0 > 1.1")));
     assert_eq!(world.server.root.read("/etc/edited.conf"), "mine\n");
     assert_eq!(task["result"]["set_aside"], json!(["/etc/edited.conf.dpkg-dist"]));
 
     let (task, changed) = world.patched(&order("asking"));
-    assert_eq!((&task["state"], changed), (&json!("succeeded"), one("asking 1.0 > 1.1")));
+    assert_eq!((&task["state"], changed), (&json!("succeeded"), one_change("asking 1.0 > 1.1")));
     assert_eq!(world.server.root.read("/var/lib/asking.answer"), "none\n");
 
     // Its child process lives for ten minutes: waiting for the end of its output would time out
     // here.
     let (task, changed) = world.patched(&order("leaving"));
-    assert_eq!((&task["state"], changed), (&json!("succeeded"), one("leaving 1.0 > 1.1")));
+    assert_eq!((&task["state"], changed), (&json!("succeeded"), one_change("leaving 1.0 > 1.1")));
 
     let (task, changed) = world.patched(&order("pushy"));
     assert_eq!((&task["state"], changed.len()), (&json!("skipped"), 0), "{task}");
@@ -156,7 +156,7 @@ fn misbehaving_packages_are_handled_and_reported() {
     assert_eq!(task["result"]["failure_code"], "dependency_conflict", "{task}");
 
     let (task, changed) = world.patched(&order("broken"));
-    assert_eq!((&task["state"], changed), (&json!("failed"), one("broken 1.0 > 1.1 (iF)")));
+    assert_eq!((&task["state"], changed), (&json!("failed"), one_change("broken 1.0 > 1.1 (iF)")));
     assert_eq!(task["result"]["failure_code"], "install_failed");
     let log = world.fleet.text(task["result"]["log"].as_str().unwrap());
     assert!(log.contains("the script of broken fails"), "{log}");
@@ -165,7 +165,7 @@ fn misbehaving_packages_are_handled_and_reported() {
     assert!(words.contains("incomplete"), "{words}");
 }
 
-fn one(line: &str) -> Vec<String> {
+fn one_change(line: &str) -> Vec<String> {
     vec![line.to_owned()]
 }
 
@@ -178,11 +178,11 @@ fn dry_run_reports_the_transaction_and_changes_nothing() {
     let Some(world) = World::with(&debs, &["hello", "other", "needy"]) else { return };
     let (task, changed) = world.patched(&json!({"packages": [], "dry_run": true}));
     assert_eq!((&task["state"], changed.len()), (&json!("succeeded"), 0), "{task}");
-    let told = package_changes(&task);
+    let reported = package_changes(&task);
     let (task, changed) = world.patched(&json!({"packages": []}));
     assert_eq!(task["state"], "succeeded", "{task}");
-    assert_eq!(told, changed, "the dry run must predict the transaction");
-    assert!(told.contains(&"fresh - > 2.0".to_owned()), "{told:?}");
+    assert_eq!(reported, changed, "the dry run must predict the transaction");
+    assert!(reported.contains(&"fresh - > 2.0".to_owned()), "{reported:?}");
 }
 
 const STATES: [&str; 9] = [
@@ -240,7 +240,7 @@ fn order_states_and_log_are_visible_while_it_runs() {
     let task = &seen["results"][0];
     assert_eq!(
         (&task["state"], package_changes(task)),
-        (&json!("succeeded"), one("slow 1.0 > 1.1"))
+        (&json!("succeeded"), one_change("slow 1.0 > 1.1"))
     );
     let place = |state: &String| STATES.iter().position(|known| known == state);
     let places: Vec<usize> = states.iter().map(|state| place(state).unwrap()).collect();

@@ -85,15 +85,15 @@ pub(crate) struct Names<'a> {
     /// Valid names, but no installed package has them.
     pub(crate) absent: Vec<&'a str>,
     /// Send all absent names in one order, because the package manager takes seconds per order.
-    pub(crate) in_few_orders: bool,
+    pub(crate) combine_absent: bool,
 }
 
 /// About two hundred orders that must not change anything.
-pub(crate) fn crafted_orders(villain: &Attacker, boot: &str, names: &Names<'_>) -> Vec<Value> {
+pub(crate) fn crafted_orders(attacker: &Attacker, boot: &str, names: &Names<'_>) -> Vec<Value> {
     let mut numbers = 0..;
     let mut next = || numbers.next().unwrap();
     let mut orders = Vec::new();
-    let lists: Vec<Vec<&str>> = match names.in_few_orders {
+    let lists: Vec<Vec<&str>> = match names.combine_absent {
         true => vec![names.absent.clone()],
         false => names.absent.iter().map(|name| vec![*name]).collect(),
     };
@@ -102,11 +102,11 @@ pub(crate) fn crafted_orders(villain: &Attacker, boot: &str, names: &Names<'_>) 
     for list in lists {
         for kind in ["install", "plan"] {
             let work = json!({"kind": kind, "packages": list, "boot_id": boot});
-            orders.push(villain.order(next(), &work));
+            orders.push(attacker.order(next(), &work));
         }
-        let beside = [&["absent"], &list[..]].concat();
-        let beside = json!({"kind": "install", "packages": beside, "boot_id": boot});
-        orders.push(villain.order(next(), &beside));
+        let mixed = [&["absent"], &list[..]].concat();
+        let mixed = json!({"kind": "install", "packages": mixed, "boot_id": boot});
+        orders.push(attacker.order(next(), &mixed));
     }
     let install = json!({"kind": "install", "packages": ["hello"], "boot_id": boot});
     for work in [
@@ -132,9 +132,9 @@ pub(crate) fn crafted_orders(villain: &Attacker, boot: &str, names: &Names<'_>) 
         json!([]),
         json!("install"),
     ] {
-        orders.push(villain.order(next(), &work));
+        orders.push(attacker.order(next(), &work));
     }
-    let past = villain.now - SignedDuration::from_secs(1);
+    let past = attacker.now - SignedDuration::from_secs(1);
     let other = "srv_01jcqk3m8ye0fr5cq0k6s8v2xw";
     for but in [
         json!({"expires_at": past}),
@@ -147,33 +147,33 @@ pub(crate) fn crafted_orders(villain: &Attacker, boot: &str, names: &Names<'_>) 
         json!({"id": null}),
         json!({"expires_at": "never"}),
     ] {
-        orders.push(villain.order_with(next(), &install, &but));
+        orders.push(attacker.order_with(next(), &install, &but));
     }
     // Signed by another key, or for another order.
     let stranger = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
     for _ in 0..10 {
-        let mut order = villain.order(next(), &install);
+        let mut order = attacker.order(next(), &install);
         let text = order["order"].as_str().unwrap().to_owned();
         order["signature"] = STANDARD.encode(stranger.sign(text.as_bytes())).into();
         orders.push(order);
-        let mut order = villain.order(next(), &json!({"kind": "scan"}));
+        let mut order = attacker.order(next(), &json!({"kind": "scan"}));
         order["order"] = text.into();
         orders.push(order);
     }
     for signature in ["", "!", "AAAA"] {
-        let mut order = villain.order(next(), &install);
+        let mut order = attacker.order(next(), &install);
         order["signature"] = signature.into();
         orders.push(order);
     }
     for text in ["", "{}", "[]", "null", "{\"id\":", "rm -rf /"] {
-        orders.push(villain.sign(text));
+        orders.push(attacker.sign(text));
     }
     orders
 }
 
 /// Signs responses as the service does.
 async fn sign_answer(
-    State(villain): State<SharedAttacker>,
+    State(attacker): State<SharedAttacker>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -182,32 +182,32 @@ async fn sign_answer(
     let signature = authorization.rsplit_once(",sig=").unwrap().1;
     let (mut parts, body) = next.run(request).await.into_parts();
     let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
-    let villain = villain.lock().unwrap();
-    let id = villain.server_id.parse().unwrap();
+    let attacker = attacker.lock().unwrap();
+    let id = attacker.server_id.parse().unwrap();
     let text = response_signing_text(id, &nonce, signature, parts.status.as_u16(), &body);
-    let proof = format!("orders {}", STANDARD.encode(villain.key.sign(text.as_bytes())));
+    let proof = format!("orders {}", STANDARD.encode(attacker.key.sign(text.as_bytes())));
     parts.headers.insert("fleetmend-signature", proof.parse().unwrap());
     Response::from_parts(parts, body.into())
 }
 
 /// Listens at the address of the service until it is dropped. Sends all orders, twenty at a time,
 /// and stores the results.
-pub(crate) fn take_over(address: &str, villain: SharedAttacker) -> tokio::runtime::Runtime {
+pub(crate) fn take_over(address: &str, attacker: SharedAttacker) -> tokio::runtime::Runtime {
     async fn sync(State(villain): State<SharedAttacker>, Json(sync): Json<Value>) -> Json<Value> {
-        let mut villain = villain.lock().unwrap();
+        let mut attacker = villain.lock().unwrap();
         let mut acknowledged = Vec::new();
         for result in sync["results"].as_array().into_iter().flatten() {
             let id = result["order_id"].as_str().unwrap().to_owned();
             acknowledged.push(id.clone());
-            villain.results.insert(id, result.clone());
+            attacker.results.insert(id, result.clone());
         }
         let counter = sync["counter"].as_u64().unwrap();
-        if villain.last_sent.0 != counter {
-            let some = villain.orders.len().min(20);
-            villain.last_sent = (counter, villain.orders.drain(..some).collect());
+        if attacker.last_sent.0 != counter {
+            let some = attacker.orders.len().min(20);
+            attacker.last_sent = (counter, attacker.orders.drain(..some).collect());
         }
-        Json(json!({"counter": counter + 1, "orders": villain.last_sent.1,
-            "acknowledged": acknowledged, "sync_seconds": 1, "server_time": villain.now,
+        Json(json!({"counter": counter + 1, "orders": attacker.last_sent.1,
+            "acknowledged": acknowledged, "sync_seconds": 1, "server_time": attacker.now,
             "withdrawn": [], "wanted": [], "of_a_newer_version": {"any": null}}))
     }
     let runtime = tokio::runtime::Builder::new_multi_thread();
@@ -216,8 +216,8 @@ pub(crate) fn take_over(address: &str, villain: SharedAttacker) -> tokio::runtim
     let router = axum::Router::new()
         .route("/agent/v1/sync", post(sync))
         .fallback(any(|| async { Json(json!({})) }))
-        .layer(from_fn_with_state(villain.clone(), sign_answer))
-        .with_state(villain);
+        .layer(from_fn_with_state(attacker.clone(), sign_answer))
+        .with_state(attacker);
     let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).unwrap();
     runtime.spawn(async move { axum::serve(listener, router).await });
     runtime

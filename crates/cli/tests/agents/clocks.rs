@@ -18,7 +18,7 @@ const HOUR: i64 = 3_600;
 const DAY: i64 = 24 * HOUR;
 const TEN_YEARS: i64 = 3_652 * DAY;
 /// Seconds that a clock is ahead.
-const WRONG: [i64; 6] = [HOUR, -HOUR, DAY, -DAY, TEN_YEARS, -TEN_YEARS];
+const CLOCK_ERRORS: [i64; 6] = [HOUR, -HOUR, DAY, -DAY, TEN_YEARS, -TEN_YEARS];
 
 /// A clock for one program that a test can set.
 struct SetClock {
@@ -104,8 +104,8 @@ fn wait_until_agent_is_ahead(fleet: &Fleet, host: &Host, seconds: i64) {
     fleet.until_true(&format!("the agent is {seconds} s ahead"), || {
         let output = host.run(&["status", "--json"]);
         let status: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let heard = fleet.server(&host.id)["last_seen_at"].clone();
-        let (Some(agent), Some(service)) = (time(&status["last_sync_at"]), time(&heard)) else {
+        let last_seen = fleet.server(&host.id)["last_seen_at"].clone();
+        let (Some(agent), Some(service)) = (time(&status["last_sync_at"]), time(&last_seen)) else {
             return false;
         };
         (agent.as_second() - service.as_second() - seconds).abs() < HOUR / 2
@@ -114,7 +114,7 @@ fn wait_until_agent_is_ahead(fleet: &Fleet, host: &Host, seconds: i64) {
 
 #[test]
 fn agent_with_a_wrong_clock_executes_every_order_once() {
-    let Some(mut world) = World::new(2 * WRONG.len() + 1) else { return };
+    let Some(mut world) = World::new(2 * CLOCK_ERRORS.len() + 1) else { return };
     let clock = SetClock::new(&world.dir.0, "agent");
     let fleet = Fleet::new();
     let mut host = Host::not_enrolled(&fleet, world.server.root.dir());
@@ -124,7 +124,7 @@ fn agent_with_a_wrong_clock_executes_every_order_once() {
     host.enroll(&fleet);
     host.start();
     fleet.wait_for_scan(&host.id);
-    for wrong in WRONG {
+    for wrong in CLOCK_ERRORS {
         clock.set(wrong);
         world.assert_patched(&fleet, &host, &format!("set to {wrong} while the agent runs"));
         wait_until_agent_is_ahead(&fleet, &host, wrong);
@@ -142,14 +142,14 @@ fn agent_with_a_wrong_clock_executes_every_order_once() {
 
 #[test]
 fn service_with_a_wrong_clock_completes_every_order_once() {
-    let Some(mut world) = World::new(2 * WRONG.len()) else { return };
+    let Some(mut world) = World::new(2 * CLOCK_ERRORS.len()) else { return };
     let clock = SetClock::new(&world.dir.0, "service");
     let fleet = Fleet::start_with(|command| {
         command.envs(clock.environment());
     });
     let host = Host::joined(&fleet, world.server.root.dir());
     fleet.wait_for_scan(&host.id);
-    for wrong in WRONG {
+    for wrong in CLOCK_ERRORS {
         clock.set(wrong);
         world.assert_patched(&fleet, &host, &format!("set to {wrong}"));
         wait_until_agent_is_ahead(&fleet, &host, -wrong);

@@ -89,7 +89,7 @@ impl Target<'_> {
         Names {
             malformed: MALFORMED.iter().chain(self.malformed).copied().collect(),
             absent: ABSENT.iter().chain(self.absent).copied().collect(),
-            in_few_orders: self.slow,
+            combine_absent: self.slow,
         }
     }
 
@@ -151,26 +151,26 @@ impl Target<'_> {
         self.assert_service_rejects_names(&fleet, &host);
         assert!(host.stop());
 
-        let mut villain = Attacker::take_signing_key(&mut fleet, &host.id);
+        let mut attacker = Attacker::take_signing_key(&mut fleet, &host.id);
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-        let mut orders = crafted_orders(&villain, boot.trim(), &self.names());
+        let mut orders = crafted_orders(&attacker, boot.trim(), &self.names());
         assert!(orders.len() >= 180, "{} orders", orders.len());
         // A valid order, three times, at the end: once it has a result, all orders were processed.
         let work = json!({"kind": "install", "packages": ["hello"], "boot_id": boot.trim()});
-        let (valid, valid_id) = (villain.order(9_999, &work), id(9_999));
+        let (valid, valid_id) = (attacker.order(9_999, &work), id(9_999));
         orders.extend([valid.clone(), valid.clone(), valid.clone()]);
-        villain.orders = orders;
-        let villain = Arc::new(Mutex::new(villain));
+        attacker.orders = orders;
+        let attacker = Arc::new(Mutex::new(attacker));
         let (files_before, packages_before) = (self.files(), (self.packages)());
-        let _runtime = take_over(&fleet.service.address, villain.clone());
+        let _runtime = take_over(&fleet.service.address, attacker.clone());
         host.start();
-        let is_answered = || villain.lock().unwrap().results.contains_key(&valid_id);
+        let is_answered = || attacker.lock().unwrap().results.contains_key(&valid_id);
         fleet.until_true("the last order is answered", is_answered);
         // Once more, long after its result was acknowledged.
         {
-            let mut villain = villain.lock().unwrap();
-            villain.results.remove(&valid_id);
-            villain.orders.push(valid);
+            let mut attacker = attacker.lock().unwrap();
+            attacker.results.remove(&valid_id);
+            attacker.orders.push(valid);
         }
         fleet.until_true("the same order is answered again", is_answered);
 
@@ -179,8 +179,8 @@ impl Target<'_> {
         assert_eq!((self.packages)(), expected);
         assert_eq!((self.runs)(), [self.version], "a replayed order must run once");
         assert_eq!(changed(&files_before, &self.files()), self.changed);
-        let villain = villain.lock().unwrap();
-        for (id, result) in &villain.results {
+        let attacker = attacker.lock().unwrap();
+        for (id, result) in &attacker.results {
             let outcome = result["outcome"].as_str().unwrap();
             if *id == valid_id {
                 assert_eq!(outcome, "succeeded", "{result}");
@@ -189,7 +189,7 @@ impl Target<'_> {
                 assert_eq!(result["packages"].as_array().map_or(0, Vec::len), 0, "{result}");
             }
         }
-        assert!(villain.results.len() > 120, "{} answers", villain.results.len());
+        assert!(attacker.results.len() > 120, "{} answers", attacker.results.len());
         let words = host.log_text();
         assert!(words.contains("rejected an order"), "{words}");
     }
@@ -438,11 +438,11 @@ fn with_apk_an_attacker_can_only_upgrade_installed_packages() {
     }
     let packages = || {
         let text = root.read(database);
-        let of = |block: &str| {
+        let read_block = |block: &str| {
             let field = |key: &str| block.lines().find_map(|line| line.strip_prefix(key));
             Some((field("P:")?.to_owned(), field("V:")?.to_owned()))
         };
-        text.split("\n\n").filter_map(of).collect()
+        text.split("\n\n").filter_map(read_block).collect()
     };
     Target {
         root: root.dir(),

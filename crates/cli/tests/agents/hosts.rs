@@ -29,10 +29,10 @@ impl Service {
         let dir = std::env::temp_dir().join(name);
         let data = dir.join("data").to_string_lossy().into_owned();
         std::fs::create_dir_all(&dir).unwrap();
-        let made = fleetmend(&["init", "--data-dir", &data, "--org", "Acme", "--json"]);
-        let made = { made }.output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+        let created = fleetmend(&["init", "--data-dir", &data, "--org", "Acme", "--json"]);
+        let created = { created }.output().unwrap();
+        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+        let created: Value = serde_json::from_slice(&created.stdout).unwrap();
         let mut child = fleetmend(&["server", "--data-dir", &data, "--listen", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -44,15 +44,15 @@ impl Service {
         let _ = rustls::crypto::ring::default_provider().install_default();
         // An idle connection may be closed just when it is used again.
         let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap();
-        let key = made["api_key"].as_str().unwrap().to_owned();
+        let key = created["api_key"].as_str().unwrap().to_owned();
         Service { child, dir, http, key, url }
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Value {
         let request = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.key);
-        let answer = request.json(&body).send().await.unwrap();
-        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
-        answer.json().await.unwrap()
+        let response = request.json(&body).send().await.unwrap();
+        assert!(response.status().is_success(), "{}", response.text().await.unwrap());
+        response.json().await.unwrap()
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {
@@ -153,11 +153,11 @@ pub(crate) fn agent() -> PathBuf {
     if let Some(other) = std::env::var_os("FLEETMEND_TEST_AGENT") {
         return PathBuf::from(other);
     }
-    let beside = Path::new(env!("CARGO_BIN_EXE_fleetmend")).with_file_name("fleetmend-agent");
+    let program = Path::new(env!("CARGO_BIN_EXE_fleetmend")).with_file_name("fleetmend-agent");
     assert!(
-        beside.is_file(),
+        program.is_file(),
         "{} is missing: run `cargo build -p agent`, or the tests of the whole workspace",
-        beside.display()
+        program.display()
     );
-    beside
+    program
 }

@@ -220,8 +220,8 @@ fn interrupted_system_is_repaired_or_reported() {
                         moved,
                         "reported versions must match the package database, {at}"
                     );
-                    let told = ["incomplete", "damaged"].iter().any(|w| at.contains(w));
-                    assert!(told || patient.audit().is_empty(), "{}{at}", patient.audit());
+                    let reported = ["incomplete", "damaged"].iter().any(|w| at.contains(w));
+                    assert!(reported || patient.audit().is_empty(), "{}{at}", patient.audit());
                 }
                 other => panic!("{other}, {at}"),
             }
@@ -266,9 +266,9 @@ fn kill_all(process: i32) {
 }
 
 /// A process and its descendants.
-fn descendants(of: i32) -> Vec<i32> {
-    let mut all = vec![of];
-    let threads = std::fs::read_dir(Path::new("/proc").join(of.to_string()).join("task"));
+fn descendants(process: i32) -> Vec<i32> {
+    let mut all = vec![process];
+    let threads = std::fs::read_dir(Path::new("/proc").join(process.to_string()).join("task"));
     for thread in threads.into_iter().flatten().flatten() {
         let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
         let children = children.split_whitespace().map(|pid| pid.parse::<i32>().unwrap());

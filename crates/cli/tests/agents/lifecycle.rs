@@ -115,8 +115,9 @@ fn host_with_a_lost_counter_is_not_quarantined() {
         host.kill();
         server.root.write("/var/lib/fleetmend-agent/turn.json", text);
         host.start();
-        let asked = fleet.post(&format!("/v1/servers/{}/refresh", host.id), &json!({}));
-        let path = format!("/v1/servers/{}/refreshes/{}", host.id, asked["id"].as_str().unwrap());
+        let accepted = fleet.post(&format!("/v1/servers/{}/refresh", host.id), &json!({}));
+        let path =
+            format!("/v1/servers/{}/refreshes/{}", host.id, accepted["id"].as_str().unwrap());
         let seen = fleet.until(&path, |seen| seen["state"] != "pending");
         assert_eq!(seen["state"], "completed", "{seen}");
         assert!(fleet.server(&host.id)["quarantine"].is_null());

@@ -78,8 +78,8 @@ impl<'a> World<'a> {
 const NAMES: [&str; 4] = ["held", "plain", "risky", "third"];
 
 fn rpm(manager: Manager, settings: (&str, &str), word: &str, blocked: &str) {
-    let of = |version: &str| NAMES.map(|name| Package::new(name, version));
-    let (old, new) = (of("1.0-1"), of("1.1-1"));
+    let packages = |version: &str| NAMES.map(|name| Package::new(name, version));
+    let (old, new) = (packages("1.0-1"), packages("1.1-1"));
     let fix = Advisory::security("LSA-2024:1", "Important", &["CVE-2024-1"], &[&new[2]]);
     let all: Vec<Package> = old.iter().chain(&new).cloned().collect();
     let Some(repo) = Repo::with(&all, &[fix]) else { return };
@@ -110,10 +110,10 @@ fn zypper_host_is_reported_and_patched_exactly_as_ordered() {
 #[test]
 fn pacman_host_is_reported_and_patched_exactly_as_ordered() {
     use lab::pacman::{Package, Repository, Server};
-    let of = |version: &str| NAMES.map(|name| Package::new(name, version));
-    let Some(repository) = Repository::with(&of("1.0-1")) else { return };
+    let packages = |version: &str| NAMES.map(|name| Package::new(name, version));
+    let Some(repository) = Repository::with(&packages("1.0-1")) else { return };
     let server = Server::with_installed(&repository, &NAMES);
-    repository.add(&of("1.1-1"));
+    repository.add(&packages("1.1-1"));
     server.configure("IgnorePkg = held");
     // The root is an overlay of this machine, whose own packages must not count.
     server.root().write("/var/lib/dpkg/status", "");

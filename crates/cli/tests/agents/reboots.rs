@@ -152,8 +152,8 @@ async fn unneeded_reboot_happens_only_with_always() {
     assert_eq!(task["state"], "succeeded", "{task}");
     assert_eq!((&task["result"]["reboot"]["done"], host.machine.boots()), (&json!(true), 2));
 
-    let told = run_order("libdemo", "if_required", MAY_REBOOT).await;
-    let Outcome { host, task } = told.unwrap();
+    let reported = run_order("libdemo", "if_required", MAY_REBOOT).await;
+    let Outcome { host, task } = reported.unwrap();
     assert_eq!(task["state"], "succeeded", "{task}");
     let reboot = json!({"needed": false, "done": false, "seconds": null});
     assert_eq!((&task["result"]["reboot"], host.machine.boots()), (&reboot, 1));
@@ -195,8 +195,8 @@ async fn containers_reboot_only_if_host_limits_allow_it() {
 #[tokio::test]
 async fn missing_machine_stays_rebooting_until_its_deadline() {
     let rebooting = |task: &Value| task["state"] == "rebooting";
-    let told = run_order_until("core", "if_required", MAY_REBOOT, false, rebooting).await;
-    let Some(Outcome { task, .. }) = told else { return };
+    let reported = run_order_until("core", "if_required", MAY_REBOOT, false, rebooting).await;
+    let Some(Outcome { task, .. }) = reported else { return };
     assert_eq!(task["state"], "rebooting", "{task}");
     let time = |name: &str| task[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     let left = time("deadline_at").duration_since(time("started_at"));

@@ -62,14 +62,14 @@ fn axe_finds_problems_on_a_bad_page() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn action_pages_have_no_accessibility_violations() {
     let Some(axe) = Axe::new() else { return };
-    let Some(scene) = Fixture::new(6).await else { return };
-    let tab = &scene.tab;
+    let Some(fixture) = Fixture::new(6).await else { return };
+    let tab = &fixture.tab;
     let mut found = Vec::new();
     let mut judge = |name: &str| found.extend(axe.findings_in_both_themes(tab, name));
-    let batch = scene.operator.orders(&scene.fleet, 0..2, json!({})).await;
-    scene.operator.until_ended(&batch).await;
-    let tasks = scene.operator.get(&format!("/v1/batches/{batch}")).await;
-    let cves = scene
+    let batch = fixture.operator.orders(&fixture.fleet, 0..2, json!({})).await;
+    fixture.operator.until_ended(&batch).await;
+    let tasks = fixture.operator.get(&format!("/v1/batches/{batch}")).await;
+    let cves = fixture
         .operator
         .until_at("/v1/cves", |seen: &Value| seen["meta"]["total"].as_u64() > Some(0))
         .await;
@@ -82,7 +82,7 @@ async fn action_pages_have_no_accessibility_violations() {
         ("nothing found", "/servers?q=no-match".into()),
         ("no such page", "/servers/srv_01jcqk3m8ye0fr5cq0k6s8v2xw".into()),
     ] {
-        scene.go(&path);
+        fixture.go(&path);
         judge(name);
     }
     for (name, path, press, shown) in [
@@ -93,7 +93,7 @@ async fn action_pages_have_no_accessibility_violations() {
         ("a second factor", "/account", "form[action='/account/totp'] button", "Add this key"),
     ] {
         if !path.is_empty() {
-            scene.go(path);
+            fixture.go(path);
         }
         if name == "a secret" {
             tab.fill("form[action='/settings/keys'] input[name=name]", "ci");
@@ -122,12 +122,12 @@ async fn action_pages_have_no_accessibility_violations() {
         tab.until_shown(shown);
         judge(name);
     }
-    tab.go(&invite(&scene.dir.data(), &scene.url, "bob"));
+    tab.go(&invite(&fixture.dir.data(), &fixture.url, "bob"));
     judge("a welcome");
-    scene.go("/welcome/invalid");
+    fixture.go("/welcome/invalid");
     judge("a link that was used");
     assert_eq!(found, Vec::<String>::new());
     // Some of these pages are error pages, which the browser reports.
     tab.console_problems();
-    scene.end().await;
+    fixture.end().await;
 }

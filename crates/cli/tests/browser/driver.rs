@@ -45,13 +45,13 @@ impl Tab {
             println!("skipped: chromedriver is missing (Debian: chromium-driver)");
             return None;
         };
-        let mut said = BufReader::new(driver.stdout.take().unwrap());
-        let port = said.by_ref().lines().map_while(Result::ok).find_map(|line| {
+        let mut message = BufReader::new(driver.stdout.take().unwrap());
+        let port = message.by_ref().lines().map_while(Result::ok).find_map(|line| {
             let port = line.split("successfully on port ").nth(1)?;
             Some(port.trim_end_matches('.').to_owned())
         });
         let address = format!("127.0.0.1:{}", port.expect("chromedriver prints its port"));
-        let mut tab = Tab { driver, _stdout: said, address, session: String::new() };
+        let mut tab = Tab { driver, _stdout: message, address, session: String::new() };
         // For a closed network and a container: only the service is contacted.
         let args = [
             "--headless=new",
@@ -89,9 +89,9 @@ impl Tab {
 
     #[track_caller]
     fn session_command(&self, method: &str, path: &str, body: &Value) -> Value {
-        let answer = self.send(method, &format!("/session/{}{path}", self.session), body);
-        assert!(answer.get("error").is_none(), "{method} {path} {body}: {answer}");
-        answer
+        let response = self.send(method, &format!("/session/{}{path}", self.session), body);
+        assert!(response.get("error").is_none(), "{method} {path} {body}: {response}");
+        response
     }
 
     pub(crate) fn go(&self, url: &str) {
@@ -152,9 +152,9 @@ impl Tab {
 
     /// Waits for a condition, with a timeout.
     #[track_caller]
-    pub(crate) fn until(&self, what: &str, is_so: impl Fn(&Tab) -> bool) {
+    pub(crate) fn until(&self, what: &str, condition: impl Fn(&Tab) -> bool) {
         for _ in 0..POLLS_MAX {
-            if is_so(self) {
+            if condition(self) {
                 return;
             }
             std::thread::park_timeout(POLL_INTERVAL);
@@ -203,8 +203,8 @@ fn read_response(stream: TcpStream) -> std::io::Result<Vec<u8>> {
         let mut line = String::new();
         reader.read_line(&mut line)?;
         let line = line.trim_end().to_ascii_lowercase();
-        if let Some(told) = line.strip_prefix("content-length:") {
-            length = told.trim().parse().unwrap_or(0);
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap_or(0);
         }
         if line.is_empty() {
             break;

@@ -12,19 +12,19 @@ use crate::support::{Dir, Running, first_key, fleetmend};
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
 /// Agents that need about a second per order, so that tests can watch them.
-fn unhurried(config: Config) -> Config {
-    let nature = Behavior { seed: 11, fail: 0.0, crash: 0.0, offline: 0.0, speed: 50.0 };
-    Config { behavior: nature, ..config }
+fn with_slow_agents(config: Config) -> Config {
+    let behavior = Behavior { seed: 11, fail: 0.0, crash: 0.0, offline: 0.0, speed: 50.0 };
+    Config { behavior, ..config }
 }
 
 /// Invites an administrator. Returns the link.
 pub(crate) fn invite(data: &Path, url: &str, name: &str) -> String {
     let data = data.to_str().unwrap();
     let args = ["users", "create", name, "--data-dir", data, "--url", url, "--json"];
-    let made = fleetmend(&args).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let made: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap();
-    made["link"].as_str().unwrap().to_owned()
+    let created = fleetmend(&args).output().unwrap();
+    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+    let created: serde_json::Value = serde_json::from_slice(&created.stdout).unwrap();
+    created["link"].as_str().unwrap().to_owned()
 }
 
 /// Sets the password and signs in.
@@ -55,7 +55,7 @@ impl Fixture {
         let service = Running::start(&dir.data(), &[]);
         let url = service.address.clone();
         let operator = Operator::new(&url, &key);
-        let fleet = operator.fleet(servers, unhurried).await;
+        let fleet = operator.fleet(servers, with_slow_agents).await;
         set_password(&tab, &invite(&dir.data(), &url, "ann"));
         Some(Fixture { tab, operator, fleet, url, service, dir })
     }

@@ -47,8 +47,8 @@ impl Provider {
             .spawn()
             .unwrap();
         let input = child.stdin.take().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        let mut provider = Provider { child, input, stdout: said, issuer: String::new() };
+        let message = BufReader::new(child.stdout.take().unwrap());
+        let mut provider = Provider { child, input, stdout: message, issuer: String::new() };
         provider.issuer = provider.line();
         provider
     }

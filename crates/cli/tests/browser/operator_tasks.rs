@@ -10,9 +10,9 @@ use crate::support::Running;
 /// From sign-in to the end of a batch without the mouse, and without a reload while it runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn server_is_patched_with_the_keyboard_only() {
-    let Some(scene) = Fixture::new(8).await else { return };
-    let tab = &scene.tab;
-    let servers: Value = scene.operator.get("/v1/servers?sort=security_updates").await;
+    let Some(fixture) = Fixture::new(8).await else { return };
+    let tab = &fixture.tab;
+    let servers: Value = fixture.operator.get("/v1/servers?sort=security_updates").await;
     let name = servers["data"][0]["hostname"].as_str().unwrap().to_owned();
     tab.keys("?");
     tab.until_shown("next and previous row");
@@ -55,15 +55,15 @@ async fn server_is_patched_with_the_keyboard_only() {
     assert!(tab.text().contains("100 % of 1 server"), "{}", tab.text());
     tab.click("td a[href*='/tasks/']");
     tab.until_shown("Package changes");
-    scene.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn batch_is_paused_and_canceled_on_its_page() {
-    let Some(scene) = Fixture::new(6).await else { return };
-    let tab = &scene.tab;
-    let made = scene.operator.orders(&scene.fleet, 0..6, json!({"stagger_minutes": 60})).await;
-    scene.go(&format!("/batches/{made}"));
+    let Some(fixture) = Fixture::new(6).await else { return };
+    let tab = &fixture.tab;
+    let made = fixture.operator.orders(&fixture.fleet, 0..6, json!({"stagger_minutes": 60})).await;
+    fixture.go(&format!("/batches/{made}"));
     tab.until_shown("waiting for its staggered start");
     tab.click("form[action$='/pause'] button");
     tab.until_shown("paused");
@@ -76,14 +76,14 @@ async fn batch_is_paused_and_canceled_on_its_page() {
             .as_str()
             .is_some_and(|state| state.contains("canceled"))
     });
-    scene.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn schedule_form_previews_runs_and_escapes_markup() {
-    let Some(scene) = Fixture::new(2).await else { return };
-    let tab = &scene.tab;
-    scene.go("/schedules/new");
+    let Some(fixture) = Fixture::new(2).await else { return };
+    let tab = &fixture.tab;
+    fixture.go("/schedules/new");
     let planted = "<img src=x onerror=document.title='planted'>";
     tab.fill("input[name=name]", planted);
     tab.fill("input[name=cron]", "30 3 * * SUN");
@@ -106,19 +106,19 @@ async fn schedule_form_previews_runs_and_escapes_markup() {
     tab.until("the schedule is there", |tab| tab.url().contains("/schedules/sch_"));
     tab.until_shown(planted);
     for path in ["/schedules", "/activity", "/"] {
-        scene.go(path);
+        fixture.go(path);
         assert_eq!(tab.eval("return document.images.length"), 0, "{path}");
     }
-    scene.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn schedule_without_servers_needs_a_confirmation() {
-    let Some(scene) = Fixture::new(2).await else { return };
-    let tab = &scene.tab;
-    let servers: Value = scene.operator.get("/v1/servers").await;
+    let Some(fixture) = Fixture::new(2).await else { return };
+    let tab = &fixture.tab;
+    let servers: Value = fixture.operator.get("/v1/servers").await;
     let environment = servers["data"][0]["environment"].as_str().unwrap();
-    scene.go("/schedules/new");
+    fixture.go("/schedules/new");
     tab.fill("input[name=name]", "Mistyped");
     tab.fill("input[name=cron]", "30 3 * * SUN");
     tab.fill("input[name=environment]", &format!("{environment}x"));
@@ -131,7 +131,7 @@ async fn schedule_without_servers_needs_a_confirmation() {
     tab.until_shown("Runs are skipped until a server matches.");
     // The browser reports the refused form.
     tab.console_problems();
-    scene.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

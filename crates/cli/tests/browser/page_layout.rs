@@ -38,15 +38,15 @@ enum Step {
 use Step::{Click, Fill};
 
 impl PagePath {
-    fn go(&self, scene: &Fixture) {
+    fn go(&self, fixture: &Fixture) {
         let (PagePath::Direct(path) | PagePath::WithSteps(path, _)) = self;
         // Load the page again, in case a previous step changed it.
-        scene.go(path);
+        fixture.go(path);
         let PagePath::WithSteps(_, steps) = self else { return };
         for step in steps {
             match step {
-                Click(css) => scene.tab.click(css),
-                Fill(css, text) => scene.tab.fill(css, text),
+                Click(css) => fixture.tab.click(css),
+                Fill(css, text) => fixture.tab.fill(css, text),
             }
         }
     }
@@ -54,27 +54,27 @@ impl PagePath {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_page_is_readable_at_all_widths_and_themes() {
-    let Some(scene) = Fixture::new(30).await else { return };
-    let (pages, axe) = (pages(&scene).await, Axe::new());
+    let Some(fixture) = Fixture::new(30).await else { return };
+    let (pages, axe) = (pages(&fixture).await, Axe::new());
     let kept = std::env::var_os("FLEETMEND_SCREENSHOTS").map(PathBuf::from);
     let mut stumbles = Vec::new();
     for (name, way) in &pages {
-        way.go(&scene);
-        check_page(&scene.tab, axe.as_ref(), name, kept.as_ref(), &mut stumbles);
+        way.go(&fixture);
+        check_page(&fixture.tab, axe.as_ref(), name, kept.as_ref(), &mut stumbles);
     }
-    sign_in_up_to_code(&scene);
-    check_page(&scene.tab, axe.as_ref(), "code", kept.as_ref(), &mut stumbles);
+    sign_in_up_to_code(&fixture);
+    check_page(&fixture.tab, axe.as_ref(), "code", kept.as_ref(), &mut stumbles);
     assert_eq!(stumbles, Vec::<String>::new());
     // The error page is among them, and the browser reports it.
     let complaints: Vec<String> =
-        scene.tab.console_problems().into_iter().filter(|one| !one.contains("limit=0")).collect();
+        fixture.tab.console_problems().into_iter().filter(|one| !one.contains("limit=0")).collect();
     assert_eq!(complaints, Vec::<String>::new());
-    scene.end().await;
+    fixture.end().await;
 }
 
 /// Every page, with content on it.
-async fn pages(scene: &Fixture) -> Vec<(&'static str, PagePath)> {
-    let operator = &scene.operator;
+async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
+    let operator = &fixture.operator;
     let servers: Value = operator.get("/v1/servers").await;
     let server = servers["data"][0]["id"].as_str().unwrap().to_owned();
     let schedule = json!({"name": "Nightly, production", "cron": "0 3 * * *", "timezone": "Europe/Berlin",
@@ -83,7 +83,7 @@ async fn pages(scene: &Fixture) -> Vec<(&'static str, PagePath)> {
     let named = json!({"name": "Two of them, at noon", "cron": "0 12 * * MON-FRI", "timezone": "America/New_York",
         "targets": {"server_ids": [servers["data"][0]["id"], servers["data"][1]["id"]]}});
     let named = operator.post("/v1/schedules", named).await;
-    let batch = operator.orders(&scene.fleet, 0..12, json!({"max_parallel": 4})).await;
+    let batch = operator.orders(&fixture.fleet, 0..12, json!({"max_parallel": 4})).await;
     operator.until_ended(&batch).await;
     // Pending updates and severities are counted a moment after they are reported.
     let listed = |seen: &Value| seen["meta"]["total"].as_u64() > Some(0);
@@ -97,7 +97,7 @@ async fn pages(scene: &Fixture) -> Vec<(&'static str, PagePath)> {
     let (task, treated) =
         (tasks["data"][0]["id"].as_str().unwrap(), &tasks["data"][0]["server_id"]);
     let treated = treated.as_str().unwrap();
-    write_daily_stats(scene).await;
+    write_daily_stats(fixture).await;
     let to = |path: &str| PagePath::Direct(path.to_owned());
     vec![
         ("overview", to("/")),
@@ -152,7 +152,7 @@ async fn pages(scene: &Fixture) -> Vec<(&'static str, PagePath)> {
         ),
         ("problem", to("/servers?limit=0")),
         ("sign-in", to("/sign-in")),
-        ("welcome", to(&invitation_path(scene))),
+        ("welcome", to(&invitation_path(fixture))),
     ]
 }
 
@@ -161,7 +161,7 @@ fn check_page(
     tab: &Tab,
     axe: Option<&Axe>,
     name: &str,
-    kept: Option<&PathBuf>,
+    screenshot_dir: Option<&PathBuf>,
     stumbles: &mut Vec<String>,
 ) {
     for (width, theme) in [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")] {
@@ -172,7 +172,7 @@ fn check_page(
         for one in axe.map_or_else(Vec::new, |axe| axe.findings(tab)) {
             stumbles.push(format!("{name} {width} {theme}: {one}"));
         }
-        if let Some(dir) = kept {
+        if let Some(dir) = screenshot_dir {
             std::fs::create_dir_all(dir).unwrap();
             let file = dir.join(format!("{name}-{width}-{theme}.png"));
             std::fs::write(file, tab.screenshot()).unwrap();
@@ -181,8 +181,8 @@ fn check_page(
 }
 
 /// The path of a link for setting a password.
-fn invitation_path(scene: &Fixture) -> String {
-    let data = scene.dir.data();
+fn invitation_path(fixture: &Fixture) -> String {
+    let data = fixture.dir.data();
     let words = [
         "users",
         "create",
@@ -190,13 +190,13 @@ fn invitation_path(scene: &Fixture) -> String {
         "--data-dir",
         data.to_str().unwrap(),
         "--url",
-        &scene.url,
+        &fixture.url,
         "--json",
     ];
-    let made = fleetmend(&words).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let made: Value = serde_json::from_slice(&made.stdout).unwrap();
-    made["link"].as_str().unwrap().strip_prefix(&scene.url).unwrap().to_owned()
+    let created = fleetmend(&words).output().unwrap();
+    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+    let created: Value = serde_json::from_slice(&created.stdout).unwrap();
+    created["link"].as_str().unwrap().strip_prefix(&fixture.url).unwrap().to_owned()
 }
 
 #[expect(clippy::disallowed_methods, reason = "the service in this test uses the system clock")]
@@ -205,8 +205,8 @@ fn now() -> Timestamp {
 }
 
 /// Writes the statistics of earlier days directly to the database, instead of waiting a month.
-async fn write_daily_stats(scene: &Fixture) {
-    let data = scene.dir.data();
+async fn write_daily_stats(fixture: &Fixture) {
+    let data = fixture.dir.data();
     let seal = service::commands::setup::seal(&Secrets::load(&data).unwrap());
     let url = format!("sqlite:{}", data.join("fleetmend.db").display());
     let db = store::Db::open(&store::Options::new(&url, seal)).await.unwrap();
@@ -237,9 +237,9 @@ async fn write_daily_stats(scene: &Fixture) {
 }
 
 /// Turns on TOTP, signs out, and signs in again up to the code.
-fn sign_in_up_to_code(scene: &Fixture) {
-    let tab = &scene.tab;
-    scene.go("/account");
+fn sign_in_up_to_code(fixture: &Fixture) {
+    let tab = &fixture.tab;
+    fixture.go("/account");
     tab.click("form[action='/account/totp'] button");
     tab.until_shown("Add this key to your authenticator");
     let secret = tab.eval("return document.getElementById('secret').innerText");

@@ -72,8 +72,8 @@ fn server_patched_in_the_dashboard_matches_its_package_database() {
     tab.until_shown("Package changes");
     let shown = tab.text();
     assert!(shown.contains("hello") && shown.contains("1.0") && shown.contains("1.1"), "{shown}");
-    let told: Value =
+    let reported: Value =
         fleet.until(&format!("/v1/servers/{}", host.id), |seen| seen["summary"]["updates"] == 0);
-    assert_eq!(told["status"], json!("online"));
+    assert_eq!(reported["status"], json!("online"));
     assert_eq!(tab.console_problems(), Vec::<String>::new());
 }

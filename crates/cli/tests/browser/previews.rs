@@ -33,23 +33,23 @@ fn label(tab: &Tab) -> String {
     tab.eval("return document.getElementById('start').innerText").as_str().unwrap().to_owned()
 }
 
-fn preview_all(scene: &Fixture) {
-    scene.go("/servers");
-    scene.tab.click("input[data-all]");
-    scene.tab.click("[data-needs-pick]");
-    scene.tab.until_shown("What would happen");
-    scene.tab.click("#chosen summary");
+fn preview_all(fixture: &Fixture) {
+    fixture.go("/servers");
+    fixture.tab.click("input[data-all]");
+    fixture.tab.click("[data-needs-pick]");
+    fixture.tab.until_shown("What would happen");
+    fixture.tab.click("#chosen summary");
 }
 
-async fn batches(scene: &Fixture) -> Value {
-    scene.operator.get("/v1/batches").await["data"].clone()
+async fn batches(fixture: &Fixture) -> Value {
+    fixture.operator.get("/v1/batches").await["data"].clone()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn start_is_disabled_while_a_field_differs_from_the_preview() {
-    let Some(scene) = Fixture::new(3).await else { return };
-    let tab = &scene.tab;
-    preview_all(&scene);
+    let Some(fixture) = Fixture::new(3).await else { return };
+    let tab = &fixture.tab;
+    preview_all(&fixture);
     assert_eq!(label(tab), "Patch 3 servers (security updates)");
     for change in EDITS {
         assert!(!is_disabled(tab), "before {change:?}");
@@ -70,15 +70,15 @@ async fn start_is_disabled_while_a_field_differs_from_the_preview() {
         let field = format!("[name={}]", name.as_str().unwrap());
         assert!(EDITS.iter().any(|(css, _)| css.contains(&field)), "{name}");
     }
-    assert_eq!(batches(&scene).await, json!([]));
-    scene.end().await;
+    assert_eq!(batches(&fixture).await, json!([]));
+    fixture.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn changed_form_without_script_must_be_previewed_again() {
-    let Some(scene) = Fixture::new(3).await else { return };
-    let tab = &scene.tab;
-    preview_all(&scene);
+    let Some(fixture) = Fixture::new(3).await else { return };
+    let tab = &fixture.tab;
+    preview_all(&fixture);
     for change in [
         ("input[name=dry_run]", ""),
         ("input[name=canary]", "2"),
@@ -95,7 +95,7 @@ async fn changed_form_without_script_must_be_previewed_again() {
     );
     tab.click("#start");
     tab.until_shown("The options changed since the preview. Review it and start again.");
-    assert_eq!(batches(&scene).await, json!([]));
+    assert_eq!(batches(&fixture).await, json!([]));
     assert_eq!(label(tab), "Dry run on 3 servers (security updates)");
     assert!(!is_disabled(tab));
     for (name, value) in [("canary", "2"), ("max_parallel", "1"), ("exclude", "nothing-*")] {
@@ -104,17 +104,17 @@ async fn changed_form_without_script_must_be_previewed_again() {
     }
     tab.click("#start");
     tab.until("the batch is there", |tab| tab.url().contains("/batches/bat_"));
-    let made = batches(&scene).await[0].clone();
-    assert_eq!(made["options"]["dry_run"], true);
+    let created = batches(&fixture).await[0].clone();
+    assert_eq!(created["options"]["dry_run"], true);
     assert_eq!(
-        (&made["options"]["canary"], &made["options"]["max_parallel"]),
+        (&created["options"]["canary"], &created["options"]["max_parallel"]),
         (&json!(2), &json!(1))
     );
     assert_eq!(
-        (&made["options"]["exclude"], &made["progress"]["total"]),
+        (&created["options"]["exclude"], &created["progress"]["total"]),
         (&json!(["nothing-*"]), &json!(3))
     );
     // The browser reports the refused form.
     tab.console_problems();
-    scene.end().await;
+    fixture.end().await;
 }

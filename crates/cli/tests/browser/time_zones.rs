@@ -42,11 +42,11 @@ fn assert_both_zones(tab: &Tab, under: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn schedule_form_shows_runs_in_both_time_zones() {
-    let Some(scene) = Fixture::new(1).await else { return };
-    let tab = &scene.tab;
+    let Some(fixture) = Fixture::new(1).await else { return };
+    let tab = &fixture.tab;
     tab.cdp("Emulation.setTimezoneOverride", &json!({"timezoneId": READER}));
     tab.cdp("Emulation.setLocaleOverride", &json!({"locale": "en-US"}));
-    scene.go("/schedules/new");
+    fixture.go("/schedules/new");
     tab.fill("input[name=name]", "Nightly");
     tab.eval("document.querySelector('input[name=timezone]').value = ''");
     tab.fill("input[name=cron]", "30 3 * * *");
@@ -65,20 +65,20 @@ async fn schedule_form_shows_runs_in_both_time_zones() {
     tab.until("its runs are shown", |tab| !tab.text().contains(" UTC"));
     assert_both_zones(tab, "main");
     // The calendar uses the user's days.
-    scene.go("/schedules");
+    fixture.go("/schedules");
     tab.until_shown(&format!("Times in {READER}"));
     assert!(tab.text().contains(&format!("03:30 {SERVERS}")), "{}", tab.text());
-    scene.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn preview_can_be_downloaded_and_then_started() {
-    let Some(scene) = Fixture::new(2).await else { return };
-    let tab = &scene.tab;
-    let dir = scene.dir.0.join("downloads");
+    let Some(fixture) = Fixture::new(2).await else { return };
+    let tab = &fixture.tab;
+    let dir = fixture.dir.0.join("downloads");
     std::fs::create_dir_all(&dir).unwrap();
     tab.cdp("Browser.setDownloadBehavior", &json!({"behavior": "allow", "downloadPath": dir}));
-    scene.go("/servers");
+    fixture.go("/servers");
     tab.click("input[data-all]");
     tab.click("[data-needs-pick]");
     tab.until_shown("What would happen");
@@ -94,5 +94,5 @@ async fn preview_can_be_downloaded_and_then_started() {
     }
     tab.click("#start");
     tab.until("the batch is there", |tab| tab.url().contains("/batches/bat_"));
-    scene.end().await;
+    fixture.end().await;
 }

@@ -95,8 +95,8 @@ async fn backup_and_restore(database: &[&str]) {
     let ran: BTreeSet<_> = runs.iter().map(|run| run["scheduled_for"].to_string()).collect();
 
     // Let everything end before the restore, so that whatever starts afterwards is new.
-    let keyboard = Cli { url: service.address.clone(), key };
-    keyboard.run_ok(&["schedules", "update", "every minute", "--enabled", "false"]);
+    let cli = Cli { url: service.address.clone(), key };
+    cli.run_ok(&["schedules", "update", "every minute", "--enabled", "false"]);
     let open = |batches: &[Value]| batches.iter().any(|batch| batch["finished_at"].is_null());
     while open(&operator.all("/v1/batches").await) {
         tokio::time::sleep(POLL_INTERVAL).await;

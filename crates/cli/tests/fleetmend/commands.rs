@@ -17,7 +17,7 @@ pub(crate) struct World {
     dir: Dir,
     service: Running,
     pub(crate) operator: Operator,
-    pub(crate) keyboard: Cli,
+    pub(crate) cli: Cli,
     pub(crate) fleet: Swarm,
 }
 
@@ -31,14 +31,14 @@ pub(crate) async fn world() -> World {
     for agent in 0..6 {
         fleet.script(agent, Script::Succeed);
     }
-    let keyboard = Cli { url: service.address.clone(), key };
+    let cli = Cli { url: service.address.clone(), key };
     // Patches are counted about a second after the scans: wait until every update of every server
     // is included.
     let mut counted = false;
     while !counted {
         tokio::time::sleep(POLL_INTERVAL).await;
-        let count = |rows: &[Value], of: fn(&Value) -> &Value| -> u64 {
-            rows.iter().filter_map(|row| of(row).as_u64()).sum()
+        let count = |rows: &[Value], field: fn(&Value) -> &Value| -> u64 {
+            rows.iter().filter_map(|row| field(row).as_u64()).sum()
         };
         let servers = operator.all("/v1/servers").await;
         let patches = operator.all("/v1/patches").await;
@@ -49,7 +49,7 @@ pub(crate) async fn world() -> World {
         let matched = operator.get("/v1/summary").await["assessment"]["not_scanned"] == 0;
         counted = scanned == 6 && updates > 0 && updates == affected && matched;
     }
-    World { dir, service, operator, keyboard, fleet }
+    World { dir, service, operator, cli, fleet }
 }
 
 impl World {
@@ -60,11 +60,11 @@ impl World {
     }
 }
 
-async fn body(keyboard: &Cli, path: &str) -> String {
-    let request = reqwest::Client::new().get(format!("{}{path}", keyboard.url));
-    let answer = request.bearer_auth(&keyboard.key).send().await.unwrap();
-    assert_eq!(answer.status(), StatusCode::OK, "{path}");
-    answer.text().await.unwrap()
+async fn body(cli: &Cli, path: &str) -> String {
+    let request = reqwest::Client::new().get(format!("{}{path}", cli.url));
+    let response = request.bearer_auth(&cli.key).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK, "{path}");
+    response.text().await.unwrap()
 }
 
 /// With `--json`, the output is exactly the response body.
@@ -73,7 +73,7 @@ async fn json_flag_prints_the_api_response_unchanged() {
     let world = world().await;
     let servers = world.servers().await;
     let ((hostname, id), (_, other)) = (servers[0].clone(), servers[1].clone());
-    world.keyboard.run_ok(&[
+    world.cli.run_ok(&[
         "schedules",
         "create",
         "--name",
@@ -84,10 +84,10 @@ async fn json_flag_prints_the_api_response_unchanged() {
         "--security-only",
     ]);
     let order = ["servers", "patch", &hostname, "--all-updates", "--yes", "--watch", "--json"];
-    let ended: Value = serde_json::from_str(&world.keyboard.run_ok(&order)).unwrap();
+    let ended: Value = serde_json::from_str(&world.cli.run_ok(&order)).unwrap();
     assert_eq!(ended["state"], "succeeded");
     let batch = ended["id"].as_str().unwrap();
-    let World { fleet, operator, keyboard, dir: _dir, service: _service } = world;
+    let World { fleet, operator, cli, dir: _dir, service: _service } = world;
     fleet.stop().await;
     // A package that another server still has pending.
     let pending = operator.get(&format!("/v1/patches?server_id={other}")).await;
@@ -128,11 +128,11 @@ async fn json_flag_prints_the_api_response_unchanged() {
     for (args, path) in cases {
         // Values that change on their own, such as a key's last use: read until they are stable.
         let (mut before, mut printed) = (String::new(), String::new());
-        let mut after = body(&keyboard, &path).await;
+        let mut after = body(&cli, &path).await;
         while before != after {
             before = after;
-            printed = keyboard.run_ok(&[args, &["--json"]].concat());
-            after = body(&keyboard, &path).await;
+            printed = cli.run_ok(&[args, &["--json"]].concat());
+            after = body(&cli, &path).await;
         }
         assert_eq!(printed, format!("{after}\n"), "{args:?}");
         let printed: Value = serde_json::from_str(&printed).unwrap();
@@ -143,7 +143,7 @@ async fn json_flag_prints_the_api_response_unchanged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_fit_the_terminal_and_are_complete_in_a_pipe() {
     let world = world().await;
-    let piped = world.keyboard.run_ok(&["servers", "list"]);
+    let piped = world.cli.run_ok(&["servers", "list"]);
     let lines: Vec<Vec<&str>> = piped.lines().map(|line| line.split('\t').collect()).collect();
     assert_eq!(lines.len(), 7);
     assert_eq!(
@@ -168,7 +168,7 @@ async fn lists_fit_the_terminal_and_are_complete_in_a_pipe() {
     }
     assert!(!piped.contains('\x1b'));
     for width in [40, 64, 80, 132] {
-        let output = world.keyboard.run_on_terminal(width, &["servers", "list"], "");
+        let output = world.cli.run_on_terminal(width, &["servers", "list"], "");
         assert_eq!(output.code, 0);
         assert!(output.out.contains("\x1b[32monline\x1b[0m"), "{}", output.out);
         let shown = strip_escapes(&output.out);
@@ -178,10 +178,10 @@ async fn lists_fit_the_terminal_and_are_complete_in_a_pipe() {
         }
     }
     for more in [("NO_COLOR", "1"), ("TERM", "dumb")] {
-        let output = world.keyboard.run_on_terminal_with(80, &["servers", "list"], "", &[more]);
+        let output = world.cli.run_on_terminal_with(80, &["servers", "list"], "", &[more]);
         assert!(!output.out.contains('\x1b'), "{more:?}: {}", output.out);
     }
-    let three = world.keyboard.run_on_terminal(80, &["servers", "list", "--limit", "3"], "").out;
+    let three = world.cli.run_on_terminal(80, &["servers", "list", "--limit", "3"], "").out;
     assert!(strip_escapes(&three).ends_with("3 of 6 servers\n"), "{three}");
 }
 
@@ -190,7 +190,7 @@ async fn patching_shows_a_preview_and_asks_first() {
     let world = world().await;
     let (hostname, _) = world.servers().await[0].clone();
     let order = ["servers", "patch", &hostname, "--all-updates", "--reboot", "if_required"];
-    let refused = world.keyboard.run_on_terminal(100, &order, "n\n");
+    let refused = world.cli.run_on_terminal(100, &order, "n\n");
     assert_eq!(refused.code, 1, "{}", refused.out);
     let shown = strip_escapes(&refused.out);
     for part in [
@@ -203,7 +203,7 @@ async fn patching_shows_a_preview_and_asks_first() {
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    let unasked = world.keyboard.run_piped(&order);
+    let unasked = world.cli.run_piped(&order);
     assert_eq!(unasked.code, 2);
     assert!(unasked.err.contains("--yes"), "{}", unasked.err);
     assert_eq!(
@@ -212,7 +212,7 @@ async fn patching_shows_a_preview_and_asks_first() {
         "nothing must have started"
     );
 
-    let agreed = world.keyboard.run_on_terminal(100, &[&order[..], &["--watch"]].concat(), "y\n");
+    let agreed = world.cli.run_on_terminal(100, &[&order[..], &["--watch"]].concat(), "y\n");
     assert_eq!(agreed.code, 0, "{}", agreed.out);
     let shown = strip_escapes(&agreed.out);
     assert!(shown.contains('%') && shown.contains("succeeded"), "{shown}");
@@ -227,7 +227,7 @@ async fn failed_task_is_reported_and_fails_the_command() {
         (0..4).map(|agent| world.fleet.server_id(agent).unwrap().to_string()).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let order = [&["batches", "create", "--all-updates", "--yes", "--watch"], &ids[..]].concat();
-    let output = world.keyboard.run_piped(&order);
+    let output = world.cli.run_piped(&order);
     assert_eq!(output.code, 1, "{}", output.err);
     assert!(output.err.contains(": failed: disk_full"), "{}", output.err);
     assert!(
@@ -239,10 +239,10 @@ async fn failed_task_is_reported_and_fails_the_command() {
     let batch = output.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
 
     world.fleet.script(2, Script::Succeed);
-    let again = world.keyboard.run_piped(&["batches", "retry", &batch, "--yes", "--watch"]);
+    let again = world.cli.run_piped(&["batches", "retry", &batch, "--yes", "--watch"]);
     assert_eq!(again.code, 0, "{}", again.err);
     assert!(again.out.contains("1, 100% done"), "{}", again.out);
-    let listed = world.keyboard.run_ok(&["batches", "list"]);
+    let listed = world.cli.run_ok(&["batches", "list"]);
     assert_eq!(listed.lines().count(), 3, "{listed}");
 }
 
@@ -255,7 +255,7 @@ async fn watching_a_halted_batch_ends_with_advice() {
     }
     let order =
         ["batches", "create", "--all", "--all-updates", "--canary", "1", "--yes", "--watch"];
-    let output = world.keyboard.run_piped(&order);
+    let output = world.cli.run_piped(&order);
     assert_eq!(output.code, 1, "{}", output.err);
     assert!(output.err.contains(": failed: repo_unreachable"), "{}", output.err);
     assert!(
@@ -269,8 +269,8 @@ async fn watching_a_halted_batch_ends_with_advice() {
         output.out
     );
     let batch = output.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
-    assert!(world.keyboard.run_ok(&["batches", "cancel", &batch]).contains("state\tcancel"));
-    let ended = world.keyboard.run_piped(&["batches", "watch", &batch]);
+    assert!(world.cli.run_ok(&["batches", "cancel", &batch]).contains("state\tcancel"));
+    let ended = world.cli.run_piped(&["batches", "watch", &batch]);
     assert!(ended.code == 1 && ended.err.contains("ended in state canceled"), "{}", ended.err);
 }
 
@@ -280,22 +280,22 @@ async fn batch_can_be_paused_resumed_and_its_log_read() {
     let world = world().await;
     let order =
         ["batches", "create", "--all", "--all-updates", "--max-parallel", "1", "--yes", "--json"];
-    let batch: Value = serde_json::from_str(&world.keyboard.run_ok(&order)).unwrap();
+    let batch: Value = serde_json::from_str(&world.cli.run_ok(&order)).unwrap();
     let id = batch["id"].as_str().unwrap();
-    let paused = world.keyboard.run_ok(&["batches", "pause", id]);
+    let paused = world.cli.run_ok(&["batches", "pause", id]);
     assert!(paused.contains("state\tpaused"), "{paused}");
     let again: Value =
-        serde_json::from_str(&world.keyboard.run_ok(&["batches", "pause", id, "--json"])).unwrap();
+        serde_json::from_str(&world.cli.run_ok(&["batches", "pause", id, "--json"])).unwrap();
     assert_eq!(again["state"], "paused");
-    let resumed = world.keyboard.run_ok(&["batches", "resume", id]);
+    let resumed = world.cli.run_ok(&["batches", "resume", id]);
     assert!(resumed.contains("state\trunning"), "{resumed}");
-    world.keyboard.run_ok(&["batches", "watch", id]);
-    let refused = world.keyboard.run_piped(&["batches", "resume", id]);
+    world.cli.run_ok(&["batches", "watch", id]);
+    let refused = world.cli.run_piped(&["batches", "resume", id]);
     assert!(refused.code == 1 && refused.err.contains("[409 batch_state]"), "{}", refused.err);
     let (hostname, _) = world.servers().await[0].clone();
-    let log = world.keyboard.run_ok(&["batches", "log", id, &hostname]);
+    let log = world.cli.run_ok(&["batches", "log", id, &hostname]);
     assert!(log.lines().count() > 1, "{log}");
-    let unknown = world.keyboard.run_piped(&["batches", "log", id, "unknown"]);
+    let unknown = world.cli.run_piped(&["batches", "log", id, "unknown"]);
     assert_eq!(unknown.code, 1, "{}", unknown.err);
 }
 
@@ -303,9 +303,9 @@ async fn batch_can_be_paused_resumed_and_its_log_read() {
 /// orders again.
 #[tokio::test(flavor = "multi_thread")]
 async fn quarantined_server_is_released_by_name() {
-    let World { fleet, operator, keyboard, dir, service } = world().await;
+    let World { fleet, operator, cli, dir, service } = world().await;
     let hostname = operator.all("/v1/servers").await[0]["hostname"].as_str().unwrap().to_owned();
-    let early = keyboard.run_piped(&["servers", "release", &hostname]);
+    let early = cli.run_piped(&["servers", "release", &hostname]);
     assert!(early.code == 1 && early.err.contains("not in quarantine"), "{}", early.err);
     // All agents stop. Their state of a moment ago is what a restored snapshot of the host would
     // have.
@@ -340,9 +340,9 @@ async fn quarantined_server_is_released_by_name() {
         tokio::time::sleep(POLL_INTERVAL).await;
     };
     copy.stop().await;
-    let released = keyboard.run_ok(&["servers", "release", &found[0]]);
+    let released = cli.run_ok(&["servers", "release", &found[0]]);
     assert!(released.contains("receives orders again"), "{released}");
-    let released = keyboard.run_ok(&["servers", "release", &found[1], "--json"]);
+    let released = cli.run_ok(&["servers", "release", &found[1], "--json"]);
     let released: Value = serde_json::from_str(&released).unwrap();
     let path = "/v1/servers/{server_id}/release";
     let wrong = OpenApi::load().response_violations("post", path, "200", &released);
@@ -354,7 +354,7 @@ async fn quarantined_server_is_released_by_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn watching_continues_after_a_service_restart() {
     let mut world = world().await;
-    let (url, key) = (world.keyboard.url.clone(), world.keyboard.key.clone());
+    let (url, key) = (world.cli.url.clone(), world.cli.key.clone());
     let watcher = Cli { url: url.clone(), key };
     let order = json!({"server_ids": (0..6).map(|agent| world.fleet.server_id(agent)).collect::<Vec<_>>(),
         "packages": [], "max_parallel": 1});
@@ -375,54 +375,54 @@ async fn watching_continues_after_a_service_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn schedule_without_servers_needs_confirmation_and_its_run_fails() {
     let world = world().await;
-    let keyboard = &world.keyboard;
+    let cli = &world.cli;
     let create = |name: &'static str, environment: &'static str| {
         let args = ["schedules", "create", "--cron", "@daily", "--security-only", "--environment"];
         [&args[..], &[environment, "--name", name]].concat()
     };
-    let told = "No server has the environment \"prodction\". Did you mean \"production\"?";
-    let refused = keyboard.run_piped(&create("Piped", "prodction"));
+    let reported = "No server has the environment \"prodction\". Did you mean \"production\"?";
+    let refused = cli.run_piped(&create("Piped", "prodction"));
     assert_eq!((refused.code, refused.out.as_str()), (1, ""));
-    for part in [told, "[no_servers_match]", "--allow-empty"] {
+    for part in [reported, "[no_servers_match]", "--allow-empty"] {
         assert!(refused.err.contains(part), "no `{part}` in {}", refused.err);
     }
-    let no = keyboard.run_on_terminal(200, &create("Typed", "prodction"), "n\n");
+    let no = cli.run_on_terminal(200, &create("Typed", "prodction"), "n\n");
     assert_eq!(no.code, 1, "{}", no.out);
-    assert!(no.out.contains(told) && no.out.contains("Create it anyway? [y/N]"), "{}", no.out);
-    assert_eq!(keyboard.run_ok(&["schedules", "list"]).lines().count(), 1, "nothing was created");
-    let yes = keyboard.run_on_terminal(200, &create("Typed", "prodction"), "y\n");
+    assert!(no.out.contains(reported) && no.out.contains("Create it anyway? [y/N]"), "{}", no.out);
+    assert_eq!(cli.run_ok(&["schedules", "list"]).lines().count(), 1, "nothing was created");
+    let yes = cli.run_on_terminal(200, &create("Typed", "prodction"), "y\n");
     assert_eq!(yes.code, 0, "{}", yes.out);
     assert!(yes.out.contains("Runs are skipped until a server matches."), "{}", yes.out);
     let allowed = [&create("Piped", "prodction")[..], &["--allow-empty", "--json"]].concat();
-    let made: Value = serde_json::from_str(&keyboard.run_ok(&allowed)).unwrap();
-    assert!(made["warnings"][0].as_str().unwrap().starts_with(told), "{made}");
+    let made: Value = serde_json::from_str(&cli.run_ok(&allowed)).unwrap();
+    assert!(made["warnings"][0].as_str().unwrap().starts_with(reported), "{made}");
 
-    let ran = keyboard.run_piped(&["schedules", "run", "Piped", "--yes"]);
+    let ran = cli.run_piped(&["schedules", "run", "Piped", "--yes"]);
     let why = "Skipped: no server matches the schedule's targets.";
     assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
     assert!(ran.err.contains(why), "{}", ran.err);
-    let ran = keyboard.run_piped(&["schedules", "run", "Piped", "--yes", "--watch", "--json"]);
+    let ran = cli.run_piped(&["schedules", "run", "Piped", "--yes", "--watch", "--json"]);
     let run: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(
         (ran.code, &run["skip_reason"], &run["batch_id"]),
         (1, &json!("no_servers"), &Value::Null)
     );
-    let runs = keyboard.run_ok(&["schedules", "runs", "Piped"]);
+    let runs = cli.run_ok(&["schedules", "runs", "Piped"]);
     assert!(runs.contains("\tskipped (no servers)\tmanual\t"), "{runs}");
 
     let update = ["schedules", "update", "Piped", "--environment"];
-    let refused = keyboard.run_piped(&[&update[..], &["prod"]].concat());
+    let refused = cli.run_piped(&[&update[..], &["prod"]].concat());
     assert!(refused.code == 1 && refused.err.contains("--allow-empty"), "{}", refused.err);
-    keyboard.run_ok(&[&update[..], &["production"]].concat());
-    let shown = keyboard.run_ok(&["schedules", "show", "Piped"]);
+    cli.run_ok(&[&update[..], &["production"]].concat());
+    let shown = cli.run_ok(&["schedules", "show", "Piped"]);
     assert!(!shown.contains("Warning"), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn schedule_is_created_updated_run_and_deleted_by_name() {
     let world = world().await;
-    let keyboard = &world.keyboard;
-    let made = keyboard.run_ok(&[
+    let cli = &world.cli;
+    let created = cli.run_ok(&[
         "schedules",
         "create",
         "--name",
@@ -441,41 +441,41 @@ async fn schedule_is_created_updated_run_and_deleted_by_name() {
         "10%",
         "--json",
     ]);
-    let made: Value = serde_json::from_str(&made).unwrap();
-    keyboard.run_ok(&["schedules", "update", "Weekly", "--stagger-minutes", "0", "--canary", "0"]);
+    let created: Value = serde_json::from_str(&created).unwrap();
+    cli.run_ok(&["schedules", "update", "Weekly", "--stagger-minutes", "0", "--canary", "0"]);
     let seen: Value =
-        serde_json::from_str(&keyboard.run_ok(&["schedules", "show", "weekly", "--json"])).unwrap();
+        serde_json::from_str(&cli.run_ok(&["schedules", "show", "weekly", "--json"])).unwrap();
     let changed = json!({"stagger_minutes": 0, "canary": 0});
-    let mut expected = made["options"].clone();
+    let mut expected = created["options"].clone();
     expected.as_object_mut().unwrap().extend(changed.as_object().unwrap().clone());
     assert_eq!(seen["options"], expected, "only the given options may change");
-    assert_eq!((&seen["cron"], &seen["timezone"]), (&made["cron"], &made["timezone"]));
+    assert_eq!((&seen["cron"], &seen["timezone"]), (&created["cron"], &created["timezone"]));
 
-    let ran = keyboard.run_piped(&["schedules", "run", "Weekly", "--yes", "--watch"]);
+    let ran = cli.run_piped(&["schedules", "run", "Weekly", "--yes", "--watch"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(ran.out.contains("6, 100% done"), "{}", ran.out);
-    let runs = keyboard.run_ok(&["schedules", "runs", "Weekly"]);
+    let runs = cli.run_ok(&["schedules", "runs", "Weekly"]);
     assert!(runs.contains("\tsucceeded\tmanual\t6\t0\t"), "{runs}");
-    assert_eq!(keyboard.run_piped(&["schedules", "delete", "Weekly"]).code, 2);
-    keyboard.run_ok(&["schedules", "delete", "Weekly", "--yes"]);
-    assert_eq!(keyboard.run_ok(&["schedules", "list"]).lines().count(), 1);
+    assert_eq!(cli.run_piped(&["schedules", "delete", "Weekly"]).code, 2);
+    cli.run_ok(&["schedules", "delete", "Weekly", "--yes"]);
+    assert_eq!(cli.run_ok(&["schedules", "list"]).lines().count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_and_tokens_are_shown_once_and_can_be_revoked() {
     let world = world().await;
-    let keyboard = &world.keyboard;
-    let viewer = keyboard.run_ok(&["keys", "create", "--name", "looks", "--role", "viewer"]);
-    let viewer = Cli { url: keyboard.url.clone(), key: viewer.trim().to_owned() };
+    let cli = &world.cli;
+    let viewer = cli.run_ok(&["keys", "create", "--name", "looks", "--role", "viewer"]);
+    let viewer = Cli { url: cli.url.clone(), key: viewer.trim().to_owned() };
     viewer.run_ok(&["servers", "list"]);
     let refused = viewer.run_piped(&["keys", "list"]);
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("[403 ") && refused.err.contains("request "), "{}", refused.err);
-    keyboard.run_ok(&["keys", "revoke", "looks", "--yes"]);
+    cli.run_ok(&["keys", "revoke", "looks", "--yes"]);
     let ended = viewer.run_piped(&["servers", "list"]);
     assert!(ended.code == 1 && ended.err.contains("[401 "), "{}", ended.err);
 
-    let token = keyboard.run_ok(&[
+    let token = cli.run_ok(&[
         "tokens",
         "create",
         "--name",
@@ -486,40 +486,40 @@ async fn keys_and_tokens_are_shown_once_and_can_be_revoked() {
         "1",
     ]);
     assert!(token.starts_with("fme_") && token.lines().count() == 1, "{token}");
-    assert!(keyboard.run_ok(&["tokens", "list"]).contains("web\tvalid\t0/1\tproduction"));
-    keyboard.run_ok(&["tokens", "revoke", "web", "--yes"]);
-    assert!(keyboard.run_ok(&["tokens", "list"]).contains("web\trevoked"));
+    assert!(cli.run_ok(&["tokens", "list"]).contains("web\tvalid\t0/1\tproduction"));
+    cli.run_ok(&["tokens", "revoke", "web", "--yes"]);
+    assert!(cli.run_ok(&["tokens", "list"]).contains("web\trevoked"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cve_is_suppressed_with_a_reason_and_unsuppressed() {
     let world = world().await;
-    let keyboard = &world.keyboard;
-    let aside = ["suppressions", "create", "CVE-2023-45853", "--package", "zlib"];
-    let id = keyboard.run_ok(&[&aside[..], &["--reason", "it is not built"]].concat());
+    let cli = &world.cli;
+    let suppression = ["suppressions", "create", "CVE-2023-45853", "--package", "zlib"];
+    let id = cli.run_ok(&[&suppression[..], &["--reason", "it is not built"]].concat());
     let id = id.trim();
     assert!(id.starts_with("sup_"), "{id}");
-    let listed = keyboard.run_ok(&["suppressions", "list", "--cve", "CVE-2023-45853"]);
+    let listed = cli.run_ok(&["suppressions", "list", "--cve", "CVE-2023-45853"]);
     assert!(listed.contains("CVE-2023-45853\tactive\tzlib\t-\tit is not built"), "{listed}");
-    assert_eq!(keyboard.run_ok(&["suppressions", "list", "--cve", "CVE-1"]).lines().count(), 1);
-    let without_reason = keyboard.run_piped(&aside);
+    assert_eq!(cli.run_ok(&["suppressions", "list", "--cve", "CVE-1"]).lines().count(), 1);
+    let without_reason = cli.run_piped(&suppression);
     assert_eq!(without_reason.code, 2);
     assert_eq!(
-        keyboard.run_piped(&["suppressions", "remove", id]).code,
+        cli.run_piped(&["suppressions", "remove", id]).code,
         2,
         "it asks for confirmation, and there is no terminal"
     );
-    keyboard.run_ok(&["suppressions", "remove", id, "--yes"]);
-    assert_eq!(keyboard.run_ok(&["suppressions", "list"]).lines().count(), 1);
+    cli.run_ok(&["suppressions", "remove", id, "--yes"]);
+    assert_eq!(cli.run_ok(&["suppressions", "list"]).lines().count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kind_of_failure_has_a_clear_message() {
     let world = world().await;
-    let keyboard = &world.keyboard;
+    let cli = &world.cli;
     let (hostname, _) = world.servers().await[0].clone();
     let fails = |args: &[&str], code: i32, parts: &[&str]| {
-        let output = keyboard.run_piped(args);
+        let output = cli.run_piped(args);
         assert_eq!(output.code, code, "{args:?}: {}", output.err);
         assert!(output.out.is_empty(), "{args:?}: {}", output.out);
         for part in parts {
@@ -545,7 +545,7 @@ async fn each_kind_of_failure_has_a_clear_message() {
     fails(&["servers", "list", "--nothing"], 2, &["--nothing"]);
 
     let unreachable = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let unreachable = Cli { url: format!("http://{unreachable}"), key: keyboard.key.clone() };
+    let unreachable = Cli { url: format!("http://{unreachable}"), key: cli.key.clone() };
     let output = unreachable.run_piped(&["servers", "list"]);
     assert_eq!(output.code, 1);
     assert!(output.err.contains("is not reachable"), "{}", output.err);
@@ -560,11 +560,11 @@ async fn ambiguous_name_is_rejected_with_the_candidate_ids() {
     let world = world().await;
     let twins = world.operator.fleet(6, slow_agents).await;
     let (hostname, id) = world.servers().await[0].clone();
-    let output = world.keyboard.run_piped(&["servers", "show", &hostname]);
+    let output = world.cli.run_piped(&["servers", "show", &hostname]);
     assert_eq!(output.code, 1);
     assert!(output.err.contains("matches 2 servers") && output.err.contains(&id), "{}", output.err);
-    world.keyboard.run_ok(&["servers", "show", &id]);
-    world.keyboard.run_ok(&["servers", "remove", &id, "--yes"]);
-    world.keyboard.run_ok(&["servers", "show", &hostname]);
+    world.cli.run_ok(&["servers", "show", &id]);
+    world.cli.run_ok(&["servers", "remove", &id, "--yes"]);
+    world.cli.run_ok(&["servers", "show", &hostname]);
     twins.stop().await;
 }

@@ -44,7 +44,7 @@ impl Demo {
             .spawn()
             .unwrap();
         let mut words = BufReader::new(child.stdout.take().unwrap());
-        let mut told = |name: &str| loop {
+        let mut reported = |name: &str| loop {
             let mut line = String::new();
             assert_ne!(
                 words.read_line(&mut line).unwrap(),
@@ -55,9 +55,9 @@ impl Demo {
                 break line.trim_end().rsplit(' ').next().unwrap().to_owned();
             }
         };
-        let url = told("Fleetmend is running at");
-        let key = told("admin key");
-        told("Press Ctrl-C to stop");
+        let url = reported("Fleetmend is running at");
+        let key = reported("admin key");
+        reported("Press Ctrl-C to stop");
         Demo { child, stdout: words, operator: Operator::new(&url, &key) }
     }
 
@@ -118,8 +118,8 @@ async fn demo_has_sample_data_and_continues_after_restart() {
     let operator = &demo.operator;
     let servers = operator.all("/v1/servers").await;
     assert_eq!(servers.len(), 250);
-    let distinct = |of: fn(&Value) -> &Value| -> BTreeSet<String> {
-        servers.iter().map(|server| of(server).to_string()).collect()
+    let distinct = |field: fn(&Value) -> &Value| -> BTreeSet<String> {
+        servers.iter().map(|server| field(server).to_string()).collect()
     };
     assert_eq!(distinct(|server| &server["environment"]).len(), 4);
     assert!(distinct(|server| &server["os"]["name"]).len() >= 6);

@@ -33,8 +33,8 @@ impl Dev {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut dev = Dev { child, stdout_lines: said, printed: Vec::new(), url: String::new() };
+        let message = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut dev = Dev { child, stdout_lines: message, printed: Vec::new(), url: String::new() };
         let first = dev.until("Fleetmend is running at ");
         first.rsplit(' ').next().unwrap().clone_into(&mut dev.url);
         dev
@@ -168,24 +168,24 @@ fn lost_or_revoked_key_is_replaced() {
     let dir = Dir::new();
     let file = dir.data().join("credentials.toml");
     let file = file.to_str().unwrap();
-    let begun = || {
+    let started = || {
         let mut dev = Dev::start(&dir.data(), &[]);
         dev.until("Press Ctrl-C to stop");
         let key = dev.value_after("admin key").to_owned();
         (dev, key)
     };
-    let (dev, first) = begun();
+    let (dev, first) = started();
     let other = ["keys", "create", "--name", "other", "--role", "admin", "--credentials", file];
     assert!(fleetmend(&other).output().unwrap().status.success());
     let revoked = ["keys", "revoke", "first admin key", "--yes", "--credentials", file];
     let revoked = fleetmend(&revoked).output().unwrap();
     assert!(revoked.status.success(), "{}", text(&revoked.stderr));
     dev.end();
-    let (dev, second) = begun();
+    let (dev, second) = started();
     assert_ne!(first, second);
     dev.end();
     std::fs::remove_file(file).unwrap();
-    let (dev, third) = begun();
+    let (dev, third) = started();
     assert!(third != first && third != second);
     let listed = fleetmend(&["keys", "list", "--credentials", file]).output().unwrap();
     let listed = text(&listed.stdout);

@@ -14,29 +14,29 @@ use crate::support::{Dir, Running, first_key, first_key_with, fleetmend};
 pub(crate) fn run_doctor(data: &Path, more: &[&str]) -> (i32, Value) {
     let args = ["doctor", "--data-dir", data.to_str().unwrap(), "--json"];
     let done = fleetmend(&[&args[..], more].concat()).output().unwrap();
-    let told: Value = serde_json::from_slice(&done.stdout).unwrap();
-    (done.status.code().unwrap(), told)
+    let reported: Value = serde_json::from_slice(&done.stdout).unwrap();
+    (done.status.code().unwrap(), reported)
 }
 
-pub(crate) fn findings_of<'a>(told: &'a Value, check: &str, state: &str) -> Vec<&'a Value> {
-    let all = told["findings"].as_array().unwrap().iter();
+pub(crate) fn findings_of<'a>(reported: &'a Value, check: &str, state: &str) -> Vec<&'a Value> {
+    let all = reported["findings"].as_array().unwrap().iter();
     all.filter(|found| found["check"] == check && found["state"] == state).collect()
 }
 
 /// Asserts that this check is the only problem and has a remedy. Returns its detail.
 #[track_caller]
 fn only_problem(data: &Path, check: &str) -> String {
-    let (code, told) = run_doctor(data, &[]);
-    assert_eq!((code, &told["healthy"]), (1, &json!(false)), "{told:#}");
-    let problems = findings_of(&told, check, "problem");
-    assert_eq!(problems.len(), 1, "{check}: {told:#}");
+    let (code, report) = run_doctor(data, &[]);
+    assert_eq!((code, &report["healthy"]), (1, &json!(false)), "{report:#}");
+    let problems = findings_of(&report, check, "problem");
+    assert_eq!(problems.len(), 1, "{check}: {report:#}");
     assert!(!problems[0]["remedy"].as_str().unwrap().is_empty());
-    let all = told["findings"].as_array().unwrap().iter();
-    assert_eq!(all.filter(|found| found["state"] == "problem").count(), 1, "{told:#}");
+    let all = report["findings"].as_array().unwrap().iter();
+    assert_eq!(all.filter(|found| found["state"] == "problem").count(), 1, "{report:#}");
     problems[0]["detail"].as_str().unwrap().to_owned()
 }
 
-fn mode(path: &Path, mode: u32) {
+fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
@@ -44,8 +44,8 @@ fn mode(path: &Path, mode: u32) {
 fn new_installation_is_healthy_and_notes_have_remedies() {
     let dir = Dir::new();
     first_key(&dir.data());
-    let (code, told) = run_doctor(&dir.data(), &[]);
-    assert_eq!((code, &told["healthy"]), (0, &json!(true)), "{told:#}");
+    let (code, report) = run_doctor(&dir.data(), &[]);
+    assert_eq!((code, &report["healthy"]), (0, &json!(true)), "{report:#}");
     for check in [
         "data directory",
         "schema",
@@ -55,11 +55,14 @@ fn new_installation_is_healthy_and_notes_have_remedies() {
         "disk space",
         "listen address",
     ] {
-        assert_eq!(findings_of(&told, check, "ok").len(), 1, "{check}: {told:#}");
+        assert_eq!(findings_of(&report, check, "ok").len(), 1, "{check}: {report:#}");
     }
-    assert_eq!(findings_of(&told, "keys", "ok").len(), 2);
+    assert_eq!(findings_of(&report, "keys", "ok").len(), 2);
     for check in ["backup", "leader", "feeds"] {
-        assert!(findings_of(&told, check, "note")[0]["remedy"].is_string(), "{check}: {told:#}");
+        assert!(
+            findings_of(&report, check, "note")[0]["remedy"].is_string(),
+            "{check}: {report:#}"
+        );
     }
     let service = Running::start(&dir.data(), &[]);
     let listen = format!("listen = \"{}\"\n", service.address.strip_prefix("http://").unwrap());
@@ -70,14 +73,14 @@ fn new_installation_is_healthy_and_notes_have_remedies() {
     let backup: Vec<&str> = backup.iter().map(String::as_str).collect();
     assert!(fleetmend(&backup).output().unwrap().status.success());
     // A service that has just started becomes the leader in a moment.
-    let told = loop {
+    let reported = loop {
         let (_, told) = run_doctor(&dir.data(), &[]);
         if !findings_of(&told, "leader", "ok").is_empty() {
             break told;
         }
     };
-    assert_eq!(findings_of(&told, "backup", "ok").len(), 1, "{told:#}");
-    assert!(findings_of(&told, "service", "note").is_empty(), "{told:#}");
+    assert_eq!(findings_of(&reported, "backup", "ok").len(), 1, "{reported:#}");
+    assert!(findings_of(&reported, "service", "note").is_empty(), "{reported:#}");
 }
 
 #[tokio::test]
@@ -87,15 +90,15 @@ async fn postgres_gets_the_same_checks() {
     let url = database.url.clone();
     let more = ["--database", url.as_str()];
     first_key_with(&dir.data(), &more);
-    let (code, told) = run_doctor(&dir.data(), &more);
-    assert_eq!((code, &told["healthy"]), (0, &json!(true)), "{told:#}");
+    let (code, report) = run_doctor(&dir.data(), &more);
+    assert_eq!((code, &report["healthy"]), (0, &json!(true)), "{report:#}");
     assert!(
-        findings_of(&told, "schema", "ok")[0]["detail"].as_str().unwrap().starts_with("postgres")
+        findings_of(&report, "schema", "ok")[0]["detail"].as_str().unwrap().starts_with("postgres")
     );
     database.remove().await;
-    let (code, told) = run_doctor(&dir.data(), &more);
+    let (code, report) = run_doctor(&dir.data(), &more);
     assert_eq!(code, 1);
-    assert_eq!(findings_of(&told, "database", "problem").len(), 1, "{told:#}");
+    assert_eq!(findings_of(&report, "database", "problem").len(), 1, "{report:#}");
 }
 
 #[test]
@@ -103,10 +106,10 @@ fn readable_files_and_missing_keys_are_found() {
     let dir = Dir::new();
     let data = dir.data();
     first_key(&data);
-    mode(&data, 0o755);
+    set_mode(&data, 0o755);
     assert!(only_problem(&data, "data directory").contains("0755"));
-    mode(&data, 0o700);
-    mode(&data.join("orders.key"), 0o640);
+    set_mode(&data, 0o700);
+    set_mode(&data.join("orders.key"), 0o640);
     assert!(only_problem(&data, "keys").contains("orders.key"));
     std::fs::remove_file(data.join("orders.key")).unwrap();
     assert!(only_problem(&data, "keys").contains("orders.key"));
@@ -155,9 +158,9 @@ async fn newer_and_damaged_databases_are_found() {
         "insert into schema_migrations (version, name, checksum) values (9999, 'later', x'00')",
     )
     .await;
-    let (code, told) = run_doctor(&data, &[]);
+    let (code, report) = run_doctor(&data, &[]);
     assert_eq!(code, 1);
-    assert_eq!(findings_of(&told, "database", "problem").len(), 1, "{told:#}");
+    assert_eq!(findings_of(&report, "database", "problem").len(), 1, "{report:#}");
     by_hand("delete from schema_migrations where version = 9999").await;
     let (named, unnamed) = ("set actor = 'nobody' || actor", "set actor = substr(actor, 7)");
     for (table, change, back, place) in [
@@ -166,8 +169,8 @@ async fn newer_and_damaged_databases_are_found() {
         ("audit_heads", "set seq = 2", "set seq = 1", "entry 2 "),
     ] {
         by_hand(&format!("update {table} {change}")).await;
-        let told = only_problem(&data, "audit log");
-        assert!(told.contains(place), "{told}");
+        let reported = only_problem(&data, "audit log");
+        assert!(reported.contains(place), "{reported}");
         by_hand(&format!("update {table} {back}")).await;
         assert_eq!(findings_of(&run_doctor(&data, &[]).1, "audit log", "ok").len(), 1);
     }
@@ -183,7 +186,7 @@ async fn truncated_audit_log_is_found() {
     let url = format!("sqlite:{}", data.join("fleetmend.db").display());
     let secrets = service::secrets::Secrets::load(&data).unwrap();
     let options = store::Options::new(url, service::commands::setup::seal(&secrets));
-    let app = server::app::App::new(server::app::Parts {
+    let app = server::app::App::new(server::app::AppParts {
         db: store::Db::open(&options).await.unwrap(),
         clock: service::clock::Clock::system(),
         secrets,
@@ -210,16 +213,16 @@ async fn unfinished_root_key_rotation_is_a_problem_after_30_days() {
     assert!(fleetmend(&rotate).output().unwrap().status.success());
     // Starting the service puts the new key into use.
     drop(Running::start(&dir.data(), &[]));
-    let (code, told) = run_doctor(&dir.data(), &[]);
-    assert_eq!((code, findings_of(&told, "root key", "ok").len()), (0, 1), "{told:#}");
+    let (code, report) = run_doctor(&dir.data(), &[]);
+    assert_eq!((code, findings_of(&report, "root key", "ok").len()), (0, 1), "{report:#}");
     let options = SqliteConnectOptions::new().filename(dir.data().join("fleetmend.db"));
     let mut hand = SqliteConnection::connect_with(&options).await.unwrap();
     let day = 24 * 3600 * 1_000_000_i64;
     for (days, ends) in [(30, "ok"), (1, "problem")] {
         let back = sqlx::query("update root_keys set since = since - $1").bind(days * day);
         assert_eq!(back.execute(&mut hand).await.unwrap().rows_affected(), 1);
-        let (_, told) = run_doctor(&dir.data(), &[]);
-        assert_eq!(findings_of(&told, "root key", ends).len(), 1, "{days}: {told:#}");
+        let (_, report) = run_doctor(&dir.data(), &[]);
+        assert_eq!(findings_of(&report, "root key", ends).len(), 1, "{days}: {report:#}");
     }
     let detail = only_problem(&dir.data(), "root key");
     assert!(detail.contains("both keys have been valid for 31 days"), "{detail}");

@@ -59,15 +59,16 @@ fn feed_is_imported_once_and_failures_are_recorded() {
 /// Serves one feed over TLS, with an ETag: a client that sends the ETag gets 304. Returns the
 /// feed's URL, and the request heads once there were `requests` of them.
 pub(crate) fn publisher(dir: &Path, requests: usize) -> (String, JoinHandle<Vec<String>>) {
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    std::fs::write(dir.join("authority.pem"), made.cert.pem()).unwrap();
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let certificate = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(dir.join("authority.pem"), certificate.cert.pem()).unwrap();
+    let key =
+        PrivateKeyDer::from(PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
+        .with_single_cert(vec![certificate.cert.der().clone()], key)
         .unwrap();
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

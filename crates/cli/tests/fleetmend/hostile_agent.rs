@@ -37,11 +37,12 @@ impl Agent {
         let http = reqwest::Client::new();
         let body = json!({"token": token, "public_key": STANDARD.encode(pair.public_key()),
             "facts": facts(), "tags": ["web"]});
-        let answer = http.post(format!("{url}/agent/v1/enroll")).json(&body).send().await.unwrap();
-        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
-        let answer: Value = answer.json().await.unwrap();
-        let text = |name: &str| answer[name].as_str().unwrap().to_owned();
-        let counter = answer["counter"].as_u64().unwrap();
+        let response =
+            http.post(format!("{url}/agent/v1/enroll")).json(&body).send().await.unwrap();
+        assert!(response.status().is_success(), "{}", response.text().await.unwrap());
+        let response: Value = response.json().await.unwrap();
+        let text = |name: &str| response[name].as_str().unwrap().to_owned();
+        let counter = response["counter"].as_u64().unwrap();
         let (id, tag) = (text("server_id"), text("tag"));
         Agent { http, url: url.to_owned(), pair, id, tag, counter, nonce: 1 }
     }
@@ -56,8 +57,8 @@ impl Agent {
             STANDARD.encode(self.pair.sign(signed.as_bytes()))
         );
         let request = self.http.request(method, format!("{}{path}", self.url));
-        let answer = request.header("authorization", credential).body(body).send().await.unwrap();
-        let (status, body) = (answer.status(), answer.bytes().await.unwrap());
+        let response = request.header("authorization", credential).body(body).send().await.unwrap();
+        let (status, body) = (response.status(), response.bytes().await.unwrap());
         assert!(status.is_success(), "{path}: {}", String::from_utf8_lossy(&body));
         body.to_vec()
     }
@@ -66,12 +67,12 @@ impl Agent {
         let mut body = json!({"boot_id": "boot-1", "counter": self.counter, "nonce": self.nonce,
             "hold_seconds": 0, "facts": facts()});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let answer =
+        let response =
             self.send(reqwest::Method::POST, "/agent/v1/sync", body.to_string().into()).await;
-        let answer: Value = serde_json::from_slice(&answer).unwrap();
-        self.counter = answer["counter"].as_u64().unwrap();
+        let response: Value = serde_json::from_slice(&response).unwrap();
+        self.counter = response["counter"].as_u64().unwrap();
         self.nonce += 1;
-        answer
+        response
     }
 
     async fn uploads(&self, kind: &str, bytes: Vec<u8>) {
@@ -128,18 +129,18 @@ async fn text_from_agents_cannot_control_the_terminal() {
     let pending = listing::encode(&[update]);
     let scan = json!({"installed": Digest::compute(&installed), "pending": Digest::compute(&pending),
         "scanned_at": jiff::Timestamp::UNIX_EPOCH});
-    let wants = |answer: &Value| answer["wanted"].as_array().is_some_and(|all| !all.is_empty());
+    let wants = |response: &Value| response["wanted"].as_array().is_some_and(|all| !all.is_empty());
     while wants(&agent.sync(scan.clone()).await) {
         agent.uploads("packages", installed.clone()).await;
         agent.uploads("updates", pending.clone()).await;
     }
-    let keyboard = Cli { url: service.address.clone(), key: key.clone() };
+    let cli = Cli { url: service.address.clone(), key: key.clone() };
     let batch =
         operator.post("/v1/batches", json!({"server_ids": [agent.id], "packages": []})).await;
     let batch = batch["id"].as_str().unwrap().to_owned();
     let order = loop {
-        let answer = agent.sync(scan.clone()).await;
-        if let Some(envelope) = answer["orders"].get(0) {
+        let response = agent.sync(scan.clone()).await;
+        if let Some(envelope) = response["orders"].get(0) {
             let order: Value = serde_json::from_str(envelope["order"].as_str().unwrap()).unwrap();
             break order["id"].as_str().unwrap().to_owned();
         }
@@ -153,7 +154,7 @@ async fn text_from_agents_cannot_control_the_terminal() {
         "message": format!("installing{ATTACK}")}]);
     agent.sync(json!({"progress": progress})).await;
     let batches = ["batches", "show", &batch];
-    assert_harmless(&batches, &keyboard.run_on_terminal(200, &batches, ""));
+    assert_harmless(&batches, &cli.run_on_terminal(200, &batches, ""));
     let result = json!([{"order_id": order, "outcome": "failed", "failure_code": "package_manager_failed",
         "message": format!("dpkg failed{ATTACK}"),
         "packages": [{"name": format!("p{ATTACK}"), "arch": ATTACK, "from": ATTACK, "to": ATTACK}],
@@ -186,14 +187,14 @@ async fn text_from_agents_cannot_control_the_terminal() {
     ];
     for args in commands {
         for args in [args.to_vec(), [args, &["--json"]].concat()] {
-            let output = keyboard.run_on_terminal(200, &args, "n\n");
+            let output = cli.run_on_terminal(200, &args, "n\n");
             assert_harmless(&args, &output);
         }
     }
-    let shown = keyboard.run_on_terminal(200, &["batches", "log", &batch, "evil-1"], "").out;
+    let shown = cli.run_on_terminal(200, &["batches", "log", &batch, "evil-1"], "").out;
     assert!(shown.contains("Reading package lists…\\x1b]0;owned\\x07"), "{shown}");
     // A file or a program gets the log unchanged.
-    let piped = keyboard.run_ok(&["batches", "log", &batch, "evil-1"]);
+    let piped = cli.run_ok(&["batches", "log", &batch, "evil-1"]);
     assert!(piped.starts_with(&log), "{piped:?}");
 }
 
@@ -215,9 +216,9 @@ fn server_responses_cannot_control_the_terminal() {
             stream.write_all((head + &body).as_bytes()).unwrap();
         }
     });
-    let keyboard = Cli { url, key: "fmk_x".to_owned() };
+    let cli = Cli { url, key: "fmk_x".to_owned() };
     for _ in 0..3 {
-        let output = keyboard.run_on_terminal(200, &["keys", "list"], "");
+        let output = cli.run_on_terminal(200, &["keys", "list"], "");
         assert_ne!(output.code, 0);
         assert_harmless(&["keys", "list"], &output);
     }

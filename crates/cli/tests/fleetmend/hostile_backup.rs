@@ -73,6 +73,10 @@ impl Forgery {
             head[156] = entry.kind;
             head[157..157 + entry.link.len()].copy_from_slice(entry.link.as_bytes());
             head[257..265].copy_from_slice(b"ustar\x0000");
+            // The checksum is computed with spaces in its place.
+            head[148..156].fill(b' ');
+            let sum: u32 = head.iter().copied().map(u32::from).sum();
+            head[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
             tar.extend(head);
             tar.extend(&entry.bytes);
             tar.resize(tar.len().next_multiple_of(512), 0);
@@ -170,20 +174,20 @@ fn text(path: &Path) -> &str {
 
 #[test]
 fn certificate_paths_in_a_manifest_are_not_written_to() {
-    let scene = RestoreFixture::new();
-    let mut forgery = scene.genuine.clone();
-    let outside = scene.target.join("../cron.d/root");
-    forgery.manifest["tls"] = json!([outside, scene.target.join("tls/../../evil")]);
-    let (restored, output) = scene.restore(forgery);
+    let fixture = RestoreFixture::new();
+    let mut forgery = fixture.genuine.clone();
+    let outside = fixture.target.join("../cron.d/root");
+    forgery.manifest["tls"] = json!([outside, fixture.target.join("tls/../../evil")]);
+    let (restored, output) = fixture.restore(forgery);
     assert!(restored, "{output}");
     for name in ["tls/cert.pem", "tls/key.pem"] {
-        assert_eq!(fs::read(scene.target.join(name)).unwrap(), b"a certificate or its key");
+        assert_eq!(fs::read(fixture.target.join(name)).unwrap(), b"a certificate or its key");
     }
 }
 
 #[test]
 fn parts_with_unexpected_names_are_rejected() {
-    let scene = RestoreFixture::new();
+    let fixture = RestoreFixture::new();
     for name in [
         "../evil",
         "/tmp/evil",
@@ -200,88 +204,88 @@ fn parts_with_unexpected_names_are_rejected() {
         "..",
         "\u{1b}]0;evil\u{7}",
     ] {
-        let mut forgery = scene.genuine.clone();
+        let mut forgery = fixture.genuine.clone();
         forgery.add(name, REGULAR, "", b"evil");
-        scene.refused(name, "does not belong in a backup", forgery);
+        fixture.refused(name, "does not belong in a backup", forgery);
     }
     // A manifest with an invalid engine, and one with a missing part.
-    let mut forgery = scene.genuine.clone();
+    let mut forgery = fixture.genuine.clone();
     forgery.manifest["engine"] = json!("../..");
-    scene.refused("engine", "neither sqlite nor postgres", forgery);
-    let mut forgery = scene.genuine.clone();
+    fixture.refused("engine", "neither sqlite nor postgres", forgery);
+    let mut forgery = fixture.genuine.clone();
     forgery.entries.retain(|entry| entry.name != "orders.key");
-    scene.refused("missing", "`orders.key` is missing", forgery);
+    fixture.refused("missing", "`orders.key` is missing", forgery);
 }
 
 #[test]
 fn links_and_devices_are_rejected() {
-    let scene = RestoreFixture::new();
+    let fixture = RestoreFixture::new();
     // Hard link, symbolic link, character device, block device, directory, FIFO, contiguous file,
     // and the GNU and POSIX extension headers.
     for kind in *b"1234567LKxg" {
         for name in ["tls/cert.pem", "root.key", "database/database.sqlite"] {
-            let mut forgery = scene.genuine.clone();
+            let mut forgery = fixture.genuine.clone();
             let entry = forgery.entry(name);
             (entry.kind, entry.link) = (kind, "/etc/passwd");
-            scene.refused(name, "is not a regular file", forgery);
+            fixture.refused(name, "is not a regular file", forgery);
         }
     }
 }
 
 #[test]
 fn duplicate_part_is_rejected() {
-    let scene = RestoreFixture::new();
+    let fixture = RestoreFixture::new();
     for name in ["root.key", "tls/key.pem", "database/database.sqlite"] {
-        let mut forgery = scene.genuine.clone();
+        let mut forgery = fixture.genuine.clone();
         let bytes = forgery.entry(name).bytes.clone();
         forgery.add(name, REGULAR, "", &bytes);
-        scene.refused(name, "is listed twice", forgery);
+        fixture.refused(name, "is listed twice", forgery);
     }
 }
 
 #[test]
 fn decompression_bombs_are_rejected_before_unpacking() {
-    let scene = RestoreFixture::new();
-    let mut forgery = scene.genuine.clone();
+    let fixture = RestoreFixture::new();
+    let mut forgery = fixture.genuine.clone();
     forgery.entry("database/database.sqlite").bytes = vec![0; 160 << 20];
-    scene.refused("database", "more than the limit of", forgery);
-    let mut forgery = scene.genuine.clone();
+    fixture.refused("database", "more than the limit of", forgery);
+    let mut forgery = fixture.genuine.clone();
     forgery.entry("root.key").bytes = vec![0; 2 << 20];
-    scene.refused("key", "more than the limit of 1048576", forgery);
-    let mut forgery = scene.genuine.clone();
+    fixture.refused("key", "more than the limit of 1048576", forgery);
+    let mut forgery = fixture.genuine.clone();
     forgery.trailer = vec![0; 1 << 20];
-    scene.refused("trailer", "bytes follow the last part", forgery);
+    fixture.refused("trailer", "bytes follow the last part", forgery);
 }
 
 #[test]
 fn settings_in_a_backup_cannot_place_the_database_elsewhere() {
-    let scene = RestoreFixture::new();
-    let elsewhere = scene.dir.0.join("elsewhere.db");
-    let dots = scene.target.join("../elsewhere.db");
-    for path in [&elsewhere, &dots, &scene.target] {
-        let mut forgery = scene.genuine.clone();
+    let fixture = RestoreFixture::new();
+    let elsewhere = fixture.dir.0.join("elsewhere.db");
+    let dots = fixture.target.join("../elsewhere.db");
+    for path in [&elsewhere, &dots, &fixture.target] {
+        let mut forgery = fixture.genuine.clone();
         let settings = format!("database = {:?}\n", format!("sqlite:{}", path.display()));
         forgery.entry("fleetmend.toml").bytes = settings.into_bytes();
-        let (restored, output) = scene.restore(forgery);
+        let (restored, output) = fixture.restore(forgery);
         assert!(!restored && output.contains("set it with --database"), "{output}");
     }
-    assert!(fs::read_dir(&scene.target).unwrap().next().is_none());
+    assert!(fs::read_dir(&fixture.target).unwrap().next().is_none());
 }
 
 #[test]
 fn restore_does_not_follow_symbolic_links() {
-    let scene = RestoreFixture::new();
-    let elsewhere = scene.dir.0.join("elsewhere");
+    let fixture = RestoreFixture::new();
+    let elsewhere = fixture.dir.0.join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     for name in ["tls", "tls/cert.pem", "root.key", "fleetmend.db", "fleetmend.db-wal"] {
-        fs::remove_dir_all(&scene.target).unwrap();
-        fs::create_dir_all(scene.target.join(name).parent().unwrap()).unwrap();
-        symlink(&elsewhere, scene.target.join(name)).unwrap();
-        let (restored, output) = scene.restore(scene.genuine.clone());
+        fs::remove_dir_all(&fixture.target).unwrap();
+        fs::create_dir_all(fixture.target.join(name).parent().unwrap()).unwrap();
+        symlink(&elsewhere, fixture.target.join(name)).unwrap();
+        let (restored, output) = fixture.restore(fixture.genuine.clone());
         assert!(!restored && output.contains("is a symbolic link"), "{name}: {output}");
-        fs::remove_file(scene.target.join(name)).unwrap();
-        symlink(elsewhere.join("new"), scene.target.join(name)).unwrap();
-        let (restored, output) = scene.restore(scene.genuine.clone());
+        fs::remove_file(fixture.target.join(name)).unwrap();
+        symlink(elsewhere.join("new"), fixture.target.join(name)).unwrap();
+        let (restored, output) = fixture.restore(fixture.genuine.clone());
         assert!(!restored && output.contains("is a symbolic link"), "{name}: {output}");
     }
 }
@@ -291,31 +295,31 @@ fn restore_does_not_follow_symbolic_links() {
 #[test]
 fn root_restores_with_the_rights_of_the_owner_only() {
     const OWNER: u32 = 65_534;
-    let scene = RestoreFixture::new();
-    if scene.dir.0.metadata().unwrap().uid() != 0 {
+    let fixture = RestoreFixture::new();
+    if fixture.dir.0.metadata().unwrap().uid() != 0 {
         println!("skipped: only root can restore for another user");
         return;
     }
-    chown(&scene.target, Some(OWNER), Some(OWNER)).unwrap();
-    let roots = scene.dir.0.join("roots");
+    chown(&fixture.target, Some(OWNER), Some(OWNER)).unwrap();
+    let roots = fixture.dir.0.join("roots");
     fs::create_dir(&roots).unwrap();
-    scene.genuine.clone().write(&scene.forged);
+    fixture.genuine.clone().write(&fixture.forged);
     let restore = |database: &Path| {
         let database = format!("sqlite:{}", database.display());
-        let place = ["--data-dir", text(&scene.target), "--database", &database];
-        run(&[&["restore", text(&scene.forged)], &place[..]].concat())
+        let place = ["--data-dir", text(&fixture.target), "--database", &database];
+        run(&[&["restore", text(&fixture.forged)], &place[..]].concat())
     };
     let (restored, output) = restore(&roots.join("fleetmend.db"));
     assert!(!restored && output.contains("Permission denied"), "{output}");
     assert!(fs::read_dir(&roots).unwrap().next().is_none());
-    fs::read_dir(&scene.target)
+    fs::read_dir(&fixture.target)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.is_file())
         .for_each(|path| fs::remove_file(path).unwrap());
-    let (restored, output) = restore(&scene.target.join("fleetmend.db"));
+    let (restored, output) = restore(&fixture.target.join("fleetmend.db"));
     assert!(restored, "{output}");
-    let mut folders = vec![scene.target.clone()];
+    let mut folders = vec![fixture.target.clone()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

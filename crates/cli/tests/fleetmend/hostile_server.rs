@@ -53,7 +53,7 @@ fn redirect_is_reported_and_the_key_is_not_sent() {
 fn created_resource_is_shown_after_a_lost_response() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let heard = std::thread::spawn(move || {
+    let handle = std::thread::spawn(move || {
         let made =
             "HTTP/1.1 303 See Other\r\nLocation: /v1/api-keys/key_x\r\nIdempotent-Replayed: true";
         let answers = [(made, ""), ("HTTP/1.1 200 OK", "{\"id\":\"key_x\"}")];
@@ -67,9 +67,9 @@ fn created_resource_is_shown_after_a_lost_response() {
         });
         heard.map(|request| request.lines().next().unwrap_or_default().to_owned())
     });
-    let keyboard = Cli { url, key: "fmk_x".to_owned() };
+    let cli = Cli { url, key: "fmk_x".to_owned() };
     let args = ["keys", "create", "--name", "x", "--role", "viewer", "--json"];
-    assert!(keyboard.run_ok(&args).contains("key_x"));
+    assert!(cli.run_ok(&args).contains("key_x"));
     let expected = ["POST /v1/api-keys HTTP/1.1", "GET /v1/api-keys/key_x HTTP/1.1"];
-    assert_eq!(heard.join().unwrap(), expected);
+    assert_eq!(handle.join().unwrap(), expected);
 }

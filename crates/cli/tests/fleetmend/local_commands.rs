@@ -122,9 +122,9 @@ fn fill_target<'a>(args: &[&'a str], whom: &'a str) -> Vec<&'a str> {
 /// Signals a command once it has printed this text, and only once: a second signal ends it
 /// immediately.
 fn signal_after<'a>(last: &'a str, signal: Signal) -> impl Fn(&Child, &str) + 'a {
-    let asked = Cell::new(false);
+    let prompted = Cell::new(false);
     move |child, seen| {
-        if seen.contains(last) && !asked.replace(true) {
+        if seen.contains(last) && !prompted.replace(true) {
             kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
         }
     }
@@ -141,57 +141,58 @@ fn installation_commands() -> BTreeSet<String> {
 
 #[test]
 fn installation_commands_match_snapshots() {
-    let mut tour = SnapshotRecorder::new();
-    init(&mut tour);
-    insta::assert_snapshot!("init", tour.take_log());
-    users_and_orgs(&mut tour);
-    insta::assert_snapshot!("users_and_orgs", tour.take_log());
-    secrets(&mut tour);
-    insta::assert_snapshot!("secrets", tour.take_log());
-    feeds(&mut tour);
-    insta::assert_snapshot!("feeds", tour.take_log());
-    backup_restore_migrate_doctor(&mut tour);
-    insta::assert_snapshot!("backup_restore_migrate_doctor", tour.take_log());
-    openapi_completions_man(&mut tour);
-    insta::assert_snapshot!("openapi_completions_man", tour.take_log());
-    server(&mut tour);
-    insta::assert_snapshot!("server", tour.take_log());
+    let mut recorder = SnapshotRecorder::new();
+    init(&mut recorder);
+    insta::assert_snapshot!("init", recorder.take_log());
+    users_and_orgs(&mut recorder);
+    insta::assert_snapshot!("users_and_orgs", recorder.take_log());
+    secrets(&mut recorder);
+    insta::assert_snapshot!("secrets", recorder.take_log());
+    feeds(&mut recorder);
+    insta::assert_snapshot!("feeds", recorder.take_log());
+    backup_restore_migrate_doctor(&mut recorder);
+    insta::assert_snapshot!("backup_restore_migrate_doctor", recorder.take_log());
+    openapi_completions_man(&mut recorder);
+    insta::assert_snapshot!("openapi_completions_man", recorder.take_log());
+    server(&mut recorder);
+    insta::assert_snapshot!("server", recorder.take_log());
     let here = installation_commands();
     assert!(here.len() > 15, "{here:?}");
-    let forgotten: Vec<&String> = here.difference(&tour.tried).collect();
+    let forgotten: Vec<&String> = here.difference(&recorder.tried).collect();
     // They run until stopped, and have their own tests below.
     assert_eq!(forgotten, ["demo", "dev"]);
 }
 
-fn init(tour: &mut SnapshotRecorder) {
-    let [one, two, three] = ["one", "two", "three"].map(|name| tour.at(name));
-    tour.run_all_forms(&["init", "--org", "Acme", "--data-dir", "{}"], [&one, &two, &three]);
-    tour.run_failing(&["init", "--org", "Other", "--data-dir", &one]);
-    tour.run_failing(&["init", "--org", " ", "--data-dir", &tour.at("four")]);
-    let file = tour.at("file");
+fn init(recorder: &mut SnapshotRecorder) {
+    let [one, two, three] = ["one", "two", "three"].map(|name| recorder.at(name));
+    recorder.run_all_forms(&["init", "--org", "Acme", "--data-dir", "{}"], [&one, &two, &three]);
+    recorder.run_failing(&["init", "--org", "Other", "--data-dir", &one]);
+    recorder.run_failing(&["init", "--org", " ", "--data-dir", &recorder.at("four")]);
+    let file = recorder.at("file");
     std::fs::write(&file, "").unwrap();
-    tour.run_failing(&["init", "--org", "Acme", "--data-dir", &file]);
+    recorder.run_failing(&["init", "--org", "Acme", "--data-dir", &file]);
 }
 
-fn users_and_orgs(tour: &mut SnapshotRecorder) {
-    let data = tour.at("one");
-    tour.run_read_only(&["users", "list", "--data-dir", &data]);
+fn users_and_orgs(recorder: &mut SnapshotRecorder) {
+    let data = recorder.at("one");
+    recorder.run_read_only(&["users", "list", "--data-dir", &data]);
     let url = ["--url", "https://fleet.example"];
     let names = ["ann@example.org", "bob@example.org", "eve@example.org"];
-    tour.run_all_forms(
+    recorder.run_all_forms(
         &[&["users", "create", "{}", "--data-dir", &data], &url[..]].concat(),
         names,
     );
-    tour.run_all_forms(&["users", "reset", "{}", "--data-dir", &data], names);
-    tour.run_read_only(&["users", "list", "--data-dir", &data]);
-    tour.run_failing(&["users", "create", "ANN@example.org", "--data-dir", &data]);
-    tour.run_failing(&["users", "create", " ", "--data-dir", &data]);
-    tour.run_failing(&["users", "reset", "unknown", "--data-dir", &data]);
-    tour.run_all_forms(&["orgs", "create", "{}", "--data-dir", &data], ["Labs", "Shop", "Bank"]);
-    tour.run_read_only(&["orgs", "list", "--data-dir", &data]);
-    tour.run_failing(&["orgs", "create", "Labs", "--data-dir", &data]);
-    tour.run_failing(&["users", "create", "dan@example.org", "--data-dir", &data]);
-    tour.run_failing(&[
+    recorder.run_all_forms(&["users", "reset", "{}", "--data-dir", &data], names);
+    recorder.run_read_only(&["users", "list", "--data-dir", &data]);
+    recorder.run_failing(&["users", "create", "ANN@example.org", "--data-dir", &data]);
+    recorder.run_failing(&["users", "create", " ", "--data-dir", &data]);
+    recorder.run_failing(&["users", "reset", "unknown", "--data-dir", &data]);
+    recorder
+        .run_all_forms(&["orgs", "create", "{}", "--data-dir", &data], ["Labs", "Shop", "Bank"]);
+    recorder.run_read_only(&["orgs", "list", "--data-dir", &data]);
+    recorder.run_failing(&["orgs", "create", "Labs", "--data-dir", &data]);
+    recorder.run_failing(&["users", "create", "dan@example.org", "--data-dir", &data]);
+    recorder.run_failing(&[
         "users",
         "create",
         "dan@example.org",
@@ -201,95 +202,112 @@ fn users_and_orgs(tour: &mut SnapshotRecorder) {
         &data,
     ]);
     let remove = ["orgs", "remove", "--data-dir", &data];
-    tour.run_on_terminal(&[&remove[..], &["Labs"]].concat(), "n\n", 1);
-    tour.run_on_terminal(&[&remove[..], &["Labs"]].concat(), "y\n", 0);
-    tour.run_piped(&[&remove[..], &["Shop"]].concat(), 2);
-    tour.run_piped(&[&remove[..], &["Shop", "--yes"]].concat(), 0);
-    tour.run_json(&[&remove[..], &["Bank", "--yes"]].concat(), 0);
-    tour.run_failing(&["orgs", "remove", "--yes", "Nobody", "--data-dir", &data]);
+    recorder.run_on_terminal(&[&remove[..], &["Labs"]].concat(), "n\n", 1);
+    recorder.run_on_terminal(&[&remove[..], &["Labs"]].concat(), "y\n", 0);
+    recorder.run_piped(&[&remove[..], &["Shop"]].concat(), 2);
+    recorder.run_piped(&[&remove[..], &["Shop", "--yes"]].concat(), 0);
+    recorder.run_json(&[&remove[..], &["Bank", "--yes"]].concat(), 0);
+    recorder.run_failing(&["orgs", "remove", "--yes", "Nobody", "--data-dir", &data]);
 }
 
-fn secrets(tour: &mut SnapshotRecorder) {
-    let [one, two, three] = ["one", "two", "three"].map(|name| tour.at(name));
-    tour.run_read_only(&["secrets", "list", "--data-dir", &one]);
-    tour.run_failing(&["secrets", "retire", "orders", "--data-dir", &one]);
-    tour.run_all_forms(&["secrets", "rotate", "orders", "--data-dir", "{}"], [&one, &two, &three]);
-    tour.run_failing(&["secrets", "rotate", "orders", "--data-dir", &one]);
-    tour.run_read_only(&["secrets", "list", "--data-dir", &one]);
-    tour.run_all_forms(&["secrets", "retire", "orders", "--data-dir", "{}"], [&one, &two, &three]);
-    tour.run_failing(&["secrets", "retire", "root", "--data-dir", &one]);
-    tour.run_all_forms(&["secrets", "rotate", "root", "--data-dir", "{}"], [&one, &two, &three]);
-    tour.run_failing(&["secrets", "rotate", "root", "--data-dir", &one]);
-    tour.run_read_only(&["secrets", "list", "--data-dir", &one]);
-    tour.run_failing(&["secrets", "retire", "root", "--data-dir", &one]);
-    tour.run_piped(&["secrets", "rotate", "tls", "--data-dir", &one], 2);
+fn secrets(recorder: &mut SnapshotRecorder) {
+    let [one, two, three] = ["one", "two", "three"].map(|name| recorder.at(name));
+    recorder.run_read_only(&["secrets", "list", "--data-dir", &one]);
+    recorder.run_failing(&["secrets", "retire", "orders", "--data-dir", &one]);
+    recorder
+        .run_all_forms(&["secrets", "rotate", "orders", "--data-dir", "{}"], [&one, &two, &three]);
+    recorder.run_failing(&["secrets", "rotate", "orders", "--data-dir", &one]);
+    recorder.run_read_only(&["secrets", "list", "--data-dir", &one]);
+    recorder
+        .run_all_forms(&["secrets", "retire", "orders", "--data-dir", "{}"], [&one, &two, &three]);
+    recorder.run_failing(&["secrets", "retire", "root", "--data-dir", &one]);
+    recorder
+        .run_all_forms(&["secrets", "rotate", "root", "--data-dir", "{}"], [&one, &two, &three]);
+    recorder.run_failing(&["secrets", "rotate", "root", "--data-dir", &one]);
+    recorder.run_read_only(&["secrets", "list", "--data-dir", &one]);
+    recorder.run_failing(&["secrets", "retire", "root", "--data-dir", &one]);
+    recorder.run_piped(&["secrets", "rotate", "tls", "--data-dir", &one], 2);
 }
 
-fn feeds(tour: &mut SnapshotRecorder) {
-    let data = tour.at("one");
-    tour.run_read_only(&["feeds", "status", "--data-dir", &data]);
-    tour.run_on_terminal(&["feeds", "update", "--data-dir", &data], "", 0);
-    tour.run_piped(&["feeds", "update", "--data-dir", &data], 0);
-    let (file, cut, bundle) = (tour.at("Alma.json"), tour.at("Cut.json"), tour.at("feeds.zst"));
+fn feeds(recorder: &mut SnapshotRecorder) {
+    let data = recorder.at("one");
+    recorder.run_read_only(&["feeds", "status", "--data-dir", &data]);
+    recorder.run_on_terminal(&["feeds", "update", "--data-dir", &data], "", 0);
+    recorder.run_piped(&["feeds", "update", "--data-dir", &data], 0);
+    let (file, cut, bundle) =
+        (recorder.at("Alma.json"), recorder.at("Cut.json"), recorder.at("feeds.zst"));
     std::fs::write(&file, ADVISORY).unwrap();
     std::fs::write(&cut, &ADVISORY[..60]).unwrap();
-    tour.run_read_only(&["feeds", "import", &file, "--data-dir", &data]);
-    tour.run_failing(&["feeds", "import", &cut, "--data-dir", &data]);
-    tour.run_failing(&["feeds", "import", &tour.at("absent.zip"), &cut, "--data-dir", &data]);
-    let (url, served) = publisher(&tour.dir.0, 4);
-    tour.run_piped(&["feeds", "import", &url, "--data-dir", &data], 0);
-    tour.run_read_only(&["feeds", "update", "--data-dir", &data]);
+    recorder.run_read_only(&["feeds", "import", &file, "--data-dir", &data]);
+    recorder.run_failing(&["feeds", "import", &cut, "--data-dir", &data]);
+    recorder.run_failing(&[
+        "feeds",
+        "import",
+        &recorder.at("absent.zip"),
+        &cut,
+        "--data-dir",
+        &data,
+    ]);
+    let (url, served) = publisher(&recorder.dir.0, 4);
+    recorder.run_piped(&["feeds", "import", &url, "--data-dir", &data], 0);
+    recorder.run_read_only(&["feeds", "update", "--data-dir", &data]);
     served.join().unwrap();
     // The publisher has stopped.
-    tour.run_failing(&["feeds", "update", "Debian", "--data-dir", &data]);
-    tour.run_failing(&["feeds", "update", "Debain", "--data-dir", &data]);
-    tour.run_read_only(&["feeds", "status", "--data-dir", &data]);
-    tour.run_read_only(&["feeds", "export", &bundle, "--data-dir", &data]);
-    tour.run_failing(&["feeds", "export", &tour.at("nowhere/feeds.zst"), "--data-dir", &data]);
-    tour.run_on_terminal(&["feeds", "forget", "Debian", "--data-dir", &data], "", 0);
-    tour.run_failing(&["feeds", "forget", "Debian", "--data-dir", &data]);
-    tour.run_failing(&["feeds", "forget", "--data-dir", &data]);
-    tour.run_on_terminal(&["feeds", "remove", "Debian", "--data-dir", &data], "n\n", 1);
-    tour.run_piped(&["feeds", "remove", "Debian", "--data-dir", &data], 2);
-    tour.run_on_terminal(&["feeds", "remove", "Debian", "--data-dir", &data], "y\n", 0);
-    tour.run_failing(&["feeds", "remove", "Debian", "--yes", "--data-dir", &data]);
-    let there = tour.at("two");
-    tour.run_read_only(&["feeds", "import", &bundle, "--data-dir", &there]);
+    recorder.run_failing(&["feeds", "update", "Debian", "--data-dir", &data]);
+    recorder.run_failing(&["feeds", "update", "Debain", "--data-dir", &data]);
+    recorder.run_read_only(&["feeds", "status", "--data-dir", &data]);
+    recorder.run_read_only(&["feeds", "export", &bundle, "--data-dir", &data]);
+    recorder.run_failing(&[
+        "feeds",
+        "export",
+        &recorder.at("nowhere/feeds.zst"),
+        "--data-dir",
+        &data,
+    ]);
+    recorder.run_on_terminal(&["feeds", "forget", "Debian", "--data-dir", &data], "", 0);
+    recorder.run_failing(&["feeds", "forget", "Debian", "--data-dir", &data]);
+    recorder.run_failing(&["feeds", "forget", "--data-dir", &data]);
+    recorder.run_on_terminal(&["feeds", "remove", "Debian", "--data-dir", &data], "n\n", 1);
+    recorder.run_piped(&["feeds", "remove", "Debian", "--data-dir", &data], 2);
+    recorder.run_on_terminal(&["feeds", "remove", "Debian", "--data-dir", &data], "y\n", 0);
+    recorder.run_failing(&["feeds", "remove", "Debian", "--yes", "--data-dir", &data]);
+    let there = recorder.at("two");
+    recorder.run_read_only(&["feeds", "import", &bundle, "--data-dir", &there]);
 }
 
-fn backup_restore_migrate_doctor(tour: &mut SnapshotRecorder) {
-    let data = tour.at("two");
-    let files = ["first.backup", "second.backup", "third.backup"].map(|name| tour.at(name));
+fn backup_restore_migrate_doctor(recorder: &mut SnapshotRecorder) {
+    let data = recorder.at("two");
+    let files = ["first.backup", "second.backup", "third.backup"].map(|name| recorder.at(name));
     let files = files.each_ref().map(String::as_str);
-    tour.run_all_forms(&["backup", "--data-dir", &data, "{}"], files);
-    tour.run_failing(&["backup", "--data-dir", &data, files[0]]);
-    tour.run_failing(&["backup", "--data-dir", &data, &tour.at("nowhere/x.backup")]);
-    tour.run_read_only(&["restore", "--check", files[0]]);
-    let places = ["there", "elsewhere", "beyond"].map(|name| tour.at(name));
-    tour.run_all_forms(
+    recorder.run_all_forms(&["backup", "--data-dir", &data, "{}"], files);
+    recorder.run_failing(&["backup", "--data-dir", &data, files[0]]);
+    recorder.run_failing(&["backup", "--data-dir", &data, &recorder.at("nowhere/x.backup")]);
+    recorder.run_read_only(&["restore", "--check", files[0]]);
+    let places = ["there", "elsewhere", "beyond"].map(|name| recorder.at(name));
+    recorder.run_all_forms(
         &["restore", files[0], "--data-dir", "{}"],
         places.each_ref().map(String::as_str),
     );
-    tour.run_failing(&["restore", files[0], "--data-dir", &data]);
-    tour.run_failing(&["restore", files[0], "--data-dir", &tour.at("one")]);
-    tour.run_failing(&["restore", &tour.at("absent.backup"), "--data-dir", &data]);
-    let cut = tour.at("cut.backup");
+    recorder.run_failing(&["restore", files[0], "--data-dir", &data]);
+    recorder.run_failing(&["restore", files[0], "--data-dir", &recorder.at("one")]);
+    recorder.run_failing(&["restore", &recorder.at("absent.backup"), "--data-dir", &data]);
+    let cut = recorder.at("cut.backup");
     let whole = std::fs::read(files[0]).unwrap();
     std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
-    tour.run_failing(&["restore", "--check", &cut]);
-    tour.run_read_only(&["migrate", "--data-dir", &data]);
-    let emptied = tour.at("there");
+    recorder.run_failing(&["restore", "--check", &cut]);
+    recorder.run_read_only(&["migrate", "--data-dir", &data]);
+    let emptied = recorder.at("there");
     for (database, args) in [("fleetmend.db", &["--dry-run"][..]), ("fleetmend.db", &[])] {
         std::fs::write(Path::new(&emptied).join(database), "").unwrap();
-        tour.run_piped(&[&["migrate", "--data-dir", &emptied], args].concat(), 0);
+        recorder.run_piped(&[&["migrate", "--data-dir", &emptied], args].concat(), 0);
     }
     // An address where nothing listens, whatever else runs on this machine.
-    let well = tour.at("three");
+    let well = recorder.at("three");
     std::fs::write(Path::new(&well).join("fleetmend.toml"), "listen = \"127.0.0.1:1\"\n").unwrap();
-    tour.run_read_only(&["doctor", "--data-dir", &well]);
+    recorder.run_read_only(&["doctor", "--data-dir", &well]);
 }
 
-fn openapi_completions_man(tour: &mut SnapshotRecorder) {
+fn openapi_completions_man(recorder: &mut SnapshotRecorder) {
     // Long output generated by libraries: only check that it is complete and that stderr is empty.
     for args in [
         &["openapi"][..],
@@ -298,81 +316,88 @@ fn openapi_completions_man(tour: &mut SnapshotRecorder) {
         &["completions", "fish"],
     ] {
         let [on, in_a_pipe] = [
-            run_in_pty(tour.command(args), WIDTH, "", |_, _| {}),
-            command_output(tour.command(args).output().unwrap()),
+            run_in_pty(recorder.command(args), WIDTH, "", |_, _| {}),
+            command_output(recorder.command(args).output().unwrap()),
         ];
         assert!(on.out == in_a_pipe.out && on.out.lines().count() > 100, "{args:?}: {}", on.out);
         let mut output = in_a_pipe;
         output.out = format!("{}\n…\n", output.out.lines().next().unwrap());
-        tour.record("on a terminal and in a pipe", args, &output, 0);
+        recorder.record("on a terminal and in a pipe", args, &output, 0);
     }
-    tour.run_piped(&["completions", "dash"], 2);
-    let pages = tour.at("man");
-    tour.run_on_terminal(&["man", &pages], "", 0);
-    tour.run_piped(&["man", &pages], 0);
-    tour.run_failing(&["man", &tour.at("file")]);
+    recorder.run_piped(&["completions", "dash"], 2);
+    let pages = recorder.at("man");
+    recorder.run_on_terminal(&["man", &pages], "", 0);
+    recorder.run_piped(&["man", &pages], 0);
+    recorder.run_failing(&["man", &recorder.at("file")]);
 }
 
 /// A service starts, prints its address, and ends on a signal.
-fn server(tour: &mut SnapshotRecorder) {
-    let data = tour.at("two");
+fn server(recorder: &mut SnapshotRecorder) {
+    let data = recorder.at("two");
     let args = ["server", "--data-dir", &data, "--listen", "127.0.0.1:0"];
-    let begun = signal_after("fleetmend is listening on http", Signal::SIGTERM);
-    let mut on = run_in_pty(tour.command(&args), WIDTH, "", begun);
+    let started = signal_after("fleetmend is listening on http", Signal::SIGTERM);
+    let mut on = run_in_pty(recorder.command(&args), WIDTH, "", started);
     // The log lines that follow come in no fixed order.
     let (before, after) = on.out.split_once("fleetmend is listening on ").unwrap();
     on.out = format!("{before}fleetmend is listening on {}\n", after.lines().next().unwrap());
-    tour.record("on a terminal", &args, &on, 0);
+    recorder.record("on a terminal", &args, &on, 0);
 
     let service = Running::start(Path::new(&data), &[]);
     let taken = service.address.strip_prefix("http://").unwrap().to_owned();
-    tour.run_failing(&[
+    recorder.run_failing(&[
         "server",
         "--log",
         "error",
         "--data-dir",
-        &tour.at("three"),
+        &recorder.at("three"),
         "--listen",
         &taken,
     ]);
     // A service that has just started becomes the leader in a moment.
     while findings_of(&run_doctor(Path::new(&data), &[]).1, "leader", "ok").is_empty() {}
-    tour.run_failing(&["restore", &tour.at("first.backup"), "--replace", "--data-dir", &data]);
+    recorder.run_failing(&[
+        "restore",
+        &recorder.at("first.backup"),
+        "--replace",
+        "--data-dir",
+        &data,
+    ]);
     drop(service);
     let listening = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listening.local_addr().unwrap().to_string();
     for command in ["dev", "demo"] {
-        tour.run_piped(&[command, "--data-dir", &tour.at(command), "--listen", &taken], 1);
-        tour.tried.remove(command);
+        recorder.run_piped(&[command, "--data-dir", &recorder.at(command), "--listen", &taken], 1);
+        recorder.tried.remove(command);
     }
-    let three = tour.at("three");
+    let three = recorder.at("three");
     for wrong in
         [&["--listen", "nowhere"][..], &["--tls-cert", "cert.pem"], &["--config", "absent.toml"]]
     {
-        tour.run_failing(&[&["server", "--log", "error", "--data-dir", &three], wrong].concat());
+        recorder
+            .run_failing(&[&["server", "--log", "error", "--data-dir", &three], wrong].concat());
     }
     std::fs::write(Path::new(&three).join("fleetmend.toml"), "listne = \"127.0.0.1:7600\"\n")
         .unwrap();
-    tour.run_failing(&["server", "--log", "error", "--data-dir", &three]);
+    recorder.run_failing(&["server", "--log", "error", "--data-dir", &three]);
 }
 
 /// The output of a command that runs until stopped, at its first and second start.
 fn start_twice(args: &[&str]) -> String {
     const LAST: &str = "Press Ctrl-C to stop. The next start keeps all data.";
-    let mut tour = SnapshotRecorder::new();
-    let data = tour.at("data");
+    let mut recorder = SnapshotRecorder::new();
+    let data = recorder.at("data");
     let args = [args, &["--listen", "127.0.0.1:0", "--data-dir", &data]].concat();
     for _ in 0..2 {
-        let mut command = tour.command(&args);
+        let mut command = recorder.command(&args);
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         let mut output = run_in_pty(command, WIDTH, "", signal_after(LAST, Signal::SIGINT));
         // What follows depends on timing.
         let (banner, _) = output.out.split_once(LAST).unwrap();
         let lines = banner.lines().filter(|line| !line.starts_with("Not running as root:"));
         output.out = lines.chain([LAST]).map(|line| format!("{line}\n")).collect();
-        tour.record("on a terminal", &args, &output, 0);
+        recorder.record("on a terminal", &args, &output, 0);
     }
-    tour.take_log()
+    recorder.take_log()
 }
 
 #[test]
@@ -415,22 +440,22 @@ const NEEDS_INSTALLATION: [&[&str]; 17] = [
 
 #[tokio::test]
 async fn commands_report_a_missing_or_newer_data_directory() {
-    let mut tour = SnapshotRecorder::new();
-    let needing = |tour: &mut SnapshotRecorder, data: &str, file: &str| {
+    let mut recorder = SnapshotRecorder::new();
+    let needing = |recorder: &mut SnapshotRecorder, data: &str, file: &str| {
         for args in NEEDS_INSTALLATION {
             let args = args.iter().map(|arg| if *arg == "FILE" { file } else { arg });
-            tour.run_piped(&args.chain(["--data-dir", data]).collect::<Vec<_>>(), 1);
+            recorder.run_piped(&args.chain(["--data-dir", data]).collect::<Vec<_>>(), 1);
         }
     };
-    let (absent, file) = (tour.at("absent"), tour.at("file"));
-    needing(&mut tour, &absent, &file);
+    let (absent, file) = (recorder.at("absent"), recorder.at("file"));
+    needing(&mut recorder, &absent, &file);
     assert!(!Path::new(&absent).exists(), "the directory must not be created");
-    insta::assert_snapshot!("missing_data_dir", tour.take_log());
-    let newer = tour.at("newer");
+    insta::assert_snapshot!("missing_data_dir", recorder.take_log());
+    let newer = recorder.at("newer");
     first_key(Path::new(&newer));
     later_release(&newer).await;
-    needing(&mut tour, &newer, &file);
-    insta::assert_snapshot!("newer_database", tour.take_log());
+    needing(&mut recorder, &newer, &file);
+    insta::assert_snapshot!("newer_database", recorder.take_log());
     assert!(!Path::new(&file).exists(), "nothing must be written");
 }
 

@@ -175,35 +175,35 @@ fn current_requests_finish_before_the_service_ends() {
 async fn tls_is_served_and_tokens_carry_the_certificate_hash() {
     let dir = Dir::new();
     let key = first_key(&dir.data());
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let certificate = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let (cert, private) = (dir.0.join("cert.pem"), dir.0.join("key.pem"));
-    std::fs::write(&cert, made.cert.pem()).unwrap();
-    std::fs::write(&private, made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(&cert, certificate.cert.pem()).unwrap();
+    std::fs::write(&private, certificate.signing_key.serialize_pem()).unwrap();
     let more = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", private.to_str().unwrap()];
     let service = Running::start(&dir.data(), &more);
     assert!(service.address.starts_with("https://"), "{}", service.address);
 
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder()
-        .tls_certs_only([reqwest::Certificate::from_der(made.cert.der()).unwrap()])
+        .tls_certs_only([reqwest::Certificate::from_der(certificate.cert.der()).unwrap()])
         .no_proxy()
         .build()
         .unwrap();
-    let answer = client
+    let response = client
         .post(format!("{}/v1/enrollment-tokens", service.address))
         .bearer_auth(&key)
         .json(&serde_json::json!({}))
         .send()
         .await
         .unwrap();
-    assert_eq!(answer.status(), 201);
-    let token = answer.json::<Value>().await.unwrap()["token"].as_str().unwrap().to_owned();
-    let keyboard = terminal::Cli { url: service.address.clone(), key };
-    let strange = keyboard.run_piped(&["summary"]);
+    assert_eq!(response.status(), 201);
+    let token = response.json::<Value>().await.unwrap()["token"].as_str().unwrap().to_owned();
+    let cli = terminal::Cli { url: service.address.clone(), key };
+    let strange = cli.run_piped(&["summary"]);
     assert_eq!(strange.code, 1);
     assert!(strange.err.contains("--ca-cert"), "{}", strange.err);
-    keyboard.run_ok(&["summary", "--ca-cert", cert.to_str().unwrap()]);
-    let hash = ring::digest::digest(&ring::digest::SHA256, made.cert.der());
+    cli.run_ok(&["summary", "--ca-cert", cert.to_str().unwrap()]);
+    let hash = ring::digest::digest(&ring::digest::SHA256, certificate.cert.der());
     let carried = token.rsplit('.').next().unwrap();
     assert_eq!(carried, url_safe(hash.as_ref()));
 }

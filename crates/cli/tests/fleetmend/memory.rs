@@ -149,9 +149,9 @@ async fn service_with_512_mib_serves_its_fleet_through_an_import_and_floods() {
 
 /// An agent that reports inventories of the maximum size, different each time.
 struct LargeReporter {
-    link: AgentClient,
+    client: AgentClient,
     identity: Identity,
-    turn: SyncCounter,
+    sync_counter: SyncCounter,
     facts: Facts,
 }
 
@@ -159,14 +159,19 @@ impl LargeReporter {
     async fn enroll(operator: &Operator) -> LargeReporter {
         let token = operator.post("/v1/enrollment-tokens", json!({"name": "hoarder"})).await;
         let token: Token = token["token"].as_str().unwrap().parse().unwrap();
-        let link = ConnectOptions { url: &operator.url, pin: token.pin(), from: None };
-        let link = AgentClient::new(link).unwrap();
+        let client = ConnectOptions { url: &operator.url, pin: token.pin(), from: None };
+        let client = AgentClient::new(client).unwrap();
         let facts = Fleet::new(7, 1).host(0).facts();
-        let joining = EnrollOptions { facts: facts.clone(), environment: None, tags: Vec::new() };
+        let options = EnrollOptions { facts: facts.clone(), environment: None, tags: Vec::new() };
         let key = HostKey::generate();
-        let answer = link.enroll(&token, &key, joining).await.unwrap();
-        let turn = SyncCounter::new(answer.counter, nonce());
-        LargeReporter { identity: Identity::new(key, answer).unwrap(), link, turn, facts }
+        let response = client.enroll(&token, &key, options).await.unwrap();
+        let sync_counter = SyncCounter::new(response.counter, nonce());
+        LargeReporter {
+            identity: Identity::new(key, response).unwrap(),
+            client,
+            sync_counter,
+            facts,
+        }
     }
 
     /// Reports package and update lists that share nothing with earlier ones.
@@ -186,7 +191,7 @@ impl LargeReporter {
         self.sync(digests).await;
         for (digest, (kind, bytes)) in digests.into_iter().zip(&lists) {
             // It uploads faster than allowed, so the service tells it to wait.
-            let sent = async || self.link.put_listing(&self.identity, *kind, digest, bytes).await;
+            let sent = async || self.client.put_listing(&self.identity, *kind, digest, bytes).await;
             for _ in 0..300 {
                 match sent().await {
                     Ok(()) => break,
@@ -200,7 +205,7 @@ impl LargeReporter {
 
     #[expect(clippy::disallowed_methods, reason = "this is the agent's clock")]
     async fn sync(&mut self, [installed, pending]: [Digest; 2]) {
-        let SyncCounter { counter, nonce: last } = self.turn;
+        let SyncCounter { counter, nonce: last } = self.sync_counter;
         let request = SyncRequest {
             boot_id: "boot".into(),
             counter,
@@ -214,8 +219,8 @@ impl LargeReporter {
             results: Vec::new(),
             progress: Vec::new(),
         };
-        let answer = self.link.sync(&self.identity, &request).await.unwrap();
-        self.turn = SyncCounter::new(answer.counter, nonce());
+        let response = self.client.sync(&self.identity, &request).await.unwrap();
+        self.sync_counter = SyncCounter::new(response.counter, nonce());
     }
 }
 

@@ -39,12 +39,12 @@ static OPERATORS: AtomicU32 = AtomicU32::new(0);
 
 impl Operator {
     pub(crate) fn new(url: &str, key: &str) -> Operator {
-        let said = AtomicU32::new(OPERATORS.fetch_add(1_000, Ordering::Relaxed));
+        let next_key = AtomicU32::new(OPERATORS.fetch_add(1_000, Ordering::Relaxed));
         Operator {
             http: reqwest::Client::new(),
             key: key.to_owned(),
             url: url.to_owned(),
-            next_key: said,
+            next_key,
         }
     }
 

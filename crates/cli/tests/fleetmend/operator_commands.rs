@@ -30,7 +30,7 @@ type Operation = (&'static str, &'static str, &'static str);
 
 /// Runs commands and records their output.
 struct SnapshotRecorder<'a> {
-    keyboard: &'a Cli,
+    cli: &'a Cli,
     description: OpenApi,
     tried: BTreeSet<String>,
     log: String,
@@ -81,25 +81,24 @@ impl SnapshotRecorder<'_> {
         self.run_on_terminal(args, to[0], "y\n");
         let sure = [args, &["--yes"]].concat();
         self.run_piped(&sure, to[1]);
-        let output =
-            self.keyboard.run_piped(&fill_target(&[&sure[..], &["--json"]].concat(), to[2]));
+        let output = self.cli.run_piped(&fill_target(&[&sure[..], &["--json"]].concat(), to[2]));
         assert_eq!((output.code, output.out.as_str()), (0, ""), "{args:?}: {}", output.err);
     }
 
     fn run_on_terminal(&mut self, args: &[&str], to: &str, keys: &str) {
         let args = fill_target(args, to);
-        let output = self.keyboard.run_on_terminal(WIDTH, &args, keys);
+        let output = self.cli.run_on_terminal(WIDTH, &args, keys);
         self.record("on a terminal", &args, &output);
     }
 
     fn run_piped(&mut self, args: &[&str], to: &str) {
         let args = fill_target(args, to);
-        let output = self.keyboard.run_piped(&args);
+        let output = self.cli.run_piped(&args);
         self.record("in a pipe", &args, &output);
     }
 
     fn run_json(&mut self, args: &[&str], to: &str, (method, path, status): Operation) -> Value {
-        let printed = self.keyboard.run_ok(&[&fill_target(args, to)[..], &["--json"]].concat());
+        let printed = self.cli.run_ok(&[&fill_target(args, to)[..], &["--json"]].concat());
         let printed: Value = serde_json::from_str(&printed).unwrap();
         let wrong = self.description.response_violations(method, path, status, &printed);
         assert_eq!(wrong, [""; 0], "{args:?}");
@@ -109,7 +108,7 @@ impl SnapshotRecorder<'_> {
     fn record(&mut self, how: &str, args: &[&str], output: &CommandOutput) {
         assert_eq!(output.code, 0, "{args:?}: {}{}", output.out, output.err);
         self.tried.insert(args.iter().take(2).copied().collect::<Vec<_>>().join(" "));
-        let settled = |text: &str| normalize(&text.replace(&self.keyboard.url, "URL"));
+        let settled = |text: &str| normalize(&text.replace(&self.cli.url, "URL"));
         let (command, out) = (settled(&args.join(" ")), settled(&output.out));
         let mut diary = format!("$ fleetmend {} ({how})\n{out}", command.trim_end());
         if !output.err.is_empty() {
@@ -123,8 +122,8 @@ impl SnapshotRecorder<'_> {
     }
 }
 
-fn fill_target<'a>(args: &[&'a str], whom: &'a str) -> Vec<&'a str> {
-    args.iter().map(|arg| if *arg == "{}" { whom } else { arg }).collect()
+fn fill_target<'a>(args: &[&'a str], target: &'a str) -> Vec<&'a str> {
+    args.iter().map(|arg| if *arg == "{}" { target } else { arg }).collect()
 }
 
 /// Replaces values that differ between runs, and collapses column padding.
@@ -202,64 +201,67 @@ async fn operator_commands_match_snapshots_and_openapi() {
     wait_for_cves(&world).await;
     let description = OpenApi::load();
     let (tried, log) = (BTreeSet::new(), String::new());
-    let mut tour = SnapshotRecorder { keyboard: &world.keyboard, description, tried, log };
-    pending(&mut tour);
-    insta::assert_snapshot!("pending", tour.take_log());
-    credentials(&mut tour, &world).await;
-    insta::assert_snapshot!("credentials", tour.take_log());
-    suppressions(&mut tour);
-    insta::assert_snapshot!("suppressions", tour.take_log());
-    batches(&mut tour, &world).await;
-    insta::assert_snapshot!("batches", tour.take_log());
-    schedules(&mut tour, &world).await;
-    insta::assert_snapshot!("schedules", tour.take_log());
-    servers(&mut tour, &world).await;
-    insta::assert_snapshot!("servers", tour.take_log());
+    let mut recorder = SnapshotRecorder { cli: &world.cli, description, tried, log };
+    pending(&mut recorder);
+    insta::assert_snapshot!("pending", recorder.take_log());
+    credentials(&mut recorder, &world).await;
+    insta::assert_snapshot!("credentials", recorder.take_log());
+    suppressions(&mut recorder);
+    insta::assert_snapshot!("suppressions", recorder.take_log());
+    batches(&mut recorder, &world).await;
+    insta::assert_snapshot!("batches", recorder.take_log());
+    schedules(&mut recorder, &world).await;
+    insta::assert_snapshot!("schedules", recorder.take_log());
+    servers(&mut recorder, &world).await;
+    insta::assert_snapshot!("servers", recorder.take_log());
     let mut forgotten: Vec<String> = GROUPS.into_iter().flat_map(commands_of).collect();
     assert!(forgotten.len() > 30, "{forgotten:?}");
-    forgotten.retain(|command| !tour.tried.contains(command));
+    forgotten.retain(|command| !recorder.tried.contains(command));
     // Needs a copied host; tested in `commands`.
     assert_eq!(forgotten, ["servers release"]);
 }
 
-fn pending(tour: &mut SnapshotRecorder<'_>) {
-    tour.run_read_only(&["summary"], ("get", "/v1/summary", "200"));
-    tour.run_read_only(&["servers", "list"], ("get", "/v1/servers", "200"));
-    tour.run_read_only(&["patches", "list", "--limit", "3"], ("get", "/v1/patches", "200"));
-    tour.run_read_only(&["patches", "show", "ipset"], ("get", "/v1/patches/{package_name}", "200"));
-    let listed = tour.run_read_only(&["cves", "list", "--limit", "3"], ("get", "/v1/cves", "200"));
+fn pending(recorder: &mut SnapshotRecorder<'_>) {
+    recorder.run_read_only(&["summary"], ("get", "/v1/summary", "200"));
+    recorder.run_read_only(&["servers", "list"], ("get", "/v1/servers", "200"));
+    recorder.run_read_only(&["patches", "list", "--limit", "3"], ("get", "/v1/patches", "200"));
+    recorder
+        .run_read_only(&["patches", "show", "ipset"], ("get", "/v1/patches/{package_name}", "200"));
+    let listed =
+        recorder.run_read_only(&["cves", "list", "--limit", "3"], ("get", "/v1/cves", "200"));
     let first = listed["data"][0]["id"].as_str().unwrap();
-    tour.run_read_only(&["cves", "show", first], ("get", "/v1/cves/{cve_id}", "200"));
+    recorder.run_read_only(&["cves", "show", first], ("get", "/v1/cves/{cve_id}", "200"));
 }
 
-async fn credentials(tour: &mut SnapshotRecorder<'_>, world: &World) {
+async fn credentials(recorder: &mut SnapshotRecorder<'_>, world: &World) {
     let token =
         ["tokens", "create", "--environment", "production", "--max-uses", "3", "--name", "{}"];
-    tour.run_changing(&token, THREE, ("post", "/v1/enrollment-tokens", "201"));
-    tour.run_without_output(&["tokens", "revoke", "{}"], THREE);
-    tour.run_read_only(&["tokens", "list"], ("get", "/v1/enrollment-tokens", "200"));
+    recorder.run_changing(&token, THREE, ("post", "/v1/enrollment-tokens", "201"));
+    recorder.run_without_output(&["tokens", "revoke", "{}"], THREE);
+    recorder.run_read_only(&["tokens", "list"], ("get", "/v1/enrollment-tokens", "200"));
     let used = |seen: &Value| {
         seen["data"].as_array().unwrap().iter().any(|key| !key["last_used_at"].is_null())
     };
     world.operator.until_at("/v1/api-keys", used).await;
     let key = ["keys", "create", "--role", "operator", "--environment", "staging", "--name", "{}"];
-    tour.run_changing(&key, THREE, ("post", "/v1/api-keys", "201"));
-    tour.run_without_output(&["keys", "revoke", "{}"], THREE);
-    tour.run_read_only(&["keys", "list"], ("get", "/v1/api-keys", "200"));
+    recorder.run_changing(&key, THREE, ("post", "/v1/api-keys", "201"));
+    recorder.run_without_output(&["keys", "revoke", "{}"], THREE);
+    recorder.run_read_only(&["keys", "list"], ("get", "/v1/api-keys", "200"));
 }
 
-fn suppressions(tour: &mut SnapshotRecorder<'_>) {
-    let flaws = ["CVE-2023-45853", "CVE-2024-0001", "CVE-2024-0002"];
-    let aside =
+fn suppressions(recorder: &mut SnapshotRecorder<'_>) {
+    let cves = ["CVE-2023-45853", "CVE-2024-0001", "CVE-2024-0002"];
+    let suppression =
         ["suppressions", "create", "{}", "--package", "zlib", "--reason", "it is not built"];
-    tour.run_changing(&aside, flaws, ("post", "/v1/suppressions", "201"));
-    let listed = tour.run_read_only(&["suppressions", "list"], ("get", "/v1/suppressions", "200"));
+    recorder.run_changing(&suppression, cves, ("post", "/v1/suppressions", "201"));
+    let listed =
+        recorder.run_read_only(&["suppressions", "list"], ("get", "/v1/suppressions", "200"));
     let ids = listed["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap());
     let ids: Vec<&str> = ids.collect();
-    tour.run_without_output(&["suppressions", "remove", "{}"], ids.try_into().unwrap());
+    recorder.run_without_output(&["suppressions", "remove", "{}"], ids.try_into().unwrap());
 }
 
-async fn batches(tour: &mut SnapshotRecorder<'_>, world: &World) {
+async fn batches(recorder: &mut SnapshotRecorder<'_>, world: &World) {
     // A server that does not respond stays in its state, and so does its batch.
     for hostname in SERVERS {
         let (agent, _) = agent_named(world, hostname).await;
@@ -267,7 +269,7 @@ async fn batches(tour: &mut SnapshotRecorder<'_>, world: &World) {
     }
     let order = ["batches", "create", "{}", "--security-only"];
     let operation = ("post", "/v1/batches", "202");
-    tour.run_confirmed(&order, SERVERS, operation);
+    recorder.run_confirmed(&order, SERVERS, operation);
     let open = world.operator.all("/v1/batches").await;
     let open: Vec<String> = open.iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect();
     let ids: [&str; 3] = std::array::from_fn(|place| open[2 - place].as_str());
@@ -280,7 +282,7 @@ async fn batches(tour: &mut SnapshotRecorder<'_>, world: &World) {
         for id in ids {
             world.operator.until(id, |seen| seen["progress"][settled] == 1).await;
         }
-        tour.run_changing(&["batches", command, "{}"], ids, ("post", path, "200"));
+        recorder.run_changing(&["batches", command, "{}"], ids, ("post", path, "200"));
     }
     wait_for_open_batches(world).await;
     let (agent, id) = agent_named(world, "db-01").await;
@@ -288,12 +290,12 @@ async fn batches(tour: &mut SnapshotRecorder<'_>, world: &World) {
     let order = json!({"server_ids": [id], "packages": []});
     let failed = world.operator.post("/v1/batches", order).await["id"].as_str().unwrap().to_owned();
     world.operator.until_ended(&failed).await;
-    tour.run_read_only(&["batches", "show", &failed], ("get", "/v1/batches/{batch_id}", "200"));
+    recorder.run_read_only(&["batches", "show", &failed], ("get", "/v1/batches/{batch_id}", "200"));
     for agent in 0..6 {
         world.fleet.script(agent, Script::Succeed);
     }
     let retried = ["batches", "retry", &failed];
-    let again = tour
+    let again = recorder
         .run_confirmed_batch(
             &retried,
             [""; 3],
@@ -302,56 +304,53 @@ async fn batches(tour: &mut SnapshotRecorder<'_>, world: &World) {
         )
         .await;
     let again = again["id"].as_str().unwrap();
-    tour.run_read_only(&["batches", "watch", again], ("get", "/v1/batches/{batch_id}", "200"));
-    tour.run_read_only(&["batches", "list"], ("get", "/v1/batches", "200"));
+    recorder.run_read_only(&["batches", "watch", again], ("get", "/v1/batches/{batch_id}", "200"));
+    recorder.run_read_only(&["batches", "list"], ("get", "/v1/batches", "200"));
     // The log of a batch that had something to install.
     let first = world.operator.all("/v1/batches").await[2]["id"].as_str().unwrap().to_owned();
-    tour.run_on_terminal(&["batches", "log", &first, "db-01"], "", "");
-    tour.run_piped(&["batches", "log", &first, "db-01"], "");
+    recorder.run_on_terminal(&["batches", "log", &first, "db-01"], "", "");
+    recorder.run_piped(&["batches", "log", &first, "db-01"], "");
 }
 
-async fn schedules(tour: &mut SnapshotRecorder<'_>, world: &World) {
+async fn schedules(recorder: &mut SnapshotRecorder<'_>, world: &World) {
     let create = ["schedules", "create", "--cron", "0 3 * * sun", "--timezone", "Europe/Berlin"];
     let create =
         [&create[..], &["--server", SERVERS[0], "--security-only", "--name", "{}"]].concat();
-    tour.run_changing(&create, THREE, ("post", "/v1/schedules", "201"));
+    recorder.run_changing(&create, THREE, ("post", "/v1/schedules", "201"));
     let one = "/v1/schedules/{schedule_id}";
     let update = ["schedules", "update", "{}", "--cron", "30 2 1 * *", "--reboot", "if_required"];
-    tour.run_changing(&update, THREE, ("put", one, "200"));
-    tour.run_read_only(&["schedules", "show", "one"], ("get", one, "200"));
+    recorder.run_changing(&update, THREE, ("put", one, "200"));
+    recorder.run_read_only(&["schedules", "show", "one"], ("get", one, "200"));
     let run = ["schedules", "run", "{}"];
-    tour.run_confirmed_batch(
-        &run,
-        THREE,
-        ("post", "/v1/schedules/{schedule_id}/run", "202"),
-        world,
-    )
-    .await;
-    tour.run_read_only(
+    recorder
+        .run_confirmed_batch(&run, THREE, ("post", "/v1/schedules/{schedule_id}/run", "202"), world)
+        .await;
+    recorder.run_read_only(
         &["schedules", "runs", "one"],
         ("get", "/v1/schedules/{schedule_id}/runs", "200"),
     );
-    tour.run_read_only(&["schedules", "list"], ("get", "/v1/schedules", "200"));
-    tour.run_without_output(&["schedules", "delete", "{}"], THREE);
+    recorder.run_read_only(&["schedules", "list"], ("get", "/v1/schedules", "200"));
+    recorder.run_without_output(&["schedules", "delete", "{}"], THREE);
 }
 
-async fn servers(tour: &mut SnapshotRecorder<'_>, world: &World) {
+async fn servers(recorder: &mut SnapshotRecorder<'_>, world: &World) {
     let one = "/v1/servers/{server_id}";
-    tour.run_read_only(&["servers", "show", SERVERS[0]], ("get", one, "200"));
-    tour.run_changing(
+    recorder.run_read_only(&["servers", "show", SERVERS[0]], ("get", one, "200"));
+    recorder.run_changing(
         &["servers", "refresh", "{}"],
         SERVERS,
         ("post", "/v1/servers/{server_id}/refresh", "202"),
     );
     let order = ["servers", "patch", "{}", "--all-updates"];
-    tour.run_confirmed_batch(
-        &order,
-        SERVERS,
-        ("post", "/v1/servers/{server_id}/patch", "202"),
-        world,
-    )
-    .await;
-    tour.run_without_output(&["servers", "remove", "{}"], SERVERS);
+    recorder
+        .run_confirmed_batch(
+            &order,
+            SERVERS,
+            ("post", "/v1/servers/{server_id}/patch", "202"),
+            world,
+        )
+        .await;
+    recorder.run_without_output(&["servers", "remove", "{}"], SERVERS);
 }
 
 /// Waits until every CVE fixed by a pending update is listed.

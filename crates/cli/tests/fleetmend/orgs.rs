@@ -20,10 +20,10 @@ async fn organizations_are_created_and_removed_while_the_service_runs() {
     let dir = Dir::new();
     let first = first_key(&dir.data());
     let service = Running::start(&dir.data(), &[]);
-    let made = orgs(&dir, &["create", "Labs", "--json"]);
-    assert_eq!(made.code, 0, "{}", made.err);
-    let made: Value = serde_json::from_str(&made.out).unwrap();
-    let second = made["api_key"].as_str().unwrap().to_owned();
+    let created = orgs(&dir, &["create", "Labs", "--json"]);
+    assert_eq!(created.code, 0, "{}", created.err);
+    let created: Value = serde_json::from_str(&created.out).unwrap();
+    let second = created["api_key"].as_str().unwrap().to_owned();
     let again = orgs(&dir, &["create", "Labs"]);
     assert!(again.code == 1 && again.err.contains("already"), "{}", again.err);
     assert_eq!(orgs(&dir, &["create", " "]).code, 1);
@@ -53,11 +53,11 @@ async fn organizations_are_created_and_removed_while_the_service_runs() {
     while fleet.counts().removed < 3 {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
-    let keyboard = Cli { url: service.address.clone(), key: second };
-    while keyboard.run_piped(&["summary"]).code == 0 {
+    let cli = Cli { url: service.address.clone(), key: second };
+    while cli.run_piped(&["summary"]).code == 0 {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
-    assert!(keyboard.run_piped(&["summary"]).err.contains("[401 "));
+    assert!(cli.run_piped(&["summary"]).err.contains("[401 "));
     assert_eq!(acme.get("/v1/servers").await["meta"]["total"], 0);
     let listed: Value = serde_json::from_str(&orgs(&dir, &["list", "--json"]).out).unwrap();
     assert_eq!(listed["data"].as_array().unwrap().len(), 1);

@@ -77,7 +77,7 @@ async fn enroll(data: &Path, config: &Config) -> SavedAgents {
         let row = server(org, &host, &key, now);
         let public_key = row.public_key.clone().try_into().unwrap();
         let tag = Credential { server: row.id, key: public_key }.tag(&secrets);
-        let answer = EnrollResponse {
+        let response = EnrollResponse {
             server_id: row.id,
             tag: STANDARD.encode(tag),
             orders_key: secrets.orders_key().public_key(),
@@ -86,7 +86,7 @@ async fn enroll(data: &Path, config: &Config) -> SavedAgents {
             sync_seconds: 30,
             signs_answers: true,
         };
-        agents.push((host, Identity::new(key, answer).unwrap()));
+        agents.push((host, Identity::new(key, response).unwrap()));
         rows.push(row);
     }
     let mut tx = db.begin().await.unwrap();

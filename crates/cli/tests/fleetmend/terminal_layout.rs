@@ -82,11 +82,11 @@ updates counted        AGO
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_have_the_expected_layout() {
-    let World { keyboard, .. } = &world().await;
-    let terminal = |width, args: &[&str]| normalize(&keyboard.run_on_terminal(width, args, "").out);
+    let World { cli, .. } = &world().await;
+    let terminal = |width, args: &[&str]| normalize(&cli.run_on_terminal(width, args, "").out);
     assert_eq!(terminal(62, &["servers", "list"]), SERVERS_62);
     assert_eq!(terminal(80, &["patches", "list", "--limit", "5"]), PATCHES_80);
-    assert_eq!(normalize(&keyboard.run_ok(&["patches", "list", "--limit", "3"])), PATCHES_PIPE);
+    assert_eq!(normalize(&cli.run_ok(&["patches", "list", "--limit", "3"])), PATCHES_PIPE);
     assert_eq!(terminal(80, &["summary"]), SUMMARY_80);
 }
 
@@ -160,11 +160,11 @@ Not assessed: no imported feed covers this operating system (`fleetmend feeds im
 
 #[tokio::test(flavor = "multi_thread")]
 async fn preview_and_server_have_the_expected_layout() {
-    let World { keyboard, .. } = &world().await;
+    let World { cli, .. } = &world().await;
     let order = ["servers", "patch", "cache-01", "--security-only", "--reboot", "if_required"];
-    assert_eq!(normalize(&keyboard.run_on_terminal(78, &order, "n\n").out), PREVIEW_78);
+    assert_eq!(normalize(&cli.run_on_terminal(78, &order, "n\n").out), PREVIEW_78);
     assert_eq!(
-        normalize(&keyboard.run_on_terminal(78, &["servers", "show", "db-01"], "").out),
+        normalize(&cli.run_on_terminal(78, &["servers", "show", "db-01"], "").out),
         SERVER_78
     );
 }
@@ -196,8 +196,8 @@ TIME
 
 #[tokio::test(flavor = "multi_thread")]
 async fn schedule_has_the_expected_layout_in_a_pipe() {
-    let World { keyboard, .. } = &world().await;
+    let World { cli, .. } = &world().await;
     let cron = ["--name", "Weekly", "--cron", "0 3 * * sun", "--all", "--security-only"];
-    let made = keyboard.run_ok(&[&["schedules", "create"], &cron[..]].concat());
-    assert_eq!(normalize(&made), SCHEDULE_PIPE);
+    let created = cli.run_ok(&[&["schedules", "create"], &cron[..]].concat());
+    assert_eq!(normalize(&created), SCHEDULE_PIPE);
 }

@@ -24,10 +24,10 @@ fn users_are_invited_once_and_reset_repeatedly() {
     let nobody = users(&dir, &["list"]);
     assert!(String::from_utf8_lossy(&nobody.stdout).contains("users create"));
 
-    let made = users(&dir, &["create", "Ann@Example.org", "--url", "https://fleet.example/"]);
-    let output = String::from_utf8_lossy(&made.stdout).into_owned();
+    let created = users(&dir, &["create", "Ann@Example.org", "--url", "https://fleet.example/"]);
+    let output = String::from_utf8_lossy(&created.stdout).into_owned();
     assert!(
-        made.status.success() && output.contains("  https://fleet.example/welcome/"),
+        created.status.success() && output.contains("  https://fleet.example/welcome/"),
         "{output}"
     );
     let twice = users(&dir, &["create", "ann@example.org"]);
@@ -35,9 +35,9 @@ fn users_are_invited_once_and_reset_repeatedly() {
     assert!(String::from_utf8_lossy(&twice.stderr).contains("users reset"));
 
     let reset = users(&dir, &["reset", "ANN@example.org", "--json"]);
-    let told: Value = serde_json::from_slice(&reset.stdout).unwrap();
-    assert_eq!(told["name"], "ann@example.org");
-    assert!(!output.contains(told["link"].as_str().unwrap().rsplit('/').next().unwrap()));
+    let reported: Value = serde_json::from_slice(&reset.stdout).unwrap();
+    assert_eq!(reported["name"], "ann@example.org");
+    assert!(!output.contains(reported["link"].as_str().unwrap().rsplit('/').next().unwrap()));
     let unknown = users(&dir, &["reset", "bob"]);
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("no user named `bob`"));
 

@@ -1,7 +1,7 @@
 //! CSV export of the tables on the page of one server, patch, CVE, batch or schedule.
 
 use axum::extract::State;
-use httpkit::filters::{Listing, TaskFilter};
+use httpkit::filters::{PageParams, TaskFilter};
 use httpkit::problem::ApiError;
 use httpkit::{Id, Ids, NoQuery, Query};
 use service::queries;
@@ -10,8 +10,8 @@ use vocab::{BatchId, ScheduleId, ServerId, TaskId};
 use wire::v1::{PackageChange, PatchDetail};
 
 use super::{
-    all, csv_response, ends, file_response, format_option, format_time, gathered, join_list,
-    page_by_page,
+    all, csv_response, file_response, format_option, format_time, gathered, is_last_page,
+    join_list, page_by_page,
 };
 use crate::extract::PageQuery;
 use crate::pages::csv::csv;
@@ -141,11 +141,11 @@ pub(crate) async fn server_history(
     queries::servers::find(&app, &viewer.caller().scope(), id).await?;
     let rows = gathered!(page_by_page(), |page| {
         let found = history(&app, id, page).await?;
-        (found.items, ends(page, found.total))
+        (found.items, is_last_page(page, found.total))
     });
     let rows = rows.into_iter().map(|row| {
-        let of = [row.batch.to_string(), row.ordered_at.to_string(), row.what];
-        of.into_iter().chain(task_cells(&row.task)).collect()
+        let row_head = [row.batch.to_string(), row.ordered_at.to_string(), row.what];
+        row_head.into_iter().chain(task_cells(&row.task)).collect()
     });
     let head: Vec<&str> = ["batch", "ordered_at", "what"].into_iter().chain(TASK_COLUMNS).collect();
     file_response("history.csv", csv(&head, rows))
@@ -160,8 +160,8 @@ pub(crate) async fn tasks(
     let (states, scope) = (query.parameters.states(), viewer.caller().scope());
     let rows = all!(|page| queries::tasks::list(&app, &scope, id, &states, page));
     let rows = rows.into_iter().map(|row| {
-        let of = [row.id.to_string(), row.server_id.to_string(), row.hostname.to_string()];
-        of.into_iter().chain(task_cells(&row)).collect()
+        let row_head = [row.id.to_string(), row.server_id.to_string(), row.hostname.to_string()];
+        row_head.into_iter().chain(task_cells(&row)).collect()
     });
     let head: Vec<&str> = ["id", "server_id", "hostname"].into_iter().chain(TASK_COLUMNS).collect();
     file_response("tasks.csv", csv(&head, rows))
@@ -193,7 +193,7 @@ pub(crate) async fn patch_servers(
 ) -> PageResult {
     let rows = gathered!(page_by_page(), |page| {
         let it = queries::patches::get(&app, &viewer.caller().scope(), &name, page).await?;
-        (it.servers, ends(page, it.patch.affected_servers))
+        (it.servers, is_last_page(page, it.patch.affected_servers))
     });
     csv_response(
         "servers.csv",
@@ -262,7 +262,7 @@ pub(crate) async fn cve_servers(
     let rows = gathered!(page_by_page(), |page| {
         let it = queries::cves::get(&app, &viewer.caller().scope(), &cve, page).await?;
         let all = it.cve.affected_servers.saturating_add(it.cve.suppressed_servers);
-        (it.servers, ends(page, all))
+        (it.servers, is_last_page(page, all))
     });
     csv_response(
         "servers.csv",
@@ -285,7 +285,7 @@ pub(crate) async fn runs(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Id(id): Id<ScheduleId>,
-    _: PageQuery<Listing>,
+    _: PageQuery<PageParams>,
 ) -> PageResult {
     let scope = viewer.caller().scope();
     let rows = all!(|page| queries::schedules::runs(&app, &scope, id, page));

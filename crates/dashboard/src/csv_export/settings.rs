@@ -2,13 +2,13 @@
 //! They contain no secrets, like the page itself.
 
 use axum::extract::State;
-use httpkit::filters::Listing;
+use httpkit::filters::PageParams;
 use httpkit::{NoQuery, Query};
 use service::queries;
 use service::queries::Page;
 
 use super::{
-    ROWS_MAX, all, csv_response, ends, format_option, format_time, gathered, join_words,
+    ROWS_MAX, all, csv_response, format_option, format_time, gathered, is_last_page, join_words,
     page_by_page,
 };
 use crate::extract::PageQuery;
@@ -38,7 +38,7 @@ pub(crate) async fn users(
 pub(crate) async fn keys(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    _: PageQuery<Listing>,
+    _: PageQuery<PageParams>,
 ) -> PageResult {
     let scope = viewer.caller().scope();
     let rows = all!(|page| queries::credentials::api_keys(&app, &scope, page));
@@ -61,7 +61,7 @@ pub(crate) async fn keys(
 pub(crate) async fn tokens(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    _: PageQuery<Listing>,
+    _: PageQuery<PageParams>,
 ) -> PageResult {
     let scope = viewer.caller().scope();
     let rows = all!(|page| queries::credentials::enrollment_tokens(&app, &scope, page));
@@ -85,7 +85,7 @@ pub(crate) async fn tokens(
 pub(crate) async fn feeds(
     State(app): State<Dashboard>,
     _viewer: Viewer,
-    _: PageQuery<Listing>,
+    _: PageQuery<PageParams>,
 ) -> PageResult {
     let rows = all!(|page| queries::feeds::page(&app, page));
     csv_response(

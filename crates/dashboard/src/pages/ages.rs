@@ -47,18 +47,18 @@ impl PendingAges {
     }
 }
 
-fn bar(said: &str, counts: [u64; 5], total: u64, most: u64) -> String {
+fn bar(label: &str, counts: [u64; 5], total: u64, max: u64) -> String {
     let some = SEVERITIES.iter().zip(counts).filter(|(_, count)| *count > 0);
     let words: Vec<String> =
         some.clone().map(|(name, count)| format!("{} {name}", number(count))).collect();
     let mut svg = format!(
-        "<svg class=\"plot age\" viewBox=\"0 0 {WIDTH} 10\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"Pending {said}: {}{}\">",
+        "<svg class=\"plot age\" viewBox=\"0 0 {WIDTH} 10\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"Pending {label}: {}{}\">",
         number(total),
         if words.is_empty() { String::new() } else { format!(", {}", words.join(", ")) }
     );
     let mut at = 0.0;
     for (name, count) in some {
-        let width = count as f64 / most.max(1) as f64 * WIDTH;
+        let width = count as f64 / max.max(1) as f64 * WIDTH;
         let _ = write!(
             svg,
             "<rect class=\"bar is-{name}\" x=\"{at:.2}\" y=\"0\" width=\"{width:.2}\" height=\"10\"/>"

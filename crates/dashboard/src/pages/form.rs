@@ -2,7 +2,7 @@
 
 /// The fields of a batch.
 #[derive(Debug, Clone, Default)]
-pub struct OrderForm {
+pub struct PatchForm {
     pub server_ids: Vec<String>,
     /// `security`, `all`, `packages` or `packages_security`.
     pub what: String,
@@ -35,5 +35,5 @@ pub struct ScheduleForm {
     pub add_servers: String,
     /// Save although no server matches.
     pub allow_empty: bool,
-    pub order: OrderForm,
+    pub order: PatchForm,
 }

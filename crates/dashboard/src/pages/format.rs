@@ -179,7 +179,7 @@ pub fn describe_pace(options: &Options) -> String {
     let parts = [
         (options.stagger_minutes > 0)
             .then(|| format!("{} min between starts", options.stagger_minutes)),
-        options.max_parallel.map(|most| format!("max {most} in parallel")),
+        options.max_parallel.map(|max| format!("max {max} in parallel")),
         (canary != "0").then(|| format!("canary {canary}")),
         options.max_failures.map(|limit| format!("failure limit {limit}")),
         options.window_minutes.map(|window| format!("window {window} min")),

@@ -136,13 +136,13 @@ mod tests {
             ago("2026-11-15T03:57:00Z"),
             "<time data-ago datetime=\"2026-11-15T03:57:00Z\" title=\"2026-11-15 03:57:00 UTC\">3 min ago</time>"
         );
-        for (at, said) in [
+        for (at, expected) in [
             ("2026-11-15T03:59:59Z", ">just now<"),
             ("2026-11-14T00:00:00Z", ">1 d ago<"),
             ("2026-11-15T09:00:00Z", ">in 5 h<"),
             ("2026-11-15T04:00:09Z", ">in a moment<"),
         ] {
-            assert!(ago(at).contains(said), "{at}: {}", ago(at));
+            assert!(ago(at).contains(expected), "{at}: {}", ago(at));
         }
     }
 

@@ -28,9 +28,9 @@ pub use layout::{Frame, NavItem, Section};
 pub use names::Names;
 pub use views::{
     Account, Activity, ActivityEntry, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves,
-    HistoryRow, NextRun, NextRunsFragment, OrderPage, OrderPreview, Overview, PatchPage, Patches,
-    Problem, ProblemBare, ScheduleEdit, SchedulePage, Schedules, Secret, ServerFilter, ServerPage,
-    Servers, Settings, SignIn, TaskPage, UserRow, Welcome,
+    HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PatchPage, Patches,
+    PreviewWithToken, Problem, ProblemBare, ScheduleEdit, SchedulePage, Schedules, Secret,
+    ServerFilter, ServerPage, Servers, Settings, SignIn, TaskPage, UserRow, Welcome,
 };
 
 /// Maximum number of rows in a table that the API does not page.

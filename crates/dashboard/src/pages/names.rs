@@ -29,13 +29,13 @@ impl Names {
     /// The name and id as HTML, linked to the object's page if there is one.
     pub fn link(&self, id: &str) -> String {
         let (name, known) = (escape(self.name(id)), escape(id));
-        let beside = match self.0.contains_key(id) {
+        let suffix = match self.0.contains_key(id) {
             true => format!(" <code class=\"dim\">{known}</code>"),
             false => String::new(),
         };
         match PAGES.iter().find(|(start, _)| id.starts_with(start)) {
-            Some((_, page)) => format!("<a href=\"{page}{known}\">{name}</a>{beside}"),
-            None => format!("{name}{beside}"),
+            Some((_, page)) => format!("<a href=\"{page}{known}\">{name}</a>{suffix}"),
+            None => format!("{name}{suffix}"),
         }
     }
 }

@@ -22,7 +22,7 @@ pub fn severities(counts: &SeverityCounts) -> String {
         ("unknown", counts.unknown),
     ];
     let total: f64 = parts.iter().map(|(_, count)| f64::from(*count)).sum();
-    let said: Vec<String> = parts
+    let label: Vec<String> = parts
         .iter()
         .filter(|(_, count)| *count > 0)
         .map(|(name, count)| format!("{} {name}", number(*count)))
@@ -30,9 +30,9 @@ pub fn severities(counts: &SeverityCounts) -> String {
     if total == 0.0 {
         return String::new();
     }
-    let said = said.join(", ");
+    let label = label.join(", ");
     let mut svg = format!(
-        "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} 14\" role=\"img\" aria-label=\"{said}\"><title>{said}</title>"
+        "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} 14\" role=\"img\" aria-label=\"{label}\"><title>{label}</title>"
     );
     let mut at = 0.0;
     for (name, count) in parts.iter().filter(|(_, count)| *count > 0) {
@@ -45,7 +45,7 @@ pub fn severities(counts: &SeverityCounts) -> String {
         at += width;
     }
     svg.push_str("</svg>");
-    format!("{svg}<p class=\"dim\">{said}</p>")
+    format!("{svg}<p class=\"dim\">{label}</p>")
 }
 
 /// The timeline of a batch: one bar per server, from its start to its end.
@@ -62,9 +62,9 @@ pub fn timeline(tasks: &[Task], now: &Timestamp) -> String {
     };
     let seconds = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64().max(0.0);
     let whole = seconds(first, last).max(1.0);
-    let said =
+    let label =
         format!("{} servers in {whole:.0} s, one bar per server from start to end", spans.len());
-    let mut lanes = format!("<div class=\"lanes\" role=\"img\" aria-label=\"{said}\">");
+    let mut lanes = format!("<div class=\"lanes\" role=\"img\" aria-label=\"{label}\">");
     for (task, from, to) in &spans {
         let scale = WIDTH / whole;
         let (x, width) = (seconds(first, *from) * scale, (seconds(*from, *to) * scale).max(3.0));

@@ -95,7 +95,7 @@ impl Trend {
         name: &str,
         max: Option<(u64, &str)>,
         parts: impl Fn(&TrendDay) -> Vec<(&'static str, u64)>,
-        said: impl Fn(&TrendDay) -> String,
+        describe: impl Fn(&TrendDay) -> String,
     ) -> String {
         let whole = |day: &TrendDay| parts(day).iter().map(|(_, count)| count).sum::<u64>();
         let highest = self.days.iter().map(whole).max().unwrap_or(0);
@@ -103,9 +103,9 @@ impl Trend {
         let words = match (self.days.first(), self.days.last()) {
             (Some(first), Some(last)) if first.day < last.day => {
                 let (from, to) = (format_date(&first.day), format_date(&last.day));
-                format!("{name} by day. {from}: {}. {to}: {}.", said(first), said(last))
+                format!("{name} by day. {from}: {}. {to}: {}.", describe(first), describe(last))
             }
-            (Some(only), _) => format!("{name}. {}: {}.", format_date(&only.day), said(only)),
+            (Some(only), _) => format!("{name}. {}: {}.", format_date(&only.day), describe(only)),
             _ => format!("{name}: no data yet."),
         };
         let mut svg = format!(
@@ -116,7 +116,7 @@ impl Trend {
         for day in &self.days {
             let place = day.day.since(first).map_or(0, |span| span.get_days());
             let x = f64::from(place) * step + GAP / 2.0;
-            let _ = write!(svg, "<g><title>{}: {}</title>", format_date(&day.day), said(day));
+            let _ = write!(svg, "<g><title>{}: {}</title>", format_date(&day.day), describe(day));
             let _ = write!(
                 svg,
                 "<rect class=\"ground\" x=\"{x:.1}\" y=\"0\" width=\"{:.1}\" height=\"{HEIGHT}\"/>",

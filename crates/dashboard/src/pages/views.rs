@@ -11,7 +11,7 @@ use wire::v1::{
 
 use crate::pages::ages::PendingAges;
 use crate::pages::calendar::Calendar;
-use crate::pages::form::{OrderForm, ScheduleForm};
+use crate::pages::form::{PatchForm, ScheduleForm};
 use crate::pages::layout::Frame;
 use crate::pages::names::Names;
 use crate::pages::trend::Trend;
@@ -65,11 +65,11 @@ pages! {
     NextRunsFragment = "next_runs_fragment.html" { next: Vec<Timestamp>, cron: String, zone: Zone, message: Option<String>, }
     /// The patch page: options and preview.
     OrderPage = "patch_form.html" {
-        frame: Frame, form: OrderForm, names: Names, previewed: Option<OrderPreview>, errors: Vec<String>,
+        frame: Frame, form: PatchForm, names: Names, previewed: Option<PreviewWithToken>, errors: Vec<String>,
     }
     /// A confirmation page.
     Confirm = "confirm.html" {
-        frame: Frame, errors: Vec<String>, lines: Vec<String>, previewed: Option<OrderPreview>, action: String,
+        frame: Frame, errors: Vec<String>, lines: Vec<String>, previewed: Option<PreviewWithToken>, action: String,
         verb: String, back: String, risky: bool,
     }
     /// The audit log.
@@ -85,7 +85,7 @@ pages! {
 
 /// A preview and the token that starts it.
 #[derive(Debug)]
-pub struct OrderPreview {
+pub struct PreviewWithToken {
     pub preview: Preview,
     pub token: String,
 }

@@ -57,7 +57,7 @@ impl OccurrenceId {
 /// A CVE on the servers of a group, and whether it counts or is suppressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct GroupEntry {
-    cell: OccurrenceId,
+    occurrence_id: OccurrenceId,
     counts: bool,
 }
 
@@ -102,16 +102,16 @@ pub struct ExposureCounts {
 
 impl ExposureCounts {
     /// Returns the id of an occurrence, and registers it if it is new.
-    pub fn register(&mut self, mention: Occurrence) -> OccurrenceId {
-        if let Some(known) = self.ids.get(&mention) {
+    pub fn register(&mut self, occurrence: Occurrence) -> OccurrenceId {
+        if let Some(known) = self.ids.get(&occurrence) {
             return *known;
         }
-        let flaw = self.cve_index(&mention.cve);
-        let cell = OccurrenceId { cve: flaw, index: self.occurrences.len() as u32 };
-        let mention = Arc::new(mention);
+        let cve_index = self.cve_index(&occurrence.cve);
+        let occurrence_id = OccurrenceId { cve: cve_index, index: self.occurrences.len() as u32 };
+        let mention = Arc::new(occurrence);
         self.occurrences.push(mention.clone());
-        self.ids.insert(mention, cell);
-        cell
+        self.ids.insert(mention, occurrence_id);
+        occurrence_id
     }
 
     /// Returns the index of a CVE, and registers it if it is new.
@@ -126,20 +126,21 @@ impl ExposureCounts {
         new
     }
 
-    pub fn occurrence(&self, cell: OccurrenceId) -> &Occurrence {
-        &self.occurrences[cell.index as usize]
+    pub fn occurrence(&self, occurrence_id: OccurrenceId) -> &Occurrence {
+        &self.occurrences[occurrence_id.index as usize]
     }
 
     /// Returns the distinct CVEs of these ids, sorted by index.
     pub fn distinct_cves(cells: impl IntoIterator<Item = OccurrenceId>) -> Vec<u32> {
-        let mut flaws: Vec<u32> = cells.into_iter().map(|cell| cell.cve).collect();
-        flaws.sort_unstable();
-        flaws.dedup();
-        flaws
+        let mut cve_indexes: Vec<u32> =
+            cells.into_iter().map(|occurrence_id| occurrence_id.cve).collect();
+        cve_indexes.sort_unstable();
+        cve_indexes.dedup();
+        cve_indexes
     }
 
-    pub fn cve(&self, flaw: u32) -> &Arc<str> {
-        &self.cves[flaw as usize]
+    pub fn cve(&self, cve_index: u32) -> &Arc<str> {
+        &self.cves[cve_index as usize]
     }
 
     pub fn groups(&self) -> impl Iterator<Item = &Digest> {
@@ -155,20 +156,22 @@ impl ExposureCounts {
         servers: u64,
         cells: impl IntoIterator<Item = (OccurrenceId, bool)>,
     ) -> BTreeMap<Severity, u32> {
-        let mut marks: Vec<GroupEntry> =
-            cells.into_iter().map(|(cell, counts)| GroupEntry { cell, counts }).collect();
-        marks.sort_unstable();
-        marks.dedup();
+        let mut group_entries: Vec<GroupEntry> = cells
+            .into_iter()
+            .map(|(occurrence_id, counts)| GroupEntry { occurrence_id, counts })
+            .collect();
+        group_entries.sort_unstable();
+        group_entries.dedup();
         let before = self.groups.remove(&kind).unwrap_or_default();
         let mut counts = BTreeMap::new();
-        for some in by_cve(&marks) {
+        for some in by_cve(&group_entries) {
             let counting = some.iter().filter(|mark| mark.counts);
-            let worst = counting.map(|mark| self.occurrence(mark.cell).severity).max();
+            let worst = counting.map(|mark| self.occurrence(mark.occurrence_id).severity).max();
             if let Some(severity) = worst {
                 *counts.entry(severity).or_insert(0) += 1;
             }
         }
-        let after = GroupState { servers, entries: marks };
+        let after = GroupState { servers, entries: group_entries };
         self.replace(&before, &after);
         self.groups.insert(kind, after);
         counts
@@ -184,7 +187,10 @@ impl ExposureCounts {
     /// if no server has it anymore.
     pub fn take_changes(&mut self) -> Vec<(Arc<str>, Option<CveExposure<'_>>)> {
         let changed = std::mem::take(&mut self.changed);
-        changed.into_iter().map(|flaw| (self.cve(flaw).clone(), self.exposure(flaw))).collect()
+        changed
+            .into_iter()
+            .map(|cve_index| (self.cve(cve_index).clone(), self.exposure(cve_index)))
+            .collect()
     }
 
     /// Whether most of the registered occurrences are no longer used, so that it should be rebuilt.
@@ -193,8 +199,8 @@ impl ExposureCounts {
         self.occurrences.len() > live + live / 2 + 10_000
     }
 
-    fn exposure(&self, flaw: u32) -> Option<CveExposure<'_>> {
-        let total = &self.totals[flaw as usize];
+    fn exposure(&self, cve_index: u32) -> Option<CveExposure<'_>> {
+        let total = &self.totals[cve_index as usize];
         let mentions =
             || total.occurrences.keys().map(|place| self.occurrences[*place as usize].as_ref());
         Some(CveExposure {
@@ -210,50 +216,51 @@ impl ExposureCounts {
         let (mut old, mut new) =
             (by_cve(&before.entries).peekable(), by_cve(&after.entries).peekable());
         loop {
-            let next =
-                |some: Option<&&[GroupEntry]>| some.map_or(u32::MAX, |some| some[0].cell.cve);
+            let next = |some: Option<&&[GroupEntry]>| {
+                some.map_or(u32::MAX, |some| some[0].occurrence_id.cve)
+            };
             let (first, second) = (next(old.peek()), next(new.peek()));
-            let flaw = first.min(second);
-            let was = old.next_if(|_| first == flaw).unwrap_or_default();
-            let is = new.next_if(|_| second == flaw).unwrap_or_default();
+            let cve_index = first.min(second);
+            let was = old.next_if(|_| first == cve_index).unwrap_or_default();
+            let is = new.next_if(|_| second == cve_index).unwrap_or_default();
             if was.is_empty() && is.is_empty() {
                 return;
             }
             if was == is && same_servers {
                 continue;
             }
-            let total = &mut self.totals[flaw as usize];
+            let total = &mut self.totals[cve_index as usize];
             total.remove(was, before.servers);
             total.add(is, after.servers);
-            self.changed.insert(flaw);
+            self.changed.insert(cve_index);
         }
     }
 }
 
 impl CveTotal {
-    fn add(&mut self, marks: &[GroupEntry], servers: u64) {
-        for mark in marks {
-            *self.occurrences.entry(mark.cell.index).or_insert(0) += 1;
+    fn add(&mut self, entries: &[GroupEntry], servers: u64) {
+        for mark in entries {
+            *self.occurrences.entry(mark.occurrence_id.index).or_insert(0) += 1;
         }
-        *self.counter_mut(marks) += if marks.is_empty() { 0 } else { servers };
+        *self.counter_mut(entries) += if entries.is_empty() { 0 } else { servers };
     }
 
-    fn remove(&mut self, marks: &[GroupEntry], servers: u64) {
-        for mark in marks {
-            let left = self.occurrences.get_mut(&mark.cell.index).map(|kinds| {
+    fn remove(&mut self, entries: &[GroupEntry], servers: u64) {
+        for mark in entries {
+            let left = self.occurrences.get_mut(&mark.occurrence_id.index).map(|kinds| {
                 *kinds -= 1;
                 *kinds
             });
             if left == Some(0) {
-                self.occurrences.remove(&mark.cell.index);
+                self.occurrences.remove(&mark.occurrence_id.index);
             }
         }
-        *self.counter_mut(marks) -= if marks.is_empty() { 0 } else { servers };
+        *self.counter_mut(entries) -= if entries.is_empty() { 0 } else { servers };
     }
 
     /// A CVE counts on a server unless it is suppressed in all of its packages.
-    fn counter_mut(&mut self, marks: &[GroupEntry]) -> &mut u64 {
-        match marks.iter().any(|mark| mark.counts) {
+    fn counter_mut(&mut self, entries: &[GroupEntry]) -> &mut u64 {
+        match entries.iter().any(|mark| mark.counts) {
             true => &mut self.servers,
             false => &mut self.suppressed,
         }
@@ -261,8 +268,8 @@ impl CveTotal {
 }
 
 /// Splits sorted entries by CVE.
-fn by_cve(marks: &[GroupEntry]) -> impl Iterator<Item = &[GroupEntry]> {
-    marks.chunk_by(|a, b| a.cell.cve == b.cell.cve)
+fn by_cve(entries: &[GroupEntry]) -> impl Iterator<Item = &[GroupEntry]> {
+    entries.chunk_by(|a, b| a.occurrence_id.cve == b.occurrence_id.cve)
 }
 
 #[cfg(test)]
@@ -311,7 +318,9 @@ mod tests {
 
     fn describe(tally: &ExposureCounts) -> Vec<String> {
         let mut rows: Vec<String> = (0..tally.cves.len() as u32)
-            .filter_map(|flaw| Some(format!("{} {:?}", tally.cve(flaw), tally.exposure(flaw)?)))
+            .filter_map(|cve_index| {
+                Some(format!("{} {:?}", tally.cve(cve_index), tally.exposure(cve_index)?))
+            })
             .collect();
         rows.sort();
         rows

@@ -8,10 +8,10 @@ use super::{AdvisoryIndex, Finding, MatchReport};
 
 pub(super) const CVE: &str = "CVE-2026-0001";
 
-pub(super) fn advisory(id: &str, flaws: &[&str], affected: &[Affected]) -> Advisory {
+pub(super) fn advisory(id: &str, cves: &[&str], affected: &[Affected]) -> Advisory {
     Advisory {
         id: id.to_owned(),
-        flaws: flaws.iter().map(|flaw| (*flaw).to_owned()).collect(),
+        flaws: cves.iter().map(|cve| (*cve).to_owned()).collect(),
         aliases: Vec::new(),
         summary: String::new(),
         published: None,

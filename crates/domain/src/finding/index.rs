@@ -31,8 +31,8 @@ pub struct AdvisoryIndex {
     names: [Map<Arc<str>, NameEntry>; 2],
 }
 
-fn table_index(names: PackageNameKind) -> usize {
-    match names {
+fn table_index(name_kind: PackageNameKind) -> usize {
+    match name_kind {
         PackageNameKind::Source => 0,
         PackageNameKind::Binary => 1,
     }
@@ -137,26 +137,26 @@ impl AdvisoryIndex {
     /// binary package names.
     fn match_by_names(
         &self,
-        names: PackageNameKind,
+        name_kind: PackageNameKind,
         scheme: Scheme,
         packages: &[Installed],
         report: &mut MatchReport,
     ) {
         let mut hits = Vec::new();
-        for subject in lookup_units(self.family, names, packages) {
+        for subject in lookup_units(self.family, name_kind, packages) {
             let third_party = subject.third_party(self.family);
             if let Some(origin) = &third_party {
                 let reason = UnassessedCause::ThirdParty(origin.clone());
                 report.unassessed.push(unassessed(&subject, reason));
             }
-            let known = &self.names[table_index(names)];
+            let known = &self.names[table_index(name_kind)];
             if !subject.names.iter().any(|name| known.contains_key(name.as_ref())) {
                 continue;
             }
             let epochs = self.family.writes_epochs() && !subject.epoch_unknown();
             let rule = VersionRule { scheme, epochs };
             if is_readable_version(scheme, subject.version) {
-                self.match_unit(names, &subject, rule, third_party, &mut hits, report);
+                self.match_unit(name_kind, &subject, rule, third_party, &mut hits, report);
             } else if third_party.is_none() {
                 report.unassessed.push(unassessed(&subject, UnassessedCause::UnknownVersion));
             }
@@ -166,22 +166,23 @@ impl AdvisoryIndex {
     /// Whether advisories with the other kind of names have an installed fix for a CVE.
     fn is_fixed_by_other_names(
         &self,
-        names: PackageNameKind,
-        subject: &LookupUnit<'_>,
+        name_kind: PackageNameKind,
+        lookup_unit: &LookupUnit<'_>,
         cve: &str,
     ) -> bool {
-        let others = &self.names[table_index(names.other())];
+        let others = &self.names[table_index(name_kind.other())];
         let Some(scheme) = self.family.scheme() else { return false };
         // The epoch of a source package is not known here.
-        let rule = VersionRule { scheme, epochs: names == PackageNameKind::Source };
+        let rule = VersionRule { scheme, epochs: name_kind == PackageNameKind::Source };
         !others.is_empty()
-            && subject.members().iter().any(|package| {
-                let (name, version) = match names {
+            && lookup_unit.members().iter().any(|package| {
+                let (name, version) = match name_kind {
                     PackageNameKind::Source => (package.name.as_str(), package.version.as_str()),
-                    PackageNameKind::Binary => (subject.source(), package.source_version()),
+                    PackageNameKind::Binary => (lookup_unit.source(), package.source_version()),
                 };
                 let Some(named) = others.get(name) else { return false };
-                let found = named.cves.binary_search_by(|flaw| flaw.cve.as_ref().cmp(cve));
+                let found =
+                    named.cves.binary_search_by(|indexed_cve| indexed_cve.cve.as_ref().cmp(cve));
                 let claims = found.map_or(&[][..], |place| &named.cves[place].statements);
                 claims.iter().any(|claim| {
                     let span = &named.spans[claim.span].span;
@@ -197,75 +198,78 @@ impl AdvisoryIndex {
         &self,
         rule: VersionRule,
         version: &str,
-        named: &NameEntry,
-        hits: &mut Vec<SpanPosition>,
+        entry: &NameEntry,
+        positions: &mut Vec<SpanPosition>,
     ) {
-        hits.clear();
+        positions.clear();
         // They are ordered by versions with epochs, if the family writes epochs.
         let ordered =
-            if rule.epochs == self.family.writes_epochs() { named.ordered_count } else { 0 };
-        let (ordered, others) = named.spans.split_at(ordered);
-        let is_past = |known: &IndexedSpan| {
-            known.fixed.as_ref().is_some_and(|fixed| rule.compare(version, fixed).is_ge())
+            if rule.epochs == self.family.writes_epochs() { entry.ordered_count } else { 0 };
+        let (ordered, others) = entry.spans.split_at(ordered);
+        let is_past = |indexed_span: &IndexedSpan| {
+            indexed_span.fixed.as_ref().is_some_and(|fixed| rule.compare(version, fixed).is_ge())
         };
         // Most packages are past the last fix, and then one comparison is enough.
         let past = match ordered.last() {
             Some(last) if is_past(last) => ordered.len(),
             _ => ordered.partition_point(is_past),
         };
-        hits.resize(past, SpanPosition::After);
-        hits.resize(ordered.len(), SpanPosition::Inside);
-        hits.extend(others.iter().map(|known| locate(rule, version, &known.span)));
+        positions.resize(past, SpanPosition::After);
+        positions.resize(ordered.len(), SpanPosition::Inside);
+        positions.extend(others.iter().map(|known| locate(rule, version, &known.span)));
     }
 
     fn match_unit(
         &self,
-        names: PackageNameKind,
-        subject: &LookupUnit<'_>,
+        name_kind: PackageNameKind,
+        lookup_unit: &LookupUnit<'_>,
         rule: VersionRule,
         third_party: Option<String>,
-        hits: &mut Vec<SpanPosition>,
+        positions: &mut Vec<SpanPosition>,
         report: &mut MatchReport,
     ) {
         let is_third_party = third_party.is_some();
         let mut module_unknown = false;
         let mut package = None;
         let start = report.findings.len();
-        for name in &subject.names {
-            let known = self.names[table_index(names)].get_key_value(name.as_ref());
+        for name in &lookup_unit.names {
+            let known = self.names[table_index(name_kind)].get_key_value(name.as_ref());
             let Some((name, named)) = known else { continue };
-            self.locate_all(rule, subject.version, named, hits);
+            self.locate_all(rule, lookup_unit.version, named, positions);
             // The version is past every fix and there are no other statements, as for most
             // packages.
-            let past_all = hits.iter().all(|hit| *hit == SpanPosition::After);
-            if past_all && !subject.is_modular() {
+            let past_all = positions.iter().all(|hit| *hit == SpanPosition::After);
+            if past_all && !lookup_unit.is_modular() {
                 continue;
             }
-            let mut context = MatchContext::new(self.family, rule, subject, &named.spans, hits);
-            for flaw in &named.cves {
-                let Some(decision) = context.resolve(flaw) else { continue };
-                if !decision.has_fix && self.is_fixed_by_other_names(names, subject, &flaw.cve) {
+            let mut context =
+                MatchContext::new(self.family, rule, lookup_unit, &named.spans, positions);
+            for indexed_cve in &named.cves {
+                let Some(decision) = context.resolve(indexed_cve) else { continue };
+                if !decision.has_fix
+                    && self.is_fixed_by_other_names(name_kind, lookup_unit, &indexed_cve.cve)
+                {
                     continue;
                 }
                 let package = package
-                    .get_or_insert_with(|| Arc::new(subject.package(third_party.clone())))
+                    .get_or_insert_with(|| Arc::new(lookup_unit.package(third_party.clone())))
                     .clone();
                 let known = &named.spans[decision.statement.span];
                 report.findings.push(Finding {
-                    cve: flaw.cve.clone(),
-                    aliases: flaw.aliases.clone(),
+                    cve: indexed_cve.cve.clone(),
+                    aliases: indexed_cve.aliases.clone(),
                     package,
                     state: if is_third_party { FixState::Unknown } else { decision.state },
                     fixed_version: known.fixed.clone().filter(|_| decision.has_fix),
-                    severity: flaw.severity,
-                    severity_source: flaw.severity_source.clone(),
-                    cvss: flaw.cvss.clone(),
-                    published: flaw.published,
+                    severity: indexed_cve.severity,
+                    severity_source: indexed_cve.severity_source.clone(),
+                    cvss: indexed_cve.cvss.clone(),
+                    published: indexed_cve.published,
                     found: Evidence {
                         advisory: decision.statement.advisory.clone(),
                         ecosystem: decision.statement.ecosystem.clone(),
                         name: name.clone(),
-                        names,
+                        names: name_kind,
                         span: known.span.clone(),
                         told: false,
                     },
@@ -274,9 +278,9 @@ impl AdvisoryIndex {
             module_unknown |= context.module_unknown;
         }
         if module_unknown && !is_third_party {
-            report.unassessed.push(unassessed(subject, UnassessedCause::UnknownModule));
+            report.unassessed.push(unassessed(lookup_unit, UnassessedCause::UnknownModule));
         }
-        if subject.names.len() > 1 {
+        if lookup_unit.names.len() > 1 {
             merge(&mut report.findings, start, rule);
         }
     }
@@ -332,8 +336,8 @@ fn drop_duplicates(findings: &mut Vec<Finding>) {
     *findings = kept;
 }
 
-fn unassessed(subject: &LookupUnit<'_>, reason: UnassessedCause) -> Unassessed {
-    let (package, version) = (subject.source().to_owned(), subject.version.to_owned());
+fn unassessed(lookup_unit: &LookupUnit<'_>, reason: UnassessedCause) -> Unassessed {
+    let (package, version) = (lookup_unit.source().to_owned(), lookup_unit.version.to_owned());
     Unassessed { package, version, reason }
 }
 
@@ -390,7 +394,7 @@ impl IndexBuilder {
         let aliases: Vec<Arc<str>> = advisory.aliases.iter().map(|one| self.intern(one)).collect();
         let cves: Vec<Arc<str>> = advisory.flaws.iter().map(|cve| self.intern(cve)).collect();
         let named = self.names[table_index(affected.name_kind())].entry(name).or_default();
-        let claims: Vec<Statement> = effective_spans(affected)
+        let statements: Vec<Statement> = effective_spans(affected)
             .map(|(span, stance)| {
                 let next = named.spans.len();
                 let modular = !modules.is_empty() || ends_in_module(&span);
@@ -405,27 +409,29 @@ impl IndexBuilder {
                 }
             })
             .collect();
-        if claims.is_empty() {
+        if statements.is_empty() {
             return;
         }
         let alone = advisory.flaws.len() == 1;
         let aliases: &[Arc<str>] = if alone { &aliases } else { &[] };
         for cve in cves {
-            let flaw = named.cves.entry(cve.clone()).or_default();
-            flaw.statements.extend(claims.iter().cloned());
-            flaw.aliases.extend(aliases.iter().cloned());
-            flaw.published = match (flaw.published, advisory.published) {
+            let indexed_cve = named.cves.entry(cve.clone()).or_default();
+            indexed_cve.statements.extend(statements.iter().cloned());
+            indexed_cve.aliases.extend(aliases.iter().cloned());
+            indexed_cve.published = match (indexed_cve.published, advisory.published) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
             if let Some(word) = affected.severity {
-                flaw.ratings.add(&Rating::Word(word), alone);
+                indexed_cve.ratings.add(&Rating::Word(word), alone);
             }
             for rated in &advisory.ratings {
                 match &rated.flaw {
-                    Some(of) if **of == *cve => flaw.ratings.add(&rated.rating, true),
+                    Some(rated_cve) if **rated_cve == *cve => {
+                        indexed_cve.ratings.add(&rated.rating, true)
+                    }
                     Some(_) => {}
-                    None => flaw.ratings.add(&rated.rating, alone),
+                    None => indexed_cve.ratings.add(&rated.rating, alone),
                 }
             }
         }
@@ -436,16 +442,16 @@ impl IndexBuilder {
         let mut sources: Map<String, Arc<str>> = Map::default();
         let mut finish = |building: NameBuilder| {
             let (spans, places, ordered) = sort_spans(building.spans, family);
-            let flaws = building.cves.into_iter().map(|(cve, mut flaw)| {
-                flaw.statements.iter_mut().for_each(|claim| claim.span = places[claim.span]);
-                flaw.statements.sort();
-                flaw.statements.dedup();
-                let (severity, source) = flaw.ratings.severity(family.source_name());
+            let indexed_cves = building.cves.into_iter().map(|(cve, mut indexed_cve)| {
+                indexed_cve.statements.iter_mut().for_each(|claim| claim.span = places[claim.span]);
+                indexed_cve.statements.sort();
+                indexed_cve.statements.dedup();
+                let (severity, source) = indexed_cve.ratings.severity(family.source_name());
                 let severity_source = source.map(|source| {
                     sources.entry(source.to_owned()).or_insert_with(|| Arc::from(source)).clone()
                 });
-                let cvss = flaw.ratings.cvss().cloned().map(Arc::new);
-                let CveBuilder { statements: claims, published, aliases, .. } = flaw;
+                let cvss = indexed_cve.ratings.cvss().cloned().map(Arc::new);
+                let CveBuilder { statements: claims, published, aliases, .. } = indexed_cve;
                 let aliases = aliases.into_iter().collect();
                 IndexedCve {
                     cve,
@@ -458,7 +464,7 @@ impl IndexBuilder {
                 }
             });
             NameEntry {
-                cves: flaws.collect(),
+                cves: indexed_cves.collect(),
                 spans: spans.into_iter().map(IndexedSpan::new).collect(),
                 ordered_count: ordered,
             }

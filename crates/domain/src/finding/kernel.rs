@@ -61,13 +61,13 @@ pub(super) fn advisory_source(family: Family, package: &Installed) -> Cow<'_, st
     let name = package.source();
     let Some(signed) = name.strip_prefix("linux-signed") else { return Cow::Borrowed(name) };
     let rest = signed.strip_prefix('-').unwrap_or(signed);
-    let flavour = match family {
+    let flavor = match family {
         // `linux-signed-amd64`, `linux-signed-6.1-amd64`: the architecture is not part of the name.
         Family::Debian => rest.rsplit_once('-').map_or("", |(flavour, _)| flavour),
         Family::Ubuntu => rest,
         _ => return Cow::Borrowed(name),
     };
-    match flavour {
+    match flavor {
         "" => Cow::Borrowed("linux"),
         flavour => Cow::Owned(format!("linux-{flavour}")),
     }
@@ -116,7 +116,7 @@ fn rpm(package: &Installed) -> KernelRole {
     if !is_kernel_source {
         return KernelRole::None;
     }
-    let flavour = match name {
+    let flavor = match name {
         "kernel" | "kernel-core" => "",
         _ => match name.strip_prefix("kernel-").and_then(|rest| rest.strip_suffix("-core")) {
             // `kernel-modules-core` is not an image.
@@ -127,7 +127,7 @@ fn rpm(package: &Installed) -> KernelRole {
         },
     };
     let base = format!("{}.{}", strip_epoch(&package.version), package.arch);
-    let boots = match flavour {
+    let boots = match flavor {
         "" | "uek" => base,
         // Since release 9 the flavor is a suffix; before, it was part of the release.
         "rt" if base.contains(".rt") => base,
@@ -145,14 +145,14 @@ fn suse(package: &Installed) -> KernelRole {
     if !is_kernel_source {
         return KernelRole::None;
     }
-    let flavour = name.trim_start_matches("kernel-").trim_end_matches("-base");
+    let flavor = name.trim_start_matches("kernel-").trim_end_matches("-base");
     let version = strip_epoch(&package.version);
     // The last number counts rebuilds and is not part of `uname -r`.
     match (
-        ["default", "azure", "rt", "preempt", "64kb"].contains(&flavour),
+        ["default", "azure", "rt", "preempt", "64kb"].contains(&flavor),
         version.rsplit_once('.'),
     ) {
-        (true, Some((build, _))) => KernelRole::Image(KernelRelease(format!("{build}-{flavour}"))),
+        (true, Some((build, _))) => KernelRole::Image(KernelRelease(format!("{build}-{flavor}"))),
         _ => KernelRole::Companion,
     }
 }
@@ -160,11 +160,11 @@ fn suse(package: &Installed) -> KernelRole {
 fn apk(package: &Installed) -> KernelRole {
     const FLAVORS: [&str; 9] =
         ["lts", "virt", "rpi", "rpi2", "rpi4", "edge", "stable", "hardened", "openpax"];
-    let flavour = |name: &str| {
+    let flavor = |name: &str| {
         let rest = name.strip_prefix("linux-")?;
-        FLAVORS.into_iter().find(|flavour| *flavour == rest)
+        FLAVORS.into_iter().find(|flavor| *flavor == rest)
     };
-    match (flavour(package.source()), flavour(&package.name), package.version.rsplit_once("-r")) {
+    match (flavor(package.source()), flavor(&package.name), package.version.rsplit_once("-r")) {
         (None, None, _) => KernelRole::None,
         (_, Some(flavour), Some((version, build))) => {
             KernelRole::Image(KernelRelease(format!("{version}-{build}-{flavour}")))

@@ -32,8 +32,8 @@ fn findings_on_host(
     )
 }
 
-fn describe_all(settled: &[ServerFinding]) -> Vec<String> {
-    settled.iter().map(|one| format!("{}: {}", describe(&one.finding), one.exposure)).collect()
+fn describe_all(findings: &[ServerFinding]) -> Vec<String> {
+    findings.iter().map(|one| format!("{}: {}", describe(&one.finding), one.exposure)).collect()
 }
 
 const DEBIAN: (Family, &str) = (Family::Debian, "Debian:12");
@@ -51,15 +51,15 @@ fn debian_kernels() -> Vec<Installed> {
 #[test]
 fn only_the_running_kernel_image_counts() {
     let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.82-1")])];
-    let told = |kernel| {
+    let reported = |kernel| {
         describe_all(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]))
     };
     assert_eq!(
-        told(RunningKernel::Release("6.1.0-18-amd64")),
+        reported(RunningKernel::Release("6.1.0-18-amd64")),
         ["CVE-2026-0001 linux 6.1.76-1 fixed 6.1.82-1: open"]
     );
     assert_eq!(
-        told(RunningKernel::Release("6.1.0-17-amd64")),
+        reported(RunningKernel::Release("6.1.0-17-amd64")),
         ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.82-1: open"]
     );
     let report = report("Debian:12", &advisories, &debian_kernels());
@@ -70,14 +70,14 @@ fn only_the_running_kernel_image_counts() {
 #[test]
 fn installed_but_not_booted_kernel_is_fixed_on_disk() {
     let advisories = [advisory_for_cve("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.76-1")])];
-    let told = |kernel| {
+    let reported = |kernel| {
         describe_all(&findings_on_host(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]))
     };
     assert_eq!(
-        told(RunningKernel::Release("6.1.0-17-amd64")),
+        reported(RunningKernel::Release("6.1.0-17-amd64")),
         ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.76-1: fixed_on_disk"]
     );
-    assert_eq!(told(RunningKernel::Release("6.1.0-18-amd64")), NOTHING, "closed by the reboot");
+    assert_eq!(reported(RunningKernel::Release("6.1.0-18-amd64")), NOTHING, "closed by the reboot");
     let waits = |uname| {
         kernel_awaiting_boot(Family::Debian, &debian_kernels(), uname)
             .map(|boots| boots.to_string())

@@ -33,7 +33,7 @@ pub(super) struct LookupUnit<'a> {
 /// `None` if it is not looked up at all.
 fn lookup_name(
     family: Family,
-    names: PackageNameKind,
+    name_kind: PackageNameKind,
     package: &Installed,
 ) -> Option<(Cow<'_, str>, Option<KernelRelease>)> {
     let boots = match kernel::kernel_role(family, package) {
@@ -41,7 +41,7 @@ fn lookup_name(
         KernelRole::Image(boots) => Some(boots),
         KernelRole::None => None,
     };
-    let name = match names {
+    let name = match name_kind {
         PackageNameKind::Source => kernel::advisory_source(family, package),
         PackageNameKind::Binary => Cow::Borrowed(package.name.as_str()),
     };
@@ -75,20 +75,20 @@ pub(super) fn source(family: Family, package: &Installed) -> Cow<'_, str> {
 /// Groups a package set for lookup by this kind of names, in the order of its packages.
 pub(super) fn lookup_units(
     family: Family,
-    names: PackageNameKind,
+    name_kind: PackageNameKind,
     packages: &[Installed],
 ) -> Vec<LookupUnit<'_>> {
     let by_rpm_source =
-        names == PackageNameKind::Source && family.scheme() == Some(pkgver::Scheme::Rpm);
+        name_kind == PackageNameKind::Source && family.scheme() == Some(pkgver::Scheme::Rpm);
     let mut indexes: Map<(Cow<'_, str>, &str, Option<KernelRelease>), usize> = Map::default();
     let mut subjects: Vec<LookupUnit<'_>> = Vec::new();
     for package in packages {
-        let Some((name, boots)) = lookup_name(family, names, package) else { continue };
+        let Some((name, boots)) = lookup_name(family, name_kind, package) else { continue };
         if boots.is_some() && has_core_package(package, packages) {
             continue;
         }
         let source = kernel::advisory_source(family, package);
-        let version = match (names, &boots) {
+        let version = match (name_kind, &boots) {
             // The epoch is determined below, from all binaries together.
             (PackageNameKind::Source, None) if by_rpm_source => {
                 strip_epoch(package.source_version())
@@ -137,14 +137,14 @@ fn has_core_package(package: &Installed, packages: &[Installed]) -> bool {
 /// binary package with the name of the source decides. Without one, the lowest epoch is used,
 /// because an epoch that is too high would hide every fix. If no binary package has the source's
 /// version, epochs are ignored in comparisons.
-fn find_epoch(subject: &mut LookupUnit<'_>) {
-    let same_version = |package: &&&Installed| strip_epoch(&package.version) == subject.version;
-    let named = |package: &&&Installed| package.name == subject.source;
-    let candidates = || subject.members.iter().filter(same_version);
+fn find_epoch(lookup_unit: &mut LookupUnit<'_>) {
+    let same_version = |package: &&&Installed| strip_epoch(&package.version) == lookup_unit.version;
+    let named = |package: &&&Installed| package.name == lookup_unit.source;
+    let candidates = || lookup_unit.members.iter().filter(same_version);
     let lowest = || candidates().min_by_key(|package| epoch(&package.version));
     match candidates().find(named).or_else(lowest) {
-        Some(package) => subject.version = &package.version,
-        None => subject.epoch_unknown = true,
+        Some(package) => lookup_unit.version = &package.version,
+        None => lookup_unit.epoch_unknown = true,
     }
 }
 

@@ -94,7 +94,7 @@ proptest! {
                         _ => false,
                     })
             };
-            added.flaws.iter().any(|flaw| flaw == cve)
+            added.flaws.iter().any(|covered| covered == cve)
                 && added.affected.iter().filter(names).any(ends)
         };
         for finding in index(&known).match_packages(&packages).findings {
@@ -114,7 +114,7 @@ proptest! {
         packages in packages(),
     ) {
         let not_affected = |cve: &str, source: &str| advisories.iter().any(|one| {
-            one.flaws.iter().any(|flaw| flaw == cve)
+            one.flaws.iter().any(|covered| covered == cve)
                 && one.affected.iter().any(|affected| {
                     affected.package == source && affected.stance == Some(FixState::NotAffected)
                 })
@@ -179,9 +179,9 @@ proptest! {
         let rest = before.iter().filter(|advisory| advisory.id != "USN-0-1");
         let after: Vec<Advisory> = rest.cloned().chain(changed.clone()).collect();
 
-        let mut touched = ChangedNames::default();
-        touched.record(before.iter().find(|advisory| advisory.id == "USN-0-1"), changed.as_ref());
-        let touched: Vec<&str> = touched.names(&base).collect();
+        let mut changed_names = ChangedNames::default();
+        changed_names.record(before.iter().find(|advisory| advisory.id == "USN-0-1"), changed.as_ref());
+        let touched: Vec<&str> = changed_names.names(&base).collect();
         let judged = |group: &SourceGroup| {
             let is_touched = group.names.iter().any(|name| touched.contains(&name.as_str()));
             let known = if is_touched { &after } else { &before };

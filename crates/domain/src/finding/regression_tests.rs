@@ -710,9 +710,9 @@ fn change_invalidates_only_sets_with_its_names() {
     let mut after = before.clone();
     after.affected.push(fixed("Ubuntu:Pro:22.04:LTS", "linux-aws", "2"));
     let touched = |before, after| {
-        let mut touched = ChangedNames::default();
-        touched.record(before, after);
-        touched
+        let mut changed_names = ChangedNames::default();
+        changed_names.record(before, after);
+        changed_names
     };
     assert_eq!(touched(Some(&before), Some(&before)), ChangedNames::default());
     let one = touched(Some(&before), Some(&after));

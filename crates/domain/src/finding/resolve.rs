@@ -61,8 +61,13 @@ pub(super) fn locate(rule: VersionRule, version: &str, span: &Span) -> SpanPosit
 }
 
 /// Whether a fix is relevant for a version: subscribers get separate fixes for each minor release.
-pub(super) fn covers_stream(family: Family, claim: &Statement, span: &Span, version: &str) -> bool {
-    match (&span.end, claim.channel) {
+pub(super) fn covers_stream(
+    family: Family,
+    statement: &Statement,
+    span: &Span,
+    version: &str,
+) -> bool {
+    match (&span.end, statement.channel) {
         (SpanEnd::Fixed(fixed), Channel::Subscription) if family.has_minor_streams() => {
             minor_release(fixed) == minor_release(version)
         }
@@ -82,7 +87,7 @@ pub(super) struct Decision<'a> {
 pub(super) struct MatchContext<'a> {
     family: Family,
     rule: VersionRule,
-    subject: &'a LookupUnit<'a>,
+    lookup_unit: &'a LookupUnit<'a>,
     modular: bool,
     spans: &'a [IndexedSpan],
     positions: &'a [SpanPosition],
@@ -94,15 +99,15 @@ impl<'a> MatchContext<'a> {
     pub(super) fn new(
         family: Family,
         rule: VersionRule,
-        subject: &'a LookupUnit<'a>,
+        lookup_unit: &'a LookupUnit<'a>,
         spans: &'a [IndexedSpan],
         hits: &'a [SpanPosition],
     ) -> Self {
-        let modular = subject.is_modular();
+        let modular = lookup_unit.is_modular();
         MatchContext {
             family,
             rule,
-            subject,
+            lookup_unit,
             modular,
             spans,
             positions: hits,
@@ -110,18 +115,18 @@ impl<'a> MatchContext<'a> {
         }
     }
 
-    pub(super) fn resolve(&mut self, flaw: &'a IndexedCve) -> Option<Decision<'a>> {
+    pub(super) fn resolve(&mut self, indexed_cve: &'a IndexedCve) -> Option<Decision<'a>> {
         let outside = |claim: &Statement| {
             matches!(self.positions[claim.span], SpanPosition::Before | SpanPosition::After)
         };
-        if !self.modular && flaw.statements.iter().all(outside) {
+        if !self.modular && indexed_cve.statements.iter().all(outside) {
             return None;
         }
         let mut open: Option<(&str, &Statement)> = None;
         let mut subscription: Option<(&str, &Statement)> = None;
         let mut unfixed: Option<&Statement> = None;
         let mut unreadable: Option<&Statement> = None;
-        for claim in &flaw.statements {
+        for claim in &indexed_cve.statements {
             if !self.applies(claim) {
                 continue;
             }
@@ -130,7 +135,7 @@ impl<'a> MatchContext<'a> {
             }
             match (self.positions[claim.span], &self.spans[claim.span].span.end) {
                 (SpanPosition::Before | SpanPosition::After, _) => {}
-                (SpanPosition::Inside, _) if self.is_overridden(flaw, claim) => {}
+                (SpanPosition::Inside, _) if self.is_overridden(indexed_cve, claim) => {}
                 (SpanPosition::Unreadable, _) => unreadable = unreadable.or(Some(claim)),
                 (SpanPosition::Inside, SpanEnd::Fixed(fixed)) => {
                     let best = match claim.channel {
@@ -179,39 +184,39 @@ impl<'a> MatchContext<'a> {
     /// Red Hat maintains minor releases in parallel, so there a fix of the installed package's own
     /// minor release overrides the fixes of all others, and a subscribers' fix of another minor
     /// release overrides nothing.
-    fn is_overridden(&self, flaw: &IndexedCve, claim: &Statement) -> bool {
-        let span = &self.spans[claim.span].span;
+    fn is_overridden(&self, indexed_cve: &IndexedCve, statement: &Statement) -> bool {
+        let span = &self.spans[statement.span].span;
         if self.family.has_minor_streams()
             && let SpanEnd::Fixed(fixed) = &span.end
         {
-            let ours = minor_release(self.subject.version);
+            let ours = minor_release(self.lookup_unit.version);
             let is_passed = |other: &Statement| {
                 let SpanEnd::Fixed(passed) = &self.spans[other.span].span.end else { return false };
                 self.positions[other.span] == SpanPosition::After
-                    && match (claim.channel, other.channel) {
+                    && match (statement.channel, other.channel) {
                         (Channel::Subscription, Channel::Open) => true,
                         _ => ours.is_some() && minor_release(passed) == ours,
                     }
             };
-            return minor_release(fixed) != ours && flaw.statements.iter().any(is_passed);
+            return minor_release(fixed) != ours && indexed_cve.statements.iter().any(is_passed);
         }
-        let can_override = |other: &Statement| match (&span.end, claim.channel) {
+        let can_override = |other: &Statement| match (&span.end, statement.channel) {
             (SpanEnd::Last(_), _) | (SpanEnd::Fixed(_), Channel::Open) => false,
             (SpanEnd::Fixed(_), Channel::Subscription) => {
-                other.advisory == claim.advisory && other.channel == Channel::Open
+                other.advisory == statement.advisory && other.channel == Channel::Open
             }
             (SpanEnd::Open | SpanEnd::FixedElsewhere(_), _) => {
-                other.advisory != claim.advisory || other.channel != claim.channel
+                other.advisory != statement.advisory || other.channel != statement.channel
             }
         };
-        flaw.statements.iter().any(|other| {
+        indexed_cve.statements.iter().any(|other| {
             can_override(other)
                 && self.positions[other.span] == SpanPosition::After
                 && covers_stream(
                     self.family,
                     other,
                     &self.spans[other.span].span,
-                    self.subject.version,
+                    self.lookup_unit.version,
                 )
                 && match (&self.spans[other.span].span.end, &span.from) {
                     (SpanEnd::Fixed(_), None) => true,
@@ -223,21 +228,21 @@ impl<'a> MatchContext<'a> {
 
     /// Whether a statement is about the same stream of the same module, or neither side has one.
     /// Streams exist in parallel, and their versions cannot be compared with each other.
-    fn applies(&mut self, claim: &Statement) -> bool {
-        match (self.modular, claim.modular) {
+    fn applies(&mut self, statement: &Statement) -> bool {
+        match (self.modular, statement.modular) {
             (false, false) => true,
-            (true, true) => match (self.subject.module(), &claim.modules[..]) {
+            (true, true) => match (self.lookup_unit.module(), &statement.modules[..]) {
                 (Some(ours), theirs @ [_, ..]) => {
                     theirs.iter().any(|theirs| module_stream(ours) == module_stream(theirs))
                 }
                 _ => {
-                    let fixed = match &self.spans[claim.span].span.end {
+                    let fixed = match &self.spans[statement.span].span.end {
                         SpanEnd::Fixed(version)
                         | SpanEnd::FixedElsewhere(version)
                         | SpanEnd::Last(version) => version,
                         SpanEnd::Open => "",
                     };
-                    let tokens = module_token(self.subject.version).zip(module_token(fixed));
+                    let tokens = module_token(self.lookup_unit.version).zip(module_token(fixed));
                     let same = tokens.is_some_and(|(ours, theirs)| ours == theirs);
                     self.module_unknown |= !same;
                     same

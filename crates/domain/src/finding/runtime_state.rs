@@ -48,10 +48,10 @@ pub fn apply_runtime_state(
     before: &[ServerFinding],
     findings: &[Finding],
     packages: &[Installed],
-    running: &RuntimeState<'_>,
+    runtime_state: &RuntimeState<'_>,
 ) -> Vec<ServerFinding> {
     let kernels = InstalledKernels::from_packages(family, packages);
-    let runs = kernels.relevant(running.kernel);
+    let runs = kernels.relevant(runtime_state.kernel);
     let vulnerable: BTreeSet<(&str, &KernelRelease)> = findings
         .iter()
         .filter_map(|finding| Some((finding.cve.as_ref(), finding.package.kernel.as_ref()?)))
@@ -81,9 +81,9 @@ pub fn apply_runtime_state(
             && !is_on_disk(&old.finding, packages)
             && match &package.kernel {
                 Some(boots) => {
-                    matches!(running.kernel, RunningKernel::Release(uname) if boots.matches(uname))
+                    matches!(runtime_state.kernel, RunningKernel::Release(uname) if boots.matches(uname))
                 }
-                None => runs_old_code(&old.finding, running.old_code),
+                None => runs_old_code(&old.finding, runtime_state.old_code),
             }
     });
     settled.extend(lingering.map(|old| ServerFinding {

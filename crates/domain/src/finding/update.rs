@@ -21,7 +21,7 @@ use super::{Binary, Finding, ServerFinding};
 pub fn closed_findings<'a>(
     family: Family,
     packages: &[Installed],
-    settled: &'a [ServerFinding],
+    findings: &'a [ServerFinding],
     pending: &[Pending],
 ) -> Vec<Vec<&'a Finding>> {
     let mut named: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
@@ -32,7 +32,7 @@ pub fn closed_findings<'a>(
             && one.finding.state != FixState::Unknown
             && !one.finding.state.is_hidden()
     };
-    for ServerFinding { finding, .. } in settled.iter().filter(counts) {
+    for ServerFinding { finding, .. } in findings.iter().filter(counts) {
         // All architectures of one package are updated together.
         let mut last = None;
         for binary in &finding.package.binaries {
@@ -210,9 +210,10 @@ mod tests {
         let host = packages(host);
         let findings = report(base, advisories, &host).findings;
         let old_code = BTreeSet::new();
-        let running = RuntimeState { kernel: RunningKernel::Release(kernel), old_code: &old_code };
+        let runtime_state =
+            RuntimeState { kernel: RunningKernel::Release(kernel), old_code: &old_code };
         let family = Ecosystem::new(base).family();
-        let settled = apply_runtime_state(family, &[], &findings, &host, &running);
+        let settled = apply_runtime_state(family, &[], &findings, &host, &runtime_state);
         let update = |(name, to): &(&str, &str)| Pending::new(name, "amd64", "", to);
         let pending: Vec<Pending> = pending.iter().map(update).collect();
         let closed = closed_findings(family, &host, &settled, &pending);
@@ -232,10 +233,10 @@ mod tests {
         let host = ["curl 7.88.1-10", "libcurl4 7.88.1-10 curl 7.88.1-10", "vim 9.0"];
         let pending =
             [("curl", "7.88.1-10+deb12u5"), ("libcurl4", "7.88.1-10+deb12u9"), ("vim", "9.1")];
-        let told = closed_cves(&advisories, &host, "6.1.0-18-amd64", &pending);
-        assert_eq!(told[0], ["CVE-1"]);
-        assert_eq!(told[1], ["CVE-1", "CVE-2"]);
-        assert_eq!(told[2], NONE);
+        let closed = closed_cves(&advisories, &host, "6.1.0-18-amd64", &pending);
+        assert_eq!(closed[0], ["CVE-1"]);
+        assert_eq!(closed[1], ["CVE-1", "CVE-2"]);
+        assert_eq!(closed[2], NONE);
     }
 
     #[test]
@@ -246,8 +247,8 @@ mod tests {
             advisory("DSA-2", &["CVE-2"], &[fixed("Debian:12", "php", "8.2")]),
         ];
         let host = ["vim 9.0", "php 8.1+deb.sury.org~1"];
-        let told = closed_cves(&advisories, &host, "", &[("vim", "9.1"), ("php", "8.3")]);
-        assert_eq!(told, [Vec::<String>::new(), Vec::new()]);
+        let closed = closed_cves(&advisories, &host, "", &[("vim", "9.1"), ("php", "8.3")]);
+        assert_eq!(closed, [Vec::<String>::new(), Vec::new()]);
     }
 
     #[test]
@@ -297,7 +298,7 @@ mod tests {
         ];
         let later = [advisory("USN-4-1", &["CVE-4"], &[fixed(BASE, "linux-aws", "6.8.0-1021.23")])];
         let pending = [("linux-image-aws", "6.8.0-1021.23")];
-        let told = closed_cves_on(BASE, &later, &aws, "6.8.0-1020-aws", &pending);
-        assert_eq!(told, [["CVE-4"]]);
+        let closed = closed_cves_on(BASE, &later, &aws, "6.8.0-1020-aws", &pending);
+        assert_eq!(closed, [["CVE-4"]]);
     }
 }

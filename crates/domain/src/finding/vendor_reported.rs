@@ -42,7 +42,7 @@ pub fn for_each_vendor_reported(system: &str, pending: &[Pending], mut take: imp
             epoch_unknown: false,
         });
         let candidate: Arc<str> = Arc::from(update.candidate.as_str());
-        let found = Evidence {
+        let evidence = Evidence {
             advisory: Arc::from(update.advisories.join(", ")),
             ecosystem: ecosystem.clone(),
             name: Arc::from(update.name.as_str()),
@@ -61,7 +61,7 @@ pub fn for_each_vendor_reported(system: &str, pending: &[Pending], mut take: imp
                 severity_source: update.severity.map(|_| source.clone()),
                 cvss: None,
                 published: None,
-                found: found.clone(),
+                found: evidence.clone(),
             });
         }
     }

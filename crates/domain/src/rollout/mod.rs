@@ -289,27 +289,27 @@ impl Rollout {
     /// database was down. A deadline that passed in the meantime is not the agents' fault, so no
     /// deadline counts until they have had `patience` to report. Windows follow the calendar and
     /// close as they would have.
-    pub fn start_grace_period(&mut self, since: Timestamp, patience: SignedDuration) {
-        self.grace_period = Some(GracePeriod { since, patience });
+    pub fn start_grace_period(&mut self, since: Timestamp, duration: SignedDuration) {
+        self.grace_period = Some(GracePeriod { since, patience: duration });
     }
 
     /// Returns the positions of tasks whose deadline has passed.
     fn overdue(&self, now: Timestamp) -> impl Iterator<Item = &u32> {
-        let grace_over = self.grace_period.is_none_or(|deaf| deaf.ends_at() <= now);
+        let grace_over = self.grace_period.is_none_or(|grace| grace.ends_at() <= now);
         let late = self.deadlines.iter().take_while(move |(by, _)| grace_over && *by <= now);
         late.map(|(_, place)| place)
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {
         let (by, _) = self.deadlines.first()?;
-        Some(self.grace_period.map_or(*by, |deaf| deaf.ends_at().max(*by)))
+        Some(self.grace_period.map_or(*by, |grace| grace.ends_at().max(*by)))
     }
 
     /// Sets a task to its stored state, written by this process or another. Servers that are not
     /// part of this rollout are ignored.
-    pub fn load_task(&mut self, server: ServerId, target: TaskStatus) {
+    pub fn load_task(&mut self, server: ServerId, status: TaskStatus) {
         if let Some(place) = self.position(server) {
-            self.set_status(place, target);
+            self.set_status(place, status);
         }
     }
 
@@ -340,7 +340,7 @@ impl Rollout {
         }
         head.last_start = head.last_start.map(|last| last.min(now));
         self.grace_period =
-            self.grace_period.map(|deaf| GracePeriod { since: deaf.since.min(now), ..deaf });
+            self.grace_period.map(|grace| GracePeriod { since: grace.since.min(now), ..grace });
         for (_, place) in self.deadlines.clone() {
             let near = self.tasks[place as usize].status.with_capped_deadline(now);
             self.set_status(place, near);
@@ -357,7 +357,7 @@ impl Rollout {
         }
         head.last_start = head.last_start.map(|last| set.convert(last));
         self.grace_period =
-            self.grace_period.map(|deaf| GracePeriod { since: set.convert(deaf.since), ..deaf });
+            self.grace_period.map(|grace| GracePeriod { since: set.convert(grace.since), ..grace });
         for (_, place) in self.deadlines.clone() {
             let moved = self.tasks[place as usize].status.with_clock_set(set);
             self.set_status(place, moved);

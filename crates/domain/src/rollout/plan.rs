@@ -136,10 +136,10 @@ fn pace_wait_reason(
     place: u32,
     now: Timestamp,
 ) -> Option<WaitReason> {
-    let room = startable(head, limits, tally, now).err();
+    let blocked = startable_count(head, limits, tally, now).err();
     let is_expected = head.expected.is_none_or(|expected| place < expected);
     let must_wait = !is_expected && only_replacements_start(head, limits, tally);
-    room.or_else(|| must_wait.then_some(WaitReason::Canary))
+    blocked.or_else(|| must_wait.then_some(WaitReason::Canary))
 }
 
 fn plan_running(rollout: &Rollout, now: Timestamp) -> Plan {
@@ -154,7 +154,7 @@ fn plan_running(rollout: &Rollout, now: Timestamp) -> Plan {
     if unproven && tally.in_progress() == 0 {
         return change_plan(Change::CanaryUnchanged, now);
     }
-    match startable(head, limits, tally, now) {
+    match startable_count(head, limits, tally, now) {
         Ok(_) if unproven => idle_plan(rollout).with_wait_reason(WaitReason::Canary),
         Ok(room) => {
             // This many servers may start whether they are expected to install something or not;
@@ -203,32 +203,32 @@ fn only_replacements_start(head: &RolloutHead, limits: &Limits, tally: &TaskCoun
 }
 
 /// Returns how many servers may start now, or what prevents it.
-fn startable(
+fn startable_count(
     head: &RolloutHead,
     limits: &Limits,
     tally: &TaskCounts,
     now: Timestamp,
 ) -> Result<usize, WaitReason> {
-    let in_work = tally.in_progress();
-    let mut room = limits.parallel.saturating_sub(in_work);
+    let in_progress = tally.in_progress();
+    let mut free_slots = limits.parallel.saturating_sub(in_progress);
     if waits_for_canary(head, limits, tally) {
-        let canaries = limits.canary.saturating_sub(tally.succeeded + in_work);
+        let canaries = limits.canary.saturating_sub(tally.succeeded + in_progress);
         if canaries == 0 {
             return Err(WaitReason::Canary);
         }
-        room = room.min(canaries);
+        free_slots = free_slots.min(canaries);
     }
-    if room == 0 {
+    if free_slots == 0 {
         return Err(WaitReason::Parallel);
     }
     if !limits.stagger.is_zero() {
-        room = 1;
+        free_slots = 1;
         let until = head.last_start.map(|last| add_time(last, limits.stagger));
         if let Some(until) = until.filter(|until| *until > now) {
             return Err(WaitReason::Stagger { until });
         }
     }
-    Ok(room as usize)
+    Ok(free_slots as usize)
 }
 
 fn phase_wait_reason(head: &RolloutHead) -> Option<WaitReason> {
@@ -284,9 +284,9 @@ fn idle_plan(rollout: &Rollout) -> Plan {
 }
 
 impl Plan {
-    fn with_wait_reason(mut self, held: WaitReason) -> Plan {
-        self.wait_reason = Some(held);
-        if let WaitReason::Stagger { until } = held {
+    fn with_wait_reason(mut self, wait_reason: WaitReason) -> Plan {
+        self.wait_reason = Some(wait_reason);
+        if let WaitReason::Stagger { until } = wait_reason {
             self.wake_at = self.wake_at.map(|at| at.min(until));
         }
         self

@@ -45,9 +45,9 @@ impl Scenario {
         pace: Pace,
     ) -> Scenario {
         let rollout = Rollout::new(batch(1), pace, starts_at, (0..N).map(id), midnight());
-        let mut story = Scenario { rollout, now: midnight(), names: names.to_vec() };
-        story.run_planner();
-        story
+        let mut scenario = Scenario { rollout, now: midnight(), names: names.to_vec() };
+        scenario.run_planner();
+        scenario
     }
 
     /// Like [`Scenario::new`], but only the first `expected` servers have something to install.
@@ -58,9 +58,9 @@ impl Scenario {
     ) -> Scenario {
         let rollout = Rollout::new(batch(1), pace, midnight(), (0..N).map(id), midnight());
         let rollout = rollout.with_expected_changes(expected);
-        let mut story = Scenario { rollout, now: midnight(), names: names.to_vec() };
-        story.run_planner();
-        story
+        let mut scenario = Scenario { rollout, now: midnight(), names: names.to_vec() };
+        scenario.run_planner();
+        scenario
     }
 
     fn run_planner(&mut self) {
@@ -155,9 +155,9 @@ impl Scenario {
     }
 }
 
-fn describe(held: WaitReason) -> String {
+fn describe(wait_reason: WaitReason) -> String {
     let clock = |at: Timestamp| at.to_string()[11..16].to_owned();
-    match held {
+    match wait_reason {
         WaitReason::Scheduled { at } => format!("starts at {}", clock(at)),
         WaitReason::Paused => "paused".into(),
         WaitReason::Halted(halt) => format!("halted, {halt:?}"),
@@ -224,11 +224,11 @@ fn duplicate_server_counts_once() {
 
 #[test]
 fn event_for_unknown_server_is_refused() {
-    let mut story = Scenario::new(["a"], pace());
-    let refused = story.rollout.apply_event(id(7), SUCCEEDED, story.now);
+    let mut scenario = Scenario::new(["a"], pace());
+    let refused = scenario.rollout.apply_event(id(7), SUCCEEDED, scenario.now);
     assert_eq!(refused, Err(EventError::UnknownServer(id(7))));
-    story.rollout.set_condition(id(7), OFFLINE);
-    story.assert_status(["a dispatched"]);
+    scenario.rollout.set_condition(id(7), OFFLINE);
+    scenario.assert_status(["a dispatched"]);
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn task_transitions() {
         TaskEvent::GivenBack,
         TaskEvent::Forgotten,
     ];
-    let word = |target: TaskStatus| match target {
+    let word = |status: TaskStatus| match status {
         TaskStatus::Waiting => "Waiting".to_owned(),
         TaskStatus::Busy(busy) => format!("Busy({:?})", busy.stage),
         TaskStatus::Done(done) => format!("Done({:?})", done.outcome),
@@ -331,25 +331,25 @@ fn task_transitions() {
 
 #[test]
 fn rollout_round_trips_through_json() {
-    let mut story = Scenario::new(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
-    story.apply_event("a", TaskEvent::Reached(Stage::Downloading));
-    let head = serde_json::to_string(story.rollout.head()).unwrap();
-    let targets = serde_json::to_string(&story.rollout.tasks().collect::<Vec<_>>()).unwrap();
+    let mut scenario = Scenario::new(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
+    scenario.apply_event("a", TaskEvent::Reached(Stage::Downloading));
+    let head = serde_json::to_string(scenario.rollout.head()).unwrap();
+    let targets = serde_json::to_string(&scenario.rollout.tasks().collect::<Vec<_>>()).unwrap();
     let head: RolloutHead = serde_json::from_str(&head).unwrap();
     let targets: Vec<(ServerId, TaskStatus)> = serde_json::from_str(&targets).unwrap();
-    assert_eq!(Rollout::restore(head, targets), story.rollout);
+    assert_eq!(Rollout::restore(head, targets), scenario.rollout);
 }
 
 /// A reader of what others stored must reach the same state.
 #[test]
 fn loading_changes_equals_restoring_from_storage() {
-    let mut story = Scenario::new(["a", "b", "c"], Pace { max_parallel: Some(2), ..pace() });
-    let mut reader = story.rollout.clone();
-    story.apply_event("a", SUCCEEDED).apply_event("b", FAILED).advance_minutes(1);
-    for (server, target) in story.rollout.tasks() {
+    let mut scenario = Scenario::new(["a", "b", "c"], Pace { max_parallel: Some(2), ..pace() });
+    let mut reader = scenario.rollout.clone();
+    scenario.apply_event("a", SUCCEEDED).apply_event("b", FAILED).advance_minutes(1);
+    for (server, target) in scenario.rollout.tasks() {
         reader.load_task(server, target);
     }
-    reader.load_head(story.rollout.head().clone());
-    assert_eq!(reader, story.rollout);
+    reader.load_head(scenario.rollout.head().clone());
+    assert_eq!(reader, scenario.rollout);
     assert_eq!(reader, Rollout::restore(reader.head().clone(), reader.tasks()));
 }

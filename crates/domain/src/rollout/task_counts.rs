@@ -44,8 +44,8 @@ impl TaskCounts {
         *self.counter_mut(after) += 1;
     }
 
-    fn counter_mut(&mut self, target: &TaskStatus) -> &mut u32 {
-        match target {
+    fn counter_mut(&mut self, status: &TaskStatus) -> &mut u32 {
+        match status {
             TaskStatus::Waiting => &mut self.waiting,
             TaskStatus::Busy(busy) => &mut self.busy[busy.stage as usize],
             TaskStatus::Done(done) => match done.outcome {

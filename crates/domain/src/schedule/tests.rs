@@ -126,16 +126,16 @@ fn rarest_schedule_is_found_and_search_ends() {
 }
 
 /// Computes the instant of a fixed local time on a date, without the search.
-fn expected_instant(day: Date, hour: i8, minute: i8, rules: &TimeZone) -> Timestamp {
+fn expected_instant(day: Date, hour: i8, minute: i8, time_zone: &TimeZone) -> Timestamp {
     let local = day.at(hour, minute, 0, 0);
-    let instant = rules.to_ambiguous_timestamp(local);
+    let instant = time_zone.to_ambiguous_timestamp(local);
     match instant.offset() {
         AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(local).unwrap(),
         AmbiguousOffset::Fold { before, .. } => before.to_timestamp(local).unwrap(),
         AmbiguousOffset::Gap { .. } => {
             // Any instant after the gap, and then the clock change before it.
             let later = instant.later().unwrap();
-            rules.preceding(later + SignedDuration::from_nanos(1)).next().unwrap().timestamp()
+            time_zone.preceding(later + SignedDuration::from_nanos(1)).next().unwrap().timestamp()
         }
     }
 }

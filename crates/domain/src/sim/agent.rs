@@ -32,7 +32,7 @@ pub(super) struct Order {
 enum JournalEntry {
     Taken { expires: Timestamp },
     At(Stage),
-    Ended { verdict: ReportedResult, acknowledged: bool },
+    Ended { reported: ReportedResult, acknowledged: bool },
 }
 
 /// A message of the control plane.
@@ -159,10 +159,10 @@ impl Agent {
 
     /// Loses the record of the order in progress; the host continues with the next one.
     pub(super) fn lose_record(&mut self) -> Option<OrderId> {
-        let in_work = |(id, entry): (&OrderId, &JournalEntry)| {
+        let in_progress = |(id, entry): (&OrderId, &JournalEntry)| {
             matches!(entry, JournalEntry::At(_)).then_some(*id)
         };
-        let id = self.journal.iter().find_map(in_work)?;
+        let id = self.journal.iter().find_map(in_progress)?;
         self.journal.remove(&id);
         Some(id)
     }
@@ -175,7 +175,9 @@ impl Agent {
                 JournalEntry::Taken { .. } => None,
                 JournalEntry::At(stage) => Some((*of, TaskEvent::Reached(*stage))),
                 JournalEntry::Ended { acknowledged: true, .. } => None,
-                JournalEntry::Ended { verdict, .. } => Some((*of, TaskEvent::Reported(*verdict))),
+                JournalEntry::Ended { reported: verdict, .. } => {
+                    Some((*of, TaskEvent::Reported(*verdict)))
+                }
             })
             .collect()
     }
@@ -208,7 +210,7 @@ impl Agent {
         true
     }
 
-    fn next_entry(&mut self, of: OrderId, stage: Stage, rng: &mut Rng) -> JournalEntry {
+    fn next_entry(&mut self, order: OrderId, stage: Stage, rng: &mut Rng) -> JournalEntry {
         if rng.percent(4) {
             return ended_entry(ReportedResult::Failed(FailureCode::RepoUnreachable));
         }
@@ -220,7 +222,7 @@ impl Agent {
             Stage::Preflight if rng.percent(3) => ended_entry(ReportedResult::NotApplicable),
             Stage::Preflight => JournalEntry::At(Stage::Downloading),
             Stage::Downloading => {
-                *self.effects.entry(of).or_default() += 1;
+                *self.effects.entry(order).or_default() += 1;
                 JournalEntry::At(Stage::Installing)
             }
             Stage::Installing if rng.percent(30) => JournalEntry::At(Stage::Rebooting),
@@ -238,12 +240,12 @@ impl Agent {
     }
 
     fn current(&self) -> Option<(OrderId, JournalEntry)> {
-        let in_work = |entry: &JournalEntry| matches!(entry, JournalEntry::At(_));
+        let in_progress = |entry: &JournalEntry| matches!(entry, JournalEntry::At(_));
         let taken = |entry: &JournalEntry| matches!(entry, JournalEntry::Taken { .. });
         let find = |wanted: &dyn Fn(&JournalEntry) -> bool| {
             self.journal.iter().find(|(_, entry)| wanted(entry)).map(|(of, entry)| (*of, *entry))
         };
-        find(&in_work).or_else(|| find(&taken))
+        find(&in_progress).or_else(|| find(&taken))
     }
 
     /// The control plane was restored from a backup: its acknowledgments no longer count.
@@ -266,19 +268,19 @@ impl Agent {
     }
 
     /// The result of an order, if it has ended.
-    pub(super) fn result(&self, of: OrderId) -> Option<ReportedResult> {
-        match self.journal.get(&of) {
-            Some(JournalEntry::Ended { verdict, .. }) => Some(*verdict),
+    pub(super) fn result(&self, order: OrderId) -> Option<ReportedResult> {
+        match self.journal.get(&order) {
+            Some(JournalEntry::Ended { reported: verdict, .. }) => Some(*verdict),
             _ => None,
         }
     }
 
     /// Whether it has carried out an order of this rollout and changed something.
-    pub(super) fn has_changed_packages(&self, of: BatchId) -> bool {
-        self.effects.keys().any(|id| id.batch == of)
+    pub(super) fn has_changed_packages(&self, batch: BatchId) -> bool {
+        self.effects.keys().any(|id| id.batch == batch)
     }
 }
 
-fn ended_entry(verdict: ReportedResult) -> JournalEntry {
-    JournalEntry::Ended { verdict, acknowledged: false }
+fn ended_entry(reported: ReportedResult) -> JournalEntry {
+    JournalEntry::Ended { reported, acknowledged: false }
 }

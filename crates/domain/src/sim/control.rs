@@ -111,13 +111,13 @@ impl ControlPlane {
     }
 
     /// How long it takes until every live agent has reported.
-    pub(super) fn patience(&self) -> SignedDuration {
-        Presence { last_seen: None, sync_seconds: self.sync_seconds }.patience()
+    pub(super) fn offline_after(&self) -> SignedDuration {
+        Presence { last_seen: None, sync_seconds: self.sync_seconds }.offline_after()
     }
 
     /// Starts from the stored state; no agent has reported yet.
     fn load(&mut self, at: Moment) {
-        let patience = self.patience();
+        let patience = self.offline_after();
         self.oracle.start_grace_period(at, patience);
         self.live = self
             .saved
@@ -145,13 +145,13 @@ impl ControlPlane {
     /// The clock was set just now, and nothing has happened since.
     pub(super) fn set_clock(&mut self, by: SignedDuration, at: Moment) {
         let since = at.wall + SignedDuration::from_nanos(1);
-        for of in self.live.keys().copied().collect::<Vec<_>>() {
-            self.apply_change(of, Change::ClockSet(ClockSet { by, since, now: at.wall }), at);
+        for batch_id in self.live.keys().copied().collect::<Vec<_>>() {
+            self.apply_change(batch_id, Change::ClockSet(ClockSet { by, since, now: at.wall }), at);
         }
     }
 
-    pub(super) fn apply_change(&mut self, of: BatchId, change: Change, at: Moment) -> bool {
-        let Some(rollout) = self.live.get_mut(&of) else { return false };
+    pub(super) fn apply_change(&mut self, batch_id: BatchId, change: Change, at: Moment) -> bool {
+        let Some(rollout) = self.live.get_mut(&batch_id) else { return false };
         let before = rollout.head().phase;
         if rollout.apply_change(change, at.wall).is_err() {
             return false;
@@ -164,9 +164,9 @@ impl ControlPlane {
             (_, Change::CanaryUnchanged) => self.situations.count(Situation::CanaryUnchanged),
             _ => {}
         }
-        self.oracle.record_change(of, change, rollout.head().phase, at);
-        self.trace(|| format!("{} {of} {change:?}", at.wall));
-        self.save_all(of);
+        self.oracle.record_change(batch_id, change, rollout.head().phase, at);
+        self.trace(|| format!("{} {batch_id} {change:?}", at.wall));
+        self.save_all(batch_id);
         true
     }
 
@@ -175,12 +175,12 @@ impl ControlPlane {
         &mut self,
         server: ServerId,
         reports: &[(OrderId, TaskEvent)],
-        at_work: bool,
+        agent_busy: bool,
         at: Moment,
     ) -> Vec<OrderId> {
-        let heard = Presence { last_seen: Some(at.wall), sync_seconds: self.sync_seconds };
-        self.presence.insert(server, heard);
-        if at_work {
+        let presence = Presence { last_seen: Some(at.wall), sync_seconds: self.sync_seconds };
+        self.presence.insert(server, presence);
+        if agent_busy {
             self.busy_agents.insert(server);
         } else {
             self.busy_agents.remove(&server);
@@ -188,7 +188,7 @@ impl ControlPlane {
         let mut acks = Vec::new();
         for (id, event) in reports {
             // Nothing more can come of an order that was dropped.
-            if self.order_of(id.batch, server) == *id {
+            if self.order_id(id.batch, server) == *id {
                 self.apply_event(id.batch, server, *event, at);
             }
             if matches!(event, TaskEvent::Reported(_)) {
@@ -199,14 +199,17 @@ impl ControlPlane {
     }
 
     /// The current or next order of a server.
-    pub(super) fn order_of(&self, of: BatchId, server: ServerId) -> OrderId {
-        OrderId { batch: of, number: self.orders.get(&(of, server)).copied().unwrap_or(0) }
+    pub(super) fn order_id(&self, batch_id: BatchId, server: ServerId) -> OrderId {
+        OrderId {
+            batch: batch_id,
+            number: self.orders.get(&(batch_id, server)).copied().unwrap_or(0),
+        }
     }
 
     pub(super) fn remove(&mut self, server: ServerId, at: Moment) {
-        for of in self.live.keys().copied().collect::<Vec<_>>() {
-            if self.live[&of].task_status(server).is_some() {
-                self.apply_event(of, server, TaskEvent::ServerRemoved, at);
+        for batch_id in self.live.keys().copied().collect::<Vec<_>>() {
+            if self.live[&batch_id].task_status(server).is_some() {
+                self.apply_event(batch_id, server, TaskEvent::ServerRemoved, at);
             }
         }
     }
@@ -218,7 +221,7 @@ impl ControlPlane {
         let mut message = Message::default();
         for (of, rollout) in &self.live {
             let Some(TaskStatus::Busy(busy)) = rollout.task_status(server) else { continue };
-            let id = self.order_of(*of, server);
+            let id = self.order_id(*of, server);
             match rollout.head().phase {
                 _ if busy.stage != Stage::Dispatched => {
                     if mentioned.is_some_and(|mentioned| !mentioned.contains(&id)) {
@@ -241,13 +244,13 @@ impl ControlPlane {
         // A server that one rollout has finished with may be the one that another waits for.
         loop {
             let mut quiet = true;
-            for of in &ids {
-                let ended = self.live[of].head().phase.is_ended();
-                let (wake_at, acted) = self.run_planner_for(*of, at, &mut offered);
+            for batch_id in &ids {
+                let ended = self.live[batch_id].head().phase.is_ended();
+                let (wake_at, acted) = self.run_planner_for(*batch_id, at, &mut offered);
                 // A rollout that had already ended, and of which nothing new was reported, was
                 // checked before.
-                if acted || !ended || self.changed.remove(of) {
-                    wakes.insert(*of, wake_at);
+                if acted || !ended || self.changed.remove(batch_id) {
+                    wakes.insert(*batch_id, wake_at);
                 }
                 quiet &= !acted;
             }
@@ -268,28 +271,36 @@ impl ControlPlane {
 
     fn run_planner_for(
         &mut self,
-        of: BatchId,
+        batch_id: BatchId,
         at: Moment,
         offered: &mut Vec<ServerId>,
     ) -> (Option<Timestamp>, bool) {
         for round in 0..1_000 {
-            if self.live[&of].tasks().any(|(_, target)| target == TaskStatus::Waiting) {
-                self.update_conditions(of, at.wall);
+            if self.live[&batch_id].tasks().any(|(_, target)| target == TaskStatus::Waiting) {
+                self.update_conditions(batch_id, at.wall);
             }
-            let next = plan(&self.live[&of], at.wall);
+            let next = plan(&self.live[&batch_id], at.wall);
             if next.is_idle() {
                 return (next.wake_at, round > 0);
             }
-            self.apply_plan(of, &next, at, offered);
+            self.apply_plan(batch_id, &next, at, offered);
         }
-        self.violations
-            .push(format!("{of} never becomes idle: {:?}", plan(&self.live[&of], at.wall)));
+        self.violations.push(format!(
+            "{batch_id} never becomes idle: {:?}",
+            plan(&self.live[&batch_id], at.wall)
+        ));
         (None, false)
     }
 
-    fn apply_plan(&mut self, of: BatchId, next: &Plan, at: Moment, offered: &mut Vec<ServerId>) {
+    fn apply_plan(
+        &mut self,
+        batch_id: BatchId,
+        next: &Plan,
+        at: Moment,
+        offered: &mut Vec<ServerId>,
+    ) {
         if let Some(change) = next.change
-            && !self.apply_change(of, change, at)
+            && !self.apply_change(batch_id, change, at)
         {
             self.violations.push(format!("the planner planned an invalid change: {change:?}"));
         }
@@ -298,53 +309,53 @@ impl ControlPlane {
                 self.starts += 1;
                 offered.push(*server);
             }
-            self.apply_event(of, *server, *event, at);
+            self.apply_event(batch_id, *server, *event, at);
         }
         // After a restore from a backup, a forgotten task may count as a canary beyond those that
         // were started as canaries. From then on only the oracle, which sees each start, checks the
         // rollout.
         if self.situations.times(Situation::Restored) == 0 {
-            self.violations.extend(check_invariants(&self.live[&of]));
+            self.violations.extend(check_invariants(&self.live[&batch_id]));
         }
     }
 
-    fn apply_event(&mut self, of: BatchId, server: ServerId, event: TaskEvent, at: Moment) {
-        let Some(rollout) = self.live.get_mut(&of) else { return };
+    fn apply_event(&mut self, batch_id: BatchId, server: ServerId, event: TaskEvent, at: Moment) {
+        let Some(rollout) = self.live.get_mut(&batch_id) else { return };
         let before = rollout.task_status(server);
         match rollout.apply_event(server, event, at.wall) {
             Err(refused) => self.violations.push(format!("{refused}")),
             Ok(after) => {
                 let able =
                     |server| is_available(&self.presence, &self.busy_agents, server, at.wall);
-                self.oracle.record_event(of, server, event, at, &able);
+                self.oracle.record_event(batch_id, server, event, at, &able);
                 let given_back = matches!(before, Some(TaskStatus::Busy(_)));
                 if given_back && after == TaskStatus::Waiting {
                     self.dropped_orders += 1;
-                    self.orders.insert((of, server), self.dropped_orders);
+                    self.orders.insert((batch_id, server), self.dropped_orders);
                     self.situations.count(Situation::GivenBack);
                 }
                 if before != Some(after) {
-                    self.count_situation(of, before, event, at);
-                    self.trace(|| format!("{} {of} {server} {event:?}", at.wall));
+                    self.count_situation(batch_id, before, event, at);
+                    self.trace(|| format!("{} {batch_id} {server} {event:?}", at.wall));
                 }
                 self.violations.extend(final_state_changed(before, after));
-                self.save_target(of, server, after);
-                self.save_head(of);
+                self.save_target(batch_id, server, after);
+                self.save_head(batch_id);
             }
         }
     }
 
     fn count_situation(
         &mut self,
-        of: BatchId,
+        batch_id: BatchId,
         before: Option<TaskStatus>,
         event: TaskEvent,
         at: Moment,
     ) {
-        self.changed.insert(of);
+        self.changed.insert(batch_id);
         match event {
             TaskEvent::DeadlinePassed => {
-                self.last_timeout.insert(of, at.real);
+                self.last_timeout.insert(batch_id, at.real);
                 self.situations.count(Situation::GivenUp);
             }
             TaskEvent::WindowClosed => self.situations.count(Situation::Expired),
@@ -362,16 +373,16 @@ impl ControlPlane {
         }
     }
 
-    fn update_conditions(&mut self, of: BatchId, wall: Timestamp) {
+    fn update_conditions(&mut self, batch_id: BatchId, wall: Timestamp) {
         let busy: BTreeMap<ServerId, BatchId> = self
             .live
             .iter()
-            .filter(|(other, _)| **other != of)
+            .filter(|(other, _)| **other != batch_id)
             .flat_map(|(other, rollout)| rollout.tasks().map(move |target| (*other, target)))
             .filter(|(_, (_, target))| matches!(target, TaskStatus::Busy(_)))
             .map(|(other, (server, _))| (server, other))
             .collect();
-        let rollout = self.live.get_mut(&of).expect("the rollout exists");
+        let rollout = self.live.get_mut(&batch_id).expect("the rollout exists");
         for (server, _) in rollout.tasks().collect::<Vec<_>>() {
             let condition = ServerCondition {
                 online: is_online(self.presence.get(&server), wall),
@@ -380,7 +391,7 @@ impl ControlPlane {
             };
             let waits = rollout.task_status(server) == Some(TaskStatus::Waiting);
             if waits && condition.online && condition.busy_in.is_some() {
-                self.contested.insert((of, server));
+                self.contested.insert((batch_id, server));
             } else if waits && condition.online && condition.agent_busy {
                 self.situations.count(Situation::LeftToWork);
             }
@@ -394,33 +405,33 @@ impl ControlPlane {
         }
     }
 
-    fn save_head(&mut self, of: BatchId) {
-        let head = self.live[&of].head().clone();
-        self.saved.get_mut(&of).expect("created").head = head;
+    fn save_head(&mut self, batch_id: BatchId) {
+        let head = self.live[&batch_id].head().clone();
+        self.saved.get_mut(&batch_id).expect("created").head = head;
     }
 
-    fn save_target(&mut self, of: BatchId, server: ServerId, target: TaskStatus) {
-        let targets = &mut self.saved.get_mut(&of).expect("created").targets;
+    fn save_target(&mut self, batch_id: BatchId, server: ServerId, status: TaskStatus) {
+        let targets = &mut self.saved.get_mut(&batch_id).expect("created").targets;
         if let Some(saved) = targets.iter_mut().find(|(id, _)| *id == server) {
-            saved.1 = target;
+            saved.1 = status;
         }
     }
 
-    fn save_all(&mut self, of: BatchId) {
-        self.save_head(of);
-        let targets = self.live[&of].tasks().collect();
-        self.saved.get_mut(&of).expect("created").targets = targets;
+    fn save_all(&mut self, batch_id: BatchId) {
+        self.save_head(batch_id);
+        let targets = self.live[&batch_id].tasks().collect();
+        self.saved.get_mut(&batch_id).expect("created").targets = targets;
     }
 }
 
 /// Whether a server is online and not busy, as far as the control plane knows.
 fn is_available(
     presence: &BTreeMap<ServerId, Presence>,
-    at_work: &BTreeSet<ServerId>,
+    busy_servers: &BTreeSet<ServerId>,
     server: ServerId,
     wall: Timestamp,
 ) -> bool {
-    is_online(presence.get(&server), wall) && !at_work.contains(&server)
+    is_online(presence.get(&server), wall) && !busy_servers.contains(&server)
 }
 
 fn is_online(presence: Option<&Presence>, wall: Timestamp) -> bool {
@@ -437,24 +448,24 @@ fn final_state_changed(before: Option<TaskStatus>, after: TaskStatus) -> Option<
     }
 }
 
-fn is_timeout(target: TaskStatus) -> bool {
-    matches!(target, TaskStatus::Done(done) if matches!(done.outcome, TaskOutcome::TimedOut(_)))
+fn is_timeout(status: TaskStatus) -> bool {
+    matches!(status, TaskStatus::Done(done) if matches!(done.outcome, TaskOutcome::TimedOut(_)))
 }
 
 /// Whether the outcome that the control plane records contradicts what really happened on the
 /// server.
 pub(super) fn contradicts(
     outcome: TaskOutcome,
-    verdict: Option<ReportedResult>,
+    reported: Option<ReportedResult>,
     acted: bool,
 ) -> bool {
     match outcome {
-        TaskOutcome::Succeeded => verdict != Some(ReportedResult::Succeeded),
-        TaskOutcome::NoChange => verdict != Some(ReportedResult::NoChange) || acted,
+        TaskOutcome::Succeeded => reported != Some(ReportedResult::Succeeded),
+        TaskOutcome::NoChange => reported != Some(ReportedResult::NoChange) || acted,
         TaskOutcome::Failed(FailureCode::OrderExpired) => acted,
-        TaskOutcome::Failed(code) => verdict != Some(ReportedResult::Failed(code)),
+        TaskOutcome::Failed(code) => reported != Some(ReportedResult::Failed(code)),
         // A timeout is valid only while the agent has not reported a result.
-        TaskOutcome::TimedOut(_) => verdict.is_some(),
+        TaskOutcome::TimedOut(_) => reported.is_some(),
         TaskOutcome::Skipped(_) => acted,
         TaskOutcome::Canceled(crate::rollout::CancelReason::Person) => acted,
         TaskOutcome::Canceled(crate::rollout::CancelReason::ServerRemoved) => false,

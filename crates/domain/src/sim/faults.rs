@@ -140,15 +140,15 @@ impl World {
         if !self.control_is_up {
             return;
         }
-        let of = BatchId::new(self.began, self.rng.pick(&[1, 2]));
+        let batch = BatchId::new(self.began, self.rng.pick(&[1, 2]));
         let at = self.moment();
         match self.rng.between(0, 19) {
-            0..=3 => _ = self.control.apply_change(of, Change::Pause, at),
-            4..=11 => _ = self.control.apply_change(of, Change::Resume, at),
+            0..=3 => _ = self.control.apply_change(batch, Change::Pause, at),
+            4..=11 => _ = self.control.apply_change(batch, Change::Resume, at),
             // Usually users cancel what has only just started.
             12 | 13 => {
-                let of = self.control.with_new_order().unwrap_or(of);
-                self.control.apply_change(of, Change::Cancel, at);
+                let batch = self.control.with_new_order().unwrap_or(batch);
+                self.control.apply_change(batch, Change::Cancel, at);
             }
             14 => {
                 let agent = self.some_agent();
@@ -156,21 +156,21 @@ impl World {
                 self.removed.insert(server);
                 self.control.remove(server, at);
             }
-            15..=18 => self.retry(of),
+            15..=18 => self.retry(batch),
             _ => {}
         }
         self.run_planner();
     }
 
     /// At most once for each rollout.
-    fn retry(&mut self, of: BatchId) {
+    fn retry(&mut self, batch: BatchId) {
         let at = self.moment();
-        let Some(ended) = self.control.rollouts().find(|rollout| rollout.head().id == of) else {
+        let Some(ended) = self.control.rollouts().find(|rollout| rollout.head().id == batch) else {
             return;
         };
         let id = BatchId::new(self.began, u128::from(self.queued) << 8);
-        if let (false, Ok(again)) = (self.retried.contains(&of), ended.retry(id, at.wall)) {
-            self.retried.insert(of);
+        if let (false, Ok(again)) = (self.retried.contains(&batch), ended.retry(id, at.wall)) {
+            self.retried.insert(batch);
             self.control.situations.count(Situation::Retried);
             self.control.create(again, SignedDuration::ZERO, at);
         }

@@ -13,16 +13,16 @@ use crate::rollout::{Change, Pace, Phase, Rollout, RolloutOutcome, TaskOutcome, 
 struct Scenario {
     control: ControlPlane,
     agent: Agent,
-    of: BatchId,
+    batch: BatchId,
     now: Timestamp,
 }
 
 impl Scenario {
     /// The order was sent, and the agent died before it received it.
     fn order_not_received() -> Scenario {
-        let mut story = Scenario::order_sent();
-        story.agent.crash(Health::Crashed);
-        story
+        let mut scenario = Scenario::order_sent();
+        scenario.agent.crash(Health::Crashed);
+        scenario
     }
 
     /// The order was sent.
@@ -31,9 +31,9 @@ impl Scenario {
         let (server, of) = (ServerId::new(now, 1), BatchId::new(now, 1));
         let mut control = ControlPlane::new(60, false);
         let pace = Pace { window_minutes: Some(60), ..Pace::default() };
-        let mut story = Scenario {
+        let mut scenario = Scenario {
             agent: Agent::new(server, 5),
-            of,
+            batch: of,
             now,
             control: {
                 let rollout = Rollout::new(of, pace, now, [server], now);
@@ -41,14 +41,14 @@ impl Scenario {
                 control
             },
         };
-        story.control.receive(server, &[], false, moment(now));
-        let (offered, _) = story.control.run_planner(moment(now));
+        scenario.control.receive(server, &[], false, moment(now));
+        let (offered, _) = scenario.control.run_planner(moment(now));
         assert_eq!(offered, [server]);
-        story
+        scenario
     }
 
     fn change(&mut self, change: Change) {
-        assert!(self.control.apply_change(self.of, change, moment(self.now)));
+        assert!(self.control.apply_change(self.batch, change, moment(self.now)));
         self.control.run_planner(moment(self.now));
     }
 
@@ -79,48 +79,48 @@ fn moment(at: Timestamp) -> Moment {
 
 #[test]
 fn canceled_batch_ends_although_order_never_arrived() {
-    let mut story = Scenario::order_not_received();
-    story.change(Change::Cancel);
-    assert_eq!(story.phase(), Phase::Canceling);
-    story.agent.health = Health::Up;
-    story.sync();
-    story.sync();
-    assert_eq!(story.phase(), Phase::Ended(RolloutOutcome::Canceled));
+    let mut scenario = Scenario::order_not_received();
+    scenario.change(Change::Cancel);
+    assert_eq!(scenario.phase(), Phase::Canceling);
+    scenario.agent.health = Health::Up;
+    scenario.sync();
+    scenario.sync();
+    assert_eq!(scenario.phase(), Phase::Ended(RolloutOutcome::Canceled));
 }
 
 #[test]
 fn paused_task_waits_again_although_order_never_arrived() {
-    let mut story = Scenario::order_not_received();
-    let before = story.control.order_of(story.of, story.agent.server);
-    story.change(Change::Pause);
-    story.agent.health = Health::Up;
-    story.sync();
-    story.sync();
-    assert_eq!(story.target(), TaskStatus::Waiting);
-    assert_ne!(story.control.order_of(story.of, story.agent.server), before);
-    story.change(Change::Resume);
-    story.sync();
-    let mut chance = Rng::new(1);
-    assert!(story.agent.step(&mut chance, story.now), "the agent has the new order");
+    let mut scenario = Scenario::order_not_received();
+    let before = scenario.control.order_id(scenario.batch, scenario.agent.server);
+    scenario.change(Change::Pause);
+    scenario.agent.health = Health::Up;
+    scenario.sync();
+    scenario.sync();
+    assert_eq!(scenario.target(), TaskStatus::Waiting);
+    assert_ne!(scenario.control.order_id(scenario.batch, scenario.agent.server), before);
+    scenario.change(Change::Resume);
+    scenario.sync();
+    let mut rng = Rng::new(1);
+    assert!(scenario.agent.step(&mut rng, scenario.now), "the agent has the new order");
 }
 
 #[test]
 fn order_with_lost_record_fails_and_runs_once() {
-    let mut story = Scenario::order_sent();
-    let mut chance = Rng::new(1);
-    story.sync();
-    while story.agent.effects.is_empty() {
-        assert!(story.agent.step(&mut chance, story.now));
+    let mut scenario = Scenario::order_sent();
+    let mut rng = Rng::new(1);
+    scenario.sync();
+    while scenario.agent.effects.is_empty() {
+        assert!(scenario.agent.step(&mut rng, scenario.now));
     }
-    story.sync();
-    let TaskStatus::Busy(busy) = story.target() else { panic!("{:?}", story.target()) };
+    scenario.sync();
+    let TaskStatus::Busy(busy) = scenario.target() else { panic!("{:?}", scenario.target()) };
     assert_eq!(busy.stage, Stage::Installing);
-    let lost = story.agent.lose_record();
+    let lost = scenario.agent.lose_record();
     assert!(lost.is_some());
-    story.sync();
-    story.sync();
-    let TaskStatus::Done(done) = story.target() else { panic!("{:?}", story.target()) };
+    scenario.sync();
+    scenario.sync();
+    let TaskStatus::Done(done) = scenario.target() else { panic!("{:?}", scenario.target()) };
     assert_eq!(done.outcome, TaskOutcome::Failed(FailureCode::OrderLost));
-    while story.agent.step(&mut chance, story.now) {}
-    assert_eq!(story.agent.effects.into_values().collect::<Vec<_>>(), [1]);
+    while scenario.agent.step(&mut rng, scenario.now) {}
+    assert_eq!(scenario.agent.effects.into_values().collect::<Vec<_>>(), [1]);
 }

@@ -115,9 +115,9 @@ impl Oracle {
     }
 
     /// The control plane can receive reports only from now on.
-    pub(super) fn start_grace_period(&mut self, until: Moment, patience: SignedDuration) {
+    pub(super) fn start_grace_period(&mut self, until: Moment, duration: SignedDuration) {
         for case in self.records.values_mut() {
-            case.grace_period = Some(GracePeriod { since: until, patience });
+            case.grace_period = Some(GracePeriod { since: until, patience: duration });
         }
     }
 
@@ -125,14 +125,14 @@ impl Oracle {
     /// the control plane knows.
     pub(super) fn record_event(
         &mut self,
-        of: BatchId,
+        batch: BatchId,
         server: ServerId,
         event: TaskEvent,
         at: Moment,
         online: &dyn Fn(ServerId) -> bool,
     ) {
-        let free = |server| online(server) && !self.is_busy_elsewhere(of, server);
-        let case = &self.records[&of];
+        let free = |server| online(server) && !self.is_busy_elsewhere(batch, server);
+        let case = &self.records[&batch];
         let wrong = match event {
             TaskEvent::Offered => case.check_start(server, at, &free),
             TaskEvent::DeadlinePassed => case.check_timeout(server, at),
@@ -145,8 +145,8 @@ impl Oracle {
             TaskEvent::GivenBack => Some("an agent never reports this".into()),
             TaskEvent::Forgotten => Some("no backup was restored".into()),
         };
-        self.violations.extend(wrong.map(|wrong| format!("{server} of {of}: {wrong}")));
-        let case = self.records.get_mut(&of).expect("ordered");
+        self.violations.extend(wrong.map(|wrong| format!("{server} of {batch}: {wrong}")));
+        let case = self.records.get_mut(&batch).expect("ordered");
         if event == TaskEvent::Offered {
             case.last_start = Some(at);
         }
@@ -157,9 +157,16 @@ impl Oracle {
     }
 
     /// Records and checks a change of a rollout that led to this phase.
-    pub(super) fn record_change(&mut self, of: BatchId, change: Change, into: Phase, at: Moment) {
-        let case = self.records.get_mut(&of).expect("ordered");
-        self.violations.extend(case.check_change(change, at).map(|wrong| format!("{of}: {wrong}")));
+    pub(super) fn record_change(
+        &mut self,
+        batch: BatchId,
+        change: Change,
+        into: Phase,
+        at: Moment,
+    ) {
+        let case = self.records.get_mut(&batch).expect("ordered");
+        self.violations
+            .extend(case.check_change(change, at).map(|wrong| format!("{batch}: {wrong}")));
         case.apply_change(change, into, at);
     }
 
@@ -171,13 +178,13 @@ impl Oracle {
         at: Moment,
         online: &dyn Fn(ServerId) -> bool,
     ) {
-        let of = rollout.head().id;
-        let case = self.records.get_mut(&of).expect("ordered");
+        let batch = rollout.head().id;
+        let case = self.records.get_mut(&batch).expect("ordered");
         if at.jumped_since(case.clock_noticed) {
             case.clock_noticed = at;
         }
-        let free = |server| online(server) && !self.is_busy_elsewhere(of, server);
-        let case = &self.records[&of];
+        let free = |server| online(server) && !self.is_busy_elsewhere(batch, server);
+        let case = &self.records[&batch];
         let undone = case.overdue_action(at, &free);
         let wakes = wake_at.map(|wake_at| at.real + wake_at.duration_since(at.wall));
         let due = case.next_action_at(at, &free);
@@ -189,13 +196,13 @@ impl Oracle {
         let overslept = late.then(|| format!("wakes at {wakes:?}, but must act at {due:?}"));
         let differs = case.difference(rollout);
         let wrong = [undone, overslept, differs].into_iter().flatten();
-        self.violations.extend(wrong.map(|wrong| format!("{of}: {wrong}")));
+        self.violations.extend(wrong.map(|wrong| format!("{batch}: {wrong}")));
     }
 
-    fn is_busy_elsewhere(&self, of: BatchId, server: ServerId) -> bool {
+    fn is_busy_elsewhere(&self, batch: BatchId, server: ServerId) -> bool {
         self.records
             .iter()
-            .filter(|(other, _)| **other != of)
+            .filter(|(other, _)| **other != batch)
             .any(|(_, case)| matches!(case.tasks.get(&server), Some(TaskRecord::InProgress { .. })))
     }
 }
@@ -231,13 +238,13 @@ impl RolloutRecord {
     }
 
     /// The deadline of a task, as far as the clock can be trusted.
-    fn deadline(&self, seen: TaskRecord, at: Moment) -> Option<Timestamp> {
+    fn deadline(&self, record: TaskRecord, at: Moment) -> Option<Timestamp> {
         let heard = match self.grace_period {
             Some(deaf) if at.jumped_since(deaf.since) => return None,
-            Some(deaf) => deaf.since.real + deaf.patience,
+            Some(grace) => grace.since.real + grace.patience,
             None => Timestamp::MIN,
         };
-        match seen {
+        match record {
             TaskRecord::InProgress { stage, since } if !at.jumped_since(since) => {
                 Some(heard.max(since.real + stage_limit(stage)))
             }
@@ -378,8 +385,8 @@ impl RolloutRecord {
             return Some("timed out while not in progress".into());
         };
         let had = at.real.duration_since(since.real);
-        let unheard = self.grace_period.is_some_and(|deaf| {
-            !at.set_forward_since(deaf.since) && at.real < deaf.since.real + deaf.patience
+        let unheard = self.grace_period.is_some_and(|grace| {
+            !at.set_forward_since(grace.since) && at.real < grace.since.real + grace.patience
         });
         violation_unless(
             at.set_forward_since(since) || had >= stage_limit(stage),
@@ -530,7 +537,7 @@ impl RolloutRecord {
     }
 
     fn difference(&self, rollout: &Rollout) -> Option<String> {
-        let same = |seen: TaskRecord, target: TaskStatus| match (seen, target) {
+        let same = |record: TaskRecord, status: TaskStatus| match (record, status) {
             (TaskRecord::Waiting, TaskStatus::Waiting) => true,
             (TaskRecord::InProgress { stage, .. }, TaskStatus::Busy(busy)) => stage == busy.stage,
             (TaskRecord::Ended(outcome), TaskStatus::Done(done)) => outcome == done.outcome,

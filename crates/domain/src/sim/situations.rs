@@ -86,12 +86,12 @@ impl Situation {
 pub struct SituationCounts([u64; Situation::ALL.len()]);
 
 impl SituationCounts {
-    pub(super) fn count(&mut self, trial: Situation) {
-        self.0[trial as usize] += 1;
+    pub(super) fn count(&mut self, situation: Situation) {
+        self.0[situation as usize] += 1;
     }
 
-    pub fn times(&self, trial: Situation) -> u64 {
-        self.0[trial as usize]
+    pub fn times(&self, situation: Situation) -> u64 {
+        self.0[situation as usize]
     }
 }
 

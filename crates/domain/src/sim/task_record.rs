@@ -59,8 +59,8 @@ impl TaskRecord {
     }
 }
 
-fn expected_outcome(verdict: ReportedResult) -> TaskOutcome {
-    match verdict {
+fn expected_outcome(reported: ReportedResult) -> TaskOutcome {
+    match reported {
         ReportedResult::Succeeded => TaskOutcome::Succeeded,
         ReportedResult::NoChange => TaskOutcome::NoChange,
         ReportedResult::Failed(code) => TaskOutcome::Failed(code),

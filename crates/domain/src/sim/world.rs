@@ -24,7 +24,7 @@ const STEPS_MAX: u64 = 400_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SimEvent {
     /// A message to the control plane arrives.
-    Up { agent: usize, words: Vec<(OrderId, TaskEvent)>, at_work: bool },
+    Up { agent: usize, words: Vec<(OrderId, TaskEvent)>, agent_busy: bool },
     /// A message to an agent arrives.
     Down { agent: usize, message: Message },
     /// An agent's regular sync is due.
@@ -194,9 +194,9 @@ impl World {
         }))
     }
 
-    fn handle(&mut self, happening: SimEvent) {
-        match happening {
-            SimEvent::Up { agent, words, at_work } => {
+    fn handle(&mut self, event: SimEvent) {
+        match event {
+            SimEvent::Up { agent, words, agent_busy: at_work } => {
                 self.receive_from_agent(agent, &words, at_work);
             }
             SimEvent::Down { agent, message } => {
@@ -264,18 +264,23 @@ impl World {
     fn sync(&mut self, agent: usize) {
         if self.agents[agent].is_reachable() && !self.removed.contains(&self.agents[agent].server) {
             let words = self.agents[agent].pending_reports();
-            let at_work = self.agents[agent].is_busy();
-            self.send(SimEvent::Up { agent, words, at_work });
+            let agent_busy = self.agents[agent].is_busy();
+            self.send(SimEvent::Up { agent, words, agent_busy });
         }
     }
 
-    fn receive_from_agent(&mut self, agent: usize, words: &[(OrderId, TaskEvent)], at_work: bool) {
+    fn receive_from_agent(
+        &mut self,
+        agent: usize,
+        words: &[(OrderId, TaskEvent)],
+        agent_busy: bool,
+    ) {
         let server = self.agents[agent].server;
         if !self.control_is_up || self.removed.contains(&server) {
             return;
         }
         let at = self.moment();
-        let acks = self.control.receive(server, words, at_work, at);
+        let acks = self.control.receive(server, words, agent_busy, at);
         self.run_planner();
         let mentioned: Vec<OrderId> = words.iter().map(|(id, _)| *id).collect();
         let message = self.control.message_for(server, Some(&mentioned));
@@ -348,10 +353,10 @@ impl World {
         }
     }
 
-    pub(super) fn schedule(&mut self, wait: SignedDuration, happening: SimEvent) {
+    pub(super) fn schedule(&mut self, wait: SignedDuration, event: SimEvent) {
         let at = self.now + wait.max(SignedDuration::ZERO);
         self.queued += 1;
-        self.queue.insert((at, self.queued), happening);
+        self.queue.insert((at, self.queued), event);
     }
 
     // --- End of a run ----------------------------------------------------------------------
@@ -407,14 +412,14 @@ impl World {
         let window = head.start_by - self.skew;
         let limit = window.max(self.began + self.fault_duration)
             + total_stage_limit()
-            + self.control.patience()
+            + self.control.offline_after()
             + GRACE;
         let last = *self.control.last_timeout.get(&head.id)?;
         (last > limit).then(|| format!("{} timed out a task at {last}, after {limit}", head.id))
     }
 
     fn contradictions<'a>(&'a self, rollout: &'a Rollout) -> impl Iterator<Item = String> + 'a {
-        let of = rollout.head().id;
+        let batch = rollout.head().id;
         rollout.tasks().filter_map(move |(server, target)| {
             let agent = self.agents.iter().find(|agent| agent.server == server)?;
             let TaskStatus::Done(done) = target else { return None };
@@ -429,7 +434,7 @@ impl World {
             if self.was_restored && skipped {
                 return None;
             }
-            let verdict = agent.result(self.control.order_of(of, server));
+            let verdict = agent.result(self.control.order_id(batch, server));
             // The backup only contains an order that the agent had already dropped, not the one
             // that replaced it.
             let dropped = verdict == Some(ReportedResult::Withdrawn)
@@ -437,8 +442,11 @@ impl World {
             if self.was_restored && dropped {
                 return None;
             }
-            contradicts(done.outcome, verdict, agent.has_changed_packages(of)).then(|| {
-                format!("{of} records {:?} for {server}, which reported {verdict:?}", done.outcome)
+            contradicts(done.outcome, verdict, agent.has_changed_packages(batch)).then(|| {
+                format!(
+                    "{batch} records {:?} for {server}, which reported {verdict:?}",
+                    done.outcome
+                )
             })
         })
     }

@@ -50,12 +50,12 @@ pub(super) async fn run(
     poll: Duration,
     mut lead: watch::Receiver<LeaderLease>,
     mut away: watch::Receiver<PresenceSnapshot>,
-    pen: WriteLock,
+    write_lock: WriteLock,
 ) {
     let mut changed = app.db.subscribe(Topic::Rollouts);
     loop {
         let lease = wait_for_lead(&mut lead).await;
-        let mut driver = Driver::new(&app, lease, pen.clone());
+        let mut driver = Driver::new(&app, lease, write_lock.clone());
         loop {
             let unable = away.borrow_and_update().clone();
             let sleep = match unable {
@@ -89,7 +89,7 @@ struct Driver {
     lease: Arc<Lease>,
     write_lock: WriteLock,
     rollouts: OpenRollouts,
-    hands: ClockWatcher,
+    clock_watcher: ClockWatcher,
     /// Clock changes that have not been applied to these rollouts yet.
     pending_clock_changes: BTreeMap<BatchId, ClockSet>,
     /// Time since the last completed step.
@@ -105,13 +105,13 @@ enum StepOutcome {
 }
 
 impl Driver {
-    fn new(app: &App, lease: Arc<Lease>, pen: WriteLock) -> Driver {
+    fn new(app: &App, lease: Arc<Lease>, write_lock: WriteLock) -> Driver {
         let mut driver = Driver {
             app: app.clone(),
             lease,
-            write_lock: pen,
+            write_lock,
             rollouts: OpenRollouts::default(),
-            hands: app.clock.watch(),
+            clock_watcher: app.clock.watch(),
             pending_clock_changes: BTreeMap::new(),
             since_last_step: Stopwatch::start(),
         };
@@ -121,7 +121,7 @@ impl Driver {
 
     fn start_grace_period(&mut self) {
         let sync_seconds = self.app.settings.sync_seconds;
-        let patience = Presence { last_seen: None, sync_seconds }.patience();
+        let patience = Presence { last_seen: None, sync_seconds }.offline_after();
         let now = self.now();
         self.rollouts.start_grace_period(now, patience);
     }
@@ -131,7 +131,7 @@ impl Driver {
         let mut reader = self.app.db.read().await?;
         let open = rollouts::list_open(&mut reader).await?;
         self.rollouts.retain_open(&open);
-        self.pending_clock_changes.retain(|owed, _| open.iter().any(|(id, _)| id == owed));
+        self.pending_clock_changes.retain(|batch, _| open.iter().any(|(id, _)| id == batch));
         for (id, revision) in open {
             if self.rollouts.revision(id) != Some(revision) {
                 self.rollouts.reload(&self.app.db, &mut reader, id).await?;
@@ -170,7 +170,7 @@ impl Driver {
     /// Returns the current time. If the clock was set, first queues the change for every rollout, so
     /// that no rollout is planned with the new time before it has applied the change.
     fn now(&mut self) -> Timestamp {
-        if let Some(set) = self.hands.clock_change() {
+        if let Some(set) = self.clock_watcher.clock_change() {
             tracing::warn!(
                 seconds = set.by.as_secs(),
                 "the clock was set; waits keep their length"
@@ -180,12 +180,12 @@ impl Driver {
                 let before = self
                     .pending_clock_changes
                     .get(&id)
-                    .map_or(SignedDuration::ZERO, |owed| owed.by);
+                    .map_or(SignedDuration::ZERO, |pending| pending.by);
                 self.pending_clock_changes.insert(id, ClockSet { by: set.by + before, ..set });
                 self.rollouts.mark_dirty(id);
             }
         }
-        self.hands.last_time()
+        self.clock_watcher.last_time()
     }
 
     /// Returns the next step of a rollout: a pending clock change, or what the planner decides.
@@ -362,11 +362,11 @@ impl Driver {
         &mut self,
         id: BatchId,
         row: rollouts::Rollout,
-        moved: &[StateChange],
+        change: &[StateChange],
         revisions: i64,
     ) -> store::Result<()> {
         let alone = self.rollouts.revision(id) == Some(row.revision - revisions);
-        self.rollouts.apply_commit(id, row, moved, alone);
+        self.rollouts.apply_commit(id, row, change, alone);
         if alone {
             return Ok(());
         }

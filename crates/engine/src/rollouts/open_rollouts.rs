@@ -115,10 +115,10 @@ impl OpenRollouts {
 
     /// Records that agents have been able to report only since `since`. They get a grace period of
     /// `patience` before any of them counts as lost: see [`Rollout::start_grace_period`].
-    pub(super) fn start_grace_period(&mut self, since: Timestamp, patience: SignedDuration) {
-        self.grace_period = Some((since, patience));
+    pub(super) fn start_grace_period(&mut self, since: Timestamp, duration: SignedDuration) {
+        self.grace_period = Some((since, duration));
         for (id, live) in &mut self.rollouts {
-            live.rollout.start_grace_period(since, patience);
+            live.rollout.start_grace_period(since, duration);
             self.dirty.insert(*id);
         }
     }
@@ -249,7 +249,7 @@ impl OpenRollouts {
         &mut self,
         id: BatchId,
         row: rollouts::Rollout,
-        moved: &[StateChange],
+        change: &[StateChange],
         alone: bool,
     ) {
         let Some(live) = self.rollouts.get_mut(&id) else { return };
@@ -258,26 +258,26 @@ impl OpenRollouts {
         }
         live.rollout.load_head(row.head.clone());
         live.row = row;
-        for to in moved {
+        for to in change {
             live.rollout.load_task(to.server_id, to.next);
             if let Some(task) = live.tasks.get_mut(&to.server_id) {
                 task.generation = to.seen + 1;
             }
         }
-        for to in moved {
+        for to in change {
             self.set_occupied(id, to.server_id, is_busy(to.next));
         }
     }
 
     /// Replaces the set of servers that cannot take orders.
-    pub(super) fn set_unavailable(&mut self, unable: Arc<UnavailableServers>) {
-        let before = std::mem::replace(&mut self.unavailable, unable);
+    pub(super) fn set_unavailable(&mut self, unavailable: Arc<UnavailableServers>) {
+        let before = std::mem::replace(&mut self.unavailable, unavailable);
         if Arc::ptr_eq(&before, &self.unavailable) {
             return;
         }
         let away = before.offline.symmetric_difference(&self.unavailable.offline);
-        let at_work = before.busy.symmetric_difference(&self.unavailable.busy);
-        let changed: BTreeSet<_> = away.chain(at_work).copied().collect();
+        let busy = before.busy.symmetric_difference(&self.unavailable.busy);
+        let changed: BTreeSet<_> = away.chain(busy).copied().collect();
         for server in changed {
             self.update_condition_in_all(server, None);
         }
@@ -285,9 +285,9 @@ impl OpenRollouts {
 
     /// Records that the database refused an order for this server before the presence check noticed
     /// why: the server is quarantined, removed or busy.
-    pub(super) fn mark_unavailable(&mut self, server: ServerId, barred: bool) {
+    pub(super) fn mark_unavailable(&mut self, server: ServerId, blocked: bool) {
         let unable = Arc::make_mut(&mut self.unavailable);
-        let servers = if barred { &mut unable.offline } else { &mut unable.busy };
+        let servers = if blocked { &mut unable.offline } else { &mut unable.busy };
         servers.insert(server);
         self.update_condition_in_all(server, None);
     }
@@ -342,6 +342,6 @@ fn forgery_reason(db: &Db, row: &rollouts::Rollout, rows: &[TaskRow]) -> Option<
     (!genuine).then_some("a task of the batch was inserted or changed outside Fleetmend")
 }
 
-fn is_busy(target: TaskStatus) -> bool {
-    matches!(target, TaskStatus::Busy(_))
+fn is_busy(status: TaskStatus) -> bool {
+    matches!(status, TaskStatus::Busy(_))
 }

@@ -67,7 +67,7 @@ pub(super) struct Product {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Package {
     pub(super) name: String,
-    pub(super) names: PackageNameKind,
+    pub(super) name_kind: PackageNameKind,
     pub(super) version: Option<String>,
     /// For example `nodejs:18`.
     pub(super) module: Option<String>,
@@ -209,7 +209,7 @@ fn red_hat_package(id: &str, purl: Option<&str>) -> Option<Package> {
                 Some(epoch) if epoch != "0" => format!("{epoch}:{version}"),
                 _ => version.to_owned(),
             });
-            Package { names, version, module: None, name: purl.name.into_owned() }
+            Package { name_kind: names, version, module: None, name: purl.name.into_owned() }
         }
         None => parse_red_hat_id(id)?,
     };
@@ -294,8 +294,8 @@ fn source_package(purl: &Purl<'_>) -> Option<(String, Option<String>)> {
     }
 }
 
-fn package(name: &str, names: PackageNameKind, version: Option<String>) -> Option<Package> {
-    (!name.is_empty()).then(|| Package { name: name.to_owned(), names, version, module: None })
+fn package(name: &str, name_kind: PackageNameKind, version: Option<String>) -> Option<Package> {
+    (!name.is_empty()).then(|| Package { name: name.to_owned(), name_kind, version, module: None })
 }
 
 fn is_arch(text: &str) -> bool {
@@ -393,7 +393,7 @@ mod tests {
         id: &str,
         purl: Option<&str>,
     ) -> Option<(String, PackageNameKind, Option<String>, Option<String>)> {
-        red_hat_package(id, purl).map(|one| (one.name, one.names, one.version, one.module))
+        red_hat_package(id, purl).map(|one| (one.name, one.name_kind, one.version, one.module))
     }
 
     #[test]
@@ -471,7 +471,7 @@ mod tests {
         ] {
             let found = suse_package(id, purl, has_version).unwrap();
             assert_eq!((found.name.as_str(), found.version.as_deref()), (name, version), "{id}");
-            assert_eq!(found.names, PackageNameKind::Binary, "{id}");
+            assert_eq!(found.name_kind, PackageNameKind::Binary, "{id}");
         }
         for (purl, version) in [
             ("pkg:rpm/suse/a@?upstream=src-a.src.rpm", None),
@@ -480,7 +480,7 @@ mod tests {
         ] {
             let found = suse_package("a", Some(purl), version.is_some()).unwrap();
             assert_eq!((found.name.as_str(), found.version.as_deref()), ("src-a", version));
-            assert_eq!(found.names, PackageNameKind::Source, "{purl}");
+            assert_eq!(found.name_kind, PackageNameKind::Source, "{purl}");
         }
         assert_eq!(suse_package("a", None, true), None, "a fix without a version");
     }

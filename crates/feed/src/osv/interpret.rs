@@ -13,31 +13,31 @@ use super::schema;
 use crate::{limits, tracker};
 
 pub(super) fn advisory(osv: schema::Osv<'_>) -> Advisory {
-    let flaws = vulnerability_ids(&osv);
-    let aliases = aliases(&osv, &flaws);
+    let covered_cves = vulnerability_ids(&osv);
+    let aliases = aliases(&osv, &covered_cves);
     let schema::Osv { id, summary, published, modified, withdrawn, severity, affected, .. } = osv;
     let summary = summary.unwrap_or_default();
     let mut ratings: Vec<CveRating> = Vec::new();
-    let mut rate = |flaw: Option<&str>, rating: Rating| {
-        let rated = CveRating { flaw: flaw.map(str::to_owned), rating };
+    let mut rate = |cve_id: Option<&str>, rating: Rating| {
+        let rated = CveRating { flaw: cve_id.map(str::to_owned), rating };
         if !ratings.contains(&rated) {
             ratings.push(rated);
         }
     };
-    for said in severity.iter().flatten().filter_map(rating) {
-        rate(None, said);
+    for score in severity.iter().flatten().filter_map(rating) {
+        rate(None, score);
     }
     if let Some(word) = parse_vendor_severity(&osv.database_specific.severity) {
         rate(None, Rating::Word(word));
     }
     let mut all = Vec::new();
     for entry in affected.into_iter().flatten() {
-        for said in entry.severity.iter().flatten().filter_map(rating) {
-            rate(None, said);
+        for score in entry.severity.iter().flatten().filter_map(rating) {
+            rate(None, score);
         }
         for cve in &entry.database_specific.cves_map.cves {
-            for said in cve.severity.iter().filter_map(rating) {
-                rate(Some(&cve.id), said);
+            for score in cve.severity.iter().filter_map(rating) {
+                rate(Some(&cve.id), score);
             }
         }
         all.extend(self::affected(entry, &summary));
@@ -52,7 +52,17 @@ pub(super) fn advisory(osv: schema::Osv<'_>) -> Advisory {
     {
         rate(None, Rating::Word(word));
     }
-    Advisory { id, flaws, aliases, summary, published, modified, withdrawn, ratings, affected: all }
+    Advisory {
+        id,
+        flaws: covered_cves,
+        aliases,
+        summary,
+        published,
+        modified,
+        withdrawn,
+        ratings,
+        affected: all,
+    }
 }
 
 /// The CVEs that a record is about. Publishers put them into `upstream`, `aliases` or `related`, or
@@ -63,38 +73,38 @@ fn vulnerability_ids(osv: &schema::Osv<'_>) -> Vec<String> {
         let words = list.iter().flatten().map(|word| word.0.as_ref());
         words.filter(|word| word.starts_with("CVE-")).map(str::to_owned).collect()
     };
-    let mut flaws = cves(&osv.upstream);
-    flaws.extend(cves(&osv.aliases));
+    let mut covered_cves = cves(&osv.upstream);
+    covered_cves.extend(cves(&osv.aliases));
     if let Some(at) = osv.id.find("CVE-") {
-        flaws.push(osv.id[at..].to_owned());
+        covered_cves.push(osv.id[at..].to_owned());
     }
-    if flaws.is_empty() {
-        flaws = cves(&osv.related);
+    if covered_cves.is_empty() {
+        covered_cves = cves(&osv.related);
     }
     let bug_fix = ["ALBA-", "ALEA-", "RLBA-", "RLEA-", "RHBA-", "RHEA-"]
         .iter()
         .any(|start| osv.id.starts_with(start));
-    if flaws.is_empty() && !bug_fix {
-        flaws.push(osv.id.clone());
+    if covered_cves.is_empty() && !bug_fix {
+        covered_cves.push(osv.id.clone());
     }
-    flaws.sort();
-    flaws.dedup();
-    flaws
+    covered_cves.sort();
+    covered_cves.dedup();
+    covered_cves
 }
 
 /// Other ids of the vulnerability, if the record is about exactly one.
-fn aliases(osv: &schema::Osv<'_>, flaws: &[String]) -> Vec<String> {
-    let [only] = flaws else { return Vec::new() };
+fn aliases(osv: &schema::Osv<'_>, covered_cves: &[String]) -> Vec<String> {
+    let [only] = covered_cves else { return Vec::new() };
     let words = osv.aliases.iter().flatten().map(|word| word.0.as_ref());
     let aliases: BTreeSet<&str> = words.filter(|word| word != only && !word.is_empty()).collect();
     aliases.into_iter().map(str::to_owned).collect()
 }
 
 /// Parses a rating. A value that cannot be parsed is ignored; the severity is then unknown.
-fn rating(said: &schema::Severity) -> Option<Rating> {
-    match said.kind.starts_with("CVSS") {
-        true => CvssScore::parse(&said.score).ok().map(Rating::Cvss),
-        false => parse_vendor_severity(&said.score).map(Rating::Word),
+fn rating(score: &schema::Severity) -> Option<Rating> {
+    match score.kind.starts_with("CVSS") {
+        true => CvssScore::parse(&score.score).ok().map(Rating::Cvss),
+        false => parse_vendor_severity(&score.score).map(Rating::Word),
     }
 }
 
@@ -158,7 +168,7 @@ fn apply_debian_fields(
     affected.stance = match own.urgency.as_str() {
         "unimportant" => Some(FixState::Unimportant),
         "end-of-life" => Some(FixState::EndOfLife),
-        _ => tracker::stance_from_state(&database.debian_state),
+        _ => tracker::fix_state_from_keyword(&database.debian_state),
     };
     if database.debian_state == "fixed_in_unstable" {
         for span in &mut affected.spans {
@@ -202,7 +212,7 @@ fn spans(ecosystem: &Ecosystem, events: &[schema::Event]) -> Vec<Span> {
     // `0` sorts before everything. Of two events at the same version, `introduced` comes first.
     if let Some(scheme) = scheme {
         boundaries.sort_by(|(a, one), (b, other)| {
-            let ends = |turn: &Boundary<'_>| matches!(turn, Boundary::Stop(_));
+            let ends = |boundary: &Boundary<'_>| matches!(boundary, Boundary::Stop(_));
             (*a != "0")
                 .cmp(&(*b != "0"))
                 .then_with(|| scheme.compare(a, b))

@@ -130,70 +130,70 @@ fn array_or_empty(value: &Value) -> Vec<Value> {
 }
 
 /// One random record for a CVE.
-fn random_record(chance: &mut Rng, ecosystem: &str, versions: &[&str], number: usize) -> Value {
-    let entries = chance.between(1, 2);
+fn random_record(rng: &mut Rng, ecosystem: &str, versions: &[&str], number: usize) -> Value {
+    let entries = rng.between(1, 2);
     let affected: Vec<Value> = (0..entries)
         .map(|_| {
-            let other = chance.percent(10);
+            let other = rng.percent(10);
             let package = json!({
                 "ecosystem": if other { "Debian:11" } else { ecosystem },
-                "name": if chance.percent(10) { "other" } else { PACKAGE },
+                "name": if rng.percent(10) { "other" } else { PACKAGE },
             });
-            let count = if chance.percent(3) { 0 } else { chance.pick(&[1, 1, 1, 2, 3]) };
-            let ranges: Vec<Value> = (0..count).map(|_| random_range(chance, versions)).collect();
+            let count = if rng.percent(3) { 0 } else { rng.pick(&[1, 1, 1, 2, 3]) };
+            let ranges: Vec<Value> = (0..count).map(|_| random_range(rng, versions)).collect();
             let mut entry = json!({"package": package, "ranges": ranges});
-            if chance.percent(25) {
-                let count = chance.between(1, 3);
-                let listed: Vec<&str> = (0..count).map(|_| chance.pick(versions)).collect();
+            if rng.percent(25) {
+                let count = rng.between(1, 3);
+                let listed: Vec<&str> = (0..count).map(|_| rng.pick(versions)).collect();
                 entry["versions"] = json!(listed);
             }
             entry
         })
         .collect();
     // Some CVEs have two records.
-    let cve = if chance.percent(10) { number.saturating_sub(1) } else { number };
+    let cve = if rng.percent(10) { number.saturating_sub(1) } else { number };
     let mut record = json!({
         "id": format!("A-{number}"),
         "upstream": [format!("CVE-2026-{cve:05}")],
         "affected": affected,
     });
-    if chance.percent(3) {
+    if rng.percent(3) {
         record["withdrawn"] = json!("2026-11-02T00:00:00Z");
     }
     record
 }
 
-fn random_range(chance: &mut Rng, versions: &[&str]) -> Value {
-    if chance.percent(5) {
+fn random_range(rng: &mut Rng, versions: &[&str]) -> Value {
+    if rng.percent(5) {
         let commit = "0123456789abcdef0123456789abcdef01234567";
         return json!({"type": "GIT", "repo": "https://example.invalid", "events": [{"introduced": commit}]});
     }
-    let bound = |chance: &mut Rng| match chance.between(0, 99) {
+    let bound = |rng: &mut Rng| match rng.between(0, 99) {
         0 => REMARK,
-        _ => chance.pick(versions),
+        _ => rng.pick(versions),
     };
     let mut events = Vec::new();
-    if !chance.percent(3) {
-        let first = if chance.percent(60) { "0" } else { bound(chance) };
+    if !rng.percent(3) {
+        let first = if rng.percent(60) { "0" } else { bound(rng) };
         events.push(json!({"introduced": first}));
     }
     // A range has fixes or last affected versions, not both.
-    let end = if chance.percent(75) { "fixed" } else { "last_affected" };
-    for _ in 0..chance.pick(&[0, 1, 1, 1, 2, 2, 3]) {
-        let kind = if chance.percent(25) { "introduced" } else { end };
-        events.push(json!({kind: bound(chance)}));
+    let end = if rng.percent(75) { "fixed" } else { "last_affected" };
+    for _ in 0..rng.pick(&[0, 1, 1, 1, 2, 2, 3]) {
+        let kind = if rng.percent(25) { "introduced" } else { end };
+        events.push(json!({kind: bound(rng)}));
     }
-    if end == "fixed" && chance.percent(4) {
+    if end == "fixed" && rng.percent(4) {
         events.push(json!({"fixed": "0"}));
     }
-    if chance.percent(10) {
-        for _ in 0..chance.between(1, 2) {
-            let limit = if chance.percent(20) { "*" } else { chance.pick(versions) };
+    if rng.percent(10) {
+        for _ in 0..rng.between(1, 2) {
+            let limit = if rng.percent(20) { "*" } else { rng.pick(versions) };
             events.push(json!({"limit": limit}));
         }
     }
     for place in (1..events.len()).rev() {
-        events.swap(place, chance.between(0, place as i64) as usize);
+        events.swap(place, rng.between(0, place as i64) as usize);
     }
     json!({"type": "ECOSYSTEM", "events": events})
 }
@@ -296,9 +296,9 @@ const RULES: &[Rule] = &[
 fn compare(seed: u64, dropped: Option<&str>, tally: &mut Tally) {
     let folder = Folder::new(&format!("osv-spec-{seed}-{}", dropped.unwrap_or("none")));
     for (ecosystem, scheme, versions) in ECOSYSTEMS {
-        let mut chance = Rng::new(seed);
+        let mut rng = Rng::new(seed);
         let records: Vec<Value> = (0..RECORDS)
-            .map(|number| random_record(&mut chance, ecosystem, versions, number))
+            .map(|number| random_record(&mut rng, ecosystem, versions, number))
             .collect();
         let text: String = records.iter().map(|record| format!("{record}\n")).collect();
         let mut feed = advisories(&folder.write("records.jsonl", text), FeedKind::Osv);

@@ -8,10 +8,10 @@ use crate::support::{Folder, advisories, all, osv};
 
 fn ratings(advisory: &Advisory) -> Vec<String> {
     let show = |rated: &domain::advisory::CveRating| {
-        let flaw = rated.flaw.as_deref().unwrap_or("all");
+        let cve = rated.flaw.as_deref().unwrap_or("all");
         match &rated.rating {
-            Rating::Word(word) => format!("{flaw}: {word}"),
-            Rating::Cvss(score) => format!("{flaw}: {score}"),
+            Rating::Word(word) => format!("{cve}: {word}"),
+            Rating::Cvss(score) => format!("{cve}: {score}"),
         }
     };
     advisory.ratings.iter().map(show).collect()
@@ -27,27 +27,27 @@ fn spans(test: &str, ecosystem: &str, fields: &str) -> Vec<Span> {
 
 #[test]
 fn cves_are_found_in_every_field_publishers_use() {
-    let flaws = |text: &str| osv("cves", text).flaws;
+    let cves = |text: &str| osv("cves", text).flaws;
     assert_eq!(
-        flaws(r#"{"id":"DSA-1-1","upstream":["CVE-2026-2","CVE-2026-1"]}"#),
+        cves(r#"{"id":"DSA-1-1","upstream":["CVE-2026-2","CVE-2026-1"]}"#),
         ["CVE-2026-1", "CVE-2026-2"]
     );
-    assert_eq!(flaws(r#"{"id":"GHSA-1","aliases":["CVE-2026-1","GHSA-2"]}"#), ["CVE-2026-1"]);
-    assert_eq!(flaws(r#"{"id":"ALSA-1","related":["CVE-2026-1","CVE-2026-1"]}"#), ["CVE-2026-1"]);
-    assert_eq!(flaws(r#"{"id":"ALPINE-CVE-2026-1"}"#), ["CVE-2026-1"]);
-    assert_eq!(flaws(r#"{"id":"CVE-2026-1","related":["CVE-2026-9"]}"#), ["CVE-2026-1"]);
+    assert_eq!(cves(r#"{"id":"GHSA-1","aliases":["CVE-2026-1","GHSA-2"]}"#), ["CVE-2026-1"]);
+    assert_eq!(cves(r#"{"id":"ALSA-1","related":["CVE-2026-1","CVE-2026-1"]}"#), ["CVE-2026-1"]);
+    assert_eq!(cves(r#"{"id":"ALPINE-CVE-2026-1"}"#), ["CVE-2026-1"]);
+    assert_eq!(cves(r#"{"id":"CVE-2026-1","related":["CVE-2026-9"]}"#), ["CVE-2026-1"]);
     assert_eq!(
-        flaws(
+        cves(
             r#"{"id":"USN-1-1","upstream":["CVE-2026-1","UBUNTU-CVE-2026-1"],"related":["CVE-2026-9"]}"#
         ),
         ["CVE-2026-1"]
     );
     assert_eq!(
-        flaws(r#"{"id":"USN-5495-2","upstream":[]}"#),
+        cves(r#"{"id":"USN-5495-2","upstream":[]}"#),
         ["USN-5495-2"],
         "identified by its own id"
     );
-    assert_eq!(flaws(r#"{"id":"ALBA-1","related":null}"#), [""; 0], "a bug fix has no CVE");
+    assert_eq!(cves(r#"{"id":"ALBA-1","related":null}"#), [""; 0], "a bug fix has no CVE");
 }
 
 #[test]

@@ -79,15 +79,15 @@ fn every_record_of_every_feed_is_read() {
 
 /// Imports a feed as the store does: by id, unless the stored advisory is newer.
 fn import(store: &mut BTreeMap<String, Advisory>, feed: &[Advisory]) -> ChangedNames {
-    let mut touched = ChangedNames::default();
+    let mut changed_names = ChangedNames::default();
     for advisory in feed {
         let known = store.get(&advisory.id);
         if known.is_none_or(|known| advisory.supersedes(known)) {
-            touched.record(known, Some(advisory));
+            changed_names.record(known, Some(advisory));
             store.insert(advisory.id.clone(), advisory.clone());
         }
     }
-    touched
+    changed_names
 }
 
 #[test]

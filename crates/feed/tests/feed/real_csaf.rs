@@ -32,10 +32,12 @@ fn find<'a>(
     advisory: &'a Advisory,
     ecosystem: &str,
     package: &str,
-    names: PackageNameKind,
+    name_kind: PackageNameKind,
 ) -> &'a Affected {
     let is_it = |one: &&Affected| {
-        one.ecosystem.as_str() == ecosystem && one.package == package && one.name_kind() == names
+        one.ecosystem.as_str() == ecosystem
+            && one.package == package
+            && one.name_kind() == name_kind
     };
     advisory.affected.iter().find(is_it).unwrap_or_else(|| {
         let all: Vec<String> = advisory

@@ -17,7 +17,7 @@ use super::{AgentReport, IngestPart, QueuedPart, WriteResult};
 /// One server before and after its report.
 struct ServerChange<'a> {
     index: usize,
-    news: &'a AgentReport,
+    report: &'a AgentReport,
     before: Server,
     after: Server,
 }
@@ -41,7 +41,7 @@ pub(super) async fn save(
     let scans: Vec<Scan> = changes.iter().filter_map(ServerChange::as_scan).collect();
     let saved = servers::save_scans(tx, &scans).await?;
     let scans: BTreeSet<ServerId> = scans.iter().map(|scan| scan.id).collect();
-    for ServerChange { index: place, news, before, after } in changes {
+    for ServerChange { index: place, report: news, before, after } in changes {
         let result = if before == after {
             Ok(())
         } else if !scans.contains(&before.id) {
@@ -85,7 +85,7 @@ async fn changes<'a>(
         match found.remove(&id).filter(|server| server.org_id == news.org) {
             Some(before) => {
                 let after = news.apply_to(&before);
-                changes.push(ServerChange { index: place, news, before, after });
+                changes.push(ServerChange { index: place, report: news, before, after });
             }
             None => done[place] = Some(Err(StoreError::not_found("server", id))),
         }
@@ -140,7 +140,7 @@ async fn mark_used(
     tx: &mut Tx,
     changes: &[ServerChange<'_>],
 ) -> store::Result<BTreeSet<UsedPackageSet>> {
-    let now = changes.iter().map(|change| change.news.now).max().unwrap_or(Timestamp::MIN);
+    let now = changes.iter().map(|change| change.report.now).max().unwrap_or(Timestamp::MIN);
     let mut lists: BTreeMap<(OrgId, SetKind), Vec<Digest>> = BTreeMap::new();
     for (org, kind, digest) in changes.iter().flat_map(ServerChange::new_package_sets) {
         lists.entry((org, kind)).or_default().push(digest);

@@ -6,7 +6,7 @@
 //!     (Pocket::Stable, Deb::new("hello", "1.0-1")),
 //!     (Pocket::Security, Deb::new("hello", "1.0-1+deb12u1")),
 //! ]) else { return };
-//! let server = Server::having(&repo, &["hello"]); // 1.0-1 is installed
+//! let server = Server::with_installed(&repo, &["hello"]); // 1.0-1 is installed
 //! ```
 
 mod deb;

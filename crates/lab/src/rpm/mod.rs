@@ -8,7 +8,7 @@
 //! let (old, new) = (Package::new("hello", "1.0-1"), Package::new("hello", "1.1-1"));
 //! let fix = Advisory::security("LSA-2024:1", "Important", &["CVE-2024-1"], &[&new]);
 //! let Some(repo) = Repo::with(&[old.clone(), new], &[fix]) else { return };
-//! let Some(server) = Server::having(Manager::Dnf, &repo, &[old]) else { return };
+//! let Some(server) = Server::with_installed(Manager::Dnf, &repo, &[old]) else { return };
 //! assert_eq!(server.database(), ["hello 1.0-1 noarch", "shell 1-1 noarch"]);
 //! ```
 

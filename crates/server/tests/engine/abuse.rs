@@ -142,10 +142,10 @@ async fn agent_uploads_one_package_set_at_a_time(world: &World) {
     .await;
     let (mut tried, mut refused) = (0, 0);
     for answer in answers {
-        let answer = answer.unwrap();
-        match answer.status() {
+        let response = answer.unwrap();
+        match response.status() {
             StatusCode::TOO_MANY_REQUESTS => {
-                assert!(answer.headers().contains_key("retry-after"));
+                assert!(response.headers().contains_key("retry-after"));
                 refused += 1;
             }
             status => {
@@ -173,8 +173,8 @@ async fn zstd_frame_with_a_huge_window_is_rejected(world: &World) {
     encoder.write_all(&bytes).unwrap();
     encoder.flush().unwrap();
     let packed = encoder.finish().unwrap();
-    let answer = web.upload("packages", digest, packed, Some("zstd")).await.unwrap_err();
-    assert_eq!(answer, rejection(StatusCode::BAD_REQUEST, "malformed_request"));
+    let response = web.upload("packages", digest, packed, Some("zstd")).await.unwrap_err();
+    assert_eq!(response, rejection(StatusCode::BAD_REQUEST, "malformed_request"));
 }
 
 async fn flooding_agent_is_throttled_and_others_are_not(world: &World) {
@@ -294,13 +294,13 @@ fn replace_somewhere(random: &mut Random, value: &mut Value, with: &Value) {
 
 /// A sync with every field set.
 fn full_sync(agent: &Agent, order: &str, digest: Digest) -> Value {
-    let mut told = facts("web-1");
-    told["reboot_reasons"] = json!(["a kernel"]);
-    told["old_code"] = json!([{"package": "libssl", "unit": "a.service", "process": "a"}]);
-    told["other_updaters"] = json!(["unattended-upgrades"]);
+    let mut changed_facts = facts("web-1");
+    changed_facts["reboot_reasons"] = json!(["a kernel"]);
+    changed_facts["old_code"] = json!([{"package": "libssl", "unit": "a.service", "process": "a"}]);
+    changed_facts["other_updaters"] = json!(["unattended-upgrades"]);
     let at = "2026-11-15T04:00:00Z";
     json!({"boot_id": "boot-1", "counter": agent.counter, "nonce": agent.nonce, "hold_seconds": 0,
-        "facts": told, "installed": digest, "pending": digest, "scanned_at": at,
+        "facts": changed_facts, "installed": digest, "pending": digest, "scanned_at": at,
         "activity": "idle",
         "results": [{"order_id": order, "outcome": "failed", "failure_code": "pkg_lock_timeout",
             "message": "m", "packages": [{"name": "a", "arch": "b", "from": "1", "to": "2"}],
@@ -430,9 +430,9 @@ async fn malformed_requests_of_one_agent_do_not_affect_others(world: &World) {
         let mut agent = Agent::join(&app, &token, &format!("web-{attacker}")).await;
         for nth in 0..250 {
             let request = malformed_request(&mut random, &agent, &stolen);
-            let answer = agent.router.clone().oneshot(request).await.unwrap();
-            let status = answer.status();
-            let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+            let response = agent.router.clone().oneshot(request).await.unwrap();
+            let status = response.status();
+            let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
             let text = String::from_utf8_lossy(&body);
             assert!(!status.is_server_error(), "request {nth} of {attacker}: {status} {text}");
             *statuses.entry(status.as_u16()).or_default() += 1;

@@ -58,10 +58,10 @@ fn empty_sync() -> SyncRequest {
     }
 }
 
-pub(crate) async fn send(door: &Router, request: Request<Body>) -> Result<Vec<u8>, Rejection> {
-    let answer = door.clone().oneshot(request).await.unwrap();
-    let (status, headers) = (answer.status(), answer.headers().clone());
-    let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+pub(crate) async fn send(router: &Router, request: Request<Body>) -> Result<Vec<u8>, Rejection> {
+    let response = router.clone().oneshot(request).await.unwrap();
+    let (status, headers) = (response.status(), response.headers().clone());
+    let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
     if status.is_success() {
         return Ok(body.to_vec());
     }
@@ -80,26 +80,26 @@ pub(crate) async fn enroll(
     let body = json!({"token": token, "public_key": STANDARD.encode(key), "facts": facts(hostname),
         "environment": "staging", "tags": ["role=web"], "mood": "calm"});
     let request = Request::post("/agent/v1/enroll").body(Body::from(body.to_string())).unwrap();
-    let answer = send(&gateway::router(app.gateway()), request).await?;
-    Ok(serde_json::from_slice(&answer).unwrap())
+    let response = send(&gateway::router(app.gateway()), request).await?;
+    Ok(serde_json::from_slice(&response).unwrap())
 }
 
 impl Agent {
     pub(crate) async fn join(app: &App, token: &str, hostname: &str) -> Agent {
         let seed = random_bytes();
-        let answer = enroll(app, token, &public_key(&seed), hostname).await.unwrap();
-        Agent::from_enrollment(app, seed, answer)
+        let response = enroll(app, token, &public_key(&seed), hostname).await.unwrap();
+        Agent::from_enrollment(app, seed, response)
     }
 
     /// An agent that was enrolled with the key of this seed.
-    pub(crate) fn from_enrollment(app: &App, seed: [u8; 32], answer: EnrollResponse) -> Agent {
+    pub(crate) fn from_enrollment(app: &App, seed: [u8; 32], response: EnrollResponse) -> Agent {
         Agent {
             router: gateway::router(app.gateway()),
             seed,
-            id: answer.server_id,
-            tag: answer.tag,
-            orders_key: STANDARD.decode(answer.orders_key).unwrap(),
-            counter: answer.counter,
+            id: response.server_id,
+            tag: response.tag,
+            orders_key: STANDARD.decode(response.orders_key).unwrap(),
+            counter: response.counter,
             nonce: 1,
             next_sync: empty_sync(),
         }
@@ -143,14 +143,14 @@ impl Agent {
     /// Syncs and applies the response: the counter, and what was acknowledged.
     pub(crate) async fn sync(&mut self, hold_seconds: u32) -> Result<SyncResponse, Rejection> {
         let request = self.signed("POST", "/agent/v1/sync", self.sync_body(hold_seconds));
-        let answer = send(&self.router, request).await?;
-        let answer: SyncResponse = serde_json::from_slice(&answer).unwrap();
-        self.counter = answer.counter;
+        let response = send(&self.router, request).await?;
+        let response: SyncResponse = serde_json::from_slice(&response).unwrap();
+        self.counter = response.counter;
         self.nonce = u64::from_be_bytes(random_bytes());
-        self.next_sync.results.retain(|result| !answer.acknowledged.contains(&result.order_id));
+        self.next_sync.results.retain(|result| !response.acknowledged.contains(&result.order_id));
         self.next_sync.progress.clear();
         self.next_sync.facts = None;
-        Ok(answer)
+        Ok(response)
     }
 
     /// Syncs, held open, until an order comes. Verifies its signature and its recipient.
@@ -165,7 +165,7 @@ impl Agent {
 
     /// Syncs and returns the verified orders.
     pub(crate) async fn orders(&mut self, hold_seconds: u32) -> Vec<Order> {
-        let answer = self.sync(hold_seconds).await.unwrap();
+        let response = self.sync(hold_seconds).await.unwrap();
         let read = |envelope: &wire::agent::Envelope| {
             UnparsedPublicKey::new(&ED25519, &self.orders_key)
                 .verify(envelope.order.as_bytes(), &STANDARD.decode(&envelope.signature).unwrap())
@@ -174,7 +174,7 @@ impl Agent {
             assert_eq!(order.server_id, self.id);
             order
         };
-        answer.orders.iter().map(read).collect()
+        response.orders.iter().map(read).collect()
     }
 
     pub(crate) fn report_stage(&mut self, order: TaskId, stage: Stage, at: Timestamp) {
@@ -208,8 +208,8 @@ impl Agent {
         at: Timestamp,
     ) {
         self.report_result(order, outcome, at);
-        let answer = self.sync(0).await.unwrap();
-        assert!(answer.acknowledged.contains(&order));
+        let response = self.sync(0).await.unwrap();
+        assert!(response.acknowledged.contains(&order));
     }
 
     pub(crate) async fn upload(

@@ -46,8 +46,8 @@ async fn sync_until_written(app: &App, world: &World, agent: &mut Agent) {
 
 /// The number of servers that the list shows as online.
 async fn listed_online(app: &App, world: &World) -> u64 {
-    let patience = Presence { last_seen: None, sync_seconds: 60 }.patience();
-    let (since, until) = (world.now() - patience, world.now() + patience);
+    let offline_after = Presence { last_seen: None, sync_seconds: 60 }.offline_after();
+    let (since, until) = (world.now() - offline_after, world.now() + offline_after);
     let status = Some((Status::Online, OnlineSpan { since, until }));
     let filter = Filter { status, ..Filter::default() };
     server_list::count(&mut app.db.read().await.unwrap(), world.org, &filter).await.unwrap()
@@ -130,10 +130,10 @@ async fn server_is_online_and_gets_orders_after_the_clock_was_wrong(world: &Worl
             sync_until_written(&app, world, &mut web).await;
             assert_eq!(listed_online(&app, world).await, 1, "{wrong}");
             let order = world.new_rollout(vec![web.id], json!({}));
-            let made = service::commands::batches::create(&app, order).await.unwrap();
+            let created = service::commands::batches::create(&app, order).await.unwrap();
             let order = web.wait_for_order().await;
             web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-            wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
+            wait_for_state(&app, world, created.id, "succeeded: succeeded").await;
         }
     }
     engine.stop().await;

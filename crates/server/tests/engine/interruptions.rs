@@ -18,33 +18,33 @@ async fn pause_withdraws_unstarted_order_and_resume_sends_a_new_one(world: &Worl
     let token = world.token(&app).await;
     let mut web = Agent::join(&app, &token, "web-1").await;
     let mut db = Agent::join(&app, &token, "db-1").await;
-    let made =
+    let created =
         service::commands::batches::create(&app, world.new_rollout(vec![web.id, db.id], json!({})))
             .await
             .unwrap();
     let (begun, waits) = (web.wait_for_order().await, db.wait_for_order().await);
     web.report_stage(begun.id, Stage::Installing, world.now());
     web.sync(0).await.unwrap();
-    service::commands::batches::pause(&app, &world.admin(), world.org, made.id).await.unwrap();
-    let mut answer = db.sync(10).await.unwrap();
-    while answer.withdrawn.is_empty() {
-        answer = db.sync(10).await.unwrap();
+    service::commands::batches::pause(&app, &world.admin(), world.org, created.id).await.unwrap();
+    let mut response = db.sync(10).await.unwrap();
+    while response.withdrawn.is_empty() {
+        response = db.sync(10).await.unwrap();
     }
-    assert_eq!((answer.withdrawn, answer.orders.len()), (vec![waits.id], 0));
+    assert_eq!((response.withdrawn, response.orders.len()), (vec![waits.id], 0));
     db.report_until_acknowledged(waits.id, Outcome::Withdrawn, world.now()).await;
-    wait_for_state(&app, world, made.id, "paused: installing waiting").await;
+    wait_for_state(&app, world, created.id, "paused: installing waiting").await;
     assert!(web.sync(0).await.unwrap().withdrawn.is_empty());
 
-    service::commands::batches::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
+    service::commands::batches::resume(&app, &world.admin(), world.org, created.id).await.unwrap();
     let again = db.wait_for_order().await;
     assert_ne!(again.id, waits.id, "an agent remembers withdrawn orders");
     // The agent may report the withdrawal again at any time.
     db.report_until_acknowledged(waits.id, Outcome::Withdrawn, world.now()).await;
-    assert_eq!(state_line(&app, world, made.id).await, "running: installing dispatched");
+    assert_eq!(state_line(&app, world, created.id).await, "running: installing dispatched");
     db.report_until_acknowledged(again.id, Outcome::Succeeded, world.now()).await;
     web.report_until_acknowledged(begun.id, Outcome::Succeeded, world.now()).await;
-    wait_for_state(&app, world, made.id, "succeeded: succeeded succeeded").await;
-    assert_eq!(tasks(&app, made.id).await[1].task_id, again.id);
+    wait_for_state(&app, world, created.id, "succeeded: succeeded succeeded").await;
+    assert_eq!(tasks(&app, created.id).await[1].task_id, again.id);
     engine.stop().await;
 }
 
@@ -57,19 +57,19 @@ async fn lost_order_fails_immediately_and_its_server_is_scanned(world: &World) {
         .unwrap();
     let order = web.wait_for_order().await;
     web.report_stage(order.id, Stage::Installing, world.now());
-    let answer = web.sync(0).await.unwrap();
-    assert!(answer.unreported.is_empty(), "the sync reports on it");
+    let response = web.sync(0).await.unwrap();
+    assert!(response.unreported.is_empty(), "the sync reports on it");
     wait_for_state(&app, world, made.id, "running: installing").await;
     // A service that has just started asks too.
     engine.stop().await;
     drop(app);
     let (app, engine) = world.leader("b").await;
     web.switch_to(&app);
-    let mut answer = web.sync(10).await.unwrap();
-    while answer.unreported.is_empty() {
-        answer = web.sync(10).await.unwrap();
+    let mut response = web.sync(10).await.unwrap();
+    while response.unreported.is_empty() {
+        response = web.sync(10).await.unwrap();
     }
-    assert_eq!((answer.unreported, answer.orders.len()), (vec![order.id], 0));
+    assert_eq!((response.unreported, response.orders.len()), (vec![order.id], 0));
     web.report_until_acknowledged(order.id, Outcome::Unknown, world.now()).await;
     wait_for_state(&app, world, made.id, "failed: failed").await;
     let task = tasks(&app, made.id).await.remove(0);
@@ -109,7 +109,7 @@ async fn deadlines_passed_in_an_outage_wait_for_agent_reports(world: &World) {
     let mut idle = Agent::join(&app, &token, "idle-1").await;
     let order = world
         .new_rollout(vec![web.id, db.id, idle.id], json!({"max_parallel": 2, "max_failures": 1}));
-    let made = service::commands::batches::create(&app, order).await.unwrap();
+    let created = service::commands::batches::create(&app, order).await.unwrap();
     let order = web.wait_for_order().await;
     db.wait_for_order().await;
     drop(engine);
@@ -122,14 +122,17 @@ async fn deadlines_passed_in_an_outage_wait_for_agent_reports(world: &World) {
     }
     web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
     idle.wait_for_order().await;
-    wait_for_state(&app, world, made.id, "running: succeeded dispatched dispatched").await;
+    wait_for_state(&app, world, created.id, "running: succeeded dispatched dispatched").await;
     world.advance(SignedDuration::from_secs(209));
     for agent in [&mut web, &mut idle] {
         agent.sync(0).await.unwrap();
     }
-    assert_eq!(state_line(&app, world, made.id).await, "running: succeeded dispatched dispatched");
+    assert_eq!(
+        state_line(&app, world, created.id).await,
+        "running: succeeded dispatched dispatched"
+    );
     world.advance(SignedDuration::from_secs(1));
-    wait_for_state(&app, world, made.id, "halted: succeeded timed_out dispatched").await;
+    wait_for_state(&app, world, created.id, "halted: succeeded timed_out dispatched").await;
     engine.stop().await;
 }
 
@@ -140,27 +143,27 @@ async fn clock_change_ends_no_wait_and_marks_no_server_offline(world: &World) {
     let mut db = Agent::join(&app, &token, "db-1").await;
     let order =
         world.new_rollout(vec![web.id, db.id], json!({"max_parallel": 1, "window_minutes": 30}));
-    let made = service::commands::batches::create(&app, order).await.unwrap();
+    let created = service::commands::batches::create(&app, order).await.unwrap();
     let order = web.wait_for_order().await;
     web.report_stage(order.id, Stage::Preflight, world.now());
     web.sync(0).await.unwrap();
-    wait_for_state(&app, world, made.id, "running: preflight waiting").await;
+    wait_for_state(&app, world, created.id, "running: preflight waiting").await;
     for hours in [24, -48, 24 * 3_650] {
-        let before = tasks(&app, made.id).await[0].generation;
+        let before = tasks(&app, created.id).await[0].generation;
         world.set_clock(SignedDuration::from_hours(hours));
         eventually("the change is detected", async || {
-            tasks(&app, made.id).await[0].generation > before
+            tasks(&app, created.id).await[0].generation > before
         })
         .await;
         web.sync(0).await.unwrap();
-        assert_eq!(state_line(&app, world, made.id).await, "running: preflight waiting");
+        assert_eq!(state_line(&app, world, created.id).await, "running: preflight waiting");
     }
     assert!(!event_kinds(&app, world).await.contains(&"server.offline".to_owned()));
     world.minutes(19);
     web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
     let order = db.wait_for_order().await;
     db.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-    wait_for_state(&app, world, made.id, "succeeded: succeeded succeeded").await;
+    wait_for_state(&app, world, created.id, "succeeded: succeeded succeeded").await;
     engine.stop().await;
 }
 
@@ -202,7 +205,7 @@ async fn removed_server_is_not_retried(world: &World) {
     let token = world.token(&app).await;
     let mut web = Agent::join(&app, &token, "web-1").await;
     let mut db = Agent::join(&app, &token, "db-1").await;
-    let made =
+    let created =
         service::commands::batches::create(&app, world.new_rollout(vec![web.id, db.id], json!({})))
             .await
             .unwrap();
@@ -210,17 +213,18 @@ async fn removed_server_is_not_retried(world: &World) {
         let order = agent.wait_for_order().await;
         agent.report_until_acknowledged(order.id, Outcome::Failed, world.now()).await;
     }
-    wait_for_state(&app, world, made.id, "failed: failed failed").await;
+    wait_for_state(&app, world, created.id, "failed: failed failed").await;
     remove(&app, world, web.id).await.unwrap();
-    let again =
-        service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await.unwrap();
+    let again = service::commands::batches::retry(&app, &world.admin(), world.org, created.id)
+        .await
+        .unwrap();
     let servers: Vec<_> = tasks(&app, again.id).await.iter().map(|task| task.server_id).collect();
     assert_eq!(servers, [db.id]);
     remove(&app, world, db.id).await.unwrap();
     // Once the first retry has ended.
     eventually("there is nothing to retry", async || {
         let none =
-            service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await;
+            service::commands::batches::retry(&app, &world.admin(), world.org, created.id).await;
         match none {
             Err(ServiceError::Conflict { code: "nothing_to_retry", .. }) => true,
             Err(ServiceError::Conflict { code: "batch_not_ended", .. }) => false,

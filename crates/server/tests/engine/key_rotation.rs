@@ -49,12 +49,12 @@ pub(crate) struct Agent {
 impl Agent {
     pub(crate) async fn join(link: &AgentClient, token: &str, hostname: &str) -> Agent {
         let facts = serde_json::from_value(facts(hostname)).unwrap();
-        let joining = EnrollOptions { facts, environment: None, tags: Vec::new() };
+        let options = EnrollOptions { facts, environment: None, tags: Vec::new() };
         let key = HostKey::generate();
-        let answer = link.enroll(&token.parse().unwrap(), &key, joining).await.unwrap();
-        let turn = SyncCounter::new(answer.counter, nonce());
-        let identity = Identity::new(key, answer).unwrap();
-        Agent { client: link.clone(), identity, sync_counter: turn, results: Vec::new() }
+        let response = link.enroll(&token.parse().unwrap(), &key, options).await.unwrap();
+        let counter = SyncCounter::new(response.counter, nonce());
+        let identity = Identity::new(key, response).unwrap();
+        Agent { client: link.clone(), identity, sync_counter: counter, results: Vec::new() }
     }
 
     pub(crate) async fn sync(&mut self) -> Result<SyncResponse, ClientError> {
@@ -73,24 +73,24 @@ impl Agent {
             results: self.results.clone(),
             progress: Vec::new(),
         };
-        let answer = self.client.sync(&self.identity, &request).await?;
-        self.sync_counter = SyncCounter::new(answer.counter, nonce());
-        self.results.retain(|result| !answer.acknowledged.contains(&result.order_id));
-        if let Some(keys) = public_keys(&answer.orders_keys) {
+        let response = self.client.sync(&self.identity, &request).await?;
+        self.sync_counter = SyncCounter::new(response.counter, nonce());
+        self.results.retain(|result| !response.acknowledged.contains(&result.order_id));
+        if let Some(keys) = public_keys(&response.orders_keys) {
             self.identity.orders_keys.replace(keys);
         }
-        if let Some(tag) = &answer.renewed_tag {
+        if let Some(tag) = &response.renewed_tag {
             self.identity.tag.replace(tag);
         }
-        Ok(answer)
+        Ok(response)
     }
 
     /// Syncs until an order comes. Returns the key that signed it, and the order.
     pub(crate) async fn wait_for_order(&mut self) -> (String, Order) {
         for _ in 0..500 {
-            let answer = self.sync().await.unwrap();
-            if let Some(envelope) = answer.orders.first() {
-                let order = verify_order(envelope, &self.identity, answer.server_time).unwrap();
+            let response = self.sync().await.unwrap();
+            if let Some(envelope) = response.orders.first() {
+                let order = verify_order(envelope, &self.identity, response.server_time).unwrap();
                 return (envelope.key.clone(), order);
             }
             tokio::task::yield_now().await;
@@ -125,7 +125,7 @@ impl Agent {
     }
 }
 
-async fn untrusting_count(app: &App, key: &str) -> usize {
+async fn untrusting_agent_count(app: &App, key: &str) -> usize {
     untrusting_agents(&mut app.db.read().await.unwrap(), key).await.unwrap().count
 }
 
@@ -150,19 +150,19 @@ async fn forge(State(signature): State<Option<String>>, _: Request) -> Response 
 async fn key_rotation_during_a_batch_loses_nothing(world: &World) {
     let (app, engine) = world.leader("a").await;
     let token = world.token(&app).await;
-    let link = client_for(&app).await;
-    let mut web = Agent::join(&link, &token, "web-1").await;
-    let mut away = Agent::join(&link, &token, "away-1").await;
+    let client = client_for(&app).await;
+    let mut web = Agent::join(&client, &token, "web-1").await;
+    let mut away = Agent::join(&client, &token, "away-1").await;
     let mut old = OldAgent::join(&app, &token, "old-1").await;
     away.sync().await.unwrap();
     let (first, none) = key_ids(world.data_dir());
     assert_eq!(none, None);
     let servers = vec![web.identity.server_id, away.identity.server_id, old.id];
-    let made = service::commands::batches::create(
+    let created = service::commands::batches::create(
         &app,
         world.new_rollout(servers, json!({"packages": ["bash"]})),
     );
-    let batch = made.await.unwrap().id;
+    let batch = created.await.unwrap().id;
     let (key, begun) = web.wait_for_order().await;
     assert_eq!(key, first);
 
@@ -175,10 +175,10 @@ async fn key_rotation_during_a_batch_loses_nothing(world: &World) {
     let second = second.unwrap();
     assert_eq!(same, first);
     let (app, engine) = world.leader("b").await;
-    let link = client_for(&app).await;
-    (web.client, away.client) = (link.clone(), link.clone());
+    let client = client_for(&app).await;
+    (web.client, away.client) = (client.clone(), client.clone());
     old.switch_to(&app);
-    assert_eq!(untrusting_count(&app, &second).await, 3);
+    assert_eq!(untrusting_agent_count(&app, &second).await, 3);
     web.sync().await.unwrap();
     assert_eq!(web.trusted_keys(), [first.clone(), second.clone()]);
     let (key, again) = web.wait_for_order().await;
@@ -188,7 +188,7 @@ async fn key_rotation_during_a_batch_loses_nothing(world: &World) {
         "the same order, signed with the new key"
     );
     web.report_success(&begun).await;
-    let late = Agent::join(&link, &token, "late-1").await;
+    let late = Agent::join(&client, &token, "late-1").await;
     assert_eq!(late.trusted_keys(), [first.clone(), second.clone()]);
     // An agent that cannot change its key gets its order signed with the old one.
     let order = old.wait_for_order().await;
@@ -214,9 +214,9 @@ async fn key_rotation_during_a_batch_loses_nothing(world: &World) {
 async fn retired_key_has_no_effect(world: &World) {
     let app = world.app("a").await;
     let token = world.token(&app).await;
-    let link = client_for(&app).await;
-    let mut web = Agent::join(&link, &token, "web-1").await;
-    let mut away = Agent::join(&link, &token, "away-1").await;
+    let client = client_for(&app).await;
+    let mut web = Agent::join(&client, &token, "web-1").await;
+    let mut away = Agent::join(&client, &token, "away-1").await;
     let old_app = app;
     Secrets::rotate_orders(world.data_dir()).unwrap();
     let app = world.app("b").await;
@@ -225,23 +225,23 @@ async fn retired_key_has_no_effect(world: &World) {
     web.client = client_for(&app).await;
     web.sync().await.unwrap();
     web.sync().await.unwrap();
-    assert_eq!(untrusting_count(&app, &second).await, 1, "the agent that was offline");
+    assert_eq!(untrusting_agent_count(&app, &second).await, 1, "the agent that was offline");
 
     Secrets::retire_orders(world.data_dir()).unwrap();
     assert_eq!(key_ids(world.data_dir()), (second.clone(), None));
     let app = world.app("c").await;
-    let link = client_for(&app).await;
-    web.client = link.clone();
+    let client = client_for(&app).await;
+    web.client = client.clone();
     web.sync().await.unwrap();
     assert_eq!(web.trusted_keys(), std::slice::from_ref(&second));
     // The old key can no longer sign a response for this agent.
     web.client = client_for(&old_app).await;
     assert_ne!(first, second);
     assert!(matches!(web.sync().await, Err(ClientError::Unverified { .. })));
-    web.client = link.clone();
+    web.client = client.clone();
     web.sync().await.unwrap();
     // An agent that has only the old key does not trust the new one.
-    away.client = link;
+    away.client = client;
     assert!(matches!(away.sync().await, Err(ClientError::Unverified { .. })));
     assert_eq!(away.trusted_keys(), [first]);
 }
@@ -249,8 +249,8 @@ async fn retired_key_has_no_effect(world: &World) {
 async fn keys_in_forged_responses_are_ignored(world: &World) {
     let app = world.app("a").await;
     let token = world.token(&app).await;
-    let link = client_for(&app).await;
-    let mut web = Agent::join(&link, &token, "web-1").await;
+    let client = client_for(&app).await;
+    let mut web = Agent::join(&client, &token, "web-1").await;
     let before = web.trusted_keys();
     for signature in [None, Some("k AAAA".to_owned())] {
         web.client = serve(Router::new().fallback(forge).with_state(signature)).await;
@@ -260,8 +260,8 @@ async fn keys_in_forged_responses_are_ignored(world: &World) {
     // Unsigned responses of a service that never signed are accepted, but not for keys.
     web.identity.signs_answers = false.into();
     web.client = serve(Router::new().fallback(forge).with_state(None)).await;
-    let answer: Value = serde_json::to_value(web.sync().await.unwrap()).unwrap();
-    assert_eq!(answer["orders_keys"], Value::Null);
+    let response: Value = serde_json::to_value(web.sync().await.unwrap()).unwrap();
+    assert_eq!(response["orders_keys"], Value::Null);
     assert_eq!(web.trusted_keys(), before);
 }
 

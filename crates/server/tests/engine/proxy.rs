@@ -131,19 +131,19 @@ struct Agent {
 
 impl Agent {
     async fn join(link: &AgentClient, token: &str, hostname: &str) -> Agent {
-        let joining = EnrollOptions {
+        let options = EnrollOptions {
             facts: serde_json::from_value(facts(hostname)).unwrap(),
             environment: None,
             tags: Vec::new(),
         };
         let key = HostKey::generate();
-        let answer = link.enroll(&token.parse().unwrap(), &key, joining).await.unwrap();
-        assert!(answer.signs_answers);
-        let turn = SyncCounter::new(answer.counter, nonce());
+        let response = link.enroll(&token.parse().unwrap(), &key, options).await.unwrap();
+        assert!(response.signs_answers);
+        let counter = SyncCounter::new(response.counter, nonce());
         Agent {
             client: link.clone(),
-            identity: Identity::new(key, answer).unwrap(),
-            sync_counter: turn,
+            identity: Identity::new(key, response).unwrap(),
+            sync_counter: counter,
         }
     }
 
@@ -161,14 +161,14 @@ impl Agent {
             results: Vec::new(),
             progress: Vec::new(),
         };
-        let answer = self.client.sync(&self.identity, &request).await?;
-        self.sync_counter = SyncCounter::new(answer.counter, nonce());
-        Ok(answer)
+        let response = self.client.sync(&self.identity, &request).await?;
+        self.sync_counter = SyncCounter::new(response.counter, nonce());
+        Ok(response)
     }
 }
 
-fn is_unverified<T>(answer: &Result<T, ClientError>) -> bool {
-    matches!(answer, Err(ClientError::Unverified { .. }))
+fn is_unverified<T>(response: &Result<T, ClientError>) -> bool {
+    matches!(response, Err(ClientError::Unverified { .. }))
 }
 
 async fn forged_responses_have_no_effect(world: &World) {
@@ -182,18 +182,18 @@ async fn forged_responses_have_no_effect(world: &World) {
 
     // An order is on its way when the proxy holds the response back and the operator cancels.
     let options = json!({"packages": ["bash"]});
-    let made = service::commands::batches::create(
+    let created = service::commands::batches::create(
         &app,
         world.new_rollout(vec![web.identity.server_id], options),
     );
-    let made = made.await.unwrap();
+    let created = created.await.unwrap();
     eventually("a response contains the order", async || {
         !web.sync().await.unwrap().orders.is_empty()
     })
     .await;
     let with_order = proxy.last();
     let order = serde_json::from_slice::<Value>(&with_order.body).unwrap()["orders"].clone();
-    let id = made.id;
+    let id = created.id;
     service::commands::batches::cancel(&app, &world.admin(), world.org, id).await.unwrap();
     world.minutes(11);
     eventually("the order is no longer sent", async || web.sync().await.unwrap().orders.is_empty())
@@ -333,10 +333,11 @@ async fn server_clock_that_was_ahead_blocks_no_orders(world: &World) {
     let order = world.new_rollout(vec![web.identity.server_id], options);
     service::commands::batches::create(&app, order).await.unwrap();
     eventually("an order comes and is accepted", async || {
-        let answer = web.sync().await.unwrap();
-        assert!(answer.server_time < ahead);
-        let believed = |envelope| verify_order(envelope, &web.identity, answer.server_time).is_ok();
-        answer.orders.iter().any(believed)
+        let response = web.sync().await.unwrap();
+        assert!(response.server_time < ahead);
+        let believed =
+            |envelope| verify_order(envelope, &web.identity, response.server_time).is_ok();
+        response.orders.iter().any(believed)
     })
     .await;
     engine.stop().await;

@@ -72,9 +72,9 @@ fn remove_fields(request: &mut Value) {
 }
 
 /// A recorded request in another form.
-fn request(recording: &Value, form: Variation, step: &str) -> Value {
+fn request(recording: &Value, variation: Variation, step: &str) -> Value {
     let mut request = recording["exchanges"][step]["request"].clone();
-    match form {
+    match variation {
         Variation::Recorded => {}
         Variation::Newer => add_fields(&mut request),
         Variation::Older => remove_fields(&mut request),
@@ -84,39 +84,39 @@ fn request(recording: &Value, form: Variation, step: &str) -> Value {
 
 /// Every field that an agent of version 0.1.0 received exists, with the same type.
 #[track_caller]
-fn assert_contains_recorded_response(recording: &Value, step: &str, answer: &Value) {
+fn assert_contains_recorded_response(recording: &Value, step: &str, response: &Value) {
     for (name, value) in recording["exchanges"][step]["answer"].as_object().unwrap() {
-        let same = std::mem::discriminant(value) == std::mem::discriminant(&answer[name]);
-        assert!(same, "{step}: {name}: {value} was {}", answer[name]);
+        let same = std::mem::discriminant(value) == std::mem::discriminant(&response[name]);
+        assert!(same, "{step}: {name}: {value} was {}", response[name]);
     }
 }
 
 /// The agent of version 0.1.0, replayed.
 struct RecordedAgent {
     recording: Value,
-    form: Variation,
+    variation: Variation,
     agent: Agent,
 }
 
 impl RecordedAgent {
-    async fn join(app: &App, token: &str, form: Variation) -> RecordedAgent {
+    async fn join(app: &App, token: &str, variation: Variation) -> RecordedAgent {
         let recording = include_str!("../../../wire/tests/recorded/0.1.0.json");
         let recording: Value = serde_json::from_str(recording).unwrap();
         let seed = random_bytes();
-        let mut body = request(&recording, form, "enroll");
+        let mut body = request(&recording, variation, "enroll");
         body["token"] = json!(token);
         body["public_key"] = json!(STANDARD.encode(public_key(&seed)));
         let join = Request::post("/agent/v1/enroll").body(Body::from(body.to_string())).unwrap();
-        let answer = send(&gateway::router(app.gateway()), join).await.unwrap();
-        let answer: Value = serde_json::from_slice(&answer).unwrap();
-        assert_contains_recorded_response(&recording, "enroll", &answer);
-        let agent = Agent::from_enrollment(app, seed, serde_json::from_value(answer).unwrap());
-        RecordedAgent { recording, form, agent }
+        let response = send(&gateway::router(app.gateway()), join).await.unwrap();
+        let response: Value = serde_json::from_slice(&response).unwrap();
+        assert_contains_recorded_response(&recording, "enroll", &response);
+        let agent = Agent::from_enrollment(app, seed, serde_json::from_value(response).unwrap());
+        RecordedAgent { recording, variation, agent }
     }
 
     /// Sends a recorded sync, with this order id if it is about an order.
     async fn sync(&mut self, step: &str, order: Option<&str>) -> Value {
-        let mut body = request(&self.recording, self.form, step);
+        let mut body = request(&self.recording, self.variation, step);
         body["counter"] = json!(self.agent.counter);
         body["hold_seconds"] = json!(0);
         for part in ["results", "progress"] {
@@ -126,10 +126,10 @@ impl RecordedAgent {
         }
         let body = body.to_string().into_bytes();
         let request = self.agent.signed("POST", "/agent/v1/sync", body);
-        let answer: Value =
+        let response: Value =
             serde_json::from_slice(&send(&self.agent.router, request).await.unwrap()).unwrap();
-        self.agent.counter = answer["counter"].as_u64().unwrap();
-        answer
+        self.agent.counter = response["counter"].as_u64().unwrap();
+        response
     }
 
     /// Sends a recorded package set.
@@ -144,9 +144,9 @@ impl RecordedAgent {
     /// Syncs until an order comes, and returns its id.
     async fn wait_for_order(&mut self, step: &str) -> String {
         for _ in 0..2_000 {
-            let answer = self.sync(step, None).await;
-            if let Some(envelope) = answer["orders"].get(0) {
-                assert_contains_recorded_response(&self.recording, step, &answer);
+            let response = self.sync(step, None).await;
+            if let Some(envelope) = response["orders"].get(0) {
+                assert_contains_recorded_response(&self.recording, step, &response);
                 let order: Value =
                     serde_json::from_str(envelope["order"].as_str().unwrap()).unwrap();
                 return order["id"].as_str().unwrap().to_owned();
@@ -162,8 +162,8 @@ async fn agent_of_version_0_1_0_is_understood(world: &World) {
     for form in [Variation::Recorded, Variation::Newer, Variation::Older] {
         let token = world.token(&app).await;
         let mut old = RecordedAgent::join(&app, &token, form).await;
-        let answer = old.sync("facts", None).await;
-        assert_contains_recorded_response(&old.recording, "facts", &answer);
+        let response = old.sync("facts", None).await;
+        assert_contains_recorded_response(&old.recording, "facts", &response);
         old.sync("scanned", None).await;
         // Package sets are shared, so only the first of these hosts is asked for them.
         if let Variation::Recorded = form {
@@ -171,13 +171,13 @@ async fn agent_of_version_0_1_0_is_understood(world: &World) {
             old.upload("packages").await;
         }
         let order = world.new_rollout(vec![old.agent.id], json!({}));
-        let made = service::commands::batches::create(&app, order).await.unwrap();
+        let created = service::commands::batches::create(&app, order).await.unwrap();
         let id = old.wait_for_order("install_order").await;
         old.sync("plan_progress", Some(&id)).await;
-        let answer = old.sync("install_result", Some(&id)).await;
-        assert_contains_recorded_response(&old.recording, "install_result", &answer);
-        assert_eq!(answer["acknowledged"], json!([id]), "{form:?}");
-        wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
+        let response = old.sync("install_result", Some(&id)).await;
+        assert_contains_recorded_response(&old.recording, "install_result", &response);
+        assert_eq!(response["acknowledged"], json!([id]), "{form:?}");
+        wait_for_state(&app, world, created.id, "succeeded: succeeded").await;
         let mut reader = app.db.read().await.unwrap();
         let row = store::servers::get(&mut reader, world.org, old.agent.id).await.unwrap();
         drop(reader);

@@ -20,19 +20,19 @@ async fn agent_scans_on_request_and_reports_completion(world: &World) {
     let mut web = Agent::join(&app, &token, "web-1").await;
     web.sync(0).await.unwrap();
     let admin = world.admin();
-    let (asked, order) = tokio::join!(refreshes::request(&app, &admin, web.id), async {
+    let (refresh, order) = tokio::join!(refreshes::request(&app, &admin, web.id), async {
         web.clone().wait_for_order().await
     },);
-    let asked = asked.unwrap();
-    assert_eq!((order.id, order.work), (asked.id, Work::Scan));
-    assert_eq!(order.expires_at, asked.deadline);
+    let refresh = refresh.unwrap();
+    assert_eq!((order.id, order.work), (refresh.id, Work::Scan));
+    assert_eq!(order.expires_at, refresh.deadline);
     // A second request returns the refresh in progress.
     let again = refreshes::request(&app, &admin, web.id).await.unwrap();
-    assert_eq!(again.id, asked.id);
+    assert_eq!(again.id, refresh.id);
     web.counter += 1;
     web.sync(0).await.unwrap();
-    web.report_until_acknowledged(asked.id, Outcome::Succeeded, world.now()).await;
-    assert_eq!(state(&app, world, &web, asked.id).await, RefreshState::Succeeded);
+    web.report_until_acknowledged(refresh.id, Outcome::Succeeded, world.now()).await;
+    assert_eq!(state(&app, world, &web, refresh.id).await, RefreshState::Succeeded);
     eventually("the order is no longer sent", async || web.orders(0).await.is_empty()).await;
     engine.stop().await;
 }

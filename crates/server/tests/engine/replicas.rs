@@ -92,11 +92,11 @@ async fn order_reaches_an_agent_connected_to_another_replica(world: &World) {
         service::commands::batches::create(&a, world.new_rollout(vec![web.id], json!({}))),
         web.wait_for_order(),
     );
-    let made = made.unwrap();
+    let created = made.unwrap();
     assert!(leader.is_leader() && !other.is_leader());
     // The result comes back the same way.
     web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-    wait_for_state(&a, world, made.id, "succeeded: succeeded").await;
+    wait_for_state(&a, world, created.id, "succeeded: succeeded").await;
     // An agent that changes replicas is not a clone.
     web.switch_to(&a);
     web.sync(0).await.unwrap();
@@ -279,7 +279,7 @@ async fn other_replica_takes_over_when_the_lease_expires(world: &World) {
     let mut web = Agent::join(&a, &token, "web-1").await;
     let mut db = Agent::join(&a, &token, "db-1").await;
     let order = world.new_rollout(vec![web.id, db.id], json!({"max_parallel": 1}));
-    let made = service::commands::batches::create(&a, order).await.unwrap();
+    let created = service::commands::batches::create(&a, order).await.unwrap();
     let order = web.wait_for_order().await;
     drop(leader);
     drop(a);
@@ -292,7 +292,7 @@ async fn other_replica_takes_over_when_the_lease_expires(world: &World) {
     let order = db.wait_for_order().await;
     assert!(other.is_leader());
     db.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-    wait_for_state(&b, world, made.id, "succeeded: succeeded succeeded").await;
+    wait_for_state(&b, world, created.id, "succeeded: succeeded succeeded").await;
     other.stop().await;
 }
 
@@ -306,7 +306,7 @@ async fn repeated_engine_crashes_lead_to_the_same_result(world: &World) {
     }
     let servers = agents.iter().map(|agent| agent.id).collect();
     let order = world.new_rollout(servers, json!({"max_parallel": 3}));
-    let made = service::commands::batches::create(&app, order).await.unwrap();
+    let created = service::commands::batches::create(&app, order).await.unwrap();
     drop(app);
     let mut done = std::collections::BTreeSet::new();
     let (mut lives, mut turn) = (0_u64, 0);
@@ -340,8 +340,9 @@ async fn repeated_engine_crashes_lead_to_the_same_result(world: &World) {
         agent.switch_to(&app);
         agent.sync(0).await.unwrap();
     }
-    wait_for_state(&app, world, made.id, &format!("succeeded:{}", " succeeded".repeat(12))).await;
-    for task in tasks(&app, made.id).await {
+    wait_for_state(&app, world, created.id, &format!("succeeded:{}", " succeeded".repeat(12)))
+        .await;
+    for task in tasks(&app, created.id).await {
         assert_eq!(task.result.unwrap()["message"], "as it went");
     }
     engine.stop().await;
@@ -363,11 +364,11 @@ testkit::both!(
 /// Executes each order once and reports the result until it is acknowledged.
 fn execute_orders(
     agent: &mut Agent,
-    answer: &SyncResponse,
+    response: &SyncResponse,
     world: &World,
     done: &mut std::collections::BTreeSet<vocab::TaskId>,
 ) {
-    for envelope in &answer.orders {
+    for envelope in &response.orders {
         let order: wire::agent::Order = serde_json::from_str(&envelope.order).unwrap();
         if done.insert(order.id) {
             agent.report_result(order.id, Outcome::Succeeded, world.now());

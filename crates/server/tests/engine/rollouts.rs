@@ -61,8 +61,8 @@ async fn order_reaches_its_agent_and_its_result_ends_the_batch(world: &World) {
         service::commands::batches::create(&app, world.new_rollout(vec![web.id], options)),
         web.wait_for_order(),
     );
-    let made = made.unwrap();
-    let task = tasks(&app, made.id).await.remove(0);
+    let created = made.unwrap();
+    let task = tasks(&app, created.id).await.remove(0);
     assert_eq!(order.id, task.task_id);
     assert_eq!(order.expires_at, world.now() + domain::rollout::stage_limit(Stage::Dispatched));
     let Work::Install(install) = &order.work else { panic!("{:?}", order.work) };
@@ -73,17 +73,17 @@ async fn order_reaches_its_agent_and_its_result_ends_the_batch(world: &World) {
     assert_eq!(web.orders(0).await, std::slice::from_ref(&order));
     web.report_stage(order.id, Stage::Installing, world.now());
     web.sync(0).await.unwrap();
-    wait_for_state(&app, world, made.id, "running: installing").await;
+    wait_for_state(&app, world, created.id, "running: installing").await;
     eventually("the order is no longer sent", async || web.orders(0).await.is_empty()).await;
 
     web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-    wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
-    let task = tasks(&app, made.id).await.remove(0);
+    wait_for_state(&app, world, created.id, "succeeded: succeeded").await;
+    let task = tasks(&app, created.id).await.remove(0);
     assert_eq!(task.result.unwrap()["message"], "as it went");
 
     // A repeated report is acknowledged again and changes nothing.
     web.report_until_acknowledged(order.id, Outcome::Failed, world.now()).await;
-    assert_eq!(tasks(&app, made.id).await[0].generation, task.generation);
+    assert_eq!(tasks(&app, created.id).await[0].generation, task.generation);
     let kinds = event_kinds(&app, world).await;
     for kind in
         ["server.enrolled", "batch.created", "batch.changed", "task.finished", "batch.finished"]
@@ -127,20 +127,21 @@ async fn server_that_does_not_return_from_reboot_times_out(world: &World) {
     let token = world.token(&app).await;
     let mut web = Agent::join(&app, &token, "web-1").await;
     let options = json!({"reboot": "if_required"});
-    let made = service::commands::batches::create(&app, world.new_rollout(vec![web.id], options))
-        .await
-        .unwrap();
+    let created =
+        service::commands::batches::create(&app, world.new_rollout(vec![web.id], options))
+            .await
+            .unwrap();
     let order = web.wait_for_order().await;
     web.report_stage(order.id, Stage::Rebooting, world.now());
     web.sync(0).await.unwrap();
-    wait_for_state(&app, world, made.id, "running: rebooting").await;
+    wait_for_state(&app, world, created.id, "running: rebooting").await;
     assert_eq!(domain::rollout::stage_limit(Stage::Rebooting), SignedDuration::from_mins(30));
     world.minutes(31);
-    wait_for_state(&app, world, made.id, "failed: timed_out").await;
+    wait_for_state(&app, world, created.id, "failed: timed_out").await;
     // If it is switched on by hand an hour later, its report counts.
     world.minutes(60);
     web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-    wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
+    wait_for_state(&app, world, created.id, "succeeded: succeeded").await;
     engine.stop().await;
 }
 
@@ -158,11 +159,11 @@ async fn canceled_orders_are_withdrawn_from_agents_that_have_not_started(world: 
         web.sync(10),
     );
     canceled.unwrap();
-    let mut answer = answer.unwrap();
-    while answer.withdrawn.is_empty() {
-        answer = web.sync(10).await.unwrap();
+    let mut response = answer.unwrap();
+    while response.withdrawn.is_empty() {
+        response = web.sync(10).await.unwrap();
     }
-    assert_eq!((answer.withdrawn, answer.orders.len()), (vec![order.id], 0));
+    assert_eq!((response.withdrawn, response.orders.len()), (vec![order.id], 0));
     web.report_until_acknowledged(order.id, Outcome::Withdrawn, world.now()).await;
     wait_for_state(&app, world, made.id, "canceled: canceled").await;
     let again = service::commands::batches::cancel(&app, &world.admin(), world.org, made.id).await;
@@ -176,15 +177,15 @@ async fn paused_batch_starts_no_server_until_resumed(world: &World) {
     let mut web = Agent::join(&app, &token, "web-1").await;
     let mut db = Agent::join(&app, &token, "db-1").await;
     let order = world.new_rollout(vec![web.id, db.id], json!({"max_parallel": 1}));
-    let made = service::commands::batches::create(&app, order).await.unwrap();
+    let created = service::commands::batches::create(&app, order).await.unwrap();
     let order = web.wait_for_order().await;
-    service::commands::batches::pause(&app, &world.admin(), world.org, made.id).await.unwrap();
+    service::commands::batches::pause(&app, &world.admin(), world.org, created.id).await.unwrap();
     web.report_until_acknowledged(order.id, Outcome::NoChange, world.now()).await;
-    wait_for_state(&app, world, made.id, "paused: no_change waiting").await;
-    service::commands::batches::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
+    wait_for_state(&app, world, created.id, "paused: no_change waiting").await;
+    service::commands::batches::resume(&app, &world.admin(), world.org, created.id).await.unwrap();
     let order = db.wait_for_order().await;
     db.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-    wait_for_state(&app, world, made.id, "succeeded: no_change succeeded").await;
+    wait_for_state(&app, world, created.id, "succeeded: no_change succeeded").await;
     engine.stop().await;
 }
 
@@ -194,20 +195,22 @@ async fn failed_canary_halts_the_batch_and_failed_servers_are_retried(world: &Wo
     let mut web = Agent::join(&app, &token, "web-1").await;
     let mut db = Agent::join(&app, &token, "db-1").await;
     let order = world.new_rollout(vec![web.id, db.id], json!({"canary": 1}));
-    let made = service::commands::batches::create(&app, order).await.unwrap();
+    let created = service::commands::batches::create(&app, order).await.unwrap();
     let order = web.wait_for_order().await;
     web.report_result(order.id, Outcome::Failed, world.now());
     web.next_sync.results[0].failure_code = Some(FailureCode::DiskFull);
     web.sync(0).await.unwrap();
-    wait_for_state(&app, world, made.id, "halted: failed waiting").await;
-    let refused = service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await;
+    wait_for_state(&app, world, created.id, "halted: failed waiting").await;
+    let refused =
+        service::commands::batches::retry(&app, &world.admin(), world.org, created.id).await;
     assert!(matches!(refused, Err(ServiceError::Conflict { code: "batch_not_ended", .. })));
-    service::commands::batches::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
+    service::commands::batches::resume(&app, &world.admin(), world.org, created.id).await.unwrap();
     let order = db.wait_for_order().await;
     db.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-    wait_for_state(&app, world, made.id, "completed_with_errors: failed succeeded").await;
-    let again =
-        service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await.unwrap();
+    wait_for_state(&app, world, created.id, "completed_with_errors: failed succeeded").await;
+    let again = service::commands::batches::retry(&app, &world.admin(), world.org, created.id)
+        .await
+        .unwrap();
     let order = web.wait_for_order().await;
     web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
     wait_for_state(&app, world, again.id, "succeeded: succeeded").await;
@@ -222,15 +225,16 @@ async fn canary_without_changes_continues_and_is_recorded(world: &World) {
     let mut web = Agent::join(&app, &token, "web-1").await;
     let mut db = Agent::join(&app, &token, "db-1").await;
     let order = world.new_rollout(vec![web.id, db.id], json!({"canary": 1}));
-    let made = service::commands::batches::create(&app, order).await.unwrap();
+    let created = service::commands::batches::create(&app, order).await.unwrap();
     let order = web.wait_for_order().await;
     web.report_until_acknowledged(order.id, Outcome::NoChange, world.now()).await;
     let order = db.wait_for_order().await;
-    let row = rollouts::get(&mut app.db.read().await.unwrap(), world.org, made.id).await.unwrap();
+    let row =
+        rollouts::get(&mut app.db.read().await.unwrap(), world.org, created.id).await.unwrap();
     assert!(row.head.canary_unchanged);
     // The update is untested: its first failure stops the rest.
     db.report_until_acknowledged(order.id, Outcome::Failed, world.now()).await;
-    wait_for_state(&app, world, made.id, "completed_with_errors: no_change failed").await;
+    wait_for_state(&app, world, created.id, "completed_with_errors: no_change failed").await;
     engine.stop().await;
 }
 
@@ -250,12 +254,12 @@ async fn unknown_servers_are_listed_and_nothing_starts(world: &World) {
     let open = rollouts::list_open(&mut app.db.read().await.unwrap()).await.unwrap();
     assert_eq!(open, []);
     // A server that is named twice counts once.
-    let made = service::commands::batches::create(
+    let created = service::commands::batches::create(
         &app,
         world.new_rollout(vec![web.id, web.id], json!({})),
     )
     .await;
-    assert_eq!(made.unwrap().total, 1);
+    assert_eq!(created.unwrap().total, 1);
 }
 
 /// No server gets an order while it is unknown whether it is online.
@@ -310,7 +314,7 @@ async fn removal_ends_tasks_and_notifies_the_agent_immediately(world: &World) {
     let token = world.token(&app).await;
     let mut web = Agent::join(&app, &token, "web-1").await;
     let mut db = Agent::join(&app, &token, "db-1").await;
-    let made =
+    let created =
         service::commands::batches::create(&app, world.new_rollout(vec![web.id, db.id], json!({})))
             .await
             .unwrap();
@@ -328,7 +332,7 @@ async fn removal_ends_tasks_and_notifies_the_agent_immediately(world: &World) {
     });
     removed.unwrap();
     assert_eq!(answer, rejection(StatusCode::GONE, "server_removed"));
-    wait_for_state(&app, world, made.id, "running: canceled dispatched").await;
+    wait_for_state(&app, world, created.id, "running: canceled dispatched").await;
     engine.stop().await;
 }
 
@@ -339,15 +343,15 @@ async fn old_batches_logs_and_events_are_deleted(world: &World) {
     let mut web = Agent::join(&app, &token, "web-1").await;
     let mut ids = Vec::new();
     for _ in 0..3 {
-        let made =
+        let created =
             service::commands::batches::create(&app, world.new_rollout(vec![web.id], json!({})))
                 .await
                 .unwrap();
         let order = web.wait_for_order().await;
         web.send_log(order.id, 0, b"log").await.unwrap();
         web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-        wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
-        ids.push((made.id, order.id));
+        wait_for_state(&app, world, created.id, "succeeded: succeeded").await;
+        ids.push((created.id, order.id));
     }
     world.advance(SignedDuration::from_hours(365 * 24 + 1));
     let mut reader = app.db.read().await.unwrap();
@@ -377,15 +381,15 @@ async fn staggered_starts_follow_the_clock(world: &World) {
     }
     let servers = agents.iter().map(|agent| agent.id).collect();
     let order = world.new_rollout(servers, json!({"stagger_minutes": 2}));
-    let made = service::commands::batches::create(&app, order).await.unwrap();
-    wait_for_state(&app, world, made.id, "running: dispatched waiting waiting").await;
+    let created = service::commands::batches::create(&app, order).await.unwrap();
+    wait_for_state(&app, world, created.id, "running: dispatched waiting waiting").await;
     world.advance(SignedDuration::from_secs(119));
     for agent in &mut agents {
         agent.sync(0).await.unwrap();
     }
-    assert_eq!(state_line(&app, world, made.id).await, "running: dispatched waiting waiting");
+    assert_eq!(state_line(&app, world, created.id).await, "running: dispatched waiting waiting");
     world.advance(SignedDuration::from_secs(1));
-    wait_for_state(&app, world, made.id, "running: dispatched dispatched waiting").await;
+    wait_for_state(&app, world, created.id, "running: dispatched dispatched waiting").await;
     engine.stop().await;
 }
 

@@ -56,9 +56,9 @@ async fn call_api(
     }
     let body = if method == "POST" { Body::from("{}") } else { Body::empty() };
     let router = server::router(app);
-    let answer = router.oneshot(request.body(body).unwrap()).await.unwrap();
-    let status = answer.status().as_u16();
-    let bytes = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    let response = router.oneshot(request.body(body).unwrap()).await.unwrap();
+    let status = response.status().as_u16();
+    let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
     (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
 }
 
@@ -108,11 +108,11 @@ async fn everything_survives_rotation_and_a_retired_key_has_no_effect(world: &Wo
     let (_, invited) = users::invite(&app, &world.admin(), "bob", Role::Viewer).await.unwrap();
     let schedule = hourly_from_now(&app, world).await;
     let servers = vec![web.identity.server_id, old.id];
-    let made = service::commands::batches::create(
+    let created = service::commands::batches::create(
         &app,
         world.new_rollout(servers, json!({"packages": ["bash"]})),
     );
-    let batch = made.await.unwrap().id;
+    let batch = created.await.unwrap().id;
     let (_, begun) = web.wait_for_order().await;
     let once = Some("again");
     let (status, first) = call_api(&app, "POST", "/v1/enrollment-tokens", &key, once).await;
@@ -290,9 +290,9 @@ async fn replica_with_only_the_old_key_does_nothing(world: &World) {
     let new_key_of_old =
         NewKey { name: "x".into(), role: Role::Admin, environments: None, expires_at: None };
     assert!(keys::create(&old, &world.admin(), new_key_of_old).await.is_err());
-    let (status, told) = call_api(&old, "GET", "/readyz", "", None).await;
+    let (status, body) = call_api(&old, "GET", "/readyz", "", None).await;
     assert_eq!(status, 503);
-    assert!(told["detail"].as_str().unwrap().starts_with("root.key was rotated"), "{told}");
+    assert!(body["detail"].as_str().unwrap().starts_with("root.key was rotated"), "{body}");
     let engine = background::spawn_with(&new, INTERVALS);
     eventually("the new replica leads", async || engine.is_leader()).await;
     let mut reader = new.db.read().await.unwrap();
@@ -308,7 +308,7 @@ async fn replica_with_only_the_old_key_does_nothing(world: &World) {
         std::fs::write(dir.join("root.key"), root).unwrap();
         std::fs::rename(dir.join("root.old.key"), dir.join("aside")).unwrap();
         let refused = world.try_app("c", Clock::system()).await.err().unwrap();
-        let OpenError::Unfit(unfit) = refused else { panic!("{refused}") };
+        let OpenError::KeyMismatch(unfit) = refused else { panic!("{refused}") };
         assert_eq!(unfit == KeyMismatch::Rotated, wanted, "{unfit}");
         assert_eq!(matches!(unfit, KeyMismatch::Foreign { .. }), !wanted, "{unfit}");
         std::fs::rename(dir.join("aside"), dir.join("root.old.key")).unwrap();
@@ -317,7 +317,7 @@ async fn replica_with_only_the_old_key_does_nothing(world: &World) {
     std::fs::write(dir.join("root.key"), kept).unwrap();
     std::fs::remove_file(dir.join("root.old.key")).unwrap();
     let refused = world.try_app("c", Clock::system()).await.err().unwrap();
-    assert!(matches!(refused, OpenError::Unfit(KeyMismatch::OldMissing { .. })), "{refused}");
+    assert!(matches!(refused, OpenError::KeyMismatch(KeyMismatch::OldMissing { .. })), "{refused}");
     engine.stop().await;
     old_engine.stop().await;
 }

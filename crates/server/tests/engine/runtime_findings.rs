@@ -49,11 +49,11 @@ fn openssl(version: &str) -> Vec<Installed> {
 
 /// The facts of a host, with a change.
 fn facts_with(change: Value) -> Option<Facts> {
-    let mut told = facts("web-1");
+    let mut reported = facts("web-1");
     for (name, value) in change.as_object().unwrap() {
-        told[name] = value.clone();
+        reported[name] = value.clone();
     }
-    Some(serde_json::from_value(told).unwrap())
+    Some(serde_json::from_value(reported).unwrap())
 }
 
 fn facts_with_old_code(packages: &[&str]) -> Option<Facts> {
@@ -92,7 +92,7 @@ async fn exposures(app: &App, world: &World, agent: &Agent) -> Vec<(String, Expo
     let (found, _) = server_findings(&mut reader, &row).await.unwrap();
     let shown: Vec<_> = found
         .iter()
-        .map(|one| (one.settled.finding.cve.to_string(), one.settled.exposure))
+        .map(|one| (one.server_finding.finding.cve.to_string(), one.server_finding.exposure))
         .collect();
     let listed = findings::all(&mut reader, world.org).await.unwrap();
     let listed: Vec<_> = listed.into_iter().map(|cve| cve.id).collect();
@@ -116,7 +116,7 @@ async fn security_order_includes_updates_known_from_feeds(world: &World) {
     publish(&app, world).await;
     let token = world.token(&app).await;
     let mut web = Agent::join(&app, &token, "web-1").await;
-    let mut twin = Agent::join(&app, &token, "web-2").await;
+    let mut second_agent = Agent::join(&app, &token, "web-2").await;
     // Its repository has an update of each package, and marks none as a security update.
     let updates = listing::encode(&[
         Pending::new("libssl3", "amd64", "3.0.1", "3.0.2"),
@@ -124,7 +124,7 @@ async fn security_order_includes_updates_known_from_feeds(world: &World) {
     ]);
     let digest = vocab::Digest::compute(&updates);
     let vim = Installed::new("vim", "1", "amd64");
-    for agent in [&mut web, &mut twin] {
+    for agent in [&mut web, &mut second_agent] {
         agent.next_sync.pending = Some(digest);
         if !agent.sync(0).await.unwrap().wanted.is_empty() {
             agent.upload("updates", digest, updates.clone(), None).await.unwrap();
@@ -132,7 +132,7 @@ async fn security_order_includes_updates_known_from_feeds(world: &World) {
         set_packages(agent, &[openssl("3.0.1"), vec![vim.clone()]].concat()).await;
     }
     rebuild(&app, world.org).await.unwrap();
-    let told = async |agent: &mut Agent, security_only: bool| {
+    let reported = async |agent: &mut Agent, security_only: bool| {
         let options = json!({"packages": [], "security_only": security_only});
         service::commands::batches::create(&app, world.new_rollout(vec![agent.id], options))
             .await
@@ -142,15 +142,19 @@ async fn security_order_includes_updates_known_from_feeds(world: &World) {
         agent.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
         install.security_packages.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    assert_eq!(told(&mut web, true).await, ["libssl3"]);
-    assert_eq!(told(&mut web, false).await, [""; 0]);
-    assert_eq!(told(&mut twin, true).await, ["libssl3"], "same package set as the other server");
+    assert_eq!(reported(&mut web, true).await, ["libssl3"]);
+    assert_eq!(reported(&mut web, false).await, [""; 0]);
+    assert_eq!(
+        reported(&mut second_agent, true).await,
+        ["libssl3"],
+        "same package set as the other server"
+    );
     // What a feed states later applies to every order that is sent later.
     let more = advisory("DSA-3", "CVE-2026-4", "vim", "2");
     import_feed(&app, world, &more.to_string()).await;
     rebuild(&app, world.org).await.unwrap();
-    assert_eq!(told(&mut twin, true).await, ["libssl3", "vim"]);
-    assert_eq!(told(&mut web, true).await, ["libssl3", "vim"]);
+    assert_eq!(reported(&mut second_agent, true).await, ["libssl3", "vim"]);
+    assert_eq!(reported(&mut web, true).await, ["libssl3", "vim"]);
 }
 
 /// apk marks no update as a security update. A changed package set does not mean that there are

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use server::app::{App, Parts, Settings};
+use server::app::{App, AppParts, Settings};
 use server::background::{self, Background, Intervals};
 use service::auth::enrollment_tokens as tokens;
 use service::auth::root_keys;
@@ -90,9 +90,9 @@ impl World {
     pub(crate) async fn try_app(&self, replica: &str, clock: Clock) -> Result<App, OpenError> {
         let secrets = Secrets::create(&self.database.dir).unwrap();
         let open = async |secrets: &Secrets| self.open_with(secrets).await;
-        let (db, secrets) = root_keys::open_service(secrets, self.now(), open).await?;
+        let (db, secrets) = root_keys::open_database(secrets, self.now(), open).await?;
         let settings = Settings { replica: replica.into(), ..Settings::default() };
-        Ok(App::new(Parts { db, clock, secrets, settings }))
+        Ok(App::new(AppParts { db, clock, secrets, settings }))
     }
 
     /// A replica with its engine, as leader.

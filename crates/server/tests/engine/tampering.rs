@@ -40,7 +40,7 @@ async fn batch_for_tomorrow(app: &App, world: &World, web: &Agent) -> rollouts::
 
 /// A schedule for staging, every hour, first at the next one.
 pub(crate) async fn hourly_from_now(app: &App, world: &World) -> schedules::Schedule {
-    let wanted = calendar::ScheduleInput {
+    let input = calendar::ScheduleInput {
         name: "hourly".into(),
         description: String::new(),
         enabled: true,
@@ -49,7 +49,7 @@ pub(crate) async fn hourly_from_now(app: &App, world: &World) -> schedules::Sche
         targets: serde_json::from_value(json!({"environment": "staging"})).unwrap(),
         options: service::PatchOptions::from_json(&json!({"security_only": true})).unwrap(),
     };
-    calendar::create(app, &world.admin(), wanted).await.unwrap()
+    calendar::create(app, &world.admin(), input).await.unwrap()
 }
 
 /// Copies a batch and its tasks under new ids, as if it had never started.
@@ -84,16 +84,16 @@ async fn copied_batch_with_new_ids_is_never_dispatched(world: &World) {
     let options = json!({"reboot": "if_required", "stagger_minutes": 60});
     let mut order = world.new_rollout(vec![web.id], options);
     order.starts_at = world.now() + SignedDuration::from_mins(1);
-    let made = service::commands::batches::create(&app, order).await.unwrap();
-    let copy = copy_batch(world, made.id, &[(web.id, TaskId::new(at(0), 7))]).await;
+    let created = service::commands::batches::create(&app, order).await.unwrap();
+    let copy = copy_batch(world, created.id, &[(web.id, TaskId::new(at(0), 7))]).await;
     wait_for_alarms(&app, world, "batch.tampered", 1).await;
     wait_for_state(&app, world, copy, "canceled: canceled").await;
     // The genuine batch is not affected.
     world.minutes(1);
     let order = web.wait_for_order().await;
-    assert_eq!(order.id, tasks(&app, made.id).await[0].task_id);
+    assert_eq!(order.id, tasks(&app, created.id).await[0].task_id);
     web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
-    wait_for_state(&app, world, made.id, "succeeded: succeeded").await;
+    wait_for_state(&app, world, created.id, "succeeded: succeeded").await;
     assert_eq!(count_alarms(&app, world, "batch.tampered").await, 1);
     engine.stop().await;
 }
@@ -122,10 +122,10 @@ async fn batch_changed_in_any_column_is_canceled(world: &World) {
         "head_seal = null",
     ];
     for (n, change) in changes.iter().enumerate() {
-        let made = batch_for_tomorrow(&app, world, &web).await;
+        let created = batch_for_tomorrow(&app, world, &web).await;
         // The column must contain valid JSON, or the row cannot be read at all.
         let change = change.replace("'no longer JSON at all'", "'{\"reboot\":7}'");
-        let id = made.id;
+        let id = created.id;
         let sql =
             format!("update rollouts set {change}, revision = revision + 1 where id = '{id}'");
         assert_eq!(world.execute_sql(&sql).await, 1);
@@ -134,16 +134,16 @@ async fn batch_changed_in_any_column_is_canceled(world: &World) {
         assert!(web.orders(0).await.is_empty(), "{change}");
     }
     // Moved to another organization: the alarm is in the log of that one.
-    let made = batch_for_tomorrow(&app, world, &web).await;
+    let created = batch_for_tomorrow(&app, world, &web).await;
     world
         .execute_sql(&format!(
             "update rollouts set org_id = '{other}', revision = revision + 1
         where id = '{}'",
-            made.id
+            created.id
         ))
         .await;
     eventually("the batch is canceled", async || {
-        let row = rollouts::load(&mut app.db.read().await.unwrap(), made.id).await.unwrap();
+        let row = rollouts::load(&mut app.db.read().await.unwrap(), created.id).await.unwrap();
         rollouts::phase_name(row.head.phase) == "canceled"
     })
     .await;
@@ -154,7 +154,7 @@ async fn batch_changed_while_the_service_is_down_is_canceled(world: &World) {
     let (app, engine) = world.leader("a").await;
     let token = world.token(&app).await;
     let mut web = Agent::join(&app, &token, "web-1").await;
-    let made = batch_for_tomorrow(&app, world, &web).await;
+    let created = batch_for_tomorrow(&app, world, &web).await;
     engine.stop().await;
     world.execute_sql("update rollouts set options = replace(options, 'true', 'false')").await;
     let (app, engine) = world.leader("b").await;
@@ -162,7 +162,7 @@ async fn batch_changed_while_the_service_is_down_is_canceled(world: &World) {
     wait_for_alarms(&app, world, "batch.tampered", 1).await;
     world.advance(SignedDuration::from_hours(25));
     assert!(web.orders(0).await.is_empty());
-    wait_for_state(&app, world, made.id, "canceled: canceled").await;
+    wait_for_state(&app, world, created.id, "canceled: canceled").await;
     engine.stop().await;
 }
 
@@ -170,29 +170,29 @@ async fn canceled_batch_cannot_be_restarted(world: &World) {
     let (app, engine) = world.leader("a").await;
     let token = world.token(&app).await;
     let mut web = Agent::join(&app, &token, "web-1").await;
-    let made = batch_for_tomorrow(&app, world, &web).await;
-    let before = rollouts::load(&mut app.db.read().await.unwrap(), made.id).await.unwrap();
-    service::commands::batches::cancel(&app, &world.admin(), world.org, made.id).await.unwrap();
-    wait_for_state(&app, world, made.id, "canceled: canceled").await;
+    let created = batch_for_tomorrow(&app, world, &web).await;
+    let before = rollouts::load(&mut app.db.read().await.unwrap(), created.id).await.unwrap();
+    service::commands::batches::cancel(&app, &world.admin(), world.org, created.id).await.unwrap();
+    wait_for_state(&app, world, created.id, "canceled: canceled").await;
     let head = serde_json::to_string(&before.head).unwrap().replace("scheduled", "running");
     world
         .execute_sql(&format!(
             "update rollout_tasks set state = 'waiting', target = '\"waiting\"'
         where rollout_id = '{}'",
-            made.id
+            created.id
         ))
         .await;
     world
         .execute_sql(&format!(
             "update rollouts set head = '{head}', phase = 'running',
         ended_at = null, revision = revision + 1 where id = '{}'",
-            made.id
+            created.id
         ))
         .await;
     wait_for_alarms(&app, world, "batch.tampered", 1).await;
     world.advance(SignedDuration::from_hours(25));
     assert!(web.orders(0).await.is_empty());
-    wait_for_state(&app, world, made.id, "canceled: canceled").await;
+    wait_for_state(&app, world, created.id, "canceled: canceled").await;
     engine.stop().await;
 }
 
@@ -210,35 +210,35 @@ async fn inserted_or_moved_task_is_never_dispatched(world: &World) {
     let renamed = "update rollout_tasks set task_id = 'TASK', revision = 2
         where rollout_id = 'BATCH'";
     for (n, sql) in [inserted, moved, renamed].iter().enumerate() {
-        let made = batch_for_tomorrow(&app, world, &web).await;
+        let created = batch_for_tomorrow(&app, world, &web).await;
         let task = TaskId::new(at(0), 100 + n as u128);
         let sql = sql.replace("TASK", &task.to_string()).replace("OTHER", &db.id.to_string());
-        let sql = sql.replace("BATCH", &made.id.to_string());
+        let sql = sql.replace("BATCH", &created.id.to_string());
         assert_eq!(world.execute_sql(&sql).await, 1);
         world
             .execute_sql(&format!(
                 "update rollouts set revision = revision + 1 where id = '{}'",
-                made.id
+                created.id
             ))
             .await;
         wait_for_alarms(&app, world, "batch.tampered", n + 1).await;
         assert!(web.orders(0).await.is_empty() && db.orders(0).await.is_empty());
     }
     // A task that claims to be dispatched, in a batch that has not started yet.
-    let made = batch_for_tomorrow(&app, world, &web).await;
+    let created = batch_for_tomorrow(&app, world, &web).await;
     let busy = json!({"busy": {"stage": "dispatched", "started_at": world.now(),
         "by": world.now() + SignedDuration::from_hours(1)}});
     world
         .execute_sql(&format!(
             "update rollout_tasks set state = 'dispatched', target = '{busy}',
         revision = 2 where rollout_id = '{}'",
-            made.id
+            created.id
         ))
         .await;
     world
         .execute_sql(&format!(
             "update rollouts set revision = revision + 1 where id = '{}'",
-            made.id
+            created.id
         ))
         .await;
     world.minutes(1);
@@ -392,15 +392,15 @@ async fn changed_batch_cannot_be_resumed_or_retried(world: &World) {
     let app = world.app("a").await;
     let token = world.token(&app).await;
     let web = Agent::join(&app, &token, "web-1").await;
-    let made = batch_for_tomorrow(&app, world, &web).await;
+    let created = batch_for_tomorrow(&app, world, &web).await;
     let admin = world.admin();
-    service::commands::batches::pause(&app, &admin, world.org, made.id).await.unwrap();
+    service::commands::batches::pause(&app, &admin, world.org, created.id).await.unwrap();
     world.execute_sql("update rollouts set options = replace(options, 'true', 'false')").await;
-    let refused = service::commands::batches::resume(&app, &admin, world.org, made.id).await;
+    let refused = service::commands::batches::resume(&app, &admin, world.org, created.id).await;
     assert!(matches!(refused, Err(ServiceError::Conflict { .. })));
-    let refused = service::commands::batches::retry(&app, &admin, world.org, made.id).await;
+    let refused = service::commands::batches::retry(&app, &admin, world.org, created.id).await;
     assert!(matches!(refused, Err(ServiceError::Conflict { .. })));
-    service::commands::batches::cancel(&app, &admin, world.org, made.id).await.unwrap();
+    service::commands::batches::cancel(&app, &admin, world.org, created.id).await.unwrap();
 }
 
 /// A row without a seal is treated like a row with a wrong one.

@@ -78,8 +78,8 @@ async fn every_route_requires_its_role(service: &Service) {
 async fn unknown_field_hides_no_other_error(service: &Service) {
     let body = json!({"name": "n", "crno": "@daily", "cron": "61 * * * *", "timezone": "Mars/Olympus",
         "targets": {}, "options": {"stagger_minutes": 1_441, "reboot": 7}});
-    let told = service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
-    let errors = told["errors"].as_array().unwrap().iter();
+    let problem = service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
+    let errors = problem["errors"].as_array().unwrap().iter();
     let pointers: Vec<&str> = errors.map(|error| error["pointer"].as_str().unwrap()).collect();
     let expected =
         ["/crno", "/options/reboot", "/cron", "/timezone", "/targets", "/options/stagger_minutes"];
@@ -263,9 +263,9 @@ async fn throttled_key_gets_retry_after(service: &Service) {
     let (_, router) = service.again(settings).await;
     let ask = TestRequest::get("/v1/api-keys").with_key(&service.admin);
     for left in [2, 1, 0] {
-        let answer = ask.clone().send(&router).await.is(200);
-        assert_eq!(answer.header("ratelimit-policy"), "\"key\";q=3;w=3");
-        assert!(answer.header("ratelimit").starts_with(&format!("\"key\";r={left};")));
+        let response = ask.clone().send(&router).await.is(200);
+        assert_eq!(response.header("ratelimit-policy"), "\"key\";q=3;w=3");
+        assert!(response.header("ratelimit").starts_with(&format!("\"key\";r={left};")));
     }
     let refusal = ask.send(&router).await.is_problem(429, "rate_limited");
     assert_eq!(refusal.header("retry-after"), "1");
@@ -281,9 +281,9 @@ async fn throttled_key_gets_retry_after(service: &Service) {
 async fn guessing_address_is_throttled_and_valid_keys_are_not(service: &Service) {
     let mut refusals = Vec::new();
     for _ in 0..80 {
-        let answer =
+        let response =
             TestRequest::get("/v1/api-keys").with_key("fmk_guess").send(&service.router).await;
-        refusals.push(answer.status.as_u16());
+        refusals.push(response.status.as_u16());
     }
     assert!(refusals.starts_with(&[401; 50]) && refusals.ends_with(&[429]), "{refusals:?}");
     service.get("/v1/api-keys").await.is(200);

@@ -53,8 +53,8 @@ impl Browser {
             self.cookies.borrow().iter().map(|(name, value)| format!("{name}={value}")).collect();
         let ask =
             ask.with("cookie", &cookies.join("; ")).with("host", "fleet.example").from(self.host);
-        let answer = ask.send(&self.router).await;
-        for line in answer.headers.get_all("set-cookie") {
+        let response = ask.send(&self.router).await;
+        for line in response.headers.get_all("set-cookie") {
             let line = line.to_str().unwrap();
             let (name, value) = line.split(';').next().unwrap().split_once('=').unwrap();
             // Only one cookie may be sent on a navigation from another site, and only to the OIDC
@@ -71,7 +71,7 @@ impl Browser {
                 self.cookies.borrow_mut().push((name.to_owned(), value.to_owned()));
             }
         }
-        answer
+        response
     }
 
     pub(crate) fn cookie(&self, name: &str) -> Option<String> {

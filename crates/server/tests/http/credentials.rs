@@ -53,8 +53,8 @@ async fn concurrent_revocations_of_a_key_all_succeed(service: &Service) {
 
 async fn key_stops_working_when_it_expires(service: &Service) {
     let body = json!({"name": "short", "role": "admin", "expires_at": "2026-11-15T05:00:00Z"});
-    let made = service.post("/v1/api-keys", body).await.is(201);
-    let text = made.json()["api_key"].as_str().unwrap().to_owned();
+    let created = service.post("/v1/api-keys", body).await.is(201);
+    let text = created.json()["api_key"].as_str().unwrap().to_owned();
     let ask = TestRequest::get("/v1/api-keys").with_key(&text);
     ask.clone().send(&service.router).await.is(200);
     service.clock.advance(SignedDuration::from_hours(1));
@@ -108,17 +108,17 @@ async fn environment_limited_key_creates_no_wider_key(service: &Service) {
 async fn token_is_shown_once_and_can_be_revoked(service: &Service) {
     let body = json!({"name": "web image", "environment": "production", "tags": ["web"],
         "max_uses": 3, "expires_at": "2026-12-01T00:00:00Z"});
-    let made = service.post("/v1/enrollment-tokens", body).await.is(201);
-    let token = made.json()["token"].as_str().unwrap().to_owned();
+    let created = service.post("/v1/enrollment-tokens", body).await.is(201);
+    let token = created.json()["token"].as_str().unwrap().to_owned();
     assert!(token.starts_with("fme_") && token.ends_with(".plain"), "{token}");
     assert!(service::auth::enrollment_tokens::recognize(&service.app.secrets, &token).is_some());
-    let shown = service.get(made.header("location")).await.is(200).json();
+    let shown = service.get(created.header("location")).await.is(200).json();
     assert_eq!(
         (&shown["max_uses"], &shown["uses"], shown.get("token")),
         (&json!(3), &json!(0), None)
     );
-    service.delete(made.header("location")).await.is(204);
-    service.delete(made.header("location")).await.is(204);
+    service.delete(created.header("location")).await.is(204);
+    service.delete(created.header("location")).await.is(204);
     let list = service.get("/v1/enrollment-tokens").await.is(200).json();
     assert_eq!(list["data"][0]["revoked_at"], "2026-11-15T04:00:00Z");
     let bad = json!({"max_uses": 0, "environment": "a b", "tags": ["ok", ""], "uses": 1});

@@ -57,8 +57,8 @@ impl Drop for SmallDisk {
 }
 
 async fn readiness(service: &Service) -> (u16, String) {
-    let answer = service.get("/readyz").await;
-    (answer.status.as_u16(), String::from_utf8_lossy(&answer.bytes).into_owned())
+    let response = service.get("/readyz").await;
+    (response.status.as_u16(), String::from_utf8_lossy(&response.bytes).into_owned())
 }
 
 async fn until_ready(service: &Service, wanted: u16) -> String {
@@ -78,16 +78,16 @@ async fn until_ready(service: &Service, wanted: u16) -> String {
 
 /// Fills the disk of a service and frees it again, three times.
 async fn assert_full_disk_recovers(service: &Service, disk: &SmallDisk) {
-    let pulse = Intervals { lease: Duration::from_millis(20), ..Intervals::default() };
-    let engine = background::spawn_with(&service.app, pulse);
+    let intervals = Intervals { lease: Duration::from_millis(20), ..Intervals::default() };
+    let engine = background::spawn_with(&service.app, intervals);
     until_ready(service, 200).await;
     let mut acknowledged = 0;
     for _ in 0..3 {
         disk.fill();
         let refusal = loop {
-            let answer = service.post(TOKENS, json!({"name": "x".repeat(100)})).await;
-            if answer.status.as_u16() != 201 {
-                break answer.is_problem(503, "unavailable");
+            let response = service.post(TOKENS, json!({"name": "x".repeat(100)})).await;
+            if response.status.as_u16() != 201 {
+                break response.is_problem(503, "unavailable");
             }
             acknowledged += 1;
         };
@@ -116,9 +116,9 @@ async fn assert_full_disk_recovers(service: &Service, disk: &SmallDisk) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_disk_is_reported_and_writes_recover() {
-    let place = TestDatabase::sqlite();
-    let Some(disk) = SmallDisk::mount(&place.dir, "size=8m") else { return };
-    let service = Service::on(place).await;
+    let database = TestDatabase::sqlite();
+    let Some(disk) = SmallDisk::mount(&database.dir, "size=8m") else { return };
+    let service = Service::on(database).await;
     assert_full_disk_recovers(&service, &disk).await;
     service.app.db.close().await;
     let dir = service.database.dir.clone();
@@ -143,8 +143,8 @@ async fn full_disk_of_postgres_is_reported_and_writes_recover() {
     let Some(disk) = SmallDisk::mount(&dir, &options) else { return };
     let make = format!("create tablespace {name} location '{}'", dir.display());
     admin.execute(AssertSqlSafe(make)).await.unwrap();
-    let place = TestDatabase::postgres_with(&format!("tablespace {name}")).await.unwrap();
-    let service = Service::on(place).await;
+    let database = TestDatabase::postgres_with(&format!("tablespace {name}")).await.unwrap();
+    let service = Service::on(database).await;
     assert_full_disk_recovers(&service, &disk).await;
     service.remove().await;
     admin.execute(AssertSqlSafe(format!("drop tablespace {name}"))).await.unwrap();

@@ -74,11 +74,14 @@ async fn endless_head_is_rejected_at_32_kib(service: &Service) {
     let mut stream = listening.connect().await;
     // The service may reject it before all of it is sent.
     let _ = stream.write_all(head(40 * 1024).as_bytes()).await;
-    let mut answer = Vec::new();
-    let end = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer));
+    let mut response = Vec::new();
+    let end = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut response));
     let end = end.await.expect("the connection is closed and not kept until the head ends");
-    let answer = String::from_utf8_lossy(&answer);
-    assert!(answer.starts_with("HTTP/1.1 431 ") || (end.is_err() && answer.is_empty()), "{answer}");
+    let response = String::from_utf8_lossy(&response);
+    assert!(
+        response.starts_with("HTTP/1.1 431 ") || (end.is_err() && response.is_empty()),
+        "{response}"
+    );
 
     assert_eq!(listening.status(&(head(24 * 1024) + "\r\n\r\n")).await, 200);
     let megabyte = 1 << 20;
@@ -125,10 +128,10 @@ async fn incomplete_bodies_are_rejected_beyond_the_budget(service: &Service) {
 
 async fn unread_responses_are_rejected_beyond_the_budget(service: &Service) {
     // More than the operating system buffers for a connection.
-    const ANSWER: usize = 8 << 20;
+    const RESPONSE_BYTES: usize = 8 << 20;
     let budget = ResponseBudget::with_kib(4 * 8 * 1024);
     let router = Router::new()
-        .route("/large", get(async || vec![b'x'; ANSWER]))
+        .route("/large", get(async || vec![b'x'; RESPONSE_BYTES]))
         .route("/small", get(async || "small"));
     let budgets = Budgets { responses: budget.clone(), ..Budgets::default() };
     let listening = listen(service, server::with_request_log(router, budgets)).await;
@@ -151,7 +154,7 @@ async fn unread_responses_are_rejected_beyond_the_budget(service: &Service) {
 
     // A response that is read to its end releases its share, and so does a closed connection.
     let mut rest = held.remove(0);
-    let mut body = vec![0; ANSWER];
+    let mut body = vec![0; RESPONSE_BYTES];
     tokio::time::timeout(TIMEOUT, rest.read_exact(&mut body)).await.unwrap().unwrap();
     drop(held);
     let freed = async {

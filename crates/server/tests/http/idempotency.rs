@@ -87,17 +87,17 @@ async fn organizations_do_not_share_keys(service: &Service) {
 async fn one_of_fifty_concurrent_requests_takes_effect(service: &Service) {
     let asks = (0..50).map(|_| create(service, "a", "ci").send(&service.router));
     let answers = futures_util::future::join_all(asks).await;
-    let mut made = BTreeSet::new();
+    let mut created = BTreeSet::new();
     for answer in answers {
         match answer.status.as_u16() {
-            201 => made.insert(answer.header("location").to_owned()),
+            201 => created.insert(answer.header("location").to_owned()),
             _ => {
                 answer.is_problem(409, "idempotency_key_in_progress");
                 false
             }
         };
     }
-    assert_eq!(made.len(), 1, "{made:?}");
+    assert_eq!(created.len(), 1, "{created:?}");
     assert_eq!(keys(service).await, 4);
 }
 

@@ -64,7 +64,7 @@ impl Provider {
     pub(crate) async fn new(now: Timestamp) -> Provider {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let said = Arc::new(Mutex::new(ProviderState {
+        let provider_state = Arc::new(Mutex::new(ProviderState {
             url: url.clone(),
             key: key(),
             key_id: 1,
@@ -81,20 +81,20 @@ impl Provider {
             .route("/keys", get(keys))
             .route("/token", post(token))
             .route("/me", get(userinfo))
-            .with_state(said.clone());
+            .with_state(provider_state.clone());
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Provider { url, state: said, task }
+        Provider { url, state: provider_state, task }
     }
 
     /// A user signs in at the provider. Returns the callback URL.
     pub(crate) fn approve(&self, location: &str, person: Value) -> String {
         let url = location.strip_prefix(&format!("{}/auth?", self.url)).expect(location);
-        let asked: Vec<(String, String)> = url
+        let parameters: Vec<(String, String)> = url
             .split('&')
             .map(|pair| pair.split_once('=').unwrap())
-            .map(|(name, value)| (name.to_owned(), plain(value)))
+            .map(|(name, value)| (name.to_owned(), decode_form_value(value)))
             .collect();
-        let of = |name: &str| asked.iter().find(|(key, _)| key == name).unwrap().1.clone();
+        let of = |name: &str| parameters.iter().find(|(key, _)| key == name).unwrap().1.clone();
         for (name, value) in [
             ("response_type", "code"),
             ("client_id", CLIENT),
@@ -103,12 +103,12 @@ impl Provider {
         ] {
             assert_eq!(of(name), value, "{location}");
         }
-        let mut said = self.state.lock().unwrap();
-        said.count += 1;
-        let code = format!("code-{}", said.count);
+        let mut provider_state = self.state.lock().unwrap();
+        provider_state.count += 1;
+        let code = format!("code-{}", provider_state.count);
         let state = of("state");
-        said.given = Some((code.clone(), asked));
-        said.person = person;
+        provider_state.given = Some((code.clone(), parameters));
+        provider_state.person = person;
         format!("/sign-in/oidc/back?code={code}&state={state}&session_state=x")
     }
 
@@ -118,19 +118,19 @@ impl Provider {
     }
 
     /// Changes the discovery document.
-    pub(crate) fn change_discovery(&self, doors: Value) {
-        self.state.lock().unwrap().discovery_overrides = doors;
+    pub(crate) fn change_discovery(&self, metadata: Value) {
+        self.state.lock().unwrap().discovery_overrides = metadata;
     }
 
     /// Signs with another key from now on.
     pub(crate) fn rotate_key(&self) {
-        let mut said = self.state.lock().unwrap();
-        (said.key, said.key_id) = (key(), said.key_id + 1);
+        let mut provider_state = self.state.lock().unwrap();
+        (provider_state.key, provider_state.key_id) = (key(), provider_state.key_id + 1);
     }
 
     /// The number of requests of this kind.
     pub(crate) fn request_count(&self, what: &str) -> usize {
-        self.state.lock().unwrap().requests.iter().filter(|heard| *heard == what).count()
+        self.state.lock().unwrap().requests.iter().filter(|request| *request == what).count()
     }
 
     /// Stops the provider.
@@ -140,43 +140,43 @@ impl Provider {
     }
 }
 
-fn plain(text: &str) -> String {
+fn decode_form_value(text: &str) -> String {
     let (_, value): (String, String) =
         serde_html_form::from_str::<Vec<(String, String)>>(&format!("x={text}")).unwrap().remove(0);
     value
 }
 
-async fn discovery(State(said): State<Shared>) -> String {
-    let mut said = said.lock().unwrap();
-    said.requests.push("doors".into());
-    let url = &said.url;
-    let mut doors = json!({
+async fn discovery(State(provider_state): State<Shared>) -> String {
+    let mut provider_state = provider_state.lock().unwrap();
+    provider_state.requests.push("doors".into());
+    let url = &provider_state.url;
+    let mut metadata = json!({
         "issuer": url, "authorization_endpoint": format!("{url}/auth"), "token_endpoint": format!("{url}/token"),
         "jwks_uri": format!("{url}/keys"), "userinfo_endpoint": format!("{url}/me"),
         "id_token_signing_alg_values_supported": ["ES256"],
     });
-    for (name, value) in said.discovery_overrides.as_object().unwrap() {
-        doors[name] = value.clone();
+    for (name, value) in provider_state.discovery_overrides.as_object().unwrap() {
+        metadata[name] = value.clone();
     }
-    doors.to_string()
+    metadata.to_string()
 }
 
-async fn keys(State(said): State<Shared>) -> String {
-    let mut said = said.lock().unwrap();
-    said.requests.push("keys".into());
-    let point = said.key.public_key().as_ref();
+async fn keys(State(provider_state): State<Shared>) -> String {
+    let mut provider_state = provider_state.lock().unwrap();
+    provider_state.requests.push("keys".into());
+    let point = provider_state.key.public_key().as_ref();
     let [x, y] = [&point[1..33], &point[33..]].map(|part| URL_SAFE_NO_PAD.encode(part));
-    let ours = json!({"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": said.key_id.to_string(), "x": x, "y": y});
+    let ours = json!({"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": provider_state.key_id.to_string(), "x": x, "y": y});
     json!({"keys": [{"kty": "oct", "k": "AAAA"}, {"kty": "RSA", "use": "enc"}, ours]}).to_string()
 }
 
 async fn token(
-    State(said): State<Shared>,
+    State(provider_state): State<Shared>,
     headers: HeaderMap,
     body: Bytes,
 ) -> (StatusCode, String) {
-    let mut said = said.lock().unwrap();
-    said.requests.push("token".into());
+    let mut provider_state = provider_state.lock().unwrap();
+    provider_state.requests.push("token".into());
     let form: Vec<(String, String)> = serde_html_form::from_bytes(&body).unwrap();
     let of = |pairs: &[(String, String)], name: &str| {
         pairs
@@ -190,7 +190,7 @@ async fn token(
     if headers.get("authorization").is_none_or(|shown| shown != basic.as_str()) {
         return refused("invalid_client");
     }
-    let Some((code, asked)) = said.given.take() else { return refused("invalid_grant") };
+    let Some((code, asked)) = provider_state.given.take() else { return refused("invalid_grant") };
     let verifier =
         ring::digest::digest(&ring::digest::SHA256, of(&form, "code_verifier").as_bytes());
     let fits = of(&form, "code") == code
@@ -200,20 +200,20 @@ async fn token(
     if !fits {
         return refused("invalid_grant");
     }
-    let now = said.now.as_second();
+    let now = provider_state.now.as_second();
     let mut proof = IdToken {
-        head: json!({"alg": "ES256", "kid": said.key_id.to_string()}),
-        claims: json!({"iss": said.url, "aud": CLIENT, "sub": said.person["sub"], "exp": now + 300, "iat": now,
+        head: json!({"alg": "ES256", "kid": provider_state.key_id.to_string()}),
+        claims: json!({"iss": provider_state.url, "aud": CLIENT, "sub": provider_state.person["sub"], "exp": now + 300, "iat": now,
             "nonce": of(&asked, "nonce")}),
         signature: None,
     };
-    if let Some(change) = said.change.take() {
+    if let Some(change) = provider_state.change.take() {
         change(&mut proof);
     }
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let signed = format!("{}.{}", part(&proof.head), part(&proof.claims));
     let signature = proof.signature.unwrap_or_else(|| {
-        said.key.sign(&SystemRandom::new(), signed.as_bytes()).unwrap().as_ref().to_vec()
+        provider_state.key.sign(&SystemRandom::new(), signed.as_bytes()).unwrap().as_ref().to_vec()
     });
     let proof = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature));
     (
@@ -222,10 +222,13 @@ async fn token(
     )
 }
 
-async fn userinfo(State(said): State<Shared>, headers: HeaderMap) -> (StatusCode, String) {
-    let said = said.lock().unwrap();
+async fn userinfo(
+    State(provider_state): State<Shared>,
+    headers: HeaderMap,
+) -> (StatusCode, String) {
+    let provider_state = provider_state.lock().unwrap();
     if headers.get("authorization").is_none_or(|shown| shown != "Bearer for me") {
         return (StatusCode::UNAUTHORIZED, String::new());
     }
-    (StatusCode::OK, said.person.to_string())
+    (StatusCode::OK, provider_state.person.to_string())
 }

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use httpkit::Peer;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use server::app::{App, Parts, Settings};
+use server::app::{App, AppParts, Settings};
 use service::Actor;
 use service::auth::api_keys as keys;
 use service::auth::api_keys::NewKey;
@@ -146,7 +146,7 @@ async fn open(database: &TestDatabase, clock: &TestClock, settings: Settings) ->
     // The machine may be busy; timeouts are tested elsewhere.
     options.timeout = std::time::Duration::from_secs(30);
     let db = store::Db::open(&options).await.unwrap();
-    App::new(Parts { db, clock: clock.as_clock(), secrets, settings })
+    App::new(AppParts { db, clock: clock.as_clock(), secrets, settings })
 }
 
 async fn organization(app: &App, name: &str) -> (OrgId, String) {

@@ -101,11 +101,11 @@ impl ApiKeyCache {
     }
 
     fn cached(&self, hash: &[u8], now: Timestamp) -> Option<ApiKey> {
-        let mut ring = self.lock();
-        if ring.changes.take_notified() {
-            ring.cached.clear();
+        let mut cache = self.lock();
+        if cache.changes.take_notified() {
+            cache.cached.clear();
         }
-        let (key, at) = ring.cached.get(hash)?;
+        let (key, at) = cache.cached.get(hash)?;
         (now.duration_since(*at).abs() < CACHE_TTL).then(|| key.clone())
     }
 
@@ -116,15 +116,15 @@ impl ApiKeyCache {
         };
         let found = found.await.map_err(|error| KeyRejection::Service(error.into()))?;
         let key = found.ok_or(KeyRejection::Unknown)?;
-        let mut ring = self.lock();
+        let mut cache = self.lock();
         // A key read before the notification may be outdated: use it, but do not cache it.
-        if ring.changes.take_notified() {
-            ring.cached.clear();
+        if cache.changes.take_notified() {
+            cache.cached.clear();
         } else {
-            if ring.cached.len() >= CACHED_KEYS_MAX {
-                ring.cached.clear();
+            if cache.cached.len() >= CACHED_KEYS_MAX {
+                cache.cached.clear();
             }
-            ring.cached.insert(hash.to_vec(), (key.clone(), now));
+            cache.cached.insert(hash.to_vec(), (key.clone(), now));
         }
         Ok(key)
     }

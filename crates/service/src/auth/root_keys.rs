@@ -2,7 +2,7 @@
 //! sealing again with the new key, and what still depends on the old one.
 //!
 //! [`crate::secrets`] handles the files, and `rotate` only changes files. The next service that
-//! starts records the new key in the database ([`open_service`]); from then on, a process without
+//! starts records the new key in the database ([`open_database`]); from then on, a process without
 //! it cannot write anything that has to be verified. In the background, everything in the database
 //! that is sealed or encrypted and verifies with the old key is sealed or encrypted again with the
 //! new one ([`reseal`]). The rest are credentials that others hold: agents get new
@@ -75,10 +75,10 @@ pub enum KeyMismatch {
 
 /// Compares the key files with the recorded key.
 pub fn compare_keys(
-    recorded: Option<&RootKeyRecord>,
+    record: Option<&RootKeyRecord>,
     secrets: &Secrets,
 ) -> Result<KeyMatch, KeyMismatch> {
-    let Some(recorded) = recorded else { return Ok(KeyMatch::Unrecorded) };
+    let Some(recorded) = record else { return Ok(KeyMatch::Unrecorded) };
     let (current, old) = (secrets.root_key_id(), secrets.old_root_key_id());
     match (recorded.id.as_str(), recorded.old_id.as_deref()) {
         (id, None) if id == current && old.is_none() => Ok(KeyMatch::Same),
@@ -99,11 +99,11 @@ pub enum OpenError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
-    Unfit(#[from] KeyMismatch),
+    KeyMismatch(#[from] KeyMismatch),
 }
 
 /// Opens the database for the service, and records its root key if it is new.
-pub async fn open_service(
+pub async fn open_database(
     secrets: Secrets,
     now: Timestamp,
     open: impl AsyncFn(&Secrets) -> store::Result<Db>,
@@ -143,8 +143,8 @@ pub async fn open_command(
 }
 
 /// Selects the keys that the database expects.
-pub fn select_recorded(fit: KeyMatch, secrets: Secrets) -> Secrets {
-    match fit {
+pub fn select_recorded(key_match: KeyMatch, secrets: Secrets) -> Secrets {
+    match key_match {
         KeyMatch::Unrecorded | KeyMatch::Same => secrets,
         KeyMatch::Rotated => secrets.before_root_rotation(),
         KeyMatch::Retired => secrets.without_old_root(),

@@ -20,15 +20,15 @@ fn code(secret: &[u8], step: i64) -> u32 {
 
 /// The step to which this code belongs, if it is current and later than `last_step`: a code can be
 /// used only once.
-pub fn matching_step(secret: &[u8], said: &str, now: Timestamp, last_step: i64) -> Option<i64> {
-    let digits: String = said.chars().filter(|c| !c.is_whitespace()).collect();
+pub fn matching_step(secret: &[u8], typed: &str, now: Timestamp, last_step: i64) -> Option<i64> {
+    let digits: String = typed.chars().filter(|c| !c.is_whitespace()).collect();
     if digits.len() != 6 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let code_entered: u32 = digits.parse().ok()?;
+    let typed: u32 = digits.parse().ok()?;
     let this = now.as_second().div_euclid(STEP_SECONDS);
     let mut steps = this - STEP_TOLERANCE..=this + STEP_TOLERANCE;
-    steps.find(|step| *step > last_step && code(secret, *step) == code_entered)
+    steps.find(|step| *step > last_step && code(secret, *step) == typed)
 }
 
 /// The code that an authenticator with this secret shows now.
@@ -92,15 +92,15 @@ mod tests {
 
     #[test]
     fn code_is_valid_for_a_short_time_and_once() {
-        let said = "287082";
-        let step = matching_step(SECRET, said, at(59), 0).unwrap();
-        assert_eq!(matching_step(SECRET, said, at(59), step), None, "already used");
+        let code = "287082";
+        let step = matching_step(SECRET, code, at(59), 0).unwrap();
+        assert_eq!(matching_step(SECRET, code, at(59), step), None, "already used");
         assert_eq!(
             matching_step(SECRET, " 287 082 ", at(89), 0),
             Some(step),
             "clock slightly ahead"
         );
-        assert_eq!(matching_step(SECRET, said, at(120), 0), None, "too late");
+        assert_eq!(matching_step(SECRET, code, at(120), 0), None, "too late");
         for bad in ["", "28708", "2870821", "+28708", "２８７０８２"] {
             assert_eq!(matching_step(SECRET, bad, at(59), 0), None, "{bad}");
         }

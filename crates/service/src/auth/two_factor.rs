@@ -64,9 +64,9 @@ async fn save(app: &App, after: User, action: &str) -> Result<()> {
 
 /// A ticket for a user who completed the first step, and with which method. With it, a code is
 /// accepted for five minutes.
-pub(super) fn ticket(app: &App, user: &User, way: SignInMethod) -> Token {
+pub(super) fn ticket(app: &App, user: &User, method: SignInMethod) -> Token {
     let until = (app.clock.now() + TICKET_TTL).as_second();
-    let tag = with_tag_parts(user, until, way, |parts| app.secrets.tag(TICKET_PURPOSE, parts));
+    let tag = with_tag_parts(user, until, method, |parts| app.secrets.tag(TICKET_PURPOSE, parts));
     format!("{until}.{}.{}", user.id, totp::base32(&tag[..TICKET_TAG_BYTES]))
 }
 
@@ -95,8 +95,8 @@ impl PendingSignIn {
             return Ok(None);
         };
         let shown = totp::from_base32(shown);
-        let is = |way: &SignInMethod| {
-            with_tag_parts(&user, until, *way, |parts| {
+        let is = |candidate: &SignInMethod| {
+            with_tag_parts(&user, until, *candidate, |parts| {
                 app.secrets.verifies(TICKET_PURPOSE, parts, TICKET_TAG_BYTES, &shown)
             })
         };
@@ -113,13 +113,13 @@ impl PendingSignIn {
 fn with_tag_parts<T>(
     user: &User,
     until: i64,
-    way: SignInMethod,
+    method: SignInMethod,
     make: impl FnOnce(&[&[u8]]) -> T,
 ) -> T {
     let id = user.id.to_string();
     // The generation makes a ticket invalid once its user was reset or has signed in.
     let (seen, until) = (user.generation.to_be_bytes(), until.to_be_bytes());
-    make(&[id.as_bytes(), &seen, &until, way.as_str().as_bytes()])
+    make(&[id.as_bytes(), &seen, &until, method.as_str().as_bytes()])
 }
 
 /// Signs in a user who completed the first step and has the current code. Returns `NeedsCode` if

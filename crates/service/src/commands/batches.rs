@@ -65,9 +65,9 @@ pub async fn create(app: &App, new: NewRollout) -> Result<rollouts::Rollout> {
     let mut tx = app.db.begin().await?;
     reject_unknown_servers(&mut tx, &new).await?;
     let now = app.clock.now();
-    let made = create_in(&mut tx, BatchId::new(now, random_u128()), new, now).await?;
+    let created = create_in(&mut tx, BatchId::new(now, random_u128()), new, now).await?;
     tx.commit().await?;
-    Ok(made)
+    Ok(created)
 }
 
 /// Like [`create`], in the caller's transaction and for servers that are known to exist.
@@ -78,8 +78,8 @@ pub async fn create_in(
     new: NewRollout,
     now: Timestamp,
 ) -> store::Result<rollouts::Rollout> {
-    let mut made = create_all_in(tx, vec![(id, new)], now).await?;
-    Ok(made.remove(0))
+    let mut created = create_all_in(tx, vec![(id, new)], now).await?;
+    Ok(created.remove(0))
 }
 
 /// Creates many batches in a few SQL statements.
@@ -340,16 +340,16 @@ pub async fn retry_if(
             run_id: None,
             retry_of: Some(id),
         };
-        let made = match create_in(&mut tx, BatchId::new(now, random_u128()), new, now).await {
+        let created = match create_in(&mut tx, BatchId::new(now, random_u128()), new, now).await {
             // Another retry was committed after `retryable` checked. Check again, which reports
             // that retry.
             Err(StoreError::AlreadyExists { .. }) => continue,
             made => made?,
         };
-        let detail = json!({"batch_id": id, "retried_as": made.id});
+        let detail = json!({"batch_id": id, "retried_as": created.id});
         record(&mut tx, org, now, &actor.id, "batch.retry", id, &detail);
         tx.commit().await?;
-        return Ok(Some(made));
+        return Ok(Some(created));
     }
     Err(ServiceError::Stale)
 }
@@ -422,17 +422,17 @@ pub async fn correct_end(tx: &mut Tx, id: BatchId, now: Timestamp) -> store::Res
 pub async fn record_end(
     tx: &mut Tx,
     row: &rollouts::Rollout,
-    end: RolloutOutcome,
+    outcome: RolloutOutcome,
     ended_at: Timestamp,
     now: Timestamp,
 ) -> store::Result<()> {
-    let state = phase_name(Phase::Ended(end));
+    let state = phase_name(Phase::Ended(outcome));
     let detail = json!({"batch_id": row.id, "run_id": row.run_id, "state": state});
     record(tx, row.org_id, now, "engine", "batch.finish", row.id, &detail);
     emit(tx, row.org_id, "batch.finished", now, detail);
     // The run may have been deleted with its schedule.
     let Some(run) = runs::by_batch(tx, row.id).await? else { return Ok(()) };
-    runs::finish(tx, &run, end, ended_at).await?;
+    runs::finish(tx, &run, outcome, ended_at).await?;
     let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": row.id,
         "state": state});
     emit(tx, row.org_id, "run.finished", now, detail);

@@ -24,15 +24,15 @@ pub async fn request(app: &App, actor: &Actor, server: ServerId) -> Result<Refre
     let row = servers::get(&mut tx, org, server).await?;
     // This process may have heard from the server since the row was last written.
     let last_contact = app.last_contact(server);
-    let heard = last_contact.map_or(row.last_seen_at, |at| at.max(row.last_seen_at));
+    let last_contact_at = last_contact.map_or(row.last_seen_at, |at| at.max(row.last_seen_at));
     let sync_seconds = app.settings.sync_seconds;
-    if !(Presence { last_seen: Some(heard), sync_seconds }.is_online(now)) {
-        let detail = format!("{} has not been heard from since {heard}", row.hostname);
+    if !(Presence { last_seen: Some(last_contact_at), sync_seconds }.is_online(now)) {
+        let detail = format!("{} has not been heard from since {last_contact_at}", row.hostname);
         return Err(ServiceError::conflict("server_offline", detail));
     }
-    let made = request_in(&mut tx, &actor.id, org, server, now).await?;
+    let created = request_in(&mut tx, &actor.id, org, server, now).await?;
     tx.commit().await?;
-    Ok(made)
+    Ok(created)
 }
 
 /// Stores the request in the caller's transaction.
@@ -55,13 +55,13 @@ pub(super) async fn request_in(
         message: None,
         seal: store::seals::SealCode::default(),
     };
-    let made = refreshes::request(tx, &wanted).await?;
-    if made.id == wanted.id {
-        let detail = json!({"refresh_id": made.id, "server_id": server});
+    let created = refreshes::request(tx, &wanted).await?;
+    if created.id == wanted.id {
+        let detail = json!({"refresh_id": created.id, "server_id": server});
         record(tx, org, now, who, "server.refresh", server, &detail);
         emit(tx, org, "server.refresh_requested", now, detail);
     }
-    Ok(made)
+    Ok(created)
 }
 
 /// A refresh of this server.

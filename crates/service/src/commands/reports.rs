@@ -42,11 +42,11 @@ pub struct AgentReports<'a> {
 /// [`store_progress`] and [`store_result`] for each. `Stale` means that another writer changed one of the
 /// tasks; then none of the reports is stored.
 #[boxed]
-pub async fn store_all(tx: &mut Tx, told: &[AgentReports<'_>]) -> store::Result<()> {
-    let mut standings = TaskStates::read(tx, told).await?;
+pub async fn store_all(tx: &mut Tx, agent_reports: &[AgentReports<'_>]) -> store::Result<()> {
+    let mut standings = TaskStates::read(tx, agent_reports).await?;
     let mut corrected = BTreeSet::new();
     let mut dropped = Vec::new();
-    for AgentReports { reporter, progress, results, now } in told {
+    for AgentReports { reporter, progress, results, now } in agent_reports {
         for step in *progress {
             if let (Some(stage), Some(standing)) =
                 (step.stage, standings.get_mut(*reporter, step.order_id))
@@ -65,7 +65,7 @@ pub async fn store_all(tx: &mut Tx, told: &[AgentReports<'_>]) -> store::Result<
                 finish_refresh(tx, *reporter, result, *now).await?;
                 continue;
             };
-            if matches!(standing.target, TaskStatus::Done(_)) {
+            if matches!(standing.status, TaskStatus::Done(_)) {
                 corrected.insert((standing.seen.rollout_id, *now));
             }
             let report = serde_json::to_value(result).ok();
@@ -89,22 +89,22 @@ struct TaskStates(BTreeMap<TaskId, TaskState>);
 
 struct TaskState {
     seen: TaskResult,
-    target: TaskStatus,
+    status: TaskStatus,
     result: Option<serde_json::Value>,
 }
 
 impl TaskStates {
-    async fn read(tx: &mut Tx, told: &[AgentReports<'_>]) -> store::Result<TaskStates> {
+    async fn read(tx: &mut Tx, agent_reports: &[AgentReports<'_>]) -> store::Result<TaskStates> {
         let mut tasks: BTreeMap<OrgId, Vec<TaskId>> = BTreeMap::new();
-        for AgentReports { reporter: who, progress, results, .. } in told {
+        for AgentReports { reporter: who, progress, results, .. } in agent_reports {
             let ids = progress.iter().map(|told| told.order_id);
-            let ids = ids.chain(results.iter().map(|told| told.order_id));
+            let ids = ids.chain(results.iter().map(|report| report.order_id));
             tasks.entry(who.org).or_default().extend(ids);
         }
         let mut standings = BTreeMap::new();
         for (org, tasks) in tasks {
             for seen in rollout_tasks::get_all(tx, org, &tasks).await? {
-                let standing = TaskState { target: seen.target, result: None, seen };
+                let standing = TaskState { status: seen.target, result: None, seen };
                 standings.insert(standing.seen.task_id, standing);
             }
         }
@@ -112,14 +112,14 @@ impl TaskStates {
     }
 
     /// The state of this task, if it belongs to this server.
-    fn get_mut(&mut self, who: Reporter, task: TaskId) -> Option<&mut TaskState> {
-        self.0.get_mut(&task).filter(|standing| standing.seen.server_id == who.server)
+    fn get_mut(&mut self, reporter: Reporter, task: TaskId) -> Option<&mut TaskState> {
+        self.0.get_mut(&task).filter(|standing| standing.seen.server_id == reporter.server)
     }
 
     /// The changes by rollout, in the order in which all code locks rollouts.
     fn into_moves(self) -> BTreeMap<BatchId, Vec<StateChange>> {
         let mut moves: BTreeMap<BatchId, Vec<StateChange>> = BTreeMap::new();
-        for TaskState { seen, target, result } in self.0.into_values() {
+        for TaskState { seen, status: target, result } in self.0.into_values() {
             if target != seen.target {
                 let to = StateChange {
                     server_id: seen.server_id,
@@ -139,19 +139,19 @@ impl TaskState {
     fn apply(
         &mut self,
         tx: &mut Tx,
-        who: Reporter,
+        reporter: Reporter,
         event: TaskEvent,
         result: Option<serde_json::Value>,
         now: Timestamp,
     ) {
         // Every report of an agent is a valid event; see `domain::rollout::TaskStatus`.
-        let Ok(next) = self.target.apply(event, now) else { return };
-        if next == self.target {
+        let Ok(next) = self.status.apply(event, now) else { return };
+        if next == self.status {
             return;
         }
-        let from = TaskResult { target: self.target, ..self.seen.clone() };
-        record_task_transition(tx, who.org, &to_target_row(&from), next, now);
-        self.target = next;
+        let from = TaskResult { target: self.status, ..self.seen.clone() };
+        record_task_transition(tx, reporter.org, &to_target_row(&from), next, now);
+        self.status = next;
         self.result = result.or(self.result.take());
     }
 }
@@ -173,13 +173,13 @@ fn to_target_row(seen: &TaskResult) -> TaskRow {
 #[boxed]
 pub async fn store_progress(
     tx: &mut Tx,
-    who: Reporter,
-    told: &OrderProgress,
+    reporter: Reporter,
+    progress: &OrderProgress,
     now: Timestamp,
 ) -> store::Result<()> {
-    let Some(stage) = told.stage else { return Ok(()) };
-    match find_target(tx, who, told.order_id).await? {
-        Some(seen) => save_event(tx, who, &seen, TaskEvent::Reached(stage), None, now).await,
+    let Some(stage) = progress.stage else { return Ok(()) };
+    match find_target(tx, reporter, progress.order_id).await? {
+        Some(seen) => save_event(tx, reporter, &seen, TaskEvent::Reached(stage), None, now).await,
         None => Ok(()),
     }
 }
@@ -189,19 +189,19 @@ pub async fn store_progress(
 #[boxed]
 pub async fn store_result(
     tx: &mut Tx,
-    who: Reporter,
-    told: &OrderResult,
+    reporter: Reporter,
+    result: &OrderResult,
     now: Timestamp,
 ) -> store::Result<()> {
-    let Some(seen) = find_target(tx, who, told.order_id).await? else {
-        return finish_refresh(tx, who, told, now).await;
+    let Some(seen) = find_target(tx, reporter, result.order_id).await? else {
+        return finish_refresh(tx, reporter, result, now).await;
     };
-    let event = TaskEvent::Reported(to_verdict(told));
-    let report = serde_json::to_value(told).ok();
-    save_event(tx, who, &seen, event, report, now).await?;
-    if told.outcome == Outcome::Unknown && !matches!(seen.target, TaskStatus::Done(_)) {
+    let event = TaskEvent::Reported(to_verdict(result));
+    let report = serde_json::to_value(result).ok();
+    save_event(tx, reporter, &seen, event, report, now).await?;
+    if result.outcome == Outcome::Unknown && !matches!(seen.target, TaskStatus::Done(_)) {
         // It is unknown whether the order was executed. A fresh inventory shows it.
-        refresh::request_in(tx, "engine", who.org, who.server, now).await?;
+        refresh::request_in(tx, "engine", reporter.org, reporter.server, now).await?;
     }
     if matches!(seen.target, TaskStatus::Done(_)) {
         correct_end(tx, seen.rollout_id, now).await?;
@@ -209,22 +209,26 @@ pub async fn store_result(
     Ok(())
 }
 
-fn to_verdict(told: &OrderResult) -> ReportedResult {
-    match told.outcome {
+fn to_verdict(result: &OrderResult) -> ReportedResult {
+    match result.outcome {
         Outcome::Succeeded => ReportedResult::Succeeded,
         Outcome::NoChange => ReportedResult::NoChange,
         Outcome::Skipped => ReportedResult::NotApplicable,
         Outcome::Failed => {
-            ReportedResult::Failed(told.failure_code.unwrap_or(FailureCode::AgentError))
+            ReportedResult::Failed(result.failure_code.unwrap_or(FailureCode::AgentError))
         }
         Outcome::Withdrawn => ReportedResult::Withdrawn,
         Outcome::Unknown => ReportedResult::Failed(FailureCode::OrderLost),
     }
 }
 
-async fn find_target(tx: &mut Tx, who: Reporter, id: TaskId) -> store::Result<Option<TaskResult>> {
-    match rollout_tasks::get(tx, who.org, id).await {
-        Ok(found) => Ok((found.server_id == who.server).then_some(found)),
+async fn find_target(
+    tx: &mut Tx,
+    reporter: Reporter,
+    id: TaskId,
+) -> store::Result<Option<TaskResult>> {
+    match rollout_tasks::get(tx, reporter.org, id).await {
+        Ok(found) => Ok((found.server_id == reporter.server).then_some(found)),
         Err(StoreError::NotFound { .. }) => Ok(None),
         Err(error) => Err(error),
     }
@@ -232,7 +236,7 @@ async fn find_target(tx: &mut Tx, who: Reporter, id: TaskId) -> store::Result<Op
 
 async fn save_event(
     tx: &mut Tx,
-    who: Reporter,
+    reporter: Reporter,
     seen: &TaskResult,
     event: TaskEvent,
     result: Option<serde_json::Value>,
@@ -249,14 +253,14 @@ async fn save_event(
         return Ok(());
     }
     let from = seen.target;
-    let to = StateChange { server_id: who.server, from, seen: seen.generation, next, result };
+    let to = StateChange { server_id: reporter.server, from, seen: seen.generation, next, result };
     rollout_tasks::save(tx, seen.rollout_id, &[to]).await?;
     // A task whose seal does not verify keeps its id and is never sent again.
     if next == TaskStatus::Waiting && tx.is_authentic(seen) {
         let another = TaskId::new(now, random_u128());
         rollout_tasks::set_task_id(tx, seen, another).await?;
     }
-    record_task_transition(tx, who.org, &to_target_row(seen), next, now);
+    record_task_transition(tx, reporter.org, &to_target_row(seen), next, now);
     Ok(())
 }
 
@@ -277,20 +281,20 @@ async fn interpret_withdrawal(tx: &mut Tx, seen: &TaskResult) -> store::Result<T
 
 async fn finish_refresh(
     tx: &mut Tx,
-    who: Reporter,
-    told: &OrderResult,
+    reporter: Reporter,
+    result: &OrderResult,
     now: Timestamp,
 ) -> store::Result<()> {
-    let state = match told.outcome {
+    let state = match result.outcome {
         Outcome::Succeeded | Outcome::NoChange | Outcome::Skipped => RefreshState::Succeeded,
         Outcome::Failed | Outcome::Withdrawn | Outcome::Unknown => RefreshState::Failed,
     };
-    let message = told.message.as_ref().map(vocab::Line::as_str);
-    if refreshes::finish(tx, told.order_id, who.server, state, message, now).await? {
-        let detail = json!({"refresh_id": told.order_id, "server_id": who.server,
+    let message = result.message.as_ref().map(vocab::Line::as_str);
+    if refreshes::finish(tx, result.order_id, reporter.server, state, message, now).await? {
+        let detail = json!({"refresh_id": result.order_id, "server_id": reporter.server,
             "state": state.as_str()});
-        record(tx, who.org, now, "engine", "refresh.finish", who.server, &detail);
-        emit(tx, who.org, "server.refreshed", now, detail);
+        record(tx, reporter.org, now, "engine", "refresh.finish", reporter.server, &detail);
+        emit(tx, reporter.org, "server.refreshed", now, detail);
     }
     Ok(())
 }

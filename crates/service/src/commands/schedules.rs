@@ -40,19 +40,19 @@ pub fn upcoming(schedule: &Schedule, count: usize) -> Vec<Timestamp> {
 }
 
 #[boxed]
-pub async fn create(app: &App, actor: &Actor, wanted: ScheduleInput) -> Result<Schedule> {
+pub async fn create(app: &App, actor: &Actor, input: ScheduleInput) -> Result<Schedule> {
     let now = app.clock.now();
-    let next = wanted.enabled.then(|| next_after(&wanted.cron, &wanted.timezone, now)).flatten();
+    let next = input.enabled.then(|| next_after(&input.cron, &input.timezone, now)).flatten();
     let made = Schedule {
         id: ScheduleId::new(now, random_u128()),
         org_id: actor.org,
-        name: wanted.name,
-        description: wanted.description,
-        enabled: wanted.enabled,
-        cron: wanted.cron,
-        timezone: wanted.timezone,
-        targets: wanted.targets,
-        options: wanted.options.to_json(),
+        name: input.name,
+        description: input.description,
+        enabled: input.enabled,
+        cron: input.cron,
+        timezone: input.timezone,
+        targets: input.targets,
+        options: input.options.to_json(),
         next_run_at: next,
         created_at: now,
         updated_at: now,
@@ -72,26 +72,25 @@ pub async fn replace(
     app: &App,
     actor: &Actor,
     seen: &Schedule,
-    wanted: ScheduleInput,
+    input: ScheduleInput,
 ) -> Result<Schedule> {
     let now = app.clock.now();
     // The due instant changes only if the timing changes: any other edit must not skip it.
-    let same_time = seen.enabled == wanted.enabled
-        && seen.cron == wanted.cron
-        && seen.timezone == wanted.timezone;
-    let next = match (wanted.enabled, same_time) {
+    let same_time =
+        seen.enabled == input.enabled && seen.cron == input.cron && seen.timezone == input.timezone;
+    let next = match (input.enabled, same_time) {
         (false, _) => None,
         (true, true) => seen.next_run_at,
-        (true, false) => next_after(&wanted.cron, &wanted.timezone, now),
+        (true, false) => next_after(&input.cron, &input.timezone, now),
     };
     let after = Schedule {
-        name: wanted.name,
-        description: wanted.description,
-        enabled: wanted.enabled,
-        cron: wanted.cron,
-        timezone: wanted.timezone,
-        targets: wanted.targets,
-        options: wanted.options.to_json(),
+        name: input.name,
+        description: input.description,
+        enabled: input.enabled,
+        cron: input.cron,
+        timezone: input.timezone,
+        targets: input.targets,
+        options: input.options.to_json(),
         next_run_at: next,
         updated_at: now,
         ..seen.clone()

@@ -29,7 +29,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Sup
         let error = FieldError::new("/expires_at", "in_the_past", "must be in the future");
         return Err(ServiceError::Invalid(vec![error]));
     }
-    let made = Suppression {
+    let created = Suppression {
         id: SuppressionId::new(now, random_u128()),
         org_id: actor.org,
         cve: new.cve,
@@ -41,12 +41,12 @@ pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Sup
         created_by: actor.id.clone(),
     };
     let mut tx = app.db.begin().await?;
-    suppressions::create(&mut tx, &made).await?;
-    audit::record(app, &mut tx, actor, "suppression.create", made.id, details(&made));
-    audit::emit(app, &mut tx, actor, "suppression.created", details(&made));
+    suppressions::create(&mut tx, &created).await?;
+    audit::record(app, &mut tx, actor, "suppression.create", created.id, details(&created));
+    audit::emit(app, &mut tx, actor, "suppression.created", details(&created));
     tx.notify(Topic::Feeds);
     tx.commit().await?;
-    Ok(made)
+    Ok(created)
 }
 
 #[boxed]

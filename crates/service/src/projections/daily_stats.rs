@@ -23,8 +23,8 @@ pub fn utc_day(now: Timestamp) -> Date {
 pub async fn current_counts(conn: &mut Conn, org: OrgId, day: Date) -> Result<Option<DailyStats>> {
     let servers = server_list::count(conn, org, &Filter::default()).await?;
     let seen = patches::summary(conn, org).await?;
-    let judged = findings::summary(conn, org).await?;
-    let (Some(seen), Some(_), true) = (seen, judged, servers > 0) else { return Ok(None) };
+    let summary = findings::summary(conn, org).await?;
+    let (Some(seen), Some(_), true) = (seen, summary, servers > 0) else { return Ok(None) };
     let counts: Counts = serde_json::from_value(seen.counts).map_err(|error| {
         StoreError::Corrupt { table: "fleet_summaries", id: org.to_string(), source: error.into() }
     })?;

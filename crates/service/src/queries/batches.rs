@@ -61,7 +61,7 @@ pub(crate) async fn find_in(
 ) -> Result<rollouts::Rollout> {
     let found = rollouts::get(conn, scope.org, id).await?;
     if let Some(environments) = scope.environments.as_deref()
-        && !store::batches::is_within(conn, id, environments).await?
+        && !store::batches::is_within_environments(conn, id, environments).await?
     {
         return Err(StoreError::not_found("batch", id).into());
     }

@@ -97,7 +97,7 @@ pub fn cve(
     suppressions: &ActiveSuppressions,
     environment: Option<&Environment>,
 ) -> wire::v1::Cve {
-    let ScoredFinding { settled, exploited, epss, manager_agrees } = exposed;
+    let ScoredFinding { server_finding: settled, exploited, epss, manager_agrees } = exposed;
     let finding = &settled.finding;
     let mut found = finding.explanation();
     if *manager_agrees {
@@ -305,9 +305,9 @@ pub fn progress(counts: &BTreeMap<String, u64>, phase: Phase) -> Progress {
 /// One server's task of a batch.
 pub fn task(
     row: StoredTask,
-    named: Option<&ServerName>,
+    server_name: Option<&ServerName>,
     phase: Phase,
-    held: Option<WaitReason>,
+    wait_reason: Option<WaitReason>,
 ) -> Task {
     let (started_at, finished_at, deadline_at) = match row.target {
         TaskStatus::Waiting => (None, None, None),
@@ -318,10 +318,10 @@ pub fn task(
     Task {
         id: row.task_id,
         server_id: row.server_id,
-        hostname: named.map_or_else(unnamed, |named| named.hostname.clone()),
+        hostname: server_name.map_or_else(unnamed, |named| named.hostname.clone()),
         state: task_state(row.target, phase),
         waiting_for: (row.target == TaskStatus::Waiting)
-            .then_some(held)
+            .then_some(wait_reason)
             .flatten()
             .and_then(waiting_for),
         deadline_at,
@@ -331,8 +331,8 @@ pub fn task(
     }
 }
 
-fn task_state(target: TaskStatus, phase: Phase) -> TaskState {
-    match target {
+fn task_state(status: TaskStatus, phase: Phase) -> TaskState {
+    match status {
         TaskStatus::Waiting if phase == Phase::Scheduled => TaskState::Pending,
         TaskStatus::Waiting => TaskState::Waiting,
         TaskStatus::Busy(busy) => match busy.stage {
@@ -357,8 +357,8 @@ fn task_state(target: TaskStatus, phase: Phase) -> TaskState {
 
 /// What a task waits for. `None` if its batch is paused or halted, because the batch shows that
 /// itself.
-fn waiting_for(held: WaitReason) -> Option<WaitingFor> {
-    match held {
+fn waiting_for(wait_reason: WaitReason) -> Option<WaitingFor> {
+    match wait_reason {
         WaitReason::Scheduled { .. } => Some(WaitingFor::Window),
         WaitReason::Paused | WaitReason::Halted(_) => None,
         WaitReason::Offline => Some(WaitingFor::Offline),

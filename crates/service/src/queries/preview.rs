@@ -208,19 +208,19 @@ async fn pending_updates<'a>(
 pub async fn preview_batch(
     conn: &mut Conn,
     options: &PatchOptions,
-    meant: SelectedServers,
+    selected: SelectedServers,
     now: Timestamp,
 ) -> Result<BatchPreview> {
-    let total = u32::try_from(meant.total).unwrap_or(u32::MAX);
+    let total = u32::try_from(selected.total).unwrap_or(u32::MAX);
     let mut lists: BTreeMap<Digest, Vec<Pending>> = BTreeMap::new();
-    let mut outlooks = Vec::with_capacity(meant.first.len());
-    for (turn, server) in (0_u32..).zip(meant.first) {
+    let mut outlooks = Vec::with_capacity(selected.first.len());
+    for (turn, server) in (0_u32..).zip(selected.first) {
         let pending = pending_updates(conn, &server, &mut lists).await?;
         outlooks.push(preview_server(options, server, pending, turn, total, now));
     }
     Ok(BatchPreview {
         total,
-        offline: u32::try_from(meant.offline).unwrap_or(u32::MAX),
+        offline: u32::try_from(selected.offline).unwrap_or(u32::MAX),
         beyond_window: (0..total)
             .rev()
             .take_while(|turn| earliest_start(options, *turn, now).is_none())
@@ -231,8 +231,8 @@ pub async fn preview_batch(
 }
 
 /// The earliest start of the server at this position.
-fn earliest_start(options: &PatchOptions, turn: u32, now: Timestamp) -> Option<Timestamp> {
-    let minutes = i64::from(options.pace.stagger_minutes) * i64::from(turn);
+fn earliest_start(options: &PatchOptions, position: u32, now: Timestamp) -> Option<Timestamp> {
+    let minutes = i64::from(options.pace.stagger_minutes) * i64::from(position);
     let inside = options.pace.window_minutes.is_none_or(|window| minutes < i64::from(window));
     inside.then(|| now.saturating_add(SignedDuration::from_mins(minutes)).unwrap_or(Timestamp::MAX))
 }
@@ -276,7 +276,7 @@ fn select_updates(options: &PatchOptions, server: &Server, pending: &[Pending]) 
         .filter(is_selected)
         .map(|update| if excluded(update) { exclude(update) } else { update.clone() })
         .partition(|update| update.blocked_by.is_some());
-    let too_many = limits.max_packages.is_some_and(|most| updates.len() > most as usize);
+    let too_many = limits.max_packages.is_some_and(|max| updates.len() > max as usize);
     if too_many {
         blocked.extend(std::mem::take(&mut updates).iter().map(exclude));
     }
@@ -377,10 +377,10 @@ async fn to_preview(
     app: &App,
     conn: &mut Conn,
     options: &PatchOptions,
-    meant: SelectedServers,
+    selected: SelectedServers,
 ) -> Result<Preview> {
     let now = app.clock.now();
-    let seen = preview_batch(conn, options, meant, now).await?;
+    let seen = preview_batch(conn, options, selected, now).await?;
     let mut warnings = convert::warnings(options, u64::from(seen.total));
     warnings.extend(canary_warning(&seen));
     warnings.extend(refusal_warning(&seen));

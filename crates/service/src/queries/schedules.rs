@@ -9,7 +9,7 @@ use vocab::{RunId, ScheduleId, ServerId};
 use wire::v1::{LastRun, Run};
 
 use super::summary::is_limited_to;
-use super::targets::{Unmatched, explain_unmatched};
+use super::targets::{UnmatchedTargets, explain_unmatched};
 use super::{Scope, convert};
 use crate::{App, Result};
 
@@ -116,7 +116,7 @@ async fn to_wire_in(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wir
     let paced = options.pace.stagger_minutes > 0 || options.pace.max_parallel.is_some();
     let visible = scope.environments.as_deref();
     let warnings = match explain_unmatched(conn, row.org_id, visible, &row.targets).await? {
-        Some(Unmatched { reason, .. }) => {
+        Some(UnmatchedTargets { reason, .. }) => {
             vec![format!("{reason} Runs are skipped until a server matches.")]
         }
         None if paced && options.pace.window_minutes.is_some() => {

@@ -118,7 +118,7 @@ pub async fn refresh(
 pub fn online_span(app: &App) -> OnlineSpan {
     let presence = Presence { last_seen: None, sync_seconds: app.settings.sync_seconds };
     // Excludes the instant at which the timeout ends; times are stored with microsecond precision.
-    let patience = presence.patience() - SignedDuration::from_micros(1);
+    let patience = presence.offline_after() - SignedDuration::from_micros(1);
     let now = app.clock.now();
     OnlineSpan {
         since: now.saturating_sub(patience).unwrap_or(Timestamp::MIN),

@@ -111,7 +111,7 @@ pub fn is_limited_to(environments: Option<&[Environment]>, targets: &Selector) -
     match targets {
         Selector::All => false,
         Selector::Matching(criteria) => {
-            criteria.environment().is_some_and(|asked| allowed.contains(asked))
+            criteria.environment().is_some_and(|environment| allowed.contains(environment))
         }
     }
 }

@@ -13,7 +13,7 @@ const TAGS_COMPARED_MAX: u32 = 5_000;
 
 /// Targets that match no server now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unmatched {
+pub struct UnmatchedTargets {
     /// The reason in sentences, with a suggestion for a name that was probably mistyped.
     pub reason: String,
     /// The caller can see no server at all, so a typo cannot be distinguished from servers that
@@ -29,7 +29,7 @@ pub async fn explain_unmatched(
     org: OrgId,
     visible: Option<&[Environment]>,
     targets: &Selector,
-) -> Result<Option<Unmatched>> {
+) -> Result<Option<UnmatchedTargets>> {
     let everyone =
         Filter { environments: visible.map(<[Environment]>::to_vec), ..Filter::default() };
     let matching = Filter { environments: everyone.environments.clone(), ..Filter::from(targets) };
@@ -43,7 +43,7 @@ pub async fn explain_unmatched(
                 Some(_) => "No server is enrolled in the environments of this API key.",
                 None => "No server is enrolled yet.",
             };
-            return Ok(Some(Unmatched { reason: reason.to_owned(), no_fleet: true }));
+            return Ok(Some(UnmatchedTargets { reason: reason.to_owned(), no_fleet: true }));
         }
     };
     let mut sentences = unknown_labels(conn, org, visible, &everyone, criteria).await?;
@@ -61,7 +61,7 @@ pub async fn explain_unmatched(
         sentences
             .push(format!("No server matches all of: {}.", describe_criteria(criteria).join(", ")));
     }
-    Ok(Some(Unmatched { reason: sentences.join(" "), no_fleet: false }))
+    Ok(Some(UnmatchedTargets { reason: sentences.join(" "), no_fleet: false }))
 }
 
 /// One sentence each for an environment, a system and a tag that no server has.

@@ -22,16 +22,16 @@ pub async fn create(
     caller: &Caller,
     (body, mut errors): Body<CreateBatch>,
 ) -> Result<Rollout> {
-    let options = validate::order(&mut errors, body.options());
+    let options = validate::batch_options(&mut errors, body.options());
     // In the transaction that creates the batch, so that no server is removed in between.
     let mut tx = app.db.begin().await?;
     let named = find_named_servers(&mut tx, &caller.scope(), &mut errors, &body.server_ids).await?;
     errors.into_result()?;
     let (id, now) = (BatchId::new(app.clock.now(), random_u128()), app.clock.now());
     let new = new_rollout(app, caller, options, named);
-    let made = commands::create_in(&mut tx, id, new, now).await?;
+    let created = commands::create_in(&mut tx, id, new, now).await?;
     tx.commit().await?;
-    Ok(made)
+    Ok(created)
 }
 
 pub(super) fn new_rollout(

@@ -21,7 +21,7 @@ pub async fn preview_order(
     let scope = caller.scope();
     let options = match body.targets.is_some() {
         true => validate::options(&mut errors, "", body.options()),
-        false => validate::order(&mut errors, body.options()),
+        false => validate::batch_options(&mut errors, body.options()),
     };
     let (mut named, mut selector) = (Vec::new(), None);
     match (&body.server_ids, &body.targets) {

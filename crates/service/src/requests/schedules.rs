@@ -101,14 +101,14 @@ fn check_environments(caller: &Caller, targets: &Selector) -> Result<()> {
 async fn check_targets_match(
     app: &App,
     caller: &Caller,
-    wanted: &ScheduleInput,
+    input: &ScheduleInput,
     allow_empty: bool,
 ) -> Result<()> {
-    if allow_empty || !wanted.enabled {
+    if allow_empty || !input.enabled {
         return Ok(());
     }
     let (mut reader, visible) = (app.db.snapshot().await?, caller.environments.as_deref());
-    match explain_unmatched(&mut reader, caller.org, visible, &wanted.targets).await? {
+    match explain_unmatched(&mut reader, caller.org, visible, &input.targets).await? {
         Some(found) if !found.no_fleet => Err(ServiceError::Invalid(vec![FieldError::new(
             "/targets",
             NO_SERVERS_MATCH,

@@ -51,7 +51,7 @@ pub async fn patch(
     (body, mut errors): Body<PatchServer>,
 ) -> Result<Rollout> {
     find(app, &caller.scope(), id).await?;
-    let options = validate::order(&mut errors, body.options());
+    let options = validate::batch_options(&mut errors, body.options());
     errors.into_result()?;
     batches::create(app, new_rollout(app, caller, options, vec![id])).await
 }
@@ -72,7 +72,7 @@ pub async fn release(app: &App, caller: &Caller, id: ServerId) -> Result<(i64, w
 /// Releases a server if it is in quarantine for the reason that the caller saw. Returns `None` if
 /// the reason has changed.
 #[boxed]
-pub async fn release_seen(
+pub async fn release_if_reason_unchanged(
     app: &App,
     caller: &Caller,
     id: ServerId,

@@ -87,19 +87,19 @@ fn selector_code(error: &SelectorError) -> &'static str {
 
 /// Validates the options of a batch that a user starts now. They must state what to install; there
 /// is no default.
-pub fn order(errors: &mut ValidationErrors, said: OptionsRequest) -> PatchOptions {
-    if said.packages.is_none() && said.security_only.is_none() {
+pub fn batch_options(errors: &mut ValidationErrors, requested: OptionsRequest) -> PatchOptions {
+    if requested.packages.is_none() && requested.security_only.is_none() {
         let detail = "`packages` or `security_only` is required; \
                       `\"packages\": []` selects all available updates";
         errors.add("", "nothing_selected", detail);
     }
-    options(errors, "", said)
+    options(errors, "", requested)
 }
 
 /// Validates patch options. Omitted options have their defaults.
-pub fn options(errors: &mut ValidationErrors, at: &str, said: OptionsRequest) -> PatchOptions {
-    let packages = said.packages.unwrap_or_default();
-    let exclude = said.exclude.unwrap_or_default();
+pub fn options(errors: &mut ValidationErrors, at: &str, requested: OptionsRequest) -> PatchOptions {
+    let packages = requested.packages.unwrap_or_default();
+    let exclude = requested.exclude.unwrap_or_default();
     for (field, list) in [("packages", &packages), ("exclude", &exclude)] {
         if list.len() > PACKAGES_MAX {
             errors.add(
@@ -111,7 +111,7 @@ pub fn options(errors: &mut ValidationErrors, at: &str, said: OptionsRequest) ->
     }
     let packages = errors.parse_all(&format!("{at}/packages"), "invalid_package_name", &packages);
     let exclude = errors.parse_all(&format!("{at}/exclude"), "invalid_pattern", &exclude);
-    let reboot = said.reboot.as_deref().and_then(|text| {
+    let reboot = requested.reboot.as_deref().and_then(|text| {
         errors.parse::<RebootPolicy>(&format!("{at}/reboot"), "invalid_reboot_policy", text)
     });
     let mut number = |field: &str, value: Option<i64>, min: u32, max: u32| {
@@ -126,25 +126,25 @@ pub fn options(errors: &mut ValidationErrors, at: &str, said: OptionsRequest) ->
         }
         within
     };
-    let stagger = number("stagger_minutes", said.stagger_minutes, 0, STAGGER_MINUTES_MAX);
-    let max_parallel = number("max_parallel", said.max_parallel, 1, PARALLEL_MAX);
-    let window_minutes = number("window_minutes", said.window_minutes, 1, WINDOW_MINUTES_MAX);
-    if let Some(Err(error)) = said.max_failures.map(vocab::Portion::at_least_one) {
+    let stagger = number("stagger_minutes", requested.stagger_minutes, 0, STAGGER_MINUTES_MAX);
+    let max_parallel = number("max_parallel", requested.max_parallel, 1, PARALLEL_MAX);
+    let window_minutes = number("window_minutes", requested.window_minutes, 1, WINDOW_MINUTES_MAX);
+    if let Some(Err(error)) = requested.max_failures.map(vocab::Portion::at_least_one) {
         errors.add(&format!("{at}/max_failures"), "out_of_range", error);
     }
     PatchOptions {
         order: OrderOptions {
             packages: deduplicate(packages),
             exclude: deduplicate(exclude),
-            security_only: said.security_only.unwrap_or(false),
+            security_only: requested.security_only.unwrap_or(false),
             reboot: reboot.unwrap_or_default(),
-            dry_run: said.dry_run.unwrap_or(false),
+            dry_run: requested.dry_run.unwrap_or(false),
         },
         pace: Pace {
             stagger_minutes: stagger.unwrap_or(0),
             max_parallel,
-            canary: said.canary.filter(|canary| *canary != vocab::Portion::Count(0)),
-            max_failures: said.max_failures,
+            canary: requested.canary.filter(|canary| *canary != vocab::Portion::Count(0)),
+            max_failures: requested.max_failures,
             window_minutes,
         },
     }
@@ -247,7 +247,7 @@ mod tests {
     fn order_must_state_what_to_install() {
         let request = |body: Value| {
             let mut errors = ValidationErrors::default();
-            order(&mut errors, serde_json::from_value(body).unwrap());
+            batch_options(&mut errors, serde_json::from_value(body).unwrap());
             errors.into_result().map_err(|error| match error {
                 ServiceError::Invalid(errors) => errors[0].code,
                 other => panic!("{other}"),

@@ -135,9 +135,9 @@ pub async fn carriers_by_cve(conn: &mut Conn, org: OrgId) -> Result<Vec<(String,
 
 /// Records which carriers gained or lost CVEs.
 #[boxed]
-pub async fn apply_cve_changes(tx: &mut Tx, org: OrgId, shifts: &[&CveChange]) -> Result<()> {
+pub async fn apply_cve_changes(tx: &mut Tx, org: OrgId, cve_changes: &[&CveChange]) -> Result<()> {
     let mut pages: BTreeMap<(&str, u32), Vec<(u32, bool)>> = BTreeMap::new();
-    for CveChange { cve, gained, lost } in shifts {
+    for CveChange { cve, gained, lost } in cve_changes {
         let gained = gained.iter().map(|number| (number, true));
         for (number, has) in gained.chain(lost.iter().map(|number| (number, false))) {
             pages.entry((cve, number / PAGE_SIZE)).or_default().push((number % PAGE_SIZE, has));

@@ -278,9 +278,9 @@ async fn delete_by_digest(
     org: OrgId,
     base: &str,
     (table, column): (&'static str, &'static str),
-    gone: &[Digest],
+    removed: &[Digest],
 ) -> Result<()> {
-    for chunk in gone.chunks(ROWS_MAX) {
+    for chunk in removed.chunks(ROWS_MAX) {
         on!(tx, |c| {
             let mut text = Text::new(table);
             text.bind(put(&org)).add(" and base = ").bind(base.to_owned());

@@ -97,9 +97,9 @@ async fn delete_by_digest(
     tx: &mut Tx,
     org: OrgId,
     (table, column): (&'static str, &'static str),
-    gone: &[Digest],
+    removed: &[Digest],
 ) -> Result<()> {
-    for chunk in gone.chunks(ROWS_MAX) {
+    for chunk in removed.chunks(ROWS_MAX) {
         on!(tx, |c| {
             let mut text = Text::new(table);
             text.bind(put(&org)).add(column).equals_any(chunk.iter().map(put));
@@ -194,9 +194,9 @@ pub async fn put_counts(tx: &mut Tx, org: OrgId, counts: &[(Digest, KindCounts)]
 
 /// Deletes counts of kinds that no longer have anything to count or any servers.
 #[boxed]
-pub async fn delete_counts(tx: &mut Tx, org: OrgId, gone: &[Digest]) -> Result<()> {
+pub async fn delete_counts(tx: &mut Tx, org: OrgId, removed: &[Digest]) -> Result<()> {
     let table = ("delete from finding_counts where org_id = ", " and count_key");
-    delete_by_digest(tx, org, table, gone).await
+    delete_by_digest(tx, org, table, removed).await
 }
 
 /// The sets of pending updates that name CVEs which no feed contains.
@@ -245,7 +245,7 @@ pub async fn put_vendor_reported(
 
 /// Deletes what was recorded for sets of pending updates.
 #[boxed]
-pub async fn delete_vendor_reported(tx: &mut Tx, org: OrgId, gone: &[Digest]) -> Result<()> {
+pub async fn delete_vendor_reported(tx: &mut Tx, org: OrgId, removed: &[Digest]) -> Result<()> {
     let table = ("delete from cve_updates where org_id = ", " and update_set");
-    delete_by_digest(tx, org, table, gone).await
+    delete_by_digest(tx, org, table, removed).await
 }

@@ -55,7 +55,7 @@ async fn server_with_an_active_task_is_not_claimed(db: Db) {
         .await
         .unwrap()
         .into_iter()
-        .map(|at_work| (at_work.server_id, at_work.rollout_id))
+        .map(|active_task| (active_task.server_id, active_task.rollout_id))
         .collect();
     where_they_are.sort_unstable();
     assert_eq!(where_they_are, [(servers[0], first), (servers[1], first), (servers[2], second)]);
@@ -85,8 +85,8 @@ async fn database_refuses_two_active_tasks_on_a_server(db: Db) {
 }
 
 /// Two replicas and two rollouts claim the same thousand servers at the same time.
-async fn no_server_is_claimed_twice(place: TestDatabase) {
-    let replicas = [place.open().await, place.open().await];
+async fn no_server_is_claimed_twice(database: TestDatabase) {
+    let replicas = [database.open().await, database.open().await];
     let ours = org(&replicas[0]).await;
     let mut tx = replicas[0].begin().await.unwrap();
     for n in 0..1_000 {

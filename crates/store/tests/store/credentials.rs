@@ -58,9 +58,12 @@ fn stored_response() -> Response {
 async fn organization_is_created_renamed_and_removed(db: Db) {
     let id = org(&db).await;
     let mut tx = db.begin().await.unwrap();
-    let made = organizations::by_name(&mut tx, "Acme").await.unwrap();
-    organizations::rename(&mut tx, &made, "Acme Ltd").await.unwrap();
-    assert!(matches!(organizations::rename(&mut tx, &made, "Late").await, Err(StoreError::Stale)));
+    let created = organizations::by_name(&mut tx, "Acme").await.unwrap();
+    organizations::rename(&mut tx, &created, "Acme Ltd").await.unwrap();
+    assert!(matches!(
+        organizations::rename(&mut tx, &created, "Late").await,
+        Err(StoreError::Stale)
+    ));
     let renamed = organizations::get(&mut tx, id).await.unwrap();
     assert_eq!((renamed.name.as_str(), renamed.generation), ("Acme Ltd", 2));
     assert_eq!(organizations::list(&mut tx).await.unwrap(), [renamed.clone()]);
@@ -117,17 +120,20 @@ async fn credentials_of_a_removed_organization_are_invalid(db: Db) {
 async fn key_is_revoked_once_and_last_use_never_decreases(db: Db) {
     let ours = org(&db).await;
     let mut tx = db.begin().await.unwrap();
-    let made = key(ours, 1);
-    api_keys::create(&mut tx, &made).await.unwrap();
-    api_keys::record_uses(&mut tx, &[(made.id, at(5)), (made.id, at(9)), (made.id, at(7))])
-        .await
-        .unwrap();
-    api_keys::record_uses(&mut tx, &[(made.id, at(8))]).await.unwrap();
-    let used = api_keys::get(&mut tx, ours, made.id).await.unwrap();
+    let created = key(ours, 1);
+    api_keys::create(&mut tx, &created).await.unwrap();
+    api_keys::record_uses(
+        &mut tx,
+        &[(created.id, at(5)), (created.id, at(9)), (created.id, at(7))],
+    )
+    .await
+    .unwrap();
+    api_keys::record_uses(&mut tx, &[(created.id, at(8))]).await.unwrap();
+    let used = api_keys::get(&mut tx, ours, created.id).await.unwrap();
     assert_eq!(used.last_used_at, Some(at(9)));
     api_keys::revoke(&mut tx, &used, at(10)).await.unwrap();
     assert!(matches!(api_keys::revoke(&mut tx, &used, at(11)).await, Err(StoreError::Stale)));
-    assert_eq!(api_keys::get(&mut tx, ours, made.id).await.unwrap().revoked_at, Some(at(10)));
+    assert_eq!(api_keys::get(&mut tx, ours, created.id).await.unwrap().revoked_at, Some(at(10)));
     tx.commit().await.unwrap();
 }
 
@@ -167,10 +173,10 @@ async fn refused_token_use_has_a_reason(db: Db) {
 async fn other_organization_cannot_see_or_revoke_a_token(db: Db) {
     let (ours, theirs) = (org(&db).await, other_org(&db).await);
     let mut tx = db.begin().await.unwrap();
-    let made = token(ours, None);
-    enrollment_tokens::create(&mut tx, &made).await.unwrap();
-    assert!(enrollment_tokens::get(&mut tx, theirs, made.id).await.is_err());
-    assert!(enrollment_tokens::revoke(&mut tx, theirs, made.id, at(1)).await.is_err());
+    let created = token(ours, None);
+    enrollment_tokens::create(&mut tx, &created).await.unwrap();
+    assert!(enrollment_tokens::get(&mut tx, theirs, created.id).await.is_err());
+    assert!(enrollment_tokens::revoke(&mut tx, theirs, created.id, at(1)).await.is_err());
     assert_eq!(enrollment_tokens::list(&mut tx, theirs, PAGE).await.unwrap().total, 0);
 }
 

@@ -15,17 +15,17 @@ const NEWER_MIGRATION: &str =
     "create table schema_migrations (version bigint primary key, name text, checksum BYTES);
      insert into schema_migrations (version, name, checksum) values (99, '0099_tomorrow', X)";
 
-fn newer_migration(place: &TestDatabase) -> String {
-    match place.is_sqlite() {
+fn newer_migration(database: &TestDatabase) -> String {
+    match database.is_sqlite() {
         true => NEWER_MIGRATION.replace("BYTES", "BLOB").replace(", X)", ", x'00')"),
         false => NEWER_MIGRATION.replace("BYTES", "bytea").replace(", X)", ", '\\x00')"),
     }
 }
 
 /// Every table with its columns in order.
-async fn tables(place: &TestDatabase) -> Vec<(String, Vec<String>)> {
-    let columns: Vec<(String, String)> = if place.is_sqlite() {
-        let mut hand = SqliteConnection::connect(&place.url).await.unwrap();
+async fn tables(database: &TestDatabase) -> Vec<(String, Vec<String>)> {
+    let columns: Vec<(String, String)> = if database.is_sqlite() {
+        let mut hand = SqliteConnection::connect(&database.url).await.unwrap();
         sqlx::query_as(
             "select t.name, c.name from sqlite_schema t, pragma_table_info(t.name) c
               where t.type = 'table' and t.name not like 'sqlite_%' order by t.name, c.cid",
@@ -34,7 +34,7 @@ async fn tables(place: &TestDatabase) -> Vec<(String, Vec<String>)> {
         .await
         .unwrap()
     } else {
-        let mut hand = PgConnection::connect(&place.url).await.unwrap();
+        let mut hand = PgConnection::connect(&database.url).await.unwrap();
         sqlx::query_as(
             "select table_name::text, column_name::text from information_schema.columns
               where table_schema = 'public' order by table_name collate \"C\", ordinal_position",
@@ -83,13 +83,13 @@ async fn newer_database_is_refused_and_unchanged(empty: TestDatabase) {
     }
 }
 
-async fn edited_migration_is_refused(place: TestDatabase) {
-    place.open().await.close().await;
-    let zeros = if place.is_sqlite() { "x'00'" } else { "'\\x00'" };
-    place
+async fn edited_migration_is_refused(database: TestDatabase) {
+    database.open().await.close().await;
+    let zeros = if database.is_sqlite() { "x'00'" } else { "'\\x00'" };
+    database
         .execute_sql(&format!("update schema_migrations set checksum = {zeros} where version = 1"))
         .await;
-    let refused = Db::open(&place.options()).await.err().unwrap();
+    let refused = Db::open(&database.options()).await.err().unwrap();
     assert!(
         matches!(&refused, StoreError::MigrationChanged { version: 1, name }
             if name == "0001_baseline"),
@@ -98,8 +98,8 @@ async fn edited_migration_is_refused(place: TestDatabase) {
 }
 
 /// The error names the corrupt row; the other rows are still served.
-async fn corrupt_row_is_named(place: TestDatabase) {
-    let db = place.open().await;
+async fn corrupt_row_is_named(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let mut tx = db.begin().await.unwrap();
     for n in 1..=2_u8 {
@@ -121,7 +121,7 @@ async fn corrupt_row_is_named(place: TestDatabase) {
     }
     tx.commit().await.unwrap();
     let broken = nth!(KeyId, 1_u32);
-    place.execute_sql(&format!("update api_keys set role = 'king' where id = '{broken}'")).await;
+    database.execute_sql(&format!("update api_keys set role = 'king' where id = '{broken}'")).await;
     let mut reader = db.read().await.unwrap();
     match api_keys::get(&mut reader, ours, broken).await {
         Err(StoreError::Corrupt { table: "api_keys", id, source }) => {
@@ -161,8 +161,8 @@ async fn second_of_two_concurrent_writers_is_stale(db: Db) {
 }
 
 /// Read, decide and write, from sixteen tasks over two replicas. A stale writer reads again.
-async fn no_update_is_lost_between_two_replicas(place: TestDatabase) {
-    let replicas = [place.open().await, place.open().await];
+async fn no_update_is_lost_between_two_replicas(database: TestDatabase) {
+    let replicas = [database.open().await, database.open().await];
     let id = org(&replicas[0]).await;
     let writers: Vec<_> = (0..16)
         .map(|n| {
@@ -193,11 +193,11 @@ async fn no_update_is_lost_between_two_replicas(place: TestDatabase) {
     assert_eq!((end.name.as_str(), end.generation), ("Acme80", 81));
 }
 
-async fn commits_survive_closing_the_database(place: TestDatabase) {
-    let db = place.open().await;
+async fn commits_survive_closing_the_database(database: TestDatabase) {
+    let db = database.open().await;
     let id = org(&db).await;
     db.close().await;
-    let db = place.open().await;
+    let db = database.open().await;
     let mut reader = db.read().await.unwrap();
     assert_eq!(organizations::get(&mut reader, id).await.unwrap().created_at, at(0));
 }
@@ -273,8 +273,8 @@ fn only_one_module_builds_sql_from_literals() {
                 assert!(text.contains("AssertSqlSafe"), "this test searches for the wrong text");
                 continue;
             }
-            for door in ["AssertSqlSafe", "QueryBuilder", "Box::leak", "String::leak", ".leak()"] {
-                assert!(!text.contains(door), "{door} in {}", path.display());
+            for name in ["AssertSqlSafe", "QueryBuilder", "Box::leak", "String::leak", ".leak()"] {
+                assert!(!text.contains(name), "{name} in {}", path.display());
             }
         }
     }

@@ -34,8 +34,8 @@ fn names(list: &[&str]) -> BTreeSet<String> {
     list.iter().map(|&name| name.to_owned()).collect()
 }
 
-async fn advisory_is_found_by_id_base_and_packages(place: TestDatabase) {
-    let db = place.open().await;
+async fn advisory_is_found_by_id_base_and_packages(database: TestDatabase) {
+    let db = database.open().await;
     let bookworm = Ecosystem::new("Debian:12");
     let curl = statement("DSA-1", &[("Debian:12", "curl"), ("Debian:11", "curl")]);
     let vim = statement("DSA-2", &[("Debian:12", "vim")]);
@@ -58,8 +58,8 @@ async fn advisory_is_found_by_id_base_and_packages(place: TestDatabase) {
     assert_eq!(ids(&found), ["USN-1"], "subscriber advisories are found with the release");
 }
 
-async fn advisory_replaces_the_one_with_its_id(place: TestDatabase) {
-    let db = place.open().await;
+async fn advisory_replaces_the_one_with_its_id(database: TestDatabase) {
+    let db = database.open().await;
     let bookworm = Ecosystem::new("Debian:12");
     let mut tx = db.begin().await.unwrap();
     advisories::put_all(&mut tx, "debian", &[statement("DSA-1", &[("Debian:12", "curl")])])
@@ -74,8 +74,8 @@ async fn advisory_replaces_the_one_with_its_id(place: TestDatabase) {
     assert_eq!(ids(&found), ["DSA-1"]);
 }
 
-async fn feeds_with_the_same_ids_keep_their_own_advisories(place: TestDatabase) {
-    let db = place.open().await;
+async fn feeds_with_the_same_ids_keep_their_own_advisories(database: TestDatabase) {
+    let db = database.open().await;
     let mut tx = db.begin().await.unwrap();
     for (feed, base) in [("v3.22", "Alpine:v3.22"), ("v3.23", "Alpine:v3.23")] {
         let all = [statement("CVE-1", &[(base, "curl")]), statement("CVE-2", &[(base, "vim")])];
@@ -104,8 +104,8 @@ async fn feeds_with_the_same_ids_keep_their_own_advisories(place: TestDatabase) 
     assert_eq!(ids(&kept), ["CVE-1", "CVE-2"]);
 }
 
-async fn changed_packages_are_listed_since_a_revision(place: TestDatabase) {
-    let db = place.open().await;
+async fn changed_packages_are_listed_since_a_revision(database: TestDatabase) {
+    let db = database.open().await;
     let (bookworm, jammy) = (Ecosystem::new("Debian:12"), Ecosystem::new("Ubuntu:22.04:LTS"));
     let mut tx = db.begin().await.unwrap();
     assert_eq!(feeds::revision(&mut tx).await.unwrap(), 0);
@@ -124,18 +124,18 @@ async fn changed_packages_are_listed_since_a_revision(place: TestDatabase) {
     assert_eq!(feeds::revision(&mut tx).await.unwrap(), second);
 }
 
-async fn older_list_does_not_replace_newer_data(place: TestDatabase) {
-    let db = place.open().await;
+async fn older_list_does_not_replace_newer_data(database: TestDatabase) {
+    let db = database.open().await;
     let mut tx = db.begin().await.unwrap();
     let estimate = |score| Epss::new("CVE-2026-0001", score, "0.5").unwrap();
-    let asked = BTreeSet::from(["CVE-2026-0001", "CVE-2026-0002"]);
+    let cves = BTreeSet::from(["CVE-2026-0001", "CVE-2026-0002"]);
     assert_eq!(advisories::put_epss(&mut tx, &[estimate("0.2")], at(100)).await.unwrap(), 1);
     assert_eq!(advisories::put_epss(&mut tx, &[estimate("0.2")], at(200)).await.unwrap(), 0);
     assert_eq!(advisories::put_epss(&mut tx, &[estimate("0.1")], at(50)).await.unwrap(), 0);
-    let found = advisories::epss(&mut tx, &asked).await.unwrap();
+    let found = advisories::epss(&mut tx, &cves).await.unwrap();
     assert_eq!(found["CVE-2026-0001"], estimate("0.2"));
     assert_eq!(advisories::put_epss(&mut tx, &[estimate("0.3")], at(300)).await.unwrap(), 1);
-    assert_eq!(advisories::epss(&mut tx, &asked).await.unwrap()["CVE-2026-0001"], estimate("0.3"));
+    assert_eq!(advisories::epss(&mut tx, &cves).await.unwrap()["CVE-2026-0001"], estimate("0.3"));
     let exploited = KevEntry {
         cve: "CVE-2026-0002".into(),
         added: "2026-11-01".parse().unwrap(),
@@ -143,12 +143,12 @@ async fn older_list_does_not_replace_newer_data(place: TestDatabase) {
         ransomware: false,
     };
     advisories::put_exploited(&mut tx, &[exploited.clone()], at(0)).await.unwrap();
-    let found = advisories::exploited(&mut tx, &asked).await.unwrap();
+    let found = advisories::exploited(&mut tx, &cves).await.unwrap();
     assert_eq!(found.into_values().collect::<Vec<_>>(), [exploited]);
 }
 
-async fn failed_import_keeps_the_last_successful_one(place: TestDatabase) {
-    let db = place.open().await;
+async fn failed_import_keeps_the_last_successful_one(database: TestDatabase) {
+    let db = database.open().await;
     let feed = feeds::Feed {
         name: "Debian".into(),
         kind: "osv".into(),
@@ -199,8 +199,8 @@ fn source(name: &str, next: i64) -> feed_sources::FeedSource {
     }
 }
 
-async fn first_due_source_is_found_and_fetch_recorded(place: TestDatabase) {
-    let db = place.open().await;
+async fn first_due_source_is_found_and_fetch_recorded(database: TestDatabase) {
+    let db = database.open().await;
     let mut tx = db.begin().await.unwrap();
     assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), None);
     let (debian, kev) = (source("Debian", 20), source("kev", 10));
@@ -225,8 +225,8 @@ async fn first_due_source_is_found_and_fetch_recorded(place: TestDatabase) {
     assert!(!feed_sources::record_fetch(&mut tx, &kev).await.unwrap(), "the source was deleted");
 }
 
-async fn unchanged_feed_counts_as_checked(place: TestDatabase) {
-    let db = place.open().await;
+async fn unchanged_feed_counts_as_checked(database: TestDatabase) {
+    let db = database.open().await;
     let mut tx = db.begin().await.unwrap();
     feeds::record_failure(&mut tx, ("kev", "kev", "kev.json"), "it is empty", at(4)).await.unwrap();
     feeds::record_unchanged(&mut tx, "kev", at(9)).await.unwrap();

@@ -52,8 +52,8 @@ fn report(source: &str) -> MatchReport {
     MatchReport { findings: Vec::new(), unassessed: vec![unassessed] }
 }
 
-async fn findings_of_groups_and_sets_are_stored_and_deleted(place: TestDatabase) {
-    let db = place.open().await;
+async fn findings_of_groups_and_sets_are_stored_and_deleted(database: TestDatabase) {
+    let db = database.open().await;
     let (ours, theirs) = (org(&db).await, other_org(&db).await);
     let [set, one, two] = [b"set", b"one", b"two"].map(|text| Digest::compute(text));
     let judged = |changed| AssessedSet { package_set: set, base: "Debian:12".into(), changed };
@@ -96,8 +96,8 @@ async fn findings_of_groups_and_sets_are_stored_and_deleted(place: TestDatabase)
     assert_eq!(findings::assessed_sets(&mut tx, ours).await.unwrap(), []);
 }
 
-async fn cves_are_sorted_by_severity_exploitation_servers_id(place: TestDatabase) {
-    let db = place.open().await;
+async fn cves_are_sorted_by_severity_exploitation_servers_id(database: TestDatabase) {
+    let db = database.open().await;
     let (ours, theirs) = (org(&db).await, other_org(&db).await);
     let rows = [
         cve("CVE-4", 1, 1, 9),
@@ -139,8 +139,8 @@ async fn cves_are_sorted_by_severity_exploitation_servers_id(place: TestDatabase
     assert_eq!(all[0].score(), Some(7.5));
 }
 
-async fn second_of_two_concurrent_computations_is_stale(place: TestDatabase) {
-    let db = place.open().await;
+async fn second_of_two_concurrent_computations_is_stale(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let assessments = BTreeMap::from([(Assessment::Partial, 3)]);
     let next = Summary {
@@ -163,8 +163,8 @@ async fn second_of_two_concurrent_computations_is_stale(place: TestDatabase) {
     findings::save_summary(&mut tx, &seen).await.unwrap();
 }
 
-async fn servers_of_a_kind_are_counted_and_found_together(place: TestDatabase) {
-    let db = place.open().await;
+async fn servers_of_a_kind_are_counted_and_found_together(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let set = Digest::compute(b"list");
     let count_key = |n| Server { package_set: Some(set), ..server(ours, n) };
@@ -222,8 +222,8 @@ async fn servers_of_a_kind_are_counted_and_found_together(place: TestDatabase) {
     assert_eq!(findings::servers(&mut tx, ours, "CVE-2", None, ALL).await.unwrap(), []);
 }
 
-async fn separated_environments_are_counted_separately(place: TestDatabase) {
-    let db = place.open().await;
+async fn separated_environments_are_counted_separately(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let set = Digest::compute(b"list");
     let [staging, elsewhere] =
@@ -252,8 +252,8 @@ async fn separated_environments_are_counted_separately(place: TestDatabase) {
     assert_eq!(findings::counts(&mut tx, ours, None).await.unwrap().len(), 1);
 }
 
-async fn servers_with_a_vendor_reported_cve_are_found(place: TestDatabase) {
-    let db = place.open().await;
+async fn servers_with_a_vendor_reported_cve_are_found(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let [list, telling, silent] =
         [b"list..", b"tells.", b"silent"].map(|text| Digest::compute(text));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use store::audit::NewEntry;
-use store::idempotency::{self, Claim, Request, Ticket};
+use store::idempotency::{self, Claim, Request, ResponseClaim};
 use store::{Db, StoreError};
 use vocab::OrgId;
 
@@ -25,7 +25,7 @@ async fn claim_request(db: &Db, request: &Request<'_>, second: i64) -> Claim {
     claim
 }
 
-async fn fresh(db: &Db, org: OrgId, second: i64) -> Ticket {
+async fn fresh(db: &Db, org: OrgId, second: i64) -> ResponseClaim {
     match claim(db, org, second).await {
         Claim::New(ticket) => ticket,
         other => panic!("{other:?}"),
@@ -119,12 +119,12 @@ async fn reconnected_process_holds_its_new_claims() {
     let (cut, other) = (place.open().await, place.open().await);
     let org = org(&other).await;
     fresh(&cut, org, 0).await;
-    let mut bell = cut.subscribe(store::Topic::Feeds);
+    let mut subscription = cut.subscribe(store::Topic::Feeds);
     let cuts = "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'
         and database = (select oid from pg_database where datname = current_database())";
     place.execute_sql(cuts).await;
     // Notifies once the connection is restored; the lock is taken right after.
-    bell.notified().await;
+    subscription.notified().await;
     assert!(matches!(claim_settled(&other, org).await, Claim::New(_)));
     let mut held = false;
     for second in 0..2_000 {

@@ -36,8 +36,8 @@ async fn lease_can_be_renewed_and_released(db: Db) {
     tx.commit().await.unwrap();
 }
 
-async fn only_one_of_eight_acquires_the_lease(place: TestDatabase) {
-    let db = place.open().await;
+async fn only_one_of_eight_acquires_the_lease(database: TestDatabase) {
+    let db = database.open().await;
     let tries = (0..8).map(|who| {
         let db = db.clone();
         tokio::spawn(async move {

@@ -13,25 +13,25 @@ async fn set_is_stored_once_and_read_unchanged(db: Db) {
     let list = packages(100);
     let mut tx = db.begin().await.unwrap();
     let absent = Digest::compute(b"absent");
-    let asked = [list.digest(), absent];
+    let digests = [list.digest(), absent];
     assert_eq!(
-        package_sets::missing(&mut tx, ours, SetKind::Packages, &asked).await.unwrap(),
-        asked
+        package_sets::missing(&mut tx, ours, SetKind::Packages, &digests).await.unwrap(),
+        digests
     );
     assert!(package_sets::store(&mut tx, ours, SetKind::Packages, &list, at(0)).await.unwrap());
     assert!(!package_sets::store(&mut tx, ours, SetKind::Packages, &list, at(1)).await.unwrap());
     assert_eq!(
-        package_sets::missing(&mut tx, ours, SetKind::Packages, &asked).await.unwrap(),
+        package_sets::missing(&mut tx, ours, SetKind::Packages, &digests).await.unwrap(),
         [absent]
     );
     // An organization must not learn whether another one has a set.
     assert_eq!(
-        package_sets::missing(&mut tx, theirs, SetKind::Packages, &asked).await.unwrap(),
-        asked
+        package_sets::missing(&mut tx, theirs, SetKind::Packages, &digests).await.unwrap(),
+        digests
     );
     assert_eq!(
-        package_sets::missing(&mut tx, ours, SetKind::Updates, &asked).await.unwrap(),
-        asked
+        package_sets::missing(&mut tx, ours, SetKind::Updates, &digests).await.unwrap(),
+        digests
     );
     let bytes = package_sets::get(&mut tx, ours, SetKind::Packages, list.digest()).await.unwrap();
     assert_eq!(vocab::listing::decode::<Installed>(&bytes).unwrap().len(), 100);
@@ -42,8 +42,8 @@ async fn set_is_stored_once_and_read_unchanged(db: Db) {
     tx.commit().await.unwrap();
 }
 
-async fn set_that_does_not_match_its_digest_is_corrupt(place: TestDatabase) {
-    let db = place.open().await;
+async fn set_that_does_not_match_its_digest_is_corrupt(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let (list, other) = (packages(10), packages(11));
     let mut tx = db.begin().await.unwrap();
@@ -51,7 +51,7 @@ async fn set_that_does_not_match_its_digest_is_corrupt(place: TestDatabase) {
         package_sets::store(&mut tx, ours, SetKind::Packages, one, at(0)).await.unwrap();
     }
     tx.commit().await.unwrap();
-    place.execute_sql(
+    database.execute_sql(
         "update package_sets set compressed = (select compressed from package_sets where entries = 11),
                 size_bytes = (select size_bytes from package_sets where entries = 11) where entries = 10",
     ).await;
@@ -90,13 +90,13 @@ async fn only_unused_sets_are_deleted(db: Db) {
     servers::save(&mut tx, &before, &after, at(0)).await.unwrap();
     // The requested cutoff is too late and is moved back: the fresh set stays.
     assert_eq!(package_sets::delete_unused(&mut tx, later, later, 10).await.unwrap(), 2);
-    let asked = [carried.digest(), idle.digest(), fresh.digest()];
+    let digests = [carried.digest(), idle.digest(), fresh.digest()];
     assert_eq!(
-        package_sets::missing(&mut tx, ours, SetKind::Packages, &asked).await.unwrap(),
+        package_sets::missing(&mut tx, ours, SetKind::Packages, &digests).await.unwrap(),
         [idle.digest()]
     );
     assert_eq!(
-        package_sets::missing(&mut tx, ours, SetKind::Updates, &asked).await.unwrap().len(),
+        package_sets::missing(&mut tx, ours, SetKind::Updates, &digests).await.unwrap().len(),
         3
     );
     tx.commit().await.unwrap();

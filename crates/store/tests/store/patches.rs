@@ -28,8 +28,8 @@ fn names(rows: &[Patch]) -> Vec<&str> {
     rows.iter().map(|row| row.package_name.as_str()).collect()
 }
 
-async fn patches_are_sorted_by_severity_servers_and_name(place: TestDatabase) {
-    let db = place.open().await;
+async fn patches_are_sorted_by_severity_servers_and_name(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let rows = [
         patch("b", 1, 5),
@@ -47,8 +47,8 @@ async fn patches_are_sorted_by_severity_servers_and_name(place: TestDatabase) {
     assert_eq!((names(&page.items), page.total), (vec!["least"], 2));
 }
 
-async fn first_seen_stays_when_a_patch_changes(place: TestDatabase) {
-    let db = place.open().await;
+async fn first_seen_stays_when_a_patch_changes(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let (one, two) = (Digest::compute(b"one"), Digest::compute(b"two"));
     let mut tx = db.begin().await.unwrap();
@@ -59,7 +59,7 @@ async fn first_seen_stays_when_a_patch_changes(place: TestDatabase) {
     patches::add_sets(&mut tx, ours, &sets).await.unwrap();
     let again = Changes {
         put: vec![Patch { first_seen_at: at(99), ..patch("bash", 0, 7) }],
-        gone: vec!["gone".into()],
+        removed: vec!["gone".into()],
         sets_gone: vec![one],
     };
     patches::apply_changes(&mut tx, ours, &again).await.unwrap();
@@ -70,8 +70,8 @@ async fn first_seen_stays_when_a_patch_changes(place: TestDatabase) {
     assert!(matches!(missing, StoreError::NotFound { kind: "patch", .. }), "{missing:?}");
 }
 
-async fn second_of_two_concurrent_summaries_is_stale(place: TestDatabase) {
-    let db = place.open().await;
+async fn second_of_two_concurrent_summaries_is_stale(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let next = Summary {
         org_id: ours,
@@ -90,8 +90,8 @@ async fn second_of_two_concurrent_summaries_is_stale(place: TestDatabase) {
     patches::save_summary(&mut tx, &seen).await.unwrap();
 }
 
-async fn servers_of_a_patch_are_sorted_by_name(place: TestDatabase) {
-    let db = place.open().await;
+async fn servers_of_a_patch_are_sorted_by_name(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let wants = Digest::compute(b"one");
     let all: Vec<_> = (0..9)
@@ -118,8 +118,8 @@ async fn servers_of_a_patch_are_sorted_by_name(place: TestDatabase) {
     assert!(none.unwrap().is_empty());
 }
 
-async fn wrong_security_counts_of_a_kind_are_corrected(place: TestDatabase) {
-    let db = place.open().await;
+async fn wrong_security_counts_of_a_kind_are_corrected(database: TestDatabase) {
+    let db = database.open().await;
     let (ours, theirs) = (org(&db).await, crate::support::other_org(&db).await);
     let set = |text: &str| Some(Digest::compute(text.as_bytes()));
     let host = |org, n| Server {

@@ -298,10 +298,10 @@ async fn rows_read(tx: &mut Tx) -> i64 {
     read
 }
 
-async fn frequent_queries_use_an_index(place: TestDatabase) {
-    let db = place.open().await;
+async fn frequent_queries_use_an_index(database: TestDatabase) {
+    let db = database.open().await;
     let (ours, batch) = fill(&db).await;
-    place.execute_sql("analyze").await;
+    database.execute_sql("analyze").await;
     let mut tx = db.begin().await.unwrap();
     let mut scanned_before = 0;
     let mut explained = 0;
@@ -325,7 +325,7 @@ async fn frequent_queries_use_an_index(place: TestDatabase) {
         }
     })
     .await;
-    assert!(explained > 20 || !place.is_sqlite());
+    assert!(explained > 20 || !database.is_sqlite());
     tx.rollback().await.unwrap();
     // Check that the counter which this test relies on does count.
     let mut tx = db.begin().await.unwrap();
@@ -335,31 +335,31 @@ async fn frequent_queries_use_an_index(place: TestDatabase) {
         Conn::SqliteTx(c) => sqlx::query(full_scan).execute(&mut **c).await.map(drop).unwrap(),
         Conn::SqliteRead(_) | Conn::PgRead(_) => panic!("a transaction writes"),
     }
-    assert!(sequential_scans(&mut tx).await > 0 || place.is_sqlite());
+    assert!(sequential_scans(&mut tx).await > 0 || database.is_sqlite());
     assert!(steps(&mut tx, full_scan).await.iter().all(|step| step.starts_with("SCAN")));
 }
 
 /// PostgreSQL's statistics are a minute old or older. They do not include a rollout that was
 /// just created, or servers that were seen since. That must not make it read whole tables.
 /// SQLite has no such choice.
-async fn outdated_statistics_cause_no_full_scan(place: TestDatabase) {
+async fn outdated_statistics_cause_no_full_scan(database: TestDatabase) {
     const FEW: i64 = 200;
-    let db = place.open().await;
+    let db = database.open().await;
     let (ours, first) = fill(&db).await;
-    place.execute_sql("analyze").await;
+    database.execute_sql("analyze").await;
     let mut tx = db.begin().await.unwrap();
     let second = nth!(BatchId, 2_u32);
     let new = rollouts::Rollout { id: second, ..rollouts::load(&mut tx, first).await.unwrap() };
     let targets: Vec<_> =
         (0..FLEET).map(|n| (nth!(TaskId, FLEET + n), nth!(ServerId, n))).collect();
     rollouts::create(&mut tx, &new, &targets).await.unwrap();
-    let heard = |n| presence::Contact {
+    let contact = |n| presence::Contact {
         org: ours,
         server_id: nth!(ServerId, n),
         seen_at: at(5_000),
         counter: 2,
     };
-    presence::record_contacts(&mut tx, &(0..FLEET).map(heard).collect::<Vec<_>>(), at(1_000_000))
+    presence::record_contacts(&mut tx, &(0..FLEET).map(contact).collect::<Vec<_>>(), at(1_000_000))
         .await
         .unwrap();
     tx.commit().await.unwrap();
@@ -372,7 +372,7 @@ async fn outdated_statistics_cause_no_full_scan(place: TestDatabase) {
             let now = rows_read(&mut tx).await;
             let read = now - before;
             assert!(read < FEW, "{}: {read} rows were read for 5", $what);
-            assert!(place.is_sqlite() || read >= 5, "{}: the counter does not count", $what);
+            assert!(database.is_sqlite() || read >= 5, "{}: the counter does not count", $what);
             before = now;
         };
     }
@@ -413,13 +413,13 @@ async fn outdated_statistics_cause_no_full_scan(place: TestDatabase) {
         assert_eq!(total, 50);
         expect_few_rows!("tagged", items);
     }
-    assert!(before > 0 || place.is_sqlite());
+    assert!(before > 0 || database.is_sqlite());
 }
 
 /// The lookup must use the whole key: an organization has as many rows as its findings have
 /// pages.
-async fn kinds_with_a_cve_are_looked_up_by_number(place: TestDatabase) {
-    let db = place.open().await;
+async fn kinds_with_a_cve_are_looked_up_by_number(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let mut tx = db.begin().await.unwrap();
     let gained = CveChange { cve: "CVE-1".into(), gained: vec![1, 300], lost: Vec::new() };
@@ -435,7 +435,10 @@ async fn kinds_with_a_cve_are_looked_up_by_number(place: TestDatabase) {
         "SEARCH k USING PRIMARY KEY (org_id=? AND cve=?)",
         "SEARCH f USING PRIMARY KEY (org_id=? AND number=?)",
     ] {
-        assert!(all.iter().any(|step| step == wanted) || !place.is_sqlite(), "{wanted}: {all:?}");
+        assert!(
+            all.iter().any(|step| step == wanted) || !database.is_sqlite(),
+            "{wanted}: {all:?}"
+        );
     }
 }
 

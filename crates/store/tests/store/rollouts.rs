@@ -164,12 +164,12 @@ async fn many_rollouts_are_created_at_once(db: Db) {
     let counts = rollouts::open_counts(&mut reader, ours).await.unwrap();
     assert_eq!(counts, BTreeMap::from([("paused".to_owned(), 1), ("running".to_owned(), 1)]));
     assert!(rollouts::open_counts(&mut reader, theirs).await.unwrap().is_empty());
-    let asked = [some[2].0, nth!(TaskId, 99_u32), few[0].0];
-    let mut found = rollout_tasks::get_all(&mut reader, ours, &asked).await.unwrap();
+    let ids = [some[2].0, nth!(TaskId, 99_u32), few[0].0];
+    let mut found = rollout_tasks::get_all(&mut reader, ours, &ids).await.unwrap();
     found.sort_by_key(|row| row.task_id);
     let found: Vec<_> = found.iter().map(|row| (row.rollout_id, row.server_id)).collect();
     assert_eq!(found, [(one.id, few[0].1), (ended.id, some[2].1)]);
-    assert!(rollout_tasks::get_all(&mut reader, theirs, &asked).await.unwrap().is_empty());
+    assert!(rollout_tasks::get_all(&mut reader, theirs, &ids).await.unwrap().is_empty());
 }
 
 /// The stored rollout and the one that the planner works with are equal.
@@ -310,11 +310,11 @@ async fn result_stays_when_later_change_has_none(db: Db) {
 async fn planner_reads_changes_of_other_writers(db: Db) {
     let ours = org(&db).await;
     let id = start(&db, ours, 1, 5).await;
-    let mut bell = db.subscribe(Topic::Rollouts);
+    let mut subscription = db.subscribe(Topic::Rollouts);
     let mut tx = db.begin().await.unwrap();
     rollout_tasks::claim(&mut tx, id, &offers([0, 1, 2])).await.unwrap();
     tx.commit().await.unwrap();
-    bell.notified().await;
+    subscription.notified().await;
     let mut tx = db.begin().await.unwrap();
     let revision =
         rollout_tasks::save(&mut tx, id, &[step(1, 2, busy(Stage::Installing, 90))]).await.unwrap();
@@ -424,12 +424,12 @@ async fn stored_counts_stay_valid_when_head_changes(db: Db) {
 }
 
 /// A replica of an earlier release does not update the stored counts.
-async fn changes_by_an_earlier_release_are_counted_again(place: TestDatabase) {
-    let db = place.open().await;
+async fn changes_by_an_earlier_release_are_counted_again(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let id = start(&db, ours, 1, 4).await;
-    place.execute_sql("update rollout_tasks set state = 'failed' where position = 0").await;
-    place.execute_sql("update rollouts set revision = revision + 1").await;
+    database.execute_sql("update rollout_tasks set state = 'failed' where position = 0").await;
+    database.execute_sql("update rollouts set revision = revision + 1").await;
     let mut tx = db.begin().await.unwrap();
     for phase in [Phase::Running, Phase::Paused] {
         let seen = rollouts::load(&mut tx, id).await.unwrap();
@@ -444,12 +444,12 @@ async fn changes_by_an_earlier_release_are_counted_again(place: TestDatabase) {
     tx.commit().await.unwrap();
 }
 
-async fn corrupt_task_is_named(place: TestDatabase) {
-    let db = place.open().await;
+async fn corrupt_task_is_named(database: TestDatabase) {
+    let db = database.open().await;
     let ours = org(&db).await;
     let id = start(&db, ours, 1, 2).await;
     let task = nth!(TaskId, 1_000_001_u32);
-    place
+    database
         .execute_sql(&format!(
             "update rollout_tasks set target = '\"dancing\"' where task_id = '{task}'"
         ))

@@ -30,11 +30,11 @@ fn schedule(org_id: OrgId, n: u32, next_run_at: Option<Timestamp>) -> Schedule {
     }
 }
 
-fn run(of: &Schedule, n: u32, scheduled_for: Option<Timestamp>) -> Run {
+fn run(schedule: &Schedule, n: u32, scheduled_for: Option<Timestamp>) -> Run {
     Run {
         id: nth!(RunId, n),
-        org_id: of.org_id,
-        schedule_id: of.id,
+        org_id: schedule.org_id,
+        schedule_id: schedule.id,
         trigger_kind: if scheduled_for.is_some() { Trigger::Cron } else { Trigger::Manual },
         state: RunState::Running,
         skip_reason: None,
@@ -42,20 +42,20 @@ fn run(of: &Schedule, n: u32, scheduled_for: Option<Timestamp>) -> Run {
         started_at: at(i64::from(n)),
         finished_at: None,
         batch_id: Some(nth!(BatchId, n)),
-        targets: of.targets.clone(),
-        options: of.options.clone(),
+        targets: schedule.targets.clone(),
+        options: schedule.options.clone(),
         generation: 1,
         seal: store::seals::SealCode::default(),
     }
 }
 
-fn skipped(of: &Schedule, n: u32, scheduled_for: Timestamp) -> Run {
+fn skipped(schedule: &Schedule, n: u32, scheduled_for: Timestamp) -> Run {
     Run {
         state: RunState::Skipped,
         skip_reason: Some(SkipReason::Overlap),
         finished_at: Some(at(i64::from(n))),
         batch_id: None,
-        ..run(of, n, Some(scheduled_for))
+        ..run(schedule, n, Some(scheduled_for))
     }
 }
 
@@ -69,12 +69,12 @@ async fn add(db: &Db, schedules: &[Schedule]) {
 
 async fn schedule_is_readable_only_in_its_organization(db: Db) {
     let (ours, theirs) = (org(&db).await, other_org(&db).await);
-    let made = schedule(ours, 1, Some(at(60)));
-    add(&db, &[made.clone()]).await;
+    let created = schedule(ours, 1, Some(at(60)));
+    add(&db, &[created.clone()]).await;
     let mut reader = db.read().await.unwrap();
-    assert_eq!(schedules::get(&mut reader, ours, made.id).await.unwrap(), made);
-    assert_eq!(schedules::list(&mut reader, ours).await.unwrap(), [made.clone()]);
-    assert!(schedules::get(&mut reader, theirs, made.id).await.is_err());
+    assert_eq!(schedules::get(&mut reader, ours, created.id).await.unwrap(), created);
+    assert_eq!(schedules::list(&mut reader, ours).await.unwrap(), [created.clone()]);
+    assert!(schedules::get(&mut reader, theirs, created.id).await.is_err());
     assert_eq!(schedules::list(&mut reader, theirs).await.unwrap(), []);
 }
 
@@ -157,8 +157,8 @@ async fn advancing_a_schedule_makes_no_edit_stale(db: Db) {
 }
 
 /// Eight tasks on two replicas find the same schedule due at the same second.
-async fn instant_is_started_once_by_eight_starters(place: TestDatabase) {
-    let replicas = [place.open().await, place.open().await];
+async fn instant_is_started_once_by_eight_starters(database: TestDatabase) {
+    let replicas = [database.open().await, database.open().await];
     let ours = org(&replicas[0]).await;
     let due = schedule(ours, 1, Some(at(10)));
     add(&replicas[0], &[due.clone()]).await;
@@ -214,55 +214,58 @@ async fn only_runs_without_a_rollout_can_be_skipped(db: Db) {
 
 async fn overlapping_run_is_recorded_as_skipped(db: Db) {
     let ours = org(&db).await;
-    let of = schedule(ours, 1, Some(at(10)));
-    add(&db, &[of.clone()]).await;
+    let owner = schedule(ours, 1, Some(at(10)));
+    add(&db, &[owner.clone()]).await;
     let mut tx = db.begin().await.unwrap();
-    let first = run(&of, 1, Some(at(10)));
+    let first = run(&owner, 1, Some(at(10)));
     assert_eq!(runs::start(&mut tx, &first).await.unwrap(), StartResult::Started);
     assert_eq!(
-        runs::start(&mut tx, &run(&of, 2, Some(at(20)))).await.unwrap(),
+        runs::start(&mut tx, &run(&owner, 2, Some(at(20)))).await.unwrap(),
         StartResult::Overlaps(first.id)
     );
     assert_eq!(
-        runs::start(&mut tx, &run(&of, 2, None)).await.unwrap(),
+        runs::start(&mut tx, &run(&owner, 2, None)).await.unwrap(),
         StartResult::Overlaps(first.id)
     );
-    assert_eq!(runs::start(&mut tx, &skipped(&of, 2, at(20))).await.unwrap(), StartResult::Started);
     assert_eq!(
-        runs::start(&mut tx, &skipped(&of, 3, at(20))).await.unwrap(),
+        runs::start(&mut tx, &skipped(&owner, 2, at(20))).await.unwrap(),
+        StartResult::Started
+    );
+    assert_eq!(
+        runs::start(&mut tx, &skipped(&owner, 3, at(20))).await.unwrap(),
         StartResult::AlreadyStarted(nth!(RunId, 2_u32))
     );
-    assert_eq!(runs::unfinished(&mut tx, of.id).await.unwrap(), Some(first.clone()));
+    assert_eq!(runs::unfinished(&mut tx, owner.id).await.unwrap(), Some(first.clone()));
     runs::finish(&mut tx, &first, RolloutOutcome::CompletedWithErrors, at(50)).await.unwrap();
     assert!(matches!(
         runs::finish(&mut tx, &first, RolloutOutcome::Failed, at(51)).await,
         Err(StoreError::Stale)
     ));
-    assert_eq!(runs::unfinished(&mut tx, of.id).await.unwrap(), None);
-    let second = run(&of, 4, None);
+    assert_eq!(runs::unfinished(&mut tx, owner.id).await.unwrap(), None);
+    let second = run(&owner, 4, None);
     assert_eq!(runs::start(&mut tx, &second).await.unwrap(), StartResult::Started);
     runs::finish(&mut tx, &second, RolloutOutcome::Succeeded, at(60)).await.unwrap();
-    assert_eq!(runs::start(&mut tx, &run(&of, 5, None)).await.unwrap(), StartResult::Started);
+    assert_eq!(runs::start(&mut tx, &run(&owner, 5, None)).await.unwrap(), StartResult::Started);
     tx.commit().await.unwrap();
 }
 
 async fn runs_are_paged_newest_first(db: Db) {
     let (ours, theirs) = (org(&db).await, other_org(&db).await);
-    let of = schedule(ours, 1, None);
-    add(&db, &[of.clone()]).await;
+    let owner = schedule(ours, 1, None);
+    add(&db, &[owner.clone()]).await;
     let mut tx = db.begin().await.unwrap();
     for n in 1..=5 {
-        runs::start(&mut tx, &skipped(&of, n, at(i64::from(n)))).await.unwrap();
+        runs::start(&mut tx, &skipped(&owner, n, at(i64::from(n)))).await.unwrap();
     }
-    let page = runs::list(&mut tx, ours, of.id, Page { limit: 2, offset: 1 }).await.unwrap();
+    let page = runs::list(&mut tx, ours, owner.id, Page { limit: 2, offset: 1 }).await.unwrap();
     assert_eq!(page.total, 5);
-    assert_eq!(page.items, [skipped(&of, 4, at(4)), skipped(&of, 3, at(3))]);
+    assert_eq!(page.items, [skipped(&owner, 4, at(4)), skipped(&owner, 3, at(3))]);
     assert_eq!(
-        runs::list(&mut tx, theirs, of.id, Page { limit: 9, offset: 0 }).await.unwrap().total,
+        runs::list(&mut tx, theirs, owner.id, Page { limit: 9, offset: 0 }).await.unwrap().total,
         0
     );
     assert!(runs::get(&mut tx, theirs, nth!(RunId, 1_u32)).await.is_err());
-    let running = run(&of, 9, None);
+    let running = run(&owner, 9, None);
     runs::start(&mut tx, &running).await.unwrap();
     assert_eq!(runs::by_batch(&mut tx, nth!(BatchId, 9_u32)).await.unwrap(), Some(running));
     assert_eq!(runs::by_batch(&mut tx, nth!(BatchId, 1_u32)).await.unwrap(), None);

@@ -49,8 +49,8 @@ fn filters() -> Vec<Filter> {
         OnlineSpan { since: at(2), until: at(117) },
         OnlineSpan::since(at(1_000)),
     ];
-    let of = |status: Status| spans.map(move |online| Some((status, online)));
-    let statuses = [[None; 4], of(Status::Offline), of(Status::Online)].concat();
+    let pairs_for = |status: Status| spans.map(move |online| Some((status, online)));
+    let statuses = [[None; 4], pairs_for(Status::Offline), pairs_for(Status::Online)].concat();
     let mut filters = Vec::new();
     for status in &statuses[3..] {
         for environment in [None, Some("staging")] {

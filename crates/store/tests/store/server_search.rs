@@ -1,6 +1,6 @@
 //! Search for servers by name, alone and combined with other filters.
 //!
-//! `found` compares the list, its total and the ids of all matching servers, so each line checks
+//! `find_hostnames` compares the list, its total and the ids of all matching servers, so each line checks
 //! all three.
 
 use store::server_list::{self, Filter, OnlineSpan, Sort};
@@ -8,7 +8,7 @@ use store::servers::{self, Server};
 use store::{Db, Page};
 use vocab::{OrgId, Status};
 
-use crate::servers::{enroll, found, server};
+use crate::servers::{enroll, find_hostnames, server};
 use crate::support::{at, org, other_org};
 
 fn named(org: OrgId, n: u32, name: &str) -> Server {
@@ -24,9 +24,9 @@ async fn search_follows_enrollment_renaming_and_removal(db: Db) {
     let fleet = [named(ours, 1, "web-1"), named(ours, 2, "Web-2"), named(ours, 3, "db-1")];
     enroll(&db, &fleet).await;
     enroll(&db, &[named(theirs, 4, "web-4")]).await;
-    let of = async |text: &str| found(&db, ours, &q(text)).await.join(" ");
-    assert_eq!(of("web").await, "web-1 Web-2");
-    assert_eq!(found(&db, theirs, &q("web")).await, ["web-4"]);
+    let search = async |text: &str| find_hostnames(&db, ours, &q(text)).await.join(" ");
+    assert_eq!(search("web").await, "web-1 Web-2");
+    assert_eq!(find_hostnames(&db, theirs, &q("web")).await, ["web-4"]);
     let renamed = Server { hostname: "cache-1".parse().unwrap(), ..fleet[0].clone() };
     let mut tx = db.begin().await.unwrap();
     servers::save(&mut tx, &fleet[0], &renamed, at(1)).await.unwrap();
@@ -35,15 +35,15 @@ async fn search_follows_enrollment_renaming_and_removal(db: Db) {
     servers::save(&mut tx, &fleet[1], &respelled, at(1)).await.unwrap();
     servers::remove(&mut tx, &fleet[2], at(1)).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(of("web").await, "WEB-2");
-    assert_eq!(of("cache").await, "cache-1");
-    assert_eq!(of("1").await, "cache-1");
-    assert_eq!(of("db").await, "");
+    assert_eq!(search("web").await, "WEB-2");
+    assert_eq!(search("cache").await, "cache-1");
+    assert_eq!(search("1").await, "cache-1");
+    assert_eq!(search("db").await, "");
     // A transaction that is rolled back changes no search.
     let mut tx = db.begin().await.unwrap();
     servers::enroll(&mut tx, &named(ours, 5, "web-5")).await.unwrap();
     tx.rollback().await.unwrap();
-    assert_eq!(of("web").await, "WEB-2");
+    assert_eq!(search("web").await, "WEB-2");
 }
 
 async fn search_text_is_matched_literally(db: Db) {
@@ -68,7 +68,7 @@ async fn search_text_is_matched_literally(db: Db) {
         ("a".repeat(200).as_str(), ""),
         ("", &format!("a_b {long} axb")),
     ] {
-        assert_eq!(found(&db, ours, &q(text)).await.join(" "), wanted, "{text:?}");
+        assert_eq!(find_hostnames(&db, ours, &q(text)).await.join(" "), wanted, "{text:?}");
     }
 }
 
@@ -91,7 +91,7 @@ async fn search_works_with_every_filter_and_order(db: Db) {
         for status in [None, Some((Status::Online, since)), Some((Status::Offline, since))] {
             for environment in [None, environment.clone()] {
                 let filter = Filter { status, environment, ..q(text) };
-                found(&db, ours, &filter).await;
+                find_hostnames(&db, ours, &filter).await;
                 let mut reader = db.read().await.unwrap();
                 let mut all = server_list::ids(&mut reader, ours, &filter).await.unwrap();
                 all.sort_unstable();

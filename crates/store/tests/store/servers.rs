@@ -52,7 +52,7 @@ pub(crate) async fn enroll(db: &Db, servers: &[Server]) {
     tx.commit().await.unwrap();
 }
 
-fn beat(server: &Server, seconds: i64, counter: i64) -> Contact {
+fn contact(server: &Server, seconds: i64, counter: i64) -> Contact {
     Contact { org: server.org_id, server_id: server.id, seen_at: at(seconds), counter }
 }
 
@@ -66,7 +66,7 @@ fn names(servers: &[Server]) -> Vec<&str> {
     servers.iter().map(|server| server.hostname.as_str()).collect()
 }
 
-pub(crate) async fn found(db: &Db, org: OrgId, filter: &Filter) -> Vec<String> {
+pub(crate) async fn find_hostnames(db: &Db, org: OrgId, filter: &Filter) -> Vec<String> {
     let mut reader = db.read().await.unwrap();
     let page = server_list::list(&mut reader, org, filter, Sort::Hostname, PAGE).await.unwrap();
     let ids = server_list::ids(&mut reader, org, filter).await.unwrap();
@@ -77,19 +77,19 @@ pub(crate) async fn found(db: &Db, org: OrgId, filter: &Filter) -> Vec<String> {
 
 async fn server_is_readable_only_in_its_organization(db: Db) {
     let (ours, theirs) = (org(&db).await, other_org(&db).await);
-    let mut made = server(ours, 1);
-    made.facts = json!({"updaters": ["unattended-upgrades"], "name": "Zürich"});
-    enroll(&db, &[made.clone()]).await;
+    let mut created = server(ours, 1);
+    created.facts = json!({"updaters": ["unattended-upgrades"], "name": "Zürich"});
+    enroll(&db, &[created.clone()]).await;
     let mut reader = db.read().await.unwrap();
-    assert_eq!(servers::get(&mut reader, ours, made.id).await.unwrap(), made);
+    assert_eq!(servers::get(&mut reader, ours, created.id).await.unwrap(), created);
     assert!(matches!(
-        servers::get(&mut reader, theirs, made.id).await,
+        servers::get(&mut reader, theirs, created.id).await,
         Err(StoreError::NotFound { kind: "server", .. })
     ));
-    let identity = servers::identity(&mut reader, made.id).await.unwrap().unwrap();
+    let identity = servers::identity(&mut reader, created.id).await.unwrap().unwrap();
     assert_eq!(
         (identity.public_key, identity.counter, identity.removed_at),
-        (made.public_key, Some(1), None)
+        (created.public_key, Some(1), None)
     );
     assert_eq!(servers::identity(&mut reader, nth!(ServerId, 9_u32)).await.unwrap(), None);
 }
@@ -154,13 +154,13 @@ async fn new_tags_replace_the_old_ones(db: Db) {
     servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
     tx.commit().await.unwrap();
     let with = |tag: &str| Filter { tags: vec![tag.parse().unwrap()], ..Filter::default() };
-    assert_eq!(found(&db, ours, &with("role=web")).await.len(), 0);
-    assert_eq!(found(&db, ours, &with("team:shop")).await, ["web-1"]);
+    assert_eq!(find_hostnames(&db, ours, &with("role=web")).await.len(), 0);
+    assert_eq!(find_hostnames(&db, ours, &with("team:shop")).await, ["web-1"]);
     let both = Filter {
         tags: vec!["role=db".parse().unwrap(), "role=web".parse().unwrap()],
         ..Filter::default()
     };
-    assert_eq!(found(&db, ours, &both).await.len(), 0);
+    assert_eq!(find_hostnames(&db, ours, &both).await.len(), 0);
 }
 
 /// The agent must learn that its server was removed, so the identity stays; everything else is
@@ -175,13 +175,13 @@ async fn removed_server_is_unlisted_and_its_key_refused(db: Db) {
     assert!(servers::get(&mut tx, ours, seen.id).await.is_err());
     assert_eq!(servers::identity(&mut tx, seen.id).await.unwrap().unwrap().removed_at, Some(at(5)));
     assert_eq!(
-        presence::record_contacts(&mut tx, &[beat(&seen, 9, 9)], at(1_000_000)).await.unwrap(),
+        presence::record_contacts(&mut tx, &[contact(&seen, 9, 9)], at(1_000_000)).await.unwrap(),
         0
     );
     tx.commit().await.unwrap();
-    assert_eq!(found(&db, ours, &Filter::default()).await, ["web-2"]);
+    assert_eq!(find_hostnames(&db, ours, &Filter::default()).await, ["web-2"]);
     let tagged = Filter { tags: seen.tags.clone(), ..Filter::default() };
-    assert_eq!(found(&db, ours, &tagged).await, ["web-2"]);
+    assert_eq!(find_hostnames(&db, ours, &tagged).await, ["web-2"]);
     let mut tx = db.begin().await.unwrap();
     let again = Server { public_key: seen.public_key, ..server(ours, 3) };
     assert!(servers::enroll(&mut tx, &again).await.is_err());
@@ -192,13 +192,13 @@ async fn contact_times_and_counters_never_decrease(db: Db) {
     let fleet: Vec<_> = (1..=1203).map(|n| server(ours, n)).collect();
     enroll(&db, &fleet).await;
     let mut tx = db.begin().await.unwrap();
-    let beats: Vec<_> = fleet.iter().map(|server| beat(server, 60, 5)).collect();
+    let beats: Vec<_> = fleet.iter().map(|server| contact(server, 60, 5)).collect();
     assert_eq!(presence::record_contacts(&mut tx, &beats, at(1_000_000)).await.unwrap(), 1203);
     let late = [
-        beat(&fleet[0], 30, 4),
-        beat(&fleet[1], 90, 3),
-        beat(&fleet[1], 80, 7),
-        beat(&fleet[2], 50, 9),
+        contact(&fleet[0], 30, 4),
+        contact(&fleet[1], 90, 3),
+        contact(&fleet[1], 80, 7),
+        contact(&fleet[2], 50, 9),
     ];
     assert_eq!(presence::record_contacts(&mut tx, &late, at(1_000_000)).await.unwrap(), 2);
     tx.commit().await.unwrap();
@@ -230,7 +230,7 @@ async fn replicas_may_record_the_same_servers_at_once(db: Db) {
         .map(|replica| {
             let (db, mut beats) = (
                 db.clone(),
-                fleet.iter().map(|server| beat(server, replica, replica)).collect::<Vec<_>>(),
+                fleet.iter().map(|server| contact(server, replica, replica)).collect::<Vec<_>>(),
             );
             tokio::spawn(async move {
                 if replica % 2 == 0 {
@@ -287,9 +287,9 @@ async fn each_filter_finds_what_it_describes(db: Db) {
     ];
     enroll(&db, &fleet).await;
     let all = Filter::default();
-    assert_eq!(found(&db, ours, &all).await, ["a_b", "axb", "DB-1", "web-1"]);
-    assert_eq!(found(&db, theirs, &all).await, ["web-5"]);
-    let of = async |filter: Filter| found(&db, ours, &filter).await.join(" ");
+    assert_eq!(find_hostnames(&db, ours, &all).await, ["a_b", "axb", "DB-1", "web-1"]);
+    assert_eq!(find_hostnames(&db, theirs, &all).await, ["web-5"]);
+    let of = async |filter: Filter| find_hostnames(&db, ours, &filter).await.join(" ");
     let status =
         |status| Filter { status: Some((status, OnlineSpan::since(at(50)))), ..Filter::default() };
     assert_eq!(of(status(Status::Online)).await, "axb");
@@ -398,7 +398,7 @@ async fn totals_follow_enrollment_changes_and_removal(db: Db) {
     let mut tx = db.begin().await.unwrap();
     presence::record_contacts(
         &mut tx,
-        &[beat(&all[0], 100, 2), beat(&all[2], 100, 2)],
+        &[contact(&all[0], 100, 2), contact(&all[2], 100, 2)],
         at(1_000_000),
     )
     .await
@@ -466,7 +466,7 @@ async fn contact_replaces_a_time_from_the_future(db: Db) {
         for now in [wrong, 100] {
             counter += 1;
             let mut tx = db.begin().await.unwrap();
-            presence::record_contacts(&mut tx, &[beat(&seen, now, counter)], at(now))
+            presence::record_contacts(&mut tx, &[contact(&seen, now, counter)], at(now))
                 .await
                 .unwrap();
             tx.commit().await.unwrap();
@@ -475,7 +475,7 @@ async fn contact_replaces_a_time_from_the_future(db: Db) {
         }
     }
     // Collected under the wrong clock, written under the right one.
-    let gathered = [beat(&seen, DAY, 20), beat(&seen, 101, 21)];
+    let gathered = [contact(&seen, DAY, 20), contact(&seen, 101, 21)];
     let mut tx = db.begin().await.unwrap();
     presence::record_contacts(&mut tx, &gathered, at(101)).await.unwrap();
     tx.commit().await.unwrap();

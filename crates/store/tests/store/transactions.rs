@@ -239,10 +239,10 @@ async fn other_replica_is_notified_after_reconnecting() {
     notify_and_receive(&here, &there).await;
 
     // All listeners on this database lose their connections.
-    let mut bell = there.subscribe(Topic::Schedules);
+    let mut subscription = there.subscribe(Topic::Schedules);
     terminate_listeners(&place).await;
     // The listener notifies once after it reconnects, for whatever was missed.
-    bell.notified().await;
+    subscription.notified().await;
     notify_and_receive(&here, &there).await;
     here.close().await;
     there.close().await;
@@ -250,15 +250,15 @@ async fn other_replica_is_notified_after_reconnecting() {
 }
 
 async fn notify_and_receive(here: &Db, there: &Db) {
-    let mut bell = there.subscribe(Topic::Rollouts);
+    let mut subscription = there.subscribe(Topic::Rollouts);
     let mut tx = here.begin().await.unwrap();
     tx.notify(Topic::Rollouts);
     tx.commit().await.unwrap();
-    bell.notified().await;
+    subscription.notified().await;
 }
 
-async fn terminate_listeners(place: &TestDatabase) {
-    place
+async fn terminate_listeners(database: &TestDatabase) {
+    database
         .execute_sql(
             "select pg_terminate_backend(pid) from pg_stat_activity
               where datname = current_database() and query ilike 'listen%'",

@@ -51,11 +51,11 @@ pub(super) enum Effect {
 pub(super) fn plan_execution(
     work: &Work,
     host: &Host,
-    nature: &Behavior,
+    behavior: &Behavior,
     script: Script,
     rng: &mut Rng,
 ) -> ExecutionPlan {
-    let mut builder = PlanBuilder { nature, rng, steps: Vec::new() };
+    let mut builder = PlanBuilder { behavior, rng, steps: Vec::new() };
     let (outcome, message, would) = match work {
         Work::Install(order) => builder.install(order, host),
         Work::Plan(order) => {
@@ -91,21 +91,21 @@ pub(super) fn plan_execution(
     };
     let steps = builder.steps;
     let exit = matches!(work, Work::Install(_)).then_some(0);
-    let mut course = ExecutionPlan { steps, outcome, failure_code: None, message, would, exit };
-    if let Some(code) = choose_failure(work, nature, script, rng) {
-        course.fail(code);
+    let mut plan = ExecutionPlan { steps, outcome, failure_code: None, message, would, exit };
+    if let Some(code) = choose_failure(work, behavior, script, rng) {
+        plan.fail(code);
     }
-    match (script, choose_crash_stage(&course, nature, script, rng)) {
-        (Script::HangInReboot, _) => course.hang(),
-        (_, Some(stage)) => course.crash_in(stage, random_duration_ms(nature, rng, 1..=10)),
+    match (script, choose_crash_stage(&plan, behavior, script, rng)) {
+        (Script::HangInReboot, _) => plan.hang(),
+        (_, Some(stage)) => plan.crash_in(stage, random_duration_ms(behavior, rng, 1..=10)),
         (_, None) => {}
     }
-    course
+    plan
 }
 
 fn choose_failure(
     work: &Work,
-    nature: &Behavior,
+    behavior: &Behavior,
     script: Script,
     rng: &mut Rng,
 ) -> Option<FailureCode> {
@@ -121,7 +121,7 @@ fn choose_failure(
     ];
     // Drawn in every case, so that a script affects only this agent and does not shift the random
     // numbers that follow.
-    let (unlucky, code) = (rng.with_probability(nature.fail), *rng.pick(&LIKELY));
+    let (unlucky, code) = (rng.with_probability(behavior.fail), *rng.pick(&LIKELY));
     match script {
         Script::FailWith(code) => Some(code),
         Script::Random | Script::Disconnect => {
@@ -132,40 +132,40 @@ fn choose_failure(
 }
 
 fn choose_crash_stage(
-    course: &ExecutionPlan,
-    nature: &Behavior,
+    plan: &ExecutionPlan,
+    behavior: &Behavior,
     script: Script,
     rng: &mut Rng,
 ) -> Option<Stage> {
-    let crashes = rng.with_probability(nature.crash);
-    let place = rng.below(course.steps.len() as u64) as usize;
+    let crashes = rng.with_probability(behavior.crash);
+    let place = rng.below(plan.steps.len() as u64) as usize;
     match script {
         Script::CrashIn(stage) => Some(stage),
         Script::Random | Script::Disconnect if crashes => {
-            course.steps.get(place).map(|step| step.stage)
+            plan.steps.get(place).map(|step| step.stage)
         }
         _ => None,
     }
 }
 
 struct PlanBuilder<'a> {
-    nature: &'a Behavior,
+    behavior: &'a Behavior,
     rng: &'a mut Rng,
     steps: Vec<Step>,
 }
 
 fn random_duration_ms(
-    nature: &Behavior,
+    behavior: &Behavior,
     rng: &mut Rng,
     seconds: std::ops::RangeInclusive<u64>,
 ) -> u64 {
     let real = rng.between(seconds.start() * 1_000, seconds.end() * 1_000);
-    (real as f64 / nature.speed.max(0.001)) as u64
+    (real as f64 / behavior.speed.max(0.001)) as u64
 }
 
 impl PlanBuilder<'_> {
     fn step(&mut self, stage: Stage, seconds: std::ops::RangeInclusive<u64>) -> &mut Step {
-        let lasts_ms = Some(random_duration_ms(self.nature, self.rng, seconds));
+        let lasts_ms = Some(random_duration_ms(self.behavior, self.rng, seconds));
         self.steps.push(Step { stage, lasts_ms, effect: Effect::None, up: true, crash: false });
         let last = self.steps.len() - 1;
         &mut self.steps[last]
@@ -188,7 +188,7 @@ impl PlanBuilder<'_> {
         }
         let mut after = host.clone();
         for update in &selection.updates {
-            after.state.packages = after.state.packages.with(*update);
+            after.state.packages = after.state.packages.with_update(*update);
         }
         // An order for an earlier boot has had its reboot already, or the host has rebooted since.
         let reboots = order.boot_id == host.boot_id()

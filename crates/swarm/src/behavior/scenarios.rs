@@ -16,7 +16,7 @@ struct Scenario {
     worker: Worker,
     now: Timestamp,
     ledger: Ledger,
-    happened: Vec<HostEvent>,
+    event: Vec<HostEvent>,
 }
 
 fn id(number: u128) -> TaskId {
@@ -37,10 +37,10 @@ fn install_everything(reboot: RebootPolicy, host: &Host) -> Work {
 }
 
 impl Scenario {
-    fn new(host: Host, nature: Behavior) -> Scenario {
+    fn new(host: Host, behavior: Behavior) -> Scenario {
         let now = "2026-11-15T04:00:00Z".parse().unwrap();
-        let worker = Worker::new(host, nature, now);
-        Scenario { worker, now, ledger: Ledger::default(), happened: Vec::new() }
+        let worker = Worker::new(host, behavior, now);
+        Scenario { worker, now, ledger: Ledger::default(), event: Vec::new() }
     }
 
     /// A host with a pending kernel update, so that it needs a reboot after installing.
@@ -108,7 +108,7 @@ impl Scenario {
                 | HostEvent::Crashed
                 | HostEvent::OrderEnded { .. } => {}
             }
-            self.happened.push(happening);
+            self.event.push(happening);
         }
     }
 
@@ -121,7 +121,11 @@ impl Scenario {
     /// Advances the clock until the worker is in this stage.
     fn run_until_stage(&mut self, stage: Stage) {
         for _ in 0..600 {
-            if self.worker.progress(self.now).first().is_some_and(|said| said.stage == Some(stage))
+            if self
+                .worker
+                .progress(self.now)
+                .first()
+                .is_some_and(|progress| progress.stage == Some(stage))
             {
                 return;
             }
@@ -133,68 +137,69 @@ impl Scenario {
 
 #[test]
 fn installation_passes_all_stages_and_applies_every_update() {
-    let mut story = Scenario::calm();
-    let before = story.worker.host().clone();
-    assert_eq!(story.order_install(1, RebootPolicy::Never), OrderReceipt::Accepted);
+    let mut scenario = Scenario::calm();
+    let before = scenario.worker.host().clone();
+    assert_eq!(scenario.order_install(1, RebootPolicy::Never), OrderReceipt::Accepted);
     for stage in [Stage::Preflight, Stage::Downloading, Stage::Installing, Stage::Verifying] {
-        story.run_until_stage(stage);
-        assert_eq!(story.worker.activity(), Activity::Patching);
+        scenario.run_until_stage(stage);
+        assert_eq!(scenario.worker.activity(), Activity::Patching);
     }
-    let result = story.advance_seconds(600).result();
+    let result = scenario.advance_seconds(600).result();
     assert_eq!((result.outcome, result.exit), (Outcome::Succeeded, Some(0)));
     assert!(result.packages.len() > 4 && result.reboot_needed && result.reboot_seconds.is_none());
-    let after = story.worker.host();
+    let after = scenario.worker.host();
     let pending = after.group().pending(after.state.packages);
     assert!(pending.iter().all(|update| update.blocked_by.is_some()), "{pending:?}");
     let digests = |host: &Host| host.group().digests(host.state.packages);
     assert_ne!(digests(after).installed, digests(&before).installed);
     assert_ne!(digests(after).pending, digests(&before).pending);
-    assert_eq!(story.worker.activity(), Activity::Idle);
+    assert_eq!(scenario.worker.activity(), Activity::Idle);
 }
 
 #[test]
 fn repeated_order_is_answered_with_its_earlier_result() {
-    let mut story = Scenario::calm();
-    story.order_install(1, RebootPolicy::Never);
-    story.advance_seconds(5);
-    assert_eq!(story.order_install(1, RebootPolicy::Never), OrderReceipt::InProgress);
-    let first = story.advance_seconds(600).result();
-    story.worker.mark_acknowledged(id(1));
-    assert_eq!(story.worker.results(), []);
-    assert_eq!(story.order_install(1, RebootPolicy::Never), OrderReceipt::AlreadyDone);
-    assert_eq!(story.advance_seconds(600).result(), first);
-    let effects = |what: &&HostEvent| matches!(what, HostEvent::PackagesChanged { .. });
-    assert_eq!(story.happened.iter().filter(effects).count(), 1);
+    let mut scenario = Scenario::calm();
+    scenario.order_install(1, RebootPolicy::Never);
+    scenario.advance_seconds(5);
+    assert_eq!(scenario.order_install(1, RebootPolicy::Never), OrderReceipt::InProgress);
+    let first = scenario.advance_seconds(600).result();
+    scenario.worker.mark_acknowledged(id(1));
+    assert_eq!(scenario.worker.results(), []);
+    assert_eq!(scenario.order_install(1, RebootPolicy::Never), OrderReceipt::AlreadyDone);
+    assert_eq!(scenario.advance_seconds(600).result(), first);
+    let effects = |event: &&HostEvent| matches!(event, HostEvent::PackagesChanged { .. });
+    assert_eq!(scenario.event.iter().filter(effects).count(), 1);
 }
 
 #[test]
 fn reboot_takes_host_down_and_changes_boot_id() {
-    let mut story = Scenario::calm();
-    let boot = story.worker.host().boot_id();
-    story.order_install(1, RebootPolicy::IfRequired);
-    story.run_until_stage(Stage::Rebooting);
-    assert!(!story.worker.is_down(), "the agent announces the reboot first");
-    story.advance_seconds(3);
-    assert!(story.worker.is_down());
-    assert_eq!(story.worker.activity(), Activity::Rebooting);
-    let result = story.advance_seconds(600).result();
+    let mut scenario = Scenario::calm();
+    let boot = scenario.worker.host().boot_id();
+    scenario.order_install(1, RebootPolicy::IfRequired);
+    scenario.run_until_stage(Stage::Rebooting);
+    assert!(!scenario.worker.is_down(), "the agent announces the reboot first");
+    scenario.advance_seconds(3);
+    assert!(scenario.worker.is_down());
+    assert_eq!(scenario.worker.activity(), Activity::Rebooting);
+    let result = scenario.advance_seconds(600).result();
     assert!((20..=80).contains(&result.reboot_seconds.unwrap()) && !result.reboot_needed);
-    assert_ne!(story.worker.host().boot_id(), boot);
+    assert_ne!(scenario.worker.host().boot_id(), boot);
 }
 
 #[test]
 fn order_for_another_boot_does_not_reboot() {
-    let mut story = Scenario::calm();
+    let mut scenario = Scenario::calm();
     let other = "another boot".into();
-    let Work::Install(order) = install_everything(RebootPolicy::Always, story.worker.host()) else {
+    let Work::Install(order) = install_everything(RebootPolicy::Always, scenario.worker.host())
+    else {
         unreachable!()
     };
-    story.send_order(1, Work::Install(Install { boot_id: other, ..order }));
-    assert_eq!(story.advance_seconds(600).result().reboot_seconds, None);
-    story.worker.mark_acknowledged(id(1));
-    story.send_order(2, Work::Reboot(Reboot { boot_id: "another boot".into() }));
-    assert_eq!(story.advance_seconds(600).result().outcome, Outcome::NoChange);
-    assert_eq!(story.worker.host().state.boots, 1);
+    scenario.send_order(1, Work::Install(Install { boot_id: other, ..order }));
+    assert_eq!(scenario.advance_seconds(600).result().reboot_seconds, None);
+    scenario.worker.mark_acknowledged(id(1));
+    scenario.send_order(2, Work::Reboot(Reboot { boot_id: "another boot".into() }));
+    assert_eq!(scenario.advance_seconds(600).result().outcome, Outcome::NoChange);
+    assert_eq!(scenario.worker.host().state.boots, 1);
 }
 
 #[test]
@@ -208,7 +213,7 @@ fn crash_at_any_stage_does_not_change_outcome() {
             story.order_install(1, RebootPolicy::IfRequired);
             story.advance_seconds(900);
         }
-        assert!(crashing.happened.contains(&HostEvent::Crashed), "{stage}");
+        assert!(crashing.event.contains(&HostEvent::Crashed), "{stage}");
         let (calm, crashing) = (calm.result(), crashing.result());
         assert_eq!(crashing.packages, calm.packages);
         assert_eq!(crashing.outcome, calm.outcome);
@@ -224,10 +229,10 @@ fn failure_reports_code_and_changes_so_far() {
         (FailureCode::InstallFailed, true),
         (FailureCode::VerifyFailed, true),
     ] {
-        let mut story = Scenario::calm();
-        story.worker.set_script(Script::FailWith(code), story.now);
-        story.order_install(1, RebootPolicy::Always);
-        let result = story.advance_seconds(900).result();
+        let mut scenario = Scenario::calm();
+        scenario.worker.set_script(Script::FailWith(code), scenario.now);
+        scenario.order_install(1, RebootPolicy::Always);
+        let result = scenario.advance_seconds(900).result();
         assert_eq!((result.outcome, result.failure_code), (Outcome::Failed, Some(code)));
         assert_eq!(!result.packages.is_empty(), changes, "{code}");
     }
@@ -235,42 +240,42 @@ fn failure_reports_code_and_changes_so_far() {
 
 #[test]
 fn host_hanging_in_reboot_returns_after_script_change() {
-    let mut story = Scenario::calm();
-    story.worker.set_script(Script::HangInReboot, story.now);
-    story.order_install(1, RebootPolicy::IfRequired);
-    story.advance_seconds(100_000);
-    assert!(story.worker.is_down() && story.worker.next_due().is_none());
-    assert_eq!(story.worker.results(), []);
-    story.worker.set_script(Script::Random, story.now);
-    let result = story.advance_seconds(600).result();
+    let mut scenario = Scenario::calm();
+    scenario.worker.set_script(Script::HangInReboot, scenario.now);
+    scenario.order_install(1, RebootPolicy::IfRequired);
+    scenario.advance_seconds(100_000);
+    assert!(scenario.worker.is_down() && scenario.worker.next_due().is_none());
+    assert_eq!(scenario.worker.results(), []);
+    scenario.worker.set_script(Script::Random, scenario.now);
+    let result = scenario.advance_seconds(600).result();
     assert_eq!(result.outcome, Outcome::Succeeded);
     assert!(result.reboot_seconds.unwrap() > 90_000);
 }
 
 #[test]
 fn only_orders_without_effects_can_be_withdrawn() {
-    let mut story = Scenario::calm();
-    story.order_install(1, RebootPolicy::Never);
-    story.run_until_stage(Stage::Downloading);
-    story.worker.withdraw(id(1), story.now);
-    assert_eq!(story.advance_seconds(0).result().outcome, Outcome::Withdrawn);
-    story.worker.mark_acknowledged(id(1));
+    let mut scenario = Scenario::calm();
+    scenario.order_install(1, RebootPolicy::Never);
+    scenario.run_until_stage(Stage::Downloading);
+    scenario.worker.withdraw(id(1), scenario.now);
+    assert_eq!(scenario.advance_seconds(0).result().outcome, Outcome::Withdrawn);
+    scenario.worker.mark_acknowledged(id(1));
     // A withdrawal of an unknown order is answered, and the order is not started if it arrives
     // later.
-    story.worker.withdraw(id(2), story.now);
-    assert_eq!(story.order_install(2, RebootPolicy::Never), OrderReceipt::AlreadyDone);
-    assert_eq!(story.advance_seconds(600).result().outcome, Outcome::Withdrawn);
-    story.worker.mark_acknowledged(id(2));
-    story.order_install(3, RebootPolicy::Never);
-    story.run_until_stage(Stage::Installing);
-    assert!(!story.worker.withdraw(id(3), story.now));
-    assert_eq!(story.advance_seconds(600).result().outcome, Outcome::Succeeded);
+    scenario.worker.withdraw(id(2), scenario.now);
+    assert_eq!(scenario.order_install(2, RebootPolicy::Never), OrderReceipt::AlreadyDone);
+    assert_eq!(scenario.advance_seconds(600).result().outcome, Outcome::Withdrawn);
+    scenario.worker.mark_acknowledged(id(2));
+    scenario.order_install(3, RebootPolicy::Never);
+    scenario.run_until_stage(Stage::Installing);
+    assert!(!scenario.worker.withdraw(id(3), scenario.now));
+    assert_eq!(scenario.advance_seconds(600).result().outcome, Outcome::Succeeded);
 }
 
 #[test]
 fn package_selection_is_respected() {
-    let mut story = Scenario::calm();
-    let host = story.worker.host().clone();
+    let mut scenario = Scenario::calm();
+    let host = scenario.worker.host().clone();
     let pending = host.group().pending(host.state.packages);
     let free = pending.iter().find(|update| update.blocked_by.is_none()).unwrap();
     let blank = |packages: &[&str], exclude: &[&str]| Install {
@@ -281,39 +286,39 @@ fn package_selection_is_respected() {
         reboot: RebootPolicy::Never,
         boot_id: host.boot_id(),
     };
-    story.send_order(1, Work::Plan(blank(&[&free.name], &[])));
-    let plan = story.advance_seconds(60).result();
+    scenario.send_order(1, Work::Plan(blank(&[&free.name], &[])));
+    let plan = scenario.advance_seconds(60).result();
     assert_eq!((plan.outcome, plan.packages.len()), (Outcome::Succeeded, 1));
-    assert_eq!(story.worker.host().state, host.state, "a plan changes nothing");
-    story.worker.mark_acknowledged(id(1));
-    story.send_order(2, Work::Install(blank(&["no-such-package"], &[])));
-    let absent = story.advance_seconds(60).result();
+    assert_eq!(scenario.worker.host().state, host.state, "a plan changes nothing");
+    scenario.worker.mark_acknowledged(id(1));
+    scenario.send_order(2, Work::Install(blank(&["no-such-package"], &[])));
+    let absent = scenario.advance_seconds(60).result();
     assert_eq!(absent.outcome, Outcome::NoChange);
     assert_eq!(absent.message, Some("not installed: no-such-package".into()));
-    story.worker.mark_acknowledged(id(2));
-    story.send_order(3, Work::Install(blank(&[], &["*"])));
-    assert_eq!(story.advance_seconds(60).result().outcome, Outcome::Skipped);
-    story.worker.mark_acknowledged(id(3));
-    story.send_order(4, Work::Install(blank(&[&free.name], &[])));
-    let one = story.advance_seconds(600).result();
+    scenario.worker.mark_acknowledged(id(2));
+    scenario.send_order(3, Work::Install(blank(&[], &["*"])));
+    assert_eq!(scenario.advance_seconds(60).result().outcome, Outcome::Skipped);
+    scenario.worker.mark_acknowledged(id(3));
+    scenario.send_order(4, Work::Install(blank(&[&free.name], &[])));
+    let one = scenario.advance_seconds(600).result();
     assert_eq!(one.packages[0].name.as_str(), free.name);
     assert_eq!(one.packages[0].to, Some(free.candidate.as_str().into()));
 }
 
 #[test]
 fn unknown_order_is_refused_and_ignored_order_leaves_no_trace() {
-    let mut story = Scenario::calm();
+    let mut scenario = Scenario::calm();
     let unknown = Work::Unknown { name: "run_script".into() };
-    assert_eq!(story.send_order(1, unknown), OrderReceipt::Refused);
-    let refused = story.advance_seconds(0).result();
+    assert_eq!(scenario.send_order(1, unknown), OrderReceipt::Refused);
+    let refused = scenario.advance_seconds(0).result();
     assert_eq!(refused.failure_code, Some(FailureCode::UnsupportedOrder));
     assert!(refused.message.unwrap().as_str().contains("run_script"));
-    story.worker.mark_acknowledged(id(1));
-    story.worker.set_script(Script::IgnoreOrders, story.now);
-    assert_eq!(story.order_install(2, RebootPolicy::Never), OrderReceipt::Ignored);
-    story.advance_seconds(600);
-    assert!(story.worker.progress(story.now).is_empty());
-    assert_eq!(story.worker.results(), []);
+    scenario.worker.mark_acknowledged(id(1));
+    scenario.worker.set_script(Script::IgnoreOrders, scenario.now);
+    assert_eq!(scenario.order_install(2, RebootPolicy::Never), OrderReceipt::Ignored);
+    scenario.advance_seconds(600);
+    assert!(scenario.worker.progress(scenario.now).is_empty());
+    assert_eq!(scenario.worker.results(), []);
 }
 
 /// Many agents, many orders, every fault: the ledger finds no violation, and the failure rate is
@@ -324,17 +329,17 @@ fn faulty_fleet_reports_truthfully_and_fails_at_configured_rate() {
     let rough = Behavior { seed: 5, fail: 0.2, crash: 0.3, ..NO_FAULTS };
     let (mut failed, mut crashed) = (0, 0);
     for index in 0..100 {
-        let mut story = Scenario::new(fleet.host(index), rough);
+        let mut scenario = Scenario::new(fleet.host(index), rough);
         for number in 1..=3 {
-            story.order_install(number, RebootPolicy::IfRequired);
-            story.advance_seconds(40);
-            story.order_install(number, RebootPolicy::IfRequired);
-            story.advance_seconds(900);
+            scenario.order_install(number, RebootPolicy::IfRequired);
+            scenario.advance_seconds(40);
+            scenario.order_install(number, RebootPolicy::IfRequired);
+            scenario.advance_seconds(900);
         }
-        let results = story.worker.results();
+        let results = scenario.worker.results();
         assert_eq!(results.len(), 3);
         failed += results.iter().filter(|result| result.outcome == Outcome::Failed).count();
-        crashed += story.happened.iter().filter(|what| **what == HostEvent::Crashed).count();
+        crashed += scenario.event.iter().filter(|what| **what == HostEvent::Crashed).count();
     }
     assert!((35..85).contains(&failed), "{failed} of 300 failed");
     assert!(crashed > 45, "{crashed} crashes");
@@ -342,13 +347,13 @@ fn faulty_fleet_reports_truthfully_and_fails_at_configured_rate() {
 
 #[test]
 fn resumed_worker_continues_its_order() {
-    let mut story = Scenario::calm();
-    story.order_install(1, RebootPolicy::Never);
-    story.run_until_stage(Stage::Installing);
-    let written = serde_json::to_string(&story.worker.durable()).unwrap();
+    let mut scenario = Scenario::calm();
+    scenario.order_install(1, RebootPolicy::Never);
+    scenario.run_until_stage(Stage::Installing);
+    let written = serde_json::to_string(&scenario.worker.persistent_state()).unwrap();
     let fleet = Fleet::new(1, 400);
-    let host = fleet.host(story.worker.host().index);
-    story.worker = Worker::resumed(host, NO_FAULTS, serde_json::from_str(&written).unwrap());
-    assert_eq!(story.order_install(1, RebootPolicy::Never), OrderReceipt::InProgress);
-    assert_eq!(story.advance_seconds(600).result().outcome, Outcome::Succeeded);
+    let host = fleet.host(scenario.worker.host().index);
+    scenario.worker = Worker::resumed(host, NO_FAULTS, serde_json::from_str(&written).unwrap());
+    assert_eq!(scenario.order_install(1, RebootPolicy::Never), OrderReceipt::InProgress);
+    assert_eq!(scenario.advance_seconds(600).result().outcome, Outcome::Succeeded);
 }

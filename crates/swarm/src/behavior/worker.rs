@@ -23,9 +23,9 @@ const ACKNOWLEDGED_MAX: usize = 64;
 /// One agent's state machine.
 pub struct Worker {
     host: Host,
-    nature: Behavior,
+    behavior: Behavior,
     script: Script,
-    kept: Journal,
+    journal: Journal,
 }
 
 /// The state that survives a restart of the agent: its journal and its host.
@@ -107,20 +107,20 @@ pub enum HostEvent {
 
 impl Worker {
     /// The agent of a host that has never received an order.
-    pub fn new(host: Host, nature: Behavior, now: Timestamp) -> Worker {
-        let kept = Journal { scanned_at: Some(now), ..Journal::default() };
-        Worker { host, nature, script: Script::Random, kept }
+    pub fn new(host: Host, behavior: Behavior, now: Timestamp) -> Worker {
+        let journal = Journal { scanned_at: Some(now), ..Journal::default() };
+        Worker { host, behavior, script: Script::Random, journal }
     }
 
     /// Restores an agent from its saved state. `host` is the host as it was initially set up.
-    pub fn resumed(mut host: Host, nature: Behavior, durable: PersistentState) -> Worker {
-        host.state = durable.host;
-        Worker { host, nature, script: Script::Random, kept: durable.kept }
+    pub fn resumed(mut host: Host, behavior: Behavior, persistent: PersistentState) -> Worker {
+        host.state = persistent.host;
+        Worker { host, behavior, script: Script::Random, journal: persistent.kept }
     }
 
     /// The state that would survive if the agent crashed now.
-    pub fn durable(&self) -> PersistentState {
-        PersistentState { host: self.host.state, kept: self.kept.clone() }
+    pub fn persistent_state(&self) -> PersistentState {
+        PersistentState { host: self.host.state, kept: self.journal.clone() }
     }
 
     pub fn host(&self) -> &Host {
@@ -128,7 +128,7 @@ impl Worker {
     }
 
     pub fn scanned_at(&self) -> Option<Timestamp> {
-        self.kept.scanned_at
+        self.journal.scanned_at
     }
 
     /// Sets the agent's script. A host that hangs comes back unless the new script prevents it.
@@ -137,7 +137,7 @@ impl Worker {
         if script == Script::HangInReboot {
             return;
         }
-        if let Some(current) = &mut self.kept.current {
+        if let Some(current) = &mut self.journal.current {
             let waited = now.duration_since(current.since).as_millis();
             if let Some(step) = current.course.steps.get_mut(current.step) {
                 step.lasts_ms.get_or_insert(u64::try_from(waited).unwrap_or(0));
@@ -147,16 +147,17 @@ impl Worker {
 
     /// Accepts an order whose signature has been verified.
     pub fn accept(&mut self, order: Order, now: Timestamp) -> OrderReceipt {
-        if self.recall(order.id) {
-            let open =
-                |done: &FinishedOrder| !done.acknowledged && done.result.order_id == order.id;
-            return if self.kept.done.iter().any(open) {
+        if self.resend_if_known(order.id) {
+            let open = |finished: &FinishedOrder| {
+                !finished.acknowledged && finished.result.order_id == order.id
+            };
+            return if self.journal.done.iter().any(open) {
                 OrderReceipt::AlreadyDone
             } else {
                 OrderReceipt::InProgress
             };
         }
-        if self.script == Script::IgnoreOrders || self.kept.queue.len() >= QUEUE_MAX {
+        if self.script == Script::IgnoreOrders || self.journal.queue.len() >= QUEUE_MAX {
             return OrderReceipt::Ignored;
         }
         let refusal = match &order.work {
@@ -175,7 +176,7 @@ impl Worker {
                 OrderReceipt::Refused
             }
             None => {
-                self.kept.queue.push_back(order);
+                self.journal.queue.push_back(order);
                 OrderReceipt::Accepted
             }
         }
@@ -183,7 +184,7 @@ impl Worker {
 
     /// Records a failed result for an order that must not be started, unless the order is known.
     pub fn refuse(&mut self, order: TaskId, code: FailureCode, message: &str, now: Timestamp) {
-        if !self.recall(order) {
+        if !self.resend_if_known(order) {
             self.end(result_without_effect(order, Outcome::Failed, Some(code), message, now));
         }
     }
@@ -194,11 +195,11 @@ impl Worker {
     pub fn withdraw(&mut self, order: TaskId, now: Timestamp) -> bool {
         match self.order_record(order).on_withdrawal() {
             WithdrawalReply::Undecided => false,
-            WithdrawalReply::Result => self.recall(order),
+            WithdrawalReply::Result => self.resend_if_known(order),
             WithdrawalReply::Lost => self.record_lost_order(order, now),
             WithdrawalReply::Withdrawn => {
-                self.kept.current.take_if(|current| current.order.id == order);
-                self.kept.queue.retain(|queued| queued.id != order);
+                self.journal.current.take_if(|current| current.order.id == order);
+                self.journal.queue.retain(|queued| queued.id != order);
                 let message = "withdrawn before it started";
                 self.end(result_without_effect(order, Outcome::Withdrawn, None, message, now));
                 true
@@ -208,10 +209,10 @@ impl Worker {
 
     /// Answers for an order that the service believes to be in progress although no sync mentioned
     /// it. Returns whether there is a result to report now.
-    pub fn inquire(&mut self, order: TaskId, now: Timestamp) -> bool {
+    pub fn answer_inquiry(&mut self, order: TaskId, now: Timestamp) -> bool {
         match self.order_record(order).on_inquiry() {
             InquiryReply::InProgress => false,
-            InquiryReply::Result => self.recall(order),
+            InquiryReply::Result => self.resend_if_known(order),
             InquiryReply::Lost => self.record_lost_order(order, now),
         }
     }
@@ -224,66 +225,69 @@ impl Worker {
     }
 
     fn order_record(&self, order: TaskId) -> OrderRecord {
-        if self.kept.done.iter().any(|done| done.result.order_id == order) {
+        if self.journal.done.iter().any(|done| done.result.order_id == order) {
             return OrderRecord::Ended;
         }
-        match &self.kept.current {
+        match &self.journal.current {
             Some(current) if current.order.id == order => match current.has_no_effect_yet() {
                 true => OrderRecord::NotStarted,
                 false => OrderRecord::Started,
             },
-            _ if self.kept.queue.iter().any(|queued| queued.id == order) => OrderRecord::NotStarted,
+            _ if self.journal.queue.iter().any(|queued| queued.id == order) => {
+                OrderRecord::NotStarted
+            }
             _ => OrderRecord::Missing,
         }
     }
 
     /// Marks a result as stored by the service.
     pub fn mark_acknowledged(&mut self, order: TaskId) {
-        for done in &mut self.kept.done {
+        for done in &mut self.journal.done {
             done.acknowledged |= done.result.order_id == order;
         }
-        let safe = self.kept.done.iter().filter(|done| done.acknowledged).count();
+        let safe = self.journal.done.iter().filter(|done| done.acknowledged).count();
         if safe > ACKNOWLEDGED_MAX
-            && let Some(oldest) = self.kept.done.iter().position(|done| done.acknowledged)
+            && let Some(oldest) = self.journal.done.iter().position(|done| done.acknowledged)
         {
-            self.kept.done.remove(oldest);
+            self.journal.done.remove(oldest);
         }
     }
 
     /// Whether this order is known. If it is done, its result will be sent again.
-    fn recall(&mut self, order: TaskId) -> bool {
-        if let Some(done) = self.kept.done.iter_mut().find(|done| done.result.order_id == order) {
+    fn resend_if_known(&mut self, order: TaskId) -> bool {
+        if let Some(done) = self.journal.done.iter_mut().find(|done| done.result.order_id == order)
+        {
             done.acknowledged = false;
             return true;
         }
-        self.kept.current.as_ref().is_some_and(|current| current.order.id == order)
-            || self.kept.queue.iter().any(|queued| queued.id == order)
+        self.journal.current.as_ref().is_some_and(|current| current.order.id == order)
+            || self.journal.queue.iter().any(|queued| queued.id == order)
     }
 
     /// When the next event is due without outside input.
     pub fn next_due(&self) -> Option<Timestamp> {
-        match &self.kept.current {
+        match &self.journal.current {
             Some(current) => current.next_due(),
-            None => self.kept.queue.front().map(|_| Timestamp::MIN),
+            None => self.journal.queue.front().map(|_| Timestamp::MIN),
         }
     }
 
     /// Whether the agent is unreachable because its host is rebooting or it has crashed.
     pub fn is_down(&self) -> bool {
-        self.kept.current.as_ref().is_some_and(|current| !current.is_up())
+        self.journal.current.as_ref().is_some_and(|current| !current.is_up())
     }
 
     /// Whether the host is about to reboot and the agent should announce it now.
     pub fn is_leaving(&self) -> bool {
-        self.kept.current.as_ref().is_some_and(ActiveOrder::is_about_to_reboot)
+        self.journal.current.as_ref().is_some_and(ActiveOrder::is_about_to_reboot)
     }
 
     /// Advances to `now`, or to the moment before a reboot.
     pub fn advance(&mut self, now: Timestamp) -> Vec<HostEvent> {
         let mut happened = Vec::new();
         loop {
-            let Some(current) = &self.kept.current else {
-                let Some(order) = self.kept.queue.pop_front() else { break };
+            let Some(current) = &self.journal.current else {
+                let Some(order) = self.journal.queue.pop_front() else { break };
                 let plan = matches!(order.work, Work::Plan(_));
                 happened.push(HostEvent::OrderStarted { order: order.id, plan });
                 self.begin(order, now);
@@ -294,7 +298,7 @@ impl Worker {
                 _ => break,
             }
             // The agent always announces a reboot before it happens, however late it is.
-            if let Some(current) = &mut self.kept.current
+            if let Some(current) = &mut self.journal.current
                 && current.is_about_to_reboot()
             {
                 current.since = now;
@@ -305,13 +309,13 @@ impl Worker {
     }
 
     fn begin(&mut self, order: Order, now: Timestamp) {
-        let which = self.host.index << 24 | self.kept.begun;
-        let mut rng = Rng::for_entity(self.nature.seed, "order", which);
-        self.kept.begun += 1;
-        let course = plan_execution(&order.work, &self.host, &self.nature, self.script, &mut rng);
-        self.kept.current = Some(ActiveOrder {
+        let which = self.host.index << 24 | self.journal.begun;
+        let mut rng = Rng::for_entity(self.behavior.seed, "order", which);
+        self.journal.begun += 1;
+        let plan = plan_execution(&order.work, &self.host, &self.behavior, self.script, &mut rng);
+        self.journal.current = Some(ActiveOrder {
             order,
-            course,
+            course: plan,
             step: 0,
             since: now,
             started_at: now,
@@ -321,27 +325,28 @@ impl Worker {
     }
 
     /// Completes the step that was due at `at`.
-    fn step(&mut self, at: Timestamp, happened: &mut Vec<HostEvent>) {
-        let Some(mut current) = self.kept.current.take() else { return };
+    fn step(&mut self, at: Timestamp, event: &mut Vec<HostEvent>) {
+        let Some(mut current) = self.journal.current.take() else { return };
         let order = current.order.id;
         let effect = current.course.steps.get(current.step).map(|step| step.effect.clone());
         match effect.unwrap_or(Effect::None) {
             Effect::None => {}
-            Effect::Scan => self.kept.scanned_at = Some(at),
+            Effect::Scan => self.journal.scanned_at = Some(at),
             Effect::Boot => {
                 self.host.boot();
                 let seconds = at.duration_since(current.since).as_secs();
                 current.reboot_seconds = Some(u64::try_from(seconds).unwrap_or(0));
-                happened.push(HostEvent::Booted { order });
+                event.push(HostEvent::Booted { order });
             }
             Effect::Install(updates) => {
                 let before = self.host.state.packages;
-                let after = updates.iter().fold(before, |packages, update| packages.with(*update));
+                let after =
+                    updates.iter().fold(before, |packages, update| packages.with_update(*update));
                 self.host.state.packages = after;
-                self.kept.scanned_at = Some(at);
+                self.journal.scanned_at = Some(at);
                 current.moved.extend(updates);
                 if before != after {
-                    happened.push(HostEvent::PackagesChanged { order, before, after });
+                    event.push(HostEvent::PackagesChanged { order, before, after });
                 }
             }
         }
@@ -350,17 +355,17 @@ impl Worker {
         match current.course.steps.get(current.step) {
             Some(next) => {
                 let crashes = next.crash;
-                happened.push(HostEvent::StageReached { order, stage: next.stage });
-                self.kept.current = Some(current);
+                event.push(HostEvent::StageReached { order, stage: next.stage });
+                self.journal.current = Some(current);
                 if crashes {
                     self.crash();
-                    happened.push(HostEvent::Crashed);
+                    event.push(HostEvent::Crashed);
                 }
             }
             None => {
                 let result = current.result(&self.host, at);
                 self.end(result);
-                happened.push(HostEvent::OrderEnded { order });
+                event.push(HostEvent::OrderEnded { order });
             }
         }
     }
@@ -368,41 +373,42 @@ impl Worker {
     /// Replaces the state by what the journal contains. Serializing and parsing the journal is part
     /// of the simulation.
     fn crash(&mut self) {
-        let written = serde_json::to_vec(&self.durable());
+        let written = serde_json::to_vec(&self.persistent_state());
         if let Some(durable) =
             written.ok().and_then(|bytes| serde_json::from_slice::<PersistentState>(&bytes).ok())
         {
-            (self.host.state, self.kept) = (durable.host, durable.kept);
+            (self.host.state, self.journal) = (durable.host, durable.kept);
         }
     }
 
     fn end(&mut self, result: OrderResult) {
-        self.kept.done.push_back(FinishedOrder { result, acknowledged: false });
+        self.journal.done.push_back(FinishedOrder { result, acknowledged: false });
     }
 
     pub fn results(&self) -> Vec<OrderResult> {
-        let open = self.kept.done.iter().filter(|done| !done.acknowledged);
+        let open = self.journal.done.iter().filter(|done| !done.acknowledged);
         open.map(|done| done.result.clone()).collect()
     }
 
     /// All orders that the journal contains.
     pub fn known_orders(&self) -> impl Iterator<Item = TaskId> {
-        let current = self.kept.current.iter().map(|current| current.order.id);
-        current.chain(self.kept.done.iter().map(|done| done.result.order_id))
+        let current = self.journal.current.iter().map(|current| current.order.id);
+        current.chain(self.journal.done.iter().map(|done| done.result.order_id))
     }
 
     /// The progress of unfinished orders.
     pub fn progress(&self, now: Timestamp) -> Vec<OrderProgress> {
-        let said =
+        let report =
             |order_id, stage, at| OrderProgress { order_id, stage: Some(stage), at, message: None };
         let current =
-            self.kept.current.iter().map(|now| said(now.order.id, now.stage(), now.since));
-        let queued = self.kept.queue.iter().map(|order| said(order.id, Stage::Dispatched, now));
+            self.journal.current.iter().map(|now| report(now.order.id, now.stage(), now.since));
+        let queued =
+            self.journal.queue.iter().map(|order| report(order.id, Stage::Dispatched, now));
         current.chain(queued).collect()
     }
 
     pub fn activity(&self) -> Activity {
-        let Some(current) = &self.kept.current else { return Activity::Idle };
+        let Some(current) = &self.journal.current else { return Activity::Idle };
         match (&current.order.work, current.stage()) {
             (Work::Scan | Work::Plan(_), _) => Activity::Scanning,
             (_, Stage::Rebooting) => Activity::Rebooting,
@@ -451,18 +457,17 @@ impl ActiveOrder {
     }
 
     fn result(self, host: &Host, at: Timestamp) -> OrderResult {
-        let course = self.course;
-        let places =
-            if matches!(self.order.work, Work::Plan(_)) { course.would } else { self.moved };
+        let plan = self.course;
+        let places = if matches!(self.order.work, Work::Plan(_)) { plan.would } else { self.moved };
         OrderResult {
             order_id: self.order.id,
-            outcome: course.outcome,
-            failure_code: course.failure_code,
-            message: course.message.map(Into::into),
+            outcome: plan.outcome,
+            failure_code: plan.failure_code,
+            message: plan.message.map(Into::into),
             packages: places.into_iter().map(|place| host.group().package_move(place)).collect(),
             reboot_needed: !host.reboot_reasons().is_empty(),
             reboot_seconds: self.reboot_seconds,
-            exit: course.exit,
+            exit: plan.exit,
             set_aside: Vec::new(),
             restarted: Vec::new(),
             notes: Vec::new(),

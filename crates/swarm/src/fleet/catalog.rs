@@ -151,14 +151,8 @@ fn libc_source(system: System) -> &'static str {
 }
 
 /// The updates of a source package since the release of the system.
-fn releases(
-    seed: u64,
-    system: System,
-    source: &str,
-    always: bool,
-    chance: &mut Rng,
-) -> Vec<Release> {
-    let count = match chance.below(100) {
+fn releases(seed: u64, system: System, source: &str, always: bool, rng: &mut Rng) -> Vec<Release> {
+    let count = match rng.below(100) {
         0..=77 if !always => 0,
         0..=91 => 1,
         92..=97 => 2,
@@ -167,19 +161,19 @@ fn releases(
     // A vulnerability is in the software, not in a distribution: all distributions fix the same
     // CVEs.
     let mut vulnerability_rng = Rng::for_entity(seed, source, u64::MAX);
-    (0..count).map(|_| release(system, &mut vulnerability_rng, chance)).collect()
+    (0..count).map(|_| release(system, &mut vulnerability_rng, rng)).collect()
 }
 
-fn release(system: System, flaws: &mut Rng, chance: &mut Rng) -> Release {
-    let security = flaws.with_probability(0.45);
-    let severity = match flaws.below(100) {
+fn release(system: System, cve_rng: &mut Rng, rng: &mut Rng) -> Release {
+    let security = cve_rng.with_probability(0.45);
+    let severity = match cve_rng.below(100) {
         0..=5 => Severity::Critical,
         6..=30 => Severity::High,
         31..=75 => Severity::Medium,
         _ => Severity::Low,
     };
-    let cves = (0..flaws.between(1, 4))
-        .map(|_| format!("CVE-{}-{}", flaws.between(2024, 2026), flaws.between(1_000, 59_999)));
+    let cves = (0..cve_rng.between(1, 4))
+        .map(|_| format!("CVE-{}-{}", cve_rng.between(2024, 2026), cve_rng.between(1_000, 59_999)));
     let cves: Vec<String> = cves.collect();
     // apk and pacman do not report the type of an update, so a real agent cannot know it either.
     let silent = matches!(system.manager(), PackageManager::Apk | PackageManager::Pacman);
@@ -187,12 +181,12 @@ fn release(system: System, flaws: &mut Rng, chance: &mut Rng) -> Release {
         (true, _) => Release {
             update_type: UpdateType::Security,
             severity: Some(severity),
-            advisory: system.advisory(chance),
+            advisory: system.advisory(rng),
             cves,
         },
         (false, manager) => Release {
             update_type: match manager {
-                PackageManager::Dnf | PackageManager::Zypper if chance.with_probability(0.7) => {
+                PackageManager::Dnf | PackageManager::Zypper if rng.with_probability(0.7) => {
                     UpdateType::Bugfix
                 }
                 PackageManager::Dnf | PackageManager::Zypper => UpdateType::Enhancement,
@@ -213,9 +207,9 @@ mod tests {
     #[test]
     fn package_names_are_valid_for_each_package_manager() {
         for system in System::ALL {
-            let catalogue = Catalog::new(1, system);
-            assert!(catalogue.packages.len() > 700, "{system:?} {}", catalogue.packages.len());
-            for package in &catalogue.packages {
+            let catalog = Catalog::new(1, system);
+            assert!(catalog.packages.len() > 700, "{system:?} {}", catalog.packages.len());
+            for package in &catalog.packages {
                 let name = PackageName::parse(system.manager(), &package.name);
                 assert!(name.is_ok(), "{system:?}: {name:?}");
             }
@@ -227,12 +221,12 @@ mod tests {
     #[test]
     fn each_release_has_a_higher_version() {
         for system in System::ALL {
-            let catalogue = Catalog::new(1, system);
+            let catalog = Catalog::new(1, system);
             let mut updates = 0;
-            for package in &catalogue.packages {
+            for package in &catalog.packages {
                 for level in 0..package.releases.len() {
-                    let older = catalogue.version(package, level);
-                    let newer = catalogue.version(package, level + 1);
+                    let older = catalog.version(package, level);
+                    let newer = catalog.version(package, level + 1);
                     let order = system.manager().scheme().compare(&older, &newer);
                     assert_eq!(order, std::cmp::Ordering::Less, "{system:?} {older} {newer}");
                     updates += 1;
@@ -245,8 +239,8 @@ mod tests {
     #[test]
     fn distributions_fix_the_same_cves() {
         let fixed = |system| -> BTreeSet<String> {
-            let catalogue = Catalog::new(1, system);
-            let releases = catalogue.packages.into_iter().flat_map(|package| package.releases);
+            let catalog = Catalog::new(1, system);
+            let releases = catalog.packages.into_iter().flat_map(|package| package.releases);
             releases.flat_map(|release| release.cves).collect()
         };
         let (debian, rocky) = (fixed(System::Debian12), fixed(System::Rocky9));

@@ -60,7 +60,7 @@ pub struct PackageState {
 impl PackageState {
     /// Returns the state with one more of the group's updates installed.
     #[must_use]
-    pub fn with(self, update: usize) -> PackageState {
+    pub fn with_update(self, update: usize) -> PackageState {
         PackageState { applied: self.applied | 1 << (update % UPDATES_MAX), ..self }
     }
 
@@ -163,7 +163,8 @@ impl HostGroup {
             if rng.with_probability(0.6) || self.updates.is_empty() {
                 packages.extras |= 1 << rng.below(self.extras.len() as u64);
             } else {
-                packages = packages.with(rng.below(self.updates.len().min(6) as u64) as usize);
+                packages =
+                    packages.with_update(rng.below(self.updates.len().min(6) as u64) as usize);
             }
         }
         packages
@@ -235,8 +236,8 @@ impl HostGroup {
     }
 
     /// Combines all releases that the host is missing into one pending update.
-    fn pending_update(&self, behind: AvailableUpdate) -> Pending {
-        let member = self.members[usize::from(behind.member)];
+    fn pending_update(&self, update: AvailableUpdate) -> Pending {
+        let member = self.members[usize::from(update.member)];
         let package = self.package(member);
         let (from, to) = self.versions(member);
         let missed = &package.releases[usize::from(member.level)..];
@@ -249,7 +250,7 @@ impl HostGroup {
         }
         pending.advisories = missed.iter().filter_map(|release| release.advisory.clone()).collect();
         pending.cves = missed.iter().flat_map(|release| release.cves.clone()).collect();
-        pending.blocked_by = behind.blocked_by;
+        pending.blocked_by = update.blocked_by;
         pending
     }
 
@@ -356,18 +357,18 @@ impl HostGroup {
 }
 
 /// The packages of a group: the base, those of its role, and enough others to reach 300 to 700.
-fn choose_packages(catalogue: &Catalog, role: usize, rng: &mut Rng) -> Vec<u16> {
+fn choose_packages(catalog: &Catalog, role: usize, rng: &mut Rng) -> Vec<u16> {
     let belongs = |package: &Package| match package.scope {
         PackageScope::Base => true,
         PackageScope::Role(of) => of == role,
         PackageScope::Common | PackageScope::Extra => false,
     };
     let common = |package: &&Package| package.scope == PackageScope::Common;
-    let sure = catalogue.packages.iter().filter(|package| belongs(package)).count() as u64;
+    let sure = catalog.packages.iter().filter(|package| belongs(package)).count() as u64;
     let mut wanted = rng.between(300, 690).saturating_sub(sure);
-    let mut left = catalogue.packages.iter().filter(common).count() as u64;
+    let mut left = catalog.packages.iter().filter(common).count() as u64;
     let mut chosen = Vec::new();
-    for (place, package) in catalogue.packages.iter().enumerate() {
+    for (place, package) in catalog.packages.iter().enumerate() {
         let taken = if common(&package) {
             let taken = rng.below(left) < wanted;
             left -= 1;
@@ -383,9 +384,9 @@ fn choose_packages(catalogue: &Catalog, role: usize, rng: &mut Rng) -> Vec<u16> 
     chosen
 }
 
-fn choose_extras(catalogue: &Catalog, rng: &mut Rng) -> Vec<u16> {
-    let all: Vec<u16> = (0..catalogue.packages.len())
-        .filter(|place| catalogue.packages[*place].scope == PackageScope::Extra)
+fn choose_extras(catalog: &Catalog, rng: &mut Rng) -> Vec<u16> {
+    let all: Vec<u16> = (0..catalog.packages.len())
+        .filter(|place| catalog.packages[*place].scope == PackageScope::Extra)
         .map(|place| place as u16)
         .collect();
     let from = rng.below((all.len() - EXTRAS_PER_GROUP) as u64) as usize;

@@ -103,8 +103,8 @@ impl System {
 
     /// The version after `updates` updates of the same upstream release. Later versions sort higher
     /// in the order of the system's own package manager.
-    pub(super) fn version(self, of: Upstream, updates: u64) -> String {
-        let Upstream { epoch, major, minor, patch, revision } = of;
+    pub(super) fn version(self, package: Upstream, updates: u64) -> String {
+        let Upstream { epoch, major, minor, patch, revision } = package;
         let upstream = format!("{major}.{minor}.{patch}");
         let epoch = if epoch == 0 { String::new() } else { format!("{epoch}:") };
         match self {

@@ -121,22 +121,22 @@ impl FakeServer {
 
     /// Queues an order for a server. The order's boot id must be that of the current boot.
     pub(crate) fn order(&self, server: ServerId, task: TaskId, work: Work) {
-        let mut book = self.records();
-        let row = book.servers.get_mut(&server).unwrap();
+        let mut records = self.records();
+        let row = records.servers.get_mut(&server).unwrap();
         row.orders.insert(task, work);
         row.wakeup.notify_one();
     }
 
     pub(crate) fn withdraw(&self, server: ServerId, task: TaskId) {
-        let mut book = self.records();
-        let row = book.servers.get_mut(&server).unwrap();
+        let mut records = self.records();
+        let row = records.servers.get_mut(&server).unwrap();
         row.withdrawn.insert(task);
         row.wakeup.notify_one();
     }
 
     pub(crate) fn remove(&self, server: ServerId) {
-        let mut book = self.records();
-        let row = book.servers.get_mut(&server).unwrap();
+        let mut records = self.records();
+        let row = records.servers.get_mut(&server).unwrap();
         row.removed = true;
         row.wakeup.notify_one();
     }
@@ -213,37 +213,37 @@ fn signed_parts(headers: &HeaderMap) -> Option<(String, String, String)> {
 }
 
 /// Signs every response to a signed request.
-async fn sign(State(door): State<FakeServer>, request: Request, next: Next) -> Response {
+async fn sign(State(server): State<FakeServer>, request: Request, next: Next) -> Response {
     let Some((id, signature, nonce)) = signed_parts(request.headers()) else {
         return next.run(request).await;
     };
-    let is_new = door.records().nonces.insert(nonce.clone());
+    let is_new = server.records().nonces.insert(nonce.clone());
     if !is_new {
-        door.records().violations.push(format!("{id} reused the nonce {nonce}"));
+        server.records().violations.push(format!("{id} reused the nonce {nonce}"));
     }
     let (mut parts, body) = next.run(request).await.into_parts();
     let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
     let (status, hash) = (parts.status.as_u16(), blake3::hash(&body).to_hex());
     let text = format!("fleetmend-answer-v1\n{id}\n{nonce}\n{signature}\n{status}\n{hash}");
-    let proof = format!("k1 {}", STANDARD.encode(door.0.orders.sign(text.as_bytes())));
+    let proof = format!("k1 {}", STANDARD.encode(server.0.orders.sign(text.as_bytes())));
     parts.headers.insert("fleetmend-signature", proof.parse().unwrap());
     Response::from_parts(parts, Body::from(body))
 }
 
-async fn enroll(State(door): State<FakeServer>, body: Bytes) -> Response {
-    let asked: EnrollRequest = serde_json::from_slice(&body).unwrap();
-    if !asked.token.starts_with(&door.0.secret) {
+async fn enroll(State(server): State<FakeServer>, body: Bytes) -> Response {
+    let request: EnrollRequest = serde_json::from_slice(&body).unwrap();
+    if !request.token.starts_with(&server.0.secret) {
         let problem = json!({"code": "bad_token", "detail": "the token does not exist"});
         return (StatusCode::UNAUTHORIZED, problem.to_string()).into_response();
     }
-    let key = STANDARD.decode(&asked.public_key).unwrap();
-    let mut book = door.records();
-    book.enrollments += 1;
-    let id = ServerId::new(NOW.parse().unwrap(), u128::from(book.enrollments));
-    let answer = EnrollResponse {
+    let key = STANDARD.decode(&request.public_key).unwrap();
+    let mut records = server.records();
+    records.enrollments += 1;
+    let id = ServerId::new(NOW.parse().unwrap(), u128::from(records.enrollments));
+    let response = EnrollResponse {
         server_id: id,
         tag: STANDARD.encode(tag(id, &key)),
-        orders_key: STANDARD.encode(door.0.orders.public_key()),
+        orders_key: STANDARD.encode(server.0.orders.public_key()),
         orders_keys: Vec::new(),
         counter: 1,
         sync_seconds: SYNC_SECONDS,
@@ -263,36 +263,36 @@ async fn enroll(State(door): State<FakeServer>, body: Bytes) -> Response {
         installed: None,
         pending: None,
         boots: BTreeSet::new(),
-        facts: asked.facts,
+        facts: request.facts,
         syncs: 0,
     };
-    book.servers.insert(id, row);
-    (StatusCode::CREATED, serde_json::to_string(&answer).unwrap()).into_response()
+    records.servers.insert(id, row);
+    (StatusCode::CREATED, serde_json::to_string(&response).unwrap()).into_response()
 }
 
 async fn sync(
-    State(door): State<FakeServer>,
+    State(server): State<FakeServer>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let id = match door.authenticate(&method, &uri, &headers, &body) {
+    let id = match server.authenticate(&method, &uri, &headers, &body) {
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
     let sync: SyncRequest = serde_json::from_slice(&body).unwrap();
     let hold = Duration::from_secs(sync.hold_seconds.into());
-    let bell = door.records().servers[&id].wakeup.clone();
-    let heard = door.receive(id, sync);
-    if heard.is_quiet() && !door.has_work_for(id) && !hold.is_zero() {
-        let _ = tokio::time::timeout(hold, bell.notified()).await;
+    let wakeup = server.records().servers[&id].wakeup.clone();
+    let received = server.receive(id, sync);
+    if received.is_quiet() && !server.has_work_for(id) && !hold.is_zero() {
+        let _ = tokio::time::timeout(hold, wakeup.notified()).await;
     }
-    let number = door.0.syncs.fetch_add(1, Ordering::Relaxed);
-    if number * 37 % 100 < door.0.lost_percent.load(Ordering::Relaxed) {
+    let number = server.0.syncs.fetch_add(1, Ordering::Relaxed);
+    if number * 37 % 100 < server.0.lost_percent.load(Ordering::Relaxed) {
         return StatusCode::BAD_GATEWAY.into_response();
     }
-    door.respond(id, heard)
+    server.respond(id, received)
 }
 
 struct ReceivedSync {
@@ -309,8 +309,8 @@ impl ReceivedSync {
 
 impl FakeServer {
     fn receive(&self, id: ServerId, sync: SyncRequest) -> ReceivedSync {
-        let mut book = self.records();
-        let Records { servers, listings, violations: protests, .. } = &mut *book;
+        let mut records = self.records();
+        let Records { servers, listings, violations: protests, .. } = &mut *records;
         let row = servers.get_mut(&id).unwrap();
         row.syncs += 1;
         let again = sync.counter + 1 == row.expected && row.nonce == Some(sync.nonce);
@@ -349,21 +349,21 @@ impl FakeServer {
         !row.orders.is_empty() || !row.withdrawn.is_empty() || row.removed
     }
 
-    fn respond(&self, id: ServerId, heard: ReceivedSync) -> Response {
-        let book = self.records();
-        let row = &book.servers[&id];
+    fn respond(&self, id: ServerId, received: ReceivedSync) -> Response {
+        let records = self.records();
+        let row = &records.servers[&id];
         if row.removed {
             return StatusCode::GONE.into_response();
         }
         let orders = row.orders.iter();
-        let answer = SyncResponse {
-            counter: heard.counter,
+        let response = SyncResponse {
+            counter: received.counter,
             orders: orders
                 .map(|(task, work)| self.envelope(id, *task, work, row.expires_at))
                 .collect(),
-            wanted: heard.wanted,
+            wanted: received.wanted,
             wants_facts: false,
-            acknowledged: heard.acknowledged,
+            acknowledged: received.acknowledged,
             unreported: Vec::new(),
             withdrawn: row.withdrawn.iter().copied().collect(),
             sync_seconds: SYNC_SECONDS,
@@ -371,19 +371,19 @@ impl FakeServer {
             renewed_tag: None,
             orders_keys: Vec::new(),
         };
-        serde_json::to_string(&answer).unwrap().into_response()
+        serde_json::to_string(&response).unwrap().into_response()
     }
 }
 
 async fn listing(
-    State(door): State<FakeServer>,
+    State(server): State<FakeServer>,
     Path((kind, digest)): Path<(String, String)>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    if let Err(refusal) = door.authenticate(&method, &uri, &headers, &body) {
+    if let Err(refusal) = server.authenticate(&method, &uri, &headers, &body) {
         return *refusal;
     }
     let bytes = zstd::decode_all(&*body).unwrap();
@@ -392,12 +392,12 @@ async fn listing(
         "packages" => decode::<Installed>(&bytes).map(|list| list.len()),
         _ => decode::<Pending>(&bytes).map(|list| list.len()),
     };
-    let mut book = door.records();
+    let mut records = server.records();
     if Digest::compute(&bytes) != digest || lines.is_err() {
-        book.violations.push(format!("{kind} {digest}: wrong content ({lines:?})"));
+        records.violations.push(format!("{kind} {digest}: wrong content ({lines:?})"));
         return StatusCode::UNPROCESSABLE_ENTITY.into_response();
     }
-    *book.listings.entry(digest).or_default() += 1;
+    *records.listings.entry(digest).or_default() += 1;
     StatusCode::NO_CONTENT.into_response()
 }
 
@@ -407,7 +407,7 @@ struct Offset {
 }
 
 async fn log(
-    State(door): State<FakeServer>,
+    State(server): State<FakeServer>,
     Path(task): Path<TaskId>,
     Query(Offset { offset }): Query<Offset>,
     method: Method,
@@ -415,11 +415,11 @@ async fn log(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    if let Err(refusal) = door.authenticate(&method, &uri, &headers, &body) {
+    if let Err(refusal) = server.authenticate(&method, &uri, &headers, &body) {
         return *refusal;
     }
-    let mut book = door.records();
-    let log = book.logs.entry(task).or_default();
+    let mut records = server.records();
+    let log = records.logs.entry(task).or_default();
     if offset > log.len() {
         return StatusCode::CONFLICT.into_response();
     }

@@ -39,7 +39,7 @@ impl axum::serve::Listener for TlsListener {
 }
 
 /// Starts the fake server with its own certificate. Returns its URL and the certificate.
-async fn listen_with_tls(door: &FakeServer) -> (String, CertificateDer<'static>) {
+async fn listen_with_tls(fake_server: &FakeServer) -> (String, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let certificate = made.cert.der().clone();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
@@ -53,7 +53,7 @@ async fn listen_with_tls(door: &FakeServer) -> (String, CertificateDer<'static>)
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let listener = TlsListener(listener, TlsAcceptor::from(Arc::new(config)));
-    let router = door.router();
+    let router = fake_server.router();
     tokio::spawn(async move { axum::serve(listener, router).await });
     (format!("https://{address}"), certificate)
 }
@@ -64,10 +64,10 @@ fn pin(certificate: &[u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_connect_only_to_the_pinned_server() {
-    let door = FakeServer::new();
-    let (url, certificate) = listen_with_tls(&door).await;
+    let fake_server = FakeServer::new();
+    let (url, certificate) = listen_with_tls(&fake_server).await;
     let start = |pin: &str| {
-        let mut config = Config::new(&url, door.token(pin).parse().unwrap(), 10);
+        let mut config = Config::new(&url, fake_server.token(pin).parse().unwrap(), 10);
         (config.behavior, config.reconnect_max) = (NO_FAULTS, Duration::from_millis(20));
         Swarm::start(config).unwrap()
     };
@@ -75,9 +75,9 @@ async fn agents_connect_only_to_the_pinned_server() {
     wait_until("all agents have tried to connect", || deceived.counts().failed > 20).await;
     assert_eq!(deceived.counts().enrolled, 0);
     drop(deceived.stop().await);
-    assert_eq!(door.records().enrollments, 0, "no token was sent to the wrong server");
+    assert_eq!(fake_server.records().enrollments, 0, "no token was sent to the wrong server");
     let trusting = start(&pin(&certificate));
     trusting.wait_until_enrolled().await.unwrap();
     wait_until("all agents synced", || trusting.counts().syncs >= 10).await;
-    assert_eq!(door.records().violations, Vec::<String>::new());
+    assert_eq!(fake_server.records().violations, Vec::<String>::new());
 }

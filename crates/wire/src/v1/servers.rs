@@ -116,8 +116,8 @@ impl HostLimits {
             let names: Vec<String> = self.exclude.iter().map(ToString::to_string).collect();
             all.push(format!("the host excludes {}", names.join(", ")));
         }
-        if let Some(most) = self.max_packages {
-            all.push(format!("the host allows {most} packages per order"));
+        if let Some(max) = self.max_packages {
+            all.push(format!("the host allows {max} packages per order"));
         }
         if !self.allowed_hours.is_empty() {
             let hours: Vec<&str> = self.allowed_hours.iter().map(Line::as_str).collect();

@@ -83,11 +83,11 @@ impl Apk {
     }
 
     fn query(&self, what: &'static str, command: &Command) -> Result<CommandOutput, BackendError> {
-        let answer = command.query(QUERY_TIMEOUT)?;
-        if answer.exit == Some(0) {
-            return Ok(answer);
+        let output = command.query(QUERY_TIMEOUT)?;
+        if output.exit == Some(0) {
+            return Ok(output);
         }
-        let diagnosis = self.diagnose(answer.exit, &format!("{}{}", answer.stderr, answer.stdout));
+        let diagnosis = self.diagnose(output.exit, &format!("{}{}", output.stderr, output.stdout));
         Err(BackendError::Failed { what, diagnosis })
     }
 
@@ -129,9 +129,9 @@ impl Backend for Apk {
         }
         let names: Vec<&str> = pending.iter().map(|update| update.name.as_str()).collect();
         // The combination may be impossible; then no update is marked as kept back without need.
-        let answer = self.simulate(&names)?;
-        let would = (answer.exit == Some(0))
-            .then(|| parse::parse_transaction(&answer.stdout, installed))
+        let output = self.simulate(&names)?;
+        let would = (output.exit == Some(0))
+            .then(|| parse::parse_transaction(&output.stdout, installed))
             .transpose()?;
         let database = self.database()?;
         for update in &mut pending {
@@ -152,12 +152,12 @@ impl Backend for Apk {
 
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
         let names: Vec<&str> = chosen.iter().map(|choice| choice.name.as_str()).collect();
-        let answer = self.simulate(&names)?;
-        if answer.exit != Some(0) {
-            let words = format!("{}{}", answer.stderr, answer.stdout);
-            return Err(BackendError::Conflict(self.diagnose(answer.exit, &words).message));
+        let output = self.simulate(&names)?;
+        if output.exit != Some(0) {
+            let words = format!("{}{}", output.stderr, output.stdout);
+            return Err(BackendError::Conflict(self.diagnose(output.exit, &words).message));
         }
-        let transaction = parse::parse_transaction(&answer.stdout, &self.installed_versions()?)?;
+        let transaction = parse::parse_transaction(&output.stdout, &self.installed_versions()?)?;
         for choice in chosen {
             let comes = transaction.changes.iter().find(|change| change.name == choice.name);
             let comes = comes.and_then(|change| change.to.as_ref());
@@ -213,9 +213,9 @@ impl Backend for Apk {
     }
 
     fn new_config_files(&self) -> Result<Vec<PathBuf>, BackendError> {
-        let beside = self.database()?.configuration;
-        let beside = beside.into_iter().map(|path| format!("/{path}.apk-new"));
-        let mut found: Vec<PathBuf> = beside
+        let new_files = self.database()?.configuration;
+        let new_files = new_files.into_iter().map(|path| format!("/{path}.apk-new"));
+        let mut found: Vec<PathBuf> = new_files
             .filter(|path| self.root.entry(path).symlink_metadata().is_ok())
             .map(PathBuf::from)
             .collect();

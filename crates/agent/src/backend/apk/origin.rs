@@ -96,10 +96,13 @@ fn index_files(root: &Root) -> BTreeSet<PathBuf> {
 
 /// Parses `APKINDEX.tar.gz`: concatenated gzip members that contain one tar archive, signatures
 /// first.
-fn read_index<'a>(file: File, wanted: &InstalledByName<'a>) -> io::Result<PackageIndex<'a>> {
+fn read_index<'a>(
+    file: File,
+    installed_by_name: &InstalledByName<'a>,
+) -> io::Result<PackageIndex<'a>> {
     let compressed = BufReader::new(file.take(INDEX_BYTES_MAX));
     let mut tar = BufReader::new(MultiGzDecoder::new(compressed).take(INDEX_BYTES_MAX));
-    let index = read_archive(&mut tar, wanted);
+    let index = read_archive(&mut tar, installed_by_name);
     if tar.get_ref().limit() == 0 {
         return Err(invalid_index("the index is too large"));
     }
@@ -108,7 +111,7 @@ fn read_index<'a>(file: File, wanted: &InstalledByName<'a>) -> io::Result<Packag
 
 fn read_archive<'a>(
     tar: &mut impl BufRead,
-    wanted: &InstalledByName<'a>,
+    installed_by_name: &InstalledByName<'a>,
 ) -> io::Result<PackageIndex<'a>> {
     let (mut keys, mut packages) = (Vec::new(), None);
     while let Some((name, size)) = next_file(tar)? {
@@ -116,7 +119,7 @@ fn read_archive<'a>(
         if let Some(key) = signing_key(&name) {
             keys.push(key.to_owned());
         } else if name == "APKINDEX" {
-            packages = Some(parse_listed(&mut content, wanted)?);
+            packages = Some(parse_listed(&mut content, installed_by_name)?);
         }
         let rest = content.limit() + size.next_multiple_of(TAR_BLOCK as u64) - size;
         if io::copy(&mut tar.by_ref().take(rest), &mut io::sink())? < rest {
@@ -166,7 +169,7 @@ fn signing_key(name: &str) -> Option<&str> {
 /// lines.
 fn parse_listed<'a>(
     index: &mut impl BufRead,
-    wanted: &InstalledByName<'a>,
+    installed_by_name: &InstalledByName<'a>,
 ) -> io::Result<HashMap<&'a str, bool>> {
     let mut packages = HashMap::new();
     let mut line = Vec::new();
@@ -187,7 +190,7 @@ fn parse_listed<'a>(
         if !text.is_empty() {
             continue;
         }
-        if let Some((&name, package)) = wanted.get_key_value(name.as_str()) {
+        if let Some((&name, package)) = installed_by_name.get_key_value(name.as_str()) {
             let is_exact = match &package.checksum {
                 Some(installed) if !checksum.is_empty() => *installed == checksum,
                 _ => package.version == version,

@@ -149,11 +149,11 @@ OK: 8 MiB in 15 packages
 
 #[test]
 fn failure_is_reported_in_apks_words() {
-    let told = |text: &str| {
+    let reported = |text: &str| {
         let diagnosis = parse::diagnose(text);
         (diagnosis.code, diagnosis.message.to_string())
     };
-    let (code, message) = told(
+    let (code, message) = reported(
         "ERROR: unable to select packages:\n  musl-1.2.5-r0:\n    breaks: world[musl=1.2.4-r2]\n",
     );
     assert_eq!(code, FailureCode::DependencyConflict);
@@ -162,13 +162,13 @@ fn failure_is_reported_in_apks_words() {
         "apk: unable to select packages: musl-1.2.5-r0: breaks: world[musl=1.2.4-r2]"
     );
     let lock = "ERROR: Unable to lock database: Resource temporarily unavailable\n";
-    assert_eq!(told(lock).0, FailureCode::PkgLockTimeout);
+    assert_eq!(reported(lock).0, FailureCode::PkgLockTimeout);
     let gone = "ERROR: musl-1.2.5-r0: package mentioned in index not found (try 'apk update')\n";
-    assert_eq!(told(gone).0, FailureCode::RepoUnreachable);
+    assert_eq!(reported(gone).0, FailureCode::RepoUnreachable);
     let net = "WARNING: fetching https://example.invalid/main: temporary error (try again later)\n";
-    assert_eq!(told(net).0, FailureCode::RepoUnreachable);
+    assert_eq!(reported(net).0, FailureCode::RepoUnreachable);
     let script = "ERROR: musl-1.2.5-r0.post-upgrade: script exited with error 1\n";
-    assert_eq!(told(script).0, FailureCode::InstallFailed);
+    assert_eq!(reported(script).0, FailureCode::InstallFailed);
 }
 
 #[test]

@@ -127,8 +127,8 @@ pub(super) fn conflict_message(output: &str) -> Line {
 
 /// `dpkg: error processing package NAME (--configure):` and the next line, which contains the
 /// reason.
-fn failed_script_message(said: &str) -> Option<Line> {
-    let mut lines = said.lines();
+fn failed_script_message(output: &str) -> Option<Line> {
+    let mut lines = output.lines();
     let start = "dpkg: error processing ";
     let package = lines.find_map(|line| line.strip_prefix(start))?;
     let package = package.trim_start_matches("package ").trim_start_matches("archive ");

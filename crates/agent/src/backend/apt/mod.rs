@@ -114,19 +114,19 @@ impl Backend for Apt {
         PackageManager::Apt
     }
 
-    fn load_cache(&self, memory: &[u8]) {
+    fn load_cache(&self, cache: &[u8]) {
         // If the cache cannot be parsed, the queries run again.
-        if let Ok(memory) = serde_json::from_slice(memory) {
-            *self.cache.lock().unwrap_or_else(PoisonError::into_inner) = memory;
+        if let Ok(cache) = serde_json::from_slice(cache) {
+            *self.cache.lock().unwrap_or_else(PoisonError::into_inner) = cache;
         }
     }
 
     fn take_changed_cache(&self) -> Option<Vec<u8>> {
-        let mut memory = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        if !std::mem::take(&mut memory.is_dirty) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::take(&mut cache.is_dirty) {
             return None;
         }
-        serde_json::to_vec(&*memory).ok()
+        serde_json::to_vec(&*cache).ok()
     }
 
     fn installed(&self) -> Result<Vec<Installed>, BackendError> {
@@ -185,12 +185,12 @@ impl Backend for Apt {
             return Ok(status::damage(&packages));
         }
         // It exits with 1 if it finds something, but older versions with 0.
-        let answer = self.run_query(&self.root.command("dpkg").arg("--audit"))?;
-        if !matches!(answer.exit, Some(0 | 1)) {
-            let diagnosis = self.diagnose(answer.exit, &answer.stderr);
+        let output = self.run_query(&self.root.command("dpkg").arg("--audit"))?;
+        if !matches!(output.exit, Some(0 | 1)) {
+            let diagnosis = self.diagnose(output.exit, &output.stderr);
             return Err(BackendError::Failed { what: "dpkg --audit", diagnosis });
         }
-        let mut damage = parse::parse_audit(&answer.stdout);
+        let mut damage = parse::parse_audit(&output.stdout);
         if damage.is_empty() && system::is_interrupted(&self.root)? {
             damage.push("dpkg was interrupted while writing its database".into());
         }

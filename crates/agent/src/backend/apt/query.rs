@@ -31,12 +31,12 @@ impl Apt {
 
     /// The output of a query that must succeed.
     fn query_stdout(&self, command: &Command, what: &'static str) -> Result<String, BackendError> {
-        let answer = self.run_query(command)?;
-        if answer.exit == Some(0) {
-            return Ok(answer.stdout);
+        let command_output = self.run_query(command)?;
+        if command_output.exit == Some(0) {
+            return Ok(command_output.stdout);
         }
-        let output = format!("{}{}", answer.stdout, answer.stderr);
-        Err(BackendError::Failed { what, diagnosis: self.diagnose(answer.exit, &output) })
+        let output = format!("{}{}", command_output.stdout, command_output.stderr);
+        Err(BackendError::Failed { what, diagnosis: self.diagnose(command_output.exit, &output) })
     }
 
     /// The installed packages, without their origins.
@@ -80,19 +80,19 @@ impl Apt {
     /// gone.
     fn query_uncached(
         &self,
-        memory: &mut QueryCache,
+        cache: &mut QueryCache,
         installed: &[Installed],
     ) -> Result<(), BackendError> {
         let there: BTreeSet<PackageKey> = installed.iter().map(package_key).collect();
-        memory.packages.retain(|key, _| there.contains(key));
+        cache.packages.retain(|key, _| there.contains(key));
         let new: Vec<&Installed> = installed
             .iter()
-            .filter(|package| !memory.packages.contains_key(&package_key(package)))
+            .filter(|package| !cache.packages.contains_key(&package_key(package)))
             .collect();
         if new.is_empty() {
             return Ok(());
         }
-        let releases = match memory.releases.take() {
+        let releases = match cache.releases.take() {
             Some(releases) => releases,
             None => self.releases()?,
         };
@@ -100,12 +100,12 @@ impl Apt {
             let update = known.pending(package, &releases);
             let update = update.map(|update| Box::new((update, known.is_phased())));
             let origin = known.origin(&package.version, &releases);
-            memory.packages.insert(package_key(package), CachedPackage { origin, update });
+            cache.packages.insert(package_key(package), CachedPackage { origin, update });
         }
         for package in new {
-            memory.packages.entry(package_key(package)).or_default();
+            cache.packages.entry(package_key(package)).or_default();
         }
-        (memory.releases, memory.is_dirty) = (Some(releases), true);
+        (cache.releases, cache.is_dirty) = (Some(releases), true);
         Ok(())
     }
 
@@ -213,8 +213,8 @@ impl Apt {
         let kept = kept.filter(|update| update.blocked_by == Some(BlockedBy::KeptBack));
         for update in kept.take(KEPT_BACK_TESTS_MAX) {
             all.push(to_choice(update));
-            let answer = self.run_query(&self.simulation_command(&["-s"]).args(install_args(&all)));
-            if answer.is_ok_and(|answer| answer.exit == Some(0)) {
+            let output = self.run_query(&self.simulation_command(&["-s"]).args(install_args(&all)));
+            if output.is_ok_and(|answer| answer.exit == Some(0)) {
                 update.blocked_by = None;
             } else {
                 all.pop();
@@ -245,8 +245,8 @@ impl Apt {
         if !chosen.iter().all(is_valid_choice) {
             return Ok(None);
         }
-        let answer = self.run_query(&self.preview_command().args(install_args_by_name(&chosen)))?;
-        let Some(transaction) = parse_transaction(&answer, installed) else { return Ok(None) };
+        let output = self.run_query(&self.preview_command().args(install_args_by_name(&chosen)))?;
+        let Some(transaction) = parse_transaction(&output, installed) else { return Ok(None) };
         for choice in &mut chosen {
             let is_it = |change: &&crate::backend::Change| {
                 change.name == choice.name
@@ -281,18 +281,21 @@ impl Apt {
         {
             return Ok(transaction);
         }
-        let answer = self.run_query(&self.preview_command().args(install_args(chosen)))?;
-        if let Some(transaction) = parse_transaction(&answer, &installed) {
+        let command_output = self.run_query(&self.preview_command().args(install_args(chosen)))?;
+        if let Some(transaction) = parse_transaction(&command_output, &installed) {
             return Ok(transaction);
         }
         // As a plain simulation, which is sufficient if the sizes are not available.
-        let answer =
+        let command_output =
             self.run_query(&self.simulation_command(&["-s"]).args(install_args(chosen)))?;
-        if answer.exit != Some(0) {
-            let output = format!("{}{}", answer.stdout, answer.stderr);
+        if command_output.exit != Some(0) {
+            let output = format!("{}{}", command_output.stdout, command_output.stderr);
             return Err(BackendError::Conflict(diagnose::conflict_message(&output)));
         }
-        Ok(Transaction { changes: simulated_changes(&answer.stdout)?, ..Transaction::default() })
+        Ok(Transaction {
+            changes: simulated_changes(&command_output.stdout)?,
+            ..Transaction::default()
+        })
     }
 
     fn preview_command(&self) -> Command {
@@ -300,10 +303,10 @@ impl Apt {
     }
 }
 
-fn parse_transaction(answer: &CommandOutput, installed: &[Installed]) -> Option<Transaction> {
+fn parse_transaction(output: &CommandOutput, installed: &[Installed]) -> Option<Transaction> {
     let is_all = |name: &str| installed.iter().any(|p| p.name == name && p.arch == "all");
-    (answer.exit == Some(0))
-        .then(|| preview::parse_preview(&answer.stdout, native_arch(), is_all).ok())?
+    (output.exit == Some(0))
+        .then(|| preview::parse_preview(&output.stdout, native_arch(), is_all).ok())?
 }
 
 /// Updates that apt-get would not install, although they are candidates, are kept back or phased.

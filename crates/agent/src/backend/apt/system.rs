@@ -29,8 +29,10 @@ pub(super) fn lock_holder(root: &Root) -> Result<Option<LockHolder>, BackendErro
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(read_error(&path, &error)),
         };
-        let asked = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock));
-        let Some(held) = asked.map_err(|error| read_error(&path, &error.into()))? else { continue };
+        let lock_query = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock));
+        let Some(held) = lock_query.map_err(|error| read_error(&path, &error.into()))? else {
+            continue;
+        };
         let pid = held.pid.map(rustix::process::Pid::as_raw_pid).filter(|pid| *pid > 0);
         return Ok(Some(LockHolder { pid, name: display_name(pid) }));
     }
@@ -97,8 +99,8 @@ pub(super) fn reboot_reasons(
         names.retain(|name| !name.is_empty());
         names.sort_unstable();
         names.dedup();
-        let asked = |name: &&str| Line::sanitize(&format!("{name} requires a reboot"));
-        reasons.extend(names.iter().map(asked));
+        let reason = |name: &&str| Line::sanitize(&format!("{name} requires a reboot"));
+        reasons.extend(names.iter().map(reason));
         if reasons.is_empty() {
             reasons.push("the system requires a reboot".into());
         }
@@ -120,10 +122,10 @@ fn newer_kernel(running: &str, installed: &[Installed]) -> Option<Line> {
     if !releases.iter().any(|release| release == running) {
         return None;
     }
-    let (_, flavour) = split_release(running);
+    let (_, flavor) = split_release(running);
     let newest = releases
         .iter()
-        .filter(|release| split_release(release).1 == flavour)
+        .filter(|release| split_release(release).1 == flavor)
         .max_by(|a, b| pkgver::deb::compare(split_release(a).0, split_release(b).0))?;
     (newest != running)
         .then(|| Line::sanitize(&format!("kernel {newest} is installed, {running} is running")))
@@ -131,10 +133,10 @@ fn newer_kernel(running: &str, installed: &[Installed]) -> Option<Line> {
 
 /// Splits `6.1.0-21-cloud-amd64` into `6.1.0-21` and `cloud-amd64`.
 fn split_release(release: &str) -> (&str, &str) {
-    let is_flavour = |(at, _): &(usize, &str)| {
+    let is_flavor = |(at, _): &(usize, &str)| {
         release[at + 1..].starts_with(|first: char| first.is_ascii_alphabetic())
     };
-    match release.match_indices('-').find(is_flavour) {
+    match release.match_indices('-').find(is_flavor) {
         Some((at, _)) => (&release[..at], &release[at + 1..]),
         None => (release, ""),
     }

@@ -8,19 +8,19 @@ use crate::backend::rpm::nevra::{Nevra, without_zero_epoch};
 use crate::backend::rpm::transaction::PackageMoves;
 
 /// Parses `advisory info --json`.
-pub(super) fn parse_fixes(answer: &str) -> Result<Vec<AdvisoryFix>, BackendError> {
+pub(super) fn parse_fixes(output: &str) -> Result<Vec<AdvisoryFix>, BackendError> {
     let unreadable =
         |why: String| BackendError::Unreadable { what: "the advisories".to_owned(), why };
     // Without advisories there is no output, and a plugin may print before it.
-    let Some(start) = answer.find('[') else {
-        return match answer.contains('{') {
+    let Some(start) = output.find('[') else {
+        return match output.contains('{') {
             true => Err(unreadable("not a list".to_owned())),
             false => Ok(Vec::new()),
         };
     };
-    let answer = &answer[start..];
+    let output = &output[start..];
     let list: Value =
-        serde_json::from_str(answer).map_err(|error| unreadable(error.to_string()))?;
+        serde_json::from_str(output).map_err(|error| unreadable(error.to_string()))?;
     let list = list.as_array().ok_or_else(|| unreadable("not a list".to_owned()))?;
     Ok(list.iter().flat_map(advisory_fixes).collect())
 }

@@ -88,8 +88,8 @@ impl Dnf {
     }
 
     fn query_error(&self, answer: &CommandOutput, what: &'static str) -> BackendError {
-        let said = format!("{}\n{}", answer.stdout, answer.stderr);
-        BackendError::Failed { what, diagnosis: self.diagnose(answer.exit, &said) }
+        let output = format!("{}\n{}", answer.stdout, answer.stderr);
+        BackendError::Failed { what, diagnosis: self.diagnose(answer.exit, &output) }
     }
 
     /// The transaction that dnf would run, and its whole output. dnf resolves it and then stops at
@@ -106,10 +106,11 @@ impl Dnf {
             (Generation::Dnf5, false) => (&[][..], "--no-best"),
         };
         let question = self.dnf().args(["-C", "--assumeno", best]).args(verbosity.iter().copied());
-        let answer = question.arg("upgrade").args(specs.iter().cloned()).query(QUERY_TIMEOUT)?;
-        let output = format!("{}\n{}", answer.stdout, answer.stderr);
-        if answer.exit != Some(0) && !output.contains("Operation aborted") {
-            return Err(self.query_error(&answer, "dnf upgrade --assumeno"));
+        let command_output =
+            question.arg("upgrade").args(specs.iter().cloned()).query(QUERY_TIMEOUT)?;
+        let output = format!("{}\n{}", command_output.stdout, command_output.stderr);
+        if command_output.exit != Some(0) && !output.contains("Operation aborted") {
+            return Err(self.query_error(&command_output, "dnf upgrade --assumeno"));
         }
         let moves = match self.generation {
             Generation::Dnf4 => self.with_downgrades(dnf4::parse_moves(&output))?,
@@ -253,7 +254,7 @@ impl Backend for Dnf {
             return Ok(Vec::new());
         }
         // Without `--best`, dnf skips only the updates that cannot be resolved.
-        let (moves, said) = match self.preview(false, &[]) {
+        let (moves, output) = match self.preview(false, &[]) {
             Ok(answer) => answer,
             Err(BackendError::Failed { diagnosis, .. })
                 if diagnosis.code == FailureCode::DependencyConflict =>
@@ -262,7 +263,7 @@ impl Backend for Dnf {
             }
             Err(other) => return Err(other),
         };
-        let (holds, replacers) = (self.holds()?, parse::parse_replacers(&said));
+        let (holds, replacers) = (self.holds()?, parse::parse_replacers(&output));
         let mut updates = Vec::new();
         for Nevra { name, evr, arch } in &candidates {
             let Some(now) = installed_version(installed, name, arch) else { continue };
@@ -288,7 +289,7 @@ impl Backend for Dnf {
             return Ok(Transaction::default());
         }
         let specs: Vec<String> = chosen.iter().map(package_spec).collect();
-        let (moves, said) = self.preview(true, &specs).map_err(|error| match error {
+        let (moves, output) = self.preview(true, &specs).map_err(|error| match error {
             BackendError::Failed { diagnosis, .. }
                 if diagnosis.code == FailureCode::DependencyConflict =>
             {
@@ -298,8 +299,8 @@ impl Backend for Dnf {
         })?;
         let transaction = Transaction {
             changes: moves.changes(),
-            download_bytes: parse::parse_download_bytes(&said),
-            disk_bytes: parse::parse_disk_bytes(&said),
+            download_bytes: parse::parse_download_bytes(&output),
+            disk_bytes: parse::parse_disk_bytes(&output),
         };
         check_complete(transaction, chosen)
     }
@@ -350,29 +351,29 @@ impl Backend for Dnf {
             kernel::newer_kernel_reason(&installed, running_kernel).into_iter().collect();
         // It compares installation times with the boot time, which is that of the running system.
         if self.rpm.root.is_running_system() {
-            let answer =
+            let command_output =
                 self.dnf().args(["-q", "-C", "needs-restarting", "-r"]).query(QUERY_TIMEOUT)?;
-            let output = format!("{}\n{}", answer.stdout, answer.stderr);
+            let output = format!("{}\n{}", command_output.stdout, command_output.stderr);
             match parse::parse_reboot_reasons(&output) {
                 Some(more) => reasons.extend(more),
                 None if parse::is_unknown_command(&output) => {}
-                None => return Err(self.query_error(&answer, "dnf needs-restarting")),
+                None => return Err(self.query_error(&command_output, "dnf needs-restarting")),
             }
         }
         Ok(reasons)
     }
 
-    fn diagnose(&self, exit: Option<i32>, said: &str) -> Diagnosis {
-        let by_words = diagnose::from_output(said);
+    fn diagnose(&self, exit: Option<i32>, output: &str) -> Diagnosis {
+        let by_words = diagnose::from_output(output);
         match (exit, by_words) {
             (Some(200), _) => Diagnosis {
                 code: FailureCode::PkgLockTimeout,
-                message: diagnose::last_error_line(said),
+                message: diagnose::last_error_line(output),
             },
             (_, Some(diagnosis)) => diagnosis,
             _ => Diagnosis {
                 code: FailureCode::InstallFailed,
-                message: diagnose::last_error_line(said),
+                message: diagnose::last_error_line(output),
             },
         }
     }

@@ -12,10 +12,10 @@ use crate::backend::rpm::nevra::{Nevra, evr};
 pub(super) const FORMAT: &str = "%{name}|%{epoch}|%{version}|%{release}|%{arch}\\n";
 
 /// Parses `repoquery --upgrades`: the newest version of each name and architecture.
-pub(super) fn parse_candidates(answer: &str) -> Result<Vec<Nevra>, BackendError> {
+pub(super) fn parse_candidates(output: &str) -> Result<Vec<Nevra>, BackendError> {
     let mut newest: BTreeMap<(String, String), String> = BTreeMap::new();
     // A plugin may print in between, even with `-q`.
-    for line in answer.lines().map(str::trim).filter(|line| line.contains('|')) {
+    for line in output.lines().map(str::trim).filter(|line| line.contains('|')) {
         let fields: Vec<&str> = line.split('|').collect();
         let [name, epoch, version, release, arch] = fields[..] else {
             return Err(BackendError::Unreadable {
@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn newest_of_several_versions_is_the_candidate() {
-        let answer = "bash|0|5.1.8|6.el9|noarch\n\nopenssl-libs|1|3.0.1|44.el9_0|noarch\n\n\
+        let output = "bash|0|5.1.8|6.el9|noarch\n\nopenssl-libs|1|3.0.1|44.el9_0|noarch\n\n\
                       openssl-libs|1|3.0.1|43.el9_0|noarch\n";
-        let list = parse_candidates(answer).unwrap();
+        let list = parse_candidates(output).unwrap();
         let texts: Vec<String> = list.iter().map(|p| format!("{} {}", p.name, p.evr)).collect();
         assert_eq!(texts, ["bash 5.1.8-6.el9", "openssl-libs 1:3.0.1-44.el9_0"]);
         let noise = "Updating Subscription Management repositories.\n";
-        assert_eq!(parse_candidates(&format!("{noise}{answer}")).unwrap(), list);
+        assert_eq!(parse_candidates(&format!("{noise}{output}")).unwrap(), list);
         assert!(parse_candidates("bash|0|5.1.8|6.el9\n").is_err());
     }
 

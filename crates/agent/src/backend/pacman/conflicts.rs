@@ -27,20 +27,20 @@ pub(super) fn first_conflict<'a>(
 
 impl ConflictParty<'_> {
     fn conflicts_with(&self, other: &ConflictParty<'_>) -> bool {
-        self.conflicts.iter().any(|wish| {
+        self.conflicts.iter().any(|expression| {
             let provided = other.provides.iter().map(|text| split_expression(text));
-            expression_matches(wish, other.name, other.version)
+            expression_matches(expression, other.name, other.version)
                 || provided
                     .into_iter()
-                    .any(|(name, _, version)| expression_matches(wish, name, version))
+                    .any(|(name, _, version)| expression_matches(expression, name, version))
         })
     }
 }
 
 /// Whether an expression such as `name<2` matches this package. A provided name without a version
 /// never matches an expression with one.
-fn expression_matches(wish: &str, name: &str, version: &str) -> bool {
-    let (wanted, operator, limit) = split_expression(wish);
+fn expression_matches(expression: &str, name: &str, version: &str) -> bool {
+    let (wanted, operator, limit) = split_expression(expression);
     let order = || Scheme::Pacman.compare(version, limit);
     wanted == name
         && match operator {
@@ -55,11 +55,11 @@ fn expression_matches(wish: &str, name: &str, version: &str) -> bool {
 }
 
 /// Splits an expression into the name, the operator and the version.
-fn split_expression(wish: &str) -> (&str, &str, &str) {
-    let start = wish.find(['<', '>', '=']).unwrap_or(wish.len());
-    let rest = &wish[start..];
+fn split_expression(expression: &str) -> (&str, &str, &str) {
+    let start = expression.find(['<', '>', '=']).unwrap_or(expression.len());
+    let rest = &expression[start..];
     let version = rest.trim_start_matches(['<', '>', '=']);
-    (&wish[..start], &rest[..rest.len() - version.len()], version)
+    (&expression[..start], &rest[..rest.len() - version.len()], version)
 }
 
 #[cfg(test)]

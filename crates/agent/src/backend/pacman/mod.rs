@@ -67,18 +67,18 @@ impl Pacman {
     }
 
     fn query(&self, what: &'static str, command: &Command) -> Result<CommandOutput, BackendError> {
-        let answer = command.query(QUERY_TIMEOUT)?;
-        if answer.exit == Some(0) {
-            return Ok(answer);
+        let output = command.query(QUERY_TIMEOUT)?;
+        if output.exit == Some(0) {
+            return Ok(output);
         }
-        let diagnosis = self.diagnose(answer.exit, &format!("{}{}", answer.stdout, answer.stderr));
+        let diagnosis = self.diagnose(output.exit, &format!("{}{}", output.stdout, output.stderr));
         Err(BackendError::Failed { what, diagnosis })
     }
 
     /// The values of a pacman setting, one per line.
     fn setting(&self, name: &str) -> Result<Vec<String>, BackendError> {
-        let answer = self.query("pacman-conf", &self.root.command("pacman-conf").arg(name))?;
-        Ok(answer.stdout.lines().map(str::to_owned).collect())
+        let output = self.query("pacman-conf", &self.root.command("pacman-conf").arg(name))?;
+        Ok(output.stdout.lines().map(str::to_owned).collect())
     }
 
     /// The directory of pacman's database, inside the root.
@@ -144,18 +144,18 @@ impl Backend for Pacman {
 
     fn pending(&self, installed: &[Installed]) -> Result<Vec<Pending>, BackendError> {
         let command = self.query_command("-Qu");
-        let answer = command.query(QUERY_TIMEOUT)?;
+        let output = command.query(QUERY_TIMEOUT)?;
         // Exit code 1 means "none" as well as "failed": the output distinguishes them.
-        let none = answer.exit == Some(1) && !parse::has_error(&answer.stderr);
-        if answer.exit != Some(0) && !none {
-            let diagnosis = self.diagnose(answer.exit, &answer.stderr);
+        let none = output.exit == Some(1) && !parse::has_error(&output.stderr);
+        if output.exit != Some(0) && !none {
+            let diagnosis = self.diagnose(output.exit, &output.stderr);
             return Err(BackendError::Failed { what: "pacman -Qu", diagnosis });
         }
         let arch = |name: &str| {
             let found = installed.iter().find(|package| package.name == name);
             found.map_or("", |package| package.arch.as_str())
         };
-        let updates = parse::parse_updates(&answer.stdout)?;
+        let updates = parse::parse_updates(&output.stdout)?;
         Ok(updates
             .iter()
             .map(|update| {
@@ -170,12 +170,12 @@ impl Backend for Pacman {
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
         let question = self.query_command("-S").args(["--needed", "--print", "--print-format"]);
         let question = question.args(["%n\t%v\t%r\t%s", "--"]).args(exact_specs(chosen));
-        let answer = question.query(QUERY_TIMEOUT)?;
-        let words = format!("{}{}", answer.stdout, answer.stderr);
-        if answer.exit != Some(0) {
-            return Err(BackendError::Conflict(self.diagnose(answer.exit, &words).message));
+        let output = question.query(QUERY_TIMEOUT)?;
+        let words = format!("{}{}", output.stdout, output.stderr);
+        if output.exit != Some(0) {
+            return Err(BackendError::Conflict(self.diagnose(output.exit, &words).message));
         }
-        let targets = parse::parse_targets(&answer.stdout)?;
+        let targets = parse::parse_targets(&output.stdout)?;
         if targets.is_empty() {
             return Ok(Transaction::default());
         }
@@ -258,8 +258,8 @@ impl Backend for Pacman {
 
     fn new_config_files(&self) -> Result<Vec<PathBuf>, BackendError> {
         let backups = self.local()?.packages.into_iter().flat_map(|package| package.backups);
-        let beside = backups.map(|path| format!("/{path}.pacnew"));
-        let mut found: Vec<PathBuf> = beside
+        let new_files = backups.map(|path| format!("/{path}.pacnew"));
+        let mut found: Vec<PathBuf> = new_files
             .filter(|path| self.root.entry(path).symlink_metadata().is_ok())
             .map(PathBuf::from)
             .collect();
@@ -279,11 +279,12 @@ impl Backend for Pacman {
 /// Rejects targets that could only be installed by removing a package.
 fn check_conflicts(
     targets: &[parse::InstallTarget],
-    about: &[parse::PackageInfo],
+    package_infos: &[parse::PackageInfo],
     local: &LocalDatabase,
 ) -> Result<(), BackendError> {
-    let known =
-        |target: &parse::InstallTarget| about.iter().find(|about| about.name == target.name);
+    let known = |target: &parse::InstallTarget| {
+        package_infos.iter().find(|about| about.name == target.name)
+    };
     let coming: Vec<ConflictParty<'_>> = targets
         .iter()
         .filter_map(|target| {

@@ -34,11 +34,11 @@ fn sizes_are_parsed_in_every_unit() {
 
 #[test]
 fn failure_is_reported_in_pacmans_words() {
-    let told = |text: &str| {
+    let reported = |text: &str| {
         let diagnosis = parse::diagnose(text);
         (diagnosis.code, diagnosis.message.to_string())
     };
-    let (code, message) = told(
+    let (code, message) = reported(
         "resolving dependencies...\nlooking for conflicting packages...\n\
          error: failed to prepare transaction (could not satisfy dependencies)\n\
          :: installing foo (2.0-1) breaks dependency 'foo=1.0' required by bar\n",
@@ -49,17 +49,20 @@ fn failure_is_reported_in_pacmans_words() {
         "pacman: failed to prepare transaction (could not satisfy dependencies); \
          installing foo (2.0-1) breaks dependency 'foo=1.0' required by bar"
     );
-    let (code, message) = told(
+    let (code, message) = reported(
         "error: failed to commit transaction (conflicting files)\n\
          foo: /usr/bin/foo exists in filesystem\nErrors occurred, no packages were upgraded.\n",
     );
     assert_eq!(code, FailureCode::InstallFailed);
     assert!(message.ends_with("; foo: /usr/bin/foo exists in filesystem"), "{message}");
     let lock = "error: failed to init transaction (unable to lock database)\n";
-    assert_eq!(told(lock).0, FailureCode::PkgLockTimeout);
-    assert_eq!(told("error: Partition /: not enough free disk space\n").0, FailureCode::DiskFull);
-    assert_eq!(told("error: target not found: foo=9\n").0, FailureCode::RepoUnreachable);
-    assert_eq!(told(""), (FailureCode::InstallFailed, "pacman: no output".to_owned()));
+    assert_eq!(reported(lock).0, FailureCode::PkgLockTimeout);
+    assert_eq!(
+        reported("error: Partition /: not enough free disk space\n").0,
+        FailureCode::DiskFull
+    );
+    assert_eq!(reported("error: target not found: foo=9\n").0, FailureCode::RepoUnreachable);
+    assert_eq!(reported(""), (FailureCode::InstallFailed, "pacman: no output".to_owned()));
 }
 
 #[test]

@@ -140,10 +140,11 @@ mod tests {
     #[test]
     fn worst_severity_of_security_advisories_is_kept() {
         let mut updates = [Pending::new("k", "x86_64", "1-1", "9-1")];
-        let of = |severity, evr: &str| AdvisoryFix { severity, ..fix("a", "security", "k", evr) };
-        let low = of(Some(Severity::Low), "2-1");
-        let critical = of(Some(Severity::Critical), "3-1");
-        join(&mut updates, &[low.clone(), critical, low, of(None, "4-1")]);
+        let fix_of =
+            |severity, evr: &str| AdvisoryFix { severity, ..fix("a", "security", "k", evr) };
+        let low = fix_of(Some(Severity::Low), "2-1");
+        let critical = fix_of(Some(Severity::Critical), "3-1");
+        join(&mut updates, &[low.clone(), critical, low, fix_of(None, "4-1")]);
         assert_eq!(updates[0].severity, Some(Severity::Critical));
         assert_eq!(parse_severity("Moderate"), Some(Severity::Medium));
         assert_eq!(parse_severity("None"), None);

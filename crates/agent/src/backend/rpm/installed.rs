@@ -42,9 +42,9 @@ impl<'a> Row<'a> {
 }
 
 /// Parses the output. Skips `gpg-pubkey`: rpm stores trusted keys as packages.
-pub(crate) fn parse_installed(answer: &str) -> Result<Vec<Installed>, BackendError> {
+pub(crate) fn parse_installed(output: &str) -> Result<Vec<Installed>, BackendError> {
     let mut rows = Vec::new();
-    for line in answer.lines() {
+    for line in output.lines() {
         let row = Row::parse(line).ok_or_else(|| BackendError::Unreadable {
             what: "the list of installed packages".to_owned(),
             why: format!("`{line}` is not a package"),
@@ -182,8 +182,8 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
                  Red Hat, Inc.\n"
             )
         };
-        let answer: String = packages.iter().map(line).collect();
-        let list = parse_installed(&answer).unwrap();
+        let output: String = packages.iter().map(line).collect();
+        let list = parse_installed(&output).unwrap();
         list.iter().map(|package| package.source_version().to_owned()).collect()
     }
 
@@ -213,8 +213,8 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
     #[test]
     fn package_with_its_own_version_gives_no_source_epoch() {
         assert_eq!(httpd_sources(&["mod_other 3 1.0"]), ["2.4.57-5.el9"]);
-        let beside = ["mod_other 3 1.0", "httpd 1 2.4.57"];
-        assert_eq!(httpd_sources(&beside), ["1:2.4.57-5.el9"; 2]);
+        let others = ["mod_other 3 1.0", "httpd 1 2.4.57"];
+        assert_eq!(httpd_sources(&others), ["1:2.4.57-5.el9"; 2]);
     }
 
     #[test]

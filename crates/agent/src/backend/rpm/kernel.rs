@@ -47,8 +47,8 @@ fn provides_release(running: &str, package: &Installed) -> bool {
     if same_kind && plain == format!("{}.{}", package.version, package.arch) {
         return true;
     }
-    running.rsplit_once('-').is_some_and(|(version, flavour)| {
-        package.name == format!("kernel-{flavour}")
+    running.rsplit_once('-').is_some_and(|(version, flavor)| {
+        package.name == format!("kernel-{flavor}")
             && package
                 .version
                 .strip_prefix(version)

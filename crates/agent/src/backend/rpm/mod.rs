@@ -58,17 +58,17 @@ impl Rpm {
 
     /// The installed packages. None is marked as held, because rpm has no holds.
     pub(crate) fn installed(&self) -> Result<Vec<Installed>, BackendError> {
-        let answer = self.rpm().args(["-qa", "--qf", installed::FORMAT]).query(QUERY_TIMEOUT)?;
-        if answer.exit != Some(0) {
-            return Err(database_error(&answer));
+        let output = self.rpm().args(["-qa", "--qf", installed::FORMAT]).query(QUERY_TIMEOUT)?;
+        if output.exit != Some(0) {
+            return Err(database_error(&output));
         }
-        installed::parse_installed(&answer.stdout)
+        installed::parse_installed(&output.stdout)
     }
 
     /// Who is writing to the database now.
     pub(crate) fn database_writer(&self) -> Result<Option<super::LockHolder>, BackendError> {
-        let answer = self.rpm().args(["--eval", "%{_dbpath}"]).query(QUERY_TIMEOUT)?;
-        let home = PathBuf::from(answer.stdout.trim()).join(".rpm.lock");
+        let output = self.rpm().args(["--eval", "%{_dbpath}"]).query(QUERY_TIMEOUT)?;
+        let home = PathBuf::from(output.stdout.trim()).join(".rpm.lock");
         Ok(lock::file_lock_holder(&self.root.path(&home.to_string_lossy())))
     }
 
@@ -95,9 +95,9 @@ impl Rpm {
     /// Whether several versions of a package can be installed at once, as with kernels.
     fn allows_multiple_versions(&self, name: &str) -> Result<bool, BackendError> {
         let format = "[%{PROVIDENAME}\\n]";
-        let answer = self.rpm().args(["-q", "--qf", format, name]).query(QUERY_TIMEOUT)?;
+        let output = self.rpm().args(["-q", "--qf", format, name]).query(QUERY_TIMEOUT)?;
         Ok(kernel::is_kernel_package(name)
-            || answer.stdout.lines().any(|provided| {
+            || output.stdout.lines().any(|provided| {
                 provided.starts_with("installonlypkg(") || provided.starts_with("multiversion(")
             }))
     }
@@ -207,13 +207,13 @@ pub(crate) fn check_plain_names(chosen: &[Choice]) -> Result<(), BackendError> {
     }
 }
 
-fn database_error(answer: &CommandOutput) -> BackendError {
-    let said = diagnose::last_error_line(&answer.stderr);
+fn database_error(output: &CommandOutput) -> BackendError {
+    let error_line = diagnose::last_error_line(&output.stderr);
     BackendError::Failed {
         what: "rpm -qa",
         diagnosis: Diagnosis {
             code: FailureCode::PackageDbBroken,
-            message: format!("cannot open the package database: {said}").into(),
+            message: format!("cannot open the package database: {error_line}").into(),
         },
     }
 }

@@ -115,11 +115,19 @@ version: >= 2
 
     #[test]
     fn other_match_types_are_supported() {
-        let of = |kind: &str, name: &str| {
+        let make_lock = |kind: &str, name: &str| {
             let text = format!("type: package\nmatch_type: {kind}\nsolvable_name: {name}\n");
             parse_locks(&text).iter().any(|lock| lock.matches("bash-doc", "1-1"))
         };
-        assert!(of("substring", "doc") && of("exact", "bash-doc") && of("regex", "^bash-doc$"));
-        assert!(!of("exact", "bash") && !of("glob", "doc") && !of("regex", "^bash$"));
+        assert!(
+            make_lock("substring", "doc")
+                && make_lock("exact", "bash-doc")
+                && make_lock("regex", "^bash-doc$")
+        );
+        assert!(
+            !make_lock("exact", "bash")
+                && !make_lock("glob", "doc")
+                && !make_lock("regex", "^bash$")
+        );
     }
 }

@@ -59,17 +59,18 @@ impl Zypper {
     /// A query that is answered from the last downloaded metadata.
     fn query(&self, args: &[&str], what: &'static str) -> Result<String, BackendError> {
         let question = self.zypper().args(["--no-refresh", "--xmlout"]).args(args.iter().copied());
-        let answer = question.query(QUERY_TIMEOUT)?;
-        match answer.exit {
+        let output = question.query(QUERY_TIMEOUT)?;
+        match output.exit {
             // 100 and 101: updates are available; 102 and 103: a reboot or restart is needed.
-            Some(0 | 100..=103) => Ok(answer.stdout),
-            _ => Err(self.query_error(&answer, what)),
+            Some(0 | 100..=103) => Ok(output.stdout),
+            _ => Err(self.query_error(&output, what)),
         }
     }
 
-    fn query_error(&self, answer: &CommandOutput, what: &'static str) -> BackendError {
-        let output = format!("{}\n{}", parse::messages(&answer.stdout), answer.stderr);
-        BackendError::Failed { what, diagnosis: self.diagnose(answer.exit, &output) }
+    fn query_error(&self, command_output: &CommandOutput, what: &'static str) -> BackendError {
+        let output =
+            format!("{}\n{}", parse::messages(&command_output.stdout), command_output.stderr);
+        BackendError::Failed { what, diagnosis: self.diagnose(command_output.exit, &output) }
     }
 
     fn preview(&self, specs: &[String]) -> Result<UpdateSummary, BackendError> {
@@ -90,10 +91,10 @@ impl Zypper {
             return Ok(Vec::new());
         }
         let question = self.zypper().args(["--no-refresh", "info", "-t", "patch"]).args(names);
-        let answer = question.query(QUERY_TIMEOUT)?;
-        match answer.exit {
-            Some(0) => Ok(parse::parse_fixes(&patches, &answer.stdout)),
-            _ => Err(self.query_error(&answer, "zypper info -t patch")),
+        let output = question.query(QUERY_TIMEOUT)?;
+        match output.exit {
+            Some(0) => Ok(parse::parse_fixes(&patches, &output.stdout)),
+            _ => Err(self.query_error(&output, "zypper info -t patch")),
         }
     }
 
@@ -271,7 +272,7 @@ impl Backend for Zypper {
         Ok(reasons)
     }
 
-    fn diagnose(&self, exit: Option<i32>, said: &str) -> Diagnosis {
+    fn diagnose(&self, exit: Option<i32>, output: &str) -> Diagnosis {
         let by_exit = match exit {
             Some(7) => Some(FailureCode::PkgLockTimeout),
             Some(6 | 106) => Some(FailureCode::RepoUnreachable),
@@ -279,13 +280,13 @@ impl Backend for Zypper {
             Some(107) => Some(FailureCode::InstallFailed),
             _ => None,
         };
-        match (by_exit, diagnose::from_output(said)) {
+        match (by_exit, diagnose::from_output(output)) {
             (Some(code), Some(by_words)) if by_words.code == code => by_words,
-            (Some(code), _) => Diagnosis { code, message: diagnose::last_error_line(said) },
+            (Some(code), _) => Diagnosis { code, message: diagnose::last_error_line(output) },
             (None, Some(by_words)) => by_words,
             (None, None) => Diagnosis {
                 code: FailureCode::InstallFailed,
-                message: diagnose::last_error_line(said),
+                message: diagnose::last_error_line(output),
             },
         }
     }
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn failures_are_diagnosed_by_exit_code() {
         let zypper = Zypper::new(Root::running());
-        let code = |exit, said: &str| zypper.diagnose(Some(exit), said).code;
+        let code = |exit, text: &str| zypper.diagnose(Some(exit), text).code;
         assert_eq!(
             code(7, "System management is locked by 812 (zypper).\n"),
             FailureCode::PkgLockTimeout

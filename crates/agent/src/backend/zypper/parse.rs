@@ -23,13 +23,13 @@ pub(super) struct Patch {
     cves: Vec<String>,
 }
 
-fn parse_output(answer: &str) -> Result<Vec<Event>, BackendError> {
-    parse_events(answer)
+fn parse_output(command_output: &str) -> Result<Vec<Event>, BackendError> {
+    parse_events(command_output)
         .map_err(|why| BackendError::Unreadable { what: "the output of zypper".to_owned(), why })
 }
 
-fn open_elements(answer: &str) -> Result<Vec<Element>, BackendError> {
-    let elements = parse_output(answer)?.into_iter().filter_map(|event| match event {
+fn open_elements(output: &str) -> Result<Vec<Element>, BackendError> {
+    let elements = parse_output(output)?.into_iter().filter_map(|event| match event {
         Event::Open(element) => Some(element),
         _ => None,
     });
@@ -37,8 +37,8 @@ fn open_elements(answer: &str) -> Result<Vec<Element>, BackendError> {
 }
 
 /// Parses `list-updates`.
-pub(super) fn parse_updates(answer: &str) -> Result<Vec<AvailableUpdate>, BackendError> {
-    let packages = open_elements(answer)?
+pub(super) fn parse_updates(output: &str) -> Result<Vec<AvailableUpdate>, BackendError> {
+    let packages = open_elements(output)?
         .into_iter()
         .filter(|element| element.name == "update" && element.get("kind") == "package");
     Ok(packages
@@ -51,9 +51,9 @@ pub(super) fn parse_updates(answer: &str) -> Result<Vec<AvailableUpdate>, Backen
 }
 
 /// Parses `list-patches`, including patches that require a newer zypper.
-pub(super) fn parse_patches(answer: &str) -> Result<Vec<Patch>, BackendError> {
+pub(super) fn parse_patches(output: &str) -> Result<Vec<Patch>, BackendError> {
     let mut patches: Vec<Patch> = Vec::new();
-    for element in open_elements(answer)? {
+    for element in open_elements(output)? {
         match (element.name.as_str(), patches.last_mut()) {
             ("update", _) if element.get("kind") == "patch" => patches.push(Patch {
                 name: element.get("name").to_owned(),
@@ -134,31 +134,34 @@ pub(super) struct UpdateSummary {
 }
 
 /// Parses the summary of `update --dry-run`.
-pub(super) fn parse_summary(answer: &str) -> Result<UpdateSummary, BackendError> {
+pub(super) fn parse_summary(output: &str) -> Result<UpdateSummary, BackendError> {
     let mut summary = UpdateSummary::default();
     let mut section = String::new();
-    for element in open_elements(answer)? {
+    for element in open_elements(output)? {
         match element.name.as_str() {
             "install-summary" => {
                 summary.download_bytes = element.get("download-size").parse().ok();
                 summary.disk_bytes = element.get("space-usage-diff").parse().ok();
             }
             "solvable" if element.get("type") == "package" => {
-                let of = |evr: &str, arch: &str| Nevra {
+                let nevra = |evr: &str, arch: &str| Nevra {
                     name: element.get("name").to_owned(),
                     evr: evr.to_owned(),
                     arch: arch.to_owned(),
                 };
                 let (arch, old) = (element.get("arch"), element.get("edition-old"));
                 match section.as_str() {
-                    "to-remove" => summary.moves.removed.push(of(element.get("edition"), arch)),
+                    "to-remove" => summary.moves.removed.push(nevra(element.get("edition"), arch)),
                     _ => {
                         let old_arch = match element.get("arch-old") {
                             "" => arch,
                             other => other,
                         };
-                        summary.moves.removed.extend((!old.is_empty()).then(|| of(old, old_arch)));
-                        summary.moves.added.push(of(element.get("edition"), arch));
+                        summary
+                            .moves
+                            .removed
+                            .extend((!old.is_empty()).then(|| nevra(old, old_arch)));
+                        summary.moves.added.push(nevra(element.get("edition"), arch));
                     }
                 }
             }
@@ -170,8 +173,8 @@ pub(super) fn parse_summary(answer: &str) -> Result<UpdateSummary, BackendError>
 }
 
 /// All messages for people, one per line.
-pub(super) fn messages(answer: &str) -> String {
-    let Ok(events) = parse_events(answer) else { return answer.to_owned() };
+pub(super) fn messages(output: &str) -> String {
+    let Ok(events) = parse_events(output) else { return output.to_owned() };
     let texts = events.into_iter().filter_map(|event| match event {
         Event::Text(text) => Some(text),
         _ => None,
@@ -180,8 +183,8 @@ pub(super) fn messages(answer: &str) -> String {
 }
 
 /// Parses `search`: the names that were found.
-pub(super) fn parse_search(answer: &str) -> Result<Vec<String>, BackendError> {
-    let solvables = open_elements(answer)?.into_iter().filter(|element| element.name == "solvable");
+pub(super) fn parse_search(output: &str) -> Result<Vec<String>, BackendError> {
+    let solvables = open_elements(output)?.into_iter().filter(|element| element.name == "solvable");
     Ok(solvables.map(|element| element.get("name").to_owned()).collect())
 }
 
@@ -246,8 +249,8 @@ Conflicts   : [3]
 
     #[test]
     fn only_packages_are_listed_as_updates() {
-        let answer = r#"<stream><update-list><update kind="package" name="bash" edition="5.1.8-6.el9" arch="noarch" edition-old="5.1.8-4.el9"><summary>a</summary></update><update kind="product" name="SLES" edition="15" arch="x86_64"/></update-list></stream>"#;
-        let updates = parse_updates(answer).unwrap();
+        let output = r#"<stream><update-list><update kind="package" name="bash" edition="5.1.8-6.el9" arch="noarch" edition-old="5.1.8-4.el9"><summary>a</summary></update><update kind="product" name="SLES" edition="15" arch="x86_64"/></update-list></stream>"#;
+        let updates = parse_updates(output).unwrap();
         assert_eq!(updates.len(), 1);
         assert_eq!(
             (updates[0].name.as_str(), updates[0].candidate.as_str()),

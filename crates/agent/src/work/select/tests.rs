@@ -40,7 +40,7 @@ fn chosen(order: &Install, limits: &Limits) -> (Vec<String>, Vec<String>) {
     let (choices, passed) =
         choose(order, limits, PackageManager::Apt, &installed_packages(), &available_updates());
     let name = |choice: Choice| format!("{}:{}={}", choice.name, choice.arch, choice.to);
-    let words = |passed: SkippedPackage| passed.to_message().to_string();
+    let words = |skipped: SkippedPackage| skipped.to_message().to_string();
     (choices.into_iter().map(name).collect(), passed.into_iter().map(words).collect())
 }
 
@@ -69,8 +69,8 @@ fn names_exclusions_and_security_filters_apply_exactly() {
     assert_eq!(passed, ["bash was skipped: not a security update"]);
     // The service knows of a vulnerability that no repository reported to this host.
     let security_packages = vec!["bash".parse().unwrap(), "ba.h".parse().unwrap()];
-    let told = Install { security_packages, ..security };
-    assert_eq!(chosen(&told, &limits).0, ["bash:amd64=2", "curl:amd64=2"]);
+    let reported = Install { security_packages, ..security };
+    assert_eq!(chosen(&reported, &limits).0, ["bash:amd64=2", "curl:amd64=2"]);
 }
 
 #[test]
@@ -81,9 +81,9 @@ fn host_limits_narrow_every_order_with_a_reason() {
     assert_eq!(passed, ["bash was skipped: forbidden by `exclude` in the host's limits.toml"]);
     let limits = Limits { security_only: true, ..Limits::default() };
     assert_eq!(chosen(&order(&[]), &limits).0, ["curl:amd64=2"]);
-    let told = Install { security_packages: vec!["bash".parse().unwrap()], ..order(&[]) };
+    let reported = Install { security_packages: vec!["bash".parse().unwrap()], ..order(&[]) };
     assert_eq!(
-        chosen(&told, &limits).0,
+        chosen(&reported, &limits).0,
         ["curl:amd64=2"],
         "the host applies its own security data"
     );
@@ -192,10 +192,12 @@ fn only_what_the_resolver_needs_is_allowed() {
         check_result(&excluding, &Limits::default(), both()),
         Err("dependency_conflict: the update requires curl 2, which the order excludes".to_owned())
     );
-    let few = Limits { max_packages: Some(1), ..Limits::default() };
-    assert_eq!(check_result(&order(&[]), &few, vec![bash()]), Ok(1));
+    let small_limit = Limits { max_packages: Some(1), ..Limits::default() };
+    assert_eq!(check_result(&order(&[]), &small_limit, vec![bash()]), Ok(1));
     assert!(
-        check_result(&order(&[]), &few, both()).unwrap_err().starts_with("rejected_by_agent: ")
+        check_result(&order(&[]), &small_limit, both())
+            .unwrap_err()
+            .starts_with("rejected_by_agent: ")
     );
 }
 
@@ -207,12 +209,12 @@ fn difference_lists_additions_removals_and_parallel_versions() {
     let before = list(&[("bash", "1"), ("gone", "1"), ("kernel", "5"), ("same", "1")]);
     let after =
         list(&[("bash", "2"), ("kernel", "5"), ("kernel", "6"), ("new", "1"), ("same", "1")]);
-    let told: Vec<String> = difference(&before, &after)
+    let reported: Vec<String> = difference(&before, &after)
         .into_iter()
         .map(|m| format!("{} {:?} {:?}", m.name, m.from, m.to))
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             "bash Some(\"1\") Some(\"2\")",
             "gone Some(\"1\") None",

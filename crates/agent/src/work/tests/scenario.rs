@@ -96,7 +96,7 @@ impl Scenario {
         }
     }
 
-    pub(super) fn random(dice: &mut Rng) -> Scenario {
+    pub(super) fn random(rng: &mut Rng) -> Scenario {
         let acts = [
             Action::Refresh,
             Action::PreInstall,
@@ -107,23 +107,23 @@ impl Scenario {
         let more = [Action::Restart, Action::PreReboot, Action::Reboot];
         let all: Vec<Action> = acts.into_iter().chain(more).collect();
         Scenario {
-            policy: RebootPolicy::ALL[dice.below(4) as usize],
-            lock_ticks: [0, 0, 0, 0, 3, 3, 3, 50, 50, u64::MAX][dice.below(10) as usize],
-            damage: dice.percent(20),
-            repair_fails: dice.percent(10),
-            failing_action: dice.percent(25).then(|| all[dice.below(8) as usize]),
-            reports_false_success: dice.percent(8),
-            needs_reboot: dice.percent(60),
-            check_unreadable: dice.percent(10),
-            reboots_work: dice.percent(90),
-            container: dice.percent(10),
-            never_reboot: dice.percent(10),
-            frozen: dice.percent(4),
-            old_boot: dice.percent(10),
-            withdrawn_after: dice.percent(25).then(|| dice.below(40)),
-            old_code: dice.percent(50),
-            only_reboot: dice.percent(12),
-            small_download: dice.percent(50),
+            policy: RebootPolicy::ALL[rng.below(4) as usize],
+            lock_ticks: [0, 0, 0, 0, 3, 3, 3, 50, 50, u64::MAX][rng.below(10) as usize],
+            damage: rng.percent(20),
+            repair_fails: rng.percent(10),
+            failing_action: rng.percent(25).then(|| all[rng.below(8) as usize]),
+            reports_false_success: rng.percent(8),
+            needs_reboot: rng.percent(60),
+            check_unreadable: rng.percent(10),
+            reboots_work: rng.percent(90),
+            container: rng.percent(10),
+            never_reboot: rng.percent(10),
+            frozen: rng.percent(4),
+            old_boot: rng.percent(10),
+            withdrawn_after: rng.percent(25).then(|| rng.below(40)),
+            old_code: rng.percent(50),
+            only_reboot: rng.percent(12),
+            small_download: rng.percent(50),
         }
     }
 }

@@ -9,8 +9,8 @@ use super::simulated_host::SimulatedHost;
 use crate::work::step::Action;
 
 /// Invariants that hold for every result.
-fn check_invariants(world: &SimulatedHost, result: &OrderResult) {
-    let begun = |act| world.starts.get(&act).copied().unwrap_or(0);
+fn check_invariants(host: &SimulatedHost, result: &OrderResult) {
+    let started = |act| host.starts.get(&act).copied().unwrap_or(0);
     for act in [
         Action::PreInstall,
         Action::Install,
@@ -18,18 +18,18 @@ fn check_invariants(world: &SimulatedHost, result: &OrderResult) {
         Action::PreReboot,
         Action::Reboot,
     ] {
-        assert!(begun(act) <= 1, "{act:?} ran {} times", begun(act));
+        assert!(started(act) <= 1, "{act:?} ran {} times", started(act));
     }
-    assert!(world.reboots <= 1);
-    assert_eq!(result.packages, world.difference(), "{result:?}");
+    assert!(host.reboots <= 1);
+    assert_eq!(result.packages, host.difference(), "{result:?}");
     match result.outcome {
-        Outcome::Succeeded if world.scenario.only_reboot => {
+        Outcome::Succeeded if host.scenario.only_reboot => {
             assert!(result.reboot_seconds.is_some());
         }
-        Outcome::Succeeded => assert!(world.is_fully_updated(), "{result:?}"),
+        Outcome::Succeeded => assert!(host.is_fully_updated(), "{result:?}"),
         Outcome::Withdrawn => {
             assert_eq!(
-                begun(Action::Install) + begun(Action::PreInstall) + begun(Action::Reboot),
+                started(Action::Install) + started(Action::PreInstall) + started(Action::Reboot),
                 0
             );
         }
@@ -37,29 +37,29 @@ fn check_invariants(world: &SimulatedHost, result: &OrderResult) {
         Outcome::Unknown => panic!("the record exists: {result:?}"),
         Outcome::NoChange | Outcome::Skipped => assert!(result.packages.is_empty()),
     }
-    if world.was_withdrawn_in_time() {
+    if host.was_withdrawn_in_time() {
         let early = [Outcome::Withdrawn, Outcome::Failed, Outcome::NoChange];
         assert!(early.contains(&result.outcome), "{result:?}");
     }
-    assert_eq!(begun(Action::PreInstall), begun(Action::PostInstall), "{result:?}");
-    assert!(result.reboot_seconds.is_none() || begun(Action::Reboot) == 1 || world.crashes > 0);
+    assert_eq!(started(Action::PreInstall), started(Action::PostInstall), "{result:?}");
+    assert!(result.reboot_seconds.is_none() || started(Action::Reboot) == 1 || host.crashes > 0);
 }
 
-fn run(nature: &Scenario, seed: u64, cuts: CrashPlan) -> (SimulatedHost, OrderResult) {
-    let mut world = SimulatedHost::new(nature.clone(), Rng::new(seed), cuts);
-    let result = world.run();
-    check_invariants(&world, &result);
-    (world, result)
+fn run(scenario: &Scenario, seed: u64, crash_plan: CrashPlan) -> (SimulatedHost, OrderResult) {
+    let mut host = SimulatedHost::new(scenario.clone(), Rng::new(seed), crash_plan);
+    let result = host.run();
+    check_invariants(&host, &result);
+    (host, result)
 }
 
 #[test]
 fn every_order_ends_with_a_correct_result() {
     for seed in 0..1_500 {
-        let nature = Scenario::random(&mut Rng::new(seed));
-        let told = format!("seed {seed}: {nature:?}");
+        let scenario = Scenario::random(&mut Rng::new(seed));
+        let reported = format!("seed {seed}: {scenario:?}");
         let ran =
-            std::panic::catch_unwind(|| run(&nature, seed + 1_000_000, CrashPlan::Often(12, 10)));
-        assert!(ran.is_ok(), "{told}");
+            std::panic::catch_unwind(|| run(&scenario, seed + 1_000_000, CrashPlan::Often(12, 10)));
+        assert!(ran.is_ok(), "{reported}");
     }
 }
 
@@ -67,18 +67,18 @@ fn every_order_ends_with_a_correct_result() {
 #[test]
 fn order_survives_a_crash_at_any_instant() {
     for policy in RebootPolicy::ALL {
-        let nature = Scenario { damage: true, lock_ticks: 2, ..Scenario::with_policy(*policy) };
-        let (whole, result) = run(&nature, 1, CrashPlan::Often(0, 0));
+        let scenario = Scenario { damage: true, lock_ticks: 2, ..Scenario::with_policy(*policy) };
+        let (whole, result) = run(&scenario, 1, CrashPlan::Often(0, 0));
         assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
         let reboots = matches!(policy, RebootPolicy::Always | RebootPolicy::IfRequired);
         assert_eq!(whole.reboots, u32::from(reboots));
         for instant in 1..=whole.instants {
             // Killing only the agent does not change the result.
-            let (world, result) = run(&nature, 1, CrashPlan::At(instant, Crash::Agent));
+            let (world, result) = run(&scenario, 1, CrashPlan::At(instant, Crash::Agent));
             assert_eq!(result.outcome, Outcome::Succeeded, "{policy} {instant} {result:?}");
             assert_eq!(world.reboots, whole.reboots, "{policy} {instant}");
             for cut in [Crash::Supervisor, Crash::Power] {
-                let (world, result) = run(&nature, 1, CrashPlan::At(instant, cut));
+                let (world, result) = run(&scenario, 1, CrashPlan::At(instant, cut));
                 let ended = [Outcome::Succeeded, Outcome::Failed];
                 assert!(ended.contains(&result.outcome), "{policy} {cut:?} {instant} {result:?}");
                 // After a power failure the host has a new boot, and is not rebooted again.
@@ -90,8 +90,8 @@ fn order_survives_a_crash_at_any_instant() {
 
 #[test]
 fn lock_never_released_fails_the_order_naming_its_holder() {
-    let nature = Scenario { lock_ticks: u64::MAX, ..Scenario::with_policy(RebootPolicy::Never) };
-    let (world, result) = run(&nature, 1, CrashPlan::Often(0, 0));
+    let scenario = Scenario { lock_ticks: u64::MAX, ..Scenario::with_policy(RebootPolicy::Never) };
+    let (world, result) = run(&scenario, 1, CrashPlan::Often(0, 0));
     assert_eq!(result.failure_code, Some(FailureCode::PkgLockTimeout));
     assert_eq!(
         result.message.unwrap().as_str(),
@@ -102,9 +102,9 @@ fn lock_never_released_fails_the_order_naming_its_holder() {
 
 #[test]
 fn missing_reboot_is_reported_as_timeout() {
-    let nature =
+    let scenario =
         Scenario { reboots_work: false, ..Scenario::with_policy(RebootPolicy::IfRequired) };
-    let (_, result) = run(&nature, 1, CrashPlan::Often(0, 0));
+    let (_, result) = run(&scenario, 1, CrashPlan::Often(0, 0));
     assert_eq!(result.failure_code, Some(FailureCode::RebootTimeout));
     assert_eq!(result.packages.len(), 3, "the installed packages are still reported");
 }
@@ -132,9 +132,9 @@ fn forbidden_reboot_does_not_fail_the_installation() {
 
 #[test]
 fn false_success_of_the_package_manager_is_detected() {
-    let nature =
+    let scenario =
         Scenario { reports_false_success: true, ..Scenario::with_policy(RebootPolicy::Always) };
-    let (world, result) = run(&nature, 1, CrashPlan::Often(0, 0));
+    let (world, result) = run(&scenario, 1, CrashPlan::Often(0, 0));
     assert_eq!(result.failure_code, Some(FailureCode::VerifyFailed));
     assert_eq!((result.exit, world.reboots), (Some(0), 0));
     assert_eq!(result.message.unwrap().as_str(), "bash: installed 1, expected 2");

@@ -58,34 +58,34 @@ pub(super) struct SimulatedHost {
 const UPDATABLE: [&str; 3] = ["bash", "curl", "zlib"];
 
 impl SimulatedHost {
-    pub(super) fn new(nature: Scenario, dice: Rng, cuts: CrashPlan) -> SimulatedHost {
+    pub(super) fn new(scenario: Scenario, rng: Rng, crashes: CrashPlan) -> SimulatedHost {
         let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
         let packages: BTreeMap<String, String> =
             UPDATABLE.iter().chain(&["held"]).map(|name| ((*name).into(), "1".into())).collect();
-        let order_boot = if nature.old_boot { 6 } else { 7 };
+        let order_boot = if scenario.old_boot { 6 } else { 7 };
         let boot_id: Line = format!("boot {order_boot}").into();
         let order = Order {
             id: vocab::TaskId::new(now, 1),
             server_id: vocab::ServerId::new(now, 1),
             issued_at: now,
             expires_at: now + Duration::from_secs(600),
-            work: match nature.only_reboot {
+            work: match scenario.only_reboot {
                 true => Work::Reboot(Reboot { boot_id }),
                 false => Work::Install(Install {
                     packages: Vec::new(),
                     exclude: Vec::new(),
                     security_only: false,
                     security_packages: Vec::new(),
-                    reboot: nature.policy,
+                    reboot: scenario.policy,
                     boot_id,
                 }),
             },
         };
-        let damage = nature.damage.then(|| "tzdata".to_owned()).into_iter().collect();
+        let damage = scenario.damage.then(|| "tzdata".to_owned()).into_iter().collect();
         SimulatedHost {
-            scenario: nature,
-            rng: dice,
-            crash_plan: cuts,
+            scenario,
+            rng,
+            crash_plan: crashes,
             instants: 0,
             crashes: 0,
             now,
@@ -143,8 +143,8 @@ impl SimulatedHost {
         if self.crash_point() {
             return;
         }
-        let Some(lesson) = self.execute(&journal, &step) else { return };
-        journal.record(lesson);
+        let Some(step_result) = self.execute(&journal, &step) else { return };
+        journal.record(step_result);
         if !self.crash_point() {
             self.agent = Some(journal);
         }
@@ -191,7 +191,7 @@ impl SimulatedHost {
     }
 
     fn facts(&self, journal: &Journal) -> Facts {
-        let begun = match &journal.doing {
+        let started = match &journal.doing {
             Some(Step::Run(act)) => self.jobs.contains_key(&key(journal, *act)),
             _ => false,
         };
@@ -199,8 +199,8 @@ impl SimulatedHost {
         Facts {
             boot_id: self.boot_id(),
             withdrawn: self.withdrawn,
-            started: begun,
-            rules: ActiveLimits {
+            started,
+            active_limits: ActiveLimits {
                 unreadable: None,
                 no_change: says(self.scenario.frozen, "frozen"),
                 no_reboot: says(self.scenario.never_reboot, "never_reboot"),
@@ -253,11 +253,11 @@ impl SimulatedHost {
         if self.scenario.lock_ticks < u64::MAX {
             self.scenario.lock_ticks = 0;
         }
-        let at_work = self
+        let running = self
             .jobs
             .iter()
             .any(|((act, _), job)| *act == Action::Install && matches!(job, Job::Running { .. }));
-        if at_work || !self.leftover.is_empty() {
+        if running || !self.leftover.is_empty() {
             self.damage.insert("bash".to_owned());
         }
         self.leftover.clear();

@@ -99,16 +99,16 @@ fn is_key_id(word: &str) -> bool {
 
 /// Replaces numbers that differ between machines, runs and releases.
 fn normalize_numbers(line: &str) -> String {
-    const OF: [&str; 9] = ["bytes", "B", "KiB", "MiB", "s", "min", "h", "days", "are"];
-    const AFTER: [&str; 3] = ["schema", "at", "epoch"];
-    const AROUND: [char; 7] = [',', '.', ':', ';', '(', ')', '"'];
-    let words: Vec<&str> = line.split(' ').map(|word| word.trim_matches(AROUND)).collect();
+    const UNITS: [&str; 9] = ["bytes", "B", "KiB", "MiB", "s", "min", "h", "days", "are"];
+    const WORDS_BEFORE_NUMBERS: [&str; 3] = ["schema", "at", "epoch"];
+    const PUNCTUATION: [char; 7] = [',', '.', ':', ';', '(', ')', '"'];
+    let words: Vec<&str> = line.split(' ').map(|word| word.trim_matches(PUNCTUATION)).collect();
     let settled = line.split(' ').enumerate().map(|(nth, word)| {
         let number = words[nth];
         let next = words.get(nth + 1).copied().unwrap_or_default();
         let before = nth.checked_sub(1).map_or("", |before| words[before]);
         let up_to = before == "to" && nth > 1 && words[nth - 2] == "up";
-        let meant = up_to || OF.contains(&next) || AFTER.contains(&before);
+        let meant = up_to || UNITS.contains(&next) || WORDS_BEFORE_NUMBERS.contains(&before);
         match meant && number.parse::<u64>().is_ok() {
             true => word.replacen(number, "N", 1),
             false => word.to_owned(),

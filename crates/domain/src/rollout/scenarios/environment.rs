@@ -31,23 +31,23 @@ impl Scenario {
 #[test]
 fn deadline_passed_during_outage_waits_for_reports() {
     let pace = Pace { max_failures: Some(Portion::Count(1)), max_parallel: Some(2), ..pace() };
-    let mut story = Scenario::new(["a", "b", "c"], pace);
-    story.service_down_for(minutes(60));
-    story.assert_status(["a dispatched", "b dispatched", "c waits: parallel"]);
-    let wakes = plan(&story.rollout, story.now).wake_at;
-    assert_eq!(wakes, Some(story.now + REPORT_GRACE));
-    story.apply_event("a", SUCCEEDED);
-    story
+    let mut scenario = Scenario::new(["a", "b", "c"], pace);
+    scenario.service_down_for(minutes(60));
+    scenario.assert_status(["a dispatched", "b dispatched", "c waits: parallel"]);
+    let wakes = plan(&scenario.rollout, scenario.now).wake_at;
+    assert_eq!(wakes, Some(scenario.now + REPORT_GRACE));
+    scenario.apply_event("a", SUCCEEDED);
+    scenario
         .assert_status(["a succeeded", "b dispatched", "c dispatched"])
         .assert_phase(Phase::Running);
-    story.now += REPORT_GRACE - SignedDuration::from_secs(1);
-    story.run_planner();
-    story.assert_status(["a succeeded", "b dispatched", "c dispatched"]);
+    scenario.now += REPORT_GRACE - SignedDuration::from_secs(1);
+    scenario.run_planner();
+    scenario.assert_status(["a succeeded", "b dispatched", "c dispatched"]);
     // A task without a report even then times out.
-    story.now += SignedDuration::from_secs(1);
-    story.run_planner();
-    story.assert_status(["a succeeded", "b timed out while dispatched", "c dispatched"]);
-    story.assert_phase(Phase::Halted(HaltReason::TooManyFailures));
+    scenario.now += SignedDuration::from_secs(1);
+    scenario.run_planner();
+    scenario.assert_status(["a succeeded", "b timed out while dispatched", "c dispatched"]);
+    scenario.assert_phase(Phase::Halted(HaltReason::TooManyFailures));
 }
 
 /// No server starts after the window, even if the service was down.
@@ -66,45 +66,49 @@ fn setting_the_clock_keeps_every_wait() {
     for by in [minutes(2), -minutes(2), hour, -hour, 24 * hour, -24 * hour, ten_years, -ten_years] {
         let pace =
             Pace { stagger_minutes: 15, window_minutes: Some(40), max_parallel: Some(2), ..pace() };
-        let mut story = Scenario::new(["a", "b", "c", "d"], pace);
-        story
+        let mut scenario = Scenario::new(["a", "b", "c", "d"], pace);
+        scenario
             .apply_event("a", TaskEvent::Reached(Stage::Downloading))
             .advance_minutes(15)
             .advance_minutes(1);
-        story.set_clock(by, SignedDuration::from_secs(5));
+        scenario.set_clock(by, SignedDuration::from_secs(5));
         let seconds = |seconds| SignedDuration::from_secs(seconds);
         // Ten minutes for the second server, counted from its start and not from the jump.
-        story.now += minutes(9) - seconds(6);
-        story.run_planner();
-        assert_eq!(story.status_line("b"), "b dispatched", "{by}");
-        story.now += seconds(1);
-        story.run_planner();
-        assert_eq!(story.status_line("b"), "b timed out while dispatched", "{by}");
+        scenario.now += minutes(9) - seconds(6);
+        scenario.run_planner();
+        assert_eq!(scenario.status_line("b"), "b dispatched", "{by}");
+        scenario.now += seconds(1);
+        scenario.run_planner();
+        assert_eq!(scenario.status_line("b"), "b timed out while dispatched", "{by}");
         // A quarter of an hour between two starts.
-        story.now += minutes(5) - seconds(1);
-        story.run_planner();
+        scenario.now += minutes(5) - seconds(1);
+        scenario.run_planner();
         assert!(
-            story.status_line("c").starts_with("c waits: stagger"),
+            scenario.status_line("c").starts_with("c waits: stagger"),
             "{by}: {}",
-            story.status_line("c")
+            scenario.status_line("c")
         );
-        story.now += seconds(1);
-        story.run_planner();
-        assert_eq!(story.status_line("c"), "c dispatched", "{by}");
+        scenario.now += seconds(1);
+        scenario.run_planner();
+        assert_eq!(scenario.status_line("c"), "c dispatched", "{by}");
         // The window closes forty minutes after the start.
-        story.now += minutes(10) - seconds(1);
-        story.run_planner();
-        assert!(story.status_line("d").starts_with("d waits"), "{by}: {}", story.status_line("d"));
-        story.now += seconds(1);
-        story.run_planner();
-        assert_eq!(story.status_line("d"), "d skipped: WindowClosed", "{by}");
+        scenario.now += minutes(10) - seconds(1);
+        scenario.run_planner();
+        assert!(
+            scenario.status_line("d").starts_with("d waits"),
+            "{by}: {}",
+            scenario.status_line("d")
+        );
+        scenario.now += seconds(1);
+        scenario.run_planner();
+        assert_eq!(scenario.status_line("d"), "d skipped: WindowClosed", "{by}");
         // The first server has its two hours.
-        story.now += minutes(80) - seconds(1);
-        story.run_planner();
-        assert_eq!(story.status_line("a"), "a downloading", "{by}");
-        story.now += seconds(1);
-        story.run_planner();
-        assert_eq!(story.status_line("a"), "a timed out while downloading", "{by}");
+        scenario.now += minutes(80) - seconds(1);
+        scenario.run_planner();
+        assert_eq!(scenario.status_line("a"), "a downloading", "{by}");
+        scenario.now += seconds(1);
+        scenario.run_planner();
+        assert_eq!(scenario.status_line("a"), "a timed out while downloading", "{by}");
     }
 }
 
@@ -113,12 +117,15 @@ fn setting_the_clock_keeps_every_wait() {
 #[test]
 fn events_after_clock_change_keep_their_time() {
     for by in [minutes(60), -minutes(60)] {
-        let mut story = Scenario::new(["a"], pace());
-        let server = story.server("a");
-        story.now += by;
-        story.rollout.apply_event(server, TaskEvent::Reached(Stage::Preflight), story.now).unwrap();
-        story.set_clock(SignedDuration::ZERO, SignedDuration::from_secs(5));
-        let Some(TaskStatus::Busy(busy)) = story.rollout.task_status(server) else {
+        let mut scenario = Scenario::new(["a"], pace());
+        let server = scenario.server("a");
+        scenario.now += by;
+        scenario
+            .rollout
+            .apply_event(server, TaskEvent::Reached(Stage::Preflight), scenario.now)
+            .unwrap();
+        scenario.set_clock(SignedDuration::ZERO, SignedDuration::from_secs(5));
+        let Some(TaskStatus::Busy(busy)) = scenario.rollout.task_status(server) else {
             panic!("the task ended")
         };
         assert_eq!(busy.by, midnight() + by + stage_limit(Stage::Preflight));
@@ -140,9 +147,9 @@ fn future_start_follows_the_new_clock() {
 #[test]
 fn server_with_busy_agent_is_not_started() {
     let later = "2026-11-15T00:05:00Z".parse().unwrap();
-    let at_work = ServerCondition { agent_busy: true, ..ServerCondition::FREE };
+    let busy_agent = ServerCondition { agent_busy: true, ..ServerCondition::FREE };
     Scenario::starting_at(later, ["a", "b"], pace())
-        .set_condition("a", at_work)
+        .set_condition("a", busy_agent)
         .advance_minutes(5)
         .assert_status(["a waits: agent busy", "b dispatched"])
         .set_condition("a", ServerCondition::FREE)

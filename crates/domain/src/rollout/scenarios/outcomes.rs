@@ -6,12 +6,12 @@ use super::*;
 
 #[test]
 fn late_report_replaces_timeout_and_rollout_result() {
-    let mut story = Scenario::new(["a", "b"], pace());
-    story.apply_event("a", SUCCEEDED).advance_minutes(10);
-    story.assert_status(["a succeeded", "b timed out while dispatched"]);
-    story.assert_phase(Phase::Ended(RolloutOutcome::CompletedWithErrors));
-    story.advance_minutes(3 * 24 * 60).apply_event("b", SUCCEEDED);
-    story
+    let mut scenario = Scenario::new(["a", "b"], pace());
+    scenario.apply_event("a", SUCCEEDED).advance_minutes(10);
+    scenario.assert_status(["a succeeded", "b timed out while dispatched"]);
+    scenario.assert_phase(Phase::Ended(RolloutOutcome::CompletedWithErrors));
+    scenario.advance_minutes(3 * 24 * 60).apply_event("b", SUCCEEDED);
+    scenario
         .assert_status(["a succeeded", "b succeeded"])
         .assert_phase(Phase::Ended(RolloutOutcome::Succeeded));
 }
@@ -123,10 +123,10 @@ fn report_for_forgotten_order_is_accepted() {
 
 #[test]
 fn retry_creates_rollout_of_failed_servers() {
-    let mut story = Scenario::new(["a", "b", "c"], pace());
-    assert_eq!(story.rollout.retry(batch(2), story.now), Err(RetryError::NotEnded));
-    story.apply_event("a", FAILED).apply_event("b", SUCCEEDED).advance_minutes(10);
-    let again = story.rollout.retry(batch(2), story.now).unwrap();
+    let mut scenario = Scenario::new(["a", "b", "c"], pace());
+    assert_eq!(scenario.rollout.retry(batch(2), scenario.now), Err(RetryError::NotEnded));
+    scenario.apply_event("a", FAILED).apply_event("b", SUCCEEDED).advance_minutes(10);
+    let again = scenario.rollout.retry(batch(2), scenario.now).unwrap();
     let servers: Vec<_> = again.tasks().collect();
     assert_eq!(servers, [(id(0), TaskStatus::Waiting), (id(2), TaskStatus::Waiting)]);
 
@@ -143,11 +143,11 @@ fn rollout_without_servers_ends_immediately() {
 
 #[test]
 fn percent_reaches_100_only_at_the_end() {
-    let mut story = Scenario::new(["a", "b", "c"], pace());
-    story.apply_event("a", SUCCEEDED).apply_event("b", FAILED);
-    assert_eq!(story.rollout.counts().percent(), 66);
-    story.apply_event("c", SUCCEEDED);
-    assert_eq!(story.rollout.counts().percent(), 100);
+    let mut scenario = Scenario::new(["a", "b", "c"], pace());
+    scenario.apply_event("a", SUCCEEDED).apply_event("b", FAILED);
+    assert_eq!(scenario.rollout.counts().percent(), 66);
+    scenario.apply_event("c", SUCCEEDED);
+    assert_eq!(scenario.rollout.counts().percent(), 100);
 }
 
 #[test]
@@ -177,19 +177,22 @@ fn canceling_takes_precedence_over_expiry() {
 /// A result records when its task started and ended, even if it arrived late.
 #[test]
 fn result_keeps_start_time_of_its_order() {
-    let mut story = Scenario::new(["a", "b"], pace());
-    story
+    let mut scenario = Scenario::new(["a", "b"], pace());
+    scenario
         .advance_minutes(5)
         .apply_event("a", TaskEvent::Reached(Stage::Preflight))
         .advance_minutes(4);
-    story.apply_event("a", SUCCEEDED).advance_minutes(60).apply_event("b", SUCCEEDED);
+    scenario.apply_event("a", SUCCEEDED).advance_minutes(60).apply_event("b", SUCCEEDED);
     for (name, at) in [("a", 9), ("b", 69)] {
         let done = EndedTask {
             outcome: TaskOutcome::Succeeded,
             started_at: Some(midnight()),
             at: midnight() + SignedDuration::from_mins(at),
         };
-        assert_eq!(story.rollout.task_status(story.server(name)), Some(TaskStatus::Done(done)));
+        assert_eq!(
+            scenario.rollout.task_status(scenario.server(name)),
+            Some(TaskStatus::Done(done))
+        );
     }
 }
 
@@ -232,22 +235,22 @@ proptest! {
         order in Just(reports()).prop_shuffle(),
         late in 0..=30_usize,
     ) {
-        let mut story = Scenario::new(["a", "b", "c", "d", "e"], pace());
+        let mut scenario = Scenario::new(["a", "b", "c", "d", "e"], pace());
         for (nth, (server, event)) in order.into_iter().enumerate() {
             if nth == late {
                 // Tasks without a result time out now, and their agents report later.
-                story.advance_minutes(24 * 60);
+                scenario.advance_minutes(24 * 60);
             }
-            story.rollout.apply_event(server, event, story.now).unwrap();
-            story.run_planner();
+            scenario.rollout.apply_event(server, event, scenario.now).unwrap();
+            scenario.run_planner();
         }
-        story.assert_status([
+        scenario.assert_status([
             "a succeeded",
             "b had nothing to change",
             "c failed: install_failed",
             "d skipped: NotApplicable",
             "e succeeded",
         ]);
-        story.assert_phase(Phase::Ended(RolloutOutcome::CompletedWithErrors));
+        scenario.assert_phase(Phase::Ended(RolloutOutcome::CompletedWithErrors));
     }
 }

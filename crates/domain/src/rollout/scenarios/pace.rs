@@ -4,24 +4,24 @@ use super::*;
 
 #[test]
 fn stagger_is_minimum_time_between_starts() {
-    let mut story = Scenario::new(["a", "b", "c"], Pace { stagger_minutes: 10, ..pace() });
-    story.assert_status([
+    let mut scenario = Scenario::new(["a", "b", "c"], Pace { stagger_minutes: 10, ..pace() });
+    scenario.assert_status([
         "a dispatched",
         "b waits: stagger until 00:10",
         "c waits: stagger until 00:10",
     ]);
     assert_eq!(
-        plan(&story.rollout, story.now).wake_at.unwrap().to_string(),
+        plan(&scenario.rollout, scenario.now).wake_at.unwrap().to_string(),
         "2026-11-15T00:10:00Z"
     );
     // A task that ends early does not let the next one start sooner.
-    story.apply_event("a", SUCCEEDED).advance_minutes(9);
-    story.assert_status([
+    scenario.apply_event("a", SUCCEEDED).advance_minutes(9);
+    scenario.assert_status([
         "a succeeded",
         "b waits: stagger until 00:10",
         "c waits: stagger until 00:10",
     ]);
-    story.advance_minutes(1).assert_status([
+    scenario.advance_minutes(1).assert_status([
         "a succeeded",
         "b dispatched",
         "c waits: stagger until 00:20",
@@ -63,9 +63,9 @@ fn canary_without_changes_is_replaced() {
 #[test]
 fn only_servers_with_expected_changes_replace_a_canary() {
     let canary = Some(Portion::Count(2));
-    let mut story =
+    let mut scenario =
         Scenario::with_expected_changes(3, ["a", "b", "c", "d", "e"], Pace { canary, ..pace() });
-    story
+    scenario
         .apply_event("a", NO_CHANGE)
         .apply_event("b", NO_CHANGE)
         // One canary is missing, and only c can replace it.
@@ -76,11 +76,11 @@ fn only_servers_with_expected_changes_replace_a_canary() {
             "d waits: canary",
             "e waits: canary",
         ]);
-    assert!(!story.rollout.head().canary_unchanged);
-    story.apply_event("c", SUCCEEDED);
+    assert!(!scenario.rollout.head().canary_unchanged);
+    scenario.apply_event("c", SUCCEEDED);
     // One of two canaries has proved the update, and no server is left to be the second.
-    assert!(story.rollout.head().canary_unchanged);
-    story.assert_status([
+    assert!(scenario.rollout.head().canary_unchanged);
+    scenario.assert_status([
         "a had nothing to change",
         "b had nothing to change",
         "c succeeded",
@@ -93,14 +93,14 @@ fn only_servers_with_expected_changes_replace_a_canary() {
 fn first_failure_after_unchanged_canary_halts() {
     let (canary, max_parallel) = (Some(Portion::Count(1)), Some(1));
     let pace = Pace { canary, max_parallel, ..pace() };
-    let mut story = Scenario::with_expected_changes(0, ["a", "b", "c"], pace);
-    story.apply_event("a", NO_CHANGE).assert_status([
+    let mut scenario = Scenario::with_expected_changes(0, ["a", "b", "c"], pace);
+    scenario.apply_event("a", NO_CHANGE).assert_status([
         "a had nothing to change",
         "b dispatched",
         "c waits: parallel",
     ]);
-    assert!(story.rollout.head().canary_unchanged);
-    story.apply_event("b", FAILED).assert_phase(Phase::Halted(HaltReason::CanaryFailed));
+    assert!(scenario.rollout.head().canary_unchanged);
+    scenario.apply_event("b", FAILED).assert_phase(Phase::Halted(HaltReason::CanaryFailed));
 }
 
 #[test]
@@ -198,14 +198,14 @@ fn pause_and_resume_do_not_waive_canary() {
 fn timeout_counts_before_next_server_starts() {
     let later = "2026-11-15T00:01:00Z".parse().unwrap();
     let pace = Pace { max_failures: Some(Portion::Count(1)), ..pace() };
-    let mut story = Scenario::starting_at(later, ["a", "b"], pace);
-    story
+    let mut scenario = Scenario::starting_at(later, ["a", "b"], pace);
+    scenario
         .set_condition("b", OFFLINE)
         .advance_minutes(1)
         .assert_status(["a dispatched", "b waits: offline"]);
-    story.now += SignedDuration::from_mins(10);
-    story.set_condition("b", ServerCondition::FREE);
-    story.assert_status(["a timed out while dispatched", "b waits: halted, TooManyFailures"]);
+    scenario.now += SignedDuration::from_mins(10);
+    scenario.set_condition("b", ServerCondition::FREE);
+    scenario.assert_status(["a timed out while dispatched", "b waits: halted, TooManyFailures"]);
 }
 
 /// A stored pace may contain values that the API refuses; the rollout must still make progress.
@@ -228,7 +228,7 @@ fn zero_limits_are_treated_as_one() {
 #[test]
 fn canary_is_capped_at_number_of_servers() {
     let canary = Some(Portion::Count(10));
-    let mut story = Scenario::new(["a", "b"], Pace { canary, ..pace() });
-    assert_eq!(story.rollout.limits().canary(), 2);
-    story.assert_status(["a dispatched", "b dispatched"]);
+    let mut scenario = Scenario::new(["a", "b"], Pace { canary, ..pace() });
+    assert_eq!(scenario.rollout.limits().canary(), 2);
+    scenario.assert_status(["a dispatched", "b dispatched"]);
 }

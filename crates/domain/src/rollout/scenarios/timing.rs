@@ -4,15 +4,15 @@ use super::*;
 
 #[test]
 fn clock_set_back_never_lengthens_waits() {
-    let mut story = Scenario::new(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
-    story.apply_event("a", TaskEvent::Reached(Stage::Preflight)).advance_minutes(5);
-    story.apply_event("a", TaskEvent::Reached(Stage::Downloading));
+    let mut scenario = Scenario::new(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
+    scenario.apply_event("a", TaskEvent::Reached(Stage::Preflight)).advance_minutes(5);
+    scenario.apply_event("a", TaskEvent::Reached(Stage::Downloading));
     // One day back: the stagger starts again, and the download has its full two hours.
-    story.advance_minutes(-24 * 60);
-    story.assert_status(["a downloading", "b waits: stagger until 00:15"]);
-    story.advance_minutes(10).assert_status(["a downloading", "b dispatched"]);
-    story.apply_event("b", SUCCEEDED).advance_minutes(110);
-    story.assert_status(["a timed out while downloading", "b succeeded"]);
+    scenario.advance_minutes(-24 * 60);
+    scenario.assert_status(["a downloading", "b waits: stagger until 00:15"]);
+    scenario.advance_minutes(10).assert_status(["a downloading", "b dispatched"]);
+    scenario.apply_event("b", SUCCEEDED).advance_minutes(110);
+    scenario.assert_status(["a timed out while downloading", "b succeeded"]);
 }
 
 #[test]
@@ -60,22 +60,22 @@ fn window_closes_on_paused_rollout() {
 #[test]
 fn every_stage_times_out_at_its_deadline() {
     for stage in Stage::ALL {
-        let mut story = Scenario::new(["a"], pace());
-        story.apply_event("a", TaskEvent::Reached(*stage));
+        let mut scenario = Scenario::new(["a"], pace());
+        scenario.apply_event("a", TaskEvent::Reached(*stage));
         let minutes = stage_limit(*stage).as_mins();
-        story.advance_minutes(minutes - 1).assert_status([&format!("a {stage}")]);
-        story.advance_minutes(1).assert_status([&format!("a timed out while {stage}")]);
-        story.assert_phase(Phase::Ended(RolloutOutcome::Failed));
+        scenario.advance_minutes(minutes - 1).assert_status([&format!("a {stage}")]);
+        scenario.advance_minutes(1).assert_status([&format!("a timed out while {stage}")]);
+        scenario.assert_phase(Phase::Ended(RolloutOutcome::Failed));
     }
 }
 
 #[test]
 fn nothing_starts_before_start_time() {
     let one = "2026-11-15T01:00:00Z".parse().unwrap();
-    let mut story = Scenario::starting_at(one, ["a"], pace());
-    story.assert_status(["a waits: starts at 01:00"]).assert_phase(Phase::Scheduled);
-    assert_eq!(plan(&story.rollout, story.now).wake_at, Some(one));
-    story.advance_minutes(60).assert_status(["a dispatched"]).assert_phase(Phase::Running);
+    let mut scenario = Scenario::starting_at(one, ["a"], pace());
+    scenario.assert_status(["a waits: starts at 01:00"]).assert_phase(Phase::Scheduled);
+    assert_eq!(plan(&scenario.rollout, scenario.now).wake_at, Some(one));
+    scenario.advance_minutes(60).assert_status(["a dispatched"]).assert_phase(Phase::Running);
 }
 
 #[test]
@@ -106,15 +106,16 @@ fn nothing_starts_one_minute_early() {
 #[test]
 fn no_server_starts_when_window_closes() {
     let pace = Pace { window_minutes: Some(5), max_parallel: Some(1), ..pace() };
-    let mut story = Scenario::new(["a", "b"], pace);
-    story.now += SignedDuration::from_mins(5);
-    story.apply_event("a", SUCCEEDED).assert_status(["a succeeded", "b skipped: WindowClosed"]);
+    let mut scenario = Scenario::new(["a", "b"], pace);
+    scenario.now += SignedDuration::from_mins(5);
+    scenario.apply_event("a", SUCCEEDED).assert_status(["a succeeded", "b skipped: WindowClosed"]);
 }
 
 /// The planner runs again in time for whatever comes first.
 #[test]
 fn planner_wakes_for_earliest_event() {
-    let wakes = |story: &Scenario| plan(&story.rollout, story.now).wake_at.unwrap().to_string();
+    let wakes =
+        |scenario: &Scenario| plan(&scenario.rollout, scenario.now).wake_at.unwrap().to_string();
     let stagger = Scenario::new(["a", "b"], Pace { stagger_minutes: 5, ..pace() });
     assert_eq!(wakes(&stagger), "2026-11-15T00:05:00Z");
     let deadline = Scenario::new(["a", "b"], Pace { max_parallel: Some(1), ..pace() });
@@ -143,12 +144,15 @@ fn slow_pace_extends_default_window() {
 /// Reports of agents carry the time as well.
 #[test]
 fn clock_set_back_before_last_report_is_detected() {
-    let mut story = Scenario::new(["a"], pace());
-    story.now += SignedDuration::from_hours(24);
-    let server = story.server("a");
-    story.rollout.apply_event(server, TaskEvent::Reached(Stage::Preflight), story.now).unwrap();
-    story.advance_minutes(-24 * 60).assert_status(["a preflight"]);
-    story.advance_minutes(20).assert_status(["a timed out while preflight"]);
+    let mut scenario = Scenario::new(["a"], pace());
+    scenario.now += SignedDuration::from_hours(24);
+    let server = scenario.server("a");
+    scenario
+        .rollout
+        .apply_event(server, TaskEvent::Reached(Stage::Preflight), scenario.now)
+        .unwrap();
+    scenario.advance_minutes(-24 * 60).assert_status(["a preflight"]);
+    scenario.advance_minutes(20).assert_status(["a timed out while preflight"]);
 }
 
 /// Otherwise it would stay open for the years by which the clock was wrong.
@@ -179,31 +183,31 @@ fn clock_set_back_before_start_keeps_running() {
 /// A difference of a few seconds between two clocks is ignored.
 #[test]
 fn clock_correction_under_a_minute_changes_nothing() {
-    let mut story = Scenario::new(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
-    let before = story.rollout.clone();
-    story.now -= SignedDuration::from_secs(59);
-    story.run_planner();
-    assert_eq!(story.rollout, before);
+    let mut scenario = Scenario::new(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
+    let before = scenario.rollout.clone();
+    scenario.now -= SignedDuration::from_secs(59);
+    scenario.run_planner();
+    assert_eq!(scenario.rollout, before);
 }
 
 /// Otherwise an agent that hangs and repeats its report would never time out.
 #[test]
 fn repeated_report_does_not_extend_deadline() {
-    let mut story = Scenario::new(["a"], pace());
-    story.apply_event("a", TaskEvent::Reached(Stage::Preflight)).advance_minutes(15);
-    story.apply_event("a", TaskEvent::Reached(Stage::Preflight)).advance_minutes(5);
-    story.assert_status(["a timed out while preflight"]);
+    let mut scenario = Scenario::new(["a"], pace());
+    scenario.apply_event("a", TaskEvent::Reached(Stage::Preflight)).advance_minutes(15);
+    scenario.apply_event("a", TaskEvent::Reached(Stage::Preflight)).advance_minutes(5);
+    scenario.assert_status(["a timed out while preflight"]);
 }
 
 /// An outdated planner must not enforce a deadline that another planner has extended.
 #[test]
 fn timeout_before_deadline_is_refused() {
-    let mut story = Scenario::new(["a"], pace());
-    story.advance_minutes(9);
+    let mut scenario = Scenario::new(["a"], pace());
+    scenario.advance_minutes(9);
     let refused =
-        story.rollout.apply_event(story.server("a"), TaskEvent::DeadlinePassed, story.now);
+        scenario.rollout.apply_event(scenario.server("a"), TaskEvent::DeadlinePassed, scenario.now);
     assert!(matches!(refused, Err(EventError::Invalid(_))), "{refused:?}");
-    story.assert_status(["a dispatched"]);
+    scenario.assert_status(["a dispatched"]);
 }
 
 #[test]

@@ -136,36 +136,36 @@ pub(crate) fn archive_versions<'a>(sources: &'a Sources, source: &str) -> Vec<&'
 }
 
 pub(crate) fn generate(seed: u64, count: usize, sources: &Sources) -> Vec<Fact> {
-    let mut chance = Rng::new(seed);
+    let mut rng = Rng::new(seed);
     let names: Vec<&str> = sources.keys().map(String::as_str).collect();
     let mut facts: Vec<Fact> = Vec::new();
     let mut number = 0;
     let mut named: BTreeSet<&str> = BTreeSet::new();
     while facts.len() < count {
-        let source = chance.pick(&names);
+        let source = rng.pick(&names);
         // Some CVEs are in several sources.
-        if named.contains(source) || !chance.percent(15) {
+        if named.contains(source) || !rng.percent(15) {
             number += 1;
             named.clear();
         }
         named.insert(source);
         let installed: Vec<&str> = sources[source].iter().map(String::as_str).collect();
         let cve = format!("CVE-2026-{:05}", 10_000 + number);
-        facts.push(fact(&mut chance, cve, source, &installed));
+        facts.push(fact(&mut rng, cve, source, &installed));
     }
     facts
 }
 
-fn fact(chance: &mut Rng, cve: String, source: &str, installed: &[&str]) -> Fact {
+fn fact(rng: &mut Rng, cve: String, source: &str, installed: &[&str]) -> Fact {
     let mut fact = Fact { cve, source: source.to_owned(), ..Fact::default() };
-    if chance.percent(6) {
-        fact.ranges = ranges(chance, installed);
+    if rng.percent(6) {
+        fact.ranges = ranges(rng, installed);
         return fact;
     }
     let is_local = LOCAL_SOURCES.contains(&source);
-    let version = |chance: &mut Rng| {
+    let version = |rng: &mut Rng| {
         loop {
-            let version = version_near(chance, installed);
+            let version = version_near(rng, installed);
             // Debian does not fix a bug in a version that it never shipped.
             let same = |known: &&str| pkgver::deb::compare(known, &version).is_eq();
             if !is_local || !installed.iter().any(same) {
@@ -173,8 +173,8 @@ fn fact(chance: &mut Rng, cve: String, source: &str, installed: &[&str]) -> Fact
             }
         }
     };
-    let unstable = match chance.between(0, 99) {
-        0..55 => Some(State::Fixed(version(chance))),
+    let unstable = match rng.between(0, 99) {
+        0..55 => Some(State::Fixed(version(rng))),
         55..75 => Some(State::Unfixed),
         75..80 => Some(State::Removed),
         80..85 => Some(State::Undetermined),
@@ -182,8 +182,8 @@ fn fact(chance: &mut Rng, cve: String, source: &str, installed: &[&str]) -> Fact
         88..90 => Some(State::Fixed("0".to_owned())),
         _ => None,
     };
-    let release = match chance.between(0, 99) {
-        0..25 => Some(State::Fixed(version(chance))),
+    let release = match rng.between(0, 99) {
+        0..25 => Some(State::Fixed(version(rng))),
         25..30 => Some(State::NotAffected),
         30..35 => Some(State::EndOfLife),
         35..45 => Some(State::NoDsa),
@@ -194,8 +194,8 @@ fn fact(chance: &mut Rng, cve: String, source: &str, installed: &[&str]) -> Fact
         62..63 => Some(State::Fixed("0".to_owned())),
         _ => None,
     };
-    let older = match chance.between(0, 99) {
-        0..10 => Some(State::Fixed(version(chance))),
+    let older = match rng.between(0, 99) {
+        0..10 => Some(State::Fixed(version(rng))),
         10..14 => Some(State::NotAffected),
         14..17 => Some(State::EndOfLife),
         17..20 => Some(State::NoDsa),
@@ -209,21 +209,21 @@ fn fact(chance: &mut Rng, cve: String, source: &str, installed: &[&str]) -> Fact
     {
         let nothing = Urgency::NotYetAssigned;
         let words = [Urgency::Unimportant, Urgency::Low, Urgency::Medium, Urgency::High];
-        note.urgency = if chance.percent(40) { chance.pick(&words) } else { nothing };
+        note.urgency = if rng.percent(40) { rng.pick(&words) } else { nothing };
     }
-    if fact.release.as_ref().is_none_or(Note::is_fix_plan) && chance.percent(35) {
-        let number = chance.between(1, 2);
-        fact.advisories = (0..number).map(|_| version(chance)).collect();
+    if fact.release.as_ref().is_none_or(Note::is_fix_plan) && rng.percent(35) {
+        let number = rng.between(1, 2);
+        fact.advisories = (0..number).map(|_| version(rng)).collect();
     }
     // A release is usually fixed in a lower version than unstable.
-    if chance.percent(80) {
+    if rng.percent(80) {
         fix_unstable_last(&mut fact);
     }
     // Every fact has a line or an advisory that covers the release.
     if fact.unstable.is_none() && fact.release.is_none() && fact.advisories.is_empty() {
         fact.unstable = Some(Note::new(State::Unfixed));
     }
-    if chance.percent(5) {
+    if rng.percent(5) {
         fact.withdrawn = Some("99:1".to_owned());
     }
     fact
@@ -243,10 +243,10 @@ fn fix_unstable_last(fact: &mut Fact) {
 }
 
 /// A version at, shortly before, shortly after, or far from an installed one.
-fn version_near(chance: &mut Rng, installed: &[&str]) -> String {
-    let version = chance.pick(installed);
-    let suffix = chance.pick(&["", "", "", "~", "~~1", "~rc1", "+", "+b1", "+deb12u1", ".1", "a"]);
-    match chance.between(0, 19) {
+fn version_near(rng: &mut Rng, installed: &[&str]) -> String {
+    let version = rng.pick(installed);
+    let suffix = rng.pick(&["", "", "", "~", "~~1", "~rc1", "+", "+b1", "+deb12u1", ".1", "a"]);
+    match rng.between(0, 19) {
         0 => "0~1".to_owned(),
         1 => "99:1".to_owned(),
         // The same without its epoch, or with one.
@@ -258,8 +258,8 @@ fn version_near(chance: &mut Rng, installed: &[&str]) -> String {
 }
 
 /// Two ranges, one after the other; the second may be open.
-fn ranges(chance: &mut Rng, installed: &[&str]) -> Vec<(String, Option<String>)> {
-    let mut bounds: Vec<String> = (0..4).map(|_| version_near(chance, installed)).collect();
+fn ranges(rng: &mut Rng, installed: &[&str]) -> Vec<(String, Option<String>)> {
+    let mut bounds: Vec<String> = (0..4).map(|_| version_near(rng, installed)).collect();
     bounds.sort_by(|a, b| pkgver::deb::compare(a, b));
     bounds.dedup_by(|a, b| pkgver::deb::compare(a, b).is_eq());
     let mut bounds = bounds.into_iter();

@@ -36,9 +36,12 @@ async fn batch_has_its_options_and_one_task_per_server(service: &Service) {
     let [one, two, _] = three_servers(service).await;
     let body = json!({"server_ids": [two, one, two], "packages": ["openssl"], "security_only": true,
         "reboot": "if_required", "canary": "10%", "max_failures": 1, "max_parallel": 2});
-    let answer = service.post("/v1/batches", body).await.is(202);
-    let batch = answer.json();
-    assert_eq!(answer.header("location"), format!("/v1/batches/{}", batch["id"].as_str().unwrap()));
+    let response = service.post("/v1/batches", body).await.is(202);
+    let batch = response.json();
+    assert_eq!(
+        response.header("location"),
+        format!("/v1/batches/{}", batch["id"].as_str().unwrap())
+    );
     assert_eq!((&batch["state"], &batch["origin"]), (&json!("scheduled"), &json!("api")));
     assert!(batch["started_by"].as_str().unwrap().starts_with("key_"));
     assert_eq!(
@@ -357,21 +360,24 @@ async fn long_log_is_sent_completely_in_parts(service: &Service) {
     // characters.
     let (small, large) = log.split_at(70_001);
     let bodies = small.chunks(61).chain(large.chunks(256 * 1024));
-    let mut pieces: Vec<NewChunk> = Vec::new();
+    let mut chunks: Vec<NewChunk> = Vec::new();
     for body in bodies {
-        let position = pieces.last().map_or(0, |last| last.position + last.body.len() as u64);
-        pieces.push(NewChunk { task: task_id, position, body, at: now });
+        let position = chunks.last().map_or(0, |last| last.position + last.body.len() as u64);
+        chunks.push(NewChunk { task: task_id, position, body, at: now });
     }
     let mut tx = service.app.db.begin().await.unwrap();
-    task_logs::append(&mut tx, &pieces).await.unwrap();
+    task_logs::append(&mut tx, &chunks).await.unwrap();
     tx.commit().await.unwrap();
-    let answer = service.get(&path).await.is(200);
-    assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
-    assert_eq!((answer.header("content-length"), answer.header("cache-control")), ("", "no-store"));
+    let response = service.get(&path).await.is(200);
+    assert_eq!(response.header("content-type"), "text/plain; charset=utf-8");
+    assert_eq!(
+        (response.header("content-length"), response.header("cache-control")),
+        ("", "no-store")
+    );
     assert!(
-        answer.bytes == String::from_utf8_lossy(&log).as_bytes(),
+        response.bytes == String::from_utf8_lossy(&log).as_bytes(),
         "{} bytes",
-        answer.bytes.len()
+        response.bytes.len()
     );
     finish(service, &batch, one, ReportedResult::Succeeded).await;
     let follow =
@@ -386,11 +392,11 @@ async fn long_log_is_sent_completely_in_parts(service: &Service) {
     assert!(live.matches('\u{fffd}').count() < 3 * pieces);
     // Retention deletes the oldest chunks first.
     service.by_hand("delete from task_logs where position < 70001").await;
-    let answer = service.get(&path).await.is(200);
+    let response = service.get(&path).await.is(200);
     assert!(
-        answer.bytes == String::from_utf8_lossy(large).as_bytes(),
+        response.bytes == String::from_utf8_lossy(large).as_bytes(),
         "{} bytes",
-        answer.bytes.len()
+        response.bytes.len()
     );
     let live = String::from_utf8(follow.send(&service.router).await.is(200).bytes).unwrap();
     assert!(!live.contains("id: 61\n") && live.contains(&end));
@@ -428,8 +434,8 @@ async fn log_stream_ends_when_the_key_is_revoked(service: &Service) {
         .header("accept", "text/event-stream")
         .body(axum::body::Body::empty())
         .unwrap();
-    let answer = tower::ServiceExt::oneshot(service.router.clone(), request).await.unwrap();
-    let mut stream = answer.into_body().into_data_stream();
+    let response = tower::ServiceExt::oneshot(service.router.clone(), request).await.unwrap();
+    let mut stream = response.into_body().into_data_stream();
     let first = futures_util::StreamExt::next(&mut stream).await.unwrap().unwrap();
     assert!(String::from_utf8_lossy(&first).contains("before"));
     service.delete(&format!("/v1/api-keys/{id}")).await;

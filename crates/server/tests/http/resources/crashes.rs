@@ -36,7 +36,7 @@ fn send_and_crash(service: &Service, waits: usize, ask: TestRequest) -> Option<T
         })
         .build()
         .unwrap();
-    let answer = process.block_on(async {
+    let response = process.block_on(async {
         let (_, router) = service.again(Settings::default()).await;
         waited.store(waits, Ordering::SeqCst);
         tokio::select! {
@@ -47,7 +47,7 @@ fn send_and_crash(service: &Service, waits: usize, ask: TestRequest) -> Option<T
     });
     // Whatever else it was doing stops immediately.
     process.shutdown_background();
-    answer
+    response
 }
 
 async fn count_batches(service: &Service) -> u64 {

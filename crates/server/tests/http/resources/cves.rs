@@ -54,7 +54,7 @@ fn named(rows: &[(&str, u64)]) -> Vec<(String, u64)> {
     rows.iter().map(|(id, servers)| ((*id).to_owned(), *servers)).collect()
 }
 
-async fn listed(service: &Service, query: &str) -> Vec<(String, u64)> {
+async fn list_cves(service: &Service, query: &str) -> Vec<(String, u64)> {
     rows(&service.get(&format!("/v1/cves?{query}")).await.is(200).json())
 }
 
@@ -63,11 +63,11 @@ async fn cve_list_shows_exposed_servers(service: &Service) {
     publish(service).await;
     assert!(rebuild(&service.app, service.org).await.unwrap());
     assert!(!rebuild(&service.app, service.org).await.unwrap(), "nothing changed");
-    assert_eq!(listed(service, "").await, named(&[("CVE-2026-2", 3), ("CVE-2026-1", 2)]));
-    assert_eq!(listed(service, "kev=true").await, named(&[("CVE-2026-1", 2)]));
-    assert_eq!(listed(service, "severity=high,critical").await, named(&[("CVE-2026-2", 3)]));
-    assert_eq!(listed(service, "q=cve-2026-1").await, named(&[("CVE-2026-1", 2)]));
-    assert_eq!(listed(service, "limit=1&offset=1").await, named(&[("CVE-2026-1", 2)]));
+    assert_eq!(list_cves(service, "").await, named(&[("CVE-2026-2", 3), ("CVE-2026-1", 2)]));
+    assert_eq!(list_cves(service, "kev=true").await, named(&[("CVE-2026-1", 2)]));
+    assert_eq!(list_cves(service, "severity=high,critical").await, named(&[("CVE-2026-2", 3)]));
+    assert_eq!(list_cves(service, "q=cve-2026-1").await, named(&[("CVE-2026-1", 2)]));
+    assert_eq!(list_cves(service, "limit=1&offset=1").await, named(&[("CVE-2026-1", 2)]));
     let first = service.get("/v1/cves").await.json()["data"][0].clone();
     assert_eq!(
         first,
@@ -140,12 +140,12 @@ async fn changed_advisory_is_rematched_and_withdrawn_one_removed(service: &Servi
     let later = osv("DSA-1", SATURDAY, "curl", "1.3", &["CVE-2026-1"]);
     import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[later]))).await.unwrap();
     assert!(rebuild(&service.app, service.org).await.unwrap());
-    assert_eq!(listed(service, "").await, named(&[("CVE-2026-2", 3), ("CVE-2026-1", 3)]));
+    assert_eq!(list_cves(service, "").await, named(&[("CVE-2026-2", 3), ("CVE-2026-1", 3)]));
     let mut withdrawn = osv("DSA-2", SATURDAY, "vim", "9.1", &["CVE-2026-2"]);
     withdrawn["withdrawn"] = json!(SATURDAY);
     import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[withdrawn]))).await.unwrap();
     assert!(rebuild(&service.app, service.org).await.unwrap());
-    assert_eq!(listed(service, "").await, named(&[("CVE-2026-1", 3)]));
+    assert_eq!(list_cves(service, "").await, named(&[("CVE-2026-1", 3)]));
     service.get("/v1/cves/CVE-2026-2").await.is_problem(404, "not_found");
 }
 
@@ -153,10 +153,10 @@ async fn broken_feed_resolves_no_findings(service: &Service) {
     fleet(service).await;
     publish(service).await;
     rebuild(&service.app, service.org).await.unwrap();
-    let before = listed(service, "").await;
+    let before = list_cves(service, "").await;
     import_feed(service, &write_file(service, "Debian.jsonl", "")).await.unwrap_err();
     assert!(!rebuild(&service.app, service.org).await.unwrap());
-    assert_eq!(listed(service, "").await, before);
+    assert_eq!(list_cves(service, "").await, before);
 }
 
 async fn environment_limited_key_sees_cves_of_its_servers(service: &Service) {
@@ -174,17 +174,17 @@ async fn environment_limited_key_sees_cves_of_its_servers(service: &Service) {
 }
 
 async fn cve_list_follows_servers_and_feeds_automatically(service: &Service) {
-    let keeper = service::projections::findings::spawn(service.app.service().clone());
+    let background = service::projections::findings::spawn(service.app.service().clone());
     publish(service).await;
     fleet(service).await;
     let came = async {
-        while listed(service, "").await != named(&[("CVE-2026-2", 3), ("CVE-2026-1", 2)]) {
+        while list_cves(service, "").await != named(&[("CVE-2026-2", 3), ("CVE-2026-1", 2)]) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), came).await.expect("the rows never appeared");
     service.app.start_drain();
-    keeper.await.unwrap();
+    background.await.unwrap();
 }
 
 testkit::both!(

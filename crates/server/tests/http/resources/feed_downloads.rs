@@ -85,11 +85,11 @@ async fn feed_is_downloaded_again_only_if_it_changed(service: &Service) {
         panic!("the feed changed")
     };
     assert_eq!((done.records, done.changed, advisory_counts(service).await), (2, 1, (2, 2)));
-    let heard = publisher.request_heads();
-    assert!(!heard[0].contains("if-none-match"), "{}", heard[0]);
-    for asked in &heard[1..] {
-        assert!(asked.contains("if-none-match: \"one\""), "{asked}");
-        assert!(asked.contains("if-modified-since: fri, 13 nov 2026"), "{asked}");
+    let requests = publisher.request_heads();
+    assert!(!requests[0].contains("if-none-match"), "{}", requests[0]);
+    for request in &requests[1..] {
+        assert!(request.contains("if-none-match: \"one\""), "{request}");
+        assert!(request.contains("if-modified-since: fri, 13 nov 2026"), "{request}");
     }
     let after = source(service).await;
     assert_eq!((after.etag.as_deref(), after.last_modified), (Some("\"two\""), None));
@@ -210,8 +210,8 @@ async fn bundle_contains_everything_and_an_older_one_removes_nothing(service: &S
     let epss = "#model_version:v1,score_date:2026-11-13T00:00:00Z\ncve,epss,percentile\nCVE-2026-1,0.25,0.9\n";
     import_feed(&elsewhere, &write_file(&elsewhere, "epss.csv", epss)).await.unwrap();
     let old = service.database.dir.join("monday.zst");
-    let made = bundle::export(&elsewhere.app.db, &old, elsewhere.clock.now()).await.unwrap();
-    assert_eq!((made.feeds, made.records), (2, 1_235));
+    let created = bundle::export(&elsewhere.app.db, &old, elsewhere.clock.now()).await.unwrap();
+    assert_eq!((created.feeds, created.records), (2, 1_235));
     elsewhere.clock.advance(SignedDuration::from_hours(96));
     import_feed(
         &elsewhere,

@@ -76,8 +76,8 @@ async fn recomputed_findings(service: &Service) -> StoredFindings {
     let org = service.org;
     let mut tx = service.app.db.begin().await.unwrap();
     let all = stored_findings(service).await;
-    let gone: Vec<String> = all.rows.iter().map(|row| row.id.clone()).collect();
-    findings::update_rows(&mut tx, org, &[], &gone).await.unwrap();
+    let removed: Vec<String> = all.rows.iter().map(|row| row.id.clone()).collect();
+    findings::update_rows(&mut tx, org, &[], &removed).await.unwrap();
     for (cve, lost) in findings::carriers_by_cve(&mut tx, org).await.unwrap() {
         let shift = CveChange { cve: Arc::from(cve), gained: Vec::new(), lost };
         findings::apply_cve_changes(&mut tx, org, &[&shift]).await.unwrap();
@@ -101,8 +101,8 @@ async fn recomputed_findings(service: &Service) -> StoredFindings {
     stored_findings(service).await
 }
 
-fn severity_by_cve(written: &StoredFindings) -> Vec<(&str, i64)> {
-    written.rows.iter().map(|row| (row.id.as_str(), -row.servers_order)).collect()
+fn severity_by_cve(stored: &StoredFindings) -> Vec<(&str, i64)> {
+    stored.rows.iter().map(|row| (row.id.as_str(), -row.servers_order)).collect()
 }
 
 async fn changes_are_matched_without_reading_the_rest_again(service: &Service) {

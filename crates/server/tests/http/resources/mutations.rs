@@ -41,8 +41,8 @@ impl Mutation {
     }
 }
 
-fn id(answer: TestResponse) -> String {
-    answer.json()["id"].as_str().unwrap().to_owned()
+fn id(response: TestResponse) -> String {
+    response.json()["id"].as_str().unwrap().to_owned()
 }
 
 async fn batch(service: &Service, name: &'static str) -> String {
@@ -127,8 +127,8 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
 /// A new admin key: its id, which the audit log uses, and the key.
 pub(crate) async fn new_admin(service: &Service) -> (String, String) {
     let body = json!({"name": "somebody", "role": "admin"});
-    let made = service.post("/v1/api-keys", body).await.is(201).json();
-    let text = |field: &str| made[field].as_str().unwrap().to_owned();
+    let created = service.post("/v1/api-keys", body).await.is(201).json();
+    let text = |field: &str| created[field].as_str().unwrap().to_owned();
     (text("id"), text("api_key"))
 }
 

@@ -10,7 +10,7 @@ use vocab::{BlockedBy, Pending, Role, Severity, UpdateType};
 use crate::fleet::{Host, join, security};
 use crate::support::{Service, TestRequest};
 
-async fn listed(service: &Service, query: &str) -> Vec<(String, u64)> {
+async fn list_patches(service: &Service, query: &str) -> Vec<(String, u64)> {
     let list = service.get(&format!("/v1/patches?{query}")).await.is(200).json();
     rows(&list)
 }
@@ -61,23 +61,26 @@ async fn fleet(service: &Service) -> [vocab::ServerId; 3] {
 async fn patches_are_listed_by_package_worst_first(service: &Service) {
     let [web, _, db] = fleet(service).await;
     assert_eq!(
-        listed(service, "").await,
+        list_patches(service, "").await,
         named(&[("linux", 1), ("openssl", 3), ("curl", 1), ("tzdata", 3)])
     );
-    assert_eq!(listed(service, "severity=high").await, named(&[("openssl", 3), ("curl", 1)]));
+    assert_eq!(list_patches(service, "severity=high").await, named(&[("openssl", 3), ("curl", 1)]));
     assert_eq!(
-        listed(service, "severity=critical,unknown").await,
+        list_patches(service, "severity=critical,unknown").await,
         named(&[("linux", 1), ("tzdata", 3)])
     );
     assert_eq!(
-        listed(service, &format!("server_id={web}")).await,
+        list_patches(service, &format!("server_id={web}")).await,
         named(&[("openssl", 3), ("tzdata", 3)])
     );
     assert_eq!(
-        listed(service, &format!("server_id={db}&severity=high&limit=1&offset=1")).await,
+        list_patches(service, &format!("server_id={db}&severity=high&limit=1&offset=1")).await,
         named(&[("curl", 1)])
     );
-    assert_eq!(listed(service, "limit=2&offset=1").await, named(&[("openssl", 3), ("curl", 1)]));
+    assert_eq!(
+        list_patches(service, "limit=2&offset=1").await,
+        named(&[("openssl", 3), ("curl", 1)])
+    );
     let list = service.get("/v1/patches?limit=1").await.json();
     assert_eq!(list["meta"], json!({"total": 4, "limit": 1, "offset": 0}));
     service.get("/v1/patches?severity=severe").await.is_problem(400, "invalid_parameter");
@@ -127,9 +130,12 @@ async fn installed_patches_disappear_and_others_keep_first_seen(service: &Servic
         join(service, Host::new("late").with_updates(vec![Pending::new("vim", "amd64", "1", "2")]))
             .await;
     // A new package set is visible for its own server immediately.
-    assert_eq!(listed(service, &format!("server_id={late}")).await, named(&[("vim", 1)]));
+    assert_eq!(list_patches(service, &format!("server_id={late}")).await, named(&[("vim", 1)]));
     assert!(rebuild(&service.app, service.org).await.unwrap());
-    assert_eq!(listed(service, "").await, named(&[("openssl", 2), ("tzdata", 2), ("vim", 1)]));
+    assert_eq!(
+        list_patches(service, "").await,
+        named(&[("openssl", 2), ("tzdata", 2), ("vim", 1)])
+    );
     service.get("/v1/patches/linux").await.is_problem(404, "not_found");
     let seen = async |name: &str| {
         service.get(&format!("/v1/patches/{name}")).await.json()["first_seen_at"].clone()
@@ -139,16 +145,16 @@ async fn installed_patches_disappear_and_others_keep_first_seen(service: &Servic
 }
 
 async fn patch_list_follows_servers_automatically(service: &Service) {
-    let keeper = service::projections::patches::spawn(service.app.service().clone());
+    let background = service::projections::patches::spawn(service.app.service().clone());
     join(service, Host::new("web-1").with_updates(common())).await;
     let came = async {
-        while listed(service, "").await != named(&[("openssl", 1), ("tzdata", 1)]) {
+        while list_patches(service, "").await != named(&[("openssl", 1), ("tzdata", 1)]) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), came).await.expect("the rows never appeared");
     service.app.start_drain();
-    keeper.await.unwrap();
+    background.await.unwrap();
 }
 
 async fn environment_limited_key_sees_patches_of_its_servers(service: &Service) {

@@ -31,14 +31,14 @@ async fn put(
 }
 
 async fn create_schedule(service: &Service, body: Value) -> String {
-    let made = service.post("/v1/schedules", body).await.is(201);
-    made.header("location").to_owned()
+    let created = service.post("/v1/schedules", body).await.is(201);
+    created.header("location").to_owned()
 }
 
 async fn schedule_is_created_read_replaced_and_deleted(service: &Service) {
-    let made = service.post("/v1/schedules", nightly()).await.is(201);
-    let (path, etag) = (made.header("location").to_owned(), made.header("etag").to_owned());
-    let schedule = made.json();
+    let created = service.post("/v1/schedules", nightly()).await.is(201);
+    let (path, etag) = (created.header("location").to_owned(), created.header("etag").to_owned());
+    let schedule = created.json();
     assert_eq!(path, format!("/v1/schedules/{}", schedule["id"].as_str().unwrap()));
     assert_eq!(schedule["enabled"], true);
     // 03:00 in Berlin is 02:00 UTC in November; it is 04:00 UTC now.
@@ -163,7 +163,7 @@ async fn targets_without_servers_are_rejected_with_a_suggestion(service: &Servic
     .await;
     let gone = join(service, Host::new("gone").in_environment("old")).await;
     service.delete(&format!("/v1/servers/{gone}")).await.is(204);
-    for (targets, told) in [
+    for (targets, message) in [
         (
             json!({"environment": "prodction"}),
             "No server has the environment \"prodction\". Did you mean \"production\"?",
@@ -197,12 +197,12 @@ async fn targets_without_servers_are_rejected_with_a_suggestion(service: &Servic
             service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
         assert_eq!(
             refusal["errors"],
-            json!([{"pointer": "/targets", "code": "no_servers_match", "detail": told}])
+            json!([{"pointer": "/targets", "code": "no_servers_match", "detail": message}])
         );
         assert!(refusal["detail"].as_str().unwrap().contains("`allow_empty`"), "{refusal}");
         let order = json!({"targets": targets, "security_only": true});
         let preview = service.post("/v1/preview", order).await.is(200).json();
-        assert_eq!((&preview["total"], &preview["warnings"]), (&json!(0), &json!([told])));
+        assert_eq!((&preview["total"], &preview["warnings"]), (&json!(0), &json!([message])));
     }
     assert_eq!(service.get("/v1/schedules").await.json()["meta"]["total"], 0);
     for targets in
@@ -239,8 +239,8 @@ async fn schedule_without_servers_is_saved_with_a_warning_if_allowed(service: &S
     let allowed = put(service, &path, body.clone(), None).await.is(200).json();
     assert_eq!((warned(&allowed), allowed.get("allow_empty")), (1, None));
     body["name"] = json!("Another");
-    let made = service.post("/v1/schedules", body.clone()).await.is(201).json();
-    assert_eq!(made["warnings"], json!([told]));
+    let created = service.post("/v1/schedules", body.clone()).await.is(201).json();
+    assert_eq!(created["warnings"], json!([told]));
     let listed = service.get("/v1/schedules").await.json();
     assert_eq!(listed["data"].as_array().unwrap().iter().map(warned).collect::<Vec<_>>(), [1, 1]);
     body["allow_empty"] = json!("yes");
@@ -278,15 +278,15 @@ async fn environment_limited_key_learns_nothing_of_others(service: &Service) {
 
 async fn manual_run_without_matching_servers_is_skipped(service: &Service) {
     let path = create_schedule(service, nightly()).await;
-    let answer = service.post(&format!("{path}/run"), json!({})).await.is(202);
-    let run = answer.json();
+    let response = service.post(&format!("{path}/run"), json!({})).await.is(202);
+    let run = response.json();
     assert_eq!((&run["state"], &run["skip_reason"]), (&json!("skipped"), &json!("no_servers")));
     assert_eq!(
         (&run["batch_id"], &run["started_at"], &run["trigger"]),
         (&Value::Null, &Value::Null, &json!("manual"))
     );
     assert!(run["finished_at"].is_string(), "{run}");
-    assert_eq!(service.get(answer.header("location")).await.is(200).json(), run);
+    assert_eq!(service.get(response.header("location")).await.is(200).json(), run);
     assert_eq!(service.get(&path).await.json()["last_run"]["state"], "skipped");
     assert_eq!(service.get("/v1/batches").await.json()["meta"]["total"], 0);
 
@@ -306,8 +306,8 @@ async fn concurrent_changes_to_one_version_have_one_winner(service: &Service) {
         json!({"name": name, "cron": "0 3 * * *", "targets": {"all": true},
         "options": {"security_only": true}})
     };
-    let made = service.post("/v1/schedules", body("Nightly")).await.is(201);
-    let (path, etag) = (made.header("location").to_owned(), made.header("etag").to_owned());
+    let created = service.post("/v1/schedules", body("Nightly")).await.is(201);
+    let (path, etag) = (created.header("location").to_owned(), created.header("etag").to_owned());
     let put = |nth: usize, tag: Option<String>| {
         let ask = TestRequest::new(Method::PUT, &path).with_key(&service.admin);
         let ask = ask.with_json(body(&format!("Nightly {nth}")));
@@ -333,8 +333,8 @@ async fn manual_runs_are_limited_to_one_at_a_time(service: &Service) {
     let server = join(service, Host::new("web-1")).await;
     join(service, Host::new("elsewhere").in_environment("staging")).await;
     let path = create_schedule(service, nightly()).await;
-    let answer = service.post(&format!("{path}/run"), json!({})).await.is(202);
-    let (run, location) = (answer.json(), answer.header("location").to_owned());
+    let response = service.post(&format!("{path}/run"), json!({})).await.is(202);
+    let (run, location) = (response.json(), response.header("location").to_owned());
     assert_eq!((&run["trigger"], &run["state"]), (&json!("manual"), &json!("scheduled")));
     assert_eq!(run["progress"]["total"], 1);
     assert_eq!(run["targets"], json!({"environment": "production"}));

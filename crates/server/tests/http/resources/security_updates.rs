@@ -71,9 +71,9 @@ async fn security_update_count(service: &Service, server: ServerId) -> u64 {
     let marked = marked.filter(|package| package["security"] == json!(true)).count() as u64;
     let order = json!({"server_ids": [server], "security_only": true});
     let preview = service.post("/v1/preview", order).await.is(200).json();
-    let told = |field: &str| preview["servers"][0][field].as_array().unwrap().len() as u64;
-    let meant = told("updates") + told("blocked");
-    assert_eq!((number(&page), marked, meant), (listed, listed, listed));
+    let reported = |field: &str| preview["servers"][0][field].as_array().unwrap().len() as u64;
+    let total = reported("updates") + reported("blocked");
+    assert_eq!((number(&page), marked, total), (listed, listed, listed));
     let summary = service.get("/v1/summary").await.is(200).json();
     let with = numbers.iter().filter(|number| **number > 0).count();
     assert_eq!(summary["servers"]["with_security_updates"], json!(with));

@@ -12,7 +12,7 @@ fn names(list: &Value) -> Vec<&str> {
     list["data"].as_array().unwrap().iter().map(|row| row["hostname"].as_str().unwrap()).collect()
 }
 
-async fn listed(service: &Service, query: &str) -> (Vec<String>, u64) {
+async fn list_servers(service: &Service, query: &str) -> (Vec<String>, u64) {
     let list = service.get(&format!("/v1/servers?{query}")).await.is(200).json();
     let found = names(&list).into_iter().map(str::to_owned).collect();
     (found, list["meta"]["total"].as_u64().unwrap())
@@ -36,7 +36,7 @@ async fn list_is_filtered_and_sorted(service: &Service) {
         Host { environment: None, tags: &["web"], os: ("debian", "12.5"), ..Host::new("late") },
     )
     .await;
-    let found = async |query: &str| listed(service, query).await.0;
+    let found = async |query: &str| list_servers(service, query).await.0;
     assert_eq!(found("").await, ["db-1", "late", "web-1", "Web-2"]);
     assert_eq!(found("status=online").await, ["late"]);
     assert_eq!(found("status=offline").await, ["db-1", "web-1", "Web-2"]);
@@ -50,7 +50,10 @@ async fn list_is_filtered_and_sorted(service: &Service) {
     assert_eq!(found("sort=security_updates&limit=1").await, ["db-1"]);
     assert_eq!(found("sort=newest&limit=1").await, ["late"]);
     assert_eq!(found("sort=last_seen").await.last().unwrap(), "late");
-    assert_eq!(listed(service, "limit=2&offset=1").await, (vec!["late".into(), "web-1".into()], 4));
+    assert_eq!(
+        list_servers(service, "limit=2&offset=1").await,
+        (vec!["late".into(), "web-1".into()], 4)
+    );
     assert_eq!(found("status=online&environment=staging&os=debian").await, [""; 0]);
 }
 
@@ -87,9 +90,9 @@ async fn server_shows_its_packages_and_pending_updates(service: &Service) {
     };
     let flaws = security("libssl3", Severity::Critical, &["CVE-2026-2", "CVE-2026-1"]);
     let id = join(service, host.with_updates(vec![held, flaws])).await;
-    let answer = service.get(&format!("/v1/servers/{id}")).await.is(200);
-    assert_eq!(answer.header("etag"), "\"1\"");
-    let server = answer.json();
+    let response = service.get(&format!("/v1/servers/{id}")).await.is(200);
+    assert_eq!(response.header("etag"), "\"1\"");
+    let server = response.json();
     assert_eq!(server["status"], "online");
     assert_eq!(server["os"]["id"], "debian");
     assert_eq!(server["summary"]["updates"], 2);
@@ -130,7 +133,7 @@ async fn removed_server_leaves_all_lists_and_its_tasks_are_canceled(service: &Se
     service.delete(&path).await.is(204);
     service.delete(&path).await.is_problem(404, "not_found");
     service.get(&path).await.is_problem(404, "not_found");
-    assert_eq!(listed(service, "").await, (vec!["web-2".into()], 1));
+    assert_eq!(list_servers(service, "").await, (vec!["web-2".into()], 1));
     assert_eq!(
         store::rollout_tasks::state_name(rollout_task(service, &batch, id).await),
         "canceled"
@@ -153,15 +156,15 @@ async fn removed_server_leaves_all_lists_and_its_tasks_are_canceled(service: &Se
 async fn refresh_is_accepted_and_offline_is_a_conflict(service: &Service) {
     let id = join(service, Host::new("web-1")).await;
     let path = format!("/v1/servers/{id}/refresh");
-    let answer = TestRequest::new(Method::POST, &path)
+    let response = TestRequest::new(Method::POST, &path)
         .with_key(&service.operator)
         .send(&service.router)
         .await
         .is(202);
-    assert_eq!(answer.json()["state"], "pending");
-    let location = answer.header("location").to_owned();
+    assert_eq!(response.json()["state"], "pending");
+    let location = response.header("location").to_owned();
     let shown = service.get(&location).await.is(200).json();
-    assert_eq!((&shown["id"], &shown["server_id"]), (&answer.json()["id"], &json!(id)));
+    assert_eq!((&shown["id"], &shown["server_id"]), (&response.json()["id"], &json!(id)));
     let other = join(service, Host::new("web-2")).await;
     service
         .get(&location.replace(&id.to_string(), &other.to_string()))
@@ -176,9 +179,12 @@ async fn patching_one_server_creates_a_batch(service: &Service) {
     let id = join(service, Host::new("web-1")).await;
     let path = format!("/v1/servers/{id}/patch");
     let order = json!({"packages": ["openssl"], "security_only": true, "reboot": "if_required"});
-    let answer = service.post(&path, order).await.is(202);
-    let batch = answer.json();
-    assert_eq!(answer.header("location"), format!("/v1/batches/{}", batch["id"].as_str().unwrap()));
+    let response = service.post(&path, order).await.is(202);
+    let batch = response.json();
+    assert_eq!(
+        response.header("location"),
+        format!("/v1/batches/{}", batch["id"].as_str().unwrap())
+    );
     assert_eq!(batch["progress"]["total"], 1);
     assert_eq!(batch["options"]["packages"], json!(["openssl"]));
     assert_eq!(batch["options"]["reboot"], "if_required");

@@ -37,9 +37,9 @@ async fn run_background_task(service: &Service) -> bool {
 }
 
 async fn suppress(service: &Service, body: Value) -> Value {
-    let made = service.post("/v1/suppressions", body).await.is(201).json();
+    let created = service.post("/v1/suppressions", body).await.is(201).json();
     run_background_task(service).await;
-    made
+    created
 }
 
 /// The number of servers on which a CVE counts, and on which it is suppressed.
@@ -66,15 +66,15 @@ async fn suppressed_cve_is_shown_and_counts_again_after_expiry(service: &Service
         (server_counts(service, "CVE-2026-1").await, cves_of_server(service, web).await),
         ((2, 0), (2, 0, Value::Null))
     );
-    let made =
+    let created =
         suppress(service, json!({"cve": "CVE-2026-1", "reason": "not built", "expires_at": NOON}))
             .await;
     assert_eq!(
-        (&made["active"], &made["package"], &made["environment"]),
+        (&created["active"], &created["package"], &created["environment"]),
         (&json!(true), &Value::Null, &Value::Null)
     );
     assert_eq!(server_counts(service, "CVE-2026-1").await, (0, 2));
-    let by = json!({"suppression_id": made["id"], "reason": "not built", "until": NOON});
+    let by = json!({"suppression_id": created["id"], "reason": "not built", "until": NOON});
     assert_eq!(
         cves_of_server(service, web).await,
         (1, 2, by.clone()),
@@ -108,7 +108,7 @@ async fn suppressed_cve_is_shown_and_counts_again_after_expiry(service: &Service
         (server_counts(service, "CVE-2026-1").await, cves_of_server(service, web).await),
         ((2, 0), (2, 0, Value::Null))
     );
-    let path = format!("/v1/suppressions/{}", made["id"].as_str().unwrap());
+    let path = format!("/v1/suppressions/{}", created["id"].as_str().unwrap());
     assert_eq!(
         service.get(&path).await.is(200).json()["active"],
         false,
@@ -133,7 +133,7 @@ async fn suppression_of_one_package_keeps_the_cve_in_the_other(service: &Service
 
 async fn suppression_of_one_environment_does_not_affect_others(service: &Service) {
     let [web, test] = fleet(service).await;
-    let made = suppress(
+    let created = suppress(
         service,
         json!({"cve": "CVE-2026-1", "environment": "staging", "reason": "a test system"}),
     )
@@ -151,7 +151,7 @@ async fn suppression_of_one_environment_does_not_affect_others(service: &Service
         .is(200)
         .json();
     assert_eq!((&seen["affected_servers"], &seen["suppressed_servers"]), (&json!(0), &json!(1)));
-    let path = format!("/v1/suppressions/{}", made["id"].as_str().unwrap());
+    let path = format!("/v1/suppressions/{}", created["id"].as_str().unwrap());
     service.delete(&path).await.is(204);
     run_background_task(service).await;
     assert_eq!(
@@ -170,12 +170,12 @@ async fn suppressions_are_created_listed_deleted_and_audited(service: &Service) 
             .with_key(&service.operator)
             .with("idempotency-key", "once")
     };
-    let made = ask().send(&service.router).await.is(201);
+    let created = ask().send(&service.router).await.is(201);
     let again = ask().send(&service.router).await.is(201);
-    assert_eq!(made.json(), again.json(), "one request, one suppression");
-    let path = made.header("location").to_owned();
+    assert_eq!(created.json(), again.json(), "one request, one suppression");
+    let path = created.header("location").to_owned();
     let read = service.get(&path).await.is(200);
-    assert_eq!((read.json(), read.header("etag")), (made.json(), made.header("etag")));
+    assert_eq!((read.json(), read.header("etag")), (created.json(), created.header("etag")));
     // Two suppressions of the same millisecond have no defined order.
     service.clock.advance(SignedDuration::from_secs(1));
     service.post("/v1/suppressions", json!({"cve": "CVE-2026-2", "reason": "x"})).await.is(201);
@@ -187,14 +187,14 @@ async fn suppressions_are_created_listed_deleted_and_audited(service: &Service) 
         (vec![json!("CVE-2026-2"), json!("CVE-2026-1")], &json!(2))
     );
     let one = service.get("/v1/suppressions?cve=CVE-2026-1").await.is(200).json();
-    assert_eq!((&one["meta"]["total"], &one["data"][0]), (&json!(1), &made.json()));
+    assert_eq!((&one["meta"]["total"], &one["data"][0]), (&json!(1), &created.json()));
     let stale = TestRequest::new(Method::DELETE, &path)
         .with_key(&service.operator)
         .with("if-match", "\"7\"");
     stale.send(&service.router).await.is_problem(412, "precondition_failed");
     let delete = TestRequest::new(Method::DELETE, &path)
         .with_key(&service.operator)
-        .with("if-match", made.header("etag"));
+        .with("if-match", created.header("etag"));
     delete.send(&service.router).await.is(204);
     let mut reader = service.app.db.read().await.unwrap();
     let entries = store::audit::after(&mut reader, service.org, 0, 100).await.unwrap();

@@ -62,7 +62,7 @@ fn body(path: &str) -> Value {
 async fn id_of_another_organization_is_not_found(service: &Service) {
     let ids = create_one_of_each(service).await;
     let stranger = service.stranger().await;
-    let mut asked = 0;
+    let mut requests = 0;
     for (method, path, access) in api::routes().operations() {
         if access == Access::Open || !path.contains('{') {
             continue;
@@ -71,21 +71,21 @@ async fn id_of_another_organization_is_not_found(service: &Service) {
         assert!(!concrete.contains('{'), "an id is missing for {path}");
         let ask = TestRequest::new(method.clone(), &concrete).with_key(&stranger);
         let ask = if method == Method::GET { ask } else { ask.with_json(body(&path)) };
-        let answer = ask.send(&service.router).await;
+        let response = ask.send(&service.router).await;
         assert_eq!(
-            answer.status.as_u16(),
+            response.status.as_u16(),
             404,
             "{method} {path}: {}",
-            String::from_utf8_lossy(&answer.bytes)
+            String::from_utf8_lossy(&response.bytes)
         );
-        answer.is_problem(404, "not_found");
+        response.is_problem(404, "not_found");
         // For its own organization the resource exists.
         if method == Method::GET {
             service.get(&concrete).await.is(200);
         }
-        asked += 1;
+        requests += 1;
     }
-    assert!(asked >= 25, "only {asked} operations were tested");
+    assert!(requests >= 25, "only {requests} operations were tested");
 }
 
 async fn lists_and_counts_contain_nothing_of_another_organization(service: &Service) {

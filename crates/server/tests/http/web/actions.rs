@@ -36,12 +36,15 @@ async fn batch_is_previewed_and_starts_only_on_confirmation(service: &Service) {
     let page = ann.submit("/order", &form).await.is(200).text();
     assert!(page.contains("in 10 min") && batches(service).await.is_empty(), "{page}");
     let started = ann.start(&form).await.is(303);
-    let made = batches(service).await;
-    assert_eq!(started.header("location"), format!("/batches/{}", made[0]["id"].as_str().unwrap()));
-    assert_eq!(made[0]["origin"], "dashboard");
-    assert!(made[0]["started_by"].as_str().unwrap().starts_with("usr_"), "{made:?}");
-    assert_eq!(made[0]["options"]["packages"], json!(["openssl"]));
-    assert_eq!(made[0]["options"]["stagger_minutes"], 10);
+    let created = batches(service).await;
+    assert_eq!(
+        started.header("location"),
+        format!("/batches/{}", created[0]["id"].as_str().unwrap())
+    );
+    assert_eq!(created[0]["origin"], "dashboard");
+    assert!(created[0]["started_by"].as_str().unwrap().starts_with("usr_"), "{created:?}");
+    assert_eq!(created[0]["options"]["packages"], json!(["openssl"]));
+    assert_eq!(created[0]["options"]["stagger_minutes"], 10);
 }
 
 async fn double_click_starts_one_batch(service: &Service) {
@@ -54,9 +57,9 @@ async fn double_click_starts_one_batch(service: &Service) {
     let token = start_token(&ann.submit("/order", &chosen).await.is(200).text());
     let form = [("server_ids", one.as_str()), ("start", &token)];
     let pressed = futures_util::future::join_all((0..5).map(|_| ann.submit("/order", &form))).await;
-    let made = batches(service).await;
-    assert_eq!(made.len(), 1);
-    let there = format!("/batches/{}", made[0]["id"].as_str().unwrap());
+    let created = batches(service).await;
+    assert_eq!(created.len(), 1);
+    let there = format!("/batches/{}", created[0]["id"].as_str().unwrap());
     for answer in pressed {
         assert_eq!(answer.is(303).header("location"), there);
     }
@@ -73,9 +76,9 @@ async fn double_click_starts_one_batch(service: &Service) {
     let here = format!("{there}/retry");
     let word = once(&ann.submit(&format!("{there}/cancel"), &[]).await.is(200).text());
     for _ in 0..2 {
-        let told = ann.submit(&here, &[("go", "1"), ("once", &word)]).await.is(409);
-        assert!(told.header("content-type").starts_with("text/html"), "{told:?}");
-        assert!(told.text().contains("<main"), "{}", told.text());
+        let response = ann.submit(&here, &[("go", "1"), ("once", &word)]).await.is(409);
+        assert!(response.header("content-type").starts_with("text/html"), "{response:?}");
+        assert!(response.text().contains("<main"), "{}", response.text());
     }
     let mistake = [("server_ids", one.as_str()), ("reboot", "perhaps"), ("start", "a-word")];
     for _ in 0..2 {
@@ -112,8 +115,8 @@ async fn form_that_is_sent_twice_takes_effect_once(service: &Service) {
         let pressed =
             futures_util::future::join_all((0..5).map(|_| ann.submit(action, &form))).await;
         assert_eq!(count(list, fields[0].1).await, 1, "{action}");
-        let shown = |answer: &crate::support::TestResponse| {
-            (answer.status, answer.header("location").to_owned(), answer.text())
+        let shown = |response: &crate::support::TestResponse| {
+            (response.status, response.header("location").to_owned(), response.text())
         };
         assert!(
             pressed[0].status.is_success() || pressed[0].status.is_redirection(),
@@ -126,12 +129,12 @@ async fn form_that_is_sent_twice_takes_effect_once(service: &Service) {
         // A user who goes back and changes a field submits a different form.
         let mut other = form.clone();
         other[0] = ("name", "another");
-        let made = ann.submit(action, &other).await;
+        let created = ann.submit(action, &other).await;
         assert_eq!(
-            (made.status, count(list, "another").await),
+            (created.status, count(list, "another").await),
             (pressed[0].status, 1),
             "{}",
-            made.text()
+            created.text()
         );
     }
     // Two forms of one page with the same content are still two forms.
@@ -205,8 +208,11 @@ async fn batch_is_paused_resumed_and_canceled_after_confirmation(service: &Servi
     assert!(ann.get(&here).await.is(200).text().contains(">Resume<"));
     ann.submit(&format!("{here}/resume"), &[("state", "paused"), ("failures", "0")]).await.is(303);
     assert_ne!(state().await, "paused");
-    let asked = ann.submit(&format!("{here}/cancel"), &[]).await.is(200).text();
-    assert!(asked.contains("nothing is rolled back") && state().await != "canceled", "{asked}");
+    let confirmation = ann.submit(&format!("{here}/cancel"), &[]).await.is(200).text();
+    assert!(
+        confirmation.contains("nothing is rolled back") && state().await != "canceled",
+        "{confirmation}"
+    );
     ann.submit(&format!("{here}/cancel"), &[("go", "1")]).await.is(303);
     assert!(["canceling", "canceled"].contains(&state().await.as_str()));
     ann.submit(&format!("{here}/explode"), &[]).await.is(404);
@@ -230,8 +236,8 @@ async fn schedule_is_created_edited_run_and_deleted(service: &Service) {
     let page = ann.submit("/schedules/new", &form).await.is(422).text();
     assert!(page.contains("value=\"Nightly\"") && page.contains("role=\"alert\""), "{page}");
     form[1] = ("cron", "0 3 * * *");
-    let made = ann.submit("/schedules/new", &form).await.is(303);
-    let here = made.header("location").to_owned();
+    let created = ann.submit("/schedules/new", &form).await.is(303);
+    let here = created.header("location").to_owned();
     assert!(here.starts_with("/schedules/sch_"), "{here}");
     let page = ann.get(&here).await.is(200).text();
     assert!(page.contains("Mon 2026-11-16 03:00") && page.contains("canary 10%"), "{page}");

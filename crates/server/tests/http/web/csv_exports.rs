@@ -166,9 +166,9 @@ fn normalized(text: &str) -> String {
 }
 
 fn has_headings(kind: &TableKind, table: &Table) -> bool {
-    let same = |(said, (head, _)): (&String, &(&str, &str))| match head.strip_suffix('*') {
-        Some(start) => said.starts_with(start) && said.contains('/'),
-        None => said == head,
+    let same = |(column, (head, _)): (&String, &(&str, &str))| match head.strip_suffix('*') {
+        Some(start) => column.starts_with(start) && column.contains('/'),
+        None => column == head,
     };
     table.heads.len() == kind.2.len() && table.heads.iter().zip(kind.2).all(same)
 }
@@ -198,7 +198,7 @@ async fn compare_table(ann: &Browser, page: &str, table: &Table) -> usize {
     let file = table.file.as_ref();
     let file = file.unwrap_or_else(|| panic!("{page}: no file for {:?}", table.heads));
     let path = file.path();
-    let answer = match file {
+    let response = match file {
         FileLink::Link(path) => ann.get(path).await.is(200),
         FileLink::Form(path, fields) => {
             let fields: Vec<(&str, &str)> =
@@ -206,9 +206,12 @@ async fn compare_table(ann: &Browser, page: &str, table: &Table) -> usize {
             ann.post(path, &fields).await.is(200)
         }
     };
-    assert_eq!(answer.header("content-type"), "text/csv; charset=utf-8", "{path}");
-    assert!(answer.header("content-disposition").starts_with("attachment; filename=\""), "{path}");
-    let text = answer.text();
+    assert_eq!(response.header("content-type"), "text/csv; charset=utf-8", "{path}");
+    assert!(
+        response.header("content-disposition").starts_with("attachment; filename=\""),
+        "{path}"
+    );
+    let text = response.text();
     assert!(!text.contains(",=") && !text.contains("\n="), "{path} holds a formula: {text}");
     let lines = csv(&text);
     let (head, lines) = lines.split_first().unwrap();
@@ -231,8 +234,8 @@ async fn compare_table(ann: &Browser, page: &str, table: &Table) -> usize {
         let days = table.rows.iter().flatten().map(|day| normalized(day)).collect::<Vec<_>>();
         assert!(!lines.is_empty());
         for line in lines {
-            let told = [&line[0], &line[1], &line[4]].map(|cell| normalized(cell));
-            let there = |day: &&String| told.iter().all(|word| day.contains(word));
+            let reported = [&line[0], &line[1], &line[4]].map(|cell| normalized(cell));
+            let there = |day: &&String| reported.iter().all(|word| day.contains(word));
             assert_eq!(days.iter().filter(there).count(), 1, "{page}: {line:?} in {days:?}");
         }
         return which;
@@ -325,8 +328,8 @@ async fn csv_export_of_invalid_input_shows_the_error(service: &Service) {
         ("/schedules/next.csv?cron=0+3+*+*+*&timezone=Nowhere%2FElse", 400),
         ("/schedules/calendar.csv?limit=3", 400),
     ] {
-        let told = ann.get(path).await.is(status);
-        assert!(told.header("content-type").starts_with("text/html"), "{path}: {told:?}");
+        let response = ann.get(path).await.is(status);
+        assert!(response.header("content-type").starts_with("text/html"), "{path}: {response:?}");
     }
     ann.submit("/order.csv", &[]).await.is(400);
     assert!(

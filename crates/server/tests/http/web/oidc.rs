@@ -26,13 +26,13 @@ pub(crate) fn config(service: &Service, provider: &Provider) -> Config {
     }
 }
 
-async fn with(service: &Service, config: Config) -> Router {
+async fn router_with_oidc(service: &Service, config: Config) -> Router {
     service.again(Settings { oidc: Some(config), ..Settings::default() }).await.1
 }
 
 async fn provider_and_router(service: &Service) -> (Provider, Router) {
     let provider = Provider::new(service.clock.now()).await;
-    let router = with(service, config(service, &provider)).await;
+    let router = router_with_oidc(service, config(service, &provider)).await;
     (provider, router)
 }
 
@@ -45,8 +45,8 @@ pub(crate) async fn invite(service: &Service, name: &str, role: Role) -> store::
 }
 
 pub(crate) async fn authorization_url(browser: &Browser) -> String {
-    let answer = browser.get("/sign-in/oidc?next=%2Fservers").await.is(303);
-    answer.header("location").to_owned()
+    let response = browser.get("/sign-in/oidc?next=%2Fservers").await.is(303);
+    response.header("location").to_owned()
 }
 
 /// A complete sign-in at the identity provider.
@@ -63,23 +63,24 @@ async fn find_user(service: &Service, name: &str) -> Option<store::users::User> 
 
 /// Asserts that the response rejects the sign-in with this message.
 #[track_caller]
-fn assert_rejected(answer: TestResponse, status: u16, told: &str) {
-    let answer = answer.is(status);
-    let cookies = answer.headers.get_all("set-cookie").iter();
+fn assert_rejected(response: TestResponse, status: u16, reported: &str) {
+    let response = response.is(status);
+    let cookies = response.headers.get_all("set-cookie").iter();
     let all: Vec<&str> = cookies.map(|line| line.to_str().unwrap()).collect();
     assert!(all.iter().all(|line| line.starts_with("fleetmend_flow=;")), "{all:?}");
-    let text = answer.text();
-    assert!(text.contains(told) && text.contains("name=\"password\""), "{told}: {text}");
+    let text = response.text();
+    assert!(text.contains(reported) && text.contains("name=\"password\""), "{reported}: {text}");
 }
 
 async fn invited_user_signs_in_by_verified_email_then_by_subject(service: &Service) {
     let (provider, router) = provider_and_router(service).await;
     invite(service, "ann@example.org", Role::Operator).await;
     let browser = Browser::with_router(router.clone(), 1);
-    let door = browser.get("/sign-in?next=%2Fservers").await.is(200).text();
+    let sign_in_page = browser.get("/sign-in?next=%2Fservers").await.is(200).text();
     assert!(
-        door.contains("Sign in with Example") && door.contains("/sign-in/oidc?next=%2Fservers"),
-        "{door}"
+        sign_in_page.contains("Sign in with Example")
+            && sign_in_page.contains("/sign-in/oidc?next=%2Fservers"),
+        "{sign_in_page}"
     );
     let entered =
         sign_in(&browser, &provider, claims_for("s-1", "Ann@Example.org")).await.is(200).text();
@@ -118,8 +119,8 @@ async fn sign_in_never_enters_another_organization(service: &Service) {
             .await
             .unwrap();
     let browser = Browser::with_router(router.clone(), 1);
-    let answer = sign_in(&browser, &provider, claims_for("s-1", "ann@example.org")).await;
-    assert_rejected(answer, 403, "Ask an administrator to invite ann@example.org");
+    let response = sign_in(&browser, &provider, claims_for("s-1", "ann@example.org")).await;
+    assert_rejected(response, 403, "Ask an administrator to invite ann@example.org");
     let mut tx = service.app.db.begin().await.unwrap();
     let link = store::identities::LinkedIdentity {
         issuer: provider.url.clone(),
@@ -129,8 +130,8 @@ async fn sign_in_never_enters_another_organization(service: &Service) {
     };
     store::identities::link(&mut tx, &link).await.unwrap();
     tx.commit().await.unwrap();
-    let answer = sign_in(&browser, &provider, claims_for("s-1", "ann@example.org")).await;
-    assert_rejected(answer, 403, "Ask an administrator to invite ann@example.org");
+    let response = sign_in(&browser, &provider, claims_for("s-1", "ann@example.org")).await;
+    assert_rejected(response, 403, "Ask an administrator to invite ann@example.org");
     // Once invited here, the same person can sign in here.
     let here = invite(service, "ann@example.org", Role::Viewer).await;
     sign_in(&browser, &provider, claims_for("s-1", "ann@example.org")).await.is(200);
@@ -170,7 +171,7 @@ async fn unknown_removed_and_reassigned_identities_are_rejected(service: &Servic
     assert_rejected(tries("s-2", "ann@example.org").await, 403, "linked to a different account");
 
     let open = Config { default_role: Some(Role::Viewer), ..config(service, &provider) };
-    let lax = Browser::with_router(with(service, open).await, 3);
+    let lax = Browser::with_router(router_with_oidc(service, open).await, 3);
     let seen = find_user(service, "ann@example.org").await.unwrap();
     users::remove(&service.app, &users::local_actor(service.org), &seen).await.unwrap();
     assert_eq!(browser.get("/").await.status.as_u16(), 303, "signed out immediately");
@@ -198,14 +199,14 @@ async fn unknown_removed_and_reassigned_identities_are_rejected(service: &Servic
 async fn operator_configures_who_may_sign_in_with_which_role(service: &Service) {
     let (provider, _) = provider_and_router(service).await;
     let open = Config { default_role: Some(Role::Viewer), ..config(service, &provider) };
-    let browser = Browser::with_router(with(service, open).await, 1);
+    let browser = Browser::with_router(router_with_oidc(service, open).await, 1);
     sign_in(&browser, &provider, claims_for("s-1", "New@example.org")).await.is(200);
     assert_eq!(find_user(service, "new@example.org").await.unwrap().role, Role::Viewer);
 
     let by_value = vec![(Role::Admin, "ops".to_owned()), (Role::Viewer, "staff".to_owned())];
     let roles = Some(RoleMapping { claim: "groups".into(), by_value });
     let mapped = Config { roles, ..config(service, &provider) };
-    let router = with(service, mapped).await;
+    let router = router_with_oidc(service, mapped).await;
     let browser = Browser::with_router(router.clone(), 2);
     let of = |subject: &str, groups: &[&str]| {
         let mut person = claims_for(subject, &format!("{subject}@example.org"));
@@ -265,14 +266,14 @@ async fn authorization_works_once_in_its_browser_for_ten_minutes(service: &Servi
     for elsewhere in
         ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"]
     {
-        let told = browser
+        let message = browser
             .get(&format!("/sign-in/oidc?next={elsewhere}"))
             .await
             .is(303)
             .header("location")
             .to_owned();
-        assert!(told.starts_with(&provider.url), "{told}");
-        let back = provider.approve(&told, claims_for("s-1", "ann@example.org"));
+        assert!(message.starts_with(&provider.url), "{message}");
+        let back = provider.approve(&message, claims_for("s-1", "ann@example.org"));
         provider.change_next_token(|proof| {
             for name in ["exp", "iat"] {
                 proof.claims[name] = json!(proof.claims[name].as_i64().unwrap() + 600);
@@ -314,20 +315,20 @@ async fn invalid_id_tokens_are_rejected(service: &Service) {
         (head("kid", json!("2")), "a key that the provider does not publish"),
         (head("crit", json!(["exp"])), "critical headers"),
         (
-            Box::new(|proof: &mut IdToken| proof.signature = Some(vec![0; 64])),
+            Box::new(|id_token: &mut IdToken| id_token.signature = Some(vec![0; 64])),
             "the signature is invalid",
         ),
         (
-            Box::new(|proof: &mut IdToken| proof.signature = Some(Vec::new())),
+            Box::new(|id_token: &mut IdToken| id_token.signature = Some(Vec::new())),
             "the signature is invalid",
         ),
     ];
-    for (lie, told) in lies {
+    for (lie, message) in lies {
         provider.change_next_token(lie);
         assert_rejected(
             sign_in(&browser, &provider, claims_for("s-1", "ann@example.org")).await,
             502,
-            told,
+            message,
         );
     }
     assert_eq!(browser.get("/").await.status.as_u16(), 303);
@@ -339,15 +340,15 @@ async fn email_verified_applies_only_to_its_own_address(service: &Service) {
     invite(service, "ann@example.org", Role::Operator).await;
     let browser = Browser::with_router(router, 1);
     let in_the_proof = |claims: Value| {
-        move |proof: &mut IdToken| {
-            proof.claims.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
+        move |id_token: &mut IdToken| {
+            id_token.claims.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
         }
     };
     // The ID token names another user's address without `email_verified`; the userinfo endpoint
     // names a different address.
     provider.change_next_token(in_the_proof(json!({"email": "ann@example.org"})));
-    let answer = sign_in(&browser, &provider, claims_for("s-9", "eve@example.org")).await;
-    assert_rejected(answer, 403, "invite eve@example.org");
+    let response = sign_in(&browser, &provider, claims_for("s-9", "eve@example.org")).await;
+    assert_rejected(response, 403, "invite eve@example.org");
     provider.change_next_token(in_the_proof(json!({"email_verified": true})));
     let endpoint = json!({"sub": "s-9", "email": "ann@example.org"});
     assert_rejected(sign_in(&browser, &provider, endpoint).await, 403, "Verify it there");
@@ -384,11 +385,13 @@ async fn provider_may_rotate_keys_but_not_change_its_issuer(service: &Service) {
         (json!({"jwks_uri": "ftp://127.0.0.1/keys"}), "keys of Example is not usable"),
     ] {
         provider.change_discovery(doors);
-        let fresh = Browser::with_router(with(service, config(service, &provider)).await, 1);
+        let fresh =
+            Browser::with_router(router_with_oidc(service, config(service, &provider)).await, 1);
         assert_rejected(fresh.get("/sign-in/oidc").await, 502, told);
     }
     provider.change_discovery(json!({"authorization_response_iss_parameter_supported": true}));
-    let strict = Browser::with_router(with(service, config(service, &provider)).await, 1);
+    let strict =
+        Browser::with_router(router_with_oidc(service, config(service, &provider)).await, 1);
     assert_rejected(sign_in(&strict, &provider, ann()).await, 502, "a different issuer");
     let back = provider.approve(&authorization_url(&strict).await, ann());
     assert_rejected(
@@ -417,13 +420,13 @@ async fn provider_errors_are_shown_and_passwords_keep_working(service: &Service)
         );
     }
     let wrong = Config { client_secret: None, ..config(service, &provider) };
-    let unknown = Browser::with_router(with(service, wrong).await, 1);
-    let answer = sign_in(&unknown, &provider, claims_for("s-1", "ann@example.org")).await;
-    assert_rejected(answer, 502, "rejected this service (invalid_client)");
+    let unknown = Browser::with_router(router_with_oidc(service, wrong).await, 1);
+    let response = sign_in(&unknown, &provider, claims_for("s-1", "ann@example.org")).await;
+    assert_rejected(response, 502, "rejected this service (invalid_client)");
 
     let back =
         provider.approve(&authorization_url(&browser).await, claims_for("s-1", "ann@example.org"));
-    let gone = with(service, config(service, &provider)).await;
+    let gone = router_with_oidc(service, config(service, &provider)).await;
     provider.stop().await;
     assert_rejected(browser.get(&back).await, 503, "does not respond");
     let other = Browser::with_router(gone, 5);

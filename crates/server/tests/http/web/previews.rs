@@ -120,11 +120,11 @@ async fn start_with_any_field_changed_since_the_preview_is_rejected(service: &Se
     }
     // Unchanged, it starts exactly what was shown.
     send(&ann, &with(&form, "start", &token)).await.is(303);
-    let made = batches(service).await;
-    assert_eq!(made.len(), 1);
-    assert_eq!(made[0]["progress"]["total"], 5);
+    let created = batches(service).await;
+    assert_eq!(created.len(), 1);
+    assert_eq!(created[0]["progress"]["total"], 5);
     assert_eq!(
-        made[0]["options"],
+        created[0]["options"],
         json!({"packages": ["openssl"], "exclude": ["linux-*"], "security_only": false,
         "reboot": "never", "stagger_minutes": 5, "max_parallel": 1, "canary": 2, "max_failures": 1,
         "window_minutes": 60, "dry_run": true})
@@ -143,9 +143,9 @@ async fn start_with_any_field_changed_since_the_preview_is_rejected(service: &Se
     assert!(refused.contains(">Patch 5 servers (1 package)</button>"), "{refused}");
     let started =
         send(&ann, &with(&form_fields(&refused), "start", &start_token(&refused))).await.is(303);
-    let made = service.get(&format!("/v1{}", started.header("location"))).await.is(200).json();
+    let created = service.get(&format!("/v1{}", started.header("location"))).await.is(200).json();
     assert_eq!(
-        (&made["progress"]["total"], &made["options"]["dry_run"]),
+        (&created["progress"]["total"], &created["options"]["dry_run"]),
         (&json!(5), &json!(false))
     );
     assert_eq!(batches(service).await.len(), 2);
@@ -168,12 +168,12 @@ async fn options_set_after_the_preview_are_not_ignored(service: &Service) {
     assert!(page.contains(CHANGED) && batches(service).await.is_empty(), "{page}");
     assert!(page.contains(">Dry run on 6 servers (security updates)</button>"), "{page}");
     send(&ann, &with(&form_fields(&page), "start", &start_token(&page))).await.is(303);
-    let made = &batches(service).await[0]["options"];
+    let created = &batches(service).await[0]["options"];
     assert_eq!(
-        (&made["dry_run"], &made["canary"], &made["max_parallel"]),
+        (&created["dry_run"], &created["canary"], &created["max_parallel"]),
         (&json!(true), &json!(2), &json!(1))
     );
-    assert_eq!(made["exclude"], json!(["*"]));
+    assert_eq!(created["exclude"], json!(["*"]));
 }
 
 async fn preview_token_of_another_user_session_or_time_is_rejected(service: &Service) {
@@ -280,9 +280,9 @@ async fn schedule_changed_since_the_preview_is_not_run(service: &Service) {
     press(&mine).await.is(422);
     assert_eq!(batches(service).await, Vec::<Value>::new());
     ann.confirm(&run).await.is(303);
-    let made = batches(service).await;
+    let created = batches(service).await;
     assert_eq!(
-        (&made[0]["progress"]["total"], &made[0]["options"]["dry_run"]),
+        (&created[0]["progress"]["total"], &created[0]["options"]["dry_run"]),
         (&json!(7), &json!(false))
     );
 }
@@ -315,9 +315,13 @@ async fn retry_patches_exactly_the_previewed_servers(service: &Service) {
     assert_eq!(batches(service).await.len(), 1);
     // The token of one batch is not valid for another action.
     ann.submit(&retry, &[("go", "1")]).await.is(422);
-    let made = ann.submit(&retry, &[("go", "1"), ("preview", &preview_field(&page))]).await.is(303);
-    let made = service.get(&format!("/v1{}", made.header("location"))).await.is(200).json();
-    assert_eq!((&made["progress"]["total"], &made["options"]["canary"]), (&json!(2), &json!(1)));
+    let created =
+        ann.submit(&retry, &[("go", "1"), ("preview", &preview_field(&page))]).await.is(303);
+    let created = service.get(&format!("/v1{}", created.header("location"))).await.is(200).json();
+    assert_eq!(
+        (&created["progress"]["total"], &created["options"]["canary"]),
+        (&json!(2), &json!(1))
+    );
 }
 
 /// The forms differ in everything but the token, and encode its field differently.
@@ -398,9 +402,9 @@ async fn confirmed_preview_counts_once(service: &Service) {
         assert_eq!(batches(service).await.len(), nth + 2, "{action}");
         // After the batch has ended, the token still starts nothing more.
         let all = batches(service).await;
-        let made = all.iter().find(|batch| batch["state"] == "scheduled").unwrap();
-        let made = made["id"].as_str().unwrap().to_owned();
-        end(service, &made, RolloutOutcome::Canceled).await;
+        let created = all.iter().find(|batch| batch["state"] == "scheduled").unwrap();
+        let created = created["id"].as_str().unwrap().to_owned();
+        end(service, &created, RolloutOutcome::Canceled).await;
         for form in forms.iter().enumerate().filter(|(n, _)| *n != first).map(|(_, form)| form) {
             let page = ann.submit(action, form).await.is(422).text();
             assert!(
@@ -496,8 +500,8 @@ async fn saving_an_unchanged_schedule_changes_no_option(service: &Service) {
         for (place, targets) in targets.iter().enumerate() {
             let schedule = json!({"name": format!("S{nth}{place}"), "cron": "0 3 * * *", "targets": targets,
                 "options": options, "allow_empty": true});
-            let made = service.post("/v1/schedules", schedule).await.is(201).json();
-            let edit = format!("/schedules/{}/edit", made["id"].as_str().unwrap());
+            let created = service.post("/v1/schedules", schedule).await.is(201).json();
+            let edit = format!("/schedules/{}/edit", created["id"].as_str().unwrap());
             let page = ann.get(&edit).await.is(200).text();
             let mut form = fields(form_around(&page, page.find("data-ask").unwrap()));
             form.push(("allow_empty".into(), "true".into()));
@@ -505,13 +509,13 @@ async fn saving_an_unchanged_schedule_changes_no_option(service: &Service) {
                 form.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
             ann.post(&edit, &form).await.is(303);
             let saved = service
-                .get(&format!("/v1/schedules/{}", made["id"].as_str().unwrap()))
+                .get(&format!("/v1/schedules/{}", created["id"].as_str().unwrap()))
                 .await
                 .is(200)
                 .json();
             assert_eq!(
                 (&saved["options"], &saved["targets"]),
-                (&made["options"], &made["targets"]),
+                (&created["options"], &created["targets"]),
                 "{page}"
             );
         }

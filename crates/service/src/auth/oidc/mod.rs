@@ -126,19 +126,20 @@ impl Provider {
     pub async fn authorization_url(
         &self,
         now: Timestamp,
-        attempt: &AuthRequest,
+        auth_request: &AuthRequest,
     ) -> Result<Url, OidcError> {
-        let known = self.metadata(now).await?;
+        let cached = self.metadata(now).await?;
         let mut url =
-            http::parse_url("authorization endpoint", &known.metadata.authorization_endpoint)?;
-        let challenge = ring::digest::digest(&ring::digest::SHA256, attempt.verifier.as_bytes());
+            http::parse_url("authorization endpoint", &cached.metadata.authorization_endpoint)?;
+        let challenge =
+            ring::digest::digest(&ring::digest::SHA256, auth_request.verifier.as_bytes());
         url.query_pairs_mut()
             .append_pair("response_type", "code")
             .append_pair("client_id", &self.config.client_id)
-            .append_pair("redirect_uri", &attempt.redirect_uri)
+            .append_pair("redirect_uri", &auth_request.redirect_uri)
             .append_pair("scope", &self.config.scope)
-            .append_pair("state", &attempt.state)
-            .append_pair("nonce", &attempt.nonce)
+            .append_pair("state", &auth_request.state)
+            .append_pair("nonce", &auth_request.nonce)
             .append_pair("code_challenge", &URL_SAFE_NO_PAD.encode(challenge))
             .append_pair("code_challenge_method", "S256");
         Ok(url)
@@ -152,8 +153,8 @@ impl Provider {
         now: Timestamp,
         named: &str,
     ) -> Result<bool, OidcError> {
-        let known = self.metadata(now).await?;
-        let must = known.metadata.authorization_response_iss_parameter_supported;
+        let cached = self.metadata(now).await?;
+        let must = cached.metadata.authorization_response_iss_parameter_supported;
         Ok(if named.is_empty() { !must } else { named == self.config.issuer })
     }
 
@@ -162,23 +163,24 @@ impl Provider {
     pub async fn redeem(
         &self,
         now: Timestamp,
-        attempt: &AuthRequest,
+        auth_request: &AuthRequest,
         code: &str,
     ) -> Result<OidcIdentity, OidcError> {
-        let known = self.metadata(now).await?;
+        let cached = self.metadata(now).await?;
         let form = [
             ("grant_type", "authorization_code"),
             ("code", code),
-            ("redirect_uri", attempt.redirect_uri.as_str()),
-            ("code_verifier", attempt.verifier.as_str()),
+            ("redirect_uri", auth_request.redirect_uri.as_str()),
+            ("code_verifier", auth_request.verifier.as_str()),
         ];
-        let posts = known.metadata.token_endpoint_auth_methods_supported.as_slice();
-        let by_form = posts.iter().all(|way| way != "client_secret_basic") && !posts.is_empty();
-        let endpoint = http::parse_url("token endpoint", &known.metadata.token_endpoint)?;
+        let posts = cached.metadata.token_endpoint_auth_methods_supported.as_slice();
+        let by_form =
+            posts.iter().all(|method| method != "client_secret_basic") && !posts.is_empty();
+        let endpoint = http::parse_url("token endpoint", &cached.metadata.token_endpoint)?;
         let tokens = http::redeem(&endpoint, &form, &self.config, by_form).await?;
-        let mut claims = self.validated_claims(now, &tokens.id_token, &attempt.nonce).await?;
+        let mut claims = self.validated_claims(now, &tokens.id_token, &auth_request.nonce).await?;
         if !self.has_required_claims(&claims) && !tokens.access_token.is_empty() {
-            self.add_userinfo_claims(&known, &tokens.access_token, &mut claims).await?;
+            self.add_userinfo_claims(&cached, &tokens.access_token, &mut claims).await?;
         }
         self.identity(&claims)
     }
@@ -197,8 +199,8 @@ impl Provider {
             nonce,
             now: now.as_second(),
         };
-        let known = self.metadata(now).await?;
-        let judged = match token::verify(proof, &known.keys, &expected) {
+        let cached = self.metadata(now).await?;
+        let judged = match token::verify(proof, &cached.keys, &expected) {
             Err(TokenError::UnknownKey) => {
                 let fresh = self.fetch_metadata(now).await?;
                 token::verify(proof, &fresh.keys, &expected)
@@ -217,24 +219,24 @@ impl Provider {
     /// Adds the claims of the userinfo endpoint: many providers leave them out of the ID token.
     async fn add_userinfo_claims(
         &self,
-        known: &CachedMetadata,
+        cached: &CachedMetadata,
         access_token: &str,
         claims: &mut Value,
     ) -> Result<(), OidcError> {
         const WHAT: &str = "userinfo endpoint";
-        let Some(door) = &known.metadata.userinfo_endpoint else { return Ok(()) };
+        let Some(userinfo_url) = &cached.metadata.userinfo_endpoint else { return Ok(()) };
         let userinfo: Value =
-            http::get(WHAT, &http::parse_url(WHAT, door)?, Some(access_token)).await?;
+            http::get(WHAT, &http::parse_url(WHAT, userinfo_url)?, Some(access_token)).await?;
         if userinfo.get("sub") != claims.get("sub") {
             return Err(OidcError::InvalidToken(
                 "the userinfo endpoint returned a different subject".into(),
             ));
         }
-        let (Value::Object(claims), Value::Object(told)) = (claims, userinfo) else {
+        let (Value::Object(claims), Value::Object(userinfo_claims)) = (claims, userinfo) else {
             return Ok(());
         };
         // `email_verified` applies only to the `email` from the same source.
-        if told.contains_key("email") && !claims.contains_key("email_verified") {
+        if userinfo_claims.contains_key("email") && !claims.contains_key("email_verified") {
             claims.remove("email");
         }
         if claims.contains_key("email") {
@@ -242,7 +244,7 @@ impl Provider {
         } else {
             claims.remove("email_verified");
         }
-        for (name, value) in told {
+        for (name, value) in userinfo_claims {
             claims.entry(name).or_insert(value);
         }
         Ok(())
@@ -279,12 +281,12 @@ impl Provider {
     }
 
     async fn metadata(&self, now: Timestamp) -> Result<Arc<CachedMetadata>, OidcError> {
-        let known = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let fresh = |known: &Arc<CachedMetadata>| {
-            let age = now.duration_since(known.at);
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let fresh = |cached: &Arc<CachedMetadata>| {
+            let age = now.duration_since(cached.at);
             !age.is_negative() && age < METADATA_TTL
         };
-        match known.filter(fresh) {
+        match cached.filter(fresh) {
             Some(known) => Ok(known),
             None => self.fetch_metadata(now).await,
         }
@@ -305,9 +307,9 @@ impl Provider {
         }
         let keys: Value =
             http::get("keys", &http::parse_url("keys", &metadata.jwks_uri)?, None).await?;
-        let known = Arc::new(CachedMetadata { metadata, keys: KeySet::parse(&keys), at: now });
-        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
-        Ok(known)
+        let cached = Arc::new(CachedMetadata { metadata, keys: KeySet::parse(&keys), at: now });
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(cached.clone());
+        Ok(cached)
     }
 }
 

@@ -173,10 +173,10 @@ pub(super) fn verify(
 
 /// The list contains neither `none` nor algorithms with a shared secret.
 fn is_supported_algorithm(algorithm: &str) -> bool {
-    const TAKEN: [&str; 10] = [
+    const SUPPORTED: [&str; 10] = [
         "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA", "Ed25519",
     ];
-    TAKEN.contains(&algorithm)
+    SUPPORTED.contains(&algorithm)
 }
 
 /// Checks that the claims are from this issuer, for this client, valid now, and of this sign-in.

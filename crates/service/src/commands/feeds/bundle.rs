@@ -249,11 +249,11 @@ pub(super) async fn import(
                 checked_at: Some(now),
             };
             let mut tx = transactions.begin().await?;
-            let known = feeds::list(&mut tx).await?;
-            for told in taken.head.feeds {
-                let ours = known.iter().find(|feed| feed.name == told.name);
-                if ours.is_none_or(|feed| feed.imported_at < Some(told.imported_at)) {
-                    feeds::record_import(&mut tx, &told.into_row()).await?;
+            let feeds = feeds::list(&mut tx).await?;
+            for feed_state in taken.head.feeds {
+                let ours = feeds.iter().find(|feed| feed.name == feed_state.name);
+                if ours.is_none_or(|feed| feed.imported_at < Some(feed_state.imported_at)) {
+                    feeds::record_import(&mut tx, &feed_state.into_row()).await?;
                 }
             }
             feeds::record_import(&mut tx, &row).await?;
@@ -284,12 +284,12 @@ async fn import_records(
     mut progress: impl FnMut(ImportProgress) + Send + 'static,
 ) -> Result<ImportedBundle, ImportError> {
     let file = path.to_owned();
-    let looked = tokio::task::spawn_blocking(move || {
+    let result = tokio::task::spawn_blocking(move || {
         let whole =
             read_records(&file, &mut |at| progress(ImportProgress::Checking(at)), &mut |_| Ok(()))?;
         Ok::<_, BundleError>((whole, progress))
     });
-    let (whole, mut progress) = looked.await.map_err(|_| ImportError::Interrupted)??;
+    let (whole, mut progress) = result.await.map_err(|_| ImportError::Interrupted)??;
     let file = path.to_owned();
     let (to_database, mut records) = mpsc::channel(CHUNKS_QUEUED);
     let reading = tokio::task::spawn_blocking(move || {
@@ -309,19 +309,19 @@ async fn import_records(
         let _ = to_database.blocking_send(chunk);
         Ok::<_, BundleError>(())
     });
-    let mut taker = RecordWriter::new(*transactions);
-    while let Some(bunch) = records.recv().await {
+    let mut writer = RecordWriter::new(*transactions);
+    while let Some(records_chunk) = records.recv().await {
         let mut by_feed: BTreeMap<String, Vec<(Record, Timestamp)>> = BTreeMap::new();
-        for BundleRecord { feed, record, as_of } in bunch {
+        for BundleRecord { feed, record, as_of } in records_chunk {
             by_feed.entry(feed).or_default().push((record, as_of));
         }
         for (feed, records) in by_feed {
-            taker.write_records(&feed, records).await?;
+            writer.write_records(&feed, records).await?;
         }
     }
     reading.await.map_err(|_| ImportError::Interrupted)??;
     let BundleSummary { head, records, size_bytes } = whole;
-    Ok(ImportedBundle { head, records, changed: taker.changed, size_bytes })
+    Ok(ImportedBundle { head, records, changed: writer.changed, size_bytes })
 }
 
 /// The receiver of the records has stopped reading.

@@ -166,9 +166,9 @@ pub async fn import(
         return bundle::import(&transactions, &wanted.path, now, progress).await;
     }
     let name = wanted.name.clone().unwrap_or_else(|| name_from_path(&wanted.path));
-    let about = FeedOrigin { name, source: wanted.path.display().to_string() };
+    let origin = FeedOrigin { name, source: wanted.path.display().to_string() };
     let word = wanted.kind.as_ref().map_or("unknown", FeedKind::as_str);
-    match import_records(&transactions, wanted, &about, now, progress).await {
+    match import_records(&transactions, wanted, &origin, now, progress).await {
         Ok((imported, row)) => {
             let mut tx = transactions.begin().await?;
             feeds::record_import(&mut tx, &row).await?;
@@ -178,7 +178,7 @@ pub async fn import(
         }
         Err(refusal) => {
             let mut tx = transactions.begin().await?;
-            let known = (about.name.as_str(), word, about.source.as_str());
+            let known = (origin.name.as_str(), word, origin.source.as_str());
             feeds::record_failure(&mut tx, known, &refusal.full_message(), now).await?;
             tx.commit().await?;
             Err(refusal)
@@ -191,8 +191,8 @@ pub async fn import(
 #[boxed]
 pub async fn remove(db: &Db, name: &str) -> Result<Option<u64>, StoreError> {
     let transactions = FeedTransactions::new(db);
-    let known = feeds::list(&mut *db.read().await?).await?;
-    if !known.iter().any(|feed| feed.name == name) {
+    let feeds = feeds::list(&mut *db.read().await?).await?;
+    if !feeds.iter().any(|feed| feed.name == name) {
         return Ok(None);
     }
     let mut deleted = 0;
@@ -205,12 +205,12 @@ pub async fn remove(db: &Db, name: &str) -> Result<Option<u64>, StoreError> {
         }
         let mut tx = transactions.begin().await?;
         let revision = feeds::next_revision(&mut tx).await?;
-        let mut touched = ChangedNames::default();
-        old.iter().for_each(|one| touched.record(Some(one), None));
+        let mut changed_names = ChangedNames::default();
+        old.iter().for_each(|one| changed_names.record(Some(one), None));
         let ids: Vec<String> = old.into_iter().map(|one| one.id).collect();
         advisories::delete(&mut tx, name, &ids).await?;
-        for base in touched.bases() {
-            advisories::record_changes(&mut tx, base, touched.names(base), revision).await?;
+        for base in changed_names.bases() {
+            advisories::record_changes(&mut tx, base, changed_names.names(base), revision).await?;
         }
         tx.commit().await?;
         deleted += ids.len() as u64;
@@ -256,25 +256,25 @@ fn strip_extensions(mut name: &str) -> &str {
 async fn import_records(
     desk: &FeedTransactions<'_>,
     wanted: ImportRequest,
-    about: &FeedOrigin,
+    origin: &FeedOrigin,
     now: Timestamp,
     mut progress: impl FnMut(ImportProgress) + Send + 'static,
 ) -> Result<(ImportSummary, feeds::Feed), ImportError> {
-    let looked = tokio::task::spawn_blocking(move || {
+    let result = tokio::task::spawn_blocking(move || {
         let (feed, kind, as_of) = prepare(wanted)?;
         let checked = feed.check(&mut |at| progress(ImportProgress::Checking(at)))?;
         Ok::<_, ImportError>((checked, kind, as_of, progress))
     });
     let (checked, kind, stated, progress) =
-        looked.await.map_err(|_| ImportError::Interrupted)??;
+        result.await.map_err(|_| ImportError::Interrupted)??;
     let summary = checked.summary().clone();
     let (to_database, mut records) = mpsc::channel(CHUNKS_QUEUED);
     let reading =
         tokio::task::spawn_blocking(move || read_chunks(&checked, progress, &to_database));
-    let mut taker = RecordWriter::new(*desk);
-    while let Some(bunch) = records.recv().await {
+    let mut writer = RecordWriter::new(*desk);
+    while let Some(chunk) = records.recv().await {
         let as_of = stated.unwrap_or(now);
-        taker.write_records(&about.name, bunch.into_iter().map(|record| (record, as_of))).await?;
+        writer.write_records(&origin.name, chunk.into_iter().map(|record| (record, as_of))).await?;
     }
     match reading.await.map_err(|_| ImportError::Interrupted)? {
         Ok(()) => {}
@@ -282,22 +282,22 @@ async fn import_records(
         Err(FeedReadError::Consumer(())) => return Err(ImportError::Interrupted),
     }
     let row = feeds::Feed {
-        name: about.name.clone(),
+        name: origin.name.clone(),
         kind: kind.to_owned(),
-        source: about.source.clone(),
+        source: origin.source.clone(),
         records: summary.records,
         size_bytes: summary.bytes,
-        as_of: taker.newest.max(stated),
+        as_of: writer.newest.max(stated),
         imported_at: Some(now),
         last_error: None,
         tried_at: now,
         checked_at: Some(now),
     };
     let imported = ImportSummary {
-        name: about.name.clone(),
+        name: origin.name.clone(),
         kind,
         records: summary.records,
-        changed: taker.changed,
+        changed: writer.changed,
     };
     Ok((imported, row))
 }

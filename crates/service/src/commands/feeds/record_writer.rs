@@ -91,11 +91,11 @@ async fn write_chunk(
 ) -> Result<u64, StoreError> {
     // Locks the revision: concurrent writers wait here.
     let revision = feeds::next_revision(tx).await?;
-    let mut touched = ChangedNames::default();
+    let mut changed_names = ChangedNames::default();
     if has_unknown {
-        delete_replaced_without_feed(tx, &chunk.statements, &mut touched).await?;
+        delete_replaced_without_feed(tx, &chunk.statements, &mut changed_names).await?;
     }
-    let mut changed = write_statements(tx, feed, chunk.statements, &mut touched).await?;
+    let mut changed = write_statements(tx, feed, chunk.statements, &mut changed_names).await?;
     for (as_of, exploited) in group_by_time(chunk.exploited) {
         changed += advisories::put_exploited(tx, &exploited, as_of).await?;
     }
@@ -105,8 +105,8 @@ async fn write_chunk(
     if changed == 0 {
         feeds::revert_revision(tx).await?;
     }
-    for base in touched.bases() {
-        advisories::record_changes(tx, base, touched.names(base), revision).await?;
+    for base in changed_names.bases() {
+        advisories::record_changes(tx, base, changed_names.names(base), revision).await?;
     }
     Ok(changed)
 }
@@ -125,7 +125,7 @@ fn group_by_time<T>(dated: BTreeMap<String, (Timestamp, T)>) -> BTreeMap<Timesta
 async fn delete_replaced_without_feed(
     tx: &mut Tx,
     statements: &[Advisory],
-    touched: &mut ChangedNames,
+    changed_names: &mut ChangedNames,
 ) -> Result<(), StoreError> {
     let ids: Vec<String> = statements.iter().map(|one| one.id.clone()).collect();
     let unknown = advisories::get_all(tx, advisories::UNKNOWN_FEED, &ids).await?;
@@ -136,7 +136,7 @@ async fn delete_replaced_without_feed(
         |new: &&Advisory| unknown.get(&new.id).is_some_and(|old| bases(old).is_subset(&bases(new)));
     let mut gone = Vec::new();
     for new in statements.iter().filter(replaced) {
-        touched.record(unknown.get(&new.id), Some(new));
+        changed_names.record(unknown.get(&new.id), Some(new));
         gone.push(new.id.clone());
     }
     advisories::delete(tx, advisories::UNKNOWN_FEED, &gone).await
@@ -146,7 +146,7 @@ async fn write_statements(
     tx: &mut Tx,
     feed: &str,
     statements: Vec<Advisory>,
-    touched: &mut ChangedNames,
+    changed_names: &mut ChangedNames,
 ) -> Result<u64, StoreError> {
     let ids: Vec<String> = statements.iter().map(|one| one.id.clone()).collect();
     // Read again, now that no other transaction can change them.
@@ -155,7 +155,7 @@ async fn write_statements(
     for new in statements {
         let known = next.get(&new.id).or_else(|| stored.get(&new.id));
         if known.is_none_or(|known| new.supersedes(known)) {
-            touched.record(known, Some(&new));
+            changed_names.record(known, Some(&new));
             next.insert(new.id.clone(), new);
         }
     }

@@ -90,15 +90,15 @@ pub async fn import_url(
 
 /// Asks a feed's publisher for a newer copy, imports it, and stores when to ask next.
 pub async fn update(
-    desk: &FeedTransactions<'_>,
+    transactions: &FeedTransactions<'_>,
     source: &FeedSource,
     limits: Limits,
     now: Timestamp,
     progress: impl FnMut(ImportProgress) + Send + 'static,
 ) -> Result<UpdateOutcome, ImportError> {
-    match fetch_and_import(desk, source, limits, now, progress).await {
+    match fetch_and_import(transactions, source, limits, now, progress).await {
         Ok(Some((imported, row, validators))) => {
-            let mut tx = desk.begin().await?;
+            let mut tx = transactions.begin().await?;
             feeds::record_import(&mut tx, &row).await?;
             feed_sources::record_fetch(&mut tx, &after_success(source, validators, now)).await?;
             tx.notify(Topic::Feeds);
@@ -110,14 +110,14 @@ pub async fn update(
                 etag: source.etag.clone(),
                 last_modified: source.last_modified.clone(),
             };
-            let mut tx = desk.begin().await?;
+            let mut tx = transactions.begin().await?;
             feeds::record_unchanged(&mut tx, &source.name, now).await?;
             feed_sources::record_fetch(&mut tx, &after_success(source, known, now)).await?;
             tx.commit().await?;
             Ok(UpdateOutcome::Unchanged { name: source.name.clone() })
         }
         Err(refusal) => {
-            note_failure(desk, source, &refusal, now).await?;
+            note_failure(transactions, source, &refusal, now).await?;
             Err(refusal)
         }
     }
@@ -134,7 +134,7 @@ type FetchedImport = (ImportSummary, feeds::Feed, Validators);
 
 /// Returns `None` if the publisher still has the copy that was imported last.
 async fn fetch_and_import(
-    desk: &FeedTransactions<'_>,
+    transactions: &FeedTransactions<'_>,
     source: &FeedSource,
     limits: Limits,
     now: Timestamp,
@@ -151,9 +151,9 @@ async fn fetch_and_import(
         Ok(kind) => kind,
         Err(unknown) => return Err(ImportError::MalformedDownload(unknown.to_string())),
     };
-    let about = FeedOrigin { name: source.name.clone(), source: source.url.clone() };
+    let origin = FeedOrigin { name: source.name.clone(), source: source.url.clone() };
     let wanted = ImportRequest { path: fetched.path.clone(), name: None, kind, as_of: None };
-    let taken = import_records(desk, wanted, &about, now, progress).await;
+    let taken = import_records(transactions, wanted, &origin, now, progress).await;
     let (imported, row) =
         taken.map_err(|refusal| with_url_in_message(&fetched, source, refusal))?;
     Ok(Some((imported, row, fetched.validators.clone())))
@@ -180,7 +180,7 @@ fn after_success(source: &FeedSource, validators: Validators, now: Timestamp) ->
 }
 
 async fn note_failure(
-    desk: &FeedTransactions<'_>,
+    transactions: &FeedTransactions<'_>,
     source: &FeedSource,
     refusal: &ImportError,
     now: Timestamp,
@@ -194,18 +194,19 @@ async fn note_failure(
     let kind = source.kind.as_deref().unwrap_or("unknown");
     let word = kind.split(':').next().unwrap_or(kind);
     let known = (source.name.as_str(), word, source.url.as_str());
-    let mut tx = desk.begin().await?;
+    let mut tx = transactions.begin().await?;
     feeds::record_failure(&mut tx, known, &refusal.full_message(), now).await?;
     feed_sources::record_fetch(&mut tx, &FeedSource { next_at, failures, ..source.clone() })
         .await?;
     tx.commit().await
 }
 
-/// The delay after this number of consecutive failures. `asked` is the publisher's `Retry-After`.
-fn backoff(failures: u32, asked: Option<Duration>) -> SignedDuration {
+/// The delay after this number of consecutive failures. `requested` is the publisher's `Retry-After`.
+fn backoff(failures: u32, requested: Option<Duration>) -> SignedDuration {
     let doubled = BACKOFF_MIN.checked_mul(1 << failures.saturating_sub(1).min(16));
-    let retry_after =
-        asked.map(|time| SignedDuration::try_from(time).unwrap_or(BACKOFF_MAX)).unwrap_or_default();
+    let retry_after = requested
+        .map(|time| SignedDuration::try_from(time).unwrap_or(BACKOFF_MAX))
+        .unwrap_or_default();
     doubled.unwrap_or(BACKOFF_MAX).max(retry_after).min(BACKOFF_MAX)
 }
 
@@ -227,8 +228,9 @@ mod tests {
 
     #[test]
     fn backoff_doubles_and_honors_retry_after_up_to_the_maximum() {
-        let minutes = |failures, asked: Option<u64>| {
-            backoff(failures, asked.map(|minutes| Duration::from_secs(minutes * 60))).as_mins()
+        let minutes = |failures, retry_after: Option<u64>| {
+            backoff(failures, retry_after.map(|minutes| Duration::from_secs(minutes * 60)))
+                .as_mins()
         };
         assert_eq!([1, 2, 3, 6, 7].map(|failures| minutes(failures, None)), [5, 10, 20, 160, 320]);
         assert_eq!([8, 9, u32::MAX].map(|failures| minutes(failures, None)), [360; 3]);

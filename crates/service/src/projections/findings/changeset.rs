@@ -40,9 +40,9 @@ pub(super) struct Changeset {
 
 impl Changeset {
     /// The entry that collects which server kinds gain and lose a CVE.
-    pub(super) fn cve_change(&mut self, flaw: u32, tally: &ExposureCounts) -> &mut CveChange {
-        self.cve_changes.entry(flaw).or_insert_with(|| {
-            let cve = tally.cve(flaw).clone();
+    pub(super) fn cve_change(&mut self, cve_index: u32, tally: &ExposureCounts) -> &mut CveChange {
+        self.cve_changes.entry(cve_index).or_insert_with(|| {
+            let cve = tally.cve(cve_index).clone();
             CveChange { cve, gained: Vec::new(), lost: Vec::new() }
         })
     }
@@ -50,7 +50,7 @@ impl Changeset {
     /// Deletes package sets and groups that no server has anymore.
     pub(super) fn drop_sets(&mut self, base: &str, sets: Vec<Digest>, groups: Vec<Digest>) {
         self.sets_gone.push((base.to_owned(), sets));
-        let changes = GroupChanges { gone: groups, ..GroupChanges::default() };
+        let changes = GroupChanges { removed: groups, ..GroupChanges::default() };
         self.groups.push((base.to_owned(), changes));
     }
 }
@@ -92,77 +92,81 @@ pub(super) async fn write(
     rows: &HashMap<Arc<str>, Box<Cve>>,
 ) -> Result<()> {
     let org = seen.org_id;
-    let mut pen = ChunkedTransaction { app, seen, tx: None, rows: 0 };
-    write_package_sets(&mut pen, org, all).await?;
-    write_kinds(&mut pen, org, all).await?;
+    let mut writer = ChunkedTransaction { app, seen, tx: None, rows: 0 };
+    write_package_sets(&mut writer, org, all).await?;
+    write_kinds(&mut writer, org, all).await?;
     let changed: Vec<&Cve> =
         all.rows.iter().filter_map(|id| rows.get(id).map(AsRef::as_ref)).collect();
     for some in changed.chunks(ROWS_PER_TRANSACTION / 4) {
-        findings::update_rows(pen.tx(some.len()).await?, org, some, &[]).await?;
+        findings::update_rows(writer.tx(some.len()).await?, org, some, &[]).await?;
     }
-    let tx = pen.tx(all.rows_gone.len()).await?;
+    let tx = writer.tx(all.rows_gone.len()).await?;
     findings::update_rows(tx, org, &[], &all.rows_gone).await?;
     findings::save_summary(tx, next).await?;
     tx.notify(Topic::Findings);
-    if let Some(last) = pen.tx.take() {
+    if let Some(last) = writer.tx.take() {
         last.commit().await?;
     }
     Ok(())
 }
 
 async fn write_package_sets(
-    pen: &mut ChunkedTransaction<'_>,
+    chunked_tx: &mut ChunkedTransaction<'_>,
     org: OrgId,
     all: &Changeset,
 ) -> Result<()> {
     for (base, changes) in &all.groups {
         for some in changes.changed.chunks(ROWS_PER_TRANSACTION / 8) {
             let some: Vec<_> = some.iter().map(|(digest, report)| (*digest, report)).collect();
-            findings::put_groups(pen.tx(some.len()).await?, org, base, &some).await?;
+            findings::put_groups(chunked_tx.tx(some.len()).await?, org, base, &some).await?;
         }
-        for some in changes.gone.chunks(ROWS_PER_TRANSACTION) {
-            findings::delete_groups(pen.tx(some.len()).await?, org, base, some).await?;
+        for some in changes.removed.chunks(ROWS_PER_TRANSACTION) {
+            findings::delete_groups(chunked_tx.tx(some.len()).await?, org, base, some).await?;
         }
     }
     for some in all.assessed_sets.chunks(ROWS_PER_TRANSACTION) {
-        findings::put_assessed(pen.tx(some.len()).await?, org, some).await?;
+        findings::put_assessed(chunked_tx.tx(some.len()).await?, org, some).await?;
     }
     for (base, sets) in all.sets_gone.iter().filter(|(_, sets)| !sets.is_empty()) {
-        findings::delete_assessed(pen.tx(sets.len()).await?, org, base, sets).await?;
+        findings::delete_assessed(chunked_tx.tx(sets.len()).await?, org, base, sets).await?;
     }
     for (base, set, report) in &all.kept_reports {
-        let tx = pen.tx(report.findings.len() / 10 + 1).await?;
+        let tx = chunked_tx.tx(report.findings.len() / 10 + 1).await?;
         findings::save_report(tx, org, *set, base, report).await?;
     }
     Ok(())
 }
 
-async fn write_kinds(pen: &mut ChunkedTransaction<'_>, org: OrgId, all: &Changeset) -> Result<()> {
+async fn write_kinds(
+    writer: &mut ChunkedTransaction<'_>,
+    org: OrgId,
+    all: &Changeset,
+) -> Result<()> {
     for some in all.carriers.chunks(ROWS_PER_TRANSACTION) {
-        findings::put_carriers(pen.tx(some.len()).await?, org, some).await?;
+        findings::put_carriers(writer.tx(some.len()).await?, org, some).await?;
     }
-    write_cve_changes(pen, org, &all.cve_changes).await?;
+    write_cve_changes(writer, org, &all.cve_changes).await?;
     // Only now: no CVE may refer to a server kind that no longer exists.
     for some in all.carriers_gone.chunks(ROWS_PER_TRANSACTION) {
-        findings::delete_carriers(pen.tx(some.len()).await?, org, some).await?;
+        findings::delete_carriers(writer.tx(some.len()).await?, org, some).await?;
     }
     for some in all.counts.chunks(ROWS_PER_TRANSACTION) {
-        findings::put_counts(pen.tx(some.len()).await?, org, some).await?;
+        findings::put_counts(writer.tx(some.len()).await?, org, some).await?;
     }
     for some in all.counts_gone.chunks(ROWS_PER_TRANSACTION) {
-        findings::delete_counts(pen.tx(some.len()).await?, org, some).await?;
+        findings::delete_counts(writer.tx(some.len()).await?, org, some).await?;
     }
     for some in all.vendor_reported_gone.chunks(ROWS_PER_TRANSACTION / 10) {
-        findings::delete_vendor_reported(pen.tx(some.len() * 10).await?, org, some).await?;
+        findings::delete_vendor_reported(writer.tx(some.len() * 10).await?, org, some).await?;
     }
     for some in all.vendor_reported.chunks(ROWS_PER_TRANSACTION) {
-        findings::put_vendor_reported(pen.tx(some.len()).await?, org, some).await?;
+        findings::put_vendor_reported(writer.tx(some.len()).await?, org, some).await?;
     }
     Ok(())
 }
 
 async fn write_cve_changes(
-    pen: &mut ChunkedTransaction<'_>,
+    chunked_tx: &mut ChunkedTransaction<'_>,
     org: OrgId,
     all: &HashMap<u32, CveChange>,
 ) -> Result<()> {
@@ -179,7 +183,7 @@ async fn write_cve_changes(
         });
         let (some, others) = rest.split_at(together.count().max(1));
         let rows = some.iter().map(weight).sum();
-        findings::apply_cve_changes(pen.tx(rows).await?, org, some).await?;
+        findings::apply_cve_changes(chunked_tx.tx(rows).await?, org, some).await?;
         rest = others;
     }
     Ok(())

@@ -57,7 +57,7 @@ impl Matcher {
     /// Updates the findings if the servers, the feeds or the suppressions have changed. Returns
     /// whether it wrote anything.
     #[boxed]
-    pub async fn round(&mut self, app: &App, look: RoundScope) -> Result<bool> {
+    pub async fn round(&mut self, app: &App, scope: RoundScope) -> Result<bool> {
         let org = self.org;
         let memory = self.state.take();
         let mut reader = app.db.snapshot().await?;
@@ -69,7 +69,7 @@ impl Matcher {
         let memory = memory.filter(|known| !known.tally.needs_rebuild());
         let server_kinds = match &memory {
             Some(known)
-                if look != RoundScope::All
+                if scope != RoundScope::All
                     && known.suppressions.environments() == suppressions.environments() =>
             {
                 known.server_kinds.clone()
@@ -80,14 +80,14 @@ impl Matcher {
                 Arc::new(ServerKinds::new(kinds))
             }
         };
-        let basis = basis(&server_kinds, revision, &suppressions);
+        let basis = input_digest(&server_kinds, revision, &suppressions);
         let is_done = seen.as_ref().is_some_and(|seen| seen.basis == basis);
-        if is_done && (memory.is_some() || look != RoundScope::WarmUp) {
+        if is_done && (memory.is_some() || scope != RoundScope::WarmUp) {
             self.state = memory;
             return Ok(false);
         }
         let seen = seen.unwrap_or_else(|| empty_summary(org));
-        let mut writes = Changeset::default();
+        let mut changeset = Changeset::default();
         let mut memory = match memory {
             Some(known) => known,
             None => load_state(&mut reader, &seen, &suppressions).await?,
@@ -102,7 +102,7 @@ impl Matcher {
             org,
             &mut memory,
             &server_kinds,
-            (&mut stored, &mut writes),
+            (&mut stored, &mut changeset),
         )
         .await?;
         if rules_changed {
@@ -110,9 +110,9 @@ impl Matcher {
         }
         let advisories = changed_advisories(&mut reader, &mut memory, revision).await?;
         let input = RoundInput { revision, server_kinds, suppressions, advisories };
-        memory.apply(input, &mut writes);
-        update_exploited(&mut reader, &mut memory, &mut writes).await?;
-        let covered = covered(&mut reader, memory.package_groups.keys()).await?;
+        memory.apply(input, &mut changeset);
+        update_exploited(&mut reader, &mut memory, &mut changeset).await?;
+        let covered = covered_ecosystems(&mut reader, memory.package_groups.keys()).await?;
         drop(reader);
         if is_done {
             self.state = Some(memory);
@@ -122,7 +122,7 @@ impl Matcher {
         let made_at = app.clock.now();
         let next =
             Summary { basis, made_at, revision, rules: RULES_VERSION, assessments, ..seen.clone() };
-        match write(app, &seen, &next, &writes, &memory.rows).await {
+        match write(app, &seen, &next, &changeset, &memory.rows).await {
             Ok(()) => {}
             // Another replica wrote first; its rows are equivalent.
             Err(ServiceError::Stale) => return Ok(false),
@@ -148,7 +148,7 @@ fn empty_summary(org: OrgId) -> Summary {
 }
 
 /// Returns which of these base ecosystems a feed covers.
-pub(super) async fn covered(
+pub(super) async fn covered_ecosystems(
     conn: &mut Conn,
     bases: impl Iterator<Item = &Ecosystem>,
 ) -> Result<BTreeSet<Ecosystem>> {
@@ -161,8 +161,16 @@ pub(super) async fn covered(
     Ok(covered)
 }
 
-fn basis(walked: &ServerKinds, revision: i64, aside: &ActiveSuppressions) -> Digest {
-    let text = format!("{RULES_VERSION} {revision} {} {}", aside.ids().join(" "), walked.digest);
+fn input_digest(
+    server_kinds: &ServerKinds,
+    revision: i64,
+    suppressions: &ActiveSuppressions,
+) -> Digest {
+    let text = format!(
+        "{RULES_VERSION} {revision} {} {}",
+        suppressions.ids().join(" "),
+        server_kinds.digest
+    );
     Digest::compute(text.as_bytes())
 }
 
@@ -170,19 +178,19 @@ fn basis(walked: &ServerKinds, revision: i64, aside: &ActiveSuppressions) -> Dig
 async fn load_state(
     conn: &mut Conn,
     seen: &Summary,
-    aside: &ActiveSuppressions,
+    suppressions: &ActiveSuppressions,
 ) -> Result<MatcherState> {
     let org = seen.org_id;
-    let mut memory = MatcherState::new(seen.generation, seen.revision, aside.clone());
+    let mut state = MatcherState::new(seen.generation, seen.revision, suppressions.clone());
     let carriers = findings::carriers(conn, org).await?;
-    memory.load_carriers(carriers, findings::carriers_by_cve(conn, org).await?);
-    memory.counts = findings::counts(conn, org, None).await?;
-    memory.vendor_reported_sets = findings::vendor_reported_sets(conn, org).await?;
+    state.load_carriers(carriers, findings::carriers_by_cve(conn, org).await?);
+    state.counts = findings::counts(conn, org, None).await?;
+    state.vendor_reported_sets = findings::vendor_reported_sets(conn, org).await?;
     let rows = findings::all(conn, org).await?;
     let exploited = rows.iter().filter(|row| row.kev_order == 0);
-    memory.exploited = exploited.map(|row| row.id.clone()).collect();
-    memory.rows = rows.into_iter().map(|row| (Arc::from(row.id.as_str()), Box::new(row))).collect();
-    Ok(memory)
+    state.exploited = exploited.map(|row| row.id.clone()).collect();
+    state.rows = rows.into_iter().map(|row| (Arc::from(row.id.as_str()), Box::new(row))).collect();
+    Ok(state)
 }
 
 /// Per base ecosystem: the package sets that were assessed, and the results of their groups.
@@ -206,38 +214,39 @@ async fn load_stored_sets(conn: &mut Conn, org: OrgId, seen: &Summary) -> Result
 async fn update_package_sets(
     conn: &mut Conn,
     org: OrgId,
-    memory: &mut MatcherState,
-    walked: &Arc<ServerKinds>,
+    state: &mut MatcherState,
+    server_kinds: &Arc<ServerKinds>,
     (before, writes): (&mut StoredSets, &mut Changeset),
 ) -> Result<()> {
-    if Arc::ptr_eq(&memory.server_kinds, walked) {
+    if Arc::ptr_eq(&state.server_kinds, server_kinds) {
         return Ok(());
     }
     let mut wanted: BTreeMap<Ecosystem, BTreeSet<Digest>> = BTreeMap::new();
-    for kind in &walked.kinds {
+    for kind in &server_kinds.kinds {
         if let Some(base) = Ecosystem::for_os(&kind.os) {
             wanted.entry(base).or_default().extend(package_sets_of(kind));
         }
         if let Some(set) = kind.update_set
-            && !memory.vendor_reported.contains_key(&set)
+            && !state.vendor_reported.contains_key(&set)
         {
             let pending: Vec<Pending> = entries(conn, org, ListingKind::Updates, set).await?;
             let mut cells = Vec::new();
             for_each_vendor_reported(&kind.os_release, &pending, |finding| {
-                cells.push(memory.tally.register(Occurrence::from(&finding)));
+                cells.push(state.tally.register(Occurrence::from(&finding)));
             });
-            memory.vendor_reported.insert(set, cells);
+            state.vendor_reported.insert(set, cells);
         }
     }
-    let updates: BTreeSet<Digest> = walked.kinds.iter().filter_map(|one| one.update_set).collect();
-    memory.vendor_reported.retain(|set, _| updates.contains(set));
-    for base in memory.package_groups.keys().cloned().collect::<Vec<_>>() {
+    let updates: BTreeSet<Digest> =
+        server_kinds.kinds.iter().filter_map(|one| one.update_set).collect();
+    state.vendor_reported.retain(|set, _| updates.contains(set));
+    for base in state.package_groups.keys().cloned().collect::<Vec<_>>() {
         wanted.entry(base).or_default();
     }
     for (base, sets) in wanted {
         let word = base.as_str().to_owned();
         let (judged, mut groups) = before.remove(&word).unwrap_or_default();
-        let package_groups = memory
+        let package_groups = state
             .package_groups
             .entry(base.clone())
             .or_insert_with(|| PackageGroups::new(base.clone()));
@@ -251,12 +260,12 @@ async fn update_package_sets(
                 // The package set that only outdated processes still run from may be deleted; its
                 // findings are kept.
                 let kept = findings::saved_report(conn, org, *set, &word).await?;
-                package_groups.add_deleted_set(&mut memory.tally, *set, kept.unwrap_or_default());
+                package_groups.add_deleted_set(&mut state.tally, *set, kept.unwrap_or_default());
                 continue;
             }
             let stored = was_judged.then_some(&mut groups);
             package_groups.add(
-                &mut memory.tally,
+                &mut state.tally,
                 *set,
                 invalidation::group_by_source(&base, &packages),
                 stored,
@@ -278,16 +287,16 @@ async fn update_package_sets(
 /// round.
 async fn changed_advisories(
     conn: &mut Conn,
-    memory: &mut MatcherState,
+    state: &mut MatcherState,
     revision: i64,
 ) -> Result<BTreeMap<Ecosystem, Vec<Advisory>>> {
     let mut found = BTreeMap::new();
-    for (base, shelf) in &mut memory.package_groups {
-        if memory.revision != revision {
-            let names = advisories::changed_since(conn, base, memory.revision).await?;
-            shelf.mark_dirty(&names);
+    for (base, groups) in &mut state.package_groups {
+        if state.revision != revision {
+            let names = advisories::changed_since(conn, base, state.revision).await?;
+            groups.mark_dirty(&names);
         }
-        let names = shelf.dirty_names();
+        let names = groups.dirty_names();
         if !names.is_empty() {
             found.insert(base.clone(), advisories::by_package_names(conn, base, &names).await?);
         }
@@ -297,17 +306,17 @@ async fn changed_advisories(
 
 async fn update_exploited(
     conn: &mut Conn,
-    memory: &mut MatcherState,
-    writes: &mut Changeset,
+    state: &mut MatcherState,
+    changeset: &mut Changeset,
 ) -> Result<()> {
     let count = advisories::exploited_count(conn).await?;
-    let ids: BTreeSet<&str> = match count == memory.exploited_count {
-        true => writes.rows.iter().map(AsRef::as_ref).collect(),
-        false => memory.rows.keys().map(AsRef::as_ref).collect(),
+    let ids: BTreeSet<&str> = match count == state.exploited_count {
+        true => changeset.rows.iter().map(AsRef::as_ref).collect(),
+        false => state.rows.keys().map(AsRef::as_ref).collect(),
     };
     let exploited = advisories::exploited(conn, &ids).await?;
-    memory.exploited_count = count;
-    memory.mark_exploited(exploited.into_keys().collect(), writes);
+    state.exploited_count = count;
+    state.mark_exploited(exploited.into_keys().collect(), changeset);
     Ok(())
 }
 

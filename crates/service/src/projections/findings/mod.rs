@@ -66,7 +66,7 @@ async fn run(app: &App) {
     let mut servers = app.db.subscribe(Topic::Servers);
     let mut published = app.db.subscribe(Topic::Feeds);
     let mut matchers = BTreeMap::new();
-    let mut look = RoundScope::All;
+    let mut scope = RoundScope::All;
     let mut rested = Box::pin(tokio::time::sleep(Duration::ZERO));
     let (mut is_rested, mut news_of_servers) = (false, false);
     loop {
@@ -75,7 +75,7 @@ async fn run(app: &App) {
         let (taken, its_app) = (std::mem::take(&mut matchers), app.clone());
         let done = run_on_blocking_thread(async move {
             let mut matchers = taken;
-            let done = run_rounds(&its_app, &mut matchers, look).await;
+            let done = run_rounds(&its_app, &mut matchers, scope).await;
             (matchers, done)
         });
         let done = done.await.and_then(|(taken, done)| {
@@ -89,7 +89,7 @@ async fn run(app: &App) {
             );
         }
         let took = Duration::from_secs_f64(watch.seconds());
-        if look == RoundScope::All {
+        if scope == RoundScope::All {
             rested =
                 Box::pin(tokio::time::sleep(took.mul_f64(FULL_ROUND_PAUSE_FACTOR).max(PAUSE_MIN)));
             (is_rested, news_of_servers) = (false, false);
@@ -97,7 +97,7 @@ async fn run(app: &App) {
         tokio::time::sleep(took.max(PAUSE_MIN)).await;
         let is_cold = matchers.values().any(|matcher| !matcher.is_warm());
         let mut changed = Box::pin(until_changed(app, before, is_cold));
-        look = loop {
+        scope = loop {
             tokio::select! {
                 () = published.notified() => break RoundScope::FeedsAndSuppressions,
                 () = servers.notified(), if !news_of_servers => news_of_servers = true,
@@ -114,17 +114,17 @@ async fn run(app: &App) {
 async fn run_rounds(
     app: &App,
     matchers: &mut BTreeMap<OrgId, Matcher>,
-    look: RoundScope,
+    scope: RoundScope,
 ) -> Result<()> {
     let all = organizations::list(&mut *app.db.read().await?).await?;
     matchers.retain(|org, _| all.iter().any(|known| known.id == *org));
     for organization in all {
         let org = organization.id;
         let matcher = matchers.entry(org).or_insert_with(|| Matcher::new(org));
-        if look == RoundScope::FeedsAndSuppressions && !matcher.is_warm() {
+        if scope == RoundScope::FeedsAndSuppressions && !matcher.is_warm() {
             tokio::time::sleep(COLD_START_DELAY).await;
         }
-        matcher.round(app, look).await?;
+        matcher.round(app, scope).await?;
     }
     Ok(())
 }
@@ -182,12 +182,12 @@ pub async fn cves_in_environments(
     environments: &[Environment],
 ) -> Result<Vec<Cve>> {
     let suppressions = ActiveSuppressions::read(conn, org, app.clock.now()).await?;
-    let mut memory = MatcherState::new(0, 0, suppressions.clone());
+    let mut state = MatcherState::new(0, 0, suppressions.clone());
     for kind in findings::kinds(conn, org, Some(environments), suppressions.environments()).await? {
         let (had, _) = kind_findings(conn, org, &kind, None).await?;
-        memory.add_kind(&kind, had.iter().map(|one| &one.settled.finding));
+        state.add_kind(&kind, had.iter().map(|one| &one.server_finding.finding));
     }
-    let mut rows = memory.into_rows();
+    let mut rows = state.into_rows();
     let ids: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
     let exploited = advisories::exploited(conn, &ids).await?;
     for row in &mut rows {

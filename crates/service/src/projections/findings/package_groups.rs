@@ -36,7 +36,7 @@ struct GroupEntry {
     group: SourceGroup,
     report: MatchReport,
     /// The occurrences that its findings count as, unless it is a kernel.
-    cells: Vec<OccurrenceId>,
+    occurrence_ids: Vec<OccurrenceId>,
     is_kernel: bool,
     /// The number of package sets that contain it.
     set_count: u32,
@@ -45,11 +45,11 @@ struct GroupEntry {
     is_placeholder: bool,
 }
 
-/// The changes of groups: new reports in `changed`, and groups whose report became empty in `gone`.
+/// The changes of groups: new reports in `changed`, and groups whose report became empty in `removed`.
 #[derive(Debug, Default)]
 pub(super) struct GroupChanges {
     pub(super) changed: Vec<(Digest, MatchReport)>,
-    pub(super) gone: Vec<Digest>,
+    pub(super) removed: Vec<Digest>,
     /// The package sets whose findings changed.
     pub(super) sets: BTreeSet<Digest>,
 }
@@ -134,7 +134,7 @@ impl PackageGroups {
             digest,
             group,
             report,
-            cells,
+            occurrence_ids: cells,
             is_kernel,
             set_count: 0,
             is_placeholder: is_memory,
@@ -146,7 +146,7 @@ impl PackageGroups {
 
     fn set_report(&mut self, tally: &mut ExposureCounts, id: u32, report: MatchReport) {
         let Some(known) = self.groups.get_mut(&id) else { return };
-        known.cells = match known.is_kernel {
+        known.occurrence_ids = match known.is_kernel {
             true => Vec::new(),
             false => visible(&report.findings).map(|one| tally.register(one.into())).collect(),
         };
@@ -156,10 +156,10 @@ impl PackageGroups {
     /// Drops the package sets that are not wanted, and the groups that only those contained.
     /// Returns the dropped sets, and the dropped groups that had a report.
     pub(super) fn retain(&mut self, wanted: &BTreeSet<Digest>) -> (Vec<Digest>, Vec<Digest>) {
-        let gone: Vec<Digest> =
+        let removed: Vec<Digest> =
             self.sets.keys().filter(|set| !wanted.contains(set)).copied().collect();
         let mut groups = Vec::new();
-        for id in gone.iter().filter_map(|set| self.sets.remove(set)).flatten() {
+        for id in removed.iter().filter_map(|set| self.sets.remove(set)).flatten() {
             let Some(known) = self.groups.get_mut(&id) else { continue };
             known.set_count -= 1;
             if known.set_count > 0 {
@@ -178,7 +178,7 @@ impl PackageGroups {
             }
         }
         self.new_sets.retain(|set| self.sets.contains_key(set));
-        (gone, groups)
+        (removed, groups)
     }
 
     /// Marks all groups for assessment.
@@ -235,7 +235,7 @@ impl PackageGroups {
                 continue;
             }
             match report.is_empty() {
-                true => changes.gone.push(known.digest),
+                true => changes.removed.push(known.digest),
                 false => changes.changed.push((known.digest, report.clone())),
             }
             self.set_report(tally, id, report);
@@ -264,7 +264,7 @@ impl PackageGroups {
     }
 
     /// The occurrences that count for servers with this package set, kernel and running code.
-    pub(super) fn cells(
+    pub(super) fn occurrence_ids(
         &self,
         tally: &mut ExposureCounts,
         set: &Digest,
@@ -275,7 +275,7 @@ impl PackageGroups {
         let (mut findings, mut packages) = (Vec::new(), Vec::new());
         for known in self.groups_of(set) {
             if !known.is_kernel && !has_old_code {
-                cells.extend_from_slice(&known.cells);
+                cells.extend_from_slice(&known.occurrence_ids);
                 continue;
             }
             findings.extend(known.report.findings.iter().cloned());
@@ -303,15 +303,16 @@ pub(super) fn visible_findings(
     let kernel = running_kernel(kernel, runs);
     let open = |finding| ServerFinding { finding, exposure: Exposure::Open };
     let before: Vec<ServerFinding> = before.findings.into_iter().map(open).collect();
-    let running = RuntimeState { kernel, old_code: &runs.old_code };
-    let mut settled = apply_runtime_state(base.family(), &before, findings, packages, &running);
+    let runtime_state = RuntimeState { kernel, old_code: &runs.old_code };
+    let mut settled =
+        apply_runtime_state(base.family(), &before, findings, packages, &runtime_state);
     settled.retain(|one| !one.finding.state.is_hidden());
     settled
 }
 
-pub(super) fn running_kernel<'a>(kernel: &'a str, runs: &RunningCode) -> RunningKernel<'a> {
+pub(super) fn running_kernel<'a>(kernel: &'a str, running_code: &RunningCode) -> RunningKernel<'a> {
     match kernel {
-        _ if runs.foreign_kernel => RunningKernel::Foreign,
+        _ if running_code.foreign_kernel => RunningKernel::Foreign,
         "" => RunningKernel::Unknown,
         release => RunningKernel::Release(release),
     }

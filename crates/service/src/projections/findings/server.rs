@@ -18,7 +18,7 @@ use store::{Conn, advisories, feeds};
 use vocab::{Assessment, Digest, Environment, Exposure, Installed, OrgId, Pending};
 
 use super::ActiveSuppressions;
-use super::matcher::{covered, installed_packages};
+use super::matcher::{covered_ecosystems, installed_packages};
 use super::package_groups::{running_kernel, visible_findings};
 use super::state::{PACKAGES_MAX, assessment};
 use crate::commands::servers::entries;
@@ -28,7 +28,7 @@ use crate::{Result, host_facts};
 #[derive(Debug, Default)]
 pub(super) struct KindFindings {
     packages: Vec<Installed>,
-    pub(super) settled: Vec<ServerFinding>,
+    pub(super) findings: Vec<ServerFinding>,
     unassessed: Vec<Unassessed>,
 }
 
@@ -61,7 +61,7 @@ async fn feed_findings(
         &packages,
         running_kernel(&kind.kernel, &runs),
     ));
-    Ok(KindFindings { packages, settled, unassessed })
+    Ok(KindFindings { packages, findings: settled, unassessed })
 }
 
 /// The findings that each of these pending updates closes on a server kind: one list per update,
@@ -82,8 +82,8 @@ pub async fn findings_closed_by(
         group.packages.iter().any(|package| names.contains(package.name.as_str()))
             || group.has_kernel(base)
     };
-    let KindFindings { packages, settled, .. } = feed_findings(conn, org, kind, wanted).await?;
-    let closed = domain::finding::closed_findings(base.family(), &packages, &settled, pending);
+    let KindFindings { packages, findings, .. } = feed_findings(conn, org, kind, wanted).await?;
+    let closed = domain::finding::closed_findings(base.family(), &packages, &findings, pending);
     Ok(closed.into_iter().map(|some| some.into_iter().cloned().collect()).collect())
 }
 
@@ -103,7 +103,7 @@ pub(super) async fn kind_findings(
                 || cve.packages.iter().any(|source| group.is_source(base, source))
         })
     };
-    let KindFindings { settled: mut found, unassessed, .. } =
+    let KindFindings { findings: mut found, unassessed, .. } =
         feed_findings(conn, org, kind, wanted).await?;
     found.retain(|one| only.is_none_or(|cve| *cve.id == *one.finding.cve));
     let pending: Vec<Pending> = match kind.update_set {
@@ -122,12 +122,13 @@ pub(super) async fn kind_findings(
     };
     let mut all: Vec<KindFinding> = found
         .into_iter()
-        .map(|settled| KindFinding { manager_agrees: says(&settled), settled })
+        .map(|settled| KindFinding { manager_agrees: says(&settled), server_finding: settled })
         .collect();
-    let known: BTreeSet<Arc<str>> = all.iter().map(|one| one.settled.finding.cve.clone()).collect();
+    let known: BTreeSet<Arc<str>> =
+        all.iter().map(|one| one.server_finding.finding.cve.clone()).collect();
     let alone = vendor_reported.into_iter().filter(|one| !known.contains(&one.cve));
     all.extend(alone.map(|finding| KindFinding {
-        settled: ServerFinding { finding, exposure: Exposure::Open },
+        server_finding: ServerFinding { finding, exposure: Exposure::Open },
         manager_agrees: false,
     }));
     Ok((all, unassessed))
@@ -136,7 +137,7 @@ pub(super) async fn kind_findings(
 /// A finding of a server kind.
 #[derive(Debug, Clone)]
 pub(super) struct KindFinding {
-    pub(super) settled: ServerFinding,
+    pub(super) server_finding: ServerFinding,
     manager_agrees: bool,
 }
 
@@ -159,16 +160,16 @@ pub async fn assess_servers(
     servers: &[Server],
 ) -> Result<Vec<ServerAssessment>> {
     let sets: BTreeSet<Digest> = servers.iter().filter_map(|server| server.package_set).collect();
-    let judged = findings::filter_assessed(conn, org, &sets).await?;
+    let assessed_sets = findings::filter_assessed(conn, org, &sets).await?;
     let bases: BTreeSet<Ecosystem> =
         servers.iter().filter_map(|server| Ecosystem::for_os(&server.os)).collect();
-    let covered = covered(conn, bases.iter()).await?;
-    let tallied = stored_counts(conn, org, servers).await?;
-    let assessed = servers.iter().zip(tallied).map(|(server, KindCounts { cves, unassessed })| {
+    let covered = covered_ecosystems(conn, bases.iter()).await?;
+    let counts = stored_counts(conn, org, servers).await?;
+    let assessed = servers.iter().zip(counts).map(|(server, KindCounts { cves, unassessed })| {
         let base = Ecosystem::for_os(&server.os);
         let is_covered = base.as_ref().is_some_and(|base| covered.contains(base));
         let is_matched = server.package_set.is_some_and(|set| match &base {
-            Some(base) if is_covered => judged.contains(&(set, base.as_str().to_owned())),
+            Some(base) if is_covered => assessed_sets.contains(&(set, base.as_str().to_owned())),
             _ => true,
         });
         let assessment = match is_matched {
@@ -194,17 +195,17 @@ pub async fn assessments_within(
     let kinds = findings::kinds(conn, org, Some(environments), suppressions.environments()).await?;
     let bases: BTreeSet<Ecosystem> =
         kinds.iter().filter_map(|kind| Ecosystem::for_os(&kind.os)).collect();
-    let covered = covered(conn, bases.iter()).await?;
+    let covered = covered_ecosystems(conn, bases.iter()).await?;
     let keys: BTreeSet<Digest> =
         kinds.iter().flat_map(|kind| possible_count_keys(kind, None)).collect();
     let keys: Vec<Digest> = keys.into_iter().collect();
     let known = findings::counts(conn, org, Some(&keys)).await?;
     let mut servers = BTreeMap::new();
     for kind in &kinds {
-        let tallied =
+        let counts =
             self::possible_count_keys(kind, None).into_iter().find_map(|key| known.get(&key));
         let is_covered = Ecosystem::for_os(&kind.os).is_some_and(|base| covered.contains(&base));
-        let unassessed = tallied.map_or(0, |tallied| tallied.unassessed);
+        let unassessed = counts.map_or(0, |tallied| tallied.unassessed);
         *servers.entry(assessment(is_covered, unassessed)).or_default() += kind.servers;
     }
     Ok(servers)
@@ -261,7 +262,7 @@ pub fn count_key(server: &Server) -> Option<Digest> {
 #[derive(Debug, Clone)]
 pub struct ScoredFinding {
     /// The finding, and what it means on this server.
-    pub settled: ServerFinding,
+    pub server_finding: ServerFinding,
     /// Whether a feed found it and the host's package manager reports the same CVE for a pending
     /// update.
     pub manager_agrees: bool,
@@ -297,14 +298,15 @@ async fn load_findings(
 ) -> Result<(Vec<ScoredFinding>, Vec<Unassessed>)> {
     let Some(kind) = kind_of(server) else { return Ok((Vec::new(), Vec::new())) };
     let (mut all, unassessed) = kind_findings(conn, server.org_id, &kind, only).await?;
-    all.sort_by_key(|one| Reverse(one.settled.finding.severity));
-    let ids: BTreeSet<&str> = all.iter().map(|one| one.settled.finding.cve.as_ref()).collect();
+    all.sort_by_key(|one| Reverse(one.server_finding.finding.severity));
+    let ids: BTreeSet<&str> =
+        all.iter().map(|one| one.server_finding.finding.cve.as_ref()).collect();
     let exploited = advisories::exploited(conn, &ids).await?;
     let epss = advisories::epss(conn, &ids).await?;
-    let exposed = all.into_iter().map(|KindFinding { settled, manager_agrees }| {
+    let exposed = all.into_iter().map(|KindFinding { server_finding: settled, manager_agrees }| {
         let cve = settled.finding.cve.as_ref();
         let (exploited, epss) = (exploited.get(cve).cloned(), epss.get(cve).cloned());
-        ScoredFinding { settled, manager_agrees, exploited, epss }
+        ScoredFinding { server_finding: settled, manager_agrees, exploited, epss }
     });
     Ok((exposed.collect(), unassessed))
 }
@@ -316,8 +318,8 @@ pub async fn lists_unfixed(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
         UnfixedCves::Listed => Ok(true),
         UnfixedCves::NotListed => Ok(false),
         UnfixedCves::CsafOnly => {
-            let known = feeds::list(conn).await?;
-            let csaf = known.into_iter().filter(|feed| feed.kind == "csaf").map(|feed| feed.name);
+            let feeds = feeds::list(conn).await?;
+            let csaf = feeds.into_iter().filter(|feed| feed.kind == "csaf").map(|feed| feed.name);
             Ok(advisories::covered_by(conn, base, &csaf.collect::<Vec<_>>()).await?)
         }
     }
@@ -332,7 +334,7 @@ pub async fn pending_updates(conn: &mut Conn, server: &Server) -> Result<Vec<Pen
     let mut pending: Vec<Pending> = entries(conn, server.org_id, ListingKind::Updates, set).await?;
     if pending.iter().any(|update| !update.security) {
         let closed = findings_closed_by(conn, server.org_id, &kind, &pending).await?;
-        let closes = closed.iter().map(|flaws| !flaws.is_empty());
+        let closes = closed.iter().map(|cves| !cves.is_empty());
         let secured = domain::finding::security_packages(&pending, closes);
         let secured: BTreeSet<String> = secured.into_iter().map(str::to_owned).collect();
         for update in &mut pending {
@@ -355,8 +357,8 @@ pub fn security_packages<'a>(
     };
     // A CVE that only the package manager reports does not make an update a security update; the
     // manager's own mark does.
-    let known = exposed.iter().filter(|one| !one.settled.finding.found.told);
-    let settled: Vec<ServerFinding> = known.map(|one| one.settled.clone()).collect();
-    let closed = domain::finding::closed_findings(base.family(), installed, &settled, pending);
-    domain::finding::security_packages(pending, closed.iter().map(|flaws| !flaws.is_empty()))
+    let known = exposed.iter().filter(|one| !one.server_finding.finding.found.told);
+    let findings: Vec<ServerFinding> = known.map(|one| one.server_finding.clone()).collect();
+    let closed = domain::finding::closed_findings(base.family(), installed, &findings, pending);
+    domain::finding::security_packages(pending, closed.iter().map(|cves| !cves.is_empty()))
 }

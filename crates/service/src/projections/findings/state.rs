@@ -123,12 +123,16 @@ pub(super) struct RoundInput {
 }
 
 impl MatcherState {
-    pub(super) fn new(generation: i64, revision: i64, aside: ActiveSuppressions) -> MatcherState {
+    pub(super) fn new(
+        generation: i64,
+        revision: i64,
+        active_suppressions: ActiveSuppressions,
+    ) -> MatcherState {
         MatcherState {
             generation,
             revision,
             server_kinds: Arc::new(ServerKinds::new(Vec::new())),
-            suppressions: aside,
+            suppressions: active_suppressions,
             package_groups: BTreeMap::new(),
             vendor_reported: BTreeMap::new(),
             vendor_reported_sets: BTreeSet::new(),
@@ -145,18 +149,18 @@ impl MatcherState {
         }
     }
 
-    /// Applies the changes of a round and collects the rows to write in `writes`. The caller adds
+    /// Applies the changes of a round and collects the rows to write in `changeset`. The caller adds
     /// which CVEs are exploited.
-    pub(super) fn apply(&mut self, mut news: RoundInput, writes: &mut Changeset) {
+    pub(super) fn apply(&mut self, mut input: RoundInput, changeset: &mut Changeset) {
         self.numbers.free.append(&mut self.numbers.released);
-        let touched = self.assess(&mut news, writes);
-        let all = self.is_new || self.suppressions.ids() != news.suppressions.ids();
-        let same_servers = Arc::ptr_eq(&self.server_kinds, &news.server_kinds) && !self.is_new;
-        (self.suppressions, self.revision) = (news.suppressions, news.revision);
+        let touched = self.assess(&mut input, changeset);
+        let all = self.is_new || self.suppressions.ids() != input.suppressions.ids();
+        let same_servers = Arc::ptr_eq(&self.server_kinds, &input.server_kinds) && !self.is_new;
+        (self.suppressions, self.revision) = (input.suppressions, input.revision);
         let before = match same_servers {
             true => None,
             false => {
-                self.server_kinds = news.server_kinds;
+                self.server_kinds = input.server_kinds;
                 let kinds = self.merge_kinds();
                 Some(std::mem::replace(&mut self.kinds_by_key, kinds))
             }
@@ -180,45 +184,45 @@ impl MatcherState {
             .map(|(count_key, _)| *count_key)
             .collect();
         for count_key in changed {
-            self.count_kind(count_key, writes);
+            self.count_kind(count_key, changeset);
         }
         if let Some(before) = before {
-            self.remove_stale_kinds(&before, writes);
+            self.remove_stale_kinds(&before, changeset);
         }
-        self.update_vendor_reported(writes);
-        self.change_rows(writes);
+        self.update_vendor_reported(changeset);
+        self.change_rows(changeset);
         self.is_new = false;
     }
 
     /// Assesses the groups that need it. Returns the package sets whose findings changed.
     fn assess(
         &mut self,
-        news: &mut RoundInput,
-        writes: &mut Changeset,
+        input: &mut RoundInput,
+        changeset: &mut Changeset,
     ) -> BTreeMap<Ecosystem, BTreeSet<Digest>> {
         let mut touched = BTreeMap::new();
         let mut since: BTreeSet<(Ecosystem, Digest)> = BTreeSet::new();
-        for kind in &news.server_kinds.kinds {
+        for kind in &input.server_kinds.kinds {
             let old = host_facts::runs_from_text(&kind.runs).since;
             since.extend(Ecosystem::for_os(&kind.os).zip(old));
         }
-        for (base, shelf) in &mut self.package_groups {
-            let advisories = news.advisories.remove(base).unwrap_or_default();
-            let changes = shelf.assess(&mut self.tally, advisories);
+        for (base, groups) in &mut self.package_groups {
+            let advisories = input.advisories.remove(base).unwrap_or_default();
+            let changes = groups.assess(&mut self.tally, advisories);
             let judged = changes.sets.iter().map(|set| AssessedSet {
                 package_set: *set,
                 base: base.as_str().to_owned(),
-                changed: news.revision,
+                changed: input.revision,
             });
-            writes.assessed_sets.extend(judged);
+            changeset.assessed_sets.extend(judged);
             touched.insert(base.clone(), changes.sets.clone());
-            writes.groups.push((base.as_str().to_owned(), changes));
+            changeset.groups.push((base.as_str().to_owned(), changes));
         }
         for (base, set) in &since {
             let is_new = !self.outdated_code_sets.contains(&(base.clone(), *set));
             let is_touched = touched.get(base).is_some_and(|sets| sets.contains(set));
             if let Some(shelf) = self.package_groups.get(base).filter(|_| is_new || is_touched) {
-                writes.kept_reports.push((base.as_str().to_owned(), *set, shelf.report(set)));
+                changeset.kept_reports.push((base.as_str().to_owned(), *set, shelf.report(set)));
             }
         }
         self.outdated_code_sets = since;
@@ -242,7 +246,7 @@ impl MatcherState {
         kinds
     }
 
-    fn count_kind(&mut self, count_key: Digest, writes: &mut Changeset) {
+    fn count_kind(&mut self, count_key: Digest, changeset: &mut Changeset) {
         let Some(kind) = self.kinds_by_key.get(&count_key).cloned() else { return };
         let package_groups =
             Ecosystem::for_os(&kind.os).and_then(|base| self.package_groups.get(&base));
@@ -250,7 +254,7 @@ impl MatcherState {
             Some(shelf) => {
                 let runs = host_facts::runs_from_text(&kind.runs);
                 let running = (kind.kernel.as_str(), &runs);
-                let cells = shelf.cells(&mut self.tally, &kind.package_set, running);
+                let cells = shelf.occurrence_ids(&mut self.tally, &kind.package_set, running);
                 (cells, shelf.unassessed_count(&kind.package_set, running))
             }
             None => (Vec::new(), 0),
@@ -259,17 +263,22 @@ impl MatcherState {
         // A finding from a feed takes precedence over the package manager's report of the same CVE.
         let vendor_reported =
             kind.update_set.and_then(|set| self.vendor_reported.get(&set)).into_iter().flatten();
-        cells.extend(vendor_reported.filter(|cell| flaws.binary_search(&cell.cve()).is_err()));
-        let tallied = KindCounts { cves: self.tally_kind(count_key, &kind, &cells), unassessed };
-        match tallied.is_empty() {
-            true if self.counts.remove(&count_key).is_some() => writes.counts_gone.push(count_key),
-            false if self.counts.get(&count_key) != Some(&tallied) => {
-                self.counts.insert(count_key, tallied.clone());
-                writes.counts.push((count_key, tallied));
+        cells.extend(
+            vendor_reported
+                .filter(|occurrence_id| flaws.binary_search(&occurrence_id.cve()).is_err()),
+        );
+        let counts = KindCounts { cves: self.tally_kind(count_key, &kind, &cells), unassessed };
+        match counts.is_empty() {
+            true if self.counts.remove(&count_key).is_some() => {
+                changeset.counts_gone.push(count_key)
+            }
+            false if self.counts.get(&count_key) != Some(&counts) => {
+                self.counts.insert(count_key, counts.clone());
+                changeset.counts.push((count_key, counts));
             }
             _ => {}
         }
-        self.update_carrier(kind, flaws, writes);
+        self.update_carrier(kind, flaws, changeset);
     }
 
     /// The number of servers per assessment, if feeds cover these base ecosystems. Does not include
@@ -277,7 +286,7 @@ impl MatcherState {
     pub(super) fn assessments(&self, covered: &BTreeSet<Ecosystem>) -> BTreeMap<Assessment, u64> {
         let mut servers = BTreeMap::new();
         for (count_key, kind) in &self.kinds_by_key {
-            let unassessed = self.counts.get(count_key).map_or(0, |tallied| tallied.unassessed);
+            let unassessed = self.counts.get(count_key).map_or(0, |counts| counts.unassessed);
             let is_covered =
                 Ecosystem::for_os(&kind.os).is_some_and(|base| covered.contains(&base));
             *servers.entry(assessment(is_covered, unassessed)).or_default() += kind.servers;
@@ -289,15 +298,17 @@ impl MatcherState {
         &mut self,
         count_key: Digest,
         kind: &ServerKind,
-        cells: &[OccurrenceId],
+        occurrence_ids: &[OccurrenceId],
     ) -> CvesBySeverity {
         let MatcherState { suppressions: aside, tally, .. } = self;
-        let counts_here = |mention: &Occurrence| {
-            aside.covering(kind.environment.as_ref(), &mention.cve, &mention.source).is_none()
+        let counts_here = |occurrence: &Occurrence| {
+            aside.covering(kind.environment.as_ref(), &occurrence.cve, &occurrence.source).is_none()
         };
-        let marks: Vec<(OccurrenceId, bool)> = cells
+        let marks: Vec<(OccurrenceId, bool)> = occurrence_ids
             .iter()
-            .map(|cell| (*cell, aside.is_empty() || counts_here(tally.occurrence(*cell))))
+            .map(|occurrence_id| {
+                (*occurrence_id, aside.is_empty() || counts_here(tally.occurrence(*occurrence_id)))
+            })
             .collect();
         tally.set_group(count_key, kind.servers, marks)
     }
@@ -309,15 +320,15 @@ impl MatcherState {
         kind: &ServerKind,
         has: impl Iterator<Item = &'a Finding>,
     ) {
-        let cells: Vec<OccurrenceId> =
+        let occurrence_ids: Vec<OccurrenceId> =
             has.map(|finding| self.tally.register(finding.into())).collect();
-        self.tally_kind(kind.count_key(), kind, &cells);
+        self.tally_kind(kind.count_key(), kind, &occurrence_ids);
     }
 
     /// The rows, unordered. The caller adds which CVEs are exploited.
     pub(super) fn into_rows(mut self) -> Vec<Cve> {
-        let mut writes = Changeset::default();
-        self.change_rows(&mut writes);
+        let mut changeset = Changeset::default();
+        self.change_rows(&mut changeset);
         self.rows.into_values().map(|row| *row).collect()
     }
 
@@ -340,20 +351,20 @@ impl MatcherState {
     }
 
     /// Updates which CVEs a server kind has.
-    fn update_carrier(&mut self, kind: ServerKind, flaws: Vec<u32>, writes: &mut Changeset) {
+    fn update_carrier(&mut self, kind: ServerKind, flaws: Vec<u32>, changeset: &mut Changeset) {
         let digest = kind.digest();
         let before = match self.carriers.remove(&digest) {
             None if flaws.is_empty() => return,
             None => {
                 let number = self.numbers.allocate();
                 let ServerKind { package_set, os_release, kernel, runs, .. } = kind;
-                writes.carriers.push(Carrier { number, package_set, os_release, kernel, runs });
+                changeset.carriers.push(Carrier { number, package_set, os_release, kernel, runs });
                 CarrierCves { number, cves: Vec::new() }
             }
             Some(known) => known,
         };
         let number = before.number;
-        self.record_cve_changes(before, &flaws, writes);
+        self.record_cve_changes(before, &flaws, changeset);
         if !flaws.is_empty() {
             self.carriers.insert(digest, CarrierCves { number, cves: flaws });
         }
@@ -361,16 +372,21 @@ impl MatcherState {
 
     /// Records the CVEs that a server kind gained and lost. A kind without CVEs is no longer
     /// stored.
-    fn record_cve_changes(&mut self, before: CarrierCves, flaws: &[u32], writes: &mut Changeset) {
+    fn record_cve_changes(
+        &mut self,
+        before: CarrierCves,
+        flaws: &[u32],
+        changeset: &mut Changeset,
+    ) {
         let CarrierCves { number, cves: had } = before;
         for flaw in flaws.iter().filter(|flaw| had.binary_search(flaw).is_err()) {
-            writes.cve_change(*flaw, &self.tally).gained.push(number);
+            changeset.cve_change(*flaw, &self.tally).gained.push(number);
         }
         for flaw in had.iter().filter(|flaw| flaws.binary_search(flaw).is_err()) {
-            writes.cve_change(*flaw, &self.tally).lost.push(number);
+            changeset.cve_change(*flaw, &self.tally).lost.push(number);
         }
         if flaws.is_empty() {
-            writes.carriers_gone.push(number);
+            changeset.carriers_gone.push(number);
             self.numbers.released.insert(number);
         }
     }
@@ -379,31 +395,32 @@ impl MatcherState {
     fn remove_stale_kinds(
         &mut self,
         before: &BTreeMap<Digest, ServerKind>,
-        writes: &mut Changeset,
+        changeset: &mut Changeset,
     ) {
         for count_key in
             before.keys().filter(|count_key| !self.kinds_by_key.contains_key(count_key))
         {
             self.tally.remove_group(count_key);
         }
-        let gone: Vec<Digest> = self
+        let removed: Vec<Digest> = self
             .counts
             .keys()
             .filter(|count_key| !self.kinds_by_key.contains_key(count_key))
             .copied()
             .collect();
-        gone.iter().for_each(|count_key| drop(self.counts.remove(count_key)));
-        writes.counts_gone.extend(gone);
+        removed.iter().for_each(|count_key| drop(self.counts.remove(count_key)));
+        changeset.counts_gone.extend(removed);
         let kinds: BTreeSet<Digest> = self.kinds_by_key.values().map(ServerKind::digest).collect();
-        let gone: Vec<Digest> =
+        let removed: Vec<Digest> =
             self.carriers.keys().filter(|kind| !kinds.contains(kind)).copied().collect();
-        for kind in gone.iter().filter_map(|kind| self.carriers.remove(kind)).collect::<Vec<_>>() {
-            self.record_cve_changes(kind, &[], writes);
+        for kind in removed.iter().filter_map(|kind| self.carriers.remove(kind)).collect::<Vec<_>>()
+        {
+            self.record_cve_changes(kind, &[], changeset);
         }
     }
 
     /// Updates which update sets report which CVEs.
-    fn update_vendor_reported(&mut self, writes: &mut Changeset) {
+    fn update_vendor_reported(&mut self, changeset: &mut Changeset) {
         let telling: BTreeSet<Digest> =
             self.kinds_by_key.values().filter_map(|kind| kind.update_set).collect();
         for set in telling.difference(&self.vendor_reported_sets) {
@@ -411,13 +428,13 @@ impl MatcherState {
             let named = ExposureCounts::distinct_cves(cells)
                 .into_iter()
                 .map(|flaw| self.tally.cve(flaw).clone());
-            writes.vendor_reported.extend(named.map(|cve| (cve, *set)));
+            changeset.vendor_reported.extend(named.map(|cve| (cve, *set)));
         }
-        writes.vendor_reported_gone.extend(self.vendor_reported_sets.difference(&telling));
+        changeset.vendor_reported_gone.extend(self.vendor_reported_sets.difference(&telling));
         self.vendor_reported_sets = telling;
     }
 
-    fn change_rows(&mut self, writes: &mut Changeset) {
+    fn change_rows(&mut self, changeset: &mut Changeset) {
         let changes = self.tally.take_changes();
         // A new state does not know which of the stored rows are still counted.
         let mut unknown: BTreeSet<Arc<str>> = match self.is_new {
@@ -443,20 +460,24 @@ impl MatcherState {
             };
             if self.rows.get(&id).map(AsRef::as_ref) != Some(&next) {
                 self.rows.insert(id.clone(), Box::new(next));
-                writes.rows.insert(id);
+                changeset.rows.insert(id);
             }
         }
         let gone = unknown.into_iter().filter_map(|id| self.rows.remove(&id));
-        writes.rows_gone.extend(gone.map(|row| row.id));
+        changeset.rows_gone.extend(gone.map(|row| row.id));
     }
 
     /// Marks these CVEs as exploited.
-    pub(super) fn mark_exploited(&mut self, exploited: BTreeSet<String>, writes: &mut Changeset) {
+    pub(super) fn mark_exploited(
+        &mut self,
+        exploited: BTreeSet<String>,
+        changeset: &mut Changeset,
+    ) {
         for id in &exploited {
             let id: Arc<str> = Arc::from(id.as_str());
             if let Some(row) = self.rows.get_mut(&id).filter(|row| row.kev_order != 0) {
                 row.kev_order = 0;
-                writes.rows.insert(id);
+                changeset.rows.insert(id);
             }
         }
         self.exploited.extend(exploited);

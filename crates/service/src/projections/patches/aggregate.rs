@@ -17,8 +17,8 @@ const CVES_MAX: usize = 1_000;
 
 pub(super) struct PatchInputs<'a> {
     pub(super) kinds: &'a [PatchServerKind],
-    pub(super) lists: &'a UpdateSets,
-    pub(super) closings: &'a ClosureIndex,
+    pub(super) update_sets: &'a UpdateSets,
+    pub(super) closure_index: &'a ClosureIndex,
     /// The CVEs that are known to be exploited, among those that any update fixes.
     pub(super) exploited: &'a BTreeSet<String>,
     pub(super) first_seen: &'a BTreeMap<String, Timestamp>,
@@ -58,17 +58,19 @@ struct PackageAggregate<'a> {
 pub(super) fn build_rows(inputs: &PatchInputs<'_>) -> Vec<Patch> {
     let mut packages: BTreeMap<&str, PackageAggregate<'_>> = BTreeMap::new();
     for kind in inputs.kinds {
-        let Some(list) = kind.update_set.and_then(|set| inputs.lists.get(&set)) else { continue };
-        let closed = inputs.closings.closed_cves(kind);
+        let Some(list) = kind.update_set.and_then(|set| inputs.update_sets.get(&set)) else {
+            continue;
+        };
+        let closed = inputs.closure_index.closed_cves(kind);
         let mut last = None;
         for update in list {
             let package = packages.entry(&update.name).or_default();
-            let flaws = closed.and_then(|closed| closed.get(&update.name));
+            let closed_cves = closed.and_then(|closed| closed.get(&update.name));
             // A package of two architectures is one row, and counts each server once.
             if last.replace(&update.name) != Some(&update.name) {
                 package.servers += kind.servers;
             }
-            package.add_update(update, &kind.os_release, flaws.map_or(&[], Vec::as_slice));
+            package.add_update(update, &kind.os_release, closed_cves.map_or(&[], Vec::as_slice));
         }
     }
     for package in packages.values_mut() {
@@ -85,16 +87,21 @@ pub(super) fn build_rows(inputs: &PatchInputs<'_>) -> Vec<Patch> {
 }
 
 /// Every CVE that a pending update fixes.
-pub(super) fn all_cves<'a>(lists: &'a UpdateSets, closings: &'a ClosureIndex) -> BTreeSet<&'a str> {
+pub(super) fn all_cves<'a>(
+    update_sets: &'a UpdateSets,
+    closure_index: &'a ClosureIndex,
+) -> BTreeSet<&'a str> {
     let vendor_reported =
-        lists.values().flatten().flat_map(|update| &update.cves).map(String::as_str);
-    vendor_reported.chain(closings.all_cves().map(|flaw| flaw.cve.as_ref())).collect()
+        update_sets.values().flatten().flat_map(|update| &update.cves).map(String::as_str);
+    vendor_reported
+        .chain(closure_index.all_cves().map(|closed_cve| closed_cve.cve.as_ref()))
+        .collect()
 }
 
 impl<'a> PackageAggregate<'a> {
-    fn add_update(&mut self, update: &'a Pending, os: &'a str, flaws: &'a [ClosedCve]) {
-        self.rating = self.rating.max(rate(update, flaws));
-        self.security |= update.security || !flaws.is_empty();
+    fn add_update(&mut self, update: &'a Pending, os: &'a str, closed_cves: &'a [ClosedCve]) {
+        self.rating = self.rating.max(rate(update, closed_cves));
+        self.security |= update.security || !closed_cves.is_empty();
         // The most important type of all updates; the variants are ordered by importance.
         let worse =
             self.update_type.map_or(update.update_type, |known| known.min(update.update_type));
@@ -103,7 +110,7 @@ impl<'a> PackageAggregate<'a> {
             self.versions.insert((os, &update.installed, &update.candidate));
         }
         self.cves.extend(update.cves.iter().map(String::as_str));
-        self.cves.extend(flaws.iter().map(|flaw| flaw.cve.as_ref()));
+        self.cves.extend(closed_cves.iter().map(|closed_cve| closed_cve.cve.as_ref()));
     }
 
     fn into_row(self, name: &str, first_seen_at: Timestamp) -> Patch {
@@ -131,17 +138,20 @@ impl<'a> PackageAggregate<'a> {
 /// The rating of an update on servers where it fixes these CVEs. A CVSS score counts only for a
 /// CVE that the distribution does not rate; the package manager's severity of an update applies to
 /// every CVE that the update names.
-fn rate<'a>(update: &'a Pending, flaws: &'a [ClosedCve]) -> Option<Rating<'a>> {
+fn rate<'a>(update: &'a Pending, closed_cves: &'a [ClosedCve]) -> Option<Rating<'a>> {
     let managers =
         update.severity.map(|severity| (severity, RatingSource::Manager, PACKAGE_MANAGER));
     let is_rated = update.severity.is_some_and(|severity| severity != Severity::Unknown);
-    let is_rated_by_manager = |flaw: &&ClosedCve| {
-        flaw.scored && is_rated && update.cves.iter().any(|cve| **cve == *flaw.cve)
+    let is_rated_by_manager = |closed_cve: &&ClosedCve| {
+        closed_cve.scored && is_rated && update.cves.iter().any(|cve| **cve == *closed_cve.cve)
     };
-    let feeds = flaws.iter().filter(|flaw| !is_rated_by_manager(flaw)).filter_map(|flaw| {
-        let voice = if flaw.scored { RatingSource::Score } else { RatingSource::Feed };
-        Some((flaw.severity, voice, flaw.source.as_deref()?))
-    });
+    let feeds = closed_cves
+        .iter()
+        .filter(|closed_cve| !is_rated_by_manager(closed_cve))
+        .filter_map(|flaw| {
+            let rating_source = if flaw.scored { RatingSource::Score } else { RatingSource::Feed };
+            Some((flaw.severity, rating_source, flaw.source.as_deref()?))
+        });
     let all = managers.into_iter().chain(feeds);
     all.map(|(severity, voice, source)| Rating { severity, rated_by: voice, source }).max()
 }
@@ -189,26 +199,26 @@ mod tests {
 
     use super::*;
 
-    fn flaw(cve: &str, severity: Severity, source: &str) -> ClosedCve {
+    fn closed_cve(cve: &str, severity: Severity, source: &str) -> ClosedCve {
         let scored = source.starts_with("cvss");
         ClosedCve { cve: Arc::from(cve), severity, source: Some(Arc::from(source)), scored }
     }
 
     fn rated(
-        said: Option<Severity>,
+        severity: Option<Severity>,
         cves: &[&str],
-        flaws: &[ClosedCve],
+        closed_cves: &[ClosedCve],
     ) -> Option<(Severity, String)> {
         let mut update = Pending::new("curl", "amd64", "1", "2");
-        update.severity = said;
+        update.severity = severity;
         update.cves = cves.iter().map(|cve| (*cve).to_owned()).collect();
-        rate(&update, flaws).map(|rating| (rating.severity, rating.source.to_owned()))
+        rate(&update, closed_cves).map(|rating| (rating.severity, rating.source.to_owned()))
     }
 
     #[test]
     fn distribution_severity_takes_precedence_over_cvss_score() {
-        let word = flaw("CVE-1", Severity::Low, "debian");
-        let score = flaw("CVE-2", Severity::Critical, "cvss:3.1");
+        let word = closed_cve("CVE-1", Severity::Low, "debian");
+        let score = closed_cve("CVE-2", Severity::Critical, "cvss:3.1");
         let says = |severity: Severity, source: &str| Some((severity, source.to_owned()));
         assert_eq!(rated(None, &[], &[]), None);
         assert_eq!(rated(None, &[], std::slice::from_ref(&word)), says(Severity::Low, "debian"));
@@ -218,7 +228,7 @@ mod tests {
         assert_eq!(rated(medium, &["CVE-2"], &both), says(Severity::Medium, "package_manager"));
         assert_eq!(rated(medium, &[], &both), says(Severity::Critical, "cvss:3.1"));
         assert_eq!(rated(Some(Severity::Low), &[], &both[..1]), says(Severity::Low, "debian"));
-        let silent = ClosedCve { source: None, ..flaw("CVE-3", Severity::Unknown, "") };
+        let silent = ClosedCve { source: None, ..closed_cve("CVE-3", Severity::Unknown, "") };
         assert_eq!(rated(None, &[], &[silent]), None);
     }
 
@@ -245,8 +255,8 @@ mod tests {
             vec![Pending::new("libc6", "amd64", "1", "2"), Pending::new("libc6", "i386", "1", "2")];
         let rows = build_rows(&PatchInputs {
             kinds: &[kind],
-            lists: &UpdateSets::from([(set, list)]),
-            closings: &ClosureIndex::default(),
+            update_sets: &UpdateSets::from([(set, list)]),
+            closure_index: &ClosureIndex::default(),
             exploited: &BTreeSet::new(),
             first_seen: &BTreeMap::new(),
             now: Timestamp::UNIX_EPOCH,

@@ -67,10 +67,10 @@ impl ClosureIndex {
     pub(super) fn security_update_count(
         &self,
         kind: &PatchServerKind,
-        lists: &UpdateSets,
+        update_sets: &UpdateSets,
     ) -> Option<u32> {
         let key = key(kind)?;
-        match lists.get(&key.0)?.is_empty() {
+        match update_sets.get(&key.0)?.is_empty() {
             true => Some(0),
             false => self.0.get(&key)?.security_updates,
         }
@@ -88,16 +88,20 @@ impl ClosureIndex {
         conn: &mut Conn,
         org: OrgId,
         kinds: &[PatchServerKind],
-        lists: &UpdateSets,
+        update_sets: &UpdateSets,
     ) -> Result<()> {
-        let judged = findings::assessed_sets(conn, org).await?;
-        let changed: BTreeMap<(Digest, &str), i64> =
-            judged.iter().map(|one| ((one.package_set, one.base.as_str()), one.changed)).collect();
+        let assessed = findings::assessed_sets(conn, org).await?;
+        let changed: BTreeMap<(Digest, &str), i64> = assessed
+            .iter()
+            .map(|one| ((one.package_set, one.base.as_str()), one.changed))
+            .collect();
         let used: BTreeSet<Key> = kinds.iter().filter_map(key).collect();
         self.0.retain(|key, _| used.contains(key));
         for kind in kinds {
             let Some(key) = key(kind) else { continue };
-            let Some(list) = lists.get(&key.0).filter(|list| !list.is_empty()) else { continue };
+            let Some(list) = update_sets.get(&key.0).filter(|list| !list.is_empty()) else {
+                continue;
+            };
             let base = Ecosystem::for_os(&kind.os);
             let changed = base.as_ref().and_then(|base| changed.get(&(key.1, base.as_str())));
             let changed = changed.copied();
@@ -119,11 +123,11 @@ impl ClosureIndex {
                 Some(_) => matched::findings_closed_by(conn, org, &finding_kind, list).await?,
                 None => Vec::new(),
             };
-            for (update, flaws) in list.iter().zip(all).filter(|(_, flaws)| !flaws.is_empty()) {
+            for (update, cves) in list.iter().zip(all).filter(|(_, flaws)| !flaws.is_empty()) {
                 closed
                     .entry(update.name.clone())
                     .or_default()
-                    .extend(flaws.iter().map(ClosedCve::from));
+                    .extend(cves.iter().map(ClosedCve::from));
             }
             // Without a feed, the package manager's mark is the only source.
             let is_known = changed.is_some() || base.is_none();

@@ -85,7 +85,7 @@ struct PatchState {
 
 impl PatchState {
     async fn read(&mut self, conn: &mut Conn, org: OrgId, kinds: &[PatchServerKind]) -> Result<()> {
-        read_lists(conn, org, kinds, &mut self.update_sets).await?;
+        read_update_sets(conn, org, kinds, &mut self.update_sets).await?;
         self.closed_cves.refresh(conn, org, kinds, &self.update_sets).await
     }
 
@@ -103,15 +103,15 @@ impl PatchState {
     ) -> (Vec<PatchServerKind>, Vec<(PatchServerKind, u32)>) {
         let mut wrong = Vec::new();
         let settle = |kind: PatchServerKind| {
-            let Some(truth) = self.closed_cves.security_update_count(&kind, &self.update_sets)
+            let Some(count) = self.closed_cves.security_update_count(&kind, &self.update_sets)
             else {
                 return kind;
             };
-            if (kind.fewest, kind.most) != (truth, truth) {
-                wrong.push((kind.clone(), truth));
+            if (kind.fewest, kind.most) != (count, count) {
+                wrong.push((kind.clone(), count));
             }
-            let insecure = if truth > 0 { kind.servers } else { 0 };
-            PatchServerKind { fewest: truth, most: truth, insecure, ..kind }
+            let insecure = if count > 0 { kind.servers } else { 0 };
+            PatchServerKind { fewest: count, most: count, insecure, ..kind }
         };
         (kinds.into_iter().map(settle).collect(), wrong)
     }
@@ -126,7 +126,14 @@ impl PatchState {
     ) -> Vec<Patch> {
         let PatchState { update_sets: lists, closed_cves: closings } = self;
         let first_seen = &first_seen(before);
-        build_rows(&PatchInputs { kinds, lists, closings, exploited, first_seen, now })
+        build_rows(&PatchInputs {
+            kinds,
+            update_sets: lists,
+            closure_index: closings,
+            exploited,
+            first_seen,
+            now,
+        })
     }
 }
 
@@ -147,17 +154,17 @@ pub fn spawn(app: App) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut changed = app.db.subscribe(Topic::Servers);
         let mut matched = app.db.subscribe(Topic::Findings);
-        let mut known = BTreeMap::new();
+        let mut states = BTreeMap::new();
         loop {
             let watch = Stopwatch::start();
-            let (taken, its_app) = (std::mem::take(&mut known), app.clone());
+            let (taken, its_app) = (std::mem::take(&mut states), app.clone());
             let done = run_on_blocking_thread(async move {
                 let mut known = taken;
                 let done = rebuild_all(&its_app, &mut known).await;
                 (known, done)
             });
             let done = done.await.and_then(|(taken, done)| {
-                known = taken;
+                states = taken;
                 done
             });
             if let Err(error) = done {
@@ -178,10 +185,10 @@ pub fn spawn(app: App) -> JoinHandle<()> {
     })
 }
 
-async fn rebuild_all(app: &App, known: &mut BTreeMap<OrgId, PatchState>) -> Result<()> {
+async fn rebuild_all(app: &App, states: &mut BTreeMap<OrgId, PatchState>) -> Result<()> {
     let all = organizations::list(&mut *app.db.read().await?).await?;
     for organization in all {
-        rebuild_from(app, organization.id, known.entry(organization.id).or_default()).await?;
+        rebuild_from(app, organization.id, states.entry(organization.id).or_default()).await?;
     }
     Ok(())
 }
@@ -193,29 +200,29 @@ pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
     rebuild_from(app, org, &mut PatchState::default()).await
 }
 
-async fn rebuild_from(app: &App, org: OrgId, known: &mut PatchState) -> Result<bool> {
+async fn rebuild_from(app: &App, org: OrgId, state: &mut PatchState) -> Result<bool> {
     let now = app.clock.now();
     let mut reader = app.db.snapshot().await?;
     let kinds = patches::kinds(&mut reader, org, None, app.stale_before()).await?;
     let seen = patches::summary(&mut reader, org).await?;
     let matched = findings::summary(&mut reader, org).await?;
     let matched = matched.map(|matched| matched.basis);
-    if seen.as_ref().is_some_and(|seen| seen.basis == basis(&kinds, matched)) {
+    if seen.as_ref().is_some_and(|seen| seen.basis == input_digest(&kinds, matched)) {
         return Ok(false);
     }
-    known.read(&mut reader, org, &kinds).await?;
-    let (kinds, wrong) = known.with_security_counts(kinds);
+    state.read(&mut reader, org, &kinds).await?;
+    let (kinds, wrong) = state.with_security_counts(kinds);
     let before = patches::all(&mut reader, org).await?;
     let known_sets = patches::recorded_sets(&mut reader, org).await?;
-    let exploited = known.exploited(&mut reader).await?;
+    let exploited = state.exploited(&mut reader).await?;
     drop(reader);
     correct_security_counts(app, org, &wrong).await?;
-    let rows = known.rows(&kinds, &exploited, &before, now);
+    let rows = state.rows(&kinds, &exploited, &before, now);
     let counts = count_fleet(&kinds, &rows);
-    let (changes, sets) = difference(before, rows, &known_sets, &known.update_sets);
+    let (changes, sets) = difference(before, rows, &known_sets, &state.update_sets);
     let next = Summary {
         org_id: org,
-        basis: basis(&kinds, matched),
+        basis: input_digest(&kinds, matched),
         counts: serde_json::to_value(counts)
             .map_err(|error| ServiceError::Internal(error.into()))?,
         made_at: now,
@@ -264,12 +271,12 @@ pub async fn patches_in_environments(
     environments: &[Environment],
 ) -> Result<(Vec<Patch>, Counts)> {
     let kinds = patches::kinds(conn, org, Some(environments), app.stale_before()).await?;
-    let mut known = PatchState::default();
-    known.read(conn, org, &kinds).await?;
-    let (kinds, _) = known.with_security_counts(kinds);
+    let mut state = PatchState::default();
+    state.read(conn, org, &kinds).await?;
+    let (kinds, _) = state.with_security_counts(kinds);
     let before = patches::all(conn, org).await?;
-    let exploited = known.exploited(conn).await?;
-    let rows = known.rows(&kinds, &exploited, &before, app.clock.now());
+    let exploited = state.exploited(conn).await?;
+    let rows = state.rows(&kinds, &exploited, &before, app.clock.now());
     let counts = count_fleet(&kinds, &rows);
     Ok((rows, counts))
 }
@@ -305,11 +312,11 @@ pub async fn server_patches(app: &App, conn: &mut Conn, server: &Server) -> Resu
         most: 0,
     };
     let kinds = [alone];
-    let mut known =
+    let mut state =
         PatchState { update_sets: UpdateSets::from([(set, list)]), ..PatchState::default() };
-    known.read(conn, server.org_id, &kinds).await?;
-    let exploited = known.exploited(conn).await?;
-    let fresh = known.rows(&kinds, &exploited, &[], app.clock.now());
+    state.read(conn, server.org_id, &kinds).await?;
+    let exploited = state.exploited(conn).await?;
+    let fresh = state.rows(&kinds, &exploited, &[], app.clock.now());
     rows.extend(fresh.into_iter().filter(|row| !counted.contains(&row.package_name)));
     sort(&mut rows);
     Ok(rows)
@@ -317,7 +324,7 @@ pub async fn server_patches(app: &App, conn: &mut Conn, server: &Server) -> Resu
 
 /// A digest of everything that the rows are computed from. `matched` identifies the findings of
 /// the servers.
-fn basis(kinds: &[PatchServerKind], matched: Option<Digest>) -> Digest {
+fn input_digest(kinds: &[PatchServerKind], matched: Option<Digest>) -> Digest {
     let word = |digest: Option<Digest>| digest.map(|digest| digest.to_string()).unwrap_or_default();
     let mut text = format!("{}\n", word(matched));
     for kind in kinds {
@@ -342,16 +349,16 @@ fn basis(kinds: &[PatchServerKind], matched: Option<Digest>) -> Digest {
 }
 
 /// Reads the update sets that are missing, and drops those that no server has anymore.
-async fn read_lists(
+async fn read_update_sets(
     conn: &mut Conn,
     org: OrgId,
     kinds: &[PatchServerKind],
-    lists: &mut UpdateSets,
+    update_sets: &mut UpdateSets,
 ) -> Result<()> {
     let used: BTreeSet<Digest> = kinds.iter().filter_map(|kind| kind.update_set).collect();
-    lists.retain(|set, _| used.contains(set));
+    update_sets.retain(|set, _| used.contains(set));
     for set in used {
-        if let Entry::Vacant(new) = lists.entry(set) {
+        if let Entry::Vacant(new) = update_sets.entry(set) {
             new.insert(entries(conn, org, ListingKind::Updates, set).await?);
         }
     }
@@ -369,7 +376,7 @@ fn difference(
     before: Vec<Patch>,
     after: Vec<Patch>,
     known: &[Digest],
-    lists: &UpdateSets,
+    update_sets: &UpdateSets,
 ) -> (Changes, Vec<NamedSet>) {
     let mut before: BTreeMap<String, Patch> =
         before.into_iter().map(|row| (row.package_name.clone(), row)).collect();
@@ -382,11 +389,11 @@ fn difference(
         let names: BTreeSet<&String> = list.iter().map(|update| &update.name).collect();
         names.into_iter().cloned().collect()
     };
-    let fresh = lists.iter().filter(|(set, _)| !known.contains(set));
+    let fresh = update_sets.iter().filter(|(set, _)| !known.contains(set));
     let changes = Changes {
         put,
-        gone: before.into_keys().collect(),
-        sets_gone: known.iter().filter(|set| !lists.contains_key(set)).copied().collect(),
+        removed: before.into_keys().collect(),
+        sets_gone: known.iter().filter(|set| !update_sets.contains_key(set)).copied().collect(),
     };
     (changes, fresh.map(|(set, list)| (*set, named(list))).collect())
 }
