@@ -72,7 +72,6 @@ pub mod task_logs;
 pub mod users;
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 mod test_support;
 
 use sqlx::FromRow;

@@ -428,7 +428,7 @@ impl IndexBuilder {
             for rated in &advisory.ratings {
                 match &rated.flaw {
                     Some(rated_cve) if **rated_cve == *cve => {
-                        indexed_cve.ratings.add(&rated.rating, true)
+                        indexed_cve.ratings.add(&rated.rating, true);
                     }
                     Some(_) => {}
                     None => indexed_cve.ratings.add(&rated.rating, alone),

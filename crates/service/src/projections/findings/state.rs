@@ -270,7 +270,7 @@ impl MatcherState {
         let counts = KindCounts { cves: self.tally_kind(count_key, &kind, &cells), unassessed };
         match counts.is_empty() {
             true if self.counts.remove(&count_key).is_some() => {
-                changeset.counts_gone.push(count_key)
+                changeset.counts_gone.push(count_key);
             }
             false if self.counts.get(&count_key) != Some(&counts) => {
                 self.counts.insert(count_key, counts.clone());
