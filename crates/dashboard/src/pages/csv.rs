@@ -1,4 +1,7 @@
 //! Renders tables as CSV.
+//!
+//! Not the `csv` crate: it quotes only what RFC 4180 requires. Spreadsheets also split cells at `;`
+//! and tabs, depending on the locale, and a formula could start after one.
 
 /// Renders rows as CSV (RFC 4180). A cell that a spreadsheet would evaluate as a formula gets a
 /// leading apostrophe, which marks it as text.
@@ -34,6 +37,11 @@ mod tests {
             let text = csv(&["h"], [vec![bad.to_owned()]]);
             let second = text.split_once("\r\n").unwrap().1;
             assert!(second.trim_start_matches('"').starts_with('\''), "{bad:?}: {second:?}");
+        }
+        // Some spreadsheets split cells here, so such a cell must be quoted.
+        for split in ["x;=1", "x\t=1"] {
+            let text = csv(&["h"], [vec![split.to_owned()]]);
+            assert_eq!(text, format!("h\r\n\"{split}\"\r\n"));
         }
         assert_eq!(
             csv(&["a", "b"], [vec!["x, \"y\"".into(), "1-2".into()]]),

@@ -2,6 +2,9 @@
 //!
 //! Pure functions without I/O. Accepts only signatures with a private key of the provider: never
 //! `none`, and never a shared secret, whatever algorithm the token itself names.
+//!
+//! Not `jsonwebtoken`: it verifies with aws-lc or with the `rsa` crate, and this service has one
+//! cryptographic library, `ring`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
