@@ -107,9 +107,9 @@ fn lists_are_fresh() -> bool {
 
 /// Prevents Debian's server package from creating and starting its own cluster.
 ///
-/// The package's maintainer script reads `create_main_cluster` from the configuration of
-/// postgresql-common, which includes this directory, and only at the first installation. Removing
-/// the file afterwards leaves no trace, and a later upgrade still creates no cluster.
+/// The package's maintainer script reads `create_main_cluster` only at the first installation, from
+/// the configuration of postgresql-common, which includes this directory. Removing the file
+/// afterwards leaves no trace, and a later upgrade still creates no cluster.
 struct NoCluster {
     file: PathBuf,
     /// The directories that this guard created, innermost first.

@@ -49,7 +49,7 @@ pub(crate) fn ensure_installed(
 }
 
 fn io_error(path: &Path, error: &std::io::Error) -> TaskError {
-    TaskError::Failed(format!("cannot use {}: {error}", path.display()))
+    TaskError::Failed(format!("cannot read or write {}: {error}", path.display()))
 }
 
 #[cfg(test)]

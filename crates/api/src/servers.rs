@@ -13,7 +13,7 @@ use service::queries::convert;
 use service::requests::servers as requests;
 use utoipa_axum::routes as handlers;
 use vocab::{Role, ServerId, TaskId};
-use wire::v1::{Batch, List, PatchServer, Refresh, ServerDetail};
+use wire::v1::{Batch, EditServer, List, PatchServer, Refresh, ServerDetail};
 
 use crate::{Api, Routes, batches};
 
@@ -21,6 +21,7 @@ pub(crate) fn routes() -> Routes {
     Routes::new()
         .add(Role::Viewer, handlers!(list))
         .add(Role::Viewer, handlers!(get))
+        .add(Role::Operator, handlers!(edit))
         .add(Role::Admin, handlers!(remove))
         .add(Role::Operator, handlers!(refresh))
         .add(Role::Viewer, handlers!(get_refresh))
@@ -61,6 +62,28 @@ async fn get(
 ) -> Result<impl IntoResponse, ApiError> {
     let (generation, detail) = queries::servers::detail(&app, &caller.scope(), id).await?;
     Ok((ETag(generation), Json(detail)))
+}
+
+/// Edit a server
+///
+/// Changes the environment or the tags. The values at enrollment are only the initial ones: agents
+/// do not change them later. Batches that were already created keep their servers; schedules use the
+/// new values from their next run on. An API key that is limited to certain environments cannot move
+/// a server out of them.
+#[utoipa::path(patch, path = "/v1/servers/{server_id}", tag = "Servers", operation_id = "edit_server",
+    params(("server_id" = ServerId, Path, description = "ID of the server.")), request_body = EditServer,
+    responses((status = 200, description = "The server after the change.", body = wire::v1::Server)))]
+async fn edit(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    IfMatch(wanted): IfMatch,
+    body: Body<EditServer>,
+) -> Result<impl IntoResponse, ApiError> {
+    let (generation, server) =
+        requests::edit(&app, &caller, id, body.into_parts(), &wanted).await?;
+    Ok((ETag(generation), Json(server)))
 }
 
 /// Remove a server

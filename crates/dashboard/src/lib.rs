@@ -100,6 +100,7 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Viewer), "/servers/{id}/unassessed.csv", get(csv_export::server_unassessed)),
         (SignedIn(Viewer), "/servers/{id}/history.csv", get(csv_export::server_history)),
         (SignedIn(Operator), "/servers/{id}/refresh", post(servers::refresh)),
+        (SignedIn(Operator), "/servers/{id}/edit", get(servers::show_edit).post(servers::edit)),
         (
             SignedIn(Admin),
             "/servers/{id}/remove",

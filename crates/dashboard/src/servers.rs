@@ -1,17 +1,20 @@
-//! Server pages: the list, one server, and the actions refresh, remove and release.
+//! Server pages: the list, one server, and the actions edit, refresh, remove and release.
 
 use axum::extract::State;
 use httpkit::filters::PageParams;
 use httpkit::problem::{ApiError, Code};
-use httpkit::{Id, RequestUrl, filters, page as paging};
+use httpkit::{Body, Id, RequestUrl, filters, page as paging};
 use service::queries::{Page, Paged};
 use service::requests::Versions;
 use service::{queries, requests};
 use vocab::ServerId;
+use wire::v1::EditServer;
 
 use crate::extract::{Form, PageQuery};
 use crate::pages::{HistoryRow, Section, ServerFilter};
-use crate::response::{PageResult, frame, live_frame, page, redirect};
+use crate::response::{
+    PageResult, error_sentences, frame, invalid_input, live_frame, page, redirect,
+};
 use crate::{Dashboard, Viewer, pages};
 
 /// Maximum number of history entries on a server's page.
@@ -84,6 +87,75 @@ pub(crate) async fn refresh(
 ) -> PageResult {
     requests::servers::refresh(&app, &viewer.caller(), id).await?;
     redirect(&format!("/servers/{id}"))
+}
+
+/// The form with the environment and the tags of a server.
+pub(crate) async fn show_edit(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+) -> PageResult {
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
+    page(&pages::ServerEdit {
+        frame: frame(&app, &viewer, Section::Servers, format!("Edit {}", it.server.hostname)),
+        id: id.to_string(),
+        hostname: it.server.hostname.to_string(),
+        shown: edited_values(&it.server),
+        tags: it.server.tags.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        environment: it.server.environment.map(|it| it.to_string()).unwrap_or_default(),
+        errors: Vec::new(),
+    })
+}
+
+/// Saves the form, unless the server was edited since the form was shown.
+pub(crate) async fn edit(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+    form: Form,
+) -> PageResult {
+    let (environment, tags) = (form.text("environment"), form.text("tags"));
+    let list: Vec<&str> =
+        tags.split([' ', ',', '\n', '\r', '\t']).filter(|tag| !tag.is_empty()).collect();
+    let new_environment = (!environment.is_empty()).then_some(&environment);
+    let body = serde_json::json!({"environment": new_environment, "tags": list});
+    let body: Body<EditServer> = Body::from_value(&body)?;
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
+    // Syncs change a server all the time, so the form is compared by what it edits.
+    let shown = form.text("shown");
+    if shown != edited_values(&it.server) {
+        let detail = "The server was edited since this form was shown. Open the form again.";
+        return Err(ApiError::new(Code::ChangedMeanwhile, detail));
+    }
+    let caller = viewer.caller();
+    let edited = requests::servers::edit(&app, &caller, id, body.into_parts(), &Versions::Any);
+    match edited.await.map_err(ApiError::from) {
+        Ok(_) => redirect(&format!("/servers/{id}")),
+        Err(error) if error.code() != Code::InvalidBody => Err(error),
+        Err(error) => {
+            let hostname = it.server.hostname.to_string();
+            let title = format!("Edit {hostname}");
+            let frame = frame(&app, &viewer, Section::Servers, title);
+            let errors = error_sentences(&error);
+            let id = id.to_string();
+            invalid_input(&pages::ServerEdit {
+                frame,
+                id,
+                hostname,
+                environment,
+                tags,
+                shown,
+                errors,
+            })
+        }
+    }
+}
+
+/// The values that the form edits, as one text, to detect a concurrent edit.
+fn edited_values(server: &wire::v1::Server) -> String {
+    let environment = server.environment.as_ref().map(ToString::to_string).unwrap_or_default();
+    let tags = server.tags.iter().map(ToString::to_string);
+    std::iter::once(environment).chain(tags).collect::<Vec<_>>().join(" ")
 }
 
 /// The confirmation page before a server is removed.

@@ -1,7 +1,7 @@
 //! Deletes old data, in small transactions so that other writers do not have to wait.
 //!
 //! Default retention: batches and runs one year, events and task logs 90 days, refreshes one week,
-//! package lists that no server uses 30 days, daily statistics one year. The audit log is kept
+//! package sets that no server uses 30 days, daily statistics one year. The audit log is kept
 //! forever.
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ const EVENT_RETENTION: SignedDuration = SignedDuration::from_hours(90 * 24);
 const LOG_RETENTION: SignedDuration = SignedDuration::from_hours(90 * 24);
 /// Retention of refreshes.
 const REFRESH_RETENTION: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// Retention of package lists that no server uses.
+/// Retention of package sets that no server uses.
 const LISTING_RETENTION: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// Retention of daily statistics.
 const DAILY_STATS_RETENTION: SignedDuration = SignedDuration::from_hours(365 * 24);

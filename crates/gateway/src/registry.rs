@@ -35,7 +35,8 @@ const CACHED_COUNTS_MAX: usize = 20_000;
 
 /// How many recent syncs a session remembers to recognize replays: about an hour for an idle agent.
 const RECENT_SYNCS_MAX: usize = 64;
-/// The counters of an agent stay in one epoch until its server is released from quarantine.
+/// Size of a counter epoch. An agent's counter moves to the next epoch only when its server is
+/// released from quarantine.
 const EPOCH: u64 = presence::EPOCH.unsigned_abs();
 /// How many different bodies one sync may have. An agent that retries a sync may add new content.
 const REPEATED_BODIES_MAX: usize = 16;

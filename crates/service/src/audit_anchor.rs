@@ -67,7 +67,7 @@ struct StoredAnchor {
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AnchorError {
-    #[error("cannot use {}", path.display())]
+    #[error("cannot read or write {}", path.display())]
     File { path: PathBuf, source: io::Error },
     /// The authentication code does not verify.
     #[error("{} was changed, or root.key is not the one it was written with", path.display())]

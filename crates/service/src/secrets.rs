@@ -118,7 +118,7 @@ impl TrustedKeys {
 /// Why the secrets cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretsError {
-    #[error("cannot use {}", path.display())]
+    #[error("cannot read or write {}", path.display())]
     File { path: PathBuf, source: io::Error },
     /// The file does not contain a key.
     #[error("{} does not contain a key; restore it from a backup", path.display())]

@@ -213,7 +213,8 @@ impl Db {
         Ok(Tx::new(conn, self.clone()))
     }
 
-    /// A connection that may read before the tables exist, when a read-only one cannot be opened.
+    /// A connection that can read even before the tables exist. A read-only connection cannot be
+    /// opened then.
     pub(crate) async fn writer_connection(&self) -> Result<Reader> {
         Ok(Reader(match &self.0.pools {
             Pools::Sqlite { rw, .. } => Conn::SqliteRead(rw.acquire().await?),

@@ -38,7 +38,7 @@ row! {
 /// The result of [`take_use`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum UseResult {
-    /// One use is taken, if the transaction commits.
+    /// The token is valid. When the transaction commits, one of its uses is consumed.
     Taken(Box<EnrollmentToken>),
     /// There is no such token.
     Unknown,

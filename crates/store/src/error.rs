@@ -65,7 +65,7 @@ pub enum StoreError {
     #[error("invalid database address: {why}")]
     BadAddress { why: String },
     /// A file of a backup cannot be read or written.
-    #[error("cannot use {}", path.display())]
+    #[error("cannot read or write {}", path.display())]
     File { path: std::path::PathBuf, source: std::io::Error },
     /// The database aborted this transaction because of a conflict with another writer: retry the
     /// transaction.

@@ -2,7 +2,7 @@
 //!
 //! As in real fleets, hosts form groups of fifty with the same setup, and some differ by up to
 //! three packages. The content-addressed storage of the service therefore has realistic work. Data
-//! that the hosts of a group have in common is shared, and package lists are generated on demand:
+//! that the hosts of a group have in common is shared, and package sets are generated on demand:
 //! an idle host needs a few hundred bytes. This module uses neither the network nor the clock.
 
 mod catalog;

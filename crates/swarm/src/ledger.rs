@@ -2,7 +2,7 @@
 //!
 //! An order must take effect at most once, whatever is repeated, retried or restored, and its
 //! result must state what happened. The ledger does not trust the simulation for this: it compares
-//! the package lists before and after on its own.
+//! the package sets before and after on its own.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -56,7 +56,7 @@ pub(crate) struct SavedAgent {
 /// Why saved identities cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedError {
-    #[error("cannot use {}", path.display())]
+    #[error("cannot read or write {}", path.display())]
     File { path: PathBuf, source: io::Error },
     /// The swarm that last used the file did not shut down cleanly.
     #[error(

@@ -320,7 +320,7 @@ fn package_manager_without_supervisor_is_awaited_and_verified() {
     assert_eq!(server.runs("hello"), ["1.1"]);
 }
 
-/// Everything is killed in the middle of a script, as by a power failure: apt, dpkg, the script.
+/// Kills apt, dpkg and the maintainer script while the script runs, as a power failure would.
 #[test]
 fn killed_installation_is_repaired_and_reported() {
     let Some(repo) = waiting_script_repo() else { return };

@@ -121,7 +121,7 @@ impl Agent {
         )
     }
 
-    /// An upload of a package list.
+    /// An upload of a package set.
     pub(crate) fn packages(&self, digest: vocab::Digest, packed: &[u8]) -> Vec<u8> {
         let path = format!("/agent/v1/listings/packages/{digest}");
         self.signed_request("PUT", &path, "content-encoding: zstd\r\n", packed)

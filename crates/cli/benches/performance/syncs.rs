@@ -63,7 +63,7 @@ impl Agents {
         (digest, vec![list, agent.sync(0, &format!(",\"installed\":\"{digest}\""))])
     }
 
-    /// New inventories: the package list, and the sync that refers to it. Verifies durability: the
+    /// New inventories: the package set, and the sync that refers to it. Verifies durability: the
     /// service is killed right after the last response, and everything that it acknowledged must be
     /// stored.
     pub(crate) async fn measure_inventories(

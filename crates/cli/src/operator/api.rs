@@ -263,6 +263,16 @@ impl Api {
         self.send(self.conditional_request(Method::PUT, path, etag).json(body)).await
     }
 
+    /// Changes fields of a resource if it still has this ETag.
+    pub(super) async fn patch(
+        &self,
+        path: &[&str],
+        etag: Option<&str>,
+        body: &impl Serialize,
+    ) -> ApiResult {
+        self.send(self.conditional_request(Method::PATCH, path, etag).json(body)).await
+    }
+
     pub(super) async fn delete(&self, path: &[&str], etag: Option<&str>) -> ApiResult {
         self.send(self.conditional_request(Method::DELETE, path, etag)).await
     }

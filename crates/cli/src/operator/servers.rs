@@ -1,4 +1,4 @@
-//! `fleetmend servers`: lists, shows, refreshes, patches, releases and removes servers.
+//! `fleetmend servers`: lists, shows, edits, refreshes, patches, releases and removes servers.
 
 mod show;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use vocab::Assessment;
-use wire::v1::{Refresh, RefreshState, Server};
+use wire::v1::{EditServer, Refresh, RefreshState, Server, ServerDetail};
 
 use super::api::Query;
 use super::credentials::Connection;
@@ -71,6 +71,18 @@ Examples:
         #[command(flatten)]
         start: StartArgs,
     },
+    /// Change the environment or the tags of a server
+    #[command(after_help = "\
+Examples:
+  fleetmend servers edit web-1 --environment staging
+  fleetmend servers edit web-1 --add-tag blue --remove-tag green
+  fleetmend servers edit web-1 --no-environment")]
+    Edit {
+        /// Server ID or hostname
+        server: String,
+        #[command(flatten)]
+        changes: EditArgs,
+    },
     /// Release a server from quarantine, so that it receives orders again
     #[command(after_help = "Example:\n  fleetmend servers release web-1")]
     Release {
@@ -86,6 +98,39 @@ Examples:
         #[arg(long, short)]
         yes: bool,
     },
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = true)]
+struct EditArgs {
+    /// New environment
+    #[arg(long)]
+    environment: Option<String>,
+    /// Remove the server from its environment
+    #[arg(long, conflicts_with = "environment")]
+    no_environment: bool,
+    /// Tag to add (repeatable)
+    #[arg(long, value_name = "TAG")]
+    add_tag: Vec<String>,
+    /// Tag to remove (repeatable)
+    #[arg(long, value_name = "TAG")]
+    remove_tag: Vec<String>,
+}
+
+impl EditArgs {
+    /// The request body. Tags are added to and removed from the server's current tags.
+    fn body(self, current_tags: &[vocab::Tag]) -> EditServer {
+        let changes_tags = !self.add_tag.is_empty() || !self.remove_tag.is_empty();
+        let tags = current_tags.iter().map(ToString::to_string).chain(self.add_tag);
+        let tags: Vec<String> = tags.filter(|tag| !self.remove_tag.contains(tag)).collect();
+        EditServer {
+            environment: match self.no_environment {
+                true => Some(None),
+                false => self.environment.map(Some),
+            },
+            tags: changes_tags.then_some(Some(tags)),
+        }
+    }
 }
 
 #[derive(Args, Clone)]
@@ -150,6 +195,7 @@ impl Servers {
                 let body = session.start(order, &start).await?;
                 session.show_started_batch(&body, &start).await
             }
+            Command::Edit { server, changes } => edit(&session, &server, changes).await,
             Command::Release { server } => {
                 let id = session.resolve_server(&server).await?;
                 let body = session.api.post(&["servers", &id, "release"], None::<&()>).await?;
@@ -168,6 +214,30 @@ impl Servers {
             }
         }
     }
+}
+
+async fn edit(session: &Session, id_or_name: &str, changes: EditArgs) -> anyhow::Result<()> {
+    let id = session.resolve_server(id_or_name).await?;
+    let seen = session.api.get(&["servers", &id]).await?;
+    let server: ServerDetail = seen.read()?;
+    let body = changes.body(&server.server.tags);
+    // Another change of the tags in between would be lost.
+    let etag = body.tags.as_ref().and(seen.etag.as_deref());
+    let body = session.api.patch(&["servers", &id], etag, &body).await?;
+    session.show(&body, |_| {
+        let server: Server = body.read()?;
+        let environment = match &server.environment {
+            Some(environment) => format!("environment {environment}"),
+            None => "no environment".to_owned(),
+        };
+        let tags: Vec<String> = server.tags.iter().map(ToString::to_string).collect();
+        let tags = if tags.is_empty() {
+            "no tags".to_owned()
+        } else {
+            format!("tags {}", tags.join(", "))
+        };
+        Ok(format!("{} ({id}): {environment}, {tags}.\n", server.hostname))
+    })
 }
 
 async fn refresh(session: &Session, id_or_name: &str, watch: bool) -> anyhow::Result<()> {

@@ -341,6 +341,11 @@ async fn servers(recorder: &mut SnapshotRecorder<'_>, world: &World) {
         SERVERS,
         ("post", "/v1/servers/{server_id}/refresh", "202"),
     );
+    recorder.run_changing(
+        &["servers", "edit", "{}", "--environment", "staging", "--add-tag", "blue"],
+        SERVERS,
+        ("patch", one, "200"),
+    );
     let order = ["servers", "patch", "{}", "--all-updates"];
     recorder
         .run_confirmed_batch(

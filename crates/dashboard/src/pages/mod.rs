@@ -30,7 +30,7 @@ pub use views::{
     Account, Activity, ActivityEntry, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves,
     HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PatchPage, Patches,
     PreviewWithToken, Problem, ProblemBare, ScheduleEdit, SchedulePage, Schedules, Secret,
-    ServerFilter, ServerPage, Servers, Settings, SignIn, TaskPage, UserRow, Welcome,
+    ServerEdit, ServerFilter, ServerPage, Servers, Settings, SignIn, TaskPage, UserRow, Welcome,
 };
 
 /// Maximum number of rows in a table that the API does not page.

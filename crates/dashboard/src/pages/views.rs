@@ -45,6 +45,10 @@ pages! {
         open: Vec<Batch>, next: Vec<NextRun>, trend: Trend,
     }
     Servers = "servers.html" { frame: Frame, list: List<Server>, filter: ServerFilter, query: String, }
+    /// The form with the environment and the tags of a server.
+    ServerEdit = "server_edit.html" {
+        frame: Frame, id: String, hostname: String, environment: String, tags: String, shown: String, errors: Vec<String>,
+    }
     ServerPage = "server.html" { frame: Frame, it: ServerDetail, history: List<HistoryRow>, }
     Patches = "patches.html" { frame: Frame, list: List<Patch>, severity: String, query: String, ages: PendingAges, }
     PatchPage = "patch.html" { frame: Frame, it: PatchDetail, }

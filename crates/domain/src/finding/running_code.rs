@@ -1,5 +1,5 @@
-//! Code that runs on a server but does not appear in its package list: a kernel that belongs to the
-//! machine below, and old code of packages that is no longer on disk.
+//! Code that runs on a server but does not appear in its package set: the kernel of the machine
+//! that a container runs on, and old code of packages that is no longer on disk.
 
 use std::collections::BTreeSet;
 

@@ -37,7 +37,7 @@ pub fn check_invariants(rollout: &Rollout) -> Vec<String> {
     );
     must!(
         !head.canary_unchanged || good >= limits.canary,
-        "the canary of {} is marked unchanged after {good} servers",
+        "canary_unchanged is set after {good} successful servers, fewer than the canary of {}",
         limits.canary
     );
     must!(!head.phase.is_ended() || unfinished == 0, "ended with {unfinished} unfinished tasks");

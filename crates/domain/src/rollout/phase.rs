@@ -54,7 +54,7 @@ pub enum RolloutOutcome {
 pub enum Change {
     /// By a user: no further server starts.
     Pause,
-    /// By a user: continue. After a halt: despite the failures so far.
+    /// By a user: continue. After a halt, this accepts the failures so far.
     Resume,
     /// By a user: cancel everything that has not started.
     Cancel,
@@ -68,10 +68,10 @@ pub enum Change {
     /// By the planner: every task has ended with this overall result.
     End(RolloutOutcome),
     /// By the planner: this machine's clock shows an earlier time than the rollout has already
-    /// seen. After this change no wait is longer than its full length; shorter waits stay.
+    /// seen. A remaining wait that is now longer than its full length is cut to that length.
     ClockWentBack { by: SignedDuration },
-    /// By the engine: this machine's clock was set, as a monotonic clock shows. Every wait lasts as
-    /// long as it would have; a start time in the future belongs to the calendar and stays.
+    /// By the engine: this machine's clock was set, according to a monotonic clock. Remaining waits
+    /// keep their length. A start time in the future is a calendar time and does not move.
     ClockSet(ClockSet),
 }
 

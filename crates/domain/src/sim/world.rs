@@ -18,7 +18,7 @@ use crate::rollout::{
 
 /// How much later than its deadline something may end.
 const GRACE: SignedDuration = SignedDuration::from_secs(30);
-/// A run with more steps than this would never end.
+/// A run that is not finished after this many steps is reported as a violation.
 const STEPS_MAX: u64 = 400_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

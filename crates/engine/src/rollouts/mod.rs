@@ -10,8 +10,7 @@
 //! Two events must not count against the servers. While no replica led, or the database was down,
 //! no agent could report. After that, every server gets a grace period of three sync intervals and
 //! 30 s before a deadline counts, the same time for which a silent server counts as online. And
-//! after the clock was set, every wait lasts as long as it would have; schedules follow the new
-//! clock.
+//! after the clock was set, remaining waits keep their length; schedules follow the new clock.
 
 mod open_rollouts;
 
@@ -373,8 +372,8 @@ impl Driver {
         self.rollouts.reload(&self.app.db, &mut *self.app.db.read().await?, id).await
     }
 
-    /// Some of the wanted servers could not be claimed: finds out which rollouts hold them, and
-    /// which servers cannot take orders.
+    /// Called after some of the wanted servers could not be claimed. Marks those that another
+    /// rollout holds, and those that cannot take orders.
     async fn mark_contested_servers(
         &mut self,
         id: BatchId,

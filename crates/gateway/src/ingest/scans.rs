@@ -33,7 +33,7 @@ pub(super) async fn save(
     changes.retain(|change| {
         let lost = change.new_package_sets().find(|list| missing.contains(list));
         if let Some((_, _, digest)) = lost {
-            let error = StoreError::not_found("package list", digest);
+            let error = StoreError::not_found("package set", digest);
             done[change.index] = Some(Err(error));
         }
         lost.is_none()

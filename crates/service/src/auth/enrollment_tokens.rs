@@ -1,7 +1,7 @@
 //! Enrollment tokens, with which new servers join.
 //!
 //! A token is 24 random bytes and a tag that only this installation can compute, followed by the
-//! hash of the server's certificate: an agent that was given a token knows which server to trust
+//! hash of the service's certificate: an agent that was given a token knows which service to trust
 //! before it sends anything. The database stores a hash of the random bytes only.
 
 use async_recursion::async_recursion as boxed;

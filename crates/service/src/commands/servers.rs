@@ -1,4 +1,4 @@
-//! Commands on servers: remove, release from quarantine. Also reads a server's inventory.
+//! Commands on servers: edit, remove, release from quarantine. Also reads a server's inventory.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use store::package_sets::{self, SetKind};
 use store::servers::{self, Server};
 use store::{Conn, StoreError, Topic, presence, presence_transitions, sync_sessions};
 use vocab::listing::{self, Entry};
-use vocab::{Digest, Installed, OrgId, Pending, Severity};
+use vocab::{Digest, Environment, Installed, OrgId, Pending, Severity, Tag};
 
 use crate::App;
 use crate::commands::batches;
@@ -32,6 +32,50 @@ pub async fn remove(app: &App, actor: &Actor, seen: &Server) -> Result<()> {
     tx.notify(Topic::Servers);
     tx.notify(Topic::Rollouts);
     Ok(tx.commit().await?)
+}
+
+/// What a user changes about a server. `None` leaves it unchanged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerEdit {
+    /// The new environment; `Some(None)` removes the server from its environment.
+    pub environment: Option<Option<Environment>>,
+    pub tags: Option<Vec<Tag>>,
+}
+
+impl ServerEdit {
+    /// The server after this edit.
+    fn apply(&self, seen: &Server) -> Server {
+        let mut after = seen.clone();
+        if let Some(environment) = &self.environment {
+            after.environment.clone_from(environment);
+        }
+        if let Some(tags) = &self.tags {
+            after.tags.clone_from(tags);
+            after.tags.sort();
+            after.tags.dedup();
+        }
+        after
+    }
+}
+
+/// Changes a server, unless it has changed since it was `seen`. Batches that were already created
+/// keep their servers; schedules select by the new values from their next run on.
+#[boxed]
+pub async fn edit(app: &App, actor: &Actor, seen: &Server, edit: &ServerEdit) -> Result<Server> {
+    let after = edit.apply(seen);
+    if after == *seen {
+        return Ok(after);
+    }
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    servers::save(&mut tx, seen, &after, now).await?;
+    let detail = json!({"server_id": seen.id, "hostname": seen.hostname,
+        "environment": [&seen.environment, &after.environment], "tags": [&seen.tags, &after.tags]});
+    record(&mut tx, actor.org, now, &actor.id, "server.edit", seen.id, &detail);
+    emit(&mut tx, actor.org, "server.edited", now, detail);
+    tx.notify(Topic::Servers);
+    tx.commit().await?;
+    Ok(Server { generation: seen.generation + 1, ..after })
 }
 
 /// Releases a server from quarantine. If there are two clones, the one that makes contact first is

@@ -11,7 +11,7 @@ use crate::queries::credentials::{EnrollmentToken, find_enrollment_token};
 use crate::{App, Result};
 
 const USES_MAX: i64 = 1_000_000;
-const TAGS_MAX: usize = 50;
+pub(super) const TAGS_MAX: usize = 50;
 
 /// Creates a token. The text is shown once.
 #[boxed]

@@ -1,20 +1,60 @@
-//! Requests about servers: remove, refresh, patch, release.
+//! Requests about servers: edit, remove, refresh, patch, release.
 
 use async_recursion::async_recursion as boxed;
 use store::refreshes::Refresh;
 use store::rollouts::Rollout;
 use store::servers::Server;
 use vocab::ServerId;
-use wire::v1::PatchServer;
+use wire::v1::{EditServer, PatchServer};
 
-use super::{Body, Versions, check_version, validate};
+use super::enrollment_tokens::TAGS_MAX;
+use super::{Body, Versions, check_version, forbidden, validate};
 use crate::auth::caller::Caller;
+use crate::commands::servers::ServerEdit;
 use crate::commands::{batches, refreshes, servers};
 use crate::projections::findings;
 use crate::queries::convert;
 use crate::queries::servers::find;
 use crate::requests::batches::new_rollout;
 use crate::{ATTEMPTS_MAX, App, Result, ServiceError};
+
+/// Changes the environment or the tags of a server. Returns its generation and the API type.
+///
+/// A caller that is limited to certain environments cannot move a server out of them.
+#[boxed]
+pub async fn edit(
+    app: &App,
+    caller: &Caller,
+    id: ServerId,
+    (body, mut errors): Body<EditServer>,
+    wanted_version: &Versions,
+) -> Result<(i64, wire::v1::Server)> {
+    let environment = body.environment.map(|text| {
+        text.and_then(|text| errors.parse("/environment", "invalid_environment", &text))
+    });
+    let tags = body.tags.map(Option::unwrap_or_default);
+    if tags.as_ref().is_some_and(|tags| tags.len() > TAGS_MAX) {
+        errors.add("/tags", "too_many", format!("must have at most {TAGS_MAX} entries"));
+    }
+    let tags = tags.map(|tags| errors.parse_all("/tags", "invalid_tag", &tags));
+    errors.into_result()?;
+    let edit = ServerEdit { environment, tags };
+    // An inventory that arrives at the same time changes the row, but is no reason to refuse.
+    for _ in 0..ATTEMPTS_MAX {
+        let seen = find(app, &caller.scope(), id).await?;
+        check_version(wanted_version, seen.generation)?;
+        if !edit.environment.as_ref().is_none_or(|to| caller.may_touch(to.as_ref())) {
+            return forbidden(
+                "This API key is limited to certain environments: set `environment` to one of them.",
+            );
+        }
+        match servers::edit(app, &caller.actor(), &seen, &edit).await {
+            Err(ServiceError::Stale) => {}
+            done => return with_generation(app, done?).await,
+        }
+    }
+    Err(ServiceError::Stale)
+}
 
 #[boxed]
 pub async fn remove(

@@ -329,6 +329,28 @@ pub enum Fix {
     Unknown,
 }
 
+/// The body of `PATCH /v1/servers/{server_id}` (JSON Merge Patch). Omitted fields stay unchanged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EditServer {
+    /// Environment; `null` removes the server from its environment.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Environment>, example = "staging"))]
+    pub environment: Option<Option<String>>,
+    /// All tags of the server from now on; `null` removes them.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Tag>>, max_items = 50))]
+    pub tags: Option<Option<Vec<String>>>,
+}
+
+/// Reads a field that is present, `null` included, as `Some`.
+fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
 /// A refresh: `POST /v1/servers/{server_id}/refresh` and its `Location`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

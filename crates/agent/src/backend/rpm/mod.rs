@@ -28,8 +28,8 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Debug, Clone)]
 pub(crate) struct Rpm {
     pub(crate) root: Root,
-    /// Whether the package manager's program is inside the managed system, which it then sees as
-    /// `/`.
+    /// Whether the managed system contains the package manager. If so, it runs with the managed
+    /// system as `/`.
     pub(crate) runs_inside: bool,
 }
 

@@ -41,8 +41,8 @@ pub struct Zypper {
 }
 
 impl Zypper {
-    /// Whether this system is managed with zypper: it contains zypper, or the zypper of another system
-    /// created it (`--root`).
+    /// Whether this system is managed with zypper: it contains zypper, or zypper on another system
+    /// installed it with `--root`.
     pub fn manages(root: &Root) -> bool {
         root.has_program("zypper") || root.path("/etc/zypp").is_dir()
     }

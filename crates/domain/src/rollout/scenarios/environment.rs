@@ -19,7 +19,8 @@ impl Scenario {
         self
     }
 
-    /// The clock is set, and the leader notices it after this time.
+    /// Sets the clock ahead by `by`, or back if negative. The leader notices it after
+    /// `noticed_after`.
     fn set_clock(&mut self, by: SignedDuration, noticed_after: SignedDuration) -> &mut Scenario {
         self.now += by + noticed_after;
         let since = self.now - noticed_after;

@@ -9,7 +9,7 @@ use super::formats::Entry;
 pub(crate) struct Case<'a> {
     pub(crate) fact: &'a Fact,
     pub(crate) package: &'a str,
-    /// The feed that our matcher read the fact from.
+    /// The feeds that our matcher read.
     pub(crate) formats: FeedFormats,
     /// The source package that dpkg names.
     pub(crate) source: &'a str,

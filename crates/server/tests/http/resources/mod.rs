@@ -13,6 +13,7 @@ mod patches;
 mod preview;
 mod schedules;
 mod security_updates;
+mod server_edits;
 mod servers;
 mod severity;
 mod suppressions;

@@ -104,6 +104,13 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
         post("/v1/suppressions", "", suppression, 201),
         Mutation::new(Method::PUT, update, &updated, daily("renamed"), 200),
         delete("/v1/schedules/{schedule_id}", &deleted),
+        Mutation::new(
+            Method::PATCH,
+            "/v1/servers/{server_id}",
+            &web,
+            json!({"tags": ["blue"]}),
+            200,
+        ),
         delete("/v1/servers/{server_id}", &removed),
         delete("/v1/api-keys/{api_key_id}", &key),
         delete("/v1/enrollment-tokens/{token_id}", &token),

@@ -330,6 +330,31 @@ async fn server_is_refreshed_and_removed_after_confirmation(service: &Service) {
     ann.get(&format!("/servers/{one}")).await.is(404);
 }
 
+async fn server_is_edited_and_concurrent_edits_are_not_lost(service: &Service) {
+    let id = join(service, Host { tags: &["web"], ..Host::new("web-1") }).await;
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    let path = format!("/servers/{id}/edit");
+    let page = ann.get(&path).await.is(200).text();
+    assert!(page.contains("value=\"production\"") && page.contains("value=\"web\""), "{page}");
+    let shown = page.split("name=\"shown\" value=\"").nth(1).unwrap().split('"').next().unwrap();
+    let bad = [("environment", "a b"), ("tags", "x  y"), ("shown", shown)];
+    let page = ann.submit(&path, &bad).await.is(422).text();
+    assert!(page.contains("role=\"alert\"") && page.contains("value=\"a b\""), "{page}");
+    let good = [("environment", "staging"), ("tags", "blue, web rack=7"), ("shown", shown)];
+    assert_eq!(ann.submit(&path, &good).await.is(303).header("location"), format!("/servers/{id}"));
+    let server = service.get(&format!("/v1/servers/{id}")).await.is(200).json();
+    assert_eq!(
+        (&server["environment"], &server["tags"]),
+        (&json!("staging"), &json!(["blue", "rack=7", "web"]))
+    );
+    // The same form again, as from a second tab, would undo that.
+    let late = [("environment", ""), ("tags", ""), ("shown", shown)];
+    ann.submit(&path, &late).await.is(409);
+    assert!(ann.get(&format!("/servers/{id}")).await.text().contains("staging"));
+    let eve = Browser::signed_in(service, "eve", Role::Viewer).await;
+    eve.get(&path).await.is(403);
+}
+
 async fn secrets_are_created_shown_once_and_revoked(service: &Service) {
     let ann = Browser::signed_in(service, "ann", Role::Admin).await;
     let page = ann
@@ -403,6 +428,7 @@ testkit::both!(
     schedule_is_created_edited_run_and_deleted,
     schedule_without_servers_needs_confirmation_and_keeps_input,
     server_is_refreshed_and_removed_after_confirmation,
+    server_is_edited_and_concurrent_edits_are_not_lost,
     secrets_are_created_shown_once_and_revoked,
     admin_invites_resets_and_removes_others_only,
 );
