@@ -30,10 +30,10 @@ mod terminal;
 mod terminal_layout;
 mod users;
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -67,6 +67,55 @@ fn init_prints_a_working_key_and_refuses_to_run_twice() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// Runs `init` with these arguments and variables, and then the command that it prints. That fails
+/// unless the database is the one that `init` set up.
+fn start_as_init_says(data: &Path, more: &[&str], variables: &[(&str, &str)]) {
+    let args = ["init", "--data-dir", data.to_str().unwrap(), "--org", "Acme"];
+    let variables = variables.iter().copied();
+    let made = fleetmend(&[&args[..], more].concat()).envs(variables.clone()).output().unwrap();
+    let output = String::from_utf8(made.stdout).unwrap();
+    let command = output.lines().find(|line| line.starts_with("  fleetmend server")).unwrap();
+    let programs = Path::new(env!("CARGO_BIN_EXE_fleetmend")).parent().unwrap();
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", &format!("exec {command} --listen 127.0.0.1:0")])
+        .env_clear()
+        .env("PATH", programs)
+        .envs(variables)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.starts_with("fleetmend is listening on "), "{output}");
+}
+
+#[test]
+fn init_prints_the_command_for_its_database() {
+    let dir = Dir::new();
+    let at = |name: &str| format!("sqlite:{}/{name}", dir.0.display());
+    let database = at("it's another.db");
+    start_as_init_says(&dir.0.join("by flag"), &["--database", &database], &[]);
+    let database = at("variable.db");
+    start_as_init_says(&dir.0.join("variable"), &[], &[("FLEETMEND_DATABASE", &database)]);
+    let data = dir.0.join("settings");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("fleetmend.toml"), format!("database = {:?}\n", at("set.db")))
+        .unwrap();
+    start_as_init_says(&data, &[], &[]);
+    assert!(!data.join("fleetmend.db").exists());
+}
+
+#[tokio::test]
+async fn init_prints_the_command_for_postgres() {
+    let Some(database) = database::Database::new().await else { return };
+    let dir = Dir::new();
+    start_as_init_says(&dir.data(), &["--database", &database.url], &[]);
+    database.remove().await;
 }
 
 #[test]
