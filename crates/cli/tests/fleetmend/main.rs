@@ -257,6 +257,53 @@ async fn tls_is_served_and_tokens_carry_the_certificate_hash() {
     assert_eq!(carried, url_safe(hash.as_ref()));
 }
 
+/// A self-signed certificate for this name that says it is an authority, as `openssl req -x509`
+/// creates by default. Returns it and its key in PEM format.
+fn self_signed_authority(name: &str, year: i32) -> [String; 2] {
+    let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    let key = rcgen::KeyPair::generate().unwrap();
+    [params.self_signed(&key).unwrap().pem(), key.serialize_pem()]
+}
+
+/// With `--ca-cert`, the service's certificate may be an authority, but only that one, and only
+/// with the right name and dates.
+#[test]
+fn self_signed_authority_is_accepted_only_if_named() {
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let write = |name: &str, pem: &str| {
+        let path = dir.0.join(name);
+        std::fs::write(&path, pem).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let other = write("other.pem", &self_signed_authority("127.0.0.1", 2100)[0]);
+    for (name, year, reason) in [
+        ("127.0.0.1", 2100, None),
+        ("fleet.example", 2100, Some("not valid for name")),
+        ("127.0.0.1", 2001, Some("expired")),
+    ] {
+        let [cert, private] = self_signed_authority(name, year);
+        let (cert, private) = (write("cert.pem", &cert), write("key.pem", &private));
+        let service = Running::start(&dir.data(), &["--tls-cert", &cert, "--tls-key", &private]);
+        let cli = terminal::Cli { url: service.address.clone(), key: key.clone() };
+        let named = cli.run_piped(&["summary", "--ca-cert", &cert]);
+        match reason {
+            None => assert_eq!(named.code, 0, "{}", named.err),
+            Some(reason) => {
+                assert_eq!(named.code, 1, "{name} {year}");
+                assert!(named.err.contains(reason), "{}", named.err);
+            }
+        }
+        for more in [&[][..], &["--ca-cert", &other]] {
+            let refused = cli.run_piped(&[&["summary"], more].concat());
+            assert_eq!(refused.code, 1, "{name} {year} {more:?}");
+            assert!(refused.err.contains("--ca-cert"), "{}", refused.err);
+        }
+    }
+}
+
 /// A separate base64url encoder, so that an encoder is not tested against itself.
 fn url_safe(bytes: &[u8]) -> String {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
