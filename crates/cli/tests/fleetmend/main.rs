@@ -8,6 +8,7 @@ mod commands;
 mod database;
 mod demo;
 mod dev;
+mod docs;
 mod doctor;
 mod feeds;
 mod fleet;
