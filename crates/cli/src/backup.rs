@@ -46,14 +46,16 @@ const TLS: [&str; 2] = ["tls/cert.pem", "tls/key.pem"];
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  fleetmend backup --data-dir /var/lib/fleetmend /srv/backups
+  fleetmend backup --data-dir /var/lib/fleetmend /srv/backups/
   fleetmend backup --data-dir D acme.backup
   fleetmend restore --check acme.backup
   tar --zstd -tf acme.backup")]
 pub(crate) struct Backup {
     #[command(flatten)]
     installation: Installation,
-    /// File to write, which must not exist, or a directory for a file named after the current time
+    /// File to write, which must not exist, or a directory for a file named after the current time.
+    /// A path that ends in `/` or has no extension is a directory, and is created if it does not
+    /// exist
     #[arg(value_name = "FILE|DIR", default_value = ".")]
     to: PathBuf,
     /// Certificate to include, if the settings do not name one
@@ -76,7 +78,62 @@ pub(crate) struct LastBackup {
 impl Backup {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let now = Clock::system().now();
-        let file = self.file(now);
+        if !self.names_directory() {
+            return self.write(now, self.to.clone()).await;
+        }
+        let created = self.create_directory()?;
+        let done = self.write(now, self.unused_name(now)).await;
+        if done.is_err() && created {
+            // Fails if the directory is not empty, which is intended.
+            let _ = fs::remove_dir(&self.to);
+        }
+        done
+    }
+
+    /// Whether the target is a directory, existing or not. A name without an extension counts as
+    /// one: a nightly backup to a directory that is missing must not write a file in its place,
+    /// because the next backup would then fail.
+    fn names_directory(&self) -> bool {
+        let slash = self.to.as_os_str().as_encoded_bytes().ends_with(b"/");
+        self.to.is_dir() || slash || self.to.extension().is_none()
+    }
+
+    /// Creates the target directory, readable only by its owner. Returns whether it was missing.
+    fn create_directory(&self) -> anyhow::Result<bool> {
+        let shown = self.to.display();
+        if self.to.is_dir() {
+            return Ok(false);
+        }
+        // Before anything is created: without an installation there is nothing to back up.
+        settings::load_secrets(&self.installation.data_dir)?;
+        // Without the trailing slash, with which an existing file would not be found.
+        let path: PathBuf = self.to.components().collect();
+        ensure!(
+            !path.exists(),
+            "{} exists but is not a directory: move it away first (it may be a backup), \
+             or choose another directory",
+            path.display()
+        );
+        installation::ensure_parent_dir(&path)?;
+        let created = fs::DirBuilder::new().mode(0o700).create(&path);
+        created.with_context(|| format!("cannot create the directory {shown}"))?;
+        Ok(true)
+    }
+
+    /// A file in the target directory that does not exist yet, named after the time.
+    fn unused_name(&self, now: Timestamp) -> PathBuf {
+        let stem = format!("fleetmend-{}", now.strftime("%Y%m%dT%H%M%SZ"));
+        let mut file = self.to.join(format!("{stem}.backup"));
+        let mut number = 2;
+        while file.exists() {
+            file = self.to.join(format!("{stem}-{number}.backup"));
+            number += 1;
+        }
+        file
+    }
+
+    /// Writes the backup to `file` and verifies it.
+    async fn write(&self, now: Timestamp, file: PathBuf) -> anyhow::Result<()> {
         let shown = file.display();
         ensure!(!file.exists(), "{shown} already exists and was not changed: choose another name");
         installation::ensure_parent_dir(&file)?;
@@ -105,13 +162,6 @@ impl Backup {
             file.display(),
             manifest.parts.len(),
         ))
-    }
-
-    fn file(&self, now: Timestamp) -> PathBuf {
-        match self.to.is_dir() {
-            true => self.to.join(format!("fleetmend-{}.backup", now.strftime("%Y%m%dT%H%M%SZ"))),
-            false => self.to.clone(),
-        }
     }
 
     /// Copies everything into one directory.

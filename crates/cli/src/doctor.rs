@@ -1,10 +1,11 @@
 //! `fleetmend doctor`: checks the whole installation and suggests a fix for each problem.
 //!
-//! The checks are in the submodules: files and keys in `data_dir`, the listen address and
-//! certificate in `certificate`, everything in the database in `database`. Doctor never changes
-//! anything.
+//! The settings of the service are found in `configuration`. The checks are in the other
+//! submodules: files and keys in `data_dir`, the listen address and certificate in `certificate`,
+//! everything in the database in `database`. Doctor never changes anything.
 
 mod certificate;
+mod configuration;
 mod data_dir;
 mod database;
 
@@ -16,21 +17,28 @@ use service::clock::Clock;
 
 use crate::installation::Installation;
 use crate::operator::table::pluralize;
-use crate::settings::SettingsFile;
+use configuration::ServiceArgs;
 
 /// Check the whole installation: files, keys, database, audit log, disk space, clock, certificate,
 /// feeds, agents and backups.
 ///
 /// Doctor changes nothing. Each note and each problem includes a fix. The exit code is 1 if
 /// there is a problem.
+///
+/// Doctor checks the settings that the service runs with: it reads `fleetmend.toml` and the
+/// environment file of the packaged systemd unit. If you start the service with flags, pass the
+/// same flags to doctor. The line `settings` says where each setting comes from.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   fleetmend doctor --data-dir /var/lib/fleetmend
+  fleetmend doctor --data-dir D --listen 0.0.0.0:7600 --tls-cert cert.pem --tls-key key.pem
   fleetmend doctor --data-dir D --json | jq '.findings[] | select(.state == \"problem\")'")]
 pub(crate) struct Doctor {
     #[command(flatten)]
     pub(crate) installation: Installation,
+    #[command(flatten)]
+    service: ServiceArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -106,14 +114,7 @@ impl Doctor {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let mut findings = Findings { now: Clock::system().now(), all: Vec::new() };
         data_dir::check(&self.installation, &mut findings);
-        let file = match SettingsFile::load(None, &self.installation.data_dir) {
-            Ok(file) => file,
-            Err(error) => {
-                let remedy = "fix the file named above; docs/install.md lists every setting";
-                findings.problem("settings", format!("{error:#}"), remedy);
-                SettingsFile::default()
-            }
-        };
+        let file = self.service.resolve(&self.installation, &mut findings);
         let serving = certificate::check(&file, &mut findings);
         database::check(&self.installation, &file, serving, &mut findings).await;
         self.print_findings(&findings.all)

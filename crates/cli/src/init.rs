@@ -11,10 +11,10 @@ use service::clock::Clock;
 use service::commands::setup;
 use service::secrets::Secrets;
 
-use crate::installation::create_private_dir;
+use crate::installation::{create_private_dir, server_command, start_hint};
 use crate::orgs::validate_name;
 use crate::settings;
-use crate::settings::Durability;
+use crate::settings::{Durability, SettingsFile};
 
 /// Create the database, the secrets, an organization and its first admin key.
 ///
@@ -33,8 +33,8 @@ pub(crate) struct Init {
     /// Name of the first organization
     #[arg(long, value_name = "NAME")]
     org: String,
-    /// Database address: postgres://…, or the path of a SQLite file [default: fleetmend.db in the
-    /// data directory]
+    /// Database address: postgres://…, or the path of a SQLite file [default: the one in
+    /// fleetmend.toml, or fleetmend.db in the data directory]
     #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
     database: Option<String>,
     /// Print JSON: {"organization": {…}, "api_key": "fmk_…"}
@@ -48,8 +48,10 @@ impl Init {
         let dir = self.data_dir.display();
         create_private_dir(&self.data_dir)?;
         let had_secrets = self.data_dir.join("root.key").exists();
-        let url =
-            self.database.clone().unwrap_or_else(|| settings::default_database_url(&self.data_dir));
+        // As the service reads it: otherwise `init` would set up another database than it uses.
+        let file = SettingsFile::load(None, &self.data_dir)?;
+        let named = self.database.clone().or(file.database);
+        let url = named.unwrap_or_else(|| settings::default_database_url(&self.data_dir));
         let secrets = Secrets::create(&self.data_dir)?;
         let db = settings::open(&url, Durability::Full, &secrets).await?;
         let organizations = store::organizations::list(&mut *db.read().await?).await?;
@@ -59,7 +61,8 @@ impl Init {
             match had_secrets {
                 true => bail!(
                     "{dir} is already set up, for the organization `{first}`, and was not changed; \
-                     start it with `fleetmend server --data-dir {dir}`"
+                     start it with `{}`",
+                    server_command(&self.data_dir, self.database.as_deref())
                 ),
                 false => {
                     // Created above by this run and used by nothing yet.
@@ -88,7 +91,8 @@ impl Init {
         crate::print_line(&format!(
             "Created organization `{name}` ({id}) in {dir}.\n\n\
              Its first admin key, which is shown only once:\n\n  {api_key}\n\n\
-             Start the service:\n\n  fleetmend server --data-dir {dir}"
+             {}",
+            start_hint(&self.data_dir, self.database.as_deref())
         ))
     }
 }

@@ -14,6 +14,9 @@ use store::{Db, Options};
 use crate::settings;
 use crate::settings::{Durability, SettingsFile};
 
+/// The variable with the database's address.
+const DATABASE_VARIABLE: &str = "FLEETMEND_DATABASE";
+
 #[derive(Args)]
 pub(crate) struct Installation {
     /// Directory for the secrets, and for the database unless --database is set
@@ -73,6 +76,40 @@ pub(crate) async fn open_as_is(url: &str, secrets: &Secrets) -> anyhow::Result<D
 pub(crate) fn long_running_options(url: &str, secrets: &Secrets) -> Options {
     let hours = std::time::Duration::from_secs(6 * 3_600);
     Options { timeout: hours, ..Options::new(url, setup::seal(secrets)) }
+}
+
+/// The next step after `init` or `restore`. `database` is the address that the command was given, by
+/// flag or by variable.
+pub(crate) fn start_hint(data_dir: &Path, database: Option<&str>) -> String {
+    let variable = match is_from_variable(database) {
+        true => format!(", with the same {DATABASE_VARIABLE}"),
+        false => String::new(),
+    };
+    format!("Start the service{variable}:\n\n  {}", server_command(data_dir, database))
+}
+
+/// The command that starts the service on this database.
+pub(crate) fn server_command(data_dir: &Path, database: Option<&str>) -> String {
+    let dir = shell_quote(&data_dir.display().to_string());
+    let command = format!("fleetmend server --data-dir {dir}");
+    match database.filter(|_| !is_from_variable(database)) {
+        Some(database) => format!("{command} --database {}", shell_quote(database)),
+        None => command,
+    }
+}
+
+/// An address from the variable is not printed: the variable is there to keep a password secret.
+fn is_from_variable(database: Option<&str>) -> bool {
+    database.is_some() && std::env::var(DATABASE_VARIABLE).ok().as_deref() == database
+}
+
+/// Quotes text for a shell if necessary.
+pub(crate) fn shell_quote(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
+    match text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
 }
 
 /// The path of the SQLite file if the address names one.

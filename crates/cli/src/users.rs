@@ -12,8 +12,9 @@ use store::organizations::{self, Organization};
 use vocab::Role;
 
 use crate::installation::Installation;
+use crate::listen;
 use crate::operator::table::{Screen, full_column, truncated_column};
-use crate::settings::Durability;
+use crate::settings::{Durability, SettingsFile};
 
 /// Invite and manage dashboard users, on the machine where the service runs
 #[derive(Args)]
@@ -72,14 +73,10 @@ Example:
 struct CommonArgs {
     #[command(flatten)]
     installation: Installation,
-    /// Address of the service as users reach it, for the link
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "FLEETMEND_URL",
-        default_value = "http://127.0.0.1:7600"
-    )]
-    url: String,
+    /// Address of the service as users reach it, for the link [default: from the service's
+    /// settings]
+    #[arg(long, value_name = "URL", env = "FLEETMEND_URL")]
+    url: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -99,14 +96,25 @@ impl Users {
     }
 }
 
+const URL_NOTE: &str = "\n\nIf users reach the service at another address, set it with --url.";
+
 impl CommonArgs {
     /// Formats a one-time link and what it is for.
-    fn format_link(&self, name: &str, link: &str, effect: &str) -> String {
-        let url = link_url(&self.url, link);
-        match self.json {
+    fn format_link(&self, name: &str, link: &str, effect: &str) -> anyhow::Result<String> {
+        let (service, note) = match &self.url {
+            Some(url) => (url.clone(), ""),
+            None => {
+                let file = SettingsFile::load(None, &self.installation.data_dir)?;
+                (listen::service_url(&file), URL_NOTE)
+            }
+        };
+        let url = link_url(&service, link);
+        Ok(match self.json {
             true => json!({"name": name, "link": url}).to_string(),
-            false => format!("{name} {effect}. The link works once, for 24 hours:\n\n  {url}"),
-        }
+            false => {
+                format!("{name} {effect}. The link works once, for 24 hours:\n\n  {url}{note}")
+            }
+        })
     }
 }
 
@@ -132,7 +140,7 @@ impl Command {
                     }
                     other => other.into(),
                 })?;
-                Ok(place.format_link(&user.name, &link, "can set a password here"))
+                place.format_link(&user.name, &link, "can set a password here")
             }
             Command::Reset { name, org, common: place } => {
                 let name = users::normalize_name(&name);
@@ -156,7 +164,7 @@ impl Command {
                 };
                 let link = users::reset(app, &users::local_actor(user.org_id), &user).await?;
                 let effect = "is signed out everywhere and can set a new password here";
-                Ok(place.format_link(&user.name, &link, effect))
+                place.format_link(&user.name, &link, effect)
             }
             Command::List { common: place } => list(app, place.json).await,
         }

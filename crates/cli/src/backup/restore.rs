@@ -282,9 +282,8 @@ impl Restore {
                 );
             }
         }
-        crate::print_line(&format!(
-            "{text}Start the service:\n\n  fleetmend server --data-dir {shown}"
-        ))
+        text += &installation::start_hint(data, self.database.as_deref());
+        crate::print_line(&text)
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::installation::shell_quote;
 use crate::operator::api::Api;
 use crate::operator::credentials;
 use crate::operator::credentials::FILE;
@@ -104,15 +105,6 @@ pub(crate) fn command_line(dir: &Path, words: &str) -> String {
         command += &format!(" --credentials {}", shell_quote(&file));
     }
     command
-}
-
-/// Quotes text for a shell if necessary.
-fn shell_quote(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
-    match text.chars().all(plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
 }
 
 /// The dashboard's address to print, and a note about it.

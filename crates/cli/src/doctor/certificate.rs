@@ -19,12 +19,8 @@ const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(14 * 24);
 
 /// Returns whether something accepts connections at the listen address.
 pub(super) fn check(file: &SettingsFile, findings: &mut Findings) -> bool {
-    let setting = |name: &str| std::env::var(name).ok();
-    let listen = setting("FLEETMEND_LISTEN").or_else(|| file.listen.clone());
-    let listen = listen.unwrap_or_else(|| listen::DEFAULT.to_owned());
-    let cert = setting("FLEETMEND_TLS_CERT").map(Into::into).or_else(|| file.tls_cert.clone());
-    let key = setting("FLEETMEND_TLS_KEY").map(Into::into).or_else(|| file.tls_key.clone());
-    match (&cert, &key) {
+    let listen = file.listen.as_deref().unwrap_or(listen::DEFAULT);
+    match (&file.tls_cert, &file.tls_key) {
         (Some(cert), Some(key)) => check_certificate(cert, key, findings),
         (None, None) => {}
         _ => findings.problem(
@@ -33,7 +29,7 @@ pub(super) fn check(file: &SettingsFile, findings: &mut Findings) -> bool {
             "set both, or neither",
         ),
     }
-    check_address(&listen, cert.is_some(), findings)
+    check_address(listen, file.tls_cert.is_some(), findings)
 }
 
 fn check_certificate(cert: &Path, key: &Path, findings: &mut Findings) {

@@ -11,6 +11,8 @@ use serde::de::DeserializeOwned;
 use service::clock::random_u128;
 use wire::v1::Problem;
 
+use super::trust;
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The service responds within 30 s or not at all.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -104,7 +106,8 @@ impl fmt::Display for ApiError {
                 if !cause.is_empty() {
                     write!(f, " ({cause})")?;
                 }
-                match cause.contains("certificate") {
+                // The second is an authority's certificate, which is most often self-signed.
+                match cause.contains("certificate") || cause.contains("CaUsedAsEndEntity") {
                     true => write!(
                         f,
                         ": if the service uses a self-signed certificate, set it with --ca-cert"
@@ -178,11 +181,9 @@ impl Api {
             builder = builder.no_proxy();
         }
         if let Some(path) = ca_cert {
-            let unusable = || format!("cannot use the certificate in {}", path.display());
-            let pem = std::fs::read(path).with_context(unusable)?;
-            let certificates =
-                reqwest::Certificate::from_pem_bundle(&pem).with_context(unusable)?;
-            builder = builder.tls_certs_merge(certificates);
+            let config = trust::client_config(path)
+                .with_context(|| format!("cannot use the certificate in {}", path.display()))?;
+            builder = builder.tls_backend_preconfigured(config);
         }
         Ok(Api { http: builder.build()?, base, key: key.trim().to_owned() })
     }

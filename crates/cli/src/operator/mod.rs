@@ -20,6 +20,7 @@ mod summary;
 mod suppressions;
 pub(crate) mod table;
 mod tokens;
+mod trust;
 mod watch;
 
 use clap::Subcommand;

@@ -234,3 +234,53 @@ fn migrate_dry_run_then_migrates_then_is_up_to_date() {
     let done: Value = serde_json::from_str(&migrate(&["--json"])).unwrap();
     assert_eq!((&done["from"], &done["migrations"]), (&done["to"], &json!([])));
 }
+
+/// The names in a directory, sorted.
+fn names_in(dir: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The nightly command of docs/backup.md, on its first and second night.
+#[test]
+fn backups_to_a_missing_directory_create_it() {
+    let dir = Dir::new();
+    let data = dir.data();
+    first_key(&data);
+    for name in ["slash/", "backups"] {
+        let to = format!("{}/{name}", dir.0.display());
+        let nightly = ["backup", "--data-dir", text(&data), &to];
+        run_ok(&nightly);
+        run_ok(&nightly);
+        let names = names_in(Path::new(&to));
+        assert_eq!(names.len(), 2, "{name}: {names:?}");
+        for name in names {
+            assert!(name.starts_with("fleetmend-") && name.ends_with(".backup"), "{name}");
+            run_ok(&["restore", "--check", text(&Path::new(&to).join(name))]);
+        }
+        let mode = std::fs::metadata(&to).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o700, "{name}");
+    }
+}
+
+#[test]
+fn backup_directory_that_is_a_file_or_has_no_parent_is_refused() {
+    let dir = Dir::new();
+    let data = dir.data();
+    first_key(&data);
+    let at = |name: &str| format!("{}/{name}", dir.0.display());
+    std::fs::write(at("file"), "kept").unwrap();
+    for to in ["file", "file/"] {
+        let refused = run_refused(&["backup", "--data-dir", text(&data), &at(to)]);
+        assert!(refused.contains("exists but is not a directory"), "{refused}");
+    }
+    assert_eq!(std::fs::read(at("file")).unwrap(), b"kept");
+    let refused = run_refused(&["backup", "--data-dir", text(&data), &at("unmounted/backups/")]);
+    assert!(refused.contains("unmounted does not exist: create it first"), "{refused}");
+    // A failed backup leaves no directory behind.
+    std::fs::write(data.join("fleetmend.db"), "no database").unwrap();
+    run_refused(&["backup", "--data-dir", text(&data), &at("backups/")]);
+    assert_eq!(names_in(&dir.0), ["data", "file"]);
+}

@@ -16,16 +16,8 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    #[expect(clippy::print_stdout, reason = "a skipped test must be visible")]
     pub(crate) async fn new() -> Option<Database> {
-        let Ok(cluster) = std::env::var("FLEETMEND_TEST_POSTGRES") else {
-            let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS");
-            assert!(required.is_err(), "FLEETMEND_TEST_POSTGRES is required but not set");
-            println!(
-                "skipped: FLEETMEND_TEST_POSTGRES is not set (cargo xtask test starts a PostgreSQL)"
-            );
-            return None;
-        };
+        let cluster = cluster_url()?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("fleetmend_cli_{}_{number}", std::process::id());
         run(&cluster, format!("create database {name}")).await;
@@ -37,6 +29,20 @@ impl Database {
     pub(crate) async fn remove(self) {
         run(&self.cluster, format!("drop database {} with (force)", self.name)).await;
     }
+}
+
+/// The address of the PostgreSQL for tests, as a superuser; none if the test is skipped.
+#[expect(clippy::print_stdout, reason = "a skipped test must be visible")]
+pub(crate) fn cluster_url() -> Option<String> {
+    let Ok(cluster) = std::env::var("FLEETMEND_TEST_POSTGRES") else {
+        let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS");
+        assert!(required.is_err(), "FLEETMEND_TEST_POSTGRES is required but not set");
+        println!(
+            "skipped: FLEETMEND_TEST_POSTGRES is not set (cargo xtask test starts a PostgreSQL)"
+        );
+        return None;
+    };
+    Some(cluster)
 }
 
 async fn run(cluster: &str, sql: String) {

@@ -227,3 +227,63 @@ async fn unfinished_root_key_rotation_is_a_problem_after_30_days() {
     let detail = only_problem(&dir.data(), "root key");
     assert!(detail.contains("both keys have been valid for 31 days"), "{detail}");
 }
+
+/// The service's settings are in its flags and in the unit's environment file, not only in
+/// `fleetmend.toml`.
+#[test]
+fn settings_in_flags_and_environment_file_are_checked() {
+    let dir = Dir::new();
+    let data = dir.data();
+    let (database, env_file) = (dir.0.join("elsewhere.db"), dir.0.join("server.env"));
+    first_key_with(&data, &["--database", database.to_str().unwrap()]);
+    let service = Running::start(&data, &["--database", database.to_str().unwrap()]);
+    let address = service.address.strip_prefix("http://").unwrap();
+    let settings = "# Nothing listens here.\nlisten = \"127.0.0.1:1\"\n";
+    std::fs::write(data.join("fleetmend.toml"), settings).unwrap();
+    let variables = format!(
+        "# The service.\nFLEETMEND_DATABASE=\"{}\"\nFLEETMEND_LISTEN={address}\n",
+        database.display()
+    );
+    std::fs::write(&env_file, variables).unwrap();
+    let env_file = env_file.to_str().unwrap();
+    let sources = |report: &Value| {
+        let found = findings_of(report, "settings", "ok");
+        assert_eq!(found.len(), 1, "{report:#}");
+        found[0]["detail"].as_str().unwrap().to_owned()
+    };
+
+    // Without them, doctor looks at a database that does not exist.
+    let (code, report) = run_doctor(&data, &[]);
+    assert_eq!((code, findings_of(&report, "service", "note").len()), (1, 0), "{report:#}");
+    assert!(sources(&report).contains("database: not set"), "{report:#}");
+
+    let (code, report) = run_doctor(&data, &["--env-file", env_file]);
+    assert_eq!((code, findings_of(&report, "service", "note").len()), (0, 0), "{report:#}");
+    let expected = format!("database: {env_file}, listen: {env_file}, tls_cert: not set");
+    assert!(sources(&report).starts_with(&expected), "{report:#}");
+
+    let flags = ["--database", database.to_str().unwrap(), "--listen", address];
+    let (code, report) = run_doctor(&data, &flags);
+    assert_eq!((code, findings_of(&report, "service", "note").len()), (0, 0), "{report:#}");
+    assert!(sources(&report).contains("listen: --listen or FLEETMEND_LISTEN"), "{report:#}");
+
+    let public = ["--env-file", env_file, "--listen", "0.0.0.0:0"];
+    let (code, report) = run_doctor(&data, &public);
+    assert_eq!(code, 1, "{report:#}");
+    assert_eq!(findings_of(&report, "listen address", "problem").len(), 1, "{report:#}");
+
+    let other = dir.0.join("other.toml");
+    std::fs::write(&other, format!("listen = {address:?}\ndatabase = {database:?}\n")).unwrap();
+    let (code, report) = run_doctor(&data, &["--config", other.to_str().unwrap()]);
+    assert_eq!((code, findings_of(&report, "service", "note").len()), (0, 0), "{report:#}");
+    assert!(sources(&report).contains("other.toml"), "{report:#}");
+
+    let (code, report) = run_doctor(&data, &["--env-file", "absent.env"]);
+    assert_eq!(code, 1, "{report:#}");
+    assert!(
+        findings_of(&report, "settings", "problem")[0]["detail"]
+            .as_str()
+            .unwrap()
+            .contains("absent.env")
+    );
+}

@@ -8,6 +8,7 @@ mod commands;
 mod database;
 mod demo;
 mod dev;
+mod docs;
 mod doctor;
 mod feeds;
 mod fleet;
@@ -30,10 +31,10 @@ mod terminal;
 mod terminal_layout;
 mod users;
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -67,6 +68,55 @@ fn init_prints_a_working_key_and_refuses_to_run_twice() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// Runs `init` with these arguments and variables, and then the command that it prints. That fails
+/// unless the database is the one that `init` set up.
+fn start_as_init_says(data: &Path, more: &[&str], variables: &[(&str, &str)]) {
+    let args = ["init", "--data-dir", data.to_str().unwrap(), "--org", "Acme"];
+    let variables = variables.iter().copied();
+    let made = fleetmend(&[&args[..], more].concat()).envs(variables.clone()).output().unwrap();
+    let output = String::from_utf8(made.stdout).unwrap();
+    let command = output.lines().find(|line| line.starts_with("  fleetmend server")).unwrap();
+    let programs = Path::new(env!("CARGO_BIN_EXE_fleetmend")).parent().unwrap();
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", &format!("exec {command} --listen 127.0.0.1:0")])
+        .env_clear()
+        .env("PATH", programs)
+        .envs(variables)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.starts_with("fleetmend is listening on "), "{output}");
+}
+
+#[test]
+fn init_prints_the_command_for_its_database() {
+    let dir = Dir::new();
+    let at = |name: &str| format!("sqlite:{}/{name}", dir.0.display());
+    let database = at("it's another.db");
+    start_as_init_says(&dir.0.join("by flag"), &["--database", &database], &[]);
+    let database = at("variable.db");
+    start_as_init_says(&dir.0.join("variable"), &[], &[("FLEETMEND_DATABASE", &database)]);
+    let data = dir.0.join("settings");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("fleetmend.toml"), format!("database = {:?}\n", at("set.db")))
+        .unwrap();
+    start_as_init_says(&data, &[], &[]);
+    assert!(!data.join("fleetmend.db").exists());
+}
+
+#[tokio::test]
+async fn init_prints_the_command_for_postgres() {
+    let Some(database) = database::Database::new().await else { return };
+    let dir = Dir::new();
+    start_as_init_says(&dir.data(), &["--database", &database.url], &[]);
+    database.remove().await;
 }
 
 #[test]
@@ -206,6 +256,53 @@ async fn tls_is_served_and_tokens_carry_the_certificate_hash() {
     let hash = ring::digest::digest(&ring::digest::SHA256, certificate.cert.der());
     let carried = token.rsplit('.').next().unwrap();
     assert_eq!(carried, url_safe(hash.as_ref()));
+}
+
+/// A self-signed certificate for this name that says it is an authority, as `openssl req -x509`
+/// creates by default. Returns it and its key in PEM format.
+fn self_signed_authority(name: &str, year: i32) -> [String; 2] {
+    let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    let key = rcgen::KeyPair::generate().unwrap();
+    [params.self_signed(&key).unwrap().pem(), key.serialize_pem()]
+}
+
+/// With `--ca-cert`, the service's certificate may be an authority, but only that one, and only
+/// with the right name and dates.
+#[test]
+fn self_signed_authority_is_accepted_only_if_named() {
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let write = |name: &str, pem: &str| {
+        let path = dir.0.join(name);
+        std::fs::write(&path, pem).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let other = write("other.pem", &self_signed_authority("127.0.0.1", 2100)[0]);
+    for (name, year, reason) in [
+        ("127.0.0.1", 2100, None),
+        ("fleet.example", 2100, Some("not valid for name")),
+        ("127.0.0.1", 2001, Some("expired")),
+    ] {
+        let [cert, private] = self_signed_authority(name, year);
+        let (cert, private) = (write("cert.pem", &cert), write("key.pem", &private));
+        let service = Running::start(&dir.data(), &["--tls-cert", &cert, "--tls-key", &private]);
+        let cli = terminal::Cli { url: service.address.clone(), key: key.clone() };
+        let named = cli.run_piped(&["summary", "--ca-cert", &cert]);
+        match reason {
+            None => assert_eq!(named.code, 0, "{}", named.err),
+            Some(reason) => {
+                assert_eq!(named.code, 1, "{name} {year}");
+                assert!(named.err.contains(reason), "{}", named.err);
+            }
+        }
+        for more in [&[][..], &["--ca-cert", &other]] {
+            let refused = cli.run_piped(&[&["summary"], more].concat());
+            assert_eq!(refused.code, 1, "{name} {year} {more:?}");
+            assert!(refused.err.contains("--ca-cert"), "{}", refused.err);
+        }
+    }
 }
 
 /// A separate base64url encoder, so that an encoder is not tested against itself.

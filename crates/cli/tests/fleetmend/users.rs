@@ -47,3 +47,33 @@ fn users_are_invited_once_and_reset_repeatedly() {
     let wrong = users(&dir, &["create", "eve", "--role", "root"]);
     assert_eq!(wrong.status.code(), Some(2));
 }
+
+/// The link has the address of the service: from its settings, unless `--url` gives another.
+#[test]
+fn links_use_the_address_in_the_settings() {
+    let dir = Dir::new();
+    first_key(&dir.data());
+    let other = dir.0.join("other.db");
+    let settings = format!(
+        "listen = \"10.1.2.3:8443\"\ntls_cert = \"cert.pem\"\ntls_key = \"key.pem\"\n\
+         database = {:?}\n",
+        format!("sqlite:{}", other.display())
+    );
+    std::fs::rename(dir.data().join("fleetmend.db"), &other).unwrap();
+    std::fs::write(dir.data().join("fleetmend.toml"), settings).unwrap();
+    let link = |args: &[&str]| {
+        let done = users(&dir, &[args, &["--json"]].concat());
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+        report["link"].as_str().unwrap().to_owned()
+    };
+    let created = link(&["create", "ann"]);
+    assert!(created.starts_with("https://10.1.2.3:8443/welcome/"), "{created}");
+    let reset = link(&["reset", "ann"]);
+    assert!(reset.starts_with("https://10.1.2.3:8443/welcome/"), "{reset}");
+    let named = link(&["reset", "ann", "--url", "https://fleet.example"]);
+    assert!(named.starts_with("https://fleet.example/welcome/"), "{named}");
+    let shown = users(&dir, &["reset", "ann"]).stdout;
+    assert!(String::from_utf8_lossy(&shown).contains("--url"), "the text says how to change it");
+    assert!(!dir.data().join("fleetmend.db").exists());
+}
