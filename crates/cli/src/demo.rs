@@ -10,6 +10,9 @@ mod advisories;
 mod daily_stats;
 mod history;
 
+use std::collections::HashMap;
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,10 +34,10 @@ use service::secrets::Secrets;
 use service::{OrderOptions, PatchOptions};
 use store::server_list::{self, Filter};
 use swarm::behavior::{Behavior, Script};
-use swarm::{Config, SavedAgents, Swarm};
+use swarm::{Config, SavedAgents, SavedError, Swarm};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use vocab::{FailureCode, OrgId, Portion, RebootPolicy};
+use vocab::{FailureCode, OrgId, Portion, RebootPolicy, ServerId};
 
 use crate::dev;
 use crate::dev::banner;
@@ -52,6 +55,9 @@ const HISTORY_LENGTH: SignedDuration = SignedDuration::from_hours(21 * 24);
 /// The file that is written when the past is complete, with its parameters.
 const PARAMETERS_FILE: &str = "demo.json";
 const FLEET_FILE: &str = "fleet.jsonl";
+/// Locked while a demo uses the directory. It is created in an empty directory, so everything next
+/// to it belongs to the demo.
+const LOCK_FILE: &str = "demo.lock";
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Hosts whose installations fail, so that there are failures to look into.
 const FAILING_HOSTS: [(usize, FailureCode); 3] = [
@@ -65,7 +71,7 @@ const FAILING_HOSTS: [(usize, FailureCode); 3] = [
 ///
 /// Everything is simulated; nothing on this machine is read or changed. The same seed creates the
 /// same servers, history and CVEs. Press Ctrl-C to stop; the next start continues with the same
-/// fleet.
+/// fleet, also if the demo was killed.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -106,7 +112,9 @@ impl Demo {
         ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed must be a number above 0");
         let listener = listen::bind(&self.listen).await?;
         let dir = self.prepare()?;
+        let _lock = lock(&dir)?;
         if !self.is_prepared(&dir)? {
+            remove_incomplete(&dir).await?;
             crate::print_line("Creating three weeks of history; the next start is faster.")?;
             self.create_history(&dir).await?;
         }
@@ -142,8 +150,8 @@ impl Demo {
         Ok(dir.canonicalize()?)
     }
 
-    /// Whether this directory already holds the requested demo. Fails if it holds another demo or
-    /// an incomplete one.
+    /// Whether this directory already holds the requested demo, complete. Fails if it holds
+    /// another demo.
     fn is_prepared(&self, dir: &Path) -> anyhow::Result<bool> {
         let shown = dir.display();
         let wanted = Parameters { seed: self.seed, servers: self.servers };
@@ -161,10 +169,8 @@ impl Demo {
                 );
                 Ok(true)
             }
-            Err(_) if std::fs::read_dir(dir)?.next().is_none() => Ok(false),
-            Err(_) => bail!(
-                "{shown} is not empty and does not hold a complete demo: remove it, or set another directory with --data-dir"
-            ),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error).with_context(|| format!("cannot use {shown}")),
         }
     }
 
@@ -200,7 +206,10 @@ impl Demo {
         daily_stats::write(&app, organization.id, self.seed, Clock::system().now()).await?;
         app.db.close().await;
         let mark = Parameters { seed: self.seed, servers: self.servers };
-        Ok(std::fs::write(dir.join(PARAMETERS_FILE), serde_json::to_vec(&mark)?)?)
+        // Renamed, so that the file is complete if it exists.
+        let incomplete = dir.join(format!("{PARAMETERS_FILE}.new"));
+        std::fs::write(&incomplete, serde_json::to_vec(&mark)?)?;
+        Ok(std::fs::rename(incomplete, dir.join(PARAMETERS_FILE))?)
     }
 
     async fn import_advisories(&self, app: &App, dir: &Path) -> anyhow::Result<()> {
@@ -225,16 +234,24 @@ impl Demo {
         Ok(Config { behavior: self.nature(self.speed), ..config })
     }
 
-    /// Starts the fleet in the state in which it was last stopped.
+    /// Starts the fleet in the state in which it was last stopped. After a kill, the servers are
+    /// as they were at the start before it.
     async fn fleet(&self, app: &App, dir: &Path, url: &str) -> anyhow::Result<Swarm> {
         let file = dir.join(FLEET_FILE);
-        let saved = SavedAgents::read(&file).context(
+        let org = organization(app).await?;
+        let saved = match SavedAgents::read(&file) {
+            Err(SavedError::Unclean { .. }) => {
+                let counters = sync_counters(app, org).await?;
+                SavedAgents::recover(&file, |server| counters.get(&server).copied())
+            }
+            saved => saved,
+        };
+        let saved = saved.context(
             "cannot load the simulated servers: remove the directory to start a new demo",
         )?;
         let saved = saved.context(
             "the simulated servers are missing: remove the directory to start a new demo",
         )?;
-        let org = organization(app).await?;
         let config = Config { saved: Some(saved), ..self.config(app, org, url).await? };
         SavedAgents::mark_taken(&file)?;
         let fleet = Swarm::start(config)?;
@@ -279,6 +296,69 @@ impl Demo {
             self.seed,
         ))
     }
+}
+
+/// Locks the directory for this process. Fails if another demo uses it, or if it holds anything
+/// else.
+fn lock(dir: &Path) -> anyhow::Result<File> {
+    let shown = dir.display();
+    let path = dir.join(LOCK_FILE);
+    let is_demo = path.exists() || dir.join(PARAMETERS_FILE).exists();
+    ensure!(
+        is_demo || std::fs::read_dir(dir)?.next().is_none(),
+        "{shown} is not empty and does not hold a demo: remove it, or set another directory with --data-dir"
+    );
+    let file = File::create(&path).with_context(|| format!("cannot write to {shown}"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => bail!(
+            "a demo is already running in {shown}: stop it, or set another directory with --data-dir"
+        ),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
+}
+
+/// Removes a demo whose creation was interrupted, but never another installation.
+async fn remove_incomplete(dir: &Path) -> anyhow::Result<()> {
+    let shown = dir.display();
+    let entries: Vec<_> = std::fs::read_dir(dir)?.collect::<Result<_, _>>()?;
+    let leftover: Vec<_> =
+        entries.into_iter().filter(|entry| entry.file_name() != LOCK_FILE).collect();
+    if leftover.is_empty() {
+        return Ok(());
+    }
+    let unusable = || format!("cannot use the incomplete demo in {shown}: remove the directory");
+    let app = open(dir, Clock::system()).await.with_context(unusable)?;
+    let organizations = store::organizations::list(&mut *app.db.read().await?).await?;
+    app.db.close().await;
+    ensure!(
+        organizations.iter().all(|organization| organization.name == ORGANIZATION),
+        "{shown} holds an installation that is not a demo: set another directory with --data-dir"
+    );
+    for entry in leftover {
+        let removed = match entry.file_type()?.is_dir() {
+            true => std::fs::remove_dir_all(entry.path()),
+            false => std::fs::remove_file(entry.path()),
+        };
+        match removed {
+            // Closing the database may have removed a file.
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(unusable);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The last sync counter of every server that the service has stored.
+async fn sync_counters(app: &App, org: OrgId) -> anyhow::Result<HashMap<ServerId, u64>> {
+    let mut reader = app.db.read().await?;
+    let ids = server_list::ids(&mut reader, org, &Filter::default()).await?;
+    let all = store::servers::get_all(&mut reader, &ids).await?;
+    Ok(all.into_iter().map(|server| (server.id, server.counter.unsigned_abs())).collect())
 }
 
 async fn open(dir: &Path, clock: Clock) -> anyhow::Result<App> {

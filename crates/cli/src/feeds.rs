@@ -46,7 +46,8 @@ Examples:
   fleetmend feeds update --data-dir D
   fleetmend feeds update --data-dir D Debian kev
 
-A running service does this automatically. If an update fails, the feed keeps its current content.")]
+A running service does this automatically. If an update fails, the feed keeps its current content.
+A new installation has no feeds: add them with `feeds import`.")]
     Update(NameArgs),
     /// Stop updating a feed from its URL; its advisories stay
     #[command(after_help = "Example:\n  fleetmend feeds forget --data-dir D Debian")]
@@ -79,6 +80,9 @@ Examples:
 
 A feed that is broken, truncated or empty changes nothing. An older copy of a feed removes nothing. A feed that was
 imported from a URL is updated by `feeds update` and automatically by the service.";
+
+/// A feed that exists, so that the command in a message works as printed.
+const EXAMPLE_FEED: &str = "https://osv-vulnerabilities.storage.googleapis.com/Debian/all.zip";
 
 /// The longest update interval: an older feed is of little use.
 const EVERY_HOURS_MAX: i64 = 24 * 7;
@@ -281,10 +285,12 @@ impl NameArgs {
             }
         }
         sources.retain(|source| self.names.is_empty() || self.names.contains(&source.name));
-        if sources.is_empty() && !self.common.json {
-            crate::print_line(
-                "No feeds to update from a URL. See `fleetmend feeds import --help`.",
-            )?;
+        if sources.is_empty() {
+            let text = nothing_to_update(&self.common.installation.data_dir);
+            match self.common.json {
+                true => output::err(&format!("{text}\n"))?,
+                false => crate::print_line(&text)?,
+            }
         }
         let mut failed = 0;
         for source in sources {
@@ -338,6 +344,16 @@ impl NameArgs {
         db.close().await;
         Ok(())
     }
+}
+
+/// What `feeds update` says if no feed was imported from a URL, as on a new installation.
+fn nothing_to_update(data_dir: &Path) -> String {
+    let data_dir = data_dir.display();
+    format!(
+        "Nothing to update: no feed was imported from a URL. Add a feed, for example:\n  \
+           fleetmend feeds import --data-dir {data_dir} {EXAMPLE_FEED}\n\
+         docs/feeds.md lists the feeds for each system."
+    )
 }
 
 impl RemoveArgs {
@@ -422,7 +438,7 @@ async fn status(common: &CommonArgs) -> anyhow::Result<()> {
     }
     if rows.is_empty() {
         return crate::print_line(
-            "No feeds imported: CVEs cannot be matched. See `fleetmend feeds import --help`.",
+            "No feeds imported: CVEs cannot be matched. See `fleetmend feeds import --help` and docs/feeds.md.",
         );
     }
     print_table(&rows)

@@ -3,6 +3,7 @@
 
 pub mod app;
 pub mod background;
+mod lingering_close;
 mod request_log;
 mod response_budget;
 mod run;

@@ -7,7 +7,7 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::HeaderValue;
 use axum::http::{Method, Response};
@@ -19,6 +19,7 @@ use service::clock::Stopwatch;
 use tracing::Instrument as _;
 
 use crate::app::Budgets;
+use crate::lingering_close::UnreadBody;
 
 /// The time limit for requests of operators, including the body.
 const TIME_MAX: Duration = Duration::from_secs(30);
@@ -36,6 +37,8 @@ pub(crate) async fn observe(
     let id = RequestId::new();
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(budgets.requests);
+    let unread = request.extensions().get::<UnreadBody>().cloned();
+    let has_body = !request.body().is_end_stream();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let matched = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
@@ -54,6 +57,9 @@ pub(crate) async fn observe(
     }
     let seconds = watch.seconds();
     let status = response.status().as_u16();
+    if let Some(unread) = unread {
+        unread.set(has_body && status >= 400);
+    }
     // A one-time link is a credential until it is used, so it is not logged.
     let shown = if path.starts_with("/welcome/") { &matched } else { &path };
     span.in_scope(|| log_request(&method, shown, &matched, status, seconds));

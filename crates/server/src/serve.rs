@@ -21,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::Layer as _;
 
 use crate::app::App;
+use crate::lingering_close::{DiscardSlots, LingeringClose, UnreadBody};
 use crate::stall::StallGuard;
 
 /// How long requests in progress may take during the shutdown.
@@ -46,6 +47,7 @@ pub async fn serve(
 ) {
     let tls = tls.map(TlsAcceptor::from);
     let ending = watch::Sender::new(false);
+    let slots = DiscardSlots::new();
     let mut connections = JoinSet::new();
     tokio::pin!(stop);
     loop {
@@ -58,7 +60,8 @@ pub async fn serve(
         match accepted {
             Ok((stream, peer)) => {
                 let ending = ending.subscribe();
-                connections.spawn(connection(router.clone(), tls.clone(), stream, peer, ending));
+                let (router, tls, slots) = (router.clone(), tls.clone(), slots.clone());
+                connections.spawn(connection(router, tls, stream, peer, slots, ending));
             }
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection");
@@ -82,16 +85,19 @@ async fn connection(
     tls: Option<TlsAcceptor>,
     stream: TcpStream,
     peer: SocketAddr,
+    slots: DiscardSlots,
     ending: watch::Receiver<bool>,
 ) {
     let _open = OpenConnection::begin();
     // A response is one write; waiting to fill a packet only delays it.
     let _ = stream.set_nodelay(true);
+    let unread = UnreadBody::default();
+    let stream = LingeringClose::new(stream, unread.clone(), slots);
     let stream = StallGuard::new(stream, STALL_MAX);
     match tls {
-        None => serve_http(router, stream, peer, ending).await,
+        None => serve_http(router, stream, (peer, unread), ending).await,
         Some(tls) => match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
-            Ok(Ok(stream)) => serve_http(router, stream, peer, ending).await,
+            Ok(Ok(stream)) => serve_http(router, stream, (peer, unread), ending).await,
             Ok(Err(error)) => tracing::debug!(%error, %peer, "TLS handshake failed"),
             Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
         },
@@ -101,10 +107,10 @@ async fn connection(
 async fn serve_http(
     router: Router,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    peer: SocketAddr,
+    (peer, unread): (SocketAddr, UnreadBody),
     mut ending: watch::Receiver<bool>,
 ) {
-    let service = axum::Extension(Peer(peer)).layer(router);
+    let service = axum::Extension(Peer(peer)).layer(axum::Extension(unread).layer(router));
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS_MAX)
@@ -151,7 +157,8 @@ mod tests {
                 }
             }
         });
-        serve_http(router, StallGuard::new(ours, STALL_MAX), peer, ending.subscribe()).await;
+        let (stream, unread) = (StallGuard::new(ours, STALL_MAX), UnreadBody::default());
+        serve_http(router, stream, (peer, unread), ending.subscribe()).await;
         client.abort();
         started.elapsed()
     }

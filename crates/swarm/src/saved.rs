@@ -2,7 +2,9 @@
 //!
 //! The file is written at a clean shutdown and renamed at the next start. Starting from a copy that
 //! is older than the last sync would make every host look like a clone. Such a copy is never
-//! available by accident: after an unclean shutdown the file still has the suffix `.taken`.
+//! available by accident: after an unclean shutdown the file still has the suffix `.taken`. A
+//! caller that knows the counters of the service can use that file nevertheless
+//! ([`SavedAgents::recover`]).
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
@@ -21,6 +23,8 @@ use crate::fleet::Host;
 
 /// The counter of a host that is enrolled and has not synced yet.
 const FIRST_COUNTER: u64 = 1;
+/// Added to the counter that the service has stored: the last syncs before a kill may be missing.
+const RECOVERED_COUNTER_GAP: u64 = 1_000;
 /// The sync interval until the service sets another one.
 const SYNC_SECONDS: u32 = 30;
 
@@ -122,10 +126,36 @@ impl SavedAgents {
     /// Reads the agents from a file. `None` if the file does not exist yet. After starting the
     /// agents, the caller must call [`SavedAgents::mark_taken`].
     pub fn read(path: &Path) -> Result<Option<SavedAgents>, SavedError> {
-        let failed = |source| SavedError::File { path: path.to_owned(), source };
         if taken_path(path).exists() {
             return Err(SavedError::Unclean { path: taken_path(path) });
         }
+        SavedAgents::read_file(path)
+    }
+
+    /// Reads the agents after an unclean shutdown, in the state of the last clean one. `counter`
+    /// returns the last sync counter that the service has stored for a server; the agent continues
+    /// after it, so that it does not look like a clone.
+    pub fn recover(
+        path: &Path,
+        counter: impl Fn(ServerId) -> Option<u64>,
+    ) -> Result<Option<SavedAgents>, SavedError> {
+        let Some(mut saved) = SavedAgents::read_file(&taken_path(path))? else { return Ok(None) };
+        for agent in &mut saved.agents {
+            let stored = counter(agent.server_id).unwrap_or(agent.turn.counter);
+            let next = stored.max(agent.turn.counter).saturating_add(RECOVERED_COUNTER_GAP);
+            agent.turn = SyncCounter::new(next, nonce());
+        }
+        // A kill during the last shutdown may have left an incomplete file.
+        match fs::remove_file(path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(SavedError::File { path: path.to_owned(), source })
+            }
+            _ => Ok(Some(saved)),
+        }
+    }
+
+    fn read_file(path: &Path) -> Result<Option<SavedAgents>, SavedError> {
+        let failed = |source| SavedError::File { path: path.to_owned(), source };
         let file = match fs::File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(failed)?,

@@ -6,6 +6,8 @@
 use std::fs;
 use std::sync::Arc;
 
+use vocab::PackageManager;
+
 use super::Backend;
 use super::apk::Apk;
 use super::apt::Apt;
@@ -23,6 +25,22 @@ use crate::root::Root;
 pub struct UnsupportedSystem {
     /// The root directory that was searched.
     pub dir: std::path::PathBuf,
+}
+
+/// Why the package manager of the system under `root` cannot be used, if its program is missing
+/// there. dnf and zypper of the running system can manage another directory; the others cannot.
+pub fn missing_program(root: &Root, manager: PackageManager) -> Option<String> {
+    let program = match manager {
+        PackageManager::Apt => "apt-get",
+        PackageManager::Apk => "apk",
+        PackageManager::Pacman => "pacman",
+        PackageManager::Dnf | PackageManager::Zypper => return None,
+    };
+    let missing = !root.is_running_system() && !root.has_program(program);
+    missing.then(|| {
+        let dir = root.dir().display();
+        format!("{dir} has no `{program}`; with --root, apt, apk and pacman must be installed in the directory")
+    })
 }
 
 /// The package manager of the system under `root`.

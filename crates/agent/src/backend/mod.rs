@@ -16,7 +16,7 @@ pub mod pacman;
 mod rpm;
 pub mod zypper;
 
-pub use detect::{UnsupportedSystem, detect};
+pub use detect::{UnsupportedSystem, detect, missing_program};
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -10,6 +10,8 @@ use vocab::listing::{Installed, Pending};
 
 use super::{resolve_root, resolve_state_dir};
 use crate::backend;
+use crate::backend::Backend;
+use crate::root::Root;
 use crate::work::query_cache_path;
 
 /// Timeout for refreshing the package lists.
@@ -40,6 +42,15 @@ impl Scan {
     pub fn run(self) -> anyhow::Result<String> {
         let root = resolve_root(self.root.as_deref())?;
         let backend = backend::detect(&root)?;
+        let missing = backend::missing_program(&root, backend.manager());
+        let scanned = self.scan(&root, backend.as_ref());
+        match missing {
+            Some(missing) => scanned.context(missing),
+            None => scanned,
+        }
+    }
+
+    fn scan(self, root: &Root, backend: &dyn Backend) -> anyhow::Result<String> {
         if !self.no_refresh {
             for command in backend.refresh() {
                 let command_output = command.query(REFRESH_TIMEOUT)?;
@@ -54,7 +65,7 @@ impl Scan {
             }
         }
         if let Ok(memory) =
-            std::fs::read(query_cache_path(&resolve_state_dir(self.state_dir, &root)))
+            std::fs::read(query_cache_path(&resolve_state_dir(self.state_dir, root)))
         {
             backend.load_cache(&memory);
         }

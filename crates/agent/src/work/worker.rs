@@ -11,6 +11,9 @@ use vocab::{FailureCode, Line, Stage, TaskId};
 use wire::agent::{Order, OrderProgress};
 use wire::v1::Activity;
 
+use crate::backend::missing_program;
+use crate::output::note;
+
 use super::executor;
 use super::executor::Executor;
 use super::failure::Failure;
@@ -320,14 +323,26 @@ impl SharedState {
         if request == ScanRequest::WithRefresh && !self.refresh() {
             return;
         }
-        // If the scan fails, the last one stays until the next attempt.
+        // If the scan fails, the last one stays until the next attempt. The service is not told, so
+        // the log must say why.
         let scan =
             run_low_priority(|| catch_unwind(AssertUnwindSafe(|| executor::scan(&self.config))));
         self.state().scanning = false;
-        if let Some(Ok(Ok(scan))) = scan {
-            self.publish(scan);
+        match scan {
+            Some(Ok(Ok(scan))) => self.publish(scan),
+            Some(Ok(Err(error))) => {
+                self.log_failed_scan(&format!("{:#}", anyhow::Error::new(error)))
+            }
+            Some(Err(_)) | None => self.log_failed_scan("internal error"),
         }
         (self.config.notify)();
+    }
+
+    fn log_failed_scan(&self, error: &str) {
+        let WorkerConfig { root, backend, .. } = &self.config;
+        let reason = missing_program(root, backend.manager());
+        let reason = reason.as_deref().unwrap_or(error);
+        note(&format!("the scan failed, so nothing new is reported: {reason}"));
     }
 
     /// Refreshes the package lists; returns false if the agent stops. Old lists are better than

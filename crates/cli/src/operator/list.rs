@@ -1,12 +1,14 @@
 //! Prints API lists page by page, each page as soon as it arrives.
 
 use clap::Args;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::json;
+use serde_json::value::RawValue;
 use wire::v1::List;
 
 use super::api::{PAGE_MAX, Query};
 use super::table::{Cell, Column, Table, Tone};
-use super::{Session, print};
+use super::{Session, print, print_message};
 
 #[derive(Args, Clone)]
 pub(super) struct PageArgs {
@@ -16,6 +18,9 @@ pub(super) struct PageArgs {
     /// Number of rows to skip
     #[arg(long, value_name = "N")]
     offset: Option<u64>,
+    /// Print all rows, also with --json
+    #[arg(long, conflicts_with = "limit")]
+    all: bool,
 }
 
 pub(super) struct ListView<'a> {
@@ -25,9 +30,16 @@ pub(super) struct ListView<'a> {
     pub(super) columns: &'a [Column],
 }
 
+/// Which rows of a list were printed.
+struct PrintedRows {
+    offset: u64,
+    count: u64,
+    total: u64,
+}
+
 impl Session {
-    /// Prints a list. With `--json` it is one page, exactly as the API returns it; otherwise the
-    /// whole list.
+    /// Prints a list. With `--json` it is one page, exactly as the API returns it, unless `--all`
+    /// is set; otherwise the whole list.
     pub(super) async fn list<T: DeserializeOwned>(
         &self,
         listing: ListView<'_>,
@@ -36,44 +48,94 @@ impl Session {
         row: impl Fn(&T) -> Vec<Cell>,
     ) -> anyhow::Result<()> {
         let ListView { path, noun, columns } = listing;
+        if self.json && page_args.all {
+            return self.print_all_json(path, page_args, query).await;
+        }
         if self.json {
             let query = query().with("limit", page_args.limit).with("offset", page_args.offset);
             let body = self.api.get_with_query(path, &query).await?;
-            return print(&format!("{}\n", body.text));
+            print(&format!("{}\n", body.text))?;
+            return match body.read::<List<IgnoredAny>>() {
+                Ok(List { data, meta, .. }) => print_if_cut(
+                    noun,
+                    &PrintedRows {
+                        offset: meta.offset,
+                        count: data.len() as u64,
+                        total: meta.total,
+                    },
+                ),
+                // The response was printed unchanged, whatever it is.
+                Err(_) => Ok(()),
+            };
         }
         let mut table = Table::new(self.screen, columns);
-        let first = page_args.offset.unwrap_or(0);
-        let mut shown = 0;
+        let mut empty = true;
+        let printed = self
+            .read_pages(path, page_args, query, |rows: &[T]| {
+                empty &= rows.is_empty();
+                if empty && self.screen.width.is_some() {
+                    let line = self.screen.paint(&format!("No {noun}."), Tone::Faint);
+                    return print(&format!("{line}\n"));
+                }
+                print(&table.page(&rows.iter().map(&row).collect::<Vec<_>>()))
+            })
+            .await?;
+        print_if_cut(noun, &printed)
+    }
+
+    /// Prints the whole list as one JSON object, each page as soon as it arrives.
+    async fn print_all_json(
+        &self,
+        path: &[&str],
+        page_args: &PageArgs,
+        query: impl Fn() -> Query,
+    ) -> anyhow::Result<()> {
+        // Printed only after the first page arrived: if that fails, there is no output.
+        let mut before_row = r#"{"data":["#;
+        let mut any = false;
+        let printed = self
+            .read_pages(path, page_args, query, |rows: &[Box<RawValue>]| {
+                let mut text = String::new();
+                for row in rows {
+                    text.push_str(before_row);
+                    text.push_str(row.get());
+                    before_row = ",";
+                    any = true;
+                }
+                print(&text)
+            })
+            .await?;
+        let PrintedRows { offset, count, total } = printed;
+        let meta = json!({"total": total, "limit": count, "offset": offset});
+        let opening = if any { "" } else { before_row };
+        print(&format!("{opening}],\"meta\":{meta}}}\n"))
+    }
+
+    /// Reads a list page by page, up to `--limit`, and calls `show` with each page.
+    async fn read_pages<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        page_args: &PageArgs,
+        query: impl Fn() -> Query,
+        mut show: impl FnMut(&[T]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<PrintedRows> {
+        let offset = page_args.offset.unwrap_or(0);
+        let mut shown: u32 = 0;
         loop {
             let left = page_args.limit.map_or(PAGE_MAX, |limit| limit.saturating_sub(shown));
             let page = left.min(PAGE_MAX);
-            let at = first + u64::from(shown);
+            let at = offset.saturating_add(u64::from(shown));
             // The API rejects an invalid limit and says why.
             let query = query().with("limit", Some(page)).with("offset", Some(at));
             let list: List<T> = self.api.get_with_query(path, &query).await?.read()?;
-            let rows: Vec<_> = list.data.iter().map(&row).collect();
-            if rows.is_empty() && shown == 0 && self.screen.width.is_some() {
-                return print(&format!(
-                    "{}\n",
-                    self.screen.paint(&format!("No {noun}."), Tone::Faint)
-                ));
-            }
-            print(&table.page(&rows))?;
-            shown = shown.saturating_add(u32::try_from(rows.len()).unwrap_or(u32::MAX));
-            let whole = rows.len() < page as usize || first + u64::from(shown) >= list.meta.total;
+            show(&list.data)?;
+            shown = shown.saturating_add(u32::try_from(list.data.len()).unwrap_or(u32::MAX));
+            let (count, total) = (u64::from(shown), list.meta.total);
+            let whole = list.data.len() < page as usize || offset.saturating_add(count) >= total;
             if whole || page_args.limit.is_some_and(|limit| shown >= limit) {
-                return self.print_remaining(noun, u64::from(shown), list.meta.total);
+                return Ok(PrintedRows { offset, count, total });
             }
         }
-    }
-
-    /// Prints how many rows of the total were shown, if not all.
-    fn print_remaining(&self, noun: &str, shown: u64, total: u64) -> anyhow::Result<()> {
-        if shown == total || self.screen.width.is_none() {
-            return Ok(());
-        }
-        let line = format!("{shown} of {total} {noun}");
-        print(&format!("{}\n", self.screen.paint(&line, Tone::Faint)))
     }
 
     /// Reads a whole list for internal use.
@@ -92,5 +154,39 @@ impl Session {
                 return Ok(rows);
             }
         }
+    }
+}
+
+/// Says on standard error that a list goes on after the printed rows.
+fn print_if_cut(noun: &str, printed: &PrintedRows) -> anyhow::Result<()> {
+    let PrintedRows { offset, count, total } = *printed;
+    if offset.saturating_add(count) >= total {
+        return Ok(());
+    }
+    let [count, total] = [count, total].map(group_thousands);
+    print_message(&format!("Showing {count} of {total} {noun}; use --all or --limit."))
+}
+
+/// Formats a number with commas: `1,204`.
+fn group_thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_grouped() {
+        let shown = [0, 50, 999, 1_204, 100_000, 1_234_567].map(group_thousands);
+        assert_eq!(shown, ["0", "50", "999", "1,204", "100,000", "1,234,567"]);
     }
 }

@@ -20,6 +20,39 @@ fn order() -> Value {
     json!({"packages": ["hello"]})
 }
 
+/// The system has a package database, but not the program that manages it.
+#[test]
+fn failed_scan_is_logged_with_its_reason() {
+    let fleet = Fleet::new();
+    let root = fleet.dir.0.join("root");
+    for (path, content) in [
+        ("etc/os-release", "ID=debian\nVERSION_ID=12\n"),
+        ("etc/hostname", "bare\n"),
+        (
+            "var/lib/dpkg/status",
+            "Package: hello\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.0\n\
+             Maintainer: x\nDescription: x\n\n",
+        ),
+    ] {
+        std::fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+        std::fs::write(root.join(path), content).unwrap();
+    }
+    let reason = format!(
+        "{} has no `apt-get`; with --root, apt, apk and pacman must be installed in the directory",
+        root.display()
+    );
+    let mut host = Host::joined(&fleet, &root);
+    let line = format!("the scan failed, so nothing new is reported: {reason}");
+    fleet.until_true("the log says why the scan failed", || host.log_text().contains(&line));
+    assert!(fleet.server(&host.id)["last_scan_at"].is_null());
+    assert!(host.stop());
+    for args in [&["scan"][..], &["scan", "--no-refresh"]] {
+        let scan = host.run(args);
+        assert_eq!(scan.status.code(), Some(1));
+        assert!(text(&scan.stderr).contains(&reason), "{}", text(&scan.stderr));
+    }
+}
+
 #[test]
 fn removed_host_returns_only_as_a_new_server() {
     let Some(server) = server() else { return };

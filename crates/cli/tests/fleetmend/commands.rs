@@ -182,7 +182,50 @@ async fn lists_fit_the_terminal_and_are_complete_in_a_pipe() {
         assert!(!output.out.contains('\x1b'), "{more:?}: {}", output.out);
     }
     let three = world.cli.run_on_terminal(80, &["servers", "list", "--limit", "3"], "").out;
-    assert!(strip_escapes(&three).ends_with("3 of 6 servers\n"), "{three}");
+    assert!(
+        strip_escapes(&three).ends_with("\nShowing 3 of 6 servers; use --all or --limit.\n"),
+        "{three}"
+    );
+}
+
+/// One API page is 50 rows by default and 500 at most: a list of 503 needs two of the largest.
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_say_when_they_are_cut_and_all_prints_every_row() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let service = Running::start(&dir.data(), &[]);
+    let operator = Operator::new(&service.address, &key);
+    let cli = Cli { url: service.address.clone(), key };
+    let empty: Value =
+        serde_json::from_str(&cli.run_ok(&["tokens", "list", "--json", "--all"])).unwrap();
+    assert_eq!(empty, json!({"data": [], "meta": {"total": 0, "limit": 0, "offset": 0}}));
+    for number in 0..503 {
+        operator.post("/v1/enrollment-tokens", json!({"name": format!("token {number}")})).await;
+    }
+
+    let page = cli.run_piped(&["tokens", "list", "--json"]);
+    assert_eq!(
+        (page.code, page.err.as_str()),
+        (0, "Showing 50 of 503 tokens; use --all or --limit.\n")
+    );
+    let few = cli.run_piped(&["tokens", "list", "--limit", "3"]);
+    assert_eq!((few.code, few.out.lines().count()), (0, 4));
+    assert_eq!(few.err, "Showing 3 of 503 tokens; use --all or --limit.\n");
+    let end = cli.run_piped(&["tokens", "list", "--json", "--offset", "460"]);
+    assert_eq!((end.code, end.err.as_str()), (0, ""));
+
+    let all = cli.run_piped(&["tokens", "list", "--json", "--all"]);
+    assert_eq!((all.code, all.err.as_str()), (0, ""));
+    let all: Value = serde_json::from_str(&all.out).unwrap();
+    assert_eq!(all["data"].as_array().unwrap(), &operator.all("/v1/enrollment-tokens").await);
+    assert_eq!(all["meta"], json!({"total": 503, "limit": 503, "offset": 0}));
+    let rest = cli.run_ok(&["tokens", "list", "--json", "--all", "--offset", "2"]);
+    let rest: Value = serde_json::from_str(&rest).unwrap();
+    assert_eq!(rest["data"].as_array().unwrap()[..], all["data"].as_array().unwrap()[2..]);
+    let table = cli.run_piped(&["tokens", "list", "--all"]);
+    assert_eq!((table.out.lines().count(), table.err.as_str()), (504, ""));
+    assert_eq!(cli.run_piped(&["tokens", "list", "--all", "--limit", "3"]).code, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

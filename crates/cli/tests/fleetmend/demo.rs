@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::operator::{Operator, POLL_INTERVAL};
-use crate::support::{Dir, fleetmend};
+use crate::support::{Dir, first_key, fleetmend};
 
 /// A running demo, killed on drop.
 struct Demo {
@@ -59,6 +59,12 @@ impl Demo {
         let key = reported("admin key");
         reported("Press Ctrl-C to stop");
         Demo { child, stdout: words, operator: Operator::new(&url, &key) }
+    }
+
+    /// Kills the demo, so that it cannot save anything.
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     fn end(mut self) {
@@ -165,4 +171,87 @@ async fn demo_has_sample_data_and_continues_after_restart() {
     let twin = Demo::start(&dir.0.join("two"), "7");
     assert_same_history(&twin.snapshot().await, &first);
     twin.end();
+}
+
+/// Twice in a row, because the second recovery starts from the same saved servers as the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_demo_starts_again_with_the_same_fleet() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = Dir::new();
+    let data = dir.0.join("demo");
+    let created = Demo::start(&data, "7");
+    let servers = created.snapshot().await.0;
+    let mut seen = last_seen(&created.operator).await;
+    let busy = fleetmend(&args(&data, "7")).output().unwrap();
+    let message = String::from_utf8(busy.stderr).unwrap();
+    assert_eq!(busy.status.code(), Some(1), "{message}");
+    assert!(message.contains("a demo is already running in"), "{message}");
+    created.end();
+    for _ in 0..3 {
+        let demo = Demo::start(&data, "7");
+        assert_eq!(demo.snapshot().await.0, servers);
+        seen = wait_for_syncs(&demo.operator, &seen).await;
+        for server in demo.operator.all("/v1/servers").await {
+            assert!(server["quarantine"].is_null(), "{server}");
+        }
+        demo.kill();
+    }
+    Demo::start(&data, "7").end();
+}
+
+/// When each server was last seen, by id.
+async fn last_seen(operator: &Operator) -> BTreeMap<String, String> {
+    let servers = operator.all("/v1/servers").await;
+    servers.iter().map(|row| (row["id"].to_string(), row["last_seen_at"].to_string())).collect()
+}
+
+/// Waits until most servers have synced; a few are offline.
+async fn wait_for_syncs(
+    operator: &Operator,
+    before: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    loop {
+        let now = last_seen(operator).await;
+        if now.iter().filter(|(id, at)| before.get(*id) != Some(*at)).count() > 200 {
+            return now;
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// The history is created before the demo listens.
+#[tokio::test(flavor = "multi_thread")]
+async fn demo_killed_while_it_is_created_starts_again() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = Dir::new();
+    let data = dir.0.join("demo");
+    let mut child = fleetmend(&args(&data, "7")).stdout(Stdio::piped()).spawn().unwrap();
+    while !data.join("credentials.toml").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended early");
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!data.join("demo.json").exists());
+    let demo = Demo::start(&data, "7");
+    assert_eq!(demo.operator.all("/v1/servers").await.len(), 250);
+    demo.end();
+}
+
+/// Only what a demo created is removed.
+#[test]
+fn demo_does_not_touch_another_installation() {
+    let dir = Dir::new();
+    first_key(&dir.data());
+    let key = std::fs::read(dir.data().join("root.key")).unwrap();
+    for prepare in
+        [|_: &Path| {}, |data: &Path| std::fs::write(data.join("demo.lock"), "").unwrap()]
+    {
+        prepare(&dir.data());
+        let refused = fleetmend(&args(&dir.data(), "7")).output().unwrap();
+        let message = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{message}");
+        assert!(message.contains("not hold a demo") || message.contains("not a demo"), "{message}");
+        assert_eq!(std::fs::read(dir.data().join("root.key")).unwrap(), key);
+    }
 }

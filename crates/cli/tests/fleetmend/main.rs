@@ -221,6 +221,34 @@ fn current_requests_finish_before_the_service_ends() {
     }
 }
 
+/// Some clients read nothing before they have sent the whole body.
+#[test]
+fn client_that_sends_a_large_body_first_gets_413() {
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let service = Running::start(&dir.data(), &[]);
+    let part = vec![b' '; 1 << 20];
+    let bytes = 100 * part.len();
+    let mut stream = service.connect();
+    let head = format!(
+        "POST /v1/preview HTTP/1.1\r\nHost: x\r\nKEY\r\nContent-Type: application/json\r\nContent-Length: {bytes}\r\n\r\n"
+    );
+    ask(&mut stream, &key, &head);
+    for _ in 0..100 {
+        stream.write_all(&part).unwrap();
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("\"body_too_large\""), "{answer}");
+
+    // A client that never ends is disconnected.
+    let mut stream = service.connect();
+    ask(&mut stream, &key, &head.replace(&bytes.to_string(), &(1_u64 << 40).to_string()));
+    let sent = (0..1_000).take_while(|_| stream.write_all(&part).is_ok()).count();
+    assert!((256..300).contains(&sent), "{sent} MiB");
+}
+
 #[tokio::test]
 async fn tls_is_served_and_tokens_carry_the_certificate_hash() {
     let dir = Dir::new();

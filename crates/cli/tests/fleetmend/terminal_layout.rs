@@ -56,7 +56,7 @@ liblognorm-bin  critical  security        1  0.15.15-3ubuntu0.1 -> 0.15.15-3ubu�
 liblognorm5     critical  security        1  0.15.15-3ubuntu0.1 -> 0.15.15-3ubu…
 libwrap-bin     critical  security        1  4.30.3-9ubuntu0.1 -> 4.30.3-9ubunt…
 iperf3          high      security        1  5.7.8-6 -> 5.7.8-6+deb12u2
-5 of 196 pending updates
+Showing 5 of 196 pending updates; use --all or --limit.
 ";
 
 const PATCHES_PIPE: &str = "\
