@@ -331,7 +331,7 @@ impl SharedState {
         match scan {
             Some(Ok(Ok(scan))) => self.publish(scan),
             Some(Ok(Err(error))) => {
-                self.log_failed_scan(&format!("{:#}", anyhow::Error::new(error)))
+                self.log_failed_scan(&format!("{:#}", anyhow::Error::new(error)));
             }
             Some(Err(_)) | None => self.log_failed_scan("internal error"),
         }
