@@ -17,7 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 
 /// Runs each of these test functions on both engines, as `NAME::sqlite` and `NAME::postgres`.
 ///
-/// ```ignore
+/// ```text
 /// async fn batch_can_be_canceled(world: &World) {}
 ///
 /// testkit::both!(crate::support: batch_can_be_canceled);
