@@ -41,7 +41,8 @@ impl Operator {
     pub(crate) fn new(url: &str, key: &str) -> Operator {
         let next_key = AtomicU32::new(OPERATORS.fetch_add(1_000, Ordering::Relaxed));
         Operator {
-            http: reqwest::Client::new(),
+            // A connection to a service that was restarted must not be used again.
+            http: reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap(),
             key: key.to_owned(),
             url: url.to_owned(),
             next_key,
