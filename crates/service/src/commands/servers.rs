@@ -1,7 +1,7 @@
 //! Commands on servers: edit, remove, release from quarantine. Also reads a server's inventory.
 
 use async_recursion::async_recursion as boxed;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 use store::package_sets::{self, SetKind};
@@ -50,9 +50,8 @@ impl ServerEdit {
             after.environment.clone_from(environment);
         }
         if let Some(tags) = &self.tags {
-            after.tags.clone_from(tags);
-            after.tags.sort();
-            after.tags.dedup();
+            let mut seen = BTreeSet::new();
+            after.tags = tags.iter().filter(|tag| seen.insert(*tag)).cloned().collect();
         }
         after
     }

@@ -345,7 +345,7 @@ async fn server_is_edited_and_concurrent_edits_are_not_lost(service: &Service) {
     let server = service.get(&format!("/v1/servers/{id}")).await.is(200).json();
     assert_eq!(
         (&server["environment"], &server["tags"]),
-        (&json!("staging"), &json!(["blue", "rack=7", "web"]))
+        (&json!("staging"), &json!(["blue", "web", "rack=7"]))
     );
     // The same form again, as from a second tab, would undo that.
     let late = [("environment", ""), ("tags", ""), ("shown", shown)];
