@@ -64,6 +64,7 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         ("/servers".into(), "web-1"),
         ("/servers?q=WEB&status=&environment=&sort=security_updates".into(), "web-1"),
         (format!("/servers/{server}"), "team:shop"),
+        (format!("/servers/{server}/edit"), "Separated by spaces"),
         (format!("/servers/{server}/remove"), "agent stays installed"),
         ("/patches".into(), "openssl"),
         ("/patches?severity=critical".into(), "openssl"),
