@@ -1,7 +1,7 @@
 //! Time-based one-time passwords (TOTP, RFC 6238): six digits that change every 30 seconds.
 //!
 //! Not totp-rs: it brings its own HMAC and SHA-1, SHA-2 and Base32 crates, and this service has one
-//! cryptographic library, `ring`. What remains is the ten lines of [`code`].
+//! cryptographic library, `ring`. What remains is the ten lines of `code`.
 
 use jiff::Timestamp;
 use ring::hmac::{HMAC_SHA1_FOR_LEGACY_USE_ONLY, Key, sign};
