@@ -234,8 +234,8 @@ impl Demo {
         Ok(Config { behavior: self.nature(self.speed), ..config })
     }
 
-    /// Starts the fleet in the state in which it was last stopped. After a kill, the servers are
-    /// as they were at the start before it.
+    /// Starts the fleet in the state in which it was last stopped. After a kill, the servers have
+    /// the packages that they had when the killed process started.
     async fn fleet(&self, app: &App, dir: &Path, url: &str) -> anyhow::Result<Swarm> {
         let file = dir.join(FLEET_FILE);
         let org = organization(app).await?;

@@ -295,17 +295,17 @@ fn agent_result(
     (started_at, finished_at): (Timestamp, Timestamp),
     rng: &mut Rng,
 ) -> Option<serde_json::Value> {
-    use wire::agent::Outcome as Said;
+    use wire::agent::Outcome;
     let (reported, failure_code, message) = match outcome {
-        TaskOutcome::Succeeded => (Said::Succeeded, None, None),
-        TaskOutcome::NoChange => (Said::NoChange, None, None),
-        TaskOutcome::Failed(code) => (Said::Failed, Some(code), Some(reason(code))),
+        TaskOutcome::Succeeded => (Outcome::Succeeded, None, None),
+        TaskOutcome::NoChange => (Outcome::NoChange, None, None),
+        TaskOutcome::Failed(code) => (Outcome::Failed, Some(code), Some(reason(code))),
         TaskOutcome::TimedOut(_) | TaskOutcome::Skipped(_) | TaskOutcome::Canceled(_) => {
             return None;
         }
     };
     let packages = match reported {
-        Said::Succeeded => (0..rng.between(1, 5)).map(|_| package_move(rng)).collect(),
+        Outcome::Succeeded => (0..rng.between(1, 5)).map(|_| package_move(rng)).collect(),
         _ => Vec::new(),
     };
     let result = OrderResult {

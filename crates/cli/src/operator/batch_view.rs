@@ -83,7 +83,7 @@ pub(super) fn format_batch(batch: &Batch, screen: &Screen) -> String {
 }
 
 fn result_row(task: &Task) -> Vec<Cell> {
-    let waiting = task.waiting_for.map(|what| format!("waiting ({})", api_name(what)));
+    let waiting = task.waiting_for.map(|what| format!("waiting for {}", what.description()));
     let state = waiting.map_or_else(|| toned_cell(task.state), Cell::from);
     let Some(result) = &task.result else {
         return vec![

@@ -157,7 +157,7 @@ impl Session {
     }
 }
 
-/// Says on standard error that a list goes on after the printed rows.
+/// Prints a note to standard error if the list has more rows than were printed.
 fn print_if_cut(noun: &str, printed: &PrintedRows) -> anyhow::Result<()> {
     let PrintedRows { offset, count, total } = *printed;
     if offset.saturating_add(count) >= total {

@@ -63,7 +63,7 @@ impl ServerCertVerifier for TrustedCertificates {
             now,
         );
         match verified {
-            // An authority as the server's certificate; rustls has no variant of its own for this
+            // An authority as the server's certificate; rustls has no dedicated variant for this
             // error. The dates were verified before it.
             Err(Error::InvalidCertificate(CertificateError::Other(_)))
                 if self.named.contains(end_entity) =>

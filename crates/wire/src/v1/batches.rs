@@ -203,6 +203,19 @@ pub enum WaitingFor {
     Window,
 }
 
+impl WaitingFor {
+    /// For display, after "waiting for ".
+    pub fn description(self) -> &'static str {
+        match self {
+            WaitingFor::Stagger => "its staggered start",
+            WaitingFor::Canary => "the canary",
+            WaitingFor::Parallel => "a free slot",
+            WaitingFor::Offline => "the server to come online",
+            WaitingFor::Window => "the start of the batch",
+        }
+    }
+}
+
 /// Result of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

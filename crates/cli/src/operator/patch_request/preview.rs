@@ -68,7 +68,9 @@ fn row(server: &PreviewServer, screen: &Screen) -> Vec<Cell> {
         (None, _) => Cell::new("never", Tone::Warning),
         (Some(at), true) => format!("{}, canary", screen.time(at).text()).into(),
         (Some(at), false) => match server.waits_for.first() {
-            Some(what) => format!("{}, after {}", screen.time(at).text(), api_name(what)).into(),
+            Some(what) => {
+                format!("{}, waiting for {}", screen.time(at).text(), what.description()).into()
+            }
             None => screen.time(at),
         },
     };

@@ -38,9 +38,9 @@ const KINDS: [TableKind; 31] = [
     ("/cves.csv", false, &[("CVE", "id ~kev"), ("Severity", "severity"), ("CVSS", "cvss"), ("EPSS", "~epss"), ("Servers", "affected_servers"), ("Packages", "packages"), ("Published", "published")]),
     ("/servers.csv", false, &[("Server", "hostname"), ("Status", "status"), ("Environment", "environment"), ("Package", "package"), ("Installed", "installed_version"), ("Fixed in", "fixed_version"), ("State", "state ~suppressed")]),
     ("/batches.csv", false, &[("Requested", "created_at"), ("State", "state"), ("Updates", "what"), ("Servers", "servers"), ("Failed", "failed"), ("Progress", "percent"), ("Started by", "origin ~started_by_name")]),
-    ("/tasks.csv", false, &[("Server", "hostname"), ("State", "state"), ("Detail", "failure_code message ~waiting_for notes"), ("Packages", "~packages"), ("Reboot", "~reboot_needed ~reboot_done"), ("Log", "~id")]),
+    ("/tasks.csv", false, &[("Server", "hostname"), ("State", "state"), ("Detail", "failure_code message waiting_for notes"), ("Packages", "~packages"), ("Reboot", "~reboot_needed ~reboot_done"), ("Log", "~id")]),
     ("/changes.csv", false, &[("Package", "name"), ("From", "from"), ("To", "to")]),
-    ("/order.csv /run.csv /retry.csv", false, &[("Server", "hostname ~canary"), ("Starts", "starts_at ~waits_for"), ("To install", "~updates"), ("Skipped", "~blocked ~nothing_pending ~host_limits"), ("Reboot", "reboot")]),
+    ("/order.csv /run.csv /retry.csv", false, &[("Server", "hostname ~canary"), ("Starts", "starts_at waits_for"), ("To install", "~updates"), ("Skipped", "~blocked ~nothing_pending ~host_limits"), ("Reboot", "reboot")]),
     ("/schedules.csv", false, &[("Name", "name ~enabled"), ("When", "cron timezone"), ("Servers", "targets"), ("Updates", "what"), ("Next run", "next_run_at"), ("Last run", "last_run_state last_run_at")]),
     ("/calendar.csv", false, CALENDAR),
     ("/next.csv", false, &[("*", "local_time ~timezone"), ("Your time", "at"), ("", "")]),
@@ -185,11 +185,28 @@ fn kind_of(path: &str, table: &Table) -> usize {
 }
 
 /// Whether a line of the file contains what a row of the page shows.
+fn described(reason: &str) -> &'static str {
+    match reason {
+        "stagger" => "its staggered start",
+        "canary" => "the canary",
+        "parallel" => "a free slot",
+        "offline" => "the server to come online",
+        "window" => "the start of the batch",
+        other => panic!("unknown reason `{other}`"),
+    }
+}
+
 fn row_matches(kind: &TableKind, row: &[String], head: &[String], line: &[String]) -> bool {
     kind.2.iter().zip(row).all(|((_, columns), shown)| {
         columns.split_whitespace().filter(|column| !column.starts_with('~')).all(|column| {
             let at = head.iter().position(|name| name == column).unwrap();
-            normalized(shown).contains(&normalized(&line[at]))
+            match column {
+                // Several reasons, which the page describes.
+                "waiting_for" | "waits_for" => line[at]
+                    .split_whitespace()
+                    .all(|reason| shown.contains(&format!("waiting for {}", described(reason)))),
+                _ => normalized(shown).contains(&normalized(&line[at])),
+            }
         })
     })
 }
