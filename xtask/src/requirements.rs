@@ -150,6 +150,25 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["mmdebstrap"]),
         checks: &[Check::Test],
     },
+    // For the script that installs agents.
+    Requirement {
+        name: "shellcheck",
+        detection: Detection::Program("shellcheck"),
+        source: Source::Debian(&["shellcheck"]),
+        checks: &[Check::Test],
+    },
+    Requirement {
+        name: "busybox",
+        detection: Detection::Program("busybox"),
+        source: Source::Debian(&["busybox"]),
+        checks: &[Check::Test],
+    },
+    Requirement {
+        name: "curl",
+        detection: Detection::Program("curl"),
+        source: Source::Debian(&["curl"]),
+        checks: &[Check::Test],
+    },
     Requirement {
         name: "dnf",
         detection: Detection::Program("dnf"),

@@ -15,3 +15,16 @@ pub mod output;
 pub mod root;
 pub mod shell;
 pub mod work;
+
+/// The version of the agent, in a form that a service finds in the program's file. The service may
+/// run on another architecture, so it cannot run the program to ask.
+#[used]
+static RELEASE: &str =
+    concat!("fleetmend-agent release ", env!("CARGO_PKG_VERSION"), " (end of release)");
+
+/// The version of this agent.
+pub fn version() -> &'static str {
+    // Reads the static, so that the version in the file and the reported one are always the same.
+    let release = std::hint::black_box(RELEASE);
+    release.split(' ').nth(2).unwrap_or_default()
+}

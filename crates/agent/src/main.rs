@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 
 /// Reports packages and installs updates for a Fleetmend server, within the limits of this host
 #[derive(Parser)]
-#[command(name = "fleetmend-agent", version, about, after_help = EXAMPLES)]
+#[command(name = "fleetmend-agent", version = agent::version(), about, after_help = EXAMPLES)]
 struct FleetmendAgent {
     #[command(subcommand)]
     command: Command,

@@ -1,12 +1,13 @@
 //! `/v1/enrollment-tokens`.
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use httpkit::filters::PageParams;
 use httpkit::{ApiError, Body, ETag, Id, IfMatch, NoQuery, Query, RequestUrl, page};
+use service::agent_install;
 use service::auth::caller::Caller;
 use service::queries;
 use service::requests::enrollment_tokens as requests;
@@ -48,15 +49,21 @@ async fn list(
 async fn create(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<CreateEnrollmentToken>,
 ) -> Result<impl IntoResponse, ApiError> {
     let (token, text) = requests::create(&app, &caller, body.into_parts()).await?;
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let url = agent_install::public_url(&app, header("host"), header("x-forwarded-proto"));
+    let install_command =
+        url.and_then(|url| agent_install::install_command(&app, &url, &text));
     let location = format!("/v1/enrollment-tokens/{}", token.id);
     let etag = version(&token);
     let body = CreatedEnrollmentToken {
         enrollment_token: queries::credentials::enrollment_token(token),
         token: text,
+        install_command,
     };
     Ok((StatusCode::CREATED, [(LOCATION, location)], etag, Json(body)))
 }

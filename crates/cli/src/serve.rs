@@ -60,6 +60,10 @@ pub(crate) struct Server {
     #[arg(long, value_name = "DAYS", env = "FLEETMEND_STALE_AFTER_DAYS",
         value_parser = clap::value_parser!(u32).range(1..=3650))]
     stale_after_days: Option<u32>,
+    /// Directory with the agents that servers install from this service [default:
+    /// /usr/lib/fleetmend/agents, or the directory of this program]
+    #[arg(long, value_name = "DIR", env = "FLEETMEND_AGENT_DIR")]
+    agent_dir: Option<PathBuf>,
     /// Settings file [default: fleetmend.toml in the data directory]
     #[arg(long, value_name = "F", env = "FLEETMEND_CONFIG")]
     config: Option<PathBuf>,
@@ -129,6 +133,8 @@ impl Server {
             stale_after_days: (self.stale_after_days.or(file.stale_after_days))
                 .unwrap_or(usual.stale_after_days),
             certificate_sha256: tls.map(|tls| tls.sha256),
+            untrusted_public_key: tls.and_then(|tls| tls.untrusted_public_key),
+            agents: settings::load_agents(self.agent_dir.as_deref().or(file.agent_dir.as_deref())),
             oidc: self.oidc.config(file, &organizations)?,
             ..usual
         };

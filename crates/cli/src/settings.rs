@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use serde::Deserialize;
+use service::agent_releases::AgentReleases;
 use service::auth::root_keys;
 use service::auth::root_keys::OpenError;
 use service::secrets::Secrets;
@@ -39,6 +40,7 @@ pub(crate) struct SettingsFile {
     pub(crate) requests_per_second: Option<u32>,
     pub(crate) requests_burst: Option<u32>,
     pub(crate) stale_after_days: Option<u32>,
+    pub(crate) agent_dir: Option<PathBuf>,
     pub(crate) oidc_issuer: Option<String>,
     pub(crate) oidc_client_id: Option<String>,
     pub(crate) oidc_client_secret_file: Option<PathBuf>,
@@ -64,6 +66,23 @@ impl SettingsFile {
         toml::from_str(&text)
             .with_context(|| format!("cannot use the settings in {}", path.display()))
     }
+}
+
+/// Where the packages of the service put the agents that servers install from it.
+const PACKAGED_AGENTS: &str = "/usr/lib/fleetmend/agents";
+
+/// Loads the agents of this service: from the given directory, or those of the package, or the one
+/// that was built next to this program.
+pub(crate) fn load_agents(named: Option<&Path>) -> AgentReleases {
+    if let Some(dir) = named {
+        return AgentReleases::load(dir);
+    }
+    let packaged = AgentReleases::load(Path::new(PACKAGED_AGENTS));
+    if packaged.list().next().is_some() {
+        return packaged;
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    program.parent().map(AgentReleases::load).unwrap_or_default()
 }
 
 /// The default database of a data directory.
@@ -144,6 +163,7 @@ mod tests {
     fn every_setting_can_be_set_in_the_file() {
         let text = "database = \"sqlite:x\"\nlisten = \"[::1]:1\"\ntls_cert = \"c\"\ntls_key = \"k\"\n\
                     durability = \"full\"\nrequests_per_second = 1\nrequests_burst = 2\nstale_after_days = 3\n\
+                    agent_dir = \"a\"\n\
                     oidc_issuer = \"https://id.example.org\"\noidc_client_id = \"i\"\noidc_client_secret_file = \"s\"\n\
                     oidc_name = \"Example\"\noidc_scope = \"openid\"\noidc_role_claim = \"groups\"\n\
                     oidc_role = [\"admin=ops\"]\noidc_default_role = \"viewer\"\noidc_org = \"Acme\"\n";

@@ -1,11 +1,15 @@
 //! Cookies for the session, for browsers that have signed in before, and for the OIDC redirect.
 
 use axum::http::header::{COOKIE, HOST};
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use cookie::time::Duration;
 use cookie::{Cookie, CookieBuilder, SameSite};
 
+use service::agent_install;
+
 use crate::Dashboard;
+
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 pub(crate) const SESSION: &str = "fleetmend_session";
 /// Marks a browser that has signed in before. Its sign-in attempts are counted separately from
@@ -60,12 +64,13 @@ fn header(
 /// Whether the browser uses TLS. A TLS-terminating proxy reports it in a header. A client that
 /// forges the header only locks itself out.
 fn is_secure(app: &Dashboard, headers: &HeaderMap) -> bool {
-    let proxied = headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https");
+    let proxied = headers.get(FORWARDED_PROTO).is_some_and(|proto| proto == "https");
     app.settings.certificate_sha256.is_some() || proxied
 }
 
 /// The base URL at which the browser reaches this service.
 pub(crate) fn base_url(app: &Dashboard, headers: &HeaderMap) -> String {
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost:7600");
-    format!("{}://{host}", if is_secure(app, headers) { "https" } else { "http" })
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    agent_install::public_url(app, text(HOST), text(FORWARDED_PROTO))
+        .unwrap_or_else(|| "http://localhost:7600".to_owned())
 }

@@ -5,6 +5,7 @@ use axum::http::HeaderMap;
 use httpkit::problem::{ApiError, Code};
 use httpkit::{Body, Id, NoQuery, Query, RequestUrl, page as paging};
 use serde_json::{Map, json};
+use service::agent_install;
 use service::auth::users;
 use service::queries::Page;
 use service::queries::users::User;
@@ -235,9 +236,18 @@ pub(crate) async fn create_token(
     let body: Body<CreateEnrollmentToken> = Body::from_value(&body.into())?;
     let (_, text) =
         requests::enrollment_tokens::create(&app, &viewer.caller(), body.into_parts()).await?;
-    let lines = vec!["Install the agent on each server, then run this as root.".into()];
-    let command =
-        format!("fleetmend-agent enroll --server {} --token {text}", base_url(&app, &headers));
+    let url = base_url(&app, &headers);
+    let (line, command) = match agent_install::install_command(&app, &url, &text) {
+        Some(command) => (
+            "Run this on each server. It installs the agent, enrolls the server and starts the agent.",
+            command,
+        ),
+        None => (
+            "Install the agent on each server, then run this as root.",
+            format!("fleetmend-agent enroll --server {url} --token {text}"),
+        ),
+    };
+    let lines = vec![line.into()];
     secret_page(&app, &viewer, "Enrollment token", lines, command)
 }
 

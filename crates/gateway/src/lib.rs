@@ -27,6 +27,7 @@ mod credentials;
 mod dispatcher;
 mod enroll;
 mod ingest;
+mod install;
 mod limits;
 mod outbox;
 mod registry;
@@ -42,7 +43,7 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{post, put};
+use axum::routing::{get, post, put};
 use jiff::Timestamp;
 use serde_json::json;
 use service::App;
@@ -110,6 +111,9 @@ pub fn router<S: Clone + Send + Sync + 'static>(gateway: &Gateway) -> Router<S> 
         .route("/agent/v1/listings/{kind}/{digest}", put(uploads::put_package_set))
         .route("/agent/v1/orders/{task_id}/log", post(uploads::append_log))
         .route_layer(from_fn_with_state(gateway.clone(), response_signature::sign_response))
+        // Not signed: a client that is not enrolled has no key to verify them with.
+        .route("/install.sh", get(install::script))
+        .route("/agent/v1/releases/{architecture}", get(install::program))
         .method_not_allowed_fallback(async || {
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "method not allowed")
         })

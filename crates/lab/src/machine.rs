@@ -126,6 +126,24 @@ impl Machine {
         boot.spawn().expect("cannot start the machine")
     }
 
+    /// A program inside the machine that `boot` started, once it is far enough for that; with a clean
+    /// environment and no input.
+    pub fn command(&self, boot: &Child, program: &str) -> Option<Command> {
+        let unshare = boot.id();
+        let children = fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children"));
+        let first = children.ok()?.split_whitespace().next()?.to_owned();
+        // Before that, the process is still the shell that prepares the mounts.
+        let name = fs::read_to_string(format!("/proc/{first}/comm")).ok()?;
+        if name.trim() != "systemd" {
+            return None;
+        }
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &first, "--mount", "--uts", "--ipc", "--net", "--pid"]);
+        command.args(["--cgroup", "--root", "--wd", program]).env_clear().stdin(Stdio::null());
+        command.env("PATH", "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C");
+        Some(command)
+    }
+
     /// Boots the machine and waits until it stops.
     pub fn boot_and_wait(&mut self) -> BootEnd {
         BootEnd::from_status(self.boot().wait().expect("cannot wait for the child"))

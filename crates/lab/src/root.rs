@@ -31,8 +31,10 @@ const BASE_SECONDS_MAX: &str = "900";
 pub enum Base {
     /// Debian with apt, and nothing that apt does not need.
     Apt,
-    /// Debian with apt, systemd and dbus, to be booted in a container.
+    /// Debian with apt, systemd, dbus and curl, to be booted in a container.
     Systemd,
+    /// Debian with apt, OpenRC and wget.
+    OpenRc,
 }
 
 impl Base {
@@ -40,13 +42,15 @@ impl Base {
         match self {
             Base::Apt => "apt",
             Base::Systemd => "systemd",
+            Base::OpenRc => "openrc",
         }
     }
 
     fn packages(self) -> &'static str {
         match self {
             Base::Apt => "",
-            Base::Systemd => "systemd,systemd-sysv,dbus",
+            Base::Systemd => "systemd,systemd-sysv,dbus,curl",
+            Base::OpenRc => "openrc,wget",
         }
     }
 
@@ -55,7 +59,7 @@ impl Base {
         if !can_create_roots() {
             return None;
         }
-        let name = format!("base-{SUITE}-{}-1", self.name());
+        let name = format!("base-{SUITE}-{}-2", self.name());
         if !lab_dir().join(&name).is_dir() && !has_programs(&[("mmdebstrap", "mmdebstrap")]) {
             return None;
         }

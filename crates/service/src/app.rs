@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use vocab::ServerId;
 
+use crate::agent_releases::AgentReleases;
 use crate::auth::api_keys::ApiKeyCache;
 use crate::auth::oidc::{self, Provider};
 use crate::clock::Clock;
@@ -53,6 +54,11 @@ pub struct Settings {
     pub requests_burst: u32,
     /// The SHA-256 of the certificate that agents will see; `None` without TLS.
     pub certificate_sha256: Option<[u8; 32]>,
+    /// The SHA-256 of the public key in the service's certificate, if this machine does not trust
+    /// the certificate: curl can verify the service by it.
+    pub untrusted_public_key: Option<[u8; 32]>,
+    /// The agents that servers can install from this service.
+    pub agents: AgentReleases,
     /// The identity provider with which users may sign in.
     pub oidc: Option<oidc::Config>,
 }
@@ -66,6 +72,8 @@ impl Default for Settings {
             requests_per_second: 200,
             requests_burst: 2_000,
             certificate_sha256: None,
+            untrusted_public_key: None,
+            agents: AgentReleases::default(),
             oidc: None,
         }
     }

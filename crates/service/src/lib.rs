@@ -10,6 +10,8 @@
 //! This crate knows neither HTTP requests nor status codes. `api`, `dashboard`, `gateway` and
 //! `engine` call it.
 
+pub mod agent_install;
+pub mod agent_releases;
 pub mod app;
 pub mod audit;
 pub mod audit_anchor;

@@ -67,7 +67,7 @@ impl Host {
             kernel: self.kernel(),
             arch: Line::sanitize(&rustix::system::uname().machine().to_string_lossy()),
             package_manager: backend.manager(),
-            agent_version: Line::from(env!("CARGO_PKG_VERSION")),
+            agent_version: Line::from(crate::version()),
             reboot_required,
             reboot_reasons,
             old_code: self.outdated_processes(backend),

@@ -1,8 +1,10 @@
 //! `fleetmend-agent status`: shows the host's identity and whether the service is reachable.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use jiff::Timestamp;
+use anyhow::bail;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use vocab::ServerId;
 
@@ -24,7 +26,15 @@ pub struct Status {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Wait until the agent runs and the service responds to it, at most this long; fail otherwise
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=3600))]
+    wait: Option<u64>,
 }
+
+/// How often `--wait` checks.
+const WAIT_INTERVAL: Duration = Duration::from_millis(200);
+/// An idle agent syncs at least this often while the service responds.
+const RECENT: SignedDuration = SignedDuration::from_mins(2);
 
 #[derive(Serialize)]
 struct StatusReport<'a> {
@@ -53,6 +63,9 @@ impl Status {
         );
         let state = StateDir::open(&dir)?;
         let enrolled = require_enrollment(&state)?;
+        if let Some(seconds) = self.wait {
+            wait_until_connected(&state, Duration::from_secs(seconds))?;
+        }
         let contact = state.contact();
         let report = StatusReport {
             server_id: enrolled.server_id,
@@ -61,7 +74,7 @@ impl Status {
             enrolled_at: enrolled.enrolled_at,
             running: state.is_locked(),
             removed_at: state.removed_at()?,
-            agent_version: env!("CARGO_PKG_VERSION"),
+            agent_version: crate::version(),
             contact: &contact,
         };
         if self.json {
@@ -69,6 +82,27 @@ impl Status {
         }
         Ok(format_text(&report, now()))
     }
+}
+
+/// Waits until the agent runs and the service has responded to it recently.
+fn wait_until_connected(state: &StateDir, time: Duration) -> anyhow::Result<()> {
+    let checks = time.as_millis() / WAIT_INTERVAL.as_millis();
+    for check in 0..=checks {
+        let contact = state.contact();
+        let recent = contact.last_sync_at.is_some_and(|at| now().duration_since(at) < RECENT);
+        if state.is_locked() && contact.trouble.is_none() && recent {
+            return Ok(());
+        }
+        if check == checks {
+            match (state.is_locked(), contact.trouble) {
+                (false, _) => bail!("the agent does not run"),
+                (true, Some(trouble)) => bail!("the service does not respond: {trouble}"),
+                (true, None) => bail!("the service has not responded yet"),
+            }
+        }
+        std::thread::sleep(WAIT_INTERVAL);
+    }
+    Ok(())
 }
 
 fn format_text(shown: &StatusReport<'_>, now: Timestamp) -> String {

@@ -60,6 +60,8 @@ pub(super) struct SyncState {
     empty_responses: u32,
     throttle: SyncThrottle,
     contact: ContactStatus,
+    /// Whether the service has responded since the agent started.
+    connected: bool,
     /// Whether it is stored on disk that the service signs its responses.
     signing_saved: bool,
     /// Whether the unverified responses since the last valid one are already logged.
@@ -82,6 +84,7 @@ impl SyncState {
             empty_responses: 0,
             throttle: SyncThrottle::new(Instant::now().into_std()),
             contact,
+            connected: false,
             signing_saved,
             unverified_logged: false,
         }
@@ -141,8 +144,10 @@ impl SyncLoop {
             counter: self.sync_state.sync_counter.counter,
             nonce: self.sync_state.sync_counter.nonce,
             // Before a reboot, a short hold lets the host know in time that its report has arrived.
+            // After a start, it lets `status` know soon that the service responds.
             hold_seconds: match report.activity {
                 Activity::Rebooting => 1,
+                _ if !self.sync_state.connected => 1,
                 _ => HOLD_SECONDS_MAX.min(self.sync_state.sync_seconds.max(1)),
             },
             facts: (self.sync_state.facts_reported.as_ref() != Some(&facts)).then_some(facts),
@@ -375,6 +380,7 @@ impl SyncLoop {
             note("the service is reachable again");
         }
         contact.trouble_since = None;
+        self.sync_state.connected = true;
         self.sync_state.unverified_logged = false;
         let contact = &mut self.sync_state.contact;
         contact.last_sync_at = Some(now());

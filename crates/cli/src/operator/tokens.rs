@@ -106,16 +106,22 @@ impl Create {
             expires_at: self.expires_at,
         };
         let body = session.api.post(&["enrollment-tokens"], Some(&body)).await?;
-        let token = body.read::<CreatedEnrollmentToken>()?.token;
+        let CreatedEnrollmentToken { token, install_command, .. } = body.read()?;
         session.show(&body, |_| Ok(format!("{token}\n")))?;
         if session.json {
             return Ok(());
         }
         let url = session.api.url();
-        print_message(&format!(
-            "The token is not shown again. On the server to enroll, run as root:\n  \
-             fleetmend-agent enroll --server {url} --token {token}"
-        ))
+        print_message(&match install_command {
+            Some(command) => format!(
+                "The token is not shown again. To install the agent on a server and enroll it, run \
+                 there:\n  {command}"
+            ),
+            None => format!(
+                "The token is not shown again. On the server to enroll, run as root:\n  \
+                 fleetmend-agent enroll --server {url} --token {token}"
+            ),
+        })
     }
 }
 

@@ -23,6 +23,11 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn start() -> Service {
+        Service::start_with(&[])
+    }
+
+    /// Starts a service with additional flags.
+    pub(crate) fn start_with(flags: &[&str]) -> Service {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("fleetmend_agents_{}_{number}", std::process::id());
@@ -33,19 +38,24 @@ impl Service {
         let created = { created }.output().unwrap();
         assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
         let created: Value = serde_json::from_slice(&created.stdout).unwrap();
-        let mut child = fleetmend(&["server", "--data-dir", &data, "--listen", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let url = line.trim().strip_prefix("fleetmend is listening on ").unwrap().to_owned();
+        let (child, url) = serve(&data, "127.0.0.1:0", flags);
         let _ = rustls::crypto::ring::default_provider().install_default();
         // An idle connection may be closed just when it is used again.
         let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap();
         let key = created["api_key"].as_str().unwrap().to_owned();
         Service { child, dir, http, key, url }
+    }
+
+    /// Stops the service, and starts it again on the same address.
+    pub(crate) fn restart(mut self, flags: &[&str]) -> Service {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let listen = self.url.strip_prefix("http://").unwrap().to_owned();
+        let data = self.dir.join("data").to_string_lossy().into_owned();
+        let (child, url) = serve(&data, &listen, flags);
+        assert_eq!(url, self.url);
+        self.child = child;
+        self
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Value {
@@ -104,6 +114,20 @@ impl Drop for Service {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+/// Starts a service and returns its address.
+fn serve(data: &str, listen: &str, flags: &[&str]) -> (Child, String) {
+    let mut child = fleetmend(&["server", "--data-dir", data, "--listen", listen])
+        .args(flags)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let url = line.trim().strip_prefix("fleetmend is listening on ").unwrap().to_owned();
+    (child, url)
 }
 
 fn fleetmend(args: &[&str]) -> Command {

@@ -7,6 +7,7 @@ mod attacker;
 mod clocks;
 mod hostile;
 mod hosts;
+mod install;
 mod key_rotation;
 mod kills;
 mod lifecycle;
