@@ -99,6 +99,10 @@ pub(crate) struct PackageOptions {
     /// Do not build; package DIR/fleetmend-agent and DIR/fleetmend
     #[arg(long, value_name = "DIR")]
     pub(crate) programs: Option<PathBuf>,
+    /// Also include the agents of other architectures in this directory in the server's package
+    /// (fleetmend-agent-aarch64, …)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) agents: Option<PathBuf>,
     /// Output directory [default: target/package/packages]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,

@@ -107,6 +107,8 @@ fn debian_packages_install_without_starting_and_remove_cleanly() {
         "fleetmend 700\n"
     );
     assert!(root.read("/etc/passwd").contains("fleetmend:"));
+    let carried = format!("/usr/lib/fleetmend/agents/fleetmend-agent-{}", std::env::consts::ARCH);
+    assert_eq!(mode(&root, &carried), 0o755, "servers install the agent from the service");
     for (path, text) in COMPLETIONS {
         assert_eq!((root.read(path).trim(), mode(&root, path)), (text, 0o644), "{path}");
     }

@@ -56,8 +56,7 @@ async fn create(
     let (token, text) = requests::create(&app, &caller, body.into_parts()).await?;
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let url = agent_install::public_url(&app, header("host"), header("x-forwarded-proto"));
-    let install_command =
-        url.and_then(|url| agent_install::install_command(&app, &url, &text));
+    let install_command = url.and_then(|url| agent_install::install_command(&app, &url, &text));
     let location = format!("/v1/enrollment-tokens/{}", token.id);
     let etag = version(&token);
     let body = CreatedEnrollmentToken {

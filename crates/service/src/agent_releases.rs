@@ -107,9 +107,8 @@ impl AgentReleases {
             let Some(bytes) = read(&path) else { continue };
             let Some(release) = describe(&bytes) else { continue };
             let new = Carried { release, path, program: Mutex::default() };
-            let same = |known: &&mut Carried| {
-                known.release.architecture == new.release.architecture
-            };
+            let same =
+                |known: &&mut Carried| known.release.architecture == new.release.architecture;
             match carried.iter_mut().find(same) {
                 None => carried.push(new),
                 Some(known) if is_older(&known.release.version, &new.release.version) => {
@@ -133,8 +132,7 @@ impl AgentReleases {
     /// The program of a release; `None` if there is none, or if its file was changed after the
     /// service started. Reads a file, so it blocks.
     pub fn program(&self, architecture: Architecture) -> Option<Arc<Vec<u8>>> {
-        let carried =
-            self.0.iter().find(|carried| carried.release.architecture == architecture)?;
+        let carried = self.0.iter().find(|carried| carried.release.architecture == architecture)?;
         let mut shared = carried.program.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(program) = shared.upgrade() {
             return Some(program);
@@ -266,7 +264,8 @@ mod tests {
         write("fleetmend-agent.txt", b"not a program");
         write("other", &program(62, &release("9.0.0")));
         let releases = AgentReleases::load(&dir);
-        let known = releases.list().map(|known| format!("{} {}", known.architecture, known.version));
+        let known =
+            releases.list().map(|known| format!("{} {}", known.architecture, known.version));
         assert_eq!(known.collect::<Vec<_>>(), ["x86_64 0.10.0", "aarch64 0.9.0"]);
         let first = releases.program(Architecture::X86_64).unwrap();
         let second = releases.program(Architecture::X86_64).unwrap();

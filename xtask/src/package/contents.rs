@@ -65,7 +65,12 @@ impl Product {
     }
 
     /// Files as (source, destination, whether it is a program).
-    fn files(self, root: &Path, program: &Path) -> Vec<(PathBuf, String, bool)> {
+    fn files(
+        self,
+        root: &Path,
+        program: &Path,
+        agents: &[(PathBuf, String)],
+    ) -> Vec<(PathBuf, String, bool)> {
         let name = self.name();
         let packaging = root.join("packaging");
         let doc = format!("usr/share/doc/{name}");
@@ -88,6 +93,9 @@ impl Product {
         if self == Product::Server {
             let users = packaging.join("fleetmend.sysusers");
             files.push((users, "usr/lib/sysusers.d/fleetmend.conf".to_owned(), false));
+            files.extend(agents.iter().map(|(path, name)| {
+                (path.clone(), format!("usr/lib/fleetmend/agents/{name}"), true)
+            }));
         }
         files
     }
@@ -104,13 +112,20 @@ impl Product {
         }
     }
 
-    /// Copies everything into a new directory, laid out as under `/`.
-    pub(crate) fn stage(self, root: &Path, program: &Path, stage: &Path) -> Result<(), TaskError> {
+    /// Copies everything into a new directory, laid out as under `/`. The server's package carries
+    /// `agents`, given as path and file name.
+    pub(crate) fn stage(
+        self,
+        root: &Path,
+        program: &Path,
+        agents: &[(PathBuf, String)],
+        stage: &Path,
+    ) -> Result<(), TaskError> {
         let _ = fs::remove_dir_all(stage);
         for directory in self.directories() {
             create_dir(&stage.join(directory))?;
         }
-        for (source, place, is_program) in self.files(root, program) {
+        for (source, place, is_program) in self.files(root, program, agents) {
             let place = stage.join(place);
             create_dir(place.parent().unwrap_or(stage))?;
             fs::copy(&source, &place).map_err(|error| io_error("copy", &source, &error))?;

@@ -48,13 +48,26 @@ pub(crate) fn build_all(
         .as_ref()
         .map_or_else(|| work.join("packages"), |out| workspace.started_in().join(out));
     create_dir(&out)?;
+    let mut agents: Vec<(PathBuf, String)> = Vec::new();
+    for path in options
+        .agents
+        .iter()
+        .flat_map(|dir| crate::workspace::directory_entries(&workspace.started_in().join(dir)))
+    {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        agents.push((path, name));
+    }
     for product in Product::ALL {
         let program = match &options.programs {
             Some(folder) => workspace.started_in().join(folder).join(product.name()),
             None => build(workspace, product, processes, screen)?,
         };
         let stage = work.join("stage").join(product.name());
-        product.stage(workspace.root(), &program, &stage)?;
+        product.stage(workspace.root(), &program, &agents, &stage)?;
+        if product == Product::Agent {
+            // The server's package carries it, so that servers can install it from the service.
+            agents.push((program.clone(), format!("fleetmend-agent-{}", std::env::consts::ARCH)));
+        }
         let libc = match elf::is_dynamically_linked(&program)? {
             true => Some(local_glibc_version(processes)?),
             false => None,

@@ -11,6 +11,9 @@ use lab::root::{Base, CommandOutput, Root, can_create_roots, new_dir, run_comman
 use serde_json::{Value, json};
 
 use crate::hosts::{Service, agent};
+use crate::lifecycle::certificate;
+use crate::service::Dir;
+use crate::support::Fleet;
 
 const PROGRAM: &str = "/usr/local/bin/fleetmend-agent";
 const UNIT: &str = "/etc/systemd/system/fleetmend-agent.service";
@@ -199,7 +202,8 @@ async fn install_on_other_system(manager: &str, os_release: &str, database: &str
     let agents = agent_dir();
     let service = Service::start_with(&["--agent-dir", agents.to_str().unwrap()]);
     let shell = |script: &str| {
-        let CommandOutput { exit, text } = run_command(root.command("/bin/sh").args(["-c", script]));
+        let CommandOutput { exit, text } =
+            run_command(root.command("/bin/sh").args(["-c", script]));
         assert_eq!(exit, Some(0), "{script}\n{text}");
         text
     };
@@ -288,6 +292,42 @@ async fn one_command_installs_on_apk_systems() {
                     ln -sf /bin/busybox /usr/bin/$tool; done";
     let release = "NAME=\"Alpine Linux\"\nID=alpine\nVERSION_ID=3.20.0\n";
     install_on_other_system("apk", release, database, false).await;
+}
+
+/// curl verifies a service whose certificate nobody else knows by its public key, and the agent by
+/// the hash in the token.
+#[test]
+fn one_command_verifies_a_self_signed_service() {
+    if !can_create_roots() || !lab::has_programs(&[("curl", "curl")]) {
+        return;
+    }
+    let agents = agent_dir();
+    let dir = Dir::new();
+    let secure = |name: &str| {
+        let (der, cert, key) = certificate(&dir, name);
+        let ours = [reqwest::Certificate::from_der(&der).unwrap()];
+        let client = reqwest::Client::builder().tls_certs_only(ours);
+        let flags =
+            ["--tls-cert", &cert, "--tls-key", &key, "--agent-dir", agents.to_str().unwrap()];
+        Fleet::with(&flags, client)
+    };
+    let (fleet, impostor) = (secure("ours"), secure("theirs"));
+    let root = Root::from_dir(Path::new("/"));
+    let _ = fs::remove_file(root.path("/usr/bin/systemctl"));
+    let shell = |script: &str| run_command(root.command("/bin/sh").args(["-c", script]));
+    let made = fleet.post("/v1/enrollment-tokens", &json!({}));
+    let install = made["install_command"].as_str().unwrap().replace("| sudo sh", "| sh");
+    assert!(install.starts_with("curl -fsSL -k --pinnedpubkey 'sha256//"), "{install}");
+
+    let misled = install.replace(&fleet.service.address, &impostor.service.address);
+    let CommandOutput { text, .. } = shell(&misled);
+    assert!(text.contains("public key does not match"), "{text}");
+    assert!(!root.path(PROGRAM).exists(), "{text}");
+    assert_eq!(impostor.get("/v1/servers")["meta"]["total"], 0);
+
+    let CommandOutput { exit, text } = shell(&install);
+    assert_eq!(exit, Some(0), "{text}");
+    assert_eq!(fleet.get("/v1/servers")["meta"]["total"], 1);
 }
 
 /// The programs that the script uses exist on a minimal system too.

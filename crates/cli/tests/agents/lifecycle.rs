@@ -219,7 +219,7 @@ fn host_limits_are_enforced_and_named_in_the_result() {
 }
 
 /// Writes a self-signed certificate and its key to files.
-fn certificate(dir: &Dir, name: &str) -> (Vec<u8>, String, String) {
+pub(crate) fn certificate(dir: &Dir, name: &str) -> (Vec<u8>, String, String) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let path = |end: &str| dir.0.join(format!("{name}.{end}")).to_str().unwrap().to_owned();
     std::fs::write(path("cert"), made.cert.pem()).unwrap();

@@ -21,5 +21,6 @@ mod credentials;
 mod disk_full;
 mod exhaustion;
 mod idempotency;
+mod install;
 mod resources;
 mod web;

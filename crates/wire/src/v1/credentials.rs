@@ -130,8 +130,11 @@ pub struct CreatedEnrollmentToken {
     /// The command that installs the agent on a server and enrolls the server. Only if the service
     /// carries agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(
-        example = "curl -fsSL https://fleet.example/install.sh | sudo sh -s -- fme_….plain"
-    ))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(
+            example = "curl -fsSL https://fleet.example/install.sh | sudo sh -s -- fme_….plain"
+        )
+    )]
     pub install_command: Option<String>,
 }
