@@ -26,6 +26,9 @@ const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// How much later than `hold_seconds` the response to a held sync may arrive.
 const HOLD_GRACE: Duration = Duration::from_secs(20);
+/// The largest program that is downloaded, and the time for it.
+const RELEASE_BYTES_MAX: u64 = 128 * 1024 * 1024;
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(600);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longer `Retry-After` values are cut to this; no proxy needs more.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
@@ -100,6 +103,17 @@ pub enum ClientError {
     /// The response cannot be parsed or used.
     #[error("invalid response from the service: {0}")]
     InvalidResponse(String),
+}
+
+/// Why the agent's program could not be downloaded.
+#[derive(Debug, thiserror::Error)]
+pub enum ReleaseError {
+    #[error("the download failed")]
+    Download(#[from] reqwest::Error),
+    #[error("the download does not have the size that the order names")]
+    Size,
+    #[error("the download does not have the digest that the order names")]
+    Digest,
 }
 
 /// What a host sends to enroll.
@@ -245,6 +259,38 @@ impl AgentClient {
         let path = format!("/agent/v1/orders/{order}/log?offset={offset}");
         let headers = HeaderMap::new();
         self.send_signed(host, Method::POST, &path, headers, text, REQUEST_TIMEOUT).await.map(drop)
+    }
+
+    /// Downloads the agent's program that the service carries, and verifies its size and digest.
+    /// Not signed: the digest comes from a signed order.
+    pub async fn download_release(
+        &self,
+        architecture: &str,
+        size_bytes: u64,
+        sha256: &str,
+    ) -> Result<Vec<u8>, ReleaseError> {
+        if size_bytes > RELEASE_BYTES_MAX {
+            return Err(ReleaseError::Size);
+        }
+        let url = format!("{}/agent/v1/releases/{architecture}", self.origin);
+        let request = self.client.get(url).timeout(RELEASE_TIMEOUT);
+        let mut response = request.send().await?.error_for_status()?;
+        let mut bytes = Vec::new();
+        while let Some(part) = response.chunk().await? {
+            if (bytes.len() + part.len()) as u64 > size_bytes {
+                return Err(ReleaseError::Size);
+            }
+            bytes.extend_from_slice(&part);
+        }
+        let digest = ring::digest::digest(&ring::digest::SHA256, &bytes);
+        let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        if bytes.len() as u64 != size_bytes {
+            return Err(ReleaseError::Size);
+        }
+        if digest != sha256 {
+            return Err(ReleaseError::Digest);
+        }
+        Ok(bytes)
     }
 
     async fn send_signed(

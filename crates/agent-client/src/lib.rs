@@ -15,7 +15,7 @@ mod trust;
 
 pub use client::{
     AgentClient, ClientError, ConnectError, ConnectOptions, EnrollOptions, ListingKind,
-    backoff_with_jitter,
+    ReleaseError, backoff_with_jitter,
 };
 pub use identity::{
     Authorization, HostKey, Identity, IdentityError, SyncCounter, TrustedKeys, nonce, public_keys,

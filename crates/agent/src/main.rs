@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agent::output;
+use agent::shell::upgrade::{Restore, Upgrade};
 use agent::shell::{enroll::Enroll, run::Run, scan::Scan, status::Status};
 use clap::{Parser, Subcommand};
 
@@ -30,6 +31,10 @@ enum Command {
     Run(Run),
     Status(Status),
     Scan(Scan),
+    #[command(hide = true)]
+    Upgrade(Upgrade),
+    #[command(hide = true)]
+    Restore(Restore),
     /// Run a package manager in its own session (started by the agent, not by users)
     #[command(hide = true)]
     Supervise {
@@ -67,6 +72,8 @@ fn execute(command: Command) -> anyhow::Result<String> {
         Command::Run(run) => block_on(run.run())?,
         Command::Status(status) => status.run(),
         Command::Scan(scan) => scan.run(),
+        Command::Upgrade(upgrade) => block_on(upgrade.run())?,
+        Command::Restore(restore) => restore.run(),
         Command::Supervise { .. } => Ok(String::new()),
     }
 }

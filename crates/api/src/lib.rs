@@ -4,6 +4,7 @@
 //! table of routes. It defines the role that each route requires, and the OpenAPI document is
 //! generated from it.
 
+mod agents;
 mod api_keys;
 mod auth;
 mod batches;
@@ -85,6 +86,7 @@ pub fn routes() -> Routes {
         .merge(batches::routes())
         .merge(preview::routes())
         .merge(summary::routes())
+        .merge(agents::routes())
         .merge(api_keys::routes())
         .merge(enrollment_tokens::routes())
 }

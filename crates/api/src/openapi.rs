@@ -27,7 +27,7 @@ Every error is an RFC 9457 problem with a `code` from a closed list; a 422 lists
 Only a request that is not valid HTTP/1.1 gets a response without a body: 400, or 431 if the URL and the headers together exceed 32 KiB; \
 the connection is then closed.";
 
-const TAGS: [(&str, &str); 11] = [
+const TAGS: [(&str, &str); 12] = [
     (
         "Schedules",
         "Recurring patch runs: a cron expression in a time zone, the target servers, and the patch options.",
@@ -41,6 +41,7 @@ const TAGS: [(&str, &str); 11] = [
         "Patch operations on one server or thousands, with staggering, a canary and a failure limit.",
     ),
     ("Preview", "What a batch would do, before it is created."),
+    ("Agents", "The agents on the servers, and their upgrades."),
     ("Summary", "Counts over the whole fleet."),
     ("Enrollment tokens", "Tokens with which new servers enroll."),
     ("API keys", "Keys for the API, and their roles."),

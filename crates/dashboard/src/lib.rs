@@ -100,6 +100,7 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Viewer), "/servers/{id}/unassessed.csv", get(csv_export::server_unassessed)),
         (SignedIn(Viewer), "/servers/{id}/history.csv", get(csv_export::server_history)),
         (SignedIn(Operator), "/servers/{id}/refresh", post(servers::refresh)),
+        (SignedIn(Admin), "/servers/{id}/upgrade-agent", post(servers::upgrade_agent)),
         (SignedIn(Operator), "/servers/{id}/edit", get(servers::show_edit).post(servers::edit)),
         (
             SignedIn(Admin),
@@ -148,6 +149,7 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Admin), "/activity", get(activity::activity)),
         (SignedIn(Admin), "/activity.csv", get(csv_export::activity)),
         (SignedIn(Admin), "/settings", get(settings::settings)),
+        (SignedIn(Admin), "/settings/agents/upgrade", post(settings::upgrade_agents)),
         (SignedIn(Admin), "/settings/users.csv", get(csv_export::users)),
         (SignedIn(Admin), "/settings/keys.csv", get(csv_export::keys)),
         (SignedIn(Admin), "/settings/tokens.csv", get(csv_export::tokens)),

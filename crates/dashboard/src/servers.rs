@@ -4,11 +4,12 @@ use axum::extract::State;
 use httpkit::filters::PageParams;
 use httpkit::problem::{ApiError, Code};
 use httpkit::{Body, Id, RequestUrl, filters, page as paging};
+use serde_json::json;
 use service::queries::{Page, Paged};
 use service::requests::Versions;
 use service::{queries, requests};
 use vocab::ServerId;
-use wire::v1::EditServer;
+use wire::v1::{EditServer, UpgradeAgents};
 
 use crate::extract::{Form, PageQuery};
 use crate::pages::{HistoryRow, Section, ServerFilter};
@@ -86,6 +87,17 @@ pub(crate) async fn refresh(
     Id(id): Id<ServerId>,
 ) -> PageResult {
     requests::servers::refresh(&app, &viewer.caller(), id).await?;
+    redirect(&format!("/servers/{id}"))
+}
+
+/// Requests an upgrade of the agent.
+pub(crate) async fn upgrade_agent(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+) -> PageResult {
+    let body: Body<UpgradeAgents> = Body::from_value(&json!({"targets": {"server_ids": [id]}}))?;
+    requests::agents::upgrade(&app, &viewer.caller(), body.into_parts()).await?;
     redirect(&format!("/servers/{id}"))
 }
 

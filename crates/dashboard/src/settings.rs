@@ -12,7 +12,7 @@ use service::queries::users::User;
 use service::requests::Versions;
 use service::{queries, requests};
 use vocab::{KeyId, Role, TokenId, UserId};
-use wire::v1::{CreateApiKey, CreateEnrollmentToken};
+use wire::v1::{CreateApiKey, CreateEnrollmentToken, UpgradeAgents};
 
 use crate::cookies::base_url;
 use crate::extract::Form;
@@ -53,7 +53,8 @@ pub(crate) async fn settings(
     let found = queries::feeds::page(&app, first).await?;
     let feeds = paging::list(&url, first, found, |feed| feed).0;
     let frame = frame(&app, &viewer, Section::Settings, "Settings");
-    page(&pages::Settings { frame, users, keys, tokens, feeds })
+    let agents = queries::agents::agents(&app, &scope).await?;
+    page(&pages::Settings { frame, users, keys, tokens, feeds, agents })
 }
 
 fn secret_page(
@@ -249,6 +250,32 @@ pub(crate) async fn create_token(
     };
     let lines = vec![line.into()];
     secret_page(&app, &viewer, "Enrollment token", lines, command)
+}
+
+/// Requests upgrades of all outdated agents.
+pub(crate) async fn upgrade_agents(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    form: Form,
+) -> PageResult {
+    if !form.is_confirmed() {
+        let agents = queries::agents::agents(&app, &viewer.caller().scope()).await?;
+        let count = agents.outdated;
+        let line = "Each agent downloads the new version from this service and replaces itself when \
+                    it is not working on an order. If the new agent does not reach the service, the \
+                    previous one is restored.";
+        return confirm_page(
+            &app,
+            &viewer,
+            format!("Upgrade {count} {}?", pages::plural(count, "agent", "agents")),
+            line,
+            "/settings/agents/upgrade".to_owned(),
+            "Upgrade",
+        );
+    }
+    let body: Body<UpgradeAgents> = Body::from_value(&json!({"targets": {"all": true}}))?;
+    requests::agents::upgrade(&app, &viewer.caller(), body.into_parts()).await?;
+    redirect("/settings#agents")
 }
 
 /// Revokes an enrollment token.

@@ -11,7 +11,7 @@ use store::{StoreError, Topic, presence_transitions, refreshes, rollouts};
 use vocab::{BatchId, ServerId, Stage, TaskId};
 
 use crate::Gateway;
-use crate::outbox::Assignment;
+use crate::outbox::{Assignment, OrderKind};
 use service::{OrderOptions, PatchOptions, integrity};
 
 /// An open rollout as this process last read it.
@@ -189,7 +189,7 @@ impl Dispatcher {
                     let assignment = Assignment {
                         task,
                         org: row.org_id,
-                        order: Some(order.clone()),
+                        kind: OrderKind::Patch(order.clone()),
                         issued_at: busy.started_at,
                         // The window applies to agents too: an order that arrives after it is not
                         // started.
@@ -245,11 +245,19 @@ impl Dispatcher {
         let registry = self.app.registry();
         let mut scans = BTreeMap::new();
         for refresh in open {
+            let kind = match refresh.upgrade.as_deref().map(serde_json::from_str) {
+                None => OrderKind::Scan,
+                Some(Ok(upgrade)) => OrderKind::UpgradeAgent(upgrade),
+                Some(Err(error)) => {
+                    tracing::error!(request = %refresh.id, %error, "failed to parse an upgrade");
+                    continue;
+                }
+            };
             scans.insert(refresh.id, refresh.server_id);
             let assignment = Assignment {
                 task: refresh.id,
                 org: refresh.org_id,
-                order: None,
+                kind,
                 issued_at: refresh.requested_at,
                 expires_at: refresh.deadline,
                 withdrawn: false,

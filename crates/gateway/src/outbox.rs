@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use vocab::{Line, OrgId, PackageName, ServerId, TaskId};
-use wire::agent::{Envelope, Install, Order, Work};
+use wire::agent::{AgentUpgrade, Envelope, Install, Order, Work};
 
 use crate::registry::lock;
 use service::secrets::SigningKey;
@@ -18,14 +18,23 @@ use service::secrets::SigningKey;
 pub(super) struct Assignment {
     pub(super) task: TaskId,
     pub(super) org: OrgId,
-    /// The updates to install; `None` for a package scan.
-    pub(super) order: Option<Arc<service::OrderOptions>>,
+    pub(super) kind: OrderKind,
     pub(super) issued_at: Timestamp,
     pub(super) expires_at: Timestamp,
     /// The rollout was canceled, paused or halted: the order is withdrawn.
     pub(super) withdrawn: bool,
     /// The agent has started the order: it is not sent again, and every sync should report on it.
     pub(super) started: bool,
+}
+
+/// What an order asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum OrderKind {
+    /// A package scan.
+    Scan,
+    /// Updates to install.
+    Patch(Arc<service::OrderOptions>),
+    UpgradeAgent(AgentUpgrade),
 }
 
 /// All unsigned orders by server. Filled from the database only; agents cannot add to it.
@@ -70,7 +79,7 @@ impl Outbox {
 impl Assignment {
     /// Whether the order depends on which updates the feeds classify as security updates.
     pub(super) fn is_for_security(&self) -> bool {
-        self.order.as_ref().is_some_and(|order| order.security_only)
+        matches!(&self.kind, OrderKind::Patch(order) if order.security_only)
     }
 
     /// The order, signed for this server in its current boot. `secured` lists the packages with
@@ -95,7 +104,11 @@ impl Assignment {
     }
 
     fn work(&self, boot_id: &Line, secured: &[PackageName]) -> Work {
-        let Some(order) = &self.order else { return Work::Scan };
+        let order = match &self.kind {
+            OrderKind::Scan => return Work::Scan,
+            OrderKind::UpgradeAgent(upgrade) => return Work::UpgradeAgent(upgrade.clone()),
+            OrderKind::Patch(order) => order,
+        };
         let install = Install {
             packages: order.packages.clone(),
             exclude: order.exclude.clone(),

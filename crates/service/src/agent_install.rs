@@ -10,6 +10,12 @@ const SCRIPT: &str = include_str!("../../../packaging/install.sh");
 const SYSTEMD_UNIT: &str = include_str!("../../../packaging/systemd/fleetmend-agent.service");
 const OPENRC_SCRIPT: &str = include_str!("../../../packaging/openrc/fleetmend-agent");
 
+/// How the service manager starts an agent that can replace its own program.
+const EXEC_START: &str = "\
+# If the host went down during an upgrade of the agent, the previous agent is put back first.
+ExecStartPre=-/usr/local/bin/fleetmend-agent.previous restore
+ExecStart=/usr/local/bin/fleetmend-agent run";
+
 /// The longest host name with a port.
 const HOST_CHARS_MAX: usize = 261;
 
@@ -48,7 +54,7 @@ pub fn script(app: &App, url: &str) -> String {
     let agents = &app.settings.agents;
     let sha256 = |architecture| agents.get(architecture).map_or("", |release| &release.sha256);
     let version = agents.list().next().map_or("", |release| &release.version);
-    let unit = SYSTEMD_UNIT.replace("/usr/bin/fleetmend-agent", "/usr/local/bin/fleetmend-agent");
+    let unit = SYSTEMD_UNIT.replace("ExecStart=/usr/bin/fleetmend-agent run", EXEC_START);
     let verify = if app.settings.untrusted_public_key.is_some() { "no" } else { "yes" };
     SCRIPT
         .replace("@SERVER@", url)

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use wire::agent::is_older_version;
+
 /// The largest program that is read. Agents have a few MiB.
 const PROGRAM_BYTES_MAX: u64 = 128 << 20;
 /// The most files that are looked at.
@@ -111,7 +113,7 @@ impl AgentReleases {
                 |known: &&mut Carried| known.release.architecture == new.release.architecture;
             match carried.iter_mut().find(same) {
                 None => carried.push(new),
-                Some(known) if is_older(&known.release.version, &new.release.version) => {
+                Some(known) if is_older_version(&known.release.version, &new.release.version) => {
                     *known = new;
                 }
                 Some(_) => {}
@@ -145,18 +147,6 @@ impl AgentReleases {
         *shared = Arc::downgrade(&program);
         Some(program)
     }
-}
-
-/// Whether version `first` is older than `second`. Versions are compared by their numbers; of equal
-/// numbers, one with a suffix such as `-rc.1` is older.
-pub fn is_older(first: &str, second: &str) -> bool {
-    key(first) < key(second)
-}
-
-fn key(version: &str) -> (Vec<u64>, bool, &str) {
-    let (numbers, suffix) = version.split_once('-').unwrap_or((version, ""));
-    let numbers = numbers.split('.').map(|part| part.parse().unwrap_or(0)).collect();
-    (numbers, suffix.is_empty(), suffix)
 }
 
 fn read(path: &Path) -> Option<Vec<u8>> {
@@ -247,9 +237,12 @@ mod tests {
         for (older, newer) in
             [("0.9.0", "0.10.0"), ("1.0.0-rc.1", "1.0.0"), ("0.1.0", "0.1.1"), ("", "0.1.0")]
         {
-            assert!(is_older(older, newer) && !is_older(newer, older), "{older} {newer}");
+            assert!(
+                is_older_version(older, newer) && !is_older_version(newer, older),
+                "{older} {newer}"
+            );
         }
-        assert!(!is_older("0.1.0", "0.1.0"));
+        assert!(!is_older_version("0.1.0", "0.1.0"));
     }
 
     #[test]

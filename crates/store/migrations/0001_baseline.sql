@@ -302,10 +302,13 @@ create table refreshes (
     deadline {{time}} not null,
     ended_at {{time}},
     message {{text}},
+    -- The agent's program to upgrade to, as JSON; null for a scan.
+    upgrade {{text}},
     seal {{bytes}}
 ) {{strict}};
--- One open refresh per server: a second request returns the open one.
-create unique index refreshes_unfinished on refreshes (server_id) where ended_at is null;
+-- One open request of each kind per server: a second request returns the open one.
+create unique index refreshes_unfinished on refreshes (server_id, (upgrade is null)) where ended_at is null;
+create index refreshes_upgrades on refreshes (server_id, requested_at) where upgrade is not null;
 create index refreshes_deadline on refreshes (deadline) where ended_at is null;
 create index refreshes_age on refreshes (requested_at);
 

@@ -4,9 +4,11 @@ use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use vocab::{Environment, OrgId};
 
 use crate::db::{Conn, Db, Wire, on};
 use crate::error::Result;
+use crate::row::put;
 
 /// The number of servers of all organizations per agent version.
 #[boxed]
@@ -20,6 +22,38 @@ pub async fn agent_versions(conn: &mut Conn) -> Result<BTreeMap<String, u64>> {
         .await
     })?;
     Ok(found.into_iter().map(|(version, count)| (version, count.unsigned_abs())).collect())
+}
+
+/// The number of servers of an organization per architecture and agent version, in these
+/// environments; `None` means all.
+#[boxed]
+pub async fn agents(
+    conn: &mut Conn,
+    org: OrgId,
+    environments: Option<&[Environment]>,
+) -> Result<Vec<(String, String, u64)>> {
+    let found: Vec<(String, String, Option<String>, i64)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select arch, agent_version, environment, count(*) from servers
+              where removed_at is null and org_id = $1
+              group by arch, agent_version, environment order by arch, agent_version",
+        )
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?;
+    let visible = |name: &Option<String>| match (environments, name) {
+        (None, _) => true,
+        (Some(within), Some(name)) => within.iter().any(|one| one.as_str() == name),
+        (Some(_), None) => false,
+    };
+    let mut all: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for (arch, version, environment, count) in found {
+        if visible(&environment) {
+            *all.entry((arch, version)).or_default() += count.unsigned_abs();
+        }
+    }
+    Ok(all.into_iter().map(|((arch, version), count)| (arch, version, count)).collect())
 }
 
 /// The number of quarantined servers of all organizations.

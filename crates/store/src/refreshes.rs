@@ -1,11 +1,12 @@
-//! Refreshes: requests to scan a server now, and the state of each.
+//! Requests to an agent outside of batches, and the state of each: to scan its server now (a
+//! refresh), or to upgrade itself.
 
 use async_recursion::async_recursion as boxed;
 use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
-use vocab::{OrgId, ServerId, TaskId};
+use vocab::{Environment, OrgId, ServerId, TaskId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError};
@@ -77,12 +78,14 @@ row! {
         pub ended_at: Option<Timestamp>,
         /// Details for users about how it ended.
         pub message: Option<String>,
+        /// The agent's program to upgrade to, as JSON; `None` for a scan.
+        pub upgrade: Option<String>,
         /// Its authentication code; see [`crate::seals`]. Set by this module.
         pub seal: crate::seals::SealCode,
     }
 }
 
-/// Creates a refresh, unless one of the same server is still open: then returns that one.
+/// Creates a request, unless one of the same kind and server is still open: then returns that one.
 #[boxed]
 pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
     let code = seals::refresh(tx.seal(), refresh);
@@ -90,7 +93,7 @@ pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
         sqlx::query(join(&[
             "insert into refreshes (",
             Refresh::COLUMNS,
-            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) on conflict do nothing",
+            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) on conflict do nothing",
         ]))
         .bind(put(&refresh.id))
         .bind(put(&refresh.org_id))
@@ -101,6 +104,7 @@ pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
         .bind(put(&refresh.deadline))
         .bind(put(&refresh.ended_at))
         .bind(put(&refresh.message))
+        .bind(put(&refresh.upgrade))
         .bind(code.to_vec())
         .execute(c)
         .await
@@ -114,9 +118,10 @@ pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
         sqlx::query_as(join(&[
             "select ",
             Refresh::COLUMNS,
-            " from refreshes where server_id = $1 and ended_at is null",
+            " from refreshes where server_id = $1 and (upgrade is null) = $2 and ended_at is null",
         ]))
         .bind(put(&refresh.server_id))
+        .bind(refresh.upgrade.is_none())
         .fetch_optional(c)
         .await
     })?;
@@ -138,6 +143,44 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: TaskId) -> Result<Refresh> {
         .await
     })?;
     found.ok_or_else(|| StoreError::not_found("refresh", id))
+}
+
+/// The last request to upgrade the agent of a server.
+#[boxed]
+pub async fn last_upgrade(conn: &mut Conn, server: ServerId) -> Result<Option<Refresh>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Refresh::COLUMNS,
+            " from refreshes where server_id = $1 and upgrade is not null
+              order by requested_at desc limit 1",
+        ]))
+        .bind(put(&server))
+        .fetch_optional(c)
+        .await
+    })?)
+}
+
+/// The number of open requests to upgrade an agent, by environment of the server.
+#[boxed]
+pub async fn count_open_upgrades(
+    conn: &mut Conn,
+    org: OrgId,
+) -> Result<Vec<(Option<Environment>, u64)>> {
+    let found: Vec<(Option<String>, i64)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select s.environment, count(*) from refreshes r join servers s on s.id = r.server_id
+              where r.ended_at is null and r.upgrade is not null and r.org_id = $1
+              group by s.environment",
+        )
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?;
+    let counted = |(name, count): (Option<String>, i64)| {
+        (name.and_then(|name| name.parse().ok()), count.unsigned_abs())
+    };
+    Ok(found.into_iter().map(counted).collect())
 }
 
 /// The open refreshes of all organizations.

@@ -182,7 +182,7 @@ pub(crate) fn run(seal: &Seal, row: &Run) -> [u8; 32] {
     seal.row_code("runs", &parts.0)
 }
 
-/// The authentication code of a request to scan a server.
+/// The authentication code of a request to an agent.
 pub(crate) fn refresh(seal: &Seal, row: &Refresh) -> [u8; 32] {
     let parts = CodeInput::default()
         .text(row.id)
@@ -190,7 +190,8 @@ pub(crate) fn refresh(seal: &Seal, row: &Refresh) -> [u8; 32] {
         .text(row.server_id)
         .text(&row.requested_by)
         .time(row.requested_at)
-        .time(row.deadline);
+        .time(row.deadline)
+        .text(row.upgrade.as_deref().unwrap_or_default());
     seal.row_code("refreshes", &parts.0)
 }
 

@@ -265,6 +265,8 @@ pub enum Work {
     /// Restart the services that run old code.
     RestartServices,
     Reboot(Reboot),
+    /// Replace the agent's program by the one that the service carries.
+    UpgradeAgent(AgentUpgrade),
     /// A kind of work that this version does not know, with its name. Never serialized.
     #[serde(skip_serializing)]
     Unknown {
@@ -314,6 +316,26 @@ pub struct Reboot {
     pub boot_id: Line,
 }
 
+/// The agent's program that the service carries, at `/agent/v1/releases/{architecture}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentUpgrade {
+    pub version: Line,
+    /// The SHA-256 digest of the program, in lowercase hexadecimal.
+    pub sha256: String,
+    pub size_bytes: u64,
+}
+
+/// Whether an agent's version `first` is older than `second`. Versions are compared by their
+/// numbers; of equal numbers, one with a suffix such as `-rc.1` is older.
+pub fn is_older_version(first: &str, second: &str) -> bool {
+    fn key(version: &str) -> (Vec<u64>, bool, &str) {
+        let (numbers, suffix) = version.split_once('-').unwrap_or((version, ""));
+        let numbers = numbers.split('.').map(|part| part.parse().unwrap_or(0)).collect();
+        (numbers, suffix.is_empty(), suffix)
+    }
+    key(first) < key(second)
+}
+
 impl<'de> Deserialize<'de> for Work {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(from)?;
@@ -324,6 +346,7 @@ impl<'de> Deserialize<'de> for Work {
             "install" => serde_json::from_value(value).map(Work::Install),
             "restart_services" => Ok(Work::RestartServices),
             "reboot" => serde_json::from_value(value).map(Work::Reboot),
+            "upgrade_agent" => serde_json::from_value(value).map(Work::UpgradeAgent),
             _ => Ok(Work::Unknown { name: Line::sanitize(&kind) }),
         };
         Ok(work.unwrap_or_else(|error| Work::Malformed {

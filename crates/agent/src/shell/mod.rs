@@ -10,6 +10,7 @@ pub mod scan;
 pub mod state;
 pub mod status;
 mod sync_loop;
+pub mod upgrade;
 
 use std::path::{Path, PathBuf};
 

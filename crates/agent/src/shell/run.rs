@@ -1,6 +1,7 @@
 //! `fleetmend-agent run`: the agent process. Runs until it gets a signal, or until the service
 //! removes the host.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +15,12 @@ use super::clock::now;
 use super::enroll::require_enrollment;
 use super::state::StateDir;
 use super::sync_loop::{SyncLoop, SyncState};
+use super::upgrade::check_replaceable;
 use super::{HOOKS_DIR, LIMITS_FILE, resolve_root, resolve_state_dir};
 use crate::backend;
 use crate::host::Host;
 use crate::output::note;
-use crate::work::{Worker, WorkerConfig};
+use crate::work::{AgentReplacement, Worker, WorkerConfig};
 
 /// Interval between periodic scans.
 const SCAN_INTERVAL: Duration = Duration::from_secs(4 * 3_600);
@@ -48,6 +50,11 @@ pub struct Run {
     /// Host limits [default: /etc/fleetmend/limits.toml of the managed system]
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
+    /// How long a new agent has to reach the service after an upgrade, before the previous one is
+    /// restored
+    #[arg(long, value_name = "SECONDS", default_value_t = 120,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    upgrade_timeout: u64,
     /// Report the current packages first, and only then refresh the package lists
     #[arg(long, hide = true)]
     look_first: bool,
@@ -79,7 +86,14 @@ impl Run {
         let found = (now(), host.facts(backend.as_ref()));
         let wakeup = Arc::new(Notify::new());
         let notifier = wakeup.clone();
+        // Read now: after an upgrade, the link points to the previous program.
+        let program = std::env::current_exe().context("cannot find the agent's own program")?;
         let worker = Worker::start(WorkerConfig {
+            replace: AgentReplacement {
+                allowed: check_replaceable(&program, &root),
+                program: program.clone(),
+                timeout_seconds: self.upgrade_timeout,
+            },
             state_dir: state.dir().to_owned(),
             limits: self.limits.unwrap_or_else(|| root.path(LIMITS_FILE)),
             hooks: root.path(HOOKS_DIR),
@@ -113,6 +127,7 @@ impl Run {
         note(&format!("started as {}, connecting to {}", enrolled.server_id, enrolled.url));
         let (mut term, mut int) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut replaced = signal(SignalKind::user_defined2())?;
         tokio::select! {
             talked = sync_loop.run() => {
                 talked?;
@@ -120,6 +135,14 @@ impl Run {
             }
             _ = term.recv() => Ok("stopped".to_owned()),
             _ = int.recv() => Ok("stopped".to_owned()),
+            _ = replaced.recv() => {
+                note("the agent was upgraded; starting the new version");
+                // Only returns if it fails. The service manager then starts the new version.
+                let failed = std::process::Command::new(&program)
+                    .args(std::env::args_os().skip(1))
+                    .exec();
+                Err(failed).with_context(|| format!("cannot start {}", program.display()))
+            }
             never = scan_periodically(&worker, self.look_first) => never,
         }
     }

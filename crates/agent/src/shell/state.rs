@@ -21,10 +21,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::Pid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use vocab::{Line, ServerId};
 
+use super::upgrade::parse_process_id;
 use crate::output::note;
 use crate::work::files;
 
@@ -72,6 +74,8 @@ pub struct ContactStatus {
     pub updates: Option<usize>,
     /// What the agent is doing now.
     pub activity: String,
+    /// The version of the agent that wrote this.
+    pub agent_version: Option<String>,
 }
 
 const IDENTITY_FILE: &str = "identity.json";
@@ -187,7 +191,18 @@ impl StateDir {
                 self.dir.display()
             );
         }
+        // Best effort: only an upgrade of the agent reads it.
+        let _ = file.set_len(0);
+        let _ = writeln!(&file, "{}", std::process::id());
         Ok(file)
+    }
+
+    /// The process that is using this directory now.
+    pub fn agent_process(&self) -> Option<Pid> {
+        if !self.is_locked() {
+            return None;
+        }
+        parse_process_id(&fs::read_to_string(self.dir.join(LOCK_FILE)).ok()?)
     }
 
     /// Whether an agent is using this directory now.

@@ -384,6 +384,7 @@ impl SyncLoop {
         self.sync_state.unverified_logged = false;
         let contact = &mut self.sync_state.contact;
         contact.last_sync_at = Some(now());
+        contact.agent_version = Some(crate::version().to_owned());
         let _ = self.state.set_contact(contact);
     }
 

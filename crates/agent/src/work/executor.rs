@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use vocab::listing::{self, Installed};
 use vocab::{FailureCode, Line, PackageName};
-use wire::agent::Install;
+use wire::agent::{AgentUpgrade, Install};
 
 use super::failure::Failure;
 use super::journal::{
@@ -22,7 +22,7 @@ use super::limits::{ActiveLimits, Limits, local_time_zone};
 use super::log::Log;
 use super::step::{Action, Facts, Step};
 use super::supervise::{Exit, Job};
-use super::{ScanReport, WorkerConfig, files, hooks, job, select, space};
+use super::{AgentReplacement, ScanReport, WorkerConfig, files, hooks, job, select, space};
 use crate::backend::{Backend, BackendError, Choice, Diagnosis};
 
 /// How many bytes of the end of a command's output are used for the diagnosis.
@@ -72,6 +72,8 @@ impl Executor<'_> {
             started,
             active_limits: rules,
             may_reboot: self.config.host.check_reboot_allowed(in_container),
+            agent_version: crate::version().into(),
+            may_upgrade: self.config.replace.allowed.clone(),
         }
     }
 
@@ -312,6 +314,7 @@ impl Executor<'_> {
                 units.map(|unit| self.config.host.restart_command(unit)).collect()
             }
             Action::Reboot => vec![self.config.host.reboot_command()],
+            Action::UpgradeAgent => self.upgrade_command(journal).into_iter().collect(),
             Action::PreInstall | Action::PostInstall | Action::PreReboot => {
                 let names: Vec<&str> = choices.iter().map(|choice| choice.name.as_str()).collect();
                 let environment = [
@@ -324,6 +327,32 @@ impl Executor<'_> {
                 hooks::commands(&self.config.hooks, act, &environment)?
             }
         })
+    }
+
+    /// The command that replaces the agent's program. It runs the current program, which continues
+    /// while its file is replaced.
+    fn upgrade_command(&self, journal: &Journal) -> Option<crate::command::Command> {
+        let Task::UpgradeAgent(AgentUpgrade { version, sha256, size_bytes }) = &journal.task else {
+            return None;
+        };
+        let AgentReplacement { program, timeout_seconds, .. } = &self.config.replace;
+        let (program, state_dir) =
+            (program.to_string_lossy(), self.config.state_dir.to_string_lossy());
+        Some(crate::command::Command::new(&program).args([
+            "upgrade",
+            "--state-dir",
+            &state_dir,
+            "--program",
+            &program,
+            "--version",
+            version.as_str(),
+            "--sha256",
+            sha256,
+            "--size-bytes",
+            &size_bytes.to_string(),
+            "--timeout",
+            &timeout_seconds.to_string(),
+        ]))
     }
 
     /// Interprets the exit codes of a job's commands.
@@ -362,6 +391,11 @@ impl Executor<'_> {
                     journal.known.restarting.get(place).map(String::as_str).unwrap_or_default();
                 let words = format!("cannot restart {unit}: {}", exit_reason(exit, &output));
                 Failure::new(FailureCode::ServiceRestartFailed, words)
+            }
+            Action::UpgradeAgent => {
+                let reason = exit_reason(exit, &output);
+                let reason = reason.strip_prefix("fleetmend-agent: ").unwrap_or(&reason);
+                Failure::new(FailureCode::AgentError, reason.to_owned())
             }
             Action::Reboot => {
                 let words = format!("`{program}` failed: {}", exit_reason(exit, &output));

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{FailureCode, Line, Stage, TaskId};
-use wire::agent::{Install, Order, OrderResult, PackageMove, Reboot, Work};
+use wire::agent::{AgentUpgrade, Install, Order, OrderResult, PackageMove, Reboot, Work};
 
 use super::failure::Failure;
 use super::select::SkippedPackage;
@@ -59,6 +59,8 @@ pub enum Task {
     /// Restart the services that run outdated code.
     RestartServices,
     Reboot(Reboot),
+    /// Replace the agent's own program.
+    UpgradeAgent(AgentUpgrade),
     /// Rejected; nothing is executed.
     Refused(Failure),
     /// Unknown, because the order's journal was damaged. Nothing new is started for it.
@@ -313,9 +315,9 @@ impl Journal {
     fn stage_for(&self, step: &Step) -> Stage {
         match step {
             Step::Run(Action::PreInstall | Action::Download) => Stage::Downloading,
-            Step::Run(Action::Install | Action::RepairAfter | Action::PostInstall) => {
-                Stage::Installing
-            }
+            Step::Run(
+                Action::Install | Action::RepairAfter | Action::PostInstall | Action::UpgradeAgent,
+            ) => Stage::Installing,
             Step::Run(Action::Restart) => Stage::RestartingServices,
             Step::Run(Action::PreReboot | Action::Reboot) => Stage::Rebooting,
             Step::Reasons => match &self.known.rebooting {
@@ -390,6 +392,7 @@ impl Task {
             Work::Install(install) => Task::Install(install.clone()),
             Work::RestartServices => Task::RestartServices,
             Work::Reboot(reboot) => Task::Reboot(reboot.clone()),
+            Work::UpgradeAgent(upgrade) => Task::UpgradeAgent(upgrade.clone()),
             Work::Unknown { name } => refused(
                 FailureCode::UnsupportedOrder,
                 format!("this agent does not support orders of type `{name}`"),

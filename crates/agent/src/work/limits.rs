@@ -4,6 +4,7 @@
 //! ```toml
 //! frozen = false            # no installations, restarts or reboots
 //! never_reboot = true       # this host is never rebooted
+//! never_upgrade_agent = true # the agent is never replaced by a newer version
 //! reboot_in_container = true # a system container may be rebooted like a server
 //! security_only = true      # updates other than security updates are skipped
 //! exclude = ["linux-*"]     # never updated
@@ -37,6 +38,8 @@ pub struct Limits {
     pub frozen: bool,
     /// This host is never rebooted.
     pub never_reboot: bool,
+    /// The agent is never replaced by a newer version.
+    pub never_upgrade_agent: bool,
     /// Whether a container may be rebooted. Set this only for a container with its own init: one
     /// that runs a single program would stop and not come back.
     pub reboot_in_container: bool,
@@ -89,6 +92,8 @@ pub struct ActiveLimits {
     pub no_change: Option<Line>,
     /// Why reboots are not allowed.
     pub no_reboot: Option<Line>,
+    /// Why the agent must not be upgraded.
+    pub no_upgrade: Option<Line>,
 }
 
 impl ActiveLimits {
@@ -100,6 +105,11 @@ impl ActiveLimits {
     /// Why reboots are forbidden, if they are.
     pub fn forbids_reboot(&self) -> Option<Line> {
         self.forbids_change().or_else(|| self.no_reboot.clone())
+    }
+
+    /// Why an upgrade of the agent is forbidden, if it is.
+    pub fn forbids_upgrade(&self) -> Option<Line> {
+        self.forbids_change().or_else(|| self.no_upgrade.clone())
     }
 }
 
@@ -136,6 +146,9 @@ impl Limits {
         if self.never_reboot {
             active_limits.no_reboot = says("`never_reboot` is set");
         }
+        if self.never_upgrade_agent {
+            active_limits.no_upgrade = says("`never_upgrade_agent` is set");
+        }
         active_limits
     }
 
@@ -147,6 +160,7 @@ impl Limits {
                 error: None,
                 frozen: limits.frozen,
                 never_reboot: limits.never_reboot,
+                never_upgrade_agent: limits.never_upgrade_agent,
                 security_only: limits.security_only,
                 exclude: limits.exclude,
                 max_packages: limits.max_packages.map(|max| max.try_into().unwrap_or(u32::MAX)),

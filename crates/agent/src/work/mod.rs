@@ -56,9 +56,21 @@ pub struct WorkerConfig {
     /// The agent's own program, started again as `supervise JOBDIR`. `/proc/self/exe` stays correct
     /// even while a package installs a newer agent.
     pub program: PathBuf,
+    pub replace: AgentReplacement,
     /// Called whenever [`Worker::report`] changes.
     pub notify: Box<dyn Fn() + Send + Sync>,
     pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+/// How an order to upgrade the agent replaces its program.
+#[derive(Debug, Clone)]
+pub struct AgentReplacement {
+    /// Why the program cannot be replaced, if it cannot.
+    pub allowed: Result<(), Line>,
+    /// The path of the agent's program.
+    pub program: PathBuf,
+    /// How long the new agent has to reach the service.
+    pub timeout_seconds: u64,
 }
 
 /// Why a worker cannot start.

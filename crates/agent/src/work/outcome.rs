@@ -191,6 +191,10 @@ fn completed_outcome(journal: &Journal) -> (Outcome, Option<Line>) {
             (Outcome::NoChange, Some(NoRebootReason::OtherBoot.to_message()))
         }
         Task::Reboot(_) => (Outcome::Succeeded, None),
+        Task::UpgradeAgent(_) if !state.acts.contains_key(&Action::UpgradeAgent) => {
+            (Outcome::NoChange, Some("the agent already has this version".into()))
+        }
+        Task::UpgradeAgent(_) => (Outcome::Succeeded, None),
         Task::RestartServices if state.restarting.is_empty() => (Outcome::NoChange, None),
         Task::RestartServices => (Outcome::Succeeded, None),
         Task::Plan(install) | Task::Install(install) => {

@@ -6,7 +6,7 @@
 
 use jiff::Timestamp;
 use vocab::{FailureCode, Line, RebootPolicy};
-use wire::agent::Install;
+use wire::agent::{AgentUpgrade, Install, is_older_version};
 
 use super::failure::Failure;
 use super::journal::{ActionResult, Journal, Lock, OutdatedServices, Task};
@@ -41,6 +41,7 @@ pub fn next_step(journal: &Journal, facts: &Facts, now: Timestamp) -> Step {
         Task::Install(install) => planner.install(install),
         Task::RestartServices => planner.restart_services(),
         Task::Reboot(_) => planner.reboot_order(),
+        Task::UpgradeAgent(upgrade) => planner.upgrade_agent(upgrade),
         Task::Refused(failure) => planner.end_failed(failure.clone()),
         Task::Lost { failure, compare } => planner.finish_lost(failure, *compare),
     }
@@ -88,6 +89,7 @@ impl Planner<'_> {
                 self.facts.active_limits.forbids_change().map(rejected)
             }
             Task::Reboot(_) => self.facts.active_limits.forbids_reboot().map(rejected),
+            Task::UpgradeAgent(_) => self.facts.active_limits.forbids_upgrade().map(rejected),
         }
     }
 
@@ -203,6 +205,35 @@ impl Planner<'_> {
         run_phase!(self, self.reboot());
         run_phase!(self, self.check_reboot_reasons());
         self.end_completed()
+    }
+
+    /// Replaces the agent's own program. The job does all of it, and survives the restart of the
+    /// agent that it causes.
+    fn upgrade_agent(&self, upgrade: &AgentUpgrade) -> Step {
+        if self.has_run(Action::UpgradeAgent) {
+            return match self.check_succeeded(Action::UpgradeAgent) {
+                Ok(_) => self.end_completed(),
+                Err(failure) => self.end_failed(failure),
+            };
+        }
+        if self.facts.withdrawn {
+            return self.end(Ending::Withdrawn);
+        }
+        let (current, wanted) = (self.facts.agent_version.as_str(), upgrade.version.as_str());
+        if current == wanted {
+            return self.end_completed();
+        }
+        let refused =
+            |why: &str| self.end_failed(Failure::new(FailureCode::RejectedByAgent, why.to_owned()));
+        if is_older_version(wanted, current) {
+            return refused(&format!(
+                "version {wanted} is older than {current}, which is installed"
+            ));
+        }
+        match &self.facts.may_upgrade {
+            Ok(()) => Step::Run(Action::UpgradeAgent),
+            Err(why) => refused(why.as_str()),
+        }
     }
 
     /// Waits for the package database lock.

@@ -47,6 +47,10 @@ pub struct Facts {
     pub active_limits: ActiveLimits,
     /// Why the host cannot be rebooted, if it cannot.
     pub may_reboot: Result<(), Line>,
+    /// The version of this agent.
+    pub agent_version: Line,
+    /// Why the agent's program cannot be replaced, if it cannot.
+    pub may_upgrade: Result<(), Line>,
 }
 
 impl Facts {
@@ -58,6 +62,8 @@ impl Facts {
             started: false,
             active_limits: ActiveLimits::default(),
             may_reboot: Err("no facts about the host".into()),
+            agent_version: Line::default(),
+            may_upgrade: Err("no facts about the host".into()),
         }
     }
 }
@@ -81,6 +87,8 @@ pub enum Action {
     Restart,
     PreReboot,
     Reboot,
+    /// Replaces the agent's own program.
+    UpgradeAgent,
 }
 
 impl Action {
@@ -97,6 +105,7 @@ impl Action {
             Action::Restart => "restart-services",
             Action::PreReboot => "pre-reboot",
             Action::Reboot => "reboot",
+            Action::UpgradeAgent => "upgrade-agent",
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use agent::backend::apt::Apt;
 use agent::host::Host;
 use agent::root::Root;
-use agent::work::{Report, ScanReport, Worker, WorkerConfig};
+use agent::work::{AgentReplacement, Report, ScanReport, Worker, WorkerConfig};
 use lab::apt::{Deb, Pocket, Repo, Server};
 use vocab::{FailureCode, Stage};
 use wire::agent::{Order, OrderResult, Outcome, Work};
@@ -32,6 +32,11 @@ pub(crate) fn worker(root: &std::path::Path) -> (Worker, Receiver<()>) {
         hooks: root.path("/etc/fleetmend/hooks"),
         root,
         program: env!("CARGO_BIN_EXE_fleetmend-agent").into(),
+        replace: AgentReplacement {
+            allowed: Err("this is a test".into()),
+            program: env!("CARGO_BIN_EXE_fleetmend-agent").into(),
+            timeout_seconds: 1,
+        },
         notify: Box::new(move || {
             let _ = notifier.lock().unwrap().send(());
         }),

@@ -14,7 +14,7 @@ use agent::backend::{Backend, BackendError, Change, Choice, Diagnosis, LockHolde
 use agent::command::Command;
 use agent::host::Host;
 use agent::root::Root;
-use agent::work::{Report, Worker, WorkerConfig};
+use agent::work::{AgentReplacement, Report, Worker, WorkerConfig};
 use jiff::Timestamp;
 use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, FailureCode, Line, PackageManager, TaskId};
@@ -70,6 +70,11 @@ impl FakeHost {
             limits: self.dir.join("limits.toml"),
             hooks: self.dir.join("hooks"),
             program: env!("CARGO_BIN_EXE_fleetmend-agent").into(),
+            replace: AgentReplacement {
+                allowed: Err("this is a test".into()),
+                program: env!("CARGO_BIN_EXE_fleetmend-agent").into(),
+                timeout_seconds: 1,
+            },
             notify: Box::new(move || {
                 let _ = notifier.lock().unwrap().send(());
             }),

@@ -4,6 +4,7 @@
 //! anything starts, `watch` follows a batch, `batch_view` formats one. Every other module is one
 //! resource of the API. Results go to standard output, everything else to standard error.
 
+mod agents;
 pub(crate) mod api;
 mod batch_view;
 mod batches;
@@ -49,6 +50,8 @@ pub(crate) enum Operator {
     Batches(batches::Batches),
     /// Manage recurring patch runs
     Schedules(schedules::Schedules),
+    /// Show the agents of the fleet, and upgrade them
+    Agents(agents::Agents),
     /// Manage enrollment tokens, which servers use to join
     Tokens(tokens::Tokens),
     /// Manage API keys
@@ -65,6 +68,7 @@ impl Operator {
             Operator::Suppressions(suppressions) => suppressions.run().await,
             Operator::Batches(batches) => batches.run().await,
             Operator::Schedules(schedules) => schedules.run().await,
+            Operator::Agents(agents) => agents.run().await,
             Operator::Tokens(tokens) => tokens.run().await,
             Operator::Keys(keys) => keys.run().await,
         }

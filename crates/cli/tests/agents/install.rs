@@ -38,6 +38,20 @@ pub(crate) fn write_newer_agent(to: &Path, version: &str) {
     make_executable(to);
 }
 
+/// Replaces every occurrence of a text in a program by another one of the same length.
+fn patch_program(path: &Path, from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    let mut program = fs::read(path).unwrap();
+    let places: Vec<usize> = (0..program.len() - from.len())
+        .filter(|at| program[*at..].starts_with(from.as_bytes()))
+        .collect();
+    assert!(!places.is_empty(), "{from} is not in the program");
+    for at in places {
+        program[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+    fs::write(path, program).unwrap();
+}
+
 fn make_executable(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -99,6 +113,111 @@ async fn install_command(service: &Service) -> String {
     let command = made["install_command"].as_str().expect("the service carries an agent");
     assert!(command.contains(&format!("{}/install.sh | sudo sh -s -- fme_", service.url)));
     command.replace("| sudo sh", "| sh")
+}
+
+/// A machine whose agent was installed by the command, and a service that then carries the agent
+/// that `prepare` makes of a copy of version 0.9.9.
+async fn installed_then_newer(prepare: impl FnOnce(&Path)) -> Option<(Booted, Service, String)> {
+    Base::Systemd.dir()?;
+    lab::network::isolate();
+    let agents = agent_dir();
+    let flags = ["--agent-dir", agents.to_str().unwrap()];
+    let service = Service::start_with(&flags);
+    let host = Booted::new().await?;
+    host.succeed(&install_command(&service).await);
+    // A shorter time for a broken agent.
+    let short = format!("[Service]\nExecStart=\nExecStart={PROGRAM} run --upgrade-timeout 6\n");
+    let drop_in = "/etc/systemd/system/fleetmend-agent.service.d/test.conf";
+    host.machine.root.write(drop_in, &short);
+    host.succeed("systemctl daemon-reload && systemctl restart fleetmend-agent");
+    let new = agents.join("fleetmend-agent-new");
+    write_newer_agent(&new, "0.9.9");
+    prepare(&new);
+    let service = service.restart(&flags);
+    let seen = service.until("/v1/servers", || (), |seen| seen["data"][0]["status"] == "online");
+    let seen = seen.await;
+    let server = only_server(&seen);
+    assert_eq!(
+        (&server["agent_version"], &server["agent_outdated"]),
+        (&json!(env!("CARGO_PKG_VERSION")), &json!(true))
+    );
+    let path = format!("/v1/servers/{}", server["id"].as_str().unwrap());
+    Some((host, service, path))
+}
+
+/// Orders the upgrade and waits for its end. Returns the server.
+async fn upgrade(service: &Service, path: &str) -> Value {
+    let done = service.post("/v1/agents/upgrade", json!({"targets": {"all": true}})).await;
+    assert_eq!(done, json!({"requested": 1, "current": 0, "no_release": 0}));
+    let ended = |seen: &Value| {
+        let upgrade = &seen["agent_upgrade"];
+        !upgrade.is_null() && upgrade["state"] != "pending"
+    };
+    service.until(path, || (), ended).await
+}
+
+/// The agent works: it answers a request to scan.
+async fn assert_agent_scans(service: &Service, path: &str) {
+    let asked = service.post(&format!("{path}/refresh"), json!({})).await;
+    let refresh = format!("{path}/refreshes/{}", asked["id"].as_str().unwrap());
+    let seen = service.until(&refresh, || (), |seen| seen["state"] != "pending").await;
+    assert_eq!(seen["state"], "completed", "{seen}");
+}
+
+#[tokio::test]
+async fn agent_upgrades_itself_from_the_service() {
+    let Some((host, service, path)) = installed_then_newer(|_| ()).await else { return };
+    let process = host.agent_process();
+    let server = upgrade(&service, &path).await;
+    assert_eq!(server["agent_upgrade"]["state"], "completed", "{server}");
+    let seen = service.until(&path, || (), |seen| seen["agent_version"] == "0.9.9").await;
+    assert_eq!(seen["agent_outdated"], false);
+    assert_eq!(host.succeed(&format!("{PROGRAM} --version")).trim(), "fleetmend-agent 0.9.9");
+    let previous = host.succeed(&format!("{PROGRAM}.previous --version"));
+    assert_eq!(previous.trim(), concat!("fleetmend-agent ", env!("CARGO_PKG_VERSION")));
+    assert_eq!(host.agent_process(), process, "the service manager saw no restart");
+    assert_agent_scans(&service, &path).await;
+    let agents = service.get("/v1/agents").await;
+    assert_eq!((&agents["outdated"], &agents["upgrades_pending"]), (&json!(0), &json!(0)));
+}
+
+/// A new agent that runs and never reaches the service.
+#[tokio::test]
+async fn agent_that_does_not_sync_is_replaced_by_the_previous_one() {
+    let broken = |path: &Path| patch_program(path, "/agent/v1/sync", "/agent/v1/sinc");
+    let Some((host, service, path)) = installed_then_newer(broken).await else { return };
+    let server = upgrade(&service, &path).await;
+    let upgrade = &server["agent_upgrade"];
+    assert_eq!(upgrade["state"], "failed", "{server}");
+    let message = upgrade["message"].as_str().unwrap();
+    assert!(message.contains("0.9.9 did not reach the service within 6 seconds"), "{message}");
+    assert!(message.contains(concat!(env!("CARGO_PKG_VERSION"), " was restored")), "{message}");
+    assert_eq!(server["agent_version"], env!("CARGO_PKG_VERSION"));
+    assert!(!host.exists("/var/lib/fleetmend-agent/upgrade.json"));
+    assert_agent_scans(&service, &path).await;
+}
+
+/// A new agent that ends as soon as it is started.
+#[tokio::test]
+async fn agent_that_crashes_is_replaced_by_the_previous_one() {
+    let broken = |path: &Path| patch_program(path, "identity.json", "identitx.json");
+    let Some((_host, service, path)) = installed_then_newer(broken).await else { return };
+    let server = upgrade(&service, &path).await;
+    assert_eq!(server["agent_upgrade"]["state"], "failed", "{server}");
+    assert_eq!(server["agent_version"], env!("CARGO_PKG_VERSION"));
+    assert_agent_scans(&service, &path).await;
+}
+
+#[tokio::test]
+async fn host_limits_forbid_an_upgrade_of_the_agent() {
+    let Some((host, service, path)) = installed_then_newer(|_| ()).await else { return };
+    host.machine.root.write("/etc/fleetmend/limits.toml", "never_upgrade_agent = true\n");
+    let server = upgrade(&service, &path).await;
+    assert_eq!(server["agent_upgrade"]["state"], "failed", "{server}");
+    let message = server["agent_upgrade"]["message"].as_str().unwrap();
+    assert!(message.contains("`never_upgrade_agent` is set"), "{message}");
+    let version = host.succeed(&format!("{PROGRAM} --version"));
+    assert_eq!(version.trim(), concat!("fleetmend-agent ", env!("CARGO_PKG_VERSION")));
 }
 
 fn only_server(seen: &Value) -> &Value {

@@ -4,8 +4,8 @@ use askama::Template;
 use jiff::Timestamp;
 use vocab::{BatchId, Role, ScheduleId, UserId, Zone};
 use wire::v1::{
-    ApiKey, Batch, BatchState, Cve, CveDetail, CveSummary, EnrollmentToken, Feed, FleetSummary,
-    List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server, ServerDetail,
+    Agents, ApiKey, Batch, BatchState, Cve, CveDetail, CveSummary, EnrollmentToken, Feed,
+    FleetSummary, List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server, ServerDetail,
     SeverityCounts, Task,
 };
 
@@ -81,7 +81,7 @@ pages! {
         frame: Frame, entries: Vec<ActivityEntry>, newer: Option<i64>, older: Option<i64>, names: Names,
     }
     Settings = "settings.html" {
-        frame: Frame, users: Vec<UserRow>, keys: List<ApiKey>, tokens: List<EnrollmentToken>, feeds: List<Feed>,
+        frame: Frame, users: Vec<UserRow>, keys: List<ApiKey>, tokens: List<EnrollmentToken>, feeds: List<Feed>, agents: Agents,
     }
     /// A secret, shown once.
     Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, }

@@ -1,4 +1,5 @@
-//! Refreshes: ask an agent to report its packages immediately.
+//! Requests to agents outside of batches: to report the packages immediately, or to upgrade
+//! themselves.
 
 use async_recursion::async_recursion as boxed;
 use domain::server::Presence;
@@ -6,7 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::refreshes::{self, Refresh, RefreshState};
 use store::{Tx, servers};
-use vocab::{OrgId, ServerId, TaskId};
+use vocab::{Line, OrgId, ServerId, TaskId};
+use wire::agent::{AgentUpgrade, is_older_version};
 
 use crate::App;
 use crate::clock::random_u128;
@@ -53,6 +55,7 @@ pub(super) async fn request_in(
         deadline: now + TIMEOUT,
         ended_at: None,
         message: None,
+        upgrade: None,
         seal: store::seals::SealCode::default(),
     };
     let created = refreshes::request(tx, &wanted).await?;
@@ -64,12 +67,78 @@ pub(super) async fn request_in(
     Ok(created)
 }
 
+/// How long an agent may take to upgrade itself; it may be offline at first.
+const UPGRADE_TIMEOUT: SignedDuration = SignedDuration::from_hours(24);
+
+/// What became of a request to upgrade the agent of one server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpgradeRequest {
+    /// It is requested now, or was already.
+    Requested,
+    /// The agent is not older than the one that this service carries.
+    Current,
+    /// This service carries no agent for its architecture.
+    NoRelease,
+}
+
+/// Requests upgrades of the agents of these servers. Returns what became of each.
+#[boxed]
+pub async fn request_upgrades(
+    app: &App,
+    actor: &Actor,
+    ids: &[ServerId],
+) -> Result<Vec<UpgradeRequest>> {
+    let now = app.clock.now();
+    let mut all = Vec::with_capacity(ids.len());
+    let mut tx = app.db.begin().await?;
+    for id in ids {
+        let row = servers::get(&mut tx, actor.org, *id).await?;
+        let release = row.arch.parse().ok().and_then(|arch| app.settings.agents.get(arch));
+        let Some(release) = release else {
+            all.push(UpgradeRequest::NoRelease);
+            continue;
+        };
+        if !is_older_version(&row.agent_version, &release.version) {
+            all.push(UpgradeRequest::Current);
+            continue;
+        }
+        all.push(UpgradeRequest::Requested);
+        let upgrade = AgentUpgrade {
+            version: Line::sanitize(&release.version),
+            sha256: release.sha256.clone(),
+            size_bytes: release.size_bytes,
+        };
+        let wanted = Refresh {
+            id: TaskId::new(now, random_u128()),
+            org_id: actor.org,
+            server_id: *id,
+            state: RefreshState::Requested,
+            requested_by: actor.id.clone(),
+            requested_at: now,
+            deadline: now + UPGRADE_TIMEOUT,
+            ended_at: None,
+            message: None,
+            upgrade: Some(json!(upgrade).to_string()),
+            seal: store::seals::SealCode::default(),
+        };
+        let created = refreshes::request(&mut tx, &wanted).await?;
+        if created.id == wanted.id {
+            let detail = json!({"server_id": id, "hostname": row.hostname,
+                "from": row.agent_version, "to": release.version, "sha256": release.sha256});
+            record(&mut tx, actor.org, now, &actor.id, "agent.upgrade", id, &detail);
+            emit(&mut tx, actor.org, "agent.upgrade_requested", now, detail);
+        }
+    }
+    tx.commit().await?;
+    Ok(all)
+}
+
 /// A refresh of this server.
 #[boxed]
 pub async fn get(app: &App, org: OrgId, server: ServerId, id: TaskId) -> Result<Refresh> {
     let mut reader = app.db.read().await?;
     let found = refreshes::get(&mut reader, org, id).await?;
-    if found.server_id != server {
+    if found.server_id != server || found.upgrade.is_some() {
         return Err(ServiceError::NotFound { kind: "refresh", id: id.to_string() });
     }
     Ok(found)

@@ -291,10 +291,15 @@ async fn finish_refresh(
     };
     let message = result.message.as_ref().map(vocab::Line::as_str);
     if refreshes::finish(tx, result.order_id, reporter.server, state, message, now).await? {
+        let upgrade = refreshes::get(tx, reporter.org, result.order_id).await?.upgrade.is_some();
+        let (action, event) = match upgrade {
+            true => ("agent.upgrade_finish", "agent.upgraded"),
+            false => ("refresh.finish", "server.refreshed"),
+        };
         let detail = json!({"refresh_id": result.order_id, "server_id": reporter.server,
-            "state": state.as_str()});
-        record(tx, reporter.org, now, "engine", "refresh.finish", reporter.server, &detail);
-        emit(tx, reporter.org, "server.refreshed", now, detail);
+            "state": state.as_str(), "message": message});
+        record(tx, reporter.org, now, "engine", action, reporter.server, &detail);
+        emit(tx, reporter.org, event, now, detail);
     }
     Ok(())
 }

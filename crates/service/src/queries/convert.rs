@@ -20,6 +20,7 @@ use store::runs;
 use vocab::{
     Environment, Exposure, FailureCode, FixState, Hostname, Line, Severity, Stage, Status,
 };
+use wire::agent::{AgentUpgrade, is_older_version};
 use wire::v1::{
     Activity, BatchState, CveState, Fix, OldCode, Options, Origin, PackageChange, PatchVersion,
     Progress, Reboot, RunState, SeverityCounts, Summary, Suppressed, Task, TaskResult, TaskState,
@@ -53,6 +54,7 @@ pub fn server(
         arch: line(&row.arch),
         package_manager: row.package_manager,
         agent_version: line(&row.agent_version),
+        agent_outdated: agent_outdated(app, &row.arch, &row.agent_version),
         last_seen_at: Some(row.last_seen_at),
         enrolled_at: row.enrolled_at,
         stale: row.last_scan_at.is_some_and(|at| at < app.stale_before()),
@@ -72,6 +74,20 @@ pub fn server(
             unassessed: assessed.unassessed,
         },
     }
+}
+
+/// Whether an agent is older than the one that this service carries for its architecture.
+pub fn agent_outdated(app: &App, arch: &str, version: &str) -> Option<bool> {
+    let release = app.settings.agents.get(arch.parse().ok()?)?;
+    Some(is_older_version(version, &release.version))
+}
+
+/// The upgrade of an agent.
+pub fn agent_upgrade(row: store::refreshes::Refresh) -> Option<wire::v1::AgentUpgradeStatus> {
+    let upgrade: AgentUpgrade = serde_json::from_str(row.upgrade.as_deref()?).ok()?;
+    let wire::v1::Refresh { state, requested_at, completed_at, message, .. } = refresh(row);
+    let version = upgrade.version;
+    Some(wire::v1::AgentUpgradeStatus { version, state, requested_at, completed_at, message })
 }
 
 /// A package that could not be assessed.

@@ -4,6 +4,7 @@
 //! types of `wire`. It changes nothing.
 
 pub mod activity;
+pub mod agents;
 pub mod batches;
 pub mod changes;
 pub mod convert;

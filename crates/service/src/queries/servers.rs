@@ -160,6 +160,7 @@ pub async fn detail(app: &App, scope: &Scope, id: ServerId) -> Result<(i64, Serv
         }),
     };
     let suppressions = ActiveSuppressions::read(&mut reader, scope.org, app.clock.now()).await?;
+    let upgrade = store::refreshes::last_upgrade(&mut reader, id).await?;
     drop(reader);
     let secured = findings::security_packages(&row, &installed, &exposed, &pending);
     let updates = match_updates(&installed, &pending);
@@ -200,6 +201,7 @@ pub async fn detail(app: &App, scope: &Scope, id: ServerId) -> Result<(i64, Serv
             Assessment::Assessed | Assessment::NoFeed | Assessment::NotScanned => Vec::new(),
         },
         coverage,
+        agent_upgrade: upgrade.and_then(convert::agent_upgrade),
         old_code,
     };
     Ok((generation, detail))

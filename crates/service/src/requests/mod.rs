@@ -5,6 +5,7 @@
 //! that is checked. A body comes with the errors of its JSON structure ([`ValidationErrors`]), so
 //! that a client gets all errors at once.
 
+pub mod agents;
 pub mod api_keys;
 pub mod batches;
 pub mod enrollment_tokens;

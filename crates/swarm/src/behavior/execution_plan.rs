@@ -85,6 +85,11 @@ pub(super) fn plan_execution(
                 Vec::new(),
             )
         }
+        Work::UpgradeAgent(_) => {
+            builder.step(Stage::Preflight, 0..=1);
+            let message = "a simulated agent has no program to replace".to_owned();
+            (Outcome::Failed, Some(message), Vec::new())
+        }
         Work::Unknown { .. } | Work::Malformed { .. } => {
             (Outcome::Failed, Some("the order cannot be started".to_owned()), Vec::new())
         }

@@ -5,6 +5,7 @@
 //! error at once, where a typed field would stop at the first. Responses use typed values, and
 //! clients ignore unknown fields, because `/v1` only grows.
 
+mod agents;
 mod batches;
 mod credentials;
 mod cves;
@@ -19,6 +20,9 @@ mod servers;
 mod summary;
 mod suppressions;
 
+pub use agents::{
+    AgentRelease, AgentUpgradeStatus, AgentUpgrades, AgentVersion, Agents, UpgradeAgents,
+};
 pub use batches::{
     Batch, BatchState, CreateBatch, Origin, PackageChange, PatchServer, Progress, Reboot, Task,
     TaskResult, TaskState, WaitingFor,

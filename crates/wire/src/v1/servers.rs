@@ -33,6 +33,10 @@ pub struct Server {
     pub package_manager: Option<PackageManager>,
     /// Version of the agent.
     pub agent_version: Option<Line>,
+    /// Whether the agent is older than the one that the service carries for its architecture; null
+    /// if the service carries none.
+    #[serde(default)]
+    pub agent_outdated: Option<bool>,
     /// Last contact of the agent.
     pub last_seen_at: Option<Timestamp>,
     /// When it was enrolled.
@@ -82,6 +86,9 @@ pub struct HostLimits {
     pub frozen: bool,
     /// The host may not be rebooted.
     pub never_reboot: bool,
+    /// The agent is never replaced by a newer version.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub never_upgrade_agent: bool,
     /// Only security updates may be installed.
     pub security_only: bool,
     /// Packages that are never changed.
@@ -221,6 +228,9 @@ pub struct ServerDetail {
     pub coverage: Option<Coverage>,
     /// Processes that run code which an update has replaced on disk.
     pub old_code: Vec<OldCode>,
+    /// The last upgrade of its agent; null if none was requested.
+    #[serde(default)]
+    pub agent_upgrade: Option<super::AgentUpgradeStatus>,
 }
 
 /// A process that runs code which an update has replaced on disk.

@@ -204,7 +204,10 @@ impl SimulatedHost {
                 unreadable: None,
                 no_change: says(self.scenario.frozen, "frozen"),
                 no_reboot: says(self.scenario.never_reboot, "never_reboot"),
+                no_upgrade: None,
             },
+            agent_version: "1.0.0".into(),
+            may_upgrade: Ok(()),
             may_reboot: if self.scenario.container { Err("a container".into()) } else { Ok(()) },
         }
     }

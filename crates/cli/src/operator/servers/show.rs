@@ -1,7 +1,7 @@
 //! Formats one server with all its details.
 
 use vocab::Assessment;
-use wire::v1::{Cve, HostLimits, Package, Server, ServerDetail};
+use wire::v1::{AgentUpgradeStatus, Cve, HostLimits, Package, RefreshState, Server, ServerDetail};
 
 use super::{reboot, status};
 use crate::operator::table::{
@@ -89,6 +89,26 @@ pub(super) fn format_server(detail: &ServerDetail, all_packages: bool, screen: &
     text
 }
 
+/// The version of the agent.
+fn agent(server: &Server) -> Cell {
+    let Some(version) = &server.agent_version else { return empty_cell() };
+    match server.agent_outdated {
+        Some(true) => Cell::new(format!("{version} (outdated)"), Tone::Warning),
+        Some(false) | None => version.into(),
+    }
+}
+
+fn agent_upgrade(upgrade: &AgentUpgradeStatus) -> Cell {
+    let tone = match upgrade.state {
+        RefreshState::Failed | RefreshState::TimedOut => Tone::Bad,
+        RefreshState::Completed => Tone::Good,
+        RefreshState::Pending | RefreshState::Canceled => Tone::Plain,
+    };
+    let state = api_name(upgrade.state).replace('_', " ");
+    let message = upgrade.message.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
+    Cell::new(format!("to {}: {state}{message}", upgrade.version), tone)
+}
+
 fn format_properties(detail: &ServerDetail, screen: &Screen) -> String {
     let server = &detail.server;
     let joined = |lines: Vec<String>| match lines.is_empty() {
@@ -105,7 +125,7 @@ fn format_properties(detail: &ServerDetail, screen: &Screen) -> String {
         ("kernel", optional_cell(server.kernel.as_ref())),
         ("arch", optional_cell(server.arch.as_ref())),
         ("package manager", optional_cell(server.package_manager.map(api_name))),
-        ("agent", optional_cell(server.agent_version.as_ref())),
+        ("agent", agent(server)),
         ("last seen", screen.optional_time(server.last_seen_at)),
         ("last scan", last_scan(server, screen)),
         ("assessment", assessment(server)),
@@ -113,6 +133,9 @@ fn format_properties(detail: &ServerDetail, screen: &Screen) -> String {
         ("packages", totals(detail)),
         ("reboot", reboot(server)),
     ];
+    if let Some(upgrade) = &detail.agent_upgrade {
+        facts.push(("agent upgrade", agent_upgrade(upgrade)));
+    }
     if !server.reboot_reasons.is_empty() {
         facts.push((
             "reboot reasons",

@@ -89,6 +89,7 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
     let delete = |route, id: &str| Mutation::new(Method::DELETE, route, id, json!({}), 204);
     let update = "/v1/schedules/{schedule_id}";
     let all = vec![
+        post("/v1/agents/upgrade", "", json!({"targets": {"all": true}}), 202),
         post("/v1/api-keys", "", viewer, 201),
         post("/v1/batches", "", body, 202),
         post("/v1/batches/{batch_id}/cancel", &canceled, json!({}), 200),

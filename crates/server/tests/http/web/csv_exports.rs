@@ -57,13 +57,15 @@ const KINDS: [TableKind; 31] = [
 const CALENDAR: &[(&str, &str)] = &[];
 
 /// Pages without a table, and responses that are no pages.
-const PAGES_WITHOUT_TABLES: [&str; 9] = [
+const PAGES_WITHOUT_TABLES: [&str; 11] = [
     "/account",
     "/account/totp",
     "/sign-out",
     "/live",
     "/servers/{id}/refresh",
     "/servers/{id}/edit",
+    "/servers/{id}/upgrade-agent",
+    "/settings/agents/upgrade",
     "/servers/{id}/remove",
     "/servers/{id}/release",
     "/batches/{id}/tasks/{task}/log",

@@ -1,0 +1,167 @@
+//! `fleetmend agents`: shows and upgrades the agents of the fleet.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use wire::v1::{AgentUpgrades, Agents as Overview, UpgradeAgents};
+
+use super::credentials::Connection;
+use super::patch_request::confirm;
+use super::table::{Cell, Column, Tone, empty_cell, full_column, pluralize};
+use super::{Session, print_message};
+
+/// Show the agents of the fleet, and upgrade them.
+#[derive(Args)]
+pub(crate) struct Agents {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show how many servers have which version, and what the service carries
+    #[command(after_help = "Example:\n  fleetmend agents status")]
+    Status,
+    /// Upgrade agents to the version that the service carries
+    #[command(after_help = "\
+Examples:
+  fleetmend agents upgrade web-1
+  fleetmend agents upgrade --environment staging
+  fleetmend agents upgrade --all
+
+Each agent downloads the new version from the service, verifies it, and replaces itself when it is
+not working on an order. If the new agent does not reach the service within two minutes, the
+previous one is restored. `fleetmend servers show NAME` shows the result. An agent that was
+installed as a package is upgraded with the package manager instead.")]
+    Upgrade(Upgrade),
+}
+
+#[derive(Args)]
+#[group(id = "targets", required = true, multiple = true)]
+struct Upgrade {
+    /// Server IDs or host names
+    #[arg(value_name = "SERVER", group = "targets")]
+    servers: Vec<String>,
+    /// All servers
+    #[arg(long, group = "targets", conflicts_with_all = ["servers", "environment", "tag"])]
+    all: bool,
+    /// Servers of this environment
+    #[arg(long, group = "targets")]
+    environment: Option<String>,
+    /// Servers with this tag; repeatable, all must match
+    #[arg(long, value_name = "TAG", group = "targets")]
+    tag: Vec<String>,
+    /// Skip the confirmation prompt
+    #[arg(long, short)]
+    yes: bool,
+}
+
+const COLUMNS: [Column; 4] = [
+    full_column("VERSION"),
+    full_column("ARCHITECTURE"),
+    full_column("SERVERS").align_right(),
+    full_column("STATE"),
+];
+
+impl Agents {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let session = Session::open(&self.connection)?;
+        match self.command {
+            Command::Status => status(&session).await,
+            Command::Upgrade(upgrade) => upgrade.run(&session).await,
+        }
+    }
+}
+
+async fn status(session: &Session) -> anyhow::Result<()> {
+    let body = session.api.get(&["agents"]).await?;
+    let overview: Overview = body.read()?;
+    session.show(&body, |screen| {
+        let rows = overview.versions.iter().map(|one| {
+            let state = match one.outdated {
+                Some(true) => Cell::new("outdated", Tone::Warning),
+                Some(false) => Cell::new("current", Tone::Good),
+                None => empty_cell(),
+            };
+            let version = if one.version.is_empty() { "unknown" } else { &one.version };
+            vec![version.into(), (&one.architecture).into(), one.servers.into(), state]
+        });
+        let mut text = screen.table(&COLUMNS, &rows.collect::<Vec<_>>());
+        text.push_str(&describe(&overview));
+        Ok(text)
+    })
+}
+
+/// What the service carries, and what is in progress.
+fn describe(overview: &Overview) -> String {
+    let carried: Vec<String> = overview
+        .releases
+        .iter()
+        .map(|release| format!("{} ({})", release.version, release.architecture))
+        .collect();
+    let mut text = match carried.is_empty() {
+        true => "\nThe service carries no agent, so it cannot upgrade any.\n".to_owned(),
+        false => format!("\nThe service carries {}.\n", carried.join(", ")),
+    };
+    if overview.upgrades_pending > 0 {
+        let upgrades = pluralize(overview.upgrades_pending, "upgrade", "upgrades");
+        text.push_str(&format!("{upgrades} in progress.\n"));
+    }
+    text
+}
+
+impl Upgrade {
+    async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let (targets, shown) = self.targets(session).await?;
+        confirm(&format!("Upgrade the agents of {shown}?"), self.yes)?;
+        let request = UpgradeAgents { targets };
+        let body = session.api.post(&["agents", "upgrade"], Some(&request)).await?;
+        let AgentUpgrades { requested, current, no_release } = body.read()?;
+        session.show(&body, |_| {
+            let servers = |count| pluralize(count, "server", "servers");
+            let mut text = format!("Upgrade requested for {}.", servers(requested));
+            if current > 0 {
+                text.push_str(&format!(" Already current: {}.", servers(current)));
+            }
+            if no_release > 0 {
+                text.push_str(&format!(
+                    " The service carries no agent for the architecture of {}.",
+                    servers(no_release)
+                ));
+            }
+            text.push('\n');
+            Ok(text)
+        })?;
+        if requested > 0 && !session.json {
+            print_message("Follow it with `fleetmend agents status`.")?;
+        }
+        Ok(())
+    }
+
+    /// The selector, and a description of it.
+    async fn targets(&self, session: &Session) -> anyhow::Result<(Value, String)> {
+        if self.all {
+            return Ok((json!({"all": true}), "all servers".to_owned()));
+        }
+        let mut targets = serde_json::Map::new();
+        let mut shown = Vec::new();
+        if !self.servers.is_empty() {
+            let mut ids = Vec::new();
+            for name in &self.servers {
+                ids.push(session.resolve_server(name).await?);
+            }
+            targets.insert("server_ids".to_owned(), json!(ids));
+            shown.push(self.servers.join(", "));
+        }
+        if let Some(environment) = &self.environment {
+            targets.insert("environment".to_owned(), json!(environment));
+            shown.push(format!("the servers in {environment}"));
+        }
+        if !self.tag.is_empty() {
+            targets.insert("tags".to_owned(), json!(self.tag));
+            shown.push(format!("the servers with the tag {}", self.tag.join(" and ")));
+        }
+        Ok((Value::Object(targets), shown.join(" that are also ")))
+    }
+}
