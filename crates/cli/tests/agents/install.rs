@@ -179,6 +179,14 @@ async fn agent_upgrades_itself_from_the_service() {
     assert_agent_scans(&service, &path).await;
     let agents = service.get("/v1/agents").await;
     assert_eq!((&agents["outdated"], &agents["upgrades_pending"]), (&json!(0), &json!(0)));
+
+    // If the host goes down before an upgrade is confirmed, the next boot puts the previous one back.
+    let pending = format!("{{\"program\": \"{PROGRAM}\", \"boot_id\": \"an earlier boot\"}}");
+    host.machine.root.write("/var/lib/fleetmend-agent/upgrade.json", &pending);
+    host.succeed("systemctl restart fleetmend-agent");
+    let restored = host.succeed(&format!("{PROGRAM} --version"));
+    assert_eq!(restored.trim(), concat!("fleetmend-agent ", env!("CARGO_PKG_VERSION")));
+    assert!(!host.exists("/var/lib/fleetmend-agent/upgrade.json"));
 }
 
 /// A new agent that runs and never reaches the service.
