@@ -103,6 +103,10 @@ pub(crate) struct PackageOptions {
     /// (fleetmend-agent-aarch64, …)
     #[arg(long, value_name = "DIR")]
     pub(crate) agents: Option<PathBuf>,
+    /// Sign the agents with the publisher's private key in this file, which is created if it does
+    /// not exist. Agents accept upgrades only from the publisher that built them
+    #[arg(long, value_name = "FILE", conflicts_with = "programs")]
+    pub(crate) release_key: Option<PathBuf>,
     /// Output directory [default: target/package/packages]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,

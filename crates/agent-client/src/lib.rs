@@ -42,3 +42,9 @@ fn from_base64(text: &str) -> Option<Vec<u8>> {
 fn from_base64_url(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }
+
+/// Whether an Ed25519 signature over a text was made with this key.
+pub fn is_signed_by(public_key: &[u8], text: &[u8], signature: &[u8]) -> bool {
+    let key = ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, public_key);
+    key.verify(text, signature).is_ok()
+}

@@ -28,3 +28,18 @@ pub fn version() -> &'static str {
     let release = std::hint::black_box(RELEASE);
     release.split(' ').nth(2).unwrap_or_default()
 }
+
+/// The public key of the publisher of this agent, in base64: upgrades must be signed with it. Set
+/// when a package is built; without it, the agent accepts no upgrade. The control plane does not
+/// have the private key, so even a hostile one cannot replace agents with its own program.
+#[used]
+static RELEASE_KEY: &str = match option_env!("FLEETMEND_RELEASE_PUBLIC_KEY") {
+    Some(key) => key,
+    None => "NO-RELEASE-KEY-NO-RELEASE-KEY-NO-RELEASE-KEY",
+};
+
+/// The key that verifies upgrades of this agent, if it was built with one.
+pub fn release_key() -> Option<&'static str> {
+    let key = std::hint::black_box(RELEASE_KEY);
+    (!key.starts_with("NO-RELEASE-KEY")).then_some(key)
+}

@@ -13,7 +13,9 @@ use service::queries::convert;
 use service::requests::servers as requests;
 use utoipa_axum::routes as handlers;
 use vocab::{Role, ServerId, TaskId};
-use wire::v1::{Batch, EditServer, List, PatchServer, Refresh, ServerDetail};
+use wire::v1::{
+    Batch, EditServer, EditServers, EditedServers, List, PatchServer, Refresh, ServerDetail,
+};
 
 use crate::{Api, Routes, batches};
 
@@ -22,6 +24,7 @@ pub(crate) fn routes() -> Routes {
         .add(Role::Viewer, handlers!(list))
         .add(Role::Viewer, handlers!(get))
         .add(Role::Operator, handlers!(edit))
+        .add(Role::Operator, handlers!(edit_many))
         .add(Role::Admin, handlers!(remove))
         .add(Role::Operator, handlers!(refresh))
         .add(Role::Viewer, handlers!(get_refresh))
@@ -84,6 +87,22 @@ async fn edit(
     let (generation, server) =
         requests::edit(&app, &caller, id, body.into_parts(), &wanted).await?;
     Ok((ETag(generation), Json(server)))
+}
+
+/// Edit several servers
+///
+/// Changes the environment or the tags of all servers that `targets` matches, and returns how many
+/// changed. Servers are changed one after the other: after an error, some may have changed.
+#[utoipa::path(post, path = "/v1/servers/edit", tag = "Servers", operation_id = "edit_servers",
+    request_body = EditServers,
+    responses((status = 200, description = "How many servers changed.", body = EditedServers)))]
+async fn edit_many(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Query(NoQuery {}): Query<NoQuery>,
+    body: Body<EditServers>,
+) -> Result<Json<EditedServers>, ApiError> {
+    Ok(Json(requests::edit_many(&app, &caller, body.into_parts()).await?))
 }
 
 /// Remove a server

@@ -85,6 +85,7 @@ async fn write_heartbeats(gateway: Gateway, every: Duration) {
             () = registry.returned.notified() => true,
             _ = tick.tick() => false,
         };
+        metrics::gauge!("fleetmend_agent_sessions").set(registry.session_count() as f64);
         if let Err(error) = registry.write_heartbeats(&gateway, someone_returned).await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,

@@ -141,7 +141,11 @@ pub(super) async fn write(
 ) -> Result<WriteResult, Refusal> {
     let (reply, answer) = oneshot::channel();
     let batcher = &app.registry().write_batcher;
-    lock(&batcher.queue).push(QueuedPart { part, _reserved: reserved, tries: 0, reply });
+    {
+        let mut queue = lock(&batcher.queue);
+        queue.push(QueuedPart { part, _reserved: reserved, tries: 0, reply });
+        metrics::gauge!("fleetmend_ingest_queue").set(queue.len() as f64);
+    }
     if !batcher.is_writing.swap(true, Ordering::AcqRel) {
         // In a separate task: the request that starts it may be aborted while others wait for it.
         tokio::spawn(run_writer(app.clone()));
@@ -167,7 +171,9 @@ async fn run_writer(app: Gateway) {
         let mut parts = {
             let mut queue = lock(&batcher.queue);
             let first = queue.len().min(PARTS_PER_COMMIT_MAX);
-            queue.drain(..first).collect::<Vec<_>>()
+            let parts = queue.drain(..first).collect::<Vec<_>>();
+            metrics::gauge!("fleetmend_ingest_queue").set(queue.len() as f64);
+            parts
         };
         if parts.is_empty() {
             batcher.is_writing.store(false, Ordering::Release);

@@ -580,6 +580,11 @@ impl Registry {
         self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(&server).cloned()
     }
 
+    /// The number of agents that this process has a session of.
+    pub(super) fn session_count(&self) -> usize {
+        self.sessions.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// The session for a credential. Reads the database at the first contact only.
     pub(super) async fn session(
         &self,

@@ -30,6 +30,7 @@ use crate::registry::{
 };
 use crate::security_package_cache::{PackageNames, security_packages};
 use crate::uploads;
+use service::clock::Stopwatch;
 use service::secrets::{RootKeyAge, SigningKey, TrustedKeys};
 use service::{ATTEMPTS_MAX, emit, record};
 
@@ -51,6 +52,7 @@ pub(super) async fn sync(
     State(app): State<Gateway>,
     request: Request<Body>,
 ) -> Result<Json<SyncResponse>, Refusal> {
+    let watch = Stopwatch::start();
     let trusted = trusted_keys(request.headers());
     let VerifiedRequest { who, root_key_age: age, body, reserved, slot: _slot } =
         verify_request(&app, request, BODY_BYTES_MAX).await?;
@@ -119,6 +121,7 @@ pub(super) async fn sync(
         }
         false => context.write_report(&mut sync, reserved).await?,
     };
+    metrics::histogram!("fleetmend_sync_duration_seconds").record(watch.seconds());
     let wants_facts = session.take_facts_request() || context.position.count == CounterCheck::Ahead;
     let response = PendingResponse { wanted, acknowledged, wants_facts };
     context.hold_and_respond(&without_reports(sync), response).await

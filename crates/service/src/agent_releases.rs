@@ -15,6 +15,7 @@ use wire::agent::is_older_version;
 
 /// The largest program that is read. Agents have a few MiB.
 const PROGRAM_BYTES_MAX: u64 = 128 << 20;
+const SIGNATURE_BYTES_MAX: u64 = 1024;
 /// The most files that are looked at.
 const FILES_MAX: usize = 64;
 /// How the agent's program announces its version; see `agent::version`.
@@ -74,6 +75,8 @@ pub struct AgentRelease {
     /// The SHA-256 digest of the program, in lowercase hexadecimal.
     pub sha256: String,
     pub size_bytes: u64,
+    /// The publisher's signature, from the file `NAME.sig`. Agents accept no upgrade without it.
+    pub signature: Option<String>,
 }
 
 /// The releases of this service. Cheap to clone.
@@ -107,7 +110,8 @@ impl AgentReleases {
         let mut carried: Vec<Carried> = Vec::new();
         for path in paths {
             let Some(bytes) = read(&path) else { continue };
-            let Some(release) = describe(&bytes) else { continue };
+            let Some(mut release) = describe(&bytes) else { continue };
+            release.signature = read_signature(&path);
             let new = Carried { release, path, program: Mutex::default() };
             let same =
                 |known: &&mut Carried| known.release.architecture == new.release.architecture;
@@ -162,7 +166,17 @@ fn describe(bytes: &[u8]) -> Option<AgentRelease> {
         version: version(bytes)?,
         sha256: sha256(bytes),
         size_bytes: bytes.len() as u64,
+        signature: None,
     })
+}
+
+/// The signature in the file next to a program.
+fn read_signature(program: &Path) -> Option<String> {
+    let mut path = program.as_os_str().to_owned();
+    path.push(".sig");
+    let mut text = String::new();
+    File::open(Path::new(&path)).ok()?.take(SIGNATURE_BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
 /// Finds the version that an agent's program announces.

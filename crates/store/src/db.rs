@@ -98,6 +98,19 @@ enum Pools {
 }
 
 impl Db {
+    /// The number of open connections that are idle, and that are in use.
+    pub fn connections(&self) -> (usize, usize) {
+        let split = |size: u32, idle: usize| (idle, (size as usize).saturating_sub(idle));
+        match &self.0.pools {
+            Pools::Sqlite { rw, ro } => {
+                let (writer, readers) =
+                    (split(rw.size(), rw.num_idle()), split(ro.size(), ro.num_idle()));
+                (writer.0 + readers.0, writer.1 + readers.1)
+            }
+            Pools::Pg(pool) => split(pool.size(), pool.num_idle()),
+        }
+    }
+
     /// Opens the database and migrates it. Creates the file if it is a SQLite database that does
     /// not exist yet.
     #[boxed]

@@ -56,6 +56,74 @@ pub async fn agents(
     Ok(all.into_iter().map(|((arch, version), count)| (arch, version, count)).collect())
 }
 
+/// Counts of an organization, for the metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FleetCounts {
+    /// Pending updates over all servers, and how many of them fix vulnerabilities.
+    pub updates: u64,
+    pub security_updates: u64,
+    /// CVEs that some server has unsuppressed: the order of the severity (0 is `critical`), whether
+    /// it is known to be exploited, and the number of CVEs.
+    pub cves: Vec<(i64, bool, u64)>,
+    /// Unfinished batches by phase.
+    pub batches: BTreeMap<String, u64>,
+    /// The tasks of unfinished batches: `running`, or their state.
+    pub tasks: BTreeMap<String, u64>,
+}
+
+#[boxed]
+pub async fn fleet_counts(conn: &mut Conn, org: OrgId) -> Result<FleetCounts> {
+    let (updates, security): (Option<i64>, Option<i64>) = on!(conn, |c| {
+        sqlx::query_as(
+            "select cast(sum(updates) as bigint), cast(sum(security_updates) as bigint)
+               from servers where removed_at is null and org_id = $1",
+        )
+        .bind(put(&org))
+        .fetch_one(c)
+        .await
+    })?;
+    let cves: Vec<(i64, i64, i64)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select severity_order, kev_order, count(*) from cves
+              where org_id = $1 and servers_order < 0 group by severity_order, kev_order",
+        )
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?;
+    let batches: Vec<(String, i64)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select phase, count(*) from rollouts where ended_at is null and org_id = $1
+              group by phase",
+        )
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?;
+    let tasks: Vec<(String, i64)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select case when t.deadline is null then t.state else 'running' end as task_state, count(*)
+               from rollouts r join rollout_tasks t on t.rollout_id = r.id
+              where r.ended_at is null and r.org_id = $1 group by task_state",
+        )
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?;
+    let number = |count: Option<i64>| count.unwrap_or_default().unsigned_abs();
+    let by_name = |rows: Vec<(String, i64)>| {
+        rows.into_iter().map(|(name, count)| (name, count.unsigned_abs())).collect()
+    };
+    let cve = |(severity, kev, count): (i64, i64, i64)| (severity, kev == 0, count.unsigned_abs());
+    Ok(FleetCounts {
+        updates: number(updates),
+        security_updates: number(security),
+        cves: cves.into_iter().map(cve).collect(),
+        batches: by_name(batches),
+        tasks: by_name(tasks),
+    })
+}
+
 /// The number of quarantined servers of all organizations.
 #[boxed]
 pub async fn quarantined(conn: &mut Conn) -> Result<u64> {

@@ -323,6 +323,14 @@ pub struct AgentUpgrade {
     /// The SHA-256 digest of the program, in lowercase hexadecimal.
     pub sha256: String,
     pub size_bytes: u64,
+    /// The publisher's Ed25519 signature over [`release_signing_text`], in base64.
+    #[serde(default)]
+    pub signature: String,
+}
+
+/// Returns the text that the publisher of an agent signs for a program.
+pub fn release_signing_text(version: &str, architecture: &str, sha256: &str) -> String {
+    format!("fleetmend-agent-release-v1\n{version}\n{architecture}\n{sha256}")
 }
 
 /// Whether an agent's version `first` is older than `second`. Versions are compared by their

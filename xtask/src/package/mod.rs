@@ -8,6 +8,7 @@
 mod contents;
 mod deb;
 mod elf;
+mod release_key;
 mod rpm;
 
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use crate::requirements;
 use crate::screen::Screen;
 use crate::workspace::Workspace;
 use contents::{Product, create_dir};
+use release_key::ReleaseKey;
 
 /// One package to build.
 struct Job<'a> {
@@ -48,6 +50,10 @@ pub(crate) fn build_all(
         .as_ref()
         .map_or_else(|| work.join("packages"), |out| workspace.started_in().join(out));
     create_dir(&out)?;
+    let release_key = match &options.release_key {
+        Some(file) => Some(release_key::load_or_create(&workspace.started_in().join(file))?),
+        None => None,
+    };
     let mut agents: Vec<(PathBuf, String)> = Vec::new();
     for path in options
         .agents
@@ -60,13 +66,19 @@ pub(crate) fn build_all(
     for product in Product::ALL {
         let program = match &options.programs {
             Some(folder) => workspace.started_in().join(folder).join(product.name()),
-            None => build(workspace, product, processes, screen)?,
+            None => build(workspace, product, release_key.as_ref(), processes, screen)?,
         };
         let stage = work.join("stage").join(product.name());
         product.stage(workspace.root(), &program, &agents, &stage)?;
         if product == Product::Agent {
             // The server's package carries it, so that servers can install it from the service.
-            agents.push((program.clone(), format!("fleetmend-agent-{}", std::env::consts::ARCH)));
+            let name = format!("fleetmend-agent-{}", std::env::consts::ARCH);
+            agents.push((program.clone(), name.clone()));
+            if let Some(key) = &release_key {
+                let file = work.join(format!("{name}.sig"));
+                contents::write(&file, &key.sign(&program)?, 0o644)?;
+                agents.push((file, format!("{name}.sig")));
+            }
         }
         let libc = match elf::is_dynamically_linked(&program)? {
             true => Some(local_glibc_version(processes)?),
@@ -95,13 +107,14 @@ pub(crate) fn build_agent(
     processes: &mut Processes,
     screen: &mut Screen,
 ) -> Result<PathBuf, TaskError> {
-    build(workspace, Product::Agent, processes, screen)
+    build(workspace, Product::Agent, None, processes, screen)
 }
 
 /// Builds a program as it is shipped, and returns its path.
 fn build(
     workspace: &Workspace,
     product: Product,
+    release_key: Option<&ReleaseKey>,
     processes: &mut Processes,
     screen: &mut Screen,
 ) -> Result<PathBuf, TaskError> {
@@ -117,6 +130,9 @@ fn build(
             cargo.args(["build", "--profile", "agent", "-p", "agent", "--bin", product.name()]);
             cargo.args(["--target", &triple, "--target-dir"]).arg(&own);
             cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
+            if let Some(key) = release_key {
+                cargo.env("FLEETMEND_RELEASE_PUBLIC_KEY", key.public());
+            }
             own.join(triple).join("agent")
         }
         Product::Server => {

@@ -3,8 +3,9 @@
 //! An order to upgrade the agent runs `upgrade` as a job in its own session, so it survives the
 //! restart of the agent and the restarted agent reports its result:
 //!
-//! 1. Download the program from the service, and verify its size, its digest (which the signed order
-//!    names) and its version.
+//! 1. Verify that the publisher of this agent signed the digest in the order. The control plane does
+//!    not have the publisher's key. Then download the program from the service, and verify its size,
+//!    its digest and its version.
 //! 2. Keep the current program as `fleetmend-agent.previous`, and rename the new one over it.
 //! 3. Signal the agent, which replaces its process with the new program.
 //! 4. Wait until the new agent has synced. If it does not within the timeout, put the previous
@@ -21,9 +22,12 @@ use std::time::Duration;
 
 use agent_client::{AgentClient, ConnectOptions};
 use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use vocab::Line;
+use wire::agent::release_signing_text;
 
 use super::STATE_DIR;
 use super::enroll::require_enrollment;
@@ -55,6 +59,9 @@ pub struct Upgrade {
     sha256: String,
     #[arg(long)]
     size_bytes: u64,
+    /// The publisher's signature
+    #[arg(long)]
+    signature: String,
     /// How long the new agent has to reach the service
     #[arg(long, value_name = "SECONDS")]
     timeout: u64,
@@ -81,6 +88,11 @@ pub(super) fn check_replaceable(program: &Path, root: &Root) -> Result<(), Line>
     if !root.is_running_system() {
         return Err("this agent manages another directory; upgrade it by hand".into());
     }
+    if crate::release_key().is_none() {
+        return Err("this agent was built without the key of a publisher, so it cannot verify an \
+                    upgrade; run the install command again to upgrade it"
+            .into());
+    }
     if program.starts_with("/usr/bin") || program.starts_with("/bin") {
         return Err(
             "the agent was installed as a package; upgrade it with the package manager".into()
@@ -102,6 +114,9 @@ fn previous(program: &Path) -> PathBuf {
 impl Upgrade {
     /// Upgrades the agent. Prints what happens: the output becomes the log of the order.
     pub async fn run(self) -> anyhow::Result<String> {
+        if !self.is_signed() {
+            bail!("the new agent is not signed by the publisher of this one; nothing was replaced");
+        }
         let state = StateDir::open(&self.state_dir)?;
         let new = self.program.with_file_name(".fleetmend-agent.new");
         let replaced = self.replace(&state, &new).await;
@@ -123,6 +138,15 @@ impl Upgrade {
             self.timeout,
             crate::version()
         )
+    }
+
+    /// Whether the publisher of this agent signed the digest of the new one.
+    fn is_signed(&self) -> bool {
+        let text = release_signing_text(&self.version, std::env::consts::ARCH, &self.sha256);
+        let key = crate::release_key().and_then(|key| STANDARD.decode(key).ok());
+        let signature = STANDARD.decode(&self.signature).ok();
+        let (Some(key), Some(signature)) = (key, signature) else { return false };
+        agent_client::is_signed_by(&key, text.as_bytes(), &signature)
     }
 
     async fn replace(&self, state: &StateDir, new: &Path) -> anyhow::Result<()> {

@@ -332,7 +332,9 @@ impl Executor<'_> {
     /// The command that replaces the agent's program. It runs the current program, which continues
     /// while its file is replaced.
     fn upgrade_command(&self, journal: &Journal) -> Option<crate::command::Command> {
-        let Task::UpgradeAgent(AgentUpgrade { version, sha256, size_bytes }) = &journal.task else {
+        let Task::UpgradeAgent(AgentUpgrade { version, sha256, size_bytes, signature }) =
+            &journal.task
+        else {
             return None;
         };
         let AgentReplacement { program, timeout_seconds, .. } = &self.config.replace;
@@ -350,6 +352,8 @@ impl Executor<'_> {
             sha256,
             "--size-bytes",
             &size_bytes.to_string(),
+            "--signature",
+            signature,
             "--timeout",
             &timeout_seconds.to_string(),
         ]))

@@ -1,11 +1,11 @@
 //! `fleetmend agents`: shows and upgrades the agents of the fleet.
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
 use wire::v1::{AgentUpgrades, Agents as Overview, UpgradeAgents};
 
 use super::credentials::Connection;
 use super::patch_request::confirm;
+use super::selection::SelectionArgs;
 use super::table::{Cell, Column, Tone, empty_cell, full_column, pluralize};
 use super::{Session, print_message};
 
@@ -27,7 +27,7 @@ enum Command {
     #[command(after_help = "\
 Examples:
   fleetmend agents upgrade web-1
-  fleetmend agents upgrade --environment staging
+  fleetmend agents upgrade --in-environment staging
   fleetmend agents upgrade --all
 
 Each agent downloads the new version from the service, verifies it, and replaces itself when it is
@@ -38,20 +38,9 @@ installed as a package is upgraded with the package manager instead.")]
 }
 
 #[derive(Args)]
-#[group(id = "targets", required = true, multiple = true)]
 struct Upgrade {
-    /// Server IDs or host names
-    #[arg(value_name = "SERVER", group = "targets")]
-    servers: Vec<String>,
-    /// All servers
-    #[arg(long, group = "targets", conflicts_with_all = ["servers", "environment", "tag"])]
-    all: bool,
-    /// Servers of this environment
-    #[arg(long, group = "targets")]
-    environment: Option<String>,
-    /// Servers with this tag; repeatable, all must match
-    #[arg(long, value_name = "TAG", group = "targets")]
-    tag: Vec<String>,
+    #[command(flatten)]
+    selection: SelectionArgs,
     /// Skip the confirmation prompt
     #[arg(long, short)]
     yes: bool,
@@ -113,7 +102,7 @@ fn describe(overview: &Overview) -> String {
 
 impl Upgrade {
     async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let (targets, shown) = self.targets(session).await?;
+        let (targets, shown) = self.selection.targets(session).await?;
         confirm(&format!("Upgrade the agents of {shown}?"), self.yes)?;
         let request = UpgradeAgents { targets };
         let body = session.api.post(&["agents", "upgrade"], Some(&request)).await?;
@@ -137,31 +126,5 @@ impl Upgrade {
             print_message("Follow it with `fleetmend agents status`.")?;
         }
         Ok(())
-    }
-
-    /// The selector, and a description of it.
-    async fn targets(&self, session: &Session) -> anyhow::Result<(Value, String)> {
-        if self.all {
-            return Ok((json!({"all": true}), "all servers".to_owned()));
-        }
-        let mut targets = serde_json::Map::new();
-        let mut shown = Vec::new();
-        if !self.servers.is_empty() {
-            let mut ids = Vec::new();
-            for name in &self.servers {
-                ids.push(session.resolve_server(name).await?);
-            }
-            targets.insert("server_ids".to_owned(), json!(ids));
-            shown.push(self.servers.join(", "));
-        }
-        if let Some(environment) = &self.environment {
-            targets.insert("environment".to_owned(), json!(environment));
-            shown.push(format!("the servers in {environment}"));
-        }
-        if !self.tag.is_empty() {
-            targets.insert("tags".to_owned(), json!(self.tag));
-            shown.push(format!("the servers with the tag {}", self.tag.join(" and ")));
-        }
-        Ok((Value::Object(targets), shown.join(" that are also ")))
     }
 }

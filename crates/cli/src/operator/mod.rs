@@ -16,6 +16,7 @@ mod names;
 pub(crate) mod patch_request;
 mod patches;
 mod schedules;
+mod selection;
 mod servers;
 mod summary;
 mod suppressions;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use vocab::Assessment;
-use wire::v1::{EditServer, Refresh, RefreshState, Server, ServerDetail};
+use wire::v1::{
+    EditServer, EditServers, EditedServers, Refresh, RefreshState, Server, ServerDetail,
+};
 
 use super::api::Query;
 use super::credentials::Connection;
@@ -14,8 +16,10 @@ use super::list::{ListView, PageArgs};
 use super::patch_request::{
     PatchRequest, StartArgs, UpdateArgs, confirm, options_body, with_servers,
 };
+use super::selection::SelectionArgs;
 use super::table::{
-    Cell, Column, Screen, Tone, full_column, optional_cell, optional_column, truncated_column,
+    Cell, Column, Screen, Tone, full_column, optional_cell, optional_column, pluralize,
+    truncated_column,
 };
 use super::{Session, api_name, print_message, toned_cell};
 
@@ -71,17 +75,21 @@ Examples:
         #[command(flatten)]
         start: StartArgs,
     },
-    /// Change the environment or the tags of a server
+    /// Change the environment or the tags of servers
     #[command(after_help = "\
 Examples:
   fleetmend servers edit web-1 --environment staging
   fleetmend servers edit web-1 --add-tag blue --remove-tag green
-  fleetmend servers edit web-1 --no-environment")]
+  fleetmend servers edit web-1 --no-environment
+  fleetmend servers edit --in-environment dev --with-tag web --environment staging")]
     Edit {
-        /// Server ID or hostname
-        server: String,
+        #[command(flatten)]
+        selection: SelectionArgs,
         #[command(flatten)]
         changes: EditArgs,
+        /// Skip the confirmation prompt for several servers
+        #[arg(long, short)]
+        yes: bool,
     },
     /// Release a server from quarantine, so that it receives orders again
     #[command(after_help = "Example:\n  fleetmend servers release web-1")]
@@ -195,7 +203,10 @@ impl Servers {
                 let body = session.start(order, &start).await?;
                 session.show_started_batch(&body, &start).await
             }
-            Command::Edit { server, changes } => edit(&session, &server, changes).await,
+            Command::Edit { selection, changes, yes } => match selection.single() {
+                Some(server) => edit(&session, server, changes).await,
+                None => edit_many(&session, &selection, changes, yes).await,
+            },
             Command::Release { server } => {
                 let id = session.resolve_server(&server).await?;
                 let body = session.api.post(&["servers", &id, "release"], None::<&()>).await?;
@@ -237,6 +248,28 @@ async fn edit(session: &Session, id_or_name: &str, changes: EditArgs) -> anyhow:
             format!("tags {}", tags.join(", "))
         };
         Ok(format!("{} ({id}): {environment}, {tags}.\n", server.hostname))
+    })
+}
+
+async fn edit_many(
+    session: &Session,
+    selection: &SelectionArgs,
+    changes: EditArgs,
+    yes: bool,
+) -> anyhow::Result<()> {
+    let (targets, shown) = selection.targets(session).await?;
+    confirm(&format!("Change {shown}?"), yes)?;
+    let environment = match changes.no_environment {
+        true => Some(None),
+        false => changes.environment.map(Some),
+    };
+    let (add_tags, remove_tags) = (changes.add_tag, changes.remove_tag);
+    let body = EditServers { targets, environment, add_tags, remove_tags };
+    let body = session.api.post(&["servers", "edit"], Some(&body)).await?;
+    session.show(&body, |_| {
+        let EditedServers { matched, changed } = body.read()?;
+        let servers = pluralize(matched, "server", "servers");
+        Ok(format!("Changed {changed} of {servers}.\n"))
     })
 }
 

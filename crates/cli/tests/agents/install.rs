@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use lab::machine::Machine;
 use lab::root::{Base, CommandOutput, Root, can_create_roots, new_dir, run_command};
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
 
 use crate::hosts::{Service, agent};
@@ -18,11 +21,32 @@ use crate::support::Fleet;
 const PROGRAM: &str = "/usr/local/bin/fleetmend-agent";
 const UNIT: &str = "/etc/systemd/system/fleetmend-agent.service";
 
-/// A directory with an agent for the service to carry.
+/// What an agent that was built without the key of a publisher contains in its place.
+const NO_RELEASE_KEY: &str = "NO-RELEASE-KEY-NO-RELEASE-KEY-NO-RELEASE-KEY";
+
+/// The key of the publisher of the agents in these tests.
+fn publisher() -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap()
+}
+
+/// A directory with an agent for the service to carry, as its publisher built it.
 fn agent_dir() -> PathBuf {
     let dir = new_dir("agents");
-    fs::copy(agent(), dir.join("fleetmend-agent-test")).unwrap();
+    let program = dir.join("fleetmend-agent-test");
+    fs::copy(agent(), &program).unwrap();
+    patch_program(&program, NO_RELEASE_KEY, &STANDARD.encode(publisher().public_key()));
     dir
+}
+
+/// Signs an agent as `by`.
+fn sign(program: &Path, version: &str, by: &Ed25519KeyPair) {
+    let digest = ring::digest::digest(&ring::digest::SHA256, &fs::read(program).unwrap());
+    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = wire::agent::release_signing_text(version, std::env::consts::ARCH, &hex);
+    let signature = STANDARD.encode(by.sign(text.as_bytes()));
+    let mut file = program.as_os_str().to_owned();
+    file.push(".sig");
+    fs::write(file, signature).unwrap();
 }
 
 /// Writes a copy of the agent that is the same program with another version.
@@ -132,6 +156,8 @@ async fn installed_then_newer(prepare: impl FnOnce(&Path)) -> Option<(Booted, Se
     host.succeed("systemctl daemon-reload && systemctl restart fleetmend-agent");
     let new = agents.join("fleetmend-agent-new");
     write_newer_agent(&new, "0.9.9");
+    patch_program(&new, NO_RELEASE_KEY, &STANDARD.encode(publisher().public_key()));
+    sign(&new, "0.9.9", &publisher());
     prepare(&new);
     let service = service.restart(&flags);
     let seen = service.until("/v1/servers", || (), |seen| seen["data"][0]["status"] == "online");
@@ -192,7 +218,10 @@ async fn agent_upgrades_itself_from_the_service() {
 /// A new agent that runs and never reaches the service.
 #[tokio::test]
 async fn agent_that_does_not_sync_is_replaced_by_the_previous_one() {
-    let broken = |path: &Path| patch_program(path, "/agent/v1/sync", "/agent/v1/sinc");
+    let broken = |path: &Path| {
+        patch_program(path, "/agent/v1/sync", "/agent/v1/sinc");
+        sign(path, "0.9.9", &publisher());
+    };
     let Some((host, service, path)) = installed_then_newer(broken).await else { return };
     let server = upgrade(&service, &path).await;
     let upgrade = &server["agent_upgrade"];
@@ -208,12 +237,32 @@ async fn agent_that_does_not_sync_is_replaced_by_the_previous_one() {
 /// A new agent that ends as soon as it is started.
 #[tokio::test]
 async fn agent_that_crashes_is_replaced_by_the_previous_one() {
-    let broken = |path: &Path| patch_program(path, "identity.json", "identitx.json");
+    let broken = |path: &Path| {
+        patch_program(path, "identity.json", "identitx.json");
+        sign(path, "0.9.9", &publisher());
+    };
     let Some((_host, service, path)) = installed_then_newer(broken).await else { return };
     let server = upgrade(&service, &path).await;
     assert_eq!(server["agent_upgrade"]["state"], "failed", "{server}");
     assert_eq!(server["agent_version"], env!("CARGO_PKG_VERSION"));
     assert_agent_scans(&service, &path).await;
+}
+
+/// A hostile control plane has the keys of the service, and not that of the agent's publisher.
+#[tokio::test]
+async fn agent_that_its_publisher_did_not_sign_is_not_installed() {
+    let forged = |path: &Path| {
+        let other = Ed25519KeyPair::from_seed_unchecked(&[8; 32]).unwrap();
+        sign(path, "0.9.9", &other);
+    };
+    let Some((host, service, path)) = installed_then_newer(forged).await else { return };
+    let before = host.succeed(&format!("sha256sum {PROGRAM}"));
+    let server = upgrade(&service, &path).await;
+    assert_eq!(server["agent_upgrade"]["state"], "failed", "{server}");
+    let message = server["agent_upgrade"]["message"].as_str().unwrap();
+    assert!(message.contains("not signed by the publisher"), "{message}");
+    assert_eq!(host.succeed(&format!("sha256sum {PROGRAM}")), before);
+    assert!(!host.exists(&format!("{PROGRAM}.previous")));
 }
 
 #[tokio::test]

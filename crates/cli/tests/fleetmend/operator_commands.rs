@@ -22,8 +22,17 @@ const THREE: [&str; 3] = ["one", "two", "three"];
 const SERVERS: [&str; 3] = ["cache-01", "dns-01", "stg-php-01"];
 
 /// The command groups that use the API; `summary` is a command without a group.
-pub(crate) const GROUPS: [&str; 8] =
-    ["servers", "patches", "cves", "suppressions", "batches", "schedules", "tokens", "keys"];
+pub(crate) const GROUPS: [&str; 9] = [
+    "servers",
+    "patches",
+    "cves",
+    "suppressions",
+    "batches",
+    "schedules",
+    "agents",
+    "tokens",
+    "keys",
+];
 
 /// The API operation (method, path, status) whose response a command prints with `--json`.
 type Operation = (&'static str, &'static str, &'static str);
@@ -206,6 +215,8 @@ async fn operator_commands_match_snapshots_and_openapi() {
     insta::assert_snapshot!("pending", recorder.take_log());
     credentials(&mut recorder, &world).await;
     insta::assert_snapshot!("credentials", recorder.take_log());
+    agents(&mut recorder);
+    insta::assert_snapshot!("agents", recorder.take_log());
     suppressions(&mut recorder);
     insta::assert_snapshot!("suppressions", recorder.take_log());
     batches(&mut recorder, &world).await;
@@ -231,6 +242,13 @@ fn pending(recorder: &mut SnapshotRecorder<'_>) {
         recorder.run_read_only(&["cves", "list", "--limit", "3"], ("get", "/v1/cves", "200"));
     let first = listed["data"][0]["id"].as_str().unwrap();
     recorder.run_read_only(&["cves", "show", first], ("get", "/v1/cves/{cve_id}", "200"));
+}
+
+/// The service of this test carries no agent.
+fn agents(recorder: &mut SnapshotRecorder<'_>) {
+    recorder.run_read_only(&["agents", "status"], ("get", "/v1/agents", "200"));
+    let upgrade = ["agents", "upgrade", "--with-tag", "{}"];
+    recorder.run_confirmed(&upgrade, ["web"; 3], ("post", "/v1/agents/upgrade", "202"));
 }
 
 async fn credentials(recorder: &mut SnapshotRecorder<'_>, world: &World) {

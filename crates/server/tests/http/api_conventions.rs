@@ -5,8 +5,9 @@ use axum::http::Method;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use server::app::Settings;
-use vocab::Role;
+use vocab::{Role, Severity};
 
+use crate::fleet::{Host, join, security};
 use crate::support::{Service, TestRequest};
 
 /// A path of the route table with well-formed ids of nothing that exists.
@@ -310,8 +311,45 @@ async fn metrics_are_labeled_by_route_not_by_path(service: &Service) {
     assert!(!text.contains("made-up-by-someone") && !text.contains("key_01"), "{text}");
 }
 
+async fn metrics_of_the_fleet_need_a_key_of_its_organization(service: &Service) {
+    join(service, Host::new("web-1").with_updates(vec![security("openssl", Severity::High, &[])]))
+        .await;
+    let metrics = async |key: Option<&str>| {
+        let ask = TestRequest::get("/metrics");
+        let ask = if let Some(key) = key { ask.with_key(key) } else { ask };
+        String::from_utf8(ask.send(&service.router).await.is(200).bytes).unwrap()
+    };
+    let open = metrics(None).await;
+    assert!(open.contains("fleetmend_build_info{version=") && !open.contains("fleetmend_servers"));
+    let mine = metrics(Some(&service.viewer)).await;
+    for line in [
+        "fleetmend_servers{status=\"online\"} 1",
+        "fleetmend_servers_by_assessment{assessment=\"not_scanned\"} ",
+        "fleetmend_updates_pending{type=\"security\"} 1",
+        "fleetmend_cves_open{severity=\"critical\"} 0",
+        "fleetmend_batches{state=\"running\"} 0",
+        "fleetmend_tasks{state=\"waiting\"} 0",
+        "fleetmend_agents_outdated 0",
+    ] {
+        assert!(mine.contains(line), "{line}\n{mine}");
+    }
+    // Every family has its help and type once, before its samples.
+    for family in mine.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let name = family.split(' ').next().unwrap();
+        let helps = mine.lines().filter(|line| line.starts_with(&format!("# TYPE {name} ")));
+        assert_eq!(helps.count(), 1, "{name}");
+    }
+    let stranger = service.stranger().await;
+    assert!(metrics(Some(&stranger)).await.contains("fleetmend_servers{status=\"online\"} 0"));
+    let limited = service.key(Role::Viewer, Some(&["production"])).await;
+    assert!(!metrics(Some(&limited)).await.contains("fleetmend_servers{"));
+    let unknown = TestRequest::get("/metrics").with_key("fmk_unknown").send(&service.router).await;
+    unknown.is_problem(401, "unauthenticated");
+}
+
 testkit::both!(
     crate::support:
+    metrics_of_the_fleet_need_a_key_of_its_organization,
     every_route_requires_its_role,
     unknown_field_hides_no_other_error,
     array_is_rejected_where_an_object_is_expected,

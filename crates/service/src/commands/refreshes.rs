@@ -77,7 +77,7 @@ pub enum UpgradeRequest {
     Requested,
     /// The agent is not older than the one that this service carries.
     Current,
-    /// This service carries no agent for its architecture.
+    /// This service carries no signed agent for its architecture.
     NoRelease,
 }
 
@@ -94,7 +94,8 @@ pub async fn request_upgrades(
     for id in ids {
         let row = servers::get(&mut tx, actor.org, *id).await?;
         let release = row.arch.parse().ok().and_then(|arch| app.settings.agents.get(arch));
-        let Some(release) = release else {
+        let signed = release.and_then(|release| Some((release, release.signature.clone()?)));
+        let Some((release, signature)) = signed else {
             all.push(UpgradeRequest::NoRelease);
             continue;
         };
@@ -107,6 +108,7 @@ pub async fn request_upgrades(
             version: Line::sanitize(&release.version),
             sha256: release.sha256.clone(),
             size_bytes: release.size_bytes,
+            signature,
         };
         let wanted = Refresh {
             id: TaskId::new(now, random_u128()),

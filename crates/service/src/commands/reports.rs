@@ -65,8 +65,11 @@ pub async fn store_all(tx: &mut Tx, agent_reports: &[AgentReports<'_>]) -> store
                 finish_refresh(tx, *reporter, result, *now).await?;
                 continue;
             };
-            if matches!(standing.status, TaskStatus::Done(_)) {
-                corrected.insert((standing.seen.rollout_id, *now));
+            match standing.status {
+                TaskStatus::Done(_) => {
+                    corrected.insert((standing.seen.rollout_id, *now));
+                }
+                TaskStatus::Waiting | TaskStatus::Busy(_) => count_finished(result),
             }
             let report = serde_json::to_value(result).ok();
             standing.apply(tx, *reporter, TaskEvent::Reported(to_verdict(result)), report, *now);
@@ -199,6 +202,9 @@ pub async fn store_result(
     let event = TaskEvent::Reported(to_verdict(result));
     let report = serde_json::to_value(result).ok();
     save_event(tx, reporter, &seen, event, report, now).await?;
+    if !matches!(seen.target, TaskStatus::Done(_)) {
+        count_finished(result);
+    }
     if result.outcome == Outcome::Unknown && !matches!(seen.target, TaskStatus::Done(_)) {
         // It is unknown whether the order was executed. A fresh inventory shows it.
         refresh::request_in(tx, "engine", reporter.org, reporter.server, now).await?;
@@ -207,6 +213,23 @@ pub async fn store_result(
         correct_end(tx, seen.rollout_id, now).await?;
     }
     Ok(())
+}
+
+/// Counts a finished task. In a transaction that is rolled back and retried, it may count twice,
+/// which metrics allow.
+fn count_finished(result: &OrderResult) {
+    let outcome = match result.outcome {
+        Outcome::Succeeded => "succeeded",
+        Outcome::NoChange => "no_change",
+        Outcome::Skipped => "skipped",
+        Outcome::Failed => "failed",
+        Outcome::Withdrawn => "withdrawn",
+        Outcome::Unknown => "unknown",
+    };
+    metrics::counter!("fleetmend_tasks_finished_total", "outcome" => outcome).increment(1);
+    let took = result.finished_at.duration_since(result.started_at);
+    metrics::histogram!("fleetmend_task_duration_seconds", "outcome" => outcome)
+        .record(took.as_secs_f64().max(0.0));
 }
 
 fn to_verdict(result: &OrderResult) -> ReportedResult {

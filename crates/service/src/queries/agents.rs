@@ -31,6 +31,7 @@ pub async fn agents(app: &App, scope: &Scope) -> Result<Agents> {
         version: release.version.clone(),
         sha256: release.sha256.clone(),
         size_bytes: release.size_bytes,
+        signed: release.signature.is_some(),
     };
     Ok(Agents {
         releases: app.settings.agents.list().map(release).collect(),

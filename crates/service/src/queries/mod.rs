@@ -11,6 +11,7 @@ pub mod convert;
 pub mod credentials;
 pub mod cves;
 pub mod feeds;
+pub mod metrics;
 pub mod names;
 pub mod patches;
 pub mod preview;

@@ -4,8 +4,8 @@ use async_recursion::async_recursion as boxed;
 use store::refreshes::Refresh;
 use store::rollouts::Rollout;
 use store::servers::Server;
-use vocab::ServerId;
-use wire::v1::{EditServer, PatchServer};
+use vocab::{ServerId, Tag};
+use wire::v1::{EditServer, EditServers, EditedServers, PatchServer};
 
 use super::enrollment_tokens::TAGS_MAX;
 use super::{Body, Versions, check_version, forbidden, validate};
@@ -54,6 +54,71 @@ pub async fn edit(
         }
     }
     Err(ServiceError::Stale)
+}
+
+/// Changes the environment and the tags of all selected servers. Servers are changed one after the
+/// other: if one cannot be changed, those before it stay changed.
+#[boxed]
+pub async fn edit_many(
+    app: &App,
+    caller: &Caller,
+    (body, mut errors): Body<EditServers>,
+) -> Result<EditedServers> {
+    let targets = validate::targets(&mut errors, &body.targets);
+    let environment = body.environment.map(|text| {
+        text.and_then(|text| errors.parse("/environment", "invalid_environment", &text))
+    });
+    let mut tags = |pointer: &str, texts: &[String]| {
+        if texts.len() > TAGS_MAX {
+            errors.add(pointer, "too_many", format!("must have at most {TAGS_MAX} entries"));
+        }
+        errors.parse_all(pointer, "invalid_tag", texts)
+    };
+    let added: Vec<Tag> = tags("/add_tags", &body.add_tags);
+    let removed: Vec<Tag> = tags("/remove_tags", &body.remove_tags);
+    if environment.is_none() && body.add_tags.is_empty() && body.remove_tags.is_empty() {
+        errors.add("", "nothing_changes", "set `environment`, `add_tags` or `remove_tags`");
+    }
+    errors.into_result()?;
+    let Some(targets) = targets else {
+        let why = "the selector is missing although validation succeeded";
+        return Err(ServiceError::Internal(why.into()));
+    };
+    if !environment.as_ref().is_none_or(|to| caller.may_touch(to.as_ref())) {
+        return forbidden(
+            "This API key is limited to certain environments: set `environment` to one of them.",
+        );
+    }
+    let ids = super::agents::select(app, &caller.scope(), &targets).await?;
+    let mut done = EditedServers { matched: ids.len() as u64, changed: 0 };
+    for id in ids {
+        // An inventory that arrives at the same time changes the row, but is no reason to refuse.
+        for attempt in 1..=ATTEMPTS_MAX {
+            let seen = match find(app, &caller.scope(), id).await {
+                // It was removed, or moved out of sight, in between.
+                Err(ServiceError::NotFound { .. }) => break,
+                seen => seen?,
+            };
+            let kept = seen.tags.iter().chain(&added).filter(|tag| !removed.contains(tag));
+            let tags: Vec<Tag> = kept.cloned().collect();
+            let mut unique = std::collections::BTreeSet::new();
+            let tags: Vec<Tag> =
+                tags.into_iter().filter(|tag| unique.insert(tag.clone())).collect();
+            if tags.len() > TAGS_MAX {
+                let detail = format!("{} would have more than {TAGS_MAX} tags", seen.hostname);
+                return Err(ServiceError::conflict("too_many_tags", detail));
+            }
+            let edit = ServerEdit { environment: environment.clone(), tags: Some(tags) };
+            match servers::edit(app, &caller.actor(), &seen, &edit).await {
+                Err(ServiceError::Stale) if attempt < ATTEMPTS_MAX => {}
+                after => {
+                    done.changed += u64::from(after?.generation != seen.generation);
+                    break;
+                }
+            }
+        }
+    }
+    Ok(done)
 }
 
 #[boxed]

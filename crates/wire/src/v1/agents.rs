@@ -35,6 +35,9 @@ pub struct AgentRelease {
     pub sha256: String,
     /// Size of the program.
     pub size_bytes: u64,
+    /// Whether its publisher signed it. Agents accept no upgrade without a signature; servers can
+    /// still install it.
+    pub signed: bool,
 }
 
 /// The servers with one version of the agent.
@@ -71,7 +74,7 @@ pub struct AgentUpgrades {
     pub requested: u64,
     /// Number of servers whose agent is not older than the release.
     pub current: u64,
-    /// Number of servers with an architecture for which the service carries no agent.
+    /// Number of servers with an architecture for which the service carries no signed agent.
     pub no_release: u64,
 }
 

@@ -40,8 +40,9 @@ pub use preview::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootO
 pub use problem::{FieldError, Problem};
 pub use schedules::{LastRun, Run, RunState, Schedule, ScheduleRequest, Trigger};
 pub use servers::{
-    Activity, Coverage, Cve, CveState, EditServer, Fix, HostLimits, OldCode, Package, Refresh,
-    RefreshState, Server, ServerDetail, SeverityCounts, Summary, UnassessedPackage,
+    Activity, Coverage, Cve, CveState, EditServer, EditServers, EditedServers, Fix, HostLimits,
+    OldCode, Package, Refresh, RefreshState, Server, ServerDetail, SeverityCounts, Summary,
+    UnassessedPackage,
 };
 pub use summary::{
     AssessmentCounts, BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts,

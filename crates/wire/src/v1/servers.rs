@@ -354,6 +354,38 @@ pub struct EditServer {
     pub tags: Option<Option<Vec<String>>>,
 }
 
+/// The body of `POST /v1/servers/edit`. Omitted fields stay unchanged.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EditServers {
+    /// The servers to change.
+    #[cfg_attr(feature = "openapi", schema(value_type = vocab::Selector))]
+    pub targets: serde_json::Value,
+    /// Environment; `null` removes the servers from their environments.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Environment>, example = "staging"))]
+    pub environment: Option<Option<String>>,
+    /// Tags to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Tag>, max_items = 50))]
+    pub add_tags: Vec<String>,
+    /// Tags to remove.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Tag>, max_items = 50))]
+    pub remove_tags: Vec<String>,
+}
+
+/// The response of `POST /v1/servers/edit`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EditedServers {
+    /// Number of servers that the targets match.
+    pub matched: u64,
+    /// Number of servers that changed.
+    pub changed: u64,
+}
+
 /// Reads a field that is present, `null` included, as `Some`.
 fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,

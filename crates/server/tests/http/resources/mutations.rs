@@ -99,6 +99,12 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
         post("/v1/enrollment-tokens", "", json!({}), 201),
         post("/v1/schedules", "", daily("a"), 201),
         post("/v1/schedules/{schedule_id}/run", &ran, json!({}), 202),
+        post(
+            "/v1/servers/edit",
+            "",
+            json!({"targets": {"all": true}, "add_tags": ["edited"]}),
+            200,
+        ),
         post("/v1/servers/{server_id}/patch", &web, json!({"security_only": true}), 202),
         post("/v1/servers/{server_id}/refresh", &web, json!({}), 202),
         post("/v1/servers/{server_id}/release", &copied, json!({}), 200),

@@ -261,8 +261,48 @@ async fn environment_limited_key_accesses_its_servers_only(service: &Service) {
     assert_eq!(refusal["errors"][0]["pointer"], "/server_ids/1");
 }
 
+async fn several_servers_are_edited_by_selector(service: &Service) {
+    join(service, Host { tags: &["web", "blue"], ..Host::new("web-1") }).await;
+    join(service, Host { tags: &["web"], ..Host::new("web-2").in_environment("staging") }).await;
+    join(service, Host { tags: &["db"], ..Host::new("db-1") }).await;
+    let edit = async |body: Value| service.post("/v1/servers/edit", body).await;
+    let body = json!({"targets": {"tags": ["web"]}, "environment": "test", "add_tags": ["blue", "new"],
+        "remove_tags": ["web"]});
+    let done = edit(body.clone()).await.is(200).json();
+    assert_eq!(done, json!({"matched": 2, "changed": 2}));
+    let list = service.get("/v1/servers?environment=test").await.is(200).json();
+    let tags: Vec<_> = list["data"].as_array().unwrap().iter().map(|row| &row["tags"]).collect();
+    assert_eq!(tags, [&json!(["blue", "new"]), &json!(["blue", "new"])]);
+    // They no longer have the tag, so the same request matches nothing.
+    assert_eq!(edit(body).await.is(200).json(), json!({"matched": 0, "changed": 0}));
+    let same = json!({"targets": {"environment": "test"}, "add_tags": ["new"]});
+    assert_eq!(edit(same).await.is(200).json(), json!({"matched": 2, "changed": 0}));
+    for (wrong, pointer) in [
+        (json!({"targets": {"all": true}}), ""),
+        (json!({"targets": {}, "add_tags": ["x"]}), "/targets"),
+        (json!({"targets": {"all": true}, "add_tags": ["a b"]}), "/add_tags/0"),
+        (json!({"targets": {"all": true}, "environment": "a b"}), "/environment"),
+    ] {
+        let problem = edit(wrong).await.is_problem(422, "invalid_body").json();
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
+    }
+    // A key for one environment neither sees the other servers nor moves its own out of it.
+    let limited = service.key(Role::Operator, Some(&["test"])).await;
+    let ask = async |body: Value| {
+        let ask = TestRequest::post("/v1/servers/edit", body).with_key(&limited);
+        ask.send(&service.router).await
+    };
+    let all = json!({"targets": {"all": true}, "add_tags": ["seen"]});
+    assert_eq!(ask(all).await.is(200).json(), json!({"matched": 2, "changed": 2}));
+    ask(json!({"targets": {"all": true}, "environment": "production"})).await.is(403);
+    ask(json!({"targets": {"all": true}, "environment": null})).await.is(403);
+    let viewer = TestRequest::post("/v1/servers/edit", json!({})).with_key(&service.viewer);
+    viewer.send(&service.router).await.is(403);
+}
+
 testkit::both!(
     crate::support:
+    several_servers_are_edited_by_selector,
     list_is_filtered_and_sorted,
     invalid_filter_is_rejected,
     server_shows_its_packages_and_pending_updates,
