@@ -242,7 +242,7 @@ async fn open_app(dir: &Path) -> anyhow::Result<App> {
     // Two processes with the same replica name would both consider themselves the leader.
     let settings = Settings {
         replica: format!("{:032x}", random_u128()),
-        agents: settings::load_agents(None),
+        agents: settings::load_built_agents(),
         ..Settings::default()
     };
     Ok(App::new(AppParts { db, clock: Clock::system(), secrets, settings }))

@@ -61,7 +61,7 @@ pub(crate) struct Server {
         value_parser = clap::value_parser!(u32).range(1..=3650))]
     stale_after_days: Option<u32>,
     /// Directory with the agents that servers install from this service [default:
-    /// /usr/lib/fleetmend/agents, or the directory of this program]
+    /// /usr/lib/fleetmend/agents]
     #[arg(long, value_name = "DIR", env = "FLEETMEND_AGENT_DIR")]
     agent_dir: Option<PathBuf>,
     /// Settings file [default: fleetmend.toml in the data directory]

@@ -71,16 +71,13 @@ impl SettingsFile {
 /// Where the packages of the service put the agents that servers install from it.
 const PACKAGED_AGENTS: &str = "/usr/lib/fleetmend/agents";
 
-/// Loads the agents of this service: from the given directory, or those of the package, or the one
-/// that was built next to this program.
+/// Loads the agents of this service: from the given directory, or those of the package.
 pub(crate) fn load_agents(named: Option<&Path>) -> AgentReleases {
-    if let Some(dir) = named {
-        return AgentReleases::load(dir);
-    }
-    let packaged = AgentReleases::load(Path::new(PACKAGED_AGENTS));
-    if packaged.list().next().is_some() {
-        return packaged;
-    }
+    AgentReleases::load(named.unwrap_or(Path::new(PACKAGED_AGENTS)))
+}
+
+/// Loads the agent that was built together with this program.
+pub(crate) fn load_built_agents() -> AgentReleases {
     let program = std::env::current_exe().unwrap_or_default();
     program.parent().map(AgentReleases::load).unwrap_or_default()
 }
