@@ -22,7 +22,12 @@ pub(super) struct Target {
 
 impl Target {
     pub(super) async fn open(url: &str, secrets: &Secrets) -> anyhow::Result<Target> {
-        let file = sqlite_path(url).map(NewFile::create).transpose()?;
+        let path = sqlite_path(url);
+        ensure!(
+            path.is_none_or(|path| !path.to_string_lossy().contains("://")),
+            "--to must be postgres://… or sqlite: and the path of a new file"
+        );
+        let file = path.map(NewFile::create).transpose()?;
         let url = match &file {
             Some(file) => format!("sqlite:{}", file.unfinished.display()),
             None => url.to_owned(),

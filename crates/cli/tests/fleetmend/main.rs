@@ -20,6 +20,7 @@ mod hostile_server;
 mod local_commands;
 mod logs;
 mod memory;
+mod migrate;
 mod operator;
 mod operator_commands;
 mod orgs;
