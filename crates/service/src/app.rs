@@ -1,7 +1,7 @@
 //! The shared state of the service: the database, the clock, the secrets and the settings.
 
 use async_recursion::async_recursion as boxed;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
@@ -25,6 +25,7 @@ struct Inner {
     draining: watch::Sender<bool>,
     health: ProcessHealth,
     contacts: OnceLock<LastContactFn>,
+    certificate_sha256: RwLock<Option<[u8; 32]>>,
 }
 
 /// Returns the time at which a server last contacted this process, if it did.
@@ -51,7 +52,7 @@ pub struct Settings {
     pub requests_per_second: u32,
     /// The burst limit of an API key.
     pub requests_burst: u32,
-    /// The SHA-256 of the certificate that agents will see; `None` without TLS.
+    /// The SHA-256 of the certificate that agents see when the service starts; `None` without TLS.
     pub certificate_sha256: Option<[u8; 32]>,
     /// The identity provider with which users may sign in.
     pub oidc: Option<oidc::Config>,
@@ -77,7 +78,9 @@ impl App {
         let oidc = parts.settings.oidc.clone().map(Provider::new);
         let (draining, condition) = (watch::Sender::new(false), ProcessHealth::default());
         let contacts = OnceLock::new();
-        App(Arc::new(Inner { parts, keys, oidc, draining, health: condition, contacts }))
+        let certificate_sha256 = RwLock::new(parts.settings.certificate_sha256);
+        let health = condition;
+        App(Arc::new(Inner { parts, keys, oidc, draining, health, contacts, certificate_sha256 }))
     }
 
     /// Servers whose last inventory is older than this are stale.
@@ -100,6 +103,17 @@ impl App {
     /// When this process last heard from a server. The database is updated a little later.
     pub fn last_contact(&self, server: ServerId) -> Option<Timestamp> {
         self.0.contacts.get().and_then(|contacts| contacts(server))
+    }
+
+    /// The SHA-256 of the certificate that agents see now; `None` without TLS.
+    pub fn certificate_sha256(&self) -> Option<[u8; 32]> {
+        *self.0.certificate_sha256.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that the certificate was replaced while the service runs.
+    pub fn set_certificate_sha256(&self, sha256: [u8; 32]) {
+        let mut current = self.0.certificate_sha256.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Some(sha256);
     }
 
     /// The cache of API keys.

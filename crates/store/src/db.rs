@@ -144,8 +144,7 @@ impl Db {
                 SqliteConnectOptions::new()
                     .filename(&path)
                     .read_only(true)
-                    .busy_timeout(options.timeout)
-                    .pragma("mmap_size", "268435456"),
+                    .busy_timeout(options.timeout),
             )
             .await?;
         let pools = Pools::Sqlite { rw: pool.clone(), ro: pool };

@@ -30,6 +30,7 @@ mod schema;
 mod support;
 mod terminal;
 mod terminal_layout;
+mod tls_reload;
 mod users;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
