@@ -56,5 +56,11 @@ pub(crate) async fn readyz(State(app): State<Api>) -> Result<Json<Value>, ApiErr
     if app.condition().audit_truncated() {
         body["audit_log"] = json!("entries are missing; see the log and `fleetmend doctor`");
     }
+    // Without the paths, because anyone can read this.
+    if app.condition().certificate_rejected() {
+        body["certificate"] = json!(
+            "the changed certificate files cannot be used; see the log and `fleetmend doctor`"
+        );
+    }
     Ok(Json(body))
 }

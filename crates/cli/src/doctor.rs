@@ -5,7 +5,7 @@
 //! everything in the database in `database`. Doctor never changes anything.
 
 mod certificate;
-mod configuration;
+pub(crate) mod configuration;
 mod data_dir;
 mod database;
 

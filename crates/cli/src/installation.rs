@@ -1,21 +1,23 @@
 //! The installation a command works on: a data directory, and a database that may be elsewhere.
 
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
+use nix::unistd::{self, Gid, Uid};
 use server::app::{App, AppParts, Settings};
+use service::auth::root_keys;
 use service::clock::Clock;
 use service::commands::setup;
 use service::secrets::Secrets;
-use store::{Db, Options};
+use store::{Db, Options, Tx};
 
 use crate::settings;
 use crate::settings::{Durability, SettingsFile};
 
 /// The variable with the database's address.
-const DATABASE_VARIABLE: &str = "FLEETMEND_DATABASE";
+pub(crate) const DATABASE_VARIABLE: &str = "FLEETMEND_DATABASE";
 
 #[derive(Args)]
 pub(crate) struct Installation {
@@ -139,5 +141,41 @@ pub(crate) fn ensure_parent_dir(file: &Path) -> anyhow::Result<()> {
             parent.display()
         );
     }
+    Ok(())
+}
+
+/// Continues as the owner of the data directory if root runs this for another user.
+///
+/// The owner may change the directory at any time. As the owner, the command can write no more than
+/// the owner could, whatever is planted in the directory, and everything it creates belongs to the
+/// owner from the start.
+pub(crate) fn become_owner(data: &Path) -> anyhow::Result<()> {
+    let owner = std::fs::metadata(data)?;
+    if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
+    // These calls apply to all threads, unlike those of rustix.
+    unistd::setgroups(&[gid])
+        .and_then(|()| unistd::setresgid(gid, gid, gid))
+        .and_then(|()| unistd::setresuid(uid, uid, uid))
+        .with_context(|| format!("cannot become the owner of {}", data.display()))
+}
+
+/// Rejects a symbolic link at a path that a command would write to.
+pub(crate) fn refuse_link(path: &Path) -> anyhow::Result<()> {
+    let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    ensure!(!is_link, "{} is a symbolic link; remove it and try again", path.display());
+    Ok(())
+}
+
+/// Seals with the root key that the service last used on this database: the key may have been
+/// rotated without a service having started since. `keys` is the directory of the key files.
+pub(crate) async fn use_recorded_key(tx: &mut Tx, keys: &Path) -> anyhow::Result<()> {
+    let recorded = store::root_keys::get(tx).await?;
+    let secrets = Secrets::load(keys)?;
+    let fit = root_keys::compare_keys(recorded.as_ref(), &secrets)
+        .context("the key files do not match the database")?;
+    tx.use_seal(setup::seal(&root_keys::select_recorded(fit, secrets)));
     Ok(())
 }

@@ -8,7 +8,7 @@ use server::app::{App, AppParts, Settings};
 use service::audit_anchor;
 use service::auth::root_keys;
 use service::clock::{Clock, random_u128};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::listen;
 use crate::logs;
@@ -21,7 +21,8 @@ use crate::tls::Tls;
 /// Run the service: the API, the dashboard and the agent endpoint.
 ///
 /// SIGTERM or SIGINT stops it cleanly: it accepts no new connections and finishes current requests
-/// within 30 seconds. Settings come from flags, then from environment variables, then from
+/// within 30 seconds. A changed certificate is loaded within seconds, or immediately at SIGHUP; other
+/// settings need a restart. Settings come from flags, then from environment variables, then from
 /// `fleetmend.toml` in the data directory (or the --config file), whose keys are the flag names
 /// with underscores.
 #[derive(Args)]
@@ -89,15 +90,19 @@ impl Server {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let address = format!("{scheme}://{}", listener.local_addr()?);
         let stop = shutdown_signal()?;
+        let hangups = signal(SignalKind::hangup())?;
         tracing::info!(address, database = app.db.engine(), "serving");
         crate::print_line(&format!("fleetmend is listening on {address}"))?;
         let anchored =
             tokio::spawn(audit_anchor::run(app.service().clone(), self.data_dir.clone()));
         let resealing =
             tokio::spawn(root_keys::reseal_in_background(app.service().clone(), self.data_dir));
-        server::run(app, listener, tls.map(|tls| tls.config), stop).await;
+        let config = tls.as_ref().map(|tls| tls.config.clone());
+        let reloading = tokio::spawn(reload(tls, app.service().clone(), hangups));
+        server::run(app, listener, config, stop).await;
         anchored.abort();
         resealing.abort();
+        reloading.abort();
         Ok(())
     }
 
@@ -139,6 +144,19 @@ impl Server {
             ..usual
         };
         Ok(App::new(AppParts { db, clock: Clock::system(), secrets, settings }))
+    }
+}
+
+/// Loads changed files at SIGHUP and, for the certificate, when they change.
+async fn reload(tls: Option<Tls>, app: service::App, mut hangups: Signal) {
+    match tls {
+        Some(tls) => tls.reload_on_change(app, hangups).await,
+        // Without a handler, SIGHUP would end the process.
+        None => {
+            while hangups.recv().await.is_some() {
+                tracing::info!("received SIGHUP; without TLS there is nothing to load again");
+            }
+        }
     }
 }
 

@@ -5,17 +5,26 @@
 //! given with `--config`. Unknown keys in it are an error, because a typo must not silently keep a
 //! default.
 
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
 use serde::Deserialize;
 use service::agent_releases::AgentReleases;
 use service::auth::root_keys;
 use service::auth::root_keys::OpenError;
+use service::clock::random_u128;
 use service::secrets::Secrets;
 use store::{Db, Options};
 use vocab::Role;
+
+use crate::backup::archive::{sync_parent, with_suffix};
+use crate::installation::refuse_link;
+
+/// The settings file in the data directory.
+pub(crate) const SETTINGS_FILE: &str = "fleetmend.toml";
 
 /// What an acknowledged write survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]
@@ -56,7 +65,7 @@ impl SettingsFile {
     /// Loads the file given by `named`, which must exist, or the one in the data directory, which
     /// is optional.
     pub(crate) fn load(named: Option<&Path>, data_dir: &Path) -> anyhow::Result<SettingsFile> {
-        let usual = data_dir.join("fleetmend.toml");
+        let usual = data_dir.join(SETTINGS_FILE);
         let path = named.unwrap_or(&usual);
         if named.is_none() && !path.exists() {
             return Ok(SettingsFile::default());
@@ -80,6 +89,58 @@ pub(crate) fn load_agents(named: Option<&Path>) -> AgentReleases {
 pub(crate) fn load_built_agents() -> AgentReleases {
     let program = std::env::current_exe().unwrap_or_default();
     program.parent().map(AgentReleases::load).unwrap_or_default()
+}
+
+/// Writes the address of the database to the settings file in the data directory. Everything else
+/// in the file stays as it is. The file is created if it does not exist; then only its owner can
+/// read it.
+pub(crate) fn write_database(data_dir: &Path, url: &str) -> anyhow::Result<()> {
+    let path = data_dir.join(SETTINGS_FILE);
+    refuse_link(&path)?;
+    let old = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        read => read.with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    let text = with_database(&old, url)
+        .with_context(|| format!("cannot change the settings in {}", path.display()))?;
+    let mode = std::fs::metadata(&path).map_or(0o600, |found| found.permissions().mode());
+    let new = with_suffix(&path, &format!(".{:08x}", random_u128() as u32));
+    let written = || -> std::io::Result<()> {
+        let mut options = std::fs::File::options();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.set_permissions(std::fs::Permissions::from_mode(mode & 0o777))?;
+        file.sync_all()?;
+        std::fs::rename(&new, &path)?;
+        sync_parent(&path)
+    };
+    written()
+        .inspect_err(|_| drop(std::fs::remove_file(&new)))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The text of a settings file with another database.
+fn with_database(text: &str, url: &str) -> anyhow::Result<String> {
+    let old: SettingsFile = toml::from_str(text)?;
+    // A JSON string is also a TOML string.
+    let line = format!("database = {}", serde_json::to_string(url)?);
+    let is_setting = |line: &&str| {
+        let rest = line.trim_start().strip_prefix("database");
+        rest.is_some_and(|rest| rest.trim_start().starts_with('='))
+    };
+    let new = match text.lines().any(|line| is_setting(&line)) {
+        true => {
+            let replace = |old| if is_setting(&old) { line.as_str() } else { old };
+            text.lines().map(replace).flat_map(|line| [line, "\n"]).collect()
+        }
+        false => format!("{line}\n{text}"),
+    };
+    let read: SettingsFile = toml::from_str(&new)?;
+    ensure!(
+        read == SettingsFile { database: Some(url.to_owned()), ..old },
+        "the setting `database` cannot be replaced: edit the file"
+    );
+    Ok(new)
 }
 
 /// The default database of a data directory.
@@ -154,6 +215,24 @@ mod tests {
         let error =
             toml::from_str::<SettingsFile>("listne = \"127.0.0.1:1\"").unwrap_err().to_string();
         assert!(error.contains("listne") && error.contains("listen"), "{error}");
+    }
+
+    #[test]
+    fn only_the_database_is_replaced_in_the_file() {
+        let url = "postgres://f:a\"b@db/f";
+        let line = "database = \"postgres://f:a\\\"b@db/f\"\n";
+        for (old, new) in [
+            ("", line.to_owned()),
+            ("# mine\nlisten = \"x\"\n", format!("{line}# mine\nlisten = \"x\"\n")),
+            (
+                "# database = 1\nlisten = \"x\"\n  database=\"sqlite:x\" # old\ntls_key = \"k\"",
+                format!("# database = 1\nlisten = \"x\"\n{line}tls_key = \"k\"\n"),
+            ),
+        ] {
+            assert_eq!(with_database(old, url).unwrap(), new);
+        }
+        let multiline = "database = \"\"\"\nsqlite:x\"\"\"\n";
+        assert!(with_database(multiline, url).is_err());
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub fn install_command(app: &App, url: &str, token: &str) -> Option<String> {
     app.settings.agents.list().next()?;
     // With a certificate that only this installation trusts, curl verifies the service by its
     // public key.
-    let verify = match app.settings.untrusted_public_key {
+    let verify = match app.untrusted_public_key() {
         Some(sha256) => format!(" -k --pinnedpubkey 'sha256//{}'", STANDARD.encode(sha256)),
         None => String::new(),
     };
@@ -55,7 +55,7 @@ pub fn script(app: &App, url: &str) -> String {
     let sha256 = |architecture| agents.get(architecture).map_or("", |release| &release.sha256);
     let version = agents.list().next().map_or("", |release| &release.version);
     let unit = SYSTEMD_UNIT.replace("ExecStart=/usr/bin/fleetmend-agent run", EXEC_START);
-    let verify = if app.settings.untrusted_public_key.is_some() { "no" } else { "yes" };
+    let verify = if app.untrusted_public_key().is_some() { "no" } else { "yes" };
     SCRIPT
         .replace("@SERVER@", url)
         .replace("@VERSION@", version)

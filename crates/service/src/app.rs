@@ -1,7 +1,7 @@
 //! The shared state of the service: the database, the clock, the secrets and the settings.
 
 use async_recursion::async_recursion as boxed;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
@@ -26,6 +26,14 @@ struct Inner {
     draining: watch::Sender<bool>,
     health: ProcessHealth,
     contacts: OnceLock<LastContactFn>,
+    certificate: RwLock<CertificateHashes>,
+}
+
+/// What tokens and the install command contain about the certificate.
+#[derive(Debug, Clone, Copy)]
+struct CertificateHashes {
+    sha256: Option<[u8; 32]>,
+    untrusted_public_key: Option<[u8; 32]>,
 }
 
 /// Returns the time at which a server last contacted this process, if it did.
@@ -52,7 +60,7 @@ pub struct Settings {
     pub requests_per_second: u32,
     /// The burst limit of an API key.
     pub requests_burst: u32,
-    /// The SHA-256 of the certificate that agents will see; `None` without TLS.
+    /// The SHA-256 of the certificate that agents see when the service starts; `None` without TLS.
     pub certificate_sha256: Option<[u8; 32]>,
     /// The SHA-256 of the public key in the service's certificate, if this machine does not trust
     /// the certificate: curl can verify the service by it.
@@ -85,7 +93,12 @@ impl App {
         let oidc = parts.settings.oidc.clone().map(Provider::new);
         let (draining, condition) = (watch::Sender::new(false), ProcessHealth::default());
         let contacts = OnceLock::new();
-        App(Arc::new(Inner { parts, keys, oidc, draining, health: condition, contacts }))
+        let certificate = RwLock::new(CertificateHashes {
+            sha256: parts.settings.certificate_sha256,
+            untrusted_public_key: parts.settings.untrusted_public_key,
+        });
+        let health = condition;
+        App(Arc::new(Inner { parts, keys, oidc, draining, health, contacts, certificate }))
     }
 
     /// Servers whose last inventory is older than this are stale.
@@ -108,6 +121,26 @@ impl App {
     /// When this process last heard from a server. The database is updated a little later.
     pub fn last_contact(&self, server: ServerId) -> Option<Timestamp> {
         self.0.contacts.get().and_then(|contacts| contacts(server))
+    }
+
+    /// The SHA-256 of the certificate that agents see now; `None` without TLS.
+    pub fn certificate_sha256(&self) -> Option<[u8; 32]> {
+        self.certificate().sha256
+    }
+
+    /// The SHA-256 of the public key in the certificate, if this machine does not trust it.
+    pub fn untrusted_public_key(&self) -> Option<[u8; 32]> {
+        self.certificate().untrusted_public_key
+    }
+
+    fn certificate(&self) -> CertificateHashes {
+        *self.0.certificate.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that the certificate was replaced while the service runs.
+    pub fn set_certificate(&self, sha256: [u8; 32], untrusted_public_key: Option<[u8; 32]>) {
+        let mut current = self.0.certificate.write().unwrap_or_else(PoisonError::into_inner);
+        *current = CertificateHashes { sha256: Some(sha256), untrusted_public_key };
     }
 
     /// The cache of API keys.

@@ -87,6 +87,9 @@ impl From<StoreError> for ServiceError {
             | StoreError::NewerDatabase { .. }
             | StoreError::MigrationChanged { .. }
             | StoreError::BadAddress { .. }
+            | StoreError::SchemaDiffers { .. }
+            | StoreError::CopyDiffers { .. }
+            | StoreError::Table { .. }
             | StoreError::File { .. } => ServiceError::Internal(error.into()),
         }
     }

@@ -19,6 +19,7 @@ struct State {
     leads: bool,
     audit_truncated: bool,
     root_key_rotated: bool,
+    certificate_rejected: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +76,17 @@ impl ProcessHealth {
     pub fn note_audit_truncated(&self, cut: bool) {
         self.state().audit_truncated = cut;
         metrics::gauge!("fleetmend_audit_log_intact").set(if cut { 0.0 } else { 1.0 });
+    }
+
+    /// Whether the certificate files changed and cannot be used, so that the previous certificate is
+    /// still in use.
+    pub fn certificate_rejected(&self) -> bool {
+        self.state().certificate_rejected
+    }
+
+    pub fn note_certificate_rejected(&self, rejected: bool) {
+        self.state().certificate_rejected = rejected;
+        metrics::gauge!("fleetmend_certificate_current").set(if rejected { 0.0 } else { 1.0 });
     }
 
     /// Whether other replicas use a root key that this process does not have.

@@ -130,10 +130,40 @@ impl Db {
         if let Address::Sqlite(path) = Address::parse(&options.url)?
             && !path.exists()
         {
-            let why = format!("there is no file {}", path.display());
-            return Err(StoreError::BadAddress { why });
+            return Err(missing_file(&path));
         }
         Db::connect(options).await
+    }
+
+    /// Opens an existing database that this release can read. A SQLite file is never changed, but
+    /// SQLite may create its two helper files (`-wal`, `-shm`).
+    #[boxed]
+    pub(crate) async fn open_read_only(options: &Options) -> Result<Db> {
+        let Address::Sqlite(path) = Address::parse(&options.url)? else {
+            let db = Db::connect(options).await?;
+            let fit = migrate::check_compatible(&mut *db.read().await?).await;
+            return fit.map(|()| db);
+        };
+        if !path.exists() {
+            return Err(missing_file(&path));
+        }
+        check_file_compatible(&path, options).await?;
+        let pool = SqlitePoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(options.timeout)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_with(
+                SqliteConnectOptions::new()
+                    .filename(&path)
+                    .read_only(true)
+                    .busy_timeout(options.timeout),
+            )
+            .await?;
+        let pools = Pools::Sqlite { rw: pool.clone(), ro: pool };
+        let (notifier, liveness_lock) = (Notifier::new(), LivenessLock::default());
+        let seal = options.seal.clone();
+        Ok(Db(Arc::new(Inner { pools, notifier, seal, listener: None, liveness_lock })))
     }
 
     /// Applies the missing migrations and returns them.
@@ -271,6 +301,10 @@ impl Db {
     pub(crate) fn seal(&self) -> &Seal {
         &self.0.seal
     }
+}
+
+fn missing_file(path: &Path) -> StoreError {
+    StoreError::BadAddress { why: format!("there is no file {}", path.display()) }
 }
 
 enum Address {

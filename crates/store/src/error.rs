@@ -60,6 +60,18 @@ pub enum StoreError {
     /// A migration that was applied to this database has another text in this release.
     #[error("migration {version} ({name}) is not the one that was applied to this database")]
     MigrationChanged { version: i64, name: String },
+    /// The database was not migrated to the schema of this release.
+    #[error(
+        "the database has schema version {found}, but this release needs {needed}: \
+         run `fleetmend migrate` first"
+    )]
+    SchemaDiffers { found: i64, needed: i64 },
+    /// A table of a copied database is not what was copied. Nothing was kept.
+    #[error("the copy of the table `{table}` differs from the original")]
+    CopyDiffers { table: &'static str },
+    /// A table could not be copied.
+    #[error("cannot copy the table `{table}`")]
+    Table { table: &'static str, source: Box<StoreError> },
     /// The database's address cannot be used. The error does not repeat it, because it may contain
     /// a password.
     #[error("invalid database address: {why}")]

@@ -73,6 +73,20 @@ pub async fn release(tx: &mut Tx, lease: &Lease, now: Timestamp) -> Result<()> {
     set_until(tx, lease, now).await
 }
 
+/// Ends every lease at `now`, when no process that could hold one runs. Fencing tokens keep
+/// growing.
+#[boxed]
+pub async fn expire_all(tx: &mut Tx, now: Timestamp) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("update leases set until = $1 where until > $1")
+            .bind(put(&now))
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
+
 async fn set_until(tx: &mut Tx, lease: &Lease, until: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query("update leases set until = $1 where name = $2 and token = $3")

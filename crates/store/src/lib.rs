@@ -69,6 +69,7 @@ pub mod sessions;
 pub mod suppressions;
 pub mod sync_sessions;
 pub mod task_logs;
+pub mod transfer;
 pub mod users;
 
 #[cfg(test)]

@@ -11,6 +11,10 @@ use crate::error::{Result, StoreError};
 use crate::sql::{Dialect, POSTGRES, SQLITE};
 use crate::tx::Tx;
 
+mod schema;
+
+pub(crate) use schema::{Column, Kind, Table};
+
 struct Migration {
     version: i64,
     name: &'static str,
@@ -88,17 +92,15 @@ pub(crate) async fn version(conn: &mut Conn) -> Result<i64> {
 
 /// The tables that exist after this migration. A table comes after those that it references.
 pub(crate) fn tables(version: i64) -> Vec<&'static str> {
-    let mut tables: Vec<_> =
-        std::iter::once(MIGRATIONS_TABLE).take(usize::from(version > 0)).collect();
+    schema(version).iter().map(|table| table.name).collect()
+}
+
+/// The tables that exist after this migration, with their columns. A table comes after those that
+/// it references.
+pub(crate) fn schema(version: i64) -> Vec<Table> {
+    let first = std::iter::once(MIGRATIONS_TABLE).take(usize::from(version > 0));
     let series = MIGRATIONS.iter().filter(|migration| migration.version <= version);
-    for statement in series.flat_map(|migration| migration.text.split(';')) {
-        let name = |verb| statement.split_once(verb)?.1.split([' ', '(', ';']).next();
-        if let Some(gone) = name("drop table ") {
-            tables.retain(|table| *table != gone);
-        }
-        tables.extend(name("create table "));
-    }
-    tables
+    schema::read(first.chain(series.map(|migration| migration.text)))
 }
 
 /// Creates the tables as of this migration, in a database that has none of them.
@@ -112,16 +114,12 @@ pub(crate) async fn create_at_version(tx: &mut Tx, version: i64) -> Result<()> {
 }
 
 /// The table that records which migrations were applied.
-const MIGRATIONS_TABLE: &str = "schema_migrations";
+const MIGRATIONS_TABLE: &str = "create table if not exists schema_migrations (
+    version {{int}} primary key, name {{text}} not null, checksum {{bytes}} not null
+) {{strict}}";
 
 async fn create_migrations_table(tx: &mut Tx) -> Result<()> {
-    run_sql(
-        tx,
-        "create table if not exists schema_migrations (
-            version {{int}} primary key, name {{text}} not null, checksum {{bytes}} not null
-         ) {{strict}}",
-    )
-    .await
+    run_sql(tx, MIGRATIONS_TABLE).await
 }
 
 /// Checks whether this release can open the database. Only reads.
@@ -304,24 +302,68 @@ mod tests {
         }
     }
 
-    /// A backup of PostgreSQL copies the tables that [`tables`] returns.
-    #[tokio::test]
-    async fn tables_returns_every_table_in_the_schema() {
-        let database = testkit::TestDatabase::sqlite();
-        let db = test_support::open(&database).await;
+    /// The columns of every table as this engine lists them: `table.column kind`, and `key` and
+    /// the place of the column in the primary key.
+    async fn columns_in_database(db: &Db) -> Vec<String> {
         let mut reader = db.read().await.unwrap();
-        let Wire::Sqlite(c) = reader.wire() else { panic!("a path is SQLite") };
-        let there: Vec<(String,)> = sqlx::query_as(
-            "select name from sqlite_schema where type = 'table' and name not like 'sqlite_%' order by name",
-        )
-        .fetch_all(c)
-        .await
-        .unwrap();
+        let rows: Vec<(String, String, String, i64)> = match reader.wire() {
+            Wire::Sqlite(c) => sqlx::query_as(
+                "select t.name, c.name, c.type, c.pk from sqlite_schema t, pragma_table_info(t.name) c
+                  where t.type = 'table' and t.name not like 'sqlite_%'",
+            )
+            .fetch_all(c)
+            .await
+            .unwrap(),
+            Wire::Pg(c) => sqlx::query_as(
+                "select c.table_name::text, c.column_name::text, c.data_type::text,
+                        coalesce(k.ordinal_position, 0)::bigint
+                   from information_schema.columns c
+                   left join information_schema.table_constraints t
+                     on t.table_name = c.table_name and t.table_schema = c.table_schema
+                        and t.constraint_type = 'PRIMARY KEY'
+                   left join information_schema.key_column_usage k
+                     on k.constraint_name = t.constraint_name and k.table_schema = c.table_schema
+                        and k.column_name = c.column_name
+                  where c.table_schema = current_schema()",
+            )
+            .fetch_all(c)
+            .await
+            .unwrap(),
+        };
         drop(reader);
-        db.close().await;
-        database.remove().await;
-        let mut known = tables(SCHEMA_VERSION);
-        known.sort_unstable();
-        assert_eq!(there.into_iter().map(|(name,)| name).collect::<Vec<_>>(), known);
+        let line = |(table, column, kind, key)| format!("{table}.{column} {kind} key {key}");
+        let mut lines: Vec<_> = rows.into_iter().map(line).collect();
+        lines.sort_unstable();
+        lines
     }
+
+    /// A backup of PostgreSQL, and a copy to another database, contain what [`schema`] returns.
+    async fn schema_returns_every_column_of_every_table(database: &TestDatabase) {
+        let db = test_support::open(database).await;
+        let found = columns_in_database(&db).await;
+        db.close().await;
+        let dialect = if database.is_sqlite() { &SQLITE } else { &POSTGRES };
+        let spelled = |kind: Kind| match dialect.types.iter().find(|(word, _)| *word == kind.word())
+        {
+            Some((_, "timestamptz")) => "timestamp with time zone",
+            Some((_, name)) => name.split(' ').next().unwrap(),
+            None => panic!("{kind:?} has no type"),
+        };
+        let mut known: Vec<String> = Vec::new();
+        for table in schema(SCHEMA_VERSION) {
+            assert!(!table.key.is_empty(), "{} has no primary key", table.name);
+            for column in &table.columns {
+                let place = table.key.iter().position(|name| *name == column.name);
+                let (kind, key) = (spelled(column.kind), place.map_or(0, |place| place + 1));
+                known.push(format!("{}.{} {kind} key {key}", table.name, column.name));
+            }
+        }
+        known.sort_unstable();
+        assert_eq!(found, known);
+    }
+
+    testkit::both!(
+        crate::test_support:
+        schema_returns_every_column_of_every_table,
+    );
 }

@@ -159,7 +159,7 @@ impl Column for vocab::Digest {
 pub(crate) struct TimestampMicros(i64);
 
 /// Microseconds between the Unix epoch (1970) and PostgreSQL's epoch (2000).
-const EPOCH_2000_MICROS: i64 = 946_684_800_000_000;
+pub(crate) const EPOCH_2000_MICROS: i64 = 946_684_800_000_000;
 const TIMESTAMPTZ: PgTypeInfo = PgTypeInfo::with_oid(Oid(1184));
 
 impl Column for Timestamp {

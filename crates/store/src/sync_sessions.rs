@@ -119,6 +119,13 @@ pub async fn contest(
     })?)
 }
 
+/// Deletes every session, when no replica runs.
+#[boxed]
+pub async fn delete_all(tx: &mut Tx) -> Result<()> {
+    on!(tx, |c| sqlx::query("delete from sync_sessions").execute(c).await.map(drop))?;
+    Ok(())
+}
+
 /// Deletes the session of a server: a user decided which of two copies is the real one, or the
 /// server was removed.
 #[boxed]

@@ -4,28 +4,28 @@
 //! target are rejected, and root continues as the owner of the data directory.
 
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use jiff::Timestamp;
-use nix::unistd::{self, Gid, Uid};
 use serde_json::json;
 use service::audit_anchor;
-use service::auth::root_keys;
 use service::clock::{Clock, random_u128};
 use service::commands::restore::{RestoreSummary, prepare_for_service};
-use service::commands::setup;
 use service::secrets::Secrets;
 use store::backup::{SQLITE_FILE, check_integrity, copy_in};
-use store::{Db, Tx, leases};
+use store::{Db, leases};
 
 use super::archive;
 use super::archive::{Manifest, TempDir};
 use super::{DATABASE, SECRET_NEXT, SECRET_OLD, SECRETS, SETTINGS, TLS, copy_private};
 use crate::installation;
-use crate::installation::{create_private_dir, long_running_options, sqlite_path};
+use crate::installation::{
+    become_owner, create_private_dir, long_running_options, refuse_link, sqlite_path,
+    use_recorded_key,
+};
 use crate::operator::table::pluralize;
 use crate::settings;
 use crate::settings::SettingsFile;
@@ -287,24 +287,6 @@ impl Restore {
     }
 }
 
-/// Continues as the owner of the data directory if root runs this for another user.
-///
-/// The owner may change the directory at any time. As the owner, the restore can write no more than
-/// the owner could, whatever is planted in the directory, and everything it creates belongs to the
-/// owner from the start.
-fn become_owner(data: &Path) -> anyhow::Result<()> {
-    let owner = fs::metadata(data)?;
-    if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
-        return Ok(());
-    }
-    let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
-    // These calls apply to all threads, unlike those of rustix.
-    unistd::setgroups(&[gid])
-        .and_then(|()| unistd::setresgid(gid, gid, gid))
-        .and_then(|()| unistd::setresuid(uid, uid, uid))
-        .with_context(|| format!("cannot become the owner of {}", data.display()))
-}
-
 /// Rejects a database file that only the settings in the backup name, unless it is below the data
 /// directory.
 fn refuse_outside(url: &str, data: &Path) -> anyhow::Result<()> {
@@ -334,13 +316,6 @@ fn refuse_links(data: &Path, url: &str) -> anyhow::Result<()> {
     ["", "-wal", "-shm"].iter().try_for_each(|part| refuse_link(&archive::with_suffix(path, part)))
 }
 
-/// Rejects a symbolic link at a path that the restore would write to.
-fn refuse_link(path: &Path) -> anyhow::Result<()> {
-    let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
-    ensure!(!is_link, "{} is a symbolic link; remove it and try again", path.display());
-    Ok(())
-}
-
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
@@ -351,17 +326,6 @@ async fn refuse_damage(path: &Path, secrets: &Secrets) -> anyhow::Result<()> {
     db.close().await;
     let damage = damage.context("the database in the backup cannot be read")?;
     ensure!(damage.is_empty(), "the database in the backup is damaged: {}", damage.join("; "));
-    Ok(())
-}
-
-/// Seals with the root key that the service used when the backup was taken: the key may have been
-/// rotated without a service having started since.
-async fn use_recorded_key(tx: &mut Tx, spool: &Path) -> anyhow::Result<()> {
-    let recorded = store::root_keys::get(tx).await?;
-    let secrets = Secrets::load(spool)?;
-    let fit = root_keys::compare_keys(recorded.as_ref(), &secrets)
-        .context("the keys in the backup do not match its database")?;
-    tx.use_seal(setup::seal(&root_keys::select_recorded(fit, secrets)));
     Ok(())
 }
 

@@ -51,10 +51,10 @@ fn check_certificate(cert: &Path, key: &Path, findings: &mut Findings) {
         left if left <= SignedDuration::ZERO => findings.problem(
             "certificate",
             format!("{} expired at {ends:.0}", cert.display()),
-            "renew it and restart the service; agents that pin its certificate authority are not affected",
+            "renew it; the service loads it within seconds, and agents that pin its certificate authority are not affected",
         ),
         left if left < EXPIRES_SOON => {
-            findings.problem("certificate", message, "renew it and restart the service");
+            findings.problem("certificate", message, "renew it; the service loads it within seconds");
         }
         _ => findings.ok("certificate", message),
     }

@@ -14,7 +14,16 @@ use crate::settings::SettingsFile;
 /// The data directory and the environment file of the packaged unit,
 /// `packaging/systemd/fleetmend.service`.
 const PACKAGED_DATA_DIR: &str = "/var/lib/fleetmend";
-const PACKAGED_ENV_FILE: &str = "/etc/fleetmend/server.env";
+pub(crate) const PACKAGED_ENV_FILE: &str = "/etc/fleetmend/server.env";
+
+/// The variables of the packaged unit, if this is its data directory and the file can be read.
+pub(crate) fn packaged_variables(data_dir: &Path) -> BTreeMap<String, String> {
+    let text = match data_dir == Path::new(PACKAGED_DATA_DIR) {
+        true => std::fs::read_to_string(PACKAGED_ENV_FILE).unwrap_or_default(),
+        false => String::new(),
+    };
+    parse_variables(&text)
+}
 
 /// Settings of the service that `doctor` checks, with the names that `fleetmend server` uses.
 #[derive(Args)]

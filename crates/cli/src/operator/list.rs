@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use wire::v1::List;
 
 use super::api::{PAGE_MAX, Query};
-use super::table::{Cell, Column, Table, Tone};
+use super::table::{Cell, Column, Table, Tone, group_thousands};
 use super::{Session, print, print_message};
 
 #[derive(Args, Clone)]
@@ -165,28 +165,4 @@ fn print_if_cut(noun: &str, printed: &PrintedRows) -> anyhow::Result<()> {
     }
     let [count, total] = [count, total].map(group_thousands);
     print_message(&format!("Showing {count} of {total} {noun}; use --all or --limit."))
-}
-
-/// Formats a number with commas: `1,204`.
-fn group_thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_grouped() {
-        let shown = [0, 50, 999, 1_204, 100_000, 1_234_567].map(group_thousands);
-        assert_eq!(shown, ["0", "50", "999", "1,204", "100,000", "1,234,567"]);
-    }
 }

@@ -341,5 +341,18 @@ pub(crate) fn pluralize(number: impl TryInto<u64>, one: &str, many: &str) -> Str
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
+/// Formats a number with commas: `1,204`.
+pub(crate) fn group_thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
 #[cfg(test)]
 mod tests;

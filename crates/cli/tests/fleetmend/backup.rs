@@ -24,20 +24,20 @@ const BATCH_SERVERS: usize = 20;
 const HANGING: std::ops::Range<usize> = 6..6 + MAX_PARALLEL;
 
 /// Runs a command that must succeed, and returns its output.
-fn run_ok(args: &[&str]) -> String {
+pub(crate) fn run_ok(args: &[&str]) -> String {
     let done = fleetmend(args).output().unwrap();
     assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).unwrap()
 }
 
 /// Runs a command that must fail, and returns its error message.
-fn run_refused(args: &[&str]) -> String {
+pub(crate) fn run_refused(args: &[&str]) -> String {
     let done = fleetmend(args).output().unwrap();
     assert_eq!(done.status.code(), Some(1), "{args:?}");
     String::from_utf8(done.stderr).unwrap()
 }
 
-fn text(path: &Path) -> &str {
+pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 

@@ -296,6 +296,10 @@ fn backup_restore_migrate_doctor(recorder: &mut SnapshotRecorder) {
     std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
     recorder.run_failing(&["restore", "--check", &cut]);
     recorder.run_read_only(&["migrate", "--data-dir", &data]);
+    let (own, new) = (recorder.at("two/fleetmend.db"), recorder.at("new.db"));
+    recorder.run_failing(&["migrate", "--data-dir", &data, "--to", &own]);
+    let switch = ["--to", &new, "--switch", "--database", &own];
+    recorder.run_failing(&[&["migrate", "--data-dir", &data][..], &switch].concat());
     let emptied = recorder.at("there");
     for (database, args) in [("fleetmend.db", &["--dry-run"][..]), ("fleetmend.db", &[])] {
         std::fs::write(Path::new(&emptied).join(database), "").unwrap();

@@ -20,6 +20,7 @@ mod hostile_server;
 mod local_commands;
 mod logs;
 mod memory;
+mod migrate;
 mod operator;
 mod operator_commands;
 mod orgs;
@@ -29,6 +30,7 @@ mod schema;
 mod support;
 mod terminal;
 mod terminal_layout;
+mod tls_reload;
 mod users;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

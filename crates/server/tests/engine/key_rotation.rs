@@ -2,14 +2,17 @@
 //! retired or forged key has no effect.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use agent_client::{
     AgentClient, ClientError, ConnectOptions, EnrollOptions, HostKey, Identity, Pin, SyncCounter,
     nonce, public_keys, verify_order,
 };
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,6 +22,7 @@ use server::app::App;
 use service::secrets::Secrets;
 
 use service::auth::orders_keys::untrusting_agents;
+use tower::ServiceExt as _;
 use vocab::Line;
 use wire::agent::{Facts, Order, OrderResult, Outcome, SyncRequest, SyncResponse, orders_key_id};
 use wire::v1::Activity;
@@ -265,9 +269,111 @@ async fn keys_in_forged_responses_are_ignored(world: &World) {
     assert_eq!(web.trusted_keys(), before);
 }
 
+/// The genuine responses to syncs, captured and sent again.
+#[derive(Clone)]
+struct Recorder {
+    service: Router,
+    /// The last response; sent instead of forwarding the request if `replays`.
+    last: Arc<Mutex<Option<(HeaderMap, Bytes)>>>,
+    replays: Arc<AtomicBool>,
+}
+
+impl Recorder {
+    fn new(service: Router) -> Recorder {
+        Recorder { service, last: Arc::default(), replays: Arc::default() }
+    }
+
+    async fn answer(State(recorder): State<Recorder>, request: Request) -> Response {
+        if !recorder.replays.load(Ordering::SeqCst) {
+            let response = recorder.service.clone().oneshot(request).await.unwrap();
+            let (parts, body) = response.into_parts();
+            let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+            *recorder.last.lock().unwrap() = Some((parts.headers.clone(), body.clone()));
+            return Response::from_parts(parts, Body::from(body));
+        }
+        let (headers, body) = recorder.last.lock().unwrap().clone().unwrap();
+        let mut response = Response::new(Body::from(body));
+        *response.headers_mut() = headers;
+        response
+    }
+}
+
+/// A captured announcement of a key that was retired since, and that the attacker has.
+async fn replayed_key_announcement_is_ignored(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&client_for(&app).await, &token, "web-1").await;
+    let first = web.trusted_keys();
+    Secrets::rotate_orders(world.data_dir()).unwrap();
+    let app = world.app("b").await;
+    let recorder = Recorder::new(gateway::router(app.gateway()));
+    web.client = serve(Router::new().fallback(Recorder::answer).with_state(recorder.clone())).await;
+    let announced = web.sync().await.unwrap();
+    assert_eq!(announced.orders_keys.len(), 2);
+    let during = web.trusted_keys();
+    assert_eq!(during.len(), 2);
+    let captured = recorder.clone();
+    captured.replays.store(true, Ordering::SeqCst);
+    // The signature covers the nonce of the request that it responds to.
+    assert!(matches!(web.sync().await, Err(ClientError::Unverified { .. })));
+
+    let through_attacker = web.client.clone();
+    web.client = client_for(&app).await;
+    web.sync().await.unwrap();
+    Secrets::retire_orders(world.data_dir()).unwrap();
+    let app = world.app("c").await;
+    web.client = client_for(&app).await;
+    web.sync().await.unwrap();
+    let after = web.trusted_keys();
+    assert_eq!(after, during[1..]);
+    assert_ne!(after, first);
+    web.client = through_attacker;
+    assert!(matches!(web.sync().await, Err(ClientError::Unverified { .. })));
+    assert_eq!(web.trusted_keys(), after, "the retired key does not come back");
+}
+
+/// An agent that is offline blocks the end of a rotation. If it is ended by force, twice, the agent
+/// trusts none of the later keys, and nothing that they sign.
+async fn agent_that_missed_two_forced_rotations_trusts_neither_key(world: &World) {
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let client = client_for(&app).await;
+    let mut away = Agent::join(&client, &token, "away-1").await;
+    let mut web = Agent::join(&client, &token, "web-1").await;
+    let first = away.trusted_keys();
+    for name in ["b", "c"] {
+        Secrets::rotate_orders(world.data_dir()).unwrap();
+        let next = key_ids(world.data_dir()).1.unwrap();
+        let app = world.app(name).await;
+        web.client = client_for(&app).await;
+        web.sync().await.unwrap();
+        web.sync().await.unwrap();
+        let left = untrusting_agents(&mut app.db.read().await.unwrap(), &next).await.unwrap();
+        let names: Vec<_> = left.first.iter().map(|(name, _)| name.as_str()).collect();
+        // Without `--force`, `fleetmend secrets retire` refuses and names this agent.
+        assert_eq!(names, ["away-1"], "{left:?}");
+        Secrets::retire_orders(world.data_dir()).unwrap();
+    }
+    let app = world.app("d").await;
+    let client = client_for(&app).await;
+    web.client = client.clone();
+    web.sync().await.unwrap();
+    assert_eq!(web.trusted_keys(), [key_ids(world.data_dir()).0]);
+    away.client = client.clone();
+    for _ in 0..2 {
+        assert!(matches!(away.sync().await, Err(ClientError::Unverified { .. })));
+        assert_eq!(away.trusted_keys(), first);
+    }
+    // It can be enrolled again.
+    let again = Agent::join(&client, &token, "away-1").await;
+    assert_eq!(again.trusted_keys(), web.trusted_keys());
+}
+
 testkit::both!(
     crate::support:
     key_rotation_during_a_batch_loses_nothing,
     retired_key_has_no_effect,
+    replayed_key_announcement_is_ignored,
+    agent_that_missed_two_forced_rotations_trusts_neither_key,
     keys_in_forged_responses_are_ignored,
 );

@@ -61,7 +61,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(Enrollme
         let error = FieldError::new("/expires_at", "in_the_past", "must be in the future");
         return Err(ServiceError::Invalid(vec![error]));
     }
-    let (text, hash) = mint(&app.secrets, app.settings.certificate_sha256);
+    let (text, hash) = mint(&app.secrets, app.certificate_sha256());
     let token = EnrollmentToken {
         id: TokenId::new(now, random_u128()),
         org_id: actor.org,

@@ -2,6 +2,7 @@
 //! the change, its event and its audit entry in one transaction.
 
 pub mod batches;
+pub mod database_copy;
 pub mod feeds;
 pub mod organizations;
 pub mod refreshes;

@@ -90,3 +90,9 @@ fn relative_times_are_rounded() {
     assert_eq!(relative_to_now("2026-11-15T12:03:10Z"), "in 3 min");
     assert_eq!(relative_to_now("2026-11-20T12:00:00Z"), "in 5 days");
 }
+
+#[test]
+fn thousands_are_grouped() {
+    let shown = [0, 50, 999, 1_204, 100_000, 1_234_567].map(group_thousands);
+    assert_eq!(shown, ["0", "50", "999", "1,204", "100,000", "1,234,567"]);
+}
