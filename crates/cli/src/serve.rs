@@ -15,7 +15,7 @@ use crate::logs;
 use crate::logs::Format;
 use crate::oidc::Oidc;
 use crate::settings;
-use crate::settings::{Durability, SettingsFile};
+use crate::settings::{Durability, FeedArgs, SettingsFile};
 use crate::tls::Tls;
 
 /// Run the service: the API, the dashboard and the agent endpoint.
@@ -60,6 +60,8 @@ pub(crate) struct Server {
     #[arg(long, value_name = "DAYS", env = "FLEETMEND_STALE_AFTER_DAYS",
         value_parser = clap::value_parser!(u32).range(1..=3650))]
     stale_after_days: Option<u32>,
+    #[command(flatten)]
+    feeds: FeedArgs,
     /// Settings file [default: fleetmend.toml in the data directory]
     #[arg(long, value_name = "F", env = "FLEETMEND_CONFIG")]
     config: Option<PathBuf>,
@@ -130,6 +132,7 @@ impl Server {
                 .unwrap_or(usual.stale_after_days),
             certificate_sha256: tls.map(|tls| tls.sha256),
             oidc: self.oidc.config(file, &organizations)?,
+            feeds: self.feeds.settings(file)?,
             ..usual
         };
         Ok(App::new(AppParts { db, clock: Clock::system(), secrets, settings }))

@@ -108,7 +108,8 @@ impl Drop for Service {
 
 fn fleetmend(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fleetmend"));
-    command.args(args).env_clear().stdin(Stdio::null());
+    // Tests fetch nothing from publishers.
+    command.args(args).env_clear().env("FLEETMEND_FEEDS", "manual").stdin(Stdio::null());
     command
 }
 

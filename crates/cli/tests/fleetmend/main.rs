@@ -83,6 +83,7 @@ fn start_as_init_says(data: &Path, more: &[&str], variables: &[(&str, &str)]) {
         .args(["-c", &format!("exec {command} --listen 127.0.0.1:0")])
         .env_clear()
         .env("PATH", programs)
+        .env("FLEETMEND_FEEDS", "manual")
         .envs(variables)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
