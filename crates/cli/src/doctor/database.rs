@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use domain::advisory::Ecosystem;
 use engine::LEASE_TTL;
-use feed::catalog;
 use jiff::SignedDuration;
 use service::app::FeedMode;
 use service::audit_anchor::Anchor;
@@ -18,10 +16,8 @@ use service::secrets::Secrets;
 use store::audit::{self, Seal};
 use store::backup::check_integrity;
 use store::organizations::Organization;
-use store::{
-    Conn, Db, SCHEMA_VERSION, StoreError, advisories, health, leases, organizations, restores,
-};
-use vocab::{OrgId, Os};
+use store::{Conn, Db, SCHEMA_VERSION, StoreError, health, leases, organizations, restores};
+use vocab::OrgId;
 use wire::v1::{Feed, FeedState};
 
 use super::Findings;
@@ -303,7 +299,7 @@ async fn check_feeds(
     for feed in all {
         check_feed(&feed, findings);
     }
-    check_coverage(conn, &systems, findings).await
+    check_coverage(conn, findings).await
 }
 
 fn check_feed(feed: &Feed, findings: &mut Findings) {
@@ -335,22 +331,9 @@ fn check_feed(feed: &Feed, findings: &mut Findings) {
 }
 
 /// Finds systems of servers that no imported feed covers.
-async fn check_coverage(
-    conn: &mut Conn,
-    systems: &[Os],
-    findings: &mut Findings,
-) -> anyhow::Result<()> {
-    for os in systems {
-        let base = Ecosystem::for_os(os);
-        if let Some(base) = &base
-            && advisories::covers(conn, base).await?
-        {
-            continue;
-        }
+async fn check_coverage(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
+    for (os, built_in) in queries::feeds::uncovered_systems(conn).await? {
         let message = format!("no imported feed covers {os}: the CVEs of its servers are unknown");
-        let built_in = catalog::needed(std::slice::from_ref(os))
-            .into_iter()
-            .find(|feed| base.as_ref().is_some_and(|base| feed.covers_ecosystem(base)));
         match built_in {
             Some(feed) if feed.is_opt_in => findings.note(
                 "feeds",

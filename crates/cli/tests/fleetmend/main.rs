@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failing helper fails the test")]
 
+mod automatic_feeds;
 mod backup;
 mod commands;
 mod database;

@@ -1,11 +1,12 @@
 //! Feeds: their content, age, state, and last import error. Also the built-in feeds.
 
 use async_recursion::async_recursion as boxed;
-use feed::catalog;
+use domain::advisory::Ecosystem;
+use feed::catalog::{self, BuiltIn};
 use jiff::Timestamp;
 use store::feed_progress::FeedProgress;
 use store::feed_sources::{self, FeedSource};
-use store::{Conn, Page, Paged, feed_progress, feed_removals, feeds};
+use store::{Conn, Page, Paged, advisories, feed_progress, feed_removals, feeds};
 use vocab::{Digest, FeedId, Os};
 use wire::v1::{CatalogFeed, Feed, FeedState};
 
@@ -64,6 +65,26 @@ pub async fn catalog(app: &App) -> Result<Vec<CatalogFeed>> {
         added: feeds.iter().any(|one| one.name == feed.name),
     });
     Ok(shown.collect())
+}
+
+/// The systems of servers that no imported feed covers, each with the built-in feed that would.
+#[boxed]
+pub async fn uncovered_systems(
+    conn: &mut Conn,
+) -> store::Result<Vec<(Os, Option<&'static BuiltIn>)>> {
+    let mut uncovered = Vec::new();
+    for os in automatic::systems(conn).await? {
+        let base = Ecosystem::for_os(&os);
+        let is_covered = match &base {
+            Some(base) => advisories::covers(conn, base).await?,
+            None => false,
+        };
+        if !is_covered {
+            let covers = |feed: &&BuiltIn| base.as_ref().is_some_and(|b| feed.covers_ecosystem(b));
+            uncovered.push((os, catalog::BUILT_IN.iter().find(covers)));
+        }
+    }
+    Ok(uncovered)
 }
 
 /// The id of the feed with this name.

@@ -237,6 +237,40 @@ async fn unchanged_feed_counts_as_checked(database: TestDatabase) {
     assert_eq!(found.imported_at, None);
 }
 
+async fn first_import_covers_nothing_before_it_ends(database: TestDatabase) {
+    let db = database.open().await;
+    let bookworm = Ecosystem::new("Debian:12");
+    let mut tx = db.begin().await.unwrap();
+    let progress = feed_progress::FeedProgress {
+        name: "Debian".into(),
+        phase: "importing".into(),
+        bytes: 0,
+        total_bytes: None,
+        records: 1,
+        total_records: Some(2),
+        phase_started_at: at(0),
+        updated_at: at(0),
+    };
+    feed_progress::save(&mut tx, &progress).await.unwrap();
+    let curl = statement("DSA-1", &[("Debian:12", "curl")]);
+    advisories::put_all(&mut tx, "Debian", std::slice::from_ref(&curl)).await.unwrap();
+    assert!(!advisories::covers(&mut tx, &bookworm).await.unwrap(), "it is half imported");
+    assert_eq!(feeds::incomplete(&mut tx).await.unwrap(), ["Debian"]);
+    let failed = ("Debian", "osv", "Debian.zip");
+    feeds::record_failure(&mut tx, failed, "interrupted", at(1)).await.unwrap();
+    feed_progress::delete(&mut tx, "Debian").await.unwrap();
+    assert!(!advisories::covers(&mut tx, &bookworm).await.unwrap(), "it was interrupted");
+    advisories::put_all(&mut tx, "other", std::slice::from_ref(&curl)).await.unwrap();
+    assert!(advisories::covers(&mut tx, &bookworm).await.unwrap(), "another feed covers it");
+    advisories::delete(&mut tx, "other", &["DSA-1".into()]).await.unwrap();
+    let row =
+        feeds::Feed { imported_at: Some(at(2)), ..feeds::list(&mut tx).await.unwrap().remove(0) };
+    feeds::record_import(&mut tx, &row).await.unwrap();
+    feed_progress::save(&mut tx, &progress).await.unwrap();
+    assert!(advisories::covers(&mut tx, &bookworm).await.unwrap(), "an update keeps the old data");
+    assert_eq!(feeds::incomplete(&mut tx).await.unwrap(), [""; 0]);
+}
+
 async fn removed_feeds_are_remembered_until_they_are_added_again(database: TestDatabase) {
     let db = database.open().await;
     let mut tx = db.begin().await.unwrap();
@@ -280,6 +314,7 @@ async fn progress_of_an_import_is_replaced_and_deleted(database: TestDatabase) {
 testkit::both!(
     crate::support::database:
     fetch_is_recorded_unless_the_source_changed,
+    first_import_covers_nothing_before_it_ends,
     removed_feeds_are_remembered_until_they_are_added_again,
     progress_of_an_import_is_replaced_and_deleted,
     unchanged_feed_counts_as_checked,

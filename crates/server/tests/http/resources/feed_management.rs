@@ -141,6 +141,24 @@ async fn catalog_says_which_feeds_servers_need(service: &Service) {
     assert_eq!(all["meta"]["total"], feed::catalog::BUILT_IN.len());
 }
 
+async fn server_is_not_assessed_before_the_first_import_ends(service: &Service) {
+    let installed = vec![vocab::Installed::new("curl", "1.0", "amd64")];
+    let id = join(service, Host { installed, ..Host::new("web-1") }).await;
+    let assessment = async || {
+        service::projections::findings::rebuild(&service.app, service.org).await.unwrap();
+        let summary = service.get("/v1/summary").await.is(200).json();
+        let server = service.get(&format!("/v1/servers/{id}")).await.is(200).json();
+        (server["assessment"].clone(), summary["assessment"]["no_feed"].clone())
+    };
+    let osv = lines(&[osv("DSA-1", FRIDAY, "curl", "1.2", &["CVE-2026-1"])]);
+    import_feed(service, &write_file(service, "Debian.jsonl", &osv)).await.unwrap();
+    // As if the records were written, and the import had not ended.
+    service.by_hand("update feeds set imported_at = null").await;
+    assert_eq!(assessment().await, ("no_feed".into(), 1.into()));
+    service.by_hand("update feeds set imported_at = checked_at").await;
+    assert_eq!(assessment().await, ("assessed".into(), 0.into()));
+}
+
 async fn offline_service_refuses_to_fetch(service: &Service) {
     let added = service.post("/v1/feeds", json!({"name": "KEV"})).await.is(201).json();
     let feeds = FeedSettings { offline: true, ..FeedSettings::default() };
@@ -168,5 +186,6 @@ testkit::both!(
     update_makes_a_feed_due_now,
     removed_feed_disappears_from_the_list,
     catalog_says_which_feeds_servers_need,
+    server_is_not_assessed_before_the_first_import_ends,
     offline_service_refuses_to_fetch,
 );

@@ -164,9 +164,12 @@ pub async fn finish_removals(transactions: &FeedTransactions<'_>) -> store::Resu
     let known = feeds::list(&mut reader).await?;
     drop(reader);
     for name in removed {
-        // The row of the feed is deleted last.
-        let is_built_in = catalog::find(&name).is_some();
-        if !is_built_in || known.iter().any(|feed| feed.name == name) {
+        let has_row = known.iter().any(|feed| feed.name == name);
+        // The first import of a feed may have been interrupted, before it had a row.
+        let has_data = has_row
+            || catalog::find(&name).is_none()
+            || advisories::has_any(&mut *transactions.db.read().await?, &name).await?;
+        if has_data {
             let deleted = delete_data(transactions, &name).await?;
             tracing::info!(feed = name, advisories = deleted, "feed removed");
         }
