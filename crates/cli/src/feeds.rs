@@ -511,7 +511,7 @@ async fn status(common: &CommonArgs) -> anyhow::Result<()> {
     match common.json {
         true => crate::print_line(&json!({"feeds": all}).to_string()),
         false if all.is_empty() => crate::print_line(
-            "No feeds imported: CVEs cannot be matched. See `fleetmend feeds import --help` and docs/feeds.md.",
+            "No feeds imported yet: the service imports them when the first server enrolls. See docs/feeds.md.",
         ),
         false => print_feeds(&all),
     }

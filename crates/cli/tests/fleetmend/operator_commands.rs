@@ -274,7 +274,7 @@ async fn feeds(recorder: &mut SnapshotRecorder<'_>, world: &World) {
         };
         world.operator.until_at("/v1/feeds", all_failed).await;
     };
-    let add = ["feeds", "add", "http://127.0.0.1:9/{}.json"];
+    let add = ["feeds", "add", "http://127.0.0.1:9/all.zip", "--name", "{}"];
     recorder.run_changing(&add, THREE, ("post", "/v1/feeds", "201"));
     failed(1).await;
     recorder.run_read_only(&["feeds", "status"], ("get", "/v1/feeds", "200"));
