@@ -156,7 +156,9 @@ async fn server_is_not_assessed_before_the_first_import_ends(service: &Service) 
     service.by_hand("update feeds set imported_at = null").await;
     assert_eq!(assessment().await, ("no_feed".into(), 1.into()));
     service.by_hand("update feeds set imported_at = checked_at").await;
-    assert_eq!(assessment().await, ("assessed".into(), 0.into()));
+    assert_eq!(assessment().await, ("partial".into(), 0.into()));
+    let server = service.get(&format!("/v1/servers/{id}")).await.is(200).json();
+    assert_eq!(server["unassessed"][0]["reason"], "foreign_kernel", "{}", server["unassessed"]);
 }
 
 async fn offline_service_refuses_to_fetch(service: &Service) {
