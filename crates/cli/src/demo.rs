@@ -23,6 +23,7 @@ use domain::rollout::Pace;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 use server::app::{App, AppParts, Settings};
+use service::app::FeedSettings;
 use service::auth::enrollment_tokens;
 use service::clock::{Clock, random_u128};
 use service::commands::batches as rollouts;
@@ -365,7 +366,10 @@ async fn open(dir: &Path, clock: Clock) -> anyhow::Result<App> {
     let secrets = Secrets::create(dir)?;
     let url = settings::default_database_url(dir);
     let (db, secrets) = settings::open_service(&url, Durability::Process, secrets).await?;
-    let settings = Settings { replica: format!("{:032x}", random_u128()), ..Settings::default() };
+    // The demo creates its own advisories.
+    let feeds = FeedSettings { offline: true, ..FeedSettings::default() };
+    let replica = format!("{:032x}", random_u128());
+    let settings = Settings { replica, feeds, ..Settings::default() };
     Ok(App::new(AppParts { db, clock, secrets, settings }))
 }
 

@@ -16,6 +16,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Command};
 use server::app::{App, AppParts, Settings};
 use service::Actor;
+use service::app::FeedSettings;
 use service::auth::api_keys as keys;
 use service::auth::api_keys::NewKey;
 use service::auth::enrollment_tokens as tokens;
@@ -34,7 +35,7 @@ use crate::operator::credentials;
 use crate::operator::credentials::Credentials;
 use crate::serve::shutdown_signal;
 use crate::settings;
-use crate::settings::Durability;
+use crate::settings::{Durability, FeedArgs, SettingsFile};
 
 const ORGANIZATION: &str = "Development";
 /// Name of the user who signs in first.
@@ -67,6 +68,8 @@ pub(crate) struct Dev {
     /// Manage the system installed under this directory instead of the running one
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
+    #[command(flatten)]
+    feeds: FeedArgs,
     /// Log level (error, warn, info, debug) or a filter such as info,server=debug
     #[arg(long, value_name = "FILTER", env = "FLEETMEND_LOG", default_value = "warn")]
     log: String,
@@ -76,7 +79,8 @@ impl Dev {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         logs::start(&self.log, Some(logs::Format::Text)).context("invalid --log")?;
         let dir = self.prepare()?;
-        let app = open_app(&dir).await?;
+        let feeds = self.feeds.settings(&SettingsFile::default())?;
+        let app = open_app(&dir, feeds).await?;
         let listener = listen::bind(&self.listen).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let key = admin_key(&app, &dir.join(credentials::FILE)).await?;
@@ -221,7 +225,7 @@ fn parse_flags<T: Args>(flags: Vec<OsString>) -> anyhow::Result<T> {
 }
 
 /// Opens the service on the embedded database.
-async fn open_app(dir: &Path) -> anyhow::Result<App> {
+async fn open_app(dir: &Path, feeds: FeedSettings) -> anyhow::Result<App> {
     let secrets = Secrets::create(dir)?;
     let url = settings::default_database_url(dir);
     let opened = settings::open_service(&url, Durability::Process, secrets).await;
@@ -242,6 +246,7 @@ async fn open_app(dir: &Path) -> anyhow::Result<App> {
     // Two processes with the same replica name would both consider themselves the leader.
     let settings = Settings {
         replica: format!("{:032x}", random_u128()),
+        feeds,
         agents: settings::load_built_agents(),
         ..Settings::default()
     };

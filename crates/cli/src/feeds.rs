@@ -1,5 +1,7 @@
-//! `fleetmend feeds`: imports, updates and lists vulnerability feeds in this installation's
-//! database.
+//! `fleetmend feeds`: adds, imports, updates and lists vulnerability feeds.
+//!
+//! With `--data-dir` the commands work on the installation's database, otherwise on a running
+//! service (`crate::operator::feeds`).
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -7,28 +9,36 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
+use service::app::FeedSettings;
 use service::clock::Clock;
 use service::commands::feeds;
 use service::commands::feeds::remote;
-use service::commands::feeds::remote::{UpdateOutcome, UrlImport};
+use service::commands::feeds::remote::{FetchOptions, UpdateOutcome, UrlImport};
 use service::commands::feeds::{
-    FeedTransactions, ImportProgress, ImportRequest, ImportSummary, bundle,
+    FeedTransactions, ImportProgress, ImportRequest, ImportSummary, bundle, manage,
 };
 use service::fetch::Limits;
+use service::queries;
+use store::Db;
 use store::feed_sources::{self, FeedSource};
-use store::{Db, Topic};
+use wire::v1::{Feed, FeedPhase, FeedProgress, FeedState};
 
 use crate::installation::{Installation, ensure_parent_dir};
+use crate::operator::credentials::Connection;
+use crate::operator::feeds as operator_feeds;
 use crate::operator::patch_request::confirm;
 use crate::operator::print;
 use crate::operator::table::{
-    Cell, Screen, empty_cell, full_column, optional_cell, optional_column, pluralize,
-    truncated_column,
+    Cell, Screen, Tone, empty_cell, format_duration, full_column, optional_cell, optional_column,
+    pluralize, truncated_column,
 };
 use crate::output;
-use crate::settings::Durability;
+use crate::settings::{Durability, SettingsFile};
 
-/// Import and inspect vulnerability feeds.
+/// Add, update and inspect vulnerability feeds.
+///
+/// The service imports the feeds that its servers need on its own. `add`, `update`, `remove` and
+/// `status` use the API of a running service; with --data-dir, they use the database.
 #[derive(Args)]
 pub(crate) struct Feeds {
     #[command(subcommand)]
@@ -37,27 +47,37 @@ pub(crate) struct Feeds {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Add a built-in feed by its name, or a feed from a URL
+    #[command(after_help = "\
+Examples:
+  fleetmend feeds add Ubuntu
+  fleetmend feeds add https://feeds.example.org/osv/all.zip --name ours --wait
+
+Adding a feed that was removed allows the service to follow it again. docs/feeds.md lists the
+built-in feeds.")]
+    Add(operator_feeds::Add),
     /// Import feeds: OSV, CSAF, Alpine secdb, the Debian and Arch trackers, KEV, EPSS
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
-    /// Update the feeds that were imported from a URL
+    /// Update feeds from their URLs now
     #[command(after_help = "\
 Examples:
+  fleetmend feeds update Debian --wait
   fleetmend feeds update --data-dir D
-  fleetmend feeds update --data-dir D Debian kev
+  fleetmend feeds update --data-dir D Debian KEV
 
-A running service does this automatically. If an update fails, the feed keeps its current content.
-A new installation has no feeds: add them with `feeds import`.")]
-    Update(NameArgs),
+A running service does this automatically. If an update fails, the feed keeps its current content.")]
+    Update(UpdateArgs),
     /// Stop updating a feed from its URL; its advisories stay
     #[command(after_help = "Example:\n  fleetmend feeds forget --data-dir D Debian")]
     Forget(NameArgs),
     /// Delete a feed with its advisories
     #[command(after_help = "\
-Example:
+Examples:
+  fleetmend feeds remove Wolfi
   fleetmend feeds remove --data-dir D old-copy
 
-CVEs that appear only in this feed disappear from every server. KEV and EPSS entries stay.")]
+The service does not follow a removed built-in feed on its own again: `feeds add` allows it. CVEs that appear only in this feed disappear from every server. KEV and EPSS entries stay.")]
     Remove(RemoveArgs),
     /// Write all feeds to one file, for an installation without internet access
     #[command(after_help = "\
@@ -66,8 +86,11 @@ Example:
   fleetmend feeds import --data-dir D feeds.zst      (on the other installation)")]
     Export(ExportArgs),
     /// Show every feed with its age and size, and why the last import failed
-    #[command(after_help = "Example:\n  fleetmend feeds status --data-dir /var/lib/fleetmend")]
-    Status(CommonArgs),
+    #[command(after_help = "\
+Examples:
+  fleetmend feeds status
+  fleetmend feeds status --data-dir /var/lib/fleetmend")]
+    Status(Place),
 }
 
 const IMPORT_EXAMPLES: &str = "\
@@ -94,6 +117,28 @@ struct CommonArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// A running service, or the database of an installation.
+#[derive(Args)]
+struct Place {
+    /// Data directory: use its database instead of the API
+    #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// Database address, with --data-dir [default: fleetmend.db in the data directory]
+    #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
+    database: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Place {
+    /// The installation, if one is named.
+    fn installation(&self) -> Option<CommonArgs> {
+        let data_dir = self.data_dir.clone()?;
+        let installation = Installation { data_dir, database: self.database.clone() };
+        Some(CommonArgs { installation, json: self.connection.json })
+    }
 }
 
 #[derive(Args)]
@@ -132,15 +177,27 @@ struct NameArgs {
 }
 
 #[derive(Args)]
+struct UpdateArgs {
+    /// Names of the feeds [default: all]
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Wait until the feeds are updated; always the case with --data-dir
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args)]
 struct RemoveArgs {
     /// Name of the feed
     #[arg(value_name = "NAME")]
     name: String,
     /// Skip the confirmation prompt
-    #[arg(long)]
+    #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
-    common: CommonArgs,
+    place: Place,
 }
 
 #[derive(Args)]
@@ -181,17 +238,44 @@ impl CommonArgs {
     async fn open(&self) -> anyhow::Result<Db> {
         Ok(self.installation.open(Some(Durability::Process)).await?.0)
     }
+
+    /// The settings of the installation's service.
+    fn feed_settings(&self) -> anyhow::Result<FeedSettings> {
+        SettingsFile::load(None, &self.installation.data_dir)?.feed_settings()
+    }
+
+    /// How feeds are fetched. Fails if the installation is set to offline.
+    fn fetch_options(&self) -> anyhow::Result<FetchOptions> {
+        let FeedSettings { offline, mirror, .. } = self.feed_settings()?;
+        if offline {
+            bail!(
+                "this installation is set to `offline` in fleetmend.toml and fetches no feeds: \
+                 import files instead"
+            );
+        }
+        Ok(FetchOptions { limits: Limits::default(), mirror })
+    }
 }
 
 impl Feeds {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         match self.command {
+            Command::Add(add) => add.run().await,
             Command::Import(import) => import.run().await,
-            Command::Update(named) => named.update().await,
+            Command::Update(update) => match update.place.installation() {
+                Some(common) => NameArgs { names: update.names, common }.update().await,
+                None => {
+                    let UpdateArgs { names, wait, place } = update;
+                    operator_feeds::update(&place.connection, &names, wait).await
+                }
+            },
             Command::Forget(named) => named.forget().await,
             Command::Remove(remove) => remove.run().await,
             Command::Export(export) => export.run().await,
-            Command::Status(place) => status(&place).await,
+            Command::Status(place) => match place.installation() {
+                Some(common) => status(&common).await,
+                None => operator_feeds::status(&place.connection).await,
+            },
         }
     }
 }
@@ -226,7 +310,8 @@ impl ImportArgs {
                         interval: (!self.once)
                             .then(|| jiff::SignedDuration::from_hours(self.every_hours)),
                     };
-                    remote::import_url(&db, wanted, Limits::default(), now, progress).await
+                    remote::import_url(&db, wanted, self.common.fetch_options()?, now, progress)
+                        .await
                 }
                 false => {
                     let (name, kind) = (self.name.clone(), kind.clone());
@@ -277,6 +362,7 @@ fn check_failures(failed: u32, what: &str) -> anyhow::Result<()> {
 
 impl NameArgs {
     async fn update(self) -> anyhow::Result<()> {
+        let options = self.common.fetch_options()?;
         let db = self.common.open().await?;
         let mut sources = feed_sources::list(&mut *db.read().await?).await?;
         for name in &self.names {
@@ -294,7 +380,7 @@ impl NameArgs {
         }
         let mut failed = 0;
         for source in sources {
-            let done = self.update_one(&db, &source).await;
+            let done = self.update_one(&db, &source, options.clone()).await;
             match done.with_context(|| format!("{} was not updated", source.name)) {
                 Ok(UpdateOutcome::Imported(imported)) => print_import(&imported, self.common.json)?,
                 Ok(UpdateOutcome::Unchanged { name }) if self.common.json => {
@@ -317,11 +403,12 @@ impl NameArgs {
         &self,
         db: &Db,
         source: &FeedSource,
+        options: FetchOptions,
     ) -> Result<UpdateOutcome, feeds::ImportError> {
         let bar = ProgressBar::new(&source.name);
         let now = Clock::system().now();
         let progress = move |step| bar.show(step);
-        remote::update(&FeedTransactions::new(db), source, Limits::default(), now, progress).await
+        remote::update(&FeedTransactions::new(db), source, options, now, progress).await
     }
 
     async fn forget(self) -> anyhow::Result<()> {
@@ -330,11 +417,7 @@ impl NameArgs {
         }
         let db = self.common.open().await?;
         for name in &self.names {
-            let mut tx = db.begin().await?;
-            let known = feed_sources::delete(&mut tx, name).await?;
-            tx.notify(Topic::Feeds);
-            tx.commit().await?;
-            if !known {
+            if !manage::forget(&db, name, Clock::system().now()).await? {
                 bail!("no feed named `{name}` is updated from a URL: see `fleetmend feeds status`");
             }
             if !self.common.json {
@@ -358,14 +441,17 @@ fn nothing_to_update(data_dir: &Path) -> String {
 
 impl RemoveArgs {
     async fn run(self) -> anyhow::Result<()> {
-        let db = self.common.open().await?;
+        let Some(common) = self.place.installation() else {
+            return operator_feeds::remove(&self.place.connection, &self.name, self.yes).await;
+        };
+        let db = common.open().await?;
         confirm(&format!("Delete the feed `{}` with its advisories?", self.name), self.yes)?;
-        let removed = feeds::remove(&db, &self.name).await?;
+        let removed = manage::remove_now(&db, &self.name, Clock::system().now()).await?;
         db.close().await;
         let Some(advisories) = removed else {
             bail!("no feed named `{}`: see `fleetmend feeds status`", self.name);
         };
-        match self.common.json {
+        match common.json {
             true => {
                 crate::print_line(&json!({"name": self.name, "advisories": advisories}).to_string())
             }
@@ -416,78 +502,91 @@ fn print_import(summary: &ImportSummary, as_json: bool) -> anyhow::Result<()> {
 }
 
 async fn status(common: &CommonArgs) -> anyhow::Result<()> {
+    let settings = common.feed_settings()?;
     let db = common.open().await?;
     let mut reader = db.read().await?;
-    let all = store::feeds::list(&mut reader).await?;
-    let sources = feed_sources::list(&mut reader).await?;
+    let all = queries::feeds::read(&mut reader, &settings, Clock::system().now()).await?;
     drop(reader);
     db.close().await;
-    let now = Clock::system().now();
-    let rows: Vec<Row> = all
-        .into_iter()
-        .map(|feed| {
-            let source = sources.iter().find(|source| source.name == feed.name).cloned();
-            let since = feed.as_of.or(feed.imported_at);
-            let age_seconds = since.map(|time| now.duration_since(time).as_secs().max(0));
-            Row { feed, source, age_seconds }
-        })
-        .collect();
-    if common.json {
-        let feeds: Vec<_> = rows.iter().map(Row::json).collect();
-        return crate::print_line(&json!({"feeds": feeds}).to_string());
+    match common.json {
+        true => crate::print_line(&json!({"feeds": all}).to_string()),
+        false if all.is_empty() => crate::print_line(
+            "No feeds imported yet: the service imports them when the first server enrolls. See docs/feeds.md.",
+        ),
+        false => print_feeds(&all),
     }
-    if rows.is_empty() {
-        return crate::print_line(
-            "No feeds imported: CVEs cannot be matched. See `fleetmend feeds import --help` and docs/feeds.md.",
-        );
-    }
-    print_table(&rows)
 }
 
-struct Row {
-    feed: store::feeds::Feed,
-    source: Option<FeedSource>,
-    age_seconds: Option<i64>,
+fn row(feed: &Feed, screen: &Screen) -> Vec<Cell> {
+    let (records, bytes) = match feed.imported_at {
+        Some(_) => (feed.records.into(), format_bytes(feed.size_bytes).into()),
+        None => (empty_cell(), empty_cell()),
+    };
+    let as_of = feed.as_of.or(feed.imported_at);
+    let as_of = as_of.map_or_else(|| "never imported".into(), |at| screen.time(at));
+    let next = feed.next_update_at.map_or_else(|| "never".into(), |at| screen.time(at));
+    let mut cells = vec![
+        (&feed.name).into(),
+        (&feed.kind).into(),
+        state_cell(feed),
+        records,
+        bytes,
+        as_of,
+        next,
+    ];
+    if screen.width.is_none() {
+        cells.push(optional_cell(feed.last_error.as_ref()));
+    }
+    cells
 }
 
-impl Row {
-    /// The same object as in `GET /v1/feeds`.
-    fn json(&self) -> serde_json::Value {
-        let Row { feed, source, age_seconds } = self;
-        let time = |time: Option<jiff::Timestamp>| time.map(|time| time.to_string());
-        json!({"name": feed.name, "kind": feed.kind, "source": feed.source,
-            "records": feed.records, "size_bytes": feed.size_bytes,
-            "as_of": time(feed.as_of), "imported_at": time(feed.imported_at),
-            "checked_at": time(feed.checked_at), "age_seconds": age_seconds,
-            "next_update_at": time(source.as_ref().map(|source| source.next_at)),
-            "failures": source.as_ref().map_or(0, |source| source.failures),
-            "last_error": feed.last_error})
+fn state_cell(feed: &Feed) -> Cell {
+    let (word, tone) = match feed.state {
+        FeedState::Waiting => ("waiting", Tone::Plain),
+        FeedState::Importing => ("importing", Tone::Plain),
+        FeedState::Current => ("current", Tone::Good),
+        FeedState::Failed => ("failed", Tone::Bad),
+        FeedState::Offline => ("offline", Tone::Faint),
+        FeedState::Unused => ("unused", Tone::Faint),
+        FeedState::Manual => ("manual", Tone::Faint),
+    };
+    match &feed.progress {
+        Some(progress) => Cell::new(describe_progress(progress), tone),
+        None => Cell::new(word, tone),
     }
+}
 
-    fn cells(&self, screen: &Screen) -> Vec<Cell> {
-        let Row { feed, source, .. } = self;
-        let (records, bytes) = match feed.imported_at {
-            Some(_) => (feed.records.into(), format_bytes(feed.size_bytes).into()),
-            None => (empty_cell(), empty_cell()),
-        };
-        let as_of = feed.as_of.or(feed.imported_at);
-        let as_of = as_of.map_or_else(|| "never imported".into(), |at| screen.time(at));
-        let next = source.as_ref().map(|source| screen.time(source.next_at));
-        let next = next.unwrap_or_else(|| "manual".into());
-        let mut cells = vec![(&feed.name).into(), (&feed.kind).into(), records, bytes, as_of, next];
-        if screen.width.is_none() {
-            cells.push(optional_cell(feed.last_error.as_ref()));
+/// How far an import is: `importing 41%, about 3 min left`.
+pub(crate) fn describe_progress(progress: &FeedProgress) -> String {
+    let phase = match progress.phase {
+        FeedPhase::Downloading => "downloading",
+        FeedPhase::Checking => "checking",
+        FeedPhase::Importing => "importing",
+    };
+    let done = match (progress.percent, progress.total_records) {
+        (Some(percent), Some(total)) => {
+            format!("{phase} {percent}%, {} of {total} records", progress.records)
         }
-        cells
+        (Some(percent), None) => {
+            let total = progress.total_bytes.unwrap_or(progress.bytes);
+            format!("{phase} {percent}% of {}", format_bytes(total))
+        }
+        (None, _) if progress.bytes > 0 => format!("{phase} {}", format_bytes(progress.bytes)),
+        (None, _) => phase.to_owned(),
+    };
+    match progress.estimated_seconds_left {
+        Some(left) => format!("{done}, about {} left", format_duration(left)),
+        None => done,
     }
 }
 
 /// Prints the table. The last error is a column for programs, and below the table on a terminal.
-fn print_table(rows: &[Row]) -> anyhow::Result<()> {
+pub(crate) fn print_feeds(feeds: &[Feed]) -> anyhow::Result<()> {
     let screen = Screen::stdout();
     let mut columns = vec![
         truncated_column("FEED"),
         full_column("KIND"),
+        full_column("STATE"),
         full_column("RECORDS").align_right(),
         optional_column("SIZE").align_right(),
         full_column("AS OF"),
@@ -496,11 +595,11 @@ fn print_table(rows: &[Row]) -> anyhow::Result<()> {
     if screen.width.is_none() {
         columns.push(full_column("LAST ERROR"));
     }
-    let cells: Vec<_> = rows.iter().map(|row| row.cells(&screen)).collect();
+    let cells: Vec<_> = feeds.iter().map(|feed| row(feed, &screen)).collect();
     print(&screen.table(&columns, &cells))?;
-    for feed in rows.iter().map(|row| &row.feed).filter(|_| screen.width.is_some()) {
+    for feed in feeds.iter().filter(|_| screen.width.is_some()) {
         if let Some(error) = &feed.last_error {
-            crate::print_line(&format!("{} failed at {:.0}: {error}", feed.name, feed.tried_at))?;
+            crate::print_line(&format!("{} failed: {error}", feed.name))?;
         }
     }
     Ok(())
@@ -527,16 +626,24 @@ impl ProgressBar {
 
     fn show(&self, step: ImportProgress) {
         let Some(what) = &self.what else { return };
-        let (word, at) = match step {
-            ImportProgress::Checking(at) => ("checking", at),
-            ImportProgress::Applying(at) => ("importing", at),
+        let word = match step.phase() {
+            FeedPhase::Downloading => "downloading",
+            FeedPhase::Checking => "checking",
+            FeedPhase::Importing => "importing",
         };
-        let percent = (at.bytes * 100).checked_div(at.total).unwrap_or(100);
-        let filled = usize::try_from(percent / 5).unwrap_or(20).min(20);
-        let bar = format!("{}{}", "#".repeat(filled), ".".repeat(20 - filled));
+        let shown = match (step.percent(), step) {
+            (Some(percent), _) => {
+                let filled = usize::from(percent / 5).min(20);
+                let bar = format!("{}{}", "#".repeat(filled), ".".repeat(20 - filled));
+                format!("{word} [{bar}] {percent}%")
+            }
+            (None, ImportProgress::Downloading { bytes, .. }) => {
+                format!("{word} {}", format_bytes(bytes))
+            }
+            (None, _) => word.to_owned(),
+        };
         // An import does not fail because its progress cannot be shown.
-        let line = format!("{}{what}: {word} [{bar}] {percent}%", output::clear_line());
-        let _ = output::err(&line);
+        let _ = output::err(&format!("{}{what}: {shown}", output::clear_line()));
     }
 }
 

@@ -74,7 +74,7 @@ enum Command {
     Secrets(secrets::Secrets),
     #[command(flatten)]
     Operator(operator::Operator),
-    /// Import and inspect vulnerability feeds
+    /// Add, update and inspect vulnerability feeds
     Feeds(feeds::Feeds),
     /// Invite and manage dashboard users, on the machine where the service runs
     Users(users::Users),

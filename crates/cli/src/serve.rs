@@ -15,7 +15,7 @@ use crate::logs;
 use crate::logs::Format;
 use crate::oidc::Oidc;
 use crate::settings;
-use crate::settings::{Durability, SettingsFile};
+use crate::settings::{Durability, FeedArgs, SettingsFile};
 use crate::tls::Tls;
 
 /// Run the service: the API, the dashboard and the agent endpoint.
@@ -65,6 +65,8 @@ pub(crate) struct Server {
     /// /usr/lib/fleetmend/agents]
     #[arg(long, value_name = "DIR", env = "FLEETMEND_AGENT_DIR")]
     agent_dir: Option<PathBuf>,
+    #[command(flatten)]
+    feeds: FeedArgs,
     /// Settings file [default: fleetmend.toml in the data directory]
     #[arg(long, value_name = "F", env = "FLEETMEND_CONFIG")]
     config: Option<PathBuf>,
@@ -141,6 +143,7 @@ impl Server {
             untrusted_public_key: tls.and_then(|tls| tls.untrusted_public_key),
             agents: settings::load_agents(self.agent_dir.as_deref().or(file.agent_dir.as_deref())),
             oidc: self.oidc.config(file, &organizations)?,
+            feeds: self.feeds.settings(file)?,
             ..usual
         };
         Ok(App::new(AppParts { db, clock: Clock::system(), secrets, settings }))

@@ -10,9 +10,11 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
-use clap::ValueEnum;
+use clap::builder::BoolishValueParser;
+use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use service::agent_releases::AgentReleases;
+use service::app::{FeedMode, FeedSettings};
 use service::auth::root_keys;
 use service::auth::root_keys::OpenError;
 use service::clock::random_u128;
@@ -37,6 +39,44 @@ pub(crate) enum Durability {
     Full,
 }
 
+/// How the service gets vulnerability feeds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Feeds {
+    /// Import the built-in feeds that servers need, and update all feeds
+    #[default]
+    Auto,
+    /// Update only the feeds that were added by an operator
+    Manual,
+}
+
+/// The flags for vulnerability feeds.
+#[derive(Args)]
+pub(crate) struct FeedArgs {
+    /// Where vulnerability feeds come from [default: auto]
+    #[arg(long, value_enum, env = "FLEETMEND_FEEDS")]
+    feeds: Option<Feeds>,
+    /// Mirror of the built-in feeds: https://HOST/PATH is fetched from URL/HOST/PATH
+    #[arg(long, value_name = "URL", env = "FLEETMEND_FEED_MIRROR")]
+    feed_mirror: Option<String>,
+    /// Never fetch a vulnerability feed
+    #[arg(long, env = "FLEETMEND_OFFLINE", value_parser = BoolishValueParser::new())]
+    offline: bool,
+}
+
+impl FeedArgs {
+    /// The settings, with those of the file where no flag or variable is set.
+    pub(crate) fn settings(&self, file: &SettingsFile) -> anyhow::Result<FeedSettings> {
+        let flags = SettingsFile {
+            feeds: self.feeds.or(file.feeds),
+            feed_mirror: self.feed_mirror.clone().or_else(|| file.feed_mirror.clone()),
+            offline: Some(self.offline || file.offline.unwrap_or(false)),
+            ..SettingsFile::default()
+        };
+        flags.feed_settings()
+    }
+}
+
 /// The settings file.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,6 +90,9 @@ pub(crate) struct SettingsFile {
     pub(crate) requests_burst: Option<u32>,
     pub(crate) stale_after_days: Option<u32>,
     pub(crate) agent_dir: Option<PathBuf>,
+    pub(crate) feeds: Option<Feeds>,
+    pub(crate) feed_mirror: Option<String>,
+    pub(crate) offline: Option<bool>,
     pub(crate) oidc_issuer: Option<String>,
     pub(crate) oidc_client_id: Option<String>,
     pub(crate) oidc_client_secret_file: Option<PathBuf>,
@@ -74,6 +117,21 @@ impl SettingsFile {
             .with_context(|| format!("cannot read the settings in {}", path.display()))?;
         toml::from_str(&text)
             .with_context(|| format!("cannot use the settings in {}", path.display()))
+    }
+
+    /// How the service gets vulnerability feeds.
+    pub(crate) fn feed_settings(&self) -> anyhow::Result<FeedSettings> {
+        if let Some(mirror) = &self.feed_mirror {
+            service::fetch::parse_url(mirror).context("invalid feed mirror (--feed-mirror)")?;
+        }
+        Ok(FeedSettings {
+            mode: match self.feeds.unwrap_or_default() {
+                Feeds::Auto => FeedMode::Auto,
+                Feeds::Manual => FeedMode::Manual,
+            },
+            offline: self.offline.unwrap_or(false),
+            mirror: self.feed_mirror.clone(),
+        })
     }
 }
 
@@ -236,10 +294,20 @@ mod tests {
     }
 
     #[test]
+    fn feeds_are_automatic_by_default() {
+        let feeds = SettingsFile::default().feed_settings().unwrap();
+        assert_eq!((feeds.mode, feeds.offline, feeds.mirror), (FeedMode::Auto, false, None));
+        let file: SettingsFile = toml::from_str("feed_mirror = \"mirror\"").unwrap();
+        let error = format!("{:#}", file.feed_settings().unwrap_err());
+        assert!(error.contains("--feed-mirror") && error.contains("`mirror`"), "{error}");
+    }
+
+    #[test]
     fn every_setting_can_be_set_in_the_file() {
         let text = "database = \"sqlite:x\"\nlisten = \"[::1]:1\"\ntls_cert = \"c\"\ntls_key = \"k\"\n\
                     durability = \"full\"\nrequests_per_second = 1\nrequests_burst = 2\nstale_after_days = 3\n\
                     agent_dir = \"a\"\n\
+                    feeds = \"manual\"\nfeed_mirror = \"https://mirror.example.org\"\noffline = true\n\
                     oidc_issuer = \"https://id.example.org\"\noidc_client_id = \"i\"\noidc_client_secret_file = \"s\"\n\
                     oidc_name = \"Example\"\noidc_scope = \"openid\"\noidc_role_claim = \"groups\"\n\
                     oidc_role = [\"admin=ops\"]\noidc_default_role = \"viewer\"\noidc_org = \"Acme\"\n";
@@ -247,6 +315,9 @@ mod tests {
         assert_eq!(file.durability, Some(Durability::Full));
         assert_eq!(file.requests_burst, Some(2));
         assert_eq!(file.stale_after_days, Some(3));
+        let feeds = file.feed_settings().unwrap();
+        assert_eq!((feeds.mode, feeds.offline), (FeedMode::Manual, true));
+        assert_eq!(feeds.mirror.as_deref(), Some("https://mirror.example.org"));
         assert_eq!(file.oidc_default_role, Some(Role::Viewer));
     }
 }

@@ -12,6 +12,7 @@ mod calendar;
 mod cookies;
 mod csv_export;
 mod extract;
+mod feeds;
 mod form_idempotency;
 mod live;
 mod login;
@@ -154,6 +155,9 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Admin), "/settings/keys.csv", get(csv_export::keys)),
         (SignedIn(Admin), "/settings/tokens.csv", get(csv_export::tokens)),
         (SignedIn(Admin), "/settings/feeds.csv", get(csv_export::feeds)),
+        (SignedIn(Admin), "/settings/feeds", get(feeds::show).post(feeds::add)),
+        (SignedIn(Admin), "/settings/feeds/{id}/update", post(feeds::update)),
+        (SignedIn(Admin), "/settings/feeds/{id}/remove", post(feeds::remove)),
         (SignedIn(Admin), "/settings/users", post(settings::invite)),
         (SignedIn(Admin), "/settings/users/{id}/reset", post(settings::reset)),
         (SignedIn(Admin), "/settings/users/{id}/remove", post(settings::remove)),

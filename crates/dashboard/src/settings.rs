@@ -1,4 +1,5 @@
-//! The Settings page: users, API keys, enrollment tokens and feeds.
+//! The Settings page: users, API keys and enrollment tokens. Feeds have their own page
+//! ([`crate::feeds`]).
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -12,13 +13,13 @@ use service::queries::users::User;
 use service::requests::Versions;
 use service::{queries, requests};
 use vocab::{KeyId, Role, TokenId, UserId};
-use wire::v1::{CreateApiKey, CreateEnrollmentToken, UpgradeAgents};
+use wire::v1::{CreateApiKey, CreateEnrollmentToken, FeedState, UpgradeAgents};
 
 use crate::cookies::base_url;
 use crate::extract::Form;
 use crate::pages::{Section, UserRow};
 use crate::response::{PageResult, frame, page, redirect};
-use crate::{Dashboard, Viewer, pages};
+use crate::{Dashboard, Viewer, feeds, pages};
 
 /// Maximum number of rows in each table.
 const ROWS_MAX: u32 = 200;
@@ -50,11 +51,12 @@ pub(crate) async fn settings(
     let keys = paging::list(&url, first, found, |key| key).0;
     let found = queries::credentials::enrollment_tokens(&app, &scope, first).await?;
     let tokens = paging::list(&url, first, found, |token| token).0;
-    let found = queries::feeds::page(&app, first).await?;
-    let feeds = paging::list(&url, first, found, |feed| feed).0;
+    let feeds = queries::feeds::list(&app).await?;
+    let failed_feeds = feeds.iter().filter(|feed| feed.state == FeedState::Failed).count();
+    let explanation = feeds::explanation(&app);
     let frame = frame(&app, &viewer, Section::Settings, "Settings");
     let agents = queries::agents::agents(&app, &scope).await?;
-    page(&pages::Settings { frame, users, keys, tokens, feeds, agents })
+    page(&pages::Settings { frame, users, keys, tokens, feeds, failed_feeds, explanation, agents })
 }
 
 fn secret_page(

@@ -8,7 +8,7 @@ use service::queries;
 use crate::extract::PageQuery;
 use crate::pages::Section;
 use crate::response::{PageResult, live_frame, page};
-use crate::{Dashboard, Viewer, pages, plots};
+use crate::{Dashboard, Viewer, feeds, pages, plots};
 
 pub(crate) async fn patches(
     State(app): State<Dashboard>,
@@ -50,8 +50,10 @@ pub(crate) async fn cves(
     let found =
         queries::cves::list(&app, &scope, page_query.parameters.into_filter(), part).await?;
     let list = paging::list(&url, part, found, |cve| cve).0;
+    let importing = queries::feeds::importing(&app).await?;
+    let explanation = feeds::explanation(&app);
     let frame = live_frame(&app, &viewer, Section::Cves, "CVEs");
-    page(&pages::Cves { frame, list, q, severity, kev, query })
+    page(&pages::Cves { frame, list, q, severity, kev, query, importing, explanation })
 }
 
 pub(crate) async fn cve(
@@ -62,6 +64,7 @@ pub(crate) async fn cve(
 ) -> PageResult {
     let it =
         queries::cves::get(&app, &viewer.caller().scope(), &id, query.parameters.page()).await?;
+    let importing = queries::feeds::importing(&app).await?;
     let frame = live_frame(&app, &viewer, Section::Cves, it.cve.id.clone());
-    page(&pages::CvePage { frame, it })
+    page(&pages::CvePage { frame, it, importing })
 }

@@ -21,6 +21,7 @@
 //! database and no network access: callers download a feed to a file first.
 
 mod arch;
+pub mod catalog;
 mod csaf;
 mod epss;
 mod error;

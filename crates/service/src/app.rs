@@ -69,6 +69,28 @@ pub struct Settings {
     pub agents: AgentReleases,
     /// The identity provider with which users may sign in.
     pub oidc: Option<oidc::Config>,
+    pub feeds: FeedSettings,
+}
+
+/// How the service gets vulnerability feeds.
+#[derive(Debug, Clone, Default)]
+pub struct FeedSettings {
+    pub mode: FeedMode,
+    /// Whether the service never fetches a feed.
+    pub offline: bool,
+    /// The URL of a mirror of the built-in feeds.
+    pub mirror: Option<String>,
+}
+
+/// Whether the service follows built-in feeds on its own. The binaries choose `Auto`; here the
+/// default is the mode that makes no requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FeedMode {
+    /// It follows the built-in feeds that its servers need.
+    Auto,
+    /// It updates the feeds that operators added.
+    #[default]
+    Manual,
 }
 
 impl Default for Settings {
@@ -83,6 +105,7 @@ impl Default for Settings {
             untrusted_public_key: None,
             agents: AgentReleases::default(),
             oidc: None,
+            feeds: FeedSettings::default(),
         }
     }
 }

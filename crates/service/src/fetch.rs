@@ -132,11 +132,13 @@ pub fn parse_url(text: &str) -> Result<Url, FetchError> {
 }
 
 /// Downloads `url`, unless the server still has the copy with the validators `validators`.
+/// `progress` gets the number of bytes so far, and the total if the server states it.
 #[boxed]
 pub async fn fetch(
     url: &Url,
     validators: &Validators,
     limits: Limits,
+    progress: &mut (dyn FnMut(u64, Option<u64>) + Send),
 ) -> Result<FetchOutcome, FetchError> {
     let mut request = client(url, limits, || Policy::custom(redirect))?.get(url.clone());
     if let Some(etag) = &validators.etag {
@@ -150,7 +152,7 @@ pub async fn fetch(
         StatusCode::NOT_MODIFIED if *validators != Validators::default() => {
             Ok(FetchOutcome::Unchanged)
         }
-        StatusCode::OK => download(url, response, limits).await.map(FetchOutcome::New),
+        StatusCode::OK => download(url, response, limits, progress).await.map(FetchOutcome::New),
         status => Err(FetchError::Status { status, retry_after: retry_after(response.headers()) }),
     }
 }
@@ -219,12 +221,15 @@ async fn download(
     url: &Url,
     mut response: Response,
     limits: Limits,
+    progress: &mut (dyn FnMut(u64, Option<u64>) + Send),
 ) -> Result<FetchedFile, FetchError> {
     let too_large = || FetchError::TooLarge { max: limits.bytes_max };
     let stated = response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    if stated.and_then(|text| text.parse().ok()).is_some_and(|size: u64| size > limits.bytes_max) {
+    let total: Option<u64> = stated.and_then(|text| text.parse().ok());
+    if total.is_some_and(|size| size > limits.bytes_max) {
         return Err(too_large());
     }
+    progress(0, total);
     let validators = validators(response.headers());
     let place = TempDir::new()?;
     let path = place.0.join(file_name(url));
@@ -240,6 +245,7 @@ async fn download(
         }
         // A chunk is the result of one read, so the page cache takes it without blocking.
         file.write_all(&part).map_err(disk)?;
+        progress(got, total);
     }
     let time = validators.last_modified.as_deref().and_then(parse_http_date);
     if let Some(time) = time {

@@ -491,9 +491,34 @@ create table feed_sources (
     failures {{int}} not null,
     -- The version that was last imported, as its publisher names it.
     etag {{text}},
-    last_modified {{text}}
+    last_modified {{text}},
+    -- The service follows it because servers need it; no operator added it.
+    automatic {{bool}} not null
 ) {{strict}};
 create index feed_sources_next on feed_sources (next_at);
+
+-- Feeds that an operator removed. The service does not follow them again on its own. Their data is
+-- deleted in the background.
+create table feed_removals (
+    name {{text}} primary key,
+    removed_at {{time}} not null
+) {{strict}};
+
+-- Imports in progress, one row per feed. A row whose `updated_at` is old belongs to a process that
+-- was killed.
+create table feed_progress (
+    name {{text}} primary key,
+    -- `downloading`, `checking` or `importing`.
+    phase {{text}} not null,
+    bytes {{int}} not null,
+    -- Null: the publisher does not say.
+    total_bytes {{int}},
+    records {{int}} not null,
+    -- Null: not known before the feed was checked.
+    total_records {{int}},
+    phase_started_at {{time}} not null,
+    updated_at {{time}} not null
+) {{strict}};
 
 -- Findings of package groups that have any, as compressed JSON.
 create table finding_groups (

@@ -14,6 +14,7 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError};
+use crate::feeds;
 use crate::row::{Column, TimestampMicros, put, row, to_json};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
@@ -186,15 +187,20 @@ pub async fn count(conn: &mut Conn) -> Result<u64> {
     Ok(count.unsigned_abs())
 }
 
-/// Whether any advisory is for this base ecosystem ([`Ecosystem::base`]).
+/// Whether any advisory is for this base ecosystem ([`Ecosystem::base`]). A feed whose first import
+/// has not ended does not count, because its other advisories are missing.
 #[boxed]
 pub async fn covers(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
     let found = on!(conn, |c| {
-        sqlx::query("select 1 from advisory_names where base = $1 limit 1")
-            .bind(base.as_str())
-            .fetch_optional(c)
-            .await
-            .map(|row| row.is_some())
+        sqlx::query(join(&[
+            "select 1 from advisory_names where base = $1 and feed not in (",
+            feeds::INCOMPLETE,
+            ") limit 1",
+        ]))
+        .bind(base.as_str())
+        .fetch_optional(c)
+        .await
+        .map(|row| row.is_some())
     })?;
     Ok(found)
 }

@@ -27,6 +27,8 @@ row! {
         pub etag: Option<String>,
         /// The `Last-Modified` of the last imported version.
         pub last_modified: Option<String>,
+        /// Whether the service follows it because servers need it, and no operator added it.
+        pub automatic: bool,
     }
 }
 
@@ -40,32 +42,18 @@ pub async fn list(conn: &mut Conn) -> Result<Vec<FeedSource>> {
     })?)
 }
 
-/// The source that is due first.
-#[boxed]
-pub async fn first_due(conn: &mut Conn) -> Result<Option<FeedSource>> {
-    Ok(on!(conn, |c| {
-        sqlx::query_as(join(&[
-            "select ",
-            FeedSource::COLUMNS,
-            " from feed_sources order by next_at, name limit 1",
-        ]))
-        .fetch_optional(c)
-        .await
-    })?)
-}
-
 /// Adds a source, or replaces the one with the same name.
 #[boxed]
 pub async fn save(tx: &mut Tx, source: &FeedSource) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
             "insert into feed_sources
-                (name, url, kind, every_seconds, next_at, failures, etag, last_modified)
-             values ($1, $2, $3, $4, $5, $6, $7, $8)
+                (name, url, kind, every_seconds, next_at, failures, etag, last_modified, automatic)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
              on conflict (name) do update
                 set url = excluded.url, kind = excluded.kind, every_seconds = excluded.every_seconds,
                     next_at = excluded.next_at, failures = excluded.failures, etag = excluded.etag,
-                    last_modified = excluded.last_modified",
+                    last_modified = excluded.last_modified, automatic = excluded.automatic",
         )
         .bind(put(&source.name))
         .bind(put(&source.url))
@@ -75,6 +63,7 @@ pub async fn save(tx: &mut Tx, source: &FeedSource) -> Result<()> {
         .bind(put(&source.failures))
         .bind(put(&source.etag))
         .bind(put(&source.last_modified))
+        .bind(source.automatic)
         .execute(c)
         .await
         .map(drop)
@@ -103,6 +92,20 @@ pub async fn record_fetch(tx: &mut Tx, source: &FeedSource) -> Result<bool> {
         .map(|done| done.rows_affected())
     })?;
     Ok(noted == 1)
+}
+
+/// Makes a source due at this time. Returns whether it exists.
+#[boxed]
+pub async fn set_due(tx: &mut Tx, name: &str, at: Timestamp) -> Result<bool> {
+    let changed = on!(tx, |c| {
+        sqlx::query("update feed_sources set next_at = $1 where name = $2")
+            .bind(put(&at))
+            .bind(name)
+            .execute(c)
+            .await
+            .map(|done| done.rows_affected())
+    })?;
+    Ok(changed == 1)
 }
 
 /// Deletes a source. The imported data stays. Returns whether the source existed.

@@ -44,6 +44,21 @@ pub async fn list(conn: &mut Conn) -> Result<Vec<Feed>> {
     })?)
 }
 
+/// The feeds whose first import has not ended: it runs, or it was interrupted.
+pub(crate) const INCOMPLETE: &str = "select name from feeds where imported_at is null
+     union
+     select name from feed_progress
+      where name not in (select name from feeds where imported_at is not null)";
+
+/// The names of the feeds whose first import has not ended, in order.
+#[boxed]
+pub async fn incomplete(conn: &mut Conn) -> Result<Vec<String>> {
+    let found: Vec<(String,)> = on!(conn, |c| {
+        sqlx::query_as(join(&[INCOMPLETE, " order by name"])).fetch_all(c).await
+    })?;
+    Ok(found.into_iter().map(|(name,)| name).collect())
+}
+
 /// Records a successful import.
 #[boxed]
 pub async fn record_import(tx: &mut Tx, feed: &Feed) -> Result<()> {

@@ -39,6 +39,8 @@ pub mod batches;
 pub mod daily_stats;
 pub mod enrollment_tokens;
 pub mod events;
+pub mod feed_progress;
+pub mod feed_removals;
 pub mod feed_sources;
 pub mod feeds;
 pub mod findings;

@@ -37,6 +37,20 @@ pub async fn groups(conn: &mut Conn, org: OrgId) -> Result<Vec<ServerLabels>> {
     Ok(found.into_iter().map(group).collect())
 }
 
+/// The operating systems of all servers of all organizations, as id and release in lower case:
+/// `debian` and `debian 12`.
+#[boxed]
+pub async fn systems(conn: &mut Conn) -> Result<Vec<(String, String)>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(
+            "select distinct os_id, os_release from server_counts where servers > 0
+              order by os_id, os_release",
+        )
+        .fetch_all(c)
+        .await
+    })?)
+}
+
 /// Up to `limit` tags of this organization's servers, in order.
 ///
 /// Steps from one tag to the next in the index instead of reading every row.

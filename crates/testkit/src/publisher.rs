@@ -1,5 +1,5 @@
-//! A feed publisher: a local HTTP server that sends the responses that a test defines, one per
-//! request.
+//! A feed publisher: a local HTTP server that sends the responses that a test defines: one per
+//! request, in order, or by path.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 /// The next response.
+#[derive(Clone)]
 pub enum Reply {
     /// Sends this and closes the connection.
     Close(Vec<u8>),
@@ -18,9 +19,46 @@ pub enum Reply {
 
 pub struct Publisher {
     address: String,
-    answers: Arc<Mutex<VecDeque<Reply>>>,
+    answers: Arc<Mutex<Answers>>,
     heard: Arc<Mutex<Vec<String>>>,
     task: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Answers {
+    /// For every path without its own responses.
+    queue: VecDeque<Reply>,
+    /// By the end of the path, in lower case.
+    by_path: Vec<(String, PathAnswers)>,
+}
+
+#[derive(Default)]
+struct PathAnswers {
+    queue: VecDeque<Reply>,
+    /// Sent whenever the queue is empty.
+    last: Option<Reply>,
+}
+
+impl Answers {
+    fn next(&mut self, head: &str) -> Reply {
+        let path = head.split(' ').nth(1).unwrap_or_default();
+        let own = self.by_path.iter_mut().find(|(end, _)| path.ends_with(end.as_str()));
+        let reply = match own {
+            Some((_, answers)) => answers.queue.pop_front().or_else(|| answers.last.clone()),
+            None => self.queue.pop_front(),
+        };
+        reply.unwrap_or_else(|| status("500 Nothing Prepared", ""))
+    }
+
+    fn at(&mut self, path_end: &str) -> &mut PathAnswers {
+        let end = path_end.to_lowercase();
+        let known = self.by_path.iter().position(|(known, _)| *known == end);
+        let place = known.unwrap_or_else(|| {
+            self.by_path.push((end, PathAnswers::default()));
+            self.by_path.len() - 1
+        });
+        &mut self.by_path[place].1
+    }
 }
 
 /// A response with a body and headers.
@@ -39,7 +77,7 @@ impl Publisher {
     pub async fn new() -> Publisher {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let answers = Arc::new(Mutex::new(VecDeque::new()));
+        let answers = Arc::new(Mutex::new(Answers::default()));
         let heard = Arc::new(Mutex::new(Vec::new()));
         let (next, log) = (answers.clone(), heard.clone());
         let task = tokio::spawn(async move {
@@ -47,9 +85,8 @@ impl Publisher {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let head = head(&mut stream).await;
+                let reply = next.lock().unwrap().next(&head);
                 log.lock().unwrap().push(head);
-                let reply = next.lock().unwrap().pop_front();
-                let reply = reply.unwrap_or_else(|| status("500 Nothing Prepared", ""));
                 let (Reply::Close(bytes) | Reply::Hang(bytes)) = &reply;
                 // The client may hang up early.
                 let _ = stream.write_all(bytes).await;
@@ -63,14 +100,24 @@ impl Publisher {
     }
 
     pub fn enqueue(&self, answers: impl IntoIterator<Item = Reply>) {
-        self.answers.lock().unwrap().extend(answers);
+        self.answers.lock().unwrap().queue.extend(answers);
     }
 
     /// Drops the remaining responses and sends these.
     #[allow(dead_code, reason = "not every test crate uses it")]
     pub fn replace_queue(&self, answers: impl IntoIterator<Item = Reply>) {
-        self.answers.lock().unwrap().clear();
+        self.answers.lock().unwrap().queue.clear();
         self.enqueue(answers);
+    }
+
+    /// Sends these for paths that end like this, one per request.
+    pub fn enqueue_at(&self, path_end: &str, answers: impl IntoIterator<Item = Reply>) {
+        self.answers.lock().unwrap().at(path_end).queue.extend(answers);
+    }
+
+    /// Sends this for paths that end like this, whenever nothing else is prepared.
+    pub fn serve(&self, path_end: &str, answer: Reply) {
+        self.answers.lock().unwrap().at(path_end).last = Some(answer);
     }
 
     pub fn url(&self, path: &str) -> String {

@@ -140,6 +140,8 @@ ids! {
     UserId = "usr";
     /// A suppression of a CVE.
     SuppressionId = "sup";
+    /// A vulnerability feed.
+    FeedId = "feed";
 }
 
 #[cfg(test)]

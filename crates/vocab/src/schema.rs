@@ -73,6 +73,7 @@ id_schemas! {
     SuppressionId "a suppression";
     EventId "an event";
     UserId "a user";
+    FeedId "a feed";
 }
 
 word_schemas! {

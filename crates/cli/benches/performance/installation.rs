@@ -175,7 +175,8 @@ impl Installation {
 
 fn fleetmend() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fleetmend"));
-    command.env_clear().stdin(Stdio::null()).stderr(Stdio::inherit());
+    command.env_clear().env("FLEETMEND_FEEDS", "manual");
+    command.stdin(Stdio::null()).stderr(Stdio::inherit());
     command
 }
 

@@ -73,6 +73,7 @@ impl ServiceArgs {
             listen: sources.choose("listen", self.listen.clone(), file.listen),
             tls_cert: sources.choose("tls_cert", self.tls_cert.clone(), file.tls_cert),
             tls_key: sources.choose("tls_key", self.tls_key.clone(), file.tls_key),
+            offline: file.offline.or_else(|| sources.is_set("FLEETMEND_OFFLINE")),
             ..file
         };
         if is_complete {
@@ -120,6 +121,12 @@ struct Sources {
 }
 
 impl Sources {
+    /// Whether a switch is on, from its variable or from the environment file.
+    fn is_set(&self, variable: &str) -> Option<bool> {
+        let value = std::env::var(variable).ok().or_else(|| self.variables.get(variable).cloned());
+        value.map(|value| matches!(value.as_str(), "1" | "true" | "yes" | "on"))
+    }
+
     fn choose<T: From<String>>(
         &mut self,
         name: &str,

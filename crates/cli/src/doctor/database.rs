@@ -5,17 +5,20 @@ use std::path::Path;
 
 use engine::LEASE_TTL;
 use jiff::SignedDuration;
+use service::app::FeedMode;
 use service::audit_anchor::Anchor;
 use service::auth::root_keys;
 use service::auth::root_keys::KeyMatch;
+use service::commands::feeds::automatic;
 use service::commands::setup;
+use service::queries;
 use service::secrets::Secrets;
 use store::audit::{self, Seal};
 use store::backup::check_integrity;
 use store::organizations::Organization;
-use store::{Conn, Db, SCHEMA_VERSION, StoreError, feeds, health, leases, organizations, restores};
-
+use store::{Conn, Db, SCHEMA_VERSION, StoreError, health, leases, organizations, restores};
 use vocab::OrgId;
+use wire::v1::{Feed, FeedState};
 
 use super::Findings;
 use crate::installation::{Installation, open_as_is};
@@ -52,7 +55,7 @@ pub(super) async fn check(
         }
     };
     let data_dir = &installation.data_dir;
-    if let Err(error) = check_schema(&db, data_dir, findings).await {
+    if let Err(error) = check_schema(&db, data_dir, file, findings).await {
         findings.problem(
             "database",
             format!("{error:#}"),
@@ -69,7 +72,12 @@ pub(super) async fn check(
     }
 }
 
-async fn check_schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyhow::Result<()> {
+async fn check_schema(
+    db: &Db,
+    data_dir: &Path,
+    file: &SettingsFile,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
     let engine = db.engine();
     let pending = match db.pending_migrations().await {
         Ok(pending) => pending,
@@ -130,7 +138,7 @@ async fn check_schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyh
     let mut reader = db.read().await?;
     check_clocks(&mut reader, findings).await?;
     check_leader(&mut reader, findings).await?;
-    check_feeds(&mut reader, findings).await?;
+    check_feeds(&mut reader, file, findings).await?;
     check_agents(&mut reader, findings).await
 }
 
@@ -268,29 +276,85 @@ async fn check_leader(conn: &mut Conn, findings: &mut Findings) -> anyhow::Resul
     Ok(())
 }
 
-async fn check_feeds(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
-    let all = feeds::list(conn).await?;
+async fn check_feeds(
+    conn: &mut Conn,
+    file: &SettingsFile,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
+    // An invalid mirror is reported by the service, which does not start with it.
+    let settings = file.feed_settings().unwrap_or_default();
+    let systems = automatic::systems(conn).await?;
+    let all = queries::feeds::read(conn, &settings, findings.now).await?;
     if all.is_empty() {
-        let remedy = "run `fleetmend feeds import` (see docs/feeds.md); until then no CVEs are matched, and severities come from the package repositories";
-        findings.note("feeds", "no feed has been imported", remedy);
+        match settings.mode {
+            FeedMode::Auto if systems.is_empty() && !settings.offline => {
+                findings.ok("feeds", "the service imports them when the first server enrolls");
+            }
+            FeedMode::Auto | FeedMode::Manual => {
+                let remedy = "run `fleetmend feeds import` (see docs/feeds.md); until then no CVEs are matched, and severities come from the package repositories";
+                findings.note("feeds", "no feed has been imported", remedy);
+            }
+        }
     }
     for feed in all {
-        let name = &feed.name;
-        if let Some(error) = &feed.last_error {
-            let remedy = format!("run `fleetmend feeds update {name}`, or import it from a file");
-            findings.problem("feeds", format!("{name}: the last update failed: {error}"), remedy);
-            continue;
+        check_feed(&feed, findings);
+    }
+    check_coverage(conn, findings).await
+}
+
+fn check_feed(feed: &Feed, findings: &mut Findings) {
+    let name = &feed.name;
+    let update = format!("run `fleetmend feeds update {name}`, or import it from a file");
+    if let Some(error) = &feed.last_error {
+        findings.problem("feeds", format!("{name}: the last update failed: {error}"), update);
+        return;
+    }
+    match feed.state {
+        FeedState::Unused => return findings.ok("feeds", format!("{name}: no server needs it")),
+        FeedState::Waiting | FeedState::Importing => {
+            return findings.ok("feeds", format!("{name}: is being imported"));
         }
-        let known = feed.checked_at.or(feed.imported_at);
-        match known.filter(|at| findings.now.duration_since(*at) <= FEED_AGE_MAX) {
-            Some(at) => findings.ok("feeds", format!("{name}: up to date as of {at:.0}")),
-            None => findings.problem(
+        FeedState::Current | FeedState::Failed | FeedState::Offline | FeedState::Manual => {}
+    }
+    let known = feed.checked_at.or(feed.imported_at);
+    match known.filter(|at| findings.now.duration_since(*at) <= FEED_AGE_MAX) {
+        Some(at) => findings.ok("feeds", format!("{name}: up to date as of {at:.0}")),
+        None => findings.problem(
+            "feeds",
+            format!(
+                "{name}: last updated {}",
+                known.map_or("never".to_owned(), |at| format!("at {at:.0}"))
+            ),
+            format!("run `fleetmend feeds update {name}`, or import a newer copy"),
+        ),
+    }
+}
+
+/// Finds systems of servers that no imported feed covers.
+async fn check_coverage(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
+    for (os, built_in) in queries::feeds::uncovered_systems(conn).await? {
+        let message = format!("no imported feed covers {os}: the CVEs of its servers are unknown");
+        match built_in {
+            Some(feed) if feed.is_opt_in => findings.note(
                 "feeds",
+                message,
                 format!(
-                    "{name}: last updated {}",
-                    known.map_or("never".to_owned(), |at| format!("at {at:.0}"))
+                    "if its license ({}) allows it: fleetmend feeds add {}",
+                    feed.license, feed.name
                 ),
-                format!("run `fleetmend feeds update {name}`, or import a newer copy"),
+            ),
+            Some(feed) => findings.problem(
+                "feeds",
+                message,
+                format!(
+                    "wait for the import of {0}, or run `fleetmend feeds add '{0}'`",
+                    feed.name
+                ),
+            ),
+            None => findings.note(
+                "feeds",
+                message,
+                "none is built in: see \"What is covered\" in docs/cves.md",
             ),
         }
     }

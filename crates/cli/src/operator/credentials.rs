@@ -34,7 +34,7 @@ pub(crate) struct Connection {
     ca_cert: Option<PathBuf>,
     /// Print the API response as JSON
     #[arg(long, global = true)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 const HEADING: &str = "Connection";

@@ -10,6 +10,7 @@ mod batch_view;
 mod batches;
 pub(crate) mod credentials;
 mod cves;
+pub(crate) mod feeds;
 mod keys;
 mod list;
 mod names;

@@ -132,7 +132,8 @@ fn serve(data: &str, listen: &str, flags: &[&str]) -> (Child, String) {
 
 fn fleetmend(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fleetmend"));
-    command.args(args).env_clear().stdin(Stdio::null());
+    // Tests fetch nothing from publishers.
+    command.args(args).env_clear().env("FLEETMEND_FEEDS", "manual").stdin(Stdio::null());
     command
 }
 

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failing helper fails the test")]
 
+mod automatic_feeds;
 mod backup;
 mod commands;
 mod database;
@@ -85,6 +86,7 @@ fn start_as_init_says(data: &Path, more: &[&str], variables: &[(&str, &str)]) {
         .args(["-c", &format!("exec {command} --listen 127.0.0.1:0")])
         .env_clear()
         .env("PATH", programs)
+        .env("FLEETMEND_FEEDS", "manual")
         .envs(variables)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

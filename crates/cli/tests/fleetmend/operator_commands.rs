@@ -219,6 +219,8 @@ async fn operator_commands_match_snapshots_and_openapi() {
     insta::assert_snapshot!("agents", recorder.take_log());
     suppressions(&mut recorder);
     insta::assert_snapshot!("suppressions", recorder.take_log());
+    feeds(&mut recorder, &world).await;
+    insta::assert_snapshot!("feeds", recorder.take_log());
     batches(&mut recorder, &world).await;
     insta::assert_snapshot!("batches", recorder.take_log());
     schedules(&mut recorder, &world).await;
@@ -277,6 +279,27 @@ fn suppressions(recorder: &mut SnapshotRecorder<'_>) {
     let ids = listed["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap());
     let ids: Vec<&str> = ids.collect();
     recorder.run_without_output(&["suppressions", "remove", "{}"], ids.try_into().unwrap());
+}
+
+/// `feeds` has commands for the API and commands for the database, which are in `local_commands`.
+async fn feeds(recorder: &mut SnapshotRecorder<'_>, world: &World) {
+    // Nothing listens on this port: the feeds fail, always with the same error.
+    let failed = async |times: u32| {
+        let is_failed = |feed: &&Value| THREE.iter().any(|name| feed["name"] == *name);
+        let all_failed = |seen: &Value| {
+            let mut ours = seen["data"].as_array().unwrap().iter().filter(is_failed);
+            ours.clone().count() == 3 && ours.all(|feed| feed["failures"] == times)
+        };
+        world.operator.until_at("/v1/feeds", all_failed).await;
+    };
+    let add = ["feeds", "add", "http://127.0.0.1:9/all.zip", "--name", "{}"];
+    recorder.run_changing(&add, THREE, ("post", "/v1/feeds", "201"));
+    failed(1).await;
+    recorder.run_read_only(&["feeds", "status"], ("get", "/v1/feeds", "200"));
+    let update = ["feeds", "update", "{}"];
+    recorder.run_changing(&update, THREE, ("post", "/v1/feeds/{feed_id}/update", "202"));
+    failed(2).await;
+    recorder.run_without_output(&["feeds", "remove", "{}"], THREE);
 }
 
 async fn batches(recorder: &mut SnapshotRecorder<'_>, world: &World) {

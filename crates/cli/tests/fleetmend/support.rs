@@ -38,8 +38,8 @@ impl Drop for Dir {
 
 pub(crate) fn fleetmend(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fleetmend"));
-    // Do not inherit the environment of the test process.
-    command.args(args).env_clear().stdin(Stdio::null());
+    // Do not inherit the environment of the test process. Tests fetch nothing from publishers.
+    command.args(args).env_clear().env("FLEETMEND_FEEDS", "manual").stdin(Stdio::null());
     command
 }
 

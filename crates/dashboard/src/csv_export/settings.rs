@@ -12,6 +12,7 @@ use super::{
     page_by_page,
 };
 use crate::extract::PageQuery;
+use crate::pages::api_name;
 use crate::response::PageResult;
 use crate::{Dashboard, Viewer};
 
@@ -94,6 +95,7 @@ pub(crate) async fn feeds(
         &[
             ("name", &|row| row.name.clone()),
             ("kind", &|row| row.kind.clone()),
+            ("state", &|row| api_name(&row.state)),
             ("source", &|row| row.source.clone()),
             ("records", &|row| row.records.to_string()),
             ("as_of", &|row| format_time(row.as_of)),

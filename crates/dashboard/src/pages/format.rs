@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use vocab::{Selector, Zone};
-use wire::v1::{Meta, Options, PackageChange, Progress};
+use wire::v1::{FeedPhase, FeedProgress, Meta, Options, PackageChange, Progress};
 
 /// Escapes text for HTML.
 pub fn escape(text: &str) -> String {
@@ -45,6 +45,38 @@ pub fn with_spaces(word: &str) -> String {
 pub fn pill(value: &impl Serialize) -> String {
     let word = escape(&api_name(value));
     format!("<span class=\"pill is-{word}\">{}</span>", with_spaces(&word))
+}
+
+/// How far the import of a feed is: `Importing: 41%, about 3 min left`.
+pub fn describe_import(progress: &FeedProgress) -> String {
+    [phase_name(progress.phase), &import_figures(progress)].concat()
+}
+
+/// How far the import of a feed is, with its name: `Importing Debian: 41%`.
+pub fn describe_import_of(name: &str, progress: &FeedProgress) -> String {
+    format!("{} {name}{}", phase_name(progress.phase), import_figures(progress))
+}
+
+const fn phase_name(phase: FeedPhase) -> &'static str {
+    match phase {
+        FeedPhase::Downloading => "Downloading",
+        FeedPhase::Checking => "Checking",
+        FeedPhase::Importing => "Importing",
+    }
+}
+
+/// Begins with a colon, or is empty if nothing is known.
+fn import_figures(progress: &FeedProgress) -> String {
+    let done = match progress.percent {
+        Some(percent) => format!(": {percent}%"),
+        None if progress.bytes > 0 => format!(": {} MiB", progress.bytes >> 20),
+        None => return String::new(),
+    };
+    match progress.estimated_seconds_left {
+        Some(seconds @ 0..90) => format!("{done}, about {seconds} s left"),
+        Some(seconds) => format!("{done}, about {} min left", (seconds + 30) / 60),
+        None => done,
+    }
 }
 
 /// A number, passed by value or by reference, of any integer type. Templates need this.
@@ -236,6 +268,30 @@ mod tests {
             [share(1_u32, 3_u32), share(999_u64, 1_000_u64), share(0_usize, 0_usize)],
             ["33 %", "99 %", "–"]
         );
+    }
+
+    #[test]
+    fn import_progress_shows_only_what_is_known() {
+        let progress = |percent, left| FeedProgress {
+            phase: FeedPhase::Importing,
+            bytes: 5 << 20,
+            total_bytes: None,
+            records: 0,
+            total_records: None,
+            percent,
+            estimated_seconds_left: left,
+        };
+        for (percent, left, expected) in [
+            (Some(41), None, "Importing Debian: 41%"),
+            (Some(41), Some(7), "Importing Debian: 41%, about 7 s left"),
+            (Some(41), Some(170), "Importing Debian: 41%, about 3 min left"),
+            (None, None, "Importing Debian: 5 MiB"),
+        ] {
+            assert_eq!(describe_import_of("Debian", &progress(percent, left)), expected);
+        }
+        let start =
+            FeedProgress { phase: FeedPhase::Downloading, bytes: 0, ..progress(None, None) };
+        assert_eq!(describe_import(&start), "Downloading");
     }
 
     #[test]

@@ -20,9 +20,9 @@ mod views;
 pub use askama::Template;
 pub use asset::{Asset, ICON, SCRIPT, STYLE};
 pub use format::{
-    Count, api_name, change_html, counts, describe_pace, describe_targets, describe_updates,
-    escape, in_zone, is_truncated, label, last_shown, local, number, pill, plural, probability,
-    score, share, start_label, with_spaces,
+    Count, api_name, change_html, counts, describe_import, describe_import_of, describe_pace,
+    describe_targets, describe_updates, escape, in_zone, is_truncated, label, last_shown, local,
+    number, pill, plural, probability, score, share, start_label, with_spaces,
 };
 pub use layout::{Frame, NavItem, Section};
 pub use names::Names;
@@ -30,7 +30,8 @@ pub use views::{
     Account, Activity, ActivityEntry, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves,
     HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PatchPage, Patches,
     PreviewWithToken, Problem, ProblemBare, ScheduleEdit, SchedulePage, Schedules, Secret,
-    ServerEdit, ServerFilter, ServerPage, Servers, Settings, SignIn, TaskPage, UserRow, Welcome,
+    ServerEdit, ServerFilter, ServerPage, Servers, Settings, SettingsFeeds, SignIn, TaskPage,
+    UserRow, Welcome,
 };
 
 /// Maximum number of rows in a table that the API does not page.

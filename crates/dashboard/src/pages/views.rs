@@ -4,9 +4,9 @@ use askama::Template;
 use jiff::Timestamp;
 use vocab::{BatchId, Role, ScheduleId, UserId, Zone};
 use wire::v1::{
-    Agents, ApiKey, Batch, BatchState, Cve, CveDetail, CveSummary, EnrollmentToken, Feed,
-    FleetSummary, List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server, ServerDetail,
-    SeverityCounts, Task,
+    Agents, ApiKey, Batch, BatchState, CatalogFeed, Cve, CveDetail, CveSummary, EnrollmentToken,
+    Feed, FleetSummary, List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server,
+    ServerDetail, SeverityCounts, Task,
 };
 
 use crate::pages::ages::PendingAges;
@@ -52,8 +52,11 @@ pages! {
     ServerPage = "server.html" { frame: Frame, it: ServerDetail, history: List<HistoryRow>, }
     Patches = "patches.html" { frame: Frame, list: List<Patch>, severity: String, query: String, ages: PendingAges, }
     PatchPage = "patch.html" { frame: Frame, it: PatchDetail, }
-    Cves = "cves.html" { frame: Frame, list: List<CveSummary>, q: String, severity: String, kev: String, query: String, }
-    CvePage = "cve.html" { frame: Frame, it: CveDetail, }
+    Cves = "cves.html" {
+        frame: Frame, list: List<CveSummary>, q: String, severity: String, kev: String, query: String, importing: Vec<Feed>,
+        explanation: &'static str,
+    }
+    CvePage = "cve.html" { frame: Frame, it: CveDetail, importing: Vec<Feed>, }
     Batches = "batches.html" { frame: Frame, list: List<Batch>, state: String, query: String, names: Names, }
     BatchPage = "batch.html" { frame: Frame, it: Batch, names: Names, }
     /// One task of a batch with its log.
@@ -81,7 +84,14 @@ pages! {
         frame: Frame, entries: Vec<ActivityEntry>, newer: Option<i64>, older: Option<i64>, names: Names,
     }
     Settings = "settings.html" {
-        frame: Frame, users: Vec<UserRow>, keys: List<ApiKey>, tokens: List<EnrollmentToken>, feeds: List<Feed>, agents: Agents,
+        frame: Frame, users: Vec<UserRow>, keys: List<ApiKey>, tokens: List<EnrollmentToken>, feeds: Vec<Feed>,
+        failed_feeds: usize, explanation: &'static str, agents: Agents,
+    }
+    /// The vulnerability feeds.
+    SettingsFeeds = "settings_feeds.html" {
+        frame: Frame, feeds: List<Feed>, catalog: Vec<CatalogFeed>, explanation: &'static str, is_offline: bool,
+        /// Whether administrators can change the feeds: no other organization uses them.
+        may_manage: bool,
     }
     /// A secret, shown once.
     Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, }

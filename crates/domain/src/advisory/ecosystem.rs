@@ -32,6 +32,8 @@ pub enum Family {
     /// Azure Linux, and CBL-Mariner before it.
     AzureLinux,
     Arch,
+    Wolfi,
+    Chainguard,
     /// Any other publisher. Its packages are not matched.
     Other,
 }
@@ -78,6 +80,46 @@ impl PackageNameKind {
 }
 
 impl Family {
+    /// Every publisher whose packages are matched.
+    pub const ALL: [Family; 14] = [
+        Self::Debian,
+        Self::Ubuntu,
+        Self::Alpine,
+        Self::AlmaLinux,
+        Self::Rocky,
+        Self::RedHat,
+        Self::Suse,
+        Self::OpenSuse,
+        Self::OpenEuler,
+        Self::Mageia,
+        Self::AzureLinux,
+        Self::Arch,
+        Self::Wolfi,
+        Self::Chainguard,
+    ];
+
+    /// The first part of the names of its ecosystems: `Red Hat` of `Red Hat:9`. Empty for
+    /// [`Family::Other`], which has many.
+    pub const fn ecosystem_name(self) -> &'static str {
+        match self {
+            Self::Debian => "Debian",
+            Self::Ubuntu => "Ubuntu",
+            Self::Alpine => "Alpine",
+            Self::AlmaLinux => "AlmaLinux",
+            Self::Rocky => "Rocky Linux",
+            Self::RedHat => "Red Hat",
+            Self::Suse => "SUSE",
+            Self::OpenSuse => "openSUSE",
+            Self::OpenEuler => "openEuler",
+            Self::Mageia => "Mageia",
+            Self::AzureLinux => "Azure Linux",
+            Self::Arch => "Arch",
+            Self::Wolfi => "Wolfi",
+            Self::Chainguard => "Chainguard",
+            Self::Other => "",
+        }
+    }
+
     /// Whether some of its advisories use the other kind of package name than
     /// [`Family::name_kind`].
     pub const fn mixes_name_kinds(self) -> bool {
@@ -104,7 +146,9 @@ impl Family {
             | Self::OpenSuse
             | Self::OpenEuler
             | Self::Mageia
-            | Self::AzureLinux => PackageNameKind::Source,
+            | Self::AzureLinux
+            | Self::Wolfi
+            | Self::Chainguard => PackageNameKind::Source,
         }
     }
 
@@ -112,7 +156,7 @@ impl Family {
     pub const fn scheme(self) -> Option<Scheme> {
         match self {
             Self::Debian | Self::Ubuntu => Some(Scheme::Deb),
-            Self::Alpine => Some(Scheme::Apk),
+            Self::Alpine | Self::Wolfi | Self::Chainguard => Some(Scheme::Apk),
             Self::AlmaLinux
             | Self::Rocky
             | Self::RedHat
@@ -145,6 +189,8 @@ impl Family {
             | Self::OpenEuler
             | Self::Mageia
             | Self::AzureLinux
+            | Self::Wolfi
+            | Self::Chainguard
             | Self::Other => UnfixedCves::NotListed,
         }
     }
@@ -170,6 +216,8 @@ impl Family {
             Self::Mageia => "mageia",
             Self::AzureLinux => "azurelinux",
             Self::Arch => "arch",
+            Self::Wolfi => "wolfi",
+            Self::Chainguard => "chainguard",
             Self::Other => "vendor",
         }
     }
@@ -185,21 +233,9 @@ impl Ecosystem {
     }
 
     pub fn family(&self) -> Family {
-        match self.0.split(':').next().unwrap_or_default() {
-            "Debian" => Family::Debian,
-            "Ubuntu" => Family::Ubuntu,
-            "Alpine" => Family::Alpine,
-            "AlmaLinux" => Family::AlmaLinux,
-            "Rocky Linux" => Family::Rocky,
-            "Red Hat" => Family::RedHat,
-            "SUSE" => Family::Suse,
-            "openSUSE" => Family::OpenSuse,
-            "openEuler" => Family::OpenEuler,
-            "Mageia" => Family::Mageia,
-            "Azure Linux" => Family::AzureLinux,
-            "Arch" => Family::Arch,
-            _ => Family::Other,
-        }
+        let name = self.0.split(':').next().unwrap_or_default();
+        let known = Family::ALL.into_iter().find(|family| family.ecosystem_name() == name);
+        known.unwrap_or(Family::Other)
     }
 
     /// The ecosystem whose advisories apply to a system of this release, and who gets the fixes.
@@ -238,6 +274,9 @@ impl Ecosystem {
         let minor = parts.next().filter(|part| is_number(part));
         let name = match os.id() {
             "arch" => "Arch".to_owned(),
+            // Their versions are dates, which no advisory names.
+            "wolfi" => "Wolfi".to_owned(),
+            "chainguard" => "Chainguard".to_owned(),
             // The version of a rolling release is a date, which no advisory names.
             "opensuse-tumbleweed" | "opensuse-microos" => "openSUSE:Tumbleweed".to_owned(),
             "debian" => format!("Debian:{}", major?),
@@ -442,6 +481,8 @@ mod tests {
             ("azurelinux", "3.0", "", "Azure Linux:3"),
             ("mariner", "2.0", "", "Azure Linux:2"),
             ("arch", "", "Arch Linux", "Arch"),
+            ("wolfi", "20230201", "Wolfi", "Wolfi"),
+            ("chainguard", "20230214", "Chainguard", "Chainguard"),
         ] {
             let os = os(id, version, name);
             let found = Ecosystem::for_os(&os);

@@ -52,7 +52,8 @@ pub(super) fn kernel_role(family: Family, package: &Installed) -> KernelRole {
         Family::Mageia => mageia(package),
         Family::AzureLinux => azure(package),
         Family::Arch => arch(package),
-        Family::Other => KernelRole::None,
+        // They have no kernel packages: both are made for containers.
+        Family::Wolfi | Family::Chainguard | Family::Other => KernelRole::None,
     }
 }
 

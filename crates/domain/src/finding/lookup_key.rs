@@ -212,7 +212,7 @@ fn third_party(family: Family, package: &Installed) -> Option<&str> {
             ("+rpt", "Raspberry Pi"),
             ("fips", "a certified build"),
         ],
-        Family::Alpine | Family::Arch | Family::Other => &[],
+        Family::Alpine | Family::Arch | Family::Wolfi | Family::Chainguard | Family::Other => &[],
         _ => &[(".remi", "Remi's repository")],
     };
     let version = package.source_version();
@@ -245,6 +245,8 @@ fn is_distribution(family: Family, origin: &str) -> bool {
         Family::AzureLinux => &["Microsoft Corporation"],
         // pacman records no repository; earlier agents sent the packager.
         Family::Arch => return true,
+        // Their agents report the name of a signing key, which says nothing about the repository.
+        Family::Wolfi | Family::Chainguard => return true,
         Family::Other => &[],
     };
     // `SUSE LLC <https://www.suse.com/>`: the address after the name has changed over the years.

@@ -59,7 +59,7 @@ use crate::advisory::{CvssScore, PackageNameKind, Span, SpanEnd};
 
 /// The version of the matching rules. Increase it whenever the same advisories and packages give
 /// different findings, so that an upgraded service matches everything again.
-pub const RULES_VERSION: i64 = 1;
+pub const RULES_VERSION: i64 = 2;
 
 /// The result of matching a set of packages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

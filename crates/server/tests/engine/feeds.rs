@@ -22,7 +22,7 @@ async fn follow_feed(app: &App, world: &World, publisher: &Publisher) {
 }
 
 async fn source(app: &App) -> FeedSource {
-    feed_sources::first_due(&mut app.db.read().await.unwrap()).await.unwrap().unwrap()
+    feed_sources::list(&mut app.db.read().await.unwrap()).await.unwrap().remove(0)
 }
 
 async fn feed_is_fetched_when_due_and_not_before(world: &World) {

@@ -10,6 +10,7 @@ mod support;
 mod abuse;
 mod agent_protocol;
 mod audit_log;
+mod automatic_feeds;
 mod clocks;
 mod daily_stats;
 mod feeds;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use server::app::{App, AppParts, Settings};
 use server::background::{self, Background, Intervals};
+use service::app::FeedSettings;
 use service::auth::enrollment_tokens as tokens;
 use service::auth::root_keys;
 use service::auth::root_keys::OpenError;
@@ -73,12 +74,15 @@ impl World {
 
     /// A replica of the service.
     pub(crate) async fn app(&self, replica: &str) -> App {
+        self.app_with_clock(replica, self.clock()).await
+    }
+
+    fn clock(&self) -> Clock {
         let now = self.now.clone();
-        let clock = Clock::from_readings(move || {
+        Clock::from_readings(move || {
             let hour = *now.lock().unwrap();
             Reading { wall: hour.wall(), steady: hour.real.duration_since(at(0)) }
-        });
-        self.app_with_clock(replica, clock).await
+        })
     }
 
     /// A replica of the service with its own clock.
@@ -88,16 +92,34 @@ impl World {
 
     /// A replica with its own clock. Fails if its keys are not those of the database.
     pub(crate) async fn try_app(&self, replica: &str, clock: Clock) -> Result<App, OpenError> {
+        self.open_app(replica, clock, FeedSettings::default()).await
+    }
+
+    async fn open_app(
+        &self,
+        replica: &str,
+        clock: Clock,
+        feeds: FeedSettings,
+    ) -> Result<App, OpenError> {
         let secrets = Secrets::create(&self.database.dir).unwrap();
         let open = async |secrets: &Secrets| self.open_with(secrets).await;
         let (db, secrets) = root_keys::open_database(secrets, self.now(), open).await?;
-        let settings = Settings { replica: replica.into(), ..Settings::default() };
+        let settings = Settings { replica: replica.into(), feeds, ..Settings::default() };
         Ok(App::new(AppParts { db, clock, secrets, settings }))
+    }
+
+    /// A replica that gets its feeds with these settings.
+    pub(crate) async fn app_with_feeds(&self, replica: &str, feeds: FeedSettings) -> App {
+        self.open_app(replica, self.clock(), feeds).await.unwrap()
     }
 
     /// A replica with its engine, as leader.
     pub(crate) async fn leader(&self, replica: &str) -> (App, Background) {
-        let app = self.app(replica).await;
+        self.lead(self.app(replica).await).await
+    }
+
+    /// Starts the engine of a replica and waits until it leads.
+    pub(crate) async fn lead(&self, app: App) -> (App, Background) {
         let engine = background::spawn_with(&app, INTERVALS);
         eventually("the replica leads", async || engine.is_leader()).await;
         (app, engine)

@@ -1,6 +1,7 @@
 //! Detects changes that a page may show.
 
 use async_recursion::async_recursion as boxed;
+use store::feed_progress::{self, FeedProgress};
 use store::{Subscription, Topic, events, rollouts};
 use vocab::BatchId;
 
@@ -15,6 +16,8 @@ pub struct ChangeWatcher {
     notifications: (Subscription, Subscription),
     seq: i64,
     revision: Option<i64>,
+    /// Imports of feeds in progress: their rows as they were last read.
+    imports: Vec<FeedProgress>,
 }
 
 impl ChangeWatcher {
@@ -25,9 +28,13 @@ impl ChangeWatcher {
             batches::find(app, &scope, id).await?;
         }
         let notifications = (app.db.subscribe(Topic::Events), app.db.subscribe(Topic::Rollouts));
-        let seq = events::latest(&mut *app.db.read().await?).await?;
+        let mut reader = app.db.read().await?;
+        let seq = events::latest(&mut reader).await?;
+        let imports = feed_progress::list(&mut reader).await?;
+        drop(reader);
+        let (app, revision) = (app.clone(), None);
         let mut changes =
-            ChangeWatcher { app: app.clone(), scope, batch, notifications, seq, revision: None };
+            ChangeWatcher { app, scope, batch, notifications, seq, revision, imports };
         changes.revision = changes.batch_revision().await?;
         Ok(changes)
     }
@@ -54,10 +61,13 @@ impl ChangeWatcher {
         // Read first, so that events after it are found by the next call.
         let latest = events::latest(&mut reader).await?;
         let ours = events::after(&mut reader, self.scope.org, self.seq, 1).await?;
+        let imports = feed_progress::list(&mut reader).await?;
         drop(reader);
+        let imported = imports != self.imports;
+        self.imports = imports;
         self.revision = self.batch_revision().await?;
         self.seq = latest;
-        Ok(!ours.is_empty() || self.revision != before)
+        Ok(!ours.is_empty() || self.revision != before || imported)
     }
 
     /// The revision of the batch, which increases with every change.

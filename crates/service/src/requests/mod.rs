@@ -10,6 +10,7 @@ pub mod api_keys;
 pub mod batches;
 pub mod enrollment_tokens;
 mod errors;
+pub mod feeds;
 pub mod preview;
 pub mod schedules;
 pub mod servers;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use domain::advisory::{Advisory, Affected, Ecosystem, Epss, KevEntry, Span};
-use store::{advisories, feed_sources, feeds};
+use store::{advisories, feed_progress, feed_removals, feed_sources, feeds};
 
 use crate::support::{Open as _, TestDatabase, at};
 
@@ -196,18 +196,17 @@ fn source(name: &str, next: i64) -> feed_sources::FeedSource {
         failures: 0,
         etag: None,
         last_modified: None,
+        automatic: false,
     }
 }
 
-async fn first_due_source_is_found_and_fetch_recorded(database: TestDatabase) {
+async fn fetch_is_recorded_unless_the_source_changed(database: TestDatabase) {
     let db = database.open().await;
     let mut tx = db.begin().await.unwrap();
-    assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), None);
     let (debian, kev) = (source("Debian", 20), source("kev", 10));
     for one in [&debian, &kev] {
         feed_sources::save(&mut tx, one).await.unwrap();
     }
-    assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), Some(kev.clone()));
     let after = feed_sources::FeedSource {
         next_at: at(99),
         failures: 2,
@@ -215,11 +214,14 @@ async fn first_due_source_is_found_and_fetch_recorded(database: TestDatabase) {
         ..kev.clone()
     };
     assert!(feed_sources::record_fetch(&mut tx, &after).await.unwrap());
-    assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), Some(debian.clone()));
     let elsewhere =
         feed_sources::FeedSource { url: "https://mirror.test/kev".into(), ..after.clone() };
     assert!(!feed_sources::record_fetch(&mut tx, &elsewhere).await.unwrap(), "it has another URL");
-    assert_eq!(feed_sources::list(&mut tx).await.unwrap(), [debian, after]);
+    assert_eq!(feed_sources::list(&mut tx).await.unwrap(), [debian.clone(), after.clone()]);
+    assert!(feed_sources::set_due(&mut tx, "kev", at(1)).await.unwrap());
+    assert!(!feed_sources::set_due(&mut tx, "epss", at(1)).await.unwrap());
+    let due = feed_sources::FeedSource { next_at: at(1), ..after };
+    assert_eq!(feed_sources::list(&mut tx).await.unwrap(), [debian, due]);
     assert!(feed_sources::delete(&mut tx, "kev").await.unwrap());
     assert!(!feed_sources::delete(&mut tx, "kev").await.unwrap());
     assert!(!feed_sources::record_fetch(&mut tx, &kev).await.unwrap(), "the source was deleted");
@@ -235,8 +237,85 @@ async fn unchanged_feed_counts_as_checked(database: TestDatabase) {
     assert_eq!(found.imported_at, None);
 }
 
+async fn first_import_covers_nothing_before_it_ends(database: TestDatabase) {
+    let db = database.open().await;
+    let bookworm = Ecosystem::new("Debian:12");
+    let mut tx = db.begin().await.unwrap();
+    let progress = feed_progress::FeedProgress {
+        name: "Debian".into(),
+        phase: "importing".into(),
+        bytes: 0,
+        total_bytes: None,
+        records: 1,
+        total_records: Some(2),
+        phase_started_at: at(0),
+        updated_at: at(0),
+    };
+    feed_progress::save(&mut tx, &progress).await.unwrap();
+    let curl = statement("DSA-1", &[("Debian:12", "curl")]);
+    advisories::put_all(&mut tx, "Debian", std::slice::from_ref(&curl)).await.unwrap();
+    assert!(!advisories::covers(&mut tx, &bookworm).await.unwrap(), "it is half imported");
+    assert_eq!(feeds::incomplete(&mut tx).await.unwrap(), ["Debian"]);
+    let failed = ("Debian", "osv", "Debian.zip");
+    feeds::record_failure(&mut tx, failed, "interrupted", at(1)).await.unwrap();
+    feed_progress::delete(&mut tx, "Debian").await.unwrap();
+    assert!(!advisories::covers(&mut tx, &bookworm).await.unwrap(), "it was interrupted");
+    advisories::put_all(&mut tx, "other", std::slice::from_ref(&curl)).await.unwrap();
+    assert!(advisories::covers(&mut tx, &bookworm).await.unwrap(), "another feed covers it");
+    advisories::delete(&mut tx, "other", &["DSA-1".into()]).await.unwrap();
+    let row =
+        feeds::Feed { imported_at: Some(at(2)), ..feeds::list(&mut tx).await.unwrap().remove(0) };
+    feeds::record_import(&mut tx, &row).await.unwrap();
+    feed_progress::save(&mut tx, &progress).await.unwrap();
+    assert!(advisories::covers(&mut tx, &bookworm).await.unwrap(), "an update keeps the old data");
+    assert_eq!(feeds::incomplete(&mut tx).await.unwrap(), [""; 0]);
+}
+
+async fn removed_feeds_are_remembered_until_they_are_added_again(database: TestDatabase) {
+    let db = database.open().await;
+    let mut tx = db.begin().await.unwrap();
+    for name in ["Ubuntu", "Debian", "Ubuntu"] {
+        feed_removals::add(&mut tx, name, at(1)).await.unwrap();
+    }
+    assert_eq!(feed_removals::list(&mut tx).await.unwrap(), ["Debian", "Ubuntu"]);
+    assert!(feed_removals::contains(&mut tx, "Debian").await.unwrap());
+    feed_removals::delete(&mut tx, "Debian").await.unwrap();
+    assert!(!feed_removals::contains(&mut tx, "Debian").await.unwrap());
+}
+
+async fn progress_of_an_import_is_replaced_and_deleted(database: TestDatabase) {
+    let db = database.open().await;
+    let mut tx = db.begin().await.unwrap();
+    let begun = feed_progress::FeedProgress {
+        name: "Debian".into(),
+        phase: "downloading".into(),
+        bytes: 10,
+        total_bytes: None,
+        records: 0,
+        total_records: None,
+        phase_started_at: at(1),
+        updated_at: at(1),
+    };
+    feed_progress::save(&mut tx, &begun).await.unwrap();
+    let later = feed_progress::FeedProgress {
+        phase: "importing".into(),
+        total_bytes: Some(20),
+        records: 3,
+        total_records: Some(4),
+        updated_at: at(2),
+        ..begun
+    };
+    feed_progress::save(&mut tx, &later).await.unwrap();
+    assert_eq!(feed_progress::list(&mut tx).await.unwrap(), [later]);
+    feed_progress::delete(&mut tx, "Debian").await.unwrap();
+    assert_eq!(feed_progress::list(&mut tx).await.unwrap(), []);
+}
+
 testkit::both!(
     crate::support::database:
-    first_due_source_is_found_and_fetch_recorded,
+    fetch_is_recorded_unless_the_source_changed,
+    first_import_covers_nothing_before_it_ends,
+    removed_feeds_are_remembered_until_they_are_added_again,
+    progress_of_an_import_is_replaced_and_deleted,
     unchanged_feed_counts_as_checked,
 );

@@ -32,7 +32,7 @@ pub use credentials::{
     EnrollmentToken,
 };
 pub use cves::{CveDetail, CveSummary, ExposedServer};
-pub use feeds::Feed;
+pub use feeds::{CatalogFeed, CreateFeed, Feed, FeedPhase, FeedProgress, FeedState};
 pub use list::{Links, List, Meta};
 pub use options::{Options, OptionsRequest};
 pub use patches::{AffectedServer, Patch, PatchCve, PatchDetail, PatchVersion};

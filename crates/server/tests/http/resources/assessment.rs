@@ -176,8 +176,18 @@ async fn feeds_with_the_same_ids_do_not_replace_each_other(service: &Service) {
     };
     assert_eq!((cves(old).await, cves(new).await), (2, 2));
     // Removing one feed removes its own findings, and no others.
-    assert_eq!(feeds::remove(&service.app.db, "alpine-v3.23").await.unwrap(), Some(2));
-    assert_eq!(feeds::remove(&service.app.db, "alpine-v3.23").await.unwrap(), None);
+    assert_eq!(
+        feeds::manage::remove_now(&service.app.db, "alpine-v3.23", service.clock.now())
+            .await
+            .unwrap(),
+        Some(2)
+    );
+    assert_eq!(
+        feeds::manage::remove_now(&service.app.db, "alpine-v3.23", service.clock.now())
+            .await
+            .unwrap(),
+        None
+    );
     run_matcher(service).await;
     assert_eq!(cves(old).await, 2);
     let uncovered = service.get(&format!("/v1/servers/{new}")).await.is(200).json();

@@ -125,7 +125,8 @@ async fn large_feed_is_imported_completely_with_progress(service: &Service) {
     let wanted = ImportRequest { path, name: None, kind: None, as_of: None };
     let done = import(&service.app.db, wanted, service.clock.now(), move |step| match step {
         ImportProgress::Checking(at) => seen.0.store(at.bytes, Ordering::SeqCst),
-        ImportProgress::Applying(at) => seen.1.store(at.bytes, Ordering::SeqCst),
+        ImportProgress::Applying { read, .. } => seen.1.store(read.bytes, Ordering::SeqCst),
+        ImportProgress::Downloading { .. } => panic!("a file is not downloaded"),
     });
     assert_eq!(done.await.unwrap().changed, 2_345);
     assert_eq!(advisory_counts(service).await.0, 2_345);

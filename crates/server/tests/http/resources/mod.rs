@@ -6,6 +6,7 @@ mod batches;
 mod crashes;
 mod cves;
 mod feed_downloads;
+mod feed_management;
 mod feeds;
 mod matching;
 mod mutations;

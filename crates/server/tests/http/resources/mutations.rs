@@ -83,6 +83,9 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
     let suppression = json!({"cve": "CVE-2026-1", "reason": "not built"});
     let suppressed = id(service.post("/v1/suppressions", suppression).await.is(201));
     let suppression = json!({"cve": "CVE-2026-2", "reason": "not built"});
+    let feed = |name: &str| json!({"url": format!("https://feeds.example.org/{name}.zip")});
+    let updated_feed = id(service.post("/v1/feeds", feed("a")).await.is(201));
+    let removed_feed = id(service.post("/v1/feeds", feed("b")).await.is(201));
     let daily = |name: &str| json!({"name": name, "cron": "@daily", "targets": {"all": true}});
 
     let post = |route, id: &str, body, status| Mutation::new(Method::POST, route, id, body, status);
@@ -97,6 +100,8 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
         post("/v1/batches/{batch_id}/resume", &resumed, json!({}), 200),
         post("/v1/batches/{batch_id}/retry", &retried, json!({}), 202),
         post("/v1/enrollment-tokens", "", json!({}), 201),
+        post("/v1/feeds", "", feed("c"), 201),
+        post("/v1/feeds/{feed_id}/update", &updated_feed, json!({}), 202),
         post("/v1/schedules", "", daily("a"), 201),
         post("/v1/schedules/{schedule_id}/run", &ran, json!({}), 202),
         post(
@@ -122,6 +127,7 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
         delete("/v1/api-keys/{api_key_id}", &key),
         delete("/v1/enrollment-tokens/{token_id}", &token),
         delete("/v1/suppressions/{suppression_id}", &suppressed),
+        delete("/v1/feeds/{feed_id}", &removed_feed),
     ];
     let routes = api::routes().operations();
     for (method, route, _) in &routes {

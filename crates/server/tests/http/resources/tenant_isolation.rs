@@ -64,7 +64,9 @@ async fn id_of_another_organization_is_not_found(service: &Service) {
     let stranger = service.stranger().await;
     let mut requests = 0;
     for (method, path, access) in api::routes().operations() {
-        if access == Access::Open || !path.contains('{') {
+        // Feeds belong to the installation; `feed_management` tests who may change them.
+        let is_shared = path.starts_with("/v1/feeds/");
+        if access == Access::Open || !path.contains('{') || is_shared {
             continue;
         }
         let concrete = ids.iter().fold(path.clone(), |path, (name, id)| path.replace(name, id));

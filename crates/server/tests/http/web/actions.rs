@@ -398,6 +398,55 @@ async fn secrets_are_created_shown_once_and_revoked(service: &Service) {
         .is(401);
 }
 
+async fn feeds_are_added_updated_and_removed_after_confirmation(service: &Service) {
+    let ann = Browser::signed_in(service, "ann", Role::Admin).await;
+    ann.submit("/settings/feeds", &[("name", "Debian")]).await.is(303);
+    let url = "https://feeds.example.org/osv/all.zip";
+    ann.submit("/settings/feeds", &[("url", url), ("name", "<ours>")]).await.is(303);
+    let problem = ann.submit("/settings/feeds", &[("url", "nonsense")]).await.is(422).text();
+    assert!(problem.contains("not a valid URL"), "{problem}");
+    let page = ann.get("/settings/feeds").await.is(200).text();
+    assert!(page.contains("&#60;ours&#62;") && page.contains("is-waiting"), "{page}");
+    assert!(!page.contains("value=\"Debian\""), "it is added already");
+    let path = format!("/settings/feeds/{}", service::queries::feeds::id("Debian"));
+    ann.submit(&format!("{path}/update"), &[]).await.is(303);
+    let question = ann.submit(&format!("{path}/remove"), &[]).await.is(200).text();
+    assert!(question.contains("Remove Debian?"), "{question}");
+    assert_eq!(service.get("/v1/feeds").await.json()["meta"]["total"], 2);
+    ann.submit(&format!("{path}/remove"), &[("go", "1")]).await.is(303);
+    assert_eq!(service.get("/v1/feeds").await.json()["meta"]["total"], 1);
+    let eve = Browser::signed_in(service, "eve", Role::Operator).await;
+    eve.get("/settings/feeds").await.is(403);
+    eve.submit("/settings/feeds", &[("name", "KEV")]).await.is(403);
+}
+
+async fn cve_pages_show_imports_in_progress(service: &Service) {
+    let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
+    let banner = "Importing Debian: 41%";
+    assert!(!ann.get("/cves").await.is(200).text().contains("Importing"));
+    service.post("/v1/feeds", serde_json::json!({"name": "Debian"})).await.is(201);
+    let progress = store::feed_progress::FeedProgress {
+        name: "Debian".into(),
+        phase: "importing".into(),
+        bytes: 1_000,
+        total_bytes: Some(1_000),
+        records: 41,
+        total_records: Some(100),
+        phase_started_at: service.clock.now(),
+        updated_at: service.clock.now(),
+    };
+    let mut tx = service.app.db.begin().await.unwrap();
+    store::feed_progress::save(&mut tx, &progress).await.unwrap();
+    tx.commit().await.unwrap();
+    assert!(ann.get("/cves").await.is(200).text().contains(banner));
+    let bob = Browser::signed_in(service, "bob", Role::Admin).await;
+    let page = bob.get("/settings/feeds").await.is(200).text();
+    assert!(page.contains("Importing: 41%") && page.contains("is-importing"), "{page}");
+    service.clock.advance(jiff::SignedDuration::from_mins(3));
+    let later = ann.get("/cves").await.is(200).text();
+    assert!(!later.contains(banner), "the process that imported it was killed");
+}
+
 async fn admin_invites_resets_and_removes_others_only(service: &Service) {
     let ann = Browser::signed_in(service, "ann", Role::Admin).await;
     let page =
@@ -430,5 +479,7 @@ testkit::both!(
     server_is_refreshed_and_removed_after_confirmation,
     server_is_edited_and_concurrent_edits_are_not_lost,
     secrets_are_created_shown_once_and_revoked,
+    feeds_are_added_updated_and_removed_after_confirmation,
+    cve_pages_show_imports_in_progress,
     admin_invites_resets_and_removes_others_only,
 );

@@ -50,7 +50,7 @@ const KINDS: [TableKind; 31] = [
     ("/users.csv", false, &[("Name", "name"), ("Role", "role"), ("Created", "created_at"), ("", "")]),
     ("/keys.csv", false, &[("Name", "name id ~revoked_at"), ("Role", "role environments"), ("Created", "created_at"), ("Last used", "last_used_at"), ("Expires", "expires_at"), ("", "")]),
     ("/tokens.csv", false, &[("Name", "name id ~revoked_at"), ("Environment", "environment tags"), ("Used", "uses max_uses"), ("Created", "created_at"), ("Expires", "expires_at"), ("", "")]),
-    ("/feeds.csv", false, &[("Feed", "name last_error"), ("Kind", "kind"), ("Records", "records"), ("As of", "as_of"), ("Checked", "checked_at"), ("Next update", "next_update_at")]),
+    ("/feeds.csv", false, &[("Feed", "name last_error"), ("State", "state"), ("Kind", "kind"), ("Records", "records"), ("As of", "as_of"), ("Checked", "checked_at"), ("Next update", "next_update_at"), ("", "")]),
 ];
 
 /// Its rows are weeks and its headings are days: each line of the file is an entry of some day.
@@ -160,6 +160,7 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
         ("/schedules/{id}/delete", (format!("/schedules/{schedule}/delete"), form(&[]))),
         ("/activity", get("/activity")),
         ("/settings", get("/settings")),
+        ("/settings/feeds", get("/settings/feeds")),
     ]
 }
 

@@ -85,6 +85,7 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         ("/schedules/next?cron=nonsense&timezone=".into(), "class=\"note bad\""),
         ("/activity".into(), "schedule.create"),
         ("/settings".into(), "first admin key"),
+        ("/settings/feeds".into(), "Debian, Raspbian, LMDE (needed by your servers)"),
     ];
     for (path, shown) in pages {
         let page = ann.get(&path).await.is(200);
@@ -105,8 +106,9 @@ async fn empty_fleet_shows_the_next_step(service: &Service) {
         ("/", "No servers yet"),
         ("/servers", "enrollment token"),
         ("/patches", "No pending updates"),
-        ("/cves", "fleetmend feeds import --data-dir D URL"),
-        ("/settings", "fleetmend feeds import --data-dir D URL"),
+        ("/cves", "fleetmend feeds add"),
+        ("/settings", "No vulnerability feeds yet"),
+        ("/settings/feeds", "Ubuntu with Ubuntu Pro, Linux Mint"),
         ("/batches", "No batches yet"),
         ("/schedules", "No schedules yet"),
         ("/servers?status=offline", "No server matches"),

@@ -6,6 +6,7 @@
 //! an older bundle removes nothing, and importing the same bundle again changes nothing.
 
 use async_recursion::async_recursion as boxed;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
@@ -22,7 +23,7 @@ use tokio::sync::mpsc;
 use super::record_writer::RecordWriter;
 use super::{
     CHUNK_BYTES, CHUNK_RECORDS, CHUNKS_QUEUED, FeedTransactions, ImportError, ImportProgress,
-    ImportSummary, name_from_path,
+    ImportSummary, allow_again, name_from_path,
 };
 
 /// The `kind` of a feed row that describes an imported bundle.
@@ -290,12 +291,21 @@ async fn import_records(
         Ok::<_, BundleError>((whole, progress))
     });
     let (whole, mut progress) = result.await.map_err(|_| ImportError::Interrupted)??;
+    for feed in &whole.head.feeds {
+        allow_again(transactions, &feed.name).await?;
+    }
     let file = path.to_owned();
+    let total_records = whole.records;
     let (to_database, mut records) = mpsc::channel(CHUNKS_QUEUED);
     let reading = tokio::task::spawn_blocking(move || {
         let mut chunk = Vec::new();
         let mut weight = 0;
-        read_records(&file, &mut |at| progress(ImportProgress::Applying(at)), &mut |item| {
+        let sent = Cell::new(0);
+        let mut show = |read| {
+            progress(ImportProgress::Applying { read, records: sent.get(), total_records });
+        };
+        read_records(&file, &mut show, &mut |item| {
+            sent.set(sent.get() + 1);
             weight += limits::record_memory_bytes(&item.record);
             chunk.push(item);
             if chunk.len() == CHUNK_RECORDS || weight > CHUNK_BYTES {

@@ -8,25 +8,29 @@
 //! killed half-way is therefore completed by the next one.
 //!
 //! [`import`] reads files on disk, [`remote`] fetches feeds from URLs, and [`bundle`] exchanges
-//! feed data with other installations.
+//! feed data with other installations. [`automatic`] decides which built-in feeds the service
+//! follows on its own, [`manage`] is for operators, and [`progress`] shows how far an import is.
 
+pub mod automatic;
 pub mod bundle;
+pub mod manage;
+pub mod progress;
 mod record_writer;
 pub mod remote;
 
-use async_recursion::async_recursion as boxed;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-use domain::advisory::Advisory;
-use domain::finding::invalidation::ChangedNames;
-use feed::{CheckedFeed, Feed, FeedError, FeedKind, FeedReadError, Progress, Record};
+use feed::{CheckedFeed, Feed, FeedError, FeedKind, FeedReadError, Record};
 use jiff::Timestamp;
 use store::leases::{self, Lease};
-use store::{Db, StoreError, Topic, Tx, advisories, feed_sources, feeds};
+use store::{Db, StoreError, Topic, Tx, feed_progress, feed_removals, feeds};
 use tokio::sync::mpsc;
 
 use crate::ATTEMPTS_MAX;
 use crate::fetch::FetchError;
+pub use progress::ImportProgress;
+use progress::{ProgressSender, with_progress};
 use record_writer::RecordWriter;
 
 /// The number of records in a chunk, which is written in one transaction.
@@ -35,8 +39,6 @@ const CHUNK_RECORDS: usize = 500;
 const CHUNK_BYTES: usize = 8 * 1024 * 1024;
 /// The number of chunks that may wait for the database.
 const CHUNKS_QUEUED: usize = 2;
-/// The number of advisories that are deleted in one transaction.
-const DELETE_CHUNK: u32 = 500;
 
 /// A feed file to import.
 #[derive(Debug, Clone)]
@@ -49,15 +51,6 @@ pub struct ImportRequest {
     pub kind: Option<FeedKind>,
     /// The feed's date, used if the feed does not state one.
     pub as_of: Option<Timestamp>,
-}
-
-/// The progress of an import.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ImportProgress {
-    /// The first pass: the feed is checked.
-    Checking(Progress),
-    /// The second pass: the records are written.
-    Applying(Progress),
 }
 
 /// The result of an import.
@@ -96,6 +89,9 @@ pub enum ImportError {
     /// The task that reads the feed was stopped.
     #[error("the import was interrupted")]
     Interrupted,
+    /// An operator removed the feed during its import.
+    #[error("the feed was removed during the import")]
+    Removed,
 }
 
 impl ImportError {
@@ -130,7 +126,7 @@ impl<'a> FeedTransactions<'a> {
         FeedTransactions { db, lease: Some(lease) }
     }
 
-    async fn begin(&self) -> store::Result<Tx> {
+    pub(crate) async fn begin(&self) -> store::Result<Tx> {
         let mut tries = 0;
         let mut tx = loop {
             match self.db.begin().await {
@@ -168,10 +164,15 @@ pub async fn import(
     let name = wanted.name.clone().unwrap_or_else(|| name_from_path(&wanted.path));
     let origin = FeedOrigin { name, source: wanted.path.display().to_string() };
     let word = wanted.kind.as_ref().map_or("unknown", FeedKind::as_str);
-    match import_records(&transactions, wanted, &origin, now, progress).await {
+    allow_again(&transactions, &origin.name).await?;
+    let importing = with_progress(&transactions, &origin.name, now, progress, |progress| {
+        import_records(&transactions, wanted, &origin, now, progress)
+    });
+    match importing.await {
         Ok((imported, row)) => {
             let mut tx = transactions.begin().await?;
             feeds::record_import(&mut tx, &row).await?;
+            feed_progress::delete(&mut tx, &origin.name).await?;
             tx.notify(Topic::Feeds);
             tx.commit().await?;
             Ok(imported)
@@ -180,47 +181,18 @@ pub async fn import(
             let mut tx = transactions.begin().await?;
             let known = (origin.name.as_str(), word, origin.source.as_str());
             feeds::record_failure(&mut tx, known, &refusal.full_message(), now).await?;
+            feed_progress::delete(&mut tx, &origin.name).await?;
             tx.commit().await?;
             Err(refusal)
         }
     }
 }
 
-/// Deletes a feed with its advisories and stops fetching it. Returns the number of its advisories,
-/// or `None` if there is no such feed. KEV and EPSS entries are shared by all feeds and stay.
-#[boxed]
-pub async fn remove(db: &Db, name: &str) -> Result<Option<u64>, StoreError> {
-    let transactions = FeedTransactions::new(db);
-    let feeds = feeds::list(&mut *db.read().await?).await?;
-    if !feeds.iter().any(|feed| feed.name == name) {
-        return Ok(None);
-    }
-    let mut deleted = 0;
-    loop {
-        let page = advisories::page(&mut *db.read().await?, (name, ""), DELETE_CHUNK).await?;
-        let old: Vec<Advisory> =
-            page.into_iter().filter(|(feed, _)| feed == name).map(|(_, one)| one).collect();
-        if old.is_empty() {
-            break;
-        }
-        let mut tx = transactions.begin().await?;
-        let revision = feeds::next_revision(&mut tx).await?;
-        let mut changed_names = ChangedNames::default();
-        old.iter().for_each(|one| changed_names.record(Some(one), None));
-        let ids: Vec<String> = old.into_iter().map(|one| one.id).collect();
-        advisories::delete(&mut tx, name, &ids).await?;
-        for base in changed_names.bases() {
-            advisories::record_changes(&mut tx, base, changed_names.names(base), revision).await?;
-        }
-        tx.commit().await?;
-        deleted += ids.len() as u64;
-    }
+/// Allows a feed that was removed earlier: someone imports it again.
+async fn allow_again(transactions: &FeedTransactions<'_>, name: &str) -> store::Result<()> {
     let mut tx = transactions.begin().await?;
-    feed_sources::delete(&mut tx, name).await?;
-    feeds::delete(&mut tx, name).await?;
-    tx.notify(Topic::Feeds);
-    tx.commit().await?;
-    Ok(Some(deleted))
+    feed_removals::delete(&mut tx, name).await?;
+    tx.commit().await
 }
 
 /// The name of the feed at a path: the file name without its extensions. Publishers name the file
@@ -258,11 +230,11 @@ async fn import_records(
     wanted: ImportRequest,
     origin: &FeedOrigin,
     now: Timestamp,
-    mut progress: impl FnMut(ImportProgress) + Send + 'static,
+    mut progress: ProgressSender<impl FnMut(ImportProgress) + Send + 'static>,
 ) -> Result<(ImportSummary, feeds::Feed), ImportError> {
     let result = tokio::task::spawn_blocking(move || {
         let (feed, kind, as_of) = prepare(wanted)?;
-        let checked = feed.check(&mut |at| progress(ImportProgress::Checking(at)))?;
+        let checked = feed.check(&mut |at| progress.send(ImportProgress::Checking(at)))?;
         Ok::<_, ImportError>((checked, kind, as_of, progress))
     });
     let (checked, kind, stated, progress) =
@@ -323,18 +295,27 @@ fn prepare(wanted: ImportRequest) -> Result<(Feed, &'static str, Option<Timestam
 
 fn read_chunks(
     checked: &CheckedFeed,
-    mut progress: impl FnMut(ImportProgress),
+    mut progress: ProgressSender<impl FnMut(ImportProgress)>,
     to_database: &mpsc::Sender<Vec<Record>>,
 ) -> Result<(), FeedReadError<()>> {
     let mut chunk = Vec::new();
     let mut weight = 0;
-    checked.read(&mut |at| progress(ImportProgress::Applying(at)), |record| {
+    let total_records = checked.summary().records;
+    // The records that were handed to the database: all but the few chunks that wait for it are
+    // written.
+    let records = Cell::new(0);
+    let mut show = |read| {
+        progress.send(ImportProgress::Applying { read, records: records.get(), total_records });
+    };
+    checked.read(&mut show, |record| {
         weight += feed::limits::record_memory_bytes(&record);
         chunk.push(record);
         if chunk.len() == CHUNK_RECORDS || weight > CHUNK_BYTES {
             let full = std::mem::take(&mut chunk);
+            let count = full.len() as u64;
             weight = 0;
             to_database.blocking_send(full).map_err(drop)?;
+            records.set(records.get() + count);
         }
         Ok(())
     })?;

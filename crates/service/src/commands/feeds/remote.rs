@@ -1,20 +1,21 @@
 //! Feeds that are fetched from their publisher's URL and kept up to date.
 //!
 //! A feed that was imported from a URL once is fetched again at an interval: [`update`] asks its
-//! publisher whether there is a newer copy. After a failure, the next attempt is delayed by an
+//! publisher whether there is a newer copy. Built-in feeds can come from a mirror. After a failure, the next attempt is delayed by an
 //! exponential backoff up to [`BACKOFF_MAX`]. A failure leaves the records imported earlier
 //! unchanged.
 
 use std::time::Duration;
 
-use feed::FeedKind;
+use feed::{FeedKind, catalog};
 use jiff::{SignedDuration, Timestamp};
 use store::feed_sources::{self, FeedSource};
-use store::{Db, StoreError, Topic, feeds};
+use store::{Db, StoreError, Topic, feed_progress, feeds};
 
+use super::progress::{ProgressSender, with_progress};
 use super::{
     FeedOrigin, FeedTransactions, ImportError, ImportProgress, ImportRequest, ImportSummary,
-    import_records, name_from_segments,
+    allow_again, import_records, name_from_segments,
 };
 use crate::fetch;
 use crate::fetch::{FetchError, FetchOutcome, FetchedFile, Limits, Validators};
@@ -38,6 +39,20 @@ pub struct UrlImport {
     pub interval: Option<SignedDuration>,
 }
 
+/// How feeds are fetched.
+#[derive(Debug, Clone, Default)]
+pub struct FetchOptions {
+    pub limits: Limits,
+    /// The mirror of the built-in feeds.
+    pub mirror: Option<String>,
+}
+
+impl From<Limits> for FetchOptions {
+    fn from(limits: Limits) -> FetchOptions {
+        FetchOptions { limits, mirror: None }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpdateOutcome {
     /// The publisher has no newer copy.
@@ -51,7 +66,7 @@ pub enum UpdateOutcome {
 pub async fn import_url(
     db: &Db,
     wanted: UrlImport,
-    limits: Limits,
+    options: impl Into<FetchOptions>,
     now: Timestamp,
     progress: impl FnMut(ImportProgress) + Send + 'static,
 ) -> Result<ImportSummary, ImportError> {
@@ -67,12 +82,15 @@ pub async fn import_url(
         failures: 0,
         etag: None,
         last_modified: None,
+        automatic: false,
     };
     let transactions = FeedTransactions::new(db);
-    match fetch_and_import(&transactions, &source, limits, now, progress).await {
+    allow_again(&transactions, &source.name).await?;
+    match fetch_and_import(&transactions, &source, &options.into(), now, progress).await {
         Ok(Some((imported, row, validators))) => {
             let mut tx = transactions.begin().await?;
             feeds::record_import(&mut tx, &row).await?;
+            feed_progress::delete(&mut tx, &source.name).await?;
             if wanted.interval.is_some() {
                 feed_sources::save(&mut tx, &after_success(&source, validators, now)).await?;
             }
@@ -92,14 +110,15 @@ pub async fn import_url(
 pub async fn update(
     transactions: &FeedTransactions<'_>,
     source: &FeedSource,
-    limits: Limits,
+    options: impl Into<FetchOptions>,
     now: Timestamp,
     progress: impl FnMut(ImportProgress) + Send + 'static,
 ) -> Result<UpdateOutcome, ImportError> {
-    match fetch_and_import(transactions, source, limits, now, progress).await {
+    match fetch_and_import(transactions, source, &options.into(), now, progress).await {
         Ok(Some((imported, row, validators))) => {
             let mut tx = transactions.begin().await?;
             feeds::record_import(&mut tx, &row).await?;
+            feed_progress::delete(&mut tx, &source.name).await?;
             feed_sources::record_fetch(&mut tx, &after_success(source, validators, now)).await?;
             tx.notify(Topic::Feeds);
             tx.commit().await?;
@@ -112,10 +131,13 @@ pub async fn update(
             };
             let mut tx = transactions.begin().await?;
             feeds::record_unchanged(&mut tx, &source.name, now).await?;
+            feed_progress::delete(&mut tx, &source.name).await?;
             feed_sources::record_fetch(&mut tx, &after_success(source, known, now)).await?;
             tx.commit().await?;
             Ok(UpdateOutcome::Unchanged { name: source.name.clone() })
         }
+        // The feed is gone, and so is everything that could be recorded about it.
+        Err(ImportError::Removed) => Err(ImportError::Removed),
         Err(refusal) => {
             note_failure(transactions, source, &refusal, now).await?;
             Err(refusal)
@@ -136,14 +158,31 @@ type FetchedImport = (ImportSummary, feeds::Feed, Validators);
 async fn fetch_and_import(
     transactions: &FeedTransactions<'_>,
     source: &FeedSource,
-    limits: Limits,
+    options: &FetchOptions,
     now: Timestamp,
     progress: impl FnMut(ImportProgress) + Send + 'static,
 ) -> Result<Option<FetchedImport>, ImportError> {
-    let url = fetch::parse_url(&source.url)?;
+    with_progress(transactions, &source.name, now, progress, |progress| {
+        fetch_and_import_with(transactions, source, options, now, progress)
+    })
+    .await
+}
+
+async fn fetch_and_import_with(
+    transactions: &FeedTransactions<'_>,
+    source: &FeedSource,
+    options: &FetchOptions,
+    now: Timestamp,
+    mut progress: ProgressSender<impl FnMut(ImportProgress) + Send + 'static>,
+) -> Result<Option<FetchedImport>, ImportError> {
+    let address = fetch_address(source, options.mirror.as_deref());
+    let url = fetch::parse_url(&address)?;
     let known =
         Validators { etag: source.etag.clone(), last_modified: source.last_modified.clone() };
-    let fetched = match fetch::fetch(&url, &known, limits).await? {
+    let mut downloading = |bytes, total| {
+        progress.send(ImportProgress::Downloading { bytes, total });
+    };
+    let fetched = match fetch::fetch(&url, &known, options.limits, &mut downloading).await? {
         FetchOutcome::Unchanged => return Ok(None),
         FetchOutcome::New(fetched) => fetched,
     };
@@ -151,25 +190,32 @@ async fn fetch_and_import(
         Ok(kind) => kind,
         Err(unknown) => return Err(ImportError::MalformedDownload(unknown.to_string())),
     };
-    let origin = FeedOrigin { name: source.name.clone(), source: source.url.clone() };
+    let origin = FeedOrigin { name: source.name.clone(), source: address.clone() };
     let wanted = ImportRequest { path: fetched.path.clone(), name: None, kind, as_of: None };
     let taken = import_records(transactions, wanted, &origin, now, progress).await;
     let (imported, row) =
-        taken.map_err(|refusal| with_url_in_message(&fetched, source, refusal))?;
+        taken.map_err(|refusal| with_url_in_message(&fetched, &address, refusal))?;
     Ok(Some((imported, row, fetched.validators.clone())))
 }
 
+/// The built-in feed that a source is, if its URL is the publisher's.
+pub fn built_in(source: &FeedSource) -> Option<&'static catalog::BuiltIn> {
+    catalog::find(&source.name).filter(|feed| feed.url == source.url)
+}
+
+/// The address that a source is fetched from: a mirror has the built-in feeds only.
+fn fetch_address(source: &FeedSource, mirror: Option<&str>) -> String {
+    match (built_in(source), mirror) {
+        (Some(feed), Some(mirror)) => catalog::mirrored(feed.url, mirror),
+        _ => source.url.clone(),
+    }
+}
+
 /// Rewrites an error so that it names the URL and not the temporary file.
-fn with_url_in_message(
-    fetched: &FetchedFile,
-    source: &FeedSource,
-    refusal: ImportError,
-) -> ImportError {
+fn with_url_in_message(fetched: &FetchedFile, url: &str, refusal: ImportError) -> ImportError {
     match refusal {
         ImportError::Store(error) => ImportError::Store(error),
-        refusal => {
-            ImportError::MalformedDownload(fetched.with_url(&source.url, &refusal.full_message()))
-        }
+        refusal => ImportError::MalformedDownload(fetched.with_url(url, &refusal.full_message())),
     }
 }
 
@@ -196,6 +242,7 @@ async fn note_failure(
     let known = (source.name.as_str(), word, source.url.as_str());
     let mut tx = transactions.begin().await?;
     feeds::record_failure(&mut tx, known, &refusal.full_message(), now).await?;
+    feed_progress::delete(&mut tx, &source.name).await?;
     feed_sources::record_fetch(&mut tx, &FeedSource { next_at, failures, ..source.clone() })
         .await?;
     tx.commit().await
@@ -215,7 +262,7 @@ fn saturating_add(now: Timestamp, by: SignedDuration) -> Timestamp {
 }
 
 /// The name of the feed at a URL.
-fn name_from_url(url: &reqwest::Url) -> String {
+pub(super) fn name_from_url(url: &reqwest::Url) -> String {
     let parts: Vec<&str> = url.path_segments().into_iter().flatten().collect();
     let name =
         name_from_segments(&parts).unwrap_or_else(|| url.host_str().unwrap_or("feed").to_owned());

@@ -63,6 +63,7 @@ impl Matcher {
         let mut reader = app.db.snapshot().await?;
         let suppressions = ActiveSuppressions::read(&mut reader, org, app.clock.now()).await?;
         let revision = feeds::revision(&mut reader).await?;
+        let incomplete = feeds::incomplete(&mut reader).await?;
         let seen = findings::summary(&mut reader, org).await?;
         let generation = seen.as_ref().map_or(0, |seen| seen.generation);
         let memory = memory.filter(|known| known.generation == generation);
@@ -80,7 +81,7 @@ impl Matcher {
                 Arc::new(ServerKinds::new(kinds))
             }
         };
-        let basis = input_digest(&server_kinds, revision, &suppressions);
+        let basis = input_digest(&server_kinds, revision, &incomplete, &suppressions);
         let is_done = seen.as_ref().is_some_and(|seen| seen.basis == basis);
         if is_done && (memory.is_some() || scope != RoundScope::WarmUp) {
             self.state = memory;
@@ -164,10 +165,11 @@ pub(super) async fn covered_ecosystems(
 fn input_digest(
     server_kinds: &ServerKinds,
     revision: i64,
+    incomplete_feeds: &[String],
     suppressions: &ActiveSuppressions,
 ) -> Digest {
     let text = format!(
-        "{RULES_VERSION} {revision} {} {}",
+        "{RULES_VERSION} {revision} {incomplete_feeds:?} {} {}",
         suppressions.ids().join(" "),
         server_kinds.digest
     );

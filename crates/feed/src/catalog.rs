@@ -1,0 +1,255 @@
+//! The built-in feeds: which published feed covers which system, and where it is.
+//!
+//! One table ([`BUILT_IN`]). The service follows the feeds that its servers need
+//! ([`needed`]) and offers the others by name. This module does not fetch anything.
+
+use domain::advisory::Ecosystem;
+use vocab::Os;
+
+/// A feed that the service knows by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BuiltIn {
+    /// The feed's name in lists and commands.
+    pub name: &'static str,
+    /// What it is about, in one line for users.
+    pub covers: &'static str,
+    pub systems: Systems,
+    pub url: &'static str,
+    /// The format, as [`crate::FeedKind`] writes it.
+    pub kind: &'static str,
+    pub refresh_hours: u32,
+    /// The terms under which the publisher offers the data.
+    pub license: &'static str,
+    /// Whether it is followed only if an administrator adds it, because of its license.
+    pub is_opt_in: bool,
+}
+
+/// The systems that a feed has data for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Systems {
+    /// CVEs of every system.
+    Every,
+    /// The base ecosystems with these names, and their releases: `Debian` is also `Debian:12`.
+    Named(&'static [&'static str]),
+}
+
+const OSV_LICENSE_UNSTATED: &str = "no license stated by the publisher; converted by osv.dev";
+
+/// A feed of osv.dev for one ecosystem. `all.zip` has every record of it.
+macro_rules! osv {
+    ($name:literal, $covers:literal, $path:literal, $license:expr) => {
+        BuiltIn {
+            name: $name,
+            covers: $covers,
+            systems: Systems::Named(&[$name]),
+            url: concat!("https://osv-vulnerabilities.storage.googleapis.com/", $path, "/all.zip"),
+            kind: "osv",
+            refresh_hours: 6,
+            license: $license,
+            is_opt_in: false,
+        }
+    };
+}
+
+/// Every built-in feed.
+pub const BUILT_IN: &[BuiltIn] = &[
+    osv!("Debian", "Debian, Raspbian, LMDE", "Debian", OSV_LICENSE_UNSTATED),
+    // Contains the records of Ubuntu Pro too.
+    osv!("Ubuntu", "Ubuntu with Ubuntu Pro, Linux Mint", "Ubuntu", "CC BY-SA 4.0"),
+    osv!("Alpine", "Alpine Linux", "Alpine", OSV_LICENSE_UNSTATED),
+    osv!("AlmaLinux", "AlmaLinux", "AlmaLinux", "MIT"),
+    osv!("Rocky Linux", "Rocky Linux", "Rocky%20Linux", "BSD"),
+    osv!("Red Hat", "Red Hat Enterprise Linux", "Red%20Hat", "CC BY 4.0"),
+    osv!("SUSE", "SUSE Linux Enterprise, SL Micro", "SUSE", "CC BY 4.0"),
+    osv!("openSUSE", "openSUSE Leap, Tumbleweed, MicroOS", "openSUSE", "CC BY 4.0"),
+    osv!("openEuler", "openEuler", "openEuler", OSV_LICENSE_UNSTATED),
+    osv!("Mageia", "Mageia", "Mageia", OSV_LICENSE_UNSTATED),
+    osv!("Azure Linux", "Azure Linux, CBL-Mariner", "Azure%20Linux", OSV_LICENSE_UNSTATED),
+    BuiltIn {
+        name: "Arch Linux",
+        covers: "Arch Linux",
+        systems: Systems::Named(&["Arch"]),
+        url: "https://security.archlinux.org/all.json",
+        kind: "arch",
+        refresh_hours: 6,
+        license: "no license stated by the publisher",
+        is_opt_in: false,
+    },
+    BuiltIn {
+        is_opt_in: true,
+        ..osv!("Wolfi", "Wolfi", "Wolfi", "CC BY-NC-ND 4.0; commercial scanners need a license")
+    },
+    BuiltIn {
+        is_opt_in: true,
+        ..osv!(
+            "Chainguard",
+            "Chainguard OS",
+            "Chainguard",
+            "CC BY-NC-ND 4.0; commercial scanners need a license"
+        )
+    },
+    BuiltIn {
+        name: "KEV",
+        covers: "CVEs that are known to be exploited (CISA)",
+        systems: Systems::Every,
+        url: "https://www.cisa.gov/sites/default/files/feeds/known_exploited_vulnerabilities.json",
+        kind: "kev",
+        refresh_hours: 6,
+        license: "CC0 1.0",
+        is_opt_in: false,
+    },
+    BuiltIn {
+        name: "EPSS",
+        covers: "how likely CVEs are to be exploited (FIRST)",
+        systems: Systems::Every,
+        url: "https://epss.empiricalsecurity.com/epss_scores-current.csv.gz",
+        kind: "epss",
+        refresh_hours: 24,
+        license: "free to use, with attribution to FIRST",
+        is_opt_in: false,
+    },
+];
+
+/// Systems that many fleets have and no feed covers, by their id in `/etc/os-release`, with the
+/// reason.
+pub const UNCOVERED: &[(&str, &str)] = &[
+    ("kali", "Kali follows Debian testing, whose package versions no advisory names"),
+    ("fedora", "Fedora publishes no feed that lists the fixed versions of a release"),
+];
+
+/// The built-in feed with this name. Case does not matter.
+pub fn find(name: &str) -> Option<&'static BuiltIn> {
+    BUILT_IN.iter().find(|feed| feed.name.eq_ignore_ascii_case(name))
+}
+
+/// The feeds that servers with these systems need, in the order of the table.
+pub fn needed(systems: &[Os]) -> Vec<&'static BuiltIn> {
+    let bases: Vec<Ecosystem> = systems.iter().filter_map(Ecosystem::for_os).collect();
+    let is_needed = |feed: &&BuiltIn| match feed.systems {
+        Systems::Every => !systems.is_empty(),
+        Systems::Named(_) => bases.iter().any(|base| feed.covers_ecosystem(base)),
+    };
+    BUILT_IN.iter().filter(is_needed).collect()
+}
+
+/// Whether a built-in feed covers this system. If not, its servers stay unassessed unless an
+/// operator imports another feed.
+pub fn covers_system(os: &Os) -> bool {
+    let base = Ecosystem::for_os(os);
+    base.is_some_and(|base| BUILT_IN.iter().any(|feed| feed.covers_ecosystem(&base)))
+}
+
+/// The address of a built-in feed on a mirror: `https://HOST/PATH` is at `MIRROR/HOST/PATH`.
+pub fn mirrored(url: &str, mirror: &str) -> String {
+    let path = url.split_once("://").map_or(url, |(_, rest)| rest);
+    format!("{}/{path}", mirror.trim_end_matches('/'))
+}
+
+impl BuiltIn {
+    /// Whether it has advisories for this base ecosystem ([`Ecosystem::base`]).
+    pub fn covers_ecosystem(&self, base: &Ecosystem) -> bool {
+        let matches = |name: &str| {
+            base.as_str()
+                .strip_prefix(name)
+                .is_some_and(|rest| matches!(rest.chars().next(), None | Some(':')))
+        };
+        match self.systems {
+            Systems::Every => false,
+            Systems::Named(names) => names.iter().any(|name| matches(name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::FeedKind;
+    use domain::advisory::Family;
+
+    fn os(text: &str) -> Os {
+        let (id, version) = text.split_once(' ').unwrap_or((text, ""));
+        Os::new(id, version, "").unwrap()
+    }
+
+    fn names(systems: &[&str]) -> Vec<&'static str> {
+        let systems: Vec<Os> = systems.iter().map(|text| os(text)).collect();
+        needed(&systems).into_iter().map(|feed| feed.name).collect()
+    }
+
+    #[test]
+    fn every_feed_is_complete_and_has_a_unique_name_and_url() {
+        let mut seen = BTreeSet::new();
+        for feed in BUILT_IN {
+            let BuiltIn { name, url, .. } = feed;
+            assert!(seen.insert(name.to_lowercase()), "{name} is there twice");
+            assert!(seen.insert((*url).to_owned()), "{url} is there twice");
+            assert!(feed.kind.parse::<FeedKind>().is_ok(), "{name}: unknown kind {}", feed.kind);
+            assert!((1..=24 * 7).contains(&feed.refresh_hours), "{name}");
+            assert!(!feed.license.is_empty() && !feed.covers.is_empty(), "{name}");
+            let rest = url.strip_prefix("https://").unwrap_or_else(|| panic!("{url}: not https"));
+            let (host, path) = rest.split_once('/').unwrap();
+            assert!(host.contains('.') && !path.is_empty(), "{url}");
+            let plain = |c: char| c.is_ascii_alphanumeric() || "/._-%".contains(c);
+            assert!(rest.chars().all(plain), "{url}: must be percent-encoded");
+            assert_eq!(find(&name.to_uppercase()), Some(feed));
+        }
+    }
+
+    #[test]
+    fn every_system_of_the_matcher_has_a_feed() {
+        for family in Family::ALL {
+            let name = family.ecosystem_name();
+            let of_family =
+                |names: &[&str]| names.iter().any(|one| one.split(':').next() == Some(name));
+            let is_covered = BUILT_IN.iter().any(|feed| match feed.systems {
+                Systems::Every => false,
+                Systems::Named(names) => of_family(names),
+            });
+            assert!(is_covered, "{name}");
+            assert_eq!(Ecosystem::new(name).family(), family, "{name}");
+        }
+        for feed in BUILT_IN {
+            let Systems::Named(names) = feed.systems else { continue };
+            for name in names {
+                assert_ne!(Ecosystem::new(name).family(), Family::Other, "{name} is not matched");
+            }
+        }
+    }
+
+    #[test]
+    fn uncovered_systems_have_no_feed() {
+        for (id, _) in UNCOVERED {
+            assert!(!covers_system(&os(&format!("{id} 42"))), "{id}");
+        }
+        assert!(covers_system(&os("debian 12")) && !covers_system(&os("debian")));
+    }
+
+    #[test]
+    fn feeds_are_needed_by_the_systems_of_servers() {
+        assert_eq!(names(&[]), [""; 0]);
+        assert_eq!(names(&["fedora 42"]), ["KEV", "EPSS"]);
+        assert_eq!(names(&["debian 12", "debian 13"]), ["Debian", "KEV", "EPSS"]);
+        assert_eq!(names(&["raspbian 12"]), ["Debian", "KEV", "EPSS"]);
+        assert_eq!(names(&["linuxmint 22"]), ["Ubuntu", "KEV", "EPSS"]);
+        assert_eq!(
+            names(&["arch", "rhel 9.4", "opensuse-leap 15.6"]),
+            ["Red Hat", "openSUSE", "Arch Linux", "KEV", "EPSS"]
+        );
+    }
+
+    #[test]
+    fn restrictive_feeds_are_opt_in() {
+        for feed in BUILT_IN {
+            assert_eq!(feed.license.contains("-NC"), feed.is_opt_in, "{}", feed.name);
+        }
+    }
+
+    #[test]
+    fn mirror_keeps_host_and_path() {
+        let at = |mirror| mirrored("https://feeds.test/Red%20Hat/all.zip", mirror);
+        assert_eq!(at("http://m.test"), "http://m.test/feeds.test/Red%20Hat/all.zip");
+        assert_eq!(at("https://m.test/x/"), "https://m.test/x/feeds.test/Red%20Hat/all.zip");
+    }
+}
