@@ -3,7 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::str::FromStr as _;
@@ -267,4 +267,25 @@ fn targets_that_are_not_new_are_refused() {
     // Nothing is written for a plan, either.
     run_ok(&["migrate", "--data-dir", text(&data), "--to", &new, "--dry-run"]);
     assert_eq!(left(), ["data"]);
+}
+
+/// Files that belong to root could not be opened by the service.
+#[test]
+fn root_copies_with_the_rights_of_the_owner() {
+    const OWNER: u32 = 65_534;
+    let dir = Dir::new();
+    if dir.0.metadata().unwrap().uid() != 0 {
+        println!("skipped: only root can copy for another user");
+        return;
+    }
+    let data = dir.data();
+    first_key(&data);
+    let files = || std::fs::read_dir(&data).unwrap().map(|found| found.unwrap().path());
+    files().chain([data.clone()]).for_each(|path| chown(path, Some(OWNER), Some(OWNER)).unwrap());
+    let to = format!("sqlite:{}", text(&data.join("new.db")));
+    run_ok(&["migrate", "--data-dir", text(&data), "--to", &to, "--switch"]);
+    assert!(data.join("new.db").exists() && data.join("fleetmend.toml").exists());
+    for path in files() {
+        assert_eq!(path.metadata().unwrap().uid(), OWNER, "{}", path.display());
+    }
 }

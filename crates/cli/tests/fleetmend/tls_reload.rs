@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::operator::POLL_INTERVAL;
 use crate::support::{Dir, Running, first_key};
+use crate::url_safe;
 
 type Connection = StreamOwned<ClientConnection, TcpStream>;
 
@@ -72,9 +73,21 @@ impl Client {
     }
 }
 
-/// Sends a request on an open connection, and returns the JSON body of the response.
 fn get(connection: &mut Connection, path: &str) -> Value {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    send(connection, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
+}
+
+/// The part of a new enrollment token that names the certificate.
+fn token_pin(connection: &mut Connection, key: &str) -> String {
+    let head =
+        "POST /v1/enrollment-tokens HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+    let rest = format!("Authorization: Bearer {key}\r\nContent-Length: 2\r\n\r\n{{}}");
+    let created = send(connection, &format!("{head}{rest}"));
+    created["token"].as_str().unwrap().rsplit('.').next().unwrap().to_owned()
+}
+
+/// Sends a request on an open connection, and returns the JSON body of the response.
+fn send(connection: &mut Connection, request: &str) -> Value {
     connection.write_all(request.as_bytes()).unwrap();
     let mut response = Vec::new();
     loop {
@@ -84,7 +97,7 @@ fn get(connection: &mut Connection, path: &str) -> Value {
         response.extend_from_slice(&piece[..length]);
         let text = String::from_utf8_lossy(&response);
         let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        assert!(head.starts_with("HTTP/1.1 200"), "{text}");
+        assert!(head.starts_with("HTTP/1.1 20"), "{text}");
         if let Ok(body) = serde_json::from_str(body) {
             return body;
         }
@@ -95,7 +108,7 @@ fn get(connection: &mut Connection, path: &str) -> Value {
 fn renewed_certificate_is_served_without_a_restart() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = Dir::new();
-    first_key(&dir.data());
+    let api_key = first_key(&dir.data());
     let pairs = [Pair::new(), Pair::new(), Pair::new()];
     let paths: [PathBuf; 2] = ["cert.pem", "key.pem"].map(|name| dir.0.join(name));
     let write = |contents: [&str; 2]| {
@@ -128,7 +141,9 @@ fn renewed_certificate_is_served_without_a_restart() {
     write(pairs[2].pem.each_ref().map(String::as_str));
     client.until(|| client.connect().1 == pairs[2].der);
     assert!(client.readyz()["certificate"].is_null());
-    // The first connection was never interrupted.
+    // New tokens name the new certificate. The first connection was never interrupted.
+    let hash = ring::digest::digest(&ring::digest::SHA256, &pairs[2].der);
+    assert_eq!(token_pin(&mut old, &api_key), url_safe(hash.as_ref()));
     assert_eq!(get(&mut old, "/healthz")["status"], "ok");
 }
 
