@@ -22,6 +22,9 @@ pub(crate) enum ScriptEvent {
     Purged,
 }
 
+/// Files below `deploy` that the server's package carries as examples.
+const EXAMPLES: [&str; 3] = ["nginx.conf", "Caddyfile", "prometheus/alerts.yml"];
+
 impl Product {
     pub(crate) const ALL: [Product; 2] = [Product::Agent, Product::Server];
 
@@ -93,6 +96,15 @@ impl Product {
         if self == Product::Server {
             let users = packaging.join("fleetmend.sysusers");
             files.push((users, "usr/lib/sysusers.d/fleetmend.conf".to_owned(), false));
+            for unit in ["fleetmend-backup.service", "fleetmend-backup.timer"] {
+                let source = packaging.join("systemd").join(unit);
+                files.push((source, format!("usr/lib/systemd/system/{unit}"), false));
+            }
+            for example in EXAMPLES {
+                let source = root.join("deploy").join(example);
+                let name = example.rsplit('/').next().unwrap_or(example);
+                files.push((source, format!("{doc}/examples/{name}"), false));
+            }
             files.extend(agents.iter().map(|(path, name)| {
                 (path.clone(), format!("usr/lib/fleetmend/agents/{name}"), true)
             }));
