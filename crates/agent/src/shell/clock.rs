@@ -8,3 +8,9 @@ pub(crate) fn now() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
 }
+
+/// Waits before a file that another process writes is read again.
+#[expect(clippy::disallowed_methods, reason = "waits for another process")]
+pub(super) fn pause(time: std::time::Duration) {
+    std::thread::sleep(time);
+}

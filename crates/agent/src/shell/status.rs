@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use vocab::ServerId;
 
-use super::clock::now;
+use super::clock::{now, pause};
 use super::enroll::require_enrollment;
 use super::state::{ContactStatus, StateDir};
 use super::{resolve_root, resolve_state_dir};
@@ -100,7 +100,7 @@ fn wait_until_connected(state: &StateDir, time: Duration) -> anyhow::Result<()> 
                 (true, None) => bail!("the service has not responded yet"),
             }
         }
-        std::thread::sleep(WAIT_INTERVAL);
+        pause(WAIT_INTERVAL);
     }
     Ok(())
 }

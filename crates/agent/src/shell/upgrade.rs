@@ -30,6 +30,7 @@ use vocab::Line;
 use wire::agent::release_signing_text;
 
 use super::STATE_DIR;
+use super::clock::pause;
 use super::enroll::require_enrollment;
 use super::state::StateDir;
 use crate::command::Command;
@@ -195,7 +196,7 @@ impl Upgrade {
     fn wait_for_sync(&self, state: &StateDir, before: Option<jiff::Timestamp>) -> bool {
         let checks = u128::from(self.timeout) * 1_000 / CHECK_INTERVAL.as_millis();
         (0..=checks).any(|_| {
-            std::thread::sleep(CHECK_INTERVAL);
+            pause(CHECK_INTERVAL);
             let contact = state.contact();
             contact.agent_version.as_deref() == Some(self.version.as_str())
                 && contact.trouble.is_none()
@@ -242,7 +243,7 @@ fn stop_agent(state: &StateDir) {
     let _ = kill_process(pid, Signal::TERM);
     let checks = STOP_TIMEOUT.as_millis() / CHECK_INTERVAL.as_millis();
     let stopped = (0..checks).any(|_| {
-        std::thread::sleep(CHECK_INTERVAL);
+        pause(CHECK_INTERVAL);
         state.agent_process() != Some(pid)
     });
     if !stopped {

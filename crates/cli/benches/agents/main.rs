@@ -11,6 +11,7 @@
 #![expect(clippy::print_stdout, reason = "its results are its output")]
 
 #[path = "../../tests/agents/hosts.rs"]
+#[expect(dead_code, reason = "the tests use the rest of it")]
 mod hosts;
 
 use std::path::Path;
