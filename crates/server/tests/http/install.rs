@@ -130,7 +130,7 @@ async fn upgrades_are_requested_once_for_outdated_agents(service: &Service) {
     assert_eq!(done, json!({"requested": 0, "current": 1, "no_release": 0}));
     // The request is not sent if someone changes it in the database.
     service.by_hand("update refreshes set upgrade = replace(upgrade, '0.3.0', '6.6.6')").await;
-    let open = store::refreshes::list_open(&mut *service.app.db.read().await.unwrap()).await;
+    let open = store::refreshes::list_open(&mut service.app.db.read().await.unwrap()).await;
     let open = open.unwrap();
     let forged = open.iter().filter(|one| !service.app.db.is_authentic(*one)).count();
     assert_eq!((open.len(), forged), (2, 1));

@@ -20,6 +20,7 @@ fn refresh(org_id: OrgId, n: u32, seconds: i64) -> Refresh {
         deadline: at(seconds + 300),
         ended_at: None,
         message: None,
+        upgrade: None,
         seal: store::seals::SealCode::default(),
     }
 }
