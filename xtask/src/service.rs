@@ -80,7 +80,7 @@ impl Service {
             .args(["server", "--listen", "127.0.0.1:0", "--log", "warn", "--data-dir"])
             .arg(&data);
         // The check uses its own feed and nothing of a publisher.
-        server.args(["--feeds", "manual"]);
+        server.args(["--feeds", "manual", "--offline"]);
         // Schemathesis is one client that sends requests as fast as it can. Rate limits have their
         // own tests.
         server.args(["--requests-per-second", "100000", "--requests-burst", "1000000"]);
