@@ -158,12 +158,6 @@ const TABLE: &[Requirement] = &[
         checks: &[Check::Test],
     },
     Requirement {
-        name: "busybox",
-        detection: Detection::Program("busybox"),
-        source: Source::Debian(&["busybox"]),
-        checks: &[Check::Test],
-    },
-    Requirement {
         name: "curl",
         detection: Detection::Program("curl"),
         source: Source::Debian(&["curl"]),

@@ -90,7 +90,7 @@ Example:
 Examples:
   fleetmend feeds status
   fleetmend feeds status --data-dir /var/lib/fleetmend")]
-    Status(Place),
+    Status(FeedTarget),
 }
 
 const IMPORT_EXAMPLES: &str = "\
@@ -121,7 +121,7 @@ struct CommonArgs {
 
 /// A running service, or the database of an installation.
 #[derive(Args)]
-struct Place {
+struct FeedTarget {
     /// Data directory: use its database instead of the API
     #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
     data_dir: Option<PathBuf>,
@@ -132,7 +132,7 @@ struct Place {
     connection: Connection,
 }
 
-impl Place {
+impl FeedTarget {
     /// The installation, if one is named.
     fn installation(&self) -> Option<CommonArgs> {
         let data_dir = self.data_dir.clone()?;
@@ -185,7 +185,7 @@ struct UpdateArgs {
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
-    place: Place,
+    target: FeedTarget,
 }
 
 #[derive(Args)]
@@ -197,7 +197,7 @@ struct RemoveArgs {
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
-    place: Place,
+    target: FeedTarget,
 }
 
 #[derive(Args)]
@@ -262,19 +262,19 @@ impl Feeds {
         match self.command {
             Command::Add(add) => add.run().await,
             Command::Import(import) => import.run().await,
-            Command::Update(update) => match update.place.installation() {
+            Command::Update(update) => match update.target.installation() {
                 Some(common) => NameArgs { names: update.names, common }.update().await,
                 None => {
-                    let UpdateArgs { names, wait, place } = update;
-                    operator_feeds::update(&place.connection, &names, wait).await
+                    let UpdateArgs { names, wait, target } = update;
+                    operator_feeds::update(&target.connection, &names, wait).await
                 }
             },
             Command::Forget(named) => named.forget().await,
             Command::Remove(remove) => remove.run().await,
             Command::Export(export) => export.run().await,
-            Command::Status(place) => match place.installation() {
+            Command::Status(target) => match target.installation() {
                 Some(common) => status(&common).await,
-                None => operator_feeds::status(&place.connection).await,
+                None => operator_feeds::status(&target.connection).await,
             },
         }
     }
@@ -441,8 +441,8 @@ fn nothing_to_update(data_dir: &Path) -> String {
 
 impl RemoveArgs {
     async fn run(self) -> anyhow::Result<()> {
-        let Some(common) = self.place.installation() else {
-            return operator_feeds::remove(&self.place.connection, &self.name, self.yes).await;
+        let Some(common) = self.target.installation() else {
+            return operator_feeds::remove(&self.target.connection, &self.name, self.yes).await;
         };
         let db = common.open().await?;
         confirm(&format!("Delete the feed `{}` with its advisories?", self.name), self.yes)?;

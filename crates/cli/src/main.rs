@@ -10,6 +10,7 @@ mod demo;
 mod dev;
 mod doctor;
 mod feeds;
+mod health;
 mod init;
 mod installation;
 mod listen;
@@ -68,6 +69,8 @@ enum Command {
     Migrate(migrate::Migrate),
     /// Check the whole installation and suggest a remedy for each problem
     Doctor(doctor::Doctor),
+    /// Ask a running service whether it is ready
+    Health(health::Health),
     /// Create, list and remove organizations
     Orgs(orgs::Orgs),
     /// List the installation's keys, and rotate the order-signing and root keys
@@ -131,6 +134,7 @@ fn run_command(command: Command) -> anyhow::Result<()> {
             Command::Restore(restore) => restore.run().await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Doctor(doctor) => doctor.run().await,
+            Command::Health(health) => health.run().await,
             Command::Orgs(orgs) => orgs.run().await,
             Command::Secrets(secrets) => secrets.run().await,
             Command::Operator(operator) => operator.run().await,

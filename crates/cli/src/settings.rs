@@ -150,7 +150,7 @@ pub(crate) fn load_built_agents() -> AgentReleases {
 }
 
 /// Writes the address of the database to the settings file in the data directory. Everything else
-/// in the file stays as it is. The file is created if it does not exist; then only its owner can
+/// in the file stays unchanged. The file is created if it does not exist; then only its owner can
 /// read it.
 pub(crate) fn write_database(data_dir: &Path, url: &str) -> anyhow::Result<()> {
     let path = data_dir.join(SETTINGS_FILE);

@@ -13,7 +13,7 @@ use crate::tx::Tx;
 
 mod schema;
 
-pub(crate) use schema::{Column, Kind, Table};
+pub(crate) use schema::{Column, ColumnType, Table};
 
 struct Migration {
     version: i64,
@@ -343,12 +343,12 @@ mod tests {
         let found = columns_in_database(&db).await;
         db.close().await;
         let dialect = if database.is_sqlite() { &SQLITE } else { &POSTGRES };
-        let spelled = |kind: Kind| match dialect.types.iter().find(|(word, _)| *word == kind.word())
-        {
-            Some((_, "timestamptz")) => "timestamp with time zone",
-            Some((_, name)) => name.split(' ').next().unwrap(),
-            None => panic!("{kind:?} has no type"),
-        };
+        let spelled =
+            |kind: ColumnType| match dialect.types.iter().find(|(word, _)| *word == kind.word()) {
+                Some((_, "timestamptz")) => "timestamp with time zone",
+                Some((_, name)) => name.split(' ').next().unwrap(),
+                None => panic!("{kind:?} has no type"),
+            };
         let mut known: Vec<String> = Vec::new();
         for table in schema(SCHEMA_VERSION) {
             assert!(!table.key.is_empty(), "{} has no primary key", table.name);

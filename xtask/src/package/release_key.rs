@@ -1,5 +1,5 @@
 //! The key of the publisher: agents accept an upgrade only if it is signed with the key that was
-//! built into them. It belongs to whoever builds the packages, and never to a service.
+//! built into them. It belongs to the publisher of the packages, and never to a service.
 
 use std::fs;
 use std::io::Write as _;

@@ -209,6 +209,13 @@ impl Api {
         self.get_with_query(path, &Query::default()).await
     }
 
+    /// Requests `/readyz`.
+    pub(crate) async fn readiness(&self) -> ApiResult {
+        let mut url = self.base.clone();
+        url.set_path("/readyz");
+        self.send(self.http.get(url)).await
+    }
+
     /// Sends a GET request with query parameters.
     pub(super) async fn get_with_query(&self, path: &[&str], query: &Query) -> ApiResult {
         self.send(self.http.get(self.url_for(path, query))).await

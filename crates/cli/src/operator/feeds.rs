@@ -132,7 +132,7 @@ fn find<'a>(all: &'a [Feed], name: &str) -> anyhow::Result<&'a Feed> {
     }
 }
 
-/// Shows the progress of a feed until its import has ended. `requested` is the feed as it was when
+/// Shows the progress of a feed until its import has ended. `requested` is the feed at the time when
 /// the import was requested.
 async fn wait(session: &Session, requested: &Feed) -> anyhow::Result<()> {
     type Outcome = (Option<Timestamp>, u32);

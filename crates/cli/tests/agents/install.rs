@@ -234,7 +234,7 @@ async fn agent_that_does_not_sync_is_replaced_by_the_previous_one() {
     assert_agent_scans(&service, &path).await;
 }
 
-/// A new agent that ends as soon as it is started.
+/// A new agent that ends immediately after its start.
 #[tokio::test]
 async fn agent_that_crashes_is_replaced_by_the_previous_one() {
     let broken = |path: &Path| {
@@ -358,7 +358,7 @@ async fn one_command_installs_repairs_upgrades_and_uninstalls_under_systemd() {
 /// A system without a service manager that is not Debian: this machine's programs with the database
 /// of another package manager. `database` creates it.
 fn other_system(os_release: &str, database: &str) -> Option<Root> {
-    let programs = [("curl", "curl"), ("busybox", "busybox")];
+    let programs = [("curl", "curl"), ("busybox", "busybox-static")];
     if !can_create_roots() || !lab::has_programs(&programs) {
         return None;
     }
@@ -470,7 +470,7 @@ async fn one_command_installs_on_apk_systems() {
     install_on_other_system("apk", release, database, false).await;
 }
 
-/// curl verifies a service whose certificate nobody else knows by its public key, and the agent by
+/// curl verifies a service with a self-signed certificate by its public key, and the agent by
 /// the hash in the token.
 #[test]
 fn one_command_verifies_a_self_signed_service() {

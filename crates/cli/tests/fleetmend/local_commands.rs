@@ -367,6 +367,7 @@ fn server(recorder: &mut SnapshotRecorder) {
         &data,
     ]);
     drop(service);
+    recorder.run_failing(&["health", "--url", "http://127.0.0.1:1"]);
     let listening = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listening.local_addr().unwrap().to_string();
     for command in ["dev", "demo"] {

@@ -73,6 +73,26 @@ fn init_prints_a_working_key_and_refuses_to_run_twice() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
+#[test]
+fn health_reports_whether_the_service_is_ready() {
+    let dir = Dir::new();
+    first_key(&dir.data());
+    let service = Running::start(&dir.data(), &[]);
+    let address = service.address.clone();
+    let health = |more: &[&str]| {
+        fleetmend(&[&["health", "--url", &address], more].concat()).output().unwrap()
+    };
+    let ready = health(&["--json"]);
+    assert_eq!(ready.status.code(), Some(0));
+    let body: serde_json::Value = serde_json::from_slice(&ready.stdout).unwrap();
+    assert_eq!((&body["status"], &body["database"]), (&"ok".into(), &"sqlite".into()));
+    assert_eq!(health(&[]).stdout, b"The service is ready.\n");
+    drop(service);
+    let gone = health(&[]);
+    assert_eq!((gone.status.code(), gone.stdout.is_empty()), (Some(1), true));
+    assert!(String::from_utf8_lossy(&gone.stderr).contains(&address), "{gone:?}");
+}
+
 /// Runs `init` with these arguments and variables, and then the command that it prints. That fails
 /// unless the database is the one that `init` set up.
 fn start_as_init_says(data: &Path, more: &[&str], variables: &[(&str, &str)]) {

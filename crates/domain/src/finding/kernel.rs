@@ -52,7 +52,7 @@ pub(super) fn kernel_role(family: Family, package: &Installed) -> KernelRole {
         Family::Mageia => mageia(package),
         Family::AzureLinux => azure(package),
         Family::Arch => arch(package),
-        // They have no kernel packages: both are made for containers.
+        // They have no kernel packages: both are for containers.
         Family::Wolfi | Family::Chainguard | Family::Other => KernelRole::None,
     }
 }

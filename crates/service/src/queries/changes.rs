@@ -16,7 +16,7 @@ pub struct ChangeWatcher {
     notifications: (Subscription, Subscription),
     seq: i64,
     revision: Option<i64>,
-    /// Imports of feeds in progress: their rows as they were last read.
+    /// Imports of feeds in progress: their rows when they were last read.
     imports: Vec<FeedProgress>,
 }
 

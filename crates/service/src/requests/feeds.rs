@@ -41,7 +41,7 @@ pub async fn delete(app: &App, caller: &Caller, id: FeedId) -> Result<()> {
     manage::remove(app, &caller.actor(), &feed.name).await
 }
 
-/// Whether administrators can change feeds here. Otherwise that is up to whoever runs the service.
+/// Whether administrators can change feeds here. Otherwise only the operator of the service can.
 #[boxed]
 pub async fn are_manageable(app: &App) -> Result<bool> {
     Ok(organizations::list(&mut *app.db.read().await?).await?.len() <= 1)

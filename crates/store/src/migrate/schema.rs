@@ -16,12 +16,12 @@ pub(crate) struct Table {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ColumnType,
 }
 
 /// What a column contains, independent of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnType {
     Text,
     Int,
     Bool,
@@ -29,17 +29,18 @@ pub(crate) enum Kind {
     Time,
 }
 
-impl Kind {
-    const ALL: [Kind; 5] = [Kind::Text, Kind::Int, Kind::Bool, Kind::Bytes, Kind::Time];
+impl ColumnType {
+    const ALL: [ColumnType; 5] =
+        [ColumnType::Text, ColumnType::Int, ColumnType::Bool, ColumnType::Bytes, ColumnType::Time];
 
     /// The placeholder that stands for it in a migration.
     pub(crate) const fn word(self) -> &'static str {
         match self {
-            Kind::Text => "{{text}}",
-            Kind::Int => "{{int}}",
-            Kind::Bool => "{{bool}}",
-            Kind::Bytes => "{{bytes}}",
-            Kind::Time => "{{time}}",
+            ColumnType::Text => "{{text}}",
+            ColumnType::Int => "{{int}}",
+            ColumnType::Bool => "{{bool}}",
+            ColumnType::Bytes => "{{bytes}}",
+            ColumnType::Time => "{{time}}",
         }
     }
 }
@@ -118,7 +119,7 @@ fn add(table: &mut Table, definition: &[&'static str]) {
             table.key = columns.iter().copied().filter(|word| *word != ",").collect();
         }
         [name, word, rest @ ..] => {
-            let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.word() == *word) else {
+            let Some(kind) = ColumnType::ALL.into_iter().find(|kind| kind.word() == *word) else {
                 return;
             };
             table.columns.push(Column { name, kind });

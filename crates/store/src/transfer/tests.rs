@@ -1,7 +1,7 @@
 //! Copies between databases of both engines, with at least one row in every table.
 
 use super::*;
-use crate::migrate::Kind;
+use crate::migrate::ColumnType;
 use crate::test_support;
 use testkit::TestDatabase;
 
@@ -11,17 +11,17 @@ const ROWS: usize = 4;
 /// A value of this kind as SQL of SQLite, different for each row.
 ///
 /// Text is the same in all columns of a row, so that references lead to the row of the same number.
-fn value(kind: Kind, row: usize) -> String {
+fn value(kind: ColumnType, row: usize) -> String {
     match kind {
-        Kind::Text => format!("'{row} \u{fc}\u{1f600}\\N\t''\"\n'"),
-        Kind::Int => [i64::MAX, i64::MIN, 0, -7][row].to_string().replace(
+        ColumnType::Text => format!("'{row} \u{fc}\u{1f600}\\N\t''\"\n'"),
+        ColumnType::Int => [i64::MAX, i64::MIN, 0, -7][row].to_string().replace(
             &i64::MIN.to_string(),
             // SQLite reads the literal as a real number.
             "(-9223372036854775807 - 1)",
         ),
-        Kind::Bool => (row % 2).to_string(),
-        Kind::Bytes => format!("x'00ff0a{row:02x}'"),
-        Kind::Time => ["1794753245883334", "-1", "946684799999999", "0"][row].to_owned(),
+        ColumnType::Bool => (row % 2).to_string(),
+        ColumnType::Bytes => format!("x'00ff0a{row:02x}'"),
+        ColumnType::Time => ["1794753245883334", "-1", "946684799999999", "0"][row].to_owned(),
     }
 }
 

@@ -8,7 +8,7 @@ use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Sqlite, query::Query};
 
 use crate::error::{Cause, Result, StoreError};
-use crate::migrate::{Column, Kind, Table};
+use crate::migrate::{Column, ColumnType, Table};
 use crate::row::EPOCH_2000_MICROS;
 
 /// The signature, no flags, and a header extension of no bytes.
@@ -26,13 +26,15 @@ pub(super) fn encode(row: &SqliteRow, table: &Table, out: &mut Vec<u8>) -> Resul
     for (place, column) in table.columns.iter().enumerate() {
         let number = || row.try_get::<Option<i64>, _>(place);
         let value = match column.kind {
-            Kind::Text => {
+            ColumnType::Text => {
                 row.try_get::<Option<&str>, _>(place).map(|text| put(text.map(str::as_bytes), out))
             }
-            Kind::Bytes => row.try_get::<Option<&[u8]>, _>(place).map(|bytes| put(bytes, out)),
-            Kind::Int => number().map(|n| put(n.map(i64::to_be_bytes), out)),
-            Kind::Bool => number().map(|n| put(n.map(|n| [u8::from(n != 0)]), out)),
-            Kind::Time => number().map(|n| {
+            ColumnType::Bytes => {
+                row.try_get::<Option<&[u8]>, _>(place).map(|bytes| put(bytes, out))
+            }
+            ColumnType::Int => number().map(|n| put(n.map(i64::to_be_bytes), out)),
+            ColumnType::Bool => number().map(|n| put(n.map(|n| [u8::from(n != 0)]), out)),
+            ColumnType::Time => number().map(|n| {
                 let since_2000 = n.map(|n| n.saturating_sub(EPOCH_2000_MICROS));
                 put(since_2000.map(i64::to_be_bytes), out);
             }),
@@ -67,14 +69,14 @@ pub(super) fn bind<'q>(
             Ok(Some(i64::from_be_bytes(bytes)))
         };
         query = match kind {
-            Kind::Text => {
+            ColumnType::Text => {
                 let text = value.map(std::str::from_utf8).transpose();
                 query.bind(text.map_err(|error| corrupt(table, error))?.map(str::to_owned))
             }
-            Kind::Bytes => query.bind(value.map(<[u8]>::to_vec)),
-            Kind::Int => query.bind(number()?),
-            Kind::Bool => query.bind(value.map(|value| value != [0])),
-            Kind::Time => {
+            ColumnType::Bytes => query.bind(value.map(<[u8]>::to_vec)),
+            ColumnType::Int => query.bind(number()?),
+            ColumnType::Bool => query.bind(value.map(|value| value != [0])),
+            ColumnType::Time => {
                 query.bind(number()?.map(|micros| micros.saturating_add(EPOCH_2000_MICROS)))
             }
         };
@@ -143,7 +145,7 @@ impl Splitter {
             if self.bytes.len() < HEADER.len() {
                 return Next::None;
             }
-            // The header has a length of its own, which PostgreSQL leaves at 0.
+            // The header has a separate length, which PostgreSQL leaves at 0.
             self.has_header = true;
             self.start = HEADER.len();
         }

@@ -46,7 +46,7 @@ pub struct Feed {
     pub progress: Option<FeedProgress>,
     /// Whether it is one of the feeds in `GET /v1/feed-catalog`.
     pub built_in: bool,
-    /// Whether the service follows it because servers need it, and nobody added it.
+    /// Whether the service follows it because servers need it, and no user added it.
     pub automatic: bool,
 }
 

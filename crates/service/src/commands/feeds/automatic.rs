@@ -29,7 +29,7 @@ fn system(id: &str, release: &str) -> Option<Os> {
     Os::new(id, version, if is_lmde { "LMDE" } else { "" }).ok()
 }
 
-/// The built-in feeds that servers need and nobody has decided about: there is no feed with the
+/// The built-in feeds that servers need and no user has decided about: there is no feed with the
 /// same name or URL, and no operator removed it.
 pub fn to_follow(
     systems: &[Os],
