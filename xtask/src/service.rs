@@ -79,8 +79,12 @@ impl Service {
         server
             .args(["server", "--listen", "127.0.0.1:0", "--log", "warn", "--data-dir"])
             .arg(&data);
-        // The check uses its own feed and nothing of a publisher.
-        server.args(["--feeds", "manual", "--offline"]);
+        // The check uses its own feed and nothing of a publisher: built-in feeds come from a mirror,
+        // and others through a proxy, that do not exist on this machine.
+        server.args(["--feeds", "manual", "--feed-mirror", "http://127.0.0.1:1/"]);
+        for name in ["HTTP_PROXY", "HTTPS_PROXY"] {
+            server.env(name, "http://127.0.0.1:1");
+        }
         // Schemathesis is one client that sends requests as fast as it can. Rate limits have their
         // own tests.
         server.args(["--requests-per-second", "100000", "--requests-burst", "1000000"]);

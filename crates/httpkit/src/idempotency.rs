@@ -132,6 +132,7 @@ fn redirect_to_created(subject: &str) -> Result<Response<Body>, ApiError> {
         ("srv_", "/v1/servers/"),
         ("sup_", "/v1/suppressions/"),
         ("feed_", "/v1/feeds/"),
+        ("agents", "/v1/"),
     ];
     let place = places.iter().find(|(prefix, _)| subject.starts_with(prefix));
     let location = place.map(|(_, path)| format!("{path}{subject}"));

@@ -28,7 +28,7 @@ pub(crate) struct Api {
 }
 
 pub(crate) struct ApiResponse {
-    pub(super) text: String,
+    pub(crate) text: String,
     /// The version of the resource, for conditional requests.
     pub(super) etag: Option<String>,
     /// The `Location` header.

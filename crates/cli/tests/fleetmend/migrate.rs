@@ -56,8 +56,11 @@ fn move_database(service: &mut Running, data: &Path, to: &str) {
     assert_eq!(written, format!("database = {}\nrequests_burst = 3000\n", json!(to)));
     let mode = std::fs::metadata(&settings).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o640, "{mode:o}");
-    let (code, report) = run_doctor(data, &[]);
-    assert_eq!(code, 0, "{report}");
+    // The simulated fleet has no feeds, which doctor reports too.
+    let (_, report) = run_doctor(data, &[]);
+    let findings = report["findings"].as_array().unwrap().iter();
+    let problems = findings.filter(|one| one["state"] == "problem" && one["check"] != "feeds");
+    assert_eq!(problems.count(), 0, "{report}");
 }
 
 /// The batch is in the middle each time: the agents continue with the service on the other engine.

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::refreshes::{self, Refresh, RefreshState};
 use store::{Tx, servers};
-use vocab::{Line, OrgId, ServerId, TaskId};
+use vocab::{Line, OrgId, Selector, ServerId, TaskId};
 use wire::agent::{AgentUpgrade, is_older_version};
 
 use crate::App;
@@ -79,6 +79,21 @@ pub enum UpgradeRequest {
     Current,
     /// This service carries no signed agent for its architecture.
     NoRelease,
+}
+
+/// Records in the audit log that a user asks for upgrades, before any is requested.
+#[boxed]
+pub async fn record_upgrade_request(
+    app: &App,
+    actor: &Actor,
+    targets: &Selector,
+    servers: usize,
+) -> Result<()> {
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    let detail = json!({"targets": targets, "servers": servers});
+    record(&mut tx, actor.org, now, &actor.id, "agent.upgrade_request", "agents", &detail);
+    Ok(tx.commit().await?)
 }
 
 /// Requests upgrades of the agents of these servers. Returns what became of each.

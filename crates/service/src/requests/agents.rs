@@ -28,6 +28,7 @@ pub async fn upgrade(
         ServiceError::Internal("the selector is missing although validation succeeded".into())
     })?;
     let ids = select(app, &caller.scope(), &targets).await?;
+    refreshes::record_upgrade_request(app, &caller.actor(), &targets, ids.len()).await?;
     let mut done = AgentUpgrades { requested: 0, current: 0, no_release: 0 };
     for chunk in ids.chunks(CHUNK) {
         for one in refreshes::request_upgrades(app, &caller.actor(), chunk).await? {

@@ -76,9 +76,6 @@ pub async fn edit_many(
     };
     let added: Vec<Tag> = tags("/add_tags", &body.add_tags);
     let removed: Vec<Tag> = tags("/remove_tags", &body.remove_tags);
-    if environment.is_none() && body.add_tags.is_empty() && body.remove_tags.is_empty() {
-        errors.add("", "nothing_changes", "set `environment`, `add_tags` or `remove_tags`");
-    }
     errors.into_result()?;
     let Some(targets) = targets else {
         let why = "the selector is missing although validation succeeded";

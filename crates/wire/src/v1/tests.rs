@@ -121,7 +121,7 @@ fn server_matches_api_field_names() {
         "environment": "production", "tags": ["web"],
         "os": {"id": "debian", "version": "12", "name": "Debian GNU/Linux 12 (bookworm)"},
         "kernel": "6.1.0-18-amd64", "arch": "x86_64", "package_manager": "apt", "agent_version": "0.1.0",
-        "last_seen_at": "2026-11-15T04:00:00Z", "enrolled_at": "2026-11-15T04:00:00Z", "last_scan_at": null,
+        "agent_outdated": true, "last_seen_at": "2026-11-15T04:00:00Z", "enrolled_at": "2026-11-15T04:00:00Z", "last_scan_at": null,
         "stale": false, "assessment": "partial", "reboot_required": true, "reboot_reasons": ["linux-image-amd64"], "activity": "idle", "quarantine": null,
         "other_updaters": ["unattended-upgrades"],
         "limits": {"frozen": false, "never_reboot": true, "security_only": false, "exclude": ["linux-*"],
@@ -142,6 +142,8 @@ fn server_matches_api_field_names() {
     full["unassessed"] = json!([{"package": "docker-ce", "version": "27.0", "reason": "third_party",
         "detail": "comes from Docker"}]);
     full["coverage"] = json!({"ecosystem": "Ubuntu:22.04:LTS", "lists_unfixed": true, "derived_from": "Ubuntu 22.04"});
+    full["agent_upgrade"] = json!({"version": "0.2.0", "state": "failed", "requested_at": "2026-11-15T04:00:00Z",
+        "completed_at": "2026-11-15T04:02:00Z", "message": "0.1.0 was restored"});
     full["old_code"] = json!([{"package": "libssl3", "unit": "ssh.service", "process": "sshd"}]);
     assert_round_trip::<ServerDetail>(full);
 }

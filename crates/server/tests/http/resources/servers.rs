@@ -277,8 +277,9 @@ async fn several_servers_are_edited_by_selector(service: &Service) {
     assert_eq!(edit(body).await.is(200).json(), json!({"matched": 0, "changed": 0}));
     let same = json!({"targets": {"environment": "test"}, "add_tags": ["new"]});
     assert_eq!(edit(same).await.is(200).json(), json!({"matched": 2, "changed": 0}));
+    let nothing = json!({"targets": {"environment": "test"}});
+    assert_eq!(edit(nothing).await.is(200).json(), json!({"matched": 2, "changed": 0}));
     for (wrong, pointer) in [
-        (json!({"targets": {"all": true}}), ""),
         (json!({"targets": {}, "add_tags": ["x"]}), "/targets"),
         (json!({"targets": {"all": true}, "add_tags": ["a b"]}), "/add_tags/0"),
         (json!({"targets": {"all": true}, "environment": "a b"}), "/environment"),
