@@ -56,10 +56,12 @@ impl Operator {
         for _ in 0..POLLS_MAX {
             let order = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.key);
             let order = order.header("idempotency-key", format!("order-{number}")).json(&body);
-            match order.send().await.unwrap() {
-                answer if answer.status().is_success() => return answer.json().await.unwrap(),
-                answer if answer.status() == 503 => tokio::time::sleep(POLL_INTERVAL).await,
-                answer => panic!("{}", answer.text().await.unwrap()),
+            match order.send().await {
+                Ok(answer) if answer.status().is_success() => return answer.json().await.unwrap(),
+                Ok(answer) if answer.status() == 503 => tokio::time::sleep(POLL_INTERVAL).await,
+                Ok(answer) => panic!("{}", answer.text().await.unwrap()),
+                // The response was lost, for example while the service stops.
+                Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
         panic!("{path}: the service stayed unavailable");
