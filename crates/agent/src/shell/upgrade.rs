@@ -123,9 +123,11 @@ impl Upgrade {
         let replaced = self.replace(&state, &new).await;
         let _ = fs::remove_file(&new);
         replaced?;
-        let pid = state.agent_process().context("the agent does not run")?;
         let before = state.contact().last_sync_at;
-        kill_process(pid, Signal::USR2).context("cannot signal the agent")?;
+        // An agent that does not run now is started with the new program by the service manager.
+        if let Some(pid) = state.agent_process() {
+            let _ = kill_process(pid, Signal::USR2);
+        }
         if self.wait_for_sync(&state, before) {
             remove_pending(&state)?;
             return Ok(format!("the agent {} has synced", self.version));
@@ -222,14 +224,10 @@ impl Restore {
     }
 }
 
-/// Renames a copy of the previous program over the current one. The previous one stays.
+/// Renames the previous program over the current one. A rename needs no disk space.
 fn put_back(program: &Path) -> anyhow::Result<()> {
     let backup = previous(program);
-    let copy = backup.with_extension("restored");
-    fs::copy(&backup, &copy)
-        .and_then(|_| fs::File::open(&copy)?.sync_all())
-        .and_then(|()| fs::rename(&copy, program))
-        .with_context(|| format!("cannot restore {}", backup.display()))
+    fs::rename(&backup, program).with_context(|| format!("cannot restore {}", backup.display()))
 }
 
 fn remove_pending(state: &StateDir) -> anyhow::Result<()> {
