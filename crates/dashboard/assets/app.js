@@ -115,7 +115,7 @@
     const form = event.target.closest("form[data-auto]");
     if (form && event.target.type !== "search") form.requestSubmit();
     if (event.target.matches("[data-all]")) for (const box of all("input[data-pick]")) box.checked = event.target.checked;
-    if (event.target.matches("[data-all],[data-pick]")) count();
+    if (event.target.matches("[data-all],[data-pick],[data-all-matching]")) count();
   });
   document.addEventListener("submit", (event) => {
     const form = event.target;
@@ -146,13 +146,73 @@
   previewed?.addEventListener("reset", () => setTimeout(matchPreview));
   matchPreview();
   const count = () => {
-    const picked = all("input[data-pick]:checked").length;
+    const every = document.querySelector("[data-all-matching]:checked");
+    const picked = every ? Number(every.value) : all("input[data-pick]:checked").length;
+    for (const bar of all("[data-bar]")) bar.hidden = picked === 0;
     for (const button of all("[data-needs-pick]")) {
+      const verb = button.dataset.needsPick;
       button.disabled = picked === 0;
-      button.textContent = picked ? `Patch ${picked} selected…` : "Patch selected…";
+      button.textContent = picked ? `${verb} ${picked.toLocaleString("en")} ${picked === 1 ? "server" : "servers"}…` : `${verb} selected…`;
     }
   };
   count();
+
+  // Menus: only one is open; a click outside or Escape closes it; typing narrows a long one.
+  document.addEventListener("click", (event) => {
+    for (const menu of all("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+  });
+  document.addEventListener("keydown", (event) => {
+    const menu = event.key === "Escape" && document.querySelector("details.menu[open]");
+    if (menu) (menu.open = false), menu.querySelector("summary").focus();
+  });
+  document.addEventListener("toggle", (event) => {
+    if (event.target.matches?.("details.menu") && event.target.open) event.target.querySelector("[data-narrow]")?.focus();
+  }, true);
+  document.addEventListener("input", (event) => {
+    if (!event.target.matches("[data-narrow]")) return;
+    const text = event.target.value.toLowerCase();
+    for (const item of all("li", event.target.closest(".sheet"))) item.hidden = !item.textContent.toLowerCase().includes(text);
+  });
+
+  // The palette: search everything while typing, choose with the arrow keys.
+  const palette = document.getElementById("palette");
+  if (palette) {
+    const input = palette.querySelector("input"), into = document.getElementById("palette-found");
+    let turn = 0;
+    const look = async () => {
+      const mine = ++turn;
+      const answer = await fetch(`/find?q=${encodeURIComponent(input.value)}`);
+      if (mine !== turn || !answer.ok) return;
+      const found = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("found");
+      into.replaceChildren(...(found ? [...found.childNodes] : []));
+      move(0);
+    };
+    const move = (by) => {
+      const links = all("a", into);
+      const at = links.findIndex((link) => link.classList.contains("at"));
+      links[at]?.classList.remove("at");
+      const next = links[Math.min(Math.max(at + by, 0), links.length - 1)];
+      next?.classList.add("at");
+      next?.scrollIntoView({ block: "nearest" });
+    };
+    const open = () => {
+      if (palette.open) return;
+      input.value = "";
+      palette.showModal();
+      look();
+    };
+    input.addEventListener("input", look);
+    palette.addEventListener("click", (event) => event.target === palette && palette.close());
+    palette.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowDown" || event.key === "ArrowUp") event.preventDefault(), move(event.key === "ArrowDown" ? 1 : -1);
+      const chosen = event.key === "Enter" && event.target === input && into.querySelector("a.at");
+      if (chosen) event.preventDefault(), chosen.click();
+    });
+    document.querySelector("[data-find]")?.addEventListener("focus", (event) => (event.target.blur(), open()));
+    document.addEventListener("keydown", (event) => {
+      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") event.preventDefault(), open();
+    });
+  }
 
   // Preview the next runs of a schedule while the user types.
   const asks = document.querySelector("form[data-ask]");
@@ -206,7 +266,7 @@
     row?.scrollIntoView({ block: "nearest" });
   };
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || help?.open) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || help?.open || palette?.open) return;
     if (typing(event.target) && event.target.type !== "checkbox") return void (event.key === "Escape" && event.target.blur());
     const went = going;
     going = false;

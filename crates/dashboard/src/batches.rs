@@ -4,16 +4,18 @@
 use axum::extract::{Path, State};
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderValue};
-use httpkit::filters::BatchFilter;
+use httpkit::filters::{BatchFilter, TaskFilter};
 use httpkit::problem::{ApiError, Code};
-use httpkit::{Id, Ids, NoQuery, Query, RequestUrl, page as paging, task_log};
+use httpkit::{Id, Ids, RequestUrl, page as paging, task_log};
 use service::auth::caller::Credential;
 use service::commands::batches::{self as commands, SeenBatch};
+use service::queries::Page;
 use service::{queries, requests};
 use vocab::{BatchId, ServerId, TaskId};
 
 use crate::extract::{Form, PageQuery};
 use crate::names::names;
+use crate::pages::facets::Filters;
 use crate::pages::{Frame, Section};
 use crate::patch_form::PREVIEW_SERVERS_MAX;
 use crate::preview_token::server_set;
@@ -22,6 +24,8 @@ use crate::{Dashboard, Viewer, pages, preview_token};
 
 /// The longest log that a page includes. The API returns the rest.
 const LOG_BYTES_MAX: usize = 1 << 20;
+/// Maximum number of tasks that a page lists.
+const TASKS_MAX: u32 = 500;
 
 pub(crate) async fn list(
     State(app): State<Dashboard>,
@@ -29,28 +33,41 @@ pub(crate) async fn list(
     url: RequestUrl,
     page_query: PageQuery<BatchFilter>,
 ) -> PageResult {
-    let (state, query) = (page_query.text("state"), page_query.query());
+    let filters = Filters::new("/batches", vec![("state", page_query.text("state"))]);
+    let menus = vec![filters.choices("State", "state", pages::choice::BATCH_STATE)];
+    let query = page_query.query();
     let (part, states) = (page_query.parameters.page(), page_query.parameters.states());
     let found = queries::batches::list(&app, &viewer.caller().scope(), &states, part).await?;
     let list = paging::list(&url, part, found, |batch| batch).0;
     let frame = live_frame(&app, &viewer, Section::Batches, "Batches");
     let by = list.data.iter().filter_map(|batch| batch.started_by.clone());
     let names = names(&app, &viewer, by).await?;
-    page(&pages::Batches { frame, list, state, query, names })
+    page(&pages::Batches { frame, list, menus, query, names })
 }
 
 pub(crate) async fn show(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Id(id): Id<BatchId>,
-    Query(NoQuery {}): Query<NoQuery>,
+    query: PageQuery<TaskFilter>,
 ) -> PageResult {
-    let row = queries::batches::find(&app, &viewer.caller().scope(), id).await?;
-    let it = queries::batches::with_tasks(&app, row).await?;
+    let (scope, state) = (viewer.caller().scope(), query.text("state"));
+    let row = queries::batches::find(&app, &scope, id).await?;
+    let mut it = queries::batches::with_tasks(&app, row).await?;
+    let part = Page { limit: TASKS_MAX, offset: 0 };
+    if !state.is_empty() {
+        let states = query.parameters.states();
+        let found = queries::tasks::list(&app, &scope, id, &states, part).await?;
+        it.results = Some(found.items);
+    }
+    let failed = match it.progress.failed + it.progress.timed_out {
+        0 => Vec::new(),
+        _ => queries::tasks::list(&app, &scope, id, &["failed", "timed_out"], part).await?.items,
+    };
     let names = names(&app, &viewer, it.started_by.clone()).await?;
     let frame = frame(&app, &viewer, Section::Batches, "Batch");
     let frame = Frame { live: Some(format!("/live?batch={id}")), ..frame };
-    page(&pages::BatchPage { frame, it, names })
+    page(&pages::BatchPage { frame, it, state, failed, names })
 }
 
 pub(crate) async fn task(
@@ -69,7 +86,7 @@ pub(crate) async fn task(
     }
     bytes.truncate(LOG_BYTES_MAX);
     let log = String::from_utf8_lossy(&bytes).into_owned();
-    let frame = frame(&app, &viewer, Section::Batches, format!("Log of {}", it.hostname));
+    let frame = frame(&app, &viewer, Section::Batches, format!("Log of {}", it.name()));
     let frame = Frame { live: Some(format!("/live?batch={batch}")), ..frame };
     page(&pages::TaskPage { frame, batch: batch.to_string(), it, log })
 }

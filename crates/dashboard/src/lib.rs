@@ -13,6 +13,7 @@ mod cookies;
 mod csv_export;
 mod extract;
 mod feeds;
+mod find;
 mod form_idempotency;
 mod live;
 mod login;
@@ -93,9 +94,15 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Viewer), "/", get(overview::overview)),
         (SignedIn(Viewer), "/trend.csv", get(csv_export::trend)),
         (SignedIn(Viewer), "/live", get(live::live)),
+        (SignedIn(Viewer), "/find", get(find::find)),
         (SignedIn(Viewer), "/servers", get(servers::list)),
         (SignedIn(Viewer), "/servers.csv", get(csv_export::servers)),
+        (SignedIn(Operator), "/servers/edit", post(servers::edit_many)),
         (SignedIn(Viewer), "/servers/{id}", get(servers::show)),
+        (SignedIn(Viewer), "/servers/{id}/updates", get(servers::updates)),
+        (SignedIn(Viewer), "/servers/{id}/cves", get(servers::cves)),
+        (SignedIn(Viewer), "/servers/{id}/packages", get(servers::packages)),
+        (SignedIn(Viewer), "/servers/{id}/history", get(servers::history_tab)),
         (SignedIn(Viewer), "/servers/{id}/packages.csv", get(csv_export::server_packages)),
         (SignedIn(Viewer), "/servers/{id}/cves.csv", get(csv_export::server_cves)),
         (SignedIn(Viewer), "/servers/{id}/unassessed.csv", get(csv_export::server_unassessed)),

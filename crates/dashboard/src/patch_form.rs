@@ -18,6 +18,7 @@ use crate::pages::Section;
 use crate::pages::form::PatchForm;
 use crate::preview_token::Rejection;
 use crate::response::{PageResult, error_sentences, frame, invalid_input, page, redirect};
+use crate::servers::selected;
 use crate::{Dashboard, Viewer, pages, preview_token};
 
 /// Reads the form.
@@ -26,11 +27,8 @@ pub(crate) fn parse(form: &Form) -> PatchForm {
         text if text.is_empty() => usual.to_owned(),
         text => text,
     };
-    let mut server_ids = form.all("server_ids");
-    server_ids.sort();
-    server_ids.dedup();
     PatchForm {
-        server_ids,
+        server_ids: form.all("server_ids"),
         what: or("what", "security"),
         packages: form.text("packages"),
         exclude: form.text("exclude"),
@@ -42,6 +40,7 @@ pub(crate) fn parse(form: &Form) -> PatchForm {
         window_minutes: form.text("window_minutes"),
         dry_run: !form.text("dry_run").is_empty(),
     }
+    .sorted()
 }
 
 /// The options as the API expects them. A value that is not a number stays text, so that the API
@@ -108,7 +107,8 @@ const BATCH_ACTION: &str = "batch";
 /// `POST /order`: renders a preview, or starts what was previewed if the Start button sent the
 /// preview's token as `start`.
 pub(crate) async fn submit(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> PageResult {
-    let form = parse(&sent);
+    let server_ids = selected(&app, &viewer, &sent).await?;
+    let form = PatchForm { server_ids, ..parse(&sent) }.sorted();
     match preview_or_start(&app, &viewer, &sent, &form).await {
         Ok(Outcome::Started(answer)) => Ok(answer),
         Ok(Outcome::Previewed { preview, token, rejected }) => {

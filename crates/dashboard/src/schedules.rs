@@ -294,7 +294,7 @@ async fn add_servers(
     let wrong = |detail: String| Err(ApiError::new(Code::InvalidBody, detail));
     let mut added = Vec::new();
     for name in split_words(&form.add_servers) {
-        let found = queries::servers::by_hostname(app, &viewer.caller().scope(), &name).await?;
+        let found = queries::servers::by_name(app, &viewer.caller().scope(), &name).await?;
         match found.as_slice() {
             [one] => added.push(one.to_string()),
             [] => return wrong(format!("No server is named {name}.")),

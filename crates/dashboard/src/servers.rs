@@ -5,14 +5,19 @@ use httpkit::filters::PageParams;
 use httpkit::problem::{ApiError, Code};
 use httpkit::{Body, Id, RequestUrl, filters, page as paging};
 use serde_json::json;
+use service::queries::servers::Facets;
 use service::queries::{Page, Paged};
 use service::requests::Versions;
+use service::requests::validate::SERVER_IDS_MAX;
 use service::{queries, requests};
-use vocab::ServerId;
-use wire::v1::{EditServer, UpgradeAgents};
+use vocab::{Digest, Line, ServerId};
+use wire::v1::{AgentUpgrades, EditServer, EditServers, UpgradeAgents};
 
 use crate::extract::{Form, PageQuery};
-use crate::pages::{HistoryRow, Section, ServerFilter};
+use crate::names::names;
+use crate::pages::facets::{FacetMenu, Filters};
+use crate::pages::form::ServersForm;
+use crate::pages::{HistoryRow, Section, ServerTab};
 use crate::response::{
     PageResult, error_sentences, frame, invalid_input, live_frame, page, redirect,
 };
@@ -20,6 +25,8 @@ use crate::{Dashboard, Viewer, pages};
 
 /// Maximum number of history entries on a server's page.
 const HISTORY_ROWS: u32 = 20;
+/// Maximum number of names that the form for several servers lists.
+const NAMES_MAX: usize = 200;
 
 /// `/servers`, with the same filters as the API.
 pub(crate) async fn list(
@@ -28,30 +35,173 @@ pub(crate) async fn list(
     url: RequestUrl,
     page_query: PageQuery<filters::ServerFilter>,
 ) -> PageResult {
-    let filter = ServerFilter {
-        q: page_query.text("q"),
-        status: page_query.text("status"),
-        environment: page_query.text("environment"),
-        os: page_query.text("os"),
-        tag: page_query.text("tag"),
-        reboot_required: page_query.text("reboot_required"),
-        sort: page_query.text("sort"),
-    };
+    let names = ["q", "status", "environment", "os", "tag", "reboot_required", "sort"];
+    let filters = Filters::new("/servers", names.map(|name| (name, page_query.text(name))).into());
     let query = page_query.query();
     let (part, scope) = (page_query.parameters.page(), viewer.caller().scope());
     let (wanted, sort) = page_query.parameters.into_filter();
     let found = queries::servers::list(&app, &scope, wanted, sort, part).await?;
     let list = paging::list(&url, part, found, |server| server).0;
+    let menus = menus(&filters, queries::servers::facets(&app, &scope).await?);
     let frame = live_frame(&app, &viewer, Section::Servers, "Servers");
-    page(&pages::Servers { frame, list, filter, query })
+    page(&pages::Servers { frame, list, filters, menus, query })
+}
+
+/// The filter menus of the list.
+fn menus(filters: &Filters, facets: Facets) -> Vec<FacetMenu> {
+    let counted = |values: Vec<(String, u64)>| {
+        values.into_iter().map(|(value, count)| (value.clone(), value, Some(count)))
+    };
+    vec![
+        filters.menu("Environment", "environment", counted(facets.environments)),
+        filters.menu("System", "os", counted(facets.systems)),
+        filters.menu("Tag", "tag", counted(facets.tags)),
+        filters.choices("Status", "status", pages::choice::STATUS),
+        filters.choices("Reboot", "reboot_required", pages::choice::REBOOT_REQUIRED),
+        filters.choices("Sort", "sort", pages::choice::SORT),
+    ]
+}
+
+/// The servers that a form selects: those that were picked, or all that match the filters of the
+/// list that was shown.
+pub(crate) async fn selected(
+    app: &Dashboard,
+    viewer: &Viewer,
+    form: &Form,
+) -> Result<Vec<String>, ApiError> {
+    if form.text("all_matching").is_empty() {
+        return Ok(form.all("server_ids"));
+    }
+    let query = form.text("matching");
+    let filter: filters::ServerFilter = httpkit::query::parse(query.trim_start_matches('?'))?;
+    let (wanted, _) = filter.into_filter();
+    let scope = viewer.caller().scope();
+    let ids = queries::servers::matching(app, &scope, wanted, SERVER_IDS_MAX + 1).await?;
+    if ids.len() > SERVER_IDS_MAX {
+        let max = pages::number(SERVER_IDS_MAX);
+        let detail = format!("More than {max} servers match. Filter the list further.");
+        return Err(ApiError::new(Code::InvalidBody, detail));
+    }
+    Ok(ids.iter().map(ToString::to_string).collect())
+}
+
+/// The form that changes several servers, and its submission.
+pub(crate) async fn edit_many(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    sent: Form,
+) -> PageResult {
+    let mut server_ids = selected(&app, &viewer, &sent).await?;
+    server_ids.sort();
+    server_ids.dedup();
+    if server_ids.is_empty() {
+        return Err(ApiError::new(Code::BadRequest, "No server was selected."));
+    }
+    let change = sent.text("environment_change");
+    let form = ServersForm {
+        server_ids,
+        environment_change: if change.is_empty() { "keep".to_owned() } else { change },
+        environment: sent.text("environment"),
+        add_tags: sent.text("add_tags"),
+        remove_tags: sent.text("remove_tags"),
+    };
+    if !sent.is_confirmed() {
+        return page(&edit_many_page(&app, &viewer, form, Vec::new()).await?);
+    }
+    let mut body = json!({
+        "targets": {"server_ids": form.server_ids},
+        "add_tags": split_tags(&form.add_tags),
+        "remove_tags": split_tags(&form.remove_tags),
+    });
+    match form.environment_change.as_str() {
+        "set" => body["environment"] = json!(form.environment),
+        "remove" => body["environment"] = json!(null),
+        _ => {}
+    }
+    let body: Body<EditServers> = Body::from_value(&body)?;
+    let caller = viewer.caller();
+    let edited = requests::servers::edit_many(&app, &caller, body.into_parts());
+    match edited.await.map_err(ApiError::from) {
+        Ok(_) => redirect("/servers"),
+        Err(error) if error.code() != Code::InvalidBody => Err(error),
+        Err(error) => {
+            let errors = error_sentences(&error);
+            invalid_input(&edit_many_page(&app, &viewer, form, errors).await?)
+        }
+    }
+}
+
+async fn edit_many_page(
+    app: &Dashboard,
+    viewer: &Viewer,
+    form: ServersForm,
+    errors: Vec<String>,
+) -> Result<pages::ServersEdit, ApiError> {
+    let shown = form.server_ids.iter().take(NAMES_MAX).cloned();
+    let names = names(app, viewer, shown).await?;
+    let facets = queries::servers::facets(app, &viewer.caller().scope()).await?;
+    let environments = facets.environments.into_iter().map(|(name, _)| name).collect();
+    let frame = frame(app, viewer, Section::Servers, "Edit servers");
+    Ok(pages::ServersEdit { frame, form, names, environments, errors })
 }
 
 pub(crate) async fn show(
+    state: State<Dashboard>,
+    viewer: Viewer,
+    url: RequestUrl,
+    id: Id<ServerId>,
+    query: PageQuery<PageParams>,
+) -> PageResult {
+    show_tab(state, viewer, url, id, query, ServerTab::Overview).await
+}
+
+pub(crate) async fn updates(
+    state: State<Dashboard>,
+    viewer: Viewer,
+    url: RequestUrl,
+    id: Id<ServerId>,
+    query: PageQuery<PageParams>,
+) -> PageResult {
+    show_tab(state, viewer, url, id, query, ServerTab::Updates).await
+}
+
+pub(crate) async fn cves(
+    state: State<Dashboard>,
+    viewer: Viewer,
+    url: RequestUrl,
+    id: Id<ServerId>,
+    query: PageQuery<PageParams>,
+) -> PageResult {
+    show_tab(state, viewer, url, id, query, ServerTab::Cves).await
+}
+
+pub(crate) async fn packages(
+    state: State<Dashboard>,
+    viewer: Viewer,
+    url: RequestUrl,
+    id: Id<ServerId>,
+    query: PageQuery<PageParams>,
+) -> PageResult {
+    show_tab(state, viewer, url, id, query, ServerTab::Packages).await
+}
+
+pub(crate) async fn history_tab(
+    state: State<Dashboard>,
+    viewer: Viewer,
+    url: RequestUrl,
+    id: Id<ServerId>,
+    query: PageQuery<PageParams>,
+) -> PageResult {
+    show_tab(state, viewer, url, id, query, ServerTab::History).await
+}
+
+async fn show_tab(
     State(app): State<Dashboard>,
     viewer: Viewer,
     url: RequestUrl,
     Id(id): Id<ServerId>,
     query: PageQuery<PageParams>,
+    tab: ServerTab,
 ) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     let part = match query.text("limit").is_empty() {
@@ -60,8 +210,10 @@ pub(crate) async fn show(
     };
     let found = history(&app, id, part).await?;
     let history = paging::list(&url, part, found, |row| row).0;
-    let frame = live_frame(&app, &viewer, Section::Servers, it.server.hostname.to_string());
-    page(&pages::ServerPage { frame, it, history })
+    let frame = live_frame(&app, &viewer, Section::Servers, it.server.name().to_owned());
+    let architecture = it.server.arch.as_ref().map_or("", Line::as_str);
+    let can_upgrade_agent = queries::agents::has_signed_release(&app, architecture);
+    page(&pages::ServerPage { frame, tab, it, history, can_upgrade_agent })
 }
 
 /// The batches that a server took part in, newest first.
@@ -97,24 +249,41 @@ pub(crate) async fn upgrade_agent(
     Id(id): Id<ServerId>,
 ) -> PageResult {
     let body: Body<UpgradeAgents> = Body::from_value(&json!({"targets": {"server_ids": [id]}}))?;
-    requests::agents::upgrade(&app, &viewer.caller(), body.into_parts()).await?;
+    let done = requests::agents::upgrade(&app, &viewer.caller(), body.into_parts()).await?;
+    refuse_if_none_requested(&done)?;
     redirect(&format!("/servers/{id}"))
 }
 
-/// The form with the environment and the tags of a server.
+/// Returns an error that says why no upgrade was requested, if none was.
+pub(crate) fn refuse_if_none_requested(done: &AgentUpgrades) -> Result<(), ApiError> {
+    if done.requested > 0 {
+        return Ok(());
+    }
+    let detail = match done.no_release {
+        0 => "No agent is older than the one that this service carries.",
+        _ => {
+            "This service carries no agent that its publisher signed. Run the install command on \
+             the server again to upgrade its agent."
+        }
+    };
+    Err(ApiError::new(Code::Conflict, detail))
+}
+
+/// The form with what operators write about a server.
 pub(crate) async fn show_edit(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Id(id): Id<ServerId>,
 ) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
+    let title = format!("Edit {}", it.server.name());
     page(&pages::ServerEdit {
-        frame: frame(&app, &viewer, Section::Servers, format!("Edit {}", it.server.hostname)),
+        frame: frame(&app, &viewer, Section::Servers, title),
         id: id.to_string(),
+        name: it.server.name().to_owned(),
         hostname: it.server.hostname.to_string(),
-        shown: edited_values(&it.server),
-        tags: it.server.tags.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-        environment: it.server.environment.map(|it| it.to_string()).unwrap_or_default(),
+        form: ServerForm::from_server(&it.server),
+        shown: ServerForm::from_server(&it.server).digest(),
         errors: Vec::new(),
     })
 }
@@ -126,16 +295,17 @@ pub(crate) async fn edit(
     Id(id): Id<ServerId>,
     form: Form,
 ) -> PageResult {
-    let (environment, tags) = (form.text("environment"), form.text("tags"));
-    let list: Vec<&str> =
-        tags.split([' ', ',', '\n', '\r', '\t']).filter(|tag| !tag.is_empty()).collect();
-    let new_environment = (!environment.is_empty()).then_some(&environment);
-    let body = serde_json::json!({"environment": new_environment, "tags": list});
-    let body: Body<EditServer> = Body::from_value(&body)?;
+    let shown = form.text("shown");
+    let form = ServerForm {
+        display_name: form.text("display_name"),
+        environment: form.text("environment"),
+        tags: form.text("tags"),
+        notes: form.text("notes").replace("\r\n", "\n"),
+    };
+    let body: Body<EditServer> = Body::from_value(&form.body())?;
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     // Syncs change a server all the time, so the form is compared by what it edits.
-    let shown = form.text("shown");
-    if shown != edited_values(&it.server) {
+    if shown != ServerForm::from_server(&it.server).digest() {
         let detail = "The server was edited since this form was shown. Open the form again.";
         return Err(ApiError::new(Code::ChangedMeanwhile, detail));
     }
@@ -145,29 +315,18 @@ pub(crate) async fn edit(
         Ok(_) => redirect(&format!("/servers/{id}")),
         Err(error) if error.code() != Code::InvalidBody => Err(error),
         Err(error) => {
-            let hostname = it.server.hostname.to_string();
-            let title = format!("Edit {hostname}");
-            let frame = frame(&app, &viewer, Section::Servers, title);
-            let errors = error_sentences(&error);
-            let id = id.to_string();
+            let name = it.server.name().to_owned();
             invalid_input(&pages::ServerEdit {
-                frame,
-                id,
-                hostname,
-                environment,
-                tags,
+                frame: frame(&app, &viewer, Section::Servers, format!("Edit {name}")),
+                id: id.to_string(),
+                name,
+                hostname: it.server.hostname.to_string(),
+                form,
                 shown,
-                errors,
+                errors: error_sentences(&error),
             })
         }
     }
-}
-
-/// The values that the form edits, as one text, to detect a concurrent edit.
-fn edited_values(server: &wire::v1::Server) -> String {
-    let environment = server.environment.as_ref().map(ToString::to_string).unwrap_or_default();
-    let tags = server.tags.iter().map(ToString::to_string);
-    std::iter::once(environment).chain(tags).collect::<Vec<_>>().join(" ")
 }
 
 /// The confirmation page before a server is removed.
@@ -177,7 +336,7 @@ pub(crate) async fn confirm_remove(
     Id(id): Id<ServerId>,
 ) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
-    let title = format!("Remove {}?", it.server.hostname);
+    let title = format!("Remove {}?", it.server.name());
     let lines = vec![
         "The server disappears from all lists, and its unfinished tasks are canceled.".into(),
         "Its agent stays installed, is notified at its next contact, and executes no more orders. To add the server \
@@ -226,4 +385,46 @@ pub(crate) async fn release(
         return Err(ApiError::new(Code::ChangedMeanwhile, detail));
     }
     redirect(&format!("/servers/{id}"))
+}
+
+/// The fields of the edit form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerForm {
+    pub display_name: String,
+    pub environment: String,
+    /// Separated by spaces.
+    pub tags: String,
+    pub notes: String,
+}
+
+impl ServerForm {
+    fn from_server(server: &wire::v1::Server) -> ServerForm {
+        let text = |value: Option<String>| value.unwrap_or_default();
+        ServerForm {
+            display_name: text(server.display_name.as_ref().map(ToString::to_string)),
+            environment: text(server.environment.as_ref().map(ToString::to_string)),
+            tags: server.tags.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+            notes: server.notes.clone(),
+        }
+    }
+
+    /// A digest of the fields, to detect a concurrent edit.
+    fn digest(&self) -> String {
+        let fields = [&self.display_name, &self.environment, &self.tags, &self.notes];
+        Digest::compute(json!(fields).to_string().as_bytes()).to_string()
+    }
+
+    fn body(&self) -> serde_json::Value {
+        let given = |text: &str| (!text.trim().is_empty()).then(|| text.to_owned());
+        json!({
+            "display_name": given(&self.display_name),
+            "environment": given(&self.environment),
+            "tags": split_tags(&self.tags),
+            "notes": given(&self.notes),
+        })
+    }
+}
+
+fn split_tags(text: &str) -> Vec<&str> {
+    text.split([' ', ',', '\n', '\r', '\t']).filter(|tag| !tag.is_empty()).collect()
 }

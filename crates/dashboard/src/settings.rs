@@ -19,6 +19,7 @@ use crate::cookies::base_url;
 use crate::extract::Form;
 use crate::pages::{Section, UserRow};
 use crate::response::{PageResult, frame, page, redirect};
+use crate::servers::refuse_if_none_requested;
 use crate::{Dashboard, Viewer, feeds, pages};
 
 /// Maximum number of rows in each table.
@@ -262,7 +263,7 @@ pub(crate) async fn upgrade_agents(
 ) -> PageResult {
     if !form.is_confirmed() {
         let agents = queries::agents::agents(&app, &viewer.caller().scope()).await?;
-        let count = agents.outdated;
+        let count = agents.upgradable();
         let line = "Each agent downloads the new version from this service and replaces itself when \
                     it is not working on an order. If the new agent does not reach the service, the \
                     previous one is restored.";
@@ -276,7 +277,8 @@ pub(crate) async fn upgrade_agents(
         );
     }
     let body: Body<UpgradeAgents> = Body::from_value(&json!({"targets": {"all": true}}))?;
-    requests::agents::upgrade(&app, &viewer.caller(), body.into_parts()).await?;
+    let done = requests::agents::upgrade(&app, &viewer.caller(), body.into_parts()).await?;
+    refuse_if_none_requested(&done)?;
     redirect("/settings#agents")
 }
 

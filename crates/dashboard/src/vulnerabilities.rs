@@ -7,6 +7,7 @@ use service::queries;
 
 use crate::extract::PageQuery;
 use crate::pages::Section;
+use crate::pages::facets::Filters;
 use crate::response::{PageResult, live_frame, page};
 use crate::{Dashboard, Viewer, feeds, pages, plots};
 
@@ -16,14 +17,17 @@ pub(crate) async fn patches(
     url: RequestUrl,
     page_query: PageQuery<PatchFilter>,
 ) -> PageResult {
-    let (severity, query) = (page_query.text("severity"), page_query.query());
+    let pairs = ["q", "severity"].map(|name| (name, page_query.text(name)));
+    let filters = Filters::new("/patches", pairs.into());
+    let menus = vec![filters.choices("Severity", "severity", pages::choice::SEVERITY)];
+    let query = page_query.query();
     let (part, scope) = (page_query.parameters.page(), viewer.caller().scope());
     let found =
         queries::patches::list(&app, &scope, page_query.parameters.into_filter(), part).await?;
     let list = paging::list(&url, part, found, |patch| patch).0;
     let ages = plots::ages(&app, &viewer).await?;
     let frame = live_frame(&app, &viewer, Section::Patches, "Patches");
-    page(&pages::Patches { frame, list, severity, query, ages })
+    page(&pages::Patches { frame, list, filters, menus, query, ages })
 }
 
 pub(crate) async fn patch(
@@ -44,7 +48,12 @@ pub(crate) async fn cves(
     url: RequestUrl,
     page_query: PageQuery<CveFilter>,
 ) -> PageResult {
-    let [q, severity, kev] = ["q", "severity", "kev"].map(|name| page_query.text(name));
+    let pairs = ["q", "severity", "kev"].map(|name| (name, page_query.text(name)));
+    let filters = Filters::new("/cves", pairs.into());
+    let menus = vec![
+        filters.choices("Severity", "severity", pages::choice::SEVERITY),
+        filters.choices("Exploited", "kev", pages::choice::KEV),
+    ];
     let query = page_query.query();
     let (part, scope) = (page_query.parameters.page(), viewer.caller().scope());
     let found =
@@ -53,7 +62,7 @@ pub(crate) async fn cves(
     let importing = queries::feeds::importing(&app).await?;
     let explanation = feeds::explanation(&app);
     let frame = live_frame(&app, &viewer, Section::Cves, "CVEs");
-    page(&pages::Cves { frame, list, q, severity, kev, query, importing, explanation })
+    page(&pages::Cves { frame, list, filters, menus, query, importing, explanation })
 }
 
 pub(crate) async fn cve(

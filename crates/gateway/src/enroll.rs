@@ -143,6 +143,8 @@ fn new_server(
         id: ServerId::new(now, random_u128()),
         org_id: token.org_id,
         hostname: facts.hostname,
+        display_name: None,
+        notes: String::new(),
         environment: token.environment.clone().or(request.environment),
         tags: if token.tags.is_empty() { tags } else { token.tags.clone() },
         os: facts.os,

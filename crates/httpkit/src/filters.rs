@@ -258,6 +258,9 @@ impl CveServers {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct PatchFilter {
+    /// Only packages whose name contains this text, ignoring case.
+    #[param(min_length = 1)]
+    q: Option<String>,
     /// Only updates that are pending on this server.
     #[param(value_type = Option<ServerId>)]
     server_id: Option<String>,
@@ -281,7 +284,11 @@ impl PatchFilter {
     }
 
     pub fn into_filter(self) -> queries::patches::Filter {
-        queries::patches::Filter { server: self.server_id, severities: self.severity.0 }
+        queries::patches::Filter {
+            server: self.server_id,
+            severities: self.severity.0,
+            search: self.q,
+        }
     }
 }
 

@@ -90,6 +90,8 @@ fn server(org_id: OrgId, n: u32) -> Server {
         id: nth!(ServerId, n),
         org_id,
         hostname: format!("web-{n}.example.org").parse().unwrap(),
+        display_name: None,
+        notes: String::new(),
         environment: Some("production".parse().unwrap()),
         tags: vec!["role=web".parse().unwrap()],
         os: vocab::Os::new("debian", "12", "Debian GNU/Linux 12 (bookworm)").unwrap(),

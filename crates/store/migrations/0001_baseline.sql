@@ -121,7 +121,11 @@ create table servers (
     id {{text}} primary key,
     org_id {{text}} not null references organizations (id),
     hostname {{text}} not null,
-    -- The hostname in lower case, for sorting and searching.
+    -- Shown instead of the hostname. Null: none.
+    display_name {{text}},
+    notes {{text}} not null default '',
+    -- The names in lower case, for sorting and searching: the hostname, after the display name and
+    -- a line feed if there is one.
     sort_name {{text}} not null,
     environment {{text}},
     tags {{text}} not null,

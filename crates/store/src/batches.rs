@@ -24,6 +24,7 @@ row! {
         pub id: ServerId,
         /// Its hostname, or the last one before it was removed.
         pub hostname: Hostname,
+        pub display_name: Option<String>,
         /// When it was last seen; `None` if it was removed.
         pub last_seen_at: Option<Timestamp>,
     }

@@ -3,6 +3,7 @@
 //! Every commit that changes a server updates it, so that the total of a list is a sum over a few
 //! rows and not a scan of the fleet. [`crate::server_list`] reads it.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use vocab::OrgId;
@@ -62,4 +63,52 @@ pub(crate) async fn write(conn: &mut Conn, counts: Vec<(CountKey, i64)>) -> Resu
         })?;
     }
     Ok(())
+}
+
+/// The number of servers of an environment with an operating system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerCount {
+    /// Empty for servers without an environment.
+    pub environment: String,
+    /// With its version, in lower case, such as `debian 12`.
+    pub os: String,
+    pub servers: u64,
+}
+
+/// The number of servers by environment and operating system.
+#[boxed]
+pub async fn by_environment_and_os(conn: &mut Conn, org: OrgId) -> Result<Vec<ServerCount>> {
+    let rows: Vec<(String, String, i64)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select environment, os_release, servers from server_counts
+              where org_id = $1 and servers > 0 order by environment, os_release",
+        )
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?;
+    let count = |(environment, os, servers)| ServerCount {
+        environment,
+        os,
+        servers: u64::try_from(servers).unwrap_or_default(),
+    };
+    Ok(rows.into_iter().map(count).collect())
+}
+
+/// The most frequent tags with their number of servers, by name.
+#[boxed]
+pub async fn by_tag(conn: &mut Conn, org: OrgId, limit: u32) -> Result<Vec<(String, u64)>> {
+    let mut rows: Vec<(String, i64)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select tag, count(*) from server_tags where owner = $1
+              group by tag order by count(*) desc, tag limit $2",
+        )
+        .bind(put(&org))
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?;
+    rows.sort();
+    let count = |(tag, servers)| (tag, u64::try_from(servers).unwrap_or_default());
+    Ok(rows.into_iter().map(count).collect())
 }

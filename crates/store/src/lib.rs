@@ -20,7 +20,7 @@
 //!
 //! Start with `db` (connections), `tx` (commits) and `sql` (how text is built).
 
-mod counts;
+pub mod counts;
 mod db;
 mod error;
 mod migrate;

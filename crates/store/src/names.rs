@@ -14,13 +14,17 @@ use crate::sql::{ROWS_MAX, Text};
 const NAME_QUERIES: [(&str, &str, &str); 6] = [
     ("usr_", "select id, name from users where org_id = ", " and id in "),
     ("key_", "select id, name from api_keys where org_id = ", " and id in "),
-    ("srv_", "select id, hostname from servers where org_id = ", " and id in "),
+    (
+        "srv_",
+        "select id, coalesce(display_name, hostname) from servers where org_id = ",
+        " and id in ",
+    ),
     ("sch_", "select id, name from schedules where org_id = ", " and id in "),
     ("enr_", "select id, name from enrollment_tokens where org_id = ", " and id in "),
     // A task has the name of its server.
     (
         "tsk_",
-        "select task_id, hostname from rollout_tasks join servers on id = server_id where org_id = ",
+        "select task_id, coalesce(display_name, hostname) from rollout_tasks join servers on id = server_id where org_id = ",
         " and task_id in ",
     ),
 ];

@@ -13,7 +13,7 @@ use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, expect_one_row};
 use crate::row::{put, row, via};
 use crate::servers::Server;
-use crate::sql::{ROWS_MAX, Text, join};
+use crate::sql::{ROWS_MAX, Text, join, like_pattern};
 use crate::tx::Tx;
 use crate::{Page, Paged};
 
@@ -298,13 +298,18 @@ pub async fn list(
     conn: &mut Conn,
     org: OrgId,
     severities: &[i64],
+    search: Option<&str>,
     page: Page,
 ) -> Result<Paged<Patch>> {
+    let pattern = search.map(like_pattern);
     let items = on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(Patch::COLUMNS).add(" from patches where org_id = ").bind(put(&org));
         if !severities.is_empty() {
             text.add(" and severity_order in ").list(severities.iter().copied());
+        }
+        if let Some(pattern) = &pattern {
+            text.add(" and lower(package_name) like ").bind(pattern.clone()).add(r" escape '\'");
         }
         text.add(" order by severity_order, kev_order, servers_order, package_name limit ");
         text.bind(i64::from(page.limit)).add(" offset ").bind(put(&page.offset));
@@ -315,6 +320,9 @@ pub async fn list(
         text.bind(put(&org));
         if !severities.is_empty() {
             text.add(" and severity_order in ").list(severities.iter().copied());
+        }
+        if let Some(pattern) = &pattern {
+            text.add(" and lower(package_name) like ").bind(pattern.clone()).add(r" escape '\'");
         }
         text.build_as().fetch_one(c).await
     })?;

@@ -6,7 +6,7 @@
 //! extension that not every cluster has; an index for every pair of filters would be written with
 //! every scan.
 
-use vocab::{Hostname, OrgId, ServerId};
+use vocab::{OrgId, ServerId};
 
 use crate::db::on;
 use crate::error::Result;
@@ -15,16 +15,28 @@ use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text};
 use crate::tx::Tx;
 
-/// The form of the name that is sorted and searched.
-pub(crate) fn sort_name(hostname: &Hostname) -> String {
-    hostname.as_str().to_ascii_lowercase()
+/// Separates the display name from the hostname. Neither can contain it, and it sorts before every
+/// character that they can contain.
+pub(crate) const SEPARATOR: char = '\n';
+
+/// The form of the names that is sorted and searched. A server with a display name is sorted by that
+/// and found by both.
+pub(crate) fn sort_name(server: &Server) -> String {
+    match &server.display_name {
+        Some(name) => lower_case(&format!("{name}{SEPARATOR}{}", server.hostname)),
+        None => lower_case(server.hostname.as_str()),
+    }
+}
+
+/// The form in which names are compared.
+pub(crate) fn lower_case(name: &str) -> String {
+    name.to_lowercase()
 }
 
 /// Binds the columns that filters and sort orders use, in the order of the table.
 macro_rules! push_index_columns {
     ($to:ident, $server:ident) => {
-        $to.bind($crate::server_index::sort_name(&$server.hostname))
-            .bind(put(&$server.environment));
+        $to.bind($crate::server_index::sort_name(&$server)).bind(put(&$server.environment));
         $to.bind($server.os.id().to_ascii_lowercase());
         $to.bind($server.os.to_string().to_ascii_lowercase()).bind($server.reboot_required);
         $to.bind(put(&$server.security_updates));
@@ -34,7 +46,7 @@ macro_rules! push_index_columns {
 /// Whether the two versions of a server differ in the columns of this table. Ignores
 /// `security_updates`, which [`update_security_counts`] writes.
 pub(crate) fn index_differs(a: &Server, b: &Server) -> bool {
-    sort_name(&a.hostname) != sort_name(&b.hostname)
+    sort_name(a) != sort_name(b)
         || (&a.environment, &a.os, a.reboot_required) != (&b.environment, &b.os, b.reboot_required)
 }
 
@@ -69,7 +81,7 @@ pub(crate) async fn save(tx: &mut Tx, before: &Server, after: &Server) -> Result
             push_index_columns!(row, after);
         });
         text.add(" where org_id = ").bind(put(&before.org_id));
-        text.add(" and sort_name = ").bind(sort_name(&before.hostname));
+        text.add(" and sort_name = ").bind(sort_name(before));
         text.add(" and id = ").bind(put(&before.id));
         text.build().execute(c).await.map(drop)
     })?;
@@ -90,7 +102,7 @@ impl SecurityCount {
     pub(crate) fn from_server(server: &Server) -> SecurityCount {
         SecurityCount {
             org_id: server.org_id,
-            sort_name: sort_name(&server.hostname),
+            sort_name: sort_name(server),
             id: server.id,
             security_updates: server.security_updates,
         }
@@ -126,7 +138,7 @@ pub(crate) async fn remove(tx: &mut Tx, server: &Server) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("delete from server_index where org_id = $1 and sort_name = $2 and id = $3")
             .bind(put(&server.org_id))
-            .bind(sort_name(&server.hostname))
+            .bind(sort_name(server))
             .bind(put(&server.id))
             .execute(c)
             .await

@@ -172,11 +172,12 @@ use vocab::{Criteria, Environment, OrgId, OsFilter, Selector, ServerId, Status, 
 use crate::db::{Conn, on};
 use crate::error::Result;
 use crate::row::{parse, put};
+use crate::server_index::{SEPARATOR, lower_case};
 use crate::servers;
 use crate::servers::Server;
-use crate::sql::{ROWS_MAX, Text};
+use crate::sql::{ROWS_MAX, Text, escape_like, like_pattern};
 use crate::{Page, Paged};
-use scan::{QueryPlan, like_pattern, push_count_columns, push_scan};
+use scan::{QueryPlan, push_count_columns, push_scan};
 
 /// What servers must match; the default is every server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -581,15 +582,23 @@ pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<Ser
     })?)
 }
 
-/// The servers with this name; not case-sensitive.
+/// The servers with this hostname or display name; not case-sensitive. Scans the index: a display
+/// name may be in front of the hostname.
 #[boxed]
 pub async fn by_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Vec<ServerId>> {
+    let name = lower_case(name);
+    let escaped = escape_like(&name);
+    let as_hostname = format!("%{SEPARATOR}{escaped}");
+    let as_display_name = format!("{escaped}{SEPARATOR}%");
     let found: Vec<(String,)> = on!(conn, |c| {
         sqlx::query_as(
-            "select id from server_index where org_id = $1 and sort_name = $2 order by id",
+            r"select id from server_index where org_id = $1 and (sort_name = $2
+                or sort_name like $3 escape '\' or sort_name like $4 escape '\') order by id",
         )
         .bind(put(&org))
-        .bind(name.to_ascii_lowercase())
+        .bind(name.clone())
+        .bind(as_hostname.clone())
+        .bind(as_display_name.clone())
         .fetch_all(c)
         .await
     })?;

@@ -19,7 +19,7 @@ pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
             Text::new("insert into server_tags (owner, tag, name, named) ")
                 .rows(chunk, |row, (server, tag)| {
                     row.bind(put(&server.org_id)).bind(tag.as_str().to_owned());
-                    row.bind(sort_name(&server.hostname)).bind(put(&server.id));
+                    row.bind(sort_name(server)).bind(put(&server.id));
                 })
                 .add(" on conflict do nothing")
                 .build()

@@ -29,6 +29,9 @@ row! {
         pub id: ServerId,
         pub org_id: OrgId,
         pub hostname: Hostname,
+        /// Shown instead of the hostname.
+        pub display_name: Option<String>,
+        pub notes: String,
         pub environment: Option<Environment>,
         pub tags: Vec<Tag>,
         pub os: Os,
@@ -105,7 +108,7 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
         on!(tx, |c| {
             let mut text = Text::new(
                 "insert into servers (generation, id, org_id, public_key, enrolled_at, root_key_id, hostname,
-                    sort_name, environment, tags, os, os_id, os_release, kernel, arch, package_manager,
+                    display_name, notes, sort_name, environment, tags, os, os_id, os_release, kernel, arch, package_manager,
                     agent_version, last_scan_at, reboot_required, reboot_reasons, activity, package_set,
                     update_set, packages, updates, security_updates, facts, runs, quarantine) ",
             );
@@ -139,7 +142,8 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
 /// Binds the columns that can change, in the order of `enroll` and `save`.
 macro_rules! changeable {
     ($to:ident, $server:ident) => {
-        $to.bind(put(&$server.hostname)).bind(sort_name(&$server.hostname));
+        $to.bind(put(&$server.hostname)).bind(put(&$server.display_name));
+        $to.bind(put(&$server.notes)).bind(sort_name(&$server));
         $to.bind(put(&$server.environment)).bind(put(&$server.tags)).bind(put(&$server.os));
         $to.bind($server.os.id().to_ascii_lowercase());
         $to.bind($server.os.to_string().to_ascii_lowercase());
@@ -170,7 +174,7 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
     }
     let saved = on!(tx, |c| {
         let mut text = Text::new(
-            "update servers set (hostname, sort_name, environment, tags, os,
+            "update servers set (hostname, display_name, notes, sort_name, environment, tags, os,
                 os_id, os_release, kernel, arch, package_manager, agent_version, last_scan_at,
                 reboot_required, reboot_reasons, activity, package_set, update_set, packages,
                 updates, security_updates, facts, runs, quarantine, generation) = ",
@@ -200,7 +204,7 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
             .await?;
         }
     }
-    if sort_name(&before.hostname) != sort_name(&after.hostname) || before.tags != after.tags {
+    if sort_name(before) != sort_name(after) || before.tags != after.tags {
         server_tags::remove(tx, after.id).await?;
         server_tags::add(tx, std::slice::from_ref(after)).await?;
     }

@@ -461,3 +461,20 @@ pub fn recorded_sql() -> Vec<String> {
     RECORDING.set(true);
     RECORDED.take()
 }
+
+/// `%text%` in lower case, with the special characters of `like` escaped.
+pub(crate) fn like_pattern(q: &str) -> String {
+    format!("%{}%", escape_like(&q.to_lowercase()))
+}
+
+/// The text with the special characters of `like` escaped.
+pub(crate) fn escape_like(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        if matches!(c, '%' | '_' | '\\') {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}

@@ -62,6 +62,43 @@ words! {
     }
 }
 
+impl FailureCode {
+    /// What a user can do about it, as a sentence.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            FailureCode::PkgLockTimeout => {
+                "Stop the other updater on the host, or let it finish, and retry."
+            }
+            FailureCode::RepoUnreachable => {
+                "Check the host's network, proxy and repository configuration, and retry."
+            }
+            FailureCode::DependencyConflict => {
+                "Log in to the host and resolve the conflict, or exclude the package, and retry."
+            }
+            FailureCode::DiskFull => {
+                "Free space on the file system that the message names, and retry."
+            }
+            FailureCode::PackageDbBroken => "Repair the package database on the host, and retry.",
+            FailureCode::InstallFailed => "Read the log of the task, fix the package, and retry.",
+            FailureCode::VerifyFailed => {
+                "Read the log of the task, and compare the host's packages."
+            }
+            FailureCode::ServiceRestartFailed => "Read the service's log on the host and start it.",
+            FailureCode::RebootTimeout => "Check the host's console: it did not come back.",
+            FailureCode::HookFailed => "Read the hook's output in the log of the task.",
+            FailureCode::AgentLost => {
+                "Check the host and its agent. A late result replaces this one."
+            }
+            FailureCode::RejectedByAgent => "Change the order, or limits.toml on the host.",
+            FailureCode::UnsupportedOrder => "Upgrade the agent, and retry.",
+            FailureCode::OrderExpired => "Retry while the host is online.",
+            FailureCode::OrderLost => "Compare the host's packages before you retry.",
+            FailureCode::WindowClosed => "Use a longer window, or more servers in parallel.",
+            FailureCode::AgentError => "Read the log of the task and of the agent.",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -110,6 +110,8 @@ fn server(
         org_id,
         // In a large fleet, each server has its own hostname.
         hostname: facts.hostname,
+        display_name: None,
+        notes: String::new(),
         environment: host.environment(),
         tags: host.tags(),
         os: facts.os,

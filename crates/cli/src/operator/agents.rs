@@ -87,12 +87,23 @@ fn describe(overview: &Overview) -> String {
     let carried: Vec<String> = overview
         .releases
         .iter()
-        .map(|release| format!("{} ({})", release.version, release.architecture))
+        .map(|release| {
+            let unsigned = if release.signed { "" } else { ", not signed" };
+            format!("{} ({}{unsigned})", release.version, release.architecture)
+        })
         .collect();
     let mut text = match carried.is_empty() {
         true => "\nThe service carries no agent, so it cannot upgrade any.\n".to_owned(),
         false => format!("\nThe service carries {}.\n", carried.join(", ")),
     };
+    let blocked = overview.outdated.saturating_sub(overview.upgradable());
+    if blocked > 0 {
+        let agents = pluralize(blocked, "outdated agent", "outdated agents");
+        text.push_str(&format!(
+            "{agents} cannot be upgraded from here, because agents accept only a release that its \
+             publisher signed. Run the install command on those servers again.\n"
+        ));
+    }
     if overview.upgrades_pending > 0 {
         let upgrades = pluralize(overview.upgrades_pending, "upgrade", "upgrades");
         text.push_str(&format!("{upgrades} in progress.\n"));
@@ -115,7 +126,7 @@ impl Upgrade {
             }
             if no_release > 0 {
                 text.push_str(&format!(
-                    " The service carries no agent for the architecture of {}.",
+                    " The service carries no signed agent for the architecture of {}.",
                     servers(no_release)
                 ));
             }

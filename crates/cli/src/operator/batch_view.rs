@@ -87,7 +87,7 @@ fn result_row(task: &Task) -> Vec<Cell> {
     let state = waiting.map_or_else(|| toned_cell(task.state), Cell::from);
     let Some(result) = &task.result else {
         return vec![
-            (&task.hostname).into(),
+            task.name().into(),
             state,
             empty_cell(),
             empty_cell(),
@@ -104,7 +104,7 @@ fn result_row(task: &Task) -> Vec<Cell> {
         (false, false) => empty_cell(),
     };
     vec![
-        (&task.hostname).into(),
+        task.name().into(),
         state,
         result.packages.len().into(),
         reboot,

@@ -30,7 +30,7 @@ Examples:
   fleetmend batches create --environment production --all-updates --reboot if_required --canary 2 --max-failures 5%
   fleetmend batches create --all --package openssl --yes --json
 
-Name servers by ID or hostname, or select them with --environment, --os and --tag, which must all match.")]
+Name servers by ID or name, or select them with --environment, --os and --tag, which must all match.")]
     Create(Create),
     /// List batches, newest first
     #[command(after_help = "Example:\n  fleetmend batches list --state running,halted")]
@@ -84,14 +84,14 @@ Name servers by ID or hostname, or select them with --environment, --os and --ta
     Log {
         /// Batch ID
         batch: String,
-        /// Server ID or hostname
+        /// Server ID or name
         server: String,
     },
 }
 
 #[derive(Args)]
 struct Create {
-    /// Server IDs or hostnames
+    /// Server IDs or names
     #[arg(value_name = "SERVER")]
     servers: Vec<String>,
     /// Select servers in this environment
@@ -201,8 +201,11 @@ async fn control_batch(session: &Session, batch: &str, action: &str) -> anyhow::
 
 async fn log(session: &Session, batch: &str, server: &str) -> anyhow::Result<()> {
     let tasks: Vec<Task> = session.read_all(&["batches", batch, "tasks"], Query::default).await?;
-    let named =
-        |task: &&Task| task.server_id.to_string() == server || task.hostname.to_string() == server;
+    let named = |task: &&Task| {
+        task.server_id.to_string() == server
+            || task.hostname.as_str() == server
+            || task.name() == server
+    };
     let mut found = tasks.iter().filter(named);
     let (Some(task), None) = (found.next(), found.next()) else {
         anyhow::bail!("`{server}` does not identify exactly one server in {batch}");

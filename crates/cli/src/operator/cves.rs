@@ -127,7 +127,7 @@ fn format_cve(detail: &CveDetail, screen: &Screen) -> String {
     let rows: Vec<Vec<Cell>> = (detail.servers.iter())
         .map(|server| {
             vec![
-                (&server.hostname).into(),
+                server.name().into(),
                 toned_cell(server.status),
                 optional_cell(server.environment.as_ref()),
                 (&server.package).into(),

@@ -1,21 +1,25 @@
 //! Resolves names to the IDs that the API expects, if they are unambiguous.
 
 use anyhow::bail;
-use vocab::{KeyId, ScheduleId, ServerId, TokenId, nearest};
+use vocab::{KeyId, Line, ScheduleId, ServerId, TokenId, nearest};
 use wire::v1::{ApiKey, EnrollmentToken, Schedule, Server};
 
 use super::Session;
 use super::api::Query;
 
 impl Session {
-    /// Resolves a server ID or hostname.
+    /// Resolves a server ID, hostname or display name.
     pub(super) async fn resolve_server(&self, id_or_name: &str) -> anyhow::Result<String> {
         if id_or_name.parse::<ServerId>().is_ok() || id_or_name.is_empty() {
             return Ok(id_or_name.to_owned());
         }
         let query = || Query::default().with("q", Some(id_or_name));
         let found: Vec<Server> = self.read_all(&["servers"], query).await?;
-        let named = found.iter().map(|server| (server.id.to_string(), server.hostname.to_string()));
+        let named = found.iter().flat_map(|server| {
+            let names =
+                [Some(server.hostname.as_str()), server.display_name.as_ref().map(Line::as_str)];
+            names.into_iter().flatten().map(|name| (server.id.to_string(), name.to_owned()))
+        });
         find_by_name("server", id_or_name, named.collect())
     }
 
@@ -71,6 +75,8 @@ fn find_by_name(
     if ids.is_empty() {
         ids = ids_matching(&|name| name.to_lowercase() == id_or_name.to_lowercase());
     }
+    // A server may have the same display name and hostname.
+    ids.dedup();
     match ids.as_slice() {
         [id] => Ok((*id).to_owned()),
         [] => {

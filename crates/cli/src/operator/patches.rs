@@ -38,7 +38,7 @@ enum Command {
 
 #[derive(Args)]
 struct Filter {
-    /// Filter by server ID or hostname
+    /// Filter by server ID or name
     #[arg(long, value_name = "SERVER")]
     server: Option<String>,
     /// Filter by severity: critical, high, medium, low, unknown
@@ -164,7 +164,7 @@ fn format_patch(detail: &PatchDetail, screen: &Screen) -> String {
     let rows: Vec<Vec<Cell>> = (detail.servers.iter())
         .map(|server| {
             vec![
-                (&server.hostname).into(),
+                server.name().into(),
                 toned_cell(server.status),
                 optional_cell(server.environment.as_ref()),
                 (&server.installed_version).into(),

@@ -111,7 +111,7 @@ struct ScheduleArgs {
     /// Target servers with this tag; if repeated, servers must have all tags
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// Target this server, by ID or hostname; repeatable
+    /// Target this server, by ID or name; repeatable
     #[arg(long, value_name = "SERVER")]
     server: Vec<String>,
     /// Target every server of the organization

@@ -8,7 +8,7 @@ use super::Session;
 #[derive(Args)]
 #[group(id = "selection", required = true, multiple = true)]
 pub(super) struct SelectionArgs {
-    /// Server IDs or hostnames
+    /// Server IDs or names
     #[arg(value_name = "SERVER", group = "selection")]
     pub(super) servers: Vec<String>,
     /// All servers

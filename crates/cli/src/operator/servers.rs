@@ -4,6 +4,7 @@ mod show;
 
 use std::time::Duration;
 
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use vocab::Assessment;
 use wire::v1::{
@@ -46,7 +47,7 @@ enum Command {
         after_help = "Examples:\n  fleetmend servers show web-1\n  fleetmend servers show web-1 --packages"
     )]
     Show {
-        /// Server ID or hostname
+        /// Server ID or name
         server: String,
         /// Show every installed package, not only those with a pending update
         #[arg(long)]
@@ -55,7 +56,7 @@ enum Command {
     /// Ask a server to scan its packages and report now
     #[command(after_help = "Example:\n  fleetmend servers refresh web-1 --watch")]
     Refresh {
-        /// Server ID or hostname
+        /// Server ID or name
         server: String,
         /// Wait for the result of the scan
         #[arg(long)]
@@ -68,19 +69,20 @@ Examples:
   fleetmend servers patch web-1 --package openssl --reboot if_required
   fleetmend servers patch web-1 --all-updates --dry-run --yes --watch --json")]
     Patch {
-        /// Server ID or hostname
+        /// Server ID or name
         server: String,
         #[command(flatten)]
         update_args: UpdateArgs,
         #[command(flatten)]
         start: StartArgs,
     },
-    /// Change the environment or the tags of servers
+    /// Change the environment or the tags of servers, or the name and the notes of one
     #[command(after_help = "\
 Examples:
   fleetmend servers edit web-1 --environment staging
   fleetmend servers edit web-1 --add-tag blue --remove-tag green
   fleetmend servers edit web-1 --no-environment
+  fleetmend servers edit db-1 --display-name \"Shop database\" --notes \"Ask the shop team before a reboot\"
   fleetmend servers edit --in-environment dev --with-tag web --environment staging")]
     Edit {
         #[command(flatten)]
@@ -94,13 +96,13 @@ Examples:
     /// Release a server from quarantine, so that it receives orders again
     #[command(after_help = "Example:\n  fleetmend servers release web-1")]
     Release {
-        /// Server ID or hostname
+        /// Server ID or name
         server: String,
     },
     /// Remove a server; its agent stays installed but is inactive
     #[command(after_help = "Example:\n  fleetmend servers remove web-1")]
     Remove {
-        /// Server ID or hostname
+        /// Server ID or name
         server: String,
         /// Skip the confirmation prompt
         #[arg(long, short)]
@@ -123,6 +125,12 @@ struct EditArgs {
     /// Tag to remove (repeatable)
     #[arg(long, value_name = "TAG")]
     remove_tag: Vec<String>,
+    /// Name to show instead of the hostname; empty to remove it (one server only)
+    #[arg(long, value_name = "NAME")]
+    display_name: Option<String>,
+    /// Notes about the server; empty to remove them (one server only)
+    #[arg(long, value_name = "TEXT")]
+    notes: Option<String>,
 }
 
 impl EditArgs {
@@ -137,8 +145,14 @@ impl EditArgs {
                 false => self.environment.map(Some),
             },
             tags: changes_tags.then_some(Some(tags)),
+            display_name: self.display_name.map(none_if_empty),
+            notes: self.notes.map(none_if_empty),
         }
     }
+}
+
+fn none_if_empty(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
 }
 
 #[derive(Args, Clone)]
@@ -155,7 +169,7 @@ struct Filter {
     /// Filter by tag; if repeated, servers must have all tags
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// Filter by text in the hostname
+    /// Filter by text in the hostname or display name
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     /// Filter by whether a reboot is required
@@ -169,7 +183,7 @@ struct Filter {
 }
 
 const COLUMNS: [Column; 10] = [
-    truncated_column("HOSTNAME"),
+    truncated_column("NAME"),
     full_column("STATUS"),
     optional_column("ENVIRONMENT"),
     optional_column("OS"),
@@ -247,7 +261,7 @@ async fn edit(session: &Session, id_or_name: &str, changes: EditArgs) -> anyhow:
         } else {
             format!("tags {}", tags.join(", "))
         };
-        Ok(format!("{} ({id}): {environment}, {tags}.\n", server.hostname))
+        Ok(format!("{} ({id}): {environment}, {tags}.\n", server.name()))
     })
 }
 
@@ -257,6 +271,9 @@ async fn edit_many(
     changes: EditArgs,
     yes: bool,
 ) -> anyhow::Result<()> {
+    if changes.display_name.is_some() || changes.notes.is_some() {
+        bail!("--display-name and --notes change one server: name only that one");
+    }
     let (targets, shown) = selection.targets(session).await?;
     confirm(&format!("Change {shown}?"), yes)?;
     let environment = match changes.no_environment {
@@ -328,7 +345,7 @@ fn row(server: &Server, screen: &Screen) -> Vec<Cell> {
         (false, _) => Cell::new(api_name(server.assessment).replace('_', " "), Tone::Warning),
     };
     vec![
-        (&server.hostname).into(),
+        server.name().into(),
         status(server),
         optional_cell(server.environment.as_ref()),
         optional_cell(server.os.as_ref()),

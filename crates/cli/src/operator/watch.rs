@@ -149,7 +149,7 @@ impl LiveView {
             if failed {
                 messages.push(screen.paint(&failure_line(task), Tone::Bad));
             } else if screen.width.is_none() && !matches!(task.state, TaskState::Pending) {
-                messages.push(format!("{}: {}", task.hostname, api_name(task.state)));
+                messages.push(format!("{}: {}", task.name(), api_name(task.state)));
             }
         }
         let frame = match screen.width {
@@ -188,7 +188,7 @@ impl LiveView {
 }
 
 fn failure_line(task: &Task) -> String {
-    let mut line = format!("{}: {}", task.hostname, api_name(task.state));
+    let mut line = format!("{}: {}", task.name(), api_name(task.state));
     if let Some(result) = &task.result {
         let code = result.failure_code.map(api_name);
         let message = result.message.as_ref().map(ToString::to_string);
@@ -226,7 +226,7 @@ fn render_frame(batch: &Batch, tasks: &[Task], width: usize, screen: Screen) -> 
         let since = task.started_at.map(|at| screen.now.duration_since(at).as_secs().max(0));
         let since =
             since.map(|seconds| format_duration(seconds.unsigned_abs())).unwrap_or_default();
-        let line = format!("  {}  {}  {since}", task.hostname, api_name(task.state));
+        let line = format!("  {}  {}  {since}", task.name(), api_name(task.state));
         lines.push(truncate(&line, columns));
     }
     if working.len() > max {

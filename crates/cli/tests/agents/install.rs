@@ -301,7 +301,7 @@ async fn one_command_installs_repairs_upgrades_and_uninstalls_under_systemd() {
     assert!(text.contains(&format!("would download {}/agent/v1/releases/", service.url)), "{text}");
     assert!(text.contains("Nothing was changed"), "{text}");
     assert!(!host.exists(PROGRAM) && !host.exists(UNIT) && !host.exists("/etc/fleetmend"));
-    // Without a token, the script says what is missing.
+    // Without a token, the script asks for one.
     let refused = host.shell(&again);
     assert_eq!(refused.exit, Some(1));
     assert!(refused.text.contains("add an enrollment token"), "{}", refused.text);

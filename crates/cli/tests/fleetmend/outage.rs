@@ -35,6 +35,8 @@ fn server(org_id: OrgId, host: &Host, key: &HostKey, now: Timestamp) -> Server {
         id: ServerId::new(now, u128::from(host.index) + 1),
         org_id,
         hostname: facts.hostname,
+        display_name: None,
+        notes: String::new(),
         environment: host.environment(),
         tags: host.tags(),
         os: facts.os,

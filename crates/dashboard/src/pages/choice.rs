@@ -20,7 +20,8 @@ pub const SEVERITY: &[Choice] = &[
     ("low", "Low"),
     ("unknown", "Unknown"),
 ];
-pub const KEV: &[Choice] = &[("", "Exploited: any"), ("true", "Known exploited")];
+pub const KEV: &[Choice] =
+    &[("", "Exploited: any"), ("true", "Known exploited"), ("false", "Not known to be exploited")];
 pub const BATCH_STATE: &[Choice] = &[
     ("", "Any state"),
     ("scheduled,running,paused,halted,canceling", "Active"),

@@ -17,6 +17,26 @@ pub struct PatchForm {
     pub dry_run: bool,
 }
 
+impl PatchForm {
+    /// The same form with each server once, in a fixed order.
+    pub fn sorted(mut self) -> PatchForm {
+        self.server_ids.sort();
+        self.server_ids.dedup();
+        self
+    }
+}
+
+/// The fields of an edit of several servers.
+#[derive(Debug, Clone, Default)]
+pub struct ServersForm {
+    pub server_ids: Vec<String>,
+    /// `keep`, `set` or `remove`.
+    pub environment_change: String,
+    pub environment: String,
+    pub add_tags: String,
+    pub remove_tags: String,
+}
+
 /// The fields of a schedule.
 #[derive(Debug, Clone, Default)]
 pub struct ScheduleForm {

@@ -22,6 +22,18 @@ pub fn escape(text: &str) -> String {
     safe
 }
 
+/// Text as a segment of a path.
+pub fn path_segment(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+                char::from(byte).to_string()
+            }
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
 /// The API name of an enum value.
 pub fn api_name(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {

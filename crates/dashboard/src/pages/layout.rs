@@ -14,12 +14,31 @@ pub enum Section {
     Activity,
     Settings,
     Account,
+    Search,
+}
+
+impl Section {
+    const fn icon(self) -> &'static str {
+        match self {
+            Section::Overview => "overview",
+            Section::Servers => "servers",
+            Section::Patches => "patches",
+            Section::Cves => "cves",
+            Section::Batches => "batches",
+            Section::Schedules => "schedules",
+            Section::Activity => "activity",
+            Section::Settings => "settings",
+            Section::Account | Section::Search => "search",
+        }
+    }
 }
 
 #[derive(Debug)]
 pub struct NavItem {
     pub path: &'static str,
     pub name: &'static str,
+    /// The name of its icon.
+    pub icon: &'static str,
     /// Whether the current page belongs to this entry.
     pub here: bool,
 }
@@ -59,7 +78,7 @@ impl Frame {
     pub fn nav(&self) -> Vec<NavItem> {
         let open = NAV.iter().filter(|(.., role)| self.role.includes(*role));
         let item = |(section, path, name, _): &(Section, &'static str, &'static str, Role)| {
-            NavItem { path, name, here: *section == self.section }
+            NavItem { path, name, icon: section.icon(), here: *section == self.section }
         };
         open.map(item).collect()
     }

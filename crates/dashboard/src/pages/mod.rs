@@ -6,11 +6,15 @@
 
 pub mod ages;
 pub mod asset;
+pub mod attention;
+pub mod batch;
 pub mod calendar;
 pub mod choice;
 pub mod csv;
+pub mod facets;
 pub mod form;
 mod format;
+mod icon;
 mod layout;
 mod names;
 pub mod plot;
@@ -22,16 +26,17 @@ pub use asset::{Asset, ICON, SCRIPT, STYLE};
 pub use format::{
     Count, api_name, change_html, counts, describe_import, describe_import_of, describe_pace,
     describe_targets, describe_updates, escape, in_zone, is_truncated, label, last_shown, local,
-    number, pill, plural, probability, score, share, start_label, with_spaces,
+    number, path_segment, pill, plural, probability, score, share, start_label, with_spaces,
 };
+pub use icon::icon;
 pub use layout::{Frame, NavItem, Section};
 pub use names::Names;
 pub use views::{
     Account, Activity, ActivityEntry, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves,
-    HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PatchPage, Patches,
+    Find, Found, HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PatchPage, Patches,
     PreviewWithToken, Problem, ProblemBare, ScheduleEdit, SchedulePage, Schedules, Secret,
-    ServerEdit, ServerFilter, ServerPage, Servers, Settings, SettingsFeeds, SignIn, TaskPage,
-    UserRow, Welcome,
+    ServerEdit, ServerPage, ServerTab, Servers, ServersEdit, Settings, SettingsFeeds, SignIn,
+    TaskPage, UserRow, Welcome,
 };
 
 /// Maximum number of rows in a table that the API does not page.

@@ -4,8 +4,9 @@
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use wire::v1::{SeverityCounts, Task};
+use wire::v1::{Progress, SeverityCounts, Task};
 
+use crate::pages::batch::progress_parts;
 use crate::pages::{api_name, escape, number};
 
 const WIDTH: f64 = 720.0;
@@ -48,6 +49,29 @@ pub fn severities(counts: &SeverityCounts) -> String {
     format!("{svg}<p class=\"dim\">{label}</p>")
 }
 
+/// The progress of a batch: one bar, a part for each outcome.
+pub fn progress(progress: &Progress) -> String {
+    let parts = progress_parts(progress);
+    let total: f64 = parts.iter().map(|(.., count)| f64::from(*count)).sum();
+    let label: Vec<String> =
+        parts.iter().map(|(_, name, count)| format!("{} {name}", number(*count))).collect();
+    let label = label.join(", ");
+    let mut svg = format!(
+        "<svg class=\"plot progress\" viewBox=\"0 0 {WIDTH} 10\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{label}\"><title>{label}</title>"
+    );
+    let mut at = 0.0;
+    for (class, _, count) in &parts {
+        let width = f64::from(*count) / total * WIDTH;
+        let _ = write!(
+            svg,
+            "<rect class=\"bar is-{class}\" x=\"{at:.1}\" y=\"0\" width=\"{width:.1}\" height=\"10\"/>"
+        );
+        at += width;
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
 /// The timeline of a batch: one bar per server, from its start to its end.
 pub fn timeline(tasks: &[Task], now: &Timestamp) -> String {
     let spans: Vec<(&Task, Timestamp, Timestamp)> = tasks
@@ -73,7 +97,7 @@ pub fn timeline(tasks: &[Task], now: &Timestamp) -> String {
             "succeeded" | "no_change" | "failed" | "timed_out" | "canceled" | "skipped" => &state,
             _ => "running",
         };
-        let (name, took) = (escape(&task.hostname.to_string()), seconds(*from, *to));
+        let (name, took) = (escape(task.name()), seconds(*from, *to));
         let _ = write!(
             lanes,
             "<span title=\"{name}\">{name}</span><svg class=\"lane\" viewBox=\"0 0 {WIDTH} 11\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"bar is-{class}\" x=\"{:.1}\" y=\"0\" width=\"{width:.1}\" height=\"11\"><title>{name}: {}, {took:.0} s</title></rect></svg>",
@@ -87,6 +111,21 @@ pub fn timeline(tasks: &[Task], now: &Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_names_each_outcome() {
+        let progress = Progress {
+            total: 5,
+            succeeded: 2,
+            failed: 1,
+            timed_out: 1,
+            waiting: 1,
+            ..Progress::default()
+        };
+        let svg = super::progress(&progress);
+        assert!(svg.contains("aria-label=\"2 succeeded, 2 failed, 1 waiting\""), "{svg}");
+        assert_eq!(super::progress(&Progress::default()).matches("<rect").count(), 0);
+    }
 
     #[test]
     fn chart_text_contains_its_numbers() {

@@ -10,8 +10,10 @@ use wire::v1::{
 };
 
 use crate::pages::ages::PendingAges;
+use crate::pages::attention::Item;
 use crate::pages::calendar::Calendar;
-use crate::pages::form::{PatchForm, ScheduleForm};
+use crate::pages::facets::{FacetMenu, Filters};
+use crate::pages::form::{PatchForm, ScheduleForm, ServersForm};
 use crate::pages::layout::Frame;
 use crate::pages::names::Names;
 use crate::pages::trend::Trend;
@@ -42,23 +44,27 @@ pages! {
     Problem = "problem.html" { frame: Frame, detail: String, errors: Vec<(String, String)>, back: String, request_id: String, }
     Overview = "overview.html" {
         frame: Frame, summary: FleetSummary, cves_by_severity: SeverityCounts, worst: Vec<CveSummary>,
-        open: Vec<Batch>, next: Vec<NextRun>, trend: Trend,
+        open: Vec<Batch>, next: Vec<NextRun>, trend: Trend, verdict: (&'static str, String), attention: Vec<Item>,
     }
-    Servers = "servers.html" { frame: Frame, list: List<Server>, filter: ServerFilter, query: String, }
+    /// Results of a search over everything.
+    Find = "find.html" { frame: Frame, q: String, found: Vec<Found>, }
+    Servers = "servers.html" { frame: Frame, list: List<Server>, filters: Filters, menus: Vec<FacetMenu>, query: String, }
+    /// The form that changes several servers.
+    ServersEdit = "servers_edit.html" { frame: Frame, form: ServersForm, names: Names, environments: Vec<String>, errors: Vec<String>, }
     /// The form with the environment and the tags of a server.
     ServerEdit = "server_edit.html" {
-        frame: Frame, id: String, hostname: String, environment: String, tags: String, shown: String, errors: Vec<String>,
+        frame: Frame, id: String, name: String, hostname: String, form: crate::servers::ServerForm, shown: String, errors: Vec<String>,
     }
-    ServerPage = "server.html" { frame: Frame, it: ServerDetail, history: List<HistoryRow>, }
-    Patches = "patches.html" { frame: Frame, list: List<Patch>, severity: String, query: String, ages: PendingAges, }
+    ServerPage = "server.html" { frame: Frame, tab: ServerTab, it: ServerDetail, history: List<HistoryRow>, can_upgrade_agent: bool, }
+    Patches = "patches.html" { frame: Frame, list: List<Patch>, filters: Filters, menus: Vec<FacetMenu>, query: String, ages: PendingAges, }
     PatchPage = "patch.html" { frame: Frame, it: PatchDetail, }
     Cves = "cves.html" {
-        frame: Frame, list: List<CveSummary>, q: String, severity: String, kev: String, query: String, importing: Vec<Feed>,
+        frame: Frame, list: List<CveSummary>, filters: Filters, menus: Vec<FacetMenu>, query: String, importing: Vec<Feed>,
         explanation: &'static str,
     }
     CvePage = "cve.html" { frame: Frame, it: CveDetail, importing: Vec<Feed>, }
-    Batches = "batches.html" { frame: Frame, list: List<Batch>, state: String, query: String, names: Names, }
-    BatchPage = "batch.html" { frame: Frame, it: Batch, names: Names, }
+    Batches = "batches.html" { frame: Frame, list: List<Batch>, menus: Vec<FacetMenu>, query: String, names: Names, }
+    BatchPage = "batch.html" { frame: Frame, it: Batch, state: String, failed: Vec<Task>, names: Names, }
     /// One task of a batch with its log.
     TaskPage = "task.html" { frame: Frame, batch: String, it: Task, log: String, }
     Schedules = "schedules.html" { frame: Frame, list: List<Schedule>, calendar: Calendar, }
@@ -97,6 +103,15 @@ pages! {
     Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, }
 }
 
+/// A result of a search over everything.
+#[derive(Debug)]
+pub struct Found {
+    pub href: String,
+    pub icon: &'static str,
+    pub text: String,
+    pub detail: String,
+}
+
 /// A preview and the token that starts it.
 #[derive(Debug)]
 pub struct PreviewWithToken {
@@ -118,18 +133,6 @@ pub struct NextRun {
     pub id: ScheduleId,
     pub name: String,
     pub at: Timestamp,
-}
-
-/// The filters of the server list as they were sent.
-#[derive(Debug, Default)]
-pub struct ServerFilter {
-    pub q: String,
-    pub status: String,
-    pub environment: String,
-    pub os: String,
-    pub tag: String,
-    pub reboot_required: String,
-    pub sort: String,
 }
 
 /// An entry of the audit log.
@@ -155,7 +158,49 @@ pub struct UserRow {
     pub is_self: bool,
 }
 
+/// The tabs of a server's page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerTab {
+    Overview,
+    Updates,
+    Cves,
+    Packages,
+    History,
+}
+
 impl ServerPage {
+    /// The path, the label and the number of rows of each tab, and whether it is shown.
+    fn tabs(&self) -> Vec<(String, &'static str, Option<u64>, bool)> {
+        let here = format!("/servers/{}", self.it.server.id);
+        let rows = |count: usize| Some(count as u64);
+        [
+            (ServerTab::Overview, "", "Overview", None),
+            (ServerTab::Updates, "/updates", "Updates", rows(self.pending().len())),
+            (
+                ServerTab::Cves,
+                "/cves",
+                "CVEs",
+                self.it.cves_checked.then_some(self.it.cves.len() as u64),
+            ),
+            (ServerTab::Packages, "/packages", "Packages", rows(self.it.packages.len())),
+            (ServerTab::History, "/history", "History", Some(self.history.meta.total)),
+        ]
+        .map(|(tab, path, label, rows)| (format!("{here}{path}"), label, rows, tab == self.tab))
+        .into()
+    }
+
+    /// The number of CVEs that are known to be exploited and not suppressed.
+    fn exploited(&self) -> usize {
+        self.it.cves.iter().filter(|cve| cve.kev && cve.suppressed.is_none()).count()
+    }
+
+    fn needs_nothing(&self) -> bool {
+        let server = &self.it.server;
+        let assessed = server.assessment == vocab::Assessment::Assessed;
+        let quiet = server.summary.updates == 0 && self.exploited() == 0 && assessed;
+        quiet && !server.reboot_required && !server.stale && self.it.old_code.is_empty()
+    }
+
     fn pending(&self) -> Vec<&Package> {
         self.it.packages.iter().filter(|package| package.available_version.is_some()).collect()
     }

@@ -80,6 +80,8 @@ pub(crate) async fn join_org(service: &Service, org_id: OrgId, host: Host) -> Se
         id,
         org_id,
         hostname: host.name.parse().unwrap(),
+        display_name: None,
+        notes: String::new(),
         environment: host.environment.map(|name| name.parse().unwrap()),
         tags: host.tags.iter().map(|tag| tag.parse().unwrap()).collect(),
         os: Os::new(host.os.0, host.os.1, "").unwrap(),

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::json;
 use store::package_sets::{self, SetKind};
 use store::servers::{self, Server};
-use store::{Conn, StoreError, Topic, presence, presence_transitions, sync_sessions};
+use store::{Conn, StoreError, Topic, Tx, presence, presence_transitions, sync_sessions};
 use vocab::listing::{self, Entry};
-use vocab::{Digest, Environment, Installed, OrgId, Pending, Severity, Tag};
+use vocab::{Digest, Environment, Installed, OrgId, Pending, ServerId, Severity, Tag};
 
-use crate::App;
 use crate::commands::batches;
+use crate::{ATTEMPTS_MAX, App};
 use crate::{Actor, Result, ServiceError, emit, record};
 
 /// Removes a server from every list, unless it has changed since it was `seen`. Its unfinished
@@ -40,6 +40,9 @@ pub struct ServerEdit {
     /// The new environment; `Some(None)` removes the server from its environment.
     pub environment: Option<Option<Environment>>,
     pub tags: Option<Vec<Tag>>,
+    /// Shown instead of the hostname; `Some(None)` removes it.
+    pub display_name: Option<Option<String>>,
+    pub notes: Option<String>,
 }
 
 impl ServerEdit {
@@ -53,6 +56,12 @@ impl ServerEdit {
             let mut seen = BTreeSet::new();
             after.tags = tags.iter().filter(|tag| seen.insert(*tag)).cloned().collect();
         }
+        if let Some(name) = &self.display_name {
+            after.display_name.clone_from(name);
+        }
+        if let Some(notes) = &self.notes {
+            after.notes.clone_from(notes);
+        }
         after
     }
 }
@@ -61,19 +70,76 @@ impl ServerEdit {
 /// keep their servers; schedules select by the new values from their next run on.
 #[boxed]
 pub async fn edit(app: &App, actor: &Actor, seen: &Server, edit: &ServerEdit) -> Result<Server> {
+    let mut tx = app.db.begin().await?;
+    let after = edit_in(app, &mut tx, actor, seen, edit).await?;
+    tx.commit().await?;
+    Ok(after)
+}
+
+/// Changes those of these servers that exist and are `visible`, all or none. Returns how many
+/// changed.
+#[boxed]
+pub async fn edit_all(
+    app: &App,
+    actor: &Actor,
+    ids: &[ServerId],
+    visible: &(dyn Fn(&Server) -> bool + Sync),
+    edit: &(dyn Fn(&Server) -> Result<ServerEdit> + Sync),
+) -> Result<u64> {
+    // An inventory that arrives at the same time changes a row, but is no reason to refuse.
+    for _ in 0..ATTEMPTS_MAX {
+        match edit_all_once(app, actor, ids, visible, edit).await {
+            Err(ServiceError::Stale) => {}
+            done => return done,
+        }
+    }
+    Err(ServiceError::Stale)
+}
+
+async fn edit_all_once(
+    app: &App,
+    actor: &Actor,
+    ids: &[ServerId],
+    visible: &(dyn Fn(&Server) -> bool + Sync),
+    edit: &(dyn Fn(&Server) -> Result<ServerEdit> + Sync),
+) -> Result<u64> {
+    let mut tx = app.db.begin().await?;
+    let mut changed = 0;
+    for id in ids {
+        let seen = match servers::get(&mut tx, actor.org, *id).await {
+            // It was removed in between.
+            Err(StoreError::NotFound { .. }) => continue,
+            seen => seen?,
+        };
+        if visible(&seen) {
+            let after = edit_in(app, &mut tx, actor, &seen, &edit(&seen)?).await?;
+            changed += u64::from(after.generation != seen.generation);
+        }
+    }
+    tx.commit().await?;
+    Ok(changed)
+}
+
+async fn edit_in(
+    app: &App,
+    tx: &mut Tx,
+    actor: &Actor,
+    seen: &Server,
+    edit: &ServerEdit,
+) -> Result<Server> {
     let after = edit.apply(seen);
     if after == *seen {
         return Ok(after);
     }
     let now = app.clock.now();
-    let mut tx = app.db.begin().await?;
-    servers::save(&mut tx, seen, &after, now).await?;
+    servers::save(tx, seen, &after, now).await?;
     let detail = json!({"server_id": seen.id, "hostname": seen.hostname,
-        "environment": [&seen.environment, &after.environment], "tags": [&seen.tags, &after.tags]});
-    record(&mut tx, actor.org, now, &actor.id, "server.edit", seen.id, &detail);
-    emit(&mut tx, actor.org, "server.edited", now, detail);
+        "environment": [&seen.environment, &after.environment], "tags": [&seen.tags, &after.tags],
+        "display_name": [&seen.display_name, &after.display_name],
+        "notes_changed": seen.notes != after.notes});
+    record(tx, actor.org, now, &actor.id, "server.edit", seen.id, &detail);
+    emit(tx, actor.org, "server.edited", now, detail);
     tx.notify(Topic::Servers);
-    tx.commit().await?;
     Ok(Server { generation: seen.generation + 1, ..after })
 }
 

@@ -40,3 +40,9 @@ pub async fn agents(app: &App, scope: &Scope) -> Result<Agents> {
         upgrades_pending,
     })
 }
+
+/// Whether the service carries an agent for this architecture that agents accept as an upgrade.
+pub fn has_signed_release(app: &App, architecture: &str) -> bool {
+    let release = architecture.parse().ok().and_then(|one| app.settings.agents.get(one));
+    release.is_some_and(|release| release.signature.is_some())
+}

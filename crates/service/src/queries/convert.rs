@@ -47,6 +47,8 @@ pub fn server(
         id: row.id,
         status: status(app, Some(row.last_seen_at)),
         hostname: row.hostname,
+        display_name: row.display_name.as_deref().map(Line::sanitize),
+        notes: row.notes,
         environment: row.environment,
         tags: row.tags,
         os: Some(row.os),
@@ -335,6 +337,9 @@ pub fn task(
         id: row.task_id,
         server_id: row.server_id,
         hostname: server_name.map_or_else(unnamed, |named| named.hostname.clone()),
+        display_name: server_name
+            .and_then(|named| named.display_name.as_deref())
+            .map(Line::sanitize),
         state: task_state(row.target, phase),
         waiting_for: (row.target == TaskStatus::Waiting)
             .then_some(wait_reason)

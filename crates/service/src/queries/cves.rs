@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use store::findings::{self, Cve};
 use store::{Conn, Page, Paged, StoreError, advisories};
-use vocab::{Digest, Severity};
+use vocab::{Digest, Line, Severity};
 use wire::v1::{CveDetail, CveSummary, ExposedServer, SeverityCounts};
 
 use super::{Scope, convert};
@@ -155,6 +155,7 @@ pub async fn get(app: &App, scope: &Scope, id: &str, page: Page) -> Result<CveDe
                 server_id: server.id,
                 status: convert::status(app, Some(server.last_seen_at)),
                 hostname: server.hostname.clone(),
+                display_name: server.display_name.as_deref().map(Line::sanitize),
                 environment: server.environment.clone(),
                 package: cve.package,
                 installed_version: cve.installed_version,

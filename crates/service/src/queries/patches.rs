@@ -8,7 +8,7 @@ use store::findings::{self, Cve};
 use store::package_sets::SetKind;
 use store::patches::{self, Patch};
 use store::{Conn, Page, Paged, StoreError, advisories, server_list};
-use vocab::{Digest, Pending, ServerId, Severity};
+use vocab::{Digest, Line, Pending, ServerId, Severity};
 use wire::v1::{AffectedServer, PatchCve, PatchDetail};
 
 use super::{Scope, convert, servers};
@@ -19,12 +19,17 @@ use crate::projections::patches::{
 };
 use crate::{App, Result};
 
+/// No package name is longer.
+const SEARCH_CHARS_MAX: usize = 300;
+
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Only patches that are pending on the server with this id.
     pub server: Option<String>,
     /// Any of these severities; all if empty.
     pub severities: Vec<Severity>,
+    /// Part of the package name; case does not matter.
+    pub search: Option<String>,
 }
 
 /// A page of the patches: sorted by severity, then known exploited ones first, then by affected
@@ -37,10 +42,15 @@ pub async fn list(
     page: Page,
 ) -> Result<Paged<wire::v1::Patch>> {
     let severities: Vec<i64> = filter.severities.into_iter().map(severity_order).collect();
+    // Neither a search for NUL, which PostgreSQL does not accept in text, nor a longer one than a
+    // name finds anything.
+    let search: Option<String> =
+        filter.search.map(|q| q.replace('\0', "\u{fffd}").chars().take(SEARCH_CHARS_MAX).collect());
+    let search = search.as_deref();
     let mut reader = app.db.snapshot().await?;
     let rows = match (&filter.server, scope.environments.as_deref()) {
         (None, None) => {
-            let paged = patches::list(&mut reader, scope.org, &severities, page).await?;
+            let paged = patches::list(&mut reader, scope.org, &severities, search, page).await?;
             let items = paged.items.into_iter().map(convert::patch).collect();
             return Ok(Paged { items, total: paged.total });
         }
@@ -62,11 +72,18 @@ pub async fn list(
             rows
         }
     };
-    let Paged { items, total } = filter_page(rows, &severities, page);
+    let Paged { items, total } = filter_page(rows, &severities, search, page);
     Ok(Paged { items: items.into_iter().map(convert::patch).collect(), total })
 }
 
-fn filter_page(mut rows: Vec<Patch>, severities: &[i64], page: Page) -> Paged<Patch> {
+fn filter_page(
+    mut rows: Vec<Patch>,
+    severities: &[i64],
+    search: Option<&str>,
+    page: Page,
+) -> Paged<Patch> {
+    let search = search.unwrap_or_default().to_lowercase();
+    rows.retain(|row| row.package_name.to_lowercase().contains(&search));
     rows.retain(|row| severities.is_empty() || severities.contains(&row.severity_order));
     Paged::paginate(rows, page)
 }
@@ -104,6 +121,7 @@ pub async fn get(app: &App, scope: &Scope, name: &str, page: Page) -> Result<Pat
             server_id: server.id,
             status: convert::status(app, Some(server.last_seen_at)),
             hostname: server.hostname,
+            display_name: server.display_name.as_deref().map(Line::sanitize),
             environment: server.environment,
             installed_version: update.installed.clone(),
             available_version: update.candidate.clone(),

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use store::server_list::{self, Filter, OnlineSpan, Sort};
 use store::servers::{self, Server};
 use store::{Conn, Page, Paged};
-use vocab::{Digest, Environment, OrgId, Pending, RebootPolicy, Selector, ServerId, Status};
+use vocab::{Digest, Environment, Line, OrgId, Pending, RebootPolicy, Selector, ServerId, Status};
 use wire::v1::{Preview, PreviewServer, PreviewUpdate, RebootOutlook, WaitingFor};
 
 use super::targets::explain_unmatched;
@@ -453,6 +453,7 @@ fn to_wire(app: &App, seen: ServerPreview) -> PreviewServer {
     };
     PreviewServer {
         server_id: seen.server.id,
+        display_name: seen.server.display_name.as_deref().map(Line::sanitize),
         hostname: seen.server.hostname,
         status,
         environment: seen.server.environment,

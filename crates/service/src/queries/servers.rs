@@ -1,7 +1,7 @@
 //! Servers: the list, and the details of one server.
 
 use async_recursion::async_recursion as boxed;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::advisory::Ecosystem;
 use domain::server::Presence;
@@ -9,8 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 pub use store::server_list::Sort;
 use store::server_list::{self, OnlineSpan};
 use store::servers::{self, Server};
-use store::{Conn, Page, Paged, StoreError, refreshes};
-use vocab::{Assessment, Environment, OsFilter, ServerId, Status, Tag, TaskId};
+use store::{Conn, Page, Paged, StoreError, counts, refreshes};
+use vocab::{Assessment, Environment, OsFilter, Selector, ServerId, Status, Tag, TaskId};
 use wire::v1::{Coverage, Cve, Package, ServerDetail};
 
 use super::{Scope, convert};
@@ -26,7 +26,7 @@ pub struct Filter {
     pub status: Option<Status>,
     pub environment: Option<Environment>,
     pub os: Option<OsFilter>,
-    /// Part of the hostname; case does not matter.
+    /// Part of the hostname or the display name; case does not matter.
     pub search: Option<String>,
     /// The tags that a server must have, all of them.
     pub tags: Vec<Tag>,
@@ -41,7 +41,18 @@ pub async fn list(
     sort: Sort,
     page: Page,
 ) -> Result<Paged<wire::v1::Server>> {
-    let wanted = server_list::Filter {
+    let wanted = stored_filter(app, scope, filter);
+    let mut reader = app.db.snapshot().await?;
+    let Paged { items, total } =
+        server_list::list(&mut reader, scope.org, &wanted, sort, page).await?;
+    let assessed = findings::assess_servers(&mut reader, scope.org, &items).await?;
+    let shown = items.into_iter().zip(assessed);
+    let items = shown.map(|(row, assessed)| convert::server(app, row, &assessed)).collect();
+    Ok(Paged { items, total })
+}
+
+fn stored_filter(app: &App, scope: &Scope, filter: Filter) -> server_list::Filter {
+    server_list::Filter {
         status: filter.status.map(|status| (status, online_span(app))),
         environment: filter.environment,
         environments: scope.environments.as_deref().map(<[Environment]>::to_vec),
@@ -54,14 +65,62 @@ pub async fn list(
             .search
             .map(|q| q.replace('\0', "\u{fffd}").chars().take(SEARCH_CHARS_MAX + 1).collect()),
         reboot_required: filter.reboot_required,
+    }
+}
+
+/// The servers that match a filter, at most `limit` of them.
+#[boxed]
+pub async fn matching(
+    app: &App,
+    scope: &Scope,
+    filter: Filter,
+    limit: usize,
+) -> Result<Vec<ServerId>> {
+    let mut reader = app.db.read().await?;
+    let wanted = stored_filter(app, scope, filter);
+    let mut ids = server_list::ids(&mut reader, scope.org, &wanted).await?;
+    ids.truncate(limit);
+    Ok(ids)
+}
+
+/// The values that servers can be filtered by, with the number of servers of each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facets {
+    pub environments: Vec<(String, u64)>,
+    /// Operating systems with their versions, in lower case.
+    pub systems: Vec<(String, u64)>,
+    /// The most frequent tags.
+    pub tags: Vec<(String, u64)>,
+}
+
+const TAGS_SHOWN_MAX: u32 = 200;
+
+/// The values that the servers of this reader can be filtered by. Tags are counted over all
+/// environments, so a reader that is limited to some gets none.
+#[boxed]
+pub async fn facets(app: &App, scope: &Scope) -> Result<Facets> {
+    let mut reader = app.db.read().await?;
+    let mut environments: BTreeMap<String, u64> = BTreeMap::new();
+    let mut systems: BTreeMap<String, u64> = BTreeMap::new();
+    for count in counts::by_environment_and_os(&mut reader, scope.org).await? {
+        let environment: Option<Environment> = count.environment.parse().ok();
+        if !scope.includes(environment.as_ref()) {
+            continue;
+        }
+        *systems.entry(count.os).or_default() += count.servers;
+        if environment.is_some() {
+            *environments.entry(count.environment).or_default() += count.servers;
+        }
+    }
+    let tags = match scope.environments {
+        None => counts::by_tag(&mut reader, scope.org, TAGS_SHOWN_MAX).await?,
+        Some(_) => Vec::new(),
     };
-    let mut reader = app.db.snapshot().await?;
-    let Paged { items, total } =
-        server_list::list(&mut reader, scope.org, &wanted, sort, page).await?;
-    let assessed = findings::assess_servers(&mut reader, scope.org, &items).await?;
-    let shown = items.into_iter().zip(assessed);
-    let items = shown.map(|(row, assessed)| convert::server(app, row, &assessed)).collect();
-    Ok(Paged { items, total })
+    Ok(Facets {
+        environments: environments.into_iter().collect(),
+        systems: systems.into_iter().collect(),
+        tags,
+    })
 }
 
 /// Returns which of these servers exist and are visible to this reader.
@@ -84,9 +143,17 @@ pub(crate) async fn existing(
     Ok(found)
 }
 
-/// The servers with this hostname that this reader may see.
+/// The servers that a selector matches and the caller may see.
+pub async fn select(app: &App, scope: &Scope, targets: &Selector) -> Result<Vec<ServerId>> {
+    let environments = scope.environments.as_deref().map(<[Environment]>::to_vec);
+    let filter = server_list::Filter { environments, ..server_list::Filter::from(targets) };
+    let mut reader = app.db.read().await?;
+    Ok(server_list::ids(&mut reader, scope.org, &filter).await?)
+}
+
+/// The servers with this hostname or display name that this reader may see.
 #[boxed]
-pub async fn by_hostname(app: &App, scope: &Scope, name: &str) -> Result<Vec<ServerId>> {
+pub async fn by_name(app: &App, scope: &Scope, name: &str) -> Result<Vec<ServerId>> {
     let mut reader = app.db.read().await?;
     let found = server_list::by_name(&mut reader, scope.org, name).await?;
     let seen = existing(&mut reader, scope, found.iter().copied()).await?;

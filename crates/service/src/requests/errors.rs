@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use crate::{FieldError, Result, ServiceError};
 
 const NAME_CHARS_MAX: usize = 200;
+const PROSE_CHARS_MAX: usize = 2_000;
 
 /// The pattern that [`ValidationErrors::name`] accepts, for the OpenAPI document: no control
 /// characters, and not only spaces.
@@ -42,6 +43,19 @@ impl ValidationErrors {
         };
         if self.errors.len() < ERRORS_MAX && !self.errors[..self.structural].iter().any(within) {
             self.errors.push(FieldError::new(pointer, code, detail));
+        }
+    }
+
+    /// Checks text of several lines: a description, notes.
+    pub fn prose(&mut self, pointer: &str, text: &str) {
+        if text.contains('\0') {
+            // PostgreSQL cannot store NUL in text.
+            self.add(pointer, "invalid_character", "must not contain a NUL character");
+        }
+        let chars = text.chars().count();
+        if chars > PROSE_CHARS_MAX {
+            let detail = format!("must have at most {PROSE_CHARS_MAX} characters (has {chars})");
+            self.add(pointer, "too_long", detail);
         }
     }
 

@@ -21,6 +21,9 @@ pub use errors::{NAME_PATTERN, ValidationErrors};
 
 use crate::{Result, ServiceError};
 
+/// Servers per transaction of a request about many, so that others can write in between.
+const CHUNK: usize = 200;
+
 /// A body with the errors of its JSON structure.
 pub type Body<T> = (T, ValidationErrors);
 

@@ -1,5 +1,7 @@
 //! Requests about servers: edit, remove, refresh, patch, release.
 
+use std::collections::BTreeSet;
+
 use async_recursion::async_recursion as boxed;
 use store::refreshes::Refresh;
 use store::rollouts::Rollout;
@@ -8,17 +10,18 @@ use vocab::{ServerId, Tag};
 use wire::v1::{EditServer, EditServers, EditedServers, PatchServer};
 
 use super::enrollment_tokens::TAGS_MAX;
-use super::{Body, Versions, check_version, forbidden, validate};
+use super::{Body, CHUNK, Versions, check_version, forbidden, validate};
 use crate::auth::caller::Caller;
 use crate::commands::servers::ServerEdit;
 use crate::commands::{batches, refreshes, servers};
 use crate::projections::findings;
+use crate::queries;
 use crate::queries::convert;
 use crate::queries::servers::find;
 use crate::requests::batches::new_rollout;
 use crate::{ATTEMPTS_MAX, App, Result, ServiceError};
 
-/// Changes the environment or the tags of a server. Returns its generation and the API type.
+/// Changes a server. Returns its generation and the API type.
 ///
 /// A caller that is limited to certain environments cannot move a server out of them.
 #[boxed]
@@ -37,8 +40,15 @@ pub async fn edit(
         errors.add("/tags", "too_many", format!("must have at most {TAGS_MAX} entries"));
     }
     let tags = tags.map(|tags| errors.parse_all("/tags", "invalid_tag", &tags));
+    let display_name = body
+        .display_name
+        .map(|text| text.map(|text| errors.name("/display_name", text.trim().to_owned())));
+    let notes = body.notes.map(Option::unwrap_or_default);
+    if let Some(notes) = &notes {
+        errors.prose("/notes", notes);
+    }
     errors.into_result()?;
-    let edit = ServerEdit { environment, tags };
+    let edit = ServerEdit { environment, tags, display_name, notes };
     // An inventory that arrives at the same time changes the row, but is no reason to refuse.
     for _ in 0..ATTEMPTS_MAX {
         let seen = find(app, &caller.scope(), id).await?;
@@ -56,8 +66,8 @@ pub async fn edit(
     Err(ServiceError::Stale)
 }
 
-/// Changes the environment and the tags of all selected servers. Servers are changed one after the
-/// other: if one cannot be changed, those before it stay changed.
+/// Changes the environment and the tags of all selected servers, [`CHUNK`] at a time: if one cannot
+/// be changed, the chunks before it stay changed.
 #[boxed]
 pub async fn edit_many(
     app: &App,
@@ -86,34 +96,25 @@ pub async fn edit_many(
             "This API key is limited to certain environments: set `environment` to one of them.",
         );
     }
-    let ids = super::agents::select(app, &caller.scope(), &targets).await?;
+    let ids = queries::servers::select(app, &caller.scope(), &targets).await?;
     let mut done = EditedServers { matched: ids.len() as u64, changed: 0 };
-    for id in ids {
-        // An inventory that arrives at the same time changes the row, but is no reason to refuse.
-        for attempt in 1..=ATTEMPTS_MAX {
-            let seen = match find(app, &caller.scope(), id).await {
-                // It was removed, or moved out of sight, in between.
-                Err(ServiceError::NotFound { .. }) => break,
-                seen => seen?,
-            };
-            let kept = seen.tags.iter().chain(&added).filter(|tag| !removed.contains(tag));
-            let tags: Vec<Tag> = kept.cloned().collect();
-            let mut unique = std::collections::BTreeSet::new();
-            let tags: Vec<Tag> =
-                tags.into_iter().filter(|tag| unique.insert(tag.clone())).collect();
-            if tags.len() > TAGS_MAX {
-                let detail = format!("{} would have more than {TAGS_MAX} tags", seen.hostname);
-                return Err(ServiceError::conflict("too_many_tags", detail));
-            }
-            let edit = ServerEdit { environment: environment.clone(), tags: Some(tags) };
-            match servers::edit(app, &caller.actor(), &seen, &edit).await {
-                Err(ServiceError::Stale) if attempt < ATTEMPTS_MAX => {}
-                after => {
-                    done.changed += u64::from(after?.generation != seen.generation);
-                    break;
-                }
-            }
+    let edit = |seen: &Server| {
+        let mut unique = BTreeSet::new();
+        let kept = seen.tags.iter().chain(&added).filter(|tag| !removed.contains(tag));
+        let tags: Vec<Tag> = kept.filter(|tag| unique.insert(*tag)).cloned().collect();
+        if tags.len() > TAGS_MAX {
+            let detail = format!("{} would have more than {TAGS_MAX} tags", seen.hostname);
+            return Err(ServiceError::conflict("too_many_tags", detail));
         }
+        Ok(ServerEdit {
+            environment: environment.clone(),
+            tags: Some(tags),
+            ..ServerEdit::default()
+        })
+    };
+    let visible = |seen: &Server| caller.may_touch(seen.environment.as_ref());
+    for chunk in ids.chunks(CHUNK) {
+        done.changed += servers::edit_all(app, &caller.actor(), chunk, &visible, &edit).await?;
     }
     Ok(done)
 }

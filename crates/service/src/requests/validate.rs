@@ -12,7 +12,6 @@ use super::ValidationErrors;
 use crate::commands::schedules::ScheduleInput;
 use crate::{OrderOptions, PatchOptions, Result, ServiceError};
 
-const DESCRIPTION_CHARS_MAX: usize = 2_000;
 const PACKAGES_MAX: usize = 1_000;
 const STAGGER_MINUTES_MAX: u32 = 1_440;
 const PARALLEL_MAX: u32 = 100_000;
@@ -26,15 +25,7 @@ pub const SERVER_IDS_MAX: usize = 10_000;
 pub fn schedule((body, mut errors): (ScheduleRequest, ValidationErrors)) -> Result<ScheduleInput> {
     let name = errors.name("/name", body.name);
     let description = body.description.unwrap_or_default();
-    let chars = description.chars().count();
-    if description.contains('\0') {
-        // PostgreSQL cannot store NUL in text.
-        errors.add("/description", "invalid_character", "must not contain a NUL character");
-    }
-    if chars > DESCRIPTION_CHARS_MAX {
-        let detail = format!("must have at most {DESCRIPTION_CHARS_MAX} characters (has {chars})");
-        errors.add("/description", "too_long", detail);
-    }
+    errors.prose("/description", &description);
     let cron: Option<Cron> = errors.parse("/cron", "invalid_cron", &body.cron);
     let timezone = body.timezone.as_deref().unwrap_or("UTC");
     let timezone: Option<Zone> = errors.parse("/timezone", "invalid_timezone", timezone);

@@ -285,17 +285,4 @@ macro_rules! push_count_columns {
     };
 }
 
-/// `%text%` with the special characters of `like` escaped.
-pub(super) fn like_pattern(q: &str) -> String {
-    let mut pattern = String::from("%");
-    for c in q.to_ascii_lowercase().chars() {
-        if matches!(c, '%' | '_' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern.push('%');
-    pattern
-}
-
 pub(super) use {push_count_columns, push_scan};

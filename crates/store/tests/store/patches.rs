@@ -41,10 +41,23 @@ async fn patches_are_sorted_by_severity_servers_and_name(database: TestDatabase)
     let mut tx = db.begin().await.unwrap();
     let changes = Changes { put: rows.to_vec(), ..Changes::default() };
     patches::apply_changes(&mut tx, ours, &changes).await.unwrap();
-    let page = patches::list(&mut tx, ours, &[], ALL).await.unwrap();
+    let page = patches::list(&mut tx, ours, &[], None, ALL).await.unwrap();
     assert_eq!((names(&page.items), page.total), (vec!["worst", "most", "a", "b", "least"], 5));
-    let page = patches::list(&mut tx, ours, &[0, 4], Page { limit: 1, offset: 1 }).await.unwrap();
+    let page =
+        patches::list(&mut tx, ours, &[0, 4], None, Page { limit: 1, offset: 1 }).await.unwrap();
     assert_eq!((names(&page.items), page.total), (vec!["least"], 2));
+    for (search, found) in [
+        ("ST", vec!["worst", "most", "least"]),
+        ("%", vec![]),
+        ("", vec!["worst", "most", "a", "b", "least"]),
+    ] {
+        let page = patches::list(&mut tx, ours, &[], Some(search), ALL).await.unwrap();
+        assert_eq!(
+            (names(&page.items), page.total),
+            (found.clone(), found.len() as u64),
+            "{search}"
+        );
+    }
 }
 
 async fn first_seen_stays_when_a_patch_changes(database: TestDatabase) {

@@ -25,6 +25,8 @@ pub(crate) fn server(org_id: OrgId, n: u32) -> servers::Server {
         id: nth!(ServerId, n),
         org_id,
         hostname: format!("web-{n}").parse().unwrap(),
+        display_name: None,
+        notes: String::new(),
         environment: Some(
             if n.is_multiple_of(10) { "staging" } else { "production" }.parse().unwrap(),
         ),

@@ -46,6 +46,32 @@ async fn search_follows_enrollment_renaming_and_removal(db: Db) {
     assert_eq!(search("web").await, "WEB-2");
 }
 
+async fn server_with_a_display_name_is_found_by_both_names_and_sorted_by_that(db: Db) {
+    let ours = org(&db).await;
+    let fleet = [named(ours, 1, "web-1"), named(ours, 2, "web-2"), named(ours, 3, "web-3")];
+    enroll(&db, &fleet).await;
+    let display_name = Some("Zürich 100% Shop".to_owned());
+    let renamed = Server { display_name, ..fleet[0].clone() };
+    let mut tx = db.begin().await.unwrap();
+    servers::save(&mut tx, &fleet[0], &renamed, at(1)).await.unwrap();
+    tx.commit().await.unwrap();
+    let search = async |text: &str| find_hostnames(&db, ours, &q(text)).await.join(" ");
+    assert_eq!(search("").await, "web-2 web-3 web-1");
+    assert_eq!(search("web-1").await, "web-1");
+    assert_eq!(search("ZÜRICH").await, "web-1");
+    let by_name = async |name: &str| {
+        let mut reader = db.read().await.unwrap();
+        server_list::by_name(&mut reader, ours, name).await.unwrap()
+    };
+    for name in ["web-1", "WEB-1", "zürich 100% shop"] {
+        assert_eq!(by_name(name).await, [fleet[0].id], "{name}");
+    }
+    for name in ["web", "zürich", "%", "", "zürich 100% shop web-1"] {
+        assert_eq!(by_name(name).await, [], "{name}");
+    }
+    assert_eq!(by_name("web-2").await, [fleet[1].id]);
+}
+
 async fn search_text_is_matched_literally(db: Db) {
     let ours = org(&db).await;
     let long = format!("{}.{}.internal", "a".repeat(63), "b".repeat(63));
@@ -126,6 +152,7 @@ async fn search_works_with_every_filter_and_order(db: Db) {
 testkit::both!(
     crate::support::db:
     search_follows_enrollment_renaming_and_removal,
+    server_with_a_display_name_is_found_by_both_names_and_sorted_by_that,
     search_text_is_matched_literally,
     search_works_with_every_filter_and_order,
 );

@@ -17,6 +17,8 @@ pub(crate) fn server(org_id: OrgId, n: u32) -> Server {
         id: nth!(ServerId, n),
         org_id,
         hostname: format!("web-{n}").parse().unwrap(),
+        display_name: None,
+        notes: String::new(),
         environment: Some("production".parse().unwrap()),
         tags: vec!["role=web".parse().unwrap()],
         os: Os::new("debian", "12.5", "Debian GNU/Linux 12 (bookworm)").unwrap(),

@@ -21,6 +21,18 @@ pub struct Agents {
     pub upgrades_pending: u64,
 }
 
+impl Agents {
+    /// Number of servers with an older agent that can be upgraded: the service carries a signed one
+    /// for their architecture.
+    pub fn upgradable(&self) -> u64 {
+        let signed = |architecture: &str| {
+            self.releases.iter().any(|one| one.signed && one.architecture == architecture)
+        };
+        let outdated = self.versions.iter().filter(|one| one.outdated == Some(true));
+        outdated.filter(|one| signed(&one.architecture)).map(|one| one.servers).sum()
+    }
+}
+
 /// An agent that the service carries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -135,6 +135,9 @@ pub struct Task {
     pub server_id: ServerId,
     /// Host name.
     pub hostname: Hostname,
+    /// Shown instead of the host name; null if none was set.
+    #[serde(default)]
+    pub display_name: Option<Line>,
     /// State.
     pub state: TaskState,
     /// What it is waiting for.
@@ -147,6 +150,13 @@ pub struct Task {
     pub finished_at: Option<Timestamp>,
     /// Result.
     pub result: Option<TaskResult>,
+}
+
+impl Task {
+    /// The name to show: the display name, or else the host name.
+    pub fn name(&self) -> &str {
+        self.display_name.as_ref().map_or(self.hostname.as_str(), Line::as_str)
+    }
 }
 
 /// State of a task.

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use vocab::{Environment, Hostname, ServerId, Severity, Status};
+use vocab::{Environment, Hostname, Line, ServerId, Severity, Status};
 
 use super::{CveState, Fix, Suppressed};
 
@@ -53,6 +53,9 @@ pub struct ExposedServer {
     pub server_id: ServerId,
     /// Host name.
     pub hostname: Hostname,
+    /// Shown instead of the host name; null if none was set.
+    #[serde(default)]
+    pub display_name: Option<Line>,
     /// Status.
     pub status: Status,
     /// Environment.
@@ -71,4 +74,11 @@ pub struct ExposedServer {
     pub found: String,
     /// The suppression that applies; null if none does.
     pub suppressed: Option<Suppressed>,
+}
+
+impl ExposedServer {
+    /// The name to show: the display name, or else the host name.
+    pub fn name(&self) -> &str {
+        self.display_name.as_ref().map_or(self.hostname.as_str(), Line::as_str)
+    }
 }

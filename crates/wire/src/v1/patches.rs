@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use vocab::{BlockedBy, Environment, Hostname, ServerId, Severity, Status, UpdateType};
+use vocab::{BlockedBy, Environment, Hostname, Line, ServerId, Severity, Status, UpdateType};
 
 /// A package with an update pending on at least one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +62,9 @@ pub struct AffectedServer {
     pub server_id: ServerId,
     /// Host name.
     pub hostname: Hostname,
+    /// Shown instead of the host name; null if none was set.
+    #[serde(default)]
+    pub display_name: Option<Line>,
     /// Status.
     pub status: Status,
     /// Environment.
@@ -72,6 +75,13 @@ pub struct AffectedServer {
     pub available_version: String,
     /// Why the update would not be installed.
     pub blocked_by: Option<BlockedBy>,
+}
+
+impl AffectedServer {
+    /// The name to show: the display name, or else the host name.
+    pub fn name(&self) -> &str {
+        self.display_name.as_ref().map_or(self.hostname.as_str(), Line::as_str)
+    }
 }
 
 /// A CVE that an update fixes.

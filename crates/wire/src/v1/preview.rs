@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use vocab::{BlockedBy, Environment, Hostname, ServerId, Status};
+use vocab::{BlockedBy, Environment, Hostname, Line, ServerId, Status};
 
 use super::options::{takes_options, with_options};
 use super::{Options, WaitingFor};
@@ -53,6 +53,9 @@ pub struct PreviewServer {
     pub server_id: ServerId,
     /// Host name.
     pub hostname: Hostname,
+    /// Shown instead of the host name; null if none was set.
+    #[serde(default)]
+    pub display_name: Option<Line>,
     /// Status.
     pub status: Status,
     /// Environment, if any.
@@ -74,6 +77,13 @@ pub struct PreviewServer {
     /// Settings in the host's `limits.toml` that affect this batch.
     #[serde(default)]
     pub host_limits: Vec<String>,
+}
+
+impl PreviewServer {
+    /// The name to show: the display name, or else the host name.
+    pub fn name(&self) -> &str {
+        self.display_name.as_ref().map_or(self.hostname.as_str(), Line::as_str)
+    }
 }
 
 /// An update that would or would not be installed.

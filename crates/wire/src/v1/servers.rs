@@ -17,6 +17,12 @@ pub struct Server {
     pub id: ServerId,
     /// Host name.
     pub hostname: Hostname,
+    /// Shown instead of the host name; null if none was set.
+    #[serde(default)]
+    pub display_name: Option<Line>,
+    /// What its operators wrote about it.
+    #[serde(default)]
+    pub notes: String,
     /// Status.
     pub status: Status,
     /// Environment, if any.
@@ -64,6 +70,13 @@ pub struct Server {
     pub quarantine: Option<Line>,
     /// Counts.
     pub summary: Summary,
+}
+
+impl Server {
+    /// The name to show: the display name, or else the host name.
+    pub fn name(&self) -> &str {
+        self.display_name.as_ref().map_or(self.hostname.as_str(), Line::as_str)
+    }
 }
 
 impl Server {
@@ -352,6 +365,14 @@ pub struct EditServer {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Tag>>, max_items = 50))]
     pub tags: Option<Option<Vec<String>>>,
+    /// Shown instead of the host name; `null` removes it.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, max_length = 200, example = "Shop database"))]
+    pub display_name: Option<Option<String>>,
+    /// Notes; `null` removes them.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, max_length = 2_000))]
+    pub notes: Option<Option<String>>,
 }
 
 /// The body of `POST /v1/servers/edit`. Omitted fields stay unchanged.

@@ -105,7 +105,7 @@ fn batch_matches_api_field_names() {
         "schedule_id": null, "run_id": null, "options": options(), "progress": progress(),
         "created_at": "2026-11-15T04:00:00Z", "started_at": null, "finished_at": null,
         "results": [{"id": "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw", "server_id": "srv_01jcqk3m8ye0fr5cq0k6s8v2xw",
-            "hostname": "web-1", "state": "failed", "waiting_for": null, "deadline_at": null,
+            "hostname": "web-1", "display_name": null, "state": "failed", "waiting_for": null, "deadline_at": null,
             "started_at": null, "finished_at": null,
             "result": {"packages": [{"name": "bash", "from": "5.1", "to": "5.2"}],
                 "reboot": {"needed": true, "done": false, "seconds": null}, "duration": 12, "exit": 100,
@@ -117,7 +117,7 @@ fn batch_matches_api_field_names() {
 
 #[test]
 fn server_matches_api_field_names() {
-    let row = json!({"id": "srv_01jcqk3m8ye0fr5cq0k6s8v2xw", "hostname": "web-1", "status": "online",
+    let row = json!({"id": "srv_01jcqk3m8ye0fr5cq0k6s8v2xw", "hostname": "web-1", "display_name": "Shop", "notes": "Owned by Ops", "status": "online",
         "environment": "production", "tags": ["web"],
         "os": {"id": "debian", "version": "12", "name": "Debian GNU/Linux 12 (bookworm)"},
         "kernel": "6.1.0-18-amd64", "arch": "x86_64", "package_manager": "apt", "agent_version": "0.1.0",

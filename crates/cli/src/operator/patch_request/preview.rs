@@ -76,7 +76,7 @@ fn row(server: &PreviewServer, screen: &Screen) -> Vec<Cell> {
     };
     let security = server.updates.iter().filter(|update| update.security).count();
     vec![
-        (&server.hostname).into(),
+        server.name().into(),
         toned_cell(server.status),
         optional_cell(server.environment.as_ref()),
         starts,
@@ -126,7 +126,7 @@ fn host_limits(preview: &Preview) -> String {
     let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for server in &preview.servers {
         for limit in &server.host_limits {
-            found.entry(limit).or_default().push(server.hostname.as_str());
+            found.entry(limit).or_default().push(server.name());
         }
     }
     let mut text = String::new();

@@ -1,6 +1,6 @@
 //! Formats one server with all its details.
 
-use vocab::Assessment;
+use vocab::{Assessment, Line};
 use wire::v1::{AgentUpgradeStatus, Cve, HostLimits, Package, RefreshState, Server, ServerDetail};
 
 use super::{reboot, status};
@@ -115,7 +115,9 @@ fn format_properties(detail: &ServerDetail, screen: &Screen) -> String {
         true => empty_cell(),
         false => lines.join(", ").into(),
     };
-    let mut facts = vec![
+    let name = server.display_name.as_ref().map(|name| ("name", Cell::from(name.as_str())));
+    let mut facts: Vec<_> = name.into_iter().collect();
+    facts.extend([
         ("hostname", (&server.hostname).into()),
         ("id", server.id.into()),
         ("status", status(server)),
@@ -132,7 +134,10 @@ fn format_properties(detail: &ServerDetail, screen: &Screen) -> String {
         ("enrolled", screen.time(server.enrolled_at)),
         ("packages", totals(detail)),
         ("reboot", reboot(server)),
-    ];
+    ]);
+    if !server.notes.is_empty() {
+        facts.push(("notes", Line::sanitize(&server.notes).as_str().into()));
+    }
     if let Some(upgrade) = &detail.agent_upgrade {
         facts.push(("agent upgrade", agent_upgrade(upgrade)));
     }

@@ -1,4 +1,4 @@
-//! `PATCH /v1/servers/{server_id}`: the environment and the tags of a server.
+//! `PATCH /v1/servers/{server_id}`: what operators change about a server.
 
 use axum::http::Method;
 use serde_json::{Value, json};
@@ -43,6 +43,33 @@ async fn edit_changes_only_what_it_names(service: &Service) {
     assert_eq!(count(service, "").await, 1);
 }
 
+async fn display_name_is_shown_wherever_the_server_is_listed(service: &Service) {
+    let updates = vec![security("openssl", vocab::Severity::High, &[])];
+    let id = join(service, Host::new("db-1").with_updates(updates)).await;
+    let body = json!({"display_name": " Shop database ", "notes": "Ask Ops.\nTwice."});
+    let edited = as_admin(service, id, body).await.is(200).json();
+    assert_eq!(edited["display_name"], "Shop database");
+    assert_eq!(
+        (&edited["hostname"], &edited["notes"]),
+        (&json!("db-1"), &json!("Ask Ops.\nTwice."))
+    );
+    for query in ["q=shop", "q=db-1"] {
+        assert_eq!(count(service, query).await, 1, "{query}");
+    }
+    service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
+    let detail = service.get("/v1/patches/openssl").await.is(200).json();
+    assert_eq!(detail["servers"][0]["display_name"], "Shop database");
+    let order = json!({"server_ids": [id], "security_only": true});
+    let preview = service.post("/v1/preview", order.clone()).await.is(200).json();
+    assert_eq!(preview["servers"][0]["display_name"], "Shop database");
+    let batch = service.post("/v1/batches", order).await.is(202).json();
+    assert_eq!(batch["results"][0]["display_name"], "Shop database");
+    let cleared = json!({"display_name": null, "notes": null});
+    let edited = as_admin(service, id, cleared).await.is(200).json();
+    assert_eq!((&edited["display_name"], &edited["notes"]), (&Value::Null, &json!("")));
+    assert_eq!(count(service, "q=shop").await, 0);
+}
+
 async fn edit_without_a_change_leaves_no_trace(service: &Service) {
     let id = join(service, Host { tags: &["web"], ..Host::new("web-1") }).await;
     let entries = async || service.get("/v1/servers").await.is(200).header("etag").to_owned();
@@ -74,6 +101,10 @@ async fn invalid_edits_are_rejected_with_every_error(service: &Service) {
         .map(|error| error["pointer"].as_str().unwrap())
         .collect();
     assert_eq!(pointers, ["/environment", "/tags/1"]);
+    let body = json!({"display_name": "a\u{1}", "notes": "x".repeat(2_001)});
+    let problem = as_admin(service, id, body).await.is_problem(422, "invalid_body").json();
+    assert_eq!(problem["errors"].as_array().unwrap().len(), 2, "{problem}");
+    as_admin(service, id, json!({"display_name": " "})).await.is_problem(422, "invalid_body");
     let many: Vec<String> = (0..51).map(|n| format!("tag-{n}")).collect();
     as_admin(service, id, json!({"tags": many})).await.is_problem(422, "invalid_body");
     as_admin(service, id, json!({"hostname": "x"})).await.is_problem(422, "invalid_body");
@@ -105,6 +136,7 @@ async fn limited_key_cannot_move_servers_out_of_its_environments(service: &Servi
 testkit::both!(
     crate::support:
     edit_changes_only_what_it_names,
+    display_name_is_shown_wherever_the_server_is_listed,
     edit_without_a_change_leaves_no_trace,
     outdated_edit_is_rejected,
     invalid_edits_are_rejected_with_every_error,

@@ -355,6 +355,39 @@ async fn server_is_edited_and_concurrent_edits_are_not_lost(service: &Service) {
     eve.get(&path).await.is(403);
 }
 
+async fn several_servers_are_edited_at_once(service: &Service) {
+    let [one, two] = fleet(service).await;
+    join(service, Host::new("db-1").in_environment("staging")).await;
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    let chosen = [("server_ids", one.as_str()), ("server_ids", two.as_str())];
+    let page = ann.submit("/servers/edit", &chosen).await.is(200).text();
+    assert!(page.contains("Edit 2 servers") && page.contains("Change 2 servers"), "{page}");
+    let with = |fields: &[(&'static str, &'static str)]| -> Vec<(&str, &str)> {
+        chosen.iter().chain(fields).chain(&[("go", "1")]).copied().collect()
+    };
+    let bad = with(&[("environment_change", "set"), ("environment", "a b"), ("add_tags", "x y")]);
+    let page = ann.submit("/servers/edit", &bad).await.is(422).text();
+    assert!(page.contains("role=\"alert\"") && page.contains("value=\"a b\""), "{page}");
+    let good = with(&[("environment_change", "set"), ("environment", "blue"), ("add_tags", "x y")]);
+    ann.submit("/servers/edit", &good).await.is(303);
+    let seen = service.get("/v1/servers?environment=blue&tag=x,y").await.is(200).json();
+    assert_eq!(seen["meta"]["total"], 2);
+    // All that match the list's filters, however many were on its page.
+    let every = [("all_matching", "2"), ("matching", "?environment=blue&sort=last_seen")];
+    let page = ann.submit("/servers/edit", &every).await.is(200).text();
+    assert!(page.contains("Edit 2 servers"), "{page}");
+    let page = ann.submit("/order", &every).await.is(200).text();
+    assert!(page.contains("Patch 2 servers") && page.contains(&two), "{page}");
+    let keep = with(&[("environment_change", "keep"), ("remove_tags", "y")]);
+    ann.submit("/servers/edit", &keep).await.is(303);
+    let seen = service.get("/v1/servers?environment=blue&tag=x").await.is(200).json();
+    assert_eq!(seen["data"][0]["tags"], json!(["x"]));
+    ann.submit("/servers/edit", &[]).await.is(400);
+    ann.submit("/servers/edit", &[("all_matching", "1"), ("matching", "?statsu=x")]).await.is(400);
+    let eve = Browser::signed_in(service, "eve", Role::Viewer).await;
+    eve.submit("/servers/edit", &good).await.is(403);
+}
+
 async fn secrets_are_created_shown_once_and_revoked(service: &Service) {
     let ann = Browser::signed_in(service, "ann", Role::Admin).await;
     let page = ann
@@ -478,6 +511,7 @@ testkit::both!(
     schedule_without_servers_needs_confirmation_and_keeps_input,
     server_is_refreshed_and_removed_after_confirmation,
     server_is_edited_and_concurrent_edits_are_not_lost,
+    several_servers_are_edited_at_once,
     secrets_are_created_shown_once_and_revoked,
     feeds_are_added_updated_and_removed_after_confirmation,
     cve_pages_show_imports_in_progress,

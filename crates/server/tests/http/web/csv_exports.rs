@@ -57,7 +57,9 @@ const KINDS: [TableKind; 31] = [
 const CALENDAR: &[(&str, &str)] = &[];
 
 /// Pages without a table, and responses that are no pages.
-const PAGES_WITHOUT_TABLES: [&str; 11] = [
+const PAGES_WITHOUT_TABLES: [&str; 13] = [
+    "/find",
+    "/servers/edit",
     "/account",
     "/account/totp",
     "/sign-out",
@@ -141,6 +143,10 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
         ("/servers", get("/servers")),
         ("/servers", get("/servers?q=WEB&status=&sort=last_seen")),
         ("/servers/{id}", get(&format!("/servers/{server}"))),
+        ("/servers/{id}/updates", get(&format!("/servers/{server}/updates"))),
+        ("/servers/{id}/cves", get(&format!("/servers/{server}/cves"))),
+        ("/servers/{id}/packages", get(&format!("/servers/{server}/packages"))),
+        ("/servers/{id}/history", get(&format!("/servers/{server}/history"))),
         ("/patches", get("/patches")),
         ("/patches/{name}", get("/patches/openssl")),
         ("/patches/{name}", get("/patches/%3Dzlib")),

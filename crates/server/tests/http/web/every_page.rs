@@ -75,7 +75,14 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         (format!("/batches/{batch}/tasks/{task}"), "Log"),
         ("/schedules".into(), "Nightly &#60;b&#62;"),
         (format!("/schedules/{schedule}"), "Europe/Berlin"),
-        (format!("/servers/{server}"), "pkg_lock_timeout"),
+        (format!("/servers/{server}/history"), "pkg_lock_timeout"),
+        (format!("/servers/{server}/packages"), "openssl"),
+        (format!("/servers/{server}/cves"), "Not assessed."),
+        (format!("/batches/{batch}?state=failed"), "Stop the other updater"),
+        ("/find?q=WEB".into(), "web-1"),
+        ("/find?q=openss".into(), "/patches/openssl"),
+        ("/find?q=sched".into(), "href=\"/schedules\""),
+        ("/find?q=%3Cb%3E".into(), "Nothing found for “&#60;b&#62;”"),
         ("/".into(), "No data yet"),
         ("/patches".into(), "Time pending"),
         ("/schedules".into(), "Times in UTC"),
@@ -96,7 +103,7 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
             assert!(!text.contains(bad), "{path} holds {bad}: {text}");
         }
     }
-    let text = ann.get(&format!("/servers/{server}")).await.is(200).text();
+    let text = ann.get(&format!("/servers/{server}/updates")).await.is(200).text();
     assert!(text.contains("&#60;img src=x onerror=alert(1)&#62;"), "{text}");
 }
 

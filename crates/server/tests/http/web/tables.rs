@@ -107,12 +107,12 @@ async fn history_and_activity_show_names(service: &Service) {
         .unwrap()
         .to_owned();
     finish(service, &batch, server.parse().unwrap(), FAILED).await;
-    let page = ann.get(&format!("/servers/{server}")).await.is(200).text();
+    let page = ann.get(&format!("/servers/{server}/history")).await.is(200).text();
     assert!(
         page.contains(&format!("/batches/{batch}")) && page.contains("pkg_lock_timeout"),
         "{page}"
     );
-    let page = ann.get(&format!("/servers/{server}?limit=5&offset=5")).await.is(200).text();
+    let page = ann.get(&format!("/servers/{server}/history?limit=5&offset=5")).await.is(200).text();
     assert!(page.contains("No more entries"), "{page}");
     let page = ann.get(&format!("/batches/{batch}")).await.is(200).text();
     assert!(page.contains("ann <code class=\"dim\">usr_"), "{page}");
