@@ -77,7 +77,7 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         (format!("/schedules/{schedule}"), "Europe/Berlin"),
         (format!("/servers/{server}/history"), "pkg_lock_timeout"),
         (format!("/servers/{server}/packages"), "openssl"),
-        (format!("/servers/{server}/cves"), "Not assessed."),
+        (format!("/servers/{server}/cves"), "CVE-2026-0001"),
         (format!("/batches/{batch}?state=failed"), "Stop the other updater"),
         ("/find?q=WEB".into(), "web-1"),
         ("/find?q=openss".into(), "/patches/openssl"),
