@@ -458,6 +458,9 @@ fn commands_of_the_production_page_lead_to_cves_of_three_distributions() {
     let text =
         host.succeed("runuser -u fleetmend -- fleetmend doctor --data-dir /var/lib/fleetmend");
     assert!(!text.contains("PROBLEM"), "{text}");
+    // The process of the unit is visible to its user, and has no flag for the mirror.
+    assert!(!text.contains("cannot read the flags"), "{text}");
+    assert!(text.contains("feed_mirror: /etc/fleetmend/server.env"), "{text}");
 }
 
 /// Waits until every feed is imported, and every server is online and has CVEs of known severity.
