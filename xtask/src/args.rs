@@ -56,6 +56,12 @@ pub(crate) enum Task {
     /// Builds the agent as a static program and the server as a normal one, creates both packages
     /// of each, and prints their paths.
     Package(PackageOptions),
+    /// Create everything that is published with a release, in target/dist
+    ///
+    /// Builds the packages, the agents and the context of the container image, and adds the
+    /// deployment examples, a software bill of materials of each program (CycloneDX 1.5) and
+    /// SHA256SUMS. It publishes nothing. Files of an earlier release in target/dist are deleted.
+    Release(ReleaseOptions),
     /// Install missing tools that the checks need
     ///
     /// On Debian, as root, it uses apt-get; elsewhere it prints what to install. It creates no
@@ -107,9 +113,35 @@ pub(crate) struct PackageOptions {
     /// not exist. Agents accept upgrades only from the publisher that built them
     #[arg(long, value_name = "FILE", conflicts_with = "programs")]
     pub(crate) release_key: Option<PathBuf>,
+    /// Build packages of this format only
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<PackageFormat>,
+    /// Do not compress .deb packages, which is much faster; for tests
+    #[arg(long)]
+    pub(crate) uncompressed: bool,
     /// Output directory [default: target/package/packages]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Args)]
+pub(crate) struct ReleaseOptions {
+    /// Do not build; use DIR/fleetmend-agent, DIR/fleetmend, and DIR/fleetmend-static for the
+    /// container
+    #[arg(long, value_name = "DIR")]
+    pub(crate) programs: Option<PathBuf>,
+    /// Also include the agents of other architectures in this directory (fleetmend-agent-aarch64, …)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) agents: Option<PathBuf>,
+    /// Sign the agents with the publisher's private key in this file, as `package` does
+    #[arg(long, value_name = "FILE", conflicts_with = "programs")]
+    pub(crate) release_key: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PackageFormat {
+    Deb,
+    Rpm,
 }
 
 #[derive(Debug, PartialEq, Eq, Args)]
@@ -188,6 +220,8 @@ mod tests {
         assert_eq!(rejected("fuzz --minutes 0"), ErrorKind::ValueValidation);
         assert_eq!(rejected("setup --yes"), ErrorKind::UnknownArgument);
         assert_eq!(rejected("package --sign"), ErrorKind::UnknownArgument);
+        assert_eq!(rejected("package --format tar"), ErrorKind::InvalidValue);
+        assert_eq!(rejected("release --programs p --release-key k"), ErrorKind::ArgumentConflict);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Developer tasks for the workspace: `cargo xtask test` and related commands.
 //!
 //! `args` parses the command line, `steps` runs the checks, `bench` the benchmarks, `package`
-//! builds the packages, and `postgres` is the private database for tests and benchmarks. Nothing
+//! builds the packages, `release` everything that is published, and `postgres` is the private database for tests and benchmarks. Nothing
 //! here is shipped: the services never call this crate, and it never touches a database that it did
 //! not create.
 
@@ -16,6 +16,7 @@ mod package;
 mod postgres;
 mod process;
 mod python;
+mod release;
 mod report;
 mod requirements;
 mod screen;
@@ -71,7 +72,11 @@ fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<Exi
             Ok(exit_code(processes.run(&mut cargo)?))
         }
         Task::Fuzz(options) => fuzz::run(&workspace, &options, processes, screen),
-        Task::Package(options) => package::build_all(&workspace, &options, processes, screen),
+        Task::Package(options) => {
+            package::build_packages(&workspace, &options, processes, screen)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Release(options) => release::create(&workspace, &options, processes, screen),
         Task::Bench { filter } => bench::run_all(&workspace, filter.as_deref(), processes, screen),
     }
 }

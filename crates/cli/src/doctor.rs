@@ -1,6 +1,7 @@
 //! `fleetmend doctor`: checks the whole installation and suggests a fix for each problem.
 //!
-//! The settings of the service are found in `configuration`. The checks are in the other
+//! The settings of the service are found in `configuration`, which uses the flags of the running
+//! service from `process`. The checks are in the other
 //! submodules: files and keys in `data_dir`, the listen address and certificate in `certificate`,
 //! everything in the database in `database`. Doctor never changes anything.
 
@@ -8,6 +9,7 @@ mod certificate;
 pub(crate) mod configuration;
 mod data_dir;
 mod database;
+mod process;
 
 use clap::Args;
 use jiff::Timestamp;
@@ -18,6 +20,7 @@ use service::clock::Clock;
 use crate::installation::Installation;
 use crate::operator::table::pluralize;
 use configuration::ServiceArgs;
+use process::ServiceProcess;
 
 /// Check the whole installation: files, keys, database, audit log, disk space, clock, certificate,
 /// feeds, agents and backups.
@@ -25,9 +28,10 @@ use configuration::ServiceArgs;
 /// Doctor changes nothing. Each note and each problem includes a fix. The exit code is 1 if
 /// there is a problem.
 ///
-/// Doctor checks the settings that the service runs with: it reads `fleetmend.toml` and the
-/// environment file of the packaged systemd unit. If you start the service with flags, pass the
-/// same flags to doctor. The line `settings` says where each setting comes from.
+/// Doctor checks the settings that the service runs with: the flags of the running service, the
+/// environment file of the packaged systemd unit, and `fleetmend.toml`. If the service is not
+/// running, or doctor cannot see its process, pass the same flags to doctor. The line `settings` says
+/// where each setting comes from.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -114,8 +118,10 @@ impl Doctor {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let mut findings = Findings { now: Clock::system().now(), all: Vec::new() };
         data_dir::check(&self.installation, &mut findings);
-        let file = self.service.resolve(&self.installation, &mut findings);
+        let process = ServiceProcess::find(&self.installation.data_dir);
+        let file = self.service.resolve(&self.installation, &process, &mut findings);
         let serving = certificate::check(&file, &mut findings);
+        process.check(serving, &mut findings);
         database::check(&self.installation, &file, serving, &mut findings).await;
         self.print_findings(&findings.all)
     }

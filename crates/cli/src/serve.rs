@@ -34,20 +34,20 @@ Examples:
 pub(crate) struct Server {
     /// Data directory created by `fleetmend init`
     #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
-    data_dir: PathBuf,
+    pub(crate) data_dir: PathBuf,
     /// Database address: postgres://…, or the path of a SQLite file [default: fleetmend.db in the
     /// data directory]
     #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
-    database: Option<String>,
+    pub(crate) database: Option<String>,
     /// Address and port to listen on; port 0 picks a free port [default: 127.0.0.1:7600]
     #[arg(long, value_name = "ADDRESS", env = "FLEETMEND_LISTEN")]
-    listen: Option<String>,
+    pub(crate) listen: Option<String>,
     /// TLS certificate chain in PEM format, the server certificate first
     #[arg(long, value_name = "F", env = "FLEETMEND_TLS_CERT")]
-    tls_cert: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
     /// Private key of the certificate, in PEM format
     #[arg(long, value_name = "F", env = "FLEETMEND_TLS_KEY")]
-    tls_key: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
     /// What an acknowledged write survives [default: process]
     #[arg(long, value_enum, env = "FLEETMEND_DURABILITY")]
     durability: Option<Durability>,
@@ -66,10 +66,10 @@ pub(crate) struct Server {
     #[arg(long, value_name = "DIR", env = "FLEETMEND_AGENT_DIR")]
     agent_dir: Option<PathBuf>,
     #[command(flatten)]
-    feeds: FeedArgs,
+    pub(crate) feeds: FeedArgs,
     /// Settings file [default: fleetmend.toml in the data directory]
     #[arg(long, value_name = "F", env = "FLEETMEND_CONFIG")]
-    config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// Log level (error, warn, info, debug) or a filter such as info,server=debug
     #[arg(long, value_name = "FILTER", env = "FLEETMEND_LOG", default_value = "info")]
     log: String,

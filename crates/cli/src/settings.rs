@@ -55,13 +55,13 @@ pub(crate) enum Feeds {
 pub(crate) struct FeedArgs {
     /// Where vulnerability feeds come from [default: auto]
     #[arg(long, value_enum, env = "FLEETMEND_FEEDS")]
-    feeds: Option<Feeds>,
+    pub(crate) feeds: Option<Feeds>,
     /// Mirror of the built-in feeds: https://HOST/PATH is fetched from URL/HOST/PATH
     #[arg(long, value_name = "URL", env = "FLEETMEND_FEED_MIRROR")]
-    feed_mirror: Option<String>,
+    pub(crate) feed_mirror: Option<String>,
     /// Never fetch a vulnerability feed
     #[arg(long, env = "FLEETMEND_OFFLINE", value_parser = BoolishValueParser::new())]
-    offline: bool,
+    pub(crate) offline: bool,
 }
 
 impl FeedArgs {

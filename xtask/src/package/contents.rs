@@ -25,6 +25,9 @@ pub(crate) enum ScriptEvent {
 /// Files below `deploy` that the server's package carries as examples.
 const EXAMPLES: [&str; 3] = ["nginx.conf", "Caddyfile", "prometheus/alerts.yml"];
 
+/// The directory of the agents in the server's package.
+pub(super) const AGENTS_DIR: &str = "usr/lib/fleetmend/agents";
+
 impl Product {
     pub(crate) const ALL: [Product; 2] = [Product::Agent, Product::Server];
 
@@ -33,6 +36,15 @@ impl Product {
         match self {
             Product::Agent => "fleetmend-agent",
             Product::Server => "fleetmend",
+        }
+    }
+
+    /// The cargo package that contains the program, and the flags for its features.
+    pub(crate) fn cargo_package(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Product::Agent => ("agent", &[]),
+            // Without the feature `demo`: production packages contain no simulator.
+            Product::Server => ("cli", &["--no-default-features"]),
         }
     }
 
@@ -105,9 +117,11 @@ impl Product {
                 let name = example.rsplit('/').next().unwrap_or(example);
                 files.push((source, format!("{doc}/examples/{name}"), false));
             }
-            files.extend(agents.iter().map(|(path, name)| {
-                (path.clone(), format!("usr/lib/fleetmend/agents/{name}"), true)
-            }));
+            files.extend(
+                agents
+                    .iter()
+                    .map(|(path, name)| (path.clone(), format!("{AGENTS_DIR}/{name}"), true)),
+            );
         }
         files
     }
@@ -205,6 +219,12 @@ fn directories_below(directory: &Path) -> Vec<PathBuf> {
 
 pub(crate) fn create_dir(path: &Path) -> Result<(), TaskError> {
     fs::create_dir_all(path).map_err(|error| io_error("create", path, &error))
+}
+
+/// Copies a file with its mode, and creates the directories above it.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), TaskError> {
+    create_dir(to.parent().unwrap_or(to))?;
+    fs::copy(from, to).map(drop).map_err(|error| io_error("copy", from, &error))
 }
 
 pub(crate) fn read(path: &Path) -> Result<String, TaskError> {

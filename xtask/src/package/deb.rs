@@ -27,7 +27,8 @@ pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf),
     let name = format!("{}_{}_{}.deb", job.product.name(), job.version, architecture());
     let package = job.out.join(name);
     let mut make = Command::new("dpkg-deb");
-    make.args(["--root-owner-group", "-Zxz", "--build"]).arg(stage).arg(&package);
+    make.args(["--root-owner-group", if job.compressed { "-Zxz" } else { "-Znone" }]);
+    make.arg("--build").arg(stage).arg(&package);
     Ok((make, package))
 }
 

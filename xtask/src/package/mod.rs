@@ -12,15 +12,18 @@ mod release_key;
 mod rpm;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::args::PackageOptions;
+use crate::args::{PackageFormat, PackageOptions};
 use crate::process::{Processes, TERMINATE_GROUP, TaskError};
 use crate::requirements;
 use crate::screen::Screen;
 use crate::workspace::Workspace;
-use contents::{Product, create_dir};
+pub(crate) use contents::{Product, copy, create_dir};
 use release_key::ReleaseKey;
+
+/// The compiler flags of a static program.
+const STATIC: &str = "-C target-feature=+crt-static";
 
 /// One package to build.
 struct Job<'a> {
@@ -34,15 +37,18 @@ struct Job<'a> {
     out: &'a Path,
     /// The version of the C library that the program needs. `None` if it is static.
     libc: Option<String>,
+    /// Whether a .deb package is compressed.
+    compressed: bool,
 }
 
-/// Builds both programs, unless prebuilt ones are given, and packages them.
-pub(crate) fn build_all(
+/// Builds both programs, unless prebuilt ones are given, and packages them. Returns the paths of the
+/// programs.
+pub(crate) fn build_packages(
     workspace: &Workspace,
     options: &PackageOptions,
     processes: &mut Processes,
     screen: &mut Screen,
-) -> Result<ExitCode, TaskError> {
+) -> Result<Vec<(Product, PathBuf)>, TaskError> {
     requirements::ensure_installed(&requirements::for_packaging(), processes, screen)?;
     let work = workspace.target().join("package");
     let out = options
@@ -54,6 +60,7 @@ pub(crate) fn build_all(
         Some(file) => Some(release_key::load_or_create(&workspace.started_in().join(file))?),
         None => None,
     };
+    let mut programs = Vec::new();
     let mut agents: Vec<(PathBuf, String)> = Vec::new();
     for path in options
         .agents
@@ -68,7 +75,7 @@ pub(crate) fn build_all(
             Some(folder) => workspace.started_in().join(folder).join(product.name()),
             None => build(workspace, product, release_key.as_ref(), processes, screen)?,
         };
-        let stage = work.join("stage").join(product.name());
+        let stage = stage_dir(workspace, product);
         product.stage(workspace.root(), &program, &agents, &stage)?;
         if product == Product::Agent {
             // The server's package carries it, so that servers can install it from the service.
@@ -91,14 +98,33 @@ pub(crate) fn build_all(
             work: &work,
             out: &out,
             libc,
+            compressed: !options.uncompressed,
         };
-        for prepare in [deb::prepare, rpm::prepare] {
-            let (mut make, package) = prepare(&job, &stage)?;
+        for format in [PackageFormat::Deb, PackageFormat::Rpm] {
+            if options.format.is_some_and(|wanted| wanted != format) {
+                continue;
+            }
+            let (mut make, package) = match format {
+                PackageFormat::Deb => deb::prepare(&job, &stage)?,
+                PackageFormat::Rpm => rpm::prepare(&job, &stage)?,
+            };
             run(&mut make, processes)?;
             screen.line(&package.display().to_string());
         }
+        programs.push((product, program));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(programs)
+}
+
+/// Where the contents of a package are laid out.
+fn stage_dir(workspace: &Workspace, product: Product) -> PathBuf {
+    workspace.target().join("package/stage").join(product.name())
+}
+
+/// The directory with the agents, and their signatures, that the server's package carries. It exists
+/// after [`build_packages`].
+pub(crate) fn staged_agents(workspace: &Workspace) -> PathBuf {
+    stage_dir(workspace, Product::Server).join(contents::AGENTS_DIR)
 }
 
 /// Builds the agent as it is shipped.
@@ -108,6 +134,23 @@ pub(crate) fn build_agent(
     screen: &mut Screen,
 ) -> Result<PathBuf, TaskError> {
     build(workspace, Product::Agent, None, processes, screen)
+}
+
+/// Builds the server as a static program, for an image that contains nothing else.
+pub(crate) fn build_static_server(
+    workspace: &Workspace,
+    processes: &mut Processes,
+    screen: &mut Screen,
+) -> Result<PathBuf, TaskError> {
+    screen.show_activity("building fleetmend for the container");
+    let triple = host_triple(processes)?;
+    let own = workspace.target().join("package/static");
+    let (package, features) = Product::Server.cargo_package();
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--release", "-p", package, "--bin", Product::Server.name()]);
+    cargo.args(features).args(["--target", &triple, "--target-dir"]).arg(&own);
+    run(cargo.env("RUSTFLAGS", STATIC), processes)?;
+    Ok(own.join(triple).join("release").join(Product::Server.name()))
 }
 
 /// Builds a program as it is shipped, and returns its path.
@@ -121,24 +164,24 @@ fn build(
     screen.show_activity(&format!("building {}", product.name()));
     let mut cargo = workspace.cargo();
     let target = workspace.target();
+    let (package, features) = product.cargo_package();
     let built = match product {
         Product::Agent => {
             // With an explicit target, the flags apply to the program but not to procedural macros,
             // which cannot be static.
             let triple = host_triple(processes)?;
             let own = target.join("package/agent");
-            cargo.args(["build", "--profile", "agent", "-p", "agent", "--bin", product.name()]);
-            cargo.args(["--target", &triple, "--target-dir"]).arg(&own);
-            cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
+            cargo.args(["build", "--profile", "agent", "-p", package, "--bin", product.name()]);
+            cargo.args(features).args(["--target", &triple, "--target-dir"]).arg(&own);
+            cargo.env("RUSTFLAGS", STATIC);
             if let Some(key) = release_key {
                 cargo.env("FLEETMEND_RELEASE_PUBLIC_KEY", key.public());
             }
             own.join(triple).join("agent")
         }
         Product::Server => {
-            // Without the feature `demo`: production packages contain no simulator.
-            cargo.args(["build", "--release", "-p", "cli", "--bin", product.name()]);
-            cargo.arg("--no-default-features");
+            cargo.args(["build", "--release", "-p", package, "--bin", product.name()]);
+            cargo.args(features);
             target.join("release")
         }
     };
@@ -151,7 +194,10 @@ fn run(command: &mut Command, processes: &mut Processes) -> Result<(), TaskError
     run_for_output(command, processes).map(drop)
 }
 
-fn run_for_output(command: &mut Command, processes: &mut Processes) -> Result<String, TaskError> {
+pub(crate) fn run_for_output(
+    command: &mut Command,
+    processes: &mut Processes,
+) -> Result<String, TaskError> {
     let mut text = String::new();
     let status =
         processes.run_with_lines(command.stdin(Stdio::null()), TERMINATE_GROUP, &mut |line| {
@@ -166,7 +212,7 @@ fn run_for_output(command: &mut Command, processes: &mut Processes) -> Result<St
 }
 
 /// The target triple of this machine.
-fn host_triple(processes: &mut Processes) -> Result<String, TaskError> {
+pub(crate) fn host_triple(processes: &mut Processes) -> Result<String, TaskError> {
     let text = run_for_output(Command::new("rustc").arg("-vV"), processes)?;
     let line = text.lines().find_map(|line| line.strip_prefix("host: "));
     line.map(str::to_owned)

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use engine::LEASE_TTL;
+use feed::catalog::BuiltIn;
 use jiff::SignedDuration;
-use service::app::FeedMode;
+use service::app::{FeedMode, FeedSettings};
 use service::audit_anchor::Anchor;
 use service::auth::root_keys;
 use service::auth::root_keys::KeyMatch;
@@ -296,10 +297,10 @@ async fn check_feeds(
             }
         }
     }
-    for feed in all {
-        check_feed(&feed, findings);
+    for feed in &all {
+        check_feed(feed, findings);
     }
-    check_coverage(conn, findings).await
+    check_coverage(conn, &settings, &all, findings).await
 }
 
 fn check_feed(feed: &Feed, findings: &mut Findings) {
@@ -330,32 +331,38 @@ fn check_feed(feed: &Feed, findings: &mut Findings) {
     }
 }
 
-/// Finds systems of servers that no imported feed covers.
-async fn check_coverage(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
+/// Finds systems of servers that no imported feed covers. That is a problem only where the service
+/// should have imported one on its own.
+async fn check_coverage(
+    conn: &mut Conn,
+    settings: &FeedSettings,
+    all: &[Feed],
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
     for (os, built_in) in queries::feeds::uncovered_systems(conn).await? {
         let message = format!("no imported feed covers {os}: the CVEs of its servers are unknown");
-        match built_in {
-            Some(feed) if feed.is_opt_in => findings.note(
-                "feeds",
-                message,
-                format!(
-                    "if its license ({}) allows it: fleetmend feeds add {}",
-                    feed.license, feed.name
-                ),
-            ),
-            Some(feed) => findings.problem(
-                "feeds",
-                message,
-                format!(
-                    "wait for the import of {0}, or run `fleetmend feeds add '{0}'`",
-                    feed.name
-                ),
-            ),
-            None => findings.note(
-                "feeds",
-                message,
-                "none is built in: see \"What is covered\" in docs/cves.md",
-            ),
+        let Some(BuiltIn { name, license, is_opt_in, .. }) = built_in else {
+            let remedy = "none is built in: see \"What is covered\" in docs/cves.md";
+            findings.note("feeds", message, remedy);
+            continue;
+        };
+        let state = all.iter().find(|feed| feed.name == *name).map(|feed| feed.state);
+        let add = format!("fleetmend feeds add '{name}'");
+        if *is_opt_in {
+            let remedy = format!("if its license ({license}) allows it: {add}");
+            findings.note("feeds", message, remedy);
+        } else if settings.offline {
+            let remedy = "the service is offline: run `fleetmend feeds import` with a file or a \
+                          bundle (docs/feeds.md)";
+            findings.note("feeds", message, remedy);
+        } else if matches!(state, Some(FeedState::Waiting | FeedState::Importing)) {
+            findings.note("feeds", message, format!("wait for the import of {name}"));
+        } else if settings.mode == FeedMode::Manual {
+            let remedy = format!("feeds are set to manual: run `{add}`, or import a file");
+            findings.note("feeds", message, remedy);
+        } else {
+            let remedy = format!("wait for the import of {name}, or run `{add}`");
+            findings.problem("feeds", message, remedy);
         }
     }
     Ok(())

@@ -178,10 +178,15 @@ pub(crate) fn agent() -> PathBuf {
     if let Some(other) = std::env::var_os("FLEETMEND_TEST_AGENT") {
         return PathBuf::from(other);
     }
-    let program = Path::new(env!("CARGO_BIN_EXE_fleetmend")).with_file_name("fleetmend-agent");
+    workspace_program("fleetmend-agent", "agent")
+}
+
+/// A binary of another package of this workspace, which cargo built next to the service's.
+pub(crate) fn workspace_program(name: &str, package: &str) -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_fleetmend")).with_file_name(name);
     assert!(
         program.is_file(),
-        "{} is missing: run `cargo build -p agent`, or the tests of the whole workspace",
+        "{} is missing: run `cargo build -p {package}`, or the tests of the whole workspace",
         program.display()
     );
     program

@@ -18,7 +18,7 @@ use crate::lifecycle::certificate;
 use crate::service::Dir;
 use crate::support::Fleet;
 
-const PROGRAM: &str = "/usr/local/bin/fleetmend-agent";
+pub(crate) const PROGRAM: &str = "/usr/local/bin/fleetmend-agent";
 const UNIT: &str = "/etc/systemd/system/fleetmend-agent.service";
 
 /// What an agent that was built without the key of a publisher contains in its place.
@@ -82,34 +82,42 @@ fn make_executable(path: &Path) {
 }
 
 /// A machine with systemd, shut down on drop.
-struct Booted {
-    machine: Machine,
+pub(crate) struct Booted {
+    pub(crate) machine: Machine,
     child: Child,
 }
 
 impl Booted {
     async fn new() -> Option<Booted> {
-        let mut machine = Machine::new()?.share_network();
+        Some(Booted::boot(Machine::new()?.share_network()).await)
+    }
+
+    /// Boots a machine and waits until its services have started.
+    pub(crate) async fn boot(mut machine: Machine) -> Booted {
         let child = machine.boot();
         let booted = Booted { machine, child };
         for _ in 0..3_000 {
             if booted.machine.command(&booted.child, "true").is_some()
                 && booted.shell("systemctl is-system-running --wait").exit.is_some()
             {
-                return Some(booted);
+                return booted;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         panic!("the machine does not boot");
     }
 
+    /// A program inside it.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        self.machine.command(&self.child, program).expect("the machine runs")
+    }
+
     fn shell(&self, script: &str) -> CommandOutput {
-        let mut command = self.machine.command(&self.child, "sh").expect("the machine runs");
-        run_command(command.args(["-c", script]))
+        run_command(self.command("sh").args(["-c", script]))
     }
 
     #[track_caller]
-    fn succeed(&self, script: &str) -> String {
+    pub(crate) fn succeed(&self, script: &str) -> String {
         let CommandOutput { exit, text } = self.shell(script);
         assert_eq!(exit, Some(0), "{script}\n{text}");
         text
@@ -357,7 +365,7 @@ async fn one_command_installs_repairs_upgrades_and_uninstalls_under_systemd() {
 
 /// A system without a service manager that is not Debian: this machine's programs with the database
 /// of another package manager. `database` creates it.
-fn other_system(os_release: &str, database: &str) -> Option<Root> {
+pub(crate) fn other_system(os_release: &str, database: &str) -> Option<Root> {
     let programs = [("curl", "curl"), ("busybox", "busybox-static")];
     if !can_create_roots() || !lab::has_programs(&programs) {
         return None;

@@ -5,6 +5,7 @@
 mod apt;
 mod attacker;
 mod clocks;
+mod first_hour;
 mod hostile;
 mod hosts;
 mod install;

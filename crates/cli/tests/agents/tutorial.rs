@@ -57,6 +57,11 @@ fn tutorial_commands_work() {
         assert_eq!(server.version(name).as_deref(), Some("1.1"), "{words}");
         assert_eq!(server.runs(name), ["1.1"], "{words}");
     }
+    // The page says that the security update is no longer pending after the first order.
+    let pending: Vec<&str> = words.split("Pending updates\n").skip(1).collect();
+    let pending = pending.iter().filter_map(|rest| rest.split("\nCVEs").next());
+    let has_hello: Vec<bool> = pending.map(|rows| rows.contains("hello\t")).collect();
+    assert_eq!(has_hello, [true, false], "{words}");
     for part in ["web-1", "hello\t", "nightly", "manual", "succeeded"] {
         assert!(words.contains(part), "{part}: {words}");
     }

@@ -8,12 +8,16 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{Connection as _, Executor as _};
 
 use crate::database::Database;
+use crate::fleet::slow_agents;
+use crate::operator::Operator;
 use crate::support::{Dir, Running, first_key, first_key_with, fleetmend};
 
 /// Runs `doctor --json`. Returns its exit code and output.
 pub(crate) fn run_doctor(data: &Path, more: &[&str]) -> (i32, Value) {
     let args = ["doctor", "--data-dir", data.to_str().unwrap(), "--json"];
-    let done = fleetmend(&[&args[..], more].concat()).output().unwrap();
+    // Doctor fetches nothing, so it needs no protection from publishers.
+    let mut doctor = fleetmend(&[&args[..], more].concat());
+    let done = doctor.env_remove("FLEETMEND_FEEDS").output().unwrap();
     let reported: Value = serde_json::from_slice(&done.stdout).unwrap();
     (done.status.code().unwrap(), reported)
 }
@@ -238,7 +242,7 @@ fn settings_in_flags_and_environment_file_are_checked() {
     let (database, env_file) = (dir.0.join("elsewhere.db"), dir.0.join("server.env"));
     first_key_with(&data, &["--database", database.to_str().unwrap()]);
     let service = Running::start(&data, &["--database", database.to_str().unwrap()]);
-    let address = service.address.strip_prefix("http://").unwrap();
+    let address = service.address.strip_prefix("http://").unwrap().to_owned();
     let settings = "# Nothing listens here.\nlisten = \"127.0.0.1:1\"\n";
     std::fs::write(data.join("fleetmend.toml"), settings).unwrap();
     let variables = format!(
@@ -253,17 +257,19 @@ fn settings_in_flags_and_environment_file_are_checked() {
         found[0]["detail"].as_str().unwrap().to_owned()
     };
 
-    // Without them, doctor looks at a database that does not exist.
+    // Without more, doctor finds the flags of the process. Port 0 is not an address.
+    let process = format!("flags of the running service (process {})", service.child.id());
     let (code, report) = run_doctor(&data, &[]);
-    assert_eq!((code, findings_of(&report, "service", "note").len()), (1, 0), "{report:#}");
-    assert!(sources(&report).contains("database: not set"), "{report:#}");
+    assert_eq!((code, findings_of(&report, "service", "note").len()), (0, 1), "{report:#}");
+    assert!(sources(&report).contains(&format!("database: {process}, listen: ")), "{report:#}");
+    assert!(sources(&report).contains("fleetmend.toml, tls_cert: not set"), "{report:#}");
 
     let (code, report) = run_doctor(&data, &["--env-file", env_file]);
     assert_eq!((code, findings_of(&report, "service", "note").len()), (0, 0), "{report:#}");
-    let expected = format!("database: {env_file}, listen: {env_file}, tls_cert: not set");
+    let expected = format!("database: {process}, listen: {env_file}, tls_cert: not set");
     assert!(sources(&report).starts_with(&expected), "{report:#}");
 
-    let flags = ["--database", database.to_str().unwrap(), "--listen", address];
+    let flags = ["--database", database.to_str().unwrap(), "--listen", &address];
     let (code, report) = run_doctor(&data, &flags);
     assert_eq!((code, findings_of(&report, "service", "note").len()), (0, 0), "{report:#}");
     assert!(sources(&report).contains("listen: --listen or FLEETMEND_LISTEN"), "{report:#}");
@@ -272,6 +278,18 @@ fn settings_in_flags_and_environment_file_are_checked() {
     let (code, report) = run_doctor(&data, &public);
     assert_eq!(code, 1, "{report:#}");
     assert_eq!(findings_of(&report, "listen address", "problem").len(), 1, "{report:#}");
+
+    // Without the process, the environment file counts; without both, there is no such database.
+    drop(service);
+    let (code, report) = run_doctor(&data, &["--env-file", env_file]);
+    assert_eq!(code, 0, "{report:#}");
+    let expected = format!("database: {env_file}, listen: {env_file}, tls_cert: not set");
+    assert!(sources(&report).starts_with(&expected), "{report:#}");
+    let (code, report) = run_doctor(&data, &[]);
+    assert_eq!(code, 1, "{report:#}");
+    assert!(sources(&report).contains("database: not set"), "{report:#}");
+    let service = Running::start(&data, &["--database", database.to_str().unwrap()]);
+    let address = service.address.strip_prefix("http://").unwrap();
 
     let other = dir.0.join("other.toml");
     std::fs::write(&other, format!("listen = {address:?}\ndatabase = {database:?}\n")).unwrap();
@@ -287,4 +305,90 @@ fn settings_in_flags_and_environment_file_are_checked() {
             .unwrap()
             .contains("absent.env")
     );
+}
+
+/// Something listens at the service's address, and the process is hidden or has unknown flags.
+#[test]
+fn unknown_flags_of_the_running_service_are_noted() {
+    use std::os::unix::process::CommandExt as _;
+    let dir = Dir::new();
+    let data = dir.data();
+    first_key(&data);
+    let noted = |more: &[&str]| {
+        let (code, report) = run_doctor(&data, more);
+        assert_eq!(code, 0, "{report:#}");
+        let notes = findings_of(&report, "settings", "note");
+        let details = notes.iter().map(|note| {
+            assert!(note["remedy"].as_str().unwrap().contains("pass the flags"), "{note}");
+            note["detail"].as_str().unwrap().to_owned()
+        });
+        details.collect::<Vec<_>>()
+    };
+    assert_eq!(noted(&["--listen", "127.0.0.1:1"]), [""; 0]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let [detail] = &noted(&["--listen", &address])[..] else { panic!("one note") };
+    assert!(detail.contains("no process of a service with this data directory"), "{detail}");
+
+    // A shell that runs the script `server`, under the name of our program.
+    std::fs::write(dir.0.join("server"), "read line\n").unwrap();
+    let mut later = std::process::Command::new("/bin/sh");
+    later.arg0("fleetmend").args(["server", "--data-dir"]).arg(&data).arg("--later");
+    let mut later = later.current_dir(&dir.0).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let [detail] = &noted(&["--listen", "127.0.0.1:1"])[..] else { panic!("one note") };
+    let expected = format!("(process {}): unexpected argument '--later'", later.id());
+    assert!(detail.contains(&expected), "{detail}");
+    drop(later.stdin.take());
+    later.wait().unwrap();
+}
+
+/// A missing feed is a problem only where the service should have imported it.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_feed_is_a_note_in_manual_and_offline_mode() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = Dir::new();
+    let data = dir.data();
+    let key = first_key(&data);
+    let service = Running::start(&data, &["--feeds", "manual"]);
+    let operator = Operator::new(&service.address, &key);
+    let fleet = operator.fleet(6, slow_agents).await;
+    let uncovered = |more: &[&str], state: &str, remedy: &str| {
+        let (code, report) = run_doctor(&data, more);
+        assert_eq!(code, i32::from(state == "problem"), "{more:?}: {report:#}");
+        let found = findings_of(&report, "feeds", state);
+        let debian = found.iter().find(|one| one["remedy"].as_str().unwrap().contains(remedy));
+        let debian = debian.unwrap_or_else(|| panic!("{more:?}: {report:#}"));
+        assert!(debian["detail"].as_str().unwrap().contains("no imported feed covers"), "{debian}");
+        let settings = findings_of(&report, "settings", "ok")[0]["detail"].as_str().unwrap();
+        settings.to_owned()
+    };
+    // The flags of the running service.
+    let add = "run `fleetmend feeds add 'Debian'`";
+    let settings = uncovered(&[], "note", add);
+    assert!(settings.contains("feeds: flags of the running service"), "{settings}");
+    let settings = uncovered(&["--feeds", "auto"], "problem", add);
+    assert!(settings.contains("feeds: --feeds or FLEETMEND_FEEDS"), "{settings}");
+    uncovered(&["--offline"], "note", "the service is offline");
+    fleet.stop().await;
+    drop(service);
+
+    uncovered(&[], "problem", add);
+    let file = dir.0.join("server.env");
+    let env_file = ["--env-file", file.to_str().unwrap()];
+    for (variables, remedy) in [
+        ("FLEETMEND_FEEDS=manual\n", add),
+        ("FLEETMEND_OFFLINE=yes\nFLEETMEND_FEED_MIRROR=https://m\n", "the service is offline"),
+    ] {
+        std::fs::write(&file, variables).unwrap();
+        let settings = uncovered(&env_file, "note", remedy);
+        let name = variables.split_once('=').unwrap().0.trim_start_matches("FLEETMEND_");
+        let expected = format!("{}: {}", name.to_lowercase(), file.display());
+        assert!(settings.contains(&expected), "{settings}");
+    }
+    std::fs::write(&file, "FLEETMEND_FEEDS=never\n").unwrap();
+    let (_, report) = run_doctor(&data, &env_file);
+    let problems = findings_of(&report, "settings", "problem");
+    assert!(problems[0]["detail"].as_str().unwrap().contains("(got \"never\")"), "{report:#}");
+    std::fs::write(data.join("fleetmend.toml"), "feeds = \"manual\"\n").unwrap();
+    uncovered(&[], "note", add);
 }

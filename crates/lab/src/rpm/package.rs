@@ -16,6 +16,7 @@ pub struct Package {
     version: String,
     release: String,
     source: String,
+    vendor: String,
     preamble: Vec<String>,
     scripts: Vec<(String, String)>,
     config: Option<(String, String)>,
@@ -32,6 +33,7 @@ impl Package {
             version: version.to_owned(),
             release: release.to_owned(),
             source: name.to_owned(),
+            vendor: "Fleetmend Lab".to_owned(),
             preamble: Vec::new(),
             scripts: Vec::new(),
             config: None,
@@ -42,6 +44,13 @@ impl Package {
     #[must_use]
     pub fn source(mut self, name: &str) -> Package {
         self.source = name.to_owned();
+        self
+    }
+
+    /// Sets who built it. Package managers report this as the origin of the package.
+    #[must_use]
+    pub fn vendor(mut self, name: &str) -> Package {
+        self.vendor = name.to_owned();
         self
     }
 
@@ -82,7 +91,7 @@ impl Package {
     }
 
     fn spec(&self) -> String {
-        let Package { name, epoch, version, release, source, .. } = self;
+        let Package { name, epoch, version, release, source, vendor, .. } = self;
         let head: String = self.preamble.iter().map(|line| format!("{line}\n")).collect();
         // A package that is not named like its source is a subpackage of it.
         let (part, of_part) = match name == source {
@@ -107,7 +116,7 @@ impl Package {
             self.scripts.iter().map(|(when, text)| format!("%{when}{of_part}\n{text}\n")).collect();
         format!(
             "Name: {source}\nEpoch: {epoch}\nVersion: {version}\nRelease: {release}\nSummary: {name}\n\
-             License: MIT\nVendor: Fleetmend Lab\nBuildArch: noarch\n{own}%description\nA test.\n{part}\
+             License: MIT\nVendor: {vendor}\nBuildArch: noarch\n{own}%description\nA test.\n{part}\
              %install\nmkdir -p %{{buildroot}}/usr/share/{name}\n{install}{scripts}\
              %files{of_part}\n{files}"
         )
