@@ -195,9 +195,9 @@
       next?.classList.add("at");
       next?.scrollIntoView({ block: "nearest" });
     };
-    const open = () => {
+    const open = (text = "") => {
       if (palette.open) return;
-      input.value = "";
+      input.value = text;
       palette.showModal();
       look();
     };
@@ -208,7 +208,10 @@
       const chosen = event.key === "Enter" && event.target === input && into.querySelector("a.at");
       if (chosen) event.preventDefault(), chosen.click();
     });
-    document.querySelector("[data-find]")?.addEventListener("focus", (event) => (event.target.blur(), open()));
+    // A click or the first letter opens it; the Tab key only passes by.
+    const find = document.querySelector("[data-find]");
+    find?.addEventListener("click", () => open(find.value));
+    find?.addEventListener("input", () => (open(find.value), (find.value = "")));
     document.addEventListener("keydown", (event) => {
       if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") event.preventDefault(), open();
     });

@@ -31,7 +31,7 @@ async fn server_is_patched_with_the_keyboard_only() {
     tab.eval("document.activeElement.blur()");
     tab.keys("j");
     tab.keys(ENTER);
-    tab.until_shown("Pending updates");
+    tab.until_shown("Needs attention");
     // Reach the button with the Tab key.
     for _ in 0..40 {
         if tab.eval("return document.activeElement.innerText") == "Patch…" {
@@ -55,6 +55,57 @@ async fn server_is_patched_with_the_keyboard_only() {
     assert!(tab.text().contains("100 % of 1 server"), "{}", tab.text());
     tab.click("td a[href*='/tasks/']");
     tab.until_shown("Package changes");
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn everything_is_found_from_everywhere() {
+    let Some(fixture) = Fixture::new(8).await else { return };
+    let tab = &fixture.tab;
+    let servers: Value = fixture.operator.get("/v1/servers").await;
+    let name = servers["data"][3]["hostname"].as_str().unwrap();
+    let id = servers["data"][3]["id"].as_str().unwrap();
+    fixture.go("/schedules");
+    tab.eval("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'k', ctrlKey: true, bubbles: true}))");
+    tab.until("the palette is open", |tab| {
+        tab.eval("return document.getElementById('palette').open") == true
+    });
+    tab.keys(name);
+    tab.until("the server is found", |tab| {
+        let found = tab.eval("return document.querySelector('#palette-found a.at')?.href");
+        found.as_str().is_some_and(|href| href.ends_with(&format!("/servers/{id}")))
+    });
+    tab.keys(ENTER);
+    tab.until("its page is there", |tab| tab.url().ends_with(&format!("/servers/{id}")));
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn all_servers_that_match_are_edited_at_once() {
+    let Some(fixture) = Fixture::new(60).await else { return };
+    let tab = &fixture.tab;
+    let servers: Value = fixture.operator.get("/v1/servers").await;
+    let total = servers["meta"]["total"].as_u64().unwrap();
+    fixture.go("/servers");
+    assert_eq!(tab.eval("return document.querySelector('[data-bar]').hidden"), true);
+    tab.click("input[data-pick]");
+    tab.until_shown("Edit 1 server…");
+    tab.click("input[data-all-matching]");
+    tab.until_shown(&format!("Edit {total} servers…"));
+    tab.click("button[formaction='/servers/edit']");
+    tab.until_shown(&format!("Change {total} servers"));
+    tab.fill("input[name=add_tags]", "reviewed");
+    tab.click("main button.main");
+    tab.until("the list is there", |tab| tab.url().ends_with("/servers"));
+    let tagged: Value = fixture.operator.get("/v1/servers?tag=reviewed").await;
+    assert_eq!(tagged["meta"]["total"], total);
+    // The menu of a filter lists what the fleet has, and typing narrows it.
+    tab.click("details.menu:nth-of-type(3) > summary");
+    tab.until_shown("reviewed");
+    tab.click("details.menu[open] a[href*='tag=reviewed']");
+    tab.until_shown("Tag: reviewed");
+    tab.click("a.chip");
+    tab.until("the filter is gone", |tab| tab.url().ends_with("/servers"));
     fixture.end().await;
 }
 

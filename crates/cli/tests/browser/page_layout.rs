@@ -104,6 +104,23 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
         ("servers", to("/servers")),
         ("servers-none", to("/servers?q=no-match")),
         ("server", to(&format!("/servers/{treated}"))),
+        ("server-updates", to(&format!("/servers/{server}/updates"))),
+        ("server-cves", to(&format!("/servers/{server}/cves"))),
+        ("server-packages", to(&format!("/servers/{server}/packages"))),
+        ("server-history", to(&format!("/servers/{treated}/history"))),
+        ("server-edit", to(&format!("/servers/{server}/edit"))),
+        (
+            "servers-menu",
+            PagePath::WithSteps("/servers".into(), vec![Click("details.menu > summary")]),
+        ),
+        (
+            "servers-edit",
+            PagePath::WithSteps(
+                "/servers".into(),
+                vec![Click("input[data-pick]"), Click("button[formaction='/servers/edit']")],
+            ),
+        ),
+        ("find", to("/find?q=1")),
         ("remove", to(&format!("/servers/{server}/remove"))),
         (
             "order",
