@@ -56,7 +56,7 @@ Examples:
 Adding a feed that was removed allows the service to follow it again. docs/feeds.md lists the
 built-in feeds.")]
     Add(operator_feeds::Add),
-    /// Import feeds: OSV, CSAF, Alpine secdb, the Debian and Arch trackers, KEV, EPSS
+    /// Import feeds: OSV, CSAF, Alpine secdb, the Debian and Arch trackers, updateinfo, KEV, EPSS
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
     /// Update feeds from their URLs now
@@ -98,6 +98,7 @@ Examples:
   fleetmend feeds import --data-dir D Debian.zip AlmaLinux.zip
   fleetmend feeds import --data-dir D known_exploited_vulnerabilities.json epss_scores.csv.gz
   fleetmend feeds import --data-dir D --release bookworm=12 tracker-list
+  fleetmend feeds import --data-dir D --kind updateinfo --release 'Amazon Linux=2023' updateinfo.xml.gz
   fleetmend feeds import --data-dir D https://feeds.example.org/osv/Debian/all.zip
   fleetmend feeds import --data-dir D feeds.zst
 
@@ -160,7 +161,7 @@ struct ImportArgs {
     /// Format of the feeds, if it cannot be detected
     #[arg(long, value_enum)]
     kind: Option<FeedFormat>,
-    /// Release to read from the Debian tracker list, as code name and number
+    /// Release of a Debian tracker list (bookworm=12) or of updateinfo ('Oracle Linux=9')
     #[arg(long, value_name = "NAME=NUMBER", value_parser = parse_release)]
     release: Option<(String, String)>,
     #[command(flatten)]
@@ -219,6 +220,8 @@ enum FeedFormat {
     Arch,
     /// Alpine secdb
     Secdb,
+    /// Advisories of a repository of rpm packages (Amazon Linux, Oracle Linux), with --release
+    Updateinfo,
     /// Known exploited vulnerabilities (CISA KEV)
     Kev,
     /// Exploit prediction scores (EPSS)
@@ -341,11 +344,20 @@ impl ImportArgs {
             (Some(FeedFormat::Csaf), None) => Some(feed::FeedKind::Csaf),
             (Some(FeedFormat::Arch), None) => Some(feed::FeedKind::Arch),
             (Some(FeedFormat::Secdb), None) => Some(feed::FeedKind::Secdb),
+            (Some(FeedFormat::Updateinfo), Some((name, release))) => {
+                Some(feed::FeedKind::Updateinfo { ecosystem: format!("{name}:{release}") })
+            }
+            (Some(FeedFormat::Updateinfo), None) => {
+                bail!(
+                    "updateinfo does not name its release: add --release, for example --release \
+                     'Amazon Linux=2023' or --release 'Oracle Linux=9'"
+                )
+            }
             (Some(FeedFormat::Kev), None) => Some(feed::FeedKind::Kev),
             (Some(FeedFormat::Epss), None) => Some(feed::FeedKind::Epss),
             (Some(_), Some(_)) => {
                 bail!(
-                    "--release is for the Debian tracker list only and cannot be combined with --kind"
+                    "--release is for the Debian tracker list, without --kind, and for --kind updateinfo"
                 )
             }
         })
