@@ -65,6 +65,8 @@ pub struct ImportSummary {
     pub records: u64,
     /// The number of records that were new or changed.
     pub changed: u64,
+    /// For a bundle, where it comes from.
+    pub bundle: Option<bundle::BundleOrigin>,
 }
 
 /// Why a feed was not imported.
@@ -165,7 +167,7 @@ pub async fn import(
     // An updateinfo file may be compressed like a bundle.
     let is_updateinfo = matches!(wanted.kind, Some(FeedKind::Updateinfo { .. }));
     if !is_updateinfo && bundle::is_bundle(&wanted.path) {
-        return bundle::import(&transactions, &wanted.path, now, progress).await;
+        return bundle::import(&transactions, &wanted.path, None, now, progress).await;
     }
     let name = wanted.name.clone().unwrap_or_else(|| name_from_path(&wanted.path));
     let origin = FeedOrigin { name, source: wanted.path.display().to_string() };
@@ -276,6 +278,7 @@ async fn import_records(
         kind,
         records: summary.records,
         changed: writer.changed,
+        bundle: None,
     };
     Ok((imported, row))
 }
