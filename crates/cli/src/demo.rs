@@ -2,13 +2,15 @@
 //!
 //! The hosts come from `swarm`: simulated agents that use the real protocol, in this process. The
 //! first start creates the past: the fleet enrolls under a clock that is three weeks slow,
-//! `history` writes batches and runs since then, `advisories` creates advisories for its packages,
-//! and `daily_stats` the number of open findings on each day. Every start then continues in the
-//! present, with a batch in progress.
+//! `history` writes batches and runs since then, `special_servers` adds servers in unusual states,
+//! `advisories` creates advisories for its packages, and `daily_stats` the number of open findings
+//! on each day. Every start then continues in the present: `batches` keeps a batch in progress.
 
 mod advisories;
+mod batches;
 mod daily_stats;
 mod history;
+mod special_servers;
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -19,26 +21,22 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
-use domain::rollout::Pace;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 use server::app::{App, AppParts, Settings};
 use service::app::FeedSettings;
 use service::auth::enrollment_tokens;
 use service::clock::{Clock, random_u128};
-use service::commands::batches as rollouts;
-use service::commands::batches::{NewRollout, Origin};
 use service::commands::feeds;
 use service::commands::feeds::ImportRequest;
 use service::commands::setup;
 use service::secrets::Secrets;
-use service::{OrderOptions, PatchOptions};
 use store::server_list::{self, Filter};
 use swarm::behavior::{Behavior, Script};
 use swarm::{Config, SavedAgents, SavedError, Swarm};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use vocab::{FailureCode, OrgId, Portion, RebootPolicy, ServerId};
+use vocab::{FailureCode, OrgId, ServerId};
 
 use crate::dev;
 use crate::dev::banner;
@@ -66,6 +64,8 @@ const FAILING_HOSTS: [(usize, FailureCode); 3] = [
     (11, FailureCode::DependencyConflict),
     (20, FailureCode::HookFailed),
 ];
+/// Hosts that are switched off, so that some servers are offline.
+const OFFLINE_HOSTS: [usize; 3] = [7, 33, 58];
 
 /// Start a service with a simulated fleet: environments, operating systems, history, schedules,
 /// CVEs and a batch in progress.
@@ -131,10 +131,12 @@ impl Demo {
             let _ = ended.await;
         }));
         let fleet = self.fleet(&app, &dir, &url).await?;
-        start_batch(&app).await?;
+        batches::start_first(&app).await?;
+        let batches = tokio::spawn(batches::keep_running(app.clone()));
         let link = dev::password_link(&app, &url).await?;
         self.print_banner(&dir, &url, &key, link.as_deref())?;
         stop.await;
+        batches.abort();
         fleet.stop().await.write(&dir.join(FLEET_FILE))?;
         let _ = end.send(());
         Ok(serving.await?)
@@ -203,6 +205,7 @@ impl Demo {
         serving.await?;
         let app = open(dir, app.clock.clone()).await?;
         history::write(&app, organization.id, self.seed, Clock::system().now()).await?;
+        special_servers::write(&app, organization.id, Clock::system().now()).await?;
         self.import_advisories(&app, dir).await?;
         daily_stats::write(&app, organization.id, self.seed, Clock::system().now()).await?;
         app.db.close().await;
@@ -259,6 +262,9 @@ impl Demo {
         for (agent, code) in FAILING_HOSTS {
             fleet.script(agent, Script::FailWith(code));
         }
+        for agent in OFFLINE_HOSTS {
+            fleet.script(agent, Script::Disconnect);
+        }
         Ok(fleet)
     }
 
@@ -284,7 +290,8 @@ impl Demo {
                API reference  {url}/docs\n  \
                admin key      {key}\n  \
                saved in       {}\n\n\
-             {once}{} simulated servers, seed {}. A batch with a canary is in progress.\n\n\
+             {once}{} simulated servers and {} that are switched off, seed {}. All data is invented.\n\
+             A batch is always in progress.\n\n\
              Try, in another terminal:\n\n  \
                {servers}\n  \
                {patches}\n  \
@@ -294,6 +301,7 @@ impl Demo {
              Press Ctrl-C to stop. The next start keeps all data.\n",
             dir.join(credentials::FILE).display(),
             self.servers,
+            special_servers::COUNT,
             self.seed,
         ))
     }
@@ -390,41 +398,4 @@ async fn wait_for_scans(app: &App, org: OrgId, servers: u64) -> anyhow::Result<(
             return Ok(());
         }
     }
-}
-
-/// Starts a batch for production, unless one is in progress.
-async fn start_batch(app: &App) -> anyhow::Result<()> {
-    let org = organization(app).await?;
-    let mut reader = app.db.read().await?;
-    if !store::rollouts::list_open(&mut reader).await?.is_empty() {
-        return Ok(());
-    }
-    let production = history::environment("production")?;
-    let servers = server_list::ids(&mut reader, org, &Filter::from(&production)).await?;
-    drop(reader);
-    let options = PatchOptions {
-        order: OrderOptions {
-            security_only: true,
-            reboot: RebootPolicy::IfRequired,
-            ..OrderOptions::default()
-        },
-        pace: Pace {
-            max_parallel: Some(8),
-            canary: Some(Portion::Count(5)),
-            max_failures: Some(Portion::Count(20)),
-            ..Pace::default()
-        },
-    };
-    let new = NewRollout {
-        org,
-        options,
-        servers,
-        starts_at: app.clock.now(),
-        origin: Origin::Api,
-        started_by: "demo".into(),
-        run_id: None,
-        retry_of: None,
-    };
-    rollouts::create(app, new).await?;
-    Ok(())
 }

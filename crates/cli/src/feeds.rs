@@ -12,6 +12,7 @@ use serde_json::json;
 use service::app::FeedSettings;
 use service::clock::Clock;
 use service::commands::feeds;
+use service::commands::feeds::bundle::{BundleKey, BundleOrigin};
 use service::commands::feeds::remote;
 use service::commands::feeds::remote::{FetchOptions, UpdateOutcome, UrlImport};
 use service::commands::feeds::{
@@ -33,7 +34,7 @@ use crate::operator::table::{
     pluralize, truncated_column,
 };
 use crate::output;
-use crate::settings::{Durability, SettingsFile};
+use crate::settings::{Durability, SettingsFile, load_secrets};
 
 /// Add, update and inspect vulnerability feeds.
 ///
@@ -56,7 +57,7 @@ Examples:
 Adding a feed that was removed allows the service to follow it again. docs/feeds.md lists the
 built-in feeds.")]
     Add(operator_feeds::Add),
-    /// Import feeds: OSV, CSAF, Alpine secdb, the Debian and Arch trackers, KEV, EPSS
+    /// Import feeds: OSV, CSAF, Alpine secdb, the Debian and Arch trackers, updateinfo, KEV, EPSS
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
     /// Update feeds from their URLs now
@@ -79,12 +80,22 @@ Examples:
 
 The service does not follow a removed built-in feed on its own again: `feeds add` allows it. CVEs that appear only in this feed disappear from every server. KEV and EPSS entries stay.")]
     Remove(RemoveArgs),
-    /// Write all feeds to one file, for an installation without internet access
+    /// Write all feeds to one signed file, for an installation without internet access
     #[command(after_help = "\
 Example:
   fleetmend feeds export --data-dir D feeds.zst
-  fleetmend feeds import --data-dir D feeds.zst      (on the other installation)")]
+  fleetmend feeds import --data-dir D feeds.zst --trust KEY     (on the other installation)
+
+KEY is the key that `feeds export` and `feeds key` print.")]
     Export(ExportArgs),
+    /// Show the public key that signs the bundles of this installation
+    #[command(after_help = "\
+Example:
+  fleetmend feeds key --data-dir D
+
+Another installation verifies bundles with it: `feeds import --trust KEY`. The key changes when the
+root key is rotated.")]
+    Key(KeyArgs),
     /// Show every feed with its age and size, and why the last import failed
     #[command(after_help = "\
 Examples:
@@ -98,8 +109,9 @@ Examples:
   fleetmend feeds import --data-dir D Debian.zip AlmaLinux.zip
   fleetmend feeds import --data-dir D known_exploited_vulnerabilities.json epss_scores.csv.gz
   fleetmend feeds import --data-dir D --release bookworm=12 tracker-list
+  fleetmend feeds import --data-dir D --kind updateinfo --release 'Amazon Linux=2023' updateinfo.xml.gz
   fleetmend feeds import --data-dir D https://feeds.example.org/osv/Debian/all.zip
-  fleetmend feeds import --data-dir D feeds.zst
+  fleetmend feeds import --data-dir D feeds.zst --trust KEY
 
 A feed that is broken, truncated or empty changes nothing. An older copy of a feed removes nothing. A feed that was
 imported from a URL is updated by `feeds update` and automatically by the service.";
@@ -160,9 +172,18 @@ struct ImportArgs {
     /// Format of the feeds, if it cannot be detected
     #[arg(long, value_enum)]
     kind: Option<FeedFormat>,
-    /// Release to read from the Debian tracker list, as code name and number
+    /// Release of a Debian tracker list (bookworm=12) or of updateinfo ('Oracle Linux=9')
     #[arg(long, value_name = "NAME=NUMBER", value_parser = parse_release)]
     release: Option<(String, String)>,
+    /// Accept only bundles that this key signed: see `fleetmend feeds key`
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["kind", "release", "name"])]
+    trust: Option<BundleKey>,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Args)]
+struct KeyArgs {
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -219,6 +240,8 @@ enum FeedFormat {
     Arch,
     /// Alpine secdb
     Secdb,
+    /// Advisories of a repository of rpm packages (Amazon Linux, Oracle Linux), with --release
+    Updateinfo,
     /// Known exploited vulnerabilities (CISA KEV)
     Kev,
     /// Exploit prediction scores (EPSS)
@@ -272,6 +295,7 @@ impl Feeds {
             Command::Forget(named) => named.forget().await,
             Command::Remove(remove) => remove.run().await,
             Command::Export(export) => export.run().await,
+            Command::Key(key) => key.run(),
             Command::Status(target) => match target.installation() {
                 Some(common) => status(&common).await,
                 None => operator_feeds::status(&target.connection).await,
@@ -301,7 +325,19 @@ impl ImportArgs {
                 ))?;
                 continue;
             }
+            let is_bundle = !is_address && kind.is_none() && bundle::is_bundle(Path::new(feed));
+            if self.trust.is_some() && !is_bundle {
+                failed += 1;
+                output::err(&format!(
+                    "fleetmend: {feed} was not imported: --trust is for bundles, and this is not one\n"
+                ))?;
+                continue;
+            }
             let done = match is_address {
+                _ if is_bundle => {
+                    let (transactions, path) = (FeedTransactions::new(&db), Path::new(feed));
+                    bundle::import(&transactions, path, self.trust.as_ref(), now, progress).await
+                }
                 true => {
                     let wanted = UrlImport {
                         url: feed.clone(),
@@ -320,7 +356,12 @@ impl ImportArgs {
                 }
             };
             match done.with_context(|| format!("{feed} was not imported")) {
-                Ok(imported) => print_import(&imported, self.common.json)?,
+                Ok(imported) => {
+                    print_import(&imported, self.common.json)?;
+                    if let Some(origin) = &imported.bundle {
+                        output::err(&describe_origin(origin, self.trust.is_some()))?;
+                    }
+                }
                 Err(error) => {
                     failed += 1;
                     output::err(&format!("fleetmend: {error:#}\n"))?;
@@ -341,15 +382,47 @@ impl ImportArgs {
             (Some(FeedFormat::Csaf), None) => Some(feed::FeedKind::Csaf),
             (Some(FeedFormat::Arch), None) => Some(feed::FeedKind::Arch),
             (Some(FeedFormat::Secdb), None) => Some(feed::FeedKind::Secdb),
+            (Some(FeedFormat::Updateinfo), Some((name, release))) => {
+                Some(feed::FeedKind::Updateinfo { ecosystem: format!("{name}:{release}") })
+            }
+            (Some(FeedFormat::Updateinfo), None) => {
+                bail!(
+                    "updateinfo does not name its release: add --release, for example --release \
+                     'Amazon Linux=2023' or --release 'Oracle Linux=9'"
+                )
+            }
             (Some(FeedFormat::Kev), None) => Some(feed::FeedKind::Kev),
             (Some(FeedFormat::Epss), None) => Some(feed::FeedKind::Epss),
             (Some(_), Some(_)) => {
                 bail!(
-                    "--release is for the Debian tracker list only and cannot be combined with --kind"
+                    "--release is for the Debian tracker list, without --kind, and for --kind updateinfo"
                 )
             }
         })
     }
+}
+
+/// What an operator must know about an imported bundle, one sentence per line.
+fn describe_origin(origin: &BundleOrigin, is_trusted: bool) -> String {
+    let mut text = match &origin.signer {
+        Some(_) if is_trusted => String::new(),
+        Some(signer) => format!(
+            "warning: nobody checked who signed this bundle. It is signed with the key {signer}. To \
+             accept only bundles of an installation that you know, add --trust with its key.\n"
+        ),
+        None => {
+            "warning: this bundle is not signed, so anyone could have changed it. Export it again \
+             with this release, and import it with --trust.\n"
+                .to_owned()
+        }
+    };
+    if let Some(newer) = origin.older_than {
+        text += &format!(
+            "warning: this bundle is older than one that was imported before, which was exported at \
+             {newer}. Newer data was kept.\n"
+        );
+    }
+    text
 }
 
 fn check_failures(failed: u32, what: &str) -> anyhow::Result<()> {
@@ -466,19 +539,21 @@ impl RemoveArgs {
 
 impl ExportArgs {
     async fn run(self) -> anyhow::Result<()> {
-        let db = self.common.open().await?;
+        let (db, secrets) = self.common.installation.open(Some(Durability::Process)).await?;
         ensure_parent_dir(&self.file)?;
-        let exported = bundle::export(&db, &self.file, Clock::system().now()).await?;
+        let key = secrets.bundle_key();
+        let exported = bundle::export(&db, &key, &self.file, Clock::system().now()).await?;
         db.close().await;
         let bundle::ExportSummary { feeds, records, size_bytes } = exported;
-        let file = self.file.display();
+        let (file, key) = (self.file.display(), key.public_key());
         match self.common.json {
             true => crate::print_line(
-                &json!({"file": file.to_string(), "feeds": feeds, "records": records, "size_bytes": size_bytes})
-                    .to_string(),
+                &json!({"file": file.to_string(), "feeds": feeds, "records": records,
+                    "size_bytes": size_bytes, "key": key})
+                .to_string(),
             ),
             false => crate::print_line(&format!(
-                "{file}: {} from {}, {}",
+                "{file}: {} from {}, {}\nSigned. To verify it on the other installation, add: --trust {key}",
                 pluralize(records, "record", "records"),
                 pluralize(feeds, "feed", "feeds"),
                 format_bytes(size_bytes)
@@ -487,13 +562,29 @@ impl ExportArgs {
     }
 }
 
+impl KeyArgs {
+    fn run(self) -> anyhow::Result<()> {
+        let secrets = load_secrets(&self.common.installation.data_dir)?;
+        let key = secrets.bundle_key().public_key();
+        match self.common.json {
+            true => crate::print_line(&json!({"key": key}).to_string()),
+            false => crate::print_line(&key),
+        }
+    }
+}
+
 fn print_import(summary: &ImportSummary, as_json: bool) -> anyhow::Result<()> {
-    let ImportSummary { name, kind, records, changed } = summary;
+    let ImportSummary { name, kind, records, changed, bundle } = summary;
     match as_json {
-        true => crate::print_line(
-            &json!({"name": name, "kind": kind, "records": records, "changed": changed})
-                .to_string(),
-        ),
+        true => {
+            let mut shown =
+                json!({"name": name, "kind": kind, "records": records, "changed": changed});
+            if let Some(BundleOrigin { signer, older_than }) = bundle {
+                shown["signed_by"] = json!(signer.as_ref().map(ToString::to_string));
+                shown["older_than"] = json!(older_than);
+            }
+            crate::print_line(&shown.to_string())
+        }
         false => crate::print_line(&format!(
             "{name} ({kind}): {}, {changed} new or changed",
             pluralize(*records, "record", "records")

@@ -15,6 +15,9 @@ pub struct BuiltIn {
     pub covers: &'static str,
     pub systems: Systems,
     pub url: &'static str,
+    /// Further repositories that belong to the feed: a system takes its packages from several.
+    /// They are imported together, so that no system is half covered.
+    pub more_urls: &'static [&'static str],
     /// The format, as [`crate::FeedKind`] writes it.
     pub kind: &'static str,
     pub refresh_hours: u32,
@@ -43,9 +46,57 @@ macro_rules! osv {
             covers: $covers,
             systems: Systems::Named(&[$name]),
             url: concat!("https://osv-vulnerabilities.storage.googleapis.com/", $path, "/all.zip"),
+            more_urls: &[],
             kind: "osv",
             refresh_hours: 6,
             license: $license,
+            is_opt_in: false,
+        }
+    };
+}
+
+const LICENSE_UNSTATED: &str = "no license stated by the publisher";
+
+/// The advisories of a release of Amazon Linux, found through its list of mirrors.
+macro_rules! amazon {
+    ($release:literal, $path:literal, $more:expr) => {
+        BuiltIn {
+            name: concat!("Amazon Linux ", $release),
+            covers: concat!("Amazon Linux ", $release),
+            systems: Systems::Named(&[concat!("Amazon Linux:", $release)]),
+            url: concat!("https://cdn.amazonlinux.com/", $path, "/x86_64/mirror.list"),
+            more_urls: $more,
+            kind: concat!("updateinfo:Amazon Linux:", $release),
+            refresh_hours: 6,
+            license: LICENSE_UNSTATED,
+            is_opt_in: false,
+        }
+    };
+}
+
+/// The index of a repository of Oracle Linux.
+macro_rules! oracle_repository {
+    ($path:literal) => {
+        concat!("https://yum.oracle.com/repo/OracleLinux/", $path, "/x86_64/repodata/repomd.xml")
+    };
+}
+
+/// The advisories of a release of Oracle Linux: of the repositories that a new installation uses.
+macro_rules! oracle {
+    ($release:literal, $more:expr) => {
+        BuiltIn {
+            name: concat!("Oracle Linux ", $release),
+            covers: concat!("Oracle Linux ", $release),
+            systems: Systems::Named(&[concat!("Oracle Linux:", $release)]),
+            url: concat!(
+                "https://yum.oracle.com/repo/OracleLinux/OL",
+                $release,
+                "/baseos/latest/x86_64/repodata/repomd.xml"
+            ),
+            more_urls: $more,
+            kind: concat!("updateinfo:Oracle Linux:", $release),
+            refresh_hours: 6,
+            license: LICENSE_UNSTATED,
             is_opt_in: false,
         }
     };
@@ -65,14 +116,43 @@ pub const BUILT_IN: &[BuiltIn] = &[
     osv!("openEuler", "openEuler", "openEuler", OSV_LICENSE_UNSTATED),
     osv!("Mageia", "Mageia", "Mageia", OSV_LICENSE_UNSTATED),
     osv!("Azure Linux", "Azure Linux, CBL-Mariner", "Azure%20Linux", OSV_LICENSE_UNSTATED),
+    // The kernels of newer series are in repositories of their own.
+    amazon!(
+        "2",
+        "2/core/latest",
+        &[
+            "https://cdn.amazonlinux.com/2/extras/kernel-5.4/latest/x86_64/mirror.list",
+            "https://cdn.amazonlinux.com/2/extras/kernel-5.10/latest/x86_64/mirror.list",
+            "https://cdn.amazonlinux.com/2/extras/kernel-5.15/latest/x86_64/mirror.list",
+        ]
+    ),
+    amazon!("2023", "al2023/core/mirrors/latest", &[]),
+    oracle!(
+        "8",
+        &[
+            oracle_repository!("OL8/appstream"),
+            oracle_repository!("OL8/UEKR6"),
+            oracle_repository!("OL8/UEKR7"),
+        ]
+    ),
+    oracle!(
+        "9",
+        &[
+            oracle_repository!("OL9/appstream"),
+            oracle_repository!("OL9/UEKR7"),
+            oracle_repository!("OL9/UEKR8"),
+        ]
+    ),
+    oracle!("10", &[oracle_repository!("OL10/appstream"), oracle_repository!("OL10/UEKR8")]),
     BuiltIn {
         name: "Arch Linux",
         covers: "Arch Linux",
         systems: Systems::Named(&["Arch"]),
         url: "https://security.archlinux.org/all.json",
+        more_urls: &[],
         kind: "arch",
         refresh_hours: 6,
-        license: "no license stated by the publisher",
+        license: LICENSE_UNSTATED,
         is_opt_in: false,
     },
     BuiltIn {
@@ -93,6 +173,7 @@ pub const BUILT_IN: &[BuiltIn] = &[
         covers: "CVEs that are known to be exploited (CISA)",
         systems: Systems::Every,
         url: "https://www.cisa.gov/sites/default/files/feeds/known_exploited_vulnerabilities.json",
+        more_urls: &[],
         kind: "kev",
         refresh_hours: 6,
         license: "CC0 1.0",
@@ -103,6 +184,7 @@ pub const BUILT_IN: &[BuiltIn] = &[
         covers: "how likely CVEs are to be exploited (FIRST)",
         systems: Systems::Every,
         url: "https://epss.empiricalsecurity.com/epss_scores-current.csv.gz",
+        more_urls: &[],
         kind: "epss",
         refresh_hours: 24,
         license: "free to use, with attribution to FIRST",
@@ -146,6 +228,16 @@ pub fn mirrored(url: &str, mirror: &str) -> String {
 }
 
 impl BuiltIn {
+    /// The addresses of all its files or repositories.
+    pub fn urls(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.url).chain(self.more_urls.iter().copied())
+    }
+
+    /// The format without its release: `updateinfo`.
+    pub fn format(&self) -> &'static str {
+        self.kind.split(':').next().unwrap_or(self.kind)
+    }
+
     /// Whether it has advisories for this base ecosystem ([`Ecosystem::base`]).
     pub fn covers_ecosystem(&self, base: &Ecosystem) -> bool {
         let matches = |name: &str| {
@@ -182,17 +274,23 @@ mod tests {
     fn every_feed_is_complete_and_has_a_unique_name_and_url() {
         let mut seen = BTreeSet::new();
         for feed in BUILT_IN {
-            let BuiltIn { name, url, .. } = feed;
+            let name = feed.name;
             assert!(seen.insert(name.to_lowercase()), "{name} is there twice");
-            assert!(seen.insert((*url).to_owned()), "{url} is there twice");
             assert!(feed.kind.parse::<FeedKind>().is_ok(), "{name}: unknown kind {}", feed.kind);
             assert!((1..=24 * 7).contains(&feed.refresh_hours), "{name}");
             assert!(!feed.license.is_empty() && !feed.covers.is_empty(), "{name}");
-            let rest = url.strip_prefix("https://").unwrap_or_else(|| panic!("{url}: not https"));
-            let (host, path) = rest.split_once('/').unwrap();
-            assert!(host.contains('.') && !path.is_empty(), "{url}");
-            let plain = |c: char| c.is_ascii_alphanumeric() || "/._-%".contains(c);
-            assert!(rest.chars().all(plain), "{url}: must be percent-encoded");
+            for url in feed.urls() {
+                assert!(seen.insert(url.to_owned()), "{url} is there twice");
+                let rest =
+                    url.strip_prefix("https://").unwrap_or_else(|| panic!("{url}: not https"));
+                let (host, path) = rest.split_once('/').unwrap();
+                assert!(host.contains('.') && !path.is_empty(), "{url}");
+                let plain = |c: char| c.is_ascii_alphanumeric() || "/._-%".contains(c);
+                assert!(rest.chars().all(plain), "{url}: must be percent-encoded");
+                let is_updateinfo = feed.format() == "updateinfo";
+                assert_eq!(crate::repomd::is_repository_url(url), is_updateinfo, "{url}");
+            }
+            assert!(feed.more_urls.is_empty() || feed.format() == "updateinfo", "{name}");
             assert_eq!(find(&name.to_uppercase()), Some(feed));
         }
     }
@@ -233,6 +331,10 @@ mod tests {
         assert_eq!(names(&["debian 12", "debian 13"]), ["Debian", "KEV", "EPSS"]);
         assert_eq!(names(&["raspbian 12"]), ["Debian", "KEV", "EPSS"]);
         assert_eq!(names(&["linuxmint 22"]), ["Ubuntu", "KEV", "EPSS"]);
+        assert_eq!(names(&["amzn 2"]), ["Amazon Linux 2", "KEV", "EPSS"]);
+        assert_eq!(names(&["amzn 2023"]), ["Amazon Linux 2023", "KEV", "EPSS"]);
+        assert_eq!(names(&["amzn 2018.03"]), ["KEV", "EPSS"]);
+        assert_eq!(names(&["ol 9.4", "ol 7.9"]), ["Oracle Linux 9", "KEV", "EPSS"]);
         assert_eq!(
             names(&["arch", "rhel 9.4", "opensuse-leap 15.6"]),
             ["Red Hat", "openSUSE", "Arch Linux", "KEV", "EPSS"]

@@ -10,6 +10,7 @@
 //! |---|---|---|
 //! | `Osv` | OSV advisories | `.json`, an array, `.jsonl`, each also `.gz`; `.zip`; a directory of them |
 //! | `Csaf` | CSAF documents of Red Hat and SUSE | as `Osv`, and `.tar`, `.tar.gz`, `.tar.zst` |
+//! | `Updateinfo` | advisories of a repository of rpm packages | `.xml`, also `.gz` or `.zst`; a directory of them |
 //! | `Arch` | the Arch Linux security tracker | `.json`, also `.gz` |
 //! | `Secdb` | the Alpine database of fixes | `.json`, also `.gz` |
 //! | `DebianTracker` | the Debian security tracker's state of each CVE | its own list format, also `.gz` |
@@ -30,12 +31,15 @@ mod kev;
 pub mod limits;
 mod osv;
 mod records;
+pub mod repomd;
 mod secdb;
 mod sniff;
 mod source;
 mod tar;
 mod text;
 mod tracker;
+mod updateinfo;
+mod xml;
 
 pub use error::{FeedError, FeedLocation};
 pub use sniff::{SniffResult, sniff};
@@ -66,6 +70,11 @@ pub enum FeedKind {
         /// The release number: `12`.
         version: String,
     },
+    /// The advisories of a repository of rpm packages, for one release.
+    Updateinfo {
+        /// The system with its release: `Amazon Linux:2023`.
+        ecosystem: String,
+    },
     Kev,
     Epss,
 }
@@ -79,19 +88,22 @@ impl FeedKind {
             FeedKind::Arch => "arch",
             FeedKind::Secdb => "secdb",
             FeedKind::DebianTracker { .. } => "debian_tracker",
+            FeedKind::Updateinfo { .. } => "updateinfo",
             FeedKind::Kev => "kev",
             FeedKind::Epss => "epss",
         }
     }
 }
 
-/// The format's name; for Debian's list followed by the release, `debian_tracker:bookworm=12`.
+/// The format's name, followed by the release for formats that do not name it:
+/// `debian_tracker:bookworm=12`, `updateinfo:Amazon Linux:2023`.
 impl fmt::Display for FeedKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FeedKind::DebianTracker { codename, version } => {
                 write!(f, "{}:{codename}={version}", self.as_str())
             }
+            FeedKind::Updateinfo { ecosystem } => write!(f, "{}:{ecosystem}", self.as_str()),
             kind => f.write_str(kind.as_str()),
         }
     }
@@ -114,6 +126,9 @@ impl FromStr for FeedKind {
             FeedKind::Kev,
             FeedKind::Epss,
         ];
+        if let Some(ecosystem) = text.strip_prefix("updateinfo:").filter(|name| !name.is_empty()) {
+            return Ok(FeedKind::Updateinfo { ecosystem: ecosystem.to_owned() });
+        }
         let release = text.strip_prefix("debian_tracker:").and_then(|rest| rest.split_once('='));
         match release {
             Some((codename, version)) => Ok(FeedKind::DebianTracker {
@@ -223,6 +238,9 @@ impl Feed {
                     tracker::Tracker { codename, version, as_of: self.as_of }
                         .read(input, place, &mut count)
                 }
+                FeedKind::Updateinfo { ecosystem } => {
+                    updateinfo::read(input, place, ecosystem, &mut count)
+                }
                 FeedKind::Kev => kev::read(input, place, &mut count),
                 FeedKind::Epss => epss::read(input, place, &mut count),
             }
@@ -296,11 +314,13 @@ mod tests {
             FeedKind::Kev,
             FeedKind::Epss,
         ];
-        for kind in plain.into_iter().chain([list]) {
+        let updateinfo = FeedKind::Updateinfo { ecosystem: "Amazon Linux:2023".into() };
+        for kind in plain.into_iter().chain([list, updateinfo]) {
             assert_eq!(kind.to_string().parse::<FeedKind>().unwrap(), kind);
         }
         assert!(
             "debian_tracker".parse::<FeedKind>().is_err() && "nvd".parse::<FeedKind>().is_err()
         );
+        assert!("updateinfo:".parse::<FeedKind>().is_err());
     }
 }

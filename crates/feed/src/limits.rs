@@ -29,6 +29,8 @@ pub(crate) const DIRECTORY_BYTES_MAX: u64 = 32 * 1024 * 1024;
 pub(crate) const LINE_BYTES_MAX: u64 = 1024 * 1024;
 /// Maximum bytes of a name, version or id that is copied into an advisory more than once.
 pub(crate) const NAME_BYTES_MAX: usize = 1_000;
+/// Maximum bytes of one tag, text or comment of an XML document.
+pub(crate) const XML_EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Maximum JSON values in one record, including objects.
 const VALUES_MAX: u32 = 1_000_000;
 /// Maximum JSON objects in one record.
@@ -41,6 +43,8 @@ pub enum Limit {
     RecordBytes,
     #[error("{} MiB per line", LINE_BYTES_MAX >> 20)]
     LineBytes,
+    #[error("{} MiB per XML tag or text", XML_EVENT_BYTES_MAX >> 20)]
+    XmlEventBytes,
     #[error("{VALUES_MAX} JSON values per record")]
     Values,
     #[error("{OBJECTS_MAX} JSON objects per record")]

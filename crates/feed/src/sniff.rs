@@ -14,7 +14,8 @@ const HEAD_BYTES: u64 = 8 * 1024;
 /// The most likely format of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SniffResult {
-    /// `None` if the operator must choose: Debian's list does not name the release to read it for.
+    /// `None` if the operator must choose: Debian's list and updateinfo files do not name the
+    /// release to read them for.
     pub kind: Option<FeedKind>,
     /// The publication time, if the first bytes contain it.
     pub as_of: Option<Timestamp>,
@@ -52,7 +53,7 @@ fn sniff_text(head: &str) -> SniffResult {
         (Some(FeedKind::Arch), None)
     } else if has("\"distroversion\"") || has("\"reponame\"") {
         (Some(FeedKind::Secdb), None)
-    } else if head.starts_with("CVE-") {
+    } else if head.starts_with("CVE-") || has("<updates") {
         (None, None)
     } else {
         (Some(FeedKind::Osv), None)
@@ -90,6 +91,7 @@ mod tests {
             ),
             (r#"[{"name": "AVG-1", "packages": ["a"]"#, Some(FeedKind::Arch)),
             ("CVE-2026-0001 (x)\n", None),
+            ("<?xml version=\"1.0\"?>\n<updates><update", None),
             ("", Some(FeedKind::Osv)),
         ];
         for (head, kind) in &kinds {

@@ -101,7 +101,9 @@ fn find_files(path: &Path, depth: usize) -> Result<Vec<(PathBuf, u64)>, FeedErro
 
 fn is_feed(name: &str) -> bool {
     let name = name.strip_suffix(".gz").unwrap_or(name);
-    [".json", ".jsonl", ".zip", ".tar", ".tar.zst"].iter().any(|end| name.ends_with(end))
+    [".json", ".jsonl", ".zip", ".tar", ".tar.zst", ".xml", ".xml.zst"]
+        .iter()
+        .any(|end| name.ends_with(end))
 }
 
 /// Reads one file, or each file in an archive. Returns the number of documents.

@@ -23,6 +23,7 @@ pub(crate) const ALL: &[Target] = &[
     Target { name: "feed_tracker", run: |input| feed(input, tracker()) },
     Target { name: "feed_secdb", run: |input| feed(input, feed::FeedKind::Secdb) },
     Target { name: "feed_arch", run: |input| feed(input, feed::FeedKind::Arch) },
+    Target { name: "feed_updateinfo", run: feed_updateinfo },
     Target { name: "feed_kev", run: |input| feed(input, feed::FeedKind::Kev) },
     Target { name: "feed_epss", run: |input| feed(input, feed::FeedKind::Epss) },
     Target { name: "feed_archives", run: feed_archives },
@@ -151,6 +152,15 @@ fn feed(input: &[u8], kind: feed::FeedKind) {
         assert!(read.is_ok(), "a checked feed can be read");
         assert_eq!(records, checked.summary().records);
     });
+}
+
+/// Reads an input as advisories, as the index of a repository, and as a list of mirrors.
+fn feed_updateinfo(input: &[u8]) {
+    feed(input, feed::FeedKind::Updateinfo { ecosystem: "Amazon Linux:2023".to_owned() });
+    if let Ok(file) = feed::repomd::find_updateinfo(input) {
+        assert!(!file.path.contains("..") && !file.path.starts_with('/'));
+    }
+    let _ = feed::repomd::first_mirror(&text(input), "x86_64");
 }
 
 /// Reads an input that may be compressed, with the detected format.

@@ -74,6 +74,8 @@ pub struct FetchedFile {
     /// Its modification time is the publisher's `Last-Modified`.
     pub path: PathBuf,
     pub validators: Validators,
+    /// The files of a directory, with the URLs that they come from.
+    parts: Vec<(PathBuf, Url)>,
     _dir: TempDir,
 }
 
@@ -251,7 +253,7 @@ async fn download(
     if let Some(time) = time {
         file.set_modified(SystemTime::from(time)).map_err(disk)?;
     }
-    Ok(FetchedFile { path, validators, _dir: place })
+    Ok(FetchedFile { path, validators, parts: Vec::new(), _dir: place })
 }
 
 fn validators(headers: &HeaderMap) -> Validators {
@@ -298,7 +300,27 @@ impl FetchedFile {
     /// Replaces the path of the file in a sentence with the URL.
     pub fn with_url(&self, url: &str, sentence: &str) -> String {
         let shown = |path: &Path| path.display().to_string();
+        let part = |sentence: String, (path, url): &(PathBuf, Url)| {
+            sentence.replace(&shown(path), url.as_str())
+        };
+        let sentence = self.parts.iter().fold(sentence.to_owned(), part);
         sentence.replace(&shown(&self.path), url)
+    }
+
+    /// Moves files into one directory, in this order. `validators` are those of all together.
+    pub fn gather(
+        files: Vec<(Url, FetchedFile)>,
+        validators: Validators,
+    ) -> Result<FetchedFile, FetchError> {
+        let dir = TempDir::new()?;
+        let mut parts = Vec::new();
+        for (number, (url, file)) in files.into_iter().enumerate() {
+            let to = dir.0.join(format!("{number:03}-{}", file_name(&url)));
+            std::fs::rename(&file.path, &to)
+                .map_err(|source| FetchError::Disk { path: to.clone(), source })?;
+            parts.push((to, url));
+        }
+        Ok(FetchedFile { path: dir.0.clone(), validators, parts, _dir: dir })
     }
 }
 

@@ -81,6 +81,13 @@ impl SigningKey {
         Ok(SigningKey { id: orders_key_id(pair.public_key().as_ref()), pair })
     }
 
+    /// A key from a seed, for keys that are derived from the root key.
+    fn from_seed(seed: &[u8; 32]) -> SigningKey {
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed)
+            .expect("every seed of 32 bytes is an Ed25519 key");
+        SigningKey { id: orders_key_id(pair.public_key().as_ref()), pair }
+    }
+
     /// The id by which agents identify the signing key.
     pub fn id(&self) -> &str {
         &self.id
@@ -241,6 +248,12 @@ impl Secrets {
             && trusted.contains(&self.orders)
             && self.orders_next.as_ref().is_none_or(|next| trusted.contains(next));
         !trusted.0.is_empty() && !same
+    }
+
+    /// The key that signs feed bundles. It is derived from `root.key`, so it changes when that is
+    /// rotated, and it signs nothing else.
+    pub fn bundle_key(&self) -> SigningKey {
+        SigningKey::from_seed(&self.tag("fleetmend feed bundle key v1", &[]))
     }
 
     /// An id of `root.key`, to compare the files of replicas. It reveals nothing about the key.

@@ -73,7 +73,30 @@ pub fn status(line: &str, headers: &str) -> Reply {
     Reply::Close(format!("HTTP/1.1 {line}\r\ncontent-length: 0\r\n{headers}\r\n").into_bytes())
 }
 
+/// The index of a repository of rpm packages (`repomd.xml`) whose advisories are these bytes, at
+/// this path below the repository.
+pub fn repository_index(path: &str, updateinfo: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, updateinfo);
+    let digits: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+         <repomd xmlns=\"http://linux.duke.edu/metadata/repo\"><revision>1</revision>\
+         <data type=\"primary\"><location href=\"repodata/primary.xml.gz\"/></data>\
+         <data type=\"updateinfo\"><checksum type=\"sha256\">{digits}</checksum>\
+         <location href=\"{path}\"/><size>{}</size></data></repomd>\n",
+        updateinfo.len()
+    )
+}
+
 impl Publisher {
+    /// Serves a repository of rpm packages with these advisories, below paths that end like this.
+    pub fn serve_repository(&self, path_end: &str, updateinfo: impl AsRef<[u8]>) {
+        let (path, bytes) = ("repodata/updateinfo.xml", updateinfo.as_ref());
+        let index = repository_index(path, bytes);
+        self.serve(&format!("{path_end}/repodata/repomd.xml"), ok("", index));
+        self.serve(&format!("{path_end}/{path}"), ok("", bytes));
+    }
+
     pub async fn new() -> Publisher {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();

@@ -7,14 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use domain::advisory::{Ecosystem, PackageNameKind};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use swarm::Rng;
 use swarm::fleet::Fleet;
 use vocab::Severity;
 
 /// A sample, not a full feed.
 const RECORDS_MAX: usize = 400;
-const EXPLOITED: usize = 4;
+const EXPLOITED: usize = 6;
+/// The CVEs were published in the days from the second to the first number before the start.
+const PUBLISHED_DAYS: (u64, u64) = (3, 240);
 
 /// An advisory: its severity, and the packages it affects.
 #[derive(Default)]
@@ -35,15 +38,19 @@ pub(super) fn write(
     let folder = dir.join("demo-advisories");
     std::fs::create_dir_all(&folder)?;
     for (cve, record) in &records {
-        let text = serde_json::to_vec(&osv(cve, record, now))?;
+        let text = serde_json::to_vec(&osv(cve, record, published(cve, seed, now), now))?;
         std::fs::write(folder.join(format!("{cve}.json")), text)?;
     }
     let bad = records.iter().filter(|(_, record)| record.severity == Some(Severity::Critical));
     let exploited: Vec<Value> = bad
         .take(EXPLOITED)
-        .map(|(cve, _)| {
-            json!({"cveID": cve, "dateAdded": "2026-10-01", "dueDate": "2026-10-22",
-            "knownRansomwareCampaignUse": "Unknown", "vulnerabilityName": "Fictional (demo)"})
+        .enumerate()
+        .map(|(number, (cve, _))| {
+            let added = (published(cve, seed, now) + DAY).min(now - DAY);
+            let date = |time: Timestamp| time.strftime("%Y-%m-%d").to_string();
+            let ransomware = if number % 3 == 0 { "Known" } else { "Unknown" };
+            json!({"cveID": cve, "dateAdded": date(added), "dueDate": date(added + DAY * 21),
+                "knownRansomwareCampaignUse": ransomware, "vulnerabilityName": "Fictional (demo)"})
         })
         .collect();
     let mut written = vec![folder];
@@ -54,7 +61,44 @@ pub(super) fn write(
         std::fs::write(&path, serde_json::to_vec(&list)?)?;
         written.push(path);
     }
+    let path = dir.join("demo-epss.csv");
+    std::fs::write(&path, epss(&records, seed, now))?;
+    written.push(path);
     Ok(written)
+}
+
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+
+/// A random number generator for one CVE, so that its values do not depend on the other CVEs.
+fn rng(cve: &str, purpose: &'static str, seed: u64) -> Rng {
+    let number = cve
+        .bytes()
+        .fold(7_u64, |number, byte| number.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    Rng::for_entity(seed, purpose, number)
+}
+
+fn published(cve: &str, seed: u64, now: Timestamp) -> Timestamp {
+    let (first, last) = PUBLISHED_DAYS;
+    let hours = rng(cve, "published", seed).between(first * 24, last * 24);
+    now - SignedDuration::from_hours(i64::try_from(hours).unwrap_or(24))
+}
+
+/// Exploit predictions: most CVEs are unlikely to be exploited, and severe ones are likelier.
+fn epss(records: &BTreeMap<String, Record>, seed: u64, now: Timestamp) -> String {
+    let mut text =
+        format!("#model_version:demo,score_date:{}\ncve,epss,percentile\n", now.strftime("%FT%TZ"));
+    for (cve, record) in records {
+        let mut rng = rng(cve, "epss", seed);
+        // In hundredths of a percent.
+        let score = match (record.severity, rng.below(10)) {
+            (Some(Severity::Critical), 0..=4) => rng.between(2_000, 9_500),
+            (Some(Severity::Critical | Severity::High), 0..=6) => rng.between(100, 2_000),
+            _ => rng.between(2, 150),
+        };
+        let percentile = 10_000 - 9_000 / (1 + score / 20);
+        text += &format!("{cve},0.{score:04},0.{:04}\n", percentile.min(9_999));
+    }
+    text
 }
 
 fn records(seed: u64, servers: u64) -> BTreeMap<String, Record> {
@@ -88,7 +132,7 @@ fn records(seed: u64, servers: u64) -> BTreeMap<String, Record> {
     records
 }
 
-fn osv(cve: &str, record: &Record, now: Timestamp) -> Value {
+fn osv(cve: &str, record: &Record, published: Timestamp, now: Timestamp) -> Value {
     let affected: Vec<Value> = record
         .fixed
         .iter()
@@ -103,7 +147,7 @@ fn osv(cve: &str, record: &Record, now: Timestamp) -> Value {
         Some(Severity::Medium) => "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:L/I:N/A:N",
         _ => "CVSS:3.1/AV:L/AC:H/PR:L/UI:N/S:U/C:L/I:N/A:N",
     };
-    json!({"id": cve, "modified": now.to_string(), "published": "2026-09-15T00:00:00Z",
+    json!({"id": cve, "modified": now.to_string(), "published": published.to_string(),
         "summary": "Fictional, for the demo", "affected": affected,
         "severity": [{"type": "CVSS_V3", "score": cvss}]})
 }

@@ -6,7 +6,7 @@
 
 use anyhow::Context as _;
 use jiff::civil::{Date, Weekday};
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Span, Timestamp};
 use server::app::App;
 use service::projections::daily_stats::{current_counts, utc_day};
 use service::projections::{findings, patches};
@@ -18,8 +18,11 @@ use vocab::OrgId;
 /// Maximum age of a pending patch: it cannot be older than the fleet's oldest scan.
 const OLDEST_HOURS: u64 = 21 * 24 - 1;
 
-/// Writes the statistics from the app's time until the day before `now`, and the times since which
-/// patches are pending.
+/// The number of days with statistics, so that every chart has a curve.
+const DAYS: i32 = 90;
+
+/// Writes the statistics of the last [`DAYS`] days before `now`, and the times since which patches
+/// are pending.
 pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
     findings::rebuild(app, org).await?;
     patches::rebuild(app, org).await?;
@@ -29,7 +32,7 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
     let pending = store::patches::all(&mut reader, org).await?;
     drop(reader);
     let mut tx = app.db.begin().await?;
-    let mut day = utc_day(app.clock.now());
+    let mut day = today.checked_sub(Span::new().days(DAYS))?;
     while day < today {
         daily_stats::write(&mut tx, org, &earlier_day(&last, day, today, seed)).await?;
         day = day.tomorrow()?;
@@ -49,18 +52,21 @@ fn earlier_day(last: &DailyStats, day: Date, today: Date, seed: u64) -> DailySta
     let ago = today.since(day).map_or(0, |span| span.get_days()).unsigned_abs();
     let mut rng = Rng::for_entity(seed, "day", u64::from(ago));
     // Over three weeks, a third of the open findings were closed, not counting those added each
-    // Tuesday.
+    // Tuesday. Before, when nobody patched regularly, there were twice as many for a while.
     let since_tuesday = u64::from(day.weekday().since(Weekday::Tuesday).unsigned_abs());
     let mut open = |count: u64| {
-        let slope = count * u64::from(ago) / 60;
+        let slope =
+            count * u64::from(ago.min(45)) / 60 + count * u64::from(ago.clamp(45, 90) - 45) / 180;
         let fresh = count * (6 - since_tuesday.min(6)) / 50;
         count + slope + fresh + rng.below(2 + count / 40)
     };
     let [critical, high, medium] = [last.critical, last.high, last.medium].map(&mut open);
     let [low, unknown] = [last.low, last.unknown].map(&mut open);
-    let exploited = (last.exploited + u64::from(ago / 6)).min(critical + high);
+    let exploited = (last.exploited + u64::from(ago.min(60) / 6)).min(critical + high);
     // Every night more servers are brought up to date, until the next Tuesday.
     let share = 12 + since_tuesday * 6 + Rng::for_entity(seed, "share", u64::from(ago)).below(5);
+    // Fewer, the longer ago.
+    let share = share * u64::from(120 - ago.min(90)) / 120;
     let up_to_date = (last.servers * share / 100).max(last.up_to_date);
     DailyStats { day, up_to_date, critical, high, medium, low, unknown, exploited, ..last.clone() }
 }

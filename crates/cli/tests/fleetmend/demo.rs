@@ -12,6 +12,9 @@ use serde_json::Value;
 use crate::operator::{Operator, POLL_INTERVAL};
 use crate::support::{Dir, first_key, fleetmend};
 
+/// The simulated servers of these demos, and those in unusual states.
+const SERVERS: usize = 250 + 3;
+
 /// A running demo, killed on drop.
 struct Demo {
     child: Child,
@@ -123,7 +126,7 @@ async fn demo_has_sample_data_and_continues_after_restart() {
     let demo = Demo::start(&dir.0.join("one"), "7");
     let operator = &demo.operator;
     let servers = operator.all("/v1/servers").await;
-    assert_eq!(servers.len(), 250);
+    assert_eq!(servers.len(), SERVERS);
     let distinct = |field: fn(&Value) -> &Value| -> BTreeSet<String> {
         servers.iter().map(|server| field(server).to_string()).collect()
     };
@@ -173,6 +176,56 @@ async fn demo_has_sample_data_and_continues_after_restart() {
     twin.end();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn demo_has_every_state_and_a_batch_after_the_last_one() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = Dir::new();
+    let data = dir.0.join("demo");
+    let demo = Demo::start(&data, "7");
+    let operator = &demo.operator;
+    while operator.get("/v1/cves").await["meta"]["total"].as_u64() < Some(100) {
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    let servers = operator.all("/v1/servers").await;
+    let named = |name: &str| servers.iter().find(|server| server["hostname"] == name).unwrap();
+    assert_eq!(named("test-new-01")["assessment"], "not_scanned");
+    assert_eq!(named("test-fedora-01")["assessment"], "no_feed");
+    assert!(named("test-cloned-01")["quarantine"].is_string());
+    assert_eq!(named("test-fedora-01")["status"], "offline");
+    assert!(servers.iter().any(|server| server["reboot_required"] == true));
+    let schedules = operator.all("/v1/schedules").await;
+    let has_next = |schedule: &&Value| !schedule["next_runs"].as_array().unwrap().is_empty();
+    assert!(schedules.iter().filter(has_next).count() >= 3, "{schedules:?}");
+
+    let cves = operator.all("/v1/cves").await;
+    assert!(cves.iter().filter(|cve| cve["kev"] == true).count() >= 2, "{cves:?}");
+    assert!(cves.iter().any(|cve| cve["epss"].as_f64() > Some(0.1)));
+    let months: BTreeSet<&str> =
+        cves.iter().filter_map(|cve| cve["published"].as_str()).map(|time| &time[..7]).collect();
+    assert!(months.len() >= 5, "{months:?}");
+
+    // The first batch waits for servers that are offline, so it has not ended. The next one ends on
+    // its own.
+    let known = operator.all("/v1/batches").await;
+    let live = known.iter().find(|batch| batch["finished_at"].is_null()).unwrap();
+    let id = live["id"].as_str().unwrap();
+    operator.post(&format!("/v1/batches/{id}/cancel"), serde_json::json!({})).await;
+    while operator.all("/v1/batches").await.len() < known.len() + 2 {
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    demo.end();
+
+    let url = format!("sqlite:{}", data.join("fleetmend.db").display());
+    let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
+    let (days, levels): (i64, i64) =
+        sqlx::query_as("select count(*), count(distinct high) from daily_stats")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+    assert!(days >= 90 && levels > 20, "{days} days with {levels} different values");
+    pool.close().await;
+}
+
 /// Twice in a row, because the second recovery starts from the same saved servers as the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_demo_starts_again_with_the_same_fleet() {
@@ -192,7 +245,8 @@ async fn killed_demo_starts_again_with_the_same_fleet() {
         assert_eq!(demo.snapshot().await.0, servers);
         seen = wait_for_syncs(&demo.operator, &seen).await;
         for server in demo.operator.all("/v1/servers").await {
-            assert!(server["quarantine"].is_null(), "{server}");
+            let is_meant = server["hostname"] == "test-cloned-01";
+            assert_eq!(server["quarantine"].is_null(), !is_meant, "{server}");
         }
         demo.kill();
     }
@@ -234,7 +288,7 @@ async fn demo_killed_while_it_is_created_starts_again() {
     child.wait().unwrap();
     assert!(!data.join("demo.json").exists());
     let demo = Demo::start(&data, "7");
-    assert_eq!(demo.operator.all("/v1/servers").await.len(), 250);
+    assert_eq!(demo.operator.all("/v1/servers").await.len(), SERVERS);
     demo.end();
 }
 

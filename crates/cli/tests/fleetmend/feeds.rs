@@ -145,3 +145,61 @@ fn feed_is_fetched_over_verified_tls_and_exported() {
     assert!(status["feeds"][0]["next_update_at"].is_null(), "{status}");
     assert_eq!(status["feeds"][0]["records"], 1, "imported records must stay");
 }
+
+#[test]
+fn bundle_is_verified_with_the_key_of_its_exporter() {
+    let dir = Dir::new();
+    let (here, there) = (dir.0.join("here"), dir.0.join("there"));
+    first_key(&here);
+    first_key(&there);
+    let file = dir.0.join("Debian.json");
+    std::fs::write(&file, ADVISORY).unwrap();
+    let file = file.to_str().unwrap();
+    assert_eq!(feeds(&here, &["import", file]).status.code(), Some(0));
+    let bundle = dir.0.join("feeds.zst");
+    let bundle = bundle.to_str().unwrap();
+    let exported = json(&feeds(&here, &["export", bundle, "--json"]));
+    let key = exported["key"].as_str().unwrap();
+    assert_eq!(json(&feeds(&here, &["key", "--json"]))["key"], key);
+    let printed = feeds(&here, &["key"]).stdout;
+    assert_eq!(String::from_utf8(printed).unwrap().trim_end(), key);
+    let other = json(&feeds(&there, &["key", "--json"]))["key"].as_str().unwrap().to_owned();
+    assert_ne!(other, key, "every installation has its own key");
+
+    let refused = |args: &[&str], code: i32, why: &str| {
+        let output = feeds(&there, &[&["import"], args].concat());
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{message}");
+        assert!(message.contains(why), "{why}: {message}");
+    };
+    refused(&[bundle, "--trust", &other], 1, "signed with another key than the trusted one");
+    refused(&[bundle, "--trust", "no-key"], 2, "not a key");
+    refused(&[file, "--trust", key], 1, "--trust is for bundles");
+    let whole = std::fs::read(bundle).unwrap();
+    let mut altered = whole.clone();
+    let middle = altered.len() / 2;
+    altered[middle] ^= 1;
+    std::fs::write(bundle, altered).unwrap();
+    refused(&[bundle, "--trust", key], 1, "was not imported");
+    std::fs::write(bundle, &whole[..middle]).unwrap();
+    refused(&[bundle, "--trust", key], 1, "was not imported");
+    std::fs::write(bundle, &whole).unwrap();
+
+    let done = feeds(&there, &["import", bundle, "--trust", key, "--json"]);
+    assert_eq!((&json(&done)["changed"], &json(&done)["signed_by"]), (&1.into(), &key.into()));
+    assert!(done.stderr.is_empty(), "{}", String::from_utf8_lossy(&done.stderr));
+    let unchecked = feeds(&there, &["import", bundle]);
+    let warning = String::from_utf8(unchecked.stderr).unwrap();
+    assert_eq!(unchecked.status.code(), Some(0));
+    assert!(warning.contains("nobody checked who signed") && warning.contains(key), "{warning}");
+
+    // A newer bundle, and then the old one again.
+    let newer = dir.0.join("newer.zst");
+    let newer = newer.to_str().unwrap();
+    assert_eq!(feeds(&here, &["export", newer]).status.code(), Some(0));
+    assert_eq!(feeds(&there, &["import", newer, "--trust", key]).status.code(), Some(0));
+    let replayed = feeds(&there, &["import", bundle, "--trust", key]);
+    let warning = String::from_utf8(replayed.stderr).unwrap();
+    assert_eq!(replayed.status.code(), Some(0));
+    assert!(warning.contains("older than one that was imported before"), "{warning}");
+}

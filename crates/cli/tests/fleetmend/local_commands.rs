@@ -257,6 +257,7 @@ fn feeds(recorder: &mut SnapshotRecorder) {
     recorder.run_failing(&["feeds", "update", "Debain", "--data-dir", &data]);
     recorder.run_read_only(&["feeds", "status", "--data-dir", &data]);
     recorder.run_read_only(&["feeds", "export", &bundle, "--data-dir", &data]);
+    recorder.run_read_only(&["feeds", "key", "--data-dir", &data]);
     recorder.run_failing(&[
         "feeds",
         "export",
@@ -272,6 +273,8 @@ fn feeds(recorder: &mut SnapshotRecorder) {
     recorder.run_on_terminal(&["feeds", "remove", "Debian", "--data-dir", &data], "y\n", 0);
     recorder.run_failing(&["feeds", "remove", "Debian", "--yes", "--data-dir", &data]);
     let there = recorder.at("two");
+    let stranger = "c3RyYW5nZXIgc3RyYW5nZXIgc3RyYW5nZXIgc3RyYW4=";
+    recorder.run_failing(&["feeds", "import", &bundle, "--trust", stranger, "--data-dir", &there]);
     recorder.run_read_only(&["feeds", "import", &bundle, "--data-dir", &there]);
 }
 

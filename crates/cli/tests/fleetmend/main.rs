@@ -273,6 +273,48 @@ fn client_that_sends_a_large_body_first_gets_413() {
     assert!((256..300).contains(&sent), "{sent} MiB");
 }
 
+/// The response must also arrive through TLS, whose own closing message the service sends first.
+#[test]
+fn client_that_sends_a_large_body_first_gets_413_over_tls() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let certificate = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let (cert, private) = (dir.0.join("cert.pem"), dir.0.join("key.pem"));
+    std::fs::write(&cert, certificate.cert.pem()).unwrap();
+    std::fs::write(&private, certificate.signing_key.serialize_pem()).unwrap();
+    let more = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", private.to_str().unwrap()];
+    let service = Running::start(&dir.data(), &more);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.cert.der().clone()).unwrap();
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let config = rustls::ClientConfig::builder_with_protocol_versions(&[version])
+            .with_root_certificates(roots.clone())
+            .with_no_client_auth();
+        let name = "127.0.0.1".try_into().unwrap();
+        let session = rustls::ClientConnection::new(config.into(), name).unwrap();
+        let address = service.address.strip_prefix("https://").unwrap();
+        let stream = std::net::TcpStream::connect(address).unwrap();
+        let mut stream = rustls::StreamOwned::new(session, stream);
+        // More than all buffers between the two hold.
+        let part = vec![b' '; 1 << 20];
+        let head = format!(
+            "POST /v1/preview HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            40 * part.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        for _ in 0..40 {
+            stream.write_all(&part).unwrap();
+        }
+        stream.flush().unwrap();
+        let mut answer = String::new();
+        // Ends without an error only after TLS's own closing message.
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{version:?}: {answer}");
+        assert!(answer.contains("\"body_too_large\""), "{version:?}: {answer}");
+    }
+}
+
 #[tokio::test]
 async fn tls_is_served_and_tokens_carry_the_certificate_hash() {
     let dir = Dir::new();

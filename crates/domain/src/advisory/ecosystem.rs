@@ -31,6 +31,8 @@ pub enum Family {
     Mageia,
     /// Azure Linux, and CBL-Mariner before it.
     AzureLinux,
+    Amazon,
+    Oracle,
     Arch,
     Wolfi,
     Chainguard,
@@ -81,7 +83,7 @@ impl PackageNameKind {
 
 impl Family {
     /// Every publisher whose packages are matched.
-    pub const ALL: [Family; 14] = [
+    pub const ALL: [Family; 16] = [
         Self::Debian,
         Self::Ubuntu,
         Self::Alpine,
@@ -93,6 +95,8 @@ impl Family {
         Self::OpenEuler,
         Self::Mageia,
         Self::AzureLinux,
+        Self::Amazon,
+        Self::Oracle,
         Self::Arch,
         Self::Wolfi,
         Self::Chainguard,
@@ -113,6 +117,8 @@ impl Family {
             Self::OpenEuler => "openEuler",
             Self::Mageia => "Mageia",
             Self::AzureLinux => "Azure Linux",
+            Self::Amazon => "Amazon Linux",
+            Self::Oracle => "Oracle Linux",
             Self::Arch => "Arch",
             Self::Wolfi => "Wolfi",
             Self::Chainguard => "Chainguard",
@@ -132,12 +138,24 @@ impl Family {
         matches!(self, Self::RedHat)
     }
 
+    /// Whether its advisories name packages of parallel streams that have the same package name:
+    /// kernels of several series, and certified or live-patched builds. A fix for one stream says
+    /// nothing about the others.
+    pub const fn has_parallel_builds(self) -> bool {
+        matches!(self, Self::Amazon | Self::Oracle)
+    }
+
     /// The kind of package names in its advisories, unless an advisory says otherwise
     /// ([`Affected::name_kind`](super::Affected::name_kind)). The package format does not determine
     /// it: Rocky and AlmaLinux rebuild the same system and differ in it.
     pub const fn name_kind(self) -> PackageNameKind {
         match self {
-            Self::AlmaLinux | Self::RedHat | Self::Arch | Self::Other => PackageNameKind::Binary,
+            Self::AlmaLinux
+            | Self::RedHat
+            | Self::Amazon
+            | Self::Oracle
+            | Self::Arch
+            | Self::Other => PackageNameKind::Binary,
             Self::Debian
             | Self::Ubuntu
             | Self::Alpine
@@ -164,7 +182,9 @@ impl Family {
             | Self::OpenSuse
             | Self::OpenEuler
             | Self::Mageia
-            | Self::AzureLinux => Some(Scheme::Rpm),
+            | Self::AzureLinux
+            | Self::Amazon
+            | Self::Oracle => Some(Scheme::Rpm),
             Self::Arch => Some(Scheme::Pacman),
             Self::Other => None,
         }
@@ -189,6 +209,8 @@ impl Family {
             | Self::OpenEuler
             | Self::Mageia
             | Self::AzureLinux
+            | Self::Amazon
+            | Self::Oracle
             | Self::Wolfi
             | Self::Chainguard
             | Self::Other => UnfixedCves::NotListed,
@@ -215,6 +237,8 @@ impl Family {
             Self::OpenEuler => "openeuler",
             Self::Mageia => "mageia",
             Self::AzureLinux => "azurelinux",
+            Self::Amazon => "amazon",
+            Self::Oracle => "oracle",
             Self::Arch => "arch",
             Self::Wolfi => "wolfi",
             Self::Chainguard => "chainguard",
@@ -295,6 +319,8 @@ impl Ecosystem {
             "mageia" => format!("Mageia:{}", major?),
             // CBL-Mariner 2 was renamed to Azure Linux 3, and OSV uses the new name for both.
             "azurelinux" | "mariner" => format!("Azure Linux:{}", major?),
+            "amzn" => format!("Amazon Linux:{}", major?),
+            "ol" => format!("Oracle Linux:{}", major?),
             _ => match UpstreamRelease::from_os(os)? {
                 UpstreamRelease::Debian(major) => format!("Debian:{major}"),
                 UpstreamRelease::Ubuntu(major, minor) => ubuntu(major, minor),
@@ -480,6 +506,9 @@ mod tests {
             ("mageia", "9", "", "Mageia:9"),
             ("azurelinux", "3.0", "", "Azure Linux:3"),
             ("mariner", "2.0", "", "Azure Linux:2"),
+            ("amzn", "2", "Amazon Linux 2", "Amazon Linux:2"),
+            ("amzn", "2023", "Amazon Linux 2023.9.20251117", "Amazon Linux:2023"),
+            ("ol", "9.4", "Oracle Linux Server 9.4", "Oracle Linux:9"),
             ("arch", "", "Arch Linux", "Arch"),
             ("wolfi", "20230201", "Wolfi", "Wolfi"),
             ("chainguard", "20230214", "Chainguard", "Chainguard"),
@@ -519,8 +548,8 @@ mod tests {
             ("linuxmint", "6", "Linux Mint 6"),
             ("kali", "2026.3", "Kali GNU/Linux Rolling"),
             ("fedora", "42", ""),
-            ("amzn", "2023", ""),
-            ("ol", "9.4", ""),
+            ("amzn", "", ""),
+            ("ol", "", ""),
         ] {
             let Ok(os) = Os::new(id, version, name) else { continue };
             assert_eq!(Ecosystem::for_os(&os), None, "{id} {version}");

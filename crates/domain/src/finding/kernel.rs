@@ -51,6 +51,8 @@ pub(super) fn kernel_role(family: Family, package: &Installed) -> KernelRole {
         Family::Alpine => apk(package),
         Family::Mageia => mageia(package),
         Family::AzureLinux => azure(package),
+        Family::Amazon => amazon(package),
+        Family::Oracle => oracle(package),
         Family::Arch => arch(package),
         // They have no kernel packages: both are for containers.
         Family::Wolfi | Family::Chainguard | Family::Other => KernelRole::None,
@@ -199,6 +201,33 @@ fn azure(package: &Installed) -> KernelRole {
     }
 }
 
+/// Amazon Linux names kernels of a newer series after it: `kernel6.12`, built from a source package
+/// of the same name.
+fn amazon(package: &Installed) -> KernelRole {
+    let (name, source) = (package.name.as_str(), package.source());
+    let is_kernel_source = source
+        .strip_prefix("kernel")
+        .is_some_and(|rest| rest.is_empty() || starts_with_digit(rest));
+    match is_kernel_source {
+        true if name == source => KernelRole::Image(rpm_release(package)),
+        true => KernelRole::Companion,
+        false => KernelRole::None,
+    }
+}
+
+/// As Red Hat's kernels. Until the fifth series, `kernel-uek` itself is the image; since then,
+/// `kernel-uek-core` is.
+fn oracle(package: &Installed) -> KernelRole {
+    match package.name.as_str() {
+        "kernel-uek" => KernelRole::Image(rpm_release(package)),
+        _ => rpm(package),
+    }
+}
+
+fn rpm_release(package: &Installed) -> KernelRelease {
+    KernelRelease(format!("{}.{}", strip_epoch(&package.version), package.arch))
+}
+
 /// Arch writes the kernel's local version with a hyphen in `uname -r` and with a dot in the package
 /// version, and appends the flavor: `6.12.4.zen1-1` boots as `6.12.4-zen1-1-zen`.
 fn arch(package: &Installed) -> KernelRole {
@@ -247,6 +276,26 @@ mod tests {
                 "kernel-desktop 6.6.22-1.mga9 kernel 6.6.22-1.mga9",
                 "6.6.22-desktop-1.mga9",
             ),
+            (
+                Family::Amazon,
+                "kernel 4.14.336-257.562.amzn2 kernel 4.14.336-257.562.amzn2",
+                "4.14.336-257.562.amzn2.amd64",
+            ),
+            (
+                Family::Amazon,
+                "kernel6.12 6.12.22-27.96.amzn2023 kernel6.12 6.12.22-27.96.amzn2023",
+                "6.12.22-27.96.amzn2023.amd64",
+            ),
+            (
+                Family::Oracle,
+                "kernel-uek 5.4.17-2136.1.el8uek kernel-uek 5.4.17-2136.1.el8uek",
+                "5.4.17-2136.1.el8uek.amd64",
+            ),
+            (
+                Family::Oracle,
+                "kernel-core 5.14.0-427.el9 kernel 5.14.0-427.el9",
+                "5.14.0-427.el9.amd64",
+            ),
         ] {
             let package = packages(&[package]).remove(0);
             assert_eq!(
@@ -270,6 +319,21 @@ mod tests {
                 KernelRole::Companion,
             ),
             (Family::Mageia, "bash 5.2-1.mga9 bash 5.2-1.mga9", KernelRole::None),
+            (
+                Family::Amazon,
+                "kernel6.12-devel 6.12.22-1.amzn2023 kernel6.12 6.12.22-1.amzn2023",
+                KernelRole::Companion,
+            ),
+            (
+                Family::Amazon,
+                "kernel-livepatch-6.1.1 1.0-1.amzn2023 kernel-livepatch-6.1.1 1.0-1.amzn2023",
+                KernelRole::None,
+            ),
+            (
+                Family::Oracle,
+                "kernel-uek-devel 5.4.17-1.el8uek kernel-uek 5.4.17-1.el8uek",
+                KernelRole::Companion,
+            ),
         ] {
             let package = packages(&[package]).remove(0);
             assert_eq!(kernel_role(family, &package), expected, "{}", package.name);

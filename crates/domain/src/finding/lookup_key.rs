@@ -166,6 +166,10 @@ impl<'a> LookupUnit<'a> {
         self.members.iter().find_map(|package| package.module.as_deref())
     }
 
+    pub(super) fn is_kernel(&self) -> bool {
+        self.kernel.is_some()
+    }
+
     pub(super) fn is_modular(&self) -> bool {
         self.module().is_some() || is_modular(self.version)
     }
@@ -243,6 +247,8 @@ fn is_distribution(family: Family, origin: &str) -> bool {
         Family::OpenEuler => &["http://openeuler.org", "https://openeuler.org", "openEuler"],
         Family::Mageia => &["Mageia.Org"],
         Family::AzureLinux => &["Microsoft Corporation"],
+        Family::Amazon => &["Amazon Linux", "Amazon.com", "Amazon AWS"],
+        Family::Oracle => &["Oracle America"],
         // pacman records no repository; earlier agents sent the packager.
         Family::Arch => return true,
         // Their agents report the name of a signing key, which says nothing about the repository.

@@ -47,6 +47,46 @@ fn alpine_matches_by_origin() {
 }
 
 #[test]
+fn kernel_series_are_compared_separately() {
+    let advisories = [
+        advisory_for_cve("ALAS2-1", &[fixed("Amazon Linux:2", "kernel", "4.14.200-1.amzn2")]),
+        advisory_for_cve("ALASK-1", &[fixed("Amazon Linux:2", "kernel", "5.10.95-1.amzn2")]),
+    ];
+    let found = |version: &str| {
+        let host = format!("kernel {version} kernel {version}");
+        match_and_describe("Amazon Linux:2", &advisories, &[&host])
+    };
+    assert_eq!(found("4.14.210-1.amzn2"), NOTHING, "the fix of another series does not count");
+    assert_eq!(
+        found("5.10.90-1.amzn2"),
+        ["CVE-2026-0001 kernel 5.10.90-1.amzn2 fixed 5.10.95-1.amzn2"]
+    );
+    assert_eq!(found("5.10.95-1.amzn2"), NOTHING);
+}
+
+#[test]
+fn certified_and_live_patched_builds_are_compared_separately() {
+    let openssl = |version| fixed("Oracle Linux:9", "openssl", version);
+    let advisories = [
+        advisory_for_cve("ELSA-1", &[openssl("1:3.0.7-28.el9")]),
+        advisory_for_cve("ELSA-2", &[openssl("10:3.0.7-28.el9_fips")]),
+        advisory_for_cve("ELSA-3", &[openssl("2:3.0.7-28.ksplice1.el9")]),
+    ];
+    for (version, is_affected) in [
+        ("1:3.0.7-27.el9", true),
+        ("1:3.0.7-28.el9", false),
+        ("10:3.0.7-27.el9_fips", true),
+        ("10:3.0.7-28.el9_fips", false),
+        ("2:3.0.7-27.ksplice1.el9", true),
+        ("2:3.0.7-28.ksplice1.el9", false),
+    ] {
+        let host = format!("openssl {version} openssl {version}");
+        let found = match_and_describe("Oracle Linux:9", &advisories, &[&host]);
+        assert_eq!(!found.is_empty(), is_affected, "{version}: {found:?}");
+    }
+}
+
+#[test]
 fn rocky_uses_source_names_and_almalinux_binary_names() {
     let host = ["glibc-common 2.34-83.el9 glibc 2.34-83.el9"];
     let rocky = [advisory_for_cve("RLSA-1", &[fixed("Rocky Linux:9", "glibc", "0:2.34-100.el9")])];

@@ -21,7 +21,8 @@ use crate::advisory::{Channel, Family, Span, SpanEnd};
 use super::index::{IndexedCve, IndexedSpan, Statement};
 use super::lookup_key::LookupUnit;
 use super::version::{
-    VersionRule, is_readable_version, minor_release, module_stream, module_token,
+    VersionRule, build_flavor, is_readable_version, kernel_series, minor_release, module_stream,
+    module_token,
 };
 
 /// The position of a version relative to a span.
@@ -226,9 +227,13 @@ impl<'a> MatchContext<'a> {
         })
     }
 
-    /// Whether a statement is about the same stream of the same module, or neither side has one.
-    /// Streams exist in parallel, and their versions cannot be compared with each other.
+    /// Whether a statement is about the same stream of the same module, or neither side has one,
+    /// and about the same build. Streams exist in parallel, and their versions cannot be compared
+    /// with each other.
     fn applies(&mut self, statement: &Statement) -> bool {
+        if self.family.has_parallel_builds() && !self.is_same_build(statement) {
+            return false;
+        }
         match (self.modular, statement.modular) {
             (false, false) => true,
             (true, true) => match (self.lookup_unit.module(), &statement.modules[..]) {
@@ -250,5 +255,13 @@ impl<'a> MatchContext<'a> {
             },
             _ => false,
         }
+    }
+
+    /// Whether a fix is for the same kernel series, and the same kind of build.
+    fn is_same_build(&self, statement: &Statement) -> bool {
+        let SpanEnd::Fixed(fixed) = &self.spans[statement.span].span.end else { return true };
+        let ours = self.lookup_unit.version;
+        build_flavor(fixed) == build_flavor(ours)
+            && (!self.lookup_unit.is_kernel() || kernel_series(fixed) == kernel_series(ours))
     }
 }

@@ -100,6 +100,33 @@ pub(super) fn minor_release(version: &str) -> Option<&str> {
     Some(&tag[..underscore + 1 + digits])
 }
 
+/// The series of a kernel: `5.10` for `5.10.130-118.517.amzn2`.
+pub(super) fn kernel_series(version: &str) -> &str {
+    let version = strip_epoch(version);
+    match version.match_indices(['.', '-']).nth(1) {
+        Some((end, _)) => &version[..end],
+        None => version,
+    }
+}
+
+/// Builds that exist beside the ordinary one and have their own versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BuildFlavor {
+    Ordinary,
+    /// A certified build: `10:3.0.7-27.0.3.el9_fips`.
+    Fips,
+    /// A build that Ksplice can patch while it runs: `2:2.28-225.0.4.ksplice1.el8`.
+    Ksplice,
+}
+
+pub(super) fn build_flavor(version: &str) -> BuildFlavor {
+    match version {
+        _ if version.contains(".ksplice") => BuildFlavor::Ksplice,
+        _ if version.contains("_fips") => BuildFlavor::Fips,
+        _ => BuildFlavor::Ordinary,
+    }
+}
+
 /// `nodejs:18` for `nodejs:18:9020020230327120022:rhel9`.
 pub(super) fn module_stream(label: &str) -> &str {
     match label.match_indices(':').nth(1) {
@@ -155,5 +182,15 @@ mod tests {
         assert_eq!(minor_release("4.18.0-5.module+el8.10.0+1+a"), Some("module+el8.10.0"));
         assert_eq!(minor_release("5.1.8-6.el9"), None);
         assert_eq!(minor_release("1-1.elrepo_1"), None);
+    }
+
+    #[test]
+    fn series_and_flavor_are_extracted() {
+        assert_eq!(kernel_series("4.14.336-257.562.amzn2"), "4.14");
+        assert_eq!(kernel_series("0:5.10-1"), "5.10");
+        assert_eq!(kernel_series("6"), "6");
+        assert_eq!(build_flavor("2:2.28-225.0.4.ksplice1.el8_8.6"), BuildFlavor::Ksplice);
+        assert_eq!(build_flavor("10:3.0.7-27.0.3.el9_fips"), BuildFlavor::Fips);
+        assert_eq!(build_flavor("1:3.0.7-27.0.3.el9"), BuildFlavor::Ordinary);
     }
 }

@@ -15,3 +15,4 @@ mod publisher_fields;
 mod real;
 mod real_csaf;
 mod support;
+mod updateinfo;

@@ -87,6 +87,7 @@ fn normalize_word(word: &str) -> String {
             "TIME".to_owned()
         }
         _ if is_key_id(inner) => "KEY_ID".to_owned(),
+        _ if is_public_key(inner) => "PUBLIC_KEY".to_owned(),
         _ => return word.to_owned(),
     };
     name + rest
@@ -95,6 +96,15 @@ fn normalize_word(word: &str) -> String {
 /// Whether this is a key ID: 16 hexadecimal digits.
 fn is_key_id(word: &str) -> bool {
     word.len() == 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether this is a public key: 32 bytes in Base64, without the equals sign at its end.
+fn is_public_key(word: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || b"+/".contains(&byte);
+    word.len() == 43
+        && word.bytes().all(is_digit)
+        && word.bytes().any(|byte| byte.is_ascii_uppercase())
+        && word.bytes().any(|byte| byte.is_ascii_digit())
 }
 
 /// Replaces numbers that differ between machines, runs and releases.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::advisory::{Advisory, Epss};
 use jiff::{SignedDuration, Timestamp};
-use service::commands::feeds::bundle;
+use service::commands::feeds::bundle::{self, BundleKey, BundleOrigin};
 use service::commands::feeds::remote;
 use service::commands::feeds::remote::{UpdateOutcome, UrlImport, import_url};
 use service::commands::feeds::{FeedTransactions, ImportSummary};
@@ -199,7 +199,16 @@ async fn redirects_are_limited_and_retry_after_is_respected(service: &Service) {
 async fn bundle_contains_everything_and_an_older_one_removes_nothing(service: &Service) {
     let elsewhere = Service::on(testkit::TestDatabase::sqlite()).await;
     let empty = service.database.dir.join("empty.zst");
-    assert!(bundle::export(&elsewhere.app.db, &empty, elsewhere.clock.now()).await.is_err());
+    assert!(
+        bundle::export(
+            &elsewhere.app.db,
+            &elsewhere.app.secrets.bundle_key(),
+            &empty,
+            elsewhere.clock.now()
+        )
+        .await
+        .is_err()
+    );
     assert!(!empty.exists());
     let debian =
         |records: &[serde_json::Value]| write_file(&elsewhere, "Debian.jsonl", &lines(records));
@@ -210,7 +219,14 @@ async fn bundle_contains_everything_and_an_older_one_removes_nothing(service: &S
     let epss = "#model_version:v1,score_date:2026-11-13T00:00:00Z\ncve,epss,percentile\nCVE-2026-1,0.25,0.9\n";
     import_feed(&elsewhere, &write_file(&elsewhere, "epss.csv", epss)).await.unwrap();
     let old = service.database.dir.join("monday.zst");
-    let created = bundle::export(&elsewhere.app.db, &old, elsewhere.clock.now()).await.unwrap();
+    let created = bundle::export(
+        &elsewhere.app.db,
+        &elsewhere.app.secrets.bundle_key(),
+        &old,
+        elsewhere.clock.now(),
+    )
+    .await
+    .unwrap();
     assert_eq!((created.feeds, created.records), (2, 1_235));
     elsewhere.clock.advance(SignedDuration::from_hours(96));
     import_feed(
@@ -223,7 +239,14 @@ async fn bundle_contains_everything_and_an_older_one_removes_nothing(service: &S
     .await
     .unwrap();
     let new = service.database.dir.join("friday.zst");
-    bundle::export(&elsewhere.app.db, &new, elsewhere.clock.now()).await.unwrap();
+    bundle::export(
+        &elsewhere.app.db,
+        &elsewhere.app.secrets.bundle_key(),
+        &new,
+        elsewhere.clock.now(),
+    )
+    .await
+    .unwrap();
 
     let done = import_feed(service, &new).await.unwrap();
     assert_eq!((done.kind, done.records, done.changed), ("bundle", 1_236, 1_236));
@@ -248,7 +271,9 @@ async fn bundle_contains_everything_and_an_older_one_removes_nothing(service: &S
 async fn truncated_or_unknown_bundle_changes_nothing(service: &Service) {
     import_feed(service, &write_file(service, "Debian.jsonl", &friday())).await.unwrap();
     let path = service.database.dir.join("bundle.zst");
-    bundle::export(&service.app.db, &path, service.clock.now()).await.unwrap();
+    bundle::export(&service.app.db, &service.app.secrets.bundle_key(), &path, service.clock.now())
+        .await
+        .unwrap();
     let whole = std::fs::read(&path).unwrap();
     let text = String::from_utf8(zstd::decode_all(&whole[..]).unwrap()).unwrap();
     let packed = |text: &str| zstd::encode_all(text.as_bytes(), 1).unwrap();
@@ -257,6 +282,10 @@ async fn truncated_or_unknown_bundle_changes_nothing(service: &Service) {
         (whole[..whole.len() - 20].to_vec(), "truncated"),
         (packed(&without_end), "truncated"),
         (packed(&text.replace("\"records\":1}}", "\"records\":2}}")), "missing"),
+        (packed(&text.replace("\"fixed\":\"1.2\"", "\"fixed\":\"1.3\"")), "was altered"),
+        (packed(&text.replace("\"form\":2", "\"form\":1")), "was altered"),
+        (packed(&format!("{text}{text}")), "content after the signature"),
+        (packed(text.trim_end()), "truncated"),
         (packed(&text.replace("\"form\":2", "\"form\":3")), "newer release"),
         (packed(text.lines().nth(1).unwrap()), "truncated"),
         (packed("{}\n"), "line 1"),
@@ -271,6 +300,58 @@ async fn truncated_or_unknown_bundle_changes_nothing(service: &Service) {
     }
     let noted = feeds::list(&mut service.app.db.read().await.unwrap()).await.unwrap();
     assert_eq!((noted[1].name.as_str(), noted[1].imported_at), ("broken", None));
+}
+
+async fn only_bundles_of_the_trusted_key_are_imported(service: &Service) {
+    import_feed(service, &write_file(service, "Debian.jsonl", &friday())).await.unwrap();
+    let dir = &service.database.dir;
+    let path = dir.join("signed.zst");
+    let key = service.app.secrets.bundle_key();
+    let exported_at = service.clock.now();
+    bundle::export(&service.app.db, &key, &path, exported_at).await.unwrap();
+    let trusted: BundleKey = key.public_key().parse().unwrap();
+    let other: BundleKey = service.app.secrets.orders_key().public_key().parse().unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let text = String::from_utf8(zstd::decode_all(&whole[..]).unwrap()).unwrap();
+    let packed = |text: &str| zstd::encode_all(text.as_bytes(), 1).unwrap();
+    let (body, signature) = text.trim_end().rsplit_once('\n').unwrap();
+    // Someone else's valid signature under the trusted name.
+    let renamed = signature.replace(&trusted.to_string(), &other.to_string());
+    let there = Service::on(testkit::TestDatabase::sqlite()).await;
+    let import = async |bytes: &[u8], trust: Option<&BundleKey>| {
+        let path = there.database.dir.join("bundle.zst");
+        std::fs::write(&path, bytes).unwrap();
+        let transactions = FeedTransactions::new(&there.app.db);
+        let done = bundle::import(&transactions, &path, trust, there.clock.now(), |_| {}).await;
+        done.map_err(|error| error.to_string())
+    };
+    for (bytes, trust, why) in [
+        (whole.clone(), &other, "signed with another key than the trusted one"),
+        (packed(&format!("{body}\n")), &trusted, "is not signed"),
+        (packed(&text.replace("1.2", "1.3")), &trusted, "was altered"),
+        (packed(&format!("{body}\n{renamed}\n")), &other, "was altered"),
+        (whole[..whole.len() - 30].to_vec(), &trusted, "truncated"),
+    ] {
+        let refusal = import(&bytes, Some(trust)).await.unwrap_err();
+        assert!(refusal.contains(why), "{why}: {refusal}");
+        assert_eq!(advisory_counts(&there).await, (0, 0), "{why}");
+    }
+    let done = import(&whole, Some(&trusted)).await.unwrap();
+    let origin = BundleOrigin { signer: Some(trusted.clone()), older_than: None };
+    assert_eq!((done.changed, done.bundle), (1, Some(origin)));
+    let unsigned = import(&packed(&format!("{body}\n")), None).await.unwrap().bundle.unwrap();
+    assert_eq!(unsigned.signer, None, "bundles of earlier releases can be imported");
+
+    // An older bundle of the same key, after a newer one.
+    service.clock.advance(SignedDuration::from_hours(1));
+    bundle::export(&service.app.db, &key, &path, service.clock.now()).await.unwrap();
+    import(&std::fs::read(&path).unwrap(), Some(&trusted)).await.unwrap();
+    for _ in 0..2 {
+        let replayed = import(&whole, Some(&trusted)).await.unwrap();
+        let older_than = replayed.bundle.unwrap().older_than;
+        assert_eq!((replayed.changed, older_than), (0, Some(service.clock.now())));
+    }
+    there.remove().await;
 }
 
 async fn age_and_size_of_feeds_are_in_api_and_metrics(service: &Service) {
@@ -320,5 +401,6 @@ testkit::both!(
     redirects_are_limited_and_retry_after_is_respected,
     bundle_contains_everything_and_an_older_one_removes_nothing,
     truncated_or_unknown_bundle_changes_nothing,
+    only_bundles_of_the_trusted_key_are_imported,
     age_and_size_of_feeds_are_in_api_and_metrics,
 );

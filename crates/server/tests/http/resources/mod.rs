@@ -12,6 +12,7 @@ mod matching;
 mod mutations;
 mod patches;
 mod preview;
+mod repository_feeds;
 mod schedules;
 mod security_updates;
 mod server_edits;

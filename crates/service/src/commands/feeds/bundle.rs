@@ -1,11 +1,20 @@
 //! Feed bundles: all imported feed data in one file, for installations without internet access.
 //!
 //! A bundle is zstd-compressed text with one JSON object per line: a header that lists the feeds,
-//! then every record with its date, and finally the number of records. Without that last line the
-//! bundle is truncated. It is read twice and follows the same rules as every feed (see [`super`]):
-//! an older bundle removes nothing, and importing the same bundle again changes nothing.
+//! then every record with its date, then the number of records, and finally a signature of all these
+//! lines with the key of the installation. Without the number of records the bundle is truncated.
+//! Bundles of earlier releases have no signature. A bundle is read twice and follows the same rules
+//! as every feed (see [`super`]): an older bundle removes nothing, and importing the same bundle
+//! again changes nothing.
+//!
+//! A signature that does not match is always refused. Who signed matters only to a caller that names
+//! the key that it trusts ([`BundleKey`]).
 
 use async_recursion::async_recursion as boxed;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest;
+use ring::signature::{ED25519, UnparsedPublicKey};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,6 +34,7 @@ use super::{
     CHUNK_BYTES, CHUNK_RECORDS, CHUNKS_QUEUED, FeedTransactions, ImportError, ImportProgress,
     ImportSummary, allow_again, name_from_path,
 };
+use crate::secrets::SigningKey;
 
 /// The `kind` of a feed row that describes an imported bundle.
 pub const KIND: &str = "bundle";
@@ -58,6 +68,66 @@ enum Line {
     End {
         records: u64,
     },
+    /// After the end, where earlier releases stop reading.
+    Signature {
+        key: BundleKey,
+        /// In Base64.
+        signature: String,
+    },
+}
+
+/// The public key of an installation that signs bundles, written in Base64.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct BundleKey([u8; 32]);
+
+/// The text is not the key of an installation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a key: use the one that `fleetmend feeds export` and `fleetmend feeds key` print")]
+pub struct BundleKeyError;
+
+impl std::str::FromStr for BundleKey {
+    type Err = BundleKeyError;
+
+    fn from_str(text: &str) -> Result<BundleKey, BundleKeyError> {
+        let bytes = STANDARD.decode(text.trim()).map_err(|_| BundleKeyError)?;
+        bytes.try_into().map(BundleKey).map_err(|_| BundleKeyError)
+    }
+}
+
+impl TryFrom<String> for BundleKey {
+    type Error = BundleKeyError;
+
+    fn try_from(text: String) -> Result<BundleKey, BundleKeyError> {
+        text.parse()
+    }
+}
+
+impl From<BundleKey> for String {
+    fn from(key: BundleKey) -> String {
+        key.to_string()
+    }
+}
+
+impl std::fmt::Display for BundleKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&STANDARD.encode(self.0))
+    }
+}
+
+/// What is signed: the digest of all lines up to the number of records, after a text that no order
+/// or response to an agent begins with.
+fn signed_text(lines: digest::Context) -> Vec<u8> {
+    [b"fleetmend feed bundle v1\n", lines.finish().as_ref()].concat()
+}
+
+/// Where an imported bundle comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BundleOrigin {
+    /// The key that signed it; `None` if it is not signed.
+    pub signer: Option<BundleKey>,
+    /// When a newer bundle was exported that is already imported.
+    pub older_than: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -109,6 +179,14 @@ pub enum BundleError {
         /// What is wrong with this line.
         why: String,
     },
+    #[error("{} was altered: its signature does not match its content; get a new copy", path.display())]
+    Altered { path: PathBuf },
+    #[error("{} is not signed; export it again with a release that signs bundles, or import it without --trust if you trust its way here", path.display())]
+    Unsigned { path: PathBuf },
+    #[error("{} is signed with another key than the trusted one: {signer}", path.display())]
+    OtherSigner { path: PathBuf, signer: BundleKey },
+    #[error("{} changed during the import", path.display())]
+    Changed { path: PathBuf },
 }
 
 /// Whether a file is a bundle. Red Hat's CSAF archives are compressed with zstd as well, but
@@ -119,13 +197,18 @@ pub fn is_bundle(path: &Path) -> bool {
     path.is_file() && read.is_ok() && start == MAGIC && !feed::is_tar(path)
 }
 
-/// Writes a bundle. The file appears at `path` only once it is complete.
+/// Writes a bundle, signed with `key`. The file appears at `path` only once it is complete.
 #[boxed]
-pub async fn export(db: &Db, path: &Path, now: Timestamp) -> Result<ExportSummary, ImportError> {
+pub async fn export(
+    db: &Db,
+    key: &SigningKey,
+    path: &Path,
+    now: Timestamp,
+) -> Result<ExportSummary, ImportError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".partial");
     let partial = path.with_file_name(name);
-    let done = export_to(db, &partial, now).await;
+    let done = export_to(db, key, &partial, now).await;
     let failed = |source| BundleError::Write { path: path.to_owned(), source };
     match done {
         Ok(exported) => {
@@ -139,7 +222,12 @@ pub async fn export(db: &Db, path: &Path, now: Timestamp) -> Result<ExportSummar
     }
 }
 
-async fn export_to(db: &Db, path: &Path, now: Timestamp) -> Result<ExportSummary, ImportError> {
+async fn export_to(
+    db: &Db,
+    key: &SigningKey,
+    path: &Path,
+    now: Timestamp,
+) -> Result<ExportSummary, ImportError> {
     let mut reader = db.snapshot().await?;
     let feeds_to_export: Vec<BundledFeed> =
         feeds::list(&mut reader).await?.into_iter().filter_map(BundledFeed::from_feed).collect();
@@ -182,12 +270,15 @@ async fn export_to(db: &Db, path: &Path, now: Timestamp) -> Result<ExportSummary
     write_pages!(advisories::exploited_page, Exploited);
     write_pages!(advisories::epss_page, Epss);
     writer.line(&Line::End { records })?;
+    writer.sign(key)?;
     Ok(ExportSummary { feeds: count, records, size_bytes: writer.finish()? })
 }
 
 struct Writer {
     path: PathBuf,
     encoder: zstd::stream::write::Encoder<'static, File>,
+    /// Of all lines so far.
+    digest: digest::Context,
 }
 
 impl Writer {
@@ -205,15 +296,23 @@ impl Writer {
             Ok(to)
         };
         let to = make().map_err(|source| BundleError::Write { path: path.to_owned(), source })?;
-        Ok(Writer { path: path.to_owned(), encoder: to })
+        let digest = digest::Context::new(&digest::SHA256);
+        Ok(Writer { path: path.to_owned(), encoder: to, digest })
     }
 
     fn line(&mut self, line: &Line) -> Result<(), BundleError> {
         let written = serde_json::to_vec(line).map_err(io::Error::from).and_then(|mut text| {
             text.push(b'\n');
+            self.digest.update(&text);
             self.encoder.write_all(&text)
         });
         written.map_err(|source| BundleError::Write { path: self.path.clone(), source })
+    }
+
+    fn sign(&mut self, key: &SigningKey) -> Result<(), BundleError> {
+        let signature = STANDARD.encode(key.sign(&signed_text(self.digest.clone())));
+        let key = key.public_key().parse().expect("a signing key has a public key");
+        self.line(&Line::Signature { key, signature })
     }
 
     fn finish(self) -> Result<u64, BundleError> {
@@ -227,17 +326,18 @@ impl Writer {
 }
 
 /// Imports a bundle that another installation exported, and records the success or the reason for
-/// the failure.
-pub(super) async fn import(
+/// the failure. With `trust`, only a bundle that this key signed is accepted.
+pub async fn import(
     transactions: &FeedTransactions<'_>,
     path: &Path,
+    trust: Option<&BundleKey>,
     now: Timestamp,
     progress: impl FnMut(ImportProgress) + Send + 'static,
 ) -> Result<ImportSummary, ImportError> {
     let (name, source) = (name_from_path(path), path.display().to_string());
-    match import_records(transactions, path, progress).await {
+    match import_records(transactions, path, trust, progress).await {
         Ok(taken) => {
-            let row = feeds::Feed {
+            let mut row = feeds::Feed {
                 name: name.clone(),
                 kind: KIND.to_owned(),
                 source,
@@ -251,6 +351,13 @@ pub(super) async fn import(
             };
             let mut tx = transactions.begin().await?;
             let feeds = feeds::list(&mut tx).await?;
+            let bundles = || feeds.iter().filter(|feed| feed.kind == KIND);
+            let newest = bundles().filter_map(|feed| feed.as_of).max();
+            let older_than = newest.filter(|newest| *newest > taken.head.exported_at);
+            // An older copy under the same name does not make the data older.
+            let same_name = bundles().find(|feed| feed.name == name).and_then(|feed| feed.as_of);
+            row.as_of = row.as_of.max(same_name);
+            let origin = BundleOrigin { signer: taken.signer, older_than };
             for feed_state in taken.head.feeds {
                 let ours = feeds.iter().find(|feed| feed.name == feed_state.name);
                 if ours.is_none_or(|feed| feed.imported_at < Some(feed_state.imported_at)) {
@@ -260,7 +367,8 @@ pub(super) async fn import(
             feeds::record_import(&mut tx, &row).await?;
             tx.notify(Topic::Feeds);
             tx.commit().await?;
-            Ok(ImportSummary { name, kind: KIND, records: taken.records, changed: taken.changed })
+            let (records, changed) = (taken.records, taken.changed);
+            Ok(ImportSummary { name, kind: KIND, records, changed, bundle: Some(origin) })
         }
         Err(refusal) => {
             let mut tx = transactions.begin().await?;
@@ -274,6 +382,7 @@ pub(super) async fn import(
 
 struct ImportedBundle {
     head: Head,
+    signer: Option<BundleKey>,
     records: u64,
     changed: u64,
     size_bytes: u64,
@@ -282,6 +391,7 @@ struct ImportedBundle {
 async fn import_records(
     transactions: &FeedTransactions<'_>,
     path: &Path,
+    trust: Option<&BundleKey>,
     mut progress: impl FnMut(ImportProgress) + Send + 'static,
 ) -> Result<ImportedBundle, ImportError> {
     let file = path.to_owned();
@@ -291,6 +401,9 @@ async fn import_records(
         Ok::<_, BundleError>((whole, progress))
     });
     let (whole, mut progress) = result.await.map_err(|_| ImportError::Interrupted)??;
+    if let Some(trust) = trust {
+        whole.check_signer(path, trust)?;
+    }
     for feed in &whole.head.feeds {
         allow_again(transactions, &feed.name).await?;
     }
@@ -304,7 +417,7 @@ async fn import_records(
         let mut show = |read| {
             progress(ImportProgress::Applying { read, records: sent.get(), total_records });
         };
-        read_records(&file, &mut show, &mut |item| {
+        let again = read_records(&file, &mut show, &mut |item| {
             sent.set(sent.get() + 1);
             weight += limits::record_memory_bytes(&item.record);
             chunk.push(item);
@@ -317,7 +430,7 @@ async fn import_records(
         })?;
         // If the receiver is gone, it reports the error itself.
         let _ = to_database.blocking_send(chunk);
-        Ok::<_, BundleError>(())
+        Ok::<_, BundleError>(again)
     });
     let mut writer = RecordWriter::new(*transactions);
     while let Some(records_chunk) = records.recv().await {
@@ -329,9 +442,12 @@ async fn import_records(
             writer.write_records(&feed, records).await?;
         }
     }
-    reading.await.map_err(|_| ImportError::Interrupted)??;
-    let BundleSummary { head, records, size_bytes } = whole;
-    Ok(ImportedBundle { head, records, changed: writer.changed, size_bytes })
+    let again = reading.await.map_err(|_| ImportError::Interrupted)??;
+    if again.digest != whole.digest {
+        return Err(BundleError::Changed { path: path.to_owned() }.into());
+    }
+    let BundleSummary { head, signer, records, size_bytes, .. } = whole;
+    Ok(ImportedBundle { head, signer, records, changed: writer.changed, size_bytes })
 }
 
 /// The receiver of the records has stopped reading.
@@ -340,8 +456,23 @@ struct ReceiverClosed;
 /// A bundle that was read to its end.
 struct BundleSummary {
     head: Head,
+    /// The key of a valid signature.
+    signer: Option<BundleKey>,
+    /// Of everything that a signature covers.
+    digest: Vec<u8>,
     records: u64,
     size_bytes: u64,
+}
+
+impl BundleSummary {
+    fn check_signer(&self, path: &Path, trust: &BundleKey) -> Result<(), BundleError> {
+        let path = path.to_owned();
+        match &self.signer {
+            Some(signer) if signer == trust => Ok(()),
+            Some(signer) => Err(BundleError::OtherSigner { path, signer: signer.clone() }),
+            None => Err(BundleError::Unsigned { path }),
+        }
+    }
 }
 
 /// A record with its feed and its date.
@@ -380,6 +511,7 @@ fn read_records(
             }
             Line::Epss { statement, as_of } => (own.clone(), Record::Epss(statement), as_of),
             Line::Fleetmend(_) => return Err(lines.malformed("unexpected second bundle header")),
+            Line::Signature { .. } => return Err(lines.malformed("unexpected signature")),
             Line::End { records: stated } if stated == records => break,
             Line::End { .. } => return Err(lines.malformed("records are missing")),
         };
@@ -397,9 +529,11 @@ fn read_records(
             progress(lines.progress()?);
         }
     }
-    let size_bytes = lines.size_bytes;
+    let (signed, size_bytes) = (lines.digest.clone(), lines.size_bytes);
+    let signer = lines.read_signature()?;
     progress(Progress { bytes: size_bytes, total: size_bytes });
-    Ok(BundleSummary { head, records, size_bytes })
+    let digest = signed.finish().as_ref().to_vec();
+    Ok(BundleSummary { head, signer, digest, records, size_bytes })
 }
 
 struct LineReader {
@@ -412,6 +546,8 @@ struct LineReader {
     /// The number of decompressed bytes that may still be read.
     bytes_left: u64,
     text: Vec<u8>,
+    /// Of all lines so far.
+    digest: digest::Context,
 }
 
 impl LineReader {
@@ -433,7 +569,38 @@ impl LineReader {
             line_number: 0,
             bytes_left: left,
             text: Vec::new(),
+            digest: digest::Context::new(&digest::SHA256),
         })
+    }
+
+    /// Reads and verifies what follows the number of records. Returns the key of the signature, if
+    /// there is one.
+    fn read_signature(&mut self) -> Result<Option<BundleKey>, BundleError> {
+        let signed = signed_text(self.digest.clone());
+        if self.is_at_end()? {
+            return Ok(None);
+        }
+        let Line::Signature { key, signature } = self.next()? else {
+            return Err(self.malformed("content after the end"));
+        };
+        let is_valid = STANDARD.decode(signature).is_ok_and(|signature| {
+            UnparsedPublicKey::new(&ED25519, key.0).verify(&signed, &signature).is_ok()
+        });
+        match is_valid {
+            true if self.is_at_end()? => Ok(Some(key)),
+            true => Err(self.malformed("content after the signature")),
+            false => Err(BundleError::Altered { path: self.path.clone() }),
+        }
+    }
+
+    fn is_at_end(&mut self) -> Result<bool, BundleError> {
+        match self.decoder.fill_buf() {
+            Ok(rest) => Ok(rest.is_empty()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(BundleError::CutOff { path: self.path.clone() })
+            }
+            Err(source) => Err(BundleError::Read { path: self.path.clone(), source }),
+        }
     }
 
     fn next(&mut self) -> Result<Line, BundleError> {
@@ -457,6 +624,7 @@ impl LineReader {
             }
             Ok(_) => return Err(BundleError::CutOff { path: self.path.clone() }),
         }
+        self.digest.update(&self.text);
         limits::check_json(&self.text).map_err(|limit| self.too_large(limit))?;
         serde_json::from_slice(&self.text).map_err(|error| self.malformed(&error.to_string()))
     }

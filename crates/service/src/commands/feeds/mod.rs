@@ -17,6 +17,7 @@ pub mod manage;
 pub mod progress;
 mod record_writer;
 pub mod remote;
+mod repository;
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,8 @@ pub struct ImportSummary {
     pub records: u64,
     /// The number of records that were new or changed.
     pub changed: u64,
+    /// For a bundle, where it comes from.
+    pub bundle: Option<bundle::BundleOrigin>,
 }
 
 /// Why a feed was not imported.
@@ -72,12 +75,15 @@ pub enum ImportError {
     /// The feed is malformed.
     #[error(transparent)]
     Feed(#[from] FeedError),
-    /// The Debian tracker covers all releases; the caller must name one.
-    #[error("{} is the Debian security tracker for all releases: select one, for example with `--release bookworm=12`", .0.display())]
+    /// The feed does not say which release it is for; the caller must name one.
+    #[error("{} does not name its release: select one with `--release bookworm=12` for the Debian security tracker, or with `--kind updateinfo --release 'Amazon Linux=2023'` for updateinfo", .0.display())]
     ReleaseRequired(PathBuf),
     /// The feed could not be fetched.
     #[error(transparent)]
     Fetch(#[from] FetchError),
+    /// A file of a repository could not be fetched.
+    #[error("{url} cannot be fetched")]
+    FetchPart { url: String, source: FetchError },
     /// The feed was fetched, but is malformed.
     #[error("{0}")]
     MalformedDownload(String),
@@ -158,8 +164,10 @@ pub async fn import(
     progress: impl FnMut(ImportProgress) + Send + 'static,
 ) -> Result<ImportSummary, ImportError> {
     let transactions = FeedTransactions::new(db);
-    if bundle::is_bundle(&wanted.path) {
-        return bundle::import(&transactions, &wanted.path, now, progress).await;
+    // An updateinfo file may be compressed like a bundle.
+    let is_updateinfo = matches!(wanted.kind, Some(FeedKind::Updateinfo { .. }));
+    if !is_updateinfo && bundle::is_bundle(&wanted.path) {
+        return bundle::import(&transactions, &wanted.path, None, now, progress).await;
     }
     let name = wanted.name.clone().unwrap_or_else(|| name_from_path(&wanted.path));
     let origin = FeedOrigin { name, source: wanted.path.display().to_string() };
@@ -218,7 +226,7 @@ fn name_from_segments(parts: &[&str]) -> Option<String> {
 }
 
 fn strip_extensions(mut name: &str) -> &str {
-    for end in [".gz", ".zst", ".zip", ".json", ".jsonl", ".csv"] {
+    for end in [".gz", ".zst", ".zip", ".json", ".jsonl", ".csv", ".xml"] {
         name = name.strip_suffix(end).filter(|shorter| !shorter.is_empty()).unwrap_or(name);
     }
     name
@@ -270,6 +278,7 @@ async fn import_records(
         kind,
         records: summary.records,
         changed: writer.changed,
+        bundle: None,
     };
     Ok((imported, row))
 }
@@ -282,7 +291,7 @@ fn prepare(wanted: ImportRequest) -> Result<(Feed, &'static str, Option<Timestam
     // The date of a feed that does not state one is the modification time of its file.
     let written = std::fs::metadata(&path).and_then(|about| about.modified()).ok();
     let written = written.and_then(|time| Timestamp::try_from(time).ok());
-    let is_dated = matches!(kind, FeedKind::Osv | FeedKind::Csaf);
+    let is_dated = matches!(kind, FeedKind::Osv | FeedKind::Csaf | FeedKind::Updateinfo { .. });
     let as_of = as_of.or(sniffed.as_of).or(written.filter(|_| !is_dated));
     let word = kind.as_str();
     let feed = Feed::new(path, kind);

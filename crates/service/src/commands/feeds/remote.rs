@@ -7,12 +7,13 @@
 
 use std::time::Duration;
 
-use feed::{FeedKind, catalog};
+use feed::{FeedKind, catalog, repomd};
 use jiff::{SignedDuration, Timestamp};
 use store::feed_sources::{self, FeedSource};
 use store::{Db, StoreError, Topic, feed_progress, feeds};
 
 use super::progress::{ProgressSender, with_progress};
+use super::repository::Repositories;
 use super::{
     FeedOrigin, FeedTransactions, ImportError, ImportProgress, ImportRequest, ImportSummary,
     allow_again, import_records, name_from_segments,
@@ -177,18 +178,33 @@ async fn fetch_and_import_with(
 ) -> Result<Option<FetchedImport>, ImportError> {
     let address = fetch_address(source, options.mirror.as_deref());
     let url = fetch::parse_url(&address)?;
+    let kind = match source.kind.as_deref().map(str::parse::<FeedKind>).transpose() {
+        Ok(kind) => kind,
+        Err(unknown) => return Err(ImportError::MalformedDownload(unknown.to_string())),
+    };
     let known =
         Validators { etag: source.etag.clone(), last_modified: source.last_modified.clone() };
     let mut downloading = |bytes, total| {
         progress.send(ImportProgress::Downloading { bytes, total });
     };
-    let fetched = match fetch::fetch(&url, &known, options.limits, &mut downloading).await? {
+    let is_repository =
+        matches!(kind, Some(FeedKind::Updateinfo { .. })) && repomd::is_repository_url(&source.url);
+    let outcome = match is_repository {
+        true => {
+            let built_in = built_in(source);
+            let urls = match built_in {
+                Some(feed) => feed.urls().map(str::to_owned).collect(),
+                None => vec![source.url.clone()],
+            };
+            let mirror = options.mirror.as_deref().filter(|_| built_in.is_some());
+            let repositories = Repositories { urls: &urls, mirror, limits: options.limits };
+            repositories.fetch(&known, &mut downloading).await?
+        }
+        false => fetch::fetch(&url, &known, options.limits, &mut downloading).await?,
+    };
+    let fetched = match outcome {
         FetchOutcome::Unchanged => return Ok(None),
         FetchOutcome::New(fetched) => fetched,
-    };
-    let kind = match source.kind.as_deref().map(str::parse::<FeedKind>).transpose() {
-        Ok(kind) => kind,
-        Err(unknown) => return Err(ImportError::MalformedDownload(unknown.to_string())),
     };
     let origin = FeedOrigin { name: source.name.clone(), source: address.clone() };
     let wanted = ImportRequest { path: fetched.path.clone(), name: None, kind, as_of: None };
@@ -232,7 +248,10 @@ async fn note_failure(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let retry_after = match refusal {
-        ImportError::Fetch(FetchError::Status { retry_after, .. }) => *retry_after,
+        ImportError::Fetch(FetchError::Status { retry_after, .. })
+        | ImportError::FetchPart { source: FetchError::Status { retry_after, .. }, .. } => {
+            *retry_after
+        }
         _ => None,
     };
     let failures = source.failures.saturating_add(1);
