@@ -1,13 +1,14 @@
 //! Checks the API contract with tools that know the service only from its OpenAPI document.
 //!
-//! A validator checks the document, a client is generated from it and calls the sixteen core
+//! A validator and two linters check the document, a client is generated from it and calls the sixteen core
 //! operations, and schemathesis tests all operations with valid and invalid input. The service is
 //! the real one, with its own database and port, and simulated agents carry out the work. `steps`
 //! calls this module.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::node;
 use crate::process::{Processes, TERMINATE_GROUP, TaskError};
 use crate::python::Python;
 use crate::screen::Screen;
@@ -29,6 +30,7 @@ pub(crate) fn check(
     screen: &mut Screen,
 ) -> Result<bool, TaskError> {
     let python = Python::ensure_installed(workspace, processes, screen)?;
+    let linters = node::ensure_installed(node::LINTERS, workspace, processes, screen)?;
     screen.show_activity("building the service");
     let mut cargo = workspace.cargo();
     cargo.args(BUILD_ARGUMENTS);
@@ -37,7 +39,14 @@ pub(crate) fn check(
     }
     screen.show_activity("starting the service");
     let service = Service::start(workspace, processes)?;
-    let parts = ContractChecks { workspace, python: &python, service: &service, processes, screen };
+    let parts = ContractChecks {
+        workspace,
+        python: &python,
+        linters,
+        service: &service,
+        processes,
+        screen,
+    };
     let result = parts.run();
     let ended = service.unexpected_exit(processes);
     service.stop(processes);
@@ -50,6 +59,8 @@ pub(crate) fn check(
 struct ContractChecks<'a> {
     workspace: &'a Workspace,
     python: &'a Python,
+    /// The directory of the npm packages.
+    linters: PathBuf,
     service: &'a Service,
     processes: &'a mut Processes,
     screen: &'a mut Screen,
@@ -66,10 +77,34 @@ impl ContractChecks<'_> {
 
         let mut validator = self.command("openapi-spec-validator");
         let valid = self.run_part("openapi-spec-validator", validator.arg("openapi.json"))?;
+        let clean = self.run_spectral()? & self.run_redocly()?;
         let client = self.service.directory().join("client");
         let called = self.generate_client(&document, &client)? && self.run_client_smoke(&client)?;
         let sound = self.run_schemathesis()? && self.check_coverage(&document)?;
-        Ok(valid && called && sound)
+        Ok(valid && clean && called && sound)
+    }
+
+    fn run_spectral(&mut self) -> Result<bool, TaskError> {
+        let mut spectral = self.linter("spectral");
+        spectral.args(["lint", "openapi.json", "--fail-severity", "warn", "--ruleset"]);
+        spectral.arg(self.workspace.path("xtask/contract/spectral.yaml"));
+        self.run_part("spectral", &mut spectral)
+    }
+
+    fn run_redocly(&mut self) -> Result<bool, TaskError> {
+        let mut redocly = self.linter("redocly");
+        redocly.args(["lint", "openapi.json", "--config"]);
+        redocly.arg(self.workspace.path("xtask/contract/redocly.yaml"));
+        // It would contact its publisher otherwise.
+        redocly.env("REDOCLY_TELEMETRY", "off").env("REDOCLY_SUPPRESS_UPDATE_NOTICE", "true");
+        self.run_part("redocly", &mut redocly)
+    }
+
+    /// A linter, run in the directory of the document.
+    fn linter(&self, program: &str) -> Command {
+        let mut command = Command::new(self.linters.join("node_modules/.bin").join(program));
+        command.current_dir(self.service.directory());
+        command
     }
 
     fn generate_client(&mut self, document: &Path, client: &Path) -> Result<bool, TaskError> {

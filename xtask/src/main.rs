@@ -59,7 +59,9 @@ fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<Exi
     match task {
         Task::Setup => {
             requirements::ensure_installed(&requirements::all(), processes, screen)?;
-            node::ensure_installed(&workspace, processes, screen)?;
+            for packages in [node::BROWSER, node::LINTERS] {
+                node::ensure_installed(packages, &workspace, processes, screen)?;
+            }
             screen.line("all required tools are installed");
             Ok(ExitCode::SUCCESS)
         }

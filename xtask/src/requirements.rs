@@ -91,18 +91,19 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["chromium", "chromium-driver"]),
         checks: &[Check::Test],
     },
-    // Runs the npm packages that the browser tests need; the module `node` installs them.
+    // Runs the npm packages that the browser tests and the linters of the OpenAPI document need;
+    // the module `node` installs them.
     Requirement {
         name: "Node.js",
         detection: Detection::Program("node"),
         source: Source::Debian(&["nodejs"]),
-        checks: &[Check::Test],
+        checks: &[Check::Test, Check::Contract],
     },
     Requirement {
         name: "npm",
         detection: Detection::Program("npm"),
         source: Source::Debian(&["npm"]),
-        checks: &[Check::Test],
+        checks: &[Check::Test, Check::Contract],
     },
     // References for our version comparison.
     Requirement {

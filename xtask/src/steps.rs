@@ -106,7 +106,9 @@ impl Run<'_> {
         let packages = &self.options.packages;
         let browser = packages.is_empty() || packages.iter().any(|name| name == "cli");
         if provided.is_ok() && checks.contains(&Check::Test) && browser {
-            provided = node::ensure_installed(self.workspace, self.processes, self.screen);
+            let (workspace, packages) = (self.workspace, node::BROWSER);
+            provided =
+                node::ensure_installed(packages, workspace, self.processes, self.screen).map(drop);
         }
         match provided {
             Ok(()) => self.end("tools", Verdict::Ok, since),

@@ -29,6 +29,7 @@ mod summary;
 mod suppressions;
 mod tasks;
 
+pub use docs::SharedAssets;
 pub use routes::{Access, Routes};
 
 use std::sync::Arc;
@@ -39,18 +40,21 @@ use utoipa_axum::routes as handlers;
 
 use limit::RateLimits;
 
-/// State of the API: the service, the rate limits, and the rendered metrics.
+/// State of the API: the service, the rate limits, the rendered metrics, and the rendered
+/// reference.
 #[derive(Clone)]
 pub struct Api {
     app: App,
     limits: Arc<RateLimits>,
     metrics_page: Arc<metrics::MetricsPage>,
+    docs_page: Arc<docs::Page>,
 }
 
 impl Api {
-    pub fn new(app: App) -> Api {
+    pub fn new(app: App, assets: SharedAssets) -> Api {
         let limits = Arc::new(RateLimits::new(&app.settings));
-        Api { app, limits, metrics_page: Arc::default() }
+        let docs_page = Arc::new(docs::Page::new(assets));
+        Api { app, limits, metrics_page: Arc::default(), docs_page }
     }
 
     pub(crate) fn limits(&self) -> &RateLimits {
@@ -59,6 +63,10 @@ impl Api {
 
     pub(crate) fn metrics_page(&self) -> &metrics::MetricsPage {
         &self.metrics_page
+    }
+
+    pub(crate) fn docs_page(&self) -> &docs::Page {
+        &self.docs_page
     }
 }
 
@@ -95,5 +103,5 @@ pub fn routes() -> Routes {
 pub fn router<S: Clone + Send + Sync + 'static>(api: Api) -> Router<S> {
     // Before the first request, so that no measurement is lost.
     metrics::recorder();
-    routes().mount(&api).with_state(api)
+    routes().mount(&api).merge(docs::assets()).with_state(api)
 }

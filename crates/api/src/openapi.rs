@@ -27,22 +27,24 @@ Every error is an RFC 9457 problem with a `code` from a closed list; a 422 lists
 Only a request that is not valid HTTP/1.1 gets a response without a body: 400, or 431 if the URL and the headers together exceed 32 KiB; \
 the connection is then closed.";
 
+/// The groups of operations, in the order of the reference: what there is, what to do about it, and
+/// how the service is set up.
 const TAGS: [(&str, &str); 12] = [
-    (
-        "Schedules",
-        "Recurring patch runs: a cron expression in a time zone, the target servers, and the patch options.",
-    ),
+    ("Summary", "Counts over the whole fleet."),
     ("Servers", "The inventory: every server with an agent, its packages and its CVEs."),
     ("Patches", "Pending updates, and the servers that need them."),
-    ("CVEs", "Known vulnerabilities, and the servers that they affect."),
-    ("Feeds", "Vulnerability data that has been imported, and how current it is."),
+    ("CVEs", "Known vulnerabilities, the servers that they affect, and suppressions."),
+    ("Preview", "What a batch would do, before it is created."),
     (
         "Batches",
         "Patch operations on one server or thousands, with staggering, a canary and a failure limit.",
     ),
-    ("Preview", "What a batch would do, before it is created."),
+    (
+        "Schedules",
+        "Recurring patch runs: a cron expression in a time zone, the target servers, and the patch options.",
+    ),
     ("Agents", "The agents on the servers, and their upgrades."),
-    ("Summary", "Counts over the whole fleet."),
+    ("Feeds", "Vulnerability data that has been imported, and how current it is."),
     ("Enrollment tokens", "Tokens with which new servers enroll."),
     ("API keys", "Keys for the API, and their roles."),
     ("Service", "Health, metrics and documentation."),
@@ -99,12 +101,22 @@ pub fn document() -> Value {
             let names_something = path.contains('{') || has_server_id(operation);
             let about = Operation { method, path, role, takes_body, has_id: names_something };
             complete_operation(operation, &about);
-            examples::add_to_operation(operation, &schemas);
+            examples::add_to_operation(operation, path, &schemas);
             links::add_to_operation(operation);
             openapi_rules::add_to_operation(operation);
         }
     }
+    remove_unused_responses(&mut document);
     rename_list_schemas(document)
+}
+
+/// Removes the responses that no operation refers to. Some codes occur only outside of operations,
+/// such as 405 for a method that a path does not have.
+fn remove_unused_responses(document: &mut Value) {
+    let paths = document["paths"].to_string();
+    if let Some(responses) = document["components"]["responses"].as_object_mut() {
+        responses.retain(|name, _| paths.contains(&format!("\"#/components/responses/{name}\"")));
+    }
 }
 
 fn has_server_id(operation: &Value) -> bool {

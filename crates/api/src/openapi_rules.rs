@@ -28,17 +28,19 @@ pub(crate) fn add_to_schemas(schemas: &mut Value) {
         at_least_one(&mut schemas[body]["properties"]["max_failures"]);
     }
     schemas["Selector"]["minProperties"] = 1.into();
-    schemas["Selector"]["not"] = json!({"required": ["all"], "minProperties": 2});
+    schemas["Selector"]["not"] = json!({
+        "required": ["all"], "minProperties": 2, "properties": {"all": {"type": "boolean"}},
+    });
     let selects_nothing = without_fields(&["packages", "security_only"]);
     for body in BATCH_BODIES {
         schemas[body]["not"] = selects_nothing.clone();
     }
     let mut named_and_selects_nothing = selects_nothing;
     named_and_selects_nothing["required"] = json!(["server_ids"]);
-    named_and_selects_nothing["properties"]["server_ids"] = json!({"type": "array"});
+    named_and_selects_nothing["properties"]["server_ids"] = any_array();
     let both = json!({
         "required": ["server_ids", "targets"],
-        "properties": {"server_ids": {"type": "array"}, "targets": {"type": "object"}},
+        "properties": {"server_ids": any_array(), "targets": {"type": "object"}},
     });
     schemas["PreviewRequest"]["not"] = json!({"anyOf": [without_fields(&["server_ids", "targets"]), both, named_and_selects_nothing]});
 }
@@ -57,6 +59,10 @@ pub(crate) fn add_to_operation(operation: &mut Value) {
     if let Some(found) = parameters.into_iter().find(|one| one["name"] == parameter) {
         found["schema"]["pattern"] = format!("^ *({word}) *(, *({word}) *)*$").into();
     }
+}
+
+fn any_array() -> Value {
+    json!({"type": "array", "items": {}})
 }
 
 /// A schema for an object without these fields. Null counts as absent.

@@ -2,10 +2,12 @@
 //!
 //! Contains extractors that report every error at once ([`Body`], [`Query`], [`Id`], [`IfMatch`]),
 //! lists and paging ([`filters`], [`page`]), errors as RFC 9457 problems ([`problem`]),
-//! `Idempotency-Key` ([`idempotency`]), and rate limits for unauthenticated clients ([`throttle`]).
+//! `Idempotency-Key` ([`idempotency`]), rate limits for unauthenticated clients ([`throttle`]), and
+//! static assets ([`Asset`]).
 //! The dashboard validates its forms with the same code as the API, so both depend on this crate
 //! and neither depends on the other. It contains no routes and no pages.
 
+mod asset;
 pub mod body;
 mod budget;
 pub mod etag;
@@ -22,6 +24,7 @@ pub mod throttle;
 
 use std::net::SocketAddr;
 
+pub use asset::Asset;
 pub use body::{Body, NoBody};
 pub use budget::BodyBudget;
 pub use etag::{ETag, IfMatch};

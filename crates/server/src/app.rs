@@ -38,8 +38,12 @@ impl std::ops::Deref for App {
 
 /// All routes of this process: the API, the dashboard and the agent protocol.
 pub fn router(app: &App) -> Router {
+    let assets = api::SharedAssets {
+        stylesheet: dashboard::pages::STYLE.path(),
+        icon: dashboard::pages::ICON.path(),
+    };
     let router = Router::new()
-        .merge(api::router(api::Api::new(app.service().clone())))
+        .merge(api::router(api::Api::new(app.service().clone(), assets)))
         .merge(gateway::router(app.gateway()))
         .merge(dashboard::router(dashboard::Dashboard::new(app.service().clone())))
         .fallback(not_found)

@@ -41,6 +41,8 @@ pub(crate) struct Fixture {
     pub(crate) operator: Operator,
     pub(crate) fleet: Swarm,
     pub(crate) url: String,
+    /// An API key with the role `admin`.
+    pub(crate) key: String,
     pub(crate) service: Running,
     pub(crate) dir: Dir,
 }
@@ -57,7 +59,7 @@ impl Fixture {
         let operator = Operator::new(&url, &key);
         let fleet = operator.fleet(servers, with_slow_agents).await;
         set_password(&tab, &invite(&dir.data(), &url, "ann"));
-        Some(Fixture { tab, operator, fleet, url, service, dir })
+        Some(Fixture { tab, operator, fleet, url, key, service, dir })
     }
 
     pub(crate) fn go(&self, path: &str) {

@@ -183,7 +183,7 @@ fn check_page(
 ) {
     for (width, theme) in [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")] {
         tab.set_viewport(width, theme);
-        for one in tab.eval(FIND_PROBLEMS).as_array().unwrap() {
+        for one in find_layout_problems(tab) {
             stumbles.push(format!("{name} {width} {theme}: {one}"));
         }
         for one in axe.map_or_else(Vec::new, |axe| axe.findings(tab)) {
@@ -195,6 +195,11 @@ fn check_page(
             std::fs::write(file, tab.screenshot()).unwrap();
         }
     }
+}
+
+/// What [`FIND_PROBLEMS`] finds on the current page.
+pub(crate) fn find_layout_problems(tab: &Tab) -> Vec<String> {
+    tab.eval(FIND_PROBLEMS).as_array().unwrap().iter().map(Value::to_string).collect()
 }
 
 /// The path of a link for setting a password.

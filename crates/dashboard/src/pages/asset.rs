@@ -1,12 +1,6 @@
-//! The static assets of the pages. Their paths contain a hash of their content, so browsers can
-//! cache them indefinitely.
+//! The static assets of the pages.
 
-#[derive(Debug, Clone, Copy)]
-pub struct Asset {
-    pub name: &'static str,
-    pub media_type: &'static str,
-    pub text: &'static str,
-}
+use httpkit::Asset;
 
 pub const STYLE: Asset = Asset {
     name: "app.css",
@@ -24,17 +18,4 @@ pub const ICON: Asset = Asset {
     text: include_str!("../../assets/icon.svg"),
 };
 
-impl Asset {
-    pub const ALL: [Asset; 3] = [STYLE, SCRIPT, ICON];
-
-    pub fn path(&self) -> String {
-        format!("/assets/{:016x}/{}", self.content_hash(), self.name)
-    }
-
-    /// FNV-1a hash of the content. It only has to differ between versions; it protects nothing.
-    pub fn content_hash(&self) -> u64 {
-        self.text.bytes().fold(0xcbf2_9ce4_8422_2325, |mark, byte| {
-            (mark ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
-    }
-}
+pub const ALL: [Asset; 3] = [STYLE, SCRIPT, ICON];

@@ -22,7 +22,7 @@ pub mod trend;
 mod views;
 
 pub use askama::Template;
-pub use asset::{Asset, ICON, SCRIPT, STYLE};
+pub use asset::{ICON, SCRIPT, STYLE};
 pub use format::{
     Count, api_name, change_html, counts, describe_import, describe_import_of, describe_pace,
     describe_targets, describe_updates, escape, in_zone, is_truncated, label, last_shown, local,

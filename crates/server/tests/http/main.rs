@@ -22,5 +22,6 @@ mod disk_full;
 mod exhaustion;
 mod idempotency;
 mod install;
+mod reference;
 mod resources;
 mod web;
