@@ -44,6 +44,9 @@ struct Filter {
     /// Filter by severity: critical, high, medium, low, unknown
     #[arg(long, value_delimiter = ',')]
     severity: Vec<String>,
+    /// Filter by text in the package name
+    #[arg(long, value_name = "TEXT")]
+    search: Option<String>,
     #[command(flatten)]
     page: PageArgs,
 }
@@ -77,7 +80,10 @@ async fn list(session: &Session, filter: Filter) -> anyhow::Result<()> {
         None => None,
     };
     let query = || {
-        Query::default().with("server_id", server.as_ref()).with_all("severity", &filter.severity)
+        Query::default()
+            .with("server_id", server.as_ref())
+            .with("q", filter.search.as_ref())
+            .with_all("severity", &filter.severity)
     };
     let listing = ListView { path: &["patches"], noun: "pending updates", columns: &COLUMNS };
     session.list(listing, &filter.page, query, |patch| row(patch, &session.screen)).await

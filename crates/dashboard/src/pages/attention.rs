@@ -175,6 +175,10 @@ pub fn verdict(facts: &Facts<'_>) -> (&'static str, String) {
 mod tests {
     use super::*;
 
+    fn facts(summary: &FleetSummary) -> Facts<'_> {
+        Facts { summary, exploited: 0, open: &[], failed_feeds: 0 }
+    }
+
     #[test]
     fn unknown_is_never_called_good() {
         let mut summary = FleetSummary {
@@ -186,7 +190,6 @@ mod tests {
             counted_at: None,
         };
         summary.servers.total = 3;
-        let facts = |summary| Facts { summary, exploited: 0, open: &[], failed_feeds: 0 };
         assert_eq!(verdict(&facts(&summary)).0, "good");
         assert!(items(&facts(&summary)).is_empty());
         summary.assessment.no_feed = 1;
