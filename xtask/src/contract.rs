@@ -156,7 +156,7 @@ impl ContractChecks<'_> {
         command
     }
 
-    /// Runs a part. If it succeeds, its last line of output is shown as a summary.
+    /// Runs a part. If it succeeds, its last line of output with text is shown as a summary.
     fn run_part(&mut self, name: &str, command: &mut Command) -> Result<bool, TaskError> {
         self.screen.show_activity(name);
         let mut last = String::new();
@@ -193,6 +193,6 @@ fn run_capturing_last_line(
         screen.line(&screen.red(&format!("{name} ({status}):")));
         lines.iter().for_each(|line| screen.line(line));
     }
-    *last = lines.pop().unwrap_or_default();
+    *last = lines.into_iter().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
     Ok(status.success())
 }
