@@ -158,7 +158,13 @@ pub fn verdict(facts: &Facts<'_>) -> (&'static str, String) {
     let (servers, known) = (&facts.summary.servers, &facts.summary.assessment);
     let unknown = known.not_scanned + known.no_feed + known.partial + servers.stale;
     if facts.exploited > 0 {
-        return ("bad", "CVEs that attackers use are open on your servers.".to_owned());
+        let cves = plural(facts.exploited, "CVE that is", "CVEs that are");
+        let are = plural(facts.exploited, "is", "are");
+        let count = number(facts.exploited);
+        return (
+            "bad",
+            format!("{count} {cves} known to be exploited {are} open on your servers."),
+        );
     }
     if servers.with_security_updates > 0 {
         let share =
