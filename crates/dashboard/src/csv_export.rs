@@ -133,6 +133,8 @@ pub(crate) async fn servers(
             ("last_scan_at", &|row| format_time(row.last_scan_at)),
             ("stale", &|row| row.stale.to_string()),
             ("last_seen_at", &|row| format_time(row.last_seen_at)),
+            ("display_name", &|row| format_option(&row.display_name)),
+            ("notes", &|row| row.notes.clone()),
         ],
     )
 }

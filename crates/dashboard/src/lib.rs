@@ -37,7 +37,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::http::Method;
+use axum::http::header::ACCEPT;
+use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
+use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use login_throttle::LoginThrottle;
 use middleware::{PageAccess, Viewer};
@@ -178,6 +182,18 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
 /// Every path of the dashboard with its required access.
 pub fn paths() -> Vec<(Access, &'static str)> {
     route_table().into_iter().map(|(access, path, _)| (access, path)).collect()
+}
+
+/// The page for a path that does not exist, if a browser asks for one.
+pub async fn unknown_path(dashboard: &Dashboard, request: &Parts) -> Option<Response> {
+    let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    let wants_page = accept.is_some_and(|types| types.contains("text/html"));
+    let path = request.uri.path();
+    let is_page = !path.starts_with("/v1/") && !path.starts_with("/agent/");
+    match wants_page && is_page && request.method == Method::GET {
+        true => Some(middleware::unknown_path(dashboard, request).await),
+        false => None,
+    }
 }
 
 /// The router of the dashboard, with the access check on every path.

@@ -91,6 +91,20 @@ pub(crate) async fn handle(
     if response.status().is_client_error() || response.status().is_server_error() {
         response = response::error_page(&access.app, viewer.as_ref(), response, &path, &id);
     }
+    with_security_headers(response)
+}
+
+/// The page for a path that does not exist, with the navigation if the user is signed in.
+pub(crate) async fn unknown_path(app: &Dashboard, request: &Parts) -> Response<Body> {
+    let id = request.extensions.get::<RequestId>().map_or("", |id| id.as_str()).to_owned();
+    let viewer = authenticate(app, &request.headers).await.ok().flatten();
+    let error = ApiError::new(Code::NotFound, "There is no page at this address.");
+    let path = request.uri.path();
+    let page = response::error_page(app, viewer.as_ref(), error.into_response(), path, &id);
+    with_security_headers(page)
+}
+
+fn with_security_headers(mut response: Response<Body>) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

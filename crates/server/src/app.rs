@@ -1,7 +1,10 @@
 //! Combines the service and the gateway into one application with one router.
 
 use axum::Router;
+use axum::extract::Request;
+use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse as _, Response};
 use gateway::Gateway;
 use httpkit::{ApiError, BodyBudget, Code};
 pub use service::app::{AppParts, Settings};
@@ -42,11 +45,13 @@ pub fn router(app: &App) -> Router {
         stylesheet: dashboard::pages::STYLE.path(),
         icon: dashboard::pages::ICON.path(),
     };
+    let dashboard = dashboard::Dashboard::new(app.service().clone());
+    let pages = dashboard.clone();
     let router = Router::new()
         .merge(api::router(api::Api::new(app.service().clone(), assets)))
         .merge(gateway::router(app.gateway()))
-        .merge(dashboard::router(dashboard::Dashboard::new(app.service().clone())))
-        .fallback(not_found)
+        .merge(dashboard::router(dashboard))
+        .fallback(move |request: Request| not_found(pages, request.into_parts().0))
         .method_not_allowed_fallback(method_not_allowed);
     with_request_log(router, Budgets::default())
 }
@@ -66,8 +71,10 @@ pub fn with_request_log(router: Router, budgets: Budgets) -> Router {
     router.layer(from_fn_with_state(budgets, observe))
 }
 
-async fn not_found() -> ApiError {
-    ApiError::new(Code::NotFound, "There is nothing at this path.")
+/// A page for browsers, and an error of the API for everyone else.
+async fn not_found(pages: dashboard::Dashboard, request: Parts) -> Response {
+    let error = || ApiError::new(Code::NotFound, "There is nothing at this path.").into_response();
+    dashboard::unknown_path(&pages, &request).await.unwrap_or_else(error)
 }
 
 async fn method_not_allowed() -> ApiError {

@@ -5,7 +5,7 @@ use vocab::{Installed, Role, Severity};
 
 use crate::browser::Browser;
 use crate::fleet::{FAILED, Host, finish, join, security};
-use crate::support::Service;
+use crate::support::{Service, TestRequest};
 
 /// A package name that a hostile host could report.
 const HOSTILE_NAME: &str = "<img src=x onerror=alert(1)>\"'";
@@ -157,6 +157,21 @@ async fn unknown_paths_show_an_error_page(service: &Service) {
     }
 }
 
+async fn unknown_address_is_a_page_for_browsers_and_json_for_clients(service: &Service) {
+    let html = "text/html,application/xhtml+xml,*/*;q=0.8";
+    let ask = async |path: &str, accept: &str| {
+        TestRequest::get(path).with("accept", accept).send(&service.router).await.is(404)
+    };
+    let page = ask("/nowhere", html).await;
+    assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
+    assert!(page.header("content-security-policy").contains("default-src"));
+    let text = page.text();
+    assert!(text.contains("no page at this address") && text.contains("href=\"/\""), "{text}");
+    for (path, accept) in [("/nowhere", "*/*"), ("/v1/nowhere", html), ("/agent/v1/x", html)] {
+        assert_eq!(ask(path, accept).await.header("content-type"), "application/problem+json");
+    }
+}
+
 async fn other_organizations_resources_are_not_found(service: &Service) {
     let [server, batch, _, schedule] = sample(service).await;
     service.stranger().await;
@@ -223,6 +238,7 @@ testkit::both!(
     empty_fleet_shows_the_next_step,
     activity_pages_back_to_the_first_entry,
     unknown_paths_show_an_error_page,
+    unknown_address_is_a_page_for_browsers_and_json_for_clients,
     other_organizations_resources_are_not_found,
     csv_export_contains_no_formulas,
 );
