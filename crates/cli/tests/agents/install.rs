@@ -379,12 +379,13 @@ pub(crate) fn other_system(os_release: &str, database: &str) -> Option<Root> {
     Some(root)
 }
 
-/// Installs the agent, repeats that, scans, and uninstalls.
+/// Installs the agent, repeats that, scans, upgrades, and uninstalls.
 async fn install_on_other_system(manager: &str, os_release: &str, database: &str, scans: bool) {
     let Some(root) = other_system(os_release, database) else { return };
     lab::network::isolate();
     let agents = agent_dir();
-    let service = Service::start_with(&["--agent-dir", agents.to_str().unwrap()]);
+    let flags = ["--agent-dir", agents.to_str().unwrap()];
+    let service = Service::start_with(&flags);
     let shell = |script: &str| {
         let CommandOutput { exit, text } =
             run_command(root.command("/bin/sh").args(["-c", script]));
@@ -402,7 +403,14 @@ async fn install_on_other_system(manager: &str, os_release: &str, database: &str
     }
     let text = shell(&install);
     assert!(text.contains("already installed") && text.contains("already enrolled"), "{text}");
-    shell(&format!("curl -fsSL {}/install.sh | sh -s -- uninstall", service.url));
+    // A newer agent of a restarted service.
+    write_newer_agent(&agents.join("fleetmend-agent-new"), "0.9.9");
+    let service = service.restart(&flags);
+    let script = format!("curl -fsSL {}/install.sh | sh -s -- --server {0}", service.url);
+    let text = shell(&script);
+    assert!(text.contains("Downloading the agent 0.9.9"), "{text}");
+    assert_eq!(shell(&format!("{PROGRAM} --version")).trim(), "fleetmend-agent 0.9.9");
+    shell(&format!("{script} uninstall"));
     assert!(!root.path(PROGRAM).exists() && !root.path("/var/lib/fleetmend-agent").exists());
 }
 
