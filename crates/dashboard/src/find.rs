@@ -1,10 +1,10 @@
 //! Search over everything: pages, servers, packages with updates, CVEs and batches.
 
 use axum::extract::State;
-use httpkit::Query;
 use service::queries;
 use service::queries::Page;
 
+use crate::extract::PageQuery;
 use crate::pages::{Found, Section};
 use crate::response::{PageResult, frame, page};
 use crate::{Dashboard, Viewer, pages};
@@ -24,9 +24,9 @@ pub(crate) struct FindQuery {
 pub(crate) async fn find(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    Query(query): Query<FindQuery>,
+    query: PageQuery<FindQuery>,
 ) -> PageResult {
-    let q: String = query.q.trim().chars().take(CHARS_MAX).collect();
+    let q: String = query.parameters.q.trim().chars().take(CHARS_MAX).collect();
     let frame = frame(&app, &viewer, Section::Search, "Search");
     let wanted = q.to_lowercase();
     let sections =

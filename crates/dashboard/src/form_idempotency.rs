@@ -153,7 +153,7 @@ async fn run_handler(
 /// The page that corresponds to an API path. A lost secret cannot be shown again, so this leads to
 /// the list where its key or token can be revoked.
 fn page_for_api_path(path: &str) -> String {
-    let listed = [("/api-keys/", "/settings#keys"), ("/enrollment-tokens/", "/settings#tokens")];
+    let listed = [("/api-keys/", "/settings/keys"), ("/enrollment-tokens/", "/settings/tokens")];
     let list = listed.iter().find(|(start, _)| path.starts_with(start));
     list.map_or(path, |(_, page)| page).to_owned()
 }

@@ -160,7 +160,8 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Operator), "/schedules/{id}/delete", post(schedules::delete)),
         (SignedIn(Admin), "/activity", get(activity::activity)),
         (SignedIn(Admin), "/activity.csv", get(csv_export::activity)),
-        (SignedIn(Admin), "/settings", get(settings::settings)),
+        (SignedIn(Admin), "/settings", get(settings::people)),
+        (SignedIn(Admin), "/settings/agents", get(settings::agents)),
         (SignedIn(Admin), "/settings/agents/upgrade", post(settings::upgrade_agents)),
         (SignedIn(Admin), "/settings/users.csv", get(csv_export::users)),
         (SignedIn(Admin), "/settings/keys.csv", get(csv_export::keys)),
@@ -172,9 +173,9 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Admin), "/settings/users", post(settings::invite)),
         (SignedIn(Admin), "/settings/users/{id}/reset", post(settings::reset)),
         (SignedIn(Admin), "/settings/users/{id}/remove", post(settings::remove)),
-        (SignedIn(Admin), "/settings/keys", post(settings::create_key)),
+        (SignedIn(Admin), "/settings/keys", get(settings::keys).post(settings::create_key)),
         (SignedIn(Admin), "/settings/keys/{id}/revoke", post(settings::revoke_key)),
-        (SignedIn(Admin), "/settings/tokens", post(settings::create_token)),
+        (SignedIn(Admin), "/settings/tokens", get(settings::tokens).post(settings::create_token)),
         (SignedIn(Admin), "/settings/tokens/{id}/revoke", post(settings::revoke_token)),
     ]
 }

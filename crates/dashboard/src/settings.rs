@@ -1,5 +1,5 @@
-//! The Settings page: users, API keys and enrollment tokens. Feeds have their own page
-//! ([`crate::feeds`]).
+//! The pages of the settings: users, API keys, enrollment tokens and agents. Feeds are in
+//! [`crate::feeds`].
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -13,28 +13,29 @@ use service::queries::users::User;
 use service::requests::Versions;
 use service::{queries, requests};
 use vocab::{KeyId, Role, TokenId, UserId};
-use wire::v1::{CreateApiKey, CreateEnrollmentToken, FeedState, UpgradeAgents};
+use wire::v1::{CreateApiKey, CreateEnrollmentToken, UpgradeAgents};
 
 use crate::cookies::base_url;
 use crate::extract::Form;
 use crate::pages::{Section, UserRow};
 use crate::response::{PageResult, frame, page, redirect};
 use crate::servers::refuse_if_none_requested;
-use crate::{Dashboard, Viewer, feeds, pages};
+use crate::{Dashboard, Viewer, pages};
 
 /// Maximum number of rows in each table.
 const ROWS_MAX: u32 = 200;
 
-pub(crate) async fn settings(
+const FIRST: Page = Page { limit: ROWS_MAX, offset: 0 };
+
+/// The users.
+pub(crate) async fn people(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    url: RequestUrl,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> PageResult {
-    let caller = viewer.caller();
-    let first = Page { limit: ROWS_MAX, offset: 0 };
-    let found = queries::users::list(&app, &caller.scope(), first).await?;
-    let linked = queries::users::linked(&app, &caller.scope()).await?;
+    let scope = viewer.caller().scope();
+    let found = queries::users::list(&app, &scope, FIRST).await?;
+    let linked = queries::users::linked(&app, &scope).await?;
     let now = app.clock.now();
     let row = |user: User| UserRow {
         is_self: user.id == viewer.user.id,
@@ -47,28 +48,54 @@ pub(crate) async fn settings(
         created_at: user.created_at,
     };
     let users = found.items.into_iter().map(row).collect();
-    let scope = caller.scope();
-    let found = queries::credentials::api_keys(&app, &scope, first).await?;
-    let keys = paging::list(&url, first, found, |key| key).0;
-    let found = queries::credentials::enrollment_tokens(&app, &scope, first).await?;
-    let tokens = paging::list(&url, first, found, |token| token).0;
-    let feeds = queries::feeds::list(&app).await?;
-    let failed_feeds = feeds.iter().filter(|feed| feed.state == FeedState::Failed).count();
-    let explanation = feeds::explanation(&app);
-    let frame = frame(&app, &viewer, Section::Settings, "Settings");
-    let agents = queries::agents::agents(&app, &scope).await?;
-    page(&pages::Settings { frame, users, keys, tokens, feeds, failed_feeds, explanation, agents })
+    page(&pages::Settings { frame: frame(&app, &viewer, Section::Settings, "People"), users })
 }
 
+pub(crate) async fn keys(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    url: RequestUrl,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> PageResult {
+    let found = queries::credentials::api_keys(&app, &viewer.caller().scope(), FIRST).await?;
+    let keys = paging::list(&url, FIRST, found, |key| key).0;
+    page(&pages::SettingsKeys { frame: frame(&app, &viewer, Section::Settings, "API keys"), keys })
+}
+
+pub(crate) async fn tokens(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    url: RequestUrl,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> PageResult {
+    let scope = viewer.caller().scope();
+    let found = queries::credentials::enrollment_tokens(&app, &scope, FIRST).await?;
+    let tokens = paging::list(&url, FIRST, found, |token| token).0;
+    let frame = frame(&app, &viewer, Section::Settings, "Enrollment");
+    page(&pages::SettingsTokens { frame, tokens })
+}
+
+pub(crate) async fn agents(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> PageResult {
+    let agents = queries::agents::agents(&app, &viewer.caller().scope()).await?;
+    let frame = frame(&app, &viewer, Section::Settings, "Agents");
+    page(&pages::SettingsAgents { frame, agents })
+}
+
+/// Shows a secret once, with the link back to its list.
 fn secret_page(
     app: &Dashboard,
     viewer: &Viewer,
     title: &str,
     lines: Vec<String>,
     secret: String,
+    back: &'static str,
 ) -> PageResult {
     let frame = frame(app, viewer, Section::Settings, title);
-    page(&pages::Secret { frame, lines, secret })
+    page(&pages::Secret { frame, lines, secret, back })
 }
 
 fn confirm_page(
@@ -79,6 +106,9 @@ fn confirm_page(
     action: String,
     verb: &str,
 ) -> PageResult {
+    // `/settings/keys/…` belongs to the list of keys; the list of users is the first page.
+    let list = pages::choice::SETTINGS.iter().skip(1).find(|(path, _)| action.starts_with(path));
+    let back = list.map_or("/settings", |(path, _)| path).to_owned();
     page(&pages::Confirm {
         frame: frame(app, viewer, Section::Settings, title),
         errors: Vec::new(),
@@ -86,7 +116,7 @@ fn confirm_page(
         previewed: None,
         action,
         verb: verb.into(),
-        back: "/settings".into(),
+        back,
         risky: true,
     })
 }
@@ -112,6 +142,7 @@ pub(crate) async fn invite(
         "Invited",
         lines,
         format!("{}/welcome/{link}", base_url(&app, &headers)),
+        "/settings",
     )
 }
 
@@ -151,6 +182,7 @@ pub(crate) async fn reset(
         "Reset",
         lines,
         format!("{}/welcome/{link}", base_url(&app, &headers)),
+        "/settings",
     )
 }
 
@@ -191,7 +223,7 @@ pub(crate) async fn create_key(
         "Created the key {} with the role {}. Copy it now: only a hash is stored.",
         key.name, key.role
     )];
-    secret_page(&app, &viewer, "API key", lines, text)
+    secret_page(&app, &viewer, "API key", lines, text, "/settings/keys")
 }
 
 /// Revokes an API key.
@@ -214,7 +246,7 @@ pub(crate) async fn revoke_key(
         );
     }
     requests::api_keys::revoke(&app, &viewer.caller(), id, &Versions::Any).await?;
-    redirect("/settings#keys")
+    redirect("/settings/keys")
 }
 
 /// Creates an enrollment token and shows the command to run on each server.
@@ -252,7 +284,7 @@ pub(crate) async fn create_token(
         ),
     };
     let lines = vec![line.into()];
-    secret_page(&app, &viewer, "Enrollment token", lines, command)
+    secret_page(&app, &viewer, "Enrollment token", lines, command, "/settings/tokens")
 }
 
 /// Requests upgrades of all outdated agents.
@@ -279,7 +311,7 @@ pub(crate) async fn upgrade_agents(
     let body: Body<UpgradeAgents> = Body::from_value(&json!({"targets": {"all": true}}))?;
     let done = requests::agents::upgrade(&app, &viewer.caller(), body.into_parts()).await?;
     refuse_if_none_requested(&done)?;
-    redirect("/settings#agents")
+    redirect("/settings/agents")
 }
 
 /// Revokes an enrollment token.
@@ -303,5 +335,5 @@ pub(crate) async fn revoke_token(
         );
     }
     requests::enrollment_tokens::revoke(&app, &viewer.caller(), id, &Versions::Any).await?;
-    redirect("/settings#tokens")
+    redirect("/settings/tokens")
 }

@@ -86,10 +86,10 @@ async fn action_pages_have_no_accessibility_violations() {
         judge(name);
     }
     for (name, path, press, shown) in [
-        ("an order", "/servers", "tr[data-row] td.name a", "Pending updates"),
+        ("an order", "/servers", "tr[data-row] td.name a", "Needs attention"),
         ("a preview", "", "form[action='/order'] button", "What would happen"),
         ("a question", "/settings", "form[action$='/reset'] button", "Reset ann?"),
-        ("a secret", "/settings", "form[action='/settings/keys'] button", "Copy it now"),
+        ("a secret", "/settings/keys", "form[action='/settings/keys'] button", "Copy it now"),
         ("a second factor", "/account", "form[action='/account/totp'] button", "Add this key"),
     ] {
         if !path.is_empty() {

@@ -149,10 +149,14 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
         ),
         ("activity", to("/activity")),
         ("settings", to("/settings")),
+        ("settings-keys", to("/settings/keys")),
+        ("settings-tokens", to("/settings/tokens")),
+        ("settings-agents", to("/settings/agents")),
+        ("settings-feeds", to("/settings/feeds")),
         (
             "secret",
             PagePath::WithSteps(
-                "/settings".into(),
+                "/settings/tokens".into(),
                 vec![
                     Fill("form[action='/settings/tokens'] input[name=name]", "web image"),
                     Click("form[action='/settings/tokens'] button"),

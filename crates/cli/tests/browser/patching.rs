@@ -29,9 +29,11 @@ fn server_patched_in_the_dashboard_matches_its_package_database() {
 
     set_password(&tab, &invite(&fleet.dir.data(), &fleet.service.address, "ann"));
     tab.go(&format!("{}/servers", fleet.service.address));
-    tab.fill("input[type=search]", &format!("{name}{ENTER}"));
+    tab.fill("input[data-search]", &format!("{name}{ENTER}"));
     tab.until_shown("1–1 of 1 servers");
     tab.click("tr[data-row] td.name a");
+    tab.until_shown("Needs attention");
+    tab.click("a[href$='/updates']");
     tab.until_shown("Pending updates");
     assert!(tab.text().contains("hello"), "{}", tab.text());
     tab.click("form[action='/order'] button");

@@ -31,6 +31,14 @@ pub const BATCH_STATE: &[Choice] = &[
     ("failed,completed_with_errors,expired", "With failures"),
     ("canceled", "Canceled"),
 ];
+/// The pages of the settings.
+pub const SETTINGS: &[Choice] = &[
+    ("/settings", "People"),
+    ("/settings/keys", "API keys"),
+    ("/settings/tokens", "Enrollment"),
+    ("/settings/agents", "Agents"),
+    ("/settings/feeds", "Feeds"),
+];
 /// The reboot policies of a batch or schedule.
 pub const REBOOT: &[Choice] = &[
     ("never", "never"),

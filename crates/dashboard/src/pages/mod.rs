@@ -35,8 +35,8 @@ pub use views::{
     Account, Activity, ActivityEntry, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves,
     Find, Found, HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PatchPage, Patches,
     PreviewWithToken, Problem, ProblemBare, ScheduleEdit, SchedulePage, Schedules, Secret,
-    ServerEdit, ServerPage, ServerTab, Servers, ServersEdit, Settings, SettingsFeeds, SignIn,
-    TaskPage, UserRow, Welcome,
+    ServerEdit, ServerPage, ServerTab, Servers, ServersEdit, Settings, SettingsAgents,
+    SettingsFeeds, SettingsKeys, SettingsTokens, SignIn, TaskPage, UserRow, Welcome,
 };
 
 /// Maximum number of rows in a table that the API does not page.

@@ -89,10 +89,11 @@ pages! {
     Activity = "activity.html" {
         frame: Frame, entries: Vec<ActivityEntry>, newer: Option<i64>, older: Option<i64>, names: Names,
     }
-    Settings = "settings.html" {
-        frame: Frame, users: Vec<UserRow>, keys: List<ApiKey>, tokens: List<EnrollmentToken>, feeds: Vec<Feed>,
-        failed_feeds: usize, explanation: &'static str, agents: Agents,
-    }
+    /// The users.
+    Settings = "settings.html" { frame: Frame, users: Vec<UserRow>, }
+    SettingsKeys = "settings_keys.html" { frame: Frame, keys: List<ApiKey>, }
+    SettingsTokens = "settings_tokens.html" { frame: Frame, tokens: List<EnrollmentToken>, }
+    SettingsAgents = "settings_agents.html" { frame: Frame, agents: Agents, }
     /// The vulnerability feeds.
     SettingsFeeds = "settings_feeds.html" {
         frame: Frame, feeds: List<Feed>, catalog: Vec<CatalogFeed>, explanation: &'static str, is_offline: bool,
@@ -100,7 +101,7 @@ pages! {
         may_manage: bool,
     }
     /// A secret, shown once.
-    Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, }
+    Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, back: &'static str, }
 }
 
 /// A result of a search over everything.

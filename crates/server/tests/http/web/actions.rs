@@ -102,9 +102,14 @@ async fn form_that_is_sent_twice_takes_effect_once(service: &Service) {
         vec![("name", "Nightly"), ("cron", "0 3 * * *"), ("all", "true"), ("enabled", "true")];
     for (page, action, fields, list) in [
         ("/schedules/new", "/schedules/new", schedule, "/v1/schedules"),
-        ("/settings", "/settings/keys", vec![("name", "ci"), ("role", "viewer")], "/v1/api-keys"),
         (
-            "/settings",
+            "/settings/keys",
+            "/settings/keys",
+            vec![("name", "ci"), ("role", "viewer")],
+            "/v1/api-keys",
+        ),
+        (
+            "/settings/tokens",
             "/settings/tokens",
             vec![("name", "image"), ("environment", "staging")],
             "/v1/enrollment-tokens",
@@ -407,7 +412,8 @@ async fn secrets_are_created_shown_once_and_revoked(service: &Service) {
         .send(&service.router)
         .await
         .is(200);
-    let settings = ann.get("/settings").await.is(200).text();
+    let settings = ann.get("/settings/tokens").await.is(200).text()
+        + &ann.get("/settings/keys").await.is(200).text();
     assert!(
         settings.contains("web image") && !settings.contains(&key) && !settings.contains("fme_"),
         "{settings}"

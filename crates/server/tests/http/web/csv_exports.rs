@@ -166,6 +166,8 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
         ("/schedules/{id}/delete", (format!("/schedules/{schedule}/delete"), form(&[]))),
         ("/activity", get("/activity")),
         ("/settings", get("/settings")),
+        ("/settings/keys", get("/settings/keys")),
+        ("/settings/tokens", get("/settings/tokens")),
         ("/settings/feeds", get("/settings/feeds")),
     ]
 }

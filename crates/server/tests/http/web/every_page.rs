@@ -80,6 +80,7 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         (format!("/servers/{server}/cves"), "CVE-2026-0001"),
         (format!("/batches/{batch}?state=failed"), "Stop the other updater"),
         ("/find?q=WEB".into(), "web-1"),
+        ("/find?q=".into(), "href=\"/servers\""),
         ("/find?q=openss".into(), "/patches/openssl"),
         ("/find?q=sched".into(), "href=\"/schedules\""),
         ("/find?q=%3Cb%3E".into(), "Nothing found for “&#60;b&#62;”"),
@@ -91,7 +92,10 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         ("/schedules/next?cron=0+3+*+*+*&timezone=Europe/Berlin".into(), "2026-11-16 03:00"),
         ("/schedules/next?cron=nonsense&timezone=".into(), "class=\"note bad\""),
         ("/activity".into(), "schedule.create"),
-        ("/settings".into(), "first admin key"),
+        ("/settings".into(), "ann"),
+        ("/settings/keys".into(), "first admin key"),
+        ("/settings/tokens".into(), "Create token"),
+        ("/settings/agents".into(), "carries no agent"),
         ("/settings/feeds".into(), "Debian, Raspbian, LMDE (needed by your servers)"),
     ];
     for (path, shown) in pages {
@@ -114,7 +118,7 @@ async fn empty_fleet_shows_the_next_step(service: &Service) {
         ("/servers", "enrollment token"),
         ("/patches", "No pending updates"),
         ("/cves", "fleetmend feeds add"),
-        ("/settings", "No vulnerability feeds yet"),
+        ("/settings/tokens", "No enrollment tokens"),
         ("/settings/feeds", "Ubuntu with Ubuntu Pro, Linux Mint"),
         ("/batches", "No batches yet"),
         ("/schedules", "No schedules yet"),
