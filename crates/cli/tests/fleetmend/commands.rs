@@ -149,7 +149,7 @@ async fn lists_fit_the_terminal_and_are_complete_in_a_pipe() {
     assert_eq!(
         lines[0],
         [
-            "HOSTNAME",
+            "NAME",
             "STATUS",
             "ENVIRONMENT",
             "OS",

@@ -40,7 +40,7 @@ fn normalize_age(line: &str) -> String {
 }
 
 const SERVERS_62: &str = "\
-HOSTNAME       STATUS  ENVIRONMENT  UPDATES  SECURITY
+NAME           STATUS  ENVIRONMENT  UPDATES  SECURITY
 cache-01       online  production        24        12
 db-01          online  production        21         0
 dns-01         online  production        44        25
