@@ -66,7 +66,7 @@ pub async fn edit(
     Err(ServiceError::Stale)
 }
 
-/// Changes the environment and the tags of all selected servers, [`CHUNK`] at a time: if one cannot
+/// Changes the environment and the tags of all selected servers, some at a time: if one cannot
 /// be changed, the chunks before it stay changed.
 #[boxed]
 pub async fn edit_many(
