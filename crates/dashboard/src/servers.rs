@@ -1,6 +1,6 @@
 //! Server pages: the list, one server, and the actions edit, refresh, remove and release.
 
-use axum::extract::State;
+use axum::extract::{Path, State};
 use httpkit::filters::PageParams;
 use httpkit::problem::{ApiError, Code};
 use httpkit::{Body, Id, RequestUrl, filters, page as paging};
@@ -146,73 +146,47 @@ async fn edit_many_page(
 }
 
 pub(crate) async fn show(
-    state: State<Dashboard>,
-    viewer: Viewer,
-    url: RequestUrl,
-    id: Id<ServerId>,
-    query: PageQuery<PageParams>,
-) -> PageResult {
-    show_tab(state, viewer, url, id, query, ServerTab::Overview).await
-}
-
-pub(crate) async fn updates(
-    state: State<Dashboard>,
-    viewer: Viewer,
-    url: RequestUrl,
-    id: Id<ServerId>,
-    query: PageQuery<PageParams>,
-) -> PageResult {
-    show_tab(state, viewer, url, id, query, ServerTab::Updates).await
-}
-
-pub(crate) async fn cves(
-    state: State<Dashboard>,
-    viewer: Viewer,
-    url: RequestUrl,
-    id: Id<ServerId>,
-    query: PageQuery<PageParams>,
-) -> PageResult {
-    show_tab(state, viewer, url, id, query, ServerTab::Cves).await
-}
-
-pub(crate) async fn packages(
-    state: State<Dashboard>,
-    viewer: Viewer,
-    url: RequestUrl,
-    id: Id<ServerId>,
-    query: PageQuery<PageParams>,
-) -> PageResult {
-    show_tab(state, viewer, url, id, query, ServerTab::Packages).await
-}
-
-pub(crate) async fn history_tab(
-    state: State<Dashboard>,
-    viewer: Viewer,
-    url: RequestUrl,
-    id: Id<ServerId>,
-    query: PageQuery<PageParams>,
-) -> PageResult {
-    show_tab(state, viewer, url, id, query, ServerTab::History).await
-}
-
-async fn show_tab(
     State(app): State<Dashboard>,
     viewer: Viewer,
     url: RequestUrl,
     Id(id): Id<ServerId>,
     query: PageQuery<PageParams>,
+) -> PageResult {
+    show_tab(&app, &viewer, &url, id, &query, ServerTab::Overview).await
+}
+
+/// `/servers/{id}/{tab}`
+pub(crate) async fn show_other_tab(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    url: RequestUrl,
+    Path((id, tab)): Path<(String, String)>,
+    query: PageQuery<PageParams>,
+) -> PageResult {
+    let id: ServerId = id.parse().map_err(|_| ApiError::not_found("server", &id))?;
+    let nothing = || ApiError::new(Code::NotFound, "There is no page at this address.");
+    let tab = ServerTab::from_path(&tab).ok_or_else(nothing)?;
+    show_tab(&app, &viewer, &url, id, &query, tab).await
+}
+
+async fn show_tab(
+    app: &Dashboard,
+    viewer: &Viewer,
+    url: &RequestUrl,
+    id: ServerId,
+    query: &PageQuery<PageParams>,
     tab: ServerTab,
 ) -> PageResult {
-    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
+    let (_, it) = queries::servers::detail(app, &viewer.caller().scope(), id).await?;
     let part = match query.text("limit").is_empty() {
         true => Page { limit: HISTORY_ROWS, offset: query.parameters.offset.0 },
         false => paging::page(query.parameters.limit, query.parameters.offset),
     };
-    let found = history(&app, id, part).await?;
-    let history = paging::list(&url, part, found, |row| row).0;
-    let frame = live_frame(&app, &viewer, Section::Servers, it.server.name().to_owned());
+    let found = history(app, id, part).await?;
+    let history = paging::list(url, part, found, |row| row).0;
+    let frame = live_frame(app, viewer, Section::Servers, it.server.name().to_owned());
     let architecture = it.server.arch.as_ref().map_or("", Line::as_str);
-    let can_upgrade_agent = queries::agents::has_signed_release(&app, architecture);
+    let can_upgrade_agent = queries::agents::has_signed_release(app, architecture);
     page(&pages::ServerPage { frame, tab, it, history, can_upgrade_agent })
 }
 

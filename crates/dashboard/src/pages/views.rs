@@ -169,6 +169,19 @@ pub enum ServerTab {
     History,
 }
 
+impl ServerTab {
+    /// The tab at `/servers/{id}/{path}`.
+    pub fn from_path(path: &str) -> Option<ServerTab> {
+        Some(match path {
+            "updates" => ServerTab::Updates,
+            "cves" => ServerTab::Cves,
+            "packages" => ServerTab::Packages,
+            "history" => ServerTab::History,
+            _ => return None,
+        })
+    }
+}
+
 impl ServerPage {
     /// The path, the label and the number of rows of each tab, and whether it is shown.
     fn tabs(&self) -> Vec<(String, &'static str, Option<u64>, bool)> {

@@ -147,6 +147,8 @@ async fn unknown_paths_show_an_error_page(service: &Service) {
     for (path, status) in [
         ("/servers/srv_01jcqk3m8ye0fr5cq0k6s8v2xw", 404),
         ("/servers/%00", 404),
+        ("/servers/x/updates", 404),
+        ("/servers/srv_01jcqk3m8ye0fr5cq0k6s8v2xw/nothing", 404),
         ("/patches/nothing", 404),
         ("/cves/CVE-1", 404),
         ("/batches/x", 404),
