@@ -27,14 +27,14 @@ pub(crate) fn add_to_operation(operation: &mut Value, path: &str, schemas: &Valu
 fn fill_content(holder: &mut Value, generator: &Generator<'_>) {
     let Some(content) = holder.pointer_mut("/content/application~1json") else { return };
     if content.get("example").is_none() && content.get("examples").is_none() {
-        content["example"] = generator.example(&content["schema"], Place::default(), 0);
+        content["example"] = generator.example(&content["schema"], FieldContext::default(), 0);
         content[GENERATED] = true.into();
     }
 }
 
 /// Where a value occurs: the name of the schema that contains it, and the name of its field.
 #[derive(Clone, Copy, Default)]
-struct Place<'a> {
+struct FieldContext<'a> {
     object: &'a str,
     field: &'a str,
 }
@@ -48,51 +48,51 @@ struct Generator<'a> {
 
 impl Generator<'_> {
     /// A realistic value that matches a schema.
-    fn example(&self, schema: &Value, place: Place<'_>, depth: usize) -> Value {
+    fn example(&self, schema: &Value, context: FieldContext<'_>, depth: usize) -> Value {
         if depth > DEPTH_MAX {
             return Value::Null;
         }
         if let Some(example) = schema.get("example") {
             return example.clone();
         }
-        if let Some(value) = self.for_field(place).filter(|value| self.matches(schema, value)) {
+        if let Some(value) = self.for_field(context).filter(|value| self.matches(schema, value)) {
             return value;
         }
         if let Some(first) = schema["examples"].get(0).or_else(|| schema["enum"].get(0)) {
             return first.clone();
         }
         if let Some(name) = schema_name(schema) {
-            // A field of a scalar type keeps its place; the fields of an object get their own.
+            // A field of a scalar type keeps its context; the fields of an object have another one.
             let target = &self.schemas[name];
             let is_object = target["type"] == "object" || target.get("allOf").is_some();
             // The schema of a list contains its row; see `openapi::rename_list_schemas`.
             let object = name.strip_prefix("List_").unwrap_or(name);
-            let place = if is_object { Place { object, field: "" } } else { place };
-            return self.example(target, place, depth + 1);
+            let context = if is_object { FieldContext { object, field: "" } } else { context };
+            return self.example(target, context, depth + 1);
         }
         if let Some(parts) = schema["allOf"].as_array() {
-            let parts = parts.iter().map(|part| self.example(part, place, depth + 1));
+            let parts = parts.iter().map(|part| self.example(part, context, depth + 1));
             let fields = parts.filter_map(|part| part.as_object().cloned()).flatten();
             return Value::Object(fields.collect::<Map<_, _>>());
         }
         if let Some(choices) = choices(schema) {
             let choice = choices.iter().find(|choice| choice["type"] != "null");
-            return choice.map_or(Value::Null, |choice| self.example(choice, place, depth + 1));
+            return choice.map_or(Value::Null, |choice| self.example(choice, context, depth + 1));
         }
-        self.example_for_type(schema, place, depth)
+        self.example_for_type(schema, context, depth)
     }
 
-    fn example_for_type(&self, schema: &Value, place: Place<'_>, depth: usize) -> Value {
+    fn example_for_type(&self, schema: &Value, context: FieldContext<'_>, depth: usize) -> Value {
         match types(schema).into_iter().find(|kind| *kind != "null").unwrap_or("") {
             "object" => {
                 let properties = schema["properties"].as_object().into_iter().flatten();
                 let fields = properties.map(|(field, schema)| {
-                    let place = Place { object: place.object, field };
-                    (field.clone(), self.example(schema, place, depth + 1))
+                    let context = FieldContext { object: context.object, field };
+                    (field.clone(), self.example(schema, context, depth + 1))
                 });
                 Value::Object(fields.collect())
             }
-            "array" => json!([self.example(&schema["items"], place, depth + 1)]),
+            "array" => json!([self.example(&schema["items"], context, depth + 1)]),
             "boolean" => json!(true),
             "integer" => schema.get("minimum").cloned().unwrap_or(json!(1)),
             "number" => json!(7.5),
@@ -125,14 +125,14 @@ impl Generator<'_> {
         })
     }
 
-    fn for_field(&self, place: Place<'_>) -> Option<Value> {
-        match place {
-            Place { object: "Links", field: "self" } => Some(self.path_with_ids().into()),
-            Place { object: "TaskResult", field: "log" } => Some(
+    fn for_field(&self, context: FieldContext<'_>) -> Option<Value> {
+        match context {
+            FieldContext { object: "Links", field: "self" } => Some(self.path_with_ids().into()),
+            FieldContext { object: "TaskResult", field: "log" } => Some(
                 "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"
                     .into(),
             ),
-            _ => example_for_request(place, self.request).or_else(|| example_for_field(place)),
+            _ => example_for_request(context, self.request).or_else(|| example_for_field(context)),
         }
     }
 
@@ -162,11 +162,11 @@ fn types(schema: &Value) -> Vec<&str> {
 }
 
 /// Values of fields that clients send.
-fn example_for_request(place: Place<'_>, request: bool) -> Option<Value> {
+fn example_for_request(context: FieldContext<'_>, request: bool) -> Option<Value> {
     if !request {
         return None;
     }
-    Some(match (place.object, place.field) {
+    Some(match (context.object, context.field) {
         ("EditServers", "add_tags") => json!(["web"]),
         ("EditServers", "remove_tags") => json!(["legacy"]),
         (_, "packages") => json!(["openssl"]),
@@ -181,8 +181,8 @@ fn example_for_request(place: Place<'_>, request: bool) -> Option<Value> {
 }
 
 /// Realistic values, by the schema that contains the field or, for most, by its name alone.
-fn example_for_field(place: Place<'_>) -> Option<Value> {
-    Some(match (place.object, place.field) {
+fn example_for_field(context: FieldContext<'_>) -> Option<Value> {
+    Some(match (context.object, context.field) {
         ("Package" | "PackageChange" | "PreviewUpdate", "name") => json!("openssl"),
         ("Os", "name") => json!("Debian GNU/Linux 12 (bookworm)"),
         ("Os", "id") => json!("debian"),

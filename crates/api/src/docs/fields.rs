@@ -57,7 +57,7 @@ impl<'a> Schemas<'a> {
         Schemas { input: true, ..self }
     }
 
-    /// Follows a reference; other values are returned as they are.
+    /// Follows a reference; other values are returned unchanged.
     pub(crate) fn resolve(self, value: &'a Value) -> &'a Value {
         let reference = value["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
         reference.and_then(|pointer| self.document.pointer(pointer)).unwrap_or(value)

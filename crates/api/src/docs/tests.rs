@@ -61,7 +61,7 @@ fn internal_links_have_targets() {
         assert_eq!(page.matches(&format!(" id=\"{target}\"")).count(), 1, "#{target}");
     }
     // Examples contain addresses, but the page loads nothing and links to nothing outside, and has
-    // no script or style of its own.
+    // no inline script or style.
     let inline = [" style=", " onclick", "<style", "<script>", "@import"];
     for reference in ["=\"http", "='http", "=http", "url(http", "//\""].into_iter().chain(inline) {
         assert!(!page.contains(reference), "{reference}");
