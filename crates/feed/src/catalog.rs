@@ -23,8 +23,8 @@ pub struct BuiltIn {
     pub refresh_hours: u32,
     /// The terms under which the publisher offers the data.
     pub license: &'static str,
-    /// Whether it is followed only if an administrator adds it, because of its license.
-    pub is_opt_in: bool,
+    /// Why it is followed only after an administrator has added it.
+    pub opt_in: Option<&'static str>,
 }
 
 /// The systems that a feed has data for.
@@ -50,16 +50,17 @@ macro_rules! osv {
             kind: "osv",
             refresh_hours: 6,
             license: $license,
-            is_opt_in: false,
+            opt_in: None,
         }
     };
 }
 
+const RESTRICTIVE_LICENSE: &str = "its license does not allow every use";
 const LICENSE_UNSTATED: &str = "no license stated by the publisher";
 
 /// The advisories of a release of Amazon Linux, found through its list of mirrors.
 macro_rules! amazon {
-    ($release:literal, $path:literal, $more:expr) => {
+    ($release:literal, $path:literal, $more:expr, $opt_in:expr) => {
         BuiltIn {
             name: concat!("Amazon Linux ", $release),
             covers: concat!("Amazon Linux ", $release),
@@ -69,7 +70,7 @@ macro_rules! amazon {
             kind: concat!("updateinfo:Amazon Linux:", $release),
             refresh_hours: 6,
             license: LICENSE_UNSTATED,
-            is_opt_in: false,
+            opt_in: $opt_in,
         }
     };
 }
@@ -97,7 +98,7 @@ macro_rules! oracle {
             kind: concat!("updateinfo:Oracle Linux:", $release),
             refresh_hours: 6,
             license: LICENSE_UNSTATED,
-            is_opt_in: false,
+            opt_in: None,
         }
     };
 }
@@ -116,7 +117,7 @@ pub const BUILT_IN: &[BuiltIn] = &[
     osv!("openEuler", "openEuler", "openEuler", OSV_LICENSE_UNSTATED),
     osv!("Mageia", "Mageia", "Mageia", OSV_LICENSE_UNSTATED),
     osv!("Azure Linux", "Azure Linux, CBL-Mariner", "Azure%20Linux", OSV_LICENSE_UNSTATED),
-    // The kernels of newer series are in repositories of their own.
+    // Newer kernels are in separate repositories.
     amazon!(
         "2",
         "2/core/latest",
@@ -124,9 +125,10 @@ pub const BUILT_IN: &[BuiltIn] = &[
             "https://cdn.amazonlinux.com/2/extras/kernel-5.4/latest/x86_64/mirror.list",
             "https://cdn.amazonlinux.com/2/extras/kernel-5.10/latest/x86_64/mirror.list",
             "https://cdn.amazonlinux.com/2/extras/kernel-5.15/latest/x86_64/mirror.list",
-        ]
+        ],
+        Some("it lacks the advisories of most extras")
     ),
-    amazon!("2023", "al2023/core/mirrors/latest", &[]),
+    amazon!("2023", "al2023/core/mirrors/latest", &[], None),
     oracle!(
         "8",
         &[
@@ -153,14 +155,14 @@ pub const BUILT_IN: &[BuiltIn] = &[
         kind: "arch",
         refresh_hours: 6,
         license: LICENSE_UNSTATED,
-        is_opt_in: false,
+        opt_in: None,
     },
     BuiltIn {
-        is_opt_in: true,
+        opt_in: Some(RESTRICTIVE_LICENSE),
         ..osv!("Wolfi", "Wolfi", "Wolfi", "CC BY-NC-ND 4.0; commercial scanners need a license")
     },
     BuiltIn {
-        is_opt_in: true,
+        opt_in: Some(RESTRICTIVE_LICENSE),
         ..osv!(
             "Chainguard",
             "Chainguard OS",
@@ -177,7 +179,7 @@ pub const BUILT_IN: &[BuiltIn] = &[
         kind: "kev",
         refresh_hours: 6,
         license: "CC0 1.0",
-        is_opt_in: false,
+        opt_in: None,
     },
     BuiltIn {
         name: "EPSS",
@@ -188,7 +190,7 @@ pub const BUILT_IN: &[BuiltIn] = &[
         kind: "epss",
         refresh_hours: 24,
         license: "free to use, with attribution to FIRST",
-        is_opt_in: false,
+        opt_in: None,
     },
 ];
 
@@ -342,9 +344,12 @@ mod tests {
     }
 
     #[test]
-    fn restrictive_feeds_are_opt_in() {
-        for feed in BUILT_IN {
-            assert_eq!(feed.license.contains("-NC"), feed.is_opt_in, "{}", feed.name);
+    fn restrictive_and_incomplete_feeds_are_opt_in() {
+        let opt_in = BUILT_IN.iter().filter(|feed| feed.opt_in.is_some());
+        let names: Vec<_> = opt_in.map(|feed| feed.name).collect();
+        assert_eq!(names, ["Amazon Linux 2", "Wolfi", "Chainguard"]);
+        for feed in BUILT_IN.iter().filter(|feed| feed.license.contains("-NC")) {
+            assert_eq!(feed.opt_in, Some(RESTRICTIVE_LICENSE), "{}", feed.name);
         }
     }
 

@@ -341,15 +341,16 @@ async fn check_coverage(
 ) -> anyhow::Result<()> {
     for (os, built_in) in queries::feeds::uncovered_systems(conn).await? {
         let message = format!("no imported feed covers {os}: the CVEs of its servers are unknown");
-        let Some(BuiltIn { name, license, is_opt_in, .. }) = built_in else {
+        let Some(BuiltIn { name, license, opt_in, .. }) = built_in else {
             let remedy = "none is built in: see \"What is covered\" in docs/cves.md";
             findings.note("feeds", message, remedy);
             continue;
         };
         let state = all.iter().find(|feed| feed.name == *name).map(|feed| feed.state);
         let add = format!("fleetmend feeds add '{name}'");
-        if *is_opt_in {
-            let remedy = format!("if its license ({license}) allows it: {add}");
+        if let Some(reason) = opt_in {
+            let remedy =
+                format!("{name} is optional: {reason} ({license}). To use it, run `{add}`");
             findings.note("feeds", message, remedy);
         } else if settings.offline {
             let remedy = "the service is offline: run `fleetmend feeds import` with a file or a \

@@ -60,7 +60,7 @@ pub async fn catalog(app: &App) -> Result<Vec<CatalogFeed>> {
         kind: feed.kind.split(':').next().unwrap_or(feed.kind).to_owned(),
         every_hours: feed.refresh_hours,
         license: feed.license.to_owned(),
-        opt_in: feed.is_opt_in,
+        opt_in: feed.opt_in.is_some(),
         needed: needed.contains(&feed),
         added: feeds.iter().any(|one| one.name == feed.name),
     });

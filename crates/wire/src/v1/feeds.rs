@@ -148,7 +148,7 @@ pub struct CatalogFeed {
     /// Terms under which the publisher offers the data.
     #[cfg_attr(feature = "openapi", schema(example = "MIT"))]
     pub license: String,
-    /// Whether it is only used if someone adds it, because of its license.
+    /// Whether it is only used if someone adds it, because of its license or because it is incomplete.
     pub opt_in: bool,
     /// Whether a server needs it.
     pub needed: bool,

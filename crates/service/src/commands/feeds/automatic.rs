@@ -43,7 +43,7 @@ pub fn to_follow(
             || removed.iter().any(|name| name == feed.name)
     };
     let mut needed = catalog::needed(systems);
-    needed.retain(|feed| !feed.is_opt_in && !is_known(feed));
+    needed.retain(|feed| feed.opt_in.is_none() && !is_known(feed));
     needed
 }
 
