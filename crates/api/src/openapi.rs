@@ -66,7 +66,7 @@ fn statuses(operation: &Operation<'_>) -> Vec<u16> {
     // A POST without a body still reads one, and accepts only an empty object.
     add(operation.method == "post" || operation.takes_body, &[408, 413, 415, 422]);
     add(operation.method != "get", &[409]);
-    add(matches!(operation.method, "put" | "delete"), &[412]);
+    add(operation.has_version(), &[412]);
     statuses.sort_unstable();
     statuses
 }
@@ -78,6 +78,14 @@ struct Operation<'a> {
     takes_body: bool,
     /// Whether its path or query contains an id.
     has_id: bool,
+}
+
+impl Operation<'_> {
+    /// Whether it changes a resource that has an `ETag`. Feeds have none: they change on their own.
+    fn has_version(&self) -> bool {
+        let changes = matches!(self.method, "put" | "patch" | "delete");
+        changes && self.role.is_some() && !self.path.starts_with("/v1/feeds/")
+    }
 }
 
 /// The whole document.
@@ -263,8 +271,7 @@ fn complete_operation(operation: &mut Value, about: &Operation<'_>) {
     }
     let parameter = match (about.role, about.method) {
         (Some(_), "post") => Some("IdempotencyKey"),
-        (Some(_), "put" | "delete") => Some("IfMatch"),
-        _ => None,
+        _ => about.has_version().then_some("IfMatch"),
     };
     if let Some(parameter) = parameter {
         let reference = json!({"$ref": format!("#/components/parameters/{parameter}")});

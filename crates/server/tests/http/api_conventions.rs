@@ -8,6 +8,7 @@ use server::app::Settings;
 use vocab::{Role, Severity};
 
 use crate::fleet::{Host, join, security};
+use crate::resources::mutations::mutations;
 use crate::support::{Service, TestRequest};
 
 /// A path of the route table with well-formed ids of nothing that exists.
@@ -259,6 +260,26 @@ async fn change_with_an_old_version_is_rejected(service: &Service) {
     delete(made.header("etag")).await.is(204);
 }
 
+/// Also the other way round: what the document does not offer has no effect.
+async fn every_documented_precondition_is_checked(service: &Service) {
+    let document = api::openapi::document();
+    let mut checked = 0;
+    for case in mutations(service).await {
+        let operation = &document["paths"][case.route][case.method.as_str().to_lowercase()];
+        let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+        let reference = json!({"$ref": "#/components/parameters/IfMatch"});
+        let ask = case.to_request(&service.admin).with("if-match", "(z");
+        let response = ask.send(&service.router).await;
+        if parameters.contains(&reference) {
+            response.is_problem(400, "invalid_header");
+            checked += 1;
+        } else {
+            response.is(case.status);
+        }
+    }
+    assert_eq!(checked, 7, "operations with `If-Match`");
+}
+
 async fn throttled_key_gets_retry_after(service: &Service) {
     let settings = Settings { requests_per_second: 1, requests_burst: 3, ..Settings::default() };
     let (_, router) = service.again(settings).await;
@@ -362,6 +383,7 @@ testkit::both!(
     invalid_parameter_is_rejected_by_name,
     links_page_through_a_list,
     change_with_an_old_version_is_rejected,
+    every_documented_precondition_is_checked,
     throttled_key_gets_retry_after,
     guessing_address_is_throttled_and_valid_keys_are_not,
     unavailable_database_is_503_and_process_stays_alive,

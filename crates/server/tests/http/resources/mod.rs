@@ -9,7 +9,7 @@ mod feed_downloads;
 mod feed_management;
 mod feeds;
 mod matching;
-mod mutations;
+pub(crate) mod mutations;
 mod patches;
 mod preview;
 mod repository_feeds;
