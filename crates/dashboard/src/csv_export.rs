@@ -1,4 +1,5 @@
 //! CSV export of every list: the rows that the page would show, read page by page up to a limit.
+//! The main lists are also offered as JSON, with the same fields as in the API.
 
 mod details;
 mod previews;
@@ -11,8 +12,13 @@ pub(crate) use details::{
 pub(crate) use previews::{batch_preview, calendar, next_runs, retry_preview, schedule_preview};
 pub(crate) use settings::{feeds, keys, tokens, users};
 
-use axum::extract::State;
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, State};
+use axum::http::Response;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::http::request::Parts;
 use axum::response::IntoResponse as _;
 use httpkit::filters::{BatchFilter, CveFilter, PatchFilter, ScheduleList, ServerFilter};
 use httpkit::page::LIMIT_MAX;
@@ -72,6 +78,39 @@ fn is_last_page(page: Page, rows: u64) -> bool {
 /// A column: its header, and the function that renders its cells.
 type Column<'a, T> = (&'static str, &'a (dyn Fn(&T) -> String + Sync));
 
+/// The format of a file, by the extension in its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Csv,
+    Json,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Format {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Format, Infallible> {
+        let is_json = parts.uri.path().ends_with(".json");
+        Ok(if is_json { Format::Json } else { Format::Csv })
+    }
+}
+
+/// A list in the requested format. `name` is the name of the file without extension.
+fn list_response<T: serde::Serialize>(
+    format: Format,
+    name: &'static str,
+    rows: &[T],
+    columns: &[Column<'_, T>],
+) -> PageResult {
+    match format {
+        Format::Csv => csv_response(name, rows, columns),
+        Format::Json => {
+            let text =
+                serde_json::to_string_pretty(rows).map_err(|_| httpkit::problem::internal())?;
+            Ok(attachment(&format!("{name}.json"), "application/json", text))
+        }
+    }
+}
+
 fn csv_response<T>(name: &'static str, rows: &[T], columns: &[Column<'_, T>]) -> PageResult {
     let head: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     let cells = |row: &T| columns.iter().map(|(_, cell)| cell(row)).collect();
@@ -79,10 +118,13 @@ fn csv_response<T>(name: &'static str, rows: &[T], columns: &[Column<'_, T>]) ->
 }
 
 fn file_response(name: &'static str, text: String) -> PageResult {
+    Ok(attachment(&format!("{name}.csv"), "text/csv; charset=utf-8", text))
+}
+
+fn attachment(name: &str, media_type: &str, text: String) -> Response<Body> {
     let named = format!("attachment; filename=\"{name}\"");
-    let headers =
-        [(CONTENT_TYPE, "text/csv; charset=utf-8".to_owned()), (CONTENT_DISPOSITION, named)];
-    Ok((headers, text).into_response())
+    let headers = [(CONTENT_TYPE, media_type.to_owned()), (CONTENT_DISPOSITION, named)];
+    (headers, text).into_response()
 }
 
 fn format_time(at: Option<Timestamp>) -> String {
@@ -105,12 +147,14 @@ fn join_list(some: impl Iterator<Item = String>) -> String {
 pub(crate) async fn servers(
     State(app): State<Dashboard>,
     viewer: Viewer,
+    format: Format,
     query: PageQuery<ServerFilter>,
 ) -> PageResult {
     let ((wanted, sort), scope) = (query.parameters.into_filter(), viewer.caller().scope());
     let rows = all!(|page| queries::servers::list(&app, &scope, wanted.clone(), sort, page));
-    csv_response(
-        "servers.csv",
+    list_response(
+        format,
+        "servers",
         &rows,
         &[
             ("id", &|row| row.id.to_string()),
@@ -142,12 +186,14 @@ pub(crate) async fn servers(
 pub(crate) async fn patches(
     State(app): State<Dashboard>,
     viewer: Viewer,
+    format: Format,
     query: PageQuery<PatchFilter>,
 ) -> PageResult {
     let (wanted, scope) = (query.parameters.into_filter(), viewer.caller().scope());
     let rows = all!(|page| queries::patches::list(&app, &scope, wanted.clone(), page));
-    csv_response(
-        "patches.csv",
+    list_response(
+        format,
+        "patches",
         &rows,
         &[
             ("package_name", &|row| row.package_name.clone()),
@@ -168,12 +214,14 @@ pub(crate) async fn patches(
 pub(crate) async fn cves(
     State(app): State<Dashboard>,
     viewer: Viewer,
+    format: Format,
     query: PageQuery<CveFilter>,
 ) -> PageResult {
     let (wanted, scope) = (query.parameters.into_filter(), viewer.caller().scope());
     let rows = all!(|page| queries::cves::list(&app, &scope, wanted.clone(), page));
-    csv_response(
-        "cves.csv",
+    list_response(
+        format,
+        "cves",
         &rows,
         &[
             ("id", &|row| row.id.clone()),
@@ -191,14 +239,16 @@ pub(crate) async fn cves(
 pub(crate) async fn batches(
     State(app): State<Dashboard>,
     viewer: Viewer,
+    format: Format,
     query: PageQuery<BatchFilter>,
 ) -> PageResult {
     let (states, scope) = (query.parameters.states(), viewer.caller().scope());
     let rows = all!(|page| queries::batches::list(&app, &scope, &states, page));
     let by = rows.iter().filter_map(|row| row.started_by.clone());
     let names = names(&app, &viewer, by).await?;
-    csv_response(
-        "batches.csv",
+    list_response(
+        format,
+        "batches",
         &rows,
         &[
             ("id", &|row| row.id.to_string()),
@@ -222,12 +272,14 @@ pub(crate) async fn batches(
 pub(crate) async fn schedules(
     State(app): State<Dashboard>,
     viewer: Viewer,
+    format: Format,
     query: PageQuery<ScheduleList>,
 ) -> PageResult {
     let ((limit, offset), scope) = (query.parameters.limit_and_offset(), viewer.caller().scope());
     let (_, found) = queries::schedules::list(&app, &scope, limit, offset).await?;
-    csv_response(
-        "schedules.csv",
+    list_response(
+        format,
+        "schedules",
         &found.items,
         &[
             ("id", &|row| row.id.to_string()),
@@ -263,7 +315,7 @@ pub(crate) async fn activity(
     let ids = rows.iter().flat_map(|entry| [entry.actor.clone(), entry.subject.clone()]);
     let names = names(&app, &viewer, ids).await?;
     csv_response(
-        "activity.csv",
+        "activity",
         &rows,
         &[
             ("seq", &|row| row.seq.to_string()),
@@ -292,7 +344,7 @@ pub(crate) async fn trend(
     });
     let head = ["day", "servers", "up_to_date"].into_iter();
     let head: Vec<&str> = head.chain(pages::trend::SEVERITIES).chain(["known_exploited"]).collect();
-    file_response("trend.csv", csv(&head, rows))
+    file_response("trend", csv(&head, rows))
 }
 
 /// `/patch-ages.csv`: the data of the chart "Time pending".
@@ -308,5 +360,5 @@ pub(crate) async fn ages(
     });
     let head = ["pending"].into_iter().chain(pages::trend::SEVERITIES);
     let head: Vec<&str> = head.chain(["packages"]).collect();
-    file_response("patch-ages.csv", csv(&head, rows))
+    file_response("patch-ages", csv(&head, rows))
 }

@@ -27,7 +27,7 @@ pub(crate) async fn server_packages(
 ) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     csv_response(
-        "packages.csv",
+        "packages",
         &it.packages,
         &[
             ("name", &|row| row.name.clone()),
@@ -52,7 +52,7 @@ pub(crate) async fn server_cves(
 ) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     csv_response(
-        "cves.csv",
+        "cves",
         &it.cves,
         &[
             ("id", &|row| row.id.clone()),
@@ -79,7 +79,7 @@ pub(crate) async fn server_unassessed(
 ) -> PageResult {
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     csv_response(
-        "unassessed.csv",
+        "unassessed",
         &it.unassessed,
         &[
             ("package", &|row| row.package.clone()),
@@ -148,7 +148,7 @@ pub(crate) async fn server_history(
         row_head.into_iter().chain(task_cells(&row.task)).collect()
     });
     let head: Vec<&str> = ["batch", "ordered_at", "what"].into_iter().chain(TASK_COLUMNS).collect();
-    file_response("history.csv", csv(&head, rows))
+    file_response("history", csv(&head, rows))
 }
 
 pub(crate) async fn tasks(
@@ -164,7 +164,7 @@ pub(crate) async fn tasks(
         row_head.into_iter().chain(task_cells(&row)).collect()
     });
     let head: Vec<&str> = ["id", "server_id", "hostname"].into_iter().chain(TASK_COLUMNS).collect();
-    file_response("tasks.csv", csv(&head, rows))
+    file_response("tasks", csv(&head, rows))
 }
 
 pub(crate) async fn changes(
@@ -175,7 +175,7 @@ pub(crate) async fn changes(
 ) -> PageResult {
     let it = queries::tasks::get(&app, &viewer.caller().scope(), batch, id).await?;
     csv_response(
-        "changes.csv",
+        "changes",
         &it.result.map(|result| result.packages).unwrap_or_default(),
         &[
             ("name", &|row| row.name.clone()),
@@ -196,7 +196,7 @@ pub(crate) async fn patch_servers(
         (it.servers, is_last_page(page, it.patch.affected_servers))
     });
     csv_response(
-        "servers.csv",
+        "servers",
         &rows,
         &[
             ("server_id", &|row| row.server_id.to_string()),
@@ -225,7 +225,7 @@ pub(crate) async fn patch_versions(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> PageResult {
     csv_response(
-        "versions.csv",
+        "versions",
         &find_patch(app, &viewer, &name).await?.patch.versions,
         &[
             ("os", &|row| row.os.clone()),
@@ -242,7 +242,7 @@ pub(crate) async fn patch_cves(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> PageResult {
     csv_response(
-        "cves.csv",
+        "cves",
         &find_patch(app, &viewer, &name).await?.cve_details,
         &[
             ("id", &|row| row.id.clone()),
@@ -265,7 +265,7 @@ pub(crate) async fn cve_servers(
         (it.servers, is_last_page(page, all))
     });
     csv_response(
-        "servers.csv",
+        "servers",
         &rows,
         &[
             ("server_id", &|row| row.server_id.to_string()),
@@ -290,7 +290,7 @@ pub(crate) async fn runs(
     let scope = viewer.caller().scope();
     let rows = all!(|page| queries::schedules::runs(&app, &scope, id, page));
     csv_response(
-        "runs.csv",
+        "runs",
         &rows,
         &[
             ("id", &|row| row.id.to_string()),

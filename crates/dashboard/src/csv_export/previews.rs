@@ -24,7 +24,7 @@ fn format_updates(some: &[PreviewUpdate]) -> String {
 
 fn preview_table(it: &Preview) -> PageResult {
     csv_response(
-        "preview.csv",
+        "preview",
         &it.servers,
         &[
             ("server_id", &|row| row.server_id.to_string()),
@@ -84,7 +84,7 @@ pub(crate) async fn next_runs(
         return Err(ApiError::new(Code::BadRequest, message));
     }
     csv_response(
-        "next-runs.csv",
+        "next-runs",
         &it.next,
         &[
             ("local_time", &|at| pages::in_zone(at, &it.zone)),
@@ -106,7 +106,7 @@ pub(crate) async fn calendar(
     let entries: Vec<_> =
         days.flat_map(|day| day.entries.iter().map(move |entry| (day.date, entry))).collect();
     csv_response(
-        "calendar.csv",
+        "calendar",
         &entries,
         &[
             ("date", &|(date, _)| date.to_string()),

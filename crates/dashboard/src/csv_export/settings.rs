@@ -24,7 +24,7 @@ pub(crate) async fn users(
     let page = Page { limit: u32::try_from(ROWS_MAX).unwrap_or(u32::MAX), offset: 0 };
     let found = queries::users::list(&app, &viewer.caller().scope(), page).await?;
     csv_response(
-        "users.csv",
+        "users",
         &found.items,
         &[
             ("id", &|row| row.id.to_string()),
@@ -44,7 +44,7 @@ pub(crate) async fn keys(
     let scope = viewer.caller().scope();
     let rows = all!(|page| queries::credentials::api_keys(&app, &scope, page));
     csv_response(
-        "keys.csv",
+        "keys",
         &rows,
         &[
             ("id", &|row| row.id.to_string()),
@@ -67,7 +67,7 @@ pub(crate) async fn tokens(
     let scope = viewer.caller().scope();
     let rows = all!(|page| queries::credentials::enrollment_tokens(&app, &scope, page));
     csv_response(
-        "tokens.csv",
+        "tokens",
         &rows,
         &[
             ("id", &|row| row.id.to_string()),
@@ -90,7 +90,7 @@ pub(crate) async fn feeds(
 ) -> PageResult {
     let rows = all!(|page| queries::feeds::page(&app, page));
     csv_response(
-        "feeds.csv",
+        "feeds",
         &rows,
         &[
             ("name", &|row| row.name.clone()),

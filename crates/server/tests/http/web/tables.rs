@@ -124,6 +124,25 @@ async fn history_and_activity_show_names(service: &Service) {
     );
 }
 
+async fn main_lists_are_offered_as_json(service: &Service) {
+    join(service, Host::new("web-1")).await;
+    join(service, Host::new("db-1").in_environment("staging")).await;
+    let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
+    for list in ["servers", "patches", "cves", "batches", "schedules"] {
+        let page = ann.get(&format!("/{list}")).await.is(200).text();
+        assert!(page.contains(&format!("href=\"/{list}.json\"")), "{page}");
+        let file = ann.get(&format!("/{list}.json")).await.is(200);
+        assert_eq!(file.header("content-type"), "application/json");
+        let name = format!("attachment; filename=\"{list}.json\"");
+        assert_eq!(file.header("content-disposition"), name);
+        assert!(file.json().is_array(), "{list}");
+    }
+    let file = ann.get("/servers.json?environment=staging").await.is(200).json();
+    let listed = service.get("/v1/servers?environment=staging").await.is(200).json();
+    assert_eq!(file, listed["data"], "the same fields as in the API");
+    ann.get("/servers.json?environment=a%20b").await.is(400);
+}
+
 async fn every_table_has_a_csv_export(service: &Service) {
     let server = web_1(service).await;
     let order = json!({"server_ids": [server], "security_only": true});
@@ -218,5 +237,6 @@ testkit::both!(
     calendar_uses_the_browsers_time_zone,
     history_and_activity_show_names,
     every_table_has_a_csv_export,
+    main_lists_are_offered_as_json,
     schedule_with_named_servers_can_be_edited,
 );
