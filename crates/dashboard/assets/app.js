@@ -79,22 +79,56 @@
   });
   listen();
 
-  // Follow a growing log.
-  const log = document.querySelector("pre[data-follow]");
-  if (log) {
-    const follow = new EventSource(log.dataset.follow);
-    let empty = true;
-    follow.addEventListener("open", () => (lost.hidden = true));
-    follow.addEventListener("log", (event) => {
+  // Follow a growing log. A search shows only the lines that contain its text.
+  const follow = (within) => {
+    const log = within.querySelector("pre[data-follow]");
+    if (!log) return null;
+    const search = within.querySelector("[data-log-search]");
+    const matches = within.querySelector("[data-log-matches]");
+    let text = log.textContent, started = false;
+    const show = () => {
+      const wanted = search?.value.toLowerCase() ?? "";
+      const lines = wanted ? text.split("\n").filter((line) => line.toLowerCase().includes(wanted)) : null;
+      log.textContent = lines ? lines.join("\n") : text;
+      if (matches) matches.textContent = lines ? `${lines.length} ${lines.length === 1 ? "line" : "lines"}` : "";
+    };
+    search?.addEventListener("input", show);
+    const source = new EventSource(log.dataset.follow);
+    source.addEventListener("open", () => (lost.hidden = true));
+    source.addEventListener("log", (event) => {
       const end = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-      if (empty) log.textContent = "";
-      empty = false;
-      log.append(event.data);
+      text = started ? text + event.data : event.data;
+      if (!started || search?.value) show();
+      else log.append(event.data);
+      started = true;
       if (end) log.scrollTop = log.scrollHeight;
     });
-    follow.addEventListener("end", () => follow.close());
-    follow.addEventListener("error", () => (lost.hidden = follow.readyState === EventSource.OPEN));
-  }
+    source.addEventListener("end", () => source.close());
+    source.addEventListener("error", () => (lost.hidden = source.readyState === EventSource.OPEN));
+    return source;
+  };
+  follow(document);
+
+  // The drawer shows a linked page next to this one.
+  const drawer = document.getElementById("drawer");
+  let followed = null;
+  document.addEventListener("click", async (event) => {
+    const link = event.target.closest("a[data-drawer]");
+    if (!link || !drawer || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const answer = await fetch(link.href, { redirect: "manual" }).catch(() => null);
+    if (!answer?.ok) return void (location.href = link.href);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+    // Live updates replace the regions of the page below, never those of the drawer.
+    for (const region of all("[data-region]", page)) region.removeAttribute("id"), region.removeAttribute("data-region");
+    const content = drawer.querySelector("[data-content]");
+    content.replaceChildren(...document.adoptNode(page).childNodes);
+    followed = follow(content);
+    drawer.showModal();
+    local();
+  });
+  drawer?.addEventListener("close", () => followed?.close());
+  drawer?.addEventListener("click", (event) => event.target === drawer && drawer.close());
 
   // Keep relative times current.
   const words = (seconds) => {
@@ -151,8 +185,9 @@
     for (const bar of all("[data-bar]")) bar.hidden = picked === 0;
     for (const button of all("[data-needs-pick]")) {
       const verb = button.dataset.needsPick;
+      const [one, many] = (button.dataset.noun ?? "server servers").split(" ");
       button.disabled = picked === 0;
-      button.textContent = picked ? `${verb} ${picked.toLocaleString("en")} ${picked === 1 ? "server" : "servers"}…` : `${verb} selected…`;
+      button.textContent = picked ? `${verb} ${picked.toLocaleString("en")} ${picked === 1 ? one : many}…` : `${verb} selected…`;
     }
   };
   count();

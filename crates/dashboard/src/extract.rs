@@ -110,17 +110,20 @@ pub(crate) fn parse_pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiErro
         .map_err(|_| ApiError::new(Code::BadRequest, "The request is not a valid form."))
 }
 
-/// The only field that a form may repeat.
-const REPEATABLE_FIELD: &str = "server_ids";
+/// The fields that a form may repeat.
+const REPEATABLE_FIELDS: [&str; 2] = ["server_ids", "pending"];
 /// The number of characters of a field name that an error message repeats.
 const NAME_CHARS_SHOWN: usize = 40;
 
-/// Parses a form. Our pages send every field once, except `server_ids`. A form that repeats another
-/// field is rejected, so that no two readers of the form can see different values.
+/// Parses a form. Our pages send every field once, except [`REPEATABLE_FIELDS`]. A form that repeats
+/// another field is rejected, so that no two readers of the form can see different values.
 pub(crate) fn form_pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError> {
     let pairs = parse_pairs(bytes)?;
     let mut names = BTreeSet::new();
-    let single = pairs.iter().map(|(name, _)| name).filter(|name| *name != REPEATABLE_FIELD);
+    let single = pairs
+        .iter()
+        .map(|(name, _)| name)
+        .filter(|name| !REPEATABLE_FIELDS.contains(&name.as_str()));
     if let Some(name) = { single }.find(|name| !names.insert(name.as_str())) {
         let name: String = name.chars().take(NAME_CHARS_SHOWN).collect();
         let detail = format!("The form has the field \"{name}\" more than once.");

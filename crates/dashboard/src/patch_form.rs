@@ -9,8 +9,9 @@ use axum::http::Response;
 use httpkit::Body;
 use httpkit::problem::{ApiError, Code};
 use serde_json::{Map, Value, json};
-use service::requests;
-use wire::v1::{CreateBatch, PreviewRequest};
+use service::requests::validate::SERVER_IDS_MAX;
+use service::{queries, requests};
+use wire::v1::{CreateBatch, Options, PreviewRequest};
 
 use crate::extract::{Form, split_words};
 use crate::names::names;
@@ -41,6 +42,32 @@ pub(crate) fn parse(form: &Form) -> PatchForm {
         dry_run: !form.text("dry_run").is_empty(),
     }
     .sorted()
+}
+
+/// The form with these options, without servers.
+pub(crate) fn from_options(options: &Options) -> PatchForm {
+    let packages: Vec<String> = options.packages.iter().map(ToString::to_string).collect();
+    let exclude: Vec<String> = options.exclude.iter().map(ToString::to_string).collect();
+    let number = |value: Option<String>| value.unwrap_or_default();
+    let what = match (packages.is_empty(), options.security_only) {
+        (false, false) => "packages",
+        (false, true) => "packages_security",
+        (true, true) => "security",
+        (true, false) => "all",
+    };
+    PatchForm {
+        server_ids: Vec::new(),
+        what: what.into(),
+        packages: packages.join(", "),
+        exclude: exclude.join(", "),
+        reboot: pages::api_name(&options.reboot),
+        stagger_minutes: options.stagger_minutes.to_string(),
+        max_parallel: number(options.max_parallel.map(|max| max.to_string())),
+        canary: options.canary.to_string(),
+        max_failures: number(options.max_failures.map(|limit| limit.to_string())),
+        window_minutes: number(options.window_minutes.map(|window| window.to_string())),
+        dry_run: options.dry_run,
+    }
 }
 
 /// The options as the API expects them. A value that is not a number stays text, so that the API
@@ -107,8 +134,11 @@ const BATCH_ACTION: &str = "batch";
 /// `POST /order`: renders a preview, or starts what was previewed if the Start button sent the
 /// preview's token as `start`.
 pub(crate) async fn submit(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> PageResult {
-    let server_ids = selected(&app, &viewer, &sent).await?;
-    let form = PatchForm { server_ids, ..parse(&sent) }.sorted();
+    let form = match affected(&app, &viewer, &sent).await? {
+        Some(affected) => affected,
+        None => PatchForm { server_ids: selected(&app, &viewer, &sent).await?, ..parse(&sent) },
+    }
+    .sorted();
     match preview_or_start(&app, &viewer, &sent, &form).await {
         Ok(Outcome::Started(answer)) => Ok(answer),
         Ok(Outcome::Previewed { preview, token, rejected }) => {
@@ -123,6 +153,46 @@ pub(crate) async fn submit(State(app): State<Dashboard>, viewer: Viewer, sent: F
         ),
         Err(error) => Err(error),
     }
+}
+
+/// The form for all servers that a CVE affects or on which packages are pending, if the page of a
+/// CVE or of patches sent it.
+async fn affected(
+    app: &Dashboard,
+    viewer: &Viewer,
+    sent: &Form,
+) -> Result<Option<PatchForm>, ApiError> {
+    let (cve, pending) = (sent.text("cve"), sent.all("pending"));
+    let scope = viewer.caller().scope();
+    let canceled_in = sent.text("canceled_in");
+    if !canceled_in.is_empty() {
+        let batch = canceled_in.parse().map_err(|_| ApiError::not_found("batch", &canceled_in))?;
+        let (batch, server_ids) = queries::batches::canceled(app, &scope, batch).await?;
+        let server_ids = server_ids.iter().map(ToString::to_string).collect();
+        return Ok(Some(PatchForm { server_ids, ..from_options(&batch.options) }));
+    }
+    let (server_ids, packages) = if !cve.is_empty() {
+        queries::cves::patchable_servers(app, &scope, &cve).await?
+    } else if !pending.is_empty() {
+        let limit = SERVER_IDS_MAX + 1;
+        (queries::patches::waiting_servers(app, &scope, &pending, limit).await?, pending)
+    } else {
+        return Ok(None);
+    };
+    if server_ids.len() > SERVER_IDS_MAX {
+        let max = pages::number(SERVER_IDS_MAX);
+        let detail = format!(
+            "More than {max} servers have this update pending. Filter the list of servers, and \
+             patch a part of them."
+        );
+        return Err(ApiError::new(Code::InvalidBody, detail));
+    }
+    Ok(Some(PatchForm {
+        server_ids: server_ids.iter().map(ToString::to_string).collect(),
+        what: "packages".to_owned(),
+        packages: packages.join(", "),
+        ..parse(sent)
+    }))
 }
 
 enum Outcome {

@@ -169,29 +169,8 @@ pub(crate) async fn edit_form(
         let list = targets.get(name).and_then(Value::as_array).into_iter().flatten();
         list.filter_map(Value::as_str).map(str::to_owned).collect()
     };
-    let listed = |items: Vec<String>| items.join(", ");
-    let number = |value: Option<String>| value.unwrap_or_default();
-    let options = &it.options;
-    let packages: Vec<String> = options.packages.iter().map(ToString::to_string).collect();
-    let what = match (packages.is_empty(), options.security_only) {
-        (false, false) => "packages",
-        (false, true) => "packages_security",
-        (true, true) => "security",
-        (true, false) => "all",
-    };
-    let order = PatchForm {
-        server_ids: texts("server_ids"),
-        what: what.into(),
-        packages: listed(packages),
-        exclude: listed(options.exclude.iter().map(ToString::to_string).collect()),
-        reboot: pages::api_name(&options.reboot),
-        stagger_minutes: options.stagger_minutes.to_string(),
-        max_parallel: number(options.max_parallel.map(|max| max.to_string())),
-        canary: options.canary.to_string(),
-        max_failures: number(options.max_failures.map(|limit| limit.to_string())),
-        window_minutes: number(options.window_minutes.map(|window| window.to_string())),
-        dry_run: options.dry_run,
-    };
+    let order =
+        PatchForm { server_ids: texts("server_ids"), ..patch_form::from_options(&it.options) };
     let form = ScheduleForm {
         generation: generation.to_string(),
         name: it.name.clone(),

@@ -2,13 +2,21 @@
 
 use axum::extract::State;
 use httpkit::filters::{CveFilter, CveServers, PatchFilter, PatchServers};
-use httpkit::{Id, RequestUrl, page as paging};
-use service::queries;
+use httpkit::problem::{ApiError, Code};
+use httpkit::{Body, Id, RequestUrl, page as paging};
+use serde_json::{Value, json};
+use service::requests::Versions;
+use service::{queries, requests};
+use vocab::SuppressionId;
+use wire::v1::{CreateSuppression, Suppression};
 
-use crate::extract::PageQuery;
+use crate::extract::{Form, PageQuery};
 use crate::pages::Section;
 use crate::pages::facets::Filters;
-use crate::response::{PageResult, live_frame, page};
+use crate::pages::form::SuppressionForm;
+use crate::response::{
+    PageResult, error_sentences, frame, invalid_input, live_frame, page, redirect,
+};
 use crate::{Dashboard, Viewer, feeds, pages, plots};
 
 pub(crate) async fn patches(
@@ -73,7 +81,106 @@ pub(crate) async fn cve(
 ) -> PageResult {
     let it =
         queries::cves::get(&app, &viewer.caller().scope(), &id, query.parameters.page()).await?;
+    let suppressions = active_suppressions(&app, &viewer, &id).await?;
     let importing = queries::feeds::importing(&app).await?;
     let frame = live_frame(&app, &viewer, Section::Cves, it.cve.id.clone());
-    page(&pages::CvePage { frame, it, importing })
+    page(&pages::CvePage { frame, it, suppressions, importing })
+}
+
+/// Maximum number of suppressions on the page of a CVE.
+const SUPPRESSIONS_MAX: u32 = 50;
+
+async fn active_suppressions(
+    app: &Dashboard,
+    viewer: &Viewer,
+    cve: &str,
+) -> Result<Vec<Suppression>, ApiError> {
+    let part = queries::Page { limit: SUPPRESSIONS_MAX, offset: 0 };
+    let scope = viewer.caller().scope();
+    let found = queries::suppressions::list(app, &scope, Some(cve.to_owned()), part).await?;
+    Ok(found.items.into_iter().filter(|one| one.active).collect())
+}
+
+/// The form that suppresses a CVE.
+pub(crate) async fn suppress_form(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<String>,
+) -> PageResult {
+    page(&suppress_page(&app, &viewer, &id, SuppressionForm::default(), Vec::new()).await?)
+}
+
+pub(crate) async fn suppress(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<String>,
+    sent: Form,
+) -> PageResult {
+    let form = SuppressionForm {
+        reason: sent.text("reason").split_whitespace().collect::<Vec<_>>().join(" "),
+        environment: sent.text("environment"),
+        package: sent.text("package"),
+        until: sent.text("until"),
+    };
+    let mut body = json!({"cve": id, "reason": form.reason});
+    for (name, text) in [("environment", &form.environment), ("package", &form.package)] {
+        if !text.is_empty() {
+            body[name] = json!(text);
+        }
+    }
+    if !form.until.is_empty() {
+        body["expires_at"] = json!(format!("{}T00:00:00Z", form.until));
+    }
+    // Fails if there is no such CVE.
+    let view = suppress_page(&app, &viewer, &id, form, Vec::new()).await?;
+    match create_suppression(&app, &viewer, &body).await {
+        Ok(()) => redirect(&format!("/cves/{id}")),
+        Err(error) if error.code() == Code::InvalidBody => {
+            invalid_input(&pages::Suppress { errors: error_sentences(&error), ..view })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn create_suppression(
+    app: &Dashboard,
+    viewer: &Viewer,
+    body: &Value,
+) -> Result<(), ApiError> {
+    let body: Body<CreateSuppression> = Body::from_value(body)?;
+    requests::suppressions::create(app, &viewer.caller(), body.into_parts()).await?;
+    Ok(())
+}
+
+async fn suppress_page(
+    app: &Dashboard,
+    viewer: &Viewer,
+    id: &str,
+    form: SuppressionForm,
+    errors: Vec<String>,
+) -> Result<pages::Suppress, ApiError> {
+    let part = queries::Page { limit: 1, offset: 0 };
+    let it = queries::cves::get(app, &viewer.caller().scope(), id, part).await?;
+    let environments = it.environments.iter().filter_map(|one| one.environment.as_ref());
+    Ok(pages::Suppress {
+        frame: frame(app, viewer, Section::Cves, format!("Suppress {id}")),
+        environments: environments.map(ToString::to_string).collect(),
+        packages: it.cve.packages,
+        cve: it.cve.id,
+        form,
+        errors,
+    })
+}
+
+/// Deletes a suppression, and returns to the page of its CVE.
+pub(crate) async fn delete_suppression(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<SuppressionId>,
+    _form: Form,
+) -> PageResult {
+    let caller = viewer.caller();
+    let cve = queries::suppressions::find(&app, &caller.scope(), id).await?.cve;
+    requests::suppressions::delete(&app, &caller, id, &Versions::Any).await?;
+    redirect(&format!("/cves/{cve}"))
 }

@@ -30,6 +30,7 @@ fn advisory(id: u32, package: &str, fixed: &str) -> Advisory {
         flaws: vec![format!("CVE-2026-{id}")],
         aliases: Vec::new(),
         summary: String::new(),
+        description: String::new(),
         published: None,
         modified: None,
         withdrawn: None,

@@ -101,6 +101,7 @@ fn advisory(group: Group, as_of: Option<Timestamp>) -> Advisory {
         flaws: cves,
         aliases: Vec::new(),
         summary: kind.unwrap_or_default(),
+        description: String::new(),
         published: None,
         modified: as_of,
         withdrawn: None,

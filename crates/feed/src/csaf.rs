@@ -104,6 +104,7 @@ fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Adv
             flaws: vec![cve.to_owned()],
             aliases: Vec::new(),
             summary: if title == cve { String::new() } else { title.to_owned() },
+            description: String::new(),
             published: parse_time(tracking.initial_release_date.as_ref()),
             modified: parse_time(tracking.current_release_date.as_ref()),
             withdrawn: None,

@@ -175,6 +175,7 @@ fn advisory_memory_bytes(advisory: &Advisory) -> usize {
     size_of::<Advisory>()
         + advisory.id.len()
         + advisory.summary.len()
+        + advisory.description.len()
         + text_bytes(&advisory.flaws)
         + text_bytes(&advisory.aliases)
         + ratings.sum::<usize>()

@@ -66,6 +66,7 @@ pub(crate) fn read(
                 flaws: vec![id],
                 aliases: fixes.aliases.into_iter().collect(),
                 summary: String::new(),
+                description: String::new(),
                 published: None,
                 modified: as_of,
                 withdrawn: None,

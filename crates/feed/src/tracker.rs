@@ -145,6 +145,7 @@ impl Tracker<'_> {
             flaws: vec![cve],
             aliases: Vec::new(),
             summary,
+            description: String::new(),
             published: None,
             modified: self.as_of,
             withdrawn: None,

@@ -208,6 +208,7 @@ impl Draft {
             flaws: cves,
             aliases: Vec::new(),
             summary: title.split_whitespace().collect::<Vec<_>>().join(" "),
+            description: String::new(),
             published: issued.or(updated),
             modified: updated.max(issued),
             withdrawn: None,

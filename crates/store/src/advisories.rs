@@ -166,6 +166,31 @@ pub async fn delete(tx: &mut Tx, feed: &str, ids: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// The advisories with these ids, of all feeds, ordered by id.
+#[boxed]
+pub async fn with_ids(conn: &mut Conn, ids: &[String]) -> Result<Vec<Advisory>> {
+    let mut found = Vec::new();
+    for feed in feeds::list(conn).await? {
+        found.extend(get_all(conn, &feed.name, ids).await?.into_values());
+    }
+    found.sort_by(|a, b| a.id.cmp(&b.id));
+    found.dedup_by(|a, b| a.id == b.id);
+    Ok(found)
+}
+
+/// The time of the list that the EPSS score of a CVE comes from. Newer lists had the same score.
+#[boxed]
+pub async fn epss_as_of(conn: &mut Conn, cve: &str) -> Result<Option<Timestamp>> {
+    let row: Option<(TimestampMicros,)> = on!(conn, |c| {
+        sqlx::query_as("select as_of from epss where cve = $1").bind(cve).fetch_optional(c).await
+    })?;
+    let read = |(as_of,)| {
+        let corrupt = |source| StoreError::Corrupt { table: "epss", id: cve.to_owned(), source };
+        <Timestamp as Column>::from_raw(as_of).map_err(corrupt)
+    };
+    row.map(read).transpose()
+}
+
 /// Whether a feed has any advisory.
 #[boxed]
 pub async fn has_any(conn: &mut Conn, feed: &str) -> Result<bool> {

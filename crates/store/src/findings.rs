@@ -26,11 +26,12 @@ use std::collections::BTreeMap;
 
 use domain::advisory::CvssScore;
 use jiff::Timestamp;
-use vocab::{Assessment, Digest, Environment, OrgId};
+use vocab::{Assessment, Digest, Environment, OrgId, ServerId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, expect_one_row};
 use crate::row::{put, row};
+use crate::server_list::parse_ids;
 use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
@@ -300,6 +301,106 @@ pub async fn by_ids(conn: &mut Conn, org: OrgId, ids: &[String]) -> Result<Vec<C
     Ok(found)
 }
 
+/// Whether a host's package manager reports the CVE for a pending update.
+async fn is_vendor_reported(conn: &mut Conn, org: OrgId, cve: &str) -> Result<bool> {
+    Ok(on!(conn, |c| {
+        sqlx::query("select 1 from cve_updates where org_id = $1 and cve = $2 limit 1")
+            .bind(put(&org))
+            .bind(cve)
+            .fetch_optional(c)
+            .await
+            .map(|row| row.is_some())
+    })?)
+}
+
+/// Adds the condition that a server has a CVE. A macro because the type of the text depends on the
+/// database.
+macro_rules! has_cve {
+    ($text:ident, $dialect:ident, $org:ident, $cve:ident, $is_reported:ident) => {
+        $text.add("(");
+        // Added only if needed: each engine finds either condition by an index, but both together
+        // only by scanning.
+        if $is_reported {
+            $text.add("update_set in (select u.update_set from cve_updates u where u.org_id = ");
+            $text.bind(put(&$org)).add(" and u.cve = ").bind($cve.to_owned()).add(") or ");
+        }
+        let [before, after] = carriers::KINDS_WITH_CVE;
+        $text.add("(package_set, os_release, kernel, runs) in ");
+        $text.add(before).add($dialect.each_kind).add(after);
+        $text.bind(put(&$org)).add(" and k.cve = ").bind($cve.to_owned()).add("))");
+    };
+}
+
+row! {
+    /// The number of servers in an environment.
+    pub struct EnvironmentCount in "servers" by "environment" {
+        pub environment: Option<Environment>,
+        pub servers: u64,
+    }
+}
+
+/// Counts the servers that have a CVE by environment, those without one last.
+#[boxed]
+pub async fn count_by_environment(
+    conn: &mut Conn,
+    org: OrgId,
+    cve: &str,
+    environments: Option<&[Environment]>,
+) -> Result<Vec<EnvironmentCount>> {
+    if environments.is_some_and(<[Environment]>::is_empty) {
+        return Ok(Vec::new());
+    }
+    let is_reported = is_vendor_reported(conn, org, cve).await?;
+    Ok(on!(conn, |c, dialect| {
+        let mut text = Text::new("select ");
+        text.add(EnvironmentCount::COLUMNS);
+        text.add(" from (select environment, count(*) as servers from servers where org_id = ");
+        text.bind(put(&org)).add(" and removed_at is null and ");
+        has_cve!(text, dialect, org, cve, is_reported);
+        if let Some(environments) = environments {
+            text.add(" and environment in ").list(environments.iter().map(put));
+        }
+        text.add(" group by environment) counted order by environment is null, environment");
+        text.build_as().fetch_all(c).await
+    })?)
+}
+
+/// The servers that have a CVE and a pending update of one of these packages, except those in
+/// `suppressed`. At most `limit` of them.
+#[boxed]
+pub async fn patchable(
+    conn: &mut Conn,
+    org: OrgId,
+    cve: &str,
+    packages: &[String],
+    environments: Option<&[Environment]>,
+    suppressed: &[Environment],
+    limit: u32,
+) -> Result<Vec<ServerId>> {
+    if packages.is_empty() || environments.is_some_and(<[Environment]>::is_empty) {
+        return Ok(Vec::new());
+    }
+    let is_reported = is_vendor_reported(conn, org, cve).await?;
+    let ids: Vec<(String,)> = on!(conn, |c, dialect| {
+        let mut text = Text::new("select id from servers where org_id = ");
+        text.bind(put(&org)).add(" and removed_at is null and ");
+        has_cve!(text, dialect, org, cve, is_reported);
+        text.add(" and update_set in (select p.update_set from patch_sets p where p.org_id = ");
+        text.bind(put(&org)).add(" and p.package_name in ");
+        text.list(packages.iter().cloned()).add(")");
+        if let Some(environments) = environments {
+            text.add(" and environment in ").list(environments.iter().map(put));
+        }
+        if !suppressed.is_empty() {
+            text.add(" and (environment is null or environment not in ");
+            text.list(suppressed.iter().map(put)).add(")");
+        }
+        text.add(" limit ").bind(i64::from(limit));
+        text.build_as().fetch_all(c).await
+    })?;
+    parse_ids(ids)
+}
+
 /// Returns a page of the servers that have a CVE, by name.
 #[boxed]
 pub async fn servers(
@@ -312,29 +413,13 @@ pub async fn servers(
     if environments.is_some_and(<[Environment]>::is_empty) {
         return Ok(Vec::new());
     }
-    let is_vendor_reported = on!(conn, |c| {
-        sqlx::query("select 1 from cve_updates where org_id = $1 and cve = $2 limit 1")
-            .bind(put(&org))
-            .bind(cve)
-            .fetch_optional(c)
-            .await
-            .map(|row| row.is_some())
-    })?;
+    let is_reported = is_vendor_reported(conn, org, cve).await?;
     Ok(on!(conn, |c, dialect| {
         let mut text = Text::new("select ");
         text.add(Server::COLUMNS);
         text.add(" from servers join presence on org = org_id and server_id = id where org_id = ");
-        text.bind(put(&org)).add(" and removed_at is null and (");
-        // Added only if needed: each engine finds either condition by an index, but both together
-        // only by scanning.
-        if is_vendor_reported {
-            text.add("update_set in (select u.update_set from cve_updates u where u.org_id = ");
-            text.bind(put(&org)).add(" and u.cve = ").bind(cve.to_owned()).add(") or ");
-        }
-        let [before, after] = carriers::KINDS_WITH_CVE;
-        text.add("(package_set, os_release, kernel, runs) in ");
-        text.add(before).add(dialect.each_kind).add(after);
-        text.bind(put(&org)).add(" and k.cve = ").bind(cve.to_owned()).add("))");
+        text.bind(put(&org)).add(" and removed_at is null and ");
+        has_cve!(text, dialect, org, cve, is_reported);
         if let Some(environments) = environments {
             text.add(" and environment in ").list(environments.iter().map(put));
         }

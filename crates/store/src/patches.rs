@@ -7,13 +7,15 @@
 use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use serde_json::Value;
-use vocab::{Digest, Environment, OrgId, Os, UpdateType};
+use vocab::{Digest, Environment, OrgId, Os, ServerId, UpdateType};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, expect_one_row};
+use crate::findings::EnvironmentCount;
 use crate::row::{put, row, via};
+use crate::server_list::parse_ids;
 use crate::servers::Server;
-use crate::sql::{ROWS_MAX, Text, join, like_pattern};
+use crate::sql::{ROWS_MAX, Text, escape_like, join, like_pattern};
 use crate::tx::Tx;
 use crate::{Page, Paged};
 
@@ -422,6 +424,72 @@ pub async fn servers(
         }
         text.add(" order by sort_name, id limit ").bind(i64::from(page.limit));
         text.add(" offset ").bind(put(&page.offset));
+        text.build_as().fetch_all(c).await
+    })?)
+}
+
+/// The patches that fix a CVE, those of the most servers first. Reads all rows: there are a few
+/// thousand at most.
+#[boxed]
+pub async fn fixing(conn: &mut Conn, org: OrgId, cve: &str) -> Result<Vec<Patch>> {
+    let pattern = format!("%\"{}\"%", escape_like(cve));
+    Ok(on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(Patch::COLUMNS).add(" from patches where org_id = ").bind(put(&org));
+        text.add(" and cves like ").bind(pattern.clone()).add(r" escape '\'");
+        text.add(" order by servers_order, package_name");
+        text.build_as().fetch_all(c).await
+    })?)
+}
+
+/// The servers on which an update of one of these packages is pending. At most `limit` of them.
+#[boxed]
+pub async fn waiting_ids(
+    conn: &mut Conn,
+    org: OrgId,
+    names: &[String],
+    environments: Option<&[Environment]>,
+    limit: u32,
+) -> Result<Vec<ServerId>> {
+    if names.is_empty() || environments.is_some_and(<[Environment]>::is_empty) {
+        return Ok(Vec::new());
+    }
+    parse_ids(on!(conn, |c| {
+        let mut text = Text::new("select id from servers where org_id = ");
+        text.bind(put(&org)).add(" and removed_at is null and update_set in ");
+        text.add("(select p.update_set from patch_sets p where p.org_id = ").bind(put(&org));
+        text.add(" and p.package_name in ").list(names.iter().cloned()).add(")");
+        if let Some(environments) = environments {
+            text.add(" and environment in ").list(environments.iter().map(put));
+        }
+        text.add(" limit ").bind(i64::from(limit));
+        text.build_as().fetch_all(c).await
+    })?)
+}
+
+/// Counts the servers on which an update of this package is pending by environment, those without
+/// an environment last.
+#[boxed]
+pub async fn count_by_environment(
+    conn: &mut Conn,
+    org: OrgId,
+    name: &str,
+    environments: Option<&[Environment]>,
+) -> Result<Vec<EnvironmentCount>> {
+    if environments.is_some_and(<[Environment]>::is_empty) {
+        return Ok(Vec::new());
+    }
+    Ok(on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(EnvironmentCount::COLUMNS);
+        text.add(" from (select environment, count(*) as servers from servers where org_id = ");
+        text.bind(put(&org)).add(" and removed_at is null and update_set in ");
+        text.add("(select p.update_set from patch_sets p where p.org_id = ").bind(put(&org));
+        text.add(" and p.package_name = ").bind(name.to_owned()).add(")");
+        if let Some(environments) = environments {
+            text.add(" and environment in ").list(environments.iter().map(put));
+        }
+        text.add(" group by environment) counted order by environment is null, environment");
         text.build_as().fetch_all(c).await
     })?)
 }

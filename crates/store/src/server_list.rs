@@ -420,7 +420,7 @@ fn parse_at_most(max: u64, found: Vec<(String,)>) -> Result<Option<Vec<ServerId>
     if found.len() as u64 > max { Ok(None) } else { parse_ids(found).map(Some) }
 }
 
-fn parse_ids(found: Vec<(String,)>) -> Result<Vec<ServerId>> {
+pub(crate) fn parse_ids(found: Vec<(String,)>) -> Result<Vec<ServerId>> {
     found.into_iter().map(|(id,)| parse("servers", id)).collect()
 }
 

@@ -110,20 +110,51 @@ fn percent(share: Option<f64>) -> Cell {
     share.map_or_else(empty_cell, |share| format!("{:.1}%", share * 100.0).into())
 }
 
+fn kev(detail: &CveDetail) -> String {
+    let Some(entry) = &detail.kev_entry else { return "no".to_owned() };
+    let due = entry.due.map_or_else(String::new, |due| format!(", to be fixed by {due}"));
+    let ransomware = if entry.ransomware { ", by ransomware too" } else { "" };
+    format!("since {}{due}{ransomware}", entry.added)
+}
+
+fn environments(detail: &CveDetail) -> String {
+    let counts = detail.environments.iter().map(|one| {
+        let name = one.environment.as_ref().map_or("none", |name| name.as_str());
+        let suppressed = if one.suppressed { " suppressed" } else { "" };
+        format!("{name}: {}{suppressed}", one.servers)
+    });
+    counts.collect::<Vec<_>>().join(", ")
+}
+
+fn fixes(detail: &CveDetail) -> String {
+    let names: Vec<&str> = detail.fixed_by.iter().map(|fix| fix.package_name.as_str()).collect();
+    if names.is_empty() { "no pending update".to_owned() } else { names.join(", ") }
+}
+
 fn format_cve(detail: &CveDetail, screen: &Screen) -> String {
     let cve = &detail.cve;
     let mut text = screen.properties(&[
         ("CVE", (&cve.id).into()),
         ("severity", severity(cve)),
         ("severity source", optional_cell(cve.severity_source.as_ref())),
+        ("known exploited", kev(detail).into()),
         ("CVSS", optional_cell(cve.cvss)),
+        ("CVSS vector", optional_cell(detail.cvss_vector.as_ref())),
         ("EPSS", percent(cve.epss)),
+        ("EPSS percentile", percent(detail.epss_percentile)),
         ("published", screen.optional_time(cve.published)),
         ("packages", cve.packages.join(", ").into()),
         ("servers", cve.affected_servers.into()),
+        ("environments", environments(detail).into()),
         ("suppressed on", cve.suppressed_servers.into()),
+        ("fixed by", fixes(detail).into()),
+        ("patchable", detail.patchable_servers.into()),
         ("link", (&detail.url).into()),
     ]);
+    if let Some(description) = &detail.description {
+        text += &screen.heading("Description");
+        text += &format!("{description}\n");
+    }
     let rows: Vec<Vec<Cell>> = (detail.servers.iter())
         .map(|server| {
             vec![

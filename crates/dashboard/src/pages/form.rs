@@ -37,6 +37,16 @@ pub struct ServersForm {
     pub remove_tags: String,
 }
 
+/// The fields of a suppression.
+#[derive(Debug, Clone, Default)]
+pub struct SuppressionForm {
+    pub reason: String,
+    pub environment: String,
+    pub package: String,
+    /// A date.
+    pub until: String,
+}
+
 /// The fields of a schedule.
 #[derive(Debug, Clone, Default)]
 pub struct ScheduleForm {

@@ -36,7 +36,7 @@ pub use views::{
     Find, Found, HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PatchPage, Patches,
     PreviewWithToken, Problem, ProblemBare, ScheduleEdit, SchedulePage, Schedules, Secret,
     ServerEdit, ServerPage, ServerTab, Servers, ServersEdit, Settings, SettingsAgents,
-    SettingsFeeds, SettingsKeys, SettingsTokens, SignIn, TaskPage, UserRow, Welcome,
+    SettingsFeeds, SettingsKeys, SettingsTokens, SignIn, Suppress, TaskPage, UserRow, Welcome,
 };
 
 /// Maximum number of rows in a table that the API does not page.

@@ -6,14 +6,14 @@ use vocab::{BatchId, Role, ScheduleId, UserId, Zone};
 use wire::v1::{
     Agents, ApiKey, Batch, BatchState, CatalogFeed, Cve, CveDetail, CveSummary, EnrollmentToken,
     Feed, FleetSummary, List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server,
-    ServerDetail, SeverityCounts, Task,
+    ServerDetail, SeverityCounts, Suppression, Task,
 };
 
 use crate::pages::ages::PendingAges;
 use crate::pages::attention::Item;
 use crate::pages::calendar::Calendar;
 use crate::pages::facets::{FacetMenu, Filters};
-use crate::pages::form::{PatchForm, ScheduleForm, ServersForm};
+use crate::pages::form::{PatchForm, ScheduleForm, ServersForm, SuppressionForm};
 use crate::pages::layout::Frame;
 use crate::pages::names::Names;
 use crate::pages::trend::Trend;
@@ -62,7 +62,12 @@ pages! {
         frame: Frame, list: List<CveSummary>, filters: Filters, menus: Vec<FacetMenu>, query: String, importing: Vec<Feed>,
         explanation: &'static str,
     }
-    CvePage = "cve.html" { frame: Frame, it: CveDetail, importing: Vec<Feed>, }
+    CvePage = "cve.html" { frame: Frame, it: CveDetail, suppressions: Vec<Suppression>, importing: Vec<Feed>, }
+    /// The form that suppresses a CVE.
+    Suppress = "suppress.html" {
+        frame: Frame, cve: String, environments: Vec<String>, packages: Vec<String>, form: SuppressionForm,
+        errors: Vec<String>,
+    }
     Batches = "batches.html" { frame: Frame, list: List<Batch>, menus: Vec<FacetMenu>, query: String, names: Names, }
     BatchPage = "batch.html" { frame: Frame, it: Batch, state: String, failed: Vec<Task>, names: Names, }
     /// One task of a batch with its log.

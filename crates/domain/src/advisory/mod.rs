@@ -31,6 +31,9 @@ pub struct Advisory {
     /// Summary in one line.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub summary: String,
+    /// What its CVE is about, shortened. Only for an advisory about one CVE.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -230,6 +233,7 @@ mod tests {
             flaws: vec!["CVE-2026-0001".to_owned()],
             aliases: Vec::new(),
             summary: String::new(),
+            description: String::new(),
             published: None,
             modified: modified.map(|text| text.parse().unwrap()),
             withdrawn: None,

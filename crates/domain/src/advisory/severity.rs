@@ -84,6 +84,12 @@ impl CvssScore {
         &self.vector
     }
 
+    /// The base metrics of the vector in words, such as `Attack vector` and `Network`.
+    pub fn metrics(&self) -> Vec<(&'static str, &'static str)> {
+        let parts = self.vector.split('/').filter_map(|part| part.split_once(':'));
+        parts.filter_map(|(metric, value)| metric_in_words(self.version, metric, value)).collect()
+    }
+
     /// Source of the severity: `cvss:3.1`.
     pub fn source(&self) -> &'static str {
         match self.version {
@@ -92,6 +98,45 @@ impl CvssScore {
             31 => "cvss:3.1",
             _ => "cvss:4.0",
         }
+    }
+}
+
+fn metric_in_words(version: u8, metric: &str, value: &str) -> Option<(&'static str, &'static str)> {
+    let (name, words): (&str, &[(&str, &str)]) = match (version, metric) {
+        (_, "AV") => (
+            "Attack vector",
+            &[("N", "Network"), ("A", "Adjacent network"), ("L", "Local"), ("P", "Physical")],
+        ),
+        (_, "AC") => ("Attack complexity", &[("L", "Low"), ("M", "Medium"), ("H", "High")]),
+        (40, "AT") => ("Attack requirements", &[("N", "None"), ("P", "Present")]),
+        (20, "Au") => ("Authentication", &[("N", "None"), ("S", "Single"), ("M", "Multiple")]),
+        (30.., "PR") => ("Privileges required", &[("N", "None"), ("L", "Low"), ("H", "High")]),
+        (40, "UI") => ("User interaction", &[("N", "None"), ("P", "Passive"), ("A", "Active")]),
+        (30.., "UI") => ("User interaction", &[("N", "None"), ("R", "Required")]),
+        (30 | 31, "S") => ("Scope", &[("U", "Unchanged"), ("C", "Changed")]),
+        (20, "C" | "I" | "A") => {
+            (impact(metric), &[("N", "None"), ("P", "Partial"), ("C", "Complete")])
+        }
+        (30 | 31, "C" | "I" | "A") | (40, "VC" | "VI" | "VA" | "SC" | "SI" | "SA") => {
+            (impact(metric), &[("N", "None"), ("L", "Low"), ("H", "High")])
+        }
+        _ => return None,
+    };
+    let (_, word) = words.iter().find(|(letter, _)| *letter == value)?;
+    Some((name, word))
+}
+
+fn impact(metric: &str) -> &'static str {
+    match metric {
+        "C" => "Confidentiality impact",
+        "I" => "Integrity impact",
+        "A" => "Availability impact",
+        "VC" => "Confidentiality impact on the vulnerable system",
+        "VI" => "Integrity impact on the vulnerable system",
+        "VA" => "Availability impact on the vulnerable system",
+        "SC" => "Confidentiality impact on other systems",
+        "SI" => "Integrity impact on other systems",
+        _ => "Availability impact on other systems",
     }
 }
 
@@ -178,6 +223,34 @@ mod tests {
     const V2: &str = "AV:N/AC:L/Au:N/C:C/I:C/A:C";
     const V3: &str = "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H";
     const V4: &str = "CVSS:4.0/AV:N/AC:L/AT:P/PR:H/UI:N/VC:L/VI:N/VA:N/SC:N/SI:N/SA:N";
+
+    #[test]
+    fn base_metrics_are_explained() {
+        let words = |vector: &str| CvssScore::parse(vector).unwrap().metrics();
+        assert_eq!(
+            words("CVSS:3.1/AV:N/AC:L/PR:N/UI:R/S:C/C:H/I:L/A:N/E:P"),
+            [
+                ("Attack vector", "Network"),
+                ("Attack complexity", "Low"),
+                ("Privileges required", "None"),
+                ("User interaction", "Required"),
+                ("Scope", "Changed"),
+                ("Confidentiality impact", "High"),
+                ("Integrity impact", "Low"),
+                ("Availability impact", "None"),
+            ]
+        );
+        let old = words("AV:L/AC:M/Au:S/C:P/I:C/A:N");
+        assert_eq!(
+            old[2..4],
+            [("Authentication", "Single"), ("Confidentiality impact", "Partial")]
+        );
+        let new = words("CVSS:4.0/AV:A/AC:H/AT:P/PR:L/UI:A/VC:H/VI:N/VA:L/SC:N/SI:L/SA:H");
+        assert_eq!(new.len(), 11);
+        assert_eq!(new[2], ("Attack requirements", "Present"));
+        assert_eq!(new[4], ("User interaction", "Active"));
+        assert_eq!(new[10], ("Availability impact on other systems", "High"));
+    }
 
     #[test]
     fn every_cvss_version_has_score_and_severity() {

@@ -14,6 +14,7 @@ pub(super) fn advisory(id: &str, cves: &[&str], affected: &[Affected]) -> Adviso
         flaws: cves.iter().map(|cve| (*cve).to_owned()).collect(),
         aliases: Vec::new(),
         summary: String::new(),
+        description: String::new(),
         published: None,
         modified: None,
         withdrawn: None,

@@ -15,8 +15,22 @@ use crate::{limits, tracker};
 pub(super) fn advisory(osv: schema::Osv<'_>) -> Advisory {
     let covered_cves = vulnerability_ids(&osv);
     let aliases = aliases(&osv, &covered_cves);
-    let schema::Osv { id, summary, published, modified, withdrawn, severity, affected, .. } = osv;
+    let schema::Osv {
+        id,
+        summary,
+        details,
+        published,
+        modified,
+        withdrawn,
+        severity,
+        affected,
+        ..
+    } = osv;
     let summary = summary.unwrap_or_default();
+    let description = match (covered_cves.as_slice(), &details) {
+        ([_], Some(details)) => shorten(&details.0),
+        _ => String::new(),
+    };
     let mut ratings: Vec<CveRating> = Vec::new();
     let mut rate = |cve_id: Option<&str>, rating: Rating| {
         let rated = CveRating { flaw: cve_id.map(str::to_owned), rating };
@@ -57,6 +71,7 @@ pub(super) fn advisory(osv: schema::Osv<'_>) -> Advisory {
         flaws: covered_cves,
         aliases,
         summary,
+        description,
         published,
         modified,
         withdrawn,
@@ -90,6 +105,27 @@ fn vulnerability_ids(osv: &schema::Osv<'_>) -> Vec<String> {
     covered_cves.sort();
     covered_cves.dedup();
     covered_cves
+}
+
+/// Longer descriptions are cut. Most have less than half of it.
+const DESCRIPTION_CHARS_MAX: usize = 1000;
+
+/// A description in one paragraph, at most [`DESCRIPTION_CHARS_MAX`] characters long.
+fn shorten(details: &str) -> String {
+    let mut text = String::new();
+    let mut chars = 0;
+    for word in details.split_whitespace() {
+        chars += word.chars().count() + 1;
+        if chars > DESCRIPTION_CHARS_MAX {
+            text.push_str(" …");
+            break;
+        }
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        text.extend(word.chars().filter(|char| !char.is_control()));
+    }
+    text.trim_start().to_owned()
 }
 
 /// Other ids of the vulnerability, if the record is about exactly one.

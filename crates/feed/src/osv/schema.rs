@@ -15,6 +15,8 @@ pub(super) struct Osv<'a> {
     pub(super) id: String,
     #[serde(default)]
     pub(super) summary: Option<String>,
+    #[serde(borrow, default)]
+    pub(super) details: Option<BorrowedText<'a>>,
     #[serde(default)]
     pub(super) published: Option<Timestamp>,
     #[serde(default)]

@@ -50,6 +50,7 @@ fn security_update_becomes_an_advisory() {
         flaws: vec!["CVE-2026-0001".to_owned(), "CVE-2026-0002".to_owned()],
         aliases: Vec::new(),
         summary: "Amazon Linux 2023 - ALAS2023-2026-001: Important priority package update for curl & more".to_owned(),
+        description: String::new(),
         published: Some("2026-07-01T20:41:00Z".parse().unwrap()),
         modified: Some("2026-07-02T23:22:00Z".parse().unwrap()),
         withdrawn: None,

@@ -166,6 +166,25 @@ pub(crate) async fn finish(
     tx.commit().await.unwrap();
 }
 
+/// Cancels every task of a batch that has not started, as the engine would.
+pub(crate) async fn cancel_tasks(service: &Service, batch: &str) {
+    let id: BatchId = batch.parse().unwrap();
+    let mut tx = service.app.db.begin().await.unwrap();
+    let rows = rollout_tasks::all(&mut tx, id).await.unwrap();
+    let canceled: Vec<StateChange> = rows
+        .iter()
+        .map(|row| StateChange {
+            server_id: row.server_id,
+            from: row.target,
+            seen: row.generation,
+            next: row.target.apply(TaskEvent::Canceled, service.clock.now()).unwrap(),
+            result: None,
+        })
+        .collect();
+    rollout_tasks::save(&mut tx, id, &canceled).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
 pub(crate) const FAILED: ReportedResult = ReportedResult::Failed(FailureCode::PkgLockTimeout);
 
 /// Changes a batch as the engine would.

@@ -2,13 +2,14 @@
 
 use async_recursion::async_recursion as boxed;
 use domain::rollout::Phase;
+use store::rollout_tasks::state_name;
 pub use store::rollouts::Rollout;
 use store::{Conn, Page, Paged, StoreError, rollout_tasks, rollouts, runs};
-use vocab::BatchId;
+use vocab::{BatchId, ServerId};
 use wire::v1::Batch;
 
 use super::{Scope, convert, tasks};
-use crate::{App, Result};
+use crate::{App, Result, ServiceError};
 
 /// The states of a batch, as the API names them. Those of unfinished batches come first.
 pub const STATES: [&str; 10] = [
@@ -78,6 +79,22 @@ pub async fn with_tasks(app: &App, row: rollouts::Rollout) -> Result<Batch> {
     let results = tasks::of_batch(app, &mut reader, &row, &[], first).await?.items;
     let batch = summarize(&mut reader, row).await?;
     Ok(Batch { results: Some(results), ..batch })
+}
+
+/// A batch that has ended, and those of its canceled servers that still exist.
+#[boxed]
+pub async fn canceled(app: &App, scope: &Scope, id: BatchId) -> Result<(Batch, Vec<ServerId>)> {
+    let mut reader = app.db.snapshot().await?;
+    let row = find_in(&mut reader, scope, id).await?;
+    if row.ended_at.is_none() {
+        let detail = "The batch has not ended yet.";
+        return Err(ServiceError::conflict("batch_not_ended", detail));
+    }
+    let rows = rollout_tasks::all(&mut reader, id).await?;
+    let canceled = rows.iter().filter(|row| state_name(row.target) == "canceled");
+    let servers = canceled.map(|row| row.server_id);
+    let servers = super::servers::existing(&mut reader, scope, servers).await?;
+    Ok((summarize(&mut reader, row).await?, servers.into_iter().collect()))
 }
 
 /// Why a batch continued although its canary tested nothing.

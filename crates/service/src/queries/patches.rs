@@ -9,7 +9,7 @@ use store::package_sets::SetKind;
 use store::patches::{self, Patch};
 use store::{Conn, Page, Paged, StoreError, advisories, server_list};
 use vocab::{Digest, Line, Pending, ServerId, Severity};
-use wire::v1::{AffectedServer, PatchCve, PatchDetail};
+use wire::v1::{AffectedServer, PatchCve, PatchDetail, PatchEnvironment};
 
 use super::{Scope, convert, servers};
 use crate::commands::servers::entries;
@@ -130,7 +130,28 @@ pub async fn get(app: &App, scope: &Scope, name: &str, page: Page) -> Result<Pat
     }
     let updates: Vec<Pending> = lists.into_values().flatten().collect();
     let cve_details = fixed_cves(app, &mut reader, scope, &row, &updates).await?;
-    Ok(PatchDetail { patch: convert::patch(row), servers, cve_details })
+    let by_environment =
+        patches::count_by_environment(&mut reader, scope.org, name, environments).await?;
+    let count = |count: findings::EnvironmentCount| PatchEnvironment {
+        environment: count.environment,
+        servers: count.servers,
+    };
+    let environments = by_environment.into_iter().map(count).collect();
+    Ok(PatchDetail { patch: convert::patch(row), servers, cve_details, environments })
+}
+
+/// The servers on which an update of one of these packages is pending, at most `limit`.
+#[boxed]
+pub async fn waiting_servers(
+    app: &App,
+    scope: &Scope,
+    packages: &[String],
+    limit: usize,
+) -> Result<Vec<ServerId>> {
+    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+    let mut reader = app.db.read().await?;
+    let environments = scope.environments.as_deref();
+    Ok(patches::waiting_ids(&mut reader, scope.org, packages, environments, limit).await?)
 }
 
 /// The CVEs that a patch fixes, rated by feeds or else by the hosts' package managers.

@@ -18,6 +18,7 @@ fn statement(id: &str, affected: &[(&str, &str)]) -> Advisory {
         flaws: vec!["CVE-2026-0001".into()],
         aliases: Vec::new(),
         summary: String::new(),
+        description: String::new(),
         published: None,
         modified: Some(at(0)),
         withdrawn: None,

@@ -41,8 +41,98 @@ pub struct CveDetail {
     pub cve: CveSummary,
     /// References.
     pub url: String,
+    /// What it is about, shortened, according to a distribution; null if no feed describes it.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// CVSS vector of the score.
+    #[serde(default)]
+    pub cvss_vector: Option<String>,
+    /// The base metrics of the vector in words.
+    #[serde(default)]
+    pub cvss_metrics: Vec<CvssMetric>,
+    /// Share of all CVEs with the same or a lower EPSS score, from 0 to 1.
+    #[serde(default)]
+    pub epss_percentile: Option<f64>,
+    /// When the EPSS score was published first. Later publications had the same score.
+    #[serde(default)]
+    pub epss_as_of: Option<Timestamp>,
+    /// Its entry in the catalog of known exploited vulnerabilities; null if there is none.
+    #[serde(default)]
+    pub kev_entry: Option<KevEntry>,
+    /// Advisories that determined the findings on the servers of this page.
+    #[serde(default)]
+    pub advisories: Vec<AdvisoryReference>,
+    /// Number of servers by environment, including those on which it is suppressed.
+    #[serde(default)]
+    pub environments: Vec<CveEnvironment>,
+    /// Pending updates that fix it.
+    #[serde(default)]
+    pub fixed_by: Vec<CveFix>,
+    /// Number of affected servers on which one of these updates is pending, at most 10,000.
+    #[serde(default)]
+    pub patchable_servers: u64,
     /// Affected servers by name, including those on which it is suppressed.
     pub servers: Vec<ExposedServer>,
+}
+
+/// A metric of a CVSS vector.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CvssMetric {
+    /// Name.
+    #[cfg_attr(feature = "openapi", schema(example = "Attack vector"))]
+    pub name: String,
+    /// Value.
+    #[cfg_attr(feature = "openapi", schema(example = "Network"))]
+    pub value: String,
+}
+
+/// An entry in the catalog of known exploited vulnerabilities (KEV).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct KevEntry {
+    /// When it was added to the catalog.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = Date, example = "2026-08-04"))]
+    pub added: jiff::civil::Date,
+    /// The date by which agencies of the United States must fix it.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = Date, example = "2026-08-25"))]
+    pub due: Option<jiff::civil::Date>,
+    /// Whether ransomware is known to use it.
+    pub ransomware: bool,
+}
+
+/// An advisory of a distribution.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AdvisoryReference {
+    /// ID.
+    #[cfg_attr(feature = "openapi", schema(example = "DSA-5764-1"))]
+    pub id: String,
+    /// Summary in one line; empty if it has none.
+    pub summary: String,
+}
+
+/// The servers of an environment that a CVE affects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CveEnvironment {
+    /// Environment; null for servers without one.
+    pub environment: Option<Environment>,
+    /// Number of servers.
+    pub servers: u64,
+    /// Whether the CVE is suppressed there in every affected package.
+    pub suppressed: bool,
+}
+
+/// A pending update that fixes a CVE.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CveFix {
+    /// Package.
+    #[cfg_attr(feature = "openapi", schema(example = "openssl"))]
+    pub package_name: String,
+    /// Number of servers on which it is pending.
+    pub servers: u64,
 }
 
 /// A server with a package that is affected by a CVE.

@@ -31,11 +31,14 @@ pub use credentials::{
     ApiKey, CreateApiKey, CreateEnrollmentToken, CreatedApiKey, CreatedEnrollmentToken,
     EnrollmentToken,
 };
-pub use cves::{CveDetail, CveSummary, ExposedServer};
+pub use cves::{
+    AdvisoryReference, CveDetail, CveEnvironment, CveFix, CveSummary, CvssMetric, ExposedServer,
+    KevEntry,
+};
 pub use feeds::{CatalogFeed, CreateFeed, Feed, FeedPhase, FeedProgress, FeedState};
 pub use list::{Links, List, Meta};
 pub use options::{Options, OptionsRequest};
-pub use patches::{AffectedServer, Patch, PatchCve, PatchDetail, PatchVersion};
+pub use patches::{AffectedServer, Patch, PatchCve, PatchDetail, PatchEnvironment, PatchVersion};
 pub use preview::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutlook};
 pub use problem::{FieldError, Problem};
 pub use schedules::{LastRun, Run, RunState, Schedule, ScheduleRequest, Trigger};

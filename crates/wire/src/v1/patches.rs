@@ -52,6 +52,19 @@ pub struct PatchDetail {
     pub servers: Vec<AffectedServer>,
     /// Details of the CVEs that it fixes.
     pub cve_details: Vec<PatchCve>,
+    /// Number of servers with the update pending by environment.
+    #[serde(default)]
+    pub environments: Vec<PatchEnvironment>,
+}
+
+/// The servers of an environment with an update pending.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PatchEnvironment {
+    /// Environment; null for servers without one.
+    pub environment: Option<Environment>,
+    /// Number of servers.
+    pub servers: u64,
 }
 
 /// A server with an update pending.

@@ -228,6 +228,7 @@ async fn advisories_without_a_feed_are_removed_by_the_next_import(service: &Serv
             flaws: vec!["CVE-2026-1".into()],
             aliases: Vec::new(),
             summary: String::new(),
+            description: String::new(),
             published: None,
             modified: None,
             withdrawn: None,

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use service::projections::findings::rebuild;
-use vocab::{Installed, Role, ServerId};
+use vocab::{Installed, Role, ServerId, Severity};
 
-use crate::fleet::{Host, join};
+use crate::fleet::{Host, join, security};
 use crate::resources::feeds::{import_feed, lines, osv, write_file};
 use crate::support::{Service, TestRequest};
 
@@ -104,6 +104,68 @@ async fn cve_list_shows_exposed_servers(service: &Service) {
     service.get("/v1/cves?exploited=1").await.is_problem(400, "unknown_parameter");
 }
 
+async fn cve_shows_why_it_is_bad_and_what_fixes_it(service: &Service) {
+    let pending = |name, environment| {
+        let update = security("curl", Severity::High, &["CVE-2026-1"]);
+        host(name, "1.0").in_environment(environment).with_updates(vec![update])
+    };
+    join(service, pending("web-1", "production")).await;
+    join(service, pending("web-2", "production")).await;
+    join(service, pending("db-1", "staging")).await;
+    join(service, Host { environment: None, ..host("odd", "1.0") }).await;
+    publish(service).await;
+    let mut curl = osv("DSA-1", SATURDAY, "curl", "1.1", &["CVE-2026-1"]);
+    curl["summary"] = json!("curl - security update");
+    curl["details"] = json!(format!("A flaw\nin\u{1b} curl. {}", "word ".repeat(1_000)));
+    curl["severity"] = json!([{"type": "CVSS_V3", "score": V3}]);
+    import_feed(service, &write_file(service, "Debian.jsonl", &lines(&[curl]))).await.unwrap();
+    rebuild(&service.app, service.org).await.unwrap();
+    service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
+    let cve = service.get("/v1/cves/CVE-2026-1").await.is(200).json();
+    let description = cve["description"].as_str().unwrap();
+    assert!(description.starts_with("A flaw in curl. word"), "{description}");
+    assert!(description.ends_with(" …") && description.len() < 1_020, "{description}");
+    assert_eq!(cve["advisories"], json!([{"id": "DSA-1", "summary": "curl - security update"}]));
+    assert_eq!(cve["cvss_vector"], V3);
+    assert_eq!(cve["cvss_metrics"][0], json!({"name": "Attack vector", "value": "Network"}));
+    assert_eq!(cve["cvss_metrics"].as_array().unwrap().len(), 8);
+    assert_eq!(cve["kev_entry"], json!({"added": "2026-11-12", "due": null, "ransomware": true}));
+    assert_eq!((&cve["epss_percentile"], &cve["epss_as_of"]), (&json!(null), &json!(null)));
+    assert_eq!(
+        cve["environments"],
+        json!([
+            {"environment": "production", "servers": 2, "suppressed": false},
+            {"environment": "staging", "servers": 1, "suppressed": false},
+            {"environment": null, "servers": 1, "suppressed": false},
+        ])
+    );
+    assert_eq!(cve["fixed_by"], json!([{"package_name": "curl", "servers": 3}]));
+    assert_eq!(cve["patchable_servers"], 3, "nothing is pending on one of the four servers");
+
+    // A suppressed environment needs no patch. Others see only their own servers.
+    let suppression = json!({"cve": "CVE-2026-1", "environment": "staging", "reason": "isolated"});
+    service.post("/v1/suppressions", suppression).await.is(201);
+    let cve = service.get("/v1/cves/CVE-2026-1").await.is(200).json();
+    assert_eq!(
+        (&cve["environments"][1]["suppressed"], &cve["patchable_servers"]),
+        (&json!(true), &json!(2))
+    );
+    let key = service.key(Role::Viewer, Some(&["production"])).await;
+    let ask = TestRequest::get("/v1/cves/CVE-2026-1").with_key(&key);
+    let cve = ask.send(&service.router).await.is(200).json();
+    assert_eq!(cve["environments"].as_array().unwrap().len(), 1);
+    assert_eq!((&cve["fixed_by"][0]["servers"], &cve["patchable_servers"]), (&json!(2), &json!(2)));
+    let everywhere = json!({"cve": "CVE-2026-1", "reason": "not reachable"});
+    service.post("/v1/suppressions", everywhere).await.is(201);
+    let cve = service.get("/v1/cves/CVE-2026-1").await.is(200).json();
+    assert_eq!(cve["patchable_servers"], 0);
+    assert!(cve["environments"].as_array().unwrap().iter().all(|one| one["suppressed"] == true));
+    let patch = service.get("/v1/patches/curl").await.is(200).json();
+    let environments = [("production", 2), ("staging", 1)]
+        .map(|(environment, servers)| json!({"environment": environment, "servers": servers}));
+    assert_eq!(patch["environments"], json!(environments));
+}
+
 async fn server_shows_and_counts_its_cves(service: &Service) {
     let [web, _, db, odd] = fleet(service).await;
     let before = service.get(&format!("/v1/servers/{web}")).await.is(200).json();
@@ -190,6 +252,7 @@ async fn cve_list_follows_servers_and_feeds_automatically(service: &Service) {
 testkit::both!(
     crate::support:
     cve_list_shows_exposed_servers,
+    cve_shows_why_it_is_bad_and_what_fixes_it,
     server_shows_and_counts_its_cves,
     changed_advisory_is_rematched_and_withdrawn_one_removed,
     broken_feed_resolves_no_findings,

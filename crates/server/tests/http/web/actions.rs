@@ -1,10 +1,11 @@
 //! Actions in the dashboard: each shows a preview or a confirmation first.
 
+use domain::rollout::{Change, RolloutOutcome};
 use serde_json::json;
 use vocab::{Role, Severity};
 
 use crate::browser::{Browser, start_token};
-use crate::fleet::{Host, join, security};
+use crate::fleet::{Host, cancel_tasks, change, end, join, security};
 use crate::support::Service;
 
 async fn fleet(service: &Service) -> [String; 2] {
@@ -459,6 +460,96 @@ async fn feeds_are_added_updated_and_removed_after_confirmation(service: &Servic
     eve.submit("/settings/feeds", &[("name", "KEV")]).await.is(403);
 }
 
+/// Two servers with a CVE in openssl and the update for it, and one with another update.
+async fn affected_fleet(service: &Service) -> [String; 2] {
+    let servers = fleet(service).await;
+    let other = security("vim", Severity::Low, &["CVE-2026-2"]);
+    join(service, Host::new("db-1").with_updates(vec![other])).await;
+    service::projections::findings::rebuild(&service.app, service.org).await.unwrap();
+    service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
+    servers
+}
+
+async fn affected_servers_are_patched_from_the_pages_of_cves_and_packages(service: &Service) {
+    let [one, two] = affected_fleet(service).await;
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    let page = ann.get("/cves/CVE-2026-1").await.is(200).text();
+    assert!(page.contains("Patch 2 affected servers…"), "{page}");
+    let page = ann.submit("/order", &[("cve", "CVE-2026-1")]).await.is(200).text();
+    assert!(
+        page.contains("value=\"openssl\"") && page.contains("Patch 2 servers (1 package)"),
+        "{page}"
+    );
+    assert!(page.contains(&one) && page.contains(&two) && !page.contains("db-1"), "{page}");
+    assert_eq!(batches(service).await.len(), 0, "nothing starts without a confirmation");
+    let page = ann.get("/patches/openssl").await.is(200).text();
+    assert!(page.contains("Patch 2 servers…"), "{page}");
+    let page = ann.submit("/order", &[("pending", "openssl")]).await.is(200).text();
+    assert!(page.contains(&one) && page.contains(&two) && !page.contains("db-1"), "{page}");
+    let both = [("pending", "openssl"), ("pending", "vim")];
+    let page = ann.submit("/order", &both).await.is(200).text();
+    assert!(page.contains("value=\"openssl, vim\"") && page.contains("db-1"), "{page}");
+    ann.submit("/order", &[("cve", "CVE-2026-9")]).await.is(404);
+    ann.submit("/order", &[("pending", "nothing")]).await.is(400);
+    let eve = Browser::signed_in(service, "eve", Role::Viewer).await;
+    eve.submit("/order", &[("cve", "CVE-2026-1")]).await.is(403);
+    let page = eve.get("/cves/CVE-2026-1").await.is(200).text();
+    assert!(!page.contains("affected servers…") && !page.contains("Suppress…"), "{page}");
+}
+
+async fn cve_is_suppressed_with_a_reason_and_counted_again(service: &Service) {
+    affected_fleet(service).await;
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    let form = "/cves/CVE-2026-1/suppress";
+    let page = ann.get(form).await.is(200).text();
+    assert!(page.contains("<option>production</option>"), "{page}");
+    let page = ann.submit(form, &[("reason", ""), ("until", "soon")]).await.is(422).text();
+    assert!(page.contains("role=\"alert\"") && page.contains("value=\"soon\""), "{page}");
+    let past = [("reason", "old"), ("until", "2001-01-01")];
+    assert!(ann.submit(form, &past).await.is(422).text().contains("in the future"));
+    let good =
+        [("reason", "not\nreachable"), ("environment", "production"), ("until", "2099-01-02")];
+    let there = ann.submit(form, &good).await.is(303).header("location").to_owned();
+    assert_eq!(there, "/cves/CVE-2026-1");
+    let page = ann.get(&there).await.is(200).text();
+    assert!(page.contains("not reachable") && page.contains("Stop suppressing"), "{page}");
+    assert!(!page.contains("affected servers…"), "{page}");
+    let list = service.get("/v1/suppressions").await.is(200).json();
+    assert_eq!(list["data"][0]["expires_at"], "2099-01-02T00:00:00Z");
+    let path = format!("/suppressions/{}/delete", list["data"][0]["id"].as_str().unwrap());
+    let eve = Browser::signed_in(service, "eve", Role::Viewer).await;
+    eve.submit(&path, &[]).await.is(403);
+    eve.submit(form, &good).await.is(403);
+    assert_eq!(ann.submit(&path, &[]).await.is(303).header("location"), there);
+    assert!(ann.get(&there).await.is(200).text().contains("Patch 2 affected servers…"));
+    ann.get("/cves/CVE-2026-9/suppress").await.is(404);
+    ann.submit("/cves/CVE-2026-9/suppress", &good).await.is(404);
+}
+
+async fn canceled_servers_are_patched_with_the_same_options(service: &Service) {
+    let [one, two] = fleet(service).await;
+    let body = json!({"server_ids": [one, two], "packages": ["openssl"], "max_parallel": 3});
+    let batch = service.post("/v1/batches", body).await.is(202).json();
+    let batch = batch["id"].as_str().unwrap();
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    let again = [("canceled_in", batch)];
+    ann.submit("/order", &again).await.is(409);
+    change(service, batch, Change::Start).await;
+    service.post(&format!("/v1/batches/{batch}/cancel"), json!({})).await.is(200);
+    cancel_tasks(service, batch).await;
+    end(service, batch, RolloutOutcome::Canceled).await;
+    let page = ann.get(&format!("/batches/{batch}")).await.is(200).text();
+    assert!(page.contains("Patch 2 canceled servers…"), "{page}");
+    service.delete(&format!("/v1/servers/{two}")).await.is(204);
+    let page = ann.submit("/order", &again).await.is(200).text();
+    assert!(page.contains(&one) && !page.contains(&two), "{page}");
+    assert!(page.contains("value=\"openssl\"") && page.contains("value=\"3\""), "{page}");
+    assert_eq!(batches(service).await.len(), 1, "nothing starts without a confirmation");
+    for nothing in ["x", "bat_01jcqk3m8ye0fr5cq0k6s8v2xw"] {
+        ann.submit("/order", &[("canceled_in", nothing)]).await.is(404);
+    }
+}
+
 async fn cve_pages_show_imports_in_progress(service: &Service) {
     let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
     let banner = "Importing Debian: 41%";
@@ -520,6 +611,9 @@ testkit::both!(
     several_servers_are_edited_at_once,
     secrets_are_created_shown_once_and_revoked,
     feeds_are_added_updated_and_removed_after_confirmation,
+    affected_servers_are_patched_from_the_pages_of_cves_and_packages,
+    cve_is_suppressed_with_a_reason_and_counted_again,
+    canceled_servers_are_patched_with_the_same_options,
     cve_pages_show_imports_in_progress,
     admin_invites_resets_and_removes_others_only,
 );
