@@ -1,4 +1,5 @@
-//! Cookies for the session, for browsers that have signed in before, and for the OIDC redirect.
+//! Cookies for the session, for browsers that have signed in before, for the OIDC redirect, and for
+//! the color theme.
 
 use axum::http::header::{COOKIE, HOST};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -8,6 +9,7 @@ use cookie::{Cookie, CookieBuilder, SameSite};
 use service::agent_install;
 
 use crate::Dashboard;
+use crate::pages::Theme;
 
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
@@ -17,6 +19,26 @@ pub(crate) const SESSION: &str = "fleetmend_session";
 pub(crate) const DEVICE: &str = "fleetmend_device";
 /// Holds the state of an OIDC sign-in while the browser is at the identity provider.
 pub(crate) const OIDC_STATE: &str = "fleetmend_flow";
+
+/// The color theme of this browser. Without it, the theme of the system applies.
+const THEME: &str = "fleetmend_theme";
+const THEME_SECONDS: i64 = 365 * 86_400;
+
+/// The color theme that the user chose in this browser.
+pub(crate) fn theme(headers: &HeaderMap) -> Theme {
+    read(headers, THEME).map_or(Theme::System, Theme::from_name)
+}
+
+/// The cookie that stores a color theme. It is `SameSite=Lax`: a page that is opened from a link in
+/// an email has the right colors at once.
+pub(crate) fn theme_cookie(app: &Dashboard, headers: &HeaderMap, theme: Theme) -> HeaderValue {
+    let (value, seconds) = match theme {
+        Theme::System => ("", 0),
+        Theme::Light | Theme::Dark => (theme.name(), THEME_SECONDS),
+    };
+    let cookie = Cookie::build((THEME, value)).path("/").same_site(SameSite::Lax);
+    header(app, headers, cookie, seconds)
+}
 
 /// The value of a cookie. If it is sent several times, the first one wins: browsers send the one
 /// with the longest path first.

@@ -9,7 +9,7 @@ use axum::response::IntoResponse as _;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream;
 use httpkit::problem::{ApiError, error_chain};
-use service::auth::users;
+use service::auth::sessions;
 use service::queries::changes::ChangeWatcher;
 
 use crate::extract::PageQuery;
@@ -82,7 +82,7 @@ impl Listener {
 
     /// Whether anything changed; `None` if the user is signed out.
     async fn has_changes(&mut self) -> Result<Option<bool>, service::ServiceError> {
-        if users::session_user(&self.app, &self.viewer.session).await?.is_none() {
+        if sessions::find(&self.app, &self.viewer.session).await?.is_none() {
             return Ok(None);
         }
         Ok(Some(self.changes.has_changed().await?))

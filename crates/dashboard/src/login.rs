@@ -5,15 +5,16 @@ use std::net::{IpAddr, Ipv4Addr};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::header::SET_COOKIE;
+use axum::http::header::{SET_COOKIE, USER_AGENT};
 use axum::http::{HeaderMap, Response, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use httpkit::Peer;
 use httpkit::problem::{ApiError, Code};
+use service::auth::sessions::{Client, SESSION_TTL};
 use service::auth::two_factor::PendingSignIn;
-use service::auth::users::{SESSION_TTL, SignInOutcome};
-use service::auth::{two_factor as second, users};
+use service::auth::users::SignInOutcome;
+use service::auth::{sessions, two_factor as second, users};
 use service::clock::random_bytes;
 use service::queries::users::User;
 use service::{ServiceError, queries};
@@ -34,7 +35,8 @@ const DEVICE_ACCOUNT_PURPOSE: &str = "fleetmend device of any account v1";
 const DEVICE_TAG_PURPOSE: &str = "fleetmend device v1";
 /// The target path has to fit into the OIDC cookie and into a sign-in form of 4 KiB.
 const NEXT_BYTES_MAX: usize = 1_000;
-const BUSY: &str = "Too many sign-in attempts right now. Try again in a minute.";
+pub(crate) const BUSY: &str = "Too many sign-in attempts right now. Try again in a minute.";
+pub(crate) const PASSWORDS_DIFFER: &str = "The passwords do not match.";
 const WRONG_PASSWORD: &str = "Incorrect username or password.";
 
 #[derive(Debug, serde::Deserialize)]
@@ -142,7 +144,8 @@ pub(crate) async fn sign_in(
         );
     }
     let is_known = browser == BrowserHistory::SameUser;
-    match users::sign_in(&app, org, &typed.name, form.raw("password"), is_known).await? {
+    let client = sign_in_client(from, &headers);
+    match users::sign_in(&app, org, &typed.name, form.raw("password"), is_known, &client).await? {
         SignInOutcome::SignedIn(user, session) => signed_in(&app, &headers, &user, &session, &next),
         SignInOutcome::NeedsCode { ticket } => page(&pages::Code { next, ticket, message: None }),
         SignInOutcome::Rejected => {
@@ -170,15 +173,14 @@ pub(crate) async fn code(
         let (next, ticket) = (next.clone(), ticket.clone());
         invalid_input_with(status, &pages::Code { next, ticket, message: Some(message.to_owned()) })
     };
-    let first = PendingSignIn::read(&app, &ticket).await?;
+    let (first, from) = (PendingSignIn::read(&app, &ticket).await?, client_address(peer));
     // Only a valid ticket counts against its user; otherwise anyone could lock that user out.
-    if let Err(error) =
-        app.throttle().count_code(first.as_ref().map(PendingSignIn::owner), client_address(peer))
-    {
+    if let Err(error) = app.throttle().count_code(first.as_ref().map(PendingSignIn::owner), from) {
         return again(StatusCode::TOO_MANY_REQUESTS, error.detail());
     }
     let Some(first) = first else { return begin_again().await };
-    match second::sign_in(&app, first, &form.text("code")).await? {
+    let client = sign_in_client(from, &headers);
+    match second::sign_in(&app, first, &form.text("code"), &client).await? {
         SignInOutcome::SignedIn(user, session) => signed_in(&app, &headers, &user, &session, &next),
         SignInOutcome::NeedsCode { .. } => {
             again(StatusCode::UNPROCESSABLE_ENTITY, "Incorrect or expired code.")
@@ -190,6 +192,12 @@ pub(crate) async fn code(
 /// The client's address.
 pub(crate) fn client_address(peer: Option<Extension<Peer>>) -> IpAddr {
     peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Extension(Peer(peer))| peer.ip())
+}
+
+/// What a new session records about its client.
+pub(crate) fn sign_in_client(from: IpAddr, headers: &HeaderMap) -> Client {
+    let user_agent = headers.get(USER_AGENT).and_then(|text| text.to_str().ok());
+    Client::new((!from.is_unspecified()).then_some(from), user_agent.unwrap_or(""))
 }
 
 /// The sign-in page for a client that tried too often. It needs no database query.
@@ -276,7 +284,7 @@ pub(crate) async fn sign_out(
     viewer: Viewer,
     headers: HeaderMap,
 ) -> PageResult {
-    users::sign_out(&app, &viewer.session).await?;
+    sessions::sign_out(&app, &viewer.session).await?;
     let mut response = redirect("/sign-in")?;
     response
         .headers_mut()
@@ -303,6 +311,7 @@ pub(crate) async fn show_invitation(
 pub(crate) async fn accept_invitation(
     State(app): State<Dashboard>,
     Path(link): Path<String>,
+    peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     SignInForm(form): SignInForm,
 ) -> PageResult {
@@ -311,9 +320,10 @@ pub(crate) async fn accept_invitation(
         invalid_input(&pages::Welcome { name: user.name.clone(), message: Some(message) })
     };
     if form.raw("password") != form.raw("again") {
-        return again("The passwords do not match.".into());
+        return again(PASSWORDS_DIFFER.into());
     }
-    match users::accept_invitation(&app, &link, form.raw("password")).await {
+    let client = sign_in_client(client_address(peer), &headers);
+    match users::accept_invitation(&app, &link, form.raw("password"), &client).await {
         Ok(Some((user, session))) => signed_in(&app, &headers, &user, &session, "/"),
         Ok(None) => Err(link_invalid()),
         Err(ServiceError::Invalid(errors)) => {

@@ -24,6 +24,8 @@ const PER_ADDRESS: u32 = 50;
 const PER_NAME: u32 = 100;
 /// Two-factor codes per signed-in user.
 const CODES_PER_USER: u32 = 10;
+/// Current passwords per signed-in user who changes the password.
+const PASSWORDS_PER_USER: u32 = 10;
 
 /// OIDC redirects per address. They guess nothing, but each may cause requests to the identity
 /// provider.
@@ -47,6 +49,7 @@ pub(crate) struct LoginThrottle {
     addresses: Throttle,
     names: Throttle,
     codes: Throttle,
+    passwords: Throttle,
     redirects: Throttle,
 }
 
@@ -58,6 +61,7 @@ impl LoginThrottle {
             addresses: Throttle::new(PER_ADDRESS, Duration::from_secs(10)),
             names: Throttle::new(PER_NAME, Duration::from_secs(30)),
             codes: Throttle::new(CODES_PER_USER, Duration::from_secs(60)),
+            passwords: Throttle::new(PASSWORDS_PER_USER, Duration::from_secs(60)),
             redirects: Throttle::new(REDIRECTS_PER_ADDRESS, Duration::from_secs(1)),
         }
     }
@@ -97,6 +101,13 @@ impl LoginThrottle {
             Some(user) => take(&self.codes, &[user.to_string().as_bytes()]),
             None => Ok(()),
         }
+    }
+
+    /// Counts a current password that a signed-in user entered. A known browser has no advantage
+    /// here either.
+    pub(crate) fn count_password(&self, user: UserId, from: IpAddr) -> Result<(), ApiError> {
+        take(&self.addresses, &[&counted_address_bytes(from)])?;
+        take(&self.passwords, &[user.to_string().as_bytes()])
     }
 
     /// Counts a redirect to the identity provider or back.

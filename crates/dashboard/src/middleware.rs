@@ -16,9 +16,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use httpkit::problem::{ApiError, Code, CompleteBody, internal};
 use httpkit::{RequestId, body};
 use service::auth::caller::{Caller, CallerId};
-use service::auth::users;
+use service::auth::sessions;
 use service::queries;
 use service::queries::users::User;
+use vocab::SessionId;
 
 use crate::extract::value;
 use crate::form_idempotency::FormKey;
@@ -50,6 +51,7 @@ pub(crate) struct Viewer {
     pub(crate) csrf: String,
     /// The session token, which sign-out needs.
     pub(crate) session: String,
+    pub(crate) session_id: SessionId,
 }
 
 impl Viewer {
@@ -83,15 +85,19 @@ pub(crate) async fn handle(
 ) -> Response<Body> {
     let id = request.extensions().get::<RequestId>().map_or("", |id| id.as_str()).to_owned();
     let path = request.uri().path().to_owned();
-    let (viewer, answered) = check_access(&access, request, next).await;
-    let mut response = match answered {
-        Ok(answered) => answered,
-        Err(error) => error.into_response(),
-    };
-    if response.status().is_client_error() || response.status().is_server_error() {
-        response = response::error_page(&access.app, viewer.as_ref(), response, &path, &id);
-    }
-    with_security_headers(response)
+    let theme = cookies::theme(request.headers());
+    response::with_theme(theme, async {
+        let (viewer, answered) = check_access(&access, request, next).await;
+        let mut response = match answered {
+            Ok(answered) => answered,
+            Err(error) => error.into_response(),
+        };
+        if response.status().is_client_error() || response.status().is_server_error() {
+            response = response::error_page(&access.app, viewer.as_ref(), response, &path, &id);
+        }
+        with_security_headers(response)
+    })
+    .await
 }
 
 /// The page for a path that does not exist, with the navigation if the user is signed in.
@@ -100,8 +106,11 @@ pub(crate) async fn unknown_path(app: &Dashboard, request: &Parts) -> Response<B
     let viewer = authenticate(app, &request.headers).await.ok().flatten();
     let error = ApiError::new(Code::NotFound, "There is no page at this address.");
     let path = request.uri.path();
-    let page = response::error_page(app, viewer.as_ref(), error.into_response(), path, &id);
-    with_security_headers(page)
+    let theme = cookies::theme(&request.headers);
+    let page = response::with_theme(theme, async {
+        response::error_page(app, viewer.as_ref(), error.into_response(), path, &id)
+    });
+    with_security_headers(page.await)
 }
 
 fn with_security_headers(mut response: Response<Body>) -> Response<Body> {
@@ -154,11 +163,11 @@ async fn check_access(
 
 async fn authenticate(app: &Dashboard, headers: &HeaderMap) -> Result<Option<Viewer>, ApiError> {
     let Some(session) = cookies::read(headers, cookies::SESSION) else { return Ok(None) };
-    let Some(user) = users::session_user(app, session).await? else { return Ok(None) };
+    let Some((found, user)) = sessions::find(app, session).await? else { return Ok(None) };
     let org_name = queries::users::organization_name(app, user.org_id).await?;
     let tag = app.secrets.tag(CSRF_PURPOSE, &[session.as_bytes()]);
     let csrf = URL_SAFE_NO_PAD.encode(&tag[..CSRF_TAG_BYTES]);
-    Ok(Some(Viewer { user, org_name, csrf, session: session.to_owned() }))
+    Ok(Some(Viewer { user, org_name, csrf, session: session.to_owned(), session_id: found.id }))
 }
 
 /// Whether a form comes from our own pages, by the `Sec-Fetch-Site` and `Origin` headers of the

@@ -16,7 +16,9 @@ use service::auth::sso::SsoRefusal;
 use service::auth::users::SignInOutcome;
 
 use crate::extract::PageQuery;
-use crate::login::{NextQuery, SignInInput, client_address, sign_in_page, with_session_cookies};
+use crate::login::{
+    NextQuery, SignInInput, client_address, sign_in_client, sign_in_page, with_session_cookies,
+};
 use crate::oidc_state::{OidcState, VALID_FOR, is_same};
 use crate::response::{PageResult, invalid_input_with, page};
 use crate::{Dashboard, cookies, pages};
@@ -78,7 +80,7 @@ pub(crate) async fn callback(
     headers: HeaderMap,
     PageQuery { parameters: meant, .. }: PageQuery<CallbackQuery>,
 ) -> PageResult {
-    let provider = provider(&app)?;
+    let (provider, from) = (provider(&app)?, client_address(peer));
     let state =
         cookies::read(&headers, cookies::OIDC_STATE).and_then(|text| OidcState::parse(&app, text));
     // If the sign-in was started in another browser, was already used or has expired, no other
@@ -95,14 +97,15 @@ pub(crate) async fn callback(
         )
         .await;
     };
-    if let Err(error) = app.throttle().count_redirect(client_address(peer)) {
+    if let Err(error) = app.throttle().count_redirect(from) {
         return sign_in_failed(&app, &headers, flow.next, rate_limited(&error)).await;
     }
     let person = match redeem(&app, provider, &auth_request(&app, &headers, &flow), &meant).await {
         Ok(person) => person,
         Err(message) => return sign_in_failed(&app, &headers, flow.next, message).await,
     };
-    match federated::sign_in(&app, &provider.config, &person).await? {
+    let client = sign_in_client(from, &headers);
+    match federated::sign_in(&app, &provider.config, &person, &client).await? {
         Ok(signed) => sign_in(&app, &headers, signed, flow.next).await,
         Err(refusal) => {
             tracing::warn!(

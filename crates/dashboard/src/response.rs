@@ -9,8 +9,29 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use httpkit::problem::{ApiError, from_status_code, internal};
 use service::clock::random_bytes;
 
-use crate::pages::{Frame, Section, Template};
+use crate::pages::{Frame, Section, Template, Theme};
 use crate::{Dashboard, Viewer, pages};
+
+tokio::task_local! {
+    /// The color theme of the request that is being handled. Every page needs it, and only the
+    /// middleware and [`render`] use it.
+    static THEME: Theme;
+}
+
+/// Renders the pages of `work` in this theme.
+pub(crate) async fn with_theme<T>(theme: Theme, work: impl Future<Output = T>) -> T {
+    THEME.scope(theme, work).await
+}
+
+/// The color theme of the request that is being handled.
+pub(crate) fn theme() -> Theme {
+    THEME.try_with(|theme| *theme).unwrap_or(Theme::System)
+}
+
+fn render(page: &impl Template) -> askama::Result<String> {
+    let theme = theme();
+    page.render_with_values(&(pages::THEME_VALUE, &theme as &dyn std::any::Any))
+}
 
 pub(crate) type PageResult = Result<Response<Body>, ApiError>;
 
@@ -66,7 +87,7 @@ pub(crate) fn invalid_input_with(status: StatusCode, page: &impl Template) -> Pa
 pub(crate) struct ErrorPage;
 
 fn with_status(status: StatusCode, page: &impl Template) -> PageResult {
-    let text = page.render().map_err(|error| {
+    let text = render(page).map_err(|error| {
         tracing::error!(%error, "failed to render a page");
         internal()
     })?;
@@ -96,7 +117,7 @@ pub(crate) fn error_page(
     let title = error.code().title().to_owned();
     let (detail, request_id) = (error.detail().to_owned(), request_id.to_owned());
     let text = match viewer {
-        None => pages::ProblemBare { title, detail, request_id }.render(),
+        None => render(&pages::ProblemBare { title, detail, request_id }),
         Some(viewer) => {
             let sections = [
                 ("/servers", Section::Servers),
@@ -112,7 +133,7 @@ pub(crate) fn error_page(
             let errors =
                 error.errors().iter().map(|e| (e.pointer.clone(), e.detail.clone())).collect();
             let frame = frame(app, viewer, section, title);
-            pages::Problem { frame, detail, errors, back: back.into(), request_id }.render()
+            render(&pages::Problem { frame, detail, errors, back: back.into(), request_id })
         }
     };
     parts.headers.remove(CONTENT_LENGTH);

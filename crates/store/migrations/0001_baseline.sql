@@ -591,13 +591,29 @@ create index users_page on users (org_id, name);
 create unique index users_name on users (org_id, name) where removed_at is null;
 
 create table sessions (
+    -- The hash of the token.
     hash {{bytes}} primary key,
+    -- Names the session on the account page. It proves nothing.
+    id {{text}} not null,
     user_id {{text}} not null references users (id),
     created_at {{time}} not null,
-    expires_at {{time}} not null
+    expires_at {{time}} not null,
+    -- When it was last used, to within some minutes.
+    used_at {{time}} not null,
+    -- The address and the user agent that signed in; empty if unknown.
+    address {{text}} not null,
+    user_agent {{text}} not null
 ) {{strict}};
-create index sessions_user on sessions (user_id);
+create index sessions_user on sessions (user_id, created_at);
+create unique index sessions_id on sessions (id);
 create index sessions_expiry on sessions (expires_at);
+
+-- One-time codes for users who lost their authenticator. A code that was used is deleted.
+create table recovery_codes (
+    user_id {{text}} not null references users (id),
+    hash {{bytes}} not null,
+    primary key (user_id, hash)
+) {{strict}};
 
 -- Links between users and their accounts at an identity provider. An account is identified by the
 -- provider's id for it, which never changes, not by a name, which may.

@@ -55,6 +55,7 @@ pub mod package_sets;
 pub mod patches;
 pub mod presence;
 pub mod presence_transitions;
+pub mod recovery_codes;
 pub mod refreshes;
 pub mod restores;
 pub mod rollout_tasks;

@@ -113,6 +113,7 @@ via!(
     vocab::RunId,
     vocab::ScheduleId,
     vocab::ServerId,
+    vocab::SessionId,
     vocab::TaskId,
     vocab::TokenId,
     vocab::UserId,

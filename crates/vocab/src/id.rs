@@ -138,6 +138,8 @@ ids! {
     EventId = "evt";
     /// A user.
     UserId = "usr";
+    /// A session of a signed-in user.
+    SessionId = "ses";
     /// A suppression of a CVE.
     SuppressionId = "sup";
     /// A vulnerability feed.

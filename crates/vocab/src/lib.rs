@@ -29,8 +29,8 @@ pub use cron::{Cron, CronError, CronField, FieldProblem};
 pub use digest::{Digest, DigestError};
 pub use finding::{Assessment, Exposure, FixState, UnassessedReason};
 pub use id::{
-    BatchId, EventId, FeedId, IdError, KeyId, OrgId, RunId, ScheduleId, ServerId, SuppressionId,
-    TaskId, TokenId, UserId, WebhookId,
+    BatchId, EventId, FeedId, IdError, KeyId, OrgId, RunId, ScheduleId, ServerId, SessionId,
+    SuppressionId, TaskId, TokenId, UserId, WebhookId,
 };
 pub use keyword::{
     BlockedBy, PackageManager, RebootPolicy, Role, Severity, SkipReason, Status, UpdateType,

@@ -204,7 +204,9 @@ async fn create_history(installation: &Installation) -> (String, [BatchId; 2]) {
     tx.commit().await.unwrap();
     let actor = users::local_actor(installation.org);
     let (_, link) = users::invite(&app, &actor, "ann", Role::Admin).await.unwrap();
-    let accepted = users::accept_invitation(&app, &link, "correct horse battery").await.unwrap();
+    let client = service::auth::sessions::Client::default();
+    let accepted = users::accept_invitation(&app, &link, "correct horse battery", &client);
+    let accepted = accepted.await.unwrap();
     let session = accepted.unwrap().1.to_string();
     app.db.close().await;
     (session, [ended[0], open])

@@ -25,6 +25,7 @@ mod driver;
 mod fixture;
 mod node;
 
+mod account;
 mod api_reference;
 mod oidc;
 mod operator_tasks;

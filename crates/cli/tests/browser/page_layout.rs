@@ -267,12 +267,12 @@ fn sign_in_up_to_code(fixture: &Fixture) {
     let tab = &fixture.tab;
     fixture.go("/account");
     tab.click("form[action='/account/totp'] button");
-    tab.until_shown("Add this key to your authenticator");
+    tab.until_shown("Scan this code with your authenticator");
     let secret = tab.eval("return document.getElementById('secret').innerText");
     let code = service::auth::totp::current_code(secret.as_str().unwrap(), now());
     tab.fill("input[name=code]", &code);
     tab.click("form[action='/account/totp'] button");
-    tab.until_shown("Signing in requires a code");
+    tab.until_shown("Each works once");
     tab.click("form[action='/sign-out'] button");
     tab.until("the user is signed out", |tab| tab.url().ends_with("/sign-in"));
     tab.fill("input[name=name]", "ann");

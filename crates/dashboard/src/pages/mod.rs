@@ -18,7 +18,10 @@ mod icon;
 mod layout;
 mod names;
 pub mod plot;
+mod qr;
+mod theme;
 pub mod trend;
+mod user_agent;
 mod views;
 
 pub use askama::Template;
@@ -31,12 +34,16 @@ pub use format::{
 pub use icon::icon;
 pub use layout::{Frame, NavItem, Section};
 pub use names::Names;
+pub use qr::qr_code;
+pub use theme::{THEME_VALUE, Theme};
+pub use user_agent::describe_user_agent;
 pub use views::{
     Account, Activity, ActivityEntry, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves,
-    Find, Found, HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PatchPage, Patches,
-    PreviewWithToken, Problem, ProblemBare, ScheduleEdit, SchedulePage, Schedules, Secret,
-    ServerEdit, ServerPage, ServerTab, Servers, ServersEdit, Settings, SettingsAgents,
-    SettingsFeeds, SettingsKeys, SettingsTokens, SignIn, Suppress, TaskPage, UserRow, Welcome,
+    Find, Found, HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PasswordErrors,
+    PatchPage, Patches, PreviewWithToken, Problem, ProblemBare, RecoveryCodes, ScheduleEdit,
+    SchedulePage, Schedules, Secret, ServerEdit, ServerPage, ServerTab, Servers, ServersEdit,
+    SessionRow, Settings, SettingsAgents, SettingsFeeds, SettingsKeys, SettingsTokens, SignIn,
+    Suppress, TaskPage, UserRow, Welcome,
 };
 
 /// Maximum number of rows in a table that the API does not page.

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use jiff::Timestamp;
-use vocab::{BatchId, Role, ScheduleId, UserId, Zone};
+use vocab::{BatchId, Role, ScheduleId, SessionId, UserId, Zone};
 use wire::v1::{
     Agents, ApiKey, Batch, BatchState, CatalogFeed, Cve, CveDetail, CveSummary, EnrollmentToken,
     Feed, FleetSummary, List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server,
@@ -16,6 +16,7 @@ use crate::pages::facets::{FacetMenu, Filters};
 use crate::pages::form::{PatchForm, ScheduleForm, ServersForm, SuppressionForm};
 use crate::pages::layout::Frame;
 use crate::pages::names::Names;
+use crate::pages::theme::Theme;
 use crate::pages::trend::Trend;
 
 macro_rules! pages {
@@ -35,7 +36,17 @@ pages! {
     /// The second step of a sign-in: the two-factor code.
     Code = "code.html" { next: String, ticket: String, message: Option<String>, }
     /// The user's own account.
-    Account = "account.html" { frame: Frame, has_totp: bool, secret: Option<String>, uri: String, message: Option<String>, }
+    Account = "account.html" {
+        frame: Frame,
+        /// What the previous form changed.
+        notice: Option<&'static str>,
+        has_password: bool, password_errors: PasswordErrors, has_totp: bool, codes_left: u64,
+        /// The secret of the authenticator that is being set up.
+        secret: Option<String>, uri: String, message: Option<String>, sessions: Vec<SessionRow>, has_more_sessions: bool,
+        theme: Theme,
+    }
+    /// New recovery codes, shown once.
+    RecoveryCodes = "recovery_codes.html" { frame: Frame, codes: Vec<String>, was_off: bool, }
     /// The page that an invitation or reset link opens.
     Welcome = "welcome.html" { name: String, message: Option<String>, }
     /// An error while the user is not signed in.
@@ -149,6 +160,28 @@ pub struct ActivityEntry {
     pub action: String,
     pub subject: String,
     pub detail: String,
+}
+
+/// Why a password was not changed, by field.
+#[derive(Debug, Default)]
+pub struct PasswordErrors {
+    pub current: Option<String>,
+    pub new: Option<String>,
+    pub again: Option<String>,
+}
+
+/// A session of the user.
+#[derive(Debug)]
+pub struct SessionRow {
+    pub id: SessionId,
+    /// The browser and its system.
+    pub client: String,
+    /// Empty if unknown.
+    pub address: String,
+    pub created_at: Timestamp,
+    pub used_at: Timestamp,
+    /// Whether it shows this page.
+    pub is_this: bool,
 }
 
 /// A user on the Settings page.

@@ -12,6 +12,7 @@ use service::auth::api_keys as keys;
 use service::auth::api_keys::NewKey;
 use service::auth::root_keys;
 use service::auth::root_keys::{KeyMismatch, OldKeyDependents, OpenError, old_key_dependents};
+use service::auth::sessions::{self, Client};
 use service::auth::two_factor as second;
 use service::auth::two_factor::PendingSignIn;
 use service::auth::users;
@@ -80,12 +81,15 @@ async fn any_alarm(app: &App, world: &World) -> Option<String> {
 
 /// Signs in with the second factor.
 async fn sign_in(app: &App, world: &World, secret: &str) -> Option<String> {
-    let first = users::sign_in(app, Some(world.org), "ann", PASSWORD, false).await.unwrap();
+    let first = users::sign_in(app, Some(world.org), "ann", PASSWORD, false, &Client::default())
+        .await
+        .unwrap();
     let SignInOutcome::NeedsCode { ticket } = first else { panic!("{first:?}") };
     let first = PendingSignIn::read(app, &ticket).await.unwrap()?;
     // A code can be used once.
     world.advance(SignedDuration::from_secs(60));
-    match second::sign_in(app, first, &totp::current_code(secret, world.now())).await.unwrap() {
+    let code = totp::current_code(secret, world.now());
+    match second::sign_in(app, first, &code, &Client::default()).await.unwrap() {
         SignInOutcome::SignedIn(_, session) => Some(session),
         _ => None,
     }
@@ -100,9 +104,11 @@ async fn everything_survives_rotation_and_a_retired_key_has_no_effect(world: &Wo
     let mut old = OldAgent::join(&app, &token, "old-1").await;
     let key = new_key(&app, world, "ci").await;
     let (user, invitation) = users::invite(&app, &world.admin(), "ann", Role::Admin).await.unwrap();
-    let (_, session) =
-        users::accept_invitation(&app, &invitation, PASSWORD).await.unwrap().unwrap();
-    let ann = users::session_user(&app, &session).await.unwrap().unwrap();
+    let (_, session) = users::accept_invitation(&app, &invitation, PASSWORD, &Client::default())
+        .await
+        .unwrap()
+        .unwrap();
+    let (_, ann) = sessions::find(&app, &session).await.unwrap().unwrap();
     let secret = second::new_secret();
     second::turn_on(&app, &ann, &secret, &totp::current_code(&secret, world.now())).await.unwrap();
     let (_, invited) = users::invite(&app, &world.admin(), "bob", Role::Viewer).await.unwrap();
@@ -131,7 +137,7 @@ async fn everything_survives_rotation_and_a_retired_key_has_no_effect(world: &Wo
     assert!(audit_anchor::check(&app, dir).await.unwrap().is_empty());
     let (_, again) = call_api(&app, "POST", "/v1/enrollment-tokens", &key, once).await;
     assert_eq!(again, first, "the stored response");
-    assert_eq!(users::session_user(&app, &session).await.unwrap().unwrap().id, user.id);
+    assert_eq!(sessions::find(&app, &session).await.unwrap().unwrap().1.id, user.id);
     assert!(users::user_of_link(&app, &invited).await.unwrap().is_some());
     let found = old_key_dependence(&app).await;
     assert_eq!((found.api_keys.count, found.agents.count), (1, 2));
@@ -184,7 +190,7 @@ async fn everything_survives_rotation_and_a_retired_key_has_no_effect(world: &Wo
     assert!(audit_anchor::check(&app, dir).await.unwrap().is_empty());
     assert_eq!(call_api(&app, "GET", "/v1/servers", &key, None).await.0, 401);
     assert_eq!(call_api(&app, "GET", "/v1/servers", &late, None).await.0, 200);
-    assert!(users::session_user(&app, &session).await.unwrap().is_some());
+    assert!(sessions::find(&app, &session).await.unwrap().is_some());
     assert!(users::user_of_link(&app, &invited).await.unwrap().is_none());
     assert!(sign_in(&app, world, &secret).await.is_some());
     web.client = client_for(&app).await;

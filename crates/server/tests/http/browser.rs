@@ -57,10 +57,11 @@ impl Browser {
         for line in response.headers.get_all("set-cookie") {
             let line = line.to_str().unwrap();
             let (name, value) = line.split(';').next().unwrap().split_once('=').unwrap();
-            // Only one cookie may be sent on a navigation from another site, and only to the OIDC
-            // callback.
+            // Two cookies may be sent on a navigation from another site: one only to the OIDC
+            // callback, and one that holds the name of a color theme.
             let flags = match name {
                 "fleetmend_flow" => "Path=/sign-in/oidc; SameSite=Lax; HttpOnly",
+                "fleetmend_theme" => "Path=/; SameSite=Lax; HttpOnly",
                 _ => "Path=/; SameSite=Strict; HttpOnly",
             };
             for must in flags.split("; ") {

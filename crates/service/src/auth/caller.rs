@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vocab::{Environment, KeyId, OrgId, Role, UserId};
 
 use crate::auth::api_keys::KeyRejection;
-use crate::auth::users;
+use crate::auth::sessions;
 use crate::commands::batches::Origin;
 use crate::queries::Scope;
 use crate::{Actor, App, Result, ServiceError};
@@ -97,7 +97,7 @@ impl Credential {
                     Ok(false)
                 }
             },
-            Credential::Session(token) => Ok(users::session_user(app, token).await?.is_some()),
+            Credential::Session(token) => Ok(sessions::find(app, token).await?.is_some()),
         }
     }
 }

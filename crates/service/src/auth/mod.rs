@@ -9,6 +9,7 @@ pub mod opaque_token;
 pub mod orders_keys;
 pub mod passwords;
 pub mod root_keys;
+pub mod sessions;
 pub mod sso;
 pub mod totp;
 pub mod two_factor;

@@ -13,10 +13,10 @@ use vocab::{Role, UserId};
 
 use crate::App;
 use crate::auth::oidc::{Config, OidcIdentity, RoleGrant};
+use crate::auth::sessions::{Client, create_session};
 use crate::auth::two_factor;
 use crate::auth::users::{
-    SignInMethod, SignInOutcome, actor, create_session, details as of_user, normalize_name,
-    record_sign_in,
+    SignInMethod, SignInOutcome, actor, details as of_user, normalize_name, record_sign_in,
 };
 use crate::clock::random_u128;
 use crate::{Actor, Result, audit};
@@ -40,6 +40,7 @@ pub async fn sign_in(
     app: &App,
     config: &Config,
     person: &OidcIdentity,
+    client: &Client,
 ) -> Result<std::result::Result<SignInOutcome, SsoRefusal>> {
     let mut tx = app.db.begin().await?;
     let linked = identities::find(&mut tx, &person.issuer, &person.subject).await?;
@@ -71,7 +72,7 @@ pub async fn sign_in(
         SignInOutcome::NeedsCode { ticket }
     } else {
         record_sign_in(app, &mut tx, &user, SignInMethod::Oidc);
-        let token = create_session(app, &mut tx, &user).await?;
+        let token = create_session(app, &mut tx, &user, client).await?;
         SignInOutcome::SignedIn(Box::new(user), token)
     };
     tx.commit().await?;

@@ -1,30 +1,27 @@
-//! Users of the dashboard: invited by a one-time link, authenticated by a password, and remembered
-//! by a session.
+//! Users of the dashboard: invited by a one-time link, and authenticated by a password.
+//! [`crate::auth::sessions`] remembers them.
 //!
-//! The database contains only the hashes of links and sessions.
+//! The database contains only the hashes of links and passwords.
 
 use async_recursion::async_recursion as boxed;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use store::sessions::{self, Session};
 use store::users::{self, User};
-use store::{identities, organizations};
-use vocab::{OrgId, Role, UserId};
+use store::{identities, organizations, recovery_codes, sessions};
+use vocab::{OrgId, Role, SessionId, UserId};
 
 use crate::App;
 use crate::auth::passwords;
 use crate::auth::passwords::PasswordCheck;
+use crate::auth::sessions::{Client, create_session};
 use crate::auth::{opaque_token, two_factor};
 use crate::clock::random_u128;
 use crate::{Actor, FieldError, Result, ServiceError, audit};
 
 const RANDOM_BYTES: usize = 32;
 const LINK_PURPOSE: &str = "fleetmend sign-in link v1";
-const SESSION_PURPOSE: &str = "fleetmend session v1";
 /// How long a one-time link is valid.
 pub const LINK_TTL: SignedDuration = SignedDuration::from_hours(24);
-/// How long a session is valid.
-pub const SESSION_TTL: SignedDuration = SignedDuration::from_hours(24);
 const NAME_CHARS_MAX: usize = 200;
 const PASSWORD_CHARS_MIN: usize = 12;
 /// A limit, because a longer password only makes hashing more expensive.
@@ -96,6 +93,7 @@ pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
     let mut tx = app.db.begin().await?;
     users::save(&mut tx, &after).await?;
     identities::unlink(&mut tx, seen.id).await?;
+    recovery_codes::replace(&mut tx, seen.id, &[]).await?;
     sessions::end_all(&mut tx, seen.id).await?;
     audit::record(app, &mut tx, actor, "user.reset", seen.id, details(seen));
     audit::emit(app, &mut tx, actor, "user.reset", json!({"user_id": seen.id}));
@@ -114,6 +112,7 @@ pub async fn remove(app: &App, actor: &Actor, seen: &User) -> Result<()> {
     let after = User { removed_at, password: None, link_hash: None, ..seen.clone() };
     let mut tx = app.db.begin().await?;
     users::save(&mut tx, &after).await?;
+    recovery_codes::replace(&mut tx, seen.id, &[]).await?;
     sessions::end_all(&mut tx, seen.id).await?;
     audit::record(app, &mut tx, actor, "user.remove", seen.id, details(seen));
     audit::emit(app, &mut tx, actor, "user.removed", json!({"user_id": seen.id}));
@@ -142,13 +141,10 @@ pub async fn accept_invitation(
     app: &App,
     link: &str,
     password: &str,
+    client: &Client,
 ) -> Result<Option<(User, Token)>> {
     let Some(user) = user_of_link(app, link).await? else { return Ok(None) };
-    let chars = password.chars().count();
-    if !(PASSWORD_CHARS_MIN..=PASSWORD_CHARS_MAX).contains(&chars) {
-        let detail = format!("must have {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters");
-        return Err(invalid("/password", "invalid_password", detail));
-    }
+    check_length(password)?;
     let password = Some(passwords::hash(password).await?);
     let after = User { password, link_hash: None, link_expires_at: None, ..user };
     let mut tx = app.db.begin().await?;
@@ -159,9 +155,61 @@ pub async fn accept_invitation(
     }
     let actor = actor(&after);
     audit::record(app, &mut tx, &actor, "user.password", after.id, details(&after));
-    let token = create_session(app, &mut tx, &after).await?;
+    let token = create_session(app, &mut tx, &after, client).await?;
     tx.commit().await?;
     Ok(Some((after, token)))
+}
+
+fn check_length(password: &str) -> Result<()> {
+    let chars = password.chars().count();
+    if (PASSWORD_CHARS_MIN..=PASSWORD_CHARS_MAX).contains(&chars) {
+        return Ok(());
+    }
+    let detail = format!("must have {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters");
+    Err(invalid("/password", "invalid_password", detail))
+}
+
+/// The result of a password change that the rules for passwords allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PasswordChange {
+    Changed,
+    /// The current password is wrong.
+    WrongPassword,
+    /// Too many other passwords are being checked.
+    Busy,
+}
+
+/// Changes the password of a user who knows the current one, and ends all their sessions except
+/// `kept`. The caller limits the number of attempts.
+#[boxed]
+pub async fn change_password(
+    app: &App,
+    user: &User,
+    kept: SessionId,
+    current: &str,
+    new: &str,
+) -> Result<PasswordChange> {
+    check_length(new)?;
+    if current.chars().count() > PASSWORD_CHARS_MAX {
+        return Ok(PasswordChange::WrongPassword);
+    }
+    match passwords::check(current, user.password.as_deref(), true).await? {
+        PasswordCheck::Match => {}
+        PasswordCheck::Mismatch => return Ok(PasswordChange::WrongPassword),
+        PasswordCheck::Busy => return Ok(PasswordChange::Busy),
+    }
+    let password = Some(passwords::hash(new).await?);
+    // A link that is still open would allow setting another password.
+    let after = User { password, link_hash: None, link_expires_at: None, ..user.clone() };
+    let mut tx = app.db.begin().await?;
+    users::save(&mut tx, &after).await?;
+    let ended = sessions::end_others(&mut tx, user.id, kept).await?;
+    let mut detail = details(user);
+    detail["sessions_ended"] = json!(ended);
+    audit::record(app, &mut tx, &actor(user), "user.password_change", user.id, detail);
+    audit::emit(app, &mut tx, &actor(user), "user.changed", json!({"user_id": user.id}));
+    tx.commit().await?;
+    Ok(PasswordChange::Changed)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,6 +281,7 @@ pub async fn sign_in(
     name: &str,
     password: &str,
     is_known: bool,
+    client: &Client,
 ) -> Result<SignInOutcome> {
     let name = normalize_name(name).replace('\0', "");
     let found = match org {
@@ -258,37 +307,9 @@ pub async fn sign_in(
         return Ok(SignInOutcome::Rejected);
     }
     record_sign_in(app, &mut tx, &user, SignInMethod::Password);
-    let token = create_session(app, &mut tx, &user).await?;
+    let token = create_session(app, &mut tx, &user, client).await?;
     tx.commit().await?;
     Ok(SignInOutcome::SignedIn(Box::new(user), token))
-}
-
-pub(super) async fn create_session(app: &App, tx: &mut store::Tx, user: &User) -> Result<Token> {
-    let now = app.clock.now();
-    let (token, hash) = opaque_token::mint::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE);
-    sessions::purge(tx, now).await?;
-    let expires_at = now + SESSION_TTL;
-    let session = Session { hash, user_id: user.id, created_at: now, expires_at };
-    sessions::create(tx, &session).await?;
-    Ok(token)
-}
-
-/// The user of a session that is still valid.
-#[boxed]
-pub async fn session_user(app: &App, session: &str) -> Result<Option<User>> {
-    let found = opaque_token::recognize::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE, session);
-    let Some(hash) = found else { return Ok(None) };
-    Ok(sessions::user(&mut *app.db.read().await?, &hash, app.clock.now()).await?)
-}
-
-/// Ends a session. Ending a session that is already over is not an error.
-#[boxed]
-pub async fn sign_out(app: &App, session: &str) -> Result<()> {
-    let found = opaque_token::recognize::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE, session);
-    let Some(hash) = found else { return Ok(()) };
-    let mut tx = app.db.begin().await?;
-    sessions::end(&mut tx, &hash).await?;
-    Ok(tx.commit().await?)
 }
 
 /// The user as the actor of a command.

@@ -3,7 +3,7 @@
 use store::identities::{self, LinkedIdentity};
 use store::sessions::{self, Session};
 use store::users::{self, User};
-use store::{Db, Page, StoreError, organizations};
+use store::{Db, Page, StoreError, organizations, recovery_codes};
 use vocab::{OrgId, Role};
 
 use crate::support::{at, nth, org, other_org};
@@ -68,35 +68,92 @@ async fn user_name_is_free_after_removal(db: Db) {
     assert_eq!(found.unwrap().id, nth!(UserId, 3_u32));
 }
 
+fn session(user: &User, n: u8, expires: i64) -> Session {
+    Session {
+        hash: vec![n; 32],
+        id: nth!(SessionId, u32::from(n)),
+        user_id: user.id,
+        created_at: at(i64::from(n)),
+        expires_at: at(expires),
+        used_at: at(i64::from(n)),
+        address: "192.0.2.1".into(),
+        user_agent: "curl/8".into(),
+    }
+}
+
 async fn session_ends_by_expiry_logout_or_removed_organization(db: Db) {
     let here = org(&db).await;
     let ann = user(here, 1, "ann");
     let mut tx = db.begin().await.unwrap();
     users::create(&mut tx, &ann).await.unwrap();
     for n in 1..=3 {
-        let session = Session {
-            hash: vec![n; 32],
-            user_id: ann.id,
-            created_at: at(0),
-            expires_at: at(100 * i64::from(n)),
-        };
-        sessions::create(&mut tx, &session).await.unwrap();
+        sessions::create(&mut tx, &session(&ann, n, 100 * i64::from(n))).await.unwrap();
     }
     let mut who = async |n: u8, seconds| {
-        sessions::user(&mut tx, &[n; 32], at(seconds)).await.unwrap().map(|user| user.id)
+        let found = sessions::find(&mut tx, &[n; 32], at(seconds)).await.unwrap();
+        found.map(|(_, user)| user.id)
     };
     assert_eq!(who(1, 99).await, Some(ann.id));
     assert_eq!(who(1, 100).await, None);
     assert_eq!(who(9, 0).await, None);
     sessions::end(&mut tx, &[2; 32]).await.unwrap();
-    assert_eq!(sessions::user(&mut tx, &[2; 32], at(0)).await.unwrap(), None);
+    assert_eq!(sessions::find(&mut tx, &[2; 32], at(0)).await.unwrap(), None);
     sessions::purge(&mut tx, at(100)).await.unwrap();
-    assert_eq!(sessions::user(&mut tx, &[1; 32], at(0)).await.unwrap(), None);
-    assert!(sessions::user(&mut tx, &[3; 32], at(0)).await.unwrap().is_some());
+    assert_eq!(sessions::find(&mut tx, &[1; 32], at(0)).await.unwrap(), None);
+    assert!(sessions::find(&mut tx, &[3; 32], at(0)).await.unwrap().is_some());
     let acme = organizations::get(&mut tx, here).await.unwrap();
     organizations::remove(&mut tx, &acme, at(9)).await.unwrap();
-    assert_eq!(sessions::user(&mut tx, &[3; 32], at(0)).await.unwrap(), None);
+    assert_eq!(sessions::find(&mut tx, &[3; 32], at(0)).await.unwrap(), None);
     sessions::end_all(&mut tx, ann.id).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+async fn users_end_only_their_own_sessions(db: Db) {
+    let here = org(&db).await;
+    let (ann, bob) = (user(here, 1, "ann"), user(here, 2, "bob"));
+    let mut tx = db.begin().await.unwrap();
+    for person in [&ann, &bob] {
+        users::create(&mut tx, person).await.unwrap();
+    }
+    for n in 1..=4 {
+        sessions::create(&mut tx, &session(&ann, n, 1_000)).await.unwrap();
+    }
+    sessions::create(&mut tx, &session(&bob, 9, 1_000)).await.unwrap();
+    let id = |n: u32| nth!(SessionId, n);
+    let mut listed = async |limit| {
+        let found = sessions::list(&mut tx, ann.id, at(0), limit).await.unwrap();
+        found.into_iter().map(|session| session.id).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(10).await, [id(4), id(3), id(2), id(1)], "newest first");
+    assert_eq!(listed(2).await, [id(4), id(3)]);
+    assert!(!sessions::end_by_id(&mut tx, ann.id, id(9)).await.unwrap(), "it is bob's");
+    assert!(sessions::end_by_id(&mut tx, ann.id, id(4)).await.unwrap());
+    assert!(!sessions::end_by_id(&mut tx, ann.id, id(4)).await.unwrap(), "already ended");
+    assert_eq!(sessions::end_others(&mut tx, ann.id, id(2)).await.unwrap(), 2);
+    sessions::touch(&mut tx, id(2), at(50)).await.unwrap();
+    sessions::touch(&mut tx, id(2), at(40)).await.unwrap();
+    let left = sessions::list(&mut tx, ann.id, at(0), 10).await.unwrap();
+    assert_eq!(left, [Session { used_at: at(50), ..session(&ann, 2, 1_000) }]);
+    assert_eq!(sessions::list(&mut tx, bob.id, at(0), 10).await.unwrap().len(), 1);
+    tx.commit().await.unwrap();
+}
+
+async fn recovery_code_is_used_once_and_by_its_owner(db: Db) {
+    let here = org(&db).await;
+    let (ann, bob) = (user(here, 1, "ann"), user(here, 2, "bob"));
+    let mut tx = db.begin().await.unwrap();
+    for person in [&ann, &bob] {
+        users::create(&mut tx, person).await.unwrap();
+    }
+    recovery_codes::replace(&mut tx, ann.id, &[vec![1; 32], vec![2; 32]]).await.unwrap();
+    assert!(!recovery_codes::take(&mut tx, bob.id, &[1; 32]).await.unwrap());
+    assert!(recovery_codes::take(&mut tx, ann.id, &[1; 32]).await.unwrap());
+    assert!(!recovery_codes::take(&mut tx, ann.id, &[1; 32]).await.unwrap(), "already used");
+    assert_eq!(recovery_codes::count(&mut tx, ann.id).await.unwrap(), 1);
+    recovery_codes::replace(&mut tx, ann.id, &[vec![3; 32]]).await.unwrap();
+    assert!(!recovery_codes::take(&mut tx, ann.id, &[2; 32]).await.unwrap(), "replaced");
+    recovery_codes::replace(&mut tx, ann.id, &[]).await.unwrap();
+    assert_eq!(recovery_codes::count(&mut tx, ann.id).await.unwrap(), 0);
     tx.commit().await.unwrap();
 }
 
@@ -139,5 +196,7 @@ testkit::both!(
     user_is_found_only_in_their_organization,
     user_name_is_free_after_removal,
     session_ends_by_expiry_logout_or_removed_organization,
+    users_end_only_their_own_sessions,
+    recovery_code_is_used_once_and_by_its_owner,
     user_has_one_account_per_identity_provider,
 );

@@ -57,13 +57,18 @@ const KINDS: [TableKind; 31] = [
 const CALENDAR: &[(&str, &str)] = &[];
 
 /// Pages without a table, and responses that are no pages.
-const PAGES_WITHOUT_TABLES: [&str; 15] = [
+const PAGES_WITHOUT_TABLES: [&str; 20] = [
     "/cves/{id}/suppress",
     "/suppressions/{id}/delete",
     "/find",
     "/servers/edit",
     "/account",
+    "/account/password",
     "/account/totp",
+    "/account/recovery-codes",
+    "/account/sessions/end-others",
+    "/account/sessions/{id}/end",
+    "/account/theme",
     "/sign-out",
     "/live",
     "/servers/{id}/refresh",

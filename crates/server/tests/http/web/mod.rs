@@ -1,5 +1,6 @@
 //! Integration tests of the dashboard through the real router, on both databases.
 
+mod account;
 mod actions;
 mod csv_exports;
 mod every_page;
