@@ -161,6 +161,7 @@ async fn session_is_signed_out_from_another_browser(service: &Service) {
     let bob = Browser::signed_in(service, "bob", Role::Viewer).await;
     let others = [7, 8, 9].map(|host| Browser::with_address(service, host));
     for other in &others {
+        service.clock.advance(SignedDuration::from_secs(1));
         assert_eq!(sign_in(other, PASSWORD).await, 303);
     }
     let page = ann.get("/account").await.is(200).text();
