@@ -12,6 +12,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 use serde_json::json;
 use server::app::App;
+use service::audit::Action;
 use service::auth::orders_keys;
 use service::auth::orders_keys::UntrustingAgents;
 use service::secrets::{ORDERS, ORDERS_NEXT, ROOT, ROOT_OLD, Secrets as Keys};
@@ -205,7 +206,7 @@ async fn rotate(app: &App, common: &CommonArgs) -> anyhow::Result<()> {
     let old = keys.orders_key().id();
     orders_keys::record_rotation(
         app,
-        "secrets.rotate",
+        Action::SecretsRotate,
         new,
         &json!({"key": "orders", "old": old, "new": new}),
     )
@@ -245,7 +246,7 @@ async fn retire(app: &App, common: &CommonArgs, force: bool, yes: bool) -> anyho
         confirm(&question, yes)?;
     }
     let detail = json!({"key": "orders", "old": old, "new": new, "agents_without_it": found.count});
-    orders_keys::record_rotation(app, "secrets.retire", old, &detail).await?;
+    orders_keys::record_rotation(app, Action::SecretsRetire, old, &detail).await?;
     Keys::retire_orders(dir)?;
     if common.json {
         return crate::print_line(&detail.to_string());

@@ -28,6 +28,7 @@ use service::queries;
 use service::queries::Page;
 use wire::v1::PatchVersion;
 
+use crate::activity::{self, ActivityQuery};
 use crate::extract::PageQuery;
 use crate::names::names;
 use crate::pages::csv::csv;
@@ -298,32 +299,31 @@ pub(crate) async fn schedules(
     )
 }
 
-/// `/activity.csv`: the newest entries.
+/// `/activity.csv`: the newest entries that match the filters.
 pub(crate) async fn activity(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    Query(NoQuery {}): Query<NoQuery>,
+    query: PageQuery<ActivityQuery>,
 ) -> PageResult {
     let mut before = i64::MAX;
-    let scope = viewer.caller().scope();
     let rows = gathered!(page_by_page(), |page| {
-        let found = queries::activity::before(&app, &scope, before, page.limit).await?;
-        before = found.last().map_or(0, |entry| entry.seq);
-        let last = found.len() < page.limit as usize;
-        (found, last)
+        let (found, older) =
+            activity::matching(&app, &viewer, &query.parameters, before, page.limit).await?;
+        before = older.unwrap_or(0);
+        (found, older.is_none())
     });
-    let ids = rows.iter().flat_map(|entry| [entry.actor.clone(), entry.subject.clone()]);
-    let names = names(&app, &viewer, ids).await?;
+    let known = activity::resources(&app, &viewer, &rows, []).await?;
+    let name = |id: &str| known.names.get(id).map_or(id, String::as_str).to_owned();
     csv_response(
         "activity",
         &rows,
         &[
             ("seq", &|row| row.seq.to_string()),
             ("at", &|row| row.at.to_string()),
-            ("actor_name", &|row| names.name(&row.actor).to_owned()),
+            ("actor_name", &|row| name(&row.actor)),
             ("actor", &|row| row.actor.clone()),
             ("action", &|row| row.action.clone()),
-            ("subject_name", &|row| names.name(&row.subject).to_owned()),
+            ("subject_name", &|row| name(&row.subject)),
             ("subject", &|row| row.subject.clone()),
             ("detail", &|row| row.detail.clone()),
         ],

@@ -19,6 +19,7 @@ use crate::Gateway;
 use crate::Refusal;
 use crate::credentials::Credential;
 use crate::limits::BodyKind;
+use service::audit::Action;
 use service::auth::enrollment_tokens as tokens;
 use service::clock::random_u128;
 use service::{emit, record};
@@ -98,7 +99,7 @@ async fn enroll_new(
     }
     let detail = json!({"server_id": server.id, "hostname": server.hostname, "token_id": token.id});
     let by = token.id.to_string();
-    record(&mut tx, server.org_id, now, &by, "server.enroll", server.id, &detail);
+    record(&mut tx, server.org_id, now, &by, Action::ServerEnroll, server.id, &detail);
     emit(&mut tx, server.org_id, "server.enrolled", now, detail);
     tx.notify(Topic::Servers);
     tx.notify(Topic::Presence);

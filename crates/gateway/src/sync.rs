@@ -30,6 +30,7 @@ use crate::registry::{
 };
 use crate::security_package_cache::{PackageNames, security_packages};
 use crate::uploads;
+use service::audit::Action;
 use service::clock::Stopwatch;
 use service::secrets::{RootKeyAge, SigningKey, TrustedKeys};
 use service::{ATTEMPTS_MAX, emit, record};
@@ -515,7 +516,15 @@ pub(super) async fn quarantine(
             saved => saved?,
         }
         let detail = json!({"server_id": session.server, "reason": reason});
-        record(&mut tx, session.org, now, "engine", "server.quarantine", session.server, &detail);
+        record(
+            &mut tx,
+            session.org,
+            now,
+            "engine",
+            Action::ServerQuarantine,
+            session.server,
+            &detail,
+        );
         emit(&mut tx, session.org, "server.quarantined", now, detail);
         tx.notify(Topic::Servers);
         tx.commit().await?;

@@ -20,6 +20,7 @@ use store::{Conn, audit};
 use vocab::OrgId;
 
 use crate::App;
+use crate::audit::Action;
 use crate::secrets::{RootKeyAge, Secrets};
 use crate::{emit, record};
 
@@ -214,7 +215,7 @@ async fn raise_alarm(app: &App, org: OrgId, seq: i64) {
     let detail = json!({"organization_id": org, "missing": seq});
     let raised = async {
         let mut tx = app.db.begin().await?;
-        record(&mut tx, org, now, "engine", "audit.cut", org, &detail);
+        record(&mut tx, org, now, "engine", Action::AuditCut, org, &detail);
         emit(&mut tx, org, "audit.cut", now, detail.clone());
         tx.commit().await
     };

@@ -17,6 +17,7 @@ use store::{Db, StoreError, Tx, rollouts};
 use vocab::BatchId;
 
 use crate::App;
+use crate::audit::Action;
 use crate::{ATTEMPTS_MAX, PatchOptions, ServiceError, emit, record};
 
 /// The actor in audit entries.
@@ -71,7 +72,7 @@ pub async fn stop_batch(app: &App, id: BatchId, reason: &str) -> store::Result<(
         };
         let detail = json!({"batch_id": id, "reason": reason,
             "state": rollouts::phase_name(head.phase)});
-        record(&mut tx, seen.org_id, now, ACTOR, "batch.tampered", id, &detail);
+        record(&mut tx, seen.org_id, now, ACTOR, Action::BatchTampered, id, &detail);
         emit(&mut tx, seen.org_id, "batch.tampered", now, detail);
         tx.commit().await?;
         tracing::error!(batch = %id, reason, "the batch was changed in the database and is canceled");
@@ -86,7 +87,7 @@ pub fn refuse_schedule(tx: &mut Tx, schedule: &Schedule, now: Timestamp) {
     let (id, org) = (schedule.id, schedule.org_id);
     let detail = json!({"schedule_id": id, "name": schedule.name,
         "reason": "the schedule was changed in the database"});
-    record(tx, org, now, ACTOR, "schedule.tampered", id, &detail);
+    record(tx, org, now, ACTOR, Action::ScheduleTampered, id, &detail);
     emit(tx, org, "schedule.tampered", now, detail);
     tracing::error!(schedule = %id, "the schedule was changed in the database and is not run");
     count_tampered("schedule");
@@ -98,7 +99,7 @@ pub async fn refuse_run(tx: &mut Tx, run: &Run, now: Timestamp) -> store::Result
     store::runs::finish(tx, run, RolloutOutcome::Canceled, now).await?;
     let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id,
         "reason": "the run was changed in the database"});
-    record(tx, run.org_id, now, ACTOR, "run.tampered", run.id, &detail);
+    record(tx, run.org_id, now, ACTOR, Action::RunTampered, run.id, &detail);
     emit(tx, run.org_id, "run.tampered", now, detail);
     tracing::error!(run = %run.id, "the run was changed in the database and is canceled");
     count_tampered("run");
@@ -116,7 +117,7 @@ pub async fn refuse_refresh(app: &App, refresh: &Refresh) -> store::Result<()> {
         return Ok(());
     }
     let detail = json!({"refresh_id": id, "server_id": server, "reason": reason});
-    record(&mut tx, refresh.org_id, now, ACTOR, "refresh.tampered", server, &detail);
+    record(&mut tx, refresh.org_id, now, ACTOR, Action::RefreshTampered, server, &detail);
     emit(&mut tx, refresh.org_id, "refresh.tampered", now, detail);
     tx.commit().await?;
     tracing::error!(refresh = %id, reason, "the refresh is not sent to its server");

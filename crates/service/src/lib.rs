@@ -42,6 +42,7 @@ use store::audit::NewEntry;
 use store::events::NewEvent;
 use vocab::{EventId, OrgId, Role};
 
+use crate::audit::Action;
 use crate::clock::random_u128;
 
 /// On whose behalf something is done.
@@ -79,7 +80,7 @@ pub fn record(
     org: OrgId,
     at: Timestamp,
     actor: &str,
-    action: &str,
+    action: Action,
     subject: impl ToString,
     detail: &Value,
 ) {
@@ -87,7 +88,7 @@ pub fn record(
         org_id: org,
         at,
         actor: actor.to_owned(),
-        action: action.to_owned(),
+        action: action.as_str().to_owned(),
         subject: subject.to_string(),
         detail: detail.to_string(),
     });

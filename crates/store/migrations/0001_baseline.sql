@@ -115,6 +115,11 @@ create table audit_entries (
     hash {{bytes}} not null,
     primary key (org_id, seq)
 ) {{strict}};
+-- The filters of the activity page.
+create index audit_entries_actor on audit_entries (org_id, actor, seq);
+create index audit_entries_action on audit_entries (org_id, action, seq);
+create index audit_entries_subject on audit_entries (org_id, subject, seq);
+create index audit_entries_time on audit_entries (org_id, at, seq);
 
 -- Servers, and what their agents last reported.
 create table servers (

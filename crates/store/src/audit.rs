@@ -235,21 +235,70 @@ pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<
     })?)
 }
 
-/// The entries of one organization before position `seq`, newest first.
+/// An index of the audit log, and the key to look up in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EntryKey {
+    All,
+    Actor(String),
+    Action(&'static str),
+    Subject(String),
+}
+
+/// The entries of one organization with this key between two positions, both exclusive. Newest
+/// first.
 #[boxed]
-pub async fn before(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<Vec<Entry>> {
+pub async fn between(
+    conn: &mut Conn,
+    org: OrgId,
+    key: &EntryKey,
+    (after, before): (i64, i64),
+    limit: u32,
+) -> Result<Vec<Entry>> {
     Ok(on!(conn, |c| {
-        sqlx::query_as(join(&[
-            "select ",
-            Entry::COLUMNS,
-            " from audit_entries where org_id = $1 and seq < $2 order by seq desc limit $3",
-        ]))
-        .bind(put(&org))
-        .bind(seq)
-        .bind(i64::from(limit))
-        .fetch_all(c)
-        .await
+        let mut text = Text::new("select ");
+        text.add(Entry::COLUMNS).add(" from audit_entries where org_id = ").bind(put(&org));
+        match key {
+            EntryKey::All => {}
+            EntryKey::Actor(actor) => _ = text.add(" and actor = ").bind(put(actor)),
+            EntryKey::Action(action) => _ = text.add(" and action = ").bind(*action),
+            EntryKey::Subject(subject) => _ = text.add(" and subject = ").bind(put(subject)),
+        }
+        text.add(" and seq > ").bind(after).add(" and seq < ").bind(before);
+        text.add(" order by seq desc limit ").bind(i64::from(limit));
+        text.build_as().fetch_all(c).await
     })?)
+}
+
+/// The position of the earliest entry at or after `time`.
+#[boxed]
+pub async fn first_since(conn: &mut Conn, org: OrgId, time: Timestamp) -> Result<Option<i64>> {
+    let found: Option<(i64,)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select seq from audit_entries where org_id = $1 and at >= $2
+              order by at, seq limit 1",
+        )
+        .bind(put(&org))
+        .bind(put(&time))
+        .fetch_optional(c)
+        .await
+    })?;
+    Ok(found.map(|(seq,)| seq))
+}
+
+/// The position of the latest entry before `time`.
+#[boxed]
+pub async fn last_before(conn: &mut Conn, org: OrgId, time: Timestamp) -> Result<Option<i64>> {
+    let found: Option<(i64,)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select seq from audit_entries where org_id = $1 and at < $2
+              order by at desc, seq desc limit 1",
+        )
+        .bind(put(&org))
+        .bind(put(&time))
+        .fetch_optional(c)
+        .await
+    })?;
+    Ok(found.map(|(seq,)| seq))
 }
 
 /// The position and the hash of the last entry, with which the end of the chain must agree.

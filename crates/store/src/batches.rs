@@ -8,6 +8,7 @@ use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use serde_json::Value;
 use vocab::{BatchId, Environment, Hostname, OrgId, ServerId};
 
 use crate::db::{Conn, on};
@@ -30,6 +31,13 @@ row! {
     }
 }
 
+row! {
+    struct BatchOptions in "rollouts" by "id" {
+        id: BatchId,
+        options: Value,
+    }
+}
+
 /// The names of these servers.
 #[boxed]
 pub async fn names(
@@ -48,6 +56,26 @@ pub async fn names(
             text.build_as().fetch_all(c).await
         })?;
         found.extend(server_name.into_iter().map(|named| (named.id, named)));
+    }
+    Ok(found)
+}
+
+/// The patch options of these rollouts.
+#[boxed]
+pub async fn options(
+    conn: &mut Conn,
+    org: OrgId,
+    batches: &[BatchId],
+) -> Result<BTreeMap<BatchId, Value>> {
+    let mut found = BTreeMap::new();
+    for chunk in batches.chunks(ROWS_MAX) {
+        let options: Vec<BatchOptions> = on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(BatchOptions::COLUMNS).add(" from rollouts where org_id = ").bind(put(&org));
+            text.add(" and id in ").list(chunk.iter().map(put));
+            text.build_as().fetch_all(c).await
+        })?;
+        found.extend(options.into_iter().map(|row| (row.id, row.options)));
     }
     Ok(found)
 }

@@ -51,3 +51,32 @@ pub async fn find(
     }
     Ok(found)
 }
+
+/// The queries for resources that can be removed, by prefix of the id.
+const EXISTENCE_QUERIES: [(&str, &str); 2] = [
+    ("srv_", "select id from servers where removed_at is null and org_id = "),
+    ("sch_", "select id from schedules where org_id = "),
+];
+
+/// Those of these ids of servers and schedules that still exist in this organization.
+#[boxed]
+pub async fn existing(
+    conn: &mut Conn,
+    org: OrgId,
+    ids: &BTreeSet<String>,
+) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for (prefix, select) in EXISTENCE_QUERIES {
+        let of_this_kind: Vec<&String> = ids.iter().filter(|id| id.starts_with(prefix)).collect();
+        for chunk in of_this_kind.chunks(ROWS_MAX) {
+            let existing: Vec<(String,)> = on!(conn, |c| {
+                let mut text = Text::new(select);
+                text.bind(put(&org)).add(" and id in ");
+                text.list(chunk.iter().map(ToString::to_string));
+                text.build_as().fetch_all(c).await
+            })?;
+            found.extend(existing.into_iter().map(|(id,)| id));
+        }
+    }
+    Ok(found)
+}

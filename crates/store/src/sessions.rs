@@ -87,7 +87,7 @@ pub async fn list(
             "select ",
             Session::COLUMNS,
             " from sessions where user_id = $1 and expires_at > $2
-              order by created_at desc limit $3",
+              order by created_at desc, id desc limit $3",
         ]))
         .bind(put(&user))
         .bind(put(&now))

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 use server::app::App;
+use service::audit::Action;
 use service::auth::orders_keys;
 use service::auth::root_keys;
 use service::auth::root_keys::{BrokenLogs, KeyMatch, OldKeyDependents};
@@ -102,7 +103,7 @@ pub(super) async fn rotate(app: &App, common: &CommonArgs) -> anyhow::Result<()>
     root_keys::check_and_record(&app.db, &app.secrets, app.clock.now()).await?;
     let old = keys.root_key_id();
     let detail = json!({"key": "root", "old": old});
-    orders_keys::record_rotation(app, "secrets.rotate", old, &detail).await?;
+    orders_keys::record_rotation(app, Action::SecretsRotate, old, &detail).await?;
     let keys = Keys::rotate_root(dir).context("the key was not rotated")?;
     let new = keys.root_key_id();
     if common.json {

@@ -95,9 +95,10 @@ fn sign_in_at_provider_returns_to_the_requested_page() {
         place.tab.until("the requested page", |tab| tab.url().ends_with(wanted));
         place.tab.until_shown("ann@example.org");
         place.go("/activity");
-        place.tab.until_shown("user.sign_in");
-        place.tab.click("tbody tr summary");
-        place.tab.until_shown("oidc");
+        place.tab.until_shown("signed in");
+        // The second sign-in is folded with the first.
+        place.tab.click(".log summary");
+        place.tab.until_shown("signed in through the identity provider");
         assert_eq!(place.tab.console_problems(), Vec::<String>::new(), "{round}");
         place.sign_out();
         assert_eq!(place.users(), ["ann@example.org\tadmin\tAcme\tidentity provider"]);

@@ -31,6 +31,16 @@ pub const BATCH_STATE: &[Choice] = &[
     ("failed,completed_with_errors,expired", "With failures"),
     ("canceled", "Canceled"),
 ];
+pub const ACTION_GROUP: &[Choice] = &[
+    ("", "Any kind"),
+    ("accounts", "Users and sign-in"),
+    ("credentials", "API keys and tokens"),
+    ("servers", "Servers and agents"),
+    ("batches", "Batches"),
+    ("schedules", "Schedules"),
+    ("feeds", "Feeds and suppressions"),
+    ("installation", "Installation"),
+];
 /// The pages of the settings.
 pub const SETTINGS: &[Choice] = &[
     ("/settings", "People"),

@@ -41,6 +41,14 @@ impl Filters {
         }
     }
 
+    /// The filters as a query string that starts with `?`, or empty.
+    pub fn query(&self) -> String {
+        match self.pairs.is_empty() {
+            true => String::new(),
+            false => format!("?{}", serde_html_form::to_string(&self.pairs).unwrap_or_default()),
+        }
+    }
+
     /// A menu with the values of one filter and the number of rows of each.
     pub fn menu(
         &self,

@@ -4,6 +4,7 @@
 //! the data. Templates escape their values; the few functions that build markup themselves
 //! ([`pill`], [`Frame::ago`], [`plot`]) escape what they insert.
 
+pub mod activity;
 pub mod ages;
 pub mod asset;
 pub mod attention;
@@ -19,6 +20,7 @@ mod layout;
 mod names;
 pub mod plot;
 mod qr;
+pub mod sentence;
 mod theme;
 pub mod trend;
 mod user_agent;
@@ -38,12 +40,12 @@ pub use qr::qr_code;
 pub use theme::{THEME_VALUE, Theme};
 pub use user_agent::describe_user_agent;
 pub use views::{
-    Account, Activity, ActivityEntry, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves,
-    Find, Found, HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PasswordErrors,
-    PatchPage, Patches, PreviewWithToken, Problem, ProblemBare, RecoveryCodes, ScheduleEdit,
-    SchedulePage, Schedules, Secret, ServerEdit, ServerPage, ServerTab, Servers, ServersEdit,
-    SessionRow, Settings, SettingsAgents, SettingsFeeds, SettingsKeys, SettingsTokens, SignIn,
-    Suppress, TaskPage, UserRow, Welcome,
+    Account, Activity, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves, Find, Found,
+    HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PasswordErrors, PatchPage, Patches,
+    PreviewWithToken, Problem, ProblemBare, RecoveryCodes, ScheduleEdit, SchedulePage, Schedules,
+    Secret, ServerEdit, ServerPage, ServerTab, Servers, ServersEdit, SessionRow, Settings,
+    SettingsAgents, SettingsFeeds, SettingsKeys, SettingsTokens, SignIn, Suppress, TaskPage,
+    UserRow, Welcome,
 };
 
 /// Maximum number of rows in a table that the API does not page.

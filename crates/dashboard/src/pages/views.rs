@@ -9,6 +9,7 @@ use wire::v1::{
     ServerDetail, SeverityCounts, Suppression, Task,
 };
 
+use crate::pages::activity::ActivityDay;
 use crate::pages::ages::PendingAges;
 use crate::pages::attention::Item;
 use crate::pages::calendar::Calendar;
@@ -103,7 +104,8 @@ pages! {
     }
     /// The audit log.
     Activity = "activity.html" {
-        frame: Frame, entries: Vec<ActivityEntry>, newer: Option<i64>, older: Option<i64>, names: Names,
+        frame: Frame, days: Vec<ActivityDay>, filters: Filters, menus: Vec<FacetMenu>, chips: Vec<(String, String)>,
+        query: String, newest: Option<String>, older: Option<String>,
     }
     /// The users.
     Settings = "settings.html" { frame: Frame, users: Vec<UserRow>, }
@@ -150,16 +152,6 @@ pub struct NextRun {
     pub id: ScheduleId,
     pub name: String,
     pub at: Timestamp,
-}
-
-/// An entry of the audit log.
-#[derive(Debug)]
-pub struct ActivityEntry {
-    pub at: Timestamp,
-    pub actor: String,
-    pub action: String,
-    pub subject: String,
-    pub detail: String,
 }
 
 /// Why a password was not changed, by field.

@@ -32,6 +32,7 @@ use vocab::{BatchId, ServerId};
 use self::open_rollouts::OpenRollouts;
 use super::{LeaderLease, PresenceSnapshot, WriteLock, log_error, sleep_time, wait_for_lead};
 use service::App;
+use service::audit::Action;
 use service::clock::{ClockWatcher, Stopwatch};
 use service::commands::batches::{record_end, record_task_transition};
 use service::{emit, integrity, record};
@@ -289,7 +290,7 @@ impl Driver {
                 if change == Change::CanaryUnchanged {
                     payload["reason"] = json!("canary_unchanged");
                 }
-                record(&mut tx, row.org_id, now, "engine", "batch.change", id, &payload);
+                record(&mut tx, row.org_id, now, "engine", Action::BatchChange, id, &payload);
                 emit(&mut tx, row.org_id, "batch.changed", now, payload);
             }
         }

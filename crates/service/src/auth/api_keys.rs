@@ -15,6 +15,7 @@ use store::{Db, Page, Subscription, Topic, Tx};
 use vocab::{Environment, KeyId, Role};
 
 use crate::App;
+use crate::audit::Action;
 use crate::auth::opaque_token;
 use crate::clock::random_u128;
 use crate::secrets::Secrets;
@@ -182,7 +183,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewKey) -> Result<(ApiKey, St
     api_keys::create(&mut tx, &key).await?;
     let detail = json!({"name": key.name, "role": key.role, "environments": key.environments,
         "expires_at": key.expires_at});
-    audit::record(app, &mut tx, actor, "api_key.create", key.id, detail);
+    audit::record(app, &mut tx, actor, Action::ApiKeyCreate, key.id, detail);
     audit::emit(app, &mut tx, actor, "api_key.created", json!({"api_key_id": key.id}));
     tx.commit().await?;
     Ok((key, secret.text))
@@ -203,7 +204,7 @@ pub async fn revoke(app: &App, actor: &Actor, seen: &ApiKey) -> Result<()> {
         });
     }
     api_keys::revoke(&mut tx, seen, now).await?;
-    audit::record(app, &mut tx, actor, "api_key.revoke", seen.id, json!({"name": seen.name}));
+    audit::record(app, &mut tx, actor, Action::ApiKeyRevoke, seen.id, json!({"name": seen.name}));
     audit::emit(app, &mut tx, actor, "api_key.revoked", json!({"api_key_id": seen.id}));
     tx.notify(Topic::Credentials);
     Ok(tx.commit().await?)

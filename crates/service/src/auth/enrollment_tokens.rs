@@ -14,6 +14,7 @@ use store::enrollment_tokens::{self, EnrollmentToken};
 use vocab::{Environment, Tag, TokenId};
 
 use crate::App;
+use crate::audit::Action;
 use crate::auth::opaque_token;
 use crate::clock::random_u128;
 use crate::secrets::Secrets;
@@ -80,7 +81,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(Enrollme
     enrollment_tokens::create(&mut tx, &token).await?;
     let detail = json!({"name": token.name, "environment": token.environment, "tags": token.tags,
         "max_uses": token.uses_max, "expires_at": token.expires_at});
-    audit::record(app, &mut tx, actor, "enrollment_token.create", token.id, detail);
+    audit::record(app, &mut tx, actor, Action::EnrollmentTokenCreate, token.id, detail);
     let detail = json!({"enrollment_token_id": token.id});
     audit::emit(app, &mut tx, actor, "enrollment_token.created", detail);
     tx.commit().await?;
@@ -96,7 +97,7 @@ pub async fn revoke(app: &App, actor: &Actor, seen: &EnrollmentToken) -> Result<
     let mut tx = app.db.begin().await?;
     enrollment_tokens::revoke(&mut tx, actor.org, seen.id, app.clock.now()).await?;
     let detail = json!({"name": seen.name});
-    audit::record(app, &mut tx, actor, "enrollment_token.revoke", seen.id, detail);
+    audit::record(app, &mut tx, actor, Action::EnrollmentTokenRevoke, seen.id, detail);
     let detail = json!({"enrollment_token_id": seen.id});
     audit::emit(app, &mut tx, actor, "enrollment_token.revoked", detail);
     tx.notify(Topic::Credentials);

@@ -9,6 +9,7 @@ use store::{Conn, organizations, servers};
 use vocab::ServerId;
 
 use crate::App;
+use crate::audit::Action;
 use crate::{Result, host_facts, record};
 
 /// The actor in audit entries: commands on the data directory run without an API key.
@@ -57,7 +58,12 @@ pub async fn untrusting_agents(conn: &mut Conn, key_id: &str) -> Result<Untrusti
 
 /// Writes a key rotation step to the audit log of every organization.
 #[boxed]
-pub async fn record_rotation(app: &App, action: &str, key_id: &str, detail: &Value) -> Result<()> {
+pub async fn record_rotation(
+    app: &App,
+    action: Action,
+    key_id: &str,
+    detail: &Value,
+) -> Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     for organization in organizations::list(&mut tx).await? {

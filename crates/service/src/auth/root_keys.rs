@@ -21,6 +21,7 @@ use store::{Conn, Db, StoreError, audit, organizations, seals, users};
 use vocab::{KeyId, OrgId, ServerId, TokenId, UserId};
 
 use crate::App;
+use crate::audit::Action;
 use crate::auth::two_factor;
 use crate::record;
 use crate::secrets::Secrets;
@@ -352,7 +353,7 @@ pub async fn retire(app: &App, old: &str, detail: &Value) -> store::Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     for organization in organizations::list(&mut tx).await? {
-        record(&mut tx, organization.id, now, ACTOR, "secrets.retire", old, detail);
+        record(&mut tx, organization.id, now, ACTOR, Action::SecretsRetire, old, detail);
     }
     root_keys::retire(&mut tx).await?;
     tx.commit().await

@@ -14,6 +14,7 @@ use store::users::User;
 use vocab::SessionId;
 
 use crate::App;
+use crate::audit::Action;
 use crate::auth::opaque_token;
 use crate::auth::users::{Token, actor};
 use crate::clock::random_u128;
@@ -131,7 +132,7 @@ pub async fn end(app: &App, user: &User, id: SessionId) -> Result<()> {
         return Err(ServiceError::NotFound { kind: "session", id: id.to_string() });
     }
     let detail = json!({"name": user.name, "session": id});
-    audit::record(app, &mut tx, &actor(user), "user.session_end", user.id, detail);
+    audit::record(app, &mut tx, &actor(user), Action::UserSessionEnd, user.id, detail);
     Ok(tx.commit().await?)
 }
 
@@ -141,7 +142,7 @@ pub async fn end_others(app: &App, user: &User, kept: SessionId) -> Result<()> {
     let mut tx = app.db.begin().await?;
     let ended = sessions::end_others(&mut tx, user.id, kept).await?;
     let detail = json!({"name": user.name, "sessions_ended": ended});
-    audit::record(app, &mut tx, &actor(user), "user.sessions_end", user.id, detail);
+    audit::record(app, &mut tx, &actor(user), Action::UserSessionsEnd, user.id, detail);
     Ok(tx.commit().await?)
 }
 

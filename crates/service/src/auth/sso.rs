@@ -12,6 +12,7 @@ use store::users::{self, User};
 use vocab::{Role, UserId};
 
 use crate::App;
+use crate::audit::Action;
 use crate::auth::oidc::{Config, OidcIdentity, RoleGrant};
 use crate::auth::sessions::{Client, create_session};
 use crate::auth::two_factor;
@@ -116,7 +117,7 @@ async fn link_or_create(
     let mut detail = of_user(&user);
     detail["issuer"] = json!(person.issuer);
     detail["subject"] = json!(person.subject);
-    audit::record(app, tx, &actor(&user), "user.link", user.id, detail);
+    audit::record(app, tx, &actor(&user), Action::UserLink, user.id, detail);
     Ok(Ok(user))
 }
 
@@ -139,7 +140,7 @@ async fn create(app: &App, config: &Config, tx: &mut Tx, name: String, role: Rol
         generation: 1,
     };
     users::create(tx, &user).await?;
-    audit::record(app, tx, &by, "user.create", user.id, of_user(&user));
+    audit::record(app, tx, &by, Action::UserCreate, user.id, of_user(&user));
     audit::emit(app, tx, &by, "user.created", json!({"user_id": user.id}));
     Ok(user)
 }
@@ -150,7 +151,7 @@ async fn change_role(app: &App, tx: &mut Tx, user: User, role: Role) -> Result<U
     let after = User { role, ..user };
     users::save(tx, &after).await?;
     let detail = json!({"name": after.name, "role": role, "before": before});
-    audit::record(app, tx, &by, "user.role", after.id, detail);
+    audit::record(app, tx, &by, Action::UserRole, after.id, detail);
     audit::emit(app, tx, &by, "user.changed", json!({"user_id": after.id}));
     Ok(User { generation: after.generation + 1, ..after })
 }

@@ -13,6 +13,7 @@ use store::{Tx, recovery_codes};
 use vocab::UserId;
 
 use crate::App;
+use crate::audit::Action;
 use crate::auth::sessions::{Client, create_session};
 use crate::auth::totp;
 use crate::auth::users::{
@@ -53,7 +54,7 @@ pub async fn turn_on(app: &App, user: &User, secret: &str, code: &str) -> Result
     let after = User { totp_secret: sealed, totp_step: step, ..user.clone() };
     let mut tx = app.db.begin().await?;
     let codes = replace_codes(&mut tx, user).await?;
-    save(app, tx, after, "user.totp_on").await?;
+    save(app, tx, after, Action::UserTotpOn).await?;
     Ok(codes)
 }
 
@@ -65,7 +66,7 @@ pub async fn turn_off(app: &App, user: &User, code: &str) -> Result<()> {
     let Some(proof) = verify(app, &mut tx, user, code).await? else { return Err(wrong_code()) };
     recovery_codes::replace(&mut tx, user.id, &[]).await?;
     let after = User { totp_secret: None, totp_step: proof.step(user), ..user.clone() };
-    save(app, tx, after, "user.totp_off").await
+    save(app, tx, after, Action::UserTotpOff).await
 }
 
 /// Replaces the recovery codes of a user who has the current code of the authenticator.
@@ -74,7 +75,7 @@ pub async fn renew_recovery_codes(app: &App, user: &User, code: &str) -> Result<
     let Some(step) = current_step(app, user, code) else { return Err(wrong_code()) };
     let mut tx = app.db.begin().await?;
     let codes = replace_codes(&mut tx, user).await?;
-    save(app, tx, User { totp_step: step, ..user.clone() }, "user.recovery_codes").await?;
+    save(app, tx, User { totp_step: step, ..user.clone() }, Action::UserRecoveryCodes).await?;
     Ok(codes)
 }
 
@@ -88,7 +89,7 @@ async fn replace_codes(tx: &mut Tx, user: &User) -> Result<Vec<String>> {
     let codes: Vec<[u8; RECOVERY_BYTES]> = (0..RECOVERY_CODES).map(|_| random_bytes()).collect();
     let hashes: Vec<Vec<u8>> = codes.iter().map(|code| recovery_hash(user.id, code)).collect();
     recovery_codes::replace(tx, user.id, &hashes).await?;
-    Ok(codes.iter().map(|code| recovery_text(code)).collect())
+    Ok(codes.iter().map(recovery_text).collect())
 }
 
 fn recovery_hash(user: UserId, code: &[u8; RECOVERY_BYTES]) -> Vec<u8> {
@@ -147,7 +148,7 @@ async fn verify(app: &App, tx: &mut Tx, user: &User, typed: &str) -> Result<Opti
     }
     let mut detail = details(user);
     detail["left"] = json!(recovery_codes::count(tx, user.id).await?);
-    audit::record(app, tx, &actor(user), "user.recovery_code", user.id, detail);
+    audit::record(app, tx, &actor(user), Action::UserRecoveryCode, user.id, detail);
     Ok(Some(Proof::RecoveryCode))
 }
 
@@ -161,7 +162,7 @@ fn wrong_code() -> ServiceError {
     invalid("/code", "wrong_code", "incorrect or expired code".into())
 }
 
-async fn save(app: &App, mut tx: Tx, after: User, action: &str) -> Result<()> {
+async fn save(app: &App, mut tx: Tx, after: User, action: Action) -> Result<()> {
     users::save(&mut tx, &after).await?;
     audit::record(app, &mut tx, &actor(&after), action, after.id, details(&after));
     audit::emit(app, &mut tx, &actor(&after), "user.changed", json!({"user_id": after.id}));

@@ -11,6 +11,7 @@ use store::{identities, organizations, recovery_codes, sessions};
 use vocab::{OrgId, Role, SessionId, UserId};
 
 use crate::App;
+use crate::audit::Action;
 use crate::auth::passwords;
 use crate::auth::passwords::PasswordCheck;
 use crate::auth::sessions::{Client, create_session};
@@ -71,7 +72,7 @@ pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<
     };
     let mut tx = app.db.begin().await?;
     users::create(&mut tx, &user).await?;
-    audit::record(app, &mut tx, actor, "user.create", user.id, details(&user));
+    audit::record(app, &mut tx, actor, Action::UserCreate, user.id, details(&user));
     audit::emit(app, &mut tx, actor, "user.created", json!({"user_id": user.id}));
     tx.commit().await?;
     Ok((user, token))
@@ -95,7 +96,7 @@ pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
     identities::unlink(&mut tx, seen.id).await?;
     recovery_codes::replace(&mut tx, seen.id, &[]).await?;
     sessions::end_all(&mut tx, seen.id).await?;
-    audit::record(app, &mut tx, actor, "user.reset", seen.id, details(seen));
+    audit::record(app, &mut tx, actor, Action::UserReset, seen.id, details(seen));
     audit::emit(app, &mut tx, actor, "user.reset", json!({"user_id": seen.id}));
     tx.commit().await?;
     Ok(token)
@@ -114,7 +115,7 @@ pub async fn remove(app: &App, actor: &Actor, seen: &User) -> Result<()> {
     users::save(&mut tx, &after).await?;
     recovery_codes::replace(&mut tx, seen.id, &[]).await?;
     sessions::end_all(&mut tx, seen.id).await?;
-    audit::record(app, &mut tx, actor, "user.remove", seen.id, details(seen));
+    audit::record(app, &mut tx, actor, Action::UserRemove, seen.id, details(seen));
     audit::emit(app, &mut tx, actor, "user.removed", json!({"user_id": seen.id}));
     Ok(tx.commit().await?)
 }
@@ -154,7 +155,7 @@ pub async fn accept_invitation(
         saved => saved?,
     }
     let actor = actor(&after);
-    audit::record(app, &mut tx, &actor, "user.password", after.id, details(&after));
+    audit::record(app, &mut tx, &actor, Action::UserPassword, after.id, details(&after));
     let token = create_session(app, &mut tx, &after, client).await?;
     tx.commit().await?;
     Ok(Some((after, token)))
@@ -206,7 +207,7 @@ pub async fn change_password(
     let ended = sessions::end_others(&mut tx, user.id, kept).await?;
     let mut detail = details(user);
     detail["sessions_ended"] = json!(ended);
-    audit::record(app, &mut tx, &actor(user), "user.password_change", user.id, detail);
+    audit::record(app, &mut tx, &actor(user), Action::UserPasswordChange, user.id, detail);
     audit::emit(app, &mut tx, &actor(user), "user.changed", json!({"user_id": user.id}));
     tx.commit().await?;
     Ok(PasswordChange::Changed)
@@ -232,7 +233,7 @@ impl SignInMethod {
 pub(super) fn record_sign_in(app: &App, tx: &mut store::Tx, user: &User, method: SignInMethod) {
     let mut detail = details(user);
     detail["by"] = json!(method.as_str());
-    audit::record(app, tx, &actor(user), "user.sign_in", user.id, detail);
+    audit::record(app, tx, &actor(user), Action::UserSignIn, user.id, detail);
 }
 
 /// The result of a sign-in.

@@ -16,6 +16,7 @@ use store::{Conn, StoreError, Topic, Tx, refreshes, runs};
 use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
 
 use crate::App;
+use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::queries::preview;
 use crate::{
@@ -105,7 +106,7 @@ pub async fn create_all_in(
         let total = u32::try_from(rollout.tasks().count()).unwrap_or(u32::MAX);
         let detail =
             json!({"batch_id": id, "run_id": run_id, "servers": total, "starts_at": starts_at});
-        record(tx, org, now, &started_by, "batch.create", id, &detail);
+        record(tx, org, now, &started_by, Action::BatchCreate, id, &detail);
         emit(tx, org, "batch.created", now, detail);
         rows.push(rollouts::Rollout {
             id,
@@ -156,7 +157,7 @@ async fn reject_unknown_servers(tx: &mut Tx, new: &NewRollout) -> Result<()> {
 /// Pauses a batch: no further server starts. Running tasks continue.
 #[boxed]
 pub async fn pause(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<rollouts::Rollout> {
-    change(app, actor, org, id, Change::Pause, "pause", None).await
+    change(app, actor, org, id, (Change::Pause, "pause", Action::BatchPause), None).await
 }
 
 /// Resumes a batch. Resuming a halted batch accepts its failures so far.
@@ -167,7 +168,7 @@ pub async fn resume(
     org: OrgId,
     id: BatchId,
 ) -> Result<rollouts::Rollout> {
-    change(app, actor, org, id, Change::Resume, "resume", None).await
+    change(app, actor, org, id, (Change::Resume, "resume", Action::BatchResume), None).await
 }
 
 /// What a user saw of a batch before deciding about it.
@@ -189,7 +190,7 @@ pub async fn resume_seen(
     id: BatchId,
     seen: &SeenBatch,
 ) -> Result<rollouts::Rollout> {
-    change(app, actor, org, id, Change::Resume, "resume", Some(seen)).await
+    change(app, actor, org, id, (Change::Resume, "resume", Action::BatchResume), Some(seen)).await
 }
 
 /// Cancels the tasks that have not started.
@@ -200,7 +201,7 @@ pub async fn cancel(
     org: OrgId,
     id: BatchId,
 ) -> Result<rollouts::Rollout> {
-    change(app, actor, org, id, Change::Cancel, "cancel", None).await
+    change(app, actor, org, id, (Change::Cancel, "cancel", Action::BatchCancel), None).await
 }
 
 async fn change(
@@ -208,8 +209,7 @@ async fn change(
     actor: &Actor,
     org: OrgId,
     id: BatchId,
-    change: Change,
-    word: &'static str,
+    (change, word, action): (Change, &'static str, Action),
     shown: Option<&SeenBatch>,
 ) -> Result<rollouts::Rollout> {
     for _ in 0..ATTEMPTS_MAX {
@@ -250,7 +250,7 @@ async fn change(
             saved => saved?,
         };
         let detail = json!({"batch_id": id, "state": phase_name(saved.head.phase)});
-        record(&mut tx, org, now, &actor.id, &format!("batch.{word}"), id, &detail);
+        record(&mut tx, org, now, &actor.id, action, id, &detail);
         emit(&mut tx, org, "batch.changed", now, detail);
         tx.commit().await?;
         return Ok(saved);
@@ -347,7 +347,7 @@ pub async fn retry_if(
             made => made?,
         };
         let detail = json!({"batch_id": id, "retried_as": created.id});
-        record(&mut tx, org, now, &actor.id, "batch.retry", id, &detail);
+        record(&mut tx, org, now, &actor.id, Action::BatchRetry, id, &detail);
         tx.commit().await?;
         return Ok(Some(created));
     }
@@ -390,7 +390,7 @@ pub fn record_task_transition(
         "from": state_name(row.target),
         "state": state_name(next),
     });
-    record(tx, org, now, "engine", "task.move", row.task_id, &detail);
+    record(tx, org, now, "engine", Action::TaskMove, row.task_id, &detail);
     if matches!(next, TaskStatus::Done(_)) {
         emit(tx, org, "task.finished", now, detail);
     }
@@ -428,7 +428,7 @@ pub async fn record_end(
 ) -> store::Result<()> {
     let state = phase_name(Phase::Ended(outcome));
     let detail = json!({"batch_id": row.id, "run_id": row.run_id, "state": state});
-    record(tx, row.org_id, now, "engine", "batch.finish", row.id, &detail);
+    record(tx, row.org_id, now, "engine", Action::BatchFinish, row.id, &detail);
     emit(tx, row.org_id, "batch.finished", now, detail);
     // The run may have been deleted with its schedule.
     let Some(run) = runs::by_batch(tx, row.id).await? else { return Ok(()) };

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use store::{Tx, idempotency, leases, organizations, sync_sessions};
 
+use crate::audit::Action;
 use crate::record;
 
 /// The actor in audit entries.
@@ -26,7 +27,15 @@ pub async fn prepare_for_service(
     sync_sessions::delete_all(tx).await?;
     for organization in organizations::list(tx).await? {
         let detail = json!({"from": from, "to": to});
-        record(tx, organization.id, now, ACTOR, "installation.migrate", organization.id, &detail);
+        record(
+            tx,
+            organization.id,
+            now,
+            ACTOR,
+            Action::InstallationMigrate,
+            organization.id,
+            &detail,
+        );
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use store::{
 use vocab::{BatchId, OrgId};
 
 use crate::App;
+use crate::audit::Action;
 use crate::commands::batches;
 use crate::{Result, record};
 
@@ -88,7 +89,7 @@ pub async fn remove(app: &App, seen: &Organization) -> Result<OrganizationConten
     }
     organizations::remove(&mut tx, seen, now).await?;
     let detail = json!({"name": seen.name, "servers": had.servers});
-    record(&mut tx, seen.id, now, ACTOR, "organization.remove", seen.id, &detail);
+    record(&mut tx, seen.id, now, ACTOR, Action::OrganizationRemove, seen.id, &detail);
     for topic in [Topic::Credentials, Topic::Servers, Topic::Rollouts, Topic::Schedules] {
         tx.notify(topic);
     }
@@ -104,7 +105,7 @@ async fn cancel_open_batches(tx: &mut Tx, org: OrgId, now: Timestamp) -> Result<
         if seen.org_id == org && rollout.apply_change(Change::Cancel, now).is_ok() {
             store::rollouts::save_head(tx, &seen, rollout.head(), None).await?;
             let detail = json!({"batch_id": id, "state": "canceling"});
-            record(tx, org, now, ACTOR, "batch.cancel", id, &detail);
+            record(tx, org, now, ACTOR, Action::BatchCancel, id, &detail);
         }
     }
     Ok(())

@@ -11,6 +11,7 @@ use vocab::{Line, OrgId, Selector, ServerId, TaskId};
 use wire::agent::{AgentUpgrade, is_older_version};
 
 use crate::App;
+use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::{Actor, Result, ServiceError, emit, record};
 
@@ -61,7 +62,7 @@ pub(super) async fn request_in(
     let created = refreshes::request(tx, &wanted).await?;
     if created.id == wanted.id {
         let detail = json!({"refresh_id": created.id, "server_id": server});
-        record(tx, org, now, who, "server.refresh", server, &detail);
+        record(tx, org, now, who, Action::ServerRefresh, server, &detail);
         emit(tx, org, "server.refresh_requested", now, detail);
     }
     Ok(created)
@@ -92,7 +93,7 @@ pub async fn record_upgrade_request(
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     let detail = json!({"targets": targets, "servers": servers});
-    record(&mut tx, actor.org, now, &actor.id, "agent.upgrade_request", "agents", &detail);
+    record(&mut tx, actor.org, now, &actor.id, Action::AgentUpgradeRequest, "agents", &detail);
     Ok(tx.commit().await?)
 }
 
@@ -142,7 +143,7 @@ pub async fn request_upgrades(
         if created.id == wanted.id {
             let detail = json!({"server_id": id, "hostname": row.hostname,
                 "from": row.agent_version, "to": release.version, "sha256": release.sha256});
-            record(&mut tx, actor.org, now, &actor.id, "agent.upgrade", id, &detail);
+            record(&mut tx, actor.org, now, &actor.id, Action::AgentUpgrade, id, &detail);
             emit(&mut tx, actor.org, "agent.upgrade_requested", now, detail);
         }
     }

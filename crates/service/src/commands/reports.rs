@@ -14,6 +14,7 @@ use store::{StoreError, Tx, rollouts};
 use vocab::{BatchId, FailureCode, OrgId, ServerId, TaskId};
 use wire::agent::{OrderProgress, OrderResult, Outcome};
 
+use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::commands::batches::{correct_end, record_task_transition};
 use crate::commands::refreshes as refresh;
@@ -316,8 +317,8 @@ async fn finish_refresh(
     if refreshes::finish(tx, result.order_id, reporter.server, state, message, now).await? {
         let upgrade = refreshes::get(tx, reporter.org, result.order_id).await?.upgrade.is_some();
         let (action, event) = match upgrade {
-            true => ("agent.upgrade_finish", "agent.upgraded"),
-            false => ("refresh.finish", "server.refreshed"),
+            true => (Action::AgentUpgradeFinish, "agent.upgraded"),
+            false => (Action::RefreshFinish, "server.refreshed"),
         };
         let detail = json!({"refresh_id": result.order_id, "server_id": reporter.server,
             "state": state.as_str(), "message": message});

@@ -15,6 +15,7 @@ use store::{Topic, Tx, organizations, restores, rollouts, schedules};
 use vocab::Stage;
 
 use super::runs;
+use crate::audit::Action;
 use crate::commands::batches::record_task_transition;
 use crate::{emit, record};
 
@@ -46,7 +47,15 @@ pub async fn prepare_for_service(
     let schedules = skip_due_instants(tx, now).await?;
     for organization in organizations::list(tx).await? {
         let detail = json!({"taken_at": taken_at, "epoch": epoch});
-        record(tx, organization.id, now, ACTOR, "installation.restore", organization.id, &detail);
+        record(
+            tx,
+            organization.id,
+            now,
+            ACTOR,
+            Action::InstallationRestore,
+            organization.id,
+            &detail,
+        );
         emit(tx, organization.id, "installation.restored", now, detail);
     }
     Ok(RestoreSummary { epoch, batches, schedules })
@@ -80,7 +89,7 @@ async fn cancel_open_batches(tx: &mut Tx, now: Timestamp) -> store::Result<usize
             rollouts::save_head(tx, &seen, rollout.head(), None).await?;
         }
         let detail = json!({"batch_id": id, "state": rollouts::phase_name(rollout.head().phase)});
-        record(tx, seen.org_id, now, ACTOR, "batch.cancel", id, &detail);
+        record(tx, seen.org_id, now, ACTOR, Action::BatchCancel, id, &detail);
         emit(tx, seen.org_id, "batch.changed", now, detail);
     }
     // Runs without a batch are canceled as well.
@@ -88,7 +97,7 @@ async fn cancel_open_batches(tx: &mut Tx, now: Timestamp) -> store::Result<usize
         store::runs::finish(tx, &run, RolloutOutcome::Canceled, now).await?;
         let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id,
             "state": rollouts::phase_name(Phase::Ended(RolloutOutcome::Canceled))});
-        record(tx, run.org_id, now, ACTOR, "run.cancel", run.id, &detail);
+        record(tx, run.org_id, now, ACTOR, Action::RunCancel, run.id, &detail);
         emit(tx, run.org_id, "run.finished", now, detail);
     }
     Ok(open.len())

@@ -13,6 +13,7 @@ use store::server_list::{self, Filter};
 use store::{StoreError, Tx};
 use vocab::{BatchId, OrgId, RunId, Selector, ServerId, SkipReason};
 
+use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::commands::batches::{NewRollout, Origin, create_all_in};
 use crate::{PatchOptions, emit, integrity, record};
@@ -83,7 +84,7 @@ pub async fn create_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::R
         batches.push((batch, rollout));
         let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": batch,
             "scheduled_for": run.scheduled_for});
-        record(tx, run.org_id, now, ACTOR, "run.start", run.id, &detail);
+        record(tx, run.org_id, now, ACTOR, Action::RunStart, run.id, &detail);
         emit(tx, run.org_id, "run.started", now, detail);
     }
     create_all_in(tx, batches, now).await?;
@@ -106,7 +107,7 @@ async fn skip_without_servers(tx: &mut Tx, empty: &[&Run], now: Timestamp) -> st
 pub fn record_skip(tx: &mut Tx, by: &str, run: &Run, skipped: &Skipped, now: Timestamp) {
     let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "reason": skipped.reason,
         "first": skipped.first, "last": skipped.last, "count": skipped.count});
-    record(tx, run.org_id, now, by, "run.skip", run.id, &detail);
+    record(tx, run.org_id, now, by, Action::RunSkip, run.id, &detail);
     emit(tx, run.org_id, "run.skipped", now, detail);
 }
 

@@ -13,6 +13,7 @@ use vocab::{BatchId, Cron, RunId, ScheduleId, Selector, ServerId, SkipReason, Zo
 
 use super::runs::record_skip;
 use crate::App;
+use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::commands::batches as rollouts;
 use crate::commands::batches::{NewRollout, Origin};
@@ -61,7 +62,7 @@ pub async fn create(app: &App, actor: &Actor, input: ScheduleInput) -> Result<Sc
     };
     let mut tx = app.db.begin().await?;
     schedules::create(&mut tx, &made).await?;
-    record_change(&mut tx, actor, &made, "create", "created", now);
+    record_change(&mut tx, actor, &made, Action::ScheduleCreate, "schedule.created", now);
     tx.commit().await?;
     Ok(made)
 }
@@ -104,7 +105,7 @@ pub async fn replace(
     }
     schedules::save(&mut tx, &after).await?;
     let after = Schedule { generation: seen.generation + 1, ..after };
-    record_change(&mut tx, actor, &after, "update", "updated", now);
+    record_change(&mut tx, actor, &after, Action::ScheduleUpdate, "schedule.updated", now);
     tx.commit().await?;
     Ok(after)
 }
@@ -116,7 +117,7 @@ pub async fn delete(app: &App, actor: &Actor, seen: &Schedule) -> Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     schedules::delete(&mut tx, seen).await?;
-    record_change(&mut tx, actor, seen, "delete", "deleted", now);
+    record_change(&mut tx, actor, seen, Action::ScheduleDelete, "schedule.deleted", now);
     Ok(tx.commit().await?)
 }
 
@@ -124,16 +125,16 @@ fn record_change(
     tx: &mut store::Tx,
     actor: &Actor,
     schedule: &Schedule,
-    action: &str,
-    happened: &str,
+    action: Action,
+    event: &str,
     now: jiff::Timestamp,
 ) {
     let detail = json!({"schedule_id": schedule.id, "name": schedule.name, "enabled": schedule.enabled,
         "cron": schedule.cron, "timezone": schedule.timezone, "targets": schedule.targets,
         "options": schedule.options});
-    record(tx, actor.org, now, &actor.id, &format!("schedule.{action}"), schedule.id, &detail);
+    record(tx, actor.org, now, &actor.id, action, schedule.id, &detail);
     let data = json!({"schedule_id": schedule.id, "name": schedule.name});
-    emit(tx, actor.org, &format!("schedule.{happened}"), now, data);
+    emit(tx, actor.org, event, now, data);
     tx.notify(Topic::Schedules);
 }
 
@@ -244,7 +245,7 @@ async fn try_run(
     };
     rollouts::create_in(&mut tx, batch, new, now).await?;
     let detail = json!({"run_id": run.id, "schedule_id": schedule.id, "batch_id": batch});
-    record(&mut tx, actor.org, now, &actor.id, "run.start", run.id, &detail);
+    record(&mut tx, actor.org, now, &actor.id, Action::RunStart, run.id, &detail);
     emit(&mut tx, actor.org, "run.started", now, detail);
     tx.notify(Topic::Schedules);
     tx.commit().await?;

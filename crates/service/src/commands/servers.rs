@@ -10,6 +10,7 @@ use store::{Conn, StoreError, Topic, Tx, presence, presence_transitions, sync_se
 use vocab::listing::{self, Entry};
 use vocab::{Digest, Environment, Installed, OrgId, Pending, ServerId, Severity, Tag};
 
+use crate::audit::Action;
 use crate::commands::batches;
 use crate::{ATTEMPTS_MAX, App};
 use crate::{Actor, Result, ServiceError, emit, record};
@@ -27,7 +28,7 @@ pub async fn remove(app: &App, actor: &Actor, seen: &Server) -> Result<()> {
     sync_sessions::delete(&mut tx, seen.id).await?;
     presence_transitions::record_online(&mut tx, &[seen.id]).await?;
     let detail = json!({"server_id": seen.id, "hostname": seen.hostname});
-    record(&mut tx, actor.org, now, &actor.id, "server.remove", seen.id, &detail);
+    record(&mut tx, actor.org, now, &actor.id, Action::ServerRemove, seen.id, &detail);
     emit(&mut tx, actor.org, "server.removed", now, detail);
     tx.notify(Topic::Servers);
     tx.notify(Topic::Rollouts);
@@ -137,7 +138,7 @@ async fn edit_in(
         "environment": [&seen.environment, &after.environment], "tags": [&seen.tags, &after.tags],
         "display_name": [&seen.display_name, &after.display_name],
         "notes_changed": seen.notes != after.notes});
-    record(tx, actor.org, now, &actor.id, "server.edit", seen.id, &detail);
+    record(tx, actor.org, now, &actor.id, Action::ServerEdit, seen.id, &detail);
     emit(tx, actor.org, "server.edited", now, detail);
     tx.notify(Topic::Servers);
     Ok(Server { generation: seen.generation + 1, ..after })
@@ -160,7 +161,7 @@ pub async fn release(app: &App, actor: &Actor, seen: &Server) -> Result<Server> 
     presence::set_counter(&mut tx, actor.org, seen.id, counter).await?;
     sync_sessions::delete(&mut tx, seen.id).await?;
     let detail = json!({"server_id": seen.id, "hostname": seen.hostname, "reason": reason});
-    record(&mut tx, actor.org, now, &actor.id, "server.release", seen.id, &detail);
+    record(&mut tx, actor.org, now, &actor.id, Action::ServerRelease, seen.id, &detail);
     emit(&mut tx, actor.org, "server.released", now, detail);
     tx.notify(Topic::Servers);
     tx.commit().await?;

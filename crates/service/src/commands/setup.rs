@@ -9,6 +9,7 @@ use store::organizations::{self, Organization};
 use vocab::{KeyId, OrgId, Role};
 
 use crate::App;
+use crate::audit::Action;
 use crate::auth::api_keys as keys;
 use crate::clock::random_u128;
 use crate::secrets::{RootKeyAge, Secrets};
@@ -84,7 +85,7 @@ pub async fn create_organization(app: &App, name: &str) -> Result<(Organization,
     api_keys::create(&mut tx, &key).await?;
     let actor = Actor { org: organization.id, id: "init".into(), role: Role::Admin };
     let detail = json!({"name": name, "api_key_id": key.id});
-    audit::record(app, &mut tx, &actor, "organization.create", organization.id, detail);
+    audit::record(app, &mut tx, &actor, Action::OrganizationCreate, organization.id, detail);
     tx.commit().await?;
     Ok((organization, secret.text))
 }

@@ -8,6 +8,7 @@ use store::suppressions::{self, Suppression};
 use vocab::{Environment, SuppressionId};
 
 use crate::App;
+use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::{Actor, FieldError, Result, ServiceError, audit};
 
@@ -42,7 +43,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Sup
     };
     let mut tx = app.db.begin().await?;
     suppressions::create(&mut tx, &created).await?;
-    audit::record(app, &mut tx, actor, "suppression.create", created.id, details(&created));
+    audit::record(app, &mut tx, actor, Action::SuppressionCreate, created.id, details(&created));
     audit::emit(app, &mut tx, actor, "suppression.created", details(&created));
     tx.notify(Topic::Feeds);
     tx.commit().await?;
@@ -53,7 +54,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Sup
 pub async fn delete(app: &App, actor: &Actor, seen: &Suppression) -> Result<()> {
     let mut tx = app.db.begin().await?;
     suppressions::delete(&mut tx, actor.org, seen.id).await?;
-    audit::record(app, &mut tx, actor, "suppression.delete", seen.id, details(seen));
+    audit::record(app, &mut tx, actor, Action::SuppressionDelete, seen.id, details(seen));
     audit::emit(app, &mut tx, actor, "suppression.deleted", details(seen));
     tx.notify(Topic::Feeds);
     Ok(tx.commit().await?)

@@ -6,6 +6,7 @@
 
 use domain::rollout::{ActiveTask, Pace, Phase, RolloutHead, TaskStatus};
 use sqlx::AssertSqlSafe;
+use store::audit::{self, EntryKey};
 use store::findings::CveChange;
 use store::server_list::{Filter, OnlineSpan, Sort};
 use store::{
@@ -444,8 +445,69 @@ async fn kinds_with_a_cve_are_looked_up_by_number(database: TestDatabase) {
     }
 }
 
+/// A filter of the audit log reads the entries that match it, however long the log is.
+async fn audit_filters_read_only_entries_that_match(database: TestDatabase) {
+    let db = database.open().await;
+    let ours = org(&db).await;
+    let mut tx = db.begin().await.unwrap();
+    for n in 0..5_000_u32 {
+        let (actor, action, subject) = match n {
+            7..10 => ("usr_rare", "user.sign_in", "srv_rare"),
+            _ => ("engine", "task.move", "tsk_1"),
+        };
+        tx.record(audit::NewEntry {
+            org_id: ours,
+            at: at(i64::from(n)),
+            actor: actor.into(),
+            action: action.into(),
+            subject: subject.into(),
+            detail: "{}".into(),
+        });
+    }
+    tx.commit().await.unwrap();
+    database.execute_sql("analyze").await;
+    let mut tx = db.begin().await.unwrap();
+    let read = async |tx: &mut Tx| {
+        let Conn::PgTx(c) = &mut **tx else { return 0_i64 };
+        let (read,) = sqlx::query_as(
+            "select coalesce(sum(seq_tup_read + idx_tup_fetch), 0)::bigint
+               from pg_stat_xact_user_tables where relname = 'audit_entries'",
+        )
+        .fetch_one(&mut **c)
+        .await
+        .unwrap();
+        read
+    };
+    recorded_sql();
+    for (key, index) in [
+        (EntryKey::Actor("usr_rare".into()), "audit_entries_actor"),
+        (EntryKey::Action("user.sign_in"), "audit_entries_action"),
+        (EntryKey::Subject("srv_rare".into()), "audit_entries_subject"),
+    ] {
+        let before = read(&mut tx).await;
+        let found = audit::between(&mut tx, ours, &key, (0, i64::MAX), 200).await.unwrap();
+        assert_eq!(found.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [10, 9, 8], "{key:?}");
+        assert!(read(&mut tx).await - before <= 10, "{key:?} reads {}", read(&mut tx).await);
+        for sql in recorded_sql() {
+            let steps = steps(&mut tx, &sql).await;
+            let uses_index = steps.iter().any(|step| step.contains(index));
+            assert!(uses_index || !database.is_sqlite(), "{key:?}: {steps:?}");
+            assert!(!steps.iter().any(|step| step.contains("TEMP B-TREE")), "{key:?}: {steps:?}");
+        }
+    }
+    let some = audit::between(&mut tx, ours, &EntryKey::All, (10, 13), 200).await.unwrap();
+    assert_eq!(some.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [12, 11]);
+    let before = read(&mut tx).await;
+    assert_eq!(audit::first_since(&mut tx, ours, at(4_000)).await.unwrap(), Some(4_001));
+    assert_eq!(audit::last_before(&mut tx, ours, at(4_000)).await.unwrap(), Some(4_000));
+    assert_eq!(audit::first_since(&mut tx, ours, at(9_000)).await.unwrap(), None);
+    assert_eq!(audit::last_before(&mut tx, ours, at(0)).await.unwrap(), None);
+    assert!(read(&mut tx).await - before <= 10, "{}", read(&mut tx).await);
+}
+
 testkit::both!(
     crate::support::database:
+    audit_filters_read_only_entries_that_match,
     frequent_queries_use_an_index,
     outdated_statistics_cause_no_full_scan,
     kinds_with_a_cve_are_looked_up_by_number,

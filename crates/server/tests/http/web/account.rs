@@ -161,6 +161,7 @@ async fn session_is_signed_out_from_another_browser(service: &Service) {
     let bob = Browser::signed_in(service, "bob", Role::Viewer).await;
     let others = [7, 8, 9].map(|host| Browser::with_address(service, host));
     for other in &others {
+        service.clock.advance(SignedDuration::from_secs(1));
         assert_eq!(sign_in(other, PASSWORD).await, 303);
     }
     let page = ann.get("/account").await.is(200).text();
@@ -274,6 +275,22 @@ async fn recovery_codes_cannot_be_guessed_and_end_with_a_reset(service: &Service
     assert_eq!(store::recovery_codes::count(&mut reader, user.id).await.unwrap(), 0);
 }
 
+async fn database_contains_no_recovery_code(service: &Service) {
+    let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
+    let (_, codes) = turn_on(service, &ann).await;
+    let mut tx = service.app.db.begin().await.unwrap();
+    let user = store::users::by_name(&mut tx, service.org, "ann").await.unwrap().unwrap();
+    for code in &codes {
+        let plain = code.replace('-', "").to_uppercase();
+        let decoded = service::auth::totp::from_base32(&plain);
+        for stored in [code.as_bytes(), plain.as_bytes(), &decoded] {
+            let found = store::recovery_codes::take(&mut tx, user.id, stored).await.unwrap();
+            assert!(!found, "{code} is not hashed");
+        }
+    }
+    assert_eq!(store::recovery_codes::count(&mut tx, user.id).await.unwrap(), 10);
+}
+
 async fn theme_is_kept_in_the_browser_for_every_page(service: &Service) {
     let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
     assert!(ann.get("/").await.text().contains("<html lang=\"en\">"));
@@ -306,5 +323,6 @@ testkit::both!(
     recovery_code_signs_in_once,
     new_recovery_codes_replace_the_old_ones,
     recovery_codes_cannot_be_guessed_and_end_with_a_reset,
+    database_contains_no_recovery_code,
     theme_is_kept_in_the_browser_for_every_page,
 );

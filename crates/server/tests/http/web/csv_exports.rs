@@ -19,7 +19,7 @@ use crate::support::Service;
 type TableKind = (&'static str, bool, &'static [(&'static str, &'static str)]);
 
 #[rustfmt::skip]
-const KINDS: [TableKind; 31] = [
+const KINDS: [TableKind; 30] = [
     ("/trend.csv", false, &[("Day", "day"), ("Servers", "servers"), ("Up to date", "up_to_date"), ("critical", "critical"), ("high", "high"), ("medium", "medium"), ("low", "low"), ("unknown", "unknown"), ("Known exploited", "known_exploited")]),
     ("/cves.csv", true, &[("CVE", "id"), ("Severity", "severity"), ("Servers", "affected_servers")]),
     ("/batches.csv", true, &[("Servers", "servers"), ("State", "state"), ("Progress", "percent")]),
@@ -46,7 +46,6 @@ const KINDS: [TableKind; 31] = [
     ("/next.csv", false, &[("*", "local_time ~timezone"), ("Your time", "at"), ("", "")]),
     ("/next.csv", false, &[("In *", "local_time ~timezone"), ("Your time", "at")]),
     ("/runs.csv", false, &[("Scheduled for", "scheduled_for"), ("State", "state skip_reason"), ("Trigger", "trigger"), ("Servers", "servers"), ("Failed", "failed"), ("Ended", "finished_at")]),
-    ("/activity.csv", false, &[("When", "at"), ("Actor", "actor_name"), ("Action", "action"), ("Subject", "subject_name"), ("Detail", "detail")]),
     ("/users.csv", false, &[("Name", "name"), ("Role", "role"), ("Created", "created_at"), ("", "")]),
     ("/keys.csv", false, &[("Name", "name id ~revoked_at"), ("Role", "role environments"), ("Created", "created_at"), ("Last used", "last_used_at"), ("Expires", "expires_at"), ("", "")]),
     ("/tokens.csv", false, &[("Name", "name id ~revoked_at"), ("Environment", "environment tags"), ("Used", "uses max_uses"), ("Created", "created_at"), ("Expires", "expires_at"), ("", "")]),
@@ -57,13 +56,14 @@ const KINDS: [TableKind; 31] = [
 const CALENDAR: &[(&str, &str)] = &[];
 
 /// Pages without a table, and responses that are no pages.
-const PAGES_WITHOUT_TABLES: [&str; 20] = [
+const PAGES_WITHOUT_TABLES: [&str; 21] = [
     "/cves/{id}/suppress",
     "/suppressions/{id}/delete",
     "/find",
     "/servers/edit",
     "/account",
     "/account/password",
+    "/activity",
     "/account/totp",
     "/account/recovery-codes",
     "/account/sessions/end-others",
@@ -171,7 +171,6 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
         ("/schedules/{id}/edit", get(&format!("/schedules/{schedule}/edit"))),
         ("/schedules/{id}/run", (format!("/schedules/{schedule}/run"), form(&[]))),
         ("/schedules/{id}/delete", (format!("/schedules/{schedule}/delete"), form(&[]))),
-        ("/activity", get("/activity")),
         ("/settings", get("/settings")),
         ("/settings/keys", get("/settings/keys")),
         ("/settings/tokens", get("/settings/tokens")),

@@ -91,7 +91,8 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         ("/schedules/new".into(), "New schedule"),
         ("/schedules/next?cron=0+3+*+*+*&timezone=Europe/Berlin".into(), "2026-11-16 03:00"),
         ("/schedules/next?cron=nonsense&timezone=".into(), "class=\"note bad\""),
-        ("/activity".into(), "schedule.create"),
+        ("/activity".into(), "created schedule"),
+        ("/account".into(), "this session"),
         ("/settings".into(), "ann"),
         ("/settings/keys".into(), "first admin key"),
         ("/settings/tokens".into(), "Create token"),
@@ -135,7 +136,7 @@ async fn activity_pages_back_to_the_first_entry(service: &Service) {
     let ann = Browser::signed_in(service, "ann", Role::Admin).await;
     let first = ann.get("/activity?before=2").await.is(200).text();
     assert!(first.contains("organization.create") && !first.contains("user.create"), "{first}");
-    assert!(first.contains(">Newer<") && !first.contains(">Older<"), "{first}");
+    assert!(first.contains(">Newest<") && !first.contains(">Older<"), "{first}");
     let newest = ann.get("/activity").await.is(200).text();
     let (password, made) =
         (newest.find("user.password").unwrap(), newest.find("user.create").unwrap());

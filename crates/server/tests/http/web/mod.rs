@@ -2,6 +2,7 @@
 
 mod account;
 mod actions;
+mod activity;
 mod csv_exports;
 mod every_page;
 mod login;

@@ -13,6 +13,7 @@ use store::feed_sources::{self, FeedSource};
 use store::{Db, Topic, Tx, advisories, feed_progress, feed_removals, feeds};
 
 use super::{FeedTransactions, automatic, remote};
+use crate::audit::Action;
 use crate::queries::feeds::id;
 use crate::{Actor, App, Result, ServiceError, audit};
 
@@ -66,7 +67,7 @@ pub async fn add(
     feed_removals::delete(&mut tx, &source.name).await?;
     feed_sources::save(&mut tx, &source).await?;
     let details = json!({"name": source.name, "url": source.url});
-    audit::record(app, &mut tx, actor, "feed.add", id(&source.name), details.clone());
+    audit::record(app, &mut tx, actor, Action::FeedAdd, id(&source.name), details.clone());
     audit::emit(app, &mut tx, actor, "feed.added", details);
     tx.notify(Topic::Feeds);
     tx.commit().await?;
@@ -85,7 +86,7 @@ pub async fn update(app: &App, actor: &Actor, name: &str) -> Result<()> {
         );
         return Err(ServiceError::conflict("conflict", detail));
     }
-    audit::record(app, &mut tx, actor, "feed.update", id(name), json!({"name": name}));
+    audit::record(app, &mut tx, actor, Action::FeedUpdate, id(name), json!({"name": name}));
     audit::emit(app, &mut tx, actor, "feed.update_requested", json!({"name": name}));
     tx.notify(Topic::Feeds);
     Ok(tx.commit().await?)
@@ -96,7 +97,7 @@ pub async fn update(app: &App, actor: &Actor, name: &str) -> Result<()> {
 pub async fn remove(app: &App, actor: &Actor, name: &str) -> Result<()> {
     let mut tx = app.db.begin().await?;
     request_removal(&mut tx, name, app.clock.now()).await?;
-    audit::record(app, &mut tx, actor, "feed.remove", id(name), json!({"name": name}));
+    audit::record(app, &mut tx, actor, Action::FeedRemove, id(name), json!({"name": name}));
     audit::emit(app, &mut tx, actor, "feed.removed", json!({"name": name}));
     Ok(tx.commit().await?)
 }
