@@ -188,6 +188,11 @@ impl fmt::Display for CronPattern {
 }
 
 impl Cron {
+    /// When it runs: a sentence without a period, or the expression if there is no sentence for it.
+    pub fn describe(&self) -> String {
+        self.pattern().map_or_else(|| self.to_string(), |pattern| pattern.to_string())
+    }
+
     /// Returns the shape of the expression, if it is a common one. Expressions with the same shape
     /// run at the same times.
     pub fn pattern(&self) -> Option<CronPattern> {
