@@ -3,6 +3,7 @@
 mod actions;
 mod csv_exports;
 mod every_page;
+mod forms;
 mod login;
 mod oidc;
 mod previews;
