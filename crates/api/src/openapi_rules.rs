@@ -20,6 +20,9 @@ pub(crate) fn add_to_schemas(schemas: &mut Value) {
     for body in ["ScheduleRequest", "CreateApiKey", "CreateEnrollmentToken"] {
         schemas[body]["properties"]["name"]["pattern"] = NAME_PATTERN.into();
     }
+    for body in BATCH_BODIES {
+        schemas[body]["properties"]["name"]["pattern"] = NAME_PATTERN.into();
+    }
     schemas["EditServer"]["properties"]["display_name"]["pattern"] = NAME_PATTERN.into();
     for field in ["package", "reason"] {
         schemas["CreateSuppression"]["properties"][field]["pattern"] = NAME_PATTERN.into();

@@ -252,22 +252,30 @@
     });
   }
 
-  // Preview the next runs of a schedule while the user types.
-  const asks = document.querySelector("form[data-ask]");
-  if (asks) {
+  // Parts of a form that the service computes while the user types, such as the next runs. A field
+  // names the part that depends on it in data-asks.
+  const ASK_AFTER = 150;
+  for (const { id } of all("[data-ask]")) {
+    const into = () => document.getElementById(id);
+    const { ask, post } = into().dataset, form = into().closest("form");
     let turn = 0;
-    asks.addEventListener("input", async (event) => {
-      if (!event.target.matches("[data-asks]")) return;
+    const update = async () => {
       const mine = ++turn;
-      const query = new URLSearchParams(all("[data-asks]", asks).map((field) => [field.name, field.value]));
-      const answer = await fetch(`${asks.dataset.ask}?${query}`);
-      const into = document.getElementById("asked");
-      if (mine !== turn || !answer.ok) return;
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const now = page.getElementById("asked");
-      if (now) morph(into, document.adoptNode(now));
-      local();
-    });
+      await new Promise((resolve) => setTimeout(resolve, ASK_AFTER));
+      if (mine !== turn) return;
+      const names = new Set(all(`[data-asks~="${id}"]`, form).map((field) => field.name));
+      if (post !== undefined) names.add("csrf");
+      const fields = new URLSearchParams([...new FormData(form)].filter(([name]) => names.has(name)));
+      try {
+        const answer = await (post === undefined ? fetch(`${ask}?${fields}`) : fetch(ask, { method: "POST", body: fields }));
+        const text = answer.ok && (await answer.text());
+        if (mine !== turn || !answer.ok) return;
+        const now = new DOMParser().parseFromString(text, "text/html").getElementById(id);
+        if (now) morph(into(), document.adoptNode(now));
+        local();
+      } catch { /* The form can be sent without this. */ }
+    };
+    for (const kind of ["input", "change"]) form.addEventListener(kind, (event) => event.target.matches(`[data-asks~="${id}"]`) && update());
   }
   // Show times in the browser's time zone.
   const local = () => {

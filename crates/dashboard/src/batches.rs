@@ -65,7 +65,7 @@ pub(crate) async fn show(
         _ => queries::tasks::list(&app, &scope, id, &["failed", "timed_out"], part).await?.items,
     };
     let names = names(&app, &viewer, it.started_by.clone()).await?;
-    let frame = frame(&app, &viewer, Section::Batches, "Batch");
+    let frame = frame(&app, &viewer, Section::Batches, it.name.to_string());
     let frame = Frame { live: Some(format!("/live?batch={id}")), ..frame };
     page(&pages::BatchPage { frame, it, state, failed, names })
 }

@@ -265,6 +265,7 @@ pub(crate) async fn batches(
                 row.started_by.as_deref().map(|by| names.name(by).to_owned()).unwrap_or_default()
             }),
             ("started_by", &|row| format_option(&row.started_by)),
+            ("name", &|row| row.name.to_string()),
         ],
     )
 }
@@ -295,6 +296,7 @@ pub(crate) async fn schedules(
                 row.last_run.as_ref().map(|run| pages::api_name(&run.state)).unwrap_or_default()
             }),
             ("last_run_at", &|row| format_time(row.last_run.as_ref().map(|run| run.scheduled_for))),
+            ("when", &|row| row.cron.describe()),
         ],
     )
 }

@@ -1,6 +1,7 @@
 //! The page of the vulnerability feeds: add, update and remove them.
 
 use axum::extract::State;
+use httpkit::problem::ApiError;
 use httpkit::{Body, Id, NoQuery, Query, RequestUrl, page as paging};
 use serde_json::{Map, json};
 use service::app::FeedMode;
@@ -11,7 +12,11 @@ use wire::v1::CreateFeed;
 
 use crate::extract::Form;
 use crate::pages::Section;
-use crate::response::{PageResult, frame, live_frame, page, redirect};
+use crate::pages::form::{FEED_FIELDS, FeedForm};
+use crate::pages::form_errors::FormErrors;
+use crate::response::{
+    PageResult, form_errors, frame, invalid_input_with, live_frame, page, redirect,
+};
 use crate::{Dashboard, Viewer, pages};
 
 const PATH: &str = "/settings/feeds";
@@ -41,30 +46,58 @@ pub(crate) async fn show(
     url: RequestUrl,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> PageResult {
+    page(&feeds_page(&app, &viewer, &url, FeedForm::default(), FormErrors::default()).await?)
+}
+
+async fn feeds_page(
+    app: &Dashboard,
+    viewer: &Viewer,
+    url: &RequestUrl,
+    form: FeedForm,
+    errors: FormErrors,
+) -> Result<pages::SettingsFeeds, ApiError> {
     let first = Page { limit: ROWS_MAX, offset: 0 };
-    let found = queries::feeds::page(&app, first).await?;
-    let feeds = paging::list(&url, first, found, |feed| feed).0;
-    let mut catalog = queries::feeds::catalog(&app).await?;
+    let found = queries::feeds::page(app, first).await?;
+    let feeds = paging::list(url, first, found, |feed| feed).0;
+    let mut catalog = queries::feeds::catalog(app).await?;
     catalog.retain(|feed| !feed.added);
     catalog.sort_by_key(|feed| !feed.needed);
-    let explanation = explanation(&app);
-    let is_offline = app.settings.feeds.offline;
-    let may_manage = requests::feeds::are_manageable(&app).await?;
-    let frame = live_frame(&app, &viewer, Section::Settings, "Feeds");
-    page(&pages::SettingsFeeds { frame, feeds, catalog, explanation, is_offline, may_manage })
+    Ok(pages::SettingsFeeds {
+        frame: live_frame(app, viewer, Section::Settings, "Feeds"),
+        feeds,
+        catalog,
+        explanation: explanation(app),
+        is_offline: app.settings.feeds.offline,
+        may_manage: requests::feeds::are_manageable(app).await?,
+        form,
+        errors,
+    })
 }
 
 /// Adds a built-in feed, or one from a URL.
-pub(crate) async fn add(State(app): State<Dashboard>, viewer: Viewer, form: Form) -> PageResult {
+pub(crate) async fn add(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    url: RequestUrl,
+    form: Form,
+) -> PageResult {
+    let form = FeedForm { url: form.text("url"), name: form.text("name") };
     let mut body = Map::new();
-    for name in ["url", "name"] {
-        if !form.text(name).is_empty() {
-            body.insert(name.into(), json!(form.text(name)));
+    for (name, text) in [("url", &form.url), ("name", &form.name)] {
+        if !text.is_empty() {
+            body.insert(name.into(), json!(text));
         }
     }
     let body: Body<CreateFeed> = Body::from_value(&body.into())?;
-    requests::feeds::create(&app, &viewer.caller(), body.into_parts()).await?;
-    redirect(PATH)
+    let added = requests::feeds::create(&app, &viewer.caller(), body.into_parts()).await;
+    match added.map_err(ApiError::from) {
+        Ok(_) => redirect(PATH),
+        Err(error) => {
+            let status = error.code().status();
+            let errors = form_errors(error, FEED_FIELDS)?;
+            invalid_input_with(status, &feeds_page(&app, &viewer, &url, form, errors).await?)
+        }
+    }
 }
 
 /// Updates a feed now.

@@ -82,5 +82,12 @@ async fn search(
         ),
         text: patch.package_name,
     }));
+    let batches = queries::batches::search(app, &scope, q, EACH_MAX).await?;
+    found.extend(batches.into_iter().map(|(id, name, state)| Found {
+        href: format!("/batches/{id}"),
+        icon: "batches",
+        text: name.to_string(),
+        detail: pages::label(state),
+    }));
     Ok(found)
 }

@@ -108,6 +108,7 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Viewer), "/servers.csv", get(csv_export::servers)),
         (SignedIn(Viewer), "/servers.json", get(csv_export::servers)),
         (SignedIn(Operator), "/servers/edit", post(servers::edit_many)),
+        (SignedIn(Operator), "/servers/matching", post(schedules::show_matches)),
         (SignedIn(Viewer), "/servers/{id}", get(servers::show)),
         (SignedIn(Viewer), "/servers/{id}/{tab}", get(servers::show_other_tab)),
         (SignedIn(Viewer), "/servers/{id}/packages.csv", get(csv_export::server_packages)),

@@ -16,9 +16,10 @@ use wire::v1::{CreateBatch, Options, PreviewRequest};
 use crate::extract::{Form, split_words};
 use crate::names::names;
 use crate::pages::Section;
-use crate::pages::form::PatchForm;
+use crate::pages::form::{PATCH_FIELDS, PatchForm};
+use crate::pages::form_errors::FormErrors;
 use crate::preview_token::Rejection;
-use crate::response::{PageResult, error_sentences, frame, invalid_input, page, redirect};
+use crate::response::{PageResult, add_form_errors, frame, invalid_input, page, redirect};
 use crate::servers::selected;
 use crate::{Dashboard, Viewer, pages, preview_token};
 
@@ -29,6 +30,7 @@ pub(crate) fn parse(form: &Form) -> PatchForm {
         text => text,
     };
     PatchForm {
+        name: form.text("name"),
         server_ids: form.all("server_ids"),
         what: or("what", "security"),
         packages: form.text("packages"),
@@ -56,6 +58,7 @@ pub(crate) fn from_options(options: &Options) -> PatchForm {
         (true, false) => "all",
     };
     PatchForm {
+        name: String::new(),
         server_ids: Vec::new(),
         what: what.into(),
         packages: packages.join(", "),
@@ -108,13 +111,14 @@ pub(crate) fn api_options(form: &PatchForm) -> Map<String, Value> {
 }
 
 /// Rejects "these packages" without a package: for the API, an empty list means every update.
-pub(crate) fn require_packages(form: &PatchForm) -> Result<(), ApiError> {
+pub(crate) fn require_packages(form: &PatchForm, errors: &mut FormErrors) {
     let by_name = form.what.starts_with("packages");
     if by_name && split_words(&form.packages).is_empty() {
-        let detail = "Enter at least one package, or choose another option under “Install”.";
-        return Err(ApiError::new(Code::InvalidBody, detail));
+        errors.add(
+            "packages",
+            "Enter at least one package, or choose another option under “Install”.",
+        );
     }
-    Ok(())
 }
 
 /// The whole request as the API expects it.
@@ -122,9 +126,11 @@ pub(crate) fn api_body(form: &PatchForm) -> Result<Value, ApiError> {
     if form.server_ids.is_empty() {
         return Err(ApiError::new(Code::BadRequest, "No server was selected."));
     }
-    require_packages(form)?;
     let mut body = api_options(form);
     body.insert("server_ids".into(), json!(form.server_ids));
+    if !form.name.is_empty() {
+        body.insert("name".into(), json!(form.name));
+    }
     Ok(Value::Object(body))
 }
 
@@ -139,19 +145,24 @@ pub(crate) async fn submit(State(app): State<Dashboard>, viewer: Viewer, sent: F
         None => PatchForm { server_ids: selected(&app, &viewer, &sent).await?, ..parse(&sent) },
     }
     .sorted();
-    match preview_or_start(&app, &viewer, &sent, &form).await {
+    let mut errors = FormErrors::new(PATCH_FIELDS);
+    require_packages(&form, &mut errors);
+    match preview_or_start(&app, &viewer, &sent, &form, errors.is_empty()).await {
         Ok(Outcome::Started(answer)) => Ok(answer),
-        Ok(Outcome::Previewed { preview, token, rejected }) => {
-            let errors: Vec<String> =
-                rejected.iter().map(|rejection| rejection.message().to_owned()).collect();
+        Ok(Outcome::Previewed { preview, token, rejected }) if errors.is_empty() => {
+            if let Some(rejection) = &rejected {
+                errors.add_general(rejection.message());
+            }
             let previewed = Some(pages::PreviewWithToken { preview, token });
             let view = page_with_preview(&app, &viewer, form, previewed, errors).await?;
             if rejected.is_some() { invalid_input(&view) } else { page(&view) }
         }
-        Err(error) if error.code() == Code::InvalidBody => invalid_input(
-            &page_with_preview(&app, &viewer, form, None, error_sentences(&error)).await?,
-        ),
-        Err(error) => Err(error),
+        outcome => {
+            if let Err(error) = outcome {
+                add_form_errors(&mut errors, error)?;
+            }
+            invalid_input(&page_with_preview(&app, &viewer, form, None, errors).await?)
+        }
     }
 }
 
@@ -205,12 +216,14 @@ async fn preview_or_start(
     viewer: &Viewer,
     sent: &Form,
     form: &PatchForm,
+    may_start: bool,
 ) -> Result<Outcome, ApiError> {
     let body = api_body(form)?;
     // The body holds the options and the sorted server ids, and is what the API is called with.
     let content = body.to_string();
     let rejected = match sent.raw("start") {
         "" => None,
+        _ if !may_start => None,
         token => match preview_token::check(app, viewer, BATCH_ACTION, &content, token) {
             Ok(()) => return start(app, viewer, &body).await.map(Outcome::Started),
             Err(rejection) => Some(rejection),
@@ -226,7 +239,7 @@ async fn page_with_preview(
     viewer: &Viewer,
     form: PatchForm,
     previewed: Option<pages::PreviewWithToken>,
-    errors: Vec<String>,
+    errors: FormErrors,
 ) -> Result<pages::OrderPage, ApiError> {
     let names = names(app, viewer, form.server_ids.clone()).await?;
     let frame = frame(app, viewer, Section::Servers, "Patch");
@@ -244,7 +257,11 @@ pub(crate) async fn preview(
     body: &Value,
     shown: usize,
 ) -> Result<wire::v1::Preview, ApiError> {
-    let body: Body<PreviewRequest> = Body::from_value(body)?;
+    let mut body = body.clone();
+    if let Some(fields) = body.as_object_mut() {
+        fields.remove("name");
+    }
+    let body: Body<PreviewRequest> = Body::from_value(&body)?;
     Ok(requests::preview::preview_order(app, &viewer.caller(), body.into_parts(), shown).await?)
 }
 

@@ -6,9 +6,10 @@ use axum::http::{HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use httpkit::problem::{ApiError, from_status_code, internal};
+use httpkit::problem::{ApiError, Code, from_status_code, internal};
 use service::clock::random_bytes;
 
+use crate::pages::form_errors::{FormErrors, FormFields};
 use crate::pages::{Frame, Section, Template, Theme};
 use crate::{Dashboard, Viewer, pages};
 
@@ -141,7 +142,31 @@ pub(crate) fn error_page(
     Response::from_parts(parts, Body::from(text.unwrap_or_default()))
 }
 
-/// The errors of a form, one sentence each.
+/// The errors of a rejected form by field. An error that the user cannot correct in the form is
+/// returned unchanged.
+pub(crate) fn form_errors(error: ApiError, fields: FormFields) -> Result<FormErrors, ApiError> {
+    let mut errors = FormErrors::new(fields);
+    add_form_errors(&mut errors, error)?;
+    Ok(errors)
+}
+
+/// Adds the errors of a rejected request to those of its form.
+pub(crate) fn add_form_errors(errors: &mut FormErrors, error: ApiError) -> Result<(), ApiError> {
+    match error.code() {
+        Code::InvalidBody if !error.errors().is_empty() => {
+            for wrong in error.errors() {
+                errors.add_at(&wrong.pointer, &wrong.detail);
+            }
+        }
+        // Names are the only values of our forms that must be unique.
+        Code::AlreadyExists => errors.add("name", error.detail()),
+        Code::InvalidBody | Code::PreconditionFailed => errors.add_general(error.detail()),
+        _ => return Err(error),
+    }
+    Ok(())
+}
+
+/// The errors of a request, one sentence each, for pages without labels.
 pub(crate) fn error_sentences(error: &ApiError) -> Vec<String> {
     if error.errors().is_empty() {
         return vec![error.detail().to_owned()];

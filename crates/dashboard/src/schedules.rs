@@ -5,25 +5,28 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use domain::schedule::next_runs;
 use httpkit::filters::{PageParams, ScheduleList};
-use httpkit::problem::{ApiError, Code};
+use httpkit::problem::ApiError;
 use httpkit::{Body, Id, RequestUrl, page as paging};
 use serde_json::{Map, Value, json};
 use service::queries::schedules::{NEXT_RUNS, Schedule};
+use service::queries::targets::TargetCount;
 use service::requests::Versions;
 use service::requests::schedules::NO_SERVERS_MATCH;
 use service::{queries, requests};
-use vocab::{Cron, ScheduleId, ServerId, Zone};
+use vocab::{Cron, ScheduleId, Selector, ServerId, Zone};
 use wire::v1::ScheduleRequest;
 
 use crate::calendar::calendar;
 use crate::extract::{Form, PageQuery, split_words};
 use crate::names::names;
 use crate::pages::Section;
-use crate::pages::form::{PatchForm, ScheduleForm};
+use crate::pages::form::{PatchForm, SCHEDULE_FIELDS, ScheduleForm};
+use crate::pages::form_errors::FormErrors;
+use crate::pages::schedule_builder::ScheduleBuilder;
 use crate::patch_form::{PREVIEW_SERVERS_MAX, preview};
 use crate::preview_token::server_set;
 use crate::response::{
-    PageResult, error_sentences, frame, invalid_input, live_frame, page, redirect,
+    PageResult, add_form_errors, frame, invalid_input, live_frame, page, redirect,
 };
 use crate::{Dashboard, Viewer, pages, patch_form, preview_token};
 
@@ -69,43 +72,90 @@ pub(crate) async fn show(
     })
 }
 
-#[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The time fields of the schedule form. A link has only `cron` and `timezone`.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct CronQuery {
-    #[serde(default)]
     cron: String,
-    #[serde(default)]
     timezone: String,
+    repeat: String,
+    time: String,
+    month_day: String,
+    nth: String,
+    nth_weekday: String,
+    weekday_mon: String,
+    weekday_tue: String,
+    weekday_wed: String,
+    weekday_thu: String,
+    weekday_fri: String,
+    weekday_sat: String,
+    weekday_sun: String,
 }
 
-/// The next run times of the cron expression in the form, or what is wrong with it.
-pub(crate) fn next_run_times(app: &Dashboard, query: &CronQuery) -> pages::NextRunsFragment {
-    let [cron, timezone] = [&query.cron, &query.timezone].map(|text| text.trim());
-    let utc = || "UTC".parse::<Zone>();
-    let shown = |next, zone, message| pages::NextRunsFragment {
-        next,
-        cron: cron.to_owned(),
-        zone,
-        message,
-    };
-    let nothing = |zone: Zone, message: Option<String>| shown(Vec::new(), zone, message);
-    let Ok(utc) = utc() else { return nothing(Zone::default(), None) };
-    let zone = match timezone {
-        "" => utc,
+impl CronQuery {
+    fn builder(&self) -> ScheduleBuilder {
+        let text = |name: &str| match name {
+            "cron" => &self.cron,
+            "repeat" => &self.repeat,
+            "time" => &self.time,
+            "month_day" => &self.month_day,
+            "nth" => &self.nth,
+            "nth_weekday" => &self.nth_weekday,
+            "weekday_mon" => &self.weekday_mon,
+            "weekday_tue" => &self.weekday_tue,
+            "weekday_wed" => &self.weekday_wed,
+            "weekday_thu" => &self.weekday_thu,
+            "weekday_fri" => &self.weekday_fri,
+            "weekday_sat" => &self.weekday_sat,
+            _ => &self.weekday_sun,
+        };
+        ScheduleBuilder::read(|name| text(name).trim().to_owned())
+    }
+
+    /// The next run times of the times in the query, or what is wrong with them.
+    pub(crate) fn next_runs(&self, app: &Dashboard) -> pages::NextRunsFragment {
+        next_run_times(app, &self.builder(), self.timezone.trim())
+    }
+}
+
+/// The next run times of the times in the form, or what is wrong with them.
+fn next_run_times(
+    app: &Dashboard,
+    builder: &ScheduleBuilder,
+    timezone: &str,
+) -> pages::NextRunsFragment {
+    let utc = || "UTC".parse::<Zone>().unwrap_or_default();
+    let (zone, wrong_zone) = match timezone {
+        "" => (utc(), None),
         text => match text.parse::<Zone>() {
-            Ok(zone) => zone,
-            Err(error) => return nothing(utc, Some(error.to_string())),
+            Ok(zone) => (zone, None),
+            Err(error) => (utc(), Some(error.to_string())),
         },
     };
-    if cron.is_empty() {
-        return nothing(zone, None);
+    let nothing = |cron: String, message: Option<String>| pages::NextRunsFragment {
+        next: Vec::new(),
+        cron,
+        zone: zone.clone(),
+        message,
+        sentence: None,
+    };
+    let cron = match builder.to_cron() {
+        Ok(cron) => cron,
+        Err(wrong) => {
+            let message = wrong.into_iter().next().map(|(_, message)| message);
+            return nothing(String::new(), message);
+        }
+    };
+    if wrong_zone.is_some() || cron.is_empty() {
+        return nothing(cron, wrong_zone);
     }
     match cron.parse::<Cron>() {
-        Err(error) => nothing(zone, Some(error.to_string())),
-        Ok(read) => {
-            let next = next_runs(&read, &zone, app.clock.now(), NEXT_RUNS);
-            let never = next.is_empty().then(|| "This schedule never runs.".to_owned());
-            shown(next, zone, never)
+        Err(error) => nothing(cron, Some(error.to_string())),
+        Ok(parsed) => {
+            let next = next_runs(&parsed, &zone, app.clock.now(), NEXT_RUNS);
+            let message = next.is_empty().then(|| "This schedule never runs.".to_owned());
+            let sentence = parsed.pattern().map(|pattern| pattern.to_string());
+            pages::NextRunsFragment { next, cron, zone, message, sentence }
         }
     }
 }
@@ -116,44 +166,112 @@ pub(crate) async fn show_next_runs(
     _viewer: Viewer,
     query: PageQuery<CronQuery>,
 ) -> PageResult {
-    page(&next_run_times(&app, &query.parameters))
+    page(&query.parameters.next_runs(&app))
 }
 
-async fn form_page(
+/// How many servers the selector in the form matches, updated while the user types.
+pub(crate) async fn show_matches(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    sent: Form,
+) -> PageResult {
+    let matches = count_matches(&app, &viewer, parse(&sent)).await?;
+    page(&pages::MatchesFragment { matches })
+}
+
+async fn count_matches(
     app: &Dashboard,
     viewer: &Viewer,
-    title: &str,
-    action: String,
-    form: ScheduleForm,
-    errors: Vec<String>,
-    unmatched: Option<String>,
-) -> Result<pages::ScheduleEdit, ApiError> {
-    let query = CronQuery { cron: form.cron.clone(), timezone: form.timezone.clone() };
-    let pages::NextRunsFragment { next, cron, zone, message } = next_run_times(app, &query);
-    let frame = frame(app, viewer, Section::Schedules, title);
-    let names = names(app, viewer, form.order.server_ids.clone()).await?;
-    Ok(pages::ScheduleEdit {
-        frame,
-        form,
-        action,
-        errors,
-        next,
-        cron,
-        zone,
-        message,
-        names,
-        unmatched,
+    mut form: ScheduleForm,
+) -> Result<pages::Matches, ApiError> {
+    let mut errors = FormErrors::new(SCHEDULE_FIELDS);
+    add_servers(app, viewer, &mut form, &mut errors).await?;
+    if let Some(message) = errors.first("add_servers") {
+        return Ok(pages::Matches::Invalid { message: message.to_owned() });
+    }
+    let targets = api_targets(&form);
+    if targets.is_empty() {
+        return Ok(pages::Matches::Nothing);
+    }
+    let selector = match Selector::parse(&Value::Object(targets)) {
+        Ok(selector) => selector,
+        Err(wrong) => {
+            let message = wrong.first().map(ToString::to_string).unwrap_or_default();
+            return Ok(pages::Matches::Invalid { message });
+        }
+    };
+    let scope = viewer.caller().scope();
+    Ok(match queries::targets::count(app, &scope, &selector).await? {
+        TargetCount::Servers(count) => {
+            pages::Matches::Servers { count, href: pages::servers_path(&selector) }
+        }
+        TargetCount::None(unmatched) => pages::Matches::Unmatched { reason: unmatched.reason },
     })
+}
+
+/// A form page: the path that it is sent to and its title.
+struct FormPage {
+    title: &'static str,
+    action: String,
+}
+
+impl FormPage {
+    fn new_schedule() -> FormPage {
+        FormPage { title: "New schedule", action: "/schedules/new".to_owned() }
+    }
+
+    fn edit(id: ScheduleId) -> FormPage {
+        FormPage { title: "Edit schedule", action: format!("/schedules/{id}/edit") }
+    }
+
+    async fn render(
+        self,
+        app: &Dashboard,
+        viewer: &Viewer,
+        form: ScheduleForm,
+        errors: FormErrors,
+        is_unmatched: bool,
+    ) -> Result<pages::ScheduleEdit, ApiError> {
+        let pages::NextRunsFragment { next, cron, zone, message, sentence } =
+            next_run_times(app, &form.when, &form.timezone);
+        let frame = frame(app, viewer, Section::Schedules, self.title);
+        let names = names(app, viewer, form.order.server_ids.clone()).await?;
+        let matches = count_matches(app, viewer, form.clone()).await?;
+        let facets = queries::servers::facets(app, &viewer.caller().scope()).await?;
+        let values =
+            |facet: Vec<(String, u64)>| facet.into_iter().map(|(value, _)| value).collect();
+        Ok(pages::ScheduleEdit {
+            frame,
+            form,
+            action: self.action,
+            errors,
+            next,
+            cron,
+            zone,
+            message,
+            sentence,
+            names,
+            matches,
+            environments: values(facets.environments),
+            systems: values(facets.systems),
+            is_unmatched,
+        })
+    }
 }
 
 /// The form for a new schedule.
 pub(crate) async fn new_form(State(app): State<Dashboard>, viewer: Viewer) -> PageResult {
     let order =
         PatchForm { what: "security".into(), reboot: "never".into(), ..PatchForm::default() };
-    let form =
-        ScheduleForm { enabled: true, timezone: "UTC".into(), order, ..ScheduleForm::default() };
-    let action = "/schedules/new".into();
-    page(&form_page(&app, &viewer, "New schedule", action, form, Vec::new(), None).await?)
+    let form = ScheduleForm {
+        enabled: true,
+        when: ScheduleBuilder::new(),
+        timezone: "UTC".into(),
+        order,
+        ..ScheduleForm::default()
+    };
+    let errors = FormErrors::default();
+    page(&FormPage::new_schedule().render(&app, &viewer, form, errors, false).await?)
 }
 
 /// The form to edit a schedule.
@@ -176,7 +294,7 @@ pub(crate) async fn edit_form(
         name: it.name.clone(),
         description: it.description.clone(),
         enabled: it.enabled,
-        cron: it.cron.to_string(),
+        when: ScheduleBuilder::from_cron(&it.cron),
         timezone: it.timezone.to_string(),
         all: targets.get("all").and_then(Value::as_bool).unwrap_or(false),
         environment: text("environment"),
@@ -186,13 +304,13 @@ pub(crate) async fn edit_form(
         allow_empty: false,
         order,
     };
-    let action = format!("/schedules/{id}/edit");
-    page(&form_page(&app, &viewer, "Edit schedule", action, form, Vec::new(), None).await?)
+    let errors = FormErrors::default();
+    page(&FormPage::edit(id).render(&app, &viewer, form, errors, false).await?)
 }
 
 fn parse(sent: &Form) -> ScheduleForm {
-    let [generation, name, description, cron, timezone, environment, os, tags] =
-        ["generation", "name", "description", "cron", "timezone", "environment", "os", "tags"]
+    let [generation, name, description, timezone, environment, os, tags] =
+        ["generation", "name", "description", "timezone", "environment", "os", "tags"]
             .map(|name| sent.text(name));
     let [enabled, all, allow_empty] =
         ["enabled", "all", "allow_empty"].map(|name| !sent.text(name).is_empty());
@@ -201,7 +319,7 @@ fn parse(sent: &Form) -> ScheduleForm {
         name,
         description,
         enabled,
-        cron,
+        when: ScheduleBuilder::read(|name| sent.text(name)),
         timezone,
         all,
         environment,
@@ -213,7 +331,7 @@ fn parse(sent: &Form) -> ScheduleForm {
     }
 }
 
-fn api_body(form: &ScheduleForm) -> Value {
+fn api_targets(form: &ScheduleForm) -> Map<String, Value> {
     let mut targets = Map::new();
     if form.all {
         targets.insert("all".into(), json!(true));
@@ -229,39 +347,14 @@ fn api_body(form: &ScheduleForm) -> Value {
     if !form.order.server_ids.is_empty() {
         targets.insert("server_ids".into(), json!(form.order.server_ids));
     }
-    let timezone = if form.timezone.is_empty() { "UTC" } else { &form.timezone };
-    json!({"name": form.name, "description": form.description, "enabled": form.enabled, "cron": form.cron,
-        "timezone": timezone, "targets": targets, "options": patch_form::api_options(&form.order),
-        "allow_empty": form.allow_empty})
+    targets
 }
 
-/// The response to a submitted form: a redirect, or the form with its errors.
-async fn form_response(
-    app: &Dashboard,
-    viewer: &Viewer,
-    title: &str,
-    action: String,
-    form: ScheduleForm,
-    done: Result<String, ApiError>,
-) -> PageResult {
-    match done {
-        Ok(path) => redirect(&path),
-        Err(error)
-            if matches!(
-                error.code(),
-                Code::InvalidBody | Code::AlreadyExists | Code::PreconditionFailed
-            ) =>
-        {
-            let unmatched = error.errors().iter().find(|wrong| wrong.code == NO_SERVERS_MATCH);
-            let unmatched = unmatched.map(|wrong| wrong.detail.clone());
-            let errors = match unmatched {
-                Some(_) => vec!["Not saved: no server matches. See “Servers” below.".into()],
-                None => error_sentences(&error),
-            };
-            invalid_input(&form_page(app, viewer, title, action, form, errors, unmatched).await?)
-        }
-        Err(error) => Err(error),
-    }
+fn api_body(form: &ScheduleForm, cron: &str) -> Value {
+    let timezone = if form.timezone.is_empty() { "UTC" } else { &form.timezone };
+    json!({"name": form.name, "description": form.description, "enabled": form.enabled, "cron": cron,
+        "timezone": timezone, "targets": api_targets(form), "options": patch_form::api_options(&form.order),
+        "allow_empty": form.allow_empty})
 }
 
 /// Adds servers by name to the selected servers. Every name must match exactly one server.
@@ -269,41 +362,79 @@ async fn add_servers(
     app: &Dashboard,
     viewer: &Viewer,
     form: &mut ScheduleForm,
+    errors: &mut FormErrors,
 ) -> Result<(), ApiError> {
-    let wrong = |detail: String| Err(ApiError::new(Code::InvalidBody, detail));
+    let names = split_words(&form.add_servers);
+    if names.len() > ADDED_NAMES_MAX {
+        errors.add("add_servers", format!("Enter at most {ADDED_NAMES_MAX} names at a time."));
+        return Ok(());
+    }
     let mut added = Vec::new();
-    for name in split_words(&form.add_servers) {
+    for name in names {
         let found = queries::servers::by_name(app, &viewer.caller().scope(), &name).await?;
         match found.as_slice() {
             [one] => added.push(one.to_string()),
-            [] => return wrong(format!("No server is named {name}.")),
-            _ => {
-                return wrong(format!(
-                    "{} servers are named {name}. The name must be unique.",
-                    found.len()
-                ));
-            }
+            [] => errors.add("add_servers", format!("No server is named {name}.")),
+            _ => errors.add(
+                "add_servers",
+                format!("{} servers are named {name}. The name must be unique.", found.len()),
+            ),
         }
     }
-    form.order.server_ids.extend(added);
-    form.order.server_ids.sort();
-    form.order.server_ids.dedup();
-    form.add_servers.clear();
+    if !errors.has("add_servers") {
+        form.order.server_ids.extend(added);
+        form.order.server_ids.sort();
+        form.order.server_ids.dedup();
+        form.add_servers.clear();
+    }
     Ok(())
 }
 
-pub(crate) async fn create(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> PageResult {
-    let mut form = parse(&sent);
-    let make = async {
-        patch_form::require_packages(&form.order)?;
-        add_servers(&app, &viewer, &mut form).await?;
-        let body: Body<ScheduleRequest> = Body::from_value(&api_body(&form))?;
-        let created =
-            requests::schedules::create(&app, &viewer.caller(), body.into_parts()).await?;
-        Ok(format!("/schedules/{}", created.id))
+/// Maximum number of names that are looked up, one query each.
+const ADDED_NAMES_MAX: usize = 100;
+/// Stands for a time that is invalid and already reported, while the other fields are checked.
+const VALID_CRON: &str = "@daily";
+
+/// Saves the form with `save`, or shows it again with all its errors: its own and those of the API.
+async fn submit<F: Future<Output = service::Result<Schedule>>>(
+    app: &Dashboard,
+    viewer: &Viewer,
+    form_page: FormPage,
+    mut form: ScheduleForm,
+    save: impl FnOnce(requests::Body<ScheduleRequest>) -> F,
+) -> PageResult {
+    let mut errors = FormErrors::new(SCHEDULE_FIELDS);
+    patch_form::require_packages(&form.order, &mut errors);
+    add_servers(app, viewer, &mut form, &mut errors).await?;
+    let cron = form.when.to_cron().unwrap_or_else(|wrong| {
+        wrong.into_iter().for_each(|(field, message)| errors.add(field, message));
+        VALID_CRON.to_owned()
+    });
+    let body: Body<ScheduleRequest> = Body::from_value(&api_body(&form, &cron))?;
+    let rejected = if errors.is_empty() {
+        match save(body.into_parts()).await {
+            Ok(saved) => return redirect(&format!("/schedules/{}", saved.id)),
+            Err(error) => Some(error),
+        }
+    } else {
+        match requests::schedules::check(app, &viewer.caller(), body.into_parts()).await {
+            Ok(()) => None,
+            Err(error) => Some(error),
+        }
     };
-    let done = make.await;
-    form_response(&app, &viewer, "New schedule", "/schedules/new".into(), form, done).await
+    let mut is_unmatched = false;
+    if let Some(error) = rejected {
+        let error = ApiError::from(error);
+        is_unmatched = error.errors().iter().any(|wrong| wrong.code == NO_SERVERS_MATCH);
+        add_form_errors(&mut errors, error)?;
+    }
+    invalid_input(&form_page.render(app, viewer, form, errors, is_unmatched).await?)
+}
+
+pub(crate) async fn create(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> PageResult {
+    let caller = viewer.caller();
+    let save = |body| requests::schedules::create(&app, &caller, body);
+    submit(&app, &viewer, FormPage::new_schedule(), parse(&sent), save).await
 }
 
 pub(crate) async fn replace(
@@ -312,21 +443,15 @@ pub(crate) async fn replace(
     Id(id): Id<ScheduleId>,
     sent: Form,
 ) -> PageResult {
-    let mut form = parse(&sent);
+    let form = parse(&sent);
     let seen = match form.generation.parse() {
         Ok(generation) => Versions::Only(vec![generation]),
         Err(_) if form.generation.is_empty() => Versions::Any,
         Err(_) => Versions::Only(Vec::new()),
     };
-    let change = async {
-        patch_form::require_packages(&form.order)?;
-        add_servers(&app, &viewer, &mut form).await?;
-        let body: Body<ScheduleRequest> = Body::from_value(&api_body(&form))?;
-        requests::schedules::replace(&app, &viewer.caller(), id, body.into_parts(), &seen).await?;
-        Ok(format!("/schedules/{id}"))
-    };
-    let done = change.await;
-    form_response(&app, &viewer, "Edit schedule", format!("/schedules/{id}/edit"), form, done).await
+    let caller = viewer.caller();
+    let save = |body| requests::schedules::replace(&app, &caller, id, body, &seen);
+    submit(&app, &viewer, FormPage::edit(id), form, save).await
 }
 
 /// A schedule, and a preview of what it would do now that lists at most `shown` servers.

@@ -16,11 +16,10 @@ use wire::v1::{AgentUpgrades, EditServer, EditServers, UpgradeAgents};
 use crate::extract::{Form, PageQuery};
 use crate::names::names;
 use crate::pages::facets::{FacetMenu, Filters};
-use crate::pages::form::ServersForm;
+use crate::pages::form::{SERVER_FIELDS, SERVERS_FIELDS, ServersForm};
+use crate::pages::form_errors::FormErrors;
 use crate::pages::{HistoryRow, Section, ServerTab};
-use crate::response::{
-    PageResult, error_sentences, frame, invalid_input, live_frame, page, redirect,
-};
+use crate::response::{PageResult, form_errors, frame, invalid_input, live_frame, page, redirect};
 use crate::{Dashboard, Viewer, pages};
 
 /// Maximum number of history entries on a server's page.
@@ -106,7 +105,7 @@ pub(crate) async fn edit_many(
         remove_tags: sent.text("remove_tags"),
     };
     if !sent.is_confirmed() {
-        return page(&edit_many_page(&app, &viewer, form, Vec::new()).await?);
+        return page(&edit_many_page(&app, &viewer, form, FormErrors::default()).await?);
     }
     let mut body = json!({
         "targets": {"server_ids": form.server_ids},
@@ -123,24 +122,31 @@ pub(crate) async fn edit_many(
     let edited = requests::servers::edit_many(&app, &caller, body.into_parts());
     match edited.await.map_err(ApiError::from) {
         Ok(_) => redirect("/servers"),
-        Err(error) if error.code() != Code::InvalidBody => Err(error),
         Err(error) => {
-            let errors = error_sentences(&error);
+            let errors = form_errors(error, SERVERS_FIELDS)?;
             invalid_input(&edit_many_page(&app, &viewer, form, errors).await?)
         }
     }
+}
+
+/// The environments of all servers, as suggestions in forms.
+pub(crate) async fn environments(
+    app: &Dashboard,
+    viewer: &Viewer,
+) -> Result<Vec<String>, ApiError> {
+    let facets = queries::servers::facets(app, &viewer.caller().scope()).await?;
+    Ok(facets.environments.into_iter().map(|(name, _)| name).collect())
 }
 
 async fn edit_many_page(
     app: &Dashboard,
     viewer: &Viewer,
     form: ServersForm,
-    errors: Vec<String>,
+    errors: FormErrors,
 ) -> Result<pages::ServersEdit, ApiError> {
     let shown = form.server_ids.iter().take(NAMES_MAX).cloned();
     let names = names(app, viewer, shown).await?;
-    let facets = queries::servers::facets(app, &viewer.caller().scope()).await?;
-    let environments = facets.environments.into_iter().map(|(name, _)| name).collect();
+    let environments = environments(app, viewer).await?;
     let frame = frame(app, viewer, Section::Servers, "Edit servers");
     Ok(pages::ServersEdit { frame, form, names, environments, errors })
 }
@@ -258,7 +264,8 @@ pub(crate) async fn show_edit(
         hostname: it.server.hostname.to_string(),
         form: ServerForm::from_server(&it.server),
         shown: ServerForm::from_server(&it.server).digest(),
-        errors: Vec::new(),
+        environments: environments(&app, &viewer).await?,
+        errors: FormErrors::default(),
     })
 }
 
@@ -287,8 +294,8 @@ pub(crate) async fn edit(
     let edited = requests::servers::edit(&app, &caller, id, body.into_parts(), &Versions::Any);
     match edited.await.map_err(ApiError::from) {
         Ok(_) => redirect(&format!("/servers/{id}")),
-        Err(error) if error.code() != Code::InvalidBody => Err(error),
         Err(error) => {
+            let errors = form_errors(error, SERVER_FIELDS)?;
             let name = it.server.name().to_owned();
             invalid_input(&pages::ServerEdit {
                 frame: frame(&app, &viewer, Section::Servers, format!("Edit {name}")),
@@ -297,7 +304,8 @@ pub(crate) async fn edit(
                 hostname: it.server.hostname.to_string(),
                 form,
                 shown,
-                errors: error_sentences(&error),
+                environments: environments(&app, &viewer).await?,
+                errors,
             })
         }
     }

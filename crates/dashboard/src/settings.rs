@@ -3,7 +3,7 @@
 
 use axum::extract::State;
 use axum::http::HeaderMap;
-use httpkit::problem::{ApiError, Code};
+use httpkit::problem::ApiError;
 use httpkit::{Body, Id, NoQuery, Query, RequestUrl, page as paging};
 use serde_json::{Map, json};
 use service::agent_install;
@@ -11,15 +11,17 @@ use service::auth::users;
 use service::queries::Page;
 use service::queries::users::User;
 use service::requests::Versions;
-use service::{queries, requests};
+use service::{FieldError, ServiceError, queries, requests};
 use vocab::{KeyId, Role, TokenId, UserId};
 use wire::v1::{CreateApiKey, CreateEnrollmentToken, UpgradeAgents};
 
 use crate::cookies::base_url;
 use crate::extract::Form;
+use crate::pages::form::{INVITE_FIELDS, InviteForm, KEY_FIELDS, KeyForm, TOKEN_FIELDS, TokenForm};
+use crate::pages::form_errors::FormErrors;
 use crate::pages::{Section, UserRow};
-use crate::response::{PageResult, frame, page, redirect};
-use crate::servers::refuse_if_none_requested;
+use crate::response::{PageResult, form_errors, frame, invalid_input_with, page, redirect};
+use crate::servers::{environments, refuse_if_none_requested};
 use crate::{Dashboard, Viewer, pages};
 
 /// Maximum number of rows in each table.
@@ -33,9 +35,19 @@ pub(crate) async fn people(
     viewer: Viewer,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> PageResult {
+    let form = InviteForm { name: String::new(), role: Role::Viewer.to_string() };
+    page(&people_page(&app, &viewer, form, FormErrors::default()).await?)
+}
+
+async fn people_page(
+    app: &Dashboard,
+    viewer: &Viewer,
+    form: InviteForm,
+    errors: FormErrors,
+) -> Result<pages::Settings, ApiError> {
     let scope = viewer.caller().scope();
-    let found = queries::users::list(&app, &scope, FIRST).await?;
-    let linked = queries::users::linked(&app, &scope).await?;
+    let found = queries::users::list(app, &scope, FIRST).await?;
+    let linked = queries::users::linked(app, &scope).await?;
     let now = app.clock.now();
     let row = |user: User| UserRow {
         is_self: user.id == viewer.user.id,
@@ -48,7 +60,8 @@ pub(crate) async fn people(
         created_at: user.created_at,
     };
     let users = found.items.into_iter().map(row).collect();
-    page(&pages::Settings { frame: frame(&app, &viewer, Section::Settings, "People"), users })
+    let frame = frame(app, viewer, Section::Settings, "People");
+    Ok(pages::Settings { frame, users, form, errors })
 }
 
 pub(crate) async fn keys(
@@ -57,9 +70,21 @@ pub(crate) async fn keys(
     url: RequestUrl,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> PageResult {
-    let found = queries::credentials::api_keys(&app, &viewer.caller().scope(), FIRST).await?;
-    let keys = paging::list(&url, FIRST, found, |key| key).0;
-    page(&pages::SettingsKeys { frame: frame(&app, &viewer, Section::Settings, "API keys"), keys })
+    let form = KeyForm { name: String::new(), role: Role::Viewer.to_string() };
+    page(&keys_page(&app, &viewer, &url, form, FormErrors::default()).await?)
+}
+
+async fn keys_page(
+    app: &Dashboard,
+    viewer: &Viewer,
+    url: &RequestUrl,
+    form: KeyForm,
+    errors: FormErrors,
+) -> Result<pages::SettingsKeys, ApiError> {
+    let found = queries::credentials::api_keys(app, &viewer.caller().scope(), FIRST).await?;
+    let keys = paging::list(url, FIRST, found, |key| key).0;
+    let frame = frame(app, viewer, Section::Settings, "API keys");
+    Ok(pages::SettingsKeys { frame, keys, form, errors })
 }
 
 pub(crate) async fn tokens(
@@ -68,11 +93,22 @@ pub(crate) async fn tokens(
     url: RequestUrl,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> PageResult {
+    page(&tokens_page(&app, &viewer, &url, TokenForm::default(), FormErrors::default()).await?)
+}
+
+async fn tokens_page(
+    app: &Dashboard,
+    viewer: &Viewer,
+    url: &RequestUrl,
+    form: TokenForm,
+    errors: FormErrors,
+) -> Result<pages::SettingsTokens, ApiError> {
     let scope = viewer.caller().scope();
-    let found = queries::credentials::enrollment_tokens(&app, &scope, FIRST).await?;
-    let tokens = paging::list(&url, FIRST, found, |token| token).0;
-    let frame = frame(&app, &viewer, Section::Settings, "Enrollment");
-    page(&pages::SettingsTokens { frame, tokens })
+    let found = queries::credentials::enrollment_tokens(app, &scope, FIRST).await?;
+    let tokens = paging::list(url, FIRST, found, |token| token).0;
+    let environments = environments(app, viewer).await?;
+    let frame = frame(app, viewer, Section::Settings, "Enrollment");
+    Ok(pages::SettingsTokens { frame, tokens, form, environments, errors })
 }
 
 pub(crate) async fn agents(
@@ -128,10 +164,22 @@ pub(crate) async fn invite(
     headers: HeaderMap,
     form: Form,
 ) -> PageResult {
-    let role: Role =
-        form.text("role").parse().map_err(|_| ApiError::new(Code::BadRequest, "Unknown role."))?;
-    let (user, link) =
-        users::invite(&app, &users::actor(&viewer.user), &form.text("name"), role).await?;
+    let form = InviteForm { name: form.text("name"), role: form.text("role") };
+    let invited = match form.role.parse::<Role>() {
+        Ok(role) => users::invite(&app, &users::actor(&viewer.user), &form.name, role).await,
+        Err(_) => {
+            let wrong = FieldError::new("/role", "invalid_role", "choose a role from the list");
+            Err(ServiceError::Invalid(vec![wrong]))
+        }
+    };
+    let (user, link) = match invited.map_err(ApiError::from) {
+        Ok(invited) => invited,
+        Err(error) => {
+            let status = error.code().status();
+            let errors = form_errors(error, INVITE_FIELDS)?;
+            return invalid_input_with(status, &people_page(&app, &viewer, form, errors).await?);
+        }
+    };
     let lines = vec![format!(
         "Send this link to {} over a trusted channel. It works once, within 24 hours, to set a password.",
         user.name
@@ -214,11 +262,22 @@ pub(crate) async fn remove(
 pub(crate) async fn create_key(
     State(app): State<Dashboard>,
     viewer: Viewer,
+    url: RequestUrl,
     form: Form,
 ) -> PageResult {
-    let body = json!({"name": form.text("name"), "role": form.text("role")});
+    let form = KeyForm { name: form.text("name"), role: form.text("role") };
+    let body = json!({"name": form.name, "role": form.role});
     let body: Body<CreateApiKey> = Body::from_value(&body)?;
-    let (key, text) = requests::api_keys::create(&app, &viewer.caller(), body.into_parts()).await?;
+    let created = requests::api_keys::create(&app, &viewer.caller(), body.into_parts()).await;
+    let (key, text) = match created.map_err(ApiError::from) {
+        Ok(created) => created,
+        Err(error) => {
+            let status = error.code().status();
+            let errors = form_errors(error, KEY_FIELDS)?;
+            let again = keys_page(&app, &viewer, &url, form, errors).await?;
+            return invalid_input_with(status, &again);
+        }
+    };
     let lines = vec![format!(
         "Created the key {} with the role {}. Copy it now: only a hash is stored.",
         key.name, key.role
@@ -253,25 +312,35 @@ pub(crate) async fn revoke_key(
 pub(crate) async fn create_token(
     State(app): State<Dashboard>,
     viewer: Viewer,
+    url: RequestUrl,
     headers: HeaderMap,
     form: Form,
 ) -> PageResult {
+    let [name, environment, max_uses] = ["name", "environment", "max_uses"].map(|it| form.text(it));
+    let form = TokenForm { name, environment, max_uses };
     let mut body = Map::new();
-    for name in ["name", "environment"] {
-        if !form.text(name).is_empty() {
-            body.insert(name.into(), json!(form.text(name)));
+    for (name, text) in [("name", &form.name), ("environment", &form.environment)] {
+        if !text.is_empty() {
+            body.insert(name.into(), json!(text));
         }
     }
-    let uses = form.text("max_uses");
-    if !uses.is_empty() {
-        body.insert(
-            "max_uses".into(),
-            uses.parse::<i64>().map_or_else(|_| json!(uses), |uses| json!(uses)),
-        );
+    if !form.max_uses.is_empty() {
+        let uses = form.max_uses.parse::<i64>();
+        let uses = uses.map_or_else(|_| json!(form.max_uses), |uses| json!(uses));
+        body.insert("max_uses".into(), uses);
     }
     let body: Body<CreateEnrollmentToken> = Body::from_value(&body.into())?;
-    let (_, text) =
-        requests::enrollment_tokens::create(&app, &viewer.caller(), body.into_parts()).await?;
+    let created =
+        requests::enrollment_tokens::create(&app, &viewer.caller(), body.into_parts()).await;
+    let text = match created.map_err(ApiError::from) {
+        Ok((_, text)) => text,
+        Err(error) => {
+            let status = error.code().status();
+            let errors = form_errors(error, TOKEN_FIELDS)?;
+            let again = tokens_page(&app, &viewer, &url, form, errors).await?;
+            return invalid_input_with(status, &again);
+        }
+    };
     let url = base_url(&app, &headers);
     let (line, command) = match agent_install::install_command(&app, &url, &text) {
         Some(command) => (

@@ -16,6 +16,7 @@ pub mod app;
 pub mod audit;
 pub mod audit_anchor;
 pub mod auth;
+pub mod batch_name;
 pub mod clock;
 pub mod commands;
 pub mod error;

@@ -277,6 +277,7 @@ async fn rollout(db: &Db, org_id: OrgId, n: u32, count: u32) -> vocab::BatchId {
     let row = rollouts::Rollout {
         id,
         org_id,
+        name: "Benchmark".into(),
         head,
         options: serde_json::json!({"security_only": true}),
         origin: "api".into(),

@@ -243,6 +243,8 @@ create index runs_finished on runs (finished_at) where finished_at is not null;
 create table rollouts (
     id {{text}} primary key,
     org_id {{text}} not null references organizations (id),
+    -- Typed by a user, or derived when the batch was created.
+    name {{text}} not null,
     head {{text}} not null,
     phase {{text}} not null,
     -- The patch options, which the planner does not read: packages, reboot policy and so on.

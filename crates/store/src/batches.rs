@@ -15,7 +15,7 @@ use crate::db::{Conn, on};
 use crate::error::Result;
 use crate::rollouts;
 use crate::rollouts::Rollout;
-use crate::row::{put, row};
+use crate::row::{parse, put, row};
 use crate::sql::{ROWS_MAX, Text};
 use crate::{Page, Paged};
 
@@ -76,6 +76,29 @@ pub async fn options(
             text.build_as().fetch_all(c).await
         })?;
         found.extend(options.into_iter().map(|row| (row.id, row.options)));
+    }
+    Ok(found)
+}
+
+/// The number of these servers by environment; `None` for those without one.
+#[boxed]
+pub async fn count_by_environment(
+    conn: &mut Conn,
+    org: OrgId,
+    servers: &[ServerId],
+) -> Result<BTreeMap<Option<Environment>, u64>> {
+    let mut found = BTreeMap::new();
+    for chunk in servers.chunks(ROWS_MAX) {
+        let counts: Vec<(Option<String>, i64)> = on!(conn, |c| {
+            let mut text = Text::new("select environment, count(*) from servers where org_id = ");
+            text.bind(put(&org)).add(" and id").in_ids(chunk.iter().map(put));
+            text.add(" group by environment");
+            text.build_as().fetch_all(c).await
+        })?;
+        for (environment, count) in counts {
+            let environment = environment.map(|name| parse("servers", name)).transpose()?;
+            *found.entry(environment).or_default() += count.unsigned_abs();
+        }
     }
     Ok(found)
 }

@@ -21,7 +21,7 @@ use crate::error::{Result, StoreError, already_exists, expect_one_row};
 use crate::rollout_tasks;
 use crate::rollout_tasks::state_name;
 use crate::row::{parse, put, row};
-use crate::sql::{Text, in_chunks, join};
+use crate::sql::{Text, in_chunks, join, like_pattern};
 use crate::tx::Tx;
 use crate::{Page, Paged, Topic, seals};
 
@@ -30,6 +30,8 @@ row! {
     pub struct Rollout in "rollouts" by "id" {
         pub id: BatchId,
         pub org_id: OrgId,
+        /// Not sealed, because no host acts on it.
+        pub name: String,
         /// The state that the planner reads.
         pub head: RolloutHead,
         /// The patch options, which the planner does not read.
@@ -99,12 +101,13 @@ pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)
     let _: Vec<()> = on!(tx, |c| {
         in_chunks(c, rollouts, |chunk| {
             let mut text = Text::new(
-                "insert into rollouts (id, org_id, head, phase, options, origin, started_by, run_id,
+                "insert into rollouts (id, org_id, name, head, phase, options, origin, started_by, run_id,
                     retry_of, total, created_at, ended_at, generation, revision, counts, counted,
                     seal, head_seal) ",
             );
             text.rows(chunk, |row, (rollout, targets)| {
-                row.bind(put(&rollout.id)).bind(put(&rollout.org_id)).bind(put(&rollout.head));
+                row.bind(put(&rollout.id)).bind(put(&rollout.org_id)).bind(put(&rollout.name));
+                row.bind(put(&rollout.head));
                 row.bind(phase_name(rollout.head.phase)).bind(put(&rollout.options));
                 row.bind(put(&rollout.origin)).bind(put(&rollout.started_by));
                 row.bind(put(&rollout.run_id)).bind(put(&rollout.retry_of));
@@ -221,6 +224,32 @@ pub async fn list(
         text.build_as().fetch_one(c).await
     })?;
     Ok(Paged { items, total: total.unsigned_abs() })
+}
+
+/// How many of the newest rollouts a search by name reads.
+const SEARCHED_MAX: i64 = 10_000;
+
+/// The rollouts whose name contains `text`, newest first, at most `limit`. Ignores the case of
+/// ASCII letters. Only the newest rollouts are searched.
+#[boxed]
+pub async fn search(conn: &mut Conn, org: OrgId, text: &str, limit: u32) -> Result<Vec<Rollout>> {
+    let pattern = like_pattern(&text.to_lowercase());
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Rollout::COLUMNS,
+            " from (select ",
+            Rollout::COLUMNS,
+            " from rollouts where org_id = $1 order by created_at desc, id desc limit $3) recent
+               where lower(name) like $2 escape '\\' order by created_at desc, id desc limit $4",
+        ]))
+        .bind(put(&org))
+        .bind(pattern.clone())
+        .bind(SEARCHED_MAX)
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?)
 }
 
 /// Saves the head, unless it changed since `seen` was read. `ended_at` must be given exactly if the

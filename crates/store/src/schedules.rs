@@ -1,7 +1,7 @@
 //! Schedules, which start batches regularly, and when each is due next.
 
 use async_recursion::async_recursion as boxed;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, already_exists, expect_one_row};
 use crate::row::{parse, put, row};
 use crate::seals;
-use crate::sql::{Text, in_chunks, join};
+use crate::sql::{ROWS_MAX, Text, in_chunks, join};
 use crate::tx::Tx;
 
 row! {
@@ -102,6 +102,27 @@ pub async fn list(conn: &mut Conn, org: OrgId) -> Result<Vec<Schedule>> {
         .fetch_all(c)
         .await
     })?)
+}
+
+/// The names of these schedules, of any organization.
+#[boxed]
+pub async fn names(
+    conn: &mut Conn,
+    ids: &BTreeSet<ScheduleId>,
+) -> Result<BTreeMap<ScheduleId, String>> {
+    let ids: Vec<&ScheduleId> = ids.iter().collect();
+    let mut found = BTreeMap::new();
+    for chunk in ids.chunks(ROWS_MAX) {
+        let named: Vec<(String, String)> = on!(conn, |c| {
+            let mut text = Text::new("select id, name from schedules where id");
+            text.in_ids(chunk.iter().map(|id| put(*id)));
+            text.build_as().fetch_all(c).await
+        })?;
+        for (id, name) in named {
+            found.insert(parse("schedules", id)?, name);
+        }
+    }
+    Ok(found)
 }
 
 /// Saves `next`, unless the schedule changed since it was read. `next.generation` is the one that

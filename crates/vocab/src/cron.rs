@@ -9,6 +9,7 @@
 
 mod days;
 mod field;
+mod pattern;
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +17,7 @@ use std::str::FromStr;
 use jiff::civil::{Date, DateTime, date};
 
 pub use field::{CronField, FieldProblem};
+pub use pattern::{CronPattern, Nth, PatternDays, Weekday, Weekdays};
 
 use crate::text::quote_input;
 use days::DayFields;

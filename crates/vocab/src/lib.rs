@@ -25,7 +25,9 @@ pub mod terminal;
 mod text;
 mod zone;
 
-pub use cron::{Cron, CronError, CronField, FieldProblem};
+pub use cron::{
+    Cron, CronError, CronField, CronPattern, FieldProblem, Nth, PatternDays, Weekday, Weekdays,
+};
 pub use digest::{Digest, DigestError};
 pub use finding::{Assessment, Exposure, FixState, UnassessedReason};
 pub use id::{

@@ -242,6 +242,7 @@ async fn create_batch(app: &App, installation: &Installation, phase: Phase) -> B
         started_by: "bench".into(),
         run_id: None,
         retry_of: None,
+        name: None,
     };
     let created = rollouts::create(app, new).await.unwrap();
     let mut tx = app.db.begin().await.unwrap();

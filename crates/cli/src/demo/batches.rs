@@ -131,6 +131,7 @@ async fn start(
         started_by: "demo".into(),
         run_id: None,
         retry_of: None,
+        name: None,
     };
     rollouts::create(app, new).await?;
     Ok(())

@@ -141,7 +141,7 @@ async fn write_manual_batches(
             pace: Pace { max_parallel: Some(3), ..Pace::default() },
         };
         PastBatch { org, fleet: &fleet[..some], options, at }
-            .rollout(&mut tx, None, &mut rng)
+            .rollout(&mut tx, None, None, &mut rng)
             .await?;
     }
     Ok(tx.commit().await?)
@@ -196,7 +196,7 @@ struct PastBatch<'a> {
 impl PastBatch<'_> {
     async fn run(&self, tx: &mut Tx, schedule: &Schedule, rng: &mut Rng) -> anyhow::Result<()> {
         let id = RunId::new(self.at, random_u128());
-        let (batch, phase, ended_at) = self.rollout(tx, Some(id), rng).await?;
+        let (batch, phase, ended_at) = self.rollout(tx, Some(id), Some(schedule), rng).await?;
         let Phase::Ended(end) = phase else { return Ok(()) };
         let run = Run {
             id,
@@ -222,6 +222,7 @@ impl PastBatch<'_> {
         &self,
         tx: &mut Tx,
         run_id: Option<RunId>,
+        schedule: Option<&Schedule>,
         rng: &mut Rng,
     ) -> anyhow::Result<(BatchId, Phase, Timestamp)> {
         let id = BatchId::new(self.at, random_u128());
@@ -238,6 +239,7 @@ impl PastBatch<'_> {
             started_by,
             run_id,
             retry_of: None,
+            name: schedule.map(|schedule| service::batch_name::for_schedule(&schedule.name)),
         };
         let created = create_in(tx, id, new, self.at).await?;
         let rows = rollout_tasks::all(tx, id).await?;

@@ -16,7 +16,11 @@ pub(super) fn state(batch: &Batch) -> String {
 /// The properties of a batch, without the results per server.
 pub(super) fn format_properties(batch: &Batch, screen: &Screen) -> String {
     let progress = &batch.progress;
-    let mut facts = vec![("batch", batch.id.into()), ("state", toned_cell(batch.state))];
+    let mut facts = vec![
+        ("batch", batch.id.into()),
+        ("name", batch.name.as_str().into()),
+        ("state", toned_cell(batch.state)),
+    ];
     if let Some(why) = &batch.halt_reason {
         facts.push(("halted because", Cell::new(why.as_str(), Tone::Bad)));
     }

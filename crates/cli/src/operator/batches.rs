@@ -7,9 +7,11 @@ use super::api::Query;
 use super::credentials::Connection;
 use super::list::{ListView, PageArgs};
 use super::patch_request::{
-    PacingArgs, PatchRequest, StartArgs, UpdateArgs, confirm, options_body, with_servers,
+    PacingArgs, PatchRequest, StartArgs, UpdateArgs, confirm, options_body, with_name, with_servers,
 };
-use super::table::{Cell, Column, Screen, Tone, full_column, optional_column, pluralize};
+use super::table::{
+    Cell, Column, Screen, Tone, full_column, optional_column, pluralize, truncated_column,
+};
 use super::{Session, UsageError, api_name, batch_view, print, toned_cell, watch};
 
 /// Patch several servers at once.
@@ -28,7 +30,7 @@ enum Command {
 Examples:
   fleetmend batches create web-1 web-2 --security-only --watch
   fleetmend batches create --environment production --all-updates --reboot if_required --canary 2 --max-failures 5%
-  fleetmend batches create --all --package openssl --yes --json
+  fleetmend batches create --all --package openssl --name 'openssl everywhere' --yes --json
 
 Name servers by ID or name, or select them with --environment, --os and --tag, which must all match.")]
     Create(Create),
@@ -112,10 +114,14 @@ struct Create {
     pacing: PacingArgs,
     #[command(flatten)]
     start: StartArgs,
+    /// Name of the batch [default: derived from the updates and the servers]
+    #[arg(long)]
+    name: Option<String>,
 }
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 8] = [
     full_column("ID"),
+    truncated_column("NAME"),
     full_column("STATE"),
     full_column("DONE").align_right(),
     full_column("FAILED").align_right(),
@@ -161,8 +167,9 @@ impl Create {
         self.update_args.validate()?;
         let servers = self.servers(session).await?;
         let options = self.update_args.apply_to(Default::default(), Some(&self.pacing));
-        let body = with_servers(options_body(&options)?, &servers);
-        let order = PatchRequest { path: &["batches"], preview: body.clone(), body: Some(body) };
+        let preview = with_servers(options_body(&options)?, &servers);
+        let body = Some(with_name(preview.clone(), self.name.as_deref()));
+        let order = PatchRequest { path: &["batches"], preview, body };
         let body = session.start(order, &self.start).await?;
         session.show_started_batch(&body, &self.start).await
     }
@@ -220,6 +227,7 @@ fn row(batch: &Batch, screen: &Screen) -> Vec<Cell> {
     let failed = progress.failed + progress.timed_out;
     vec![
         batch.id.into(),
+        batch.name.as_str().into(),
         toned_cell(batch.state),
         format!("{}%", progress.percent).into(),
         Cell::from(failed).with_tone(if failed > 0 { Tone::Bad } else { Tone::Plain }),

@@ -209,6 +209,12 @@ pub(super) fn ask_confirmation(question: &str) -> anyhow::Result<()> {
     }
 }
 
+/// A request body with the name of the batch, if one was given.
+pub(super) fn with_name(mut body: Map<String, Value>, name: Option<&str>) -> Map<String, Value> {
+    body.extend(name.map(|name| ("name".to_owned(), json!(name))));
+    body
+}
+
 /// Adds the server IDs to a request body.
 pub(super) fn with_servers(
     mut body: Map<String, Value>,

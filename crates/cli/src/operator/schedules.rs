@@ -126,9 +126,10 @@ struct ScheduleArgs {
     pacing: PacingArgs,
 }
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 8] = [
     truncated_column("NAME"),
-    full_column("CRON"),
+    truncated_column("WHEN"),
+    optional_column("CRON"),
     optional_column("TIMEZONE"),
     full_column("NEXT RUN"),
     full_column("LAST RUN"),
@@ -331,6 +332,7 @@ fn row(schedule: &Schedule, screen: &Screen) -> Vec<Cell> {
     };
     vec![
         (&schedule.name).into(),
+        schedule.cron.describe().into(),
         (&schedule.cron).into(),
         (&schedule.timezone).into(),
         next,
@@ -379,6 +381,7 @@ fn format_schedule(schedule: &Schedule, screen: &Screen) -> String {
         ("id", schedule.id.into()),
         ("description", (&schedule.description).into()),
         ("enabled", enabled),
+        ("runs", schedule.cron.describe().into()),
         ("cron", (&schedule.cron).into()),
         ("timezone", (&schedule.timezone).into()),
         ("targets", (&schedule.targets).into()),

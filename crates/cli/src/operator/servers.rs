@@ -15,7 +15,7 @@ use super::api::Query;
 use super::credentials::Connection;
 use super::list::{ListView, PageArgs};
 use super::patch_request::{
-    PatchRequest, StartArgs, UpdateArgs, confirm, options_body, with_servers,
+    PatchRequest, StartArgs, UpdateArgs, confirm, options_body, with_name, with_servers,
 };
 use super::selection::SelectionArgs;
 use super::table::{
@@ -75,6 +75,9 @@ Examples:
         update_args: UpdateArgs,
         #[command(flatten)]
         start: StartArgs,
+        /// Name of the batch [default: derived from the updates and the server]
+        #[arg(long)]
+        name: Option<String>,
     },
     /// Change the environment or the tags of servers, or the name and the notes of one
     #[command(after_help = "\
@@ -207,13 +210,14 @@ impl Servers {
                     .show(&body, |screen| Ok(show::format_server(&body.read()?, packages, screen)))
             }
             Command::Refresh { server, watch } => refresh(&session, &server, watch).await,
-            Command::Patch { server, update_args: what, start } => {
+            Command::Patch { server, name, update_args: what, start } => {
                 what.validate()?;
                 let id = session.resolve_server(&server).await?;
                 let order = options_body(&what.apply_to(Default::default(), None))?;
                 let preview = with_servers(order.clone(), std::slice::from_ref(&id));
                 let path = ["servers", &id, "patch"];
-                let order = PatchRequest { path: &path, body: Some(order), preview };
+                let body = Some(with_name(order, name.as_deref()));
+                let order = PatchRequest { path: &path, body, preview };
                 let body = session.start(order, &start).await?;
                 session.show_started_batch(&body, &start).await
             }

@@ -252,7 +252,7 @@ mod tests {
 
     fn batch_with_tasks(tasks: &[Value]) -> (Batch, Vec<Task>) {
         let batch = json!({"id": "bat_01jcqk3m8ye0fr5cq0k6s8v2xw", "state": "running", "halt_reason": null,
-            "origin": "api", "started_by": null, "schedule_id": null, "run_id": null,
+            "name": "openssl · web-1", "origin": "api", "started_by": null, "schedule_id": null, "run_id": null,
             "options": {"packages": [], "exclude": [], "security_only": true, "reboot": "never",
                 "stagger_minutes": 0, "max_parallel": null, "canary": 0, "max_failures": null,
                 "window_minutes": null, "dry_run": false},

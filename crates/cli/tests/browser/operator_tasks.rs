@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::axe::Axe;
 use crate::driver::{ENTER, TAB, Tab};
 use crate::fixture::Fixture;
 use crate::support::Running;
@@ -137,6 +138,7 @@ async fn schedule_form_previews_runs_and_escapes_markup() {
     fixture.go("/schedules/new");
     let planted = "<img src=x onerror=document.title='planted'>";
     tab.fill("input[name=name]", planted);
+    tab.click("input[name=repeat][value=custom]");
     tab.fill("input[name=cron]", "30 3 * * SUN");
     tab.until("five runs are shown", |tab| {
         tab.eval("return document.querySelectorAll('#asked tbody tr').length") == 5
@@ -164,6 +166,77 @@ async fn schedule_form_previews_runs_and_escapes_markup() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn schedule_is_built_without_cron_and_counts_its_servers() {
+    let Some(fixture) = Fixture::new(6).await else { return };
+    let tab = &fixture.tab;
+    let servers: Value = fixture.operator.get("/v1/servers").await;
+    let environment = servers["data"][0]["environment"].as_str().unwrap();
+    let path = format!("/v1/servers?environment={environment}");
+    let total = fixture.operator.get(&path).await["meta"]["total"].as_u64().unwrap();
+    fixture.go("/schedules/new");
+    let is_shown = |tab: &Tab, css: &str| {
+        tab.eval(&format!("return document.querySelector('{css}').checkVisibility()")) == true
+    };
+    tab.until_shown("Every Sunday at 03:00 UTC");
+    assert!(is_shown(tab, ".for-week") && !is_shown(tab, ".for-custom"));
+    tab.click("input[name=repeat][value=nth]");
+    tab.until_shown("On the second Tuesday of every month at 03:00 UTC");
+    assert!(is_shown(tab, ".for-nth") && !is_shown(tab, ".for-week"));
+    let text = |tab: &Tab| {
+        let text = tab.eval("return document.getElementById('matches').innerText");
+        text.as_str().unwrap_or_default().to_owned()
+    };
+    assert!(text(tab).contains("Fill in at least one field"), "{}", text(tab));
+    tab.fill("input[name=environment]", environment);
+    let noun = if total == 1 { "server" } else { "servers" };
+    tab.until("the servers are counted", |tab| {
+        text(tab).contains(&format!("Matches {total} {noun}"))
+    });
+    assert_eq!(
+        tab.eval("return document.querySelector('#matches a').getAttribute('href')"),
+        format!("/servers?environment={environment}")
+    );
+    tab.fill("input[name=tags]", "nobody-has-this");
+    tab.until("the warning is shown", |tab| text(tab).contains("Matches no server."));
+    tab.eval("const it = document.querySelector('input[name=tags]'); it.value = ''; it.dispatchEvent(new Event('input', {bubbles: true}))");
+    tab.until("it is gone", |tab| !text(tab).contains("no server"));
+    tab.fill("input[name=name]", "Patch Tuesday");
+    tab.click("main button.main");
+    tab.until("the schedule is there", |tab| tab.url().contains("/schedules/sch_"));
+    tab.until_shown("On the second Tuesday of every month at 03:00");
+    fixture.end().await;
+}
+
+/// All errors are at their fields, and the focus is on the summary, whose links lead to the fields.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn rejected_form_shows_errors_at_fields_and_moves_the_focus() {
+    let Some(fixture) = Fixture::new(2).await else { return };
+    let tab = &fixture.tab;
+    fixture.go("/schedules/new");
+    tab.fill("input[name=timezone]", "x");
+    tab.fill("input[name=description]", "kept");
+    tab.fill("input[name=canary]", "lots");
+    tab.click("main button.main");
+    tab.until_shown("Not saved: check 4 fields.");
+    assert_eq!(tab.eval("return document.activeElement.id"), "errors");
+    let invalid = "return [...document.querySelectorAll('[aria-invalid=true]')].map((it) => it.name).join(' ')";
+    assert_eq!(tab.eval(invalid), "name timezone canary");
+    let described = "return [...document.querySelectorAll('[aria-invalid=true]')].every((it) => document.getElementById(it.getAttribute('aria-describedby').split(' ')[0]).checkVisibility())";
+    assert_eq!(tab.eval(described), true);
+    assert_eq!(tab.eval("return document.querySelector('[name=description]').value"), "kept");
+    let found = Axe::new().map(|axe| axe.findings_in_both_themes(tab, "a rejected form"));
+    assert_eq!(found.unwrap_or_default(), Vec::<String>::new());
+    tab.eval("document.querySelector('#errors a[href=\"#f-canary\"]').focus()");
+    tab.keys(ENTER);
+    tab.until("the field has the focus", |tab| {
+        tab.eval("return document.activeElement.name") == "canary"
+    });
+    // The browser reports the refused form.
+    tab.console_problems();
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn schedule_without_servers_needs_a_confirmation() {
     let Some(fixture) = Fixture::new(2).await else { return };
     let tab = &fixture.tab;
@@ -171,7 +244,6 @@ async fn schedule_without_servers_needs_a_confirmation() {
     let environment = servers["data"][0]["environment"].as_str().unwrap();
     fixture.go("/schedules/new");
     tab.fill("input[name=name]", "Mistyped");
-    tab.fill("input[name=cron]", "30 3 * * SUN");
     tab.fill("input[name=environment]", &format!("{environment}x"));
     tab.click("main button.main");
     tab.until_shown(&format!("Did you mean \"{environment}\"?"));

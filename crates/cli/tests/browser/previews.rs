@@ -6,7 +6,8 @@ use crate::driver::Tab;
 use crate::fixture::Fixture;
 
 /// Every field of the form, and how a user changes it.
-const EDITS: [(&str, &str); 12] = [
+const EDITS: [(&str, &str); 13] = [
+    ("input[name=name]", "Hotfix"),
     ("input[name=packages]", "openssl"),
     ("input[name=exclude]", "*"),
     ("select[name=reboot]", "always"),

@@ -49,6 +49,7 @@ async fn schedule_form_shows_runs_in_both_time_zones() {
     fixture.go("/schedules/new");
     tab.fill("input[name=name]", "Nightly");
     tab.eval("document.querySelector('input[name=timezone]').value = ''");
+    tab.click("input[name=repeat][value=custom]");
     tab.fill("input[name=cron]", "30 3 * * *");
     tab.fill("input[name=timezone]", SERVERS);
     // The last input is shown, in the user's time zone.

@@ -308,7 +308,7 @@ async fn batches(recorder: &mut SnapshotRecorder<'_>, world: &World) {
         let (agent, _) = agent_named(world, hostname).await;
         world.fleet.script(agent, Script::IgnoreOrders);
     }
-    let order = ["batches", "create", "{}", "--security-only"];
+    let order = ["batches", "create", "{}", "--security-only", "--name", "Hotfix"];
     let operation = ("post", "/v1/batches", "202");
     recorder.run_confirmed(&order, SERVERS, operation);
     let open = world.operator.all("/v1/batches").await;

@@ -10,9 +10,11 @@ use wire::v1::{Preview, PreviewUpdate};
 
 use super::{csv_response, format_time, join_list, join_words};
 use crate::extract::{Form, PageQuery};
-use crate::patch_form::{api_body, parse, preview};
+use crate::pages::form::PATCH_FIELDS;
+use crate::pages::form_errors::FormErrors;
+use crate::patch_form::{api_body, parse, preview, require_packages};
 use crate::response::PageResult;
-use crate::schedules::{CronQuery, next_run_times};
+use crate::schedules::CronQuery;
 use crate::{Dashboard, Viewer, batches, pages, schedules};
 
 fn format_updates(some: &[PreviewUpdate]) -> String {
@@ -50,7 +52,13 @@ pub(crate) async fn batch_preview(
     viewer: Viewer,
     sent: Form,
 ) -> PageResult {
-    preview_table(&preview(&app, &viewer, &api_body(&parse(&sent))?, SHOWN_MAX).await?)
+    let form = parse(&sent);
+    let mut errors = FormErrors::new(PATCH_FIELDS);
+    require_packages(&form, &mut errors);
+    if let Some(message) = errors.first("packages") {
+        return Err(ApiError::new(Code::InvalidBody, message));
+    }
+    preview_table(&preview(&app, &viewer, &api_body(&form)?, SHOWN_MAX).await?)
 }
 
 /// `/schedules/{id}/run.csv`: what a run would do now.
@@ -79,7 +87,7 @@ pub(crate) async fn next_runs(
     _viewer: Viewer,
     query: PageQuery<CronQuery>,
 ) -> PageResult {
-    let it = next_run_times(&app, &query.parameters);
+    let it = query.parameters.next_runs(&app);
     if let Some(message) = it.message {
         return Err(ApiError::new(Code::BadRequest, message));
     }

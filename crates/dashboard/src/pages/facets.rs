@@ -1,5 +1,7 @@
 //! Filters of a list as menus of links, so that they work without a script.
 
+use vocab::{Selector, Tag};
+
 use crate::pages::choice::Choice;
 
 /// The filters of a list as they were sent, and the path of the list.
@@ -109,6 +111,23 @@ pub struct FacetItem {
     pub chosen: bool,
 }
 
+/// The list of the servers that a selector matches; `None` if it names servers, which the filters
+/// of the list cannot.
+pub fn servers_path(selector: &Selector) -> Option<String> {
+    let Selector::Matching(criteria) = selector else { return Some("/servers".to_owned()) };
+    if !criteria.server_ids().is_empty() {
+        return None;
+    }
+    let tags: Vec<&str> = criteria.tags().iter().map(Tag::as_str).collect();
+    let text = |value: Option<String>| value.unwrap_or_default();
+    let pairs = vec![
+        ("environment", text(criteria.environment().map(ToString::to_string))),
+        ("os", text(criteria.os().map(ToString::to_string))),
+        ("tag", tags.join(",")),
+    ];
+    Some(Filters::new("/servers", pairs).with("q", ""))
+}
+
 /// The filters that are set, each with the link that removes it.
 pub fn chips(filters: &Filters, menus: &[FacetMenu]) -> Vec<(String, String)> {
     let search = filters.get("q");
@@ -123,6 +142,19 @@ pub fn chips(filters: &Filters, menus: &[FacetMenu]) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn selector_links_to_the_list_of_its_servers() {
+        let path = |value| servers_path(&Selector::parse(&value).unwrap());
+        assert_eq!(path(serde_json::json!({"all": true})).as_deref(), Some("/servers"));
+        let all = serde_json::json!({"environment": "production", "os": "debian 12", "tags": ["a", "b:c"]});
+        assert_eq!(
+            path(all).as_deref(),
+            Some("/servers?environment=production&os=debian+12&tag=a%2Cb%3Ac")
+        );
+        let named = serde_json::json!({"server_ids": ["srv_01jcqk3m8ye0fr5cq0k6s8v2xw"]});
+        assert_eq!(path(named), None);
+    }
 
     #[test]
     fn links_change_one_filter_and_keep_the_others() {

@@ -1,8 +1,14 @@
-//! The fields of forms as the user typed them, so that a rejected form comes back unchanged.
+//! The fields of forms as the user typed them, so that a rejected form comes back unchanged, and
+//! the labels under which their errors are listed.
+
+use crate::pages::form_errors::FormFields;
+use crate::pages::schedule_builder::ScheduleBuilder;
 
 /// The fields of a batch.
 #[derive(Debug, Clone, Default)]
 pub struct PatchForm {
+    /// The name of the batch; may be empty.
+    pub name: String,
     pub server_ids: Vec<String>,
     /// `security`, `all`, `packages` or `packages_security`.
     pub what: String,
@@ -55,7 +61,7 @@ pub struct ScheduleForm {
     pub name: String,
     pub description: String,
     pub enabled: bool,
-    pub cron: String,
+    pub when: ScheduleBuilder,
     pub timezone: String,
     pub all: bool,
     pub environment: String,
@@ -67,3 +73,98 @@ pub struct ScheduleForm {
     pub allow_empty: bool,
     pub order: PatchForm,
 }
+
+/// The fields of the patch form.
+pub const PATCH_FIELDS: FormFields = &[
+    ("name", "Name"),
+    ("server_ids", "Servers"),
+    ("what", "Install"),
+    ("packages", "Packages"),
+    ("exclude", "Exclude packages"),
+    ("reboot", "Reboot"),
+    ("canary", "Canary"),
+    ("max_failures", "Stop after failures"),
+    ("max_parallel", "Max parallel"),
+    ("stagger_minutes", "Stagger"),
+    ("window_minutes", "Window"),
+];
+
+/// The fields of the schedule form.
+pub const SCHEDULE_FIELDS: FormFields = &[
+    ("name", "Name"),
+    ("description", "Description"),
+    ("repeat", "Repeats"),
+    ("weekdays", "Days of the week"),
+    ("month_day", "Day of the month"),
+    ("nth", "Which weekday"),
+    ("nth_weekday", "Weekday"),
+    ("cron", "Cron expression"),
+    ("time", "Time"),
+    ("timezone", "Time zone"),
+    ("targets", "Servers"),
+    ("all", "All servers"),
+    ("environment", "Environment"),
+    ("os", "System"),
+    ("tags", "Tags"),
+    ("add_servers", "Add servers by name"),
+    ("server_ids", "Named servers"),
+    ("what", "Install"),
+    ("packages", "Packages"),
+    ("exclude", "Exclude packages"),
+    ("reboot", "Reboot"),
+    ("canary", "Canary"),
+    ("max_failures", "Stop after failures"),
+    ("max_parallel", "Max parallel"),
+    ("stagger_minutes", "Stagger"),
+    ("window_minutes", "Window"),
+];
+
+/// The fields of one server.
+pub const SERVER_FIELDS: FormFields = &[
+    ("display_name", "Display name"),
+    ("environment", "Environment"),
+    ("tags", "Tags"),
+    ("notes", "Notes"),
+];
+
+/// The fields of several servers.
+pub const SERVERS_FIELDS: FormFields =
+    &[("environment", "Environment"), ("add_tags", "Add tags"), ("remove_tags", "Remove tags")];
+
+/// The fields of an invitation.
+#[derive(Debug, Clone)]
+pub struct InviteForm {
+    pub name: String,
+    pub role: String,
+}
+
+pub const INVITE_FIELDS: FormFields = &[("name", "Name"), ("role", "Role")];
+
+/// The fields of an API key.
+#[derive(Debug, Clone)]
+pub struct KeyForm {
+    pub name: String,
+    pub role: String,
+}
+
+pub const KEY_FIELDS: FormFields = &[("name", "Name"), ("role", "Role")];
+
+/// The fields of an enrollment token.
+#[derive(Debug, Clone, Default)]
+pub struct TokenForm {
+    pub name: String,
+    pub environment: String,
+    pub max_uses: String,
+}
+
+pub const TOKEN_FIELDS: FormFields =
+    &[("name", "Name"), ("environment", "Environment"), ("max_uses", "Maximum uses")];
+
+/// The fields of a feed from a URL.
+#[derive(Debug, Clone, Default)]
+pub struct FeedForm {
+    pub url: String,
+    pub name: String,
+}
+
+pub const FEED_FIELDS: FormFields = &[("url", "URL"), ("name", "Name")];

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
-use vocab::{Selector, Zone};
+use vocab::{Cron, Selector, Zone};
 use wire::v1::{FeedPhase, FeedProgress, Meta, Options, PackageChange, Progress};
 
 /// Escapes text for HTML.
@@ -253,6 +253,16 @@ pub fn describe_targets(selector: &Selector) -> String {
         }
     });
     label.collect::<Vec<_>>().join(" · ")
+}
+
+/// When a schedule runs, as HTML: a sentence with the cron expression as tooltip, or the expression
+/// if there is no sentence for it.
+pub fn when(cron: &Cron) -> String {
+    let text = escape(&cron.to_string());
+    match cron.pattern() {
+        Some(pattern) => format!("<span title=\"{text}\">{pattern}</span>"),
+        None => format!("<code>{text}</code>"),
+    }
 }
 
 /// A time in the given time zone.

@@ -14,12 +14,14 @@ pub mod choice;
 pub mod csv;
 pub mod facets;
 pub mod form;
+pub mod form_errors;
 mod format;
 mod icon;
 mod layout;
 mod names;
 pub mod plot;
 mod qr;
+pub mod schedule_builder;
 pub mod sentence;
 mod theme;
 pub mod trend;
@@ -28,10 +30,11 @@ mod views;
 
 pub use askama::Template;
 pub use asset::{ICON, SCRIPT, STYLE};
+pub use facets::servers_path;
 pub use format::{
     Count, api_name, change_html, counts, describe_import, describe_import_of, describe_pace,
     describe_targets, describe_updates, escape, in_zone, is_truncated, label, last_shown, local,
-    number, path_segment, pill, plural, probability, score, share, start_label, with_spaces,
+    number, path_segment, pill, plural, probability, score, share, start_label, when, with_spaces,
 };
 pub use icon::icon;
 pub use layout::{Frame, NavItem, Section};
@@ -41,11 +44,11 @@ pub use theme::{THEME_VALUE, Theme};
 pub use user_agent::describe_user_agent;
 pub use views::{
     Account, Activity, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves, Find, Found,
-    HistoryRow, NextRun, NextRunsFragment, OrderPage, Overview, PasswordErrors, PatchPage, Patches,
-    PreviewWithToken, Problem, ProblemBare, RecoveryCodes, ScheduleEdit, SchedulePage, Schedules,
-    Secret, ServerEdit, ServerPage, ServerTab, Servers, ServersEdit, SessionRow, Settings,
-    SettingsAgents, SettingsFeeds, SettingsKeys, SettingsTokens, SignIn, Suppress, TaskPage,
-    UserRow, Welcome,
+    HistoryRow, Matches, MatchesFragment, NextRun, NextRunsFragment, OrderPage, Overview,
+    PasswordErrors, PatchPage, Patches, PreviewWithToken, Problem, ProblemBare, RecoveryCodes,
+    ScheduleEdit, SchedulePage, Schedules, Secret, ServerEdit, ServerPage, ServerTab, Servers,
+    ServersEdit, SessionRow, Settings, SettingsAgents, SettingsFeeds, SettingsKeys, SettingsTokens,
+    SignIn, Suppress, TaskPage, UserRow, Welcome,
 };
 
 /// Maximum number of rows in a table that the API does not page.

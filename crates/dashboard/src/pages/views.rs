@@ -14,7 +14,10 @@ use crate::pages::ages::PendingAges;
 use crate::pages::attention::Item;
 use crate::pages::calendar::Calendar;
 use crate::pages::facets::{FacetMenu, Filters};
-use crate::pages::form::{PatchForm, ScheduleForm, ServersForm, SuppressionForm};
+use crate::pages::form::{
+    FeedForm, InviteForm, KeyForm, PatchForm, ScheduleForm, ServersForm, SuppressionForm, TokenForm,
+};
+use crate::pages::form_errors::FormErrors;
 use crate::pages::layout::Frame;
 use crate::pages::names::Names;
 use crate::pages::theme::Theme;
@@ -62,10 +65,11 @@ pages! {
     Find = "find.html" { frame: Frame, q: String, found: Vec<Found>, }
     Servers = "servers.html" { frame: Frame, list: List<Server>, filters: Filters, menus: Vec<FacetMenu>, query: String, }
     /// The form that changes several servers.
-    ServersEdit = "servers_edit.html" { frame: Frame, form: ServersForm, names: Names, environments: Vec<String>, errors: Vec<String>, }
+    ServersEdit = "servers_edit.html" { frame: Frame, form: ServersForm, names: Names, environments: Vec<String>, errors: FormErrors, }
     /// The form with the environment and the tags of a server.
     ServerEdit = "server_edit.html" {
-        frame: Frame, id: String, name: String, hostname: String, form: crate::servers::ServerForm, shown: String, errors: Vec<String>,
+        frame: Frame, id: String, name: String, hostname: String, form: crate::servers::ServerForm, shown: String,
+        environments: Vec<String>, errors: FormErrors,
     }
     ServerPage = "server.html" { frame: Frame, tab: ServerTab, it: ServerDetail, history: List<HistoryRow>, can_upgrade_agent: bool, }
     Patches = "patches.html" { frame: Frame, list: List<Patch>, filters: Filters, menus: Vec<FacetMenu>, query: String, ages: PendingAges, }
@@ -88,14 +92,21 @@ pages! {
     SchedulePage = "schedule.html" { frame: Frame, it: Schedule, runs: List<Run>, }
     /// The form of a schedule.
     ScheduleEdit = "schedule_edit.html" {
-        frame: Frame, form: ScheduleForm, action: String, errors: Vec<String>, next: Vec<Timestamp>, cron: String,
-        zone: Zone, message: Option<String>, names: Names, unmatched: Option<String>,
+        frame: Frame, form: ScheduleForm, action: String, errors: FormErrors, next: Vec<Timestamp>, cron: String,
+        zone: Zone, message: Option<String>, sentence: Option<String>, names: Names, matches: Matches,
+        environments: Vec<String>, systems: Vec<String>,
+        /// Whether the form was rejected because no server matches.
+        is_unmatched: bool,
     }
     /// The next runs of the schedule in the form.
-    NextRunsFragment = "next_runs_fragment.html" { next: Vec<Timestamp>, cron: String, zone: Zone, message: Option<String>, }
+    NextRunsFragment = "next_runs_fragment.html" {
+        next: Vec<Timestamp>, cron: String, zone: Zone, message: Option<String>, sentence: Option<String>,
+    }
+    /// How many servers match the selector in the form.
+    MatchesFragment = "matches_fragment.html" { matches: Matches, }
     /// The patch page: options and preview.
     OrderPage = "patch_form.html" {
-        frame: Frame, form: PatchForm, names: Names, previewed: Option<PreviewWithToken>, errors: Vec<String>,
+        frame: Frame, form: PatchForm, names: Names, previewed: Option<PreviewWithToken>, errors: FormErrors,
     }
     /// A confirmation page.
     Confirm = "confirm.html" {
@@ -108,15 +119,18 @@ pages! {
         query: String, newest: Option<String>, older: Option<String>,
     }
     /// The users.
-    Settings = "settings.html" { frame: Frame, users: Vec<UserRow>, }
-    SettingsKeys = "settings_keys.html" { frame: Frame, keys: List<ApiKey>, }
-    SettingsTokens = "settings_tokens.html" { frame: Frame, tokens: List<EnrollmentToken>, }
+    Settings = "settings.html" { frame: Frame, users: Vec<UserRow>, form: InviteForm, errors: FormErrors, }
+    SettingsKeys = "settings_keys.html" { frame: Frame, keys: List<ApiKey>, form: KeyForm, errors: FormErrors, }
+    SettingsTokens = "settings_tokens.html" { frame: Frame,
+        tokens: List<EnrollmentToken>, form: TokenForm, environments: Vec<String>, errors: FormErrors,
+    }
     SettingsAgents = "settings_agents.html" { frame: Frame, agents: Agents, }
     /// The vulnerability feeds.
     SettingsFeeds = "settings_feeds.html" {
         frame: Frame, feeds: List<Feed>, catalog: Vec<CatalogFeed>, explanation: &'static str, is_offline: bool,
         /// Whether administrators can change the feeds: no other organization uses them.
         may_manage: bool,
+        form: FeedForm, errors: FormErrors,
     }
     /// A secret, shown once.
     Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, back: &'static str, }
@@ -129,6 +143,25 @@ pub struct Found {
     pub icon: &'static str,
     pub text: String,
     pub detail: String,
+}
+
+/// How many servers match the selector in a form.
+#[derive(Debug)]
+pub enum Matches {
+    /// The selector is empty.
+    Nothing,
+    Servers {
+        count: u64,
+        /// The list of these servers, if its filters can express the selector.
+        href: Option<String>,
+    },
+    Unmatched {
+        reason: String,
+    },
+    /// The selector is not valid.
+    Invalid {
+        message: String,
+    },
 }
 
 /// A preview and the token that starts it.

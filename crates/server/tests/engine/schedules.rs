@@ -257,6 +257,7 @@ async fn next_leader_creates_the_missing_batch_of_a_run(world: &World) {
         (Some(run.id), at(3_600)),
         "the window counts from the run time"
     );
+    assert_eq!(batch.name, "hourly (schedule)");
     drop(reader);
     // The next run is like any other.
     world.advance_to(at(7_200));

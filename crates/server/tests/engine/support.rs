@@ -215,6 +215,7 @@ impl World {
             started_by: "key_test".into(),
             run_id: None,
             retry_of: None,
+            name: None,
         }
     }
 }

@@ -57,9 +57,9 @@ async fn copy_batch(world: &World, from: BatchId, tasks: &[(vocab::ServerId, Tas
     let copy = BatchId::new(world.now(), 77);
     let mut sql = format!(
         "begin;
-         insert into rollouts (id, org_id, head, phase, options, origin, started_by, run_id,
+         insert into rollouts (id, org_id, name, head, phase, options, origin, started_by, run_id,
             retry_of, total, created_at, ended_at, generation, revision, counts, counted, seal, head_seal)
-         select '{copy}', org_id, replace(head, '{from}', '{copy}'), phase, options, origin,
+         select '{copy}', org_id, name, replace(head, '{from}', '{copy}'), phase, options, origin,
             started_by, run_id, retry_of, total, created_at, ended_at, generation, revision, counts,
             counted, seal, head_seal from rollouts where id = '{from}';"
     );

@@ -13,14 +13,15 @@ use store::rollout_tasks::{self, StateChange, TaskRow, state_name};
 use store::rollouts::{self, phase_name};
 use store::server_list::{self, Filter};
 use store::{Conn, StoreError, Topic, Tx, refreshes, runs};
-use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
+use vocab::{BatchId, Line, OrgId, RunId, ServerId, TaskId};
 
-use crate::App;
 use crate::audit::Action;
+use crate::batch_name::BatchServers;
 use crate::clock::random_u128;
 use crate::queries::preview;
 use crate::{
-    ATTEMPTS_MAX, Actor, FieldError, PatchOptions, Result, ServiceError, emit, integrity, record,
+    ATTEMPTS_MAX, Actor, App, FieldError, PatchOptions, Result, ServiceError, batch_name, emit,
+    integrity, record,
 };
 
 /// How a batch was created.
@@ -58,6 +59,8 @@ pub struct NewRollout {
     pub run_id: Option<RunId>,
     /// The batch that this one retries. A batch has at most one unfinished retry.
     pub retry_of: Option<BatchId>,
+    /// Derived from the options and the servers if it is not given.
+    pub name: Option<Line>,
 }
 
 /// Creates a batch. Unknown servers are rejected by name; then nothing starts.
@@ -93,8 +96,21 @@ pub async fn create_all_in(
     let mut rows = Vec::with_capacity(all.len());
     let mut targets: Vec<Vec<(TaskId, ServerId)>> = Vec::with_capacity(all.len());
     for (id, new) in all {
-        let NewRollout { org, options, servers, starts_at, origin, started_by, run_id, retry_of } =
-            new;
+        let NewRollout {
+            org,
+            options,
+            servers,
+            starts_at,
+            origin,
+            started_by,
+            run_id,
+            retry_of,
+            name,
+        } = new;
+        let name = match name {
+            Some(name) => name,
+            None => batch_name::derive(&options.order, &describe_servers(tx, org, &servers).await?),
+        };
         let (servers, expected) = preview::start_order(tx, &options, servers).await?;
         let rollout = Rollout::new(id, options.pace.clone(), starts_at, servers, now);
         let rollout = match expected {
@@ -104,13 +120,13 @@ pub async fn create_all_in(
         let tasks = rollout.tasks().map(|(server, _)| (TaskId::new(now, random_u128()), server));
         targets.push(tasks.collect());
         let total = u32::try_from(rollout.tasks().count()).unwrap_or(u32::MAX);
-        let detail =
-            json!({"batch_id": id, "run_id": run_id, "servers": total, "starts_at": starts_at});
+        let detail = json!({"batch_id": id, "name": name, "run_id": run_id, "servers": total, "starts_at": starts_at});
         record(tx, org, now, &started_by, Action::BatchCreate, id, &detail);
         emit(tx, org, "batch.created", now, detail);
         rows.push(rollouts::Rollout {
             id,
             org_id: org,
+            name: name.to_string(),
             head: rollout.head().clone(),
             options: options.to_json(),
             origin: origin.as_str().to_owned(),
@@ -131,6 +147,33 @@ pub async fn create_all_in(
     let new: Vec<_> = rows.iter().zip(targets.iter().map(Vec::as_slice)).collect();
     rollouts::create_all(tx, &new).await?;
     Ok(rows)
+}
+
+/// The servers of a new batch, for its name.
+async fn describe_servers(
+    tx: &mut Tx,
+    org: OrgId,
+    servers: &[ServerId],
+) -> store::Result<BatchServers> {
+    if let [one] = servers {
+        let names = store::batches::names(tx, org, servers).await?;
+        let name = names.get(one).map(|it| match &it.display_name {
+            Some(display_name) => display_name.clone(),
+            None => it.hostname.to_string(),
+        });
+        return Ok(BatchServers::One(name.unwrap_or_else(|| one.to_string())));
+    }
+    let by_environment = store::batches::count_by_environment(tx, org, servers).await?;
+    let mut found = by_environment.into_iter();
+    let (Some((Some(environment), count)), None) = (found.next(), found.next()) else {
+        let unique: BTreeSet<&ServerId> = servers.iter().collect();
+        return Ok(BatchServers::Several(unique.len() as u64));
+    };
+    let filter = Filter { environment: Some(environment.clone()), ..Filter::default() };
+    match server_list::count(tx, org, &filter).await? == count {
+        true => Ok(BatchServers::WholeEnvironment(environment)),
+        false => Ok(BatchServers::InEnvironment(count, environment)),
+    }
 }
 
 async fn reject_unknown_servers(tx: &mut Tx, new: &NewRollout) -> Result<()> {
@@ -339,6 +382,7 @@ pub async fn retry_if(
             started_by: actor.id.clone(),
             run_id: None,
             retry_of: Some(id),
+            name: Some(batch_name::for_retry(&seen.name)),
         };
         let created = match create_in(&mut tx, BatchId::new(now, random_u128()), new, now).await {
             // Another retry was committed after `retryable` checked. Check again, which reports

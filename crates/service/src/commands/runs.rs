@@ -8,7 +8,7 @@ use domain::schedule::Skipped;
 use jiff::Timestamp;
 use serde_json::json;
 use store::runs::{self, Run, RunState, StartResult, Trigger};
-use store::schedules::Schedule;
+use store::schedules::{self, Schedule};
 use store::server_list::{self, Filter};
 use store::{StoreError, Tx};
 use vocab::{BatchId, OrgId, RunId, Selector, ServerId, SkipReason};
@@ -16,7 +16,7 @@ use vocab::{BatchId, OrgId, RunId, Selector, ServerId, SkipReason};
 use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::commands::batches::{NewRollout, Origin, create_all_in};
-use crate::{PatchOptions, emit, integrity, record};
+use crate::{PatchOptions, batch_name, emit, integrity, record};
 
 /// Starts runs for these due instants, in a few SQL statements. A run whose schedule has an
 /// unfinished run is skipped; a run that was already started is left unchanged.
@@ -66,6 +66,8 @@ pub async fn create_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::R
     skip_without_servers(tx, &empty, now).await?;
     let ids: Vec<_> = planned.iter().map(|(run, batch, ..)| (run.id, *batch)).collect();
     let given = runs::set_batches(tx, &ids).await?;
+    let named = planned.iter().map(|(run, ..)| run.schedule_id).collect();
+    let names = schedules::names(tx, &named).await?;
     let mut batches = Vec::with_capacity(given.len());
     for (run, batch, options, servers) in planned {
         if !given.contains(&run.id) {
@@ -80,6 +82,7 @@ pub async fn create_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::R
             started_by: ACTOR.to_owned(),
             run_id: Some(run.id),
             retry_of: None,
+            name: names.get(&run.schedule_id).map(|name| batch_name::for_schedule(name)),
         };
         batches.push((batch, rollout));
         let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": batch,

@@ -17,7 +17,9 @@ use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::commands::batches as rollouts;
 use crate::commands::batches::{NewRollout, Origin};
-use crate::{ATTEMPTS_MAX, Actor, PatchOptions, Result, ServiceError, emit, integrity, record};
+use crate::{
+    ATTEMPTS_MAX, Actor, PatchOptions, Result, ServiceError, batch_name, emit, integrity, record,
+};
 
 /// The complete content of a schedule, as a user submits it.
 #[derive(Debug, Clone, PartialEq)]
@@ -242,6 +244,7 @@ async fn try_run(
         started_by: actor.id.clone(),
         run_id: Some(run.id),
         retry_of: None,
+        name: Some(batch_name::for_schedule(&schedule.name)),
     };
     rollouts::create_in(&mut tx, batch, new, now).await?;
     let detail = json!({"run_id": run.id, "schedule_id": schedule.id, "batch_id": batch});

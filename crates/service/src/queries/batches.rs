@@ -5,8 +5,8 @@ use domain::rollout::Phase;
 use store::rollout_tasks::state_name;
 pub use store::rollouts::Rollout;
 use store::{Conn, Page, Paged, StoreError, rollout_tasks, rollouts, runs};
-use vocab::{BatchId, ServerId};
-use wire::v1::Batch;
+use vocab::{BatchId, Line, ServerId};
+use wire::v1::{Batch, BatchState};
 
 use super::{Scope, convert, tasks};
 use crate::{App, Result, ServiceError};
@@ -46,6 +46,31 @@ pub async fn list(app: &App, scope: &Scope, states: &[&str], page: Page) -> Resu
 pub async fn open(app: &App, scope: &Scope, limit: u32) -> Result<Vec<Batch>> {
     let page = Page { limit, offset: 0 };
     Ok(list(app, scope, &STATES[..OPEN_STATES], page).await?.items)
+}
+
+/// The newest batches whose name contains `text`, at most `limit`: their id, name and state.
+#[boxed]
+pub async fn search(
+    app: &App,
+    scope: &Scope,
+    text: &str,
+    limit: u32,
+) -> Result<Vec<(BatchId, Line, BatchState)>> {
+    let mut reader = app.db.snapshot().await?;
+    let mut found = Vec::new();
+    for row in rollouts::search(&mut reader, scope.org, text, limit).await? {
+        let is_visible = match scope.environments.as_deref() {
+            Some(within) => {
+                store::batches::is_within_environments(&mut reader, row.id, within).await?
+            }
+            None => true,
+        };
+        if is_visible {
+            let state = convert::batch_state(row.head.phase);
+            found.push((row.id, Line::sanitize(&row.name), state));
+        }
+    }
+    Ok(found)
 }
 
 /// A batch that this reader may see. A key that is limited to environments sees only batches whose
@@ -121,6 +146,7 @@ async fn summarize(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch> {
     }
     Ok(Batch {
         id: row.id,
+        name: Line::sanitize(&row.name),
         state: convert::batch_state(phase),
         halt_reason: convert::halt_reason(phase),
         origin: convert::origin(&row.origin),

@@ -1,4 +1,4 @@
-//! Explains why the targets of a schedule or a batch match no server.
+//! Counts the servers that the targets of a schedule match, and explains why there are none.
 //!
 //! Only reads. `requests::schedules` decides whether a schedule without servers is rejected.
 
@@ -7,6 +7,9 @@ use store::server_labels::{self, ServerLabels};
 use store::server_list::{self, Filter};
 use store::{Conn, Result};
 use vocab::{Criteria, Environment, OrgId, Selector, nearest};
+
+use super::Scope;
+use crate::App;
 
 /// The maximum number of tags that are compared with an unknown one.
 const TAGS_COMPARED_MAX: u32 = 5_000;
@@ -19,6 +22,27 @@ pub struct UnmatchedTargets {
     /// The caller can see no server at all, so a typo cannot be distinguished from servers that
     /// will be added later.
     pub no_fleet: bool,
+}
+
+/// How many servers match a selector now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TargetCount {
+    Servers(u64),
+    /// None, for this reason.
+    None(UnmatchedTargets),
+}
+
+/// Counts the servers that `targets` match and the reader may see.
+#[boxed]
+pub async fn count(app: &App, scope: &Scope, targets: &Selector) -> crate::Result<TargetCount> {
+    let visible = scope.environments.as_deref();
+    let mut reader = app.db.snapshot().await?;
+    if let Some(reason) = explain_unmatched(&mut reader, scope.org, visible, targets).await? {
+        return Ok(TargetCount::None(reason));
+    }
+    let environments = visible.map(<[Environment]>::to_vec);
+    let filter = Filter { environments, ..Filter::from(targets) };
+    Ok(TargetCount::Servers(server_list::count(&mut reader, scope.org, &filter).await?))
 }
 
 /// Why `targets` match no server; `None` if they match one. Only servers in the environments

@@ -23,12 +23,13 @@ pub async fn create(
     (body, mut errors): Body<CreateBatch>,
 ) -> Result<Rollout> {
     let options = validate::batch_options(&mut errors, body.options());
+    let name = validate::batch_name(&mut errors, body.name);
     // In the transaction that creates the batch, so that no server is removed in between.
     let mut tx = app.db.begin().await?;
     let named = find_named_servers(&mut tx, &caller.scope(), &mut errors, &body.server_ids).await?;
     errors.into_result()?;
     let (id, now) = (BatchId::new(app.clock.now(), random_u128()), app.clock.now());
-    let new = new_rollout(app, caller, options, named);
+    let new = NewRollout { name, ..new_rollout(app, caller, options, named) };
     let created = commands::create_in(&mut tx, id, new, now).await?;
     tx.commit().await?;
     Ok(created)
@@ -49,6 +50,7 @@ pub(super) fn new_rollout(
         started_by: caller.id.to_string(),
         run_id: None,
         retry_of: None,
+        name: None,
     }
 }
 

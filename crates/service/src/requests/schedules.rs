@@ -28,6 +28,13 @@ pub async fn create(app: &App, caller: &Caller, body: Body<ScheduleRequest>) -> 
     commands::create(app, &caller.actor(), wanted).await
 }
 
+/// Validates a schedule without creating it, so that a form can report these errors together with
+/// its own.
+#[boxed]
+pub async fn check(app: &App, caller: &Caller, body: Body<ScheduleRequest>) -> Result<()> {
+    validated(app, caller, body).await.map(drop)
+}
+
 #[boxed]
 pub async fn replace(
     app: &App,

@@ -12,6 +12,7 @@ use wire::v1::{EditServer, EditServers, EditedServers, PatchServer};
 use super::enrollment_tokens::TAGS_MAX;
 use super::{Body, CHUNK, Versions, check_version, forbidden, validate};
 use crate::auth::caller::Caller;
+use crate::commands::batches::NewRollout;
 use crate::commands::servers::ServerEdit;
 use crate::commands::{batches, refreshes, servers};
 use crate::projections::findings;
@@ -155,8 +156,10 @@ pub async fn patch(
 ) -> Result<Rollout> {
     find(app, &caller.scope(), id).await?;
     let options = validate::batch_options(&mut errors, body.options());
+    let name = validate::batch_name(&mut errors, body.name);
     errors.into_result()?;
-    batches::create(app, new_rollout(app, caller, options, vec![id])).await
+    let new = NewRollout { name, ..new_rollout(app, caller, options, vec![id]) };
+    batches::create(app, new).await
 }
 
 /// Releases a server from quarantine. Returns its generation and the API type.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use domain::rollout::Pace;
 use serde_json::Value;
-use vocab::{Cron, RebootPolicy, Selector, SelectorError, ServerId, Zone};
+use vocab::{Cron, Line, RebootPolicy, Selector, SelectorError, ServerId, Zone};
 use wire::v1::{OptionsRequest, ScheduleRequest};
 
 use super::ValidationErrors;
@@ -85,6 +85,12 @@ pub fn batch_options(errors: &mut ValidationErrors, requested: OptionsRequest) -
         errors.add("", "nothing_selected", detail);
     }
     options(errors, "", requested)
+}
+
+/// Validates the name that a user gave a batch.
+pub fn batch_name(errors: &mut ValidationErrors, name: Option<String>) -> Option<Line> {
+    let name = errors.name("/name", name?);
+    Some(Line::sanitize(&name))
 }
 
 /// Validates patch options. Omitted options have their defaults.

@@ -100,6 +100,7 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
     let rollout = rollouts::Rollout {
         id: batch,
         org_id: ours,
+        name: "Batch".into(),
         head: RolloutHead {
             id: batch,
             phase: Phase::Running,

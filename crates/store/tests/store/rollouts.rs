@@ -21,6 +21,7 @@ fn rollout(org_id: OrgId, n: u32) -> Rollout {
     Rollout {
         id,
         org_id,
+        name: format!("Batch {n}"),
         head: RolloutHead {
             id,
             phase: Phase::Running,
@@ -134,6 +135,35 @@ async fn a_rollout_has_one_unfinished_retry(db: Db) {
     assert_eq!(running().await, None);
     add(3).await.unwrap();
     assert_eq!(running().await, Some(nth!(BatchId, 3_u32)));
+}
+
+async fn rollout_is_found_by_part_of_its_name(db: Db) {
+    let (ours, theirs) = (org(&db).await, other_org(&db).await);
+    let mut tx = db.begin().await.unwrap();
+    for (n, org, name) in [
+        (1, ours, "openssl · production"),
+        (2, theirs, "openssl · production"),
+        (3, ours, "100% OpenSSL"),
+        (4, ours, "Nightly (schedule)"),
+    ] {
+        let named = Rollout { name: name.into(), ..rollout(org, n) };
+        rollouts::create(&mut tx, &named, &[]).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    let mut reader = db.read().await.unwrap();
+    for (text, limit, expected) in [
+        ("openssl", 9, vec![3, 1]),
+        ("OPENSSL", 1, vec![3]),
+        ("· prod", 9, vec![1]),
+        ("0%", 9, vec![3]),
+        ("%", 9, vec![3]),
+        ("n_ghtly", 9, vec![]),
+    ] {
+        let found = rollouts::search(&mut reader, ours, text, limit).await.unwrap();
+        let found: Vec<BatchId> = found.iter().map(|row| row.id).collect();
+        let expected: Vec<BatchId> = expected.iter().map(|n: &u32| nth!(BatchId, *n)).collect();
+        assert_eq!(found, expected, "{text}");
+    }
 }
 
 async fn many_rollouts_are_created_at_once(db: Db) {
@@ -467,6 +497,7 @@ testkit::both!(
     crate::support::db:
     rollout_is_readable_only_in_its_organization,
     a_rollout_has_one_unfinished_retry,
+    rollout_is_found_by_part_of_its_name,
     many_rollouts_are_created_at_once,
     stored_rollout_resumes_where_it_stopped,
     creating_a_batch_is_all_or_nothing,

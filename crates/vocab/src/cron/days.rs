@@ -11,31 +11,31 @@ use crate::text::quote_input;
 /// of weekdays, bit 0 is Sunday.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct DayFields {
-    months: u64,
+    pub(super) months: u64,
     /// `None` if the field is `*` or `?` and restricts nothing.
-    of_month: Option<DayOfMonthField>,
+    pub(super) of_month: Option<DayOfMonthField>,
     /// `None` if the field is `*` or `?` and restricts nothing.
-    of_week: Option<DayOfWeekField>,
+    pub(super) of_week: Option<DayOfWeekField>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-struct DayOfMonthField {
-    days: u64,
+pub(super) struct DayOfMonthField {
+    pub(super) days: u64,
     /// `15W`: the weekday nearest to the 15th, in the same month.
-    nearest_weekday: u64,
+    pub(super) nearest_weekday: u64,
     /// `L`
-    last: bool,
+    pub(super) last: bool,
     /// `LW`
-    last_weekday: bool,
+    pub(super) last_weekday: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-struct DayOfWeekField {
-    weekdays: u64,
+pub(super) struct DayOfWeekField {
+    pub(super) weekdays: u64,
     /// `5#2`: the weekdays for the first to the fifth occurrence in the month.
-    nth: [u64; 5],
+    pub(super) nth: [u64; 5],
     /// `5L`
-    last: u64,
+    pub(super) last: u64,
 }
 
 impl DayFields {

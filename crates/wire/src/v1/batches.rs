@@ -13,13 +13,22 @@ with_options! {
         /// The servers to patch; duplicates count once.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<ServerId>, min_items = 1, max_items = 10_000))]
         pub server_ids: Vec<String>,
+        /// Name; derived from the options and the servers if omitted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200))]
+        pub name: Option<String>,
     }
 }
 takes_options!(CreateBatch);
 
 with_options! {
     /// The body of `POST /v1/servers/{server_id}/patch`.
-    pub struct PatchServer {}
+    pub struct PatchServer {
+        /// Name of the batch; derived from the options and the server if omitted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200))]
+        pub name: Option<String>,
+    }
 }
 takes_options!(PatchServer);
 
@@ -29,6 +38,8 @@ takes_options!(PatchServer);
 pub struct Batch {
     /// ID.
     pub id: BatchId,
+    /// Name: the one that was given, or one derived from the options and the servers.
+    pub name: Line,
     /// State.
     pub state: BatchState,
     /// Why the batch halted.

@@ -101,7 +101,7 @@ fn schedule_and_run_match_api_field_names() {
 #[test]
 fn batch_matches_api_field_names() {
     let batch = json!({"id": "bat_01jcqk3m8ye0fr5cq0k6s8v2xw", "state": "completed_with_errors",
-        "halt_reason": null, "origin": "api", "started_by": "key_01jcqk3m8ye0fr5cq0k6s8v2xw",
+        "name": "Security updates · production", "halt_reason": null, "origin": "api", "started_by": "key_01jcqk3m8ye0fr5cq0k6s8v2xw",
         "schedule_id": null, "run_id": null, "options": options(), "progress": progress(),
         "created_at": "2026-11-15T04:00:00Z", "started_at": null, "finished_at": null,
         "results": [{"id": "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw", "server_id": "srv_01jcqk3m8ye0fr5cq0k6s8v2xw",

@@ -55,6 +55,43 @@ async fn batch_has_its_options_and_one_task_per_server(service: &Service) {
     assert_eq!(batch["results"][0]["state"], "pending");
 }
 
+async fn batch_has_a_given_or_derived_name(service: &Service) {
+    let [one, two, three] = three_servers(service).await;
+    let other = join(service, Host::new("db-1").in_environment("staging")).await;
+    let name = async |body: Value| {
+        let batch = service.post("/v1/batches", body).await.is(202).json();
+        assert_eq!(get_batch(service, batch["id"].as_str().unwrap()).await["name"], batch["name"]);
+        batch["name"].as_str().unwrap().to_owned()
+    };
+    let order = |ids: &[ServerId]| json!({"server_ids": ids, "security_only": true});
+    assert_eq!(name(order(&[one, two, three])).await, "Security updates · production");
+    assert_eq!(name(order(&[one, two, one])).await, "Security updates · 2 servers in production");
+    assert_eq!(name(order(&[one, two, other, other])).await, "Security updates · 3 servers");
+    assert_eq!(name(order(&[one])).await, "Security updates · web-1");
+    let openssl = json!({"server_ids": [one, other], "packages": ["openssl"], "dry_run": true});
+    assert_eq!(name(openssl).await, "openssl · 2 servers (dry run)");
+    let named = json!({"server_ids": [one], "packages": [], "name": " Hotfix <b> "});
+    assert_eq!(name(named).await, "Hotfix <b>");
+    let path = format!("/v1/servers/{one}/patch");
+    let body = json!({"security_only": true, "name": "One server"});
+    assert_eq!(service.post(&path, body).await.is(202).json()["name"], "One server");
+    for wrong in ["", "  ", "a\nb", &"x".repeat(201)] {
+        let body = json!({"server_ids": [one], "security_only": true, "name": wrong});
+        let problem =
+            service.post("/v1/batches", body).await.is_problem(422, "invalid_body").json();
+        assert_eq!(problem["errors"][0]["pointer"], "/name", "{wrong:?}");
+    }
+    let list = service.get("/v1/batches").await.json();
+    let mut listed = list["data"].as_array().unwrap().iter().map(|batch| &batch["name"]);
+    assert!(listed.any(|name| name == "One server"), "{list}");
+    let schedule = json!({"name": "Nightly", "cron": "@daily", "targets": {"all": true}});
+    let schedule = service.post("/v1/schedules", schedule).await.is(201).json();
+    let path = format!("/v1/schedules/{}/run", schedule["id"].as_str().unwrap());
+    let run = service.post(&path, json!({})).await.is(202).json();
+    let batch = get_batch(service, run["batch_id"].as_str().unwrap()).await;
+    assert_eq!(batch["name"], "Nightly (schedule)");
+}
+
 async fn unknown_servers_are_listed_and_nothing_starts(service: &Service) {
     let [one, ..] = three_servers(service).await;
     let body = json!({"server_ids": [ABSENT, one, "nonsense"], "reboot": "maybe"});
@@ -473,6 +510,7 @@ async fn repeated_request_with_the_same_key_creates_one_batch(service: &Service)
 testkit::both!(
     crate::support:
     batch_has_its_options_and_one_task_per_server,
+    batch_has_a_given_or_derived_name,
     unknown_servers_are_listed_and_nothing_starts,
     progress_and_results_match_the_tasks,
     waiting_task_shows_what_it_waits_for,

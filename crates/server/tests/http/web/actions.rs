@@ -183,12 +183,12 @@ async fn invalid_patch_form_comes_back_unchanged_and_starts_nothing(service: &Se
     let [one, _] = fleet(service).await;
     let ann = Browser::signed_in(service, "ann", Role::Operator).await;
     for (field, value, told) in [
-        ("stagger_minutes", "ten", "stagger minutes"),
-        ("canary", "200%", "canary"),
-        ("reboot", "perhaps", "reboot"),
+        ("stagger_minutes", "ten", "f-stagger_minutes-error"),
+        ("canary", "200%", "f-canary-error"),
+        ("reboot", "perhaps", "f-reboot-error"),
         ("what", "packages", "Enter at least one package"),
         ("what", "packages_security", "Enter at least one package"),
-        ("exclude", "$(reboot)", "exclude"),
+        ("exclude", "$(reboot)", "f-exclude-error"),
     ] {
         let form = [("server_ids", one.as_str()), (field, value), ("start", "x")];
         let page = ann.submit("/order", &form).await.is(422).text();

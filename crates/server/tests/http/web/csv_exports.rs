@@ -22,7 +22,7 @@ type TableKind = (&'static str, bool, &'static [(&'static str, &'static str)]);
 const KINDS: [TableKind; 30] = [
     ("/trend.csv", false, &[("Day", "day"), ("Servers", "servers"), ("Up to date", "up_to_date"), ("critical", "critical"), ("high", "high"), ("medium", "medium"), ("low", "low"), ("unknown", "unknown"), ("Known exploited", "known_exploited")]),
     ("/cves.csv", true, &[("CVE", "id"), ("Severity", "severity"), ("Servers", "affected_servers")]),
-    ("/batches.csv", true, &[("Servers", "servers"), ("State", "state"), ("Progress", "percent")]),
+    ("/batches.csv", true, &[("Name", "name"), ("State", "state"), ("Progress", "percent")]),
     ("/schedules.csv", true, &[("Schedule", "name"), ("Next run", "next_run_at")]),
     ("/servers.csv", false, &[("", ""), ("Name", "hostname"), ("Status", "status"), ("Environment", "environment"), ("System", "os"), ("Updates", "updates"), ("Security", "security_updates"), ("CVEs", "~cves_critical ~cves_high ~cves_medium ~cves_low ~cves_unknown ~assessment ~stale"), ("Last seen", "last_seen_at")]),
     ("/packages.csv", true, &[("Package", "name"), ("Installed", "version"), ("Available", "available_version"), ("Type", "~security"), ("Installable", "blocked_by ~held")]),
@@ -37,11 +37,11 @@ const KINDS: [TableKind; 30] = [
     ("/servers.csv", false, &[("", ""), ("Server", "hostname"), ("Status", "status"), ("Environment", "environment"), ("Installed", "installed_version"), ("Available", "available_version"), ("Installable", "blocked_by")]),
     ("/cves.csv", false, &[("CVE", "id ~kev"), ("Severity", "severity"), ("CVSS", "cvss"), ("EPSS", "~epss"), ("Servers", "affected_servers"), ("Packages", "packages"), ("Published", "published")]),
     ("/servers.csv", false, &[("Server", "hostname"), ("Status", "status"), ("Environment", "environment"), ("Package", "package"), ("Installed", "installed_version"), ("Fixed in", "fixed_version"), ("State", "state ~suppressed")]),
-    ("/batches.csv", false, &[("Requested", "created_at"), ("State", "state"), ("Updates", "what"), ("Servers", "servers"), ("Failed", "failed"), ("Progress", "percent"), ("Started by", "origin ~started_by_name")]),
+    ("/batches.csv", false, &[("Name", "name"), ("State", "state"), ("Updates", "what"), ("Servers", "servers"), ("Failed", "failed"), ("Progress", "percent"), ("Requested", "created_at"), ("Started by", "origin ~started_by_name")]),
     ("/tasks.csv", false, &[("Server", "hostname"), ("State", "state"), ("Detail", "failure_code message waiting_for notes"), ("Packages", "~packages"), ("Reboot", "~reboot_needed ~reboot_done"), ("Log", "~id")]),
     ("/changes.csv", false, &[("Package", "name"), ("From", "from"), ("To", "to")]),
     ("/order.csv /run.csv /retry.csv", false, &[("Server", "hostname ~canary"), ("Starts", "starts_at waits_for"), ("To install", "~updates"), ("Skipped", "~blocked ~nothing_pending ~host_limits"), ("Reboot", "reboot")]),
-    ("/schedules.csv", false, &[("Name", "name ~enabled"), ("When", "cron timezone"), ("Servers", "targets"), ("Updates", "what"), ("Next run", "next_run_at"), ("Last run", "last_run_state last_run_at")]),
+    ("/schedules.csv", false, &[("Name", "name ~enabled"), ("When", "when timezone"), ("Servers", "targets"), ("Updates", "what"), ("Next run", "next_run_at"), ("Last run", "last_run_state last_run_at")]),
     ("/calendar.csv", false, CALENDAR),
     ("/next.csv", false, &[("*", "local_time ~timezone"), ("Your time", "at"), ("", "")]),
     ("/next.csv", false, &[("In *", "local_time ~timezone"), ("Your time", "at")]),
@@ -56,10 +56,11 @@ const KINDS: [TableKind; 30] = [
 const CALENDAR: &[(&str, &str)] = &[];
 
 /// Pages without a table, and responses that are no pages.
-const PAGES_WITHOUT_TABLES: [&str; 21] = [
+const PAGES_WITHOUT_TABLES: [&str; 22] = [
     "/cves/{id}/suppress",
     "/suppressions/{id}/delete",
     "/find",
+    "/servers/matching",
     "/servers/edit",
     "/account",
     "/account/password",
@@ -185,7 +186,9 @@ fn normalized(text: &str) -> String {
 
 fn has_headings(kind: &TableKind, table: &Table) -> bool {
     let same = |(column, (head, _)): (&String, &(&str, &str))| match head.strip_suffix('*') {
-        Some(start) => column.starts_with(start) && column.contains('/'),
+        Some(start) => {
+            column.starts_with(start) && (column.contains('/') || column.ends_with("UTC"))
+        }
         None => column == head,
     };
     table.heads.len() == kind.2.len() && table.heads.iter().zip(kind.2).all(same)

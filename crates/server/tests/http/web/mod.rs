@@ -5,6 +5,7 @@ mod actions;
 mod activity;
 mod csv_exports;
 mod every_page;
+mod forms;
 mod login;
 mod oidc;
 mod previews;
