@@ -417,10 +417,7 @@ async fn submit<F: Future<Output = service::Result<Schedule>>>(
             Err(error) => Some(error),
         }
     } else {
-        match requests::schedules::check(app, &viewer.caller(), body.into_parts()).await {
-            Ok(()) => None,
-            Err(error) => Some(error),
-        }
+        requests::schedules::check(app, &viewer.caller(), body.into_parts()).await.err()
     };
     let mut is_unmatched = false;
     if let Some(error) = rejected {

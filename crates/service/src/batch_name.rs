@@ -1,4 +1,4 @@
-//! The name of a batch that nobody named: what it installs, and where.
+//! The name of a batch that was created without one: what it installs, and where.
 //!
 //! Pure. `commands::batches` looks up the servers and stores the name, so a name never changes
 //! afterwards.

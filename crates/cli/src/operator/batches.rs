@@ -33,7 +33,7 @@ Examples:
   fleetmend batches create --all --package openssl --name 'openssl everywhere' --yes --json
 
 Name servers by ID or name, or select them with --environment, --os and --tag, which must all match.")]
-    Create(Create),
+    Create(Box<Create>),
     /// List batches, newest first
     #[command(after_help = "Example:\n  fleetmend batches list --state running,halted")]
     List {

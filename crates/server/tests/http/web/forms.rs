@@ -8,6 +8,9 @@ use crate::browser::Browser;
 use crate::fleet::{Host, join};
 use crate::support::Service;
 
+/// Names and values of a form.
+type Fields<'a> = &'a [(&'a str, &'a str)];
+
 /// Asserts that exactly these fields are marked as invalid, that each has its message beside it, and
 /// that the summary links to it.
 #[track_caller]
@@ -87,19 +90,19 @@ async fn name_in_use_is_an_error_of_the_name(service: &Service) {
 async fn settings_forms_keep_input_and_mark_fields(service: &Service) {
     let ann = Browser::signed_in(service, "ann", Role::Admin).await;
     let long = "x".repeat(201);
-    let cases: [(&str, Vec<(&str, &str)>, &[&str]); 5] = [
-        ("/settings/users", vec![("name", ""), ("role", "viewer")], &["name"]),
-        ("/settings/users", vec![("name", "bob"), ("role", "king")], &["role"]),
-        ("/settings/keys", vec![("name", &long), ("role", "king")], &["name", "role"]),
+    let cases: [(&str, Fields<'_>, &[&str]); 5] = [
+        ("/settings/users", &[("name", ""), ("role", "viewer")], &["name"]),
+        ("/settings/users", &[("name", "bob"), ("role", "king")], &["role"]),
+        ("/settings/keys", &[("name", &long), ("role", "king")], &["name", "role"]),
         (
             "/settings/tokens",
-            vec![("name", &long), ("environment", "a b"), ("max_uses", "few")],
+            &[("name", &long), ("environment", "a b"), ("max_uses", "few")],
             &["name", "environment", "max_uses"],
         ),
-        ("/settings/feeds", vec![("url", "nonsense"), ("name", &long)], &["url", "name"]),
+        ("/settings/feeds", &[("url", "nonsense"), ("name", &long)], &["url", "name"]),
     ];
     for (path, form, wrong) in cases {
-        let page = ann.submit(path, &form).await.is(422).text();
+        let page = ann.submit(path, form).await.is(422).text();
         assert_marked(&page, wrong);
         let typed = form.iter().filter(|(name, text)| *name != "role" && !text.is_empty());
         for (_, text) in typed {
@@ -170,7 +173,7 @@ async fn patch_form_marks_fields_and_names_the_batch(service: &Service) {
 async fn builder_composes_cron_and_shows_it_again(service: &Service) {
     join(service, Host::new("web-1")).await;
     let ann = Browser::signed_in(service, "ann", Role::Operator).await;
-    let cases: [(&[(&str, &str)], &str, &str); 5] = [
+    let cases: [(Fields<'_>, &str, &str); 5] = [
         (&[("repeat", "day")], "30 4 * * *", "Every day at 04:30"),
         (
             &[("repeat", "week"), ("weekday_mon", "true"), ("weekday_sun", "true")],
