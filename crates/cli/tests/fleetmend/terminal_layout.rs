@@ -174,6 +174,7 @@ schedule\tWeekly
 id\tsch_ID
 description\t
 enabled\tyes
+runs\tEvery Sunday at 03:00
 cron\t0 3 * * sun
 timezone\tUTC
 targets\tall servers
