@@ -11,9 +11,8 @@ use vocab::{Digest, ServerId};
 
 use crate::Gateway;
 use crate::Refusal;
-use crate::limits::{BodyKind, FirstContact, RequestSlot, ReservedMemory};
+use crate::limits::{BodyKind, RequestSlot, ReservedMemory};
 use crate::response_signature::RequestSender;
-use service::clock::random_u128;
 use service::secrets::{RootKeyAge, Secrets, TrustedKeys};
 use wire::agent::TRUSTED_KEYS_HEADER;
 
@@ -66,8 +65,6 @@ pub(super) struct VerifiedRequest {
     pub(super) reserved: ReservedMemory,
     /// Held until the request is answered.
     pub(super) slot: RequestSlot,
-    /// Held until there is a session, if this process does not know the server yet.
-    pub(super) first_contact: Option<FirstContact>,
 }
 
 /// Authenticates a request and reads its body. Uses no database.
@@ -91,7 +88,6 @@ pub(super) struct UnreadRequest {
     parts: Parts,
     body: Body,
     slot: RequestSlot,
-    first_contact: Option<FirstContact>,
 }
 
 impl UnreadRequest {
@@ -102,20 +98,12 @@ impl UnreadRequest {
         let age = who
             .tag_root_key(&app.secrets, &tag)
             .ok_or_else(|| forged("this identity was not issued by this service"))?;
-        // Before anything that costs more than the tag, such as signing the refusal.
-        let first_contact = match app.registry().find_session(who.server) {
-            Some(_) => None,
-            None => {
-                let delay = random_u128() as u64;
-                Some(app.registry().limits.first_contact(who.server, delay)?)
-            }
-        };
         if let Some(sender) = parts.extensions.get::<RequestSender>() {
             sender.set_claim(who.server, &signature);
         }
         app.registry().limits.request(who.server)?;
         let slot = app.registry().limits.slot(who.server)?;
-        Ok(UnreadRequest { who, age, signature, parts, body, slot, first_contact })
+        Ok(UnreadRequest { who, age, signature, parts, body, slot })
     }
 
     pub(super) fn headers(&self) -> &HeaderMap {
@@ -129,7 +117,7 @@ impl UnreadRequest {
         kind: BodyKind,
         body_bytes_max: usize,
     ) -> Result<VerifiedRequest, Refusal> {
-        let UnreadRequest { who, age, signature, parts, body, slot, first_contact } = self;
+        let UnreadRequest { who, age, signature, parts, body, slot } = self;
         let limits = &app.registry().limits;
         let (body, reserved) = limits.read(kind, &parts.headers, body, body_bytes_max).await?;
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -140,7 +128,7 @@ impl UnreadRequest {
         if let Some(sender) = parts.extensions.get::<RequestSender>() {
             sender.set_verified();
         }
-        Ok(VerifiedRequest { who, root_key_age: age, body, reserved, slot, first_contact })
+        Ok(VerifiedRequest { who, root_key_age: age, body, reserved, slot })
     }
 }
 

@@ -5,7 +5,7 @@
 //! arrives, until its content is committed. Enrollments, which anyone can send, have a separate
 //! limit. The number of concurrent requests per server is limited too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,11 +36,6 @@ const UPLOAD_SECONDS_MAX: Duration = Duration::from_secs(140);
 const CONCURRENT_REQUESTS_MAX: u32 = 8;
 /// Package sets decoded at the same time. Each uses up to the zstd window and one line.
 const DECODERS: usize = 2;
-/// First contacts in progress, of all agents. After an outage the whole fleet connects at once. More
-/// of them would only wait for each other, until their agents give up and start again.
-const FIRST_CONTACTS_MAX: usize = 512;
-/// The retry delays after a refused first contact, in seconds.
-const FIRST_CONTACT_SECONDS: std::ops::RangeInclusive<u64> = 2..=12;
 /// The retry delay when the memory for bodies is used up.
 const BUSY_SECONDS: u64 = 5;
 
@@ -63,19 +58,6 @@ pub(super) struct AgentLimits {
     decoders: Semaphore,
     /// Number of requests in progress, for each server that has any.
     in_progress: Arc<Mutex<BTreeMap<ServerId, u32>>>,
-    first_contacts: Arc<Mutex<BTreeSet<ServerId>>>,
-}
-
-/// The first contact of a server with this process, until dropped.
-pub(super) struct FirstContact {
-    server: ServerId,
-    all: Arc<Mutex<BTreeSet<ServerId>>>,
-}
-
-impl Drop for FirstContact {
-    fn drop(&mut self) {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.server);
-    }
 }
 
 /// A slot for one of the concurrent requests of a server, until dropped.
@@ -145,7 +127,6 @@ impl AgentLimits {
             bodies: Arc::new(Semaphore::new(BODIES_KIB_MAX)),
             enroll_bodies: Arc::new(Semaphore::new(ENROLL_BODIES_KIB_MAX)),
             in_progress: Arc::default(),
-            first_contacts: Arc::default(),
             decoders: Semaphore::new(DECODERS),
         }
     }
@@ -167,23 +148,6 @@ impl AgentLimits {
         }
         *count += 1;
         Ok(RequestSlot { server, under_way: self.in_progress.clone() })
-    }
-
-    /// Admits the first contact of a server, one at a time. `delay` is a random number that spreads
-    /// the retries.
-    pub(super) fn first_contact(
-        &self,
-        server: ServerId,
-        delay: u64,
-    ) -> Result<FirstContact, Refusal> {
-        let mut all = self.first_contacts.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= FIRST_CONTACTS_MAX || !all.insert(server) {
-            let (least, most) = FIRST_CONTACT_SECONDS.into_inner();
-            let detail = "many agents connect at the moment; try again later";
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
-                .retry_after(least + delay % (most - least + 1)));
-        }
-        Ok(FirstContact { server, all: self.first_contacts.clone() })
     }
 
     /// Counts the part of a request body that exceeds a small one.
@@ -282,26 +246,6 @@ mod tests {
 
     fn server(nth: u128) -> ServerId {
         ServerId::new(Timestamp::UNIX_EPOCH, nth)
-    }
-
-    #[test]
-    fn fleet_that_reconnects_at_once_is_admitted_in_parts() {
-        let limits = AgentLimits::new();
-        let server = |n: u128| ServerId::new(jiff::Timestamp::UNIX_EPOCH, n);
-        let admitted: Vec<FirstContact> = (0..FIRST_CONTACTS_MAX as u128)
-            .map(|n| limits.first_contact(server(n), 0).ok().unwrap())
-            .collect();
-        let delays: BTreeSet<u64> = (0..100)
-            .map(|delay| limits.first_contact(server(9_999), delay).err().unwrap())
-            .map(|refused| refused.retry_after.unwrap())
-            .collect();
-        assert_eq!(delays, FIRST_CONTACT_SECONDS.collect());
-        drop(admitted);
-        let one = limits.first_contact(server(1), 0).ok().unwrap();
-        assert!(limits.first_contact(server(1), 0).is_err(), "one agent has one first contact");
-        assert!(limits.first_contact(server(2), 0).is_ok());
-        drop(one);
-        assert!(limits.first_contact(server(1), 0).is_ok());
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub(super) async fn sync(
 ) -> Result<Json<SyncResponse>, Refusal> {
     let watch = Stopwatch::start();
     let trusted = trusted_keys(request.headers());
-    let VerifiedRequest { who, root_key_age: age, body, reserved, slot: _slot, first_contact } =
+    let VerifiedRequest { who, root_key_age: age, body, reserved, slot: _slot } =
         verify_request(&app, request, BODY_BYTES_MAX).await?;
     let mut sync: SyncRequest = serde_json::from_slice(&body)
         .map_err(|error| Refusal::bad_request(format!("invalid sync request: {error}")))?;
@@ -67,7 +67,6 @@ pub(super) async fn sync(
     if let Some(counter) = registry.claim(&app, &session).await? {
         quarantine(&app, &session, clone_reason(counter)).await?;
     }
-    drop(first_contact);
     let challenge = Challenge::new(&app.secrets, session.server, app.clock.now());
     let position = session.accept_counter(sync.counter, sync.nonce, digest, &challenge);
     let hold = Duration::from_secs(sync.hold_seconds.min(HOLD_SECONDS_MAX).into());
