@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use httpkit::filters::{CveFilter, CveServers, PatchFilter, PatchServers};
-use httpkit::problem::{ApiError, Code};
+use httpkit::problem::ApiError;
 use httpkit::{Body, Id, RequestUrl, page as paging};
 use serde_json::{Value, json};
 use service::requests::Versions;
@@ -13,10 +13,9 @@ use wire::v1::{CreateSuppression, Suppression};
 use crate::extract::{Form, PageQuery};
 use crate::pages::Section;
 use crate::pages::facets::Filters;
-use crate::pages::form::SuppressionForm;
-use crate::response::{
-    PageResult, error_sentences, frame, invalid_input, live_frame, page, redirect,
-};
+use crate::pages::form::{SUPPRESSION_FIELDS, SuppressionForm};
+use crate::pages::form_errors::FormErrors;
+use crate::response::{PageResult, form_errors, frame, invalid_input, live_frame, page, redirect};
 use crate::{Dashboard, Viewer, feeds, pages, plots};
 
 pub(crate) async fn patches(
@@ -107,7 +106,10 @@ pub(crate) async fn suppress_form(
     viewer: Viewer,
     Id(id): Id<String>,
 ) -> PageResult {
-    page(&suppress_page(&app, &viewer, &id, SuppressionForm::default(), Vec::new()).await?)
+    page(
+        &suppress_page(&app, &viewer, &id, SuppressionForm::default(), FormErrors::default())
+            .await?,
+    )
 }
 
 pub(crate) async fn suppress(
@@ -120,7 +122,7 @@ pub(crate) async fn suppress(
         reason: sent.text("reason").split_whitespace().collect::<Vec<_>>().join(" "),
         environment: sent.text("environment"),
         package: sent.text("package"),
-        until: sent.text("until"),
+        until: sent.text("expires_at"),
     };
     let mut body = json!({"cve": id, "reason": form.reason});
     for (name, text) in [("environment", &form.environment), ("package", &form.package)] {
@@ -132,13 +134,13 @@ pub(crate) async fn suppress(
         body["expires_at"] = json!(format!("{}T00:00:00Z", form.until));
     }
     // Fails if there is no such CVE.
-    let view = suppress_page(&app, &viewer, &id, form, Vec::new()).await?;
+    let view = suppress_page(&app, &viewer, &id, form, FormErrors::default()).await?;
     match create_suppression(&app, &viewer, &body).await {
         Ok(()) => redirect(&format!("/cves/{id}")),
-        Err(error) if error.code() == Code::InvalidBody => {
-            invalid_input(&pages::Suppress { errors: error_sentences(&error), ..view })
+        Err(error) => {
+            let errors = form_errors(error, SUPPRESSION_FIELDS)?;
+            invalid_input(&pages::Suppress { errors, ..view })
         }
-        Err(error) => Err(error),
     }
 }
 
@@ -157,15 +159,19 @@ async fn suppress_page(
     viewer: &Viewer,
     id: &str,
     form: SuppressionForm,
-    errors: Vec<String>,
+    errors: FormErrors,
 ) -> Result<pages::Suppress, ApiError> {
     let part = queries::Page { limit: 1, offset: 0 };
     let it = queries::cves::get(app, &viewer.caller().scope(), id, part).await?;
     let environments = it.environments.iter().filter_map(|one| one.environment.as_ref());
+    let options = |all: &str, values: Vec<String>| {
+        let values = values.into_iter().map(|value| (value.clone(), value));
+        [(String::new(), all.to_owned())].into_iter().chain(values).collect()
+    };
     Ok(pages::Suppress {
         frame: frame(app, viewer, Section::Cves, format!("Suppress {id}")),
-        environments: environments.map(ToString::to_string).collect(),
-        packages: it.cve.packages,
+        environments: options("All servers", environments.map(ToString::to_string).collect()),
+        packages: options("All affected packages", it.cve.packages),
         cve: it.cve.id,
         form,
         errors,

@@ -42,7 +42,7 @@ fn server_patched_in_the_dashboard_matches_its_package_database() {
     // A dry run changes nothing, even if it is selected after the first preview.
     tab.click("input[name=dry_run]");
     assert_eq!(tab.eval("return document.getElementById('start').disabled"), true);
-    tab.click("form[data-previewed] .card button");
+    tab.click("form[data-previewed] > p > button");
     tab.until_shown("Dry run on 1 server (security updates)");
     tab.click("#start");
     tab.until("the dry run is there", |tab| tab.url().contains("/batches/bat_"));

@@ -42,7 +42,7 @@ pub struct ActivityEntry {
     pub at: Timestamp,
     /// HTML.
     pub sentence: String,
-    /// The entry as JSON, as it is stored.
+    /// The stored entry as JSON.
     pub raw: String,
 }
 
@@ -71,7 +71,7 @@ pub fn days(entries: &[Entry], known: &Resources) -> Vec<ActivityDay> {
                 1 => sentence(first, known),
                 count => folded_sentence(first, count, known),
             },
-            entries: similar.iter().map(|entry| shown(entry, known)).collect(),
+            entries: similar.iter().map(|entry| activity_entry(entry, known)).collect(),
         };
         match days.last_mut().filter(|last| last.day == day_of(first)) {
             Some(last) => last.rows.push(row),
@@ -81,7 +81,7 @@ pub fn days(entries: &[Entry], known: &Resources) -> Vec<ActivityDay> {
     days
 }
 
-fn shown(entry: &Entry, known: &Resources) -> ActivityEntry {
+fn activity_entry(entry: &Entry, known: &Resources) -> ActivityEntry {
     let detail: Value =
         serde_json::from_str(&entry.detail).unwrap_or_else(|_| Value::String(entry.detail.clone()));
     let raw = serde_json::json!({

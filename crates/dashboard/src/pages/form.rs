@@ -43,6 +43,14 @@ pub struct ServersForm {
     pub remove_tags: String,
 }
 
+/// The fields of a suppression, with their labels.
+pub const SUPPRESSION_FIELDS: FormFields = &[
+    ("reason", "Reason"),
+    ("environment", "Environment"),
+    ("package", "Package"),
+    ("expires_at", "Until"),
+];
+
 /// The fields of a suppression.
 #[derive(Debug, Clone, Default)]
 pub struct SuppressionForm {

@@ -28,7 +28,7 @@ pub const NTH: &[Choice] = &[
 /// The value for the last day of a month.
 const LAST_DAY: &str = "last";
 
-/// The fields as they were sent.
+/// The fields that were sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScheduleBuilder {
     /// One of [`REPEAT`].
@@ -130,7 +130,7 @@ impl ScheduleBuilder {
     }
 
     /// The cron expression of the fields. An expression that means the same as the one that the
-    /// form was loaded from is kept as it was written.
+    /// form was loaded from stays unchanged.
     pub fn to_cron(&self) -> Result<String, Vec<FieldProblem>> {
         if self.repeat == "custom" {
             return Ok(self.cron.clone());

@@ -7,7 +7,7 @@ use service::queries::activity::{Entry, Resources};
 use crate::pages::{describe_updates, escape, number, plural, with_spaces};
 
 /// An entry as a sentence in HTML, such as `ann paused batch Security updates`. An action that this
-/// version does not know is shown as it was written.
+/// version does not know is shown unchanged.
 pub fn sentence(entry: &Entry, known: &Resources) -> String {
     let detail = serde_json::from_str(&entry.detail).unwrap_or(Value::Null);
     let facts = Facts { entry, detail: &detail, known };
@@ -60,7 +60,7 @@ pub fn actor_name(id: &str, known: &Resources) -> String {
 const PAGES: [(&str, &str); 3] =
     [("srv_", "/servers/"), ("sch_", "/schedules/"), ("bat_", "/batches/")];
 
-/// What an entry says, and what is known about the resources that it names.
+/// An entry and the names of its resources.
 struct Facts<'a> {
     entry: &'a Entry,
     detail: &'a Value,
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    fn known() -> Resources {
+    fn resources() -> Resources {
         let names = [("usr_1", "ann"), ("key_1", "ci"), ("srv_1", "web-1"), ("srv_2", "<b>")];
         Resources {
             names: names.map(|(id, name)| (id.to_owned(), name.to_owned())).into(),
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn sentence_names_actor_and_subject_and_links_what_exists() {
-        let known = known();
+        let known = resources();
         let html = sentence(&entry("usr_1", "server.edit", "srv_1", &json!({})), &known);
         assert_eq!(
             html,
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn removed_server_is_not_linked() {
-        let html = sentence(&entry("usr_1", "server.remove", "srv_2", &json!({})), &known());
+        let html = sentence(&entry("usr_1", "server.remove", "srv_2", &json!({})), &resources());
         assert!(!html.contains("<a "), "{html}");
     }
 
@@ -443,8 +443,8 @@ mod tests {
         let actions = Action::ALL.iter().map(|action| action.as_str()).chain([bad]);
         for action in actions {
             let entry = entry(bad, action, bad, &detail);
-            assert!(!sentence(&entry, &known()).contains("<img"), "{action}");
-            assert!(!folded_sentence(&entry, 2, &known()).contains("<img"), "{action}");
+            assert!(!sentence(&entry, &resources()).contains("<img"), "{action}");
+            assert!(!folded_sentence(&entry, 2, &resources()).contains("<img"), "{action}");
         }
     }
 
@@ -454,7 +454,7 @@ mod tests {
         for action in Action::ALL {
             let entry = entry("usr_1", action.as_str(), "subject", &json!({}));
             let (one, more) =
-                (text(&sentence(&entry, &known())), folded_sentence(&entry, 12, &known()));
+                (text(&sentence(&entry, &resources())), folded_sentence(&entry, 12, &resources()));
             assert!(one.starts_with("ann ") && one.len() > 8, "{one}");
             assert!(!one.contains(action.as_str()), "{one}");
             assert!(text(&more).contains("12"), "{more}");

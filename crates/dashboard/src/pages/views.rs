@@ -81,8 +81,8 @@ pages! {
     CvePage = "cve.html" { frame: Frame, it: CveDetail, suppressions: Vec<Suppression>, importing: Vec<Feed>, }
     /// The form that suppresses a CVE.
     Suppress = "suppress.html" {
-        frame: Frame, cve: String, environments: Vec<String>, packages: Vec<String>, form: SuppressionForm,
-        errors: Vec<String>,
+        frame: Frame, cve: String, environments: Vec<(String, String)>, packages: Vec<(String, String)>,
+        form: SuppressionForm, errors: FormErrors,
     }
     Batches = "batches.html" { frame: Frame, list: List<Batch>, menus: Vec<FacetMenu>, query: String, names: Names, }
     BatchPage = "batch.html" { frame: Frame, it: Batch, state: String, failed: Vec<Task>, names: Names, }

@@ -502,13 +502,17 @@ async fn cve_is_suppressed_with_a_reason_and_counted_again(service: &Service) {
     let ann = Browser::signed_in(service, "ann", Role::Operator).await;
     let form = "/cves/CVE-2026-1/suppress";
     let page = ann.get(form).await.is(200).text();
-    assert!(page.contains("<option>production</option>"), "{page}");
-    let page = ann.submit(form, &[("reason", ""), ("until", "soon")]).await.is(422).text();
+    assert!(page.contains("<option value=\"production\">production</option>"), "{page}");
+    let page = ann.submit(form, &[("reason", ""), ("expires_at", "soon")]).await.is(422).text();
     assert!(page.contains("role=\"alert\"") && page.contains("value=\"soon\""), "{page}");
-    let past = [("reason", "old"), ("until", "2001-01-01")];
+    assert!(
+        page.contains("id=\"f-reason-error\"") && page.contains("f-expires_at-error"),
+        "{page}"
+    );
+    let past = [("reason", "old"), ("expires_at", "2001-01-01")];
     assert!(ann.submit(form, &past).await.is(422).text().contains("in the future"));
     let good =
-        [("reason", "not\nreachable"), ("environment", "production"), ("until", "2099-01-02")];
+        [("reason", "not\nreachable"), ("environment", "production"), ("expires_at", "2099-01-02")];
     let there = ann.submit(form, &good).await.is(303).header("location").to_owned();
     assert_eq!(there, "/cves/CVE-2026-1");
     let page = ann.get(&there).await.is(200).text();
