@@ -116,7 +116,7 @@ def before_call(context, case, kwargs):
         # Reusing one key would return 409 for every request.
         count = next_count("key")
         headers["Idempotency-Key"] = key if count % 10 == 0 else f"{key[:200]}-{count}"
-    if case.method in ("PUT", "DELETE") and VERSIONS.fullmatch(str(headers.get("If-Match", ""))) and next_count("version") % 3:
+    if case.method in ("PUT", "PATCH", "DELETE") and VERSIONS.fullmatch(str(headers.get("If-Match", ""))) and next_count("version") % 3:
         # A generated version would return 412 for every request.
         headers["If-Match"] = "*"
     query = case.query or {}
