@@ -3,11 +3,16 @@
 //! A request adds its part to the queue and waits. One task at a time takes the queued parts and
 //! commits them together, so that a thousand reports cost about ten commits. If a part fails, only
 //! that part is rolled back. A success means that the part is committed.
+//!
+//! Agents abandon a sync when they have something new to report, and send everything again. So two
+//! reports of one server may be queued, and only the newest one says what the server is now. A part
+//! that is retried keeps its place in the queue: an abandoned report must not be written after a
+//! newer one.
 
 mod scans;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use store::package_sets::{self, PackedSet, SetKind};
@@ -21,7 +26,7 @@ use wire::agent::{Facts, OrderProgress, OrderResult};
 use crate::Gateway;
 use crate::Refusal;
 use crate::limits::ReservedMemory;
-use crate::registry::{StoredState, lock};
+use crate::registry::{StoredState, SyncOrder, lock};
 use service::commands::reports;
 use service::commands::reports::{AgentReports, Reporter};
 use service::host_facts;
@@ -72,6 +77,8 @@ impl LogChunk {
 pub(super) struct AgentReport {
     pub(super) org: OrgId,
     pub(super) server: ServerId,
+    /// Its place among the syncs of the server.
+    pub(super) order: SyncOrder,
     pub(super) facts: Option<Facts>,
     pub(super) packages: Option<PackageSetCounts>,
     pub(super) updates: Option<PackageSetCounts>,
@@ -113,12 +120,16 @@ impl PackageSetCounts {
 pub(super) enum WriteResult {
     /// The server's state after the write.
     Server(StoredState),
+    /// A newer report of the same server was written instead. Results are stored.
+    Superseded,
     Listing,
     /// The end of the log, or a gap before the chunk.
     Log(AppendResult),
 }
 
 struct QueuedPart {
+    /// Counts the parts in the order of their arrival.
+    number: u64,
     part: IngestPart,
     /// The memory reservation of the request, so that queued parts are limited too.
     _reserved: ReservedMemory,
@@ -129,7 +140,9 @@ struct QueuedPart {
 /// Queues what agents send, and writes it to the database in batches.
 #[derive(Default)]
 pub(super) struct WriteBatcher {
+    /// In the order of their numbers.
     queue: Mutex<Vec<QueuedPart>>,
+    next_number: AtomicU64,
     is_writing: AtomicBool,
 }
 
@@ -143,7 +156,9 @@ pub(super) async fn write(
     let batcher = &app.registry().write_batcher;
     {
         let mut queue = lock(&batcher.queue);
-        queue.push(QueuedPart { part, _reserved: reserved, tries: 0, reply });
+        // Under the lock, so that the queue is in the order of the numbers.
+        let number = batcher.next_number.fetch_add(1, Ordering::Relaxed) + 1;
+        queue.push(QueuedPart { number, part, _reserved: reserved, tries: 0, reply });
         metrics::gauge!("fleetmend_ingest_queue").set(queue.len() as f64);
     }
     if !batcher.is_writing.swap(true, Ordering::AcqRel) {
@@ -286,10 +301,10 @@ fn reply_to_all(
     parts: Vec<QueuedPart>,
     done: store::Result<Vec<store::Result<WriteResult>>>,
 ) {
-    let queue = &app.registry().write_batcher.queue;
-    let again = |mut queued: QueuedPart| {
+    let mut retried = Vec::new();
+    let mut again = |mut queued: QueuedPart| {
         queued.tries += 1;
-        lock(queue).push(queued);
+        retried.push(queued);
     };
     match done {
         Ok(done) => {
@@ -312,6 +327,11 @@ fn reply_to_all(
                 }
             }
         }
+    }
+    if !retried.is_empty() {
+        // They arrived before everything that is queued now.
+        retried.sort_by_key(|waiting| waiting.number);
+        lock(&app.registry().write_batcher.queue).splice(0..0, retried);
     }
 }
 

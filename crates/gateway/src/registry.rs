@@ -96,6 +96,11 @@ struct SessionState {
     /// Whether to request the agent's facts again.
     wants_facts: bool,
     stored: StoredState,
+    /// The sync whose report led to `stored`.
+    stored_by: SyncOrder,
+    /// The latest sync with a report to write. Until it is written, `stored` is not what the
+    /// database will contain.
+    reported_by: SyncOrder,
     /// The messages that were sent with a response.
     sent: Vec<Message>,
     /// The number of the latest sync; older syncs are no longer held open. Never 0, which is
@@ -239,6 +244,19 @@ pub(super) struct SyncPosition {
     pub(super) is_sign_of_life: bool,
 }
 
+/// The order in which the syncs of a server were accepted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SyncOrder {
+    number: u64,
+    repeat: u32,
+}
+
+impl SyncPosition {
+    pub(super) fn order(&self) -> SyncOrder {
+        SyncOrder { number: self.number, repeat: self.repeat }
+    }
+}
+
 impl Session {
     fn new(server: &servers::Server, access: AccessState) -> Session {
         let known = StoredState {
@@ -262,6 +280,8 @@ impl Session {
                 last_seen: None,
                 wants_facts: false,
                 stored: known,
+                stored_by: SyncOrder::default(),
+                reported_by: SyncOrder::default(),
                 sent: Vec::new(),
                 sync_number: 1,
                 repeat: 0,
@@ -289,6 +309,8 @@ impl Session {
             last_seen: None,
             wants_facts: false,
             stored: known,
+            stored_by: SyncOrder::default(),
+            reported_by: SyncOrder::default(),
             sent: Vec::new(),
             sync_number: 1,
             repeat: 0,
@@ -507,12 +529,26 @@ impl Session {
         self.state().stored.clone()
     }
 
-    pub(super) fn set_stored(&self, stored: StoredState) {
-        self.state().stored = stored;
+    /// Records that the report of a sync is about to be written.
+    pub(super) fn begin_report(&self, order: SyncOrder) {
+        let mut state = self.state();
+        state.reported_by = state.reported_by.max(order);
     }
 
+    /// Records what the report of a sync has written. Requests may learn of their writes in another
+    /// order than that of their syncs.
+    pub(super) fn set_stored(&self, stored: StoredState, order: SyncOrder) {
+        let mut state = self.state();
+        if order >= state.stored_by {
+            (state.stored, state.stored_by) = (stored, order);
+        }
+    }
+
+    /// Whether the sync contains nothing that has to be written. The report of an abandoned sync may
+    /// still be written; then a later one counts even if it only repeats what was stored before.
     pub(super) fn has_nothing_new(&self, sync: &SyncRequest) -> bool {
-        self.state().stored.has_nothing_new(sync)
+        let state = self.state();
+        state.reported_by <= state.stored_by && state.stored.has_nothing_new(sync)
     }
 
     /// Whether this sync is the latest one. If an agent repeats a sync, both the first request and

@@ -189,6 +189,8 @@ impl SyncContext<'_> {
         if sync.results.is_empty() && !link.is_latest(&self.position) {
             return Ok((Vec::new(), Vec::new()));
         }
+        let order = self.position.order();
+        link.begin_report(order);
         let results = std::mem::take(&mut sync.results);
         let acknowledged: Vec<TaskId> = results.iter().map(|result| result.order_id).collect();
         let wanted = [(SetKind::Packages, packages.wanted()), (SetKind::Updates, updates.wanted())];
@@ -196,6 +198,7 @@ impl SyncContext<'_> {
             wanted: wanted.iter().filter_map(|(kind, digest)| Some((*kind, (*digest)?))).collect(),
             org: link.org,
             server: link.server,
+            order,
             facts: sync.facts.take(),
             packages: packages.counted(),
             updates: updates.counted(),
@@ -209,8 +212,8 @@ impl SyncContext<'_> {
             now: app.clock.now(),
         };
         match write(app, IngestPart::Report(Box::new(report)), reserved).await {
-            Ok(WriteResult::Server(known)) => link.set_stored(known),
-            Ok(WriteResult::Listing | WriteResult::Log(_)) => {}
+            Ok(WriteResult::Server(known)) => link.set_stored(known, order),
+            Ok(WriteResult::Superseded | WriteResult::Listing | WriteResult::Log(_)) => {}
             // An unused package set was deleted after it was counted. It will be requested again.
             Err(refusal) if refusal.code == "not_found" => {
                 app.registry().clear_counts();

@@ -264,6 +264,7 @@ pub(super) async fn append_log(
         }
         WriteResult::Log(AppendResult::Stored(_))
         | WriteResult::Server(_)
+        | WriteResult::Superseded
         | WriteResult::Listing => Ok(StatusCode::NO_CONTENT),
     }
 }

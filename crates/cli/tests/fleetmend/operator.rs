@@ -59,7 +59,12 @@ impl Operator {
             match order.send().await {
                 Ok(answer) if answer.status().is_success() => return answer.json().await.unwrap(),
                 Ok(answer) if answer.status() == 503 => tokio::time::sleep(POLL_INTERVAL).await,
-                Ok(answer) => panic!("{}", answer.text().await.unwrap()),
+                Ok(answer) => {
+                    let text = answer.text().await.unwrap();
+                    // An earlier attempt was answered with 503 and is still being processed.
+                    assert!(text.contains("idempotency_key_in_progress"), "{text}");
+                    tokio::time::sleep(POLL_INTERVAL).await;
+                }
                 // The response was lost, for example while the service stops.
                 Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }

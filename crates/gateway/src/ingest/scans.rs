@@ -59,22 +59,29 @@ pub(super) async fn save(
     Ok(())
 }
 
-/// The changes of the parts, at most one per server. A second one for the same server is stale and
-/// is retried.
+/// The changes of the parts, at most one per server: that of its newest report. The others were
+/// abandoned by their agent, which sent the same again.
 async fn changes<'a>(
     tx: &mut Tx,
     parts: &'a [QueuedPart],
     done: &mut [Option<store::Result<WriteResult>>],
 ) -> store::Result<Vec<ServerChange<'a>>> {
-    let mut report = BTreeMap::new();
+    let mut report: BTreeMap<ServerId, (usize, &AgentReport)> = BTreeMap::new();
     for (place, waiting) in parts.iter().enumerate() {
         let IngestPart::Report(told) = &waiting.part else { continue };
         if done[place].is_some() {
             continue;
         }
+        let this = (place, &**told);
         match report.entry(told.server) {
-            Entry::Vacant(first) => drop(first.insert((place, &**told))),
-            Entry::Occupied(_) => done[place] = Some(Err(StoreError::Stale)),
+            Entry::Vacant(first) => drop(first.insert(this)),
+            Entry::Occupied(mut other) => {
+                let older = match other.get().1.order <= told.order {
+                    true => other.insert(this),
+                    false => this,
+                };
+                done[older.0] = Some(Ok(WriteResult::Superseded));
+            }
         }
     }
     let ids: Vec<ServerId> = report.keys().copied().collect();

@@ -9,10 +9,12 @@ use serde_json::json;
 use server::app::App;
 
 use service::auth::enrollment_tokens as tokens;
+use service::commands::refreshes;
 use sqlx::Executor as _;
 use store::enrollment_tokens::EnrollmentToken;
 use store::{servers, task_logs};
-use vocab::{Installed, Pending, listing};
+use vocab::{Installed, Pending, Stage, listing};
+use wire::v1::Activity;
 
 use crate::agent::{Agent, enroll, rejection, send};
 use crate::rollouts::tasks;
@@ -612,6 +614,51 @@ async fn repeated_sync_replaces_the_held_one(world: &World) {
     engine.stop().await;
 }
 
+/// The database is busy. An agent reports that it scans, abandons that sync, and reports that it is
+/// done: both reports are queued, and the abandoned one must not be what stays.
+async fn abandoned_report_is_not_written_after_a_newer_one(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let mut other = Agent::join(&app, &token, "other").await;
+    web.sync(0).await.unwrap();
+    other.sync(0).await.unwrap();
+    let refresh = refreshes::request(&app, &world.admin(), web.id).await.unwrap();
+    assert_eq!(web.wait_for_order().await.id, refresh.id);
+    let mut tx = app.db.begin().await.unwrap();
+    servers::set_root_key(&mut tx, other.id, "busy").await.unwrap();
+    world.advance(SignedDuration::from_secs(5));
+    let heard = async |agent| {
+        eventually("it is heard", async || app.gateway().last_seen(agent) == Some(world.now()))
+            .await;
+    };
+    let other_id = other.id;
+    other.next_sync.activity = Activity::Scanning;
+    let blocked = tokio::spawn(async move { other.sync(0).await.map(drop) });
+    heard(other_id).await;
+    // The abandoned sync: it reports the stage of the order.
+    world.advance(SignedDuration::from_secs(5));
+    web.next_sync.activity = Activity::Scanning;
+    web.report_stage(refresh.id, Stage::Preflight, world.now());
+    let request = web.signed("POST", "/agent/v1/sync", web.sync_body(0));
+    let router = web.router.clone();
+    let abandoned = tokio::spawn(async move { send(&router, request).await.map(drop) });
+    heard(web.id).await;
+    // The next one has the same counter, and nothing to report on the order.
+    world.advance(SignedDuration::from_secs(5));
+    web.next_sync.activity = Activity::Idle;
+    web.next_sync.progress.clear();
+    let (id, mut again) = (web.id, web.clone());
+    let newest = tokio::spawn(async move { again.sync(0).await.map(drop) });
+    heard(id).await;
+    tx.rollback().await.unwrap();
+    for request in [blocked, abandoned, newest] {
+        request.await.unwrap().unwrap();
+    }
+    assert_eq!(server(&app, world, &web).await.activity, "idle");
+    engine.stop().await;
+}
+
 async fn held_syncs_are_answered_at_shutdown(world: &World) {
     let (app, engine) = world.leader("a").await;
     let token = world.token(&app).await;
@@ -700,6 +747,7 @@ testkit::both!(
     restored_snapshot_is_detected_at_its_second_contact,
     heartbeat_and_counter_are_written_together_later,
     repeated_sync_replaces_the_held_one,
+    abandoned_report_is_not_written_after_a_newer_one,
     held_syncs_are_answered_at_shutdown,
     log_chunks_are_appended_once,
     invalid_and_oversized_syncs_are_rejected,
