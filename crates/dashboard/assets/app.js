@@ -277,6 +277,11 @@
     };
     for (const kind of ["input", "change"]) form.addEventListener(kind, (event) => event.target.matches(`[data-asks~="${id}"]`) && update());
   }
+  // The link above a title leads back to the list as it was: its filters, order and page.
+  const LISTS = ["/servers", "/patches", "/cves", "/batches"];
+  if (LISTS.includes(location.pathname)) sessionStorage.setItem(location.pathname, location.search);
+  for (const link of all(".crumb a")) if (LISTS.includes(link.pathname)) link.search = sessionStorage.getItem(link.pathname) ?? "";
+
   // Show times in the browser's time zone.
   const local = () => {
     for (const time of all("time[data-local]")) {

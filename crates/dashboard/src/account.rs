@@ -14,7 +14,7 @@ use vocab::SessionId;
 use crate::extract::{Form, PageQuery};
 use crate::login::{BUSY, PASSWORDS_DIFFER, client_address};
 use crate::pages::{PasswordErrors, Section, SessionRow, Theme, describe_user_agent};
-use crate::response::{PageResult, frame, invalid_input_with, page, redirect, theme};
+use crate::response::{PageResult, appearance, frame, invalid_input_with, page, redirect};
 use crate::{Dashboard, Viewer, cookies, pages};
 
 /// What the page shows besides the state of the account.
@@ -61,7 +61,7 @@ async fn account_page(
         message: shown.code_error,
         sessions: found.into_iter().map(row).collect(),
         has_more_sessions,
-        theme: theme(),
+        theme: appearance().theme,
     })
 }
 

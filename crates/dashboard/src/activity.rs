@@ -12,8 +12,10 @@ use service::queries;
 use service::queries::activity::{ActivityFilter, Entry, Resources};
 use service::queries::{Page, Scope};
 
-use crate::extract::PageQuery;
+use crate::display::display;
+use crate::extract::ListQuery;
 use crate::pages::activity::{days, named_ids};
+use crate::pages::display::ACTIVITY;
 use crate::pages::facets::{FacetMenu, Filters};
 use crate::pages::sentence::{SYSTEM_ACTORS, actor_name};
 use crate::pages::{Section, choice};
@@ -113,10 +115,12 @@ pub(crate) async fn resources(
 pub(crate) async fn activity(
     State(app): State<Dashboard>,
     viewer: Viewer,
-    query: PageQuery<ActivityQuery>,
+    list_query: ListQuery<ActivityQuery>,
 ) -> PageResult {
     let names = ["actor", "kind", "server", "batch", "from", "until"];
-    let filters = Filters::new(PATH, names.map(|name| (name, query.text(name))).into());
+    let filters = list_query.filters(PATH, &names);
+    let display = display(&app, &viewer, &ACTIVITY, &list_query, &filters).await?;
+    let query = list_query.page;
     let before = query.parameters.before;
     let first = before.unwrap_or(i64::MAX);
     let (entries, older) = matching(&app, &viewer, &query.parameters, first, PAGE_ENTRIES).await?;
@@ -141,7 +145,7 @@ pub(crate) async fn activity(
     let newest = before.map(|_| filters.with("before", ""));
     let frame = frame(&app, &viewer, Section::Activity, "Activity");
     let days = days(&entries, &known);
-    page(&pages::Activity { frame, days, filters, menus, chips, query, newest, older })
+    page(&pages::Activity { frame, days, filters, menus, chips, query, newest, older, display })
 }
 
 /// The menu of users, keys and parts of the service.

@@ -13,9 +13,10 @@ use service::queries::Page;
 use service::{queries, requests};
 use vocab::{BatchId, ServerId, TaskId};
 
-use crate::extract::{Form, PageQuery};
+use crate::display::display;
+use crate::extract::{Form, ListQuery, PageQuery};
 use crate::names::names;
-use crate::pages::facets::Filters;
+use crate::pages::display::BATCHES;
 use crate::pages::{Frame, Section};
 use crate::patch_form::PREVIEW_SERVERS_MAX;
 use crate::preview_token::server_set;
@@ -26,14 +27,18 @@ use crate::{Dashboard, Viewer, pages, preview_token};
 const LOG_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of tasks that a page lists.
 const TASKS_MAX: u32 = 500;
+/// Maximum number of tasks in a timeline.
+const SPANS_MAX: u32 = 20_000;
 
 pub(crate) async fn list(
     State(app): State<Dashboard>,
     viewer: Viewer,
     url: RequestUrl,
-    page_query: PageQuery<BatchFilter>,
+    list_query: ListQuery<BatchFilter>,
 ) -> PageResult {
-    let filters = Filters::new("/batches", vec![("state", page_query.text("state"))]);
+    let filters = list_query.filters("/batches", &["state"]);
+    let display = display(&app, &viewer, &BATCHES, &list_query, &filters).await?;
+    let page_query = list_query.page;
     let menus = vec![filters.choices("State", "state", pages::choice::BATCH_STATE)];
     let query = page_query.query();
     let (part, states) = (page_query.parameters.page(), page_query.parameters.states());
@@ -42,32 +47,43 @@ pub(crate) async fn list(
     let frame = live_frame(&app, &viewer, Section::Batches, "Batches");
     let by = list.data.iter().filter_map(|batch| batch.started_by.clone());
     let names = names(&app, &viewer, by).await?;
-    page(&pages::Batches { frame, list, menus, query, names })
+    page(&pages::Batches { frame, list, menus, query, names, display })
 }
 
 pub(crate) async fn show(
     State(app): State<Dashboard>,
     viewer: Viewer,
+    url: RequestUrl,
     Id(id): Id<BatchId>,
     query: PageQuery<TaskFilter>,
 ) -> PageResult {
     let (scope, state) = (viewer.caller().scope(), query.text("state"));
-    let row = queries::batches::find(&app, &scope, id).await?;
-    let mut it = queries::batches::with_tasks(&app, row).await?;
-    let part = Page { limit: TASKS_MAX, offset: 0 };
-    if !state.is_empty() {
-        let states = query.parameters.states();
-        let found = queries::tasks::list(&app, &scope, id, &states, part).await?;
-        it.results = Some(found.items);
-    }
+    let it = queries::batches::get(&app, &scope, id).await?;
+    let first = Page { limit: TASKS_MAX, offset: 0 };
+    let is_part = ["limit", "offset"].iter().any(|name| !query.text(name).is_empty());
+    let part = if is_part { query.parameters.page() } else { first };
+    let states = query.parameters.states();
+    let found = queries::tasks::list(&app, &scope, id, &states, part).await?;
+    let drawn = if is_part { part } else { Page { limit: SPANS_MAX, offset: 0 } };
+    let timeline = match () {
+        () if !state.is_empty() => String::new(),
+        () if pages::plot::fits_lanes(it.progress.total, drawn) => {
+            pages::plot::timeline(&found.items, &app.clock.now())
+        }
+        () => {
+            let spans = queries::tasks::spans(&app, &scope, id, drawn).await?;
+            pages::plot::grouped_timeline(&spans, drawn.offset, id, &app.clock.now())
+        }
+    };
+    let tasks = paging::list(&url, part, found, |task| task).0;
     let failed = match it.progress.failed + it.progress.timed_out {
         0 => Vec::new(),
-        _ => queries::tasks::list(&app, &scope, id, &["failed", "timed_out"], part).await?.items,
+        _ => queries::tasks::list(&app, &scope, id, &["failed", "timed_out"], first).await?.items,
     };
     let names = names(&app, &viewer, it.started_by.clone()).await?;
     let frame = frame(&app, &viewer, Section::Batches, it.name.to_string());
     let frame = Frame { live: Some(format!("/live?batch={id}")), ..frame };
-    page(&pages::BatchPage { frame, it, state, failed, names })
+    page(&pages::BatchPage { frame, it, tasks, timeline, is_part, state, failed, names })
 }
 
 pub(crate) async fn task(

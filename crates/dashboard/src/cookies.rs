@@ -1,5 +1,5 @@
 //! Cookies for the session, for browsers that have signed in before, for the OIDC redirect, and for
-//! the color theme.
+//! how pages look.
 
 use axum::http::header::{COOKIE, HOST};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -9,7 +9,8 @@ use cookie::{Cookie, CookieBuilder, SameSite};
 use service::agent_install;
 
 use crate::Dashboard;
-use crate::pages::Theme;
+use crate::pages::display::{Columns, ListKind};
+use crate::pages::{Appearance, Density, Theme};
 
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
@@ -22,10 +23,11 @@ pub(crate) const OIDC_STATE: &str = "fleetmend_flow";
 
 /// The color theme of this browser. Without it, the theme of the system applies.
 const THEME: &str = "fleetmend_theme";
-const THEME_SECONDS: i64 = 365 * 86_400;
+/// How long a browser remembers how pages look.
+const PREFERENCE_SECONDS: i64 = 365 * 86_400;
 
 /// The color theme that the user chose in this browser.
-pub(crate) fn theme(headers: &HeaderMap) -> Theme {
+fn theme(headers: &HeaderMap) -> Theme {
     read(headers, THEME).map_or(Theme::System, Theme::from_name)
 }
 
@@ -34,9 +36,55 @@ pub(crate) fn theme(headers: &HeaderMap) -> Theme {
 pub(crate) fn theme_cookie(app: &Dashboard, headers: &HeaderMap, theme: Theme) -> HeaderValue {
     let (value, seconds) = match theme {
         Theme::System => ("", 0),
-        Theme::Light | Theme::Dark => (theme.name(), THEME_SECONDS),
+        Theme::Light | Theme::Dark => (theme.name(), PREFERENCE_SECONDS),
     };
     let cookie = Cookie::build((THEME, value)).path("/").same_site(SameSite::Lax);
+    header(app, headers, cookie, seconds)
+}
+
+/// The columns of a list, in this browser: `fleetmend_columns_servers`.
+const COLUMNS: &str = "fleetmend_columns_";
+const DENSITY: &str = "fleetmend_density";
+
+/// The columns that the user chose in this browser for the list at this path.
+pub(crate) fn columns(headers: &HeaderMap, path: &str) -> Option<String> {
+    let name = format!("{COLUMNS}{}", path.trim_start_matches('/'));
+    read(headers, &name).map(str::to_owned)
+}
+
+/// The cookie that stores the columns of a list.
+pub(crate) fn columns_cookie(
+    app: &Dashboard,
+    headers: &HeaderMap,
+    list: &ListKind,
+    columns: &Columns,
+) -> HeaderValue {
+    let (value, seconds) = match columns.is_all() {
+        true => (String::new(), 0),
+        false => (columns.to_string(), PREFERENCE_SECONDS),
+    };
+    let name = format!("{COLUMNS}{}", list.name);
+    let cookie = Cookie::build((name, value)).path("/").same_site(SameSite::Lax);
+    header(app, headers, cookie, seconds)
+}
+
+/// How the user chose in this browser that pages look.
+pub(crate) fn appearance(headers: &HeaderMap) -> Appearance {
+    let density = read(headers, DENSITY).map_or(Density::Comfortable, Density::from_name);
+    Appearance { theme: theme(headers), density }
+}
+
+/// The cookie that stores the density of lists.
+pub(crate) fn density_cookie(
+    app: &Dashboard,
+    headers: &HeaderMap,
+    density: Density,
+) -> HeaderValue {
+    let (value, seconds) = match density {
+        Density::Comfortable => ("", 0),
+        Density::Compact => (density.name(), PREFERENCE_SECONDS),
+    };
+    let cookie = Cookie::build((DENSITY, value)).path("/").same_site(SameSite::Lax);
     header(app, headers, cookie, seconds)
 }
 

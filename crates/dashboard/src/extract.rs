@@ -9,6 +9,9 @@ use httpkit::problem::{ApiError, Code};
 use httpkit::{body, query};
 use serde::de::DeserializeOwned;
 
+use crate::cookies;
+use crate::pages::facets::Filters;
+
 /// The query parameters of a page, parsed like those of the API. Filter forms also send empty
 /// fields; these count as absent.
 #[derive(Debug)]
@@ -36,14 +39,52 @@ impl<T> PageQuery<T> {
     }
 }
 
+impl<T: DeserializeOwned> PageQuery<T> {
+    fn from_pairs(mut pairs: Vec<(String, String)>) -> Result<PageQuery<T>, ApiError> {
+        pairs.retain(|(_, value)| !value.is_empty());
+        let text = serde_html_form::to_string(&pairs).unwrap_or_default();
+        Ok(PageQuery { parameters: query::parse(&text)?, pairs })
+    }
+}
+
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for PageQuery<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        PageQuery::from_pairs(parse_pairs(parts.uri.query().unwrap_or("").as_bytes())?)
+    }
+}
+
+/// The query parameters of a list, and the columns that are shown.
+#[derive(Debug)]
+pub(crate) struct ListQuery<T> {
+    pub(crate) page: PageQuery<T>,
+    /// The columns that the address names.
+    pub(crate) columns: Option<String>,
+    /// The columns that this browser remembers for the list.
+    pub(crate) remembered_columns: Option<String>,
+}
+
+impl<T> ListQuery<T> {
+    /// The filters with these names, for the links of the list at this path.
+    pub(crate) fn filters(&self, path: &'static str, names: &[&'static str]) -> Filters {
+        let pairs = names.iter().map(|name| (*name, self.page.text(name))).collect();
+        Filters::new(path, pairs).keeping_columns(self.columns.as_deref())
+    }
+}
+
+/// The parameter of a list that names its columns.
+const COLUMNS: &str = "columns";
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for ListQuery<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let mut pairs = parse_pairs(parts.uri.query().unwrap_or("").as_bytes())?;
-        pairs.retain(|(_, value)| !value.is_empty());
-        let text = serde_html_form::to_string(&pairs).unwrap_or_default();
-        Ok(PageQuery { parameters: query::parse(&text)?, pairs })
+        let columns = pairs.iter().find(|(name, _)| name == COLUMNS).map(|(_, text)| text.clone());
+        pairs.retain(|(name, _)| name != COLUMNS);
+        let remembered_columns = cookies::columns(&parts.headers, parts.uri.path());
+        Ok(ListQuery { page: PageQuery::from_pairs(pairs)?, columns, remembered_columns })
     }
 }
 
@@ -111,7 +152,7 @@ pub(crate) fn parse_pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiErro
 }
 
 /// The fields that a form may repeat.
-const REPEATABLE_FIELDS: [&str; 2] = ["server_ids", "pending"];
+const REPEATABLE_FIELDS: [&str; 3] = ["server_ids", "pending", "columns"];
 /// The number of characters of a field name that an error message repeats.
 const NAME_CHARS_SHOWN: usize = 40;
 

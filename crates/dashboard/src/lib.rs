@@ -11,6 +11,7 @@ mod batches;
 mod calendar;
 mod cookies;
 mod csv_export;
+mod display;
 mod extract;
 mod feeds;
 mod find;
@@ -31,6 +32,8 @@ mod response;
 mod schedules;
 mod servers;
 mod settings;
+#[cfg(debug_assertions)]
+mod styleguide;
 mod vulnerabilities;
 
 use std::ops::Deref;
@@ -85,7 +88,8 @@ pub enum Access {
 fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
     use Access::{Open, SignedIn};
     use Role::{Admin, Operator, Viewer};
-    vec![
+    #[cfg_attr(not(debug_assertions), expect(unused_mut, reason = "for development builds only"))]
+    let mut routes = vec![
         (Open, "/sign-in", get(login::show).post(login::sign_in)),
         (Open, "/welcome/{link}", get(login::show_invitation).post(login::accept_invitation)),
         (Open, "/assets/{mark}/{name}", get(assets::asset)),
@@ -100,6 +104,9 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Viewer), "/account/sessions/{id}/end", post(account::end_session)),
         (SignedIn(Viewer), "/account/theme", post(account::choose_theme)),
         (SignedIn(Viewer), "/sign-out", post(login::sign_out)),
+        (SignedIn(Viewer), "/display", post(display::choose)),
+        (SignedIn(Viewer), "/views", post(display::save)),
+        (SignedIn(Viewer), "/views/{id}/delete", post(display::delete)),
         (SignedIn(Viewer), "/", get(overview::overview)),
         (SignedIn(Viewer), "/trend.csv", get(csv_export::trend)),
         (SignedIn(Viewer), "/live", get(live::live)),
@@ -178,7 +185,10 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Operator), "/schedules/{id}/delete", post(schedules::delete)),
         (SignedIn(Admin), "/activity", get(activity::activity)),
         (SignedIn(Admin), "/activity.csv", get(csv_export::activity)),
-        (SignedIn(Admin), "/settings", get(settings::people)),
+        (SignedIn(Admin), "/settings", get(settings::organization)),
+        (SignedIn(Admin), "/settings/organization", post(settings::rename_organization)),
+        (SignedIn(Admin), "/settings/people", get(settings::people)),
+        (SignedIn(Admin), "/settings/sign-in", get(settings::sign_in)),
         (SignedIn(Admin), "/settings/agents", get(settings::agents)),
         (SignedIn(Admin), "/settings/agents/upgrade", post(settings::upgrade_agents)),
         (SignedIn(Admin), "/settings/users.csv", get(csv_export::users)),
@@ -195,7 +205,10 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Admin), "/settings/keys/{id}/revoke", post(settings::revoke_key)),
         (SignedIn(Admin), "/settings/tokens", get(settings::tokens).post(settings::create_token)),
         (SignedIn(Admin), "/settings/tokens/{id}/revoke", post(settings::revoke_token)),
-    ]
+    ];
+    #[cfg(debug_assertions)]
+    routes.push((SignedIn(Viewer), "/styleguide", get(styleguide::show)));
+    routes
 }
 
 /// Every path of the dashboard with its required access.

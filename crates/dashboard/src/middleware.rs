@@ -85,8 +85,8 @@ pub(crate) async fn handle(
 ) -> Response<Body> {
     let id = request.extensions().get::<RequestId>().map_or("", |id| id.as_str()).to_owned();
     let path = request.uri().path().to_owned();
-    let theme = cookies::theme(request.headers());
-    response::with_theme(theme, async {
+    let appearance = cookies::appearance(request.headers());
+    response::with_appearance(appearance, async {
         let (viewer, answered) = check_access(&access, request, next).await;
         let mut response = match answered {
             Ok(answered) => answered,
@@ -106,8 +106,8 @@ pub(crate) async fn unknown_path(app: &Dashboard, request: &Parts) -> Response<B
     let viewer = authenticate(app, &request.headers).await.ok().flatten();
     let error = ApiError::new(Code::NotFound, "There is no page at this address.");
     let path = request.uri.path();
-    let theme = cookies::theme(&request.headers);
-    let page = response::with_theme(theme, async {
+    let appearance = cookies::appearance(&request.headers);
+    let page = response::with_appearance(appearance, async {
         response::error_page(app, viewer.as_ref(), error.into_response(), path, &id)
     });
     with_security_headers(page.await)

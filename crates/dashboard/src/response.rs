@@ -10,28 +10,28 @@ use httpkit::problem::{ApiError, Code, from_status_code, internal};
 use service::clock::random_bytes;
 
 use crate::pages::form_errors::{FormErrors, FormFields};
-use crate::pages::{Frame, Section, Template, Theme};
+use crate::pages::{Appearance, Frame, Section, Template};
 use crate::{Dashboard, Viewer, pages};
 
 tokio::task_local! {
-    /// The color theme of the request that is being handled. Every page needs it, and only the
+    /// How pages look for the request that is being handled. Every page needs it, and only the
     /// middleware and [`render`] use it.
-    static THEME: Theme;
+    static APPEARANCE: Appearance;
 }
 
-/// Renders the pages of `work` in this theme.
-pub(crate) async fn with_theme<T>(theme: Theme, work: impl Future<Output = T>) -> T {
-    THEME.scope(theme, work).await
+/// Renders the pages of `work` like this.
+pub(crate) async fn with_appearance<T>(appearance: Appearance, work: impl Future<Output = T>) -> T {
+    APPEARANCE.scope(appearance, work).await
 }
 
-/// The color theme of the request that is being handled.
-pub(crate) fn theme() -> Theme {
-    THEME.try_with(|theme| *theme).unwrap_or(Theme::System)
+/// How pages look for the request that is being handled.
+pub(crate) fn appearance() -> Appearance {
+    APPEARANCE.try_with(|appearance| *appearance).unwrap_or(Appearance::DEFAULT)
 }
 
 fn render(page: &impl Template) -> askama::Result<String> {
-    let theme = theme();
-    page.render_with_values(&(pages::THEME_VALUE, &theme as &dyn std::any::Any))
+    let appearance = appearance();
+    page.render_with_values(&(pages::APPEARANCE_VALUE, &appearance as &dyn std::any::Any))
 }
 
 pub(crate) type PageResult = Result<Response<Body>, ApiError>;
@@ -120,17 +120,8 @@ pub(crate) fn error_page(
     let text = match viewer {
         None => render(&pages::ProblemBare { title, detail, request_id }),
         Some(viewer) => {
-            let sections = [
-                ("/servers", Section::Servers),
-                ("/patches", Section::Patches),
-                ("/cves", Section::Cves),
-                ("/batches", Section::Batches),
-                ("/schedules", Section::Schedules),
-                ("/activity", Section::Activity),
-                ("/settings", Section::Settings),
-            ];
-            let found = sections.iter().find(|(start, _)| path.starts_with(start));
-            let (back, section) = found.copied().unwrap_or(("/", Section::Overview));
+            let section = Section::of_path(path);
+            let back = section.path();
             let errors =
                 error.errors().iter().map(|e| (e.pointer.clone(), e.detail.clone())).collect();
             let frame = frame(app, viewer, section, title);

@@ -5,7 +5,7 @@ use httpkit::filters::PageParams;
 use httpkit::problem::{ApiError, Code};
 use httpkit::{Body, Id, RequestUrl, filters, page as paging};
 use serde_json::json;
-use service::queries::servers::Facets;
+use service::queries::servers::{Facets, StatusFacets};
 use service::queries::{Page, Paged};
 use service::requests::Versions;
 use service::requests::validate::SERVER_IDS_MAX;
@@ -13,8 +13,10 @@ use service::{queries, requests};
 use vocab::{Digest, Line, ServerId};
 use wire::v1::{AgentUpgrades, EditServer, EditServers, UpgradeAgents};
 
-use crate::extract::{Form, PageQuery};
+use crate::display::display;
+use crate::extract::{Form, ListQuery, PageQuery};
 use crate::names::names;
+use crate::pages::display::SERVERS;
 use crate::pages::facets::{FacetMenu, Filters};
 use crate::pages::form::{SERVER_FIELDS, SERVERS_FIELDS, ServersForm};
 use crate::pages::form_errors::FormErrors;
@@ -32,22 +34,26 @@ pub(crate) async fn list(
     State(app): State<Dashboard>,
     viewer: Viewer,
     url: RequestUrl,
-    page_query: PageQuery<filters::ServerFilter>,
+    list_query: ListQuery<filters::ServerFilter>,
 ) -> PageResult {
     let names = ["q", "status", "environment", "os", "tag", "reboot_required", "sort"];
-    let filters = Filters::new("/servers", names.map(|name| (name, page_query.text(name))).into());
+    let filters = list_query.filters("/servers", &names);
+    let display = display(&app, &viewer, &SERVERS, &list_query, &filters).await?;
+    let page_query = list_query.page;
     let query = page_query.query();
     let (part, scope) = (page_query.parameters.page(), viewer.caller().scope());
     let (wanted, sort) = page_query.parameters.into_filter();
     let found = queries::servers::list(&app, &scope, wanted, sort, part).await?;
     let list = paging::list(&url, part, found, |server| server).0;
-    let menus = menus(&filters, queries::servers::facets(&app, &scope).await?);
+    let facets = queries::servers::facets(&app, &scope).await?;
+    let status = queries::servers::status_facets(&app, &scope).await?;
+    let menus = menus(&filters, facets, status);
     let frame = live_frame(&app, &viewer, Section::Servers, "Servers");
-    page(&pages::Servers { frame, list, filters, menus, query })
+    page(&pages::Servers { frame, list, filters, menus, query, display })
 }
 
 /// The filter menus of the list.
-fn menus(filters: &Filters, facets: Facets) -> Vec<FacetMenu> {
+fn menus(filters: &Filters, facets: Facets, status: StatusFacets) -> Vec<FacetMenu> {
     let counted = |values: Vec<(String, u64)>| {
         values.into_iter().map(|(value, count)| (value.clone(), value, Some(count)))
     };
@@ -55,8 +61,13 @@ fn menus(filters: &Filters, facets: Facets) -> Vec<FacetMenu> {
         filters.menu("Environment", "environment", counted(facets.environments)),
         filters.menu("System", "os", counted(facets.systems)),
         filters.menu("Tag", "tag", counted(facets.tags)),
-        filters.choices("Status", "status", pages::choice::STATUS),
-        filters.choices("Reboot", "reboot_required", pages::choice::REBOOT_REQUIRED),
+        filters.counted("Status", "status", pages::choice::STATUS, |value| match value {
+            "online" => status.online,
+            _ => status.offline,
+        }),
+        filters.counted("Reboot", "reboot_required", pages::choice::REBOOT_REQUIRED, |value| {
+            if value == "true" { status.reboot_required } else { status.no_reboot_required }
+        }),
         filters.choices("Sort", "sort", pages::choice::SORT),
     ]
 }

@@ -1,15 +1,16 @@
-//! The pages of the settings: users, API keys, enrollment tokens and agents. Feeds are in
-//! [`crate::feeds`].
+//! The pages of the settings: organization, users, API keys, enrollment tokens, agents and sign-in.
+//! Feeds are in [`crate::feeds`].
 
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use httpkit::problem::ApiError;
 use httpkit::{Body, Id, NoQuery, Query, RequestUrl, page as paging};
 use serde_json::{Map, json};
 use service::agent_install;
-use service::auth::users;
+use service::auth::{sessions, users};
+use service::commands::organizations;
 use service::queries::Page;
-use service::queries::users::User;
+use service::queries::users::{Organization, User};
 use service::requests::Versions;
 use service::{FieldError, ServiceError, queries, requests};
 use vocab::{KeyId, Role, TokenId, UserId};
@@ -17,9 +18,11 @@ use wire::v1::{CreateApiKey, CreateEnrollmentToken, UpgradeAgents};
 
 use crate::cookies::base_url;
 use crate::extract::Form;
-use crate::pages::form::{INVITE_FIELDS, InviteForm, KEY_FIELDS, KeyForm, TOKEN_FIELDS, TokenForm};
+use crate::pages::form::{
+    INVITE_FIELDS, InviteForm, KEY_FIELDS, KeyForm, ORGANIZATION_FIELDS, TOKEN_FIELDS, TokenForm,
+};
 use crate::pages::form_errors::FormErrors;
-use crate::pages::{Section, UserRow};
+use crate::pages::{ProviderFacts, Section, UserRow};
 use crate::response::{PageResult, form_errors, frame, invalid_input_with, page, redirect};
 use crate::servers::{environments, refuse_if_none_requested};
 use crate::{Dashboard, Viewer, pages};
@@ -28,6 +31,121 @@ use crate::{Dashboard, Viewer, pages};
 const ROWS_MAX: u32 = 200;
 
 const FIRST: Page = Page { limit: ROWS_MAX, offset: 0 };
+
+const PEOPLE: &str = "/settings/people";
+
+/// The organization and the service.
+pub(crate) async fn organization(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> PageResult {
+    let organization = queries::users::organization(&app, viewer.user.org_id).await?;
+    let name = organization.name.clone();
+    page(&organization_page(&app, &viewer, &organization, name, FormErrors::default()).await?)
+}
+
+async fn organization_page(
+    app: &Dashboard,
+    viewer: &Viewer,
+    organization: &Organization,
+    typed_name: String,
+    errors: FormErrors,
+) -> Result<pages::Settings, ApiError> {
+    let help = match queries::users::has_several_organizations(app).await? {
+        true => "People type it to sign in. Tell them if you change it.",
+        false => "Shown in the navigation of every page.",
+    };
+    Ok(pages::Settings {
+        frame: frame(app, viewer, Section::Settings, "Organization"),
+        typed_name,
+        help,
+        id: organization.id.to_string(),
+        created_at: organization.created_at,
+        generation: organization.generation.to_string(),
+        database: if app.db.engine() == "sqlite" { "SQLite" } else { "PostgreSQL" },
+        errors,
+    })
+}
+
+/// Renames the organization.
+pub(crate) async fn rename_organization(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    form: Form,
+) -> PageResult {
+    let now = queries::users::organization(&app, viewer.user.org_id).await?;
+    let name = form.text("name");
+    let seen = Organization {
+        generation: form.text("generation").parse().unwrap_or(i64::MIN),
+        ..now.clone()
+    };
+    let renamed = organizations::rename(&app, &users::actor(&viewer.user), &seen, &name).await;
+    match renamed {
+        Ok(()) => redirect("/settings"),
+        Err(ServiceError::Stale) => {
+            let mut errors = FormErrors::new(ORGANIZATION_FIELDS);
+            let detail = "The organization was renamed meanwhile. Check the name and save again.";
+            errors.add_general(detail);
+            let again = organization_page(&app, &viewer, &now, name, errors).await?;
+            invalid_input_with(StatusCode::CONFLICT, &again)
+        }
+        Err(error) => {
+            let error = ApiError::from(error);
+            let status = error.code().status();
+            let errors = form_errors(error, ORGANIZATION_FIELDS)?;
+            let again = organization_page(&app, &viewer, &now, name, errors).await?;
+            invalid_input_with(status, &again)
+        }
+    }
+}
+
+/// Maximum number of names in the sentence about two-factor authentication.
+const NAMES_MAX: usize = 20;
+
+/// How people sign in.
+pub(crate) async fn sign_in(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    headers: HeaderMap,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> PageResult {
+    let everyone = Page { limit: u32::MAX, offset: 0 };
+    let people = queries::users::list(&app, &viewer.caller().scope(), everyone).await?.items;
+    let with_password: Vec<User> =
+        people.into_iter().filter(|user| user.password.is_some()).collect();
+    let without: Vec<&User> =
+        with_password.iter().filter(|user| user.totp_secret.is_none()).collect();
+    let names = match without.len() <= NAMES_MAX {
+        true => without.iter().map(|user| user.name.clone()).collect(),
+        false => Vec::new(),
+    };
+    let redirect_url = format!("{}/sign-in/oidc/back", base_url(&app, &headers));
+    let provider = app.settings.oidc.as_ref().map(|it| ProviderFacts {
+        name: it.name.clone(),
+        issuer: it.issuer.clone(),
+        client_id: it.client_id.clone(),
+        has_secret: it.client_secret.is_some(),
+        scope: it.scope.clone(),
+        redirect_url: redirect_url.clone(),
+        roles: it.roles.as_ref().map_or_else(Vec::new, |mapping| {
+            let sentence = |(role, value): &(Role, String)| {
+                format!("{role} if the claim {} is {value}", mapping.claim)
+            };
+            mapping.by_value.iter().map(sentence).collect()
+        }),
+        default_role: it.default_role,
+    });
+    page(&pages::SettingsSignIn {
+        frame: frame(&app, &viewer, Section::Settings, "Sign-in"),
+        session_hours: sessions::SESSION_TTL.as_hours(),
+        without_totp: without.len(),
+        with_password: with_password.len(),
+        names,
+        provider,
+        redirect_url,
+    })
+}
 
 /// The users.
 pub(crate) async fn people(
@@ -44,7 +162,7 @@ async fn people_page(
     viewer: &Viewer,
     form: InviteForm,
     errors: FormErrors,
-) -> Result<pages::Settings, ApiError> {
+) -> Result<pages::SettingsPeople, ApiError> {
     let scope = viewer.caller().scope();
     let found = queries::users::list(app, &scope, FIRST).await?;
     let linked = queries::users::linked(app, &scope).await?;
@@ -61,7 +179,7 @@ async fn people_page(
     };
     let users = found.items.into_iter().map(row).collect();
     let frame = frame(app, viewer, Section::Settings, "People");
-    Ok(pages::Settings { frame, users, form, errors })
+    Ok(pages::SettingsPeople { frame, users, form, errors })
 }
 
 pub(crate) async fn keys(
@@ -142,9 +260,9 @@ fn confirm_page(
     action: String,
     verb: &str,
 ) -> PageResult {
-    // `/settings/keys/…` belongs to the list of keys; the list of users is the first page.
+    // `/settings/keys/…` belongs to the list of keys; the rest to the list of users.
     let list = pages::choice::SETTINGS.iter().skip(1).find(|(path, _)| action.starts_with(path));
-    let back = list.map_or("/settings", |(path, _)| path).to_owned();
+    let back = list.map_or(PEOPLE, |(path, _)| path).to_owned();
     page(&pages::Confirm {
         frame: frame(app, viewer, Section::Settings, title),
         errors: Vec::new(),
@@ -190,7 +308,7 @@ pub(crate) async fn invite(
         "Invited",
         lines,
         format!("{}/welcome/{link}", base_url(&app, &headers)),
-        "/settings",
+        PEOPLE,
     )
 }
 
@@ -230,7 +348,7 @@ pub(crate) async fn reset(
         "Reset",
         lines,
         format!("{}/welcome/{link}", base_url(&app, &headers)),
-        "/settings",
+        PEOPLE,
     )
 }
 
@@ -255,7 +373,7 @@ pub(crate) async fn remove(
         );
     }
     users::remove(&app, &users::actor(&viewer.user), &user).await?;
-    redirect("/settings")
+    redirect(PEOPLE)
 }
 
 /// Creates an API key.

@@ -5,28 +5,53 @@ use httpkit::filters::{CveFilter, CveServers, PatchFilter, PatchServers};
 use httpkit::problem::ApiError;
 use httpkit::{Body, Id, RequestUrl, page as paging};
 use serde_json::{Value, json};
+use service::queries::cves::SeverityFacets;
 use service::requests::Versions;
 use service::{queries, requests};
 use vocab::SuppressionId;
 use wire::v1::{CreateSuppression, Suppression};
 
-use crate::extract::{Form, PageQuery};
+use crate::display::display;
+use crate::extract::{Form, ListQuery, PageQuery};
 use crate::pages::Section;
-use crate::pages::facets::Filters;
+use crate::pages::choice::Choice;
+use crate::pages::display::{CVES, PATCHES};
+use crate::pages::facets::{FacetMenu, Filters};
 use crate::pages::form::{SUPPRESSION_FIELDS, SuppressionForm};
 use crate::pages::form_errors::FormErrors;
 use crate::response::{PageResult, form_errors, frame, invalid_input, live_frame, page, redirect};
 use crate::{Dashboard, Viewer, feeds, pages, plots};
 
+/// The filter menus of both lists.
+fn menus(filters: &Filters, facets: SeverityFacets, sort: &'static [Choice]) -> Vec<FacetMenu> {
+    let count = |value: &str| match value {
+        "critical" => facets.critical,
+        "high" => facets.high,
+        "medium" => facets.medium,
+        "low" => facets.low,
+        "unknown" => facets.unknown,
+        "critical,high" => facets.critical + facets.high,
+        "true" => facets.exploited,
+        _ => facets.not_exploited,
+    };
+    vec![
+        filters.counted("Severity", "severity", pages::choice::SEVERITY, count),
+        filters.counted("Exploited", "kev", pages::choice::KEV, count),
+        filters.choices("Sort", "sort", sort),
+    ]
+}
+
 pub(crate) async fn patches(
     State(app): State<Dashboard>,
     viewer: Viewer,
     url: RequestUrl,
-    page_query: PageQuery<PatchFilter>,
+    list_query: ListQuery<PatchFilter>,
 ) -> PageResult {
-    let pairs = ["q", "severity"].map(|name| (name, page_query.text(name)));
-    let filters = Filters::new("/patches", pairs.into());
-    let menus = vec![filters.choices("Severity", "severity", pages::choice::SEVERITY)];
+    let filters = list_query.filters("/patches", &["q", "severity", "kev", "sort"]);
+    let display = display(&app, &viewer, &PATCHES, &list_query, &filters).await?;
+    let page_query = list_query.page;
+    let facets = queries::patches::facets(&app, &viewer.caller().scope()).await?;
+    let menus = menus(&filters, facets, pages::choice::PATCH_SORT);
     let query = page_query.query();
     let (part, scope) = (page_query.parameters.page(), viewer.caller().scope());
     let found =
@@ -34,7 +59,7 @@ pub(crate) async fn patches(
     let list = paging::list(&url, part, found, |patch| patch).0;
     let ages = plots::ages(&app, &viewer).await?;
     let frame = live_frame(&app, &viewer, Section::Patches, "Patches");
-    page(&pages::Patches { frame, list, filters, menus, query, ages })
+    page(&pages::Patches { frame, list, filters, menus, query, ages, display })
 }
 
 pub(crate) async fn patch(
@@ -53,14 +78,13 @@ pub(crate) async fn cves(
     State(app): State<Dashboard>,
     viewer: Viewer,
     url: RequestUrl,
-    page_query: PageQuery<CveFilter>,
+    list_query: ListQuery<CveFilter>,
 ) -> PageResult {
-    let pairs = ["q", "severity", "kev"].map(|name| (name, page_query.text(name)));
-    let filters = Filters::new("/cves", pairs.into());
-    let menus = vec![
-        filters.choices("Severity", "severity", pages::choice::SEVERITY),
-        filters.choices("Exploited", "kev", pages::choice::KEV),
-    ];
+    let filters = list_query.filters("/cves", &["q", "severity", "kev", "sort"]);
+    let display = display(&app, &viewer, &CVES, &list_query, &filters).await?;
+    let page_query = list_query.page;
+    let facets = queries::cves::facets(&app, &viewer.caller().scope()).await?;
+    let menus = menus(&filters, facets, pages::choice::CVE_SORT);
     let query = page_query.query();
     let (part, scope) = (page_query.parameters.page(), viewer.caller().scope());
     let found =
@@ -69,7 +93,7 @@ pub(crate) async fn cves(
     let importing = queries::feeds::importing(&app).await?;
     let explanation = feeds::explanation(&app);
     let frame = live_frame(&app, &viewer, Section::Cves, "CVEs");
-    page(&pages::Cves { frame, list, filters, menus, query, importing, explanation })
+    page(&pages::Cves { frame, list, filters, menus, query, importing, explanation, display })
 }
 
 pub(crate) async fn cve(

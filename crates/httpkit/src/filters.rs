@@ -209,6 +209,9 @@ pub struct CveFilter {
     /// Only CVEs whose ID contains this text: `2026-12`.
     #[param(min_length = 1)]
     q: Option<String>,
+    /// Sort order; by severity if omitted.
+    #[param(inline)]
+    sort: Option<CveSort>,
     /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
@@ -230,8 +233,29 @@ impl CveFilter {
             kev: self.kev,
             suppressed: self.suppressed,
             search: self.q,
+            sort: match self.sort.unwrap_or_default() {
+                CveSort::Severity => queries::cves::Sort::Severity,
+                CveSort::AffectedServers => queries::cves::Sort::AffectedServers,
+                CveSort::Published => queries::cves::Sort::Published,
+                CveSort::Id => queries::cves::Sort::Id,
+            },
         }
     }
+}
+
+/// The order in which CVEs are listed. Ties are sorted by ID.
+#[derive(Debug, Clone, Copy, Default, serde::Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CveSort {
+    /// By severity, then known exploited ones first, then by affected servers.
+    #[default]
+    Severity,
+    /// Most affected servers first.
+    AffectedServers,
+    /// Most recently published first. Those without a date come last.
+    Published,
+    /// By ID.
+    Id,
 }
 
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
@@ -268,6 +292,12 @@ pub struct PatchFilter {
     #[serde(default)]
     #[param(value_type = Option<String>, required = false, example = "critical,high")]
     severity: CommaSeparated<Severity>,
+    /// Only patches that do or do not fix a CVE in the catalog of known exploited vulnerabilities
+    /// (KEV).
+    kev: Option<bool>,
+    /// Sort order; by severity if omitted.
+    #[param(inline)]
+    sort: Option<PatchSort>,
     /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
@@ -276,6 +306,21 @@ pub struct PatchFilter {
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     offset: Offset,
+}
+
+/// The order in which patches are listed. Ties are sorted by name.
+#[derive(Debug, Clone, Copy, Default, serde::Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PatchSort {
+    /// By severity, then known exploited ones first, then by affected servers.
+    #[default]
+    Severity,
+    /// Most affected servers first.
+    AffectedServers,
+    /// Longest pending first.
+    FirstSeen,
+    /// By name.
+    Name,
 }
 
 impl PatchFilter {
@@ -287,7 +332,14 @@ impl PatchFilter {
         queries::patches::Filter {
             server: self.server_id,
             severities: self.severity.0,
+            kev: self.kev,
             search: self.q,
+            sort: match self.sort.unwrap_or_default() {
+                PatchSort::Severity => queries::patches::Sort::Severity,
+                PatchSort::AffectedServers => queries::patches::Sort::AffectedServers,
+                PatchSort::FirstSeen => queries::patches::Sort::FirstSeen,
+                PatchSort::Name => queries::patches::Sort::Name,
+            },
         }
     }
 }

@@ -32,6 +32,7 @@ segments! {
     vocab::EventId = "event";
     vocab::UserId = "user";
     vocab::SuppressionId = "suppression";
+    vocab::ViewId = "view";
     vocab::FeedId = "feed";
     String = "resource";
 }

@@ -51,6 +51,8 @@ actions! {
     UserRecoveryCodes = "user.recovery_codes" in Accounts;
     UserSessionEnd = "user.session_end" in Accounts;
     UserSessionsEnd = "user.sessions_end" in Accounts;
+    ViewSave = "view.save" in Accounts;
+    ViewDelete = "view.delete" in Accounts;
     ApiKeyCreate = "api_key.create" in Credentials;
     ApiKeyRevoke = "api_key.revoke" in Credentials;
     EnrollmentTokenCreate = "enrollment_token.create" in Credentials;
@@ -90,6 +92,7 @@ actions! {
     SuppressionCreate = "suppression.create" in Feeds;
     SuppressionDelete = "suppression.delete" in Feeds;
     OrganizationCreate = "organization.create" in Installation;
+    OrganizationRename = "organization.rename" in Installation;
     OrganizationRemove = "organization.remove" in Installation;
     InstallationRestore = "installation.restore" in Installation;
     InstallationMigrate = "installation.migrate" in Installation;

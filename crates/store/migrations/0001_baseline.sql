@@ -622,6 +622,22 @@ create table recovery_codes (
     primary key (user_id, hash)
 ) {{strict}};
 
+-- Saved views of the lists in the dashboard. A view that is not shared is visible to its user only.
+create table saved_views (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    user_id {{text}} not null references users (id),
+    -- The list: servers, patches, cves or batches.
+    list {{text}} not null,
+    name {{text}} not null,
+    -- The query string of the list, without the question mark.
+    query {{text}} not null,
+    shared {{bool}} not null,
+    created_at {{time}} not null
+) {{strict}};
+create unique index saved_views_name on saved_views (user_id, list, shared, name);
+create index saved_views_shared on saved_views (org_id, list) where shared;
+
 -- Links between users and their accounts at an identity provider. An account is identified by the
 -- provider's id for it, which never changes, not by a name, which may.
 create table identities (

@@ -102,6 +102,47 @@ pub struct Filter {
     pub q: Option<String>,
     /// Whether they are suppressed on every server that has them.
     pub suppressed: Option<bool>,
+    pub sort: Sort,
+}
+
+/// The order of the list of CVEs. Ties are sorted by id.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sort {
+    /// By severity, then known exploited ones first, then by affected servers. Has an index; the
+    /// others sort the CVEs of the organization, of which there are some thousands.
+    #[default]
+    Severity,
+    /// Most affected servers first.
+    AffectedServers,
+    /// Most recently published first. Those without a date come last.
+    Published,
+    /// By id.
+    Id,
+}
+
+impl Sort {
+    fn columns(self) -> &'static str {
+        match self {
+            Sort::Severity => "severity_order, kev_order, servers_order, id",
+            Sort::AffectedServers => "servers_order, id",
+            Sort::Published => "published is null, published desc, id",
+            Sort::Id => "id",
+        }
+    }
+
+    /// The same order for rows in memory.
+    pub fn compare(self, a: &Cve, b: &Cve) -> std::cmp::Ordering {
+        let first = match self {
+            Sort::Severity => {
+                let key = |cve: &Cve| (cve.severity_order, cve.kev_order, cve.servers_order);
+                key(a).cmp(&key(b))
+            }
+            Sort::AffectedServers => a.servers_order.cmp(&b.servers_order),
+            Sort::Published => b.published.cmp(&a.published),
+            Sort::Id => std::cmp::Ordering::Equal,
+        };
+        first.then_with(|| a.id.cmp(&b.id))
+    }
 }
 
 /// The inputs of the last computation of the rows; `None` if they were never computed.
@@ -246,7 +287,7 @@ pub async fn list(conn: &mut Conn, org: OrgId, filter: &Filter, page: Page) -> R
         let mut text = Text::new("select ");
         text.add(Cve::COLUMNS).add(" from cves where org_id = ");
         push_filter!(text, org, filter);
-        text.add(" order by severity_order, kev_order, servers_order, id limit ");
+        text.add(" order by ").add(filter.sort.columns()).add(" limit ");
         text.bind(i64::from(page.limit)).add(" offset ").bind(put(&page.offset));
         text.build_as().fetch_all(c).await
     })?;
@@ -279,6 +320,23 @@ pub async fn count_by_severity(conn: &mut Conn, org: OrgId) -> Result<Vec<Severi
             SeverityCount::COLUMNS,
             " from (select severity_order, kev_order, count(*) as cves from cves
                      where org_id = $1 and servers_order < 0 group by severity_order, kev_order) counted",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// Counts all listed CVEs by severity and by whether they are known to be exploited, including those
+/// that are suppressed.
+#[boxed]
+pub async fn facets(conn: &mut Conn, org: OrgId) -> Result<Vec<SeverityCount>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            SeverityCount::COLUMNS,
+            " from (select severity_order, kev_order, count(*) as cves from cves
+                     where org_id = $1 group by severity_order, kev_order) counted",
         ]))
         .bind(put(&org))
         .fetch_all(c)

@@ -62,6 +62,7 @@ pub mod rollout_tasks;
 pub mod rollouts;
 pub mod root_keys;
 pub mod runs;
+pub mod saved_views;
 pub mod schedules;
 pub mod seals;
 pub mod security_counts;

@@ -293,42 +293,133 @@ async fn put_rows(tx: &mut Tx, org: OrgId, rows: &[Patch]) -> Result<()> {
     })?)
 }
 
-/// Returns a page of the patches of these severities (by `severity_order`), or of all, in the order
-/// of the list.
+/// The order of the list of patches. Ties are sorted by name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sort {
+    /// By severity, then known exploited ones first, then by affected servers. Has an index; the
+    /// others sort the packages of the organization, of which there are some thousands.
+    #[default]
+    Severity,
+    /// Most affected servers first.
+    AffectedServers,
+    /// Longest pending first.
+    FirstSeen,
+    /// By name.
+    Name,
+}
+
+impl Sort {
+    fn columns(self) -> &'static str {
+        match self {
+            Sort::Severity => "severity_order, kev_order, servers_order, package_name",
+            Sort::AffectedServers => "servers_order, package_name",
+            Sort::FirstSeen => "first_seen_at, package_name",
+            Sort::Name => "package_name",
+        }
+    }
+
+    /// The same order for rows in memory.
+    pub fn compare(self, a: &Patch, b: &Patch) -> std::cmp::Ordering {
+        let first = match self {
+            Sort::Severity => {
+                let key = |row: &Patch| (row.severity_order, row.kev_order, row.servers_order);
+                key(a).cmp(&key(b))
+            }
+            Sort::AffectedServers => a.servers_order.cmp(&b.servers_order),
+            Sort::FirstSeen => a.first_seen_at.cmp(&b.first_seen_at),
+            Sort::Name => std::cmp::Ordering::Equal,
+        };
+        first.then_with(|| a.package_name.cmp(&b.package_name))
+    }
+}
+
+/// Which patches to list, and in which order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Filter {
+    /// The `severity_order` of these severities; empty means all.
+    pub severities: Vec<i64>,
+    /// Whether they fix a CVE that is known to be exploited.
+    pub kev: Option<bool>,
+    /// Part of the package name; case does not matter.
+    pub search: Option<String>,
+    pub sort: Sort,
+}
+
+impl Filter {
+    /// Whether a row in memory matches.
+    pub fn matches(&self, row: &Patch) -> bool {
+        let name = row.package_name.to_lowercase();
+        (self.severities.is_empty() || self.severities.contains(&row.severity_order))
+            && self.kev.is_none_or(|kev| kev == (row.kev_order == 0))
+            && self.search.as_ref().is_none_or(|search| name.contains(&search.to_lowercase()))
+    }
+}
+
+macro_rules! push_filter {
+    ($text:ident, $org:ident, $filter:ident) => {
+        $text.bind(put(&$org));
+        if !$filter.severities.is_empty() {
+            $text.add(" and severity_order in ").list($filter.severities.iter().copied());
+        }
+        if let Some(kev) = $filter.kev {
+            $text.add(" and kev_order = ").bind(i64::from(!kev));
+        }
+        if let Some(search) = &$filter.search {
+            $text.add(" and lower(package_name) like ").bind(like_pattern(search));
+            $text.add(r" escape '\'");
+        }
+    };
+}
+
+/// Returns a page of the patches.
 #[boxed]
 pub async fn list(
     conn: &mut Conn,
     org: OrgId,
-    severities: &[i64],
-    search: Option<&str>,
+    filter: &Filter,
     page: Page,
 ) -> Result<Paged<Patch>> {
-    let pattern = search.map(like_pattern);
     let items = on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(Patch::COLUMNS).add(" from patches where org_id = ").bind(put(&org));
-        if !severities.is_empty() {
-            text.add(" and severity_order in ").list(severities.iter().copied());
-        }
-        if let Some(pattern) = &pattern {
-            text.add(" and lower(package_name) like ").bind(pattern.clone()).add(r" escape '\'");
-        }
-        text.add(" order by severity_order, kev_order, servers_order, package_name limit ");
+        text.add(Patch::COLUMNS).add(" from patches where org_id = ");
+        push_filter!(text, org, filter);
+        text.add(" order by ").add(filter.sort.columns()).add(" limit ");
         text.bind(i64::from(page.limit)).add(" offset ").bind(put(&page.offset));
         text.build_as().fetch_all(c).await
     })?;
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new("select count(*) from patches where org_id = ");
-        text.bind(put(&org));
-        if !severities.is_empty() {
-            text.add(" and severity_order in ").list(severities.iter().copied());
-        }
-        if let Some(pattern) = &pattern {
-            text.add(" and lower(package_name) like ").bind(pattern.clone()).add(r" escape '\'");
-        }
+        push_filter!(text, org, filter);
         text.build_as().fetch_one(c).await
     })?;
     Ok(Paged { items, total: total.unsigned_abs() })
+}
+
+row! {
+    /// The number of patches of one severity, for exploited CVEs or not.
+    pub struct SeverityCount in "patches" by "severity_order" {
+        /// The most severe first: 0 is `critical`.
+        pub severity_order: i64,
+        /// 0: fixes a CVE that is known to be exploited; 1: does not.
+        pub kev_order: i64,
+        pub patches: u64,
+    }
+}
+
+/// Counts the patches by severity and by whether they fix an exploited CVE. Reads one index only.
+#[boxed]
+pub async fn facets(conn: &mut Conn, org: OrgId) -> Result<Vec<SeverityCount>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            SeverityCount::COLUMNS,
+            " from (select severity_order, kev_order, count(*) as patches from patches
+                     where org_id = $1 group by severity_order, kev_order) counted",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?)
 }
 
 row! {

@@ -68,6 +68,14 @@ row! {
     }
 }
 
+row! {
+    /// The state of a task alone.
+    struct TaskTarget in "rollout_tasks" by "task_id" {
+        task_id: TaskId,
+        target: TaskStatus,
+    }
+}
+
 /// A change of a task's state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateChange {
@@ -149,6 +157,30 @@ pub async fn all(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TaskRow>> {
         .fetch_all(c)
         .await
     })?)
+}
+
+/// The states of at most `limit` tasks of a rollout, in their order, from this position on.
+#[boxed]
+pub async fn states(
+    conn: &mut Conn,
+    rollout: BatchId,
+    first: u64,
+    limit: u32,
+) -> Result<Vec<TaskStatus>> {
+    let found: Vec<TaskTarget> = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            TaskTarget::COLUMNS,
+            " from rollout_tasks where rollout_id = $1 and position >= $2
+              order by position limit $3",
+        ]))
+        .bind(put(&rollout))
+        .bind(put(&first))
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?;
+    Ok(found.into_iter().map(|row| row.target).collect())
 }
 
 /// The tasks that changed after `revision`, in the order of their changes.

@@ -108,6 +108,7 @@ pub(crate) fn to_json<T: serde::Serialize>(value: &T) -> String {
 via!(
     vocab::BatchId,
     vocab::EventId,
+    vocab::ViewId,
     vocab::KeyId,
     vocab::OrgId,
     vocab::RunId,

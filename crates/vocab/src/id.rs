@@ -140,6 +140,8 @@ ids! {
     UserId = "usr";
     /// A session of a signed-in user.
     SessionId = "ses";
+    /// A saved view of a list in the dashboard.
+    ViewId = "view";
     /// A suppression of a CVE.
     SuppressionId = "sup";
     /// A vulnerability feed.

@@ -23,6 +23,7 @@ mod selector;
 mod task;
 pub mod terminal;
 mod text;
+mod tone;
 mod zone;
 
 pub use cron::{
@@ -32,7 +33,7 @@ pub use digest::{Digest, DigestError};
 pub use finding::{Assessment, Exposure, FixState, UnassessedReason};
 pub use id::{
     BatchId, EventId, FeedId, IdError, KeyId, OrgId, RunId, ScheduleId, ServerId, SessionId,
-    SuppressionId, TaskId, TokenId, UserId, WebhookId,
+    SuppressionId, TaskId, TokenId, UserId, ViewId, WebhookId,
 };
 pub use keyword::{
     BlockedBy, PackageManager, RebootPolicy, Role, Severity, SkipReason, Status, UpdateType,
@@ -48,4 +49,5 @@ pub use package::{PackageName, PackageNameError, PackagePattern, PackagePatternE
 pub use portion::{Percent, Portion, PortionError};
 pub use selector::{Criteria, Selector, SelectorError};
 pub use task::{FailureCode, Stage};
+pub use tone::Tone;
 pub use zone::{Zone, ZoneError};

@@ -32,7 +32,7 @@ const ENDED: usize = 4;
 const SCHEDULES: usize = 50;
 
 /// The pages; placeholders in braces are filled in.
-const PAGES: [&str; 44] = [
+const PAGES: [&str; 57] = [
     "/",
     "/servers",
     "/servers?status=online&sort=security_updates",
@@ -60,12 +60,19 @@ const PAGES: [&str; 44] = [
     "/servers?tag=web&q=web&reboot_required=true&status=online&sort=newest",
     "/servers?offset=99900",
     "/servers/{server}",
+    "/servers/{server}/cves",
+    "/servers/{server}/packages",
+    "/servers/{server}/history",
     "/patches",
+    "/patches?sort=affected_servers",
+    "/patches?sort=first_seen",
     "/patches?severity=critical,high",
     "/patches/{patch}",
     "/cves",
     "/cves?kev=true",
     "/cves?q=2026",
+    "/cves?sort=affected_servers",
+    "/cves?sort=published",
     "/cves/{cve}",
     "/batches",
     "/batches?state=paused",
@@ -76,7 +83,13 @@ const PAGES: [&str; 44] = [
     "/schedules/{schedule}/edit",
     "POST /schedules/{schedule}/run",
     "/activity",
+    "/activity?kind=batches",
+    "/account",
     "/settings",
+    "/settings/people",
+    "/settings/tokens",
+    "/settings/feeds",
+    "/settings/sign-in",
 ];
 
 pub(crate) async fn measure_pages(engine: Engine, args: &BenchArgs, table: &mut Table) {

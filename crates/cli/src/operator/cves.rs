@@ -50,6 +50,9 @@ struct Filter {
     /// Filter by text in the CVE ID, such as 2026-12
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
+    /// Sort order: severity, affected_servers, published or id
+    #[arg(long, value_name = "ORDER")]
+    sort: Option<String>,
     #[command(flatten)]
     page: PageArgs,
 }
@@ -75,6 +78,7 @@ impl Cves {
                         .with("kev", filter.kev)
                         .with("suppressed", filter.suppressed)
                         .with("q", filter.search.as_ref())
+                        .with("sort", filter.sort.as_ref())
                 };
                 let listing = ListView { path: &["cves"], noun: "CVEs", columns: &COLUMNS };
                 session.list(listing, &filter.page, query, |cve| row(cve, &session.screen)).await
@@ -89,7 +93,7 @@ impl Cves {
 
 fn severity(cve: &CveSummary) -> Cell {
     match cve.kev {
-        true => Cell::new(format!("{} KEV", api_name(cve.severity)), Tone::Bad),
+        true => Cell::new(format!("{} KEV", api_name(cve.severity)), Tone::Critical),
         false => toned_cell(cve.severity),
     }
 }

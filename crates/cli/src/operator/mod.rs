@@ -123,12 +123,13 @@ fn api_name(value: impl Serialize) -> String {
 /// An enum value in the color of its meaning.
 fn toned_cell(value: impl Serialize) -> Cell {
     let word = api_name(value);
-    let tone = match word.as_str() {
-        "online" | "succeeded" | "completed" => Tone::Good,
-        "critical" | "high" | "failed" | "timed_out" | "halted" => Tone::Bad,
-        "medium" | "completed_with_errors" | "paused" | "expired" | "canceling" => Tone::Warning,
-        "offline" | "skipped" | "canceled" | "unknown" | "no_change" => Tone::Faint,
-        _ => Tone::Plain,
+    let tone = match vocab::Tone::of(&word) {
+        vocab::Tone::Good => Tone::Good,
+        vocab::Tone::Busy => Tone::Busy,
+        vocab::Tone::Warn => Tone::Warning,
+        vocab::Tone::Bad => Tone::Bad,
+        vocab::Tone::Critical => Tone::Critical,
+        vocab::Tone::Idle => Tone::Faint,
     };
     Cell::new(word, tone)
 }

@@ -44,9 +44,15 @@ struct Filter {
     /// Filter by severity: critical, high, medium, low, unknown
     #[arg(long, value_delimiter = ',')]
     severity: Vec<String>,
+    /// Filter by whether the update fixes a CVE that is known to be exploited (CISA KEV)
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+    kev: Option<bool>,
     /// Filter by text in the package name
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
+    /// Sort order: severity, affected_servers, first_seen or name
+    #[arg(long, value_name = "ORDER")]
+    sort: Option<String>,
     #[command(flatten)]
     page: PageArgs,
 }
@@ -83,6 +89,8 @@ async fn list(session: &Session, filter: Filter) -> anyhow::Result<()> {
         Query::default()
             .with("server_id", server.as_ref())
             .with("q", filter.search.as_ref())
+            .with("kev", filter.kev)
+            .with("sort", filter.sort.as_ref())
             .with_all("severity", &filter.severity)
     };
     let listing = ListView { path: &["patches"], noun: "pending updates", columns: &COLUMNS };
@@ -103,7 +111,7 @@ fn row(patch: &Patch, screen: &Screen) -> Vec<Cell> {
 
 fn severity(patch: &Patch) -> Cell {
     match patch.kev {
-        true => Cell::new(format!("{} KEV", api_name(patch.severity)), Tone::Bad),
+        true => Cell::new(format!("{} KEV", api_name(patch.severity)), Tone::Critical),
         false => toned_cell(patch.severity),
     }
 }
@@ -152,7 +160,7 @@ fn format_patch(detail: &PatchDetail, screen: &Screen) -> String {
                     (&cve.id).into(),
                     toned_cell(cve.severity),
                     optional_cell(cve.cvss),
-                    if cve.kev { Cell::new("KEV", Tone::Bad) } else { empty_cell() },
+                    if cve.kev { Cell::new("KEV", Tone::Critical) } else { empty_cell() },
                     (&cve.url).into(),
                 ]
             })

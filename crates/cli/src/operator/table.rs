@@ -30,8 +30,10 @@ pub(crate) enum Tone {
     #[default]
     Plain,
     Good,
+    Busy,
     Warning,
     Bad,
+    Critical,
     /// Less important.
     Faint,
     Title,
@@ -150,8 +152,10 @@ impl Screen {
             _ if !self.color => return text.to_owned(),
             Tone::Plain => return text.to_owned(),
             Tone::Good => "32",
+            Tone::Busy => "34",
             Tone::Warning => "33",
             Tone::Bad => "31",
+            Tone::Critical => "1;31",
             Tone::Faint => "2",
             Tone::Title => "1",
         };

@@ -88,7 +88,7 @@ async fn action_pages_have_no_accessibility_violations() {
     for (name, path, press, shown) in [
         ("an order", "/servers", "tr[data-row] td.name a", "Needs attention"),
         ("a preview", "", "form[action='/order'] button", "What would happen"),
-        ("a question", "/settings", "form[action$='/reset'] button", "Reset ann?"),
+        ("a question", "/settings/people", "form[action$='/reset'] button", "Reset ann?"),
         ("a secret", "/settings/keys", "form[action='/settings/keys'] button", "Copy it now"),
         ("a second factor", "/account", "form[action='/account/totp'] button", "Scan this code"),
     ] {

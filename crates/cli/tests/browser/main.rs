@@ -27,6 +27,7 @@ mod node;
 
 mod account;
 mod api_reference;
+mod lists;
 mod oidc;
 mod operator_tasks;
 mod page_layout;

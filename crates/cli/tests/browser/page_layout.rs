@@ -114,6 +114,26 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
             PagePath::WithSteps("/servers".into(), vec![Click("details.menu > summary")]),
         ),
         (
+            "servers-views",
+            PagePath::WithSteps(
+                "/servers".into(),
+                vec![
+                    Click(".filters details.menu.end > summary"),
+                    Fill("form[action='/views'] input[name=name]", "All production servers"),
+                    Click("form[action='/views'] button"),
+                    Click(".filters details.menu.end > summary"),
+                ],
+            ),
+        ),
+        (
+            "servers-display",
+            PagePath::WithSteps(
+                "/servers".into(),
+                vec![Click(".filters details.menu.end:last-of-type > summary")],
+            ),
+        ),
+        ("styleguide", to("/styleguide")),
+        (
             "servers-edit",
             PagePath::WithSteps(
                 "/servers".into(),
@@ -149,6 +169,8 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
         ),
         ("activity", to("/activity")),
         ("settings", to("/settings")),
+        ("settings-people", to("/settings/people")),
+        ("settings-sign-in", to("/settings/sign-in")),
         ("settings-keys", to("/settings/keys")),
         ("settings-tokens", to("/settings/tokens")),
         ("settings-agents", to("/settings/agents")),

@@ -12,10 +12,23 @@ pub const SORT: &[Choice] = &[
     ("last_seen", "Least recently seen"),
     ("newest", "Newest"),
 ];
+pub const PATCH_SORT: &[Choice] = &[
+    ("", "Most severe"),
+    ("affected_servers", "Most servers"),
+    ("first_seen", "Longest pending"),
+    ("name", "By name"),
+];
+pub const CVE_SORT: &[Choice] = &[
+    ("", "Most severe"),
+    ("affected_servers", "Most servers"),
+    ("published", "Most recently published"),
+    ("id", "By ID"),
+];
 pub const SEVERITY: &[Choice] = &[
     ("", "Any severity"),
     ("critical", "Critical"),
     ("critical,high", "Critical and high"),
+    ("high", "High"),
     ("medium", "Medium"),
     ("low", "Low"),
     ("unknown", "Unknown"),
@@ -43,11 +56,13 @@ pub const ACTION_GROUP: &[Choice] = &[
 ];
 /// The pages of the settings.
 pub const SETTINGS: &[Choice] = &[
-    ("/settings", "People"),
+    ("/settings", "Organization"),
+    ("/settings/people", "People"),
     ("/settings/keys", "API keys"),
     ("/settings/tokens", "Enrollment"),
     ("/settings/agents", "Agents"),
     ("/settings/feeds", "Feeds"),
+    ("/settings/sign-in", "Sign-in"),
 ];
 /// The reboot policies of a batch or schedule.
 pub const REBOOT: &[Choice] = &[

@@ -10,12 +10,25 @@ pub struct Filters {
     path: &'static str,
     /// Name and value of each filter that is set, in the order of the query string.
     pairs: Vec<(&'static str, String)>,
+    /// The columns that the address names, which every link keeps; may be empty.
+    columns: String,
 }
 
 impl Filters {
     /// Keeps the filters that have a value.
     pub fn new(path: &'static str, pairs: Vec<(&'static str, String)>) -> Filters {
-        Filters { path, pairs: pairs.into_iter().filter(|(_, value)| !value.is_empty()).collect() }
+        let pairs = pairs.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+        Filters { path, pairs, columns: String::new() }
+    }
+
+    /// The same filters, whose links keep the columns of the list.
+    pub fn keeping_columns(self, columns: Option<&str>) -> Filters {
+        Filters { columns: columns.unwrap_or("").to_owned(), ..self }
+    }
+
+    /// The columns that the address names; may be empty.
+    pub fn columns(&self) -> &str {
+        &self.columns
     }
 
     /// The value of a filter, or an empty string.
@@ -35,6 +48,9 @@ impl Filters {
         if !value.is_empty() {
             pairs.push((name, value));
         }
+        if !self.columns.is_empty() {
+            pairs.push(("columns", &self.columns));
+        }
         match pairs.is_empty() {
             true => self.path.to_owned(),
             false => {
@@ -49,6 +65,13 @@ impl Filters {
             true => String::new(),
             false => format!("?{}", serde_html_form::to_string(&self.pairs).unwrap_or_default()),
         }
+    }
+
+    /// The filters and these parameters as a query string without a question mark.
+    pub fn query_with(&self, more: &[(&str, &str)]) -> String {
+        let pairs = self.pairs.iter().map(|(name, value)| (*name, value.as_str()));
+        let pairs: Vec<(&str, &str)> = pairs.chain(more.iter().copied()).collect();
+        serde_html_form::to_string(pairs).unwrap_or_default()
     }
 
     /// A menu with the values of one filter and the number of rows of each.
@@ -85,9 +108,24 @@ impl Filters {
         self.menu(label, name, owned)
     }
 
-    /// The link that sorts by a column, and whether the list is sorted by it.
-    pub fn sort(&self, value: &str) -> (String, bool) {
-        (self.with("sort", value), self.get("sort") == value)
+    /// A menu with fixed values and the number of rows of each.
+    pub fn counted(
+        &self,
+        label: &'static str,
+        name: &'static str,
+        choices: &'static [Choice],
+        count: impl Fn(&str) -> u64,
+    ) -> FacetMenu {
+        let values = choices.iter().filter(|(value, _)| !value.is_empty());
+        let owned = values
+            .map(|(value, text)| ((*value).to_owned(), (*text).to_owned(), Some(count(value))));
+        self.menu(label, name, owned)
+    }
+
+    /// The link that sorts by a column, and whether the list is sorted by it: `ascending`,
+    /// `descending` or not at all.
+    pub fn sort(&self, value: &str, order: &'static str) -> (String, &'static str) {
+        (self.with("sort", value), if self.get("sort") == value { order } else { "" })
     }
 }
 

@@ -176,3 +176,5 @@ pub struct FeedForm {
 }
 
 pub const FEED_FIELDS: FormFields = &[("url", "URL"), ("name", "Name")];
+
+pub const ORGANIZATION_FIELDS: FormFields = &[("name", "Name")];

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
-use vocab::{Cron, Selector, Zone};
+use vocab::{Cron, Selector, Tone, Zone};
 use wire::v1::{FeedPhase, FeedProgress, Meta, Options, PackageChange, Progress};
 
 /// Escapes text for HTML.
@@ -55,8 +55,14 @@ pub fn with_spaces(word: &str) -> String {
 
 /// A state as a colored label.
 pub fn pill(value: &impl Serialize) -> String {
-    let word = escape(&api_name(value));
-    format!("<span class=\"pill is-{word}\">{}</span>", with_spaces(&word))
+    let word = api_name(value);
+    let class = Tone::of(&word).class();
+    format!("<span class=\"pill {class}\">{}</span>", escape(&with_spaces(&word)))
+}
+
+/// The class of the color of a state or severity.
+pub fn tone_class(word: &str) -> &'static str {
+    Tone::of(word).class()
 }
 
 /// How far the import of a feed is: `Importing: 41%, about 3 min left`.

@@ -18,6 +18,17 @@ pub enum Section {
 }
 
 impl Section {
+    /// The section that a path belongs to.
+    pub fn of_path(path: &str) -> Section {
+        let found = NAV.iter().find(|(_, start, ..)| *start != "/" && path.starts_with(start));
+        found.map_or(Section::Overview, |(section, ..)| *section)
+    }
+
+    /// The path of its first page.
+    pub fn path(self) -> &'static str {
+        NAV.iter().find(|(section, ..)| *section == self).map_or("/", |(_, path, ..)| path)
+    }
+
     const fn icon(self) -> &'static str {
         match self {
             Section::Overview => "overview",

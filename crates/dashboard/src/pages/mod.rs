@@ -12,6 +12,7 @@ pub mod batch;
 pub mod calendar;
 pub mod choice;
 pub mod csv;
+pub mod display;
 pub mod facets;
 pub mod form;
 pub mod form_errors;
@@ -34,22 +35,27 @@ pub use facets::servers_path;
 pub use format::{
     Count, api_name, change_html, counts, describe_import, describe_import_of, describe_pace,
     describe_targets, describe_updates, escape, in_zone, is_truncated, label, last_shown, local,
-    number, path_segment, pill, plural, probability, score, share, start_label, when, with_spaces,
+    number, path_segment, pill, plural, probability, score, share, start_label, tone_class, when,
+    with_spaces,
 };
-pub use icon::icon;
+pub use icon::{ICONS, icon};
 pub use layout::{Frame, NavItem, Section};
 pub use names::Names;
 pub use qr::qr_code;
-pub use theme::{THEME_VALUE, Theme};
+pub use theme::{APPEARANCE_VALUE, Appearance, Density, Theme};
 pub use user_agent::describe_user_agent;
 pub use views::{
     Account, Activity, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves, Find, Found,
     HistoryRow, Matches, MatchesFragment, NextRun, NextRunsFragment, OrderPage, Overview,
-    PasswordErrors, PatchPage, Patches, PreviewWithToken, Problem, ProblemBare, RecoveryCodes,
-    ScheduleEdit, SchedulePage, Schedules, Secret, ServerEdit, ServerPage, ServerTab, Servers,
-    ServersEdit, SessionRow, Settings, SettingsAgents, SettingsFeeds, SettingsKeys, SettingsTokens,
-    SignIn, Suppress, TaskPage, UserRow, Welcome,
+    PasswordErrors, PatchPage, Patches, PreviewWithToken, Problem, ProblemBare, ProviderFacts,
+    RecoveryCodes, ScheduleEdit, SchedulePage, Schedules, Secret, ServerEdit, ServerPage,
+    ServerTab, Servers, ServersEdit, SessionRow, Settings, SettingsAgents, SettingsFeeds,
+    SettingsKeys, SettingsPeople, SettingsSignIn, SettingsTokens, SignIn, Styleguide, Suppress,
+    TaskPage, UserRow, Welcome,
 };
 
 /// Maximum number of rows in a table that the API does not page.
 pub const ROWS_MAX: usize = 500;
+
+/// The version of this program.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -125,6 +125,10 @@ impl Facts<'_> {
         }
     }
 
+    fn is_true(&self, name: &str) -> bool {
+        self.detail[name] == Value::Bool(true)
+    }
+
     fn has_failed(&self) -> bool {
         self.text("state") == "failed"
     }
@@ -158,6 +162,9 @@ fn phrase(action: Action, it: &Facts<'_>) -> String {
         A::UserRecoveryCodes => "created new recovery codes".into(),
         A::UserSessionEnd => "signed out one of their sessions".into(),
         A::UserSessionsEnd => "signed out all their other sessions".into(),
+        A::ViewSave if it.is_true("shared") => format!("shared view {}", it.subject()),
+        A::ViewSave => format!("saved view {}", it.subject()),
+        A::ViewDelete => format!("deleted view {}", it.subject()),
         A::ApiKeyCreate => {
             format!("created API key {} with the role {}", it.subject(), it.html("role"))
         }
@@ -251,6 +258,9 @@ fn phrase(action: Action, it: &Facts<'_>) -> String {
         A::SuppressionCreate => format!("suppressed {}{}", cve(it), it.because("reason")),
         A::SuppressionDelete => format!("removed the suppression of {}", cve(it)),
         A::OrganizationCreate => format!("created organization {}", it.subject()),
+        A::OrganizationRename => {
+            format!("renamed the organization from {} to {}", it.html("before"), it.html("name"))
+        }
         A::OrganizationRemove => format!("removed organization {}", it.subject()),
         A::InstallationRestore => {
             format!("restored this installation from a backup of {}", it.html("taken_at"))
@@ -325,7 +335,10 @@ fn many(action: Action, count: usize) -> String {
         A::UserRecoveryCodes => format!("created new recovery codes {n} times"),
         A::UserSessionEnd => format!("signed out {n} of their sessions"),
         A::UserSessionsEnd => format!("signed out all their other sessions {n} times"),
+        A::ViewSave => format!("saved {n} views"),
+        A::ViewDelete => format!("deleted {n} views"),
         A::OrganizationCreate => format!("created {n} organizations"),
+        A::OrganizationRename => format!("renamed the organization {n} times"),
         A::OrganizationRemove => format!("removed {n} organizations"),
         A::InstallationRestore => format!("restored this installation {n} times"),
         A::InstallationMigrate => format!("moved this installation {n} times"),

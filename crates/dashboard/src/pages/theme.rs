@@ -1,7 +1,53 @@
-//! The color theme that a user chose.
+//! How pages look, as the user chose in this browser: the color theme and the density of lists.
 
-/// The name of the value under which templates find the [`Theme`].
-pub const THEME_VALUE: &str = "theme";
+/// The name of the value under which templates find the [`Appearance`].
+pub const APPEARANCE_VALUE: &str = "appearance";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appearance {
+    pub theme: Theme,
+    pub density: Density,
+}
+
+impl Appearance {
+    pub const DEFAULT: Appearance =
+        Appearance { theme: Theme::System, density: Density::Comfortable };
+
+    /// The attributes of the `html` element that select it in the stylesheet.
+    pub fn attributes(self) -> String {
+        let density = match self.density {
+            Density::Comfortable => "",
+            Density::Compact => " data-density=\"compact\"",
+        };
+        format!("{}{density}", self.theme.attribute())
+    }
+}
+
+/// The height of the rows of lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Density {
+    Comfortable,
+    Compact,
+}
+
+impl Density {
+    /// Every density with its label.
+    pub const ALL: [(Density, &'static str); 2] =
+        [(Density::Comfortable, "Comfortable"), (Density::Compact, "Compact")];
+
+    /// The name in the form and in the cookie.
+    pub fn name(self) -> &'static str {
+        match self {
+            Density::Comfortable => "comfortable",
+            Density::Compact => "compact",
+        }
+    }
+
+    /// The density with this name. Any other name is comfortable.
+    pub fn from_name(name: &str) -> Density {
+        if name == Density::Compact.name() { Density::Compact } else { Density::Comfortable }
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Theme {
@@ -32,7 +78,7 @@ impl Theme {
     }
 
     /// The attribute of the `html` element that selects the theme in the stylesheet.
-    pub fn attribute(self) -> &'static str {
+    fn attribute(self) -> &'static str {
         match self {
             Theme::System => "",
             Theme::Light => " data-theme=\"light\"",

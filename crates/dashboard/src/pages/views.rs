@@ -13,6 +13,7 @@ use crate::pages::activity::ActivityDay;
 use crate::pages::ages::PendingAges;
 use crate::pages::attention::Item;
 use crate::pages::calendar::Calendar;
+use crate::pages::display::Display;
 use crate::pages::facets::{FacetMenu, Filters};
 use crate::pages::form::{
     FeedForm, InviteForm, KeyForm, PatchForm, ScheduleForm, ServersForm, SuppressionForm, TokenForm,
@@ -63,7 +64,7 @@ pages! {
     }
     /// Results of a search over everything.
     Find = "find.html" { frame: Frame, q: String, found: Vec<Found>, }
-    Servers = "servers.html" { frame: Frame, list: List<Server>, filters: Filters, menus: Vec<FacetMenu>, query: String, }
+    Servers = "servers.html" { frame: Frame, list: List<Server>, filters: Filters, menus: Vec<FacetMenu>, query: String, display: Display, }
     /// The form that changes several servers.
     ServersEdit = "servers_edit.html" { frame: Frame, form: ServersForm, names: Names, environments: Vec<String>, errors: FormErrors, }
     /// The form with the environment and the tags of a server.
@@ -72,11 +73,11 @@ pages! {
         environments: Vec<String>, errors: FormErrors,
     }
     ServerPage = "server.html" { frame: Frame, tab: ServerTab, it: ServerDetail, history: List<HistoryRow>, can_upgrade_agent: bool, }
-    Patches = "patches.html" { frame: Frame, list: List<Patch>, filters: Filters, menus: Vec<FacetMenu>, query: String, ages: PendingAges, }
+    Patches = "patches.html" { frame: Frame, list: List<Patch>, filters: Filters, menus: Vec<FacetMenu>, query: String, ages: PendingAges, display: Display, }
     PatchPage = "patch.html" { frame: Frame, it: PatchDetail, }
     Cves = "cves.html" {
         frame: Frame, list: List<CveSummary>, filters: Filters, menus: Vec<FacetMenu>, query: String, importing: Vec<Feed>,
-        explanation: &'static str,
+        explanation: &'static str, display: Display,
     }
     CvePage = "cve.html" { frame: Frame, it: CveDetail, suppressions: Vec<Suppression>, importing: Vec<Feed>, }
     /// The form that suppresses a CVE.
@@ -84,8 +85,15 @@ pages! {
         frame: Frame, cve: String, environments: Vec<(String, String)>, packages: Vec<(String, String)>,
         form: SuppressionForm, errors: FormErrors,
     }
-    Batches = "batches.html" { frame: Frame, list: List<Batch>, menus: Vec<FacetMenu>, query: String, names: Names, }
-    BatchPage = "batch.html" { frame: Frame, it: Batch, state: String, failed: Vec<Task>, names: Names, }
+    Batches = "batches.html" { frame: Frame, list: List<Batch>, menus: Vec<FacetMenu>, query: String, names: Names, display: Display, }
+    BatchPage = "batch.html" {
+        frame: Frame, it: Batch, tasks: List<Task>,
+        /// The timeline as HTML; empty if the tasks are filtered.
+        timeline: String,
+        /// Whether the page shows only some servers.
+        is_part: bool,
+        state: String, failed: Vec<Task>, names: Names,
+    }
     /// One task of a batch with its log.
     TaskPage = "task.html" { frame: Frame, batch: String, it: Task, log: String, }
     Schedules = "schedules.html" { frame: Frame, list: List<Schedule>, calendar: Calendar, }
@@ -116,10 +124,24 @@ pages! {
     /// The audit log.
     Activity = "activity.html" {
         frame: Frame, days: Vec<ActivityDay>, filters: Filters, menus: Vec<FacetMenu>, chips: Vec<(String, String)>,
-        query: String, newest: Option<String>, older: Option<String>,
+        query: String, newest: Option<String>, older: Option<String>, display: Display,
+    }
+    /// The organization and the service.
+    Settings = "settings.html" {
+        frame: Frame, typed_name: String, help: &'static str, id: String, created_at: Timestamp,
+        /// The version of the organization that the form was loaded from.
+        generation: String,
+        database: &'static str, errors: FormErrors,
+    }
+    /// How people sign in.
+    SettingsSignIn = "settings_sign_in.html" {
+        frame: Frame, session_hours: i64, with_password: usize, without_totp: usize,
+        /// The first people without a second factor.
+        names: Vec<String>,
+        provider: Option<ProviderFacts>, redirect_url: String,
     }
     /// The users.
-    Settings = "settings.html" { frame: Frame, users: Vec<UserRow>, form: InviteForm, errors: FormErrors, }
+    SettingsPeople = "settings_people.html" { frame: Frame, users: Vec<UserRow>, form: InviteForm, errors: FormErrors, }
     SettingsKeys = "settings_keys.html" { frame: Frame, keys: List<ApiKey>, form: KeyForm, errors: FormErrors, }
     SettingsTokens = "settings_tokens.html" { frame: Frame,
         tokens: List<EnrollmentToken>, form: TokenForm, environments: Vec<String>, errors: FormErrors,
@@ -132,6 +154,8 @@ pages! {
         may_manage: bool,
         form: FeedForm, errors: FormErrors,
     }
+    /// Every part that pages are made of. Only in development builds.
+    Styleguide = "styleguide.html" { frame: Frame, errors: FormErrors, counts: SeverityCounts, menus: Vec<FacetMenu>, }
     /// A secret, shown once.
     Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, back: &'static str, }
 }
@@ -207,6 +231,20 @@ pub struct SessionRow {
     pub used_at: Timestamp,
     /// Whether it shows this page.
     pub is_this: bool,
+}
+
+/// The identity provider, without its secret.
+#[derive(Debug)]
+pub struct ProviderFacts {
+    pub name: String,
+    pub issuer: String,
+    pub client_id: String,
+    pub has_secret: bool,
+    pub scope: String,
+    pub redirect_url: String,
+    /// Which claims give which role, one sentence each. Empty if the provider does not decide.
+    pub roles: Vec<String>,
+    pub default_role: Option<Role>,
 }
 
 /// A user on the Settings page.

@@ -57,11 +57,12 @@ impl Browser {
         for line in response.headers.get_all("set-cookie") {
             let line = line.to_str().unwrap();
             let (name, value) = line.split(';').next().unwrap().split_once('=').unwrap();
-            // Two cookies may be sent on a navigation from another site: one only to the OIDC
-            // callback, and one that holds the name of a color theme.
+            // These cookies may be sent on a navigation from another site: one only to the OIDC
+            // callback, and those that say how pages look.
             let flags = match name {
                 "fleetmend_flow" => "Path=/sign-in/oidc; SameSite=Lax; HttpOnly",
-                "fleetmend_theme" => "Path=/; SameSite=Lax; HttpOnly",
+                "fleetmend_theme" | "fleetmend_density" => "Path=/; SameSite=Lax; HttpOnly",
+                name if name.starts_with("fleetmend_columns_") => "Path=/; SameSite=Lax; HttpOnly",
                 _ => "Path=/; SameSite=Strict; HttpOnly",
             };
             for must in flags.split("; ") {

@@ -7,7 +7,7 @@ use async_recursion::async_recursion as boxed;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::users::{self, User};
-use store::{identities, organizations, recovery_codes, sessions};
+use store::{identities, organizations, recovery_codes, saved_views, sessions};
 use vocab::{OrgId, Role, SessionId, UserId};
 
 use crate::App;
@@ -114,6 +114,7 @@ pub async fn remove(app: &App, actor: &Actor, seen: &User) -> Result<()> {
     let mut tx = app.db.begin().await?;
     users::save(&mut tx, &after).await?;
     recovery_codes::replace(&mut tx, seen.id, &[]).await?;
+    saved_views::delete_personal(&mut tx, seen.id).await?;
     sessions::end_all(&mut tx, seen.id).await?;
     audit::record(app, &mut tx, actor, Action::UserRemove, seen.id, details(seen));
     audit::emit(app, &mut tx, actor, "user.removed", json!({"user_id": seen.id}));

@@ -13,3 +13,4 @@ pub mod schedules;
 pub mod servers;
 pub mod setup;
 pub mod suppressions;
+pub mod views;

@@ -1,4 +1,4 @@
-//! Commands on organizations: count what an organization contains, and remove it.
+//! Commands on organizations: count what an organization contains, rename it, and remove it.
 
 use async_recursion::async_recursion as boxed;
 use domain::rollout::{Change, Rollout};
@@ -15,7 +15,7 @@ use vocab::{BatchId, OrgId};
 use crate::App;
 use crate::audit::Action;
 use crate::commands::batches;
-use crate::{Result, record};
+use crate::{Actor, FieldError, Result, ServiceError, audit, record};
 
 /// The actor in audit entries: commands on the data directory run without an API key.
 const ACTOR: &str = "command";
@@ -59,6 +59,28 @@ async fn active_tokens(
 ) -> Result<Vec<enrollment_tokens::EnrollmentToken>> {
     let all = enrollment_tokens::list(conn, org, ALL).await?.items;
     Ok(all.into_iter().filter(|token| token.revoked_at.is_none()).collect())
+}
+
+/// Maximum number of characters in the name of an organization.
+pub const NAME_CHARS_MAX: usize = 100;
+
+/// Renames the organization of the actor, unless it changed since `seen` was read.
+#[boxed]
+pub async fn rename(app: &App, actor: &Actor, seen: &Organization, name: &str) -> Result<()> {
+    let chars = name.chars().count();
+    if chars == 0 || chars > NAME_CHARS_MAX || name.chars().any(char::is_control) {
+        let detail = format!("must be a line of 1 to {NAME_CHARS_MAX} characters");
+        let error = FieldError::new("/name", "invalid_name", detail);
+        return Err(ServiceError::Invalid(vec![error]));
+    }
+    if name == seen.name {
+        return Ok(());
+    }
+    let mut tx = app.db.begin().await?;
+    organizations::rename(&mut tx, seen, name).await?;
+    let detail = json!({"name": name, "before": seen.name});
+    audit::record(app, &mut tx, actor, Action::OrganizationRename, seen.id, detail);
+    Ok(tx.commit().await?)
 }
 
 /// Removes an organization: its keys and enrollment tokens are revoked, its schedules disabled, its

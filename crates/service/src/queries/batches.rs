@@ -94,6 +94,14 @@ pub(crate) async fn find_in(
     Ok(found)
 }
 
+/// A batch without its tasks.
+#[boxed]
+pub async fn get(app: &App, scope: &Scope, id: BatchId) -> Result<Batch> {
+    let mut reader = app.db.snapshot().await?;
+    let row = find_in(&mut reader, scope, id).await?;
+    summarize(&mut reader, row).await
+}
+
 /// A batch with its tasks.
 #[boxed]
 pub async fn with_tasks(app: &App, row: rollouts::Rollout) -> Result<Batch> {

@@ -27,6 +27,7 @@ use wire::v1::{
     Trigger, UnassessedPackage, WaitingFor,
 };
 
+use super::tasks::TaskSpan;
 use crate::projections::findings::{ActiveSuppressions, ScoredFinding, ServerAssessment};
 use crate::{App, PatchOptions, Result, host_facts};
 
@@ -327,10 +328,10 @@ pub fn task(
     phase: Phase,
     wait_reason: Option<WaitReason>,
 ) -> Task {
-    let (started_at, finished_at, deadline_at) = match row.target {
-        TaskStatus::Waiting => (None, None, None),
-        TaskStatus::Busy(busy) => (Some(busy.started_at), None, Some(busy.by)),
-        TaskStatus::Done(done) => (done.started_at, Some(done.at), None),
+    let TaskSpan { state, started_at, finished_at } = task_span(row.target, phase);
+    let deadline_at = match row.target {
+        TaskStatus::Busy(busy) => Some(busy.by),
+        TaskStatus::Waiting | TaskStatus::Done(_) => None,
     };
     let unnamed = || Hostname::sanitize(&row.server_id.to_string());
     Task {
@@ -340,7 +341,7 @@ pub fn task(
         display_name: server_name
             .and_then(|named| named.display_name.as_deref())
             .map(Line::sanitize),
-        state: task_state(row.target, phase),
+        state,
         waiting_for: (row.target == TaskStatus::Waiting)
             .then_some(wait_reason)
             .flatten()
@@ -350,6 +351,16 @@ pub fn task(
         finished_at,
         result: task_result(&row),
     }
+}
+
+/// When a task ran.
+pub(super) fn task_span(status: TaskStatus, phase: Phase) -> TaskSpan {
+    let (started_at, finished_at) = match status {
+        TaskStatus::Waiting => (None, None),
+        TaskStatus::Busy(busy) => (Some(busy.started_at), None),
+        TaskStatus::Done(done) => (done.started_at, Some(done.at)),
+    };
+    TaskSpan { state: task_state(status, phase), started_at, finished_at }
 }
 
 fn task_state(status: TaskStatus, phase: Phase) -> TaskState {

@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::advisory::{Advisory, CvssScore};
+pub use store::findings::Sort;
 use store::findings::{self, Cve};
 use store::patches::{self, Patch};
 use store::{Conn, Page, Paged, StoreError, advisories};
@@ -38,10 +39,10 @@ pub struct Filter {
     pub suppressed: Option<bool>,
     /// Part of the CVE id.
     pub search: Option<String>,
+    pub sort: Sort,
 }
 
-/// A page of the CVEs: sorted by severity, then known exploited ones first, then by affected
-/// servers and id.
+/// A page of the CVEs.
 #[boxed]
 pub async fn list(
     app: &App,
@@ -57,6 +58,7 @@ pub async fn list(
             let q = q.replace('\0', "\u{fffd}").to_uppercase();
             q.chars().take(SEARCH_CHARS_MAX).collect()
         }),
+        sort: filter.sort,
     };
     let mut reader = app.db.snapshot().await?;
     let paged = match scope.environments.as_deref() {
@@ -69,6 +71,45 @@ pub async fn list(
     };
     let items = summaries(&mut reader, paged.items).await?;
     Ok(Paged { items, total: paged.total })
+}
+
+/// The number of rows of a list by severity, and by whether they are known to be exploited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SeverityFacets {
+    pub critical: u64,
+    pub high: u64,
+    pub medium: u64,
+    pub low: u64,
+    pub unknown: u64,
+    pub exploited: u64,
+    pub not_exploited: u64,
+}
+
+impl SeverityFacets {
+    /// From `severity_order`, `kev_order` and the number of rows.
+    pub(super) fn new(counts: impl IntoIterator<Item = (i64, i64, u64)>) -> SeverityFacets {
+        let mut facets = SeverityFacets::default();
+        for (severity, kev, rows) in counts {
+            *match severity_at(severity) {
+                Severity::Critical => &mut facets.critical,
+                Severity::High => &mut facets.high,
+                Severity::Medium => &mut facets.medium,
+                Severity::Low => &mut facets.low,
+                Severity::Unknown => &mut facets.unknown,
+            } += rows;
+            *if kev == 0 { &mut facets.exploited } else { &mut facets.not_exploited } += rows;
+        }
+        facets
+    }
+}
+
+/// The number of CVEs by what they can be filtered by.
+#[boxed]
+pub async fn facets(app: &App, scope: &Scope) -> Result<SeverityFacets> {
+    let mut reader = app.db.read().await?;
+    let counts = findings::facets(&mut reader, scope.org).await?;
+    let counts = counts.into_iter().map(|one| (one.severity_order, one.kev_order, one.cves));
+    Ok(SeverityFacets::new(counts))
 }
 
 /// The number of open CVEs by severity, and the `max_rows` most important ones, starting with those
@@ -105,13 +146,14 @@ pub async fn most_important(
 }
 
 fn filter_page(mut rows: Vec<Cve>, wanted: &findings::Filter, page: Page) -> Paged<Cve> {
-    let findings::Filter { severities, kev, q, suppressed } = wanted;
+    let findings::Filter { severities, kev, q, suppressed, sort } = wanted;
     rows.retain(|row| {
         (severities.is_empty() || severities.contains(&row.severity_order))
             && kev.is_none_or(|kev| kev == (row.kev_order == 0))
             && suppressed.is_none_or(|suppressed| suppressed == (row.servers_order == 0))
             && q.as_ref().is_none_or(|q| row.id.contains(q.as_str()))
     });
+    rows.sort_by(|a, b| sort.compare(a, b));
     Paged::paginate(rows, page)
 }
 

@@ -24,6 +24,7 @@ pub mod task_logs;
 pub mod tasks;
 pub mod trends;
 pub mod users;
+pub mod views;
 
 use std::sync::Arc;
 

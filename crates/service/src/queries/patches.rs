@@ -6,11 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use store::findings::{self, Cve};
 use store::package_sets::SetKind;
+pub use store::patches::Sort;
 use store::patches::{self, Patch};
 use store::{Conn, Page, Paged, StoreError, advisories, server_list};
 use vocab::{Digest, Line, Pending, ServerId, Severity};
 use wire::v1::{AffectedServer, PatchCve, PatchDetail, PatchEnvironment};
 
+use super::cves::SeverityFacets;
 use super::{Scope, convert, servers};
 use crate::commands::servers::entries;
 use crate::projections::findings as matched;
@@ -28,12 +30,14 @@ pub struct Filter {
     pub server: Option<String>,
     /// Any of these severities; all if empty.
     pub severities: Vec<Severity>,
+    /// Whether they fix a CVE that is known to be exploited.
+    pub kev: Option<bool>,
     /// Part of the package name; case does not matter.
     pub search: Option<String>,
+    pub sort: Sort,
 }
 
-/// A page of the patches: sorted by severity, then known exploited ones first, then by affected
-/// servers and name.
+/// A page of the patches.
 #[boxed]
 pub async fn list(
     app: &App,
@@ -41,16 +45,20 @@ pub async fn list(
     filter: Filter,
     page: Page,
 ) -> Result<Paged<wire::v1::Patch>> {
-    let severities: Vec<i64> = filter.severities.into_iter().map(severity_order).collect();
-    // Neither a search for NUL, which PostgreSQL does not accept in text, nor a longer one than a
-    // name finds anything.
-    let search: Option<String> =
-        filter.search.map(|q| q.replace('\0', "\u{fffd}").chars().take(SEARCH_CHARS_MAX).collect());
-    let search = search.as_deref();
+    let wanted = patches::Filter {
+        severities: filter.severities.into_iter().map(severity_order).collect(),
+        kev: filter.kev,
+        // Neither a search for NUL, which PostgreSQL does not accept in text, nor a longer one than
+        // a name finds anything.
+        search: filter
+            .search
+            .map(|q| q.replace('\0', "\u{fffd}").chars().take(SEARCH_CHARS_MAX).collect()),
+        sort: filter.sort,
+    };
     let mut reader = app.db.snapshot().await?;
     let rows = match (&filter.server, scope.environments.as_deref()) {
         (None, None) => {
-            let paged = patches::list(&mut reader, scope.org, &severities, search, page).await?;
+            let paged = patches::list(&mut reader, scope.org, &wanted, page).await?;
             let items = paged.items.into_iter().map(convert::patch).collect();
             return Ok(Paged { items, total: paged.total });
         }
@@ -72,20 +80,23 @@ pub async fn list(
             rows
         }
     };
-    let Paged { items, total } = filter_page(rows, &severities, search, page);
+    let Paged { items, total } = filter_page(rows, &wanted, page);
     Ok(Paged { items: items.into_iter().map(convert::patch).collect(), total })
 }
 
-fn filter_page(
-    mut rows: Vec<Patch>,
-    severities: &[i64],
-    search: Option<&str>,
-    page: Page,
-) -> Paged<Patch> {
-    let search = search.unwrap_or_default().to_lowercase();
-    rows.retain(|row| row.package_name.to_lowercase().contains(&search));
-    rows.retain(|row| severities.is_empty() || severities.contains(&row.severity_order));
+fn filter_page(mut rows: Vec<Patch>, wanted: &patches::Filter, page: Page) -> Paged<Patch> {
+    rows.retain(|row| wanted.matches(row));
+    rows.sort_by(|a, b| wanted.sort.compare(a, b));
     Paged::paginate(rows, page)
+}
+
+/// The number of patches by what they can be filtered by.
+#[boxed]
+pub async fn facets(app: &App, scope: &Scope) -> Result<SeverityFacets> {
+    let mut reader = app.db.read().await?;
+    let counts = patches::facets(&mut reader, scope.org).await?;
+    let counts = counts.into_iter().map(|one| (one.severity_order, one.kev_order, one.patches));
+    Ok(SeverityFacets::new(counts))
 }
 
 /// One patch, with a page of the affected servers and the CVEs that it fixes.

@@ -123,6 +123,33 @@ pub async fn facets(app: &App, scope: &Scope) -> Result<Facets> {
     })
 }
 
+/// The number of servers by status, and by whether they need a reboot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StatusFacets {
+    pub online: u64,
+    pub offline: u64,
+    pub reboot_required: u64,
+    pub no_reboot_required: u64,
+}
+
+#[boxed]
+pub async fn status_facets(app: &App, scope: &Scope) -> Result<StatusFacets> {
+    let mut reader = app.db.snapshot().await?;
+    let all = stored_filter(app, scope, Filter::default());
+    let online =
+        server_list::Filter { status: Some((Status::Online, online_span(app))), ..all.clone() };
+    let reboot = server_list::Filter { reboot_required: Some(true), ..all.clone() };
+    let servers = server_list::count(&mut reader, scope.org, &all).await?;
+    let online = server_list::count(&mut reader, scope.org, &online).await?;
+    let reboot_required = server_list::count(&mut reader, scope.org, &reboot).await?;
+    Ok(StatusFacets {
+        online,
+        offline: servers.saturating_sub(online),
+        reboot_required,
+        no_reboot_required: servers.saturating_sub(reboot_required),
+    })
+}
+
 /// Returns which of these servers exist and are visible to this reader.
 pub(crate) async fn existing(
     conn: &mut Conn,

@@ -10,7 +10,7 @@ use store::rollout_tasks::{self, TaskResult};
 use store::rollouts::{self, Counts};
 use store::{Conn, Page, Paged, StoreError};
 use vocab::{BatchId, ServerId, Stage, Status, TaskId};
-use wire::v1::{Options, Task};
+use wire::v1::{Options, Task, TaskState};
 
 use super::{Scope, batches, convert};
 use crate::{App, Result};
@@ -38,6 +38,23 @@ pub async fn list(
         (true, false) => Ok(Paged { items: Vec::new(), total: 0 }),
         _ => of_batch(app, &mut reader, &row, &stored, page).await,
     }
+}
+
+/// When a task ran, for a timeline.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskSpan {
+    pub state: TaskState,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+}
+
+/// When each task of this part of a batch ran, in start order.
+#[boxed]
+pub async fn spans(app: &App, scope: &Scope, batch: BatchId, part: Page) -> Result<Vec<TaskSpan>> {
+    let mut reader = app.db.snapshot().await?;
+    let row = batches::find_in(&mut reader, scope, batch).await?;
+    let states = rollout_tasks::states(&mut reader, batch, part.offset, part.limit).await?;
+    Ok(states.into_iter().map(|status| convert::task_span(status, row.head.phase)).collect())
 }
 
 #[boxed]

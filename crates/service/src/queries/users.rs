@@ -3,6 +3,7 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 
+pub use store::organizations::Organization;
 pub use store::users::User;
 use store::{Page, Paged};
 use vocab::{OrgId, UserId};
@@ -31,6 +32,12 @@ pub async fn linked(app: &App, scope: &Scope) -> Result<BTreeSet<UserId>> {
 #[boxed]
 pub async fn has_several_organizations(app: &App) -> Result<bool> {
     Ok(store::organizations::list(&mut *app.db.read().await?).await?.len() > 1)
+}
+
+/// The organization itself.
+#[boxed]
+pub async fn organization(app: &App, org: OrgId) -> Result<Organization> {
+    Ok(store::organizations::get(&mut *app.db.read().await?, org).await?)
 }
 
 #[boxed]

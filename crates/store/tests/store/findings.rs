@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use domain::finding::{MatchReport, Unassessed, UnassessedCause};
 use store::findings::{
-    self, AssessedSet, Carrier, Cve, CveChange, Filter, KindCounts, ServerKind, Summary,
+    self, AssessedSet, Carrier, Cve, CveChange, Filter, KindCounts, ServerKind, Sort, Summary,
 };
 use store::servers::{self, Server};
 use store::{Page, StoreError};
@@ -94,6 +94,36 @@ async fn findings_of_groups_and_sets_are_stored_and_deleted(database: TestDataba
     assert_eq!(findings::last_changed(&mut tx, theirs, set, "Debian:12").await.unwrap(), None);
     findings::delete_assessed(&mut tx, ours, "Debian:12", &[set]).await.unwrap();
     assert_eq!(findings::assessed_sets(&mut tx, ours).await.unwrap(), []);
+}
+
+async fn every_order_of_cves_is_the_same_in_memory(database: TestDatabase) {
+    let db = database.open().await;
+    let ours = org(&db).await;
+    let published = |second, row| Cve { published: Some(at(second)), ..row };
+    let rows = [
+        published(1, cve("CVE-4", 1, 1, 9)),
+        Cve { published: None, ..cve("CVE-3", 1, 0, 1) },
+        published(2, cve("CVE-2", 1, 1, 9)),
+        published(2, cve("CVE-1", 4, 1, 99)),
+    ];
+    let mut tx = db.begin().await.unwrap();
+    findings::update_rows(&mut tx, ours, &rows.each_ref(), &[]).await.unwrap();
+    let ids = |rows: &[Cve]| rows.iter().map(|row| row.id.clone()).collect::<Vec<_>>();
+    for (sort, expected) in [
+        (Sort::Severity, ["CVE-3", "CVE-2", "CVE-4", "CVE-1"]),
+        (Sort::AffectedServers, ["CVE-1", "CVE-2", "CVE-4", "CVE-3"]),
+        (Sort::Published, ["CVE-1", "CVE-2", "CVE-4", "CVE-3"]),
+        (Sort::Id, ["CVE-1", "CVE-2", "CVE-3", "CVE-4"]),
+    ] {
+        let filter = Filter { sort, ..Filter::default() };
+        let listed = findings::list(&mut tx, ours, &filter, ALL).await.unwrap().items;
+        assert_eq!(ids(&listed), expected, "{sort:?}");
+        let mut sorted = rows.to_vec();
+        sorted.sort_by(|a, b| sort.compare(a, b));
+        assert_eq!(ids(&sorted), expected, "{sort:?} in memory");
+    }
+    let facets = findings::facets(&mut tx, ours).await.unwrap();
+    assert_eq!(facets.iter().map(|one| one.cves).sum::<u64>(), 4);
 }
 
 async fn cves_are_sorted_by_severity_exploitation_servers_id(database: TestDatabase) {
@@ -287,6 +317,7 @@ testkit::both!(
     crate::support::database:
     findings_of_groups_and_sets_are_stored_and_deleted,
     cves_are_sorted_by_severity_exploitation_servers_id,
+    every_order_of_cves_is_the_same_in_memory,
     second_of_two_concurrent_computations_is_stale,
     servers_of_a_kind_are_counted_and_found_together,
     separated_environments_are_counted_separately,

@@ -1,7 +1,7 @@
 //! Patches: pending updates by package.
 
 use serde_json::json;
-use store::patches::{self, Changes, Patch, Summary};
+use store::patches::{self, Changes, Filter, Patch, Sort, Summary};
 use store::servers::Server;
 use store::{Page, StoreError, security_counts};
 use vocab::{Digest, UpdateType};
@@ -41,23 +41,70 @@ async fn patches_are_sorted_by_severity_servers_and_name(database: TestDatabase)
     let mut tx = db.begin().await.unwrap();
     let changes = Changes { put: rows.to_vec(), ..Changes::default() };
     patches::apply_changes(&mut tx, ours, &changes).await.unwrap();
-    let page = patches::list(&mut tx, ours, &[], None, ALL).await.unwrap();
+    let page = patches::list(&mut tx, ours, &Filter::default(), ALL).await.unwrap();
     assert_eq!((names(&page.items), page.total), (vec!["worst", "most", "a", "b", "least"], 5));
-    let page =
-        patches::list(&mut tx, ours, &[0, 4], None, Page { limit: 1, offset: 1 }).await.unwrap();
+    let page = patches::list(
+        &mut tx,
+        ours,
+        &Filter { severities: vec![0, 4], ..Filter::default() },
+        Page { limit: 1, offset: 1 },
+    )
+    .await
+    .unwrap();
     assert_eq!((names(&page.items), page.total), (vec!["least"], 2));
     for (search, found) in [
         ("ST", vec!["worst", "most", "least"]),
         ("%", vec![]),
         ("", vec!["worst", "most", "a", "b", "least"]),
     ] {
-        let page = patches::list(&mut tx, ours, &[], Some(search), ALL).await.unwrap();
+        let page = patches::list(
+            &mut tx,
+            ours,
+            &Filter { search: Some(search.to_owned()), ..Filter::default() },
+            ALL,
+        )
+        .await
+        .unwrap();
         assert_eq!(
             (names(&page.items), page.total),
             (found.clone(), found.len() as u64),
             "{search}"
         );
     }
+}
+
+/// The order of the database is the order of rows in memory, which keys with limited environments
+/// see.
+async fn every_order_of_patches_is_the_same_in_memory(database: TestDatabase) {
+    let db = database.open().await;
+    let ours = org(&db).await;
+    let seen = |second, row| Patch { first_seen_at: at(second), ..row };
+    let rows = [
+        seen(3, patch("b", 1, 5)),
+        seen(2, patch("a", 1, 5)),
+        seen(2, Patch { kev_order: 0, ..patch("c", 1, 9) }),
+        seen(1, patch("B-1", 0, 1)),
+    ];
+    let mut tx = db.begin().await.unwrap();
+    let changes = Changes { put: rows.to_vec(), ..Changes::default() };
+    patches::apply_changes(&mut tx, ours, &changes).await.unwrap();
+    for (sort, expected) in [
+        (Sort::Severity, ["B-1", "c", "a", "b"]),
+        (Sort::AffectedServers, ["c", "a", "b", "B-1"]),
+        (Sort::FirstSeen, ["B-1", "a", "c", "b"]),
+        (Sort::Name, ["B-1", "a", "b", "c"]),
+    ] {
+        let filter = Filter { sort, ..Filter::default() };
+        let listed = patches::list(&mut tx, ours, &filter, ALL).await.unwrap().items;
+        assert_eq!(names(&listed), expected, "{sort:?}");
+        let mut sorted = rows.to_vec();
+        sorted.sort_by(|a, b| sort.compare(a, b));
+        assert_eq!(names(&sorted), expected, "{sort:?} in memory");
+    }
+    let exploited = Filter { kev: Some(true), ..Filter::default() };
+    let listed = patches::list(&mut tx, ours, &exploited, ALL).await.unwrap();
+    assert_eq!((names(&listed.items), listed.total), (vec!["c"], 1));
+    assert!(rows.iter().all(|row| exploited.matches(row) == (row.package_name == "c")));
 }
 
 async fn first_seen_stays_when_a_patch_changes(database: TestDatabase) {
@@ -182,6 +229,7 @@ async fn wrong_security_counts_of_a_kind_are_corrected(database: TestDatabase) {
 testkit::both!(
     crate::support::database:
     patches_are_sorted_by_severity_servers_and_name,
+    every_order_of_patches_is_the_same_in_memory,
     first_seen_stays_when_a_patch_changes,
     second_of_two_concurrent_summaries_is_stale,
     servers_of_a_patch_are_sorted_by_name,

@@ -144,7 +144,7 @@ async fn form_that_is_sent_twice_takes_effect_once(service: &Service) {
         );
     }
     // Two forms of one page with the same content are still two forms.
-    let once = word("/settings").await;
+    let once = word("/settings/people").await;
     let same = [("name", "bob"), ("role", "viewer"), ("once", once.as_str())];
     let invited = ann.submit("/settings/users", &same).await.is(200).text();
     assert!(invited.contains("/welcome/"), "{invited}");
@@ -446,7 +446,7 @@ async fn feeds_are_added_updated_and_removed_after_confirmation(service: &Servic
     let problem = ann.submit("/settings/feeds", &[("url", "nonsense")]).await.is(422).text();
     assert!(problem.contains("not a valid URL"), "{problem}");
     let page = ann.get("/settings/feeds").await.is(200).text();
-    assert!(page.contains("&#60;ours&#62;") && page.contains("is-waiting"), "{page}");
+    assert!(page.contains("&#60;ours&#62;") && page.contains("tone-warn\">waiting"), "{page}");
     assert!(!page.contains("value=\"Debian\""), "it is added already");
     let path = format!("/settings/feeds/{}", service::queries::feeds::id("Debian"));
     ann.submit(&format!("{path}/update"), &[]).await.is(303);
@@ -575,7 +575,7 @@ async fn cve_pages_show_imports_in_progress(service: &Service) {
     assert!(ann.get("/cves").await.is(200).text().contains(banner));
     let bob = Browser::signed_in(service, "bob", Role::Admin).await;
     let page = bob.get("/settings/feeds").await.is(200).text();
-    assert!(page.contains("Importing: 41%") && page.contains("is-importing"), "{page}");
+    assert!(page.contains("Importing: 41%") && page.contains("tone-busy\">importing"), "{page}");
     service.clock.advance(jiff::SignedDuration::from_mins(3));
     let later = ann.get("/cves").await.is(200).text();
     assert!(!later.contains(banner), "the process that imported it was killed");
@@ -598,7 +598,7 @@ async fn admin_invites_resets_and_removes_others_only(service: &Service) {
     ann.submit(&format!("/settings/users/{bob}/reset"), &[("go", "1")]).await.is(200);
     Browser::new(service).get(&format!("/welcome/{link}")).await.is(404);
     ann.submit(&format!("/settings/users/{bob}/remove"), &[("go", "1")]).await.is(303);
-    assert!(!ann.get("/settings").await.text().contains(">bob"));
+    assert!(!ann.get("/settings/people").await.text().contains(">bob"));
 }
 
 testkit::both!(

@@ -56,7 +56,12 @@ const KINDS: [TableKind; 30] = [
 const CALENDAR: &[(&str, &str)] = &[];
 
 /// Pages without a table, and responses that are no pages.
-const PAGES_WITHOUT_TABLES: [&str; 22] = [
+const PAGES_WITHOUT_TABLES: [&str; 27] = [
+    "/display",
+    "/views",
+    "/views/{id}/delete",
+    "/styleguide",
+    "/settings",
     "/cves/{id}/suppress",
     "/suppressions/{id}/delete",
     "/find",
@@ -172,7 +177,7 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
         ("/schedules/{id}/edit", get(&format!("/schedules/{schedule}/edit"))),
         ("/schedules/{id}/run", (format!("/schedules/{schedule}/run"), form(&[]))),
         ("/schedules/{id}/delete", (format!("/schedules/{schedule}/delete"), form(&[]))),
-        ("/settings", get("/settings")),
+        ("/settings/people", get("/settings/people")),
         ("/settings/keys", get("/settings/keys")),
         ("/settings/tokens", get("/settings/tokens")),
         ("/settings/feeds", get("/settings/feeds")),
@@ -327,7 +332,10 @@ async fn every_table_has_a_matching_csv_export(service: &Service) {
     let texts = templates
         .read_dir()
         .unwrap()
-        .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+        .map(|file| file.unwrap().path())
+        // Its table is a sample.
+        .filter(|path| !path.ends_with("styleguide.html"))
+        .map(|path| std::fs::read_to_string(path).unwrap());
     assert_eq!(texts.map(|text| text.matches("<table").count()).sum::<usize>(), KINDS.len());
 }
 

@@ -11,3 +11,4 @@ mod oidc;
 mod previews;
 mod root_rotation;
 mod tables;
+mod views;

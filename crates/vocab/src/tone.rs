@@ -1,0 +1,84 @@
+//! The meaning of a state or severity as a color, the same in the dashboard and on the command line.
+
+/// What a color means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// As it should be.
+    Good,
+    /// Being worked on.
+    Busy,
+    /// Waits for someone, or deserves attention.
+    Warn,
+    Bad,
+    /// Worse than bad: the severity `critical`, and what is known to be exploited.
+    Critical,
+    /// Neither good nor bad.
+    Idle,
+}
+
+impl Tone {
+    pub const ALL: [Tone; 6] =
+        [Tone::Good, Tone::Busy, Tone::Warn, Tone::Bad, Tone::Critical, Tone::Idle];
+
+    /// The tone of a state or severity, as the API names it.
+    pub fn of(word: &str) -> Tone {
+        match word {
+            "online" | "succeeded" | "no_change" | "completed" | "yes" | "current" => Tone::Good,
+            "running"
+            | "dispatched"
+            | "preflight"
+            | "downloading"
+            | "installing"
+            | "restarting_services"
+            | "rebooting"
+            | "verifying"
+            | "patching"
+            | "scanning"
+            | "checking"
+            | "importing" => Tone::Busy,
+            "waiting" | "paused" | "canceling" | "expired" | "held" | "reboot" | "medium"
+            | "stale" => Tone::Warn,
+            "failed"
+            | "timed_out"
+            | "completed_with_errors"
+            | "halted"
+            | "quarantined"
+            | "high" => Tone::Bad,
+            "critical" | "kev" => Tone::Critical,
+            _ => Tone::Idle,
+        }
+    }
+
+    /// The name of its class in the stylesheet.
+    pub fn class(self) -> &'static str {
+        match self {
+            Tone::Good => "tone-good",
+            Tone::Busy => "tone-busy",
+            Tone::Warn => "tone-warn",
+            Tone::Bad => "tone-bad",
+            Tone::Critical => "tone-critical",
+            Tone::Idle => "tone-idle",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Severity;
+
+    #[test]
+    fn severities_get_more_alarming() {
+        let tones = [Severity::Low, Severity::Medium, Severity::High, Severity::Critical]
+            .map(|severity| Tone::of(&severity.to_string()));
+        assert_eq!(tones, [Tone::Idle, Tone::Warn, Tone::Bad, Tone::Critical]);
+    }
+
+    /// An unknown word is never shown as good or bad.
+    #[test]
+    fn unknown_is_idle() {
+        for word in ["unknown", "", "offline", "later_state"] {
+            assert_eq!(Tone::of(word), Tone::Idle, "{word}");
+        }
+    }
+}
