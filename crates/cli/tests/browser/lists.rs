@@ -20,7 +20,7 @@ async fn view_is_saved_opened_and_deleted() {
     fixture.go("/servers?sort=security_updates");
     assert!(headings(&fixture).contains(&"Last seen".to_owned()));
     // Hide two columns and use small rows.
-    tab.click(".filters details.menu.end:last-of-type > summary");
+    tab.click(".head details.menu.end:nth-of-type(2) > summary");
     tab.click("input[name=columns][value=last_seen]");
     tab.click("input[name=columns][value=environment]");
     let height = "return document.querySelector('tbody tr').getBoundingClientRect().height";
@@ -32,17 +32,17 @@ async fn view_is_saved_opened_and_deleted() {
     assert!(tab.url().ends_with("/servers?sort=security_updates"), "{}", tab.url());
     assert!(tab.eval(height).as_f64().unwrap() < before);
     // Save what is shown under a name.
-    tab.click(".filters details.menu.end > summary");
+    tab.click(".head details.menu.end > summary");
     tab.fill("form[action='/views'] input[name=name]", "Worst first");
     tab.click("form[action='/views'] button");
     tab.until_shown("Worst first");
     // It is found again from the plain list.
     fixture.go("/servers");
-    tab.click(".filters details.menu.end > summary");
+    tab.click(".head details.menu.end > summary");
     tab.click(".pair a");
     tab.until("the view is open", |tab| tab.url().contains("sort=security_updates&columns="));
     assert_eq!(headings(&fixture).len(), 6);
-    tab.click(".filters details.menu.end > summary");
+    tab.click(".head details.menu.end > summary");
     tab.click(".pair button");
     tab.until_shown("Delete view Worst first?");
     tab.click("main button.risk");
@@ -102,7 +102,7 @@ async fn pages_work_without_javascript() {
         (format!("/batches/{batch}"), "Timeline"),
         ("/schedules".into(), "Schedules"),
         ("/activity".into(), "Activity"),
-        ("/settings".into(), "Organization id"),
+        ("/settings".into(), "Organization ID"),
         ("/account".into(), "this session"),
         (format!("/find?q={cve}"), cve),
     ] {

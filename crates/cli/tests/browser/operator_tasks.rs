@@ -101,7 +101,7 @@ async fn all_servers_that_match_are_edited_at_once() {
     let tagged: Value = fixture.operator.get("/v1/servers?tag=reviewed").await;
     assert_eq!(tagged["meta"]["total"], total);
     // The menu of a filter lists what the fleet has, and typing narrows it.
-    tab.click("details.menu:nth-of-type(3) > summary");
+    tab.click(".filters details.menu:nth-of-type(3) > summary");
     tab.until_shown("reviewed");
     tab.click("details.menu[open] a[href*='tag=reviewed']");
     tab.until_shown("Tag: reviewed");

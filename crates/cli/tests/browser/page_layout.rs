@@ -111,17 +111,17 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
         ("server-edit", to(&format!("/servers/{server}/edit"))),
         (
             "servers-menu",
-            PagePath::WithSteps("/servers".into(), vec![Click("details.menu > summary")]),
+            PagePath::WithSteps("/servers".into(), vec![Click(".filters details.menu > summary")]),
         ),
         (
             "servers-views",
             PagePath::WithSteps(
                 "/servers".into(),
                 vec![
-                    Click(".filters details.menu.end > summary"),
+                    Click(".head details.menu.end > summary"),
                     Fill("form[action='/views'] input[name=name]", "All production servers"),
                     Click("form[action='/views'] button"),
-                    Click(".filters details.menu.end > summary"),
+                    Click(".head details.menu.end > summary"),
                 ],
             ),
         ),
@@ -129,7 +129,7 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
             "servers-display",
             PagePath::WithSteps(
                 "/servers".into(),
-                vec![Click(".filters details.menu.end:last-of-type > summary")],
+                vec![Click(".head details.menu.end:nth-of-type(2) > summary")],
             ),
         ),
         ("styleguide", to("/styleguide")),

@@ -93,7 +93,7 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         ("/schedules/next?cron=nonsense&timezone=".into(), "class=\"note bad\""),
         ("/activity".into(), "created schedule"),
         ("/account".into(), "this session"),
-        ("/settings".into(), "Organization id"),
+        ("/settings".into(), "Organization ID"),
         ("/settings/people".into(), "ann"),
         ("/settings/sign-in".into(), "No identity provider is configured"),
         ("/settings/keys".into(), "first admin key"),
