@@ -8,7 +8,7 @@ use swarm::{Config, Swarm};
 use vocab::FailureCode;
 
 use crate::operator::Operator;
-use crate::support::{Dir, Running, first_key};
+use crate::support::{Dir, Running, first_key, whole_machine};
 
 const SERVERS: usize = 2_000;
 const MAX_PARALLEL: usize = 400;
@@ -38,6 +38,7 @@ pub(crate) fn slow_agents(config: Config) -> Config {
 /// step, the API's view is compared with what the hosts did.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_thousand_servers_are_patched_despite_a_killed_service() {
+    let _alone = whole_machine().await;
     let _ = rustls::crypto::ring::default_provider().install_default();
     allow_files();
     let dir = Dir::new();

@@ -100,7 +100,7 @@ fn assert_harmless(args: &[&str], output: &CommandOutput) {
         text += before;
         let end = after.find(|c: char| c.is_ascii_alphabetic()).unwrap();
         let sequence = &after[..=end];
-        let own = ["0m", "1m", "2m", "31m", "32m", "33m", "1G", "K", "J"];
+        let own = ["0m", "1m", "2m", "31m", "1;31m", "32m", "33m", "34m", "1G", "K", "J"];
         let up = sequence.strip_suffix('A').is_some_and(|lines| lines.parse::<u16>().is_ok());
         assert!(own.contains(&sequence) || up, "{args:?} sent {sequence:?}: {:?}", output.out);
         rest = &after[end + 1..];

@@ -26,7 +26,7 @@ use wire::v1::Activity;
 
 use crate::fleet::{allow_files, fast_agents};
 use crate::operator::{Operator, POLL_INTERVAL};
-use crate::support::{Dir, Running, first_key, fleetmend};
+use crate::support::{Dir, Running, first_key, fleetmend, whole_machine};
 
 const BYTES_MAX: u64 = 512 << 20;
 const SERVERS: usize = 500;
@@ -98,6 +98,7 @@ async fn flood(address: &str, start: &str, chunked: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn service_with_512_mib_serves_its_fleet_through_an_import_and_floods() {
+    let _alone = whole_machine().await;
     let _ = rustls::crypto::ring::default_provider().install_default();
     allow_files();
     let dir = Dir::new();
@@ -226,6 +227,7 @@ impl LargeReporter {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_with_maximum_size_reports_does_not_exhaust_512_mib() {
+    let _alone = whole_machine().await;
     let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = Dir::new();
     let key = first_key(&dir.data());

@@ -21,7 +21,7 @@ use wire::agent::EnrollResponse;
 
 use crate::fleet::{allow_files, slow_agents};
 use crate::operator::{Operator, POLL_INTERVAL};
-use crate::support::{Dir, Running, first_key};
+use crate::support::{Dir, Running, first_key, whole_machine};
 
 const AGENTS: u64 = 10_000;
 /// Number of agents that get orders.
@@ -128,6 +128,7 @@ async fn wait_for_all_syncs(fleet: &Swarm, operator: &Operator) {
 /// orders while others are still connecting.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_agents_reconnect_without_losing_results() {
+    let _alone = whole_machine().await;
     let _ = rustls::crypto::ring::default_provider().install_default();
     allow_files();
     let dir = Dir::new();

@@ -9,7 +9,7 @@ use swarm::Config;
 use crate::database::Database;
 use crate::fleet::{allow_files, fast_agents};
 use crate::operator::Operator;
-use crate::support::{Dir, Running, first_key_with};
+use crate::support::{Dir, Running, first_key_with, whole_machine};
 
 const SERVERS: usize = 300;
 const MAX_PARALLEL: usize = 60;
@@ -18,6 +18,7 @@ const MAX_PARALLEL: usize = 60;
 /// Then the other replica is killed, and the first continues. Agents know both addresses.
 #[tokio::test(flavor = "multi_thread")]
 async fn paused_or_killed_replica_loses_and_repeats_nothing() {
+    let _alone = whole_machine().await;
     let _ = rustls::crypto::ring::default_provider().install_default();
     let Some(database) = Database::new().await else { return };
     allow_files();

@@ -9,8 +9,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use tokio::sync::{Mutex, MutexGuard};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
+static WHOLE_MACHINE: Mutex<()> = Mutex::const_new(());
+
+/// Tests with thousands of agents run one after the other: two of them at once measure how the
+/// machine is shared, not how the service behaves.
+pub(crate) async fn whole_machine() -> MutexGuard<'static, ()> {
+    WHOLE_MACHINE.lock().await
+}
 
 /// A temporary directory, removed on drop.
 pub(crate) struct Dir(pub(crate) PathBuf);

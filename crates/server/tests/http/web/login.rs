@@ -194,7 +194,8 @@ async fn sign_in_attempts_with_huge_names_use_no_memory(service: &Service) {
         assert!(matches!(response.status.as_u16(), 422 | 429), "{}", response.status);
         assert!(response.bytes.len() < 8_000, "{}", response.bytes.len());
     }
-    let grown = peak() - before;
+    // The kernel counts approximately: the peak may even look smaller than before.
+    let grown = peak().saturating_sub(before);
     println!("1,200 sign-in attempts: {grown} MiB");
     // It used to take 1,200 MiB. Other tests run in the same process.
     assert!(grown < 300, "{grown} MiB");
