@@ -8,7 +8,10 @@ from collections import defaultdict
 # Operations that cannot succeed in this fleet, with the reason.
 EXPECTED_FAILURES = {
     "openapi": "schemathesis reads the document before the run starts",
+    "follow_events": "never ends",
     "retry_batch": "needs a batch that ended with failures, and this fleet has none",
+    "approve_batch": "needs a batch of someone else that waits for an approval, and all batches have one creator",
+    "reject_batch": "needs a batch that waits for an approval, and none of these batches has begun",
     "release_server": "needs two hosts with the same identity, and this fleet has none in quarantine",
 }
 

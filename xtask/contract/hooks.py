@@ -7,6 +7,7 @@ import atexit
 import json
 import os
 import re
+import time
 import urllib.error
 import urllib.request
 import zlib
@@ -56,6 +57,25 @@ CANCELABLE, PAUSABLE = BATCHES[:4], BATCHES[4:]
 PREREQUISITE = {"pause_batch": "resume", "resume_batch": "pause"}
 REFRESH = request_json(f"/v1/servers/{KEPT[0]}/refresh", {})
 PATCHES = [patch["package_name"] for patch in request_json("/v1/patches?limit=500")["data"]]
+# Webhooks of a receiver that does not exist: nothing is sent anywhere.
+RECEIVER = "http://127.0.0.1:1/hook"
+WEBHOOK = request_json("/v1/webhooks", {"name": "contract", "url": RECEIVER, "types": ["webhook.*"]})["id"]
+REMOVABLE_WEBHOOKS = [
+    request_json("/v1/webhooks", {"name": f"contract {n}", "url": RECEIVER, "types": ["*"], "enabled": False})["id"] for n in range(4)
+]
+CREATED_WEBHOOKS = set()
+
+
+def first_delivery():
+    for _ in range(100):
+        found = request_json(f"/v1/webhooks/{WEBHOOK}/deliveries")["data"]
+        if found:
+            return found[0]["id"]
+        time.sleep(0.1)
+    raise AssertionError("the webhook has no delivery")
+
+
+DELIVERY = first_delivery()
 OWN_KEY_ID = next(key["id"] for key in request_json("/v1/api-keys")["data"] if key["created_by"] == "init")
 
 
@@ -89,6 +109,20 @@ def batch_for(operation, batch_id):
     return batch_id
 
 
+def arrange_waves(options):
+    """Make waves valid as a whole, which a schema cannot express: only the last one takes the rest, and it does not soak."""
+    waves = options.get("waves")
+    if not isinstance(waves, list) or not 0 < len(waves) <= 20 or not all(isinstance(wave, dict) for wave in waves):
+        return
+    for wave in waves[:-1]:
+        if wave.get("size") is None:
+            wave["size"] = 1
+    if waves[-1].get("size") is None and isinstance(waves[-1].get("soak_minutes"), int) and 0 <= waves[-1]["soak_minutes"] <= 10_080:
+        waves[-1]["soak_minutes"] = 0
+    if isinstance(options.get("canary"), int) and 0 <= options["canary"] < 2**32 or re.fullmatch("(100|[1-9][0-9]?)%", str(options.get("canary"))):
+        options["canary"] = 0
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     path = case.path_parameters or {}
@@ -105,6 +139,12 @@ def before_call(context, case, kwargs):
         path["server_id"], path["refresh_id"] = KEPT[0], REFRESH["id"]
     if isinstance(path.get("batch_id"), str) and "task_id" not in path:
         path["batch_id"] = batch_for(case.operation.definition.raw.get("operationId"), path["batch_id"])
+    webhook_id = path.get("webhook_id")
+    if isinstance(webhook_id, str) and re.fullmatch(r"whk_[0-7][0-9a-hjkmnp-tv-z]{25}", webhook_id) and webhook_id not in CREATED_WEBHOOKS:
+        removes = case.method == "DELETE"
+        path["webhook_id"] = REMOVABLE_WEBHOOKS[next_count("webhook") % len(REMOVABLE_WEBHOOKS)] if removes else WEBHOOK
+        if "delivery_id" in path and next_count("delivery") % 2 == 0:
+            path["delivery_id"] = DELIVERY
     if isinstance(path.get("package_name"), str) and next_count("patch") % 2 == 0:
         path["package_name"] = PATCHES[zlib.crc32(path["package_name"].encode()) % len(PATCHES)]
     if path.get("api_key_id") == OWN_KEY_ID and case.method == "DELETE":
@@ -132,6 +172,18 @@ def before_call(context, case, kwargs):
     if body and operation in ("create_schedule", "update_schedule") and (allowed is None or allowed is False):
         # Without this, targets that match no server are refused, which a schema cannot express.
         body["allow_empty"] = True
+    if operation in ("create_freeze", "update_freeze") and all(isinstance(body.get(field), str) for field in ("starts_at", "ends_at")):
+        if TIME.fullmatch(body["starts_at"]) and TIME.fullmatch(body["ends_at"]):
+            # The end must be after the start, which a schema cannot express.
+            body["starts_at"], body["ends_at"] = "2098-12-01T00:00:00Z", "2098-12-24T00:00:00Z"
+    if operation in ("create_webhook", "edit_webhook") and isinstance(body.get("url"), str) and body["url"].startswith("http"):
+        # Generated events are not sent to generated addresses.
+        body["url"] = RECEIVER
+        if operation == "create_webhook" and body.get("enabled") is True:
+            body["enabled"] = False
+    arrange_waves(body)
+    if isinstance(body.get("options"), dict):
+        arrange_waves(body["options"])
     ids = body.get("server_ids")
     if isinstance(ids, list) and ids and all(isinstance(id, str) and SERVER_ID.fullmatch(id) for id in ids):
         # A request with an unknown server id is refused, which a schema cannot express.
@@ -145,6 +197,8 @@ RESPONSES = Counter()
 def after_call(context, case, response):
     operation = case.operation.definition.raw.get("operationId", case.operation.label)
     RESPONSES[operation, response.status_code] += 1
+    if operation == "create_webhook" and response.status_code == 201:
+        CREATED_WEBHOOKS.add(response.json()["id"])
 
 
 @atexit.register

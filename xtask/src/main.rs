@@ -1,9 +1,9 @@
 //! Developer tasks for the workspace: `cargo xtask test` and related commands.
 //!
-//! `args` parses the command line, `steps` runs the checks, `bench` the benchmarks, `package`
-//! builds the packages, `release` everything that is published, and `postgres` is the private database for tests and benchmarks. Nothing
-//! here is shipped: the services never call this crate, and it never touches a database that it did
-//! not create.
+//! `args` parses the command line, `steps` runs the checks (`jobs` side by side), `bench` the
+//! benchmarks, `package` builds the packages, `release` everything that is published, and
+//! `postgres` is the private database for tests and benchmarks. Nothing here is shipped: the
+//! services never call this crate, and it never touches a database that it did not create.
 
 mod apt;
 mod args;
@@ -11,6 +11,7 @@ mod bench;
 mod clock;
 mod contract;
 mod fuzz;
+mod jobs;
 mod node;
 mod package;
 mod postgres;
@@ -22,6 +23,7 @@ mod requirements;
 mod screen;
 mod service;
 mod steps;
+mod test_programs;
 mod tests_output;
 mod workspace;
 

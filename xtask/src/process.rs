@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, PipeReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::unistd::{Pid, getpgrp, tcsetpgrp};
@@ -44,6 +44,13 @@ impl StopStep {
     const fn new(signal: Signal, whole_group: bool, seconds: u64) -> StopStep {
         StopStep { signal, whole_group, timeout: Duration::from_secs(seconds) }
     }
+
+    fn send(&self, process: Process) {
+        let _ = match self.whole_group {
+            true => killpg(process.0, self.signal),
+            false => kill(process.0, self.signal),
+        };
+    }
 }
 
 /// For most children: terminates the whole group.
@@ -69,18 +76,34 @@ pub(crate) enum WaitResult {
     TimedOut,
 }
 
+/// News of a child whose output is read.
+pub(crate) enum News {
+    Line(Process, String),
+    /// The child has exited, and all its output was reported.
+    Ended(Process, ExitStatus),
+}
+
 /// All children, and the signals sent to us.
 pub(crate) struct Processes {
     sender: Sender<Event>,
     receiver: Receiver<Event>,
     exit_statuses: HashMap<Process, ExitStatus>,
+    /// The children whose output is read, until `News::Ended`.
+    read: HashMap<Process, ReadChild>,
+}
+
+/// How much of a child whose output is read has ended.
+#[derive(Default)]
+struct ReadChild {
+    output_closed: bool,
+    exited: Option<(ExitStatus, Instant)>,
 }
 
 impl Processes {
     /// Installs handlers for SIGINT, SIGTERM and SIGHUP. Must be called once, by the main thread.
     pub(crate) fn new() -> Result<Processes, TaskError> {
-        let (sender, receiver) = channel();
-        let interrupts = sender.clone();
+        let processes = Processes::without_signals();
+        let interrupts = processes.sender.clone();
         ctrlc::set_handler(move || {
             // The receiver is gone only when the program is about to exit.
             let _ = interrupts.send(Event::Interrupted);
@@ -88,7 +111,13 @@ impl Processes {
         .map_err(|error| {
             TaskError::Failed(format!("cannot install the signal handler: {error}"))
         })?;
-        Ok(Processes { sender, receiver, exit_statuses: HashMap::new() })
+        Ok(processes)
+    }
+
+    /// For tests, which share a process: it has only one set of signal handlers.
+    pub(crate) fn without_signals() -> Processes {
+        let (sender, receiver) = channel();
+        Processes { sender, receiver, exit_statuses: HashMap::new(), read: HashMap::new() }
     }
 
     /// Starts a child. It runs until it exits or is stopped.
@@ -108,10 +137,82 @@ impl Processes {
         Ok(process)
     }
 
+    /// Starts a child whose output is read: `next_news` reports each line that it writes to stdout
+    /// or stderr, and its exit.
+    pub(crate) fn start_with_lines(&mut self, command: &mut Command) -> Result<Process, TaskError> {
+        let no_pipe = |error| TaskError::Failed(format!("cannot create a pipe: {error}"));
+        let (reader, writer) = std::io::pipe().map_err(no_pipe)?;
+        let second = writer.try_clone().map_err(no_pipe)?;
+        command.stdin(Stdio::null()).stdout(writer).stderr(second);
+        let started = self.start(command);
+        // The pipe closes when its last writer is closed, and the command still holds two of them.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let process = started?;
+        self.read.insert(process, ReadChild::default());
+        let sender = self.sender.clone();
+        std::thread::spawn(move || forward_lines(process, reader, &sender));
+        Ok(process)
+    }
+
+    /// Waits for news of the children that `start_with_lines` started. At least one of them must
+    /// not have ended.
+    pub(crate) fn next_news(&mut self) -> Result<News, TaskError> {
+        loop {
+            let ended = self.read.iter().find_map(|(process, child)| match child {
+                ReadChild { output_closed: true, exited: Some((status, _)) } => {
+                    Some((*process, *status))
+                }
+                _ => None,
+            });
+            if let Some((process, status)) = ended {
+                self.read.remove(&process);
+                return Ok(News::Ended(process, status));
+            }
+            // A running child has no time limit; only output after its exit has one.
+            let exits = self.read.iter().filter_map(|(process, child)| {
+                child.exited.map(|(_, at)| (at + OUTPUT_GRACE, *process))
+            });
+            let event = match exits.min_by_key(|(until, _)| *until) {
+                None => self.receiver.recv().ok(),
+                Some((until, process)) => {
+                    let event = self.receiver.recv_timeout(until.duration_since(clock::now())).ok();
+                    if event.is_none() {
+                        // Its children still hold the pipe.
+                        let _ = killpg(process.0, Signal::SIGKILL);
+                        self.close_output(process);
+                    }
+                    event
+                }
+            };
+            match event {
+                Some(Event::Line(who, line)) if self.read.contains_key(&who) => {
+                    return Ok(News::Line(who, line));
+                }
+                Some(Event::OutputClosed(who)) => self.close_output(who),
+                Some(Event::Ended(who, status)) => self.record_exit(who, status),
+                Some(Event::Interrupted) => return Err(TaskError::Interrupted),
+                Some(Event::Line(..)) | None => {}
+            }
+        }
+    }
+
+    fn close_output(&mut self, process: Process) {
+        if let Some(child) = self.read.get_mut(&process) {
+            child.output_closed = true;
+        }
+    }
+
+    fn record_exit(&mut self, process: Process, status: ExitStatus) {
+        self.exit_statuses.insert(process, status);
+        if let Some(child) = self.read.get_mut(&process) {
+            child.exited = Some((status, clock::now()));
+        }
+    }
+
     /// Runs a child until it exits. Its output goes wherever the command directs it.
     pub(crate) fn run(&mut self, command: &mut Command) -> Result<ExitStatus, TaskError> {
         let process = self.start(command)?;
-        self.wait_for_exit(process, None, TERMINATE_GROUP)
+        self.wait_for_exit(process, TERMINATE_GROUP)
     }
 
     /// Runs a child until it exits, and passes each line that it writes to stdout or stderr to
@@ -122,17 +223,17 @@ impl Processes {
         stop_steps: &[StopStep],
         on_line: &mut dyn FnMut(&str),
     ) -> Result<ExitStatus, TaskError> {
-        let no_pipe = |error| TaskError::Failed(format!("cannot create a pipe: {error}"));
-        let (reader, writer) = std::io::pipe().map_err(no_pipe)?;
-        let second = writer.try_clone().map_err(no_pipe)?;
-        command.stdin(Stdio::null()).stdout(writer).stderr(second);
-        let started = self.start(command);
-        // The pipe closes when its last writer is closed, and the command still holds two of them.
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let process = started?;
-        let sender = self.sender.clone();
-        std::thread::spawn(move || forward_lines(process, reader, &sender));
-        self.wait_for_exit(process, Some(on_line), stop_steps)
+        let process = self.start_with_lines(command)?;
+        loop {
+            match self.next_news() {
+                Ok(News::Line(_, line)) => on_line(&line),
+                Ok(News::Ended(_, status)) => return Ok(status),
+                Err(halt) => {
+                    self.stop(process, stop_steps);
+                    return Err(halt);
+                }
+            }
+        }
     }
 
     /// Runs a child as the terminal's foreground process, like a shell: Ctrl-C goes to the child.
@@ -145,7 +246,7 @@ impl Processes {
         let _ = tcsetpgrp(&terminal, process.0);
         // The child may have used the terminal too early and been stopped for it.
         let _ = killpg(process.0, Signal::SIGCONT);
-        let status = self.wait_for_exit(process, None, TERMINATE_GROUP);
+        let status = self.wait_for_exit(process, TERMINATE_GROUP);
         // A background process that takes back the terminal receives SIGTTOU, which would stop it.
         let mut background = SigSet::empty();
         background.add(Signal::SIGTTOU);
@@ -165,7 +266,7 @@ impl Processes {
             match self.receiver.recv_timeout(left) {
                 Ok(Event::Interrupted) => return WaitResult::Interrupted,
                 Ok(Event::Ended(who, status)) => {
-                    self.exit_statuses.insert(who, status);
+                    self.record_exit(who, status);
                     if who == process {
                         return WaitResult::Ended;
                     }
@@ -180,9 +281,7 @@ impl Processes {
     pub(crate) fn exit_status(&mut self, process: Process) -> Option<ExitStatus> {
         while let Ok(event) = self.receiver.try_recv() {
             match event {
-                Event::Ended(who, status) => {
-                    self.exit_statuses.insert(who, status);
-                }
+                Event::Ended(who, status) => self.record_exit(who, status),
                 Event::Interrupted => {
                     // Keep the interrupt for the next wait.
                     let _ = self.sender.send(Event::Interrupted);
@@ -194,17 +293,26 @@ impl Processes {
         self.exit_statuses.get(&process).copied()
     }
 
+    /// Stops several children at the same time.
+    pub(crate) fn stop_all(&mut self, all: &[Process], stop_steps: &[StopStep]) {
+        let first = stop_steps.first();
+        for process in all.iter().filter(|process| !self.exit_statuses.contains_key(process)) {
+            if let Some(step) = first {
+                step.send(*process);
+            }
+        }
+        all.iter().for_each(|process| self.stop(*process, stop_steps));
+    }
+
     /// Stops a child: tries each step in turn, and finally kills the whole group. An interrupt
     /// during a step moves on to the next one.
     pub(crate) fn stop(&mut self, process: Process, stop_steps: &[StopStep]) {
+        self.read.remove(&process);
         for step in stop_steps {
             if self.exit_statuses.contains_key(&process) {
                 break;
             }
-            let _ = match step.whole_group {
-                true => killpg(process.0, step.signal),
-                false => kill(process.0, step.signal),
-            };
+            step.send(process);
             self.wait(process, step.timeout);
         }
         let group = stop_steps.iter().any(|step| step.whole_group);
@@ -218,39 +326,20 @@ impl Processes {
     fn wait_for_exit(
         &mut self,
         process: Process,
-        mut on_line: Option<&mut dyn FnMut(&str)>,
         stop_steps: &[StopStep],
     ) -> Result<ExitStatus, TaskError> {
-        let mut output_open = on_line.is_some();
         loop {
-            let status = self.exit_statuses.get(&process).copied();
-            if let (Some(status), false) = (status, output_open) {
-                return Ok(status);
+            if let Some(status) = self.exit_statuses.get(&process) {
+                return Ok(*status);
             }
-            // A running child has no time limit; only output after its exit has one.
-            let event = match status {
-                None => self.receiver.recv().ok(),
-                Some(_) => self.receiver.recv_timeout(OUTPUT_GRACE).ok(),
-            };
-            match event {
-                Some(Event::Line(who, line)) if who == process => {
-                    if let Some(on_line) = on_line.as_mut() {
-                        on_line(&line);
-                    }
-                }
-                Some(Event::OutputClosed(who)) if who == process => output_open = false,
-                Some(Event::Line(..) | Event::OutputClosed(_)) => {}
-                Some(Event::Ended(who, status)) => {
-                    self.exit_statuses.insert(who, status);
-                }
-                Some(Event::Interrupted) => {
+            match self.receiver.recv() {
+                Ok(Event::Ended(who, status)) => self.record_exit(who, status),
+                Ok(Event::Interrupted) => {
                     self.stop(process, stop_steps);
                     return Err(TaskError::Interrupted);
                 }
-                None => {
-                    let _ = killpg(process.0, Signal::SIGKILL);
-                    output_open = false;
-                }
+                // We hold a sender, so the channel stays open.
+                Ok(Event::Line(..) | Event::OutputClosed(_)) | Err(_) => {}
             }
         }
     }

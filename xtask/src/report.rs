@@ -7,12 +7,18 @@ use std::time::Duration;
 
 use crate::tests_output::{Engine, Suite};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Ok,
     Failed,
     /// A prerequisite was missing.
     NotRun,
+}
+
+impl Verdict {
+    pub(crate) fn from_success(success: bool) -> Verdict {
+        if success { Verdict::Ok } else { Verdict::Failed }
+    }
 }
 
 /// A completed step.

@@ -105,6 +105,13 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["npm"]),
         checks: &[Check::Test, Check::Contract],
     },
+    // The SMTP server that the tests of notifications send to.
+    Requirement {
+        name: "aiosmtpd",
+        detection: Detection::Program("aiosmtpd"),
+        source: Source::Debian(&["python3-aiosmtpd"]),
+        checks: &[Check::Test],
+    },
     // References for our version comparison.
     Requirement {
         name: "rpm",

@@ -85,6 +85,16 @@ impl Service {
         for name in ["HTTP_PROXY", "HTTPS_PROXY"] {
             server.env(name, "http://127.0.0.1:1");
         }
+        // Webhooks send to an address of this host at which nobody listens.
+        server.arg("--webhook-allow-local");
+        // So does email.
+        server.args([
+            "--smtp",
+            "smtp://127.0.0.1:1?tls=none",
+            "--smtp-from",
+            "fleetmend@example.com",
+        ]);
+        server.args(["--public-url", "https://fleet.example.com"]);
         // Schemathesis is one client that sends requests as fast as it can. Rate limits have their
         // own tests.
         server.args(["--requests-per-second", "100000", "--requests-burst", "1000000"]);

@@ -52,6 +52,13 @@ impl Workspace {
         cargo
     }
 
+    /// A test program that cargo built.
+    pub(crate) fn test_program(&self, executable: &Path) -> Command {
+        let mut program = without_cargo_run_variables(Command::new(executable));
+        program.env("CARGO", cargo_program());
+        program
+    }
+
     /// The names of the crates under `crates/` that have benchmarks.
     pub(crate) fn crates_with_benches(&self) -> Vec<String> {
         let mut names: Vec<String> = directory_entries(&self.root.join("crates"))

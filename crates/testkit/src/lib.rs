@@ -3,12 +3,14 @@
 //!
 //! - [`both!`] runs a test on SQLite and on PostgreSQL.
 //! - [`TestDatabase`] is a fresh database of either engine.
+//! - [`mail`] is an SMTP server.
 //! - [`publisher`] is a local HTTP server that responds as a test tells it to.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 #![expect(clippy::print_stdout, reason = "a skipped test says so")]
 
 mod database;
+pub mod mail;
 pub mod publisher;
 
 pub use database::{TestDatabase, superuser};
