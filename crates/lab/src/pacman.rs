@@ -171,6 +171,11 @@ impl Server {
         self.root.write("/etc/pacman.conf", &settings);
     }
 
+    /// Downloads the newest version of a package without installing it.
+    pub fn download(&self, name: &str) {
+        self.root.run_successfully("pacman", &["-Syw", "--noconfirm", name]);
+    }
+
     pub fn root(&self) -> &Root {
         &self.root
     }

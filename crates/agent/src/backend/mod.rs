@@ -70,6 +70,23 @@ pub trait Backend: Send + Sync {
         self.pending(installed)
     }
 
+    /// The versions of these packages that the package manager can be asked to install, in addition
+    /// to those of [`Backend::pending`]. `names` are names of installed packages.
+    fn offered_versions(
+        &self,
+        installed: &[Installed],
+        names: &BTreeSet<&str>,
+    ) -> Result<Vec<OfferedVersion>, BackendError> {
+        let _ = (installed, names);
+        Ok(Vec::new())
+    }
+
+    /// Why an older version cannot be installed although a repository may have it, for an order for
+    /// exact versions. `None` if this package manager can install any version that it offers.
+    fn version_restriction(&self) -> Option<&'static str> {
+        None
+    }
+
     /// What would happen if exactly these packages were updated to exactly these versions. Changes
     /// nothing. An order that cannot be resolved is a [`BackendError::Conflict`].
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError>;
@@ -123,6 +140,15 @@ pub struct Choice {
     pub from: String,
     /// The version to install, as offered by the host's own package manager.
     pub to: String,
+}
+
+/// A version of an installed package that the package manager can install.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OfferedVersion {
+    pub name: String,
+    /// The architecture, in the package manager's spelling; empty if it does not say.
+    pub arch: String,
+    pub version: String,
 }
 
 /// What a package manager would change.

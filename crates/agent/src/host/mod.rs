@@ -1,11 +1,13 @@
 //! The host: its facts, its processes, and whether it can be rebooted.
 //!
 //! Everything is read from files, under the managed root and in `/proc`, so that tests can fake
-//! both. The only program that is run is `rpm`, because nothing else can read its file list.
+//! both. The only programs that are run are `rpm`, because nothing else can read its file list, and
+//! `systemctl`, to list units ([`health`]).
 //! Commands that change the host are returned as a [`Command`]; `work` decides and runs them.
 
 mod apt_conf;
 mod environment;
+pub mod health;
 mod os_release;
 mod owners;
 mod processes;

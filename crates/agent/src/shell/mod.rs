@@ -24,6 +24,7 @@ pub const STATE_DIR: &str = "/var/lib/fleetmend-agent";
 pub const LIMITS_FILE: &str = "/etc/fleetmend/limits.toml";
 /// Directory of the administrator's hooks.
 pub const HOOKS_DIR: &str = "/etc/fleetmend/hooks";
+pub const HEALTH_HOOKS_DIR: &str = "/etc/fleetmend/health.d";
 
 /// The running system, or the one under `dir`.
 pub fn resolve_root(dir: Option<&Path>) -> anyhow::Result<Root> {

@@ -16,7 +16,7 @@ use super::enroll::require_enrollment;
 use super::state::StateDir;
 use super::sync_loop::{SyncLoop, SyncState};
 use super::upgrade::check_replaceable;
-use super::{HOOKS_DIR, LIMITS_FILE, resolve_root, resolve_state_dir};
+use super::{HEALTH_HOOKS_DIR, HOOKS_DIR, LIMITS_FILE, resolve_root, resolve_state_dir};
 use crate::backend;
 use crate::host::Host;
 use crate::output::note;
@@ -97,6 +97,7 @@ impl Run {
             state_dir: state.dir().to_owned(),
             limits: self.limits.unwrap_or_else(|| root.path(LIMITS_FILE)),
             hooks: root.path(HOOKS_DIR),
+            health_hooks: root.path(HEALTH_HOOKS_DIR),
             root,
             backend,
             host: host.clone(),

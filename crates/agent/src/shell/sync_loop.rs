@@ -52,6 +52,8 @@ pub(super) struct SyncState {
     sync_seconds: u32,
     /// The facts that the service has, as far as the agent knows.
     facts_reported: Option<Facts>,
+    /// How many seconds a watch of the host's health was to last at the last response.
+    watch_seconds: Option<u32>,
     wanted: Vec<Digest>,
     /// How many bytes of each order's log the service has.
     logs_sent: BTreeMap<TaskId, u64>,
@@ -78,6 +80,7 @@ impl SyncState {
             sync_counter: counter,
             sync_seconds: 60,
             facts_reported: None,
+            watch_seconds: None,
             wanted: Vec::new(),
             logs_sent: BTreeMap::new(),
             failures: 0,
@@ -148,7 +151,10 @@ impl SyncLoop {
             hold_seconds: match report.activity {
                 Activity::Rebooting => 1,
                 _ if !self.sync_state.connected => 1,
-                _ => HOLD_SECONDS_MAX.min(self.sync_state.sync_seconds.max(1)),
+                _ => HOLD_SECONDS_MAX
+                    .min(self.sync_state.sync_seconds.max(1))
+                    // The end of a watch is measured on time.
+                    .min(self.sync_state.watch_seconds.unwrap_or(u32::MAX)),
             },
             facts: (self.sync_state.facts_reported.as_ref() != Some(&facts)).then_some(facts),
             installed: scan.map(|scan| scan.installed),
@@ -157,6 +163,7 @@ impl SyncLoop {
             activity: report.activity,
             results: report.results.clone(),
             progress: report.progress.clone(),
+            health: report.health.clone(),
         };
         self.update_contact(scan, report.activity);
         let began = Instant::now();
@@ -211,6 +218,9 @@ impl SyncLoop {
             self.sync_state.facts_reported = None;
         }
         self.worker.progress_delivered(&request.progress);
+        if let Some(report) = &request.health {
+            self.worker.health_delivered(report);
+        }
         self.record_contact();
         for result in request.results.iter().filter(|r| response.acknowledged.contains(&r.order_id))
         {
@@ -297,6 +307,12 @@ impl SyncLoop {
                 Err(refusal) => note(&format!("rejected an order: {refusal}")),
             }
         }
+        self.worker.watch_health(response.watch_health_until, response.server_time);
+        let watch = response.watch_health_until.filter(|until| *until > response.server_time);
+        self.sync_state.watch_seconds = watch.map(|until| {
+            let left = until.duration_since(response.server_time).as_secs();
+            u32::try_from(left.max(1)).unwrap_or(u32::MAX)
+        });
         self.sync_state.wanted.clone_from(&response.wanted);
         !response.acknowledged.is_empty()
             || !response.orders.is_empty()

@@ -4,6 +4,7 @@
 //! It decides nothing; the planner does. A package manager is never killed, and its work is judged
 //! by inspecting the system.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,9 +13,10 @@ use std::time::Duration;
 
 use vocab::listing::{self, Installed};
 use vocab::{FailureCode, Line, PackageName};
-use wire::agent::{AgentUpgrade, Install};
+use wire::agent::{AgentUpgrade, Install, InstallVersions};
 
 use super::failure::Failure;
+use super::health::HookResults;
 use super::journal::{
     ActionResult, Journal, Lock, OutdatedServices, Selection, StepResult, Task, Verification,
 };
@@ -22,8 +24,9 @@ use super::limits::{ActiveLimits, Limits, local_time_zone};
 use super::log::Log;
 use super::step::{Action, Facts, Step};
 use super::supervise::{Exit, Job};
-use super::{AgentReplacement, ScanReport, WorkerConfig, files, hooks, job, select, space};
+use super::{AgentReplacement, ScanReport, WorkerConfig, files, hooks, job, pinned, select, space};
 use crate::backend::{Backend, BackendError, Choice, Diagnosis};
+use crate::host::health::HealthSnapshot;
 
 /// How many bytes of the end of a command's output are used for the diagnosis.
 const DIAGNOSIS_BYTES: u64 = 64 * 1024;
@@ -89,6 +92,8 @@ impl Executor<'_> {
             Step::OldCode => Ok(self.old_code()),
             Step::Reasons => Ok(self.reboot_reasons()),
             Step::Scan => self.scan(),
+            Step::Baseline => return self.measure_baseline(journal),
+            Step::Health { hooks } => return self.measure_health(journal, *hooks),
             Step::Run(act) => return self.run(journal, *act),
             Step::Pause | Step::End(_) => Ok(StepResult::Paused),
         };
@@ -116,6 +121,13 @@ impl Executor<'_> {
             }
         };
         let installed = self.backend().installed_versions()?;
+        let set_aside = self.set_aside()?;
+        files::write_json(&self.dir.join("before.json"), &installed).map_err(write_error)?;
+        let manager = self.backend().manager();
+        if let Some(order) = versions_of(journal) {
+            let selection = self.choose_versions(order, &limits, &installed)?;
+            return Ok(StepResult::Chosen(Selection { set_aside, ..selection }));
+        }
         let pending = match order.packages.is_empty() {
             true => self.backend().pending(&installed)?,
             false => {
@@ -124,11 +136,36 @@ impl Executor<'_> {
                 self.backend().pending_for(&installed, &names, security)?
             }
         };
-        let set_aside = self.set_aside()?;
-        files::write_json(&self.dir.join("before.json"), &installed).map_err(write_error)?;
-        let manager = self.backend().manager();
         let (choices, passed) = select::choose(order, &limits, manager, &installed, &pending);
-        Ok(StepResult::Chosen(Selection { choices, passed, set_aside }))
+        Ok(StepResult::Chosen(Selection { choices, passed, set_aside, newer: Vec::new() }))
+    }
+
+    /// Selects exact versions. The package manager is asked only about packages that are installed
+    /// in an older version than the ordered one.
+    fn choose_versions(
+        &self,
+        order: &InstallVersions,
+        limits: &Limits,
+        installed: &[Installed],
+    ) -> Result<Selection, BackendError> {
+        let manager = self.backend().manager();
+        let wanted = pinned::wanted_versions(order, manager, installed);
+        let names: BTreeSet<&str> = wanted.iter().map(pinned::WantedVersion::name).collect();
+        let pending = match names.is_empty() {
+            true => Vec::new(),
+            false => self.backend().pending_for(installed, &names, limits.security_only)?,
+        };
+        let asked: BTreeSet<&str> = wanted
+            .iter()
+            .filter(|wanted| wanted.is_newer() && !wanted.is_candidate(&pending))
+            .map(pinned::WantedVersion::name)
+            .collect();
+        let offered = match asked.is_empty() {
+            true => Vec::new(),
+            false => self.backend().offered_versions(installed, &asked)?,
+        };
+        let restriction = self.backend().version_restriction();
+        Ok(pinned::choose(order, limits, manager, &wanted, &pending, &offered, restriction))
     }
 
     fn resolve(&self, journal: &Journal) -> Result<StepResult, BackendError> {
@@ -150,6 +187,10 @@ impl Executor<'_> {
         let manager = self.backend().manager();
         let judged =
             select::check_transaction(order, &limits, manager, &before, choices, &transaction)
+                .and_then(|moves| match versions_of(journal) {
+                    Some(order) => pinned::check_moves(order, choices, &moves).map(|()| moves),
+                    None => Ok(moves),
+                })
                 .and_then(|moves| {
                     let (fetch, disk) = (transaction.download_bytes, transaction.disk_bytes);
                     space::check_space(&self.file_systems(), fetch, disk, &moves).map(|()| moves)
@@ -230,6 +271,38 @@ impl Executor<'_> {
     fn scan(&self) -> Result<StepResult, BackendError> {
         (self.publish)(scan(self.config)?);
         Ok(StepResult::Scanned)
+    }
+
+    fn measure_baseline(&self, journal: &Journal) -> Option<StepResult> {
+        let mut snapshot = self.config.host.measure_health((self.config.clock)(), None);
+        snapshot.hooks = self.run_health_hooks(journal, "before")?;
+        Some(StepResult::Baseline(Box::new(snapshot)))
+    }
+
+    fn measure_health(&self, journal: &Journal, hooks: bool) -> Option<StepResult> {
+        let unmeasured = HealthSnapshot::default();
+        let baseline = journal.known.baseline.as_deref().unwrap_or(&unmeasured);
+        let mut snapshot = self.config.host.measure_health((self.config.clock)(), Some(baseline));
+        if hooks {
+            snapshot.hooks = self.run_health_hooks(journal, "after")?;
+        }
+        Some(StepResult::Health(snapshot.report(baseline)))
+    }
+
+    fn run_health_hooks(&self, journal: &Journal, when: &str) -> Option<HookResults> {
+        let log = Log::in_directory(&self.dir);
+        let environment = [
+            ("FLEETMEND_ORDER_ID", journal.id.to_string()),
+            ("FLEETMEND_HOOK", "health".to_owned()),
+            ("FLEETMEND_HEALTH", when.to_owned()),
+            ("FLEETMEND_ROOT", self.config.root.dir().to_string_lossy().into_owned()),
+        ];
+        hooks::run_health_hooks(
+            &self.config.health_hooks,
+            &environment,
+            &|| (self.on_poll)(None, false),
+            &|line| drop(log.write_line(line)),
+        )
     }
 
     fn job_dir(&self, journal: &Journal, act: Action) -> PathBuf {
@@ -466,7 +539,15 @@ fn exit_reason(exit: &Exit, output: &str) -> String {
 
 fn install_of(journal: &Journal) -> Option<&Install> {
     match &journal.task {
-        Task::Plan(install) | Task::Install(install) => Some(install),
+        Task::Plan(install) => Some(install),
+        task => task.install(),
+    }
+}
+
+/// The order for exact versions, if it is one.
+fn versions_of(journal: &Journal) -> Option<&InstallVersions> {
+    match &journal.task {
+        Task::InstallVersions(order) => Some(order),
         _ => None,
     }
 }

@@ -12,12 +12,17 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{FailureCode, Line, Stage, TaskId};
-use wire::agent::{AgentUpgrade, Install, Order, OrderResult, PackageMove, Reboot, Work};
+use wire::agent::{
+    AgentUpgrade, HealthReport, Install, InstallVersions, NewerVersion, Order, OrderResult,
+    PackageMove, Reboot, Work,
+};
 
 use super::failure::Failure;
+use super::health::HealthCheck;
 use super::select::SkippedPackage;
 use super::step::{Action, Facts, Step};
 use crate::backend::Choice;
+use crate::host::health::HealthSnapshot;
 
 /// One order, from its arrival until it is deleted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,6 +61,8 @@ pub enum Task {
     /// Determine what an installation would do.
     Plan(Install),
     Install(Install),
+    /// Install exactly these versions.
+    InstallVersions(InstallVersions),
     /// Restart the services that run outdated code.
     RestartServices,
     Reboot(Reboot),
@@ -125,6 +132,9 @@ pub struct Selection {
     pub passed: Vec<SkippedPackage>,
     /// New configuration files that already existed before the order.
     pub set_aside: Vec<Line>,
+    /// Newer versions than the ordered ones, for an order for exact versions.
+    #[serde(default)]
+    pub newer: Vec<NewerVersion>,
 }
 
 /// The reboot of an order.
@@ -177,6 +187,12 @@ pub struct OrderState {
     pub reboot_reasons: Option<Result<Vec<Line>, Line>>,
     /// The reboot, once it was requested.
     pub rebooting: Option<RebootProgress>,
+    /// The host's health before the change, if the order asks for it.
+    #[serde(default)]
+    pub baseline: Option<Box<HealthSnapshot>>,
+    /// The host's health after the change.
+    #[serde(default)]
+    pub health: Option<HealthCheck>,
     /// Whether the scan is done and its package sets are published.
     pub scanned: bool,
     /// Number of pauses in the current wait.
@@ -207,6 +223,10 @@ pub enum StepResult {
     /// Why the host needs a reboot, or why that could not be determined.
     RebootReasons(Result<Vec<Line>, Line>),
     Scanned,
+    /// The host's health before the change.
+    Baseline(Box<HealthSnapshot>),
+    /// The host's health after the change.
+    Health(HealthReport),
     Paused,
     /// A query failed.
     QueryFailed(Failure),
@@ -294,8 +314,16 @@ impl Journal {
             StepResult::OldCode(units) => state.old_code = Some(units),
             StepResult::RebootReasons(reasons) => state.reboot_reasons = Some(reasons),
             StepResult::Scanned => state.scanned = true,
+            StepResult::Baseline(snapshot) => state.baseline = Some(snapshot),
+            StepResult::Health(report) => {
+                let hooks = step == Step::Health { hooks: true };
+                state.health = Some(HealthCheck::after(state.health.take(), report, hooks));
+            }
             StepResult::Paused => {
                 state.pauses += 1;
+                if let Some(health) = &mut state.health {
+                    health.pause();
+                }
                 // Only a lock that was held is checked again.
                 state.lock.take_if(|lock| *lock != Lock::Free);
             }
@@ -318,6 +346,7 @@ impl Journal {
             Step::Run(
                 Action::Install | Action::RepairAfter | Action::PostInstall | Action::UpgradeAgent,
             ) => Stage::Installing,
+            Step::Health { .. } => Stage::Verifying,
             Step::Run(Action::Restart) => Stage::RestartingServices,
             Step::Run(Action::PreReboot | Action::Reboot) => Stage::Rebooting,
             Step::Reasons => match &self.known.rebooting {
@@ -356,6 +385,15 @@ impl OrderState {
             // A late query that fails must not hide the results that are known.
             Step::Reasons => self.reboot_reasons = Some(Err(failure.message)),
             Step::OldCode => self.old_code = Some(OutdatedServices::default()),
+            Step::Baseline => {
+                let unreadable = Some(failure.message);
+                self.baseline =
+                    Some(Box::new(HealthSnapshot { unreadable, ..HealthSnapshot::default() }));
+            }
+            Step::Health { .. } => {
+                self.health =
+                    Some(HealthCheck::unreadable(self.baseline.as_deref(), failure.message));
+            }
             Step::Verify => {
                 self.fail(failure);
                 self.verified = Some(Verification::default());
@@ -384,12 +422,22 @@ pub(super) const RUNS_MAX: u32 = 3;
 pub(super) const QUERY_ATTEMPTS_MAX: u32 = 3;
 
 impl Task {
+    /// The installation that the order asks for.
+    pub fn install(&self) -> Option<&Install> {
+        match self {
+            Task::Install(install) => Some(install),
+            Task::InstallVersions(order) => Some(&order.install),
+            _ => None,
+        }
+    }
+
     fn from_work(work: &Work) -> Task {
         let refused = |code, message: String| Task::Refused(Failure::new(code, message));
         match work {
             Work::Scan => Task::Scan,
             Work::Plan(install) => Task::Plan(install.clone()),
             Work::Install(install) => Task::Install(install.clone()),
+            Work::InstallVersions(order) => Task::InstallVersions(order.clone()),
             Work::RestartServices => Task::RestartServices,
             Work::Reboot(reboot) => Task::Reboot(reboot.clone()),
             Work::UpgradeAgent(upgrade) => Task::UpgradeAgent(upgrade.clone()),

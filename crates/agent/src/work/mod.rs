@@ -1,13 +1,15 @@
 //! Executes orders, one at a time, and records every step so that no result is lost.
 //!
 //! [`planner::next_step`] chooses the next step, `executor` executes it and the [`journal`] records
-//! it. [`select`] determines which updates an order means, [`outcome`] what its result is. All
+//! it. [`select`] determines which updates an order means (`pinned` for an order for exact
+//! versions), [`outcome`] what its result is. All
 //! modules except `executor`, `job` and `supervise` are pure. The rest of the agent uses
 //! [`Worker`], which has its own thread.
 
 mod executor;
 pub mod failure;
 pub(crate) mod files;
+mod health;
 mod hooks;
 mod job;
 pub mod journal;
@@ -16,6 +18,7 @@ mod log;
 mod order_store;
 pub mod outcome;
 mod past_orders;
+mod pinned;
 pub mod planner;
 mod recovery;
 pub mod select;
@@ -33,7 +36,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{Digest, FailureCode, Line, TaskId};
-use wire::agent::{Facts, Order, OrderProgress, OrderResult};
+use wire::agent::{Facts, HealthReport, Order, OrderProgress, OrderResult};
 use wire::v1::{Activity, HostLimits};
 
 use crate::backend::Backend;
@@ -53,6 +56,8 @@ pub struct WorkerConfig {
     pub limits: PathBuf,
     /// `/etc/fleetmend/hooks`.
     pub hooks: PathBuf,
+    /// `/etc/fleetmend/health.d`.
+    pub health_hooks: PathBuf,
     /// The agent's own program, started again as `supervise JOBDIR`. `/proc/self/exe` stays correct
     /// even while a package installs a newer agent.
     pub program: PathBuf,
@@ -92,6 +97,8 @@ pub struct Report {
     /// The progress of the unfinished orders.
     pub progress: Vec<OrderProgress>,
     pub scan: Option<ScanReport>,
+    /// The host's health, if it has changed during a watch or the watch has ended.
+    pub health: Option<HealthReport>,
 }
 
 /// The last scan. The encoded package sets are kept on disk for upload.
@@ -174,6 +181,17 @@ impl Worker {
     /// The service has received this progress. A reboot waits for that, though not for long.
     pub fn progress_delivered(&self, progress: &[OrderProgress]) {
         self.shared.progress_delivered(progress);
+    }
+
+    /// Watches the host's health until this time of the service, which is `server_time` now. Costs
+    /// nothing without a watch. Called with each response.
+    pub fn watch_health(&self, until: Option<Timestamp>, server_time: Timestamp) {
+        self.shared.watch_health(until, server_time);
+    }
+
+    /// The service has received this health report.
+    pub fn health_delivered(&self, report: &HealthReport) {
+        self.shared.health_delivered(report);
     }
 
     /// What the next sync should report.

@@ -6,7 +6,7 @@
 
 use jiff::Timestamp;
 use vocab::{FailureCode, Line, RebootPolicy};
-use wire::agent::{OrderResult, Outcome};
+use wire::agent::{InstallVersions, OrderResult, Outcome};
 
 use super::failure::Failure;
 use super::journal::{ActionResult, Journal, Task};
@@ -61,6 +61,7 @@ impl NoRebootReason {
 pub fn no_reboot_reason(journal: &Journal, facts: &Facts) -> Option<NoRebootReason> {
     let boot_id = match &journal.task {
         Task::Install(install) => &install.boot_id,
+        Task::InstallVersions(order) => &order.install.boot_id,
         Task::Reboot(reboot) => &reboot.boot_id,
         _ => return Some(NoRebootReason::NoBoot),
     };
@@ -151,7 +152,8 @@ pub fn build_result(
         }
         Ending::Done => {
             let (outcome, message) = completed_outcome(journal);
-            (outcome, None, message)
+            let gone = outcome == Outcome::Skipped && has_vanished_version(journal);
+            (outcome, gone.then_some(FailureCode::VersionGone), message)
         }
     };
     let verified = state.verified.as_ref();
@@ -177,6 +179,8 @@ pub fn build_result(
         set_aside: verified.map(|verified| verified.set_aside.clone()).unwrap_or_default(),
         restarted: state.restarted.clone(),
         notes: notes(journal, facts),
+        newer_available: state.chosen.as_ref().map(|c| c.newer.clone()).unwrap_or_default(),
+        health: state.health.as_ref().map(|health| health.report.clone()),
         started_at: journal.started_at.unwrap_or(now),
         finished_at: now,
     }
@@ -197,14 +201,22 @@ fn completed_outcome(journal: &Journal) -> (Outcome, Option<Line>) {
         Task::UpgradeAgent(_) => (Outcome::Succeeded, None),
         Task::RestartServices if state.restarting.is_empty() => (Outcome::NoChange, None),
         Task::RestartServices => (Outcome::Succeeded, None),
-        Task::Plan(install) | Task::Install(install) => {
+        Task::Plan(install)
+        | Task::Install(install)
+        | Task::InstallVersions(InstallVersions { install, .. }) => {
             let chosen = state.chosen.as_ref();
             if chosen.is_some_and(|chosen| !chosen.choices.is_empty()) {
                 return (Outcome::Succeeded, None);
             }
             let passed = chosen.map(|chosen| chosen.passed.as_slice()).unwrap_or_default();
-            let named =
-                |name: &str| install.packages.iter().any(|requested| requested.as_str() == name);
+            if let Some(gone) = passed.iter().find(|passed| passed.is_version_gone()) {
+                return (Outcome::Skipped, Some(gone.to_message()));
+            }
+            // An order for exact versions names every package.
+            let named = |name: &str| {
+                matches!(journal.task, Task::InstallVersions(_))
+                    || install.packages.iter().any(|requested| requested.as_str() == name)
+            };
             let blocked = passed.iter().find(|passed| {
                 matches!(passed.why, SkipReason::Blocked(_) | SkipReason::Limits(_))
                     && named(&passed.name)
@@ -218,6 +230,12 @@ fn completed_outcome(journal: &Journal) -> (Outcome, Option<Line>) {
             }
         }
     }
+}
+
+/// Whether a version that the order named is no longer available.
+fn has_vanished_version(journal: &Journal) -> bool {
+    let chosen = journal.known.chosen.as_ref();
+    chosen.is_some_and(|chosen| chosen.passed.iter().any(SkippedPackage::is_version_gone))
 }
 
 /// Maximum number of notes in a result.
@@ -268,6 +286,12 @@ fn notes(journal: &Journal, facts: &Facts) -> Vec<Line> {
     for passed in state.chosen.iter().flat_map(|chosen| &chosen.passed) {
         notes.add(passed.to_message());
     }
+    for newer in state.chosen.iter().flat_map(|chosen| &chosen.newer) {
+        notes.add(format!(
+            "{}: {} was ordered, and {} is available",
+            newer.name, newer.pinned, newer.available
+        ));
+    }
     if let Some(old) = &state.old_code {
         let units = old.units.iter().map(String::as_str);
         for name in units.chain(old.others.iter().map(Line::as_str)) {
@@ -277,7 +301,7 @@ fn notes(journal: &Journal, facts: &Facts) -> Vec<Line> {
     if let Some(Err(why)) = &state.reboot_reasons {
         notes.add(format!("cannot determine whether a reboot is needed: {why}"));
     }
-    if let Task::Install(install) = &journal.task
+    if let Some(install) = journal.task.install()
         && state.rebooting.is_none()
         && wants_reboot(install.reboot, journal)
         && let Some(why) = no_reboot_reason(journal, facts)

@@ -9,6 +9,7 @@ use vocab::{FailureCode, Line, RebootPolicy};
 use wire::agent::{AgentUpgrade, Install, is_older_version};
 
 use super::failure::Failure;
+use super::health;
 use super::journal::{ActionResult, Journal, Lock, OutdatedServices, Task};
 use super::outcome;
 use super::outcome::Ending;
@@ -39,6 +40,7 @@ pub fn next_step(journal: &Journal, facts: &Facts, now: Timestamp) -> Step {
         Task::Scan => planner.scan(),
         Task::Plan(_) => planner.plan(),
         Task::Install(install) => planner.install(install),
+        Task::InstallVersions(order) => planner.install(&order.install),
         Task::RestartServices => planner.restart_services(),
         Task::Reboot(_) => planner.reboot_order(),
         Task::UpgradeAgent(upgrade) => planner.upgrade_agent(upgrade),
@@ -85,7 +87,7 @@ impl Planner<'_> {
         match &self.journal.task {
             Task::Scan | Task::Refused(_) | Task::Lost { .. } => None,
             Task::Plan(_) => self.facts.active_limits.unreadable.clone().map(rejected),
-            Task::Install(_) | Task::RestartServices => {
+            Task::Install(_) | Task::InstallVersions(_) | Task::RestartServices => {
                 self.facts.active_limits.forbids_change().map(rejected)
             }
             Task::Reboot(_) => self.facts.active_limits.forbids_reboot().map(rejected),
@@ -136,6 +138,7 @@ impl Planner<'_> {
             run_phase!(self, self.select_updates());
             if self.has_choices() {
                 run_phase!(self, self.recheck_limits());
+                run_phase!(self, self.measure_baseline(install));
                 run_phase!(self, self.run_once(Action::PreInstall));
                 if !self.journal.known.little_to_fetch {
                     run_phase!(self, self.run_once(Action::Download));
@@ -169,6 +172,7 @@ impl Planner<'_> {
         if started || (wanted && outcome::no_reboot_reason(self.journal, self.facts).is_none()) {
             run_phase!(self, self.reboot());
         }
+        run_phase!(self, self.measure_health());
         self.end_completed()
     }
 
@@ -205,6 +209,23 @@ impl Planner<'_> {
         run_phase!(self, self.reboot());
         run_phase!(self, self.check_reboot_reasons());
         self.end_completed()
+    }
+
+    /// Measures the host's health before anything changes, hooks of the administrator included.
+    fn measure_baseline(&self, install: &Install) -> PhaseResult {
+        let due = install.health && self.journal.known.baseline.is_none();
+        Ok(due.then_some(Step::Baseline))
+    }
+
+    /// Measures the host's health after an installation, and after the reboot if there is one.
+    fn measure_health(&self) -> PhaseResult {
+        let state = &self.journal.known;
+        match &state.baseline {
+            Some(baseline) if self.has_run(Action::Install) => {
+                Ok(health::next_step(baseline, state.health.as_ref()))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Replaces the agent's own program. The job does all of it, and survives the restart of the
@@ -397,6 +418,9 @@ impl Planner<'_> {
             && self.journal.known.rebooting.is_none()
             && let Ok(Some(step)) = self.check_reboot_reasons()
         {
+            return step;
+        }
+        if let Ok(Some(step)) = self.measure_health() {
             return step;
         }
         self.end_failed(failure)

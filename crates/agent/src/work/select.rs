@@ -38,9 +38,22 @@ pub enum SkipReason {
     NotSecurity,
     /// Its name or version is not safe to pass to the package manager.
     Odd,
+    /// The ordered version is not available.
+    VersionGone {
+        version: String,
+        /// The newest version that is available.
+        available: Option<String>,
+        /// What this package manager cannot do, if that is the reason.
+        restriction: Option<String>,
+    },
 }
 
 impl SkippedPackage {
+    /// Whether the ordered version is not available.
+    pub fn is_version_gone(&self) -> bool {
+        matches!(self.why, SkipReason::VersionGone { .. })
+    }
+
     /// The reason as a message for people.
     pub fn to_message(&self) -> Line {
         let why = match &self.why {
@@ -50,6 +63,15 @@ impl SkippedPackage {
             SkipReason::NoUpdate => "no update available".to_owned(),
             SkipReason::NotSecurity => "not a security update".to_owned(),
             SkipReason::Odd => "unsafe package name or version".to_owned(),
+            SkipReason::VersionGone { version, available, restriction } => {
+                let available = available.as_deref().map(|other| format!(" ({other} is)"));
+                let restriction = restriction.as_deref().map(|why| format!("; {why}"));
+                format!(
+                    "version {version} is not available{}{}",
+                    available.unwrap_or_default(),
+                    restriction.unwrap_or_default()
+                )
+            }
         };
         format!("{} was skipped: {why}", self.name).into()
     }
@@ -126,10 +148,6 @@ fn skip_reason(
     update: &Pending,
 ) -> Option<SkipReason> {
     let name = update.name.as_str();
-    let plain = |text: &str| {
-        text.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || ".+~:-^_".contains(c))
-    };
     // The service has vulnerability feeds, and may know more than a repository without security
     // data.
     let is_listed_by_server =
@@ -149,14 +167,20 @@ fn skip_reason(
         Some(SkipReason::Limits("security_only".to_owned()))
     } else if newer != Ordering::Less {
         Some(SkipReason::NoUpdate)
-    } else if PackageName::parse(manager, name).is_err() || !plain(&update.candidate) {
+    } else if PackageName::parse(manager, name).is_err() || !is_plain_version(&update.candidate) {
         Some(SkipReason::Odd)
     } else {
         None
     }
 }
 
-fn matches_any(patterns: &[PackagePattern], name: &str) -> bool {
+/// Whether a version contains only characters that are safe to pass to a package manager.
+pub(super) fn is_plain_version(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || ".+~:-^_".contains(c))
+}
+
+pub(super) fn matches_any(patterns: &[PackagePattern], name: &str) -> bool {
     patterns.iter().any(|pattern| pattern.matches(name))
 }
 

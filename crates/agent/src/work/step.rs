@@ -27,6 +27,13 @@ pub enum Step {
     OldCode,
     /// Check whether the host needs a reboot.
     Reasons,
+    /// Measure the host's health before the change.
+    Baseline,
+    /// Measure the host's health after the change.
+    Health {
+        /// Whether to run the administrator's health hooks as well.
+        hooks: bool,
+    },
     /// Scan the packages and publish the package sets.
     Scan,
     /// Start an action, unless it has already started, and wait for it to end.

@@ -3,12 +3,13 @@
 use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use vocab::{FailureCode, Line, Stage, TaskId};
-use wire::agent::{Order, OrderProgress};
+use wire::agent::{HealthReport, Order, OrderProgress};
 use wire::v1::Activity;
 
 use crate::backend::missing_program;
@@ -17,13 +18,14 @@ use crate::output::note;
 use super::executor;
 use super::executor::Executor;
 use super::failure::Failure;
+use super::health::{HealthWatch, WatchStep};
 use super::journal::{ActionResult, Journal, StepResult, Task};
 use super::log::Log;
 use super::order_store::OrderStore;
 use super::planner;
 use super::step::{PAUSE_SECONDS, Step};
 use super::supervise::Job;
-use super::{Report, ScanReport, WorkerConfig, files, job, listing_path, query_cache_path};
+use super::{Report, ScanReport, WorkerConfig, files, hooks, job, listing_path, query_cache_path};
 
 /// How long the agent waits before a reboot for the service to receive the report.
 const REBOOT_REPORT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,6 +44,11 @@ struct WorkerState {
     scan_request: ScanRequest,
     /// Whether a scan without an order is running.
     scanning: bool,
+    watch: HealthWatch,
+    /// The measurement of the watch that is due.
+    watch_step: Option<WatchStep>,
+    /// The health to report.
+    health: Option<HealthReport>,
     /// The order that the thread has started on.
     current_order: Option<TaskId>,
     /// A status message for the current order.
@@ -70,6 +77,9 @@ impl SharedState {
         // An unreadable report only means that there is no scan yet.
         let scan =
             files::read_json(&worker_config.state_dir.join("scan/report.json")).unwrap_or(None);
+        // Without the file there is no watch; an unreadable one is measured again.
+        let watch = files::read_json(&watch_path(&worker_config.state_dir)).unwrap_or(None);
+        let watch = watch.unwrap_or_default();
         if let Ok(memory) = fs::read(query_cache_path(&worker_config.state_dir)) {
             worker_config.backend.load_cache(&memory);
         }
@@ -79,6 +89,9 @@ impl SharedState {
             scan,
             scan_request: request,
             scanning: false,
+            watch,
+            watch_step: None,
+            health: None,
             current_order: None,
             status_message: None,
             reboot_reported: Vec::new(),
@@ -195,13 +208,19 @@ impl SharedState {
             None if state.scanning => Activity::Scanning,
             None => Activity::Idle,
         };
-        Report { activity, results: state.orders.results(), progress, scan: state.scan.clone() }
+        Report {
+            activity,
+            results: state.orders.results(),
+            progress,
+            scan: state.scan.clone(),
+            health: state.health.clone(),
+        }
     }
 
     /// The thread: one order after another, and scans in between.
     pub(super) fn run(&self) {
         loop {
-            let (order, wish) = {
+            let (order, wish, watch_step) = {
                 let mut state = self.state();
                 loop {
                     if state.stopping {
@@ -209,15 +228,19 @@ impl SharedState {
                     }
                     let order = state.orders.current_order();
                     state.current_order = order.as_ref().map(|journal| journal.id);
-                    if order.is_some() || state.scan_request != ScanRequest::NoScan {
-                        break (order, state.scan_request);
+                    let due = order.is_some() || state.watch_step.is_some();
+                    if due || state.scan_request != ScanRequest::NoScan {
+                        break (order, state.scan_request, state.watch_step);
                     }
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             };
             match order {
                 Some(journal) => self.execute_order(journal),
-                None => self.scan(wish),
+                None => match watch_step {
+                    Some(step) => self.measure_watch(step),
+                    None => self.scan(wish),
+                },
             }
         }
     }
@@ -276,7 +299,83 @@ impl SharedState {
                 },
             }
         }
+        self.keep_baseline(&journal);
         self.request_scan_after(&journal);
+    }
+
+    /// Keeps the health before an order, for a watch that follows.
+    fn keep_baseline(&self, journal: &Journal) {
+        let (Some(baseline), Some(_)) = (&journal.known.baseline, &journal.result) else { return };
+        let report = journal.known.health.as_ref().map(|health| health.report.clone());
+        let mut state = self.state();
+        state.watch.set_order((**baseline).clone(), report, (self.config.clock)());
+        self.save_watch(&state.watch);
+    }
+
+    /// Losing the file only means that a watch is measured from its beginning.
+    fn save_watch(&self, watch: &HealthWatch) {
+        let _ = files::write_json(&watch_path(&self.config.state_dir), watch);
+    }
+
+    pub(super) fn watch_health(&self, until: Option<Timestamp>, server_time: Timestamp) {
+        let mut state = self.state();
+        if until.is_none() && state.watch.until.is_none() {
+            return;
+        }
+        let before = state.watch.clone();
+        let step = state.watch.apply(until, server_time, (self.config.clock)());
+        if state.watch != before {
+            self.save_watch(&state.watch);
+        }
+        // `None` is less than any step: an end that is due stays due.
+        state.watch_step = match step {
+            None => state.watch_step.filter(|step| *step == WatchStep::MeasureAtEnd),
+            step => state.watch_step.max(step),
+        };
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn health_delivered(&self, report: &HealthReport) {
+        self.state().health.take_if(|pending| pending == report);
+    }
+
+    /// A measurement of a watch, while no order runs.
+    fn measure_watch(&self, step: WatchStep) {
+        let watch = {
+            let mut state = self.state();
+            state.watch_step = None;
+            state.watch.clone()
+        };
+        let (config, baseline) = (&self.config, watch.baseline.as_deref());
+        let measured = catch_unwind(AssertUnwindSafe(|| {
+            let mut snapshot = config.host.measure_health((config.clock)(), baseline);
+            if step == WatchStep::MeasureAtEnd && watch.runs_hooks() {
+                let environment = [
+                    ("FLEETMEND_HOOK", "health".to_owned()),
+                    ("FLEETMEND_HEALTH", "watch".to_owned()),
+                    ("FLEETMEND_ROOT", config.root.dir().to_string_lossy().into_owned()),
+                ];
+                let goes_on = || !self.state().stopping;
+                let hooks = &config.health_hooks;
+                snapshot.hooks = hooks::run_health_hooks(hooks, &environment, &goes_on, &note)?;
+            }
+            Some(snapshot)
+        }));
+        let mut state = self.state();
+        match measured {
+            Ok(Some(snapshot)) => {
+                if let Some(report) = state.watch.record(snapshot, step) {
+                    state.health = Some(report);
+                }
+                self.save_watch(&state.watch);
+            }
+            // The agent is stopping.
+            Ok(None) => state.watch_step = Some(step),
+            Err(_) => note("internal error while measuring the host's health"),
+        }
+        drop(state);
+        (self.config.notify)();
     }
 
     /// Writes the journal to disk. Nothing is executed without that: it is retried until it works,
@@ -298,7 +397,11 @@ impl SharedState {
         state.status_message = None;
         let changed = matches!(
             journal.task,
-            Task::Install(_) | Task::RestartServices | Task::Reboot(_) | Task::Lost { .. }
+            Task::Install(_)
+                | Task::InstallVersions(_)
+                | Task::RestartServices
+                | Task::Reboot(_)
+                | Task::Lost { .. }
         ) && journal.started_at.is_some();
         if changed && journal.result.is_some() {
             state.scan_request = state.scan_request.max(ScanRequest::WithoutRefresh);
@@ -409,6 +512,11 @@ fn execute_step(executor: &Executor<'_>, journal: &Journal, step: &Step) -> Opti
             _ => StepResult::QueryFailed(failure),
         })
     })
+}
+
+/// Where the watch of the host's health is stored.
+fn watch_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("health.json")
 }
 
 fn activity(journal: &Journal) -> Activity {

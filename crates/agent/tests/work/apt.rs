@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use agent::backend::Backend;
 use agent::backend::apt::Apt;
 use agent::host::Host;
 use agent::root::Root;
@@ -17,21 +18,35 @@ use wire::agent::{Order, OrderResult, Outcome, Work};
 
 use crate::fake_host::{install, now, order};
 
-/// A worker for the system in a directory, and the receiver of its notifications.
+/// A worker for the Debian system in a directory, and the receiver of its notifications.
 pub(crate) fn worker(root: &std::path::Path) -> (Worker, Receiver<()>) {
+    worker_with(root, Arc::new(Apt::new(Root::under(root))))
+}
+
+/// A worker for the system in a directory, with this package manager.
+pub(crate) fn worker_with(
+    root: &std::path::Path,
+    backend: Arc<dyn Backend>,
+) -> (Worker, Receiver<()>) {
     let (ring, bell) = channel();
     let notifier = std::sync::Mutex::new(ring);
     let state_dir = root.join("var/lib/fleetmend");
     fs::create_dir_all(&state_dir).unwrap();
     let root = Root::under(root);
+    // The tests of `health` run inside of a machine.
+    let program = match root.is_running_system() {
+        true => "/usr/bin/fleetmend-agent",
+        false => env!("CARGO_BIN_EXE_fleetmend-agent"),
+    };
     let worker = Worker::start(WorkerConfig {
         state_dir,
-        backend: Arc::new(Apt::new(root.clone())),
+        backend,
         host: Arc::new(Host::new(root.clone())),
         limits: root.path("/etc/fleetmend/limits.toml"),
         hooks: root.path("/etc/fleetmend/hooks"),
+        health_hooks: root.path("/etc/fleetmend/health.d"),
         root,
-        program: env!("CARGO_BIN_EXE_fleetmend-agent").into(),
+        program: program.into(),
         replace: AgentReplacement {
             allowed: Err("this is a test".into()),
             program: env!("CARGO_BIN_EXE_fleetmend-agent").into(),

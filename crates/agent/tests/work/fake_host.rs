@@ -69,6 +69,7 @@ impl FakeHost {
             root,
             limits: self.dir.join("limits.toml"),
             hooks: self.dir.join("hooks"),
+            health_hooks: self.dir.join("health.d"),
             program: env!("CARGO_BIN_EXE_fleetmend-agent").into(),
             replace: AgentReplacement {
                 allowed: Err("this is a test".into()),
@@ -144,6 +145,7 @@ pub(crate) fn install(packages: &[&str]) -> Install {
         security_packages: Vec::new(),
         reboot: vocab::RebootPolicy::Never,
         boot_id: Line::default(),
+        health: false,
     }
 }
 

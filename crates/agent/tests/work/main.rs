@@ -5,6 +5,8 @@
 mod apt;
 mod disk_full;
 mod fake_host;
+mod health;
 mod orders;
+mod pinned;
 mod query_count;
 mod state_damage;

@@ -60,6 +60,56 @@ fn unknown_or_malformed_orders_are_rejected_by_name() {
     assert_eq!(host.read_text("ran"), "");
 }
 
+#[test]
+fn health_hooks_run_before_and_after_a_change() {
+    let host = FakeHost::new("health", &[("bash", "1")], &[("bash", "2")]);
+    fs::create_dir(host.dir.join("health.d")).unwrap();
+    let dir = host.dir.display();
+    let hook =
+        format!("echo \"$FLEETMEND_HOOK $FLEETMEND_HEALTH $(cat {dir}/db/bash)\" >> {dir}/looks");
+    host.script("health.d/10-look", &hook);
+    let measured = wire::agent::Install { health: true, ..install(&[]) };
+    let result = host.execute(&order(1, Work::Install(measured.clone())));
+    assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+    assert_eq!(host.read_text("looks"), "health before 1\nhealth after 2");
+    let health = result.health.unwrap();
+    assert_eq!((health.problems.len(), health.not_measured), (0, None));
+    // Nothing changed, so there is nothing to measure; and without the request nothing is.
+    let unchanged = host.execute(&order(2, Work::Install(measured)));
+    assert_eq!((unchanged.outcome, unchanged.health), (Outcome::NoChange, None));
+    fs::write(host.dir.join("offer/bash"), "3").unwrap();
+    assert_eq!(host.execute(&order(3, Work::Install(install(&[])))).health, None);
+    assert_eq!(host.read_text("looks").lines().count(), 2);
+}
+
+/// A system in a directory has no units and no sockets of its own.
+#[test]
+fn host_without_any_measurement_is_not_reported_as_healthy() {
+    let host = FakeHost::new("unmeasured", &[("bash", "1")], &[("bash", "2")]);
+    let measured = wire::agent::Install { health: true, ..install(&[]) };
+    let health = host.execute(&order(1, Work::Install(measured))).health.unwrap();
+    assert!(health.not_measured.unwrap().as_str().ends_with("is not the running one"));
+}
+
+#[test]
+fn watch_is_measured_and_its_end_reported() {
+    let host = FakeHost::new("watch", &[("bash", "1")], &[("bash", "2")]);
+    let worker = host.worker();
+    let (start, end) = (now(), now() + std::time::Duration::from_secs(60));
+    worker.watch_health(None, start);
+    assert!(!host.dir.join("state/health.json").exists(), "no watch costs nothing");
+    worker.watch_health(Some(end), start);
+    // A restart of the agent does not end the watch.
+    drop(worker);
+    let worker = host.worker();
+    worker.watch_health(Some(end), start);
+    worker.watch_health(None, end);
+    let report = host.wait_until(&worker, |report| report.health.clone());
+    assert!(report.not_measured.is_some());
+    worker.health_delivered(&report);
+    assert_eq!(worker.report().health, None);
+}
+
 /// A host taken out of its load balancer must be put back, whatever happened in between.
 #[test]
 fn failing_pre_hook_stops_the_order_and_post_hooks_run() {

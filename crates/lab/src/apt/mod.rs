@@ -99,6 +99,13 @@ impl Repo {
             .expect("cannot write to the tmpfs");
     }
 
+    /// Removes a package from the archive and publishes it again, as when a newer version replaces
+    /// it.
+    pub fn withdraw(&self, pocket: Pocket, name: &str, version: &str) {
+        self.remove_package_file(pocket, name, version);
+        self.publish(pocket);
+    }
+
     /// Its directory, for [`crate::root::Root::bind`].
     pub fn dir(&self) -> &Path {
         &self.dir

@@ -110,6 +110,12 @@ impl Repo {
         fs::remove_file(self.dir.join(name)).expect("the package was added before");
     }
 
+    /// Removes a package, and publishes the rest without advisories.
+    pub fn withdraw(&self, package: &Package) {
+        self.remove_package_file(package);
+        self.publish(&[], &[]);
+    }
+
     pub fn dir(&self) -> &Path {
         &self.dir
     }

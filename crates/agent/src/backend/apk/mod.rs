@@ -150,6 +150,12 @@ impl Backend for Apk {
         Ok(pending)
     }
 
+    /// `apk add NAME=VERSION` would write the version to `/etc/apk/world`, where it stays and keeps
+    /// every later update back.
+    fn version_restriction(&self) -> Option<&'static str> {
+        Some("apk installs only the newest version that its repositories offer")
+    }
+
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
         let names: Vec<&str> = chosen.iter().map(|choice| choice.name.as_str()).collect();
         let output = self.simulate(&names)?;

@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 use vocab::listing::{Installed, Pending};
 use vocab::{Line, PackageManager};
 
-use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction};
+use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, OfferedVersion, Transaction};
 use crate::command::Command;
 use crate::root::Root;
 use query_cache::QueryCache;
@@ -158,6 +158,14 @@ impl Backend for Apt {
             Some(offered) => Ok(offered),
             None => self.all_pending(installed),
         }
+    }
+
+    fn offered_versions(
+        &self,
+        installed: &[Installed],
+        names: &BTreeSet<&str>,
+    ) -> Result<Vec<OfferedVersion>, BackendError> {
+        self.versions_in_sources(installed, names)
     }
 
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {

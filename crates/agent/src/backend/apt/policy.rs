@@ -125,13 +125,10 @@ impl PackagePolicy {
     pub(super) fn pending(&self, installed: &Installed, releases: &Releases) -> Option<Pending> {
         let from = installed.version.as_str();
         let is_newer = |version: &Version| compare(&version.version, from) == Ordering::Greater;
-        let offered = |version: &Version| {
-            version.sources.iter().any(|(priority, _)| *priority >= DEFAULT_PRIORITY)
-        };
         let candidate = self.versions.iter().find(|v| v.version == self.candidate && is_newer(v));
         // A newer version that apt would install if no pin prevented it.
         let newest = || {
-            let newer = self.versions.iter().filter(|v| is_newer(v) && offered(v));
+            let newer = self.versions.iter().filter(|v| is_newer(v) && v.is_offered());
             newer.max_by(|a, b| compare(&a.version, &b.version))
         };
         let (to, pinned) = match candidate {
@@ -150,6 +147,11 @@ impl PackagePolicy {
         Some(pending)
     }
 
+    /// The versions that a source offers, unless its priority is that of backports and the like.
+    pub(super) fn offered(&self) -> impl Iterator<Item = &str> {
+        self.versions.iter().filter(|v| v.is_offered()).map(|v| v.version.as_str())
+    }
+
     /// Whether the candidate is a phased update.
     pub(super) fn is_phased(&self) -> bool {
         self.versions.iter().any(|v| v.version == self.candidate && v.is_phased)
@@ -164,6 +166,10 @@ impl PackagePolicy {
 }
 
 impl Version {
+    fn is_offered(&self) -> bool {
+        self.sources.iter().any(|(priority, _)| *priority >= DEFAULT_PRIORITY)
+    }
+
     fn releases<'a>(&'a self, releases: &'a Releases) -> impl Iterator<Item = &'a Release> {
         self.sources.iter().filter_map(|(_, source)| releases.0.get(source))
     }

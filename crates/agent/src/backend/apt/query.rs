@@ -14,7 +14,7 @@ use super::{
     Apt, PackageKey, diagnose, install_args, install_args_by_name, is_valid_choice, native_arch,
     native_if_all, package_key, parse, preview, qualified_name, simulated_changes, status,
 };
-use crate::backend::{Backend as _, BackendError, Choice, Transaction};
+use crate::backend::{Backend as _, BackendError, Choice, OfferedVersion, Transaction};
 use crate::command::{Command, CommandOutput};
 
 /// Timeout of a query to dpkg or apt. Large package lists on a slow host take time.
@@ -132,6 +132,26 @@ impl Apt {
             }
         }
         Ok(known)
+    }
+
+    /// The versions of these packages that the sources offer.
+    pub(super) fn versions_in_sources(
+        &self,
+        installed: &[Installed],
+        names: &BTreeSet<&str>,
+    ) -> Result<Vec<OfferedVersion>, BackendError> {
+        let named = installed.iter().filter(|package| names.contains(package.name.as_str()));
+        let named: Vec<&Installed> =
+            named.filter(|package| is_valid_choice(&unchanged_choice(package))).collect();
+        let mut offered = Vec::new();
+        for (package, policy) in self.query_policy(&named)? {
+            offered.extend(policy.offered().map(|version| OfferedVersion {
+                name: package.name.clone(),
+                arch: package.arch.clone(),
+                version: version.to_owned(),
+            }));
+        }
+        Ok(offered)
     }
 
     fn releases(&self) -> Result<Releases, BackendError> {

@@ -10,6 +10,7 @@ mod dnf4;
 mod dnf5;
 mod parse;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,10 +21,10 @@ use super::rpm::advisory;
 use super::rpm::advisory::AdvisoryFix;
 use super::rpm::holds;
 use super::rpm::holds::{Holds, Pattern};
-use super::rpm::nevra::{Nevra, split_epoch};
+use super::rpm::nevra::{Nevra, is_plain_name, split_epoch};
 use super::rpm::transaction::{PackageMoves, check_complete};
 use super::rpm::{Rpm, check_plain_names, diagnose, installed_version, kernel, lock};
-use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction};
+use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, OfferedVersion, Transaction};
 use crate::command::{Command, CommandOutput};
 use crate::root::Root;
 
@@ -281,6 +282,21 @@ impl Backend for Dnf {
         }
         advisory::join(&mut updates, &self.fixes()?);
         Ok(updates)
+    }
+
+    /// Without versions that are excluded or locked: dnf would not install them.
+    fn offered_versions(
+        &self,
+        _installed: &[Installed],
+        names: &BTreeSet<&str>,
+    ) -> Result<Vec<OfferedVersion>, BackendError> {
+        let names: Vec<&str> = names.iter().copied().filter(|name| is_plain_name(name)).collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        // `repoquery` lists every version unless it is told otherwise.
+        let question = [&["repoquery", "--qf", parse::FORMAT], names.as_slice()].concat();
+        parse::parse_versions(&self.query(&question, "dnf repoquery")?)
     }
 
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {

@@ -4,27 +4,41 @@ use std::collections::BTreeMap;
 
 use vocab::Line;
 
-use crate::backend::BackendError;
 use crate::backend::rpm::nevra::{Nevra, evr};
+use crate::backend::{BackendError, OfferedVersion};
 
 /// The format of `repoquery`. dnf 4 adds a line break and dnf 5 does not; none of these fields
 /// contains a `|`, and dnf 5 does not expand a tab.
 pub(super) const FORMAT: &str = "%{name}|%{epoch}|%{version}|%{release}|%{arch}\\n";
 
-/// Parses `repoquery --upgrades`: the newest version of each name and architecture.
-pub(super) fn parse_candidates(output: &str) -> Result<Vec<Nevra>, BackendError> {
-    let mut newest: BTreeMap<(String, String), String> = BTreeMap::new();
+/// Parses the output of `repoquery` in [`FORMAT`].
+fn parse_packages(output: &str) -> impl Iterator<Item = Result<Nevra, BackendError>> {
     // A plugin may print in between, even with `-q`.
-    for line in output.lines().map(str::trim).filter(|line| line.contains('|')) {
+    output.lines().map(str::trim).filter(|line| line.contains('|')).map(|line| {
         let fields: Vec<&str> = line.split('|').collect();
         let [name, epoch, version, release, arch] = fields[..] else {
             return Err(BackendError::Unreadable {
-                what: "the list of updates".to_owned(),
+                what: "the list of packages".to_owned(),
                 why: format!("`{line}` is not a package"),
             });
         };
         let evr = evr(epoch, version, release);
-        let known = newest.entry((name.to_owned(), arch.to_owned())).or_insert_with(|| evr.clone());
+        Ok(Nevra { name: name.to_owned(), evr, arch: arch.to_owned() })
+    })
+}
+
+/// Parses `repoquery NAME…`: every version.
+pub(super) fn parse_versions(output: &str) -> Result<Vec<OfferedVersion>, BackendError> {
+    let version = |Nevra { name, evr, arch }| OfferedVersion { name, arch, version: evr };
+    parse_packages(output).map(|package| package.map(version)).collect()
+}
+
+/// Parses `repoquery --upgrades`: the newest version of each name and architecture.
+pub(super) fn parse_candidates(output: &str) -> Result<Vec<Nevra>, BackendError> {
+    let mut newest: BTreeMap<(String, String), String> = BTreeMap::new();
+    for package in parse_packages(output) {
+        let Nevra { name, evr, arch } = package?;
+        let known = newest.entry((name, arch)).or_insert_with(|| evr.clone());
         if pkgver::rpm::compare(known, &evr).is_lt() {
             *known = evr;
         }

@@ -12,8 +12,12 @@
 //! If the mirrors have newer versions by then, pacman does not find the requested ones and nothing
 //! is installed.
 //!
+//! **Exact versions.** A repository offers one version of a package. An older one can be installed
+//! only from pacman's package cache (`cache`), by `-U`.
+//!
 //! pacman has no security information: no update is marked as a security update here.
 
+mod cache;
 mod conflicts;
 mod local;
 mod parse;
@@ -21,6 +25,7 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -29,9 +34,13 @@ use std::time::Duration;
 use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, Line, PackageManager};
 
-use super::{Backend, BackendError, Change, Choice, Diagnosis, LockHolder, Transaction, kernel};
+use super::{
+    Backend, BackendError, Change, Choice, Diagnosis, LockHolder, OfferedVersion, Transaction,
+    kernel,
+};
 use crate::command::{Command, CommandOutput};
 use crate::root::Root;
+use cache::{CachedPackage, Signatures};
 use conflicts::ConflictParty;
 use local::LocalDatabase;
 
@@ -91,10 +100,101 @@ impl Pacman {
         LocalDatabase::read(&self.root.path(&self.database()?).join("local"))
     }
 
+    /// What the lists offer of these packages.
+    fn listed_versions(&self, names: &BTreeSet<&str>) -> Result<Vec<OfferedVersion>, BackendError> {
+        let lists = self.query("pacman -Sl", &self.query_command("-Sl"))?;
+        let mut offered = parse::parse_lists(&lists.stdout);
+        offered.retain(|offer| names.contains(offer.name.as_str()));
+        Ok(offered)
+    }
+
+    /// The package files of these names in pacman's cache.
+    fn cached_packages(&self, names: &BTreeSet<&str>) -> Result<Vec<CachedPackage>, BackendError> {
+        let configuration = self.query("pacman-conf", &self.root.command("pacman-conf"))?;
+        let signatures = Signatures::parse(&configuration.stdout);
+        let dirs = self.setting("CacheDir")?;
+        Ok(cache::packages(&self.root, &dirs, signatures, |name| names.contains(name)))
+    }
+
+    /// The files of these packages, if one of them is not in the lists. `None` for the usual order,
+    /// whose packages the lists offer.
+    fn needed_cache_files(
+        &self,
+        chosen: &[Choice],
+    ) -> Result<Option<Vec<CacheFile>>, BackendError> {
+        let names: BTreeSet<&str> = chosen.iter().map(|choice| choice.name.as_str()).collect();
+        let listed = self.listed_versions(&names)?;
+        let is_listed = |choice: &Choice| {
+            listed.iter().any(|offer| offer.name == choice.name && offer.version == choice.to)
+        };
+        if chosen.iter().all(is_listed) {
+            return Ok(None);
+        }
+        let cached = self.cached_packages(&names)?;
+        let file = |choice: &Choice| {
+            let found = cached.iter().find(|package| {
+                package.offer.name == choice.name
+                    && package.offer.version == choice.to
+                    && [choice.arch.as_str(), "any"].contains(&package.offer.arch.as_str())
+            });
+            found.map(|package| package.path.clone())
+        };
+        Ok(Some(chosen.iter().map(|choice| (choice.clone(), file(choice))).collect()))
+    }
+
+    /// What `-S` of packages in the lists would install.
+    fn print_listed(&self, chosen: &[Choice]) -> Result<Printed, BackendError> {
+        let question = self.query_command("-S").args(PRINT_TARGETS).args(exact_specs(chosen));
+        let targets = self.print(&question)?;
+        if targets.is_empty() {
+            return Ok((targets, Vec::new()));
+        }
+        let names = targets.iter().map(|target| format!("{}/{}", target.repository, target.name));
+        let about = self.query_command("-Si").arg("--").args(names);
+        let about = parse::parse_info(&self.query("pacman -Si", &about)?.stdout);
+        Ok((targets, about))
+    }
+
+    /// What `-U` of package files would install. It uses pacman's own lists, as the installation
+    /// will.
+    fn print_files(&self, files: &[String]) -> Result<Printed, BackendError> {
+        let files = || files.iter().cloned();
+        let targets = self.print(&self.pacman("-U").args(PRINT_TARGETS).args(files()))?;
+        let about = self.query("pacman -Qip", &self.pacman("-Qip").arg("--").args(files()))?;
+        let mut about = parse::parse_info(&about.stdout);
+        let more = targets.iter().filter(|target| target.repository != LOCAL_FILE);
+        let more: Vec<String> =
+            more.map(|target| format!("{}/{}", target.repository, target.name)).collect();
+        if !more.is_empty() {
+            let question = self.pacman("-Si").arg("--").args(more);
+            about.extend(parse::parse_info(&self.query("pacman -Si", &question)?.stdout));
+        }
+        Ok((targets, about))
+    }
+
+    fn print(&self, question: &Command) -> Result<Vec<parse::InstallTarget>, BackendError> {
+        let output = question.query(QUERY_TIMEOUT)?;
+        if output.exit != Some(0) {
+            let words = format!("{}{}", output.stdout, output.stderr);
+            return Err(BackendError::Conflict(self.diagnose(output.exit, &words).message));
+        }
+        parse::parse_targets(&output.stdout)
+    }
+
     fn lock_path(&self) -> Result<PathBuf, BackendError> {
         Ok(self.root.path(&self.database()?).join("db.lck"))
     }
 }
+
+/// A package, and its file in pacman's cache if there is one.
+type CacheFile = (Choice, Option<String>);
+/// The packages that would be installed, and what is known of them.
+type Printed = (Vec<parse::InstallTarget>, Vec<parse::PackageInfo>);
+
+/// Options that print what would be installed, for [`parse::parse_targets`].
+const PRINT_TARGETS: [&str; 5] = ["--needed", "--print", "--print-format", "%n\t%v\t%r\t%s", "--"];
+/// What pacman prints as the repository of a package file.
+const LOCAL_FILE: &str = "local";
 
 /// `NAME=VERSION`, which pacman matches exactly.
 fn exact_specs(chosen: &[Choice]) -> impl Iterator<Item = String> + '_ {
@@ -167,21 +267,47 @@ impl Backend for Pacman {
             .collect())
     }
 
+    fn offered_versions(
+        &self,
+        _installed: &[Installed],
+        names: &BTreeSet<&str>,
+    ) -> Result<Vec<OfferedVersion>, BackendError> {
+        let mut offered = self.listed_versions(names)?;
+        offered.extend(self.cached_packages(names)?.into_iter().map(|package| package.offer));
+        Ok(offered)
+    }
+
+    fn version_restriction(&self) -> Option<&'static str> {
+        Some("pacman installs only versions that its lists or its package cache contain")
+    }
+
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
-        let question = self.query_command("-S").args(["--needed", "--print", "--print-format"]);
-        let question = question.args(["%n\t%v\t%r\t%s", "--"]).args(exact_specs(chosen));
-        let output = question.query(QUERY_TIMEOUT)?;
-        let words = format!("{}{}", output.stdout, output.stderr);
-        if output.exit != Some(0) {
-            return Err(BackendError::Conflict(self.diagnose(output.exit, &words).message));
-        }
-        let targets = parse::parse_targets(&output.stdout)?;
+        let (targets, about) = match self.needed_cache_files(chosen)? {
+            None => self.print_listed(chosen)?,
+            Some(files) => {
+                let (cached, listed): (Vec<_>, Vec<_>) =
+                    files.into_iter().partition(|(_, file)| file.is_some());
+                let listed: Vec<Choice> = listed.into_iter().map(|(choice, _)| choice).collect();
+                let cached: Vec<String> = cached.into_iter().filter_map(|(_, file)| file).collect();
+                let mut printed = match listed.is_empty() {
+                    true => (Vec::new(), Vec::new()),
+                    false => self.print_listed(&listed)?,
+                };
+                if !cached.is_empty() {
+                    let more = self.print_files(&cached)?;
+                    let new = |target: &parse::InstallTarget| {
+                        !more.0.iter().any(|other| other.name == target.name)
+                    };
+                    printed.0.retain(new);
+                    printed.0.extend(more.0);
+                    printed.1.extend(more.1);
+                }
+                printed
+            }
+        };
         if targets.is_empty() {
             return Ok(Transaction::default());
         }
-        let names = targets.iter().map(|target| format!("{}/{}", target.repository, target.name));
-        let about = self.query_command("-Si").arg("--").args(names);
-        let about = parse::parse_info(&self.query("pacman -Si", &about)?.stdout);
         let local = self.local()?;
         check_conflicts(&targets, &about, &local)?;
         let mut transaction = Transaction {
@@ -209,14 +335,29 @@ impl Backend for Pacman {
     }
 
     fn download(&self, chosen: &[Choice]) -> Vec<Command> {
+        let listed: Vec<Choice> = match self.needed_cache_files(chosen) {
+            Ok(Some(files)) => {
+                files.into_iter().filter(|(_, file)| file.is_none()).map(|(c, _)| c).collect()
+            }
+            Ok(None) | Err(_) => chosen.to_vec(),
+        };
+        if listed.is_empty() {
+            return Vec::new();
+        }
         vec![
             self.query_command("-S")
                 .args(["--downloadonly", "--needed", "--noprogressbar", "--"])
-                .args(exact_specs(chosen)),
+                .args(exact_specs(&listed)),
         ]
     }
 
     fn install(&self, chosen: &[Choice]) -> Vec<Command> {
+        // One transaction, so all from the cache: what the lists offer was just downloaded.
+        if let Ok(Some(files)) = self.needed_cache_files(chosen)
+            && let Some(files) = files.into_iter().map(|(_, file)| file).collect::<Option<Vec<_>>>()
+        {
+            return vec![self.pacman("-U").args(["--needed", "--noprogressbar", "--"]).args(files)];
+        }
         // Not `-Su`: that would also replace packages with others, which is a removal.
         vec![
             self.pacman("-Sy")
@@ -331,7 +472,7 @@ fn process_with_open_file(proc: &Path, file: (u64, u64)) -> Option<i32> {
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(text: &str) {
     let _ = (parse::parse_updates(text), parse::has_error(text), parse::parse_targets(text));
-    let _ = (parse::parse_info(text), parse::diagnose(text));
+    let _ = (parse::parse_info(text), parse::parse_lists(text), parse::diagnose(text));
     let (pattern, name) = text.split_once('\n').unwrap_or((text, "linux-lts"));
     let _ = local::matches(pattern, name);
 }

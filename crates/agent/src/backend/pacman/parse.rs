@@ -2,7 +2,7 @@
 
 use vocab::{FailureCode, Line};
 
-use crate::backend::{BackendError, Diagnosis};
+use crate::backend::{BackendError, Diagnosis, OfferedVersion};
 
 /// A line of `-Qu`: `name old -> new`, and ` [ignored]` if the administrator ignores the package.
 #[derive(Debug, PartialEq, Eq)]
@@ -84,7 +84,20 @@ pub(super) fn parse_targets(text: &str) -> Result<Vec<InstallTarget>, BackendErr
     text.lines().filter(|line| line.contains('\t')).map(read).collect()
 }
 
-/// Parses `-Si`, one block per package.
+/// Parses `-Sl`: `core bash 5.2.37-1 [installed]`.
+pub(super) fn parse_lists(text: &str) -> Vec<OfferedVersion> {
+    let mut offered = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().take(3).collect();
+        if let [_, name, version] = words[..] {
+            let (name, version) = (name.to_owned(), version.to_owned());
+            offered.push(OfferedVersion { name, arch: String::new(), version });
+        }
+    }
+    offered
+}
+
+/// Parses `-Si` and `-Qip`, one block per package.
 pub(super) fn parse_info(text: &str) -> Vec<PackageInfo> {
     text.split("\n\n")
         .map(|block| {

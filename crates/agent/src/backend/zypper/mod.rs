@@ -8,6 +8,7 @@ mod locks;
 mod parse;
 mod xml;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::rpm::advisory::AdvisoryFix;
 use super::rpm::nevra::is_plain_name;
 use super::rpm::transaction::check_complete;
 use super::rpm::{Rpm, check_plain_names, diagnose, installed_version, kernel, lock};
-use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction};
+use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, OfferedVersion, Transaction};
 use crate::command::{Command, CommandOutput};
 use crate::root::Root;
 use parse::{AvailableUpdate, UpdateSummary};
@@ -180,6 +181,20 @@ impl Backend for Zypper {
         }
         advisory::join(&mut updates, &self.fixes()?);
         Ok(updates)
+    }
+
+    fn offered_versions(
+        &self,
+        _installed: &[Installed],
+        names: &BTreeSet<&str>,
+    ) -> Result<Vec<OfferedVersion>, BackendError> {
+        let names: Vec<&str> = names.iter().copied().filter(|name| is_plain_name(name)).collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let question = ["search", "--details", "--match-exact", "--type", "package"];
+        let question = [&question[..], names.as_slice()].concat();
+        parse::parse_versions(&self.query(&question, "zypper search")?)
     }
 
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {

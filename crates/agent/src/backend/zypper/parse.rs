@@ -1,10 +1,11 @@
 //! Parses the output of zypper, with `--xmlout` where available.
 
 use super::xml::{Element, Event, parse_events};
-use crate::backend::BackendError;
 use crate::backend::rpm::advisory::{AdvisoryFix, parse_severity, parse_update_type};
 use crate::backend::rpm::nevra::Nevra;
+use crate::backend::rpm::nevra::without_zero_epoch;
 use crate::backend::rpm::transaction::PackageMoves;
+use crate::backend::{BackendError, OfferedVersion};
 
 /// An available update.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,6 +187,22 @@ pub(super) fn messages(output: &str) -> String {
 pub(super) fn parse_search(output: &str) -> Result<Vec<String>, BackendError> {
     let solvables = open_elements(output)?.into_iter().filter(|element| element.name == "solvable");
     Ok(solvables.map(|element| element.get("name").to_owned()).collect())
+}
+
+/// Parses `search --details`: every version that a repository offers.
+pub(super) fn parse_versions(output: &str) -> Result<Vec<OfferedVersion>, BackendError> {
+    // An installed version that no repository has is listed with this one.
+    const SYSTEM: [&str; 2] = ["(System Packages)", "@System"];
+    let offers = open_elements(output)?.into_iter().filter(|element| {
+        element.name == "solvable" && !SYSTEM.contains(&element.get("repository"))
+    });
+    Ok(offers
+        .map(|element| OfferedVersion {
+            name: element.get("name").to_owned(),
+            arch: element.get("arch").to_owned(),
+            version: without_zero_epoch(element.get("edition")).to_owned(),
+        })
+        .collect())
 }
 
 #[cfg(test)]

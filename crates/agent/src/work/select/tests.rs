@@ -9,6 +9,7 @@ fn order(packages: &[&str]) -> Install {
         security_packages: Vec::new(),
         reboot: vocab::RebootPolicy::Never,
         boot_id: Line::default(),
+        health: false,
     }
 }
 

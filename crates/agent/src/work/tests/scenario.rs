@@ -71,6 +71,10 @@ pub(super) struct Scenario {
     pub(super) only_reboot: bool,
     /// Whether the installation downloads its packages itself.
     pub(super) small_download: bool,
+    /// Whether the order asks for the host's health.
+    pub(super) measures_health: bool,
+    /// Whether the updates stop a service.
+    pub(super) breaks_service: bool,
 }
 
 impl Scenario {
@@ -93,6 +97,8 @@ impl Scenario {
             old_code: true,
             only_reboot: false,
             small_download: false,
+            measures_health: true,
+            breaks_service: false,
         }
     }
 
@@ -124,6 +130,8 @@ impl Scenario {
             old_code: rng.percent(50),
             only_reboot: rng.percent(12),
             small_download: rng.percent(50),
+            measures_health: rng.percent(70),
+            breaks_service: rng.percent(30),
         }
     }
 }

@@ -42,7 +42,20 @@ fn check_invariants(host: &SimulatedHost, result: &OrderResult) {
         assert!(early.contains(&result.outcome), "{result:?}");
     }
     assert_eq!(started(Action::PreInstall), started(Action::PostInstall), "{result:?}");
+    check_health(host, result, started(Action::Install) > 0);
     assert!(result.reboot_seconds.is_none() || started(Action::Reboot) == 1 || host.crashes > 0);
+}
+
+/// Health is reported if and only if the order asks for it and something was installed; it compares
+/// with the host before the installation, whatever crashed in between.
+fn check_health(host: &SimulatedHost, result: &OrderResult, installed: bool) {
+    let measured = host.scenario.measures_health && !host.scenario.only_reboot && installed;
+    assert_eq!(result.health.is_some(), measured, "{result:?}");
+    let Some(health) = &result.health else { return };
+    let names: Vec<&str> = health.problems.iter().map(|problem| problem.name.as_str()).collect();
+    let expected = if host.is_broken() { vec!["tcp/80"] } else { Vec::new() };
+    assert_eq!((names, &health.not_measured), (expected, &None), "{result:?}");
+    assert_eq!(Some(health.baseline_at), host.baseline_at);
 }
 
 fn run(scenario: &Scenario, seed: u64, crash_plan: CrashPlan) -> (SimulatedHost, OrderResult) {

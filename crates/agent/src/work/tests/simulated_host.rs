@@ -11,6 +11,7 @@ use wire::agent::{Install, Order, OrderResult, Reboot, Work};
 
 use super::scenario::{Crash, CrashPlan, Rng, Scenario};
 use crate::backend::Choice;
+use crate::host::health::{HealthSnapshot, HookState, Socket};
 use crate::work::failure::Failure;
 use crate::work::journal::{
     ActionResult, Journal, Lock, OutdatedServices, Selection, StepResult, Verification,
@@ -50,6 +51,8 @@ pub(super) struct SimulatedHost {
     pub(super) reboots: u32,
     withdrawn: bool,
     withdrawn_in_time: bool,
+    /// When the health before the installation was measured.
+    pub(super) baseline_at: Option<Timestamp>,
     agent: Option<Journal>,
     disk: Journal,
     dead: bool,
@@ -78,6 +81,7 @@ impl SimulatedHost {
                     security_packages: Vec::new(),
                     reboot: scenario.policy,
                     boot_id,
+                    health: scenario.measures_health,
                 }),
             },
         };
@@ -102,6 +106,7 @@ impl SimulatedHost {
             reboots: 0,
             withdrawn: false,
             withdrawn_in_time: false,
+            baseline_at: None,
             agent: None,
             disk: Journal::new(&order, 0, now),
             dead: false,
@@ -184,6 +189,32 @@ impl SimulatedHost {
 
     pub(super) fn difference(&self) -> Vec<wire::agent::PackageMove> {
         select::difference(&inventory(&self.initial_packages), &inventory(&self.packages))
+    }
+
+    /// Whether the updates have stopped the service.
+    pub(super) fn is_broken(&self) -> bool {
+        self.scenario.breaks_service && !self.difference().is_empty()
+    }
+
+    fn measure_health(&mut self, journal: &Journal, step: &Step) -> StepResult {
+        let web = Socket { is_udp: false, port: 80, is_loopback: false };
+        let sockets = (!self.is_broken()).then_some(web).into_iter().collect();
+        let mut snapshot = HealthSnapshot {
+            at: self.now,
+            sockets: Some(sockets),
+            hooks: [("10-web".to_owned(), HookState::Passed)].into(),
+            ..HealthSnapshot::default()
+        };
+        let Step::Health { hooks } = step else {
+            assert!(!self.starts.contains_key(&Action::PreInstall), "too late for a baseline");
+            self.baseline_at = Some(self.now);
+            return StepResult::Baseline(Box::new(snapshot));
+        };
+        assert!(self.jobs.values().all(|job| !matches!(job, Job::Running { .. })));
+        if !hooks {
+            snapshot.hooks.clear();
+        }
+        StepResult::Health(snapshot.report(journal.known.baseline.as_ref().unwrap()))
     }
 
     fn boot_id(&self) -> Line {
@@ -389,6 +420,7 @@ impl SimulatedHost {
                 false => Ok(Vec::new()),
             }),
             Step::Scan => StepResult::Scanned,
+            Step::Baseline | Step::Health { .. } => self.measure_health(journal, step),
             Step::Run(act) => return self.run_action(journal, *act),
             Step::Pause => {
                 self.now += Duration::from_secs(step::PAUSE_SECONDS);
