@@ -122,6 +122,8 @@ ids! {
     ServerId = "srv";
     /// A schedule of recurring batches.
     ScheduleId = "sch";
+    /// A freeze: a time in which no task starts on the selected servers.
+    FreezeId = "frz";
     /// One execution of a schedule.
     RunId = "run";
     /// A batch. Internally every batch, schedule run and single-server patch is a rollout; this is
@@ -135,7 +137,11 @@ ids! {
     /// An enrollment token.
     TokenId = "enr";
     WebhookId = "whk";
+    /// A webhook's delivery of an event.
+    DeliveryId = "dlv";
     EventId = "evt";
+    /// A rule about what a user is notified of.
+    NotificationRuleId = "ntf";
     /// A user.
     UserId = "usr";
     /// A session of a signed-in user.

@@ -155,6 +155,8 @@ words! {
         Missed = "missed",
         /// No server matched the schedule's targets.
         NoServers = "no_servers",
+        /// Every server that matched was frozen.
+        Freeze = "freeze",
     }
 
     /// The package manager of a server.
@@ -202,6 +204,7 @@ impl SkipReason {
             SkipReason::Overlap => "the previous run had not finished",
             SkipReason::Missed => "the service was down at that time",
             SkipReason::NoServers => "no server matches the schedule's targets",
+            SkipReason::Freeze => "all servers were frozen",
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod cron;
 mod digest;
+mod explain;
 mod finding;
 pub mod id;
 mod keyword;
@@ -24,16 +25,19 @@ mod task;
 pub mod terminal;
 mod text;
 mod tone;
+mod wave;
 mod zone;
 
 pub use cron::{
     Cron, CronError, CronField, CronPattern, FieldProblem, Nth, PatternDays, Weekday, Weekdays,
 };
 pub use digest::{Digest, DigestError};
+pub use explain::{PatchState, ReasonCode};
 pub use finding::{Assessment, Exposure, FixState, UnassessedReason};
 pub use id::{
-    BatchId, EventId, FeedId, IdError, KeyId, OrgId, RunId, ScheduleId, ServerId, SessionId,
-    SuppressionId, TaskId, TokenId, UserId, ViewId, WebhookId,
+    BatchId, DeliveryId, EventId, FeedId, FreezeId, IdError, KeyId, NotificationRuleId, OrgId,
+    RunId, ScheduleId, ServerId, SessionId, SuppressionId, TaskId, TokenId, UserId, ViewId,
+    WebhookId,
 };
 pub use keyword::{
     BlockedBy, PackageManager, RebootPolicy, Role, Severity, SkipReason, Status, UpdateType,
@@ -48,6 +52,7 @@ pub use os::{Os, OsError, OsFilter, OsFilterError};
 pub use package::{PackageName, PackageNameError, PackagePattern, PackagePatternError};
 pub use portion::{Percent, Portion, PortionError};
 pub use selector::{Criteria, Selector, SelectorError};
-pub use task::{FailureCode, Stage};
+pub use task::{FailureCode, HealthProblemKind, Stage};
 pub use tone::Tone;
+pub use wave::{Wave, WaveError};
 pub use zone::{Zone, ZoneError};

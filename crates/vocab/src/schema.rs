@@ -63,6 +63,7 @@ macro_rules! word_schemas {
 id_schemas! {
     ServerId "a server";
     ScheduleId "a schedule";
+    FreezeId "a freeze";
     RunId "a run of a schedule";
     BatchId "a batch";
     TaskId "a task, which is the part of a batch for one server";
@@ -70,6 +71,7 @@ id_schemas! {
     KeyId "an API key";
     TokenId "an enrollment token";
     WebhookId "a webhook";
+    DeliveryId "a delivery to a webhook";
     SuppressionId "a suppression";
     EventId "an event";
     UserId "a user";
@@ -85,7 +87,9 @@ word_schemas! {
     Assessment "Whether the CVEs of a server are known: all packages were matched (`assessed`); some packages or the kernel could not be matched (`partial`); no imported feed covers its system (`no_feed`); it has not reported its packages, or they are not matched yet (`not_scanned`).";
     UnassessedReason "Why the CVEs of a package are not known: it does not come from the distribution (`third_party`); its version cannot be compared (`unknown_version`); the advisories do not name its module stream (`unknown_module`); the running kernel belongs to no installed package (`foreign_kernel`).";
     BlockedBy "Why a pending update would not be installed.";
-    SkipReason "Why a run was skipped: the previous run had not finished (`overlap`), the service was down and came back too late (`missed`), or no server matched the schedule's targets (`no_servers`).";
+    SkipReason "Why a run was skipped: the previous run had not finished (`overlap`), the service was down and came back too late (`missed`), no server matched the schedule's targets (`no_servers`), or all servers that matched were frozen (`freeze`).";
+    PatchState "Where an update or a CVE on a server stands: nothing is pending (`up_to_date`); the update is installed, but the old code still runs (`waiting_for_restart`); a batch installs it (`in_progress`); a schedule will install it (`scheduled`); nothing will install it (`unscheduled`); there is no update (`no_fix`); something prevents the installation (`blocked`); it cannot be determined (`unknown`).";
+    ReasonCode "Why an update or a CVE on a server is not patched. More reasons may be added.";
     PackageManager "Package manager.";
     FailureCode "Why a task did not succeed, as a code from a closed list.";
     Stage "Stage of a task.";
@@ -118,6 +122,18 @@ named! {
         .item(ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).maximum(Some(u32::MAX)))
         .item(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^(100|[1-9][0-9]?)%$")))
         .examples([json!(1), json!("10%")]);
+    Wave => ObjectBuilder::new()
+        .description(Some("A wave: servers that are patched before the next ones."))
+        .property("size", OneOfBuilder::new()
+            .description(Some("Number or percentage of servers; null: the rest."))
+            .item(ObjectBuilder::new().schema_type(Type::Null))
+            .item(Ref::from_schema_name("Portion")))
+        .property("soak_minutes", ObjectBuilder::new().schema_type(Type::Integer)
+            .description(Some("Minutes between the end of its last server and the start of the next wave."))
+            .minimum(Some(0)).maximum(Some(crate::Wave::SOAK_MINUTES_MAX)))
+        .property("approval", ObjectBuilder::new().schema_type(Type::Boolean)
+            .description(Some("Whether someone other than the creator must approve it before it starts.")))
+        .required("size").required("soak_minutes").required("approval");
     Os => ObjectBuilder::new()
         .description(Some("Operating system, as named by `/etc/os-release`."))
         .property("id", text("", json!("debian")).description(None::<String>))

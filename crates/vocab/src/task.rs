@@ -57,8 +57,26 @@ words! {
         OrderLost = "order_lost",
         /// The window closed before the task could start.
         WindowClosed = "window_closed",
+        /// The repositories no longer offer any of the versions that the order named.
+        VersionGone = "version_gone",
         /// Internal error of the agent.
         AgentError = "agent_error",
+    }
+
+    /// What is worse on a server than before a change.
+    HealthProblemKind ("a kind of health problem") {
+        /// A systemd unit has failed.
+        UnitFailed = "unit_failed",
+        /// A systemd unit that was active is not active.
+        UnitInactive = "unit_inactive",
+        /// A service no longer listens on a port.
+        SocketLost = "socket_lost",
+        /// A health hook of the host's administrator fails.
+        HookFailed = "hook_failed",
+        /// The host rebooted and has not finished booting.
+        BootIncomplete = "boot_incomplete",
+        /// A problem of a kind that this version does not know, reported by a newer agent.
+        Other = "other",
     }
 }
 
@@ -94,6 +112,9 @@ impl FailureCode {
             FailureCode::OrderExpired => "Retry while the host is online.",
             FailureCode::OrderLost => "Compare the host's packages before you retry.",
             FailureCode::WindowClosed => "Use a longer window, or more servers in parallel.",
+            FailureCode::VersionGone => {
+                "Start a new batch, which installs the versions that are available now."
+            }
             FailureCode::AgentError => "Read the log of the task and of the agent.",
         }
     }

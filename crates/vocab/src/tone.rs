@@ -10,7 +10,7 @@ pub enum Tone {
     /// Waits for someone, or deserves attention.
     Warn,
     Bad,
-    /// Worse than bad: the severity `critical`, and what is known to be exploited.
+    /// Worse than bad: the severity `critical`, and CVEs that are known to be exploited.
     Critical,
     /// Neither good nor bad.
     Idle,
@@ -21,9 +21,11 @@ impl Tone {
         [Tone::Good, Tone::Busy, Tone::Warn, Tone::Bad, Tone::Critical, Tone::Idle];
 
     /// The tone of a state or severity, as the API names it.
-    pub fn of(word: &str) -> Tone {
+    pub fn for_word(word: &str) -> Tone {
         match word {
-            "online" | "succeeded" | "no_change" | "completed" | "yes" | "current" => Tone::Good,
+            "online" | "succeeded" | "no_change" | "current" | "delivered" | "up_to_date" => {
+                Tone::Good
+            }
             "running"
             | "dispatched"
             | "preflight"
@@ -34,17 +36,24 @@ impl Tone {
             | "verifying"
             | "patching"
             | "scanning"
-            | "checking"
-            | "importing" => Tone::Busy,
-            "waiting" | "paused" | "canceling" | "expired" | "held" | "reboot" | "medium"
-            | "stale" => Tone::Warn,
+            | "importing"
+            | "in_progress" => Tone::Busy,
+            "waiting"
+            | "paused"
+            | "awaiting_approval"
+            | "canceling"
+            | "expired"
+            | "medium"
+            | "unscheduled"
+            | "waiting_for_restart" => Tone::Warn,
             "failed"
             | "timed_out"
             | "completed_with_errors"
             | "halted"
-            | "quarantined"
-            | "high" => Tone::Bad,
-            "critical" | "kev" => Tone::Critical,
+            | "high"
+            | "blocked"
+            | "no_fix" => Tone::Bad,
+            "critical" => Tone::Critical,
             _ => Tone::Idle,
         }
     }
@@ -70,7 +79,7 @@ mod tests {
     #[test]
     fn severities_get_more_alarming() {
         let tones = [Severity::Low, Severity::Medium, Severity::High, Severity::Critical]
-            .map(|severity| Tone::of(&severity.to_string()));
+            .map(|severity| Tone::for_word(&severity.to_string()));
         assert_eq!(tones, [Tone::Idle, Tone::Warn, Tone::Bad, Tone::Critical]);
     }
 
@@ -78,7 +87,7 @@ mod tests {
     #[test]
     fn unknown_is_idle() {
         for word in ["unknown", "", "offline", "later_state"] {
-            assert_eq!(Tone::of(word), Tone::Idle, "{word}");
+            assert_eq!(Tone::for_word(word), Tone::Idle, "{word}");
         }
     }
 }

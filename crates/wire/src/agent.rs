@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use vocab::{
-    Digest, Environment, FailureCode, Hostname, Line, Os, PackageManager, PackageName,
-    PackagePattern, RebootPolicy, ServerId, Stage, Tag, TaskId,
+    Digest, Environment, FailureCode, HealthProblemKind, Hostname, Line, Os, PackageManager,
+    PackageName, PackagePattern, RebootPolicy, ServerId, Stage, Tag, TaskId,
 };
 
 use crate::v1::{Activity, HostLimits};
@@ -50,6 +50,10 @@ pub struct SyncRequest {
     /// Progress of unfinished orders.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub progress: Vec<OrderProgress>,
+    /// The host's health during a watch ([`SyncResponse::watch_health_until`]). Sent when it
+    /// changed and when the watch ended, until a response arrives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthReport>,
 }
 
 /// Facts about a host.
@@ -144,6 +148,10 @@ pub struct SyncResponse {
     /// rotating the key that tags are made with. The agent accepts it from signed responses only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewed_tag: Option<String>,
+    /// Until when the agent measures the host's health with each sync, by the service's clock. A
+    /// response without it ends a watch whose end has not passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch_health_until: Option<Timestamp>,
 }
 
 /// A key with which a service signs orders and responses.
@@ -262,6 +270,9 @@ pub enum Work {
     Plan(Install),
     /// Install updates of packages that are already installed.
     Install(Install),
+    /// Like `Install`, but only these versions. A separate kind, because an agent that does not
+    /// know it must refuse it: it would install other versions.
+    InstallVersions(InstallVersions),
     /// Restart the services that run old code.
     RestartServices,
     Reboot(Reboot),
@@ -306,6 +317,36 @@ pub struct Install {
     /// reboot it again.
     #[serde(default)]
     pub boot_id: Line,
+    /// Whether the agent measures the host's health before and after the change, and reports the
+    /// difference in the result.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub health: bool,
+}
+
+/// Exactly these versions, and nothing else. Versions of packages that are not installed are
+/// ignored, and so are versions that are installed already or older than the installed ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstallVersions {
+    /// The other rules. `packages` restricts the versions to these packages; `security_only` has no
+    /// effect, because the versions were selected already.
+    #[serde(flatten)]
+    pub install: Install,
+    /// At most [`VERSIONS_MAX`].
+    #[serde(deserialize_with = "limited_versions")]
+    pub versions: Vec<PackageVersion>,
+}
+
+/// Maximum number of versions in an order.
+pub const VERSIONS_MAX: usize = 5_000;
+
+/// A version of a package.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PackageVersion {
+    pub name: PackageName,
+    /// The architecture, in the package manager's spelling. Empty: the installed one.
+    #[serde(default)]
+    pub arch: Line,
+    pub version: Line,
 }
 
 /// A reboot, carried out at most once.
@@ -352,6 +393,7 @@ impl<'de> Deserialize<'de> for Work {
             "scan" => Ok(Work::Scan),
             "plan" => serde_json::from_value(value).map(Work::Plan),
             "install" => serde_json::from_value(value).map(Work::Install),
+            "install_versions" => serde_json::from_value(value).map(Work::InstallVersions),
             "restart_services" => Ok(Work::RestartServices),
             "reboot" => serde_json::from_value(value).map(Work::Reboot),
             "upgrade_agent" => serde_json::from_value(value).map(Work::UpgradeAgent),
@@ -412,8 +454,56 @@ pub struct OrderResult {
     /// no reboot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Line>,
+    /// Packages of an order for exact versions of which the repositories offer a newer version; at
+    /// most [`NEWER_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "limited_newer")]
+    pub newer_available: Vec<NewerVersion>,
+    /// The host's health after the change, if the order asked for it and changed something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthReport>,
     pub started_at: Timestamp,
     pub finished_at: Timestamp,
+}
+
+/// A package of which the repositories offer a newer version than the one that was ordered.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NewerVersion {
+    /// Package name, as the host reports it.
+    pub name: Line,
+    /// The version that was ordered.
+    pub pinned: Line,
+    /// The newest version that the repositories offer.
+    pub available: Line,
+}
+
+/// Maximum number of entries in [`OrderResult::newer_available`].
+pub const NEWER_MAX: usize = 100;
+
+/// The health of a host compared with an earlier measurement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthReport {
+    pub measured_at: Timestamp,
+    /// When the measurement was taken with which this one is compared: before the change, or at the
+    /// beginning of a watch.
+    pub baseline_at: Timestamp,
+    /// What is worse than at `baseline_at`; at most [`HEALTH_PROBLEMS_MAX`]. Empty: nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "limited_problems")]
+    pub problems: Vec<HealthProblem>,
+    /// Why the host's health could not be determined. Then an empty list of problems says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_measured: Option<Line>,
+}
+
+/// Maximum number of problems in a [`HealthReport`].
+pub const HEALTH_PROBLEMS_MAX: usize = 100;
+
+/// Something that is worse than before: `unit_failed`, `nginx.service`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct HealthProblem {
+    #[serde(deserialize_with = "kind_or_other")]
+    pub kind: HealthProblemKind,
+    /// The unit, the socket (`tcp/80`), the hook, or the state of the boot.
+    pub name: Line,
 }
 
 /// How an order ended.
@@ -424,7 +514,8 @@ pub enum Outcome {
     Succeeded,
     /// There was nothing to do.
     NoChange,
-    /// The updates were available but skipped: held or phased.
+    /// The updates were available but skipped: held or phased. Or none of the ordered versions is
+    /// available anymore ([`FailureCode::VersionGone`]).
     Skipped,
     Failed,
     /// The service withdrew it before the agent began to work on it.
@@ -477,6 +568,32 @@ fn outcome_or_failed<'de, D: Deserializer<'de>>(from: D) -> Result<Outcome, D::E
     Ok(deserialize_if_known(from)?.unwrap_or(Outcome::Failed))
 }
 
+fn kind_or_other<'de, D: Deserializer<'de>>(from: D) -> Result<HealthProblemKind, D::Error> {
+    Ok(deserialize_if_known(from)?.unwrap_or(HealthProblemKind::Other))
+}
+
+/// Too many versions are an error: an order must not be carried out in part.
+fn limited_versions<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PackageVersion>, D::Error> {
+    let versions = Vec::<PackageVersion>::deserialize(from)?;
+    if versions.len() > VERSIONS_MAX {
+        return Err(serde::de::Error::custom(format!("more than {VERSIONS_MAX} versions")));
+    }
+    Ok(versions)
+}
+
+/// Deserializes a list of information for people; entries beyond the maximum are dropped.
+fn limited_newer<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<NewerVersion>, D::Error> {
+    let mut list = Vec::<NewerVersion>::deserialize(from)?;
+    list.truncate(NEWER_MAX);
+    Ok(list)
+}
+
+fn limited_problems<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<HealthProblem>, D::Error> {
+    let mut list = Vec::<HealthProblem>::deserialize(from)?;
+    list.truncate(HEALTH_PROBLEMS_MAX);
+    Ok(list)
+}
+
 fn code_or_agent_error<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<FailureCode>, D::Error> {
@@ -506,6 +623,9 @@ mod tests {
                 "security_only": true, "security_packages": ["openssl"], "reboot": "if_required", "boot_id": "b-1"}),
             json!({"kind": "plan", "packages": [], "exclude": [], "security_only": false, "security_packages": [],
                 "reboot": "never", "boot_id": ""}),
+            json!({"kind": "install_versions", "packages": [], "exclude": [], "security_only": false,
+                "security_packages": [], "reboot": "never", "boot_id": "b-1", "health": true,
+                "versions": [{"name": "bash", "arch": "amd64", "version": "5.2-2"}]}),
         ] {
             let read = order(work.clone()).unwrap();
             assert!(!matches!(read.work, Work::Unknown { .. }), "{work}");
@@ -529,6 +649,29 @@ mod tests {
             assert!(reason.as_str().contains(name), "{reason}");
         }
         assert!(matches!(order(json!({"kind": "reboot"})).unwrap().work, Work::Malformed { .. }));
+        let version = json!({"name": "bash", "version": "2"});
+        for versions in [
+            json!(null),
+            json!([{"name": "bash"}]),
+            json!([{"name": "/tmp/x.deb", "version": "2"}]),
+            json!(vec![version; VERSIONS_MAX + 1]),
+        ] {
+            let read = order(json!({"kind": "install_versions", "versions": versions})).unwrap();
+            assert!(matches!(read.work, Work::Malformed { .. }), "{:?}", read.work);
+        }
+        let missing = order(json!({"kind": "install_versions"})).unwrap();
+        assert!(matches!(missing.work, Work::Malformed { .. }));
+    }
+
+    #[test]
+    fn health_from_newer_agent_is_readable_and_limited() {
+        let problem = json!({"kind": "disk_on_fire", "name": "sda"});
+        let report: HealthReport = serde_json::from_value(json!({
+            "measured_at": "2026-11-15T04:01:00Z", "baseline_at": "2026-11-15T04:00:00Z",
+            "problems": vec![problem; HEALTH_PROBLEMS_MAX + 1], "mood": "calm"}))
+        .unwrap();
+        assert_eq!(report.problems.len(), HEALTH_PROBLEMS_MAX);
+        assert_eq!(report.problems[0].kind, HealthProblemKind::Other);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use wire::agent::{EnrollRequest, EnrollResponse, Order, SyncRequest, SyncResponse};
+use wire::agent::{EnrollRequest, EnrollResponse, Order, SyncRequest, SyncResponse, Work};
 
 /// Fields that version 0.1.0 cannot deserialize a message without. A later version may require
 /// fewer of them. It must not require others, because the previous version may omit them.
@@ -170,4 +170,29 @@ fn orders_of_version_0_1_0_are_readable() {
         }
     }
     assert_eq!(orders, 3);
+}
+
+/// What version 0.1.0 does not know is absent in both directions: its service never asks for the
+/// health of a host, and what its agent reports is not taken for a healthy host.
+#[test]
+fn version_0_1_0_neither_asks_for_health_nor_reports_it() {
+    let mut results = 0;
+    for (step, exchange) in recording()["exchanges"].as_object().unwrap() {
+        if step == "enroll" {
+            continue;
+        }
+        let request: SyncRequest = serde_json::from_value(exchange["request"].clone()).unwrap();
+        let response: SyncResponse = serde_json::from_value(exchange["answer"].clone()).unwrap();
+        assert_eq!((request.health, response.watch_health_until), (None, None));
+        for result in request.results {
+            assert_eq!((result.health, result.newer_available.len()), (None, 0));
+            results += 1;
+        }
+        for envelope in response.orders {
+            let order: Order = serde_json::from_str(&envelope.order).unwrap();
+            let (Work::Install(install) | Work::Plan(install)) = &order.work else { continue };
+            assert!(!install.health);
+        }
+    }
+    assert!(results > 0);
 }

@@ -56,6 +56,9 @@ pub struct Batch {
     pub options: Options,
     /// Progress.
     pub progress: Progress,
+    /// Waves, in order. A batch without waves has a single one.
+    #[serde(default)]
+    pub waves: Vec<BatchWave>,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it started.
@@ -80,6 +83,8 @@ pub enum BatchState {
     Scheduled,
     /// It is running.
     Running,
+    /// Its next wave needs an approval.
+    AwaitingApproval,
     /// A user paused it.
     Paused,
     /// It stopped because of the failure limit or a failed canary.
@@ -96,6 +101,79 @@ pub enum BatchState {
     Canceled,
     /// Its window closed before every server had started.
     Expired,
+}
+
+/// A wave of a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BatchWave {
+    /// Number, from 1.
+    pub number: u32,
+    /// Planned number of servers.
+    pub size: u32,
+    /// State.
+    pub state: BatchWaveState,
+    /// Minutes between the end of its last server and the start of the next wave.
+    pub soak_minutes: u32,
+    /// When it will have soaked, while it does.
+    pub soak_until: Option<Timestamp>,
+    /// Whether it needs an approval.
+    pub approval: bool,
+    /// ID of the user or API key that approved it.
+    pub approved_by: Option<String>,
+    /// When it was approved.
+    pub approved_at: Option<Timestamp>,
+    /// Comment of the person who approved it.
+    pub comment: Option<String>,
+    /// Servers of this wave so far.
+    pub servers: WaveCounts,
+}
+
+/// State of a wave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum BatchWaveState {
+    /// An earlier wave has not passed, or the batch has not started.
+    Pending,
+    /// It needs an approval.
+    AwaitingApproval,
+    /// Its servers may start.
+    Running,
+    /// Its servers have ended; the next wave waits for the end of the soak.
+    Soaking,
+    /// The next wave has opened.
+    Passed,
+    /// The batch ended in this wave.
+    Ended,
+}
+
+/// The number of servers of a wave, by state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WaveCounts {
+    pub in_progress: u32,
+    pub succeeded: u32,
+    pub no_change: u32,
+    /// Failed or timed out.
+    pub failed: u32,
+    /// Skipped or canceled after the start.
+    pub skipped: u32,
+}
+
+/// The body of an approval or a rejection.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Decision {
+    /// Comment for the audit log and the timeline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 2_000))]
+    pub comment: Option<String>,
+    /// Number of the wave that was reviewed. If another wave waits for an approval by now, nothing
+    /// is decided (409 `changed_meanwhile`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wave: Option<u32>,
 }
 
 /// How a batch was created.
@@ -153,6 +231,9 @@ pub struct Task {
     pub state: TaskState,
     /// What it is waiting for.
     pub waiting_for: Option<WaitingFor>,
+    /// Number of the wave in which it started.
+    #[serde(default)]
+    pub wave: Option<u32>,
     /// When the current state times out.
     pub deadline_at: Option<Timestamp>,
     /// When it started.
@@ -222,6 +303,14 @@ pub enum WaitingFor {
     Offline,
     /// The start time of the batch.
     Window,
+    /// The servers of an earlier wave to end.
+    Wave,
+    /// The soak of the previous wave to end.
+    Soak,
+    /// The approval of its wave.
+    Approval,
+    /// The freeze of the server to end.
+    Freeze,
 }
 
 impl WaitingFor {
@@ -233,6 +322,10 @@ impl WaitingFor {
             WaitingFor::Parallel => "a free slot",
             WaitingFor::Offline => "the server to come online",
             WaitingFor::Window => "the start of the batch",
+            WaitingFor::Wave => "an earlier wave",
+            WaitingFor::Soak => "the end of the soak",
+            WaitingFor::Approval => "an approval",
+            WaitingFor::Freeze => "the end of a freeze",
         }
     }
 }

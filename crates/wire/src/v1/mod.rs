@@ -6,11 +6,16 @@
 //! clients ignore unknown fields, because `/v1` only grows.
 
 mod agents;
+mod audit;
 mod batches;
 mod credentials;
 mod cves;
+mod events;
+mod explain;
 mod feeds;
+mod freezes;
 mod list;
+mod notifications;
 mod options;
 mod patches;
 mod preview;
@@ -19,13 +24,17 @@ mod schedules;
 mod servers;
 mod summary;
 mod suppressions;
+mod webhooks;
 
 pub use agents::{
     AgentRelease, AgentUpgradeStatus, AgentUpgrades, AgentVersion, Agents, UpgradeAgents,
 };
+pub use audit::{
+    AuditEntry, AuditEntryList, AuditMeta, AuditSubject, AuditVerification, VerifyAudit,
+};
 pub use batches::{
-    Batch, BatchState, CreateBatch, Origin, PackageChange, PatchServer, Progress, Reboot, Task,
-    TaskResult, TaskState, WaitingFor,
+    Batch, BatchState, BatchWave, BatchWaveState, CreateBatch, Decision, Origin, PackageChange,
+    PatchServer, Progress, Reboot, Task, TaskResult, TaskState, WaitingFor, WaveCounts,
 };
 pub use credentials::{
     ApiKey, CreateApiKey, CreateEnrollmentToken, CreatedApiKey, CreatedEnrollmentToken,
@@ -35,9 +44,13 @@ pub use cves::{
     AdvisoryReference, CveDetail, CveEnvironment, CveFix, CveSummary, CvssMetric, ExposedServer,
     KevEntry,
 };
+pub use events::{ActorKind, Event, EventActor, EventList, EventSubject, EventsMeta};
+pub use explain::{ExplainedPackage, Explanation, NextInstall, Reason};
 pub use feeds::{CatalogFeed, CreateFeed, Feed, FeedPhase, FeedProgress, FeedState};
+pub use freezes::{Freeze, FreezePeriod, FreezeRequest};
 pub use list::{Links, List, Meta};
-pub use options::{Options, OptionsRequest};
+pub use notifications::{NotificationTest, TestNotification};
+pub use options::{Options, OptionsRequest, WaveRequest};
 pub use patches::{AffectedServer, Patch, PatchCve, PatchDetail, PatchEnvironment, PatchVersion};
 pub use preview::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutlook};
 pub use problem::{FieldError, Problem};
@@ -51,6 +64,10 @@ pub use summary::{
     AssessmentCounts, BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts,
 };
 pub use suppressions::{CreateSuppression, Suppressed, Suppression};
+pub use webhooks::{
+    CreateWebhook, Delivery, DeliveryDetail, DeliveryState, EditWebhook, RotateWebhook, Webhook,
+    WebhookFormat, WebhookTest, WebhookWithSecret,
+};
 
 #[cfg(test)]
 mod tests;

@@ -2,9 +2,9 @@
 //! request of a single server.
 
 use serde::{Deserialize, Serialize};
-use vocab::{PackageName, PackagePattern, Portion, RebootPolicy};
+use vocab::{PackageName, PackagePattern, Portion, RebootPolicy, Wave};
 
-/// Adds the same ten option fields to each request body that has them. (`serde(flatten)` would do
+/// Adds the same option fields to each request body that has them. (`serde(flatten)` would do
 /// the same, but cannot reject unknown fields.)
 macro_rules! with_options {
     (
@@ -43,6 +43,11 @@ macro_rules! with_options {
             /// Number or percentage of servers that go first and must succeed.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub canary: Option<vocab::Portion>,
+            /// Waves, in order; servers that no wave covers are the last wave. Not together with
+            /// `canary`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[cfg_attr(feature = "openapi", schema(max_items = 20))]
+            pub waves: Option<Vec<crate::v1::WaveRequest>>,
             /// Number or percentage of failed servers at which the batch halts.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub max_failures: Option<vocab::Portion>,
@@ -50,6 +55,10 @@ macro_rules! with_options {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 40_320))]
             pub window_minutes: Option<i64>,
+            /// Reason for which freezes are ignored. Requires the role `admin`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200))]
+            pub override_freeze: Option<String>,
             /// Report what would be installed, without changing anything.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub dry_run: Option<bool>,
@@ -61,6 +70,33 @@ pub(super) use with_options;
 with_options! {
     /// The `options` of a schedule, as sent by a client.
     pub struct OptionsRequest {}
+}
+
+/// A wave: servers that are patched before the next ones, as sent by a client.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct WaveRequest {
+    /// Number or percentage of servers. Only the last wave may omit it: it takes the rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Portion>,
+    /// Minutes between the end of the last server of this wave and the start of the next wave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 10_080))]
+    pub soak_minutes: Option<i64>,
+    /// Whether this wave starts only after someone other than the creator has approved it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<bool>,
+}
+
+impl From<Wave> for WaveRequest {
+    fn from(wave: Wave) -> WaveRequest {
+        WaveRequest {
+            size: wave.size,
+            soak_minutes: Some(i64::from(wave.soak_minutes)),
+            approval: Some(wave.approval),
+        }
+    }
 }
 
 macro_rules! takes_options {
@@ -76,8 +112,10 @@ macro_rules! takes_options {
                     stagger_minutes: self.stagger_minutes,
                     max_parallel: self.max_parallel,
                     canary: self.canary,
+                    waves: self.waves.clone(),
                     max_failures: self.max_failures,
                     window_minutes: self.window_minutes,
+                    override_freeze: self.override_freeze.clone(),
                     dry_run: self.dry_run,
                 }
             }
@@ -104,10 +142,16 @@ pub struct Options {
     pub max_parallel: Option<u32>,
     /// Number or percentage of servers that go first and must succeed.
     pub canary: Portion,
+    /// Waves as requested; empty if there are none.
+    #[serde(default)]
+    pub waves: Vec<Wave>,
     /// Number or percentage of failed servers at which the batch halts.
     pub max_failures: Option<Portion>,
     /// Minutes after the start of the batch during which servers can start.
     pub window_minutes: Option<u32>,
+    /// Reason for which freezes are ignored.
+    #[serde(default)]
+    pub override_freeze: Option<String>,
     /// Report what would be installed, without changing anything.
     pub dry_run: bool,
 }

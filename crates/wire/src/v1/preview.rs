@@ -62,6 +62,9 @@ pub struct PreviewServer {
     pub environment: Option<Environment>,
     /// Whether it is part of the canary.
     pub canary: bool,
+    /// Number of the wave in which it would start, if every server starts in its turn.
+    #[serde(default)]
+    pub wave: u32,
     /// Earliest start; null if it could not start within the window.
     pub starts_at: Option<Timestamp>,
     /// What else it would wait for.

@@ -134,6 +134,8 @@ pub enum Trigger {
 pub enum RunState {
     Scheduled,
     Running,
+    /// The next wave of its batch needs an approval.
+    AwaitingApproval,
     Paused,
     Halted,
     Canceling,

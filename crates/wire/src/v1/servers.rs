@@ -408,7 +408,7 @@ pub struct EditedServers {
 }
 
 /// Reads a field that is present, `null` included, as `Some`.
-fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+pub(super) fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)

@@ -88,6 +88,9 @@ pub struct BatchCounts {
     pub paused: u64,
     /// Halted by failures, waiting for a decision.
     pub halted: u64,
+    /// Waiting for the approval of a wave.
+    #[serde(default)]
+    pub awaiting_approval: u64,
 }
 
 /// Counts of schedules.

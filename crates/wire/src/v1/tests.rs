@@ -57,7 +57,9 @@ fn request_with_unknown_field_is_rejected_by_name() {
 fn options() -> Value {
     json!({"packages": ["bash"], "exclude": ["linux-*"], "security_only": false, "reboot": "never",
         "stagger_minutes": 0, "max_parallel": null, "canary": 0, "max_failures": "5%",
-        "window_minutes": null, "dry_run": false})
+        "waves": [{"size": "10%", "soak_minutes": 60, "approval": false},
+            {"size": null, "soak_minutes": 0, "approval": true}],
+        "override_freeze": null, "window_minutes": null, "dry_run": false})
 }
 
 fn progress() -> Value {
@@ -87,7 +89,7 @@ fn schedule_and_run_match_api_field_names() {
     assert_eq!(
         names(&schedule["options"]),
         sorted(
-            "packages exclude security_only reboot stagger_minutes max_parallel canary max_failures window_minutes dry_run"
+            "packages exclude security_only reboot stagger_minutes max_parallel canary waves max_failures window_minutes override_freeze dry_run"
         )
     );
     assert_round_trip::<Schedule>(schedule);
@@ -103,9 +105,13 @@ fn batch_matches_api_field_names() {
     let batch = json!({"id": "bat_01jcqk3m8ye0fr5cq0k6s8v2xw", "state": "completed_with_errors",
         "name": "Security updates · production", "halt_reason": null, "origin": "api", "started_by": "key_01jcqk3m8ye0fr5cq0k6s8v2xw",
         "schedule_id": null, "run_id": null, "options": options(), "progress": progress(),
+        "waves": [{"number": 1, "size": 1, "state": "soaking", "soak_minutes": 60,
+            "soak_until": "2026-11-15T05:00:00Z", "approval": true, "approved_by": "usr_1",
+            "approved_at": "2026-11-15T04:00:00Z", "comment": "ok", "servers": {"in_progress": 0,
+                "succeeded": 0, "no_change": 0, "failed": 1, "skipped": 0}}],
         "created_at": "2026-11-15T04:00:00Z", "started_at": null, "finished_at": null,
         "results": [{"id": "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw", "server_id": "srv_01jcqk3m8ye0fr5cq0k6s8v2xw",
-            "hostname": "web-1", "display_name": null, "state": "failed", "waiting_for": null, "deadline_at": null,
+            "hostname": "web-1", "display_name": null, "state": "failed", "waiting_for": null, "wave": 1, "deadline_at": null,
             "started_at": null, "finished_at": null,
             "result": {"packages": [{"name": "bash", "from": "5.1", "to": "5.2"}],
                 "reboot": {"needed": true, "done": false, "seconds": null}, "duration": 12, "exit": 100,
