@@ -172,7 +172,7 @@ fn missed_between(cron: &Cron, zone: &Zone, after: Timestamp, until: Timestamp) 
 
 /// Returns the last instant after `after` and up to `until`. Uses bisection, because a schedule may
 /// have half a million instants in a year.
-fn latest_between(
+pub(crate) fn latest_between(
     cron: &Cron,
     zone: &Zone,
     after: Timestamp,

@@ -8,6 +8,7 @@
 use jiff::Timestamp;
 
 use super::plan::plan;
+use super::wave;
 use super::{Phase, Rollout, TaskCounts, TaskStatus, stage_limit};
 
 /// Returns every violated invariant, as a sentence.
@@ -39,6 +40,28 @@ pub fn check_invariants(rollout: &Rollout) -> Vec<String> {
         !head.canary_unchanged || good >= limits.canary,
         "canary_unchanged is set after {good} successful servers, fewer than the canary of {}",
         limits.canary
+    );
+    let (wave, is_last) = wave::current_wave(&head.waves, limits);
+    let in_wave = wave::started(&rollout.wave_counts(head.waves.current));
+    must!(
+        (head.waves.current as usize) < limits.waves().len(),
+        "is in wave {} of {}",
+        head.waves.number(),
+        limits.waves().len()
+    );
+    must!(
+        is_last || head.waves.current == 0 || in_wave <= wave.servers,
+        "{in_wave} servers started in wave {}, which has {}",
+        head.waves.number(),
+        wave.servers
+    );
+    must!(
+        head.waves.ended_at.is_none() || in_work == 0,
+        "{in_work} tasks in progress while the wave soaks"
+    );
+    must!(
+        head.phase != Phase::AwaitingApproval || (wave.approval && in_wave == 0),
+        "waits for the approval of a wave that has begun or needs none"
     );
     must!(!head.phase.is_ended() || unfinished == 0, "ended with {unfinished} unfinished tasks");
     must!(head.starts_at <= head.start_by, "the window closes before the start");

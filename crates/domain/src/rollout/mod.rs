@@ -21,11 +21,14 @@ mod pace;
 mod phase;
 mod plan;
 #[cfg(test)]
+pub(crate) mod planted;
+#[cfg(test)]
 mod scenarios;
 mod task;
 mod task_counts;
+mod wave;
 
-pub use pace::{Limits, OFFLINE_WAIT, Pace};
+pub use pace::{APPROVAL_WAIT, Limits, OFFLINE_WAIT, Pace, WaveLimits};
 pub use phase::{Change, ClockSet, HaltReason, InvalidChange, Phase, RolloutOutcome};
 pub use plan::{EVENTS_MAX, Plan, WaitReason, plan, wait_reason, wait_reason_at};
 pub use task::{
@@ -34,6 +37,7 @@ pub use task::{
 };
 use task::{add_time, longest_stage_limit, subtract_time};
 pub use task_counts::TaskCounts;
+pub use wave::{WaveApproval, WaveProgress};
 
 /// Setting the clock back by less than this counts as a correction, not as a jump: waiting a minute
 /// longer is better than moving every deadline for nothing.
@@ -62,6 +66,9 @@ pub struct RolloutHead {
     /// The canary ended without a change on any server, and the rest started without its proof.
     #[serde(default)]
     pub canary_unchanged: bool,
+    /// How far it has come through its waves.
+    #[serde(default)]
+    pub waves: WaveProgress,
     /// The latest time at which anything happened to it.
     pub clock: Timestamp,
 }
@@ -75,15 +82,17 @@ pub struct ServerCondition {
     /// The agent reports that it is working. It may be working on an order that the engine
     /// considers lost.
     pub agent_busy: bool,
+    /// When the freeze ends that covers it now.
+    pub frozen_until: Option<Timestamp>,
 }
 
 impl ServerCondition {
-    /// Online and not busy.
+    /// Online, not busy and not frozen.
     pub const FREE: ServerCondition =
-        ServerCondition { online: true, busy_in: None, agent_busy: false };
+        ServerCondition { online: true, busy_in: None, agent_busy: false, frozen_until: None };
 
     fn is_free(self) -> bool {
-        self.online && self.busy_in.is_none() && !self.agent_busy
+        self.online && self.busy_in.is_none() && !self.agent_busy && self.frozen_until.is_none()
     }
 }
 
@@ -108,9 +117,13 @@ pub struct Rollout {
     ready: BTreeSet<u32>,
     /// Positions of waiting tasks that cannot start: the server is offline or busy elsewhere.
     blocked: BTreeSet<u32>,
+    /// Waiting tasks whose servers are frozen, earliest end first.
+    frozen: BTreeSet<(Timestamp, u32)>,
     /// Tasks in progress, earliest deadline first.
     deadlines: BTreeSet<(Timestamp, u32)>,
     counts: TaskCounts,
+    /// The same for the tasks that started in each wave, from the first.
+    wave_counts: Vec<TaskCounts>,
     grace_period: Option<GracePeriod>,
 }
 
@@ -174,6 +187,7 @@ impl Rollout {
             canary_waived: false,
             expected: None,
             canary_unchanged: false,
+            waves: WaveProgress::default(),
             clock: now,
         };
         Rollout::restore(head, targets)
@@ -208,10 +222,20 @@ impl Rollout {
             .collect();
         let deadlines =
             numbered().filter_map(|(place, slot)| Some((slot.status.deadline()?, place))).collect();
+        let limits = head.pace.limits(slots.len() as u32);
+        let mut wave_counts = vec![TaskCounts::default(); limits.waves.len()];
+        for slot in &slots {
+            if let Some(counts) = wave_index(slot.status).and_then(|wave| wave_counts.get_mut(wave))
+            {
+                counts.add(&slot.status);
+            }
+        }
         Rollout {
-            limits: head.pace.limits(slots.len() as u32),
+            limits,
+            wave_counts,
             counts: TaskCounts::from_tasks(slots.iter().map(|slot| &slot.status)),
             blocked: BTreeSet::new(),
+            frozen: BTreeSet::new(),
             grace_period: None,
             head,
             positions: places,
@@ -246,7 +270,7 @@ impl Rollout {
         let position = self.position(server).ok_or(EventError::UnknownServer(server))?;
         let event = event.in_phase(self.head.phase);
         let next = self.tasks[position as usize].status.apply(event, now)?;
-        if event == TaskEvent::Offered {
+        if matches!(event, TaskEvent::Offered { .. }) {
             self.head.last_start = Some(now);
         }
         self.head.clock = self.head.clock.max(now);
@@ -268,6 +292,9 @@ impl Rollout {
             Change::ClockWentBack { .. } => self.cap_waits(now),
             Change::ClockSet(set) => self.set_clock(set),
             Change::CanaryUnchanged => self.head.canary_unchanged = true,
+            Change::WaveEnded => self.head.waves.ended_at = Some(now),
+            Change::NextWave => self.open_next_wave(),
+            Change::Approve => self.record_approval(String::new(), None, now),
             _ => {}
         }
         self.head.clock = match change {
@@ -277,11 +304,55 @@ impl Rollout {
         Ok(())
     }
 
+    /// Approves the current wave on behalf of `by`.
+    pub fn approve(
+        &mut self,
+        by: String,
+        comment: Option<String>,
+        now: Timestamp,
+    ) -> Result<(), InvalidChange> {
+        self.apply_change(Change::Approve, now)?;
+        self.record_approval(by, comment, now);
+        Ok(())
+    }
+
+    fn record_approval(&mut self, by: String, comment: Option<String>, now: Timestamp) {
+        let waves = &mut self.head.waves;
+        let wave = waves.current;
+        waves.approvals.retain(|approval| approval.wave != wave);
+        waves.approvals.push(WaveApproval { wave, at: now, by, comment });
+    }
+
+    fn open_next_wave(&mut self) {
+        let waves = &mut self.head.waves;
+        waves.current = waves.current.saturating_add(1);
+        waves.ended_at = None;
+    }
+
     /// Updates the condition of a server. Servers that are not part of this rollout are ignored.
-    pub fn set_condition(&mut self, server: ServerId, condition: ServerCondition) {
+    /// A rollout that overrides freezes ignores `frozen_until`.
+    pub fn set_condition(&mut self, server: ServerId, mut condition: ServerCondition) {
+        if self.head.pace.override_freeze.is_some() {
+            condition.frozen_until = None;
+        }
         if let Some(place) = self.position(server) {
-            self.tasks[place as usize].condition = condition;
+            let task = &mut self.tasks[place as usize];
+            if let Some(until) = task.condition.frozen_until {
+                self.frozen.remove(&(until, place));
+            }
+            task.condition = condition;
             self.set_status(place, self.tasks[place as usize].status);
+        }
+    }
+
+    /// Ends the freezes of servers that are over. The caller does this before it plans.
+    pub fn end_freezes(&mut self, now: Timestamp) {
+        while let Some((until, place)) = self.frozen.first().copied()
+            && until <= now
+        {
+            let task = &self.tasks[place as usize];
+            let condition = ServerCondition { frozen_until: None, ..task.condition };
+            self.set_condition(task.server, condition);
         }
     }
 
@@ -339,6 +410,7 @@ impl Rollout {
             head.start_by = head.start_by.min(add_time(now, window));
         }
         head.last_start = head.last_start.map(|last| last.min(now));
+        head.waves.ended_at = head.waves.ended_at.map(|ended| ended.min(now));
         self.grace_period =
             self.grace_period.map(|grace| GracePeriod { since: grace.since.min(now), ..grace });
         for (_, place) in self.deadlines.clone() {
@@ -356,6 +428,7 @@ impl Rollout {
             head.start_by = add_time(head.starts_at, window);
         }
         head.last_start = head.last_start.map(|last| set.convert(last));
+        head.waves.ended_at = head.waves.ended_at.map(|ended| set.convert(ended));
         self.grace_period =
             self.grace_period.map(|grace| GracePeriod { since: set.convert(grace.since), ..grace });
         for (_, place) in self.deadlines.clone() {
@@ -369,6 +442,12 @@ impl Rollout {
         let slot = &mut self.tasks[place as usize];
         let before = std::mem::replace(&mut slot.status, next);
         self.counts.record_move(&before, &next);
+        if let Some(counts) = wave_index(before).and_then(|wave| self.wave_counts.get_mut(wave)) {
+            counts.remove(&before);
+        }
+        if let Some(counts) = wave_index(next).and_then(|wave| self.wave_counts.get_mut(wave)) {
+            counts.add(&next);
+        }
         // A timeout that a late result corrected leaves no failure to accept. Which failures were
         // accepted is not stored: subtracting one for each errs on the side of halting.
         if before.is_failure() && !next.is_failure() {
@@ -382,6 +461,13 @@ impl Rollout {
         }
         let waits = next == TaskStatus::Waiting;
         let free = slot.condition.is_free();
+        if let Some(until) = slot.condition.frozen_until {
+            if waits {
+                self.frozen.insert((until, place));
+            } else {
+                self.frozen.remove(&(until, place));
+            }
+        }
         set_membership(&mut self.ready, place, waits && free);
         set_membership(&mut self.blocked, place, waits && !free);
     }
@@ -405,6 +491,11 @@ impl Rollout {
         &self.counts
     }
 
+    /// Number of tasks in each state that started in the wave with this index.
+    pub fn wave_counts(&self, wave: u32) -> TaskCounts {
+        self.wave_counts.get(wave as usize).copied().unwrap_or_default()
+    }
+
     pub fn task_status(&self, server: ServerId) -> Option<TaskStatus> {
         Some(self.tasks[self.position(server)? as usize].status)
     }
@@ -426,6 +517,11 @@ impl TaskStatus {
             TaskStatus::Waiting | TaskStatus::Done(_) => None,
         }
     }
+}
+
+/// Index of the wave in which a task started, if it has.
+fn wave_index(status: TaskStatus) -> Option<usize> {
+    (status.wave() as usize).checked_sub(1)
 }
 
 fn set_membership(set: &mut BTreeSet<u32>, place: u32, member: bool) {

@@ -13,6 +13,8 @@ pub enum Phase {
     Scheduled,
     /// Servers start one after the other.
     Running,
+    /// The next wave needs an approval: no server starts before.
+    AwaitingApproval,
     /// A user paused it: no server starts, tasks in progress continue.
     Paused,
     /// It halted automatically: no server starts until a user decides.
@@ -65,6 +67,16 @@ pub enum Change {
     /// By the planner: the canary changed nothing and no other server is expected to, so the rest
     /// starts without its proof.
     CanaryUnchanged,
+    /// By the planner: every task of the current wave has ended, and its soak begins.
+    WaveEnded,
+    /// By the planner: the current wave has passed, and the next one opens.
+    NextWave,
+    /// By the planner: the current wave needs an approval.
+    AskApproval,
+    /// By a user: the current wave may start.
+    Approve,
+    /// By a user: cancel everything that has not started, instead of approving the wave.
+    Reject,
     /// By the planner: every task has ended with this overall result.
     End(RolloutOutcome),
     /// By the planner: this machine's clock shows an earlier time than the rollout has already
@@ -109,28 +121,45 @@ pub struct InvalidChange {
 impl Phase {
     /// The only transition between phases. `due`: the start time has come.
     pub fn apply(self, change: Change, due: bool) -> Result<Phase, InvalidChange> {
-        use Phase::{Canceling, Ended, Halted, Paused, Running, Scheduled};
+        use Phase::{AwaitingApproval, Canceling, Ended, Halted, Paused, Running, Scheduled};
         Ok(match (self, change) {
             (Scheduled, Change::Start) => Running,
             (Running, Change::Halt(why)) => Halted(why),
-            (Running, Change::CanaryUnchanged) => Running,
+            (Running, Change::CanaryUnchanged | Change::WaveEnded | Change::NextWave) => Running,
+            (Running, Change::AskApproval) => AwaitingApproval,
+            (AwaitingApproval, Change::Approve) => Running,
+            (AwaitingApproval, Change::Reject) => Canceling,
             // Also from one result to another: a late report turns "failed" into "succeeded".
             (_, Change::End(end)) => Ended(end),
             (same, Change::ClockWentBack { .. } | Change::ClockSet(_)) => same,
 
-            (Scheduled | Running | Paused, Change::Pause) => Paused,
+            (Scheduled | Running | AwaitingApproval | Paused, Change::Pause) => Paused,
             (Paused, Change::Resume) if !due => Scheduled,
             (Paused | Halted(_) | Running, Change::Resume) => Running,
             (Scheduled, Change::Resume) => Scheduled,
-            (Scheduled | Running | Paused | Halted(_) | Canceling, Change::Cancel) => Canceling,
+            (
+                Scheduled | Running | AwaitingApproval | Paused | Halted(_) | Canceling,
+                Change::Cancel,
+            ) => Canceling,
 
             (phase @ (Halted(_) | Canceling | Ended(_)), Change::Pause)
-            | (phase @ (Canceling | Ended(_)), Change::Resume)
+            | (phase @ (AwaitingApproval | Canceling | Ended(_)), Change::Resume)
             | (phase @ Ended(_), Change::Cancel)
-            | (phase @ (Running | Paused | Halted(_) | Canceling | Ended(_)), Change::Start)
             | (
-                phase @ (Scheduled | Paused | Halted(_) | Canceling | Ended(_)),
-                Change::Halt(_) | Change::CanaryUnchanged,
+                phase @ (Running | AwaitingApproval | Paused | Halted(_) | Canceling | Ended(_)),
+                Change::Start,
+            )
+            | (
+                phase @ (Scheduled | Running | Paused | Halted(_) | Canceling | Ended(_)),
+                Change::Approve | Change::Reject,
+            )
+            | (
+                phase @ (Scheduled | AwaitingApproval | Paused | Halted(_) | Canceling | Ended(_)),
+                Change::Halt(_)
+                | Change::CanaryUnchanged
+                | Change::WaveEnded
+                | Change::NextWave
+                | Change::AskApproval,
             ) => {
                 return Err(InvalidChange { phase, change });
             }

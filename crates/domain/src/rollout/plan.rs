@@ -13,6 +13,7 @@ use vocab::{BatchId, ServerId};
 use super::pace::Limits;
 use super::phase::{Change, HaltReason, Phase, RolloutOutcome};
 use super::task::{TaskEvent, TaskStatus, add_time};
+use super::wave::{self, Tallies, WaveGate};
 use super::{Rollout, RolloutHead, TaskCounts};
 
 /// Maximum number of tasks that one plan moves. It bounds a transaction, not the rollout: the rest
@@ -48,6 +49,19 @@ pub enum WaitReason {
     BusyElsewhere(BatchId),
     /// The agent is working on an order that the engine considered lost.
     AgentBusy,
+    /// When the freeze that covers the server ends.
+    Freeze {
+        until: Timestamp,
+    },
+    /// The current wave needs an approval.
+    Approval,
+    /// The current wave soaks.
+    Soak {
+        /// When the next wave may start.
+        until: Timestamp,
+    },
+    /// The servers of the current wave have not ended.
+    Wave,
     /// Not all canaries have succeeded.
     Canary,
     /// The maximum number of tasks is in progress.
@@ -94,9 +108,11 @@ pub fn plan(rollout: &Rollout, now: Timestamp) -> Plan {
     match head.phase {
         Phase::Scheduled if head.starts_at <= now => change_plan(Change::Start, now),
         Phase::Running => plan_running(rollout, now),
-        Phase::Scheduled | Phase::Paused | Phase::Halted(_) | Phase::Canceling => {
-            idle_plan(rollout)
-        }
+        Phase::Scheduled
+        | Phase::AwaitingApproval
+        | Phase::Paused
+        | Phase::Halted(_)
+        | Phase::Canceling => idle_plan(rollout),
         // A head that was saved without its tasks: they still have to end.
         Phase::Ended(_) => idle_plan(rollout),
     }
@@ -109,43 +125,60 @@ pub fn wait_reason(rollout: &Rollout, server: ServerId, now: Timestamp) -> Optio
     if slot.status != TaskStatus::Waiting {
         return None;
     }
-    let (head, limits, tally) = (&rollout.head, &rollout.limits, &rollout.counts);
+    let (head, limits) = (&rollout.head, &rollout.limits);
+    let in_wave = rollout.wave_counts(head.waves.current);
+    let tallies = Tallies { all: &rollout.counts, wave: &in_wave };
     phase_wait_reason(head)
         .or_else(|| (!slot.condition.online).then_some(WaitReason::Offline))
         .or_else(|| slot.condition.busy_in.map(WaitReason::BusyElsewhere))
         .or_else(|| slot.condition.agent_busy.then_some(WaitReason::AgentBusy))
-        .or_else(|| pace_wait_reason(head, limits, tally, position, now))
+        .or_else(|| slot.condition.frozen_until.map(|until| WaitReason::Freeze { until }))
+        .or_else(|| pace_wait_reason(head, limits, tallies, position, now))
 }
 
 /// Returns why an available server at `position` in the start order waits, from the head and the
-/// counts alone. The cost is the same for ten servers and for 100,000.
+/// counts alone: of all tasks, and of those that started in the current wave. The cost is the same
+/// for ten servers and for 100,000.
 pub fn wait_reason_at(
     head: &RolloutHead,
     tally: &TaskCounts,
+    in_wave: &TaskCounts,
     place: u32,
     now: Timestamp,
 ) -> Option<WaitReason> {
     let limits = head.pace.limits(tally.total());
-    phase_wait_reason(head).or_else(|| pace_wait_reason(head, &limits, tally, place, now))
+    let tallies = Tallies { all: tally, wave: in_wave };
+    phase_wait_reason(head).or_else(|| pace_wait_reason(head, &limits, tallies, place, now))
 }
 
 fn pace_wait_reason(
     head: &RolloutHead,
     limits: &Limits,
-    tally: &TaskCounts,
+    tallies: Tallies<'_>,
     place: u32,
     now: Timestamp,
 ) -> Option<WaitReason> {
-    let blocked = startable_count(head, limits, tally, now).err();
+    let blocked = startable_count(head, limits, tallies, now).err();
     let is_expected = head.expected.is_none_or(|expected| place < expected);
-    let must_wait = !is_expected && only_replacements_start(head, limits, tally);
-    blocked.or_else(|| must_wait.then_some(WaitReason::Canary))
+    let must_wait = !is_expected && only_replacements_start(head, limits, tallies.all);
+    blocked.or_else(|| must_wait.then(|| first_wave_reason(head)))
 }
 
 fn plan_running(rollout: &Rollout, now: Timestamp) -> Plan {
     let (head, limits, tally) = (&rollout.head, &rollout.limits, &rollout.counts);
     if let Some(why) = halt_reason(rollout) {
         return change_plan(Change::Halt(why), now);
+    }
+    let in_wave = rollout.wave_counts(head.waves.current);
+    let tallies = Tallies { all: tally, wave: &in_wave };
+    let change = match wave_gate(head, limits, tallies, now) {
+        WaveGate::NeedsApproval => Some(Change::AskApproval),
+        WaveGate::Ended => Some(Change::WaveEnded),
+        WaveGate::Passed => Some(Change::NextWave),
+        WaveGate::Soaking { .. } | WaveGate::Open(_) => None,
+    };
+    if let Some(change) = change {
+        return change_plan(change, now);
     }
     let replaces = only_replacements_start(head, limits, tally);
     let expected = head.expected.unwrap_or(u32::MAX);
@@ -154,8 +187,8 @@ fn plan_running(rollout: &Rollout, now: Timestamp) -> Plan {
     if unproven && tally.in_progress() == 0 {
         return change_plan(Change::CanaryUnchanged, now);
     }
-    match startable_count(head, limits, tally, now) {
-        Ok(_) if unproven => idle_plan(rollout).with_wait_reason(WaitReason::Canary),
+    match startable_count(head, limits, tallies, now) {
+        Ok(_) if unproven => idle_plan(rollout).with_wait_reason(first_wave_reason(head)),
         Ok(room) => {
             // This many servers may start whether they are expected to install something or not;
             // the others are replacements. Servers that are expected to install something come
@@ -166,7 +199,8 @@ fn plan_running(rollout: &Rollout, now: Timestamp) -> Plan {
             };
             let first = (0_u32..).zip(rollout.ready.iter().take(room));
             let first = first.filter(|(nth, place)| *nth < any || **place < expected);
-            events_plan(rollout, first.map(|(_, place)| place), TaskEvent::Offered, now)
+            let offered = TaskEvent::Offered { wave: head.waves.number() };
+            events_plan(rollout, first.map(|(_, place)| place), offered, now)
                 .unwrap_or_else(|| idle_plan(rollout))
         }
         Err(held) => idle_plan(rollout).with_wait_reason(held),
@@ -192,7 +226,21 @@ fn canary_incomplete(head: &RolloutHead, limits: &Limits, tally: &TaskCounts) ->
 
 /// Whether the rest waits for the canary.
 fn waits_for_canary(head: &RolloutHead, limits: &Limits, tally: &TaskCounts) -> bool {
-    canary_incomplete(head, limits, tally) && !head.canary_unchanged
+    canary_incomplete(head, limits, tally) && !head.canary_unchanged && head.waves.current == 0
+}
+
+fn wave_gate(
+    head: &RolloutHead,
+    limits: &Limits,
+    tallies: Tallies<'_>,
+    now: Timestamp,
+) -> WaveGate {
+    wave::gate(head, limits, tallies, !waits_for_canary(head, limits, tallies.all), now)
+}
+
+/// What the other servers wait for while the first wave is in progress.
+fn first_wave_reason(head: &RolloutHead) -> WaitReason {
+    if head.pace.waves.is_empty() { WaitReason::Canary } else { WaitReason::Wave }
 }
 
 /// Whether the canary is complete except for servers that had nothing to install: only servers that
@@ -206,15 +254,25 @@ fn only_replacements_start(head: &RolloutHead, limits: &Limits, tally: &TaskCoun
 fn startable_count(
     head: &RolloutHead,
     limits: &Limits,
-    tally: &TaskCounts,
+    tallies: Tallies<'_>,
     now: Timestamp,
 ) -> Result<usize, WaitReason> {
+    let tally = tallies.all;
     let in_progress = tally.in_progress();
-    let mut free_slots = limits.parallel.saturating_sub(in_progress);
+    let left_in_wave = match wave_gate(head, limits, tallies, now) {
+        WaveGate::Open(left) => left,
+        WaveGate::NeedsApproval => return Err(WaitReason::Approval),
+        WaveGate::Soaking { until } => return Err(WaitReason::Soak { until }),
+        WaveGate::Ended | WaveGate::Passed => 0,
+    };
+    if left_in_wave == 0 {
+        return Err(WaitReason::Wave);
+    }
+    let mut free_slots = limits.parallel.saturating_sub(in_progress).min(left_in_wave);
     if waits_for_canary(head, limits, tally) {
         let canaries = limits.canary.saturating_sub(tally.succeeded + in_progress);
         if canaries == 0 {
-            return Err(WaitReason::Canary);
+            return Err(first_wave_reason(head));
         }
         free_slots = free_slots.min(canaries);
     }
@@ -234,6 +292,7 @@ fn startable_count(
 fn phase_wait_reason(head: &RolloutHead) -> Option<WaitReason> {
     match head.phase {
         Phase::Scheduled => Some(WaitReason::Scheduled { at: head.starts_at }),
+        Phase::AwaitingApproval => Some(WaitReason::Approval),
         Phase::Paused => Some(WaitReason::Paused),
         Phase::Halted(why) => Some(WaitReason::Halted(why)),
         Phase::Running | Phase::Canceling | Phase::Ended(_) => None,
@@ -276,9 +335,10 @@ fn idle_plan(rollout: &Rollout) -> Plan {
     let late = rollout.next_deadline();
     let closes = (rollout.counts.waiting > 0).then_some(head.start_by);
     let starts = (head.phase == Phase::Scheduled).then_some(head.starts_at);
+    let thaws = rollout.frozen.first().map(|(until, _)| *until);
     Plan {
         wait_reason: phase_wait_reason(head),
-        wake_at: [late, closes, starts].into_iter().flatten().min(),
+        wake_at: [late, closes, starts, thaws].into_iter().flatten().min(),
         ..Plan::default()
     }
 }
@@ -286,7 +346,7 @@ fn idle_plan(rollout: &Rollout) -> Plan {
 impl Plan {
     fn with_wait_reason(mut self, wait_reason: WaitReason) -> Plan {
         self.wait_reason = Some(wait_reason);
-        if let WaitReason::Stagger { until } = wait_reason {
+        if let WaitReason::Stagger { until } | WaitReason::Soak { until } = wait_reason {
             self.wake_at = self.wake_at.map(|at| at.min(until));
         }
         self

@@ -10,6 +10,7 @@ mod environment;
 mod outcomes;
 mod pace;
 mod timing;
+mod waves;
 
 /// A rollout over named servers, with a clock that the test advances.
 struct Scenario {
@@ -64,6 +65,7 @@ impl Scenario {
     }
 
     fn run_planner(&mut self) {
+        self.rollout.end_freezes(self.now);
         for _ in 0..1_000 {
             let next = plan(&self.rollout, self.now);
             if next.is_idle() {
@@ -129,12 +131,16 @@ impl Scenario {
                 if !matches!(
                     held,
                     Some(
-                        WaitReason::Offline | WaitReason::BusyElsewhere(_) | WaitReason::AgentBusy
+                        WaitReason::Offline
+                            | WaitReason::BusyElsewhere(_)
+                            | WaitReason::AgentBusy
+                            | WaitReason::Freeze { .. }
                     )
                 ) {
                     let (head, tally) = (self.rollout.head(), self.rollout.counts());
                     let place = self.rollout.position(server).unwrap();
-                    let back = wait_reason_at(head, tally, place, self.now);
+                    let in_wave = self.rollout.wave_counts(head.waves.current);
+                    let back = wait_reason_at(head, tally, &in_wave, place, self.now);
                     assert_eq!(back, held, "{name}");
                 }
                 match held {
@@ -164,6 +170,10 @@ fn describe(wait_reason: WaitReason) -> String {
         WaitReason::Offline => "offline".into(),
         WaitReason::BusyElsewhere(_) => "busy elsewhere".into(),
         WaitReason::AgentBusy => "agent busy".into(),
+        WaitReason::Freeze { until } => format!("frozen until {}", clock(until)),
+        WaitReason::Approval => "approval".into(),
+        WaitReason::Soak { until } => format!("soak until {}", clock(until)),
+        WaitReason::Wave => "wave".into(),
         WaitReason::Canary => "canary".into(),
         WaitReason::Parallel => "parallel".into(),
         WaitReason::Stagger { until } => format!("stagger until {}", clock(until)),
@@ -256,6 +266,7 @@ fn phase_transitions() {
     let phases = [
         Phase::Scheduled,
         Phase::Running,
+        Phase::AwaitingApproval,
         Phase::Paused,
         Phase::Halted(HaltReason::CanaryFailed),
         Phase::Canceling,
@@ -267,6 +278,11 @@ fn phase_transitions() {
         Change::Cancel,
         Change::Start,
         Change::Halt(HaltReason::CanaryFailed),
+        Change::WaveEnded,
+        Change::NextWave,
+        Change::AskApproval,
+        Change::Approve,
+        Change::Reject,
     ];
     let mut table = String::new();
     for phase in phases {
@@ -286,8 +302,9 @@ fn phase_transitions() {
 #[test]
 fn task_transitions() {
     let now = midnight();
-    let busy = |stage| TaskStatus::Busy(ActiveTask { stage, started_at: now, by: now });
-    let done = |outcome| TaskStatus::Done(EndedTask { outcome, started_at: Some(now), at: now });
+    let busy = |stage| TaskStatus::Busy(ActiveTask { stage, started_at: now, by: now, wave: 1 });
+    let done =
+        |outcome| TaskStatus::Done(EndedTask { outcome, started_at: Some(now), at: now, wave: 1 });
     let states = [
         TaskStatus::Waiting,
         busy(Stage::Installing),
@@ -296,7 +313,7 @@ fn task_transitions() {
         done(TaskOutcome::Canceled(CancelReason::Person)),
     ];
     let events = [
-        TaskEvent::Offered,
+        TaskEvent::Offered { wave: 1 },
         TaskEvent::DeadlinePassed,
         TaskEvent::WindowClosed,
         TaskEvent::Canceled,

@@ -33,6 +33,9 @@ pub struct ActiveTask {
     pub started_at: Timestamp,
     /// Deadline of the stage.
     pub by: Timestamp,
+    /// Number of the wave in which it started, from 1; 0 if an earlier release started it.
+    #[serde(default)]
+    pub wave: u32,
 }
 
 /// A task that has ended.
@@ -42,6 +45,9 @@ pub struct EndedTask {
     /// When the order was issued, if one was.
     pub started_at: Option<Timestamp>,
     pub at: Timestamp,
+    /// Number of the wave in which it started, from 1; 0 if it never started.
+    #[serde(default)]
+    pub wave: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,7 +92,10 @@ pub enum CancelReason {
 #[serde(rename_all = "snake_case")]
 pub enum TaskEvent {
     /// By the planner: the server may start; the order is issued.
-    Offered,
+    Offered {
+        /// Number of its wave, from 1.
+        wave: u32,
+    },
     /// By the planner: the stage has taken too long.
     DeadlinePassed,
     /// By the planner: the window has closed.
@@ -118,6 +127,7 @@ impl TaskEvent {
                 TaskEvent::Reported(ReportedResult::Withdrawn),
                 Phase::Scheduled
                 | Phase::Running
+                | Phase::AwaitingApproval
                 | Phase::Paused
                 | Phase::Halted(_)
                 | Phase::Ended(
@@ -156,36 +166,49 @@ pub struct InvalidEvent {
 }
 
 impl TaskStatus {
+    /// Number of the wave in which it started, from 1; 0 if it has not started.
+    pub fn wave(self) -> u32 {
+        match self {
+            TaskStatus::Waiting => 0,
+            TaskStatus::Busy(busy) => busy.wave,
+            TaskStatus::Done(done) => done.wave,
+        }
+    }
+
     /// The only transition. Every pair of state and event is either handled or rejected here.
     pub fn apply(self, event: TaskEvent, now: Timestamp) -> Result<TaskStatus, InvalidEvent> {
         use TaskStatus::{Busy as B, Done as D, Waiting};
-        let end = |outcome, started_at| D(EndedTask { outcome, started_at, at: now });
+        let unstarted = |outcome| D(EndedTask { outcome, started_at: None, at: now, wave: 0 });
+        let end = |busy: ActiveTask, outcome| {
+            D(EndedTask { outcome, started_at: Some(busy.started_at), at: now, wave: busy.wave })
+        };
+        let correct = |done: EndedTask, outcome| D(EndedTask { outcome, at: now, ..done });
         Ok(match (self, event) {
-            (Waiting, TaskEvent::Offered) => B(ActiveTask::new(Stage::Dispatched, now, now)),
+            (Waiting, TaskEvent::Offered { wave }) => {
+                B(ActiveTask::new(Stage::Dispatched, now, wave, now))
+            }
             (Waiting, TaskEvent::WindowClosed) => {
-                end(TaskOutcome::Skipped(TaskSkipReason::WindowClosed), None)
+                unstarted(TaskOutcome::Skipped(TaskSkipReason::WindowClosed))
             }
             (Waiting, TaskEvent::Canceled) => {
-                end(TaskOutcome::Canceled(CancelReason::Person), None)
+                unstarted(TaskOutcome::Canceled(CancelReason::Person))
             }
             (B(busy), TaskEvent::DeadlinePassed) if busy.by <= now => {
-                end(TaskOutcome::TimedOut(busy.stage), Some(busy.started_at))
+                end(busy, TaskOutcome::TimedOut(busy.stage))
             }
 
             // Stages only advance: a report that arrives out of order or twice is outdated.
             (B(busy), TaskEvent::Reached(stage)) if stage > busy.stage => {
-                B(ActiveTask::new(stage, busy.started_at, now))
+                B(ActiveTask::new(stage, busy.started_at, busy.wave, now))
             }
             (same, TaskEvent::Reached(_)) => same,
 
-            (B(busy), TaskEvent::Reported(verdict)) => {
-                end(verdict.outcome(), Some(busy.started_at))
-            }
+            (B(busy), TaskEvent::Reported(verdict)) => end(busy, verdict.outcome()),
             // "Timed out" was an assumption; the agent's report is a fact and replaces it.
             (
-                D(EndedTask { outcome: TaskOutcome::TimedOut(_), started_at, .. }),
+                D(done @ EndedTask { outcome: TaskOutcome::TimedOut(_), .. }),
                 TaskEvent::Reported(verdict),
-            ) => end(verdict.outcome(), started_at),
+            ) => correct(done, verdict.outcome()),
             // A service restored from a backup does not know that it issued the order. The agent
             // does, and repeating the work because of the lost data would be wrong.
             (
@@ -195,7 +218,9 @@ impl TaskStatus {
                     | ReportedResult::NoChange
                     | ReportedResult::Failed(_)),
                 ),
-            ) => end(verdict.outcome(), Some(now)),
+            ) => {
+                D(EndedTask { outcome: verdict.outcome(), started_at: Some(now), at: now, wave: 0 })
+            }
             // Nothing was done there: the server may still start.
             (
                 Waiting,
@@ -207,37 +232,37 @@ impl TaskStatus {
             // The task timed out, but the order was never begun and will not be: the task has
             // failed.
             (
-                D(EndedTask { outcome: TaskOutcome::TimedOut(_), started_at, .. }),
+                D(done @ EndedTask { outcome: TaskOutcome::TimedOut(_), .. }),
                 TaskEvent::GivenBack,
-            ) => end(TaskOutcome::Failed(FailureCode::OrderExpired), started_at),
+            ) => correct(done, TaskOutcome::Failed(FailureCode::OrderExpired)),
             (same @ D(_), TaskEvent::GivenBack) => same,
 
             // The agent may have reported long ago and will not report again on its own. The order
             // is sent again, and the agent recognizes it by its id.
             (B(busy), TaskEvent::Forgotten) => {
-                B(ActiveTask::new(Stage::Dispatched, busy.started_at, now))
+                B(ActiveTask::new(Stage::Dispatched, busy.started_at, busy.wave, now))
             }
             (same @ (Waiting | D(_)), TaskEvent::Forgotten) => same,
 
             (Waiting, TaskEvent::ServerRemoved) => {
-                end(TaskOutcome::Canceled(CancelReason::ServerRemoved), None)
+                unstarted(TaskOutcome::Canceled(CancelReason::ServerRemoved))
             }
             (B(busy), TaskEvent::ServerRemoved) => {
-                end(TaskOutcome::Canceled(CancelReason::ServerRemoved), Some(busy.started_at))
+                end(busy, TaskOutcome::Canceled(CancelReason::ServerRemoved))
             }
             (same @ D(_), TaskEvent::ServerRemoved) => same,
 
             (state @ Waiting, event @ TaskEvent::DeadlinePassed)
             | (
                 state @ B(_),
-                event @ (TaskEvent::Offered
+                event @ (TaskEvent::Offered { .. }
                 | TaskEvent::DeadlinePassed
                 | TaskEvent::WindowClosed
                 | TaskEvent::Canceled),
             )
             | (
                 state @ D(_),
-                event @ (TaskEvent::Offered
+                event @ (TaskEvent::Offered { .. }
                 | TaskEvent::DeadlinePassed
                 | TaskEvent::WindowClosed
                 | TaskEvent::Canceled),
@@ -271,8 +296,8 @@ impl TaskStatus {
 }
 
 impl ActiveTask {
-    fn new(stage: Stage, started_at: Timestamp, now: Timestamp) -> ActiveTask {
-        ActiveTask { stage, started_at, by: add_time(now, stage_limit(stage)) }
+    fn new(stage: Stage, started_at: Timestamp, wave: u32, now: Timestamp) -> ActiveTask {
+        ActiveTask { stage, started_at, by: add_time(now, stage_limit(stage)), wave }
     }
 }
 

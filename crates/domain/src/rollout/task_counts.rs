@@ -33,15 +33,23 @@ impl TaskCounts {
     pub fn from_tasks<'a>(targets: impl IntoIterator<Item = &'a TaskStatus>) -> TaskCounts {
         let mut tally = TaskCounts::default();
         for target in targets {
-            *tally.counter_mut(target) += 1;
+            tally.add(target);
         }
         tally
     }
 
+    pub(super) fn add(&mut self, status: &TaskStatus) {
+        *self.counter_mut(status) += 1;
+    }
+
+    pub(super) fn remove(&mut self, status: &TaskStatus) {
+        *self.counter_mut(status) -= 1;
+    }
+
     /// Records that one task went from `before` to `after`.
     pub(super) fn record_move(&mut self, before: &TaskStatus, after: &TaskStatus) {
-        *self.counter_mut(before) -= 1;
-        *self.counter_mut(after) += 1;
+        self.remove(before);
+        self.add(after);
     }
 
     fn counter_mut(&mut self, status: &TaskStatus) -> &mut u32 {

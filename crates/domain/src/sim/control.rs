@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
 
 use super::agent::{Message, Order, OrderId};
-use super::oracle::{Moment, Oracle};
+use super::oracle::{Moment, Oracle, SimFreeze};
 use super::situations::{Situation, SituationCounts};
 use crate::rollout::invariants::{check_invariants, check_settled};
 use crate::rollout::{
@@ -29,6 +29,7 @@ struct StoredRollout {
 struct Backup {
     saved: BTreeMap<BatchId, StoredRollout>,
     orders: BTreeMap<(BatchId, ServerId), u64>,
+    freezes: Vec<SimFreeze>,
     oracle: Oracle,
 }
 
@@ -38,6 +39,8 @@ pub(super) struct ControlPlane {
     live: BTreeMap<BatchId, Rollout>,
     /// The number of a server's current order, if it is not its first: the server dropped that one.
     orders: BTreeMap<(BatchId, ServerId), u64>,
+    /// Stored, like the rollouts.
+    freezes: Vec<SimFreeze>,
     /// Number of dropped orders, regardless of restores.
     dropped_orders: u64,
     presence: BTreeMap<ServerId, Presence>,
@@ -54,6 +57,10 @@ pub(super) struct ControlPlane {
     pub(super) last_timeout: BTreeMap<BatchId, Timestamp>,
     pub(super) violations: Vec<String>,
     pub(super) starts: u64,
+    /// The planner; tests plant faults in it.
+    pub(super) planner: fn(&Rollout, Timestamp) -> Plan,
+    /// Whether the planner may have faults: then nothing is compared with the real one.
+    pub(super) has_fault: bool,
     /// The trace that a failing seed prints. Recorded only when such a seed is run again.
     pub(super) trace: Option<Vec<String>>,
 }
@@ -65,6 +72,7 @@ impl ControlPlane {
             backup: None,
             live: BTreeMap::new(),
             orders: BTreeMap::new(),
+            freezes: Vec::new(),
             dropped_orders: 0,
             presence: BTreeMap::new(),
             busy_agents: BTreeSet::new(),
@@ -76,6 +84,8 @@ impl ControlPlane {
             last_timeout: BTreeMap::new(),
             violations: Vec::new(),
             starts: 0,
+            planner: plan,
+            has_fault: false,
             trace: traced.then(Vec::new),
         }
     }
@@ -97,7 +107,8 @@ impl ControlPlane {
 
     pub(super) fn back_up(&mut self) {
         let (saved, orders) = (self.saved.clone(), self.orders.clone());
-        self.backup = Some(Backup { saved, orders, oracle: self.oracle.clone() });
+        let freezes = self.freezes.clone();
+        self.backup = Some(Backup { saved, orders, freezes, oracle: self.oracle.clone() });
     }
 
     /// Everything since the backup is lost. Returns whether there was a backup.
@@ -106,6 +117,7 @@ impl ControlPlane {
         self.situations.count(Situation::Restored);
         self.trace(|| "restored from a backup".into());
         (self.saved, self.orders, self.oracle) = (backup.saved, backup.orders, backup.oracle);
+        self.freezes = backup.freezes;
         self.load(at);
         true
     }
@@ -129,6 +141,13 @@ impl ControlPlane {
                 (*id, rollout)
             })
             .collect();
+    }
+
+    pub(super) fn add_freeze(&mut self, freeze: SimFreeze) {
+        self.situations.count(Situation::FreezeAdded);
+        self.trace(|| format!("freeze {freeze:?}"));
+        self.oracle.record_freeze(freeze.clone());
+        self.freezes.push(freeze);
     }
 
     pub(super) fn rollouts(&self) -> impl Iterator<Item = &Rollout> {
@@ -161,6 +180,11 @@ impl ControlPlane {
             (_, Change::Pause) => self.situations.count(Situation::Paused),
             (_, Change::Cancel) => self.situations.count(Situation::Canceled),
             (_, Change::Halt(_)) => self.situations.count(Situation::Halted),
+            (_, Change::WaveEnded) => self.situations.count(Situation::Soaked),
+            (_, Change::NextWave) => self.situations.count(Situation::WavePassed),
+            (_, Change::AskApproval) => self.situations.count(Situation::ApprovalAsked),
+            (_, Change::Approve) => self.situations.count(Situation::Approved),
+            (_, Change::Reject) => self.situations.count(Situation::Rejected),
             (_, Change::CanaryUnchanged) => self.situations.count(Situation::CanaryUnchanged),
             _ => {}
         }
@@ -228,7 +252,9 @@ impl ControlPlane {
                         message.unreported.push(id);
                     }
                 }
-                Phase::Canceling | Phase::Paused | Phase::Halted(_) => message.withdrawn.push(id),
+                Phase::Canceling | Phase::AwaitingApproval | Phase::Paused | Phase::Halted(_) => {
+                    message.withdrawn.push(id);
+                }
                 _ => message.orders.push(Order { id, expires: busy.by }),
             }
         }
@@ -261,7 +287,7 @@ impl ControlPlane {
         for (of, wake_at) in &wakes {
             let able = |server| is_available(&self.presence, &self.busy_agents, server, at.wall);
             self.oracle.check_settled(&self.live[of], *wake_at, at, &able);
-            if self.situations.times(Situation::Restored) == 0 {
+            if self.situations.times(Situation::Restored) == 0 && !self.has_fault {
                 self.violations.extend(check_settled(&self.live[of], at.wall));
             }
         }
@@ -279,7 +305,7 @@ impl ControlPlane {
             if self.live[&batch_id].tasks().any(|(_, target)| target == TaskStatus::Waiting) {
                 self.update_conditions(batch_id, at.wall);
             }
-            let next = plan(&self.live[&batch_id], at.wall);
+            let next = (self.planner)(&self.live[&batch_id], at.wall);
             if next.is_idle() {
                 return (next.wake_at, round > 0);
             }
@@ -305,7 +331,7 @@ impl ControlPlane {
             self.violations.push(format!("the planner planned an invalid change: {change:?}"));
         }
         for (server, event) in &next.events {
-            if *event == TaskEvent::Offered {
+            if matches!(event, TaskEvent::Offered { .. }) {
                 self.starts += 1;
                 offered.push(*server);
             }
@@ -388,12 +414,17 @@ impl ControlPlane {
                 online: is_online(self.presence.get(&server), wall),
                 busy_in: busy.get(&server).copied(),
                 agent_busy: self.busy_agents.contains(&server),
+                frozen_until: self.freezes.iter().filter_map(|f| f.covers(server, wall)).max(),
             };
             let waits = rollout.task_status(server) == Some(TaskStatus::Waiting);
             if waits && condition.online && condition.busy_in.is_some() {
                 self.contested.insert((batch_id, server));
             } else if waits && condition.online && condition.agent_busy {
                 self.situations.count(Situation::LeftToWork);
+            }
+            let able = condition.online && condition.busy_in.is_none() && !condition.agent_busy;
+            if waits && able && condition.frozen_until.is_some() {
+                self.situations.count(Situation::Frozen);
             }
             rollout.set_condition(server, condition);
         }

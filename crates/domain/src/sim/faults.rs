@@ -1,13 +1,14 @@
 //! Faults of the simulation, and actions of users.
 
 use jiff::SignedDuration;
-use vocab::{BatchId, Portion};
+use vocab::{BatchId, Portion, Wave};
 
 use super::agent::{Agent, Health};
+use super::oracle::SimFreeze;
 use super::rng::Rng;
 use super::situations::Situation;
 use super::world::{SimEvent, World};
-use crate::rollout::{Change, Pace};
+use crate::rollout::{Change, Pace, Phase};
 
 impl World {
     pub(super) fn faults_active(&self) -> bool {
@@ -17,7 +18,7 @@ impl World {
     pub(super) fn inject_fault(&mut self) {
         let agent = self.some_agent();
         let back = SignedDuration::from_secs(self.rng.between(1, 3_600));
-        match self.rng.between(0, 12) {
+        match self.rng.between(0, 13) {
             0..=2 => {
                 self.control.situations.count(Situation::Vanished);
                 self.agents[agent].connected = false;
@@ -39,6 +40,13 @@ impl World {
                 let losers = self.agents.iter_mut().filter(|agent| agent.is_busy());
                 let lost = losers.filter_map(Agent::lose_record).next();
                 self.control.trace(|| format!("the record of {lost:?} was lost"));
+            }
+            13 if self.rng.percent(30) => {
+                self.control.situations.count(Situation::FleetOutage);
+                for agent in 0..self.agents.len() {
+                    self.agents[agent].connected = false;
+                    self.schedule(back, SimEvent::Reconnect { agent });
+                }
             }
             11 if self.rng.percent(20) => self.restore_backup(),
             11 => {
@@ -142,7 +150,7 @@ impl World {
         }
         let batch = BatchId::new(self.began, self.rng.pick(&[1, 2]));
         let at = self.moment();
-        match self.rng.between(0, 19) {
+        match self.rng.between(0, 26) {
             0..=3 => _ = self.control.apply_change(batch, Change::Pause, at),
             4..=11 => _ = self.control.apply_change(batch, Change::Resume, at),
             // Usually users cancel what has only just started.
@@ -157,9 +165,30 @@ impl World {
                 self.control.remove(server, at);
             }
             15..=18 => self.retry(batch),
+            19..=23 => {
+                let asked = |phase| phase == Phase::AwaitingApproval;
+                let waiting = self.control.rollouts().find(|rollout| asked(rollout.head().phase));
+                let batch = waiting.map_or(batch, |rollout| rollout.head().id);
+                let reject = self.rng.percent(45);
+                let answer = if reject { Change::Reject } else { Change::Approve };
+                self.control.apply_change(batch, answer, at);
+            }
+            24 | 25 => self.freeze(),
             _ => {}
         }
         self.run_planner();
+    }
+
+    /// Freezes some servers, from now or from a later time on.
+    fn freeze(&mut self) {
+        let servers: Vec<_> = self.agents.iter().map(|agent| agent.server).collect();
+        let all = self.rng.percent(30);
+        let servers = servers.into_iter().filter(|_| all || self.rng.percent(50)).collect();
+        let wait = self.rng.pick(&[0, 0, 1, 20, 120]);
+        let length = self.rng.pick(&[1, 10, 60, 240, 20_000]);
+        let from = self.wall() + SignedDuration::from_mins(wait);
+        let until = from + SignedDuration::from_mins(length);
+        self.control.add_freeze(SimFreeze { servers, from, until });
     }
 
     /// At most once for each rollout.
@@ -179,11 +208,34 @@ impl World {
 
 pub(super) fn pace(rng: &mut Rng) -> Pace {
     let percent = |share| Portion::percent(share).expect("between 1 and 100");
+    let canary = rng.pick(&[None, None, Some(Portion::Count(1)), Some(percent(20))]);
+    let waves = waves(rng);
     Pace {
         stagger_minutes: rng.pick(&[0, 0, 1, 5, 20]),
         max_parallel: rng.pick(&[None, None, Some(1), Some(3)]),
-        canary: rng.pick(&[None, None, Some(Portion::Count(1)), Some(percent(20))]),
+        canary: canary.filter(|_| waves.is_empty()),
+        waves,
+        override_freeze: rng.percent(5).then(|| "urgent".to_owned()),
         max_failures: rng.pick(&[None, Some(Portion::Count(1)), Some(percent(25))]),
         window_minutes: rng.pick(&[Some(15), Some(60), Some(240), Some(240), None]),
     }
+}
+
+/// No waves, or up to four.
+fn waves(rng: &mut Rng) -> Vec<Wave> {
+    let percent = |share| Portion::percent(share).expect("between 1 and 100");
+    let count = if rng.percent(50) { 0 } else { rng.between(1, 4) };
+    let mut waves: Vec<Wave> = (0..count)
+        .map(|_| Wave {
+            size: Some(rng.pick(&[Portion::Count(1), Portion::Count(2), percent(30)])),
+            soak_minutes: rng.pick(&[0, 0, 1, 30, 120]),
+            approval: rng.percent(25),
+        })
+        .collect();
+    if rng.percent(30)
+        && let Some(last) = waves.last_mut()
+    {
+        last.size = None;
+    }
+    waves
 }

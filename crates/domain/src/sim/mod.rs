@@ -17,6 +17,8 @@ mod faults;
 #[cfg(test)]
 mod lost_orders;
 mod oracle;
+#[cfg(test)]
+mod planted;
 mod rng;
 mod situations;
 mod task_record;

@@ -8,12 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use vocab::{BatchId, ServerId};
+use vocab::{BatchId, ServerId, Wave};
 
 use super::task_record::TaskRecord;
 use crate::rollout::{
-    CancelReason, Change, HaltReason, OFFLINE_WAIT, Pace, Phase, Rollout, RolloutOutcome,
-    TaskEvent, TaskOutcome, TaskSkipReason, TaskStatus, stage_limit,
+    APPROVAL_WAIT, CancelReason, Change, HaltReason, OFFLINE_WAIT, Pace, Phase, Rollout,
+    RolloutOutcome, TaskEvent, TaskOutcome, TaskSkipReason, TaskStatus, stage_limit,
 };
 
 /// How far a clock may be set back without being noticed.
@@ -74,12 +74,37 @@ struct RolloutRecord {
     /// Servers that are expected to install something.
     expected: BTreeSet<ServerId>,
     canary_unchanged: bool,
+    /// Index of the current wave.
+    wave: usize,
+    /// The wave in which each server started.
+    members: BTreeMap<ServerId, usize>,
+    /// When every task of the current wave had ended, if it soaks.
+    soaks_since: Option<Moment>,
+    /// The approved waves.
+    approved: BTreeSet<usize>,
+}
+
+/// A period of the control plane's clock in which these servers must not start.
+#[derive(Debug, Clone)]
+pub(super) struct SimFreeze {
+    pub(super) servers: BTreeSet<ServerId>,
+    pub(super) from: Timestamp,
+    pub(super) until: Timestamp,
+}
+
+impl SimFreeze {
+    /// Until when it covers a server at this time.
+    pub(super) fn covers(&self, server: ServerId, wall: Timestamp) -> Option<Timestamp> {
+        let covers = self.servers.contains(&server) && self.from <= wall && wall < self.until;
+        covers.then_some(self.until)
+    }
 }
 
 /// The records, and the violations that were found.
 #[derive(Clone, Default)]
 pub(super) struct Oracle {
     records: BTreeMap<BatchId, RolloutRecord>,
+    freezes: Vec<SimFreeze>,
     pub(super) violations: Vec<String>,
 }
 
@@ -99,6 +124,10 @@ impl Oracle {
                 None => order.iter().copied().collect(),
             },
             canary_unchanged: false,
+            wave: 0,
+            members: BTreeMap::new(),
+            soaks_since: None,
+            approved: BTreeSet::new(),
             order,
             phase: Phase::Scheduled,
             created: at,
@@ -112,6 +141,18 @@ impl Oracle {
             canary_waived: false,
         };
         self.records.insert(rollout.head().id, case);
+    }
+
+    pub(super) fn record_freeze(&mut self, freeze: SimFreeze) {
+        self.freezes.push(freeze);
+    }
+
+    /// Until when a server is frozen for this rollout.
+    fn frozen_until(&self, batch: BatchId, server: ServerId, at: Moment) -> Option<Timestamp> {
+        if self.records[&batch].pace.override_freeze.is_some() {
+            return None;
+        }
+        self.freezes.iter().filter_map(|freeze| freeze.covers(server, at.wall)).max()
     }
 
     /// The control plane can receive reports only from now on.
@@ -131,10 +172,23 @@ impl Oracle {
         at: Moment,
         online: &dyn Fn(ServerId) -> bool,
     ) {
-        let free = |server| online(server) && !self.is_busy_elsewhere(batch, server);
+        let free = |server| {
+            online(server)
+                && !self.is_busy_elsewhere(batch, server)
+                && self.frozen_until(batch, server, at).is_none()
+        };
         let case = &self.records[&batch];
         let wrong = match event {
-            TaskEvent::Offered => case.check_start(server, at, &free),
+            TaskEvent::Offered { wave } => case
+                .check_start(server, at, &free)
+                .or(violation_unless(
+                    self.frozen_until(batch, server, at).is_none(),
+                    "started in a freeze",
+                ))
+                .or(violation_unless(
+                    wave as usize == case.wave + 1,
+                    "started with the number of another wave",
+                )),
             TaskEvent::DeadlinePassed => case.check_timeout(server, at),
             TaskEvent::WindowClosed => case.check_window_closed(at),
             TaskEvent::Canceled => violation_unless(
@@ -147,8 +201,9 @@ impl Oracle {
         };
         self.violations.extend(wrong.map(|wrong| format!("{server} of {batch}: {wrong}")));
         let case = self.records.get_mut(&batch).expect("ordered");
-        if event == TaskEvent::Offered {
+        if matches!(event, TaskEvent::Offered { .. }) {
             case.last_start = Some(at);
+            case.members.insert(server, case.wave);
         }
         if let Some(seen) = case.tasks.get_mut(&server) {
             let before = std::mem::replace(seen, seen.after(event, case.phase, at));
@@ -183,11 +238,22 @@ impl Oracle {
         if at.jumped_since(case.clock_noticed) {
             case.clock_noticed = at;
         }
-        let free = |server| online(server) && !self.is_busy_elsewhere(batch, server);
+        let able = |server| online(server) && !self.is_busy_elsewhere(batch, server);
+        let free = |server| able(server) && self.frozen_until(batch, server, at).is_none();
         let case = &self.records[&batch];
         let undone = case.overdue_action(at, &free);
         let wakes = wake_at.map(|wake_at| at.real + wake_at.duration_since(at.wall));
-        let due = case.next_action_at(at, &free);
+        // A server whose freeze ends may be able to start.
+        let waits = |server: &&ServerId| {
+            case.phase == Phase::Running
+                && matches!(case.tasks[server], TaskRecord::Waiting)
+                && able(**server)
+        };
+        let frozen = case.order.iter().filter(waits);
+        let thaws = frozen
+            .filter_map(|server| self.frozen_until(batch, *server, at))
+            .map(|until| at.real + until.duration_since(at.wall));
+        let due = case.next_action_at(at, &free).into_iter().chain(thaws).min();
         let late = match (due, wakes) {
             (Some(due), Some(wakes)) => wakes > due,
             (due, None) => due.is_some(),
@@ -272,8 +338,86 @@ impl RolloutRecord {
     }
 
     fn canary(&self) -> usize {
-        let canary = self.pace.canary.map_or(0, |portion| portion.resolve(self.total()));
-        canary.min(self.total()) as usize
+        let first = match self.pace.waves.first() {
+            Some(first) => first.size,
+            None => self.pace.canary,
+        };
+        first.map_or(0, |portion| portion.resolve(self.total())).min(self.total()) as usize
+    }
+
+    /// The waves with their sizes; the last one takes the rest.
+    fn waves(&self) -> Vec<(usize, Wave)> {
+        let mut waves: Vec<(usize, Wave)> = Vec::new();
+        let mut left = self.order.len();
+        let rest = Wave::default();
+        let canary = Wave { size: self.pace.canary, ..rest };
+        let shorthand = if self.pace.canary.is_some() { vec![canary] } else { vec![] };
+        let listed = if self.pace.waves.is_empty() { &shorthand } else { &self.pace.waves };
+        for wave in listed.iter().chain([&rest]) {
+            let size = wave.size.map_or(left, |size| size.resolve(self.total()) as usize);
+            if left > 0 || waves.is_empty() {
+                waves.push((size.min(left), *wave));
+            }
+            left -= size.min(left);
+        }
+        waves
+    }
+
+    fn current_wave(&self) -> (usize, Wave) {
+        self.waves().get(self.wave).copied().unwrap_or_default()
+    }
+
+    fn is_last_wave(&self) -> bool {
+        self.wave + 1 >= self.waves().len()
+    }
+
+    fn lacks_approval(&self) -> bool {
+        self.current_wave().1.approval && !self.approved.contains(&self.wave)
+    }
+
+    fn soak(&self) -> SignedDuration {
+        SignedDuration::from_mins(i64::from(self.current_wave().1.soak_minutes))
+    }
+
+    /// The tasks of the current wave: started, and not removed.
+    fn wave_tasks(&self) -> impl Iterator<Item = TaskRecord> + '_ {
+        let in_wave = |server: &&ServerId| self.members.get(*server) == Some(&self.wave);
+        let tasks = self.order.iter().filter(in_wave).map(|server| self.tasks[server]);
+        tasks.filter(|record| match record {
+            TaskRecord::Waiting | TaskRecord::Ended(TaskOutcome::Canceled(_)) => false,
+            TaskRecord::InProgress { .. } | TaskRecord::Ended(_) => true,
+        })
+    }
+
+    /// How many more servers of the current wave may start, apart from pace and canary.
+    fn left_in_wave(&self) -> usize {
+        let closed = self.lacks_approval() || self.soaks_since.is_some();
+        match (closed, self.is_last_wave(), self.wave) {
+            (true, ..) => 0,
+            (_, true, _) => usize::MAX,
+            (_, _, 0) if self.waits_for_canary() => usize::MAX,
+            (_, _, 0) => 0,
+            _ => self.current_wave().0.saturating_sub(self.wave_tasks().count()),
+        }
+    }
+
+    /// Whether every server of the current wave has started and ended, and another wave follows.
+    fn wave_is_over(&self) -> bool {
+        let started = match self.wave {
+            0 => !self.waits_for_canary(),
+            _ => self.wave_tasks().count() >= self.current_wave().0,
+        };
+        let waived = self.wave == 0 && self.canary_waived && self.soak().is_zero();
+        let ended = self.in_progress() == 0 || waived;
+        !self.is_last_wave() && !self.lacks_approval() && started && ended
+    }
+
+    /// Whether the current wave must soak after its end.
+    fn must_soak(&self) -> bool {
+        let changed = |record: &TaskRecord| {
+            record.is_failure() || matches!(record, TaskRecord::Ended(TaskOutcome::Succeeded))
+        };
+        !self.soak().is_zero() && self.wave_tasks().any(|record| changed(&record))
     }
 
     fn canary_incomplete(&self) -> bool {
@@ -281,7 +425,7 @@ impl RolloutRecord {
     }
 
     fn waits_for_canary(&self) -> bool {
-        self.canary_incomplete() && !self.canary_unchanged
+        self.canary_incomplete() && !self.canary_unchanged && self.wave == 0
     }
 
     /// Whether servers without a change have used up the canary: only servers that are expected to
@@ -303,7 +447,7 @@ impl RolloutRecord {
         let parallel = self.pace.max_parallel.map_or(usize::MAX, |at_once| at_once as usize);
         let left = self.canary().saturating_sub(self.succeeded());
         let first = if self.waits_for_canary() { left } else { usize::MAX };
-        parallel.min(first).saturating_sub(self.in_progress())
+        parallel.min(first).saturating_sub(self.in_progress()).min(self.left_in_wave())
     }
 
     /// The reason for which it must halt, given the number of `failures` that no user has accepted.
@@ -331,10 +475,19 @@ impl RolloutRecord {
         let in_turn = SignedDuration::from_mins(i64::from(self.pace.stagger_minutes) * (total - 1));
         let rounds = self.pace.max_parallel.map_or(1, |at_once| self.total().div_ceil(at_once));
         let in_rounds = SignedDuration::from_hours(i64::from(rounds) - 1);
+        let waves = self.waves();
+        let soaks = waves.iter().rev().skip(1).map(|(_, wave)| i64::from(wave.soak_minutes));
+        let soaks = SignedDuration::from_mins(soaks.sum());
+        let approvals = waves.iter().filter(|(_, wave)| wave.approval).count() as i32;
         self.starts_at
             + match self.pace.window_minutes {
                 Some(minutes) => SignedDuration::from_mins(i64::from(minutes)),
-                None => in_turn.max(in_rounds).max(SignedDuration::ZERO) + OFFLINE_WAIT,
+                None => {
+                    in_turn.max(in_rounds).max(SignedDuration::ZERO)
+                        + soaks
+                        + APPROVAL_WAIT * approvals
+                        + OFFLINE_WAIT
+                }
             }
     }
 
@@ -356,6 +509,9 @@ impl RolloutRecord {
             ))
             .or(violation_unless(free(server), "started while offline or busy elsewhere"))
             .or(violation_unless(self.next_in_turn(free) == Some(server), "started out of turn"))
+            .or(violation_unless(!self.lacks_approval(), "started without an approval"))
+            .or(violation_unless(self.soaks_since.is_none(), "started while the wave soaks"))
+            .or(violation_unless(self.left_in_wave() > 0, "started before its wave"))
             .or(violation_unless(
                 self.free_slots() > 0,
                 "started more servers than canary or max_parallel allows",
@@ -428,6 +584,35 @@ impl RolloutRecord {
                 self.expected_outcome() == Some(end),
                 &format!("ended as {end:?}, but should be {:?}", self.expected_outcome()),
             ),
+            Change::WaveEnded => violation_unless(
+                self.phase == Phase::Running
+                    && self.wave_is_over()
+                    && self.must_soak()
+                    && self.soaks_since.is_none(),
+                "began to soak although the wave is not over",
+            ),
+            Change::NextWave => {
+                let soaked = match self.soaks_since {
+                    Some(since) => {
+                        at.set_forward_since(since)
+                            || at.real.duration_since(since.real) >= self.soak()
+                    }
+                    None => !self.must_soak(),
+                };
+                violation_unless(
+                    self.phase == Phase::Running && self.wave_is_over(),
+                    "opened the next wave before this one is over",
+                )
+                .or(violation_unless(soaked, "opened the next wave before the end of the soak"))
+            }
+            Change::AskApproval => violation_unless(
+                self.phase == Phase::Running && self.lacks_approval(),
+                "asked for an approval that is not needed",
+            ),
+            Change::Approve | Change::Reject => violation_unless(
+                self.phase == Phase::AwaitingApproval,
+                "took an answer that it did not ask for",
+            ),
             Change::Pause
             | Change::Resume
             | Change::Cancel
@@ -444,7 +629,19 @@ impl RolloutRecord {
             self.corrected = 0;
             self.canary_waived |= failed_anew && why == HaltReason::CanaryFailed;
         }
+        match change {
+            Change::WaveEnded => self.soaks_since = Some(at),
+            Change::NextWave => {
+                self.wave += 1;
+                self.soaks_since = None;
+            }
+            Change::Approve => _ = self.approved.insert(self.wave),
+            _ => {}
+        }
         self.phase = match (self.phase, change) {
+            (_, Change::AskApproval) => Phase::AwaitingApproval,
+            (_, Change::Approve) => Phase::Running,
+            (_, Change::Reject) => Phase::Canceling,
             (_, Change::Start) => Phase::Running,
             (_, Change::Pause) => Phase::Paused,
             (Phase::Scheduled, Change::Resume) => Phase::Scheduled,
@@ -458,7 +655,11 @@ impl RolloutRecord {
             (_, Change::End(end)) => Phase::Ended(end),
             (
                 same,
-                Change::CanaryUnchanged | Change::ClockWentBack { .. } | Change::ClockSet(_),
+                Change::CanaryUnchanged
+                | Change::WaveEnded
+                | Change::NextWave
+                | Change::ClockWentBack { .. }
+                | Change::ClockSet(_),
             ) => same,
         };
         self.canary_unchanged |= change == Change::CanaryUnchanged;
@@ -503,11 +704,28 @@ impl RolloutRecord {
         let halts = self.phase == Phase::Running
             && self.expected_outcome().is_none()
             && self.halt_reason(self.new_failures()).is_some();
+        let running = self.phase == Phase::Running && self.expected_outcome().is_none();
+        let asks = running && !halts && self.lacks_approval();
+        let over = running && !halts && self.wave_is_over();
+        let soaked = over
+            && self.soaks_since.is_some_and(|since| {
+                let noticed = match at.jumped_since(since) {
+                    true => since.real.max(self.clock_noticed.real) + CLOCK_TOLERANCE,
+                    false => since.real,
+                };
+                at.real.duration_since(noticed) >= self.soak()
+            });
         let overdue = self.next_action_at(at, free).is_some_and(|due| due <= at.real);
         let canceling = self.phase == Phase::Canceling && self.has_waiting_task();
         violation_unless(!startable, "a server could start but does not")
             .or(violation_unless(!unproven, "the rest waits for a canary that changed nothing"))
             .or(violation_unless(!halts, "it should have halted"))
+            .or(violation_unless(!asks, "it should have asked for an approval"))
+            .or(violation_unless(
+                !over || self.soaks_since.is_some(),
+                "the next wave should have opened",
+            ))
+            .or(violation_unless(!soaked, "the wave has soaked long enough"))
             .or(violation_unless(!overdue, "something is overdue"))
             .or(violation_unless(!canceling, "a server waits in a canceled rollout"))
             .or(violation_unless(
@@ -530,10 +748,14 @@ impl RolloutRecord {
             .last_start
             .filter(|last| in_turn && !at.jumped_since(*last))
             .map(|last| last.real + self.stagger());
+        let soaked = self
+            .soaks_since
+            .filter(|since| self.phase == Phase::Running && !at.jumped_since(*since))
+            .map(|since| since.real + self.soak());
         if self.expected_outcome().is_some() {
             return None;
         }
-        late.chain(opens).chain(closes).chain(next_start).min()
+        late.chain(opens).chain(closes).chain(next_start).chain(soaked).min()
     }
 
     fn difference(&self, rollout: &Rollout) -> Option<String> {

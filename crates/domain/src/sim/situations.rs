@@ -49,10 +49,26 @@ pub enum Situation {
     Corrected,
     /// An agent lost the record of an order in progress, and reported it.
     OrderLost,
+    /// Every task of a wave ended, and the wave soaked.
+    Soaked,
+    /// A wave passed and the next one opened.
+    WavePassed,
+    /// A wave needed an approval.
+    ApprovalAsked,
+    /// A user approved a wave.
+    Approved,
+    /// A user rejected a wave.
+    Rejected,
+    /// A user froze some servers.
+    FreezeAdded,
+    /// A freeze kept a server from starting.
+    Frozen,
+    /// The whole fleet disconnected at once.
+    FleetOutage,
 }
 
 impl Situation {
-    pub const ALL: [Situation; 25] = [
+    pub const ALL: [Situation; 33] = [
         Situation::Lost,
         Situation::Repeated,
         Situation::Late,
@@ -78,12 +94,26 @@ impl Situation {
         Situation::GivenUp,
         Situation::Corrected,
         Situation::OrderLost,
+        Situation::Soaked,
+        Situation::WavePassed,
+        Situation::ApprovalAsked,
+        Situation::Approved,
+        Situation::Rejected,
+        Situation::FreezeAdded,
+        Situation::Frozen,
+        Situation::FleetOutage,
     ];
 }
 
 /// How many times each situation occurred.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SituationCounts([u64; Situation::ALL.len()]);
+
+impl Default for SituationCounts {
+    fn default() -> Self {
+        SituationCounts([0; Situation::ALL.len()])
+    }
+}
 
 impl SituationCounts {
     pub(super) fn count(&mut self, situation: Situation) {

@@ -33,7 +33,9 @@ impl TaskRecord {
             {
                 Ended(TaskOutcome::Failed(FailureCode::OrderExpired))
             }
-            (Waiting, TaskEvent::Offered) => InProgress { stage: Stage::Dispatched, since: at },
+            (Waiting, TaskEvent::Offered { .. }) => {
+                InProgress { stage: Stage::Dispatched, since: at }
+            }
             (Waiting, TaskEvent::WindowClosed) => {
                 Ended(TaskOutcome::Skipped(TaskSkipReason::WindowClosed))
             }

@@ -134,6 +134,13 @@ impl World {
         world
     }
 
+    #[cfg(test)]
+    pub(super) fn with_planner(mut self, planner: crate::rollout::planted::Planner) -> World {
+        self.control.planner = planner;
+        self.control.has_fault = true;
+        self
+    }
+
     fn create_rollout(&mut self, number: u128, pace: Pace, starts_in: SignedDuration) {
         let at = self.moment();
         let id = BatchId::new(self.began, number);

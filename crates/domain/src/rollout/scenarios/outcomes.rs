@@ -188,6 +188,7 @@ fn result_keeps_start_time_of_its_order() {
             outcome: TaskOutcome::Succeeded,
             started_at: Some(midnight()),
             at: midnight() + SignedDuration::from_mins(at),
+            wave: 1,
         };
         assert_eq!(
             scenario.rollout.task_status(scenario.server(name)),
