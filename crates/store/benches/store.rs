@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use domain::rollout::{ActiveTask, Pace, Phase, RolloutHead, TaskStatus};
+use domain::rollout::{ActiveTask, Pace, Phase, RolloutHead, TaskStatus, WaveProgress};
 use jiff::SignedDuration;
 use store::package_sets::{PackedSet, SetKind};
 use store::presence::Contact;
@@ -272,6 +272,7 @@ async fn rollout(db: &Db, org_id: OrgId, n: u32, count: u32) -> vocab::BatchId {
         canary_waived: false,
         expected: None,
         canary_unchanged: false,
+        waves: WaveProgress::default(),
         clock: at(0),
     };
     let row = rollouts::Rollout {
@@ -290,6 +291,7 @@ async fn rollout(db: &Db, org_id: OrgId, n: u32, count: u32) -> vocab::BatchId {
         generation: 1,
         revision: 1,
         counts: None,
+        wave_counts: None,
         counted: 0,
         seal: store::seals::SealCode::default(),
         head_seal: store::seals::SealCode::default(),
@@ -316,7 +318,7 @@ async fn claims(db: &Db, org: OrgId) {
             };
             (0..1_000_u32).map(moved).collect::<Vec<_>>()
         };
-        let busy = ActiveTask { stage: Stage::Dispatched, started_at: at(1), by: at(60) };
+        let busy = ActiveTask { stage: Stage::Dispatched, started_at: at(1), by: at(60), wave: 1 };
         let offers = step(1, TaskStatus::Waiting, TaskStatus::Busy(busy));
         let start = now();
         let mut tx = db.begin().await.unwrap();

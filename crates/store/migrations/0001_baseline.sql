@@ -76,24 +76,96 @@ create table idempotency_keys (
 create index idempotency_keys_expiry on idempotency_keys (expires_at);
 create index idempotency_keys_caller on idempotency_keys (org_id, caller);
 
--- The last number of each series. The transaction that takes the next one locks the row until it
--- ends, so that the order of the numbers is the order of the commits.
+-- Numbers of the installation: how many times it was restored.
 create table counters (
     name {{text}} primary key,
     value {{int}} not null
 ) {{strict}};
-insert into counters (name, value) values ('events', 0);
+
+-- The sequence number of each organization's last event. The transaction that takes the next one
+-- locks the row until it ends, so that the order of the numbers is the order of the commits.
+create table event_heads (
+    org_id {{text}} primary key references organizations (id),
+    sequence {{int}} not null
+) {{strict}};
 
 create table events (
-    seq {{int}} primary key,
-    id {{text}} not null,
     org_id {{text}} not null,
+    -- Without gaps within the organization, from 1.
+    sequence {{int}} not null,
+    id {{text}} not null,
     kind {{text}} not null,
     at {{time}} not null,
-    data {{text}} not null
-) {{strict}};
-create index events_page on events (org_id, seq);
+    -- The key, user or part of the service that caused it, and its name at that time.
+    actor {{text}} not null,
+    actor_name {{text}},
+    -- What it is about: the type, the id and the name at that time.
+    subject_kind {{text}} not null,
+    subject_id {{text}} not null,
+    subject_name {{text}} not null,
+    -- The environment of the server that it is about.
+    environment {{text}},
+    data {{text}} not null,
+    primary key (org_id, sequence)
+) {{clustered}};
 create index events_age on events (at);
+create index events_subject on events (org_id, subject_id, sequence);
+
+-- Where events are sent.
+create table webhooks (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    name {{text}} not null,
+    url {{text}} not null,
+    -- JSON arrays: the types of events, and the selector of servers (null: all).
+    types {{text}} not null,
+    targets {{text}},
+    format {{text}} not null,
+    enabled {{bool}} not null,
+    -- Why the service disabled it.
+    disabled_reason {{text}},
+    -- The signing secrets, encrypted with a key that is not in the database. The old one also signs
+    -- until it expires.
+    secret {{bytes}} not null,
+    old_secret {{bytes}},
+    old_secret_until {{time}},
+    -- Events up to this sequence number were sent, or are in the queue.
+    position {{int}} not null,
+    -- Since when every attempt has failed.
+    failing_since {{time}},
+    created_at {{time}} not null,
+    created_by {{text}} not null,
+    generation {{int}} not null
+) {{strict}};
+create unique index webhooks_name on webhooks (org_id, name);
+
+-- The log of deliveries, and the queue of those that are tried again. A delivery whose `next_at` is
+-- null waits for an earlier one about the same subject.
+create table webhook_deliveries (
+    webhook_id {{text}} not null,
+    sequence {{int}} not null,
+    id {{text}} not null,
+    event_id {{text}} not null,
+    kind {{text}} not null,
+    subject_id {{text}} not null,
+    subject_name {{text}} not null,
+    state {{text}} not null,
+    attempts {{int}} not null,
+    next_at {{time}},
+    created_at {{time}} not null,
+    -- The last attempt: when, its duration, the response and the error.
+    tried_at {{time}},
+    duration_ms {{int}},
+    status {{int}},
+    response {{text}},
+    error {{text}},
+    primary key (webhook_id, sequence)
+) {{clustered}};
+create unique index webhook_deliveries_id on webhook_deliveries (id);
+create index webhook_deliveries_due on webhook_deliveries (webhook_id, next_at) where next_at is not null;
+create index webhook_deliveries_subject on webhook_deliveries (webhook_id, subject_id, sequence) where state = 'pending';
+create index webhook_deliveries_state on webhook_deliveries (webhook_id, state, sequence);
+create index webhook_deliveries_age on webhook_deliveries (created_at);
 
 create table audit_heads (
     org_id {{text}} primary key references organizations (id),
@@ -169,7 +241,12 @@ create index servers_package_set on servers (org_id, package_set) where removed_
 create index servers_barred on servers (id) where removed_at is not null or quarantine is not null;
 -- Few of many servers are busy, and the engine reads them whenever a server reports that it is.
 create index servers_at_work on servers (id) where activity in ('patching', 'rebooting') and removed_at is null;
-create index servers_update_set on servers (org_id, update_set, package_set) where removed_at is null;
+-- With the environment, so that the servers with an update are counted by environment without a
+-- look at their rows.
+create index servers_update_set on servers (org_id, update_set, package_set, environment) where removed_at is null;
+-- For the number of agents per version. The rows are wide, so the index holds every column that is
+-- needed. The organization comes last, so that SQLite never chooses this index for another query.
+create index servers_agent on servers (arch, agent_version, environment, org_id) where removed_at is null;
 
 -- What changes with every sync is separate from what changes with a scan: this table is written
 -- thousands of times per second and must stay narrow, with no index but the one below.
@@ -215,6 +292,26 @@ create table schedules (
 ) {{strict}};
 create unique index schedules_name on schedules (org_id, name);
 create index schedules_due on schedules (next_run_at, id) where next_run_at is not null;
+
+-- Times in which no task starts. Either `starts_at` and `ends_at`, or `cron`, `duration_minutes` and
+-- `timezone`. The rows are not sealed: see `src/freezes.rs`.
+create table freezes (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    name {{text}} not null,
+    reason {{text}} not null,
+    targets {{text}} not null,
+    starts_at {{time}},
+    ends_at {{time}},
+    cron {{text}},
+    duration_minutes {{int}},
+    timezone {{text}},
+    created_at {{time}} not null,
+    created_by {{text}} not null,
+    updated_at {{time}} not null,
+    generation {{int}} not null
+) {{strict}};
+create unique index freezes_name on freezes (org_id, name);
 
 create table runs (
     id {{text}} primary key,
@@ -265,6 +362,8 @@ create table rollouts (
     -- whole fleet would read millions of rows. Valid while `counted` equals `revision`; otherwise
     -- the tasks are counted again.
     counts {{text}},
+    -- The same for the tasks that started in each wave, by its number.
+    wave_counts {{text}},
     counted {{int}} not null default 0,
     -- Authentication codes of rows that make hosts act, with a key that is not in the database
     -- (`src/seals.rs`).
@@ -390,6 +489,14 @@ create table server_counts (
     os_release {{text}} not null,
     servers {{int}} not null,
     primary key (org_id, environment, os_id, os_release)
+) {{clustered}};
+
+-- The number of servers per tag. Written like `server_counts`.
+create table tag_counts (
+    org_id {{text}} not null,
+    tag {{text}} not null,
+    servers {{int}} not null,
+    primary key (org_id, tag)
 ) {{clustered}};
 
 -- Published vulnerability data, the same for all organizations: one row per feed.
@@ -636,7 +743,48 @@ create table saved_views (
     created_at {{time}} not null
 ) {{strict}};
 create unique index saved_views_name on saved_views (user_id, list, shared, name);
-create index saved_views_shared on saved_views (org_id, list) where shared;
+create index saved_views_list on saved_views (org_id, list, name);
+
+-- The email addresses of users. Notifications are sent to confirmed addresses only.
+create table email_addresses (
+    user_id {{text}} primary key references users (id),
+    org_id {{text}} not null references organizations (id),
+    address {{text}} not null,
+    -- The time zone in which digests are sent in the morning.
+    timezone {{text}} not null,
+    -- Null: the address is not confirmed.
+    confirmed_at {{time}},
+    -- The hash of the link that confirms the address, and when it was sent.
+    link_hash {{bytes}},
+    link_sent_at {{time}},
+    -- Since when no message could be sent, and why.
+    failing_since {{time}},
+    error {{text}},
+    -- When a message was last sent.
+    sent_at {{time}},
+    generation {{int}} not null
+) {{strict}};
+create unique index email_addresses_link on email_addresses (link_hash) where link_hash is not null;
+
+-- What users are notified of.
+create table notification_rules (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    user_id {{text}} not null references users (id),
+    -- JSON: the types of events, and the selector of servers (null: all).
+    types {{text}} not null,
+    targets {{text}},
+    -- immediate, daily or weekly.
+    rhythm {{text}} not null,
+    -- Events up to this sequence number were sent.
+    position {{int}} not null,
+    -- When the next message may be sent. Null: with the next event.
+    next_at {{time}},
+    -- Failed attempts to send the next message.
+    attempts {{int}} not null,
+    created_at {{time}} not null
+) {{strict}};
+create index notification_rules_user on notification_rules (user_id, created_at);
 
 -- Links between users and their accounts at an identity provider. An account is identified by the
 -- provider's id for it, which never changes, not by a name, which may.

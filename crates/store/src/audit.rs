@@ -321,38 +321,86 @@ const PAGE: u32 = 1_000;
 /// be a snapshot.
 #[boxed]
 pub async fn first_broken(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Option<i64>> {
+    let mut after = 0;
+    loop {
+        let part = verify_part(conn, org, seal, after, PAGE).await?;
+        if part.first_broken.is_some() || part.is_end {
+            return Ok(part.first_broken);
+        }
+        after = part.verified_to;
+    }
+}
+
+/// The result of the verification of a part of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VerifiedPart {
+    /// The position of the last entry that is intact, like all before it in this part.
+    pub verified_to: i64,
+    /// The first position at which the chain is broken: the entry there was changed or removed.
+    pub first_broken: Option<i64>,
+    /// Whether there are no more entries.
+    pub is_end: bool,
+}
+
+/// Verifies up to `limit` entries after the position `after`. The hash of an entry covers the one
+/// of the previous entry, so a chain is intact if each of its parts is, even if they are verified
+/// one after the other. While the chain is resealed ([`reseal`]), `conn` must be a snapshot.
+#[boxed]
+pub async fn verify_part(
+    conn: &mut Conn,
+    org: OrgId,
+    seal: &Seal,
+    after: i64,
+    limit: u32,
+) -> Result<VerifiedPart> {
     let (last, sealed) = head(conn, org).await?;
     let boundary = ResealBoundary::get(conn, org, false).await?;
+    let broken = |verified_to: i64, position: i64| {
+        Ok(VerifiedPart { verified_to, first_broken: Some(position), is_end: false })
+    };
     if let Some(boundary) = boundary.as_ref().filter(|seam| !seam.is_authentic(seal)) {
-        return Ok(Some(boundary.seq + 1));
+        return broken(after.min(boundary.seq), boundary.seq + 1);
     }
-    let (mut seq, mut previous) = (0, Vec::new());
-    loop {
-        let entries = after(conn, org, seq, PAGE).await?;
-        if entries.is_empty() {
-            return Ok((seq < last).then_some(seq + 1));
+    let (mut seq, mut previous) = (after, Vec::new());
+    if after > 0 {
+        let start = self::after(conn, org, after - 1, 1).await?;
+        match start.into_iter().find(|entry| entry.seq == after) {
+            Some(entry) => previous = entry.hash,
+            None => return broken(after - 1, after),
         }
-        for entry in entries {
-            let follows = entry.seq == seq + 1 && entry.previous == previous;
-            let made_by = match &boundary {
-                Some(boundary) => boundary.seal_for(entry.seq, seal),
-                None => Some(seal),
-            };
-            let is_it = made_by.is_some_and(|seal| {
-                entry.hash == seal.entry_hash(&previous, entry.seq, &entry.to_new_entry())
-            });
-            if !follows || !is_it || (entry.seq == last && entry.hash != sealed) {
-                return Ok(Some(seq + 1));
+        if let Some(boundary) = boundary.as_ref().filter(|seam| seam.seq == after) {
+            if boundary.resealed != previous {
+                return broken(after - 1, after);
             }
-            (seq, previous) = (entry.seq, entry.hash);
-            if let Some(boundary) = boundary.as_ref().filter(|seam| seam.seq == seq) {
-                if boundary.resealed != previous {
-                    return Ok(Some(seq));
-                }
-                previous.clone_from(&boundary.hash);
-            }
+            previous.clone_from(&boundary.hash);
         }
     }
+    let entries = self::after(conn, org, after, limit).await?;
+    let is_end = entries.len() < limit as usize;
+    for entry in entries {
+        let follows = entry.seq == seq + 1 && entry.previous == previous;
+        let made_by = match &boundary {
+            Some(boundary) => boundary.seal_for(entry.seq, seal),
+            None => Some(seal),
+        };
+        let is_it = made_by.is_some_and(|seal| {
+            entry.hash == seal.entry_hash(&previous, entry.seq, &entry.to_new_entry())
+        });
+        if !follows || !is_it || (entry.seq == last && entry.hash != sealed) {
+            return broken(seq, seq + 1);
+        }
+        (seq, previous) = (entry.seq, entry.hash);
+        if let Some(boundary) = boundary.as_ref().filter(|seam| seam.seq == seq) {
+            if boundary.resealed != previous {
+                return broken(seq - 1, seq);
+            }
+            previous.clone_from(&boundary.hash);
+        }
+    }
+    if is_end && seq < last {
+        return broken(seq, seq + 1);
+    }
+    Ok(VerifiedPart { verified_to: seq, first_broken: None, is_end })
 }
 
 row! {

@@ -1,7 +1,8 @@
-//! The number of servers per environment and operating system, in `server_counts`.
+//! The number of servers per environment and operating system, in `server_counts`, and per tag, in
+//! `tag_counts`.
 //!
-//! Every commit that changes a server updates it, so that the total of a list is a sum over a few
-//! rows and not a scan of the fleet. [`crate::server_list`] reads it.
+//! Every commit that changes a server updates them, so that the total of a list is a sum over a few
+//! rows and not a scan of the fleet. [`crate::server_list`] reads the first.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
@@ -65,6 +66,35 @@ pub(crate) async fn write(conn: &mut Conn, counts: Vec<(CountKey, i64)>) -> Resu
     Ok(())
 }
 
+/// A tag of an organization, by which servers are counted.
+pub(crate) type TagKey = (OrgId, String);
+
+/// Adds the differences to the stored counts of tags, in the order of the tags.
+pub(crate) async fn write_tags(conn: &mut Conn, counts: Vec<(TagKey, i64)>) -> Result<()> {
+    let mut sums = BTreeMap::new();
+    for (key, more) in counts {
+        *sums.entry(key).or_insert(0) += more;
+    }
+    let sums: Vec<(TagKey, i64)> = sums.into_iter().filter(|(_, more)| *more != 0).collect();
+    for chunk in sums.chunks(ROWS_MAX) {
+        on!(conn, |c| {
+            Text::new("insert into tag_counts (org_id, tag, servers) ")
+                .rows(chunk, |row, ((org, tag), more)| {
+                    row.bind(put(org)).bind(tag.clone()).bind(*more);
+                })
+                .add(
+                    " on conflict (org_id, tag) do update
+                         set servers = tag_counts.servers + excluded.servers",
+                )
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
 /// The number of servers of an environment with an operating system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerCount {
@@ -100,8 +130,8 @@ pub async fn by_environment_and_os(conn: &mut Conn, org: OrgId) -> Result<Vec<Se
 pub async fn by_tag(conn: &mut Conn, org: OrgId, limit: u32) -> Result<Vec<(String, u64)>> {
     let mut rows: Vec<(String, i64)> = on!(conn, |c| {
         sqlx::query_as(
-            "select tag, count(*) from server_tags where owner = $1
-              group by tag order by count(*) desc, tag limit $2",
+            "select tag, servers from tag_counts where org_id = $1 and servers > 0
+              order by servers desc, tag limit $2",
         )
         .bind(put(&org))
         .bind(i64::from(limit))

@@ -299,8 +299,15 @@ pub async fn list(conn: &mut Conn, org: OrgId, filter: &Filter, page: Page) -> R
     Ok(Paged { items, total: total.unsigned_abs() })
 }
 
+/// Whether CVEs that are suppressed on all servers are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WithSuppressed {
+    Yes,
+    No,
+}
+
 row! {
-    /// The number of unsuppressed CVEs of one severity, exploited or not.
+    /// The number of CVEs of one severity, exploited or not.
     pub struct SeverityCount in "cves" by "severity_order" {
         /// The most severe first: 0 is `critical`.
         pub severity_order: i64,
@@ -310,33 +317,24 @@ row! {
     }
 }
 
-/// Counts unsuppressed CVEs by severity and by whether they are known to be exploited. Reads one
-/// index only.
+/// Counts CVEs by severity and by whether they are known to be exploited: all that are listed, or
+/// without those that are suppressed on all servers. Reads one index only.
 #[boxed]
-pub async fn count_by_severity(conn: &mut Conn, org: OrgId) -> Result<Vec<SeverityCount>> {
+pub async fn count_by_severity(
+    conn: &mut Conn,
+    org: OrgId,
+    suppressed: WithSuppressed,
+) -> Result<Vec<SeverityCount>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
             SeverityCount::COLUMNS,
-            " from (select severity_order, kev_order, count(*) as cves from cves
-                     where org_id = $1 and servers_order < 0 group by severity_order, kev_order) counted",
-        ]))
-        .bind(put(&org))
-        .fetch_all(c)
-        .await
-    })?)
-}
-
-/// Counts all listed CVEs by severity and by whether they are known to be exploited, including those
-/// that are suppressed.
-#[boxed]
-pub async fn facets(conn: &mut Conn, org: OrgId) -> Result<Vec<SeverityCount>> {
-    Ok(on!(conn, |c| {
-        sqlx::query_as(join(&[
-            "select ",
-            SeverityCount::COLUMNS,
-            " from (select severity_order, kev_order, count(*) as cves from cves
-                     where org_id = $1 group by severity_order, kev_order) counted",
+            " from (select severity_order, kev_order, count(*) as cves from cves where org_id = $1",
+            match suppressed {
+                WithSuppressed::Yes => "",
+                WithSuppressed::No => " and servers_order < 0",
+            },
+            " group by severity_order, kev_order) counted",
         ]))
         .bind(put(&org))
         .fetch_all(c)
@@ -371,6 +369,24 @@ async fn is_vendor_reported(conn: &mut Conn, org: OrgId, cve: &str) -> Result<bo
     })?)
 }
 
+/// Adds the condition that a package manager reports that an update of a server fixes a CVE.
+macro_rules! has_reported_cve {
+    ($text:ident, $org:ident, $cve:ident) => {
+        $text.add("update_set in (select u.update_set from cve_updates u where u.org_id = ");
+        $text.bind(put(&$org)).add(" and u.cve = ").bind($cve.to_owned()).add(")");
+    };
+}
+
+/// Adds the condition that an advisory matches a package of a server.
+macro_rules! has_matched_cve {
+    ($text:ident, $dialect:ident, $org:ident, $cve:ident) => {
+        let [before, after] = carriers::KINDS_WITH_CVE;
+        $text.add("(package_set, os_release, kernel, runs) in ");
+        $text.add(before).add($dialect.each_kind).add(after);
+        $text.bind(put(&$org)).add(" and k.cve = ").bind($cve.to_owned()).add(")");
+    };
+}
+
 /// Adds the condition that a server has a CVE. A macro because the type of the text depends on the
 /// database.
 macro_rules! has_cve {
@@ -379,13 +395,11 @@ macro_rules! has_cve {
         // Added only if needed: each engine finds either condition by an index, but both together
         // only by scanning.
         if $is_reported {
-            $text.add("update_set in (select u.update_set from cve_updates u where u.org_id = ");
-            $text.bind(put(&$org)).add(" and u.cve = ").bind($cve.to_owned()).add(") or ");
+            has_reported_cve!($text, $org, $cve);
+            $text.add(" or ");
         }
-        let [before, after] = carriers::KINDS_WITH_CVE;
-        $text.add("(package_set, os_release, kernel, runs) in ");
-        $text.add(before).add($dialect.each_kind).add(after);
-        $text.bind(put(&$org)).add(" and k.cve = ").bind($cve.to_owned()).add("))");
+        has_matched_cve!($text, $dialect, $org, $cve);
+        $text.add(")");
     };
 }
 
@@ -412,13 +426,32 @@ pub async fn count_by_environment(
     Ok(on!(conn, |c, dialect| {
         let mut text = Text::new("select ");
         text.add(EnvironmentCount::COLUMNS);
-        text.add(" from (select environment, count(*) as servers from servers where org_id = ");
-        text.bind(put(&org)).add(" and removed_at is null and ");
-        has_cve!(text, dialect, org, cve, is_reported);
-        if let Some(environments) = environments {
-            text.add(" and environment in ").list(environments.iter().map(put));
+        text.add(" from (select environment, count(*) as servers from (");
+        macro_rules! push_servers {
+            () => {
+                text.add("select environment from servers where org_id = ").bind(put(&org));
+                text.add(" and removed_at is null");
+                if let Some(environments) = environments {
+                    text.add(" and environment in ").list(environments.iter().map(put));
+                }
+                text.add(" and ");
+            };
         }
-        text.add(" group by environment) counted order by environment is null, environment");
+        // Two parts, each of which is found by an index. Servers that are in both count once.
+        if is_reported {
+            push_servers!();
+            has_reported_cve!(text, org, cve);
+            text.add(" union all ");
+        }
+        push_servers!();
+        has_matched_cve!(text, dialect, org, cve);
+        if is_reported {
+            text.add(" and (update_set is null or not ");
+            has_reported_cve!(text, org, cve);
+            text.add(")");
+        }
+        text.add(") affected group by environment) counted");
+        text.add(" order by environment is null, environment");
         text.build_as().fetch_all(c).await
     })?)
 }

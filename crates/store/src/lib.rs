@@ -24,6 +24,7 @@ pub mod counts;
 mod db;
 mod error;
 mod migrate;
+pub mod notifications;
 mod notify;
 mod row;
 mod server_index;
@@ -44,6 +45,7 @@ pub mod feed_removals;
 pub mod feed_sources;
 pub mod feeds;
 pub mod findings;
+pub mod freezes;
 pub mod health;
 pub mod idempotency;
 pub mod identities;
@@ -75,6 +77,7 @@ pub mod sync_sessions;
 pub mod task_logs;
 pub mod transfer;
 pub mod users;
+pub mod webhooks;
 
 #[cfg(test)]
 mod test_support;

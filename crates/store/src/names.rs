@@ -3,7 +3,7 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
-use vocab::OrgId;
+use vocab::{Environment, OrgId};
 
 use crate::db::{Conn, on};
 use crate::error::Result;
@@ -11,7 +11,7 @@ use crate::row::put;
 use crate::sql::{ROWS_MAX, Text};
 
 /// The queries for names, by prefix of the id. Removed resources keep their names.
-const NAME_QUERIES: [(&str, &str, &str); 7] = [
+const NAME_QUERIES: [(&str, &str, &str); 10] = [
     ("usr_", "select id, name from users where org_id = ", " and id in "),
     ("key_", "select id, name from api_keys where org_id = ", " and id in "),
     (
@@ -20,8 +20,11 @@ const NAME_QUERIES: [(&str, &str, &str); 7] = [
         " and id in ",
     ),
     ("sch_", "select id, name from schedules where org_id = ", " and id in "),
+    ("frz_", "select id, name from freezes where org_id = ", " and id in "),
     ("bat_", "select id, name from rollouts where org_id = ", " and id in "),
     ("enr_", "select id, name from enrollment_tokens where org_id = ", " and id in "),
+    ("whk_", "select id, name from webhooks where org_id = ", " and id in "),
+    ("org_", "select id, name from organizations where id = ", " and id in "),
     // A task has the name of its server.
     (
         "tsk_",
@@ -49,6 +52,28 @@ pub async fn find(
             })?;
             found.extend(named);
         }
+    }
+    Ok(found)
+}
+
+/// The environments of those of these ids that are servers in one.
+pub(crate) async fn environments(
+    conn: &mut Conn,
+    org: OrgId,
+    ids: &BTreeSet<String>,
+) -> Result<BTreeMap<String, Environment>> {
+    let mut found = BTreeMap::new();
+    let servers: Vec<&String> = ids.iter().filter(|id| id.starts_with("srv_")).collect();
+    for chunk in servers.chunks(ROWS_MAX) {
+        let rows: Vec<(String, String)> = on!(conn, |c| {
+            let mut text = Text::new("select id, environment from servers where org_id = ");
+            text.bind(put(&org)).add(" and environment is not null and id in ");
+            text.list(chunk.iter().map(ToString::to_string));
+            text.build_as().fetch_all(c).await
+        })?;
+        // Without a readable environment, readers who are limited to environments do not see the event.
+        let readable = |(id, text): (String, String)| Some((id, text.parse().ok()?));
+        found.extend(rows.into_iter().filter_map(readable));
     }
     Ok(found)
 }

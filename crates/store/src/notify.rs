@@ -44,6 +44,8 @@ topics! {
     Rollouts = "rollouts",
     /// A schedule or one of its runs changed.
     Schedules = "schedules",
+    /// A freeze changed.
+    Freezes = "freezes",
     /// A server or its inventory changed.
     Servers = "servers",
     /// An event was written.
@@ -56,6 +58,8 @@ topics! {
     Refreshes = "refreshes",
     /// Advisories or suppressions changed.
     Feeds = "feeds",
+    /// A webhook was changed, or a delivery is due.
+    Webhooks = "webhooks",
     /// The findings of an organization changed.
     Findings = "findings",
 }

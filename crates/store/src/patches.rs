@@ -408,7 +408,7 @@ row! {
 
 /// Counts the patches by severity and by whether they fix an exploited CVE. Reads one index only.
 #[boxed]
-pub async fn facets(conn: &mut Conn, org: OrgId) -> Result<Vec<SeverityCount>> {
+pub async fn count_by_severity(conn: &mut Conn, org: OrgId) -> Result<Vec<SeverityCount>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",

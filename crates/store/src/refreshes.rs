@@ -228,20 +228,21 @@ pub async fn finish(
     Ok(done)
 }
 
-/// Times out the refreshes whose deadline has passed at `now`. Returns their number.
+/// Times out the refreshes whose deadline has passed at `now`, and returns them.
 #[boxed]
-pub async fn expire(tx: &mut Tx, now: Timestamp) -> Result<u64> {
-    let ended = on!(tx, |c| {
-        sqlx::query(
+pub async fn expire(tx: &mut Tx, now: Timestamp) -> Result<Vec<Refresh>> {
+    let ended: Vec<Refresh> = on!(tx, |c| {
+        sqlx::query_as(join(&[
             "update refreshes set state = 'timed_out', ended_at = $1
-              where ended_at is null and deadline <= $1",
-        )
+              where ended_at is null and deadline <= $1
+             returning ",
+            Refresh::COLUMNS,
+        ]))
         .bind(put(&now))
-        .execute(c)
+        .fetch_all(c)
         .await
-        .map(|done| done.rows_affected())
     })?;
-    if ended > 0 {
+    if !ended.is_empty() {
         tx.notify(Topic::Refreshes);
     }
     Ok(ended)

@@ -20,7 +20,7 @@ const NUMBER_JUMP: i64 = 1_000_000_000;
 #[boxed]
 pub async fn begin_epoch(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     on!(tx, |c| {
-        sqlx::query("update counters set value = value + $1 where name = 'events'")
+        sqlx::query("update event_heads set sequence = sequence + $1")
             .bind(NUMBER_JUMP)
             .execute(c)
             .await

@@ -14,7 +14,7 @@ use vocab::{BatchId, OrgId, ServerId, Stage, TaskId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, already_exists};
-use crate::rollouts::{Counts, Rollout, TaskChanges};
+use crate::rollouts::{self, Counts, Rollout, TaskChanges, WaveCounts};
 use crate::row::{parse, put, row};
 use crate::sql::{ROWS_MAX, Text, in_chunks, join};
 use crate::tx::Tx;
@@ -260,6 +260,24 @@ pub async fn counts(conn: &mut Conn, rollout: &Rollout) -> Result<Counts> {
         Some(kept) if rollout.counted == rollout.revision => Ok(kept.clone()),
         _ => count(conn, rollout.id).await,
     }
+}
+
+/// The number of tasks per state that started in each wave. Uses the stored counts where they are
+/// valid, like [`counts`].
+#[boxed]
+pub async fn wave_counts(conn: &mut Conn, rollout: &Rollout) -> Result<WaveCounts> {
+    if let Some(kept) = &rollout.wave_counts
+        && rollout.counted == rollout.revision
+    {
+        return Ok(kept.clone());
+    }
+    let mut counts = WaveCounts::new();
+    for row in all(conn, rollout.id).await? {
+        if row.target.wave() > 0 {
+            rollouts::add(counts.entry(row.target.wave()).or_default(), row.target);
+        }
+    }
+    Ok(counts)
 }
 
 /// Counts the tasks of a rollout per state.

@@ -52,6 +52,8 @@ row! {
         /// The number of tasks per state ([`rollout_tasks::state_name`]) when the revision was
         /// `counted`.
         pub counts: Option<Counts>,
+        /// The same for the tasks that started in each wave, by its number.
+        pub wave_counts: Option<WaveCounts>,
         /// See `counts`.
         pub counted: i64,
         /// The authentication code of what it does; see [`crate::seals`]. Set by this module.
@@ -64,6 +66,9 @@ row! {
 /// The number of tasks per state ([`rollout_tasks::state_name`]), without zeros.
 pub type Counts = BTreeMap<String, u64>;
 
+/// The number of tasks per state that started in each wave, by its number.
+pub type WaveCounts = BTreeMap<u32, Counts>;
+
 /// The counts of a new rollout over this many servers.
 pub fn initial_counts(total: u64) -> Counts {
     (total > 0).then(|| (state_name(TaskStatus::Waiting).to_owned(), total)).into_iter().collect()
@@ -74,6 +79,7 @@ pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Scheduled => "scheduled",
         Phase::Running => "running",
+        Phase::AwaitingApproval => "awaiting_approval",
         Phase::Paused => "paused",
         Phase::Halted(_) => "halted",
         Phase::Canceling => "canceling",
@@ -102,8 +108,8 @@ pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)
         in_chunks(c, rollouts, |chunk| {
             let mut text = Text::new(
                 "insert into rollouts (id, org_id, name, head, phase, options, origin, started_by, run_id,
-                    retry_of, total, created_at, ended_at, generation, revision, counts, counted,
-                    seal, head_seal) ",
+                    retry_of, total, created_at, ended_at, generation, revision, counts, wave_counts,
+                    counted, seal, head_seal) ",
             );
             text.rows(chunk, |row, (rollout, targets)| {
                 row.bind(put(&rollout.id)).bind(put(&rollout.org_id)).bind(put(&rollout.name));
@@ -114,7 +120,8 @@ pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)
                 row.bind(targets.len() as i64);
                 row.bind(put(&rollout.created_at)).bind(put(&rollout.ended_at));
                 row.bind(1_i64).bind(1_i64);
-                row.bind(put(&initial_counts(targets.len() as u64))).bind(1_i64);
+                row.bind(put(&initial_counts(targets.len() as u64)));
+                row.bind(put(&WaveCounts::new())).bind(1_i64);
                 row.bind(seals::rollout(seal, rollout).to_vec());
                 let head = seals::head(seal, rollout.id, &rollout.head, rollout.ended_at, 1);
                 row.bind(head.to_vec());
@@ -309,6 +316,7 @@ pub(crate) struct TaskChanges {
     /// The rollout's next revision.
     pub(crate) revision: i64,
     counts: Counts,
+    wave_counts: WaveCounts,
 }
 
 impl TaskChanges {
@@ -326,33 +334,50 @@ impl TaskChanges {
         })?;
         let seen = found.ok_or_else(|| StoreError::not_found("batch", id))?;
         let counts = rollout_tasks::counts(tx, &seen).await?;
+        let wave_counts = rollout_tasks::wave_counts(tx, &seen).await?;
         tx.notify(Topic::Rollouts);
-        Ok(TaskChanges { rollout: id, revision: seen.revision + 1, counts })
+        Ok(TaskChanges { rollout: id, revision: seen.revision + 1, counts, wave_counts })
     }
 
     /// Counts a task that changes its state.
     pub(crate) fn count_change(&mut self, from: TaskStatus, to: TaskStatus) {
-        let (from, to) = (state_name(from), state_name(to));
-        if let Some(left) = self.counts.get_mut(from) {
-            *left -= 1;
+        subtract(&mut self.counts, from);
+        add(&mut self.counts, to);
+        if from.wave() > 0 {
+            subtract(self.wave_counts.entry(from.wave()).or_default(), from);
         }
-        self.counts.retain(|_, count| *count > 0);
-        *self.counts.entry(to.to_owned()).or_default() += 1;
+        if to.wave() > 0 {
+            add(self.wave_counts.entry(to.wave()).or_default(), to);
+        }
     }
 
     /// Saves the revision and the counts. Returns the revision.
     pub(crate) async fn finish(self, tx: &mut Tx) -> Result<i64> {
         on!(tx, |c| {
             sqlx::query(
-                "update rollouts set revision = $1, counted = $1, counts = $2 where id = $3",
+                "update rollouts set revision = $1, counted = $1, counts = $2, wave_counts = $4
+                  where id = $3",
             )
             .bind(self.revision)
             .bind(put(&self.counts))
             .bind(put(&self.rollout))
+            .bind(put(&self.wave_counts))
             .execute(c)
             .await
             .map(drop)
         })?;
         Ok(self.revision)
     }
+}
+
+/// Counts one more task in this state.
+pub(crate) fn add(counts: &mut Counts, status: TaskStatus) {
+    *counts.entry(state_name(status).to_owned()).or_default() += 1;
+}
+
+fn subtract(counts: &mut Counts, status: TaskStatus) {
+    if let Some(left) = counts.get_mut(state_name(status)) {
+        *left = left.saturating_sub(1);
+    }
+    counts.retain(|_, count| *count > 0);
 }

@@ -107,7 +107,11 @@ pub(crate) fn to_json<T: serde::Serialize>(value: &T) -> String {
 
 via!(
     vocab::BatchId,
+    vocab::DeliveryId,
     vocab::EventId,
+    vocab::FreezeId,
+    vocab::NotificationRuleId,
+    vocab::WebhookId,
     vocab::ViewId,
     vocab::KeyId,
     vocab::OrgId,
@@ -137,6 +141,7 @@ json!(
     domain::advisory::Epss,
     domain::advisory::KevEntry,
     std::collections::BTreeMap<String, u64>,
+    std::collections::BTreeMap<u32, std::collections::BTreeMap<String, u64>>,
     std::collections::BTreeMap<vocab::Severity, u32>,
     std::collections::BTreeMap<vocab::Assessment, u64>,
     std::collections::BTreeSet<u32>,

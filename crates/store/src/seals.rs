@@ -22,7 +22,7 @@ use crate::schedules::Schedule;
 use crate::sql::{Text, in_chunks};
 use crate::tx::Tx;
 use async_recursion::async_recursion as boxed;
-use domain::rollout::RolloutHead;
+use domain::rollout::{RolloutHead, WaveProgress};
 use jiff::Timestamp;
 use vocab::{BatchId, RunId, ScheduleId, ServerId, TaskId};
 
@@ -130,13 +130,20 @@ pub(crate) fn head(
     ended_at: Option<Timestamp>,
     generation: i64,
 ) -> [u8; 32] {
-    let parts = CodeInput::default()
+    let mut parts = CodeInput::default()
         .text(id)
         .text(phase_name(head.phase))
         .time(head.starts_at)
         .time(head.start_by)
         .optional_time(ended_at)
         .text(generation);
+    // A wave that was not approved must not start.
+    if head.waves != WaveProgress::default() {
+        parts = parts.text(head.waves.current).optional_time(head.waves.ended_at);
+        for approval in &head.waves.approvals {
+            parts = parts.text(approval.wave).time(approval.at).text(&approval.by);
+        }
+    }
     seal.row_code("rollouts.head", &parts.0)
 }
 

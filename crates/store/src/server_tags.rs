@@ -1,10 +1,12 @@
 //! The servers of each tag, sorted by name. [`crate::server_list`] reads this table.
 
-use vocab::ServerId;
+use std::collections::BTreeSet;
+
+use vocab::{ServerId, Tag};
 
 use crate::db::on;
 use crate::error::Result;
-use crate::row::put;
+use crate::row::{parse, put};
 use crate::server_index::sort_name;
 use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text};
@@ -12,8 +14,14 @@ use crate::tx::Tx;
 
 /// Adds the tags of servers.
 pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
-    let tags = servers.iter().flat_map(|server| server.tags.iter().map(move |tag| (server, tag)));
+    let tags = servers.iter().flat_map(|server| {
+        let unique: BTreeSet<&Tag> = server.tags.iter().collect();
+        unique.into_iter().map(move |tag| (server, tag))
+    });
     let tags: Vec<_> = tags.collect();
+    for (server, tag) in &tags {
+        tx.adjust_tag_count((server.org_id, tag.as_str().to_owned()), 1);
+    }
     for chunk in tags.chunks(ROWS_MAX) {
         on!(tx, |c| {
             Text::new("insert into server_tags (owner, tag, name, named) ")
@@ -33,12 +41,14 @@ pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
 
 /// Removes all tags of a server.
 pub(crate) async fn remove(tx: &mut Tx, id: ServerId) -> Result<()> {
-    on!(tx, |c| {
-        sqlx::query("delete from server_tags where named = $1")
+    let removed: Vec<(String, String)> = on!(tx, |c| {
+        sqlx::query_as("delete from server_tags where named = $1 returning owner, tag")
             .bind(put(&id))
-            .execute(c)
+            .fetch_all(c)
             .await
-            .map(drop)
     })?;
+    for (owner, tag) in removed {
+        tx.adjust_tag_count((parse("server_tags", owner)?, tag), -1);
+    }
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 use crate::audit;
 use crate::audit::{NewEntry, Seal};
 use crate::counts;
-use crate::counts::CountKey;
+use crate::counts::{CountKey, TagKey};
 use crate::db::{Conn, Db, Wire, on};
 use crate::error::Result;
 use crate::events;
@@ -35,6 +35,7 @@ struct PendingWrites {
     entries: Vec<NewEntry>,
     events: Vec<NewEvent>,
     counts: Vec<(CountKey, i64)>,
+    tag_counts: Vec<(TagKey, i64)>,
     topics: BTreeSet<Topic>,
 }
 
@@ -58,6 +59,11 @@ impl Tx {
     /// Adds `more` to the number of servers of this kind at commit. It may be negative.
     pub(crate) fn adjust_count(&mut self, kind: CountKey, more: i64) {
         self.pending.counts.push((kind, more));
+    }
+
+    /// Adds `more` to the number of servers with this tag at commit. It may be negative.
+    pub(crate) fn adjust_tag_count(&mut self, key: TagKey, more: i64) {
+        self.pending.tag_counts.push((key, more));
     }
 
     /// See [`Db::liveness_lock`].
@@ -88,12 +94,14 @@ impl Tx {
     /// Makes all changes durable and visible, or none of them.
     #[boxed]
     pub async fn commit(mut self) -> Result<()> {
-        let PendingWrites { entries, events, counts, topics } = std::mem::take(&mut self.pending);
+        let pending = std::mem::take(&mut self.pending);
+        let PendingWrites { entries, events, counts, tag_counts, topics } = pending;
         // Every change writes an audit entry; its subject is the resource that was changed.
         if let Some(entry) = entries.first() {
             idempotency::record_effect(&mut self.conn, &entry.subject).await?;
         }
         counts::write(&mut self.conn, counts).await?;
+        counts::write_tags(&mut self.conn, tag_counts).await?;
         audit::append(&mut self.conn, &self.seal, entries).await?;
         events::append(&mut self.conn, events).await?;
         if let Wire::Pg(c) = self.conn.wire() {
@@ -128,8 +136,8 @@ impl Tx {
         &mut self,
         part: impl AsyncFnOnce(&mut Tx) -> Result<T>,
     ) -> Result<Result<T>> {
-        let PendingWrites { entries, events, counts, .. } = &self.pending;
-        let kept = (entries.len(), events.len(), counts.len());
+        let PendingWrites { entries, events, counts, tag_counts, .. } = &self.pending;
+        let kept = (entries.len(), events.len(), counts.len(), tag_counts.len());
         on!(self, |c| sqlx::query("savepoint part").execute(c).await.map(drop))?;
         let done = part(self).await;
         if let Err(cause) = &done {
@@ -145,6 +153,7 @@ impl Tx {
             self.pending.entries.truncate(kept.0);
             self.pending.events.truncate(kept.1);
             self.pending.counts.truncate(kept.2);
+            self.pending.tag_counts.truncate(kept.3);
         }
         on!(self, |c| sqlx::query("release savepoint part").execute(c).await.map(drop))?;
         Ok(done)

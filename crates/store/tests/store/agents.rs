@@ -93,8 +93,8 @@ async fn late_result_replaces_a_timed_out_refresh(db: Db) {
     let mut tx = db.begin().await.unwrap();
     let asked = refresh(ours, 1, 0);
     refreshes::request(&mut tx, &asked).await.unwrap();
-    assert_eq!(refreshes::expire(&mut tx, at(299)).await.unwrap(), 0);
-    assert_eq!(refreshes::expire(&mut tx, at(300)).await.unwrap(), 1);
+    assert_eq!(refreshes::expire(&mut tx, at(299)).await.unwrap().len(), 0);
+    assert_eq!(refreshes::expire(&mut tx, at(300)).await.unwrap().len(), 1);
     assert_eq!(
         refreshes::get(&mut tx, ours, asked.id).await.unwrap().state,
         RefreshState::TimedOut

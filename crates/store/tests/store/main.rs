@@ -16,6 +16,7 @@ mod daily_stats;
 mod database;
 mod feeds;
 mod findings;
+mod freezes;
 mod idempotency_effects;
 mod leases;
 mod package_sets;

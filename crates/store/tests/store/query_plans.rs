@@ -4,14 +4,15 @@
 //! These tests call the store's functions on tables with some rows and fresh statistics, and ask
 //! the database to explain the recorded SQL. `server_filters` checks that the results are right.
 
-use domain::rollout::{ActiveTask, Pace, Phase, RolloutHead, TaskStatus};
+use domain::rollout::{ActiveTask, Pace, Phase, RolloutHead, TaskStatus, WaveProgress};
 use sqlx::AssertSqlSafe;
 use store::audit::{self, EntryKey};
-use store::findings::CveChange;
+use store::findings::{CveChange, WithSuppressed};
 use store::server_list::{Filter, OnlineSpan, Sort};
 use store::{
-    Conn, Db, Page, Paged, Tx, findings, patches, presence, presence_transitions, recorded_sql,
-    rollout_tasks, rollouts, schedules, seals, security_counts, server_list, servers,
+    Conn, Db, Page, Paged, Tx, findings, health, patches, presence, presence_transitions,
+    recorded_sql, rollout_tasks, rollouts, saved_views, schedules, seals, security_counts,
+    server_list, servers,
 };
 use vocab::{OrgId, ServerId, Stage, Status};
 
@@ -77,8 +78,12 @@ fn schedule(org_id: OrgId, n: u32) -> schedules::Schedule {
 }
 
 fn busy(server: ServerId) -> rollout_tasks::StateChange {
-    let next =
-        TaskStatus::Busy(ActiveTask { stage: Stage::Dispatched, started_at: at(1), by: at(60) });
+    let next = TaskStatus::Busy(ActiveTask {
+        stage: Stage::Dispatched,
+        started_at: at(1),
+        by: at(60),
+        wave: 1,
+    });
     rollout_tasks::StateChange {
         server_id: server,
         from: TaskStatus::Waiting,
@@ -112,6 +117,7 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
             canary_waived: false,
             expected: None,
             canary_unchanged: false,
+            waves: WaveProgress::default(),
             clock: at(0),
         },
         options: serde_json::json!({}),
@@ -125,6 +131,7 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
         generation: 1,
         revision: 1,
         counts: None,
+        wave_counts: None,
         counted: 0,
         seal: seals::SealCode::default(),
         head_seal: seals::SealCode::default(),
@@ -248,8 +255,13 @@ async fn call_frequent_queries(
     call!("tasks of a server", rollout_tasks::list_by_server(tx, nth!(ServerId, 5_u32), page));
     let row = rollouts::load(tx, batch).await.unwrap();
     call!("tasks of a batch", rollout_tasks::list(tx, &row, &[], page));
+    call!("states of tasks", rollout_tasks::states(tx, batch, 0, 100));
+    let user = nth!(UserId, 1_u32);
+    call!("saved views of a list", saved_views::list(tx, ours, user, "servers", 100));
+    call!("saved views of a user", saved_views::count(tx, user));
+    call!("patches by severity", patches::count_by_severity(tx, ours));
     call!("server by name", server_list::by_name(tx, ours, "web-1"));
-    call!("open CVEs", findings::count_by_severity(tx, ours));
+    call!("open CVEs", findings::count_by_severity(tx, ours, WithSuppressed::No));
     call!("ages of patches", patches::ages(tx, ours, [at(3), at(2), at(1)]));
     call!("offline for presence", presence_transitions::list_offline(tx, at(500), at(5_000)));
     call!(
@@ -446,6 +458,37 @@ async fn kinds_with_a_cve_are_looked_up_by_number(database: TestDatabase) {
     }
 }
 
+/// The rows of `servers` are wide: what is counted over many servers is read from an index, or only
+/// for the servers that match.
+async fn counts_do_not_read_every_server(database: TestDatabase) {
+    let db = database.open().await;
+    let (ours, _) = fill(&db).await;
+    let mut tx = db.begin().await.unwrap();
+    let gained = CveChange { cve: "CVE-1".into(), gained: vec![1], lost: Vec::new() };
+    findings::apply_cve_changes(&mut tx, ours, &[&gained]).await.unwrap();
+    let set = vocab::Digest::compute(b"updates");
+    findings::put_vendor_reported(&mut tx, ours, &[("CVE-1".into(), set)]).await.unwrap();
+    recorded_sql();
+    let agents = health::agents(&mut tx, ours, None).await.unwrap();
+    assert_eq!(agents, [(String::new(), String::new(), u64::from(FLEET))]);
+    let mut found = Vec::new();
+    for sql in recorded_sql() {
+        found.extend(steps(&mut tx, &sql).await);
+    }
+    let is_covered = found.contains(&"SCAN servers USING INDEX servers_agent".to_owned())
+        || found.contains(&"SCAN servers USING COVERING INDEX servers_agent".to_owned());
+    assert!(is_covered || !database.is_sqlite(), "{found:?}");
+    let counts = findings::count_by_environment(&mut tx, ours, "CVE-1", None).await.unwrap();
+    assert!(counts.is_empty(), "{counts:?}");
+    let mut found = Vec::new();
+    for sql in recorded_sql() {
+        found.extend(steps(&mut tx, &sql).await);
+    }
+    for step in found.iter().filter(|step| step.contains(" servers ")) {
+        assert!(!step.ends_with("(org_id=?)") && !step.starts_with("SCAN"), "{found:?}");
+    }
+}
+
 /// A filter of the audit log reads the entries that match it, however long the log is.
 async fn audit_filters_read_only_entries_that_match(database: TestDatabase) {
     let db = database.open().await;
@@ -509,6 +552,7 @@ async fn audit_filters_read_only_entries_that_match(database: TestDatabase) {
 testkit::both!(
     crate::support::database:
     audit_filters_read_only_entries_that_match,
+    counts_do_not_read_every_server,
     frequent_queries_use_an_index,
     outdated_statistics_cause_no_full_scan,
     kinds_with_a_cve_are_looked_up_by_number,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use domain::rollout::{
     ActiveTask, EndedTask, Pace, Phase, RolloutHead, RolloutOutcome, TaskEvent, TaskOutcome,
-    TaskStatus,
+    TaskStatus, WaveProgress,
 };
 use serde_json::json;
 use store::rollout_tasks::{self, StateChange};
@@ -33,6 +33,7 @@ fn rollout(org_id: OrgId, n: u32) -> Rollout {
             canary_waived: false,
             expected: None,
             canary_unchanged: false,
+            waves: WaveProgress::default(),
             clock: at(0),
         },
         options: json!({"packages": ["openssl"]}),
@@ -46,6 +47,7 @@ fn rollout(org_id: OrgId, n: u32) -> Rollout {
         generation: 1,
         revision: 1,
         counts: Some(Counts::new()),
+        wave_counts: Some(rollouts::WaveCounts::new()),
         counted: 1,
         seal: store::seals::SealCode::default(),
         head_seal: store::seals::SealCode::default(),
@@ -64,11 +66,11 @@ pub(crate) async fn start(db: &Db, org: OrgId, n: u32, count: u32) -> BatchId {
 }
 
 pub(crate) fn busy(stage: Stage, by: i64) -> TaskStatus {
-    TaskStatus::Busy(ActiveTask { stage, started_at: at(1), by: at(by) })
+    TaskStatus::Busy(ActiveTask { stage, started_at: at(1), by: at(by), wave: 1 })
 }
 
 pub(crate) fn done(outcome: TaskOutcome) -> TaskStatus {
-    TaskStatus::Done(EndedTask { outcome, started_at: Some(at(1)), at: at(9) })
+    TaskStatus::Done(EndedTask { outcome, started_at: Some(at(1)), at: at(9), wave: 1 })
 }
 
 /// The first state change of a server, from waiting, or the second, from dispatched.
@@ -213,7 +215,8 @@ async fn stored_rollout_resumes_where_it_stopped(db: Db) {
         stored.head.clone(),
         rows.iter().map(|row| (row.server_id, row.target)),
     );
-    let next = planned.apply_event(rows[0].server_id, TaskEvent::Offered, at(5)).unwrap();
+    let next =
+        planned.apply_event(rows[0].server_id, TaskEvent::Offered { wave: 1 }, at(5)).unwrap();
     let from = TaskStatus::Waiting;
     let offer = StateChange { server_id: rows[0].server_id, from, seen: 1, next, result: None };
     assert_eq!(rollout_tasks::claim(&mut tx, id, &[offer]).await.unwrap(), [rows[0].server_id]);
