@@ -1,6 +1,7 @@
 //! The shared state of the service: the database, the clock, the secrets and the settings.
 
 use async_recursion::async_recursion as boxed;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use jiff::{SignedDuration, Timestamp};
@@ -12,6 +13,7 @@ use crate::auth::api_keys::ApiKeyCache;
 use crate::auth::oidc::{self, Provider};
 use crate::clock::Clock;
 use crate::health::ProcessHealth;
+use crate::mail::MailSettings;
 use crate::secrets::Secrets;
 
 /// What commands, queries and background tasks need. Cheap to clone. It does not depend on its
@@ -70,6 +72,15 @@ pub struct Settings {
     /// The identity provider with which users may sign in.
     pub oidc: Option<oidc::Config>,
     pub feeds: FeedSettings,
+    /// The address at which people reach the dashboard, without a slash at the end. For links in
+    /// events and messages.
+    pub public_url: Option<String>,
+    /// How email is sent; `None` if it is not. Links in messages need the public URL.
+    pub mail: Option<MailSettings>,
+    /// Whether webhooks may send to this host and to link-local addresses.
+    pub webhook_allow_local: bool,
+    /// The directory with the files of this process, such as the anchor of the audit log.
+    pub data_dir: Option<PathBuf>,
 }
 
 /// How the service gets vulnerability feeds.
@@ -106,6 +117,10 @@ impl Default for Settings {
             agents: AgentReleases::default(),
             oidc: None,
             feeds: FeedSettings::default(),
+            public_url: None,
+            mail: None,
+            webhook_allow_local: false,
+            data_dir: None,
         }
     }
 }
@@ -122,6 +137,11 @@ impl App {
         });
         let health = condition;
         App(Arc::new(Inner { parts, keys, oidc, draining, health, contacts, certificate }))
+    }
+
+    /// The address of a page of the dashboard; only the path if the public URL is not set.
+    pub fn page_url(&self, path: &str) -> String {
+        format!("{}{path}", self.settings.public_url.as_deref().unwrap_or_default())
     }
 
     /// Servers whose last inventory is older than this are stale.

@@ -5,6 +5,7 @@ use store::Tx;
 
 use crate::Actor;
 use crate::App;
+use crate::EventKind;
 
 macro_rules! actions {
     ($($(#[$doc:meta])* $name:ident = $word:literal in $group:ident;)*) => {
@@ -41,6 +42,7 @@ actions! {
     UserPassword = "user.password" in Accounts;
     UserPasswordChange = "user.password_change" in Accounts;
     UserSignIn = "user.sign_in" in Accounts;
+    UserSignOut = "user.sign_out" in Accounts;
     UserLink = "user.link" in Accounts;
     UserRole = "user.role" in Accounts;
     UserTotpOn = "user.totp_on" in Accounts;
@@ -53,6 +55,14 @@ actions! {
     UserSessionsEnd = "user.sessions_end" in Accounts;
     ViewSave = "view.save" in Accounts;
     ViewDelete = "view.delete" in Accounts;
+    EmailSet = "email.set" in Accounts;
+    EmailConfirm = "email.confirm" in Accounts;
+    EmailRemove = "email.remove" in Accounts;
+    /// Messages could not be sent for too long.
+    EmailStop = "email.stop" in Accounts;
+    NotificationRuleCreate = "notification_rule.create" in Accounts;
+    NotificationRuleDelete = "notification_rule.delete" in Accounts;
+    NotificationTest = "notification.test" in Accounts;
     ApiKeyCreate = "api_key.create" in Credentials;
     ApiKeyRevoke = "api_key.revoke" in Credentials;
     EnrollmentTokenCreate = "enrollment_token.create" in Credentials;
@@ -73,6 +83,10 @@ actions! {
     BatchResume = "batch.resume" in Batches;
     BatchCancel = "batch.cancel" in Batches;
     BatchRetry = "batch.retry" in Batches;
+    /// A wave was approved.
+    BatchApprove = "batch.approve" in Batches;
+    /// A wave was rejected.
+    BatchReject = "batch.reject" in Batches;
     /// The planner changed the state.
     BatchChange = "batch.change" in Batches;
     BatchFinish = "batch.finish" in Batches;
@@ -82,13 +96,28 @@ actions! {
     ScheduleUpdate = "schedule.update" in Schedules;
     ScheduleDelete = "schedule.delete" in Schedules;
     ScheduleTampered = "schedule.tampered" in Schedules;
+    FreezeCreate = "freeze.create" in Schedules;
+    FreezeUpdate = "freeze.update" in Schedules;
+    FreezeDelete = "freeze.delete" in Schedules;
     RunStart = "run.start" in Schedules;
     RunSkip = "run.skip" in Schedules;
     RunCancel = "run.cancel" in Schedules;
     RunTampered = "run.tampered" in Schedules;
+    WebhookCreate = "webhook.create" in Webhooks;
+    WebhookUpdate = "webhook.update" in Webhooks;
+    WebhookDelete = "webhook.delete" in Webhooks;
+    WebhookRotate = "webhook.rotate" in Webhooks;
+    WebhookTest = "webhook.test" in Webhooks;
+    WebhookRedeliver = "webhook.redeliver" in Webhooks;
+    /// Its deliveries failed for too long.
+    WebhookDisable = "webhook.disable" in Webhooks;
     FeedAdd = "feed.add" in Feeds;
     FeedUpdate = "feed.update" in Feeds;
     FeedRemove = "feed.remove" in Feeds;
+    /// Imported by a command on this installation.
+    FeedImport = "feed.import" in Feeds;
+    /// The feed is no longer updated; its advisories stay.
+    FeedForget = "feed.forget" in Feeds;
     SuppressionCreate = "suppression.create" in Feeds;
     SuppressionDelete = "suppression.delete" in Feeds;
     OrganizationCreate = "organization.create" in Installation;
@@ -107,6 +136,17 @@ impl Action {
     pub fn parse(text: &str) -> Option<Action> {
         Action::ALL.iter().copied().find(|action| action.as_str() == text)
     }
+
+    /// The actions that a pattern selects: the name of an action, all actions on a kind of resource
+    /// (`batch.*`), or all actions (`*`). Empty if it selects none.
+    pub fn matching(pattern: &str) -> Vec<Action> {
+        let selects = |action: &Action| match pattern.strip_suffix('*') {
+            Some("") => true,
+            Some(kind) => kind.ends_with('.') && action.as_str().starts_with(kind),
+            None => action.as_str() == pattern,
+        };
+        Action::ALL.iter().copied().filter(selects).collect()
+    }
 }
 
 /// Actions that are looked for together.
@@ -117,9 +157,11 @@ pub enum ActionGroup {
     Credentials,
     Servers,
     Batches,
+    /// Schedules, their runs, and freezes.
     Schedules,
     /// Feeds and suppressions.
     Feeds,
+    Webhooks,
     Installation,
 }
 
@@ -143,8 +185,15 @@ pub fn record(
 }
 
 /// Adds an event to the transaction.
-pub fn emit(app: &App, tx: &mut Tx, actor: &Actor, kind: &str, data: Value) {
-    super::emit(tx, actor.org, kind, app.clock.now(), data);
+pub fn emit(
+    app: &App,
+    tx: &mut Tx,
+    actor: &Actor,
+    kind: EventKind,
+    subject: impl ToString,
+    data: Value,
+) {
+    super::emit(tx, actor.org, app.clock.now(), &actor.id, kind, subject, data);
 }
 
 #[cfg(test)]
@@ -160,5 +209,19 @@ mod tests {
             assert_eq!(Action::parse(action.as_str()), Some(*action));
         }
         assert_eq!(Action::parse("server.dance"), None);
+    }
+
+    #[test]
+    fn a_pattern_selects_an_action_a_kind_or_all() {
+        assert_eq!(Action::matching("batch.pause"), [Action::BatchPause]);
+        assert_eq!(
+            Action::matching("api_key.*"),
+            [Action::ApiKeyCreate, Action::ApiKeyRevoke],
+            "the actions on one kind of resource"
+        );
+        assert_eq!(Action::matching("*"), Action::ALL);
+        for nothing in ["", "batch", "batch*", "batch.", "bat*", ".*", "**"] {
+            assert_eq!(Action::matching(nothing), [], "{nothing:?}");
+        }
     }
 }

@@ -22,7 +22,7 @@ use vocab::OrgId;
 use crate::App;
 use crate::audit::Action;
 use crate::secrets::{RootKeyAge, Secrets};
-use crate::{emit, record};
+use crate::{EventKind, emit, record};
 
 /// The name of the file in the data directory.
 pub const FILE: &str = "audit.anchor";
@@ -125,17 +125,28 @@ impl Anchor {
     #[boxed]
     pub async fn truncated_logs(&self, conn: &mut Conn) -> store::Result<BTreeMap<OrgId, i64>> {
         let mut missing = BTreeMap::new();
-        for (org, last) in &self.0 {
-            let before = last.seq.saturating_sub(1);
-            let found = audit::after(conn, *org, before, 1).await?;
-            let heads = audit::head(conn, *org).await;
-            let reaches = heads.is_ok_and(|(seq, _)| seq >= last.seq);
-            if last.seq > 0 && !(found.first().is_some_and(|entry| last.matches(entry)) && reaches)
-            {
-                missing.insert(*org, last.seq);
+        for org in self.0.keys() {
+            if let Some(seq) = self.missing_entry(conn, *org).await? {
+                missing.insert(*org, seq);
             }
         }
         Ok(missing)
+    }
+
+    /// Whether it has an entry of this organization's log.
+    pub fn covers(&self, org: OrgId) -> bool {
+        self.0.contains_key(&org)
+    }
+
+    /// The number of the last known entry of an organization's log, if the log lacks it.
+    #[boxed]
+    pub async fn missing_entry(&self, conn: &mut Conn, org: OrgId) -> store::Result<Option<i64>> {
+        let Some(last) = self.0.get(&org).filter(|last| last.seq > 0) else { return Ok(None) };
+        let found = audit::after(conn, org, last.seq - 1, 1).await?;
+        let heads = audit::head(conn, org).await;
+        let reaches = heads.is_ok_and(|(seq, _)| seq >= last.seq);
+        let matches = found.first().is_some_and(|entry| last.matches(entry));
+        Ok((!(matches && reaches)).then_some(last.seq))
     }
 }
 
@@ -216,7 +227,7 @@ async fn raise_alarm(app: &App, org: OrgId, seq: i64) {
     let raised = async {
         let mut tx = app.db.begin().await?;
         record(&mut tx, org, now, "engine", Action::AuditCut, org, &detail);
-        emit(&mut tx, org, "audit.cut", now, detail.clone());
+        emit(&mut tx, org, now, "engine", EventKind::AuditCut, org, detail.clone());
         tx.commit().await
     };
     let raised: store::Result<()> = raised.await;

@@ -25,6 +25,9 @@ pub enum ServiceError {
     /// The caller is not allowed to do this. HTTP status 403.
     #[error("{0}")]
     Forbidden(String),
+    /// The creator of a batch may not approve its waves. HTTP status 403.
+    #[error("the creator of a batch cannot approve it")]
+    OwnBatch,
     /// The object does not have the version that the caller expects. HTTP status 412.
     #[error("the current version is {current}")]
     VersionMismatch { current: i64 },

@@ -18,7 +18,7 @@ use vocab::BatchId;
 
 use crate::App;
 use crate::audit::Action;
-use crate::{ATTEMPTS_MAX, PatchOptions, ServiceError, emit, record};
+use crate::{ATTEMPTS_MAX, EventKind, PatchOptions, ServiceError, emit, record};
 
 /// The actor in audit entries.
 const ACTOR: &str = "engine";
@@ -73,7 +73,7 @@ pub async fn stop_batch(app: &App, id: BatchId, reason: &str) -> store::Result<(
         let detail = json!({"batch_id": id, "reason": reason,
             "state": rollouts::phase_name(head.phase)});
         record(&mut tx, seen.org_id, now, ACTOR, Action::BatchTampered, id, &detail);
-        emit(&mut tx, seen.org_id, "batch.tampered", now, detail);
+        emit(&mut tx, seen.org_id, now, ACTOR, EventKind::BatchTampered, id, detail);
         tx.commit().await?;
         tracing::error!(batch = %id, reason, "the batch was changed in the database and is canceled");
         count_tampered("batch");
@@ -88,7 +88,7 @@ pub fn refuse_schedule(tx: &mut Tx, schedule: &Schedule, now: Timestamp) {
     let detail = json!({"schedule_id": id, "name": schedule.name,
         "reason": "the schedule was changed in the database"});
     record(tx, org, now, ACTOR, Action::ScheduleTampered, id, &detail);
-    emit(tx, org, "schedule.tampered", now, detail);
+    emit(tx, org, now, ACTOR, EventKind::ScheduleTampered, id, detail);
     tracing::error!(schedule = %id, "the schedule was changed in the database and is not run");
     count_tampered("schedule");
 }
@@ -100,7 +100,7 @@ pub async fn refuse_run(tx: &mut Tx, run: &Run, now: Timestamp) -> store::Result
     let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id,
         "reason": "the run was changed in the database"});
     record(tx, run.org_id, now, ACTOR, Action::RunTampered, run.id, &detail);
-    emit(tx, run.org_id, "run.tampered", now, detail);
+    emit(tx, run.org_id, now, ACTOR, EventKind::ScheduleTampered, run.schedule_id, detail);
     tracing::error!(run = %run.id, "the run was changed in the database and is canceled");
     count_tampered("run");
     Ok(())
@@ -118,7 +118,7 @@ pub async fn refuse_refresh(app: &App, refresh: &Refresh) -> store::Result<()> {
     }
     let detail = json!({"refresh_id": id, "server_id": server, "reason": reason});
     record(&mut tx, refresh.org_id, now, ACTOR, Action::RefreshTampered, server, &detail);
-    emit(&mut tx, refresh.org_id, "refresh.tampered", now, detail);
+    emit(&mut tx, refresh.org_id, now, ACTOR, EventKind::ServerRefreshTampered, server, detail);
     tx.commit().await?;
     tracing::error!(refresh = %id, reason, "the refresh is not sent to its server");
     count_tampered("refresh");

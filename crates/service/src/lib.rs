@@ -13,6 +13,7 @@
 pub mod agent_install;
 pub mod agent_releases;
 pub mod app;
+pub mod attention;
 pub mod audit;
 pub mod audit_anchor;
 pub mod auth;
@@ -20,31 +21,33 @@ pub mod batch_name;
 pub mod clock;
 pub mod commands;
 pub mod error;
+pub mod events;
 pub mod fetch;
 pub mod health;
 pub mod host_facts;
 pub mod idempotency;
 pub mod integrity;
+pub mod mail;
 pub mod options;
 pub mod projections;
 pub mod queries;
 pub mod requests;
 pub mod secrets;
 pub mod supervise;
+pub mod webhooks;
 
 pub use app::App;
 pub use error::{FieldError, ServiceError};
+pub use events::{EventKind, emit};
 pub use options::{OrderOptions, PatchOptions};
 
 use jiff::Timestamp;
 use serde_json::Value;
 use store::Tx;
 use store::audit::NewEntry;
-use store::events::NewEvent;
-use vocab::{EventId, OrgId, Role};
+use vocab::{OrgId, Role};
 
 use crate::audit::Action;
-use crate::clock::random_u128;
 
 /// On whose behalf something is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,12 +70,6 @@ pub async fn run_on_blocking_thread<T: Send + 'static>(
     let here = tokio::runtime::Handle::current();
     let done = tokio::task::spawn_blocking(move || here.block_on(work)).await;
     done.map_err(|error| ServiceError::Internal(error.into()))
-}
-
-/// Adds an event to the transaction.
-pub fn emit(tx: &mut Tx, org: OrgId, kind: &str, at: Timestamp, data: Value) {
-    let id = EventId::new(at, random_u128());
-    tx.emit(NewEvent { id, org_id: org, kind: kind.to_owned(), at, data });
 }
 
 /// Adds an audit entry to the transaction.

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use wire::agent::{ORDERS_KEYS_MAX, OrdersKey, orders_key_id};
 
@@ -317,6 +318,55 @@ impl Secrets {
     pub fn root_key_ages(&self) -> impl Iterator<Item = RootKeyAge> {
         let old = self.root_old.as_ref().map(|_| RootKeyAge::Old);
         [Some(RootKeyAge::Current), old].into_iter().flatten()
+    }
+
+    /// Encrypts a secret that is stored in the database. `owner` is the id of what it belongs to.
+    pub fn encrypt(&self, purpose: &'static str, owner: &str, secret: &[u8]) -> Vec<u8> {
+        let nonce = random_bytes::<NONCE_LEN>();
+        let mut sealed = secret.to_vec();
+        let closed =
+            self.encryption_key(RootKeyAge::Current, purpose, owner).seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::empty(),
+                &mut sealed,
+            );
+        closed.expect("the secret is far shorter than the limit of AES-GCM");
+        [&nonce[..], &sealed].concat()
+    }
+
+    /// Decrypts what [`Secrets::encrypt`] encrypted with the current or the old key.
+    pub fn decrypt(&self, purpose: &'static str, owner: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+        self.root_key_ages().find_map(|age| self.decrypt_with(age, purpose, owner, sealed))
+    }
+
+    /// Encrypts a secret again that was encrypted with the old root key. `None` if it was not: it
+    /// needs no change, or cannot be decrypted.
+    pub fn reencrypt(&self, purpose: &'static str, owner: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+        let current = RootKeyAge::Current;
+        if self.root_old.is_none() || self.decrypt_with(current, purpose, owner, sealed).is_some() {
+            return None;
+        }
+        let secret = self.decrypt_with(RootKeyAge::Old, purpose, owner, sealed)?;
+        Some(self.encrypt(purpose, owner, &secret))
+    }
+
+    fn encryption_key(&self, age: RootKeyAge, purpose: &'static str, owner: &str) -> LessSafeKey {
+        let key = self.tag_of(age, purpose, &[owner.as_bytes()]);
+        LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).expect("AES-256 keys have 32 bytes"))
+    }
+
+    fn decrypt_with(
+        &self,
+        age: RootKeyAge,
+        purpose: &'static str,
+        owner: &str,
+        sealed: &[u8],
+    ) -> Option<Vec<u8>> {
+        let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
+        let mut rest = rest.to_vec();
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let key = self.encryption_key(age, purpose, owner);
+        Some(key.open_in_place(nonce, Aad::empty(), &mut rest).ok()?.to_vec())
     }
 
     fn root_key(&self, age: RootKeyAge) -> &RootKey {

@@ -19,7 +19,7 @@ use crate::audit::Action;
 use crate::auth::opaque_token;
 use crate::clock::random_u128;
 use crate::secrets::Secrets;
-use crate::{Actor, FieldError, Result, ServiceError, audit};
+use crate::{Actor, EventKind, FieldError, Result, ServiceError, audit};
 
 const PREFIX: &str = "fmk_";
 const PURPOSE: &str = "fleetmend api key v1";
@@ -184,7 +184,14 @@ pub async fn create(app: &App, actor: &Actor, new: NewKey) -> Result<(ApiKey, St
     let detail = json!({"name": key.name, "role": key.role, "environments": key.environments,
         "expires_at": key.expires_at});
     audit::record(app, &mut tx, actor, Action::ApiKeyCreate, key.id, detail);
-    audit::emit(app, &mut tx, actor, "api_key.created", json!({"api_key_id": key.id}));
+    audit::emit(
+        app,
+        &mut tx,
+        actor,
+        EventKind::ApiKeyCreated,
+        key.id,
+        json!({"api_key_id": key.id}),
+    );
     tx.commit().await?;
     Ok((key, secret.text))
 }
@@ -205,7 +212,14 @@ pub async fn revoke(app: &App, actor: &Actor, seen: &ApiKey) -> Result<()> {
     }
     api_keys::revoke(&mut tx, seen, now).await?;
     audit::record(app, &mut tx, actor, Action::ApiKeyRevoke, seen.id, json!({"name": seen.name}));
-    audit::emit(app, &mut tx, actor, "api_key.revoked", json!({"api_key_id": seen.id}));
+    audit::emit(
+        app,
+        &mut tx,
+        actor,
+        EventKind::ApiKeyRevoked,
+        seen.id,
+        json!({"api_key_id": seen.id}),
+    );
     tx.notify(Topic::Credentials);
     Ok(tx.commit().await?)
 }

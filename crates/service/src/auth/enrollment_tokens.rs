@@ -18,7 +18,7 @@ use crate::audit::Action;
 use crate::auth::opaque_token;
 use crate::clock::random_u128;
 use crate::secrets::Secrets;
-use crate::{Actor, FieldError, Result, ServiceError, audit};
+use crate::{Actor, EventKind, FieldError, Result, ServiceError, audit};
 
 const PREFIX: &str = "fme_";
 const PURPOSE: &str = "fleetmend enrolment token v1";
@@ -83,7 +83,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(Enrollme
         "max_uses": token.uses_max, "expires_at": token.expires_at});
     audit::record(app, &mut tx, actor, Action::EnrollmentTokenCreate, token.id, detail);
     let detail = json!({"enrollment_token_id": token.id});
-    audit::emit(app, &mut tx, actor, "enrollment_token.created", detail);
+    audit::emit(app, &mut tx, actor, EventKind::EnrollmentTokenCreated, token.id, detail);
     tx.commit().await?;
     Ok((token, text))
 }
@@ -99,7 +99,7 @@ pub async fn revoke(app: &App, actor: &Actor, seen: &EnrollmentToken) -> Result<
     let detail = json!({"name": seen.name});
     audit::record(app, &mut tx, actor, Action::EnrollmentTokenRevoke, seen.id, detail);
     let detail = json!({"enrollment_token_id": seen.id});
-    audit::emit(app, &mut tx, actor, "enrollment_token.revoked", detail);
+    audit::emit(app, &mut tx, actor, EventKind::EnrollmentTokenRevoked, seen.id, detail);
     tx.notify(Topic::Credentials);
     Ok(tx.commit().await?)
 }

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 use store::audit::ResealStatus;
 use store::root_keys::{self, Dependents, RootKeyRecord};
-use store::{Conn, Db, StoreError, audit, organizations, seals, users};
-use vocab::{KeyId, OrgId, ServerId, TokenId, UserId};
+use store::{Conn, Db, StoreError, audit, organizations, seals, users, webhooks};
+use vocab::{KeyId, OrgId, ServerId, TokenId, UserId, WebhookId};
 
 use crate::App;
 use crate::audit::Action;
@@ -219,6 +219,8 @@ pub async fn reseal(app: &App) -> store::Result<BrokenLogs> {
         after = Some(*last);
         run_with_retry(app, ResealStep::Users(seen)).await?;
     }
+    let hooks = webhooks::secrets(&mut *app.db.read().await?).await?;
+    run_with_retry(app, ResealStep::Webhooks(hooks)).await?;
     let mut broken = BrokenLogs::new();
     let logs = audit::orgs_to_reseal(&mut *app.db.read().await?).await?;
     for org in logs {
@@ -244,6 +246,7 @@ pub async fn reseal(app: &App) -> store::Result<BrokenLogs> {
 enum ResealStep {
     Rows(seals::ResealCursor),
     Users(Vec<(UserId, Vec<u8>)>),
+    Webhooks(Vec<(WebhookId, Vec<u8>, Option<Vec<u8>>)>),
     Log(OrgId),
     End,
 }
@@ -274,6 +277,18 @@ async fn run_step(app: &App, step: &ResealStep) -> store::Result<ResealOutcome> 
             for (user, sealed) in seen {
                 if let Some(renewed) = two_factor::reencrypt(&app.secrets, *user, sealed) {
                     users::replace_totp_secret(&mut tx, *user, sealed, &renewed).await?;
+                }
+            }
+            ResealOutcome::All
+        }
+        ResealStep::Webhooks(seen) => {
+            for (id, sealed, old) in seen {
+                let renew = |sealed: &[u8]| crate::webhooks::reencrypt(&app.secrets, *id, sealed);
+                let (renewed, renewed_old) = (renew(sealed), old.as_deref().and_then(renew));
+                if renewed.is_some() || renewed_old.is_some() {
+                    let secret = renewed.as_deref().unwrap_or(sealed);
+                    let old = renewed_old.as_deref().or(old.as_deref());
+                    webhooks::replace_secrets(&mut tx, *id, sealed, secret, old).await?;
                 }
             }
             ResealOutcome::All

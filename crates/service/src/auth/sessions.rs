@@ -120,7 +120,12 @@ pub async fn list(app: &App, user: &User) -> Result<Vec<Session>> {
 pub async fn sign_out(app: &App, token: &str) -> Result<()> {
     let Some(hash) = token_hash(app, token) else { return Ok(()) };
     let mut tx = app.db.begin().await?;
+    let Some((_, user)) = sessions::find(&mut tx, &hash, app.clock.now()).await? else {
+        return Ok(());
+    };
     sessions::end(&mut tx, &hash).await?;
+    let detail = json!({"name": user.name});
+    audit::record(app, &mut tx, &actor(&user), Action::UserSignOut, user.id, detail);
     Ok(tx.commit().await?)
 }
 

@@ -20,7 +20,7 @@ use crate::auth::users::{
     SignInMethod, SignInOutcome, actor, details as of_user, normalize_name, record_sign_in,
 };
 use crate::clock::random_u128;
-use crate::{Actor, Result, audit};
+use crate::{Actor, EventKind, Result, audit};
 
 /// Why an authenticated identity is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,7 +141,7 @@ async fn create(app: &App, config: &Config, tx: &mut Tx, name: String, role: Rol
     };
     users::create(tx, &user).await?;
     audit::record(app, tx, &by, Action::UserCreate, user.id, of_user(&user));
-    audit::emit(app, tx, &by, "user.created", json!({"user_id": user.id}));
+    audit::emit(app, tx, &by, EventKind::UserCreated, user.id, json!({"user_id": user.id}));
     Ok(user)
 }
 
@@ -152,6 +152,6 @@ async fn change_role(app: &App, tx: &mut Tx, user: User, role: Role) -> Result<U
     users::save(tx, &after).await?;
     let detail = json!({"name": after.name, "role": role, "before": before});
     audit::record(app, tx, &by, Action::UserRole, after.id, detail);
-    audit::emit(app, tx, &by, "user.changed", json!({"user_id": after.id}));
+    audit::emit(app, tx, &by, EventKind::UserChanged, after.id, json!({"user_id": after.id}));
     Ok(User { generation: after.generation + 1, ..after })
 }

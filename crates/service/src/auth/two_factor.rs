@@ -6,7 +6,6 @@
 
 use async_recursion::async_recursion as boxed;
 use jiff::SignedDuration;
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde_json::json;
 use store::users::{self, User};
 use store::{Tx, recovery_codes};
@@ -20,8 +19,8 @@ use crate::auth::users::{
     SignInMethod, SignInOutcome, Token, actor, details, invalid, record_sign_in,
 };
 use crate::clock::random_bytes;
-use crate::secrets::{RootKeyAge, Secrets};
-use crate::{Result, ServiceError, audit};
+use crate::secrets::Secrets;
+use crate::{EventKind, Result, ServiceError, audit};
 
 const SECRET_BYTES: usize = 20;
 const SECRET_PURPOSE: &str = "fleetmend authenticator v1";
@@ -165,7 +164,14 @@ fn wrong_code() -> ServiceError {
 async fn save(app: &App, mut tx: Tx, after: User, action: Action) -> Result<()> {
     users::save(&mut tx, &after).await?;
     audit::record(app, &mut tx, &actor(&after), action, after.id, details(&after));
-    audit::emit(app, &mut tx, &actor(&after), "user.changed", json!({"user_id": after.id}));
+    audit::emit(
+        app,
+        &mut tx,
+        &actor(&after),
+        EventKind::UserChanged,
+        after.id,
+        json!({"user_id": after.id}),
+    );
     Ok(tx.commit().await?)
 }
 
@@ -260,51 +266,17 @@ pub async fn sign_in(
 }
 
 fn encrypt_secret(app: &App, user: &User, secret: &[u8]) -> Vec<u8> {
-    encrypt(&app.secrets, user.id, secret)
+    app.secrets.encrypt(SECRET_PURPOSE, &user.id.to_string(), secret)
 }
 
 fn decrypt_secret(app: &App, user: &User, sealed: &[u8]) -> Option<Vec<u8>> {
-    app.secrets.root_key_ages().find_map(|age| decrypt(&app.secrets, age, user.id, sealed))
+    app.secrets.decrypt(SECRET_PURPOSE, &user.id.to_string(), sealed)
 }
 
 /// Encrypts a secret again that was encrypted with the old root key. `None` if it was not: it needs
 /// no change, or cannot be decrypted.
 pub(super) fn reencrypt(secrets: &Secrets, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
-    if secrets.old_root_key_id().is_none()
-        || decrypt(secrets, RootKeyAge::Current, user, sealed).is_some()
-    {
-        return None;
-    }
-    Some(encrypt(secrets, user, &decrypt(secrets, RootKeyAge::Old, user, sealed)?))
-}
-
-fn encryption_key(secrets: &Secrets, age: RootKeyAge, user: UserId) -> LessSafeKey {
-    let secret = secrets.tag_of(age, SECRET_PURPOSE, &[user.to_string().as_bytes()]);
-    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).expect("AES-256 keys have 32 bytes"))
-}
-
-fn encrypt(secrets: &Secrets, user: UserId, secret: &[u8]) -> Vec<u8> {
-    let nonce = random_bytes::<NONCE_LEN>();
-    let mut sealed = secret.to_vec();
-    let closed = encryption_key(secrets, RootKeyAge::Current, user).seal_in_place_append_tag(
-        Nonce::assume_unique_for_key(nonce),
-        Aad::empty(),
-        &mut sealed,
-    );
-    closed.expect("the secret is far shorter than the limit of AES-GCM");
-    [&nonce[..], &sealed].concat()
-}
-
-fn decrypt(secrets: &Secrets, age: RootKeyAge, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
-    let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
-    let mut rest = rest.to_vec();
-    let nonce = Nonce::assume_unique_for_key(*nonce);
-    Some(
-        encryption_key(secrets, age, user)
-            .open_in_place(nonce, Aad::empty(), &mut rest)
-            .ok()?
-            .to_vec(),
-    )
+    secrets.reencrypt(SECRET_PURPOSE, &user.to_string(), sealed)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use async_recursion::async_recursion as boxed;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::users::{self, User};
-use store::{identities, organizations, recovery_codes, saved_views, sessions};
+use store::{identities, notifications, organizations, recovery_codes, saved_views, sessions};
 use vocab::{OrgId, Role, SessionId, UserId};
 
 use crate::App;
@@ -17,7 +17,7 @@ use crate::auth::passwords::PasswordCheck;
 use crate::auth::sessions::{Client, create_session};
 use crate::auth::{opaque_token, two_factor};
 use crate::clock::random_u128;
-use crate::{Actor, FieldError, Result, ServiceError, audit};
+use crate::{Actor, EventKind, FieldError, Result, ServiceError, audit};
 
 const RANDOM_BYTES: usize = 32;
 const LINK_PURPOSE: &str = "fleetmend sign-in link v1";
@@ -73,7 +73,7 @@ pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<
     let mut tx = app.db.begin().await?;
     users::create(&mut tx, &user).await?;
     audit::record(app, &mut tx, actor, Action::UserCreate, user.id, details(&user));
-    audit::emit(app, &mut tx, actor, "user.created", json!({"user_id": user.id}));
+    audit::emit(app, &mut tx, actor, EventKind::UserCreated, user.id, json!({"user_id": user.id}));
     tx.commit().await?;
     Ok((user, token))
 }
@@ -97,7 +97,7 @@ pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
     recovery_codes::replace(&mut tx, seen.id, &[]).await?;
     sessions::end_all(&mut tx, seen.id).await?;
     audit::record(app, &mut tx, actor, Action::UserReset, seen.id, details(seen));
-    audit::emit(app, &mut tx, actor, "user.reset", json!({"user_id": seen.id}));
+    audit::emit(app, &mut tx, actor, EventKind::UserReset, seen.id, json!({"user_id": seen.id}));
     tx.commit().await?;
     Ok(token)
 }
@@ -115,9 +115,10 @@ pub async fn remove(app: &App, actor: &Actor, seen: &User) -> Result<()> {
     users::save(&mut tx, &after).await?;
     recovery_codes::replace(&mut tx, seen.id, &[]).await?;
     saved_views::delete_personal(&mut tx, seen.id).await?;
+    notifications::delete_all(&mut tx, seen.id).await?;
     sessions::end_all(&mut tx, seen.id).await?;
     audit::record(app, &mut tx, actor, Action::UserRemove, seen.id, details(seen));
-    audit::emit(app, &mut tx, actor, "user.removed", json!({"user_id": seen.id}));
+    audit::emit(app, &mut tx, actor, EventKind::UserRemoved, seen.id, json!({"user_id": seen.id}));
     Ok(tx.commit().await?)
 }
 
@@ -209,7 +210,14 @@ pub async fn change_password(
     let mut detail = details(user);
     detail["sessions_ended"] = json!(ended);
     audit::record(app, &mut tx, &actor(user), Action::UserPasswordChange, user.id, detail);
-    audit::emit(app, &mut tx, &actor(user), "user.changed", json!({"user_id": user.id}));
+    audit::emit(
+        app,
+        &mut tx,
+        &actor(user),
+        EventKind::UserChanged,
+        user.id,
+        json!({"user_id": user.id}),
+    );
     tx.commit().await?;
     Ok(PasswordChange::Changed)
 }

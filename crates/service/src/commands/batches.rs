@@ -5,7 +5,8 @@ use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 
 use domain::rollout::{
-    Change, Phase, Plan, RetryError, Rollout, RolloutOutcome, TaskEvent, TaskStatus, plan,
+    Change, EndedTask, Phase, Plan, RetryError, Rollout, RolloutOutcome, TaskEvent, TaskOutcome,
+    TaskStatus, plan,
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -13,15 +14,15 @@ use store::rollout_tasks::{self, StateChange, TaskRow, state_name};
 use store::rollouts::{self, phase_name};
 use store::server_list::{self, Filter};
 use store::{Conn, StoreError, Topic, Tx, refreshes, runs};
-use vocab::{BatchId, Line, OrgId, RunId, ServerId, TaskId};
+use vocab::{BatchId, Line, OrgId, Role, RunId, ServerId, TaskId};
 
 use crate::audit::Action;
 use crate::batch_name::BatchServers;
 use crate::clock::random_u128;
 use crate::queries::preview;
 use crate::{
-    ATTEMPTS_MAX, Actor, App, FieldError, PatchOptions, Result, ServiceError, batch_name, emit,
-    integrity, record,
+    ATTEMPTS_MAX, Actor, App, EventKind, FieldError, PatchOptions, Result, ServiceError,
+    batch_name, emit, integrity, record,
 };
 
 /// How a batch was created.
@@ -120,9 +121,12 @@ pub async fn create_all_in(
         let tasks = rollout.tasks().map(|(server, _)| (TaskId::new(now, random_u128()), server));
         targets.push(tasks.collect());
         let total = u32::try_from(rollout.tasks().count()).unwrap_or(u32::MAX);
-        let detail = json!({"batch_id": id, "name": name, "run_id": run_id, "servers": total, "starts_at": starts_at});
+        let mut detail = json!({"batch_id": id, "name": name, "run_id": run_id, "servers": total, "starts_at": starts_at});
+        if let Some(reason) = &options.pace.override_freeze {
+            detail["override_freeze"] = json!(reason);
+        }
         record(tx, org, now, &started_by, Action::BatchCreate, id, &detail);
-        emit(tx, org, "batch.created", now, detail);
+        emit(tx, org, now, &started_by, EventKind::BatchCreated, id, detail);
         rows.push(rollouts::Rollout {
             id,
             org_id: org,
@@ -139,6 +143,7 @@ pub async fn create_all_in(
             generation: 1,
             revision: 1,
             counts: Some(rollouts::initial_counts(u64::from(total))),
+            wave_counts: Some(rollouts::WaveCounts::new()),
             counted: 1,
             seal: store::seals::SealCode::default(),
             head_seal: store::seals::SealCode::default(),
@@ -195,6 +200,76 @@ async fn reject_unknown_servers(tx: &mut Tx, new: &NewRollout) -> Result<()> {
         })
         .collect();
     if errors.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(errors)) }
+}
+
+/// What a user decides about a wave that needs an approval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    Approve,
+    /// Cancel everything that has not started.
+    Reject,
+}
+
+/// Approves or rejects the wave that waits for it. The creator of a batch may not approve its waves.
+/// `reviewed` is the number of the wave that the user saw.
+#[boxed]
+pub async fn decide(
+    app: &App,
+    actor: &Actor,
+    org: OrgId,
+    id: BatchId,
+    decision: Decision,
+    reviewed: Option<u32>,
+    comment: Option<&str>,
+) -> Result<rollouts::Rollout> {
+    for _ in 0..ATTEMPTS_MAX {
+        let now = app.clock.now();
+        let mut tx = app.db.begin().await?;
+        let seen = rollouts::get(&mut tx, org, id).await?;
+        let approves = decision == Decision::Approve;
+        if approves && !integrity::is_authentic(&app.db, &seen) {
+            return Err(integrity::tampered_error("batch"));
+        }
+        let wave = seen.head.waves.number();
+        if reviewed.is_some_and(|reviewed| reviewed != wave) {
+            let detail = format!("wave {wave} is current by now. Review it and decide again.");
+            return Err(ServiceError::conflict("changed_meanwhile", detail));
+        }
+        let mut rollout = Rollout::restore(seen.head.clone(), []);
+        let (changed, word, action, kind) = match decision {
+            Decision::Approve => (
+                rollout.approve(actor.id.clone(), comment.map(str::to_owned), now),
+                "approve",
+                Action::BatchApprove,
+                EventKind::BatchApproved,
+            ),
+            Decision::Reject => (
+                rollout.apply_change(Change::Reject, now),
+                "reject",
+                Action::BatchReject,
+                EventKind::BatchRejected,
+            ),
+        };
+        changed.map_err(|refused| {
+            let state = phase_name(refused.phase);
+            let detail = format!("cannot {word} a wave of a batch that is {state}");
+            ServiceError::conflict("batch_state", detail)
+        })?;
+        if approves && seen.started_by == actor.id {
+            return Err(ServiceError::OwnBatch);
+        }
+        let saved = match rollouts::save_head(&mut tx, &seen, rollout.head(), None).await {
+            Err(StoreError::Stale) => continue,
+            saved => saved?,
+        };
+        let detail = json!({"batch_id": id, "state": phase_name(saved.head.phase), "wave": wave,
+            "comment": comment});
+        record(&mut tx, org, now, &actor.id, action, id, &detail);
+        emit(&mut tx, org, now, &actor.id, kind, id, detail);
+        tx.commit().await?;
+        return Ok(saved);
+    }
+    Err(ServiceError::Stale)
 }
 
 /// Pauses a batch: no further server starts. Running tasks continue.
@@ -294,7 +369,7 @@ async fn change(
         };
         let detail = json!({"batch_id": id, "state": phase_name(saved.head.phase)});
         record(&mut tx, org, now, &actor.id, action, id, &detail);
-        emit(&mut tx, org, "batch.changed", now, detail);
+        emit_phase(&mut tx, &saved, seen.head.phase, &actor.id, now, detail);
         tx.commit().await?;
         return Ok(saved);
     }
@@ -373,6 +448,10 @@ pub async fn retry_if(
                 source: source.into(),
             })
         })?;
+        if options.pace.override_freeze.is_some() && !actor.role.includes(Role::Admin) {
+            let detail = "Only an administrator may retry a batch that ignores freezes.";
+            return Err(ServiceError::Forbidden(detail.to_owned()));
+        }
         let new = NewRollout {
             org,
             options,
@@ -413,21 +492,22 @@ pub async fn cancel_tasks_of_removed_server(
         let (from, seen) = (row.target, row.generation);
         let to = StateChange { server_id: server, from, seen, next, result: None };
         rollout_tasks::save(tx, row.rollout_id, &[to]).await?;
-        record_task_transition(tx, org, &row, next, now);
+        record_task_transition(tx, org, &row, next, None, now);
     }
     refreshes::cancel_for_server(tx, server, now).await
 }
 
 /// Records a task's state change. The audit log gets every change; an event is emitted only when
-/// the task has ended.
+/// the task has ended. `message` is the agent's explanation.
 pub fn record_task_transition(
     tx: &mut Tx,
     org: OrgId,
     row: &TaskRow,
     next: TaskStatus,
+    message: Option<&str>,
     now: Timestamp,
 ) {
-    let detail = json!({
+    let mut detail = json!({
         "task_id": row.task_id,
         "batch_id": row.rollout_id,
         "server_id": row.server_id,
@@ -435,8 +515,20 @@ pub fn record_task_transition(
         "state": state_name(next),
     });
     record(tx, org, now, "engine", Action::TaskMove, row.task_id, &detail);
-    if matches!(next, TaskStatus::Done(_)) {
-        emit(tx, org, "task.finished", now, detail);
+    if let TaskStatus::Done(EndedTask { outcome, .. }) = next {
+        let kind = match outcome {
+            TaskOutcome::Failed(code) => {
+                detail["failure_code"] = json!(code);
+                EventKind::TaskFailed
+            }
+            TaskOutcome::TimedOut(_) => EventKind::TaskFailed,
+            TaskOutcome::Succeeded
+            | TaskOutcome::NoChange
+            | TaskOutcome::Skipped(_)
+            | TaskOutcome::Canceled(_) => EventKind::TaskFinished,
+        };
+        detail["message"] = json!(message);
+        emit(tx, org, now, "engine", kind, row.server_id, detail);
     }
 }
 
@@ -461,6 +553,37 @@ pub async fn correct_end(tx: &mut Tx, id: BatchId, now: Timestamp) -> store::Res
     record_end(tx, &seen, end, ended_at, now).await
 }
 
+/// Emits the event of a rollout that changed its phase from `before` and has not ended.
+pub fn emit_phase(
+    tx: &mut Tx,
+    row: &rollouts::Rollout,
+    before: Phase,
+    actor: &str,
+    now: Timestamp,
+    mut data: serde_json::Value,
+) {
+    if let Phase::Halted(reason) = row.head.phase {
+        data["reason"] = json!(reason);
+    }
+    if row.head.phase == Phase::AwaitingApproval {
+        data["wave"] = json!(row.head.waves.number());
+    }
+    data["servers"] = json!(row.total);
+    let kind = match (before, row.head.phase) {
+        (Phase::Scheduled, Phase::Running) => EventKind::BatchStarted,
+        (Phase::Paused | Phase::Halted(_), Phase::Scheduled | Phase::Running) => {
+            EventKind::BatchResumed
+        }
+        (_, Phase::Paused) => EventKind::BatchPaused,
+        (_, Phase::Halted(_)) => EventKind::BatchHalted,
+        (_, Phase::AwaitingApproval) => EventKind::BatchAwaitingApproval,
+        (_, Phase::Canceling) => EventKind::BatchCanceled,
+        // The clock was set, or the end is recorded by `record_end`.
+        (_, Phase::Scheduled | Phase::Running | Phase::Ended(_)) => return,
+    };
+    emit(tx, row.org_id, now, actor, kind, row.id, data);
+}
+
 /// Records the end of a rollout, and finishes the run that it executes.
 #[boxed]
 pub async fn record_end(
@@ -473,13 +596,13 @@ pub async fn record_end(
     let state = phase_name(Phase::Ended(outcome));
     let detail = json!({"batch_id": row.id, "run_id": row.run_id, "state": state});
     record(tx, row.org_id, now, "engine", Action::BatchFinish, row.id, &detail);
-    emit(tx, row.org_id, "batch.finished", now, detail);
+    emit(tx, row.org_id, now, "engine", EventKind::BatchFinished, row.id, detail);
     // The run may have been deleted with its schedule.
     let Some(run) = runs::by_batch(tx, row.id).await? else { return Ok(()) };
     runs::finish(tx, &run, outcome, ended_at).await?;
     let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": row.id,
         "state": state});
-    emit(tx, row.org_id, "run.finished", now, detail);
+    emit(tx, row.org_id, now, "engine", EventKind::RunFinished, run.schedule_id, detail);
     tx.notify(Topic::Schedules);
     Ok(())
 }

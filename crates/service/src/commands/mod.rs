@@ -4,6 +4,8 @@
 pub mod batches;
 pub mod database_copy;
 pub mod feeds;
+pub mod freezes;
+pub mod notifications;
 pub mod organizations;
 pub mod refreshes;
 pub mod reports;
@@ -14,3 +16,4 @@ pub mod servers;
 pub mod setup;
 pub mod suppressions;
 pub mod views;
+pub mod webhooks;

@@ -13,7 +13,7 @@ use wire::agent::{AgentUpgrade, is_older_version};
 use crate::App;
 use crate::audit::Action;
 use crate::clock::random_u128;
-use crate::{Actor, Result, ServiceError, emit, record};
+use crate::{Actor, EventKind, Result, ServiceError, emit, record};
 
 /// The time limit for an agent to report.
 pub const TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
@@ -63,7 +63,7 @@ pub(super) async fn request_in(
     if created.id == wanted.id {
         let detail = json!({"refresh_id": created.id, "server_id": server});
         record(tx, org, now, who, Action::ServerRefresh, server, &detail);
-        emit(tx, org, "server.refresh_requested", now, detail);
+        emit(tx, org, now, who, EventKind::ServerRefreshRequested, server, detail);
     }
     Ok(created)
 }
@@ -144,7 +144,7 @@ pub async fn request_upgrades(
             let detail = json!({"server_id": id, "hostname": row.hostname,
                 "from": row.agent_version, "to": release.version, "sha256": release.sha256});
             record(&mut tx, actor.org, now, &actor.id, Action::AgentUpgrade, id, &detail);
-            emit(&mut tx, actor.org, "agent.upgrade_requested", now, detail);
+            emit(&mut tx, actor.org, now, &actor.id, EventKind::AgentUpgradeRequested, id, detail);
         }
     }
     tx.commit().await?;

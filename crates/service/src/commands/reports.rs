@@ -18,7 +18,7 @@ use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::commands::batches::{correct_end, record_task_transition};
 use crate::commands::refreshes as refresh;
-use crate::{emit, record};
+use crate::{EventKind, emit, record};
 
 /// A task with more state changes than this is assumed to be in a loop.
 const TASK_TRANSITIONS_MAX: i64 = 200;
@@ -154,7 +154,7 @@ impl TaskState {
             return;
         }
         let from = TaskResult { target: self.status, ..self.seen.clone() };
-        record_task_transition(tx, reporter.org, &to_target_row(&from), next, now);
+        record_task_transition(tx, reporter.org, &to_target_row(&from), next, None, now);
         self.status = next;
         self.result = result.or(self.result.take());
     }
@@ -276,6 +276,7 @@ async fn save_event(
     if next == seen.target {
         return Ok(());
     }
+    let message = result.as_ref().and_then(|result| result["message"].as_str()).map(str::to_owned);
     let from = seen.target;
     let to = StateChange { server_id: reporter.server, from, seen: seen.generation, next, result };
     rollout_tasks::save(tx, seen.rollout_id, &[to]).await?;
@@ -284,7 +285,8 @@ async fn save_event(
         let another = TaskId::new(now, random_u128());
         rollout_tasks::set_task_id(tx, seen, another).await?;
     }
-    record_task_transition(tx, reporter.org, &to_target_row(seen), next, now);
+    let message = message.as_deref();
+    record_task_transition(tx, reporter.org, &to_target_row(seen), next, message, now);
     Ok(())
 }
 
@@ -317,13 +319,13 @@ async fn finish_refresh(
     if refreshes::finish(tx, result.order_id, reporter.server, state, message, now).await? {
         let upgrade = refreshes::get(tx, reporter.org, result.order_id).await?.upgrade.is_some();
         let (action, event) = match upgrade {
-            true => (Action::AgentUpgradeFinish, "agent.upgraded"),
-            false => (Action::RefreshFinish, "server.refreshed"),
+            true => (Action::AgentUpgradeFinish, EventKind::AgentUpgraded),
+            false => (Action::RefreshFinish, EventKind::ServerRefreshed),
         };
         let detail = json!({"refresh_id": result.order_id, "server_id": reporter.server,
             "state": state.as_str(), "message": message});
         record(tx, reporter.org, now, "engine", action, reporter.server, &detail);
-        emit(tx, reporter.org, event, now, detail);
+        emit(tx, reporter.org, now, "engine", event, reporter.server, detail);
     }
     Ok(())
 }

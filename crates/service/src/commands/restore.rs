@@ -17,7 +17,7 @@ use vocab::Stage;
 use super::runs;
 use crate::audit::Action;
 use crate::commands::batches::record_task_transition;
-use crate::{emit, record};
+use crate::{EventKind, emit, record};
 
 /// The actor in audit entries.
 const ACTOR: &str = "restore";
@@ -56,7 +56,15 @@ pub async fn prepare_for_service(
             organization.id,
             &detail,
         );
-        emit(tx, organization.id, "installation.restored", now, detail);
+        emit(
+            tx,
+            organization.id,
+            now,
+            ACTOR,
+            EventKind::InstallationRestored,
+            organization.id,
+            detail,
+        );
     }
     Ok(RestoreSummary { epoch, batches, schedules })
 }
@@ -76,7 +84,7 @@ async fn cancel_open_batches(tx: &mut Tx, now: Timestamp) -> store::Result<usize
             if !forgotten {
                 continue;
             }
-            record_task_transition(tx, seen.org_id, &row, next, now);
+            record_task_transition(tx, seen.org_id, &row, next, None, now);
             let (server_id, from, seen) = (row.server_id, row.target, row.generation);
             moves.push(StateChange { server_id, from, seen, next, result: None });
         }
@@ -90,7 +98,7 @@ async fn cancel_open_batches(tx: &mut Tx, now: Timestamp) -> store::Result<usize
         }
         let detail = json!({"batch_id": id, "state": rollouts::phase_name(rollout.head().phase)});
         record(tx, seen.org_id, now, ACTOR, Action::BatchCancel, id, &detail);
-        emit(tx, seen.org_id, "batch.changed", now, detail);
+        emit(tx, seen.org_id, now, ACTOR, EventKind::BatchCanceled, id, detail);
     }
     // Runs without a batch are canceled as well.
     for run in store::runs::without_batch(tx, u32::MAX).await? {
@@ -98,7 +106,7 @@ async fn cancel_open_batches(tx: &mut Tx, now: Timestamp) -> store::Result<usize
         let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id,
             "state": rollouts::phase_name(Phase::Ended(RolloutOutcome::Canceled))});
         record(tx, run.org_id, now, ACTOR, Action::RunCancel, run.id, &detail);
-        emit(tx, run.org_id, "run.finished", now, detail);
+        emit(tx, run.org_id, now, ACTOR, EventKind::RunFinished, run.schedule_id, detail);
     }
     Ok(open.len())
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::schedule::Skipped;
 use jiff::Timestamp;
 use serde_json::json;
+use store::freezes::Freeze;
 use store::runs::{self, Run, RunState, StartResult, Trigger};
 use store::schedules::{self, Schedule};
 use store::server_list::{self, Filter};
@@ -16,7 +17,9 @@ use vocab::{BatchId, OrgId, RunId, Selector, ServerId, SkipReason};
 use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::commands::batches::{NewRollout, Origin, create_all_in};
-use crate::{PatchOptions, batch_name, emit, integrity, record};
+use crate::queries;
+use crate::queries::freezes::are_all_frozen;
+use crate::{EventKind, PatchOptions, batch_name, emit, integrity, record};
 
 /// Starts runs for these due instants, in a few SQL statements. A run whose schedule has an
 /// unfinished run is skipped; a run that was already started is left unchanged.
@@ -43,8 +46,8 @@ pub async fn start_all(
 }
 
 /// Creates the batches of up to `limit` started runs that have none, for the servers that their
-/// targets match now. A run that matches no server ends as skipped. Returns whether there were any
-/// such runs.
+/// targets match now. A run that matches no server, or only frozen ones, ends as skipped. Returns
+/// whether there were any such runs.
 #[boxed]
 pub async fn create_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Result<bool> {
     let (waiting, forged): (Vec<_>, Vec<_>) =
@@ -55,15 +58,27 @@ pub async fn create_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::R
     let readable: Vec<_> =
         waiting.into_iter().filter_map(|run| Some((options(&run)?, run))).collect();
     let mut cache = SelectorCache::load(tx, readable.iter().map(|(_, run)| run)).await?;
-    let (mut empty, mut planned) = (Vec::new(), Vec::with_capacity(readable.len()));
+    let mut freezes: BTreeMap<OrgId, Vec<(Timestamp, Freeze)>> = BTreeMap::new();
+    let (mut empty, mut frozen) = (Vec::new(), Vec::new());
+    let mut planned = Vec::with_capacity(readable.len());
     for (options, run) in &readable {
         let servers = cache.servers_of(tx, run).await?;
-        match servers.is_empty() {
-            true => empty.push(run),
+        if servers.is_empty() {
+            empty.push(run);
+            continue;
+        }
+        let active = match freezes.entry(run.org_id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(queries::freezes::active(tx, run.org_id, now).await?),
+        };
+        let overrides = options.pace.override_freeze.is_some();
+        match !overrides && are_all_frozen(tx, run.org_id, &run.targets, &servers, active).await? {
+            true => frozen.push(run),
             false => planned.push((run, BatchId::new(now, random_u128()), options, servers)),
         }
     }
-    skip_without_servers(tx, &empty, now).await?;
+    end_as_skipped(tx, &empty, SkipReason::NoServers, now).await?;
+    end_as_skipped(tx, &frozen, SkipReason::Freeze, now).await?;
     let ids: Vec<_> = planned.iter().map(|(run, batch, ..)| (run.id, *batch)).collect();
     let given = runs::set_batches(tx, &ids).await?;
     let named = planned.iter().map(|(run, ..)| run.schedule_id).collect();
@@ -88,19 +103,23 @@ pub async fn create_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::R
         let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": batch,
             "scheduled_for": run.scheduled_for});
         record(tx, run.org_id, now, ACTOR, Action::RunStart, run.id, &detail);
-        emit(tx, run.org_id, "run.started", now, detail);
+        emit(tx, run.org_id, now, ACTOR, EventKind::RunStarted, run.schedule_id, detail);
     }
     create_all_in(tx, batches, now).await?;
     Ok(!readable.is_empty() || !forged.is_empty())
 }
 
-/// Ends runs whose targets match no server.
-async fn skip_without_servers(tx: &mut Tx, empty: &[&Run], now: Timestamp) -> store::Result<()> {
-    let ids: Vec<_> = empty.iter().map(|run| run.id).collect();
-    let skipped = runs::skip_all(tx, &ids, SkipReason::NoServers, now).await?;
-    for run in empty.iter().filter(|run| skipped.contains(&run.id)) {
+/// Ends runs that have no server to patch.
+async fn end_as_skipped(
+    tx: &mut Tx,
+    ended: &[&Run],
+    reason: SkipReason,
+    now: Timestamp,
+) -> store::Result<()> {
+    let ids: Vec<_> = ended.iter().map(|run| run.id).collect();
+    let skipped = runs::skip_all(tx, &ids, reason, now).await?;
+    for run in ended.iter().filter(|run| skipped.contains(&run.id)) {
         let at = run.scheduled_for.unwrap_or(run.started_at);
-        let reason = SkipReason::NoServers;
         record_skip(tx, ACTOR, run, &Skipped { reason, first: at, last: at, count: 1 }, now);
     }
     Ok(())
@@ -111,7 +130,7 @@ pub fn record_skip(tx: &mut Tx, by: &str, run: &Run, skipped: &Skipped, now: Tim
     let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "reason": skipped.reason,
         "first": skipped.first, "last": skipped.last, "count": skipped.count});
     record(tx, run.org_id, now, by, Action::RunSkip, run.id, &detail);
-    emit(tx, run.org_id, "run.skipped", now, detail);
+    emit(tx, run.org_id, now, by, EventKind::RunSkipped, run.schedule_id, detail);
 }
 
 /// The options of a run. A run with unreadable options must not block the others.

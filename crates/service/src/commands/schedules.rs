@@ -17,8 +17,10 @@ use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::commands::batches as rollouts;
 use crate::commands::batches::{NewRollout, Origin};
+use crate::queries::freezes;
 use crate::{
-    ATTEMPTS_MAX, Actor, PatchOptions, Result, ServiceError, batch_name, emit, integrity, record,
+    ATTEMPTS_MAX, Actor, EventKind, PatchOptions, Result, ServiceError, batch_name, emit,
+    integrity, record,
 };
 
 /// The complete content of a schedule, as a user submits it.
@@ -64,7 +66,7 @@ pub async fn create(app: &App, actor: &Actor, input: ScheduleInput) -> Result<Sc
     };
     let mut tx = app.db.begin().await?;
     schedules::create(&mut tx, &made).await?;
-    record_change(&mut tx, actor, &made, Action::ScheduleCreate, "schedule.created", now);
+    record_change(&mut tx, actor, &made, Action::ScheduleCreate, EventKind::ScheduleCreated, now);
     tx.commit().await?;
     Ok(made)
 }
@@ -107,7 +109,7 @@ pub async fn replace(
     }
     schedules::save(&mut tx, &after).await?;
     let after = Schedule { generation: seen.generation + 1, ..after };
-    record_change(&mut tx, actor, &after, Action::ScheduleUpdate, "schedule.updated", now);
+    record_change(&mut tx, actor, &after, Action::ScheduleUpdate, EventKind::ScheduleUpdated, now);
     tx.commit().await?;
     Ok(after)
 }
@@ -119,7 +121,7 @@ pub async fn delete(app: &App, actor: &Actor, seen: &Schedule) -> Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     schedules::delete(&mut tx, seen).await?;
-    record_change(&mut tx, actor, seen, Action::ScheduleDelete, "schedule.deleted", now);
+    record_change(&mut tx, actor, seen, Action::ScheduleDelete, EventKind::ScheduleDeleted, now);
     Ok(tx.commit().await?)
 }
 
@@ -128,7 +130,7 @@ fn record_change(
     actor: &Actor,
     schedule: &Schedule,
     action: Action,
-    event: &str,
+    event: EventKind,
     now: jiff::Timestamp,
 ) {
     let detail = json!({"schedule_id": schedule.id, "name": schedule.name, "enabled": schedule.enabled,
@@ -136,12 +138,12 @@ fn record_change(
         "options": schedule.options});
     record(tx, actor.org, now, &actor.id, action, schedule.id, &detail);
     let data = json!({"schedule_id": schedule.id, "name": schedule.name});
-    emit(tx, actor.org, event, now, data);
+    emit(tx, actor.org, now, &actor.id, event, schedule.id, data);
     tx.notify(Topic::Schedules);
 }
 
 /// Runs a schedule now, even a disabled one. A schedule has at most one unfinished run. If its
-/// targets match no server, the returned run is skipped and has no batch.
+/// targets match no server, or only frozen ones, the returned run is skipped and has no batch.
 #[boxed]
 pub async fn run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
     run_if(app, actor, schedule, &|_, _| true).await?.ok_or(ServiceError::Stale)
@@ -208,13 +210,22 @@ async fn try_run(
         let detail = format!("run {other} of this schedule has not ended");
         ServiceError::conflict("run_in_progress", detail)
     };
-    if servers.is_empty() {
+    let active = freezes::active(&mut tx, actor.org, now).await?;
+    let nothing_to_do = if servers.is_empty() {
+        Some(SkipReason::NoServers)
+    } else if options.pace.override_freeze.is_none()
+        && freezes::are_all_frozen(&mut tx, actor.org, &schedule.targets, &servers, &active).await?
+    {
+        Some(SkipReason::Freeze)
+    } else {
+        None
+    };
+    if let Some(reason) = nothing_to_do {
         // The store does not treat a skipped run as overlapping, so check for an unfinished run
         // here.
         if let Some(other) = runs::unfinished(&mut tx, schedule.id).await? {
             return Err(in_progress(other.id));
         }
-        let reason = SkipReason::NoServers;
         let run = Run {
             state: RunState::Skipped,
             skip_reason: Some(reason),
@@ -249,7 +260,7 @@ async fn try_run(
     rollouts::create_in(&mut tx, batch, new, now).await?;
     let detail = json!({"run_id": run.id, "schedule_id": schedule.id, "batch_id": batch});
     record(&mut tx, actor.org, now, &actor.id, Action::RunStart, run.id, &detail);
-    emit(&mut tx, actor.org, "run.started", now, detail);
+    emit(&mut tx, actor.org, now, &actor.id, EventKind::RunStarted, schedule.id, detail);
     tx.notify(Topic::Schedules);
     tx.commit().await?;
     Ok(Some(run))

@@ -13,7 +13,7 @@ use vocab::{Digest, Environment, Installed, OrgId, Pending, ServerId, Severity, 
 use crate::audit::Action;
 use crate::commands::batches;
 use crate::{ATTEMPTS_MAX, App};
-use crate::{Actor, Result, ServiceError, emit, record};
+use crate::{Actor, EventKind, Result, ServiceError, emit, record};
 
 /// Removes a server from every list, unless it has changed since it was `seen`. Its unfinished
 /// tasks are canceled. The agent stays installed, learns of the removal at its next contact, and
@@ -29,7 +29,7 @@ pub async fn remove(app: &App, actor: &Actor, seen: &Server) -> Result<()> {
     presence_transitions::record_online(&mut tx, &[seen.id]).await?;
     let detail = json!({"server_id": seen.id, "hostname": seen.hostname});
     record(&mut tx, actor.org, now, &actor.id, Action::ServerRemove, seen.id, &detail);
-    emit(&mut tx, actor.org, "server.removed", now, detail);
+    emit(&mut tx, actor.org, now, &actor.id, EventKind::ServerRemoved, seen.id, detail);
     tx.notify(Topic::Servers);
     tx.notify(Topic::Rollouts);
     Ok(tx.commit().await?)
@@ -139,7 +139,7 @@ async fn edit_in(
         "display_name": [&seen.display_name, &after.display_name],
         "notes_changed": seen.notes != after.notes});
     record(tx, actor.org, now, &actor.id, Action::ServerEdit, seen.id, &detail);
-    emit(tx, actor.org, "server.edited", now, detail);
+    emit(tx, actor.org, now, &actor.id, EventKind::ServerEdited, seen.id, detail);
     tx.notify(Topic::Servers);
     Ok(Server { generation: seen.generation + 1, ..after })
 }
@@ -162,7 +162,7 @@ pub async fn release(app: &App, actor: &Actor, seen: &Server) -> Result<Server> 
     sync_sessions::delete(&mut tx, seen.id).await?;
     let detail = json!({"server_id": seen.id, "hostname": seen.hostname, "reason": reason});
     record(&mut tx, actor.org, now, &actor.id, Action::ServerRelease, seen.id, &detail);
-    emit(&mut tx, actor.org, "server.released", now, detail);
+    emit(&mut tx, actor.org, now, &actor.id, EventKind::ServerReleased, seen.id, detail);
     tx.notify(Topic::Servers);
     tx.commit().await?;
     Ok(Server { generation: seen.generation + 1, counter, ..after })

@@ -10,7 +10,7 @@ use vocab::{Environment, SuppressionId};
 use crate::App;
 use crate::audit::Action;
 use crate::clock::random_u128;
-use crate::{Actor, FieldError, Result, ServiceError, audit};
+use crate::{Actor, EventKind, FieldError, Result, ServiceError, audit};
 
 #[derive(Debug, Clone)]
 pub struct NewSuppression {
@@ -44,7 +44,14 @@ pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Sup
     let mut tx = app.db.begin().await?;
     suppressions::create(&mut tx, &created).await?;
     audit::record(app, &mut tx, actor, Action::SuppressionCreate, created.id, details(&created));
-    audit::emit(app, &mut tx, actor, "suppression.created", details(&created));
+    audit::emit(
+        app,
+        &mut tx,
+        actor,
+        EventKind::SuppressionCreated,
+        &created.cve,
+        details(&created),
+    );
     tx.notify(Topic::Feeds);
     tx.commit().await?;
     Ok(created)
@@ -55,7 +62,7 @@ pub async fn delete(app: &App, actor: &Actor, seen: &Suppression) -> Result<()> 
     let mut tx = app.db.begin().await?;
     suppressions::delete(&mut tx, actor.org, seen.id).await?;
     audit::record(app, &mut tx, actor, Action::SuppressionDelete, seen.id, details(seen));
-    audit::emit(app, &mut tx, actor, "suppression.deleted", details(seen));
+    audit::emit(app, &mut tx, actor, EventKind::SuppressionDeleted, &seen.cve, details(seen));
     tx.notify(Topic::Feeds);
     Ok(tx.commit().await?)
 }

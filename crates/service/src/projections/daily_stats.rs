@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use store::daily_stats::DailyStats;
+use store::findings::WithSuppressed;
 use store::server_list::{self, Filter};
 use store::{Conn, Result, StoreError, findings, patches};
 use vocab::{OrgId, Severity};
@@ -39,7 +40,7 @@ pub async fn current_counts(conn: &mut Conn, org: OrgId, day: Date) -> Result<Op
         unknown: 0,
         exploited: 0,
     };
-    for some in findings::count_by_severity(conn, org).await? {
+    for some in findings::count_by_severity(conn, org, WithSuppressed::No).await? {
         *match severity_at(some.severity_order) {
             Severity::Critical => &mut row.critical,
             Severity::High => &mut row.high,

@@ -12,9 +12,10 @@ use super::{Scope, convert, tasks};
 use crate::{App, Result, ServiceError};
 
 /// The states of a batch, as the API names them. Those of unfinished batches come first.
-pub const STATES: [&str; 10] = [
+pub const STATES: [&str; 11] = [
     "scheduled",
     "running",
+    "awaiting_approval",
     "paused",
     "halted",
     "canceling",
@@ -24,7 +25,7 @@ pub const STATES: [&str; 10] = [
     "canceled",
     "expired",
 ];
-const OPEN_STATES: usize = 5;
+const OPEN_STATES: usize = 6;
 /// The maximum number of tasks in the response for a batch.
 const RESULTS_MAX: u32 = 500;
 
@@ -137,6 +138,7 @@ const CANARY_UNCHANGED: &str = "the canary had too few updates to install and no
 /// A batch without its tasks.
 async fn summarize(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch> {
     let counts = rollout_tasks::counts(conn, &row).await?;
+    let wave_counts = rollout_tasks::wave_counts(conn, &row).await?;
     let (options, shown) = convert::stored_options("rollouts", row.id, &row.options)?;
     let schedule_id = match row.run_id {
         Some(run) => match runs::get(conn, row.org_id, run).await {
@@ -162,6 +164,7 @@ async fn summarize(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch> {
         schedule_id,
         run_id: row.run_id,
         progress: convert::progress(&counts, phase),
+        waves: convert::waves(&row.head, row.total, &wave_counts),
         created_at: row.created_at,
         started_at: started.then_some(row.head.starts_at),
         finished_at: row.ended_at,

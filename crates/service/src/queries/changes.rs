@@ -29,7 +29,7 @@ impl ChangeWatcher {
         }
         let notifications = (app.db.subscribe(Topic::Events), app.db.subscribe(Topic::Rollouts));
         let mut reader = app.db.read().await?;
-        let seq = events::latest(&mut reader).await?;
+        let seq = events::latest(&mut reader, scope.org).await?;
         let imports = feed_progress::list(&mut reader).await?;
         drop(reader);
         let (app, revision) = (app.clone(), None);
@@ -58,16 +58,15 @@ impl ChangeWatcher {
     pub async fn has_changed(&mut self) -> Result<bool> {
         let before = self.revision;
         let mut reader = self.app.db.read().await?;
-        // Read first, so that events after it are found by the next call.
-        let latest = events::latest(&mut reader).await?;
-        let ours = events::after(&mut reader, self.scope.org, self.seq, 1).await?;
+        let latest = events::latest(&mut reader, self.scope.org).await?;
         let imports = feed_progress::list(&mut reader).await?;
         drop(reader);
         let imported = imports != self.imports;
         self.imports = imports;
         self.revision = self.batch_revision().await?;
+        let happened = latest != self.seq;
         self.seq = latest;
-        Ok(!ours.is_empty() || self.revision != before || imported)
+        Ok(happened || self.revision != before || imported)
     }
 
     /// The revision of the batch, which increases with every change.

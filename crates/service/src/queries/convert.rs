@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use domain::rollout::{
-    HaltReason, Phase, RolloutOutcome, TaskOutcome, TaskSkipReason, TaskStatus, WaitReason,
+    HaltReason, Phase, RolloutHead, RolloutOutcome, TaskOutcome, TaskSkipReason, TaskStatus,
+    WaitReason,
 };
 use domain::server::Presence;
 use jiff::Timestamp;
@@ -16,15 +17,16 @@ use store::StoreError;
 use store::batches::ServerName;
 use store::patches::Patch;
 use store::rollout_tasks::TaskResult as StoredTask;
+use store::rollouts::WaveCounts as StoredWaveCounts;
 use store::runs;
 use vocab::{
     Environment, Exposure, FailureCode, FixState, Hostname, Line, Severity, Stage, Status,
 };
 use wire::agent::{AgentUpgrade, is_older_version};
 use wire::v1::{
-    Activity, BatchState, CveState, Fix, OldCode, Options, Origin, PackageChange, PatchVersion,
-    Progress, Reboot, RunState, SeverityCounts, Summary, Suppressed, Task, TaskResult, TaskState,
-    Trigger, UnassessedPackage, WaitingFor,
+    Activity, BatchState, BatchWave, BatchWaveState, CveState, Fix, OldCode, Options, Origin,
+    PackageChange, PatchVersion, Progress, Reboot, RunState, SeverityCounts, Summary, Suppressed,
+    Task, TaskResult, TaskState, Trigger, UnassessedPackage, WaitingFor, WaveCounts,
 };
 
 use super::tasks::TaskSpan;
@@ -231,8 +233,10 @@ pub fn options(options: &PatchOptions) -> Options {
         stagger_minutes: pace.stagger_minutes,
         max_parallel: pace.max_parallel,
         canary: pace.canary.unwrap_or(vocab::Portion::Count(0)),
+        waves: pace.waves,
         max_failures: pace.max_failures,
         window_minutes: pace.window_minutes,
+        override_freeze: pace.override_freeze,
         dry_run: order.dry_run,
     }
 }
@@ -249,8 +253,12 @@ pub fn warnings(options: &PatchOptions, servers: u64) -> Vec<String> {
     if minutes <= i64::from(window) {
         return Vec::new();
     }
+    let soaks = match options.pace.soak(total).is_zero() {
+        true => "",
+        false => ", with the soaks of its waves",
+    };
     vec![format!(
-        "starting {total} servers takes {minutes} minutes at this pace, but the window closes after {window} minutes: \
+        "starting {total} servers takes {minutes} minutes at this pace{soaks}, but the window closes after {window} minutes: \
          servers that would start later are skipped"
     )]
 }
@@ -259,6 +267,7 @@ pub fn batch_state(phase: Phase) -> BatchState {
     match phase {
         Phase::Scheduled => BatchState::Scheduled,
         Phase::Running => BatchState::Running,
+        Phase::AwaitingApproval => BatchState::AwaitingApproval,
         Phase::Paused => BatchState::Paused,
         Phase::Halted(_) => BatchState::Halted,
         Phase::Canceling => BatchState::Canceling,
@@ -276,9 +285,64 @@ pub fn halt_reason(phase: Phase) -> Option<String> {
         Phase::Halted(HaltReason::TooManyFailures) => {
             Some("the failure limit (`max_failures`) was reached".into())
         }
-        Phase::Scheduled | Phase::Running | Phase::Paused | Phase::Canceling | Phase::Ended(_) => {
-            None
+        Phase::Scheduled
+        | Phase::Running
+        | Phase::AwaitingApproval
+        | Phase::Paused
+        | Phase::Canceling
+        | Phase::Ended(_) => None,
+    }
+}
+
+/// The waves of a batch over `total` servers.
+pub fn waves(head: &RolloutHead, total: u32, counts: &StoredWaveCounts) -> Vec<BatchWave> {
+    let limits = head.pace.limits(total);
+    let of_wave = |(index, wave): (u32, &domain::rollout::WaveLimits)| {
+        let number = index + 1;
+        let approval = head.waves.approval(index);
+        let is_current = head.waves.current == index;
+        let soak_until = head
+            .waves
+            .ended_at
+            .filter(|_| is_current)
+            .map(|ended_at| ended_at.saturating_add(wave.soak).unwrap_or(Timestamp::MAX));
+        let state = match head.phase {
+            _ if index < head.waves.current => BatchWaveState::Passed,
+            _ if !is_current => BatchWaveState::Pending,
+            Phase::Scheduled => BatchWaveState::Pending,
+            Phase::Ended(_) => BatchWaveState::Ended,
+            Phase::AwaitingApproval => BatchWaveState::AwaitingApproval,
+            Phase::Running | Phase::Paused | Phase::Halted(_) | Phase::Canceling => {
+                match soak_until {
+                    Some(_) => BatchWaveState::Soaking,
+                    None => BatchWaveState::Running,
+                }
+            }
+        };
+        BatchWave {
+            number,
+            size: wave.servers,
+            state,
+            soak_minutes: u32::try_from(wave.soak.as_mins()).unwrap_or(u32::MAX),
+            soak_until: soak_until.filter(|_| state == BatchWaveState::Soaking),
+            approval: wave.approval,
+            approved_by: approval.map(|approval| approval.by.clone()),
+            approved_at: approval.map(|approval| approval.at),
+            comment: approval.and_then(|approval| approval.comment.clone()),
+            servers: counts.get(&number).map(wave_counts).unwrap_or_default(),
         }
+    };
+    (0_u32..).zip(limits.waves()).map(of_wave).collect()
+}
+
+fn wave_counts(counts: &BTreeMap<String, u64>) -> WaveCounts {
+    let count = |word: &str| counts.get(word).map_or(0, |n| u32::try_from(*n).unwrap_or(u32::MAX));
+    WaveCounts {
+        in_progress: Stage::ALL.iter().map(|stage| count(stage.as_str())).sum(),
+        succeeded: count("succeeded"),
+        no_change: count("no_change"),
+        failed: count("failed") + count("timed_out"),
+        skipped: count("skipped") + count("canceled"),
     }
 }
 
@@ -346,6 +410,7 @@ pub fn task(
             .then_some(wait_reason)
             .flatten()
             .and_then(waiting_for),
+        wave: Some(row.target.wave()).filter(|wave| *wave > 0),
         deadline_at,
         started_at,
         finished_at,
@@ -399,6 +464,10 @@ fn waiting_for(wait_reason: WaitReason) -> Option<WaitingFor> {
         }
         WaitReason::Canary => Some(WaitingFor::Canary),
         WaitReason::Stagger { .. } => Some(WaitingFor::Stagger),
+        WaitReason::Wave => Some(WaitingFor::Wave),
+        WaitReason::Soak { .. } => Some(WaitingFor::Soak),
+        WaitReason::Approval => Some(WaitingFor::Approval),
+        WaitReason::Freeze { .. } => Some(WaitingFor::Freeze),
     }
 }
 
@@ -484,6 +553,7 @@ fn run_state_of_phase(phase: Phase) -> RunState {
     match batch_state(phase) {
         BatchState::Scheduled => RunState::Scheduled,
         BatchState::Running => RunState::Running,
+        BatchState::AwaitingApproval => RunState::AwaitingApproval,
         BatchState::Paused => RunState::Paused,
         BatchState::Halted => RunState::Halted,
         BatchState::Canceling => RunState::Canceling,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::advisory::{Advisory, CvssScore};
 pub use store::findings::Sort;
-use store::findings::{self, Cve};
+use store::findings::{self, Cve, WithSuppressed};
 use store::patches::{self, Patch};
 use store::{Conn, Page, Paged, StoreError, advisories};
 use vocab::{Digest, Environment, Line, ServerId, Severity};
@@ -107,7 +107,7 @@ impl SeverityFacets {
 #[boxed]
 pub async fn facets(app: &App, scope: &Scope) -> Result<SeverityFacets> {
     let mut reader = app.db.read().await?;
-    let counts = findings::facets(&mut reader, scope.org).await?;
+    let counts = findings::count_by_severity(&mut reader, scope.org, WithSuppressed::Yes).await?;
     let counts = counts.into_iter().map(|one| (one.severity_order, one.kev_order, one.cves));
     Ok(SeverityFacets::new(counts))
 }
@@ -122,7 +122,7 @@ pub async fn most_important(
 ) -> Result<(SeverityCounts, Vec<CveSummary>)> {
     let mut reader = app.db.snapshot().await?;
     let mut counts = SeverityCounts::default();
-    for some in findings::count_by_severity(&mut reader, scope.org).await? {
+    for some in findings::count_by_severity(&mut reader, scope.org, WithSuppressed::No).await? {
         let count = match severity_at(some.severity_order) {
             Severity::Critical => &mut counts.critical,
             Severity::High => &mut counts.high,

@@ -5,14 +5,19 @@
 
 pub mod activity;
 pub mod agents;
+pub mod audit;
 pub mod batches;
 pub mod changes;
 pub mod convert;
 pub mod credentials;
 pub mod cves;
+pub mod events;
+pub mod explain;
 pub mod feeds;
+pub mod freezes;
 pub mod metrics;
 pub mod names;
+pub mod notifications;
 pub mod patches;
 pub mod preview;
 pub mod schedules;
@@ -25,6 +30,7 @@ pub mod tasks;
 pub mod trends;
 pub mod users;
 pub mod views;
+pub mod webhooks;
 
 use std::sync::Arc;
 

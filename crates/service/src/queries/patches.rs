@@ -94,7 +94,7 @@ fn filter_page(mut rows: Vec<Patch>, wanted: &patches::Filter, page: Page) -> Pa
 #[boxed]
 pub async fn facets(app: &App, scope: &Scope) -> Result<SeverityFacets> {
     let mut reader = app.db.read().await?;
-    let counts = patches::facets(&mut reader, scope.org).await?;
+    let counts = patches::count_by_severity(&mut reader, scope.org).await?;
     let counts = counts.into_iter().map(|one| (one.severity_order, one.kev_order, one.patches));
     Ok(SeverityFacets::new(counts))
 }

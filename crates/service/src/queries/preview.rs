@@ -25,6 +25,9 @@ pub const SHOWN_MAX: usize = 500;
 /// canaries.
 const CANDIDATES_SPARE: usize = 200;
 
+/// How many servers are searched for further operating systems, once there are enough.
+const SYSTEMS_SEARCHED_MAX: usize = 10_000;
+
 /// The preview of a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchPreview {
@@ -48,8 +51,14 @@ pub struct ServerPreview {
     pub starts_at: Option<Timestamp>,
     /// Whether it is a canary.
     pub canary: bool,
-    /// Whether it must wait for the canaries.
-    pub waits_for_canary: bool,
+    /// Index of the wave in which it would start in its turn.
+    pub wave: u32,
+    /// Whether the waves are those of `canary`.
+    by_canary: bool,
+    /// Whether it must wait for earlier waves.
+    pub waits_for_wave: bool,
+    /// Whether its wave needs an approval.
+    pub waits_for_approval: bool,
     /// Whether it must wait for a free slot (`max_parallel`).
     pub waits_for_parallel: bool,
     /// The updates that would be installed.
@@ -115,7 +124,8 @@ impl SelectedServers {
         shown: usize,
         online: OnlineSpan,
     ) -> Result<SelectedServers> {
-        if options.pace.canary.is_some() {
+        let first_wave = options.pace.waves.first().is_some_and(|wave| wave.size.is_some());
+        if options.pace.canary.is_some() || first_wave {
             let servers = server_list::ids(conn, org, filter).await?;
             return SelectedServers::from_ids(conn, org, options, servers, shown, online).await;
         }
@@ -133,12 +143,13 @@ impl SelectedServers {
 }
 
 /// The servers in the order in which they start, and how many of them, from the first, are expected
-/// to install something (`None`: not determined, because there is no canary).
+/// to install something (`None`: not determined, because there is a single wave).
 ///
-/// A canary is only evidence if it installs something, so with a canary, servers that install
-/// something come first. The search ends after `CANDIDATES_SPARE` more servers than the canary
-/// needs: they replace canaries that turn out to have nothing to install or to be offline. The
-/// other servers keep their order.
+/// A first wave is only evidence if it installs something, so servers that install something come
+/// first, and their operating systems take turns. The search ends after `CANDIDATES_SPARE` more
+/// servers than the first wave needs: they replace servers that turn out to have nothing to install
+/// or to be offline. From then on it only looks for systems that are not among them. The other
+/// servers keep their order.
 #[boxed]
 pub async fn start_order(
     conn: &mut Conn,
@@ -152,25 +163,46 @@ pub async fn start_order(
     let wanted = canary as usize + CANDIDATES_SPARE;
     let mut lists: BTreeMap<Digest, Vec<Pending>> = BTreeMap::new();
     let (mut found, mut first) = (Vec::new(), BTreeSet::new());
-    'search: for chunk in servers.chunks(SHOWN_MAX) {
+    let mut systems: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for (nth, chunk) in servers.chunks(SHOWN_MAX).enumerate() {
+        if found.len() >= wanted && nth * SHOWN_MAX >= SYSTEMS_SEARCHED_MAX {
+            break;
+        }
         // Complete rows are read only for servers that have updates at all.
         let pending: Vec<_> = servers::with_updates(conn, chunk).await?.into_iter().collect();
         let rows = servers::get_all(conn, &pending).await?;
         let rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
         for server in chunk.iter().filter_map(|id| rows.get(id)) {
-            let is_new = !first.contains(&server.id);
+            let system = (server.os.id().to_owned(), server.os.version().to_owned());
+            let of_system = systems.entry(system.clone()).or_default();
+            let is_wanted = found.len() < wanted || *of_system < canary as usize;
+            let is_new = is_wanted && !first.contains(&server.id);
             if is_new && would_install(conn, options, server, &mut lists).await {
+                *of_system += 1;
                 first.insert(server.id);
-                found.push(server.id);
-            }
-            if found.len() >= wanted {
-                break 'search;
+                found.push((system, server.id));
             }
         }
     }
+    let mut found = take_turns(found);
     let count = u32::try_from(found.len()).unwrap_or(u32::MAX);
     found.extend(servers.into_iter().filter(|id| !first.contains(id)));
     Ok((found, Some(count)))
+}
+
+/// Orders servers so that their operating systems take turns, in the order in which each system and
+/// each server appears first.
+fn take_turns<K: Ord + Clone>(servers: Vec<(K, ServerId)>) -> Vec<ServerId> {
+    let mut systems: BTreeMap<K, (usize, usize)> = BTreeMap::new();
+    let mut turns: Vec<(usize, usize, ServerId)> = Vec::with_capacity(servers.len());
+    for (system, server) in servers {
+        let next = systems.len();
+        let (rank, turn) = systems.entry(system).or_insert((next, 0));
+        turns.push((*turn, *rank, server));
+        *turn += 1;
+    }
+    turns.sort_unstable_by_key(|(turn, rank, _)| (*turn, *rank));
+    turns.into_iter().map(|(_, _, server)| server).collect()
 }
 
 /// Whether an order would install something on a server, as of its last inventory. A server whose
@@ -238,18 +270,22 @@ fn earliest_start(options: &PatchOptions, position: u32, now: Timestamp) -> Opti
 }
 
 /// The pending updates that the order selects, within the host's limits.
-struct SelectedUpdates {
+pub(super) struct SelectedUpdates {
     /// The updates that would be installed.
-    updates: Vec<Pending>,
+    pub(super) updates: Vec<Pending>,
     /// The selected updates that would not be installed.
     blocked: Vec<Pending>,
     /// Descriptions of the host limits.
-    host_limits: Vec<String>,
+    pub(super) host_limits: Vec<String>,
     /// Whether the host refuses the order because of its limits.
-    refused: bool,
+    pub(super) refused: bool,
 }
 
-fn select_updates(options: &PatchOptions, server: &Server, pending: &[Pending]) -> SelectedUpdates {
+pub(super) fn select_updates(
+    options: &PatchOptions,
+    server: &Server,
+    pending: &[Pending],
+) -> SelectedUpdates {
     let order = &options.order;
     let limits = host_facts::from_stored(&server.facts).limits.unwrap_or_default();
     let is_selected = |update: &&Pending| {
@@ -300,11 +336,21 @@ fn preview_server(
         select_updates(options, &server, pending);
     let pends = |name: &str| pending.iter().any(|update| update.name == name);
     let named = options.order.packages.iter().map(vocab::PackageName::as_str);
-    let canaries = options.pace.limits(total).canary();
+    let limits = options.pace.limits(total);
+    let canaries = limits.canary();
+    let mut covered = 0_u32;
+    let ends = limits.waves().iter().map(|wave| {
+        covered = covered.saturating_add(wave.servers);
+        covered
+    });
+    let wave = ends.take_while(|end| *end <= turn).count().min(limits.waves().len() - 1);
     ServerPreview {
         starts_at: earliest_start(options, turn, now),
         canary: turn < canaries,
-        waits_for_canary: canaries > 0 && turn >= canaries,
+        by_canary: options.pace.waves.is_empty(),
+        waits_for_wave: wave > 0,
+        waits_for_approval: limits.waves()[wave].approval,
+        wave: u32::try_from(wave).unwrap_or(u32::MAX),
         waits_for_parallel: options.pace.max_parallel.is_some_and(|at_once| turn >= at_once),
         nothing_pending: named.filter(|name| !pends(name)).map(str::to_owned).collect(),
         reboots: will_reboot(options, &server, !updates.is_empty()),
@@ -439,7 +485,9 @@ fn refusal_warning(seen: &BatchPreview) -> Option<String> {
 fn to_wire(app: &App, seen: ServerPreview) -> PreviewServer {
     let status = convert::status(app, Some(seen.server.last_seen_at));
     let waits = [
-        (seen.waits_for_canary, WaitingFor::Canary),
+        (seen.waits_for_wave && seen.by_canary, WaitingFor::Canary),
+        (seen.waits_for_wave && !seen.by_canary, WaitingFor::Wave),
+        (seen.waits_for_approval, WaitingFor::Approval),
         (seen.waits_for_parallel, WaitingFor::Parallel),
         (status == Status::Offline, WaitingFor::Offline),
         (seen.starts_at.is_none(), WaitingFor::Window),
@@ -458,6 +506,7 @@ fn to_wire(app: &App, seen: ServerPreview) -> PreviewServer {
         status,
         environment: seen.server.environment,
         canary: seen.canary,
+        wave: seen.wave.saturating_add(1),
         starts_at: seen.starts_at,
         waits_for: waits.into_iter().filter(|(does, _)| *does).map(|(_, what)| what).collect(),
         updates: seen.updates.into_iter().map(update).collect(),
@@ -469,5 +518,25 @@ fn to_wire(app: &App, seen: ServerPreview) -> PreviewServer {
             Some(true) => RebootOutlook::Certain,
         },
         host_limits: seen.host_limits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systems_take_turns_in_the_given_order() {
+        let id = |n: u128| ServerId::new(Timestamp::UNIX_EPOCH, n);
+        let servers = [
+            ("debian", 1),
+            ("debian", 2),
+            ("debian", 3),
+            ("rocky", 4),
+            ("alpine", 5),
+            ("rocky", 6),
+        ];
+        let servers = servers.map(|(system, n)| (system, id(n))).to_vec();
+        assert_eq!(take_turns(servers), [1, 4, 5, 2, 6, 3].map(id));
     }
 }

@@ -1,13 +1,18 @@
 //! Schedules and their runs.
 
 use async_recursion::async_recursion as boxed;
+use std::collections::BTreeSet;
+
+use domain::freeze::Period;
+use jiff::Timestamp;
 use store::schedules;
 pub use store::schedules::Schedule;
 use store::server_list::{self, Filter};
 use store::{Conn, Page, Paged, StoreError, rollout_tasks, rollouts, runs};
-use vocab::{RunId, ScheduleId, ServerId};
+use vocab::{RunId, ScheduleId, ServerId, Zone};
 use wire::v1::{LastRun, Run};
 
+use super::freezes;
 use super::summary::is_limited_to;
 use super::targets::{UnmatchedTargets, explain_unmatched};
 use super::{Scope, convert};
@@ -115,7 +120,8 @@ async fn to_wire_in(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wir
     let (options, shown_options) = convert::stored_options("schedules", row.id, &row.options)?;
     let paced = options.pace.stagger_minutes > 0 || options.pace.max_parallel.is_some();
     let visible = scope.environments.as_deref();
-    let warnings = match explain_unmatched(conn, row.org_id, visible, &row.targets).await? {
+    let next_runs = crate::commands::schedules::upcoming(&row, NEXT_RUNS);
+    let mut warnings = match explain_unmatched(conn, row.org_id, visible, &row.targets).await? {
         Some(UnmatchedTargets { reason, .. }) => {
             vec![format!("{reason} Runs are skipped until a server matches.")]
         }
@@ -125,6 +131,12 @@ async fn to_wire_in(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wir
         }
         None => Vec::new(),
     };
+    if let Some(first) = next_runs.first() {
+        let current = store::freezes::list_current(conn, row.org_id, *first).await?;
+        let covered =
+            freezes::covering(conn, row.org_id, &row.targets, &next_runs, &current).await?;
+        warnings.extend(freeze_warnings(&covered, &row.timezone));
+    }
     let newest = runs::list(conn, row.org_id, row.id, Page { limit: 1, offset: 0 }).await?;
     let last_run = match newest.items.into_iter().next() {
         Some(run) => {
@@ -143,7 +155,6 @@ async fn to_wire_in(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wir
         }
         None => None,
     };
-    let next_runs = crate::commands::schedules::upcoming(&row, NEXT_RUNS);
     Ok(wire::v1::Schedule {
         id: row.id,
         name: row.name,
@@ -159,6 +170,33 @@ async fn to_wire_in(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wir
         updated_at: row.updated_at,
         warnings,
     })
+}
+
+/// One warning for each freeze that covers a next run.
+fn freeze_warnings(covered: &[(Timestamp, Period, freezes::Freeze)], zone: &Zone) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (at, period, freeze) in covered {
+        let runs = covered.iter().filter(|(_, _, other)| other.id == freeze.id).count();
+        if !seen.insert(freeze.id) {
+            continue;
+        }
+        let local = |at: &Timestamp| {
+            at.to_zoned(zone.time_zone().clone()).strftime("%Y-%m-%d %H:%M").to_string()
+        };
+        let more = match runs {
+            1 => String::new(),
+            2 => " (and another of the next runs)".to_owned(),
+            runs => format!(" (and {} more of the next runs)", runs - 1),
+        };
+        warnings.push(format!(
+            "The run at {}{more} will be skipped: the freeze \"{}\" covers all servers until {} ({zone}).",
+            local(at),
+            freeze.name,
+            local(&period.ends_at),
+        ));
+    }
+    warnings
 }
 
 /// The batch of a run; `None` if it has none, or the batch has been deleted.

@@ -91,6 +91,8 @@ pub struct Facets {
     pub systems: Vec<(String, u64)>,
     /// The most frequent tags.
     pub tags: Vec<(String, u64)>,
+    /// All of them.
+    pub servers: u64,
 }
 
 const TAGS_SHOWN_MAX: u32 = 200;
@@ -102,11 +104,13 @@ pub async fn facets(app: &App, scope: &Scope) -> Result<Facets> {
     let mut reader = app.db.read().await?;
     let mut environments: BTreeMap<String, u64> = BTreeMap::new();
     let mut systems: BTreeMap<String, u64> = BTreeMap::new();
+    let mut servers = 0;
     for count in counts::by_environment_and_os(&mut reader, scope.org).await? {
         let environment: Option<Environment> = count.environment.parse().ok();
         if !scope.includes(environment.as_ref()) {
             continue;
         }
+        servers += count.servers;
         *systems.entry(count.os).or_default() += count.servers;
         if environment.is_some() {
             *environments.entry(count.environment).or_default() += count.servers;
@@ -120,34 +124,16 @@ pub async fn facets(app: &App, scope: &Scope) -> Result<Facets> {
         environments: environments.into_iter().collect(),
         systems: systems.into_iter().collect(),
         tags,
+        servers,
     })
 }
 
-/// The number of servers by status, and by whether they need a reboot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StatusFacets {
-    pub online: u64,
-    pub offline: u64,
-    pub reboot_required: u64,
-    pub no_reboot_required: u64,
-}
-
+/// The number of servers that are online.
 #[boxed]
-pub async fn status_facets(app: &App, scope: &Scope) -> Result<StatusFacets> {
-    let mut reader = app.db.snapshot().await?;
-    let all = stored_filter(app, scope, Filter::default());
-    let online =
-        server_list::Filter { status: Some((Status::Online, online_span(app))), ..all.clone() };
-    let reboot = server_list::Filter { reboot_required: Some(true), ..all.clone() };
-    let servers = server_list::count(&mut reader, scope.org, &all).await?;
-    let online = server_list::count(&mut reader, scope.org, &online).await?;
-    let reboot_required = server_list::count(&mut reader, scope.org, &reboot).await?;
-    Ok(StatusFacets {
-        online,
-        offline: servers.saturating_sub(online),
-        reboot_required,
-        no_reboot_required: servers.saturating_sub(reboot_required),
-    })
+pub async fn online(app: &App, scope: &Scope) -> Result<u64> {
+    let wanted = Filter { status: Some(Status::Online), ..Filter::default() };
+    let wanted = stored_filter(app, scope, wanted);
+    Ok(server_list::count(&mut *app.db.read().await?, scope.org, &wanted).await?)
 }
 
 /// Returns which of these servers exist and are visible to this reader.

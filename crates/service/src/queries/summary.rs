@@ -36,7 +36,8 @@ pub struct FleetTotals {
 }
 
 /// The phases of an unfinished batch.
-pub const OPEN_PHASES: [&str; 5] = ["scheduled", "running", "paused", "halted", "canceling"];
+pub const OPEN_PHASES: [&str; 6] =
+    ["scheduled", "running", "paused", "halted", "canceling", "awaiting_approval"];
 
 /// The totals of these environments; `None` means all environments.
 #[boxed]
@@ -125,7 +126,7 @@ pub async fn fleet(app: &App, scope: &Scope) -> Result<FleetSummary> {
     let seen = fleet_totals(app, &mut reader, scope.org, within, online).await?;
     let assessed = |state| seen.assessments.get(&state).copied().unwrap_or_default();
     let [critical, high, medium, low, unknown] = seen.counts.severities;
-    let [_, running, paused, halted, _] = seen.batches;
+    let [_, running, paused, halted, _, awaiting_approval] = seen.batches;
     Ok(FleetSummary {
         servers: ServerCounts {
             total: seen.servers,
@@ -150,7 +151,13 @@ pub async fn fleet(app: &App, scope: &Scope) -> Result<FleetSummary> {
             security: seen.counts.security_patches,
             severity: SeverityCounts { critical, high, medium, low, unknown },
         },
-        batches: BatchCounts { open: seen.batches.iter().sum(), running, paused, halted },
+        batches: BatchCounts {
+            open: seen.batches.iter().sum(),
+            running,
+            paused,
+            halted,
+            awaiting_approval,
+        },
         schedules: ScheduleCounts {
             total: seen.schedules,
             enabled: seen.enabled,

@@ -12,7 +12,7 @@ use store::{Conn, Page, Paged, StoreError};
 use vocab::{BatchId, ServerId, Stage, Status, TaskId};
 use wire::v1::{Options, Task, TaskState};
 
-use super::{Scope, batches, convert};
+use super::{Scope, batches, convert, freezes};
 use crate::{App, Result};
 
 /// The tasks of a batch in start order, in any of these API states. Without states, all tasks.
@@ -118,7 +118,7 @@ pub async fn of_batch(
     Ok(Paged { items, total: paged.total })
 }
 
-async fn to_tasks(
+pub(crate) async fn to_tasks(
     app: &App,
     conn: &mut Conn,
     row: &rollouts::Rollout,
@@ -152,6 +152,8 @@ async fn waiting_reasons(
         return Ok(BTreeMap::new());
     }
     let tally = to_tally(&rollout_tasks::counts(conn, row).await?);
+    let mut by_wave = rollout_tasks::wave_counts(conn, row).await?;
+    let in_wave = to_tally(&by_wave.remove(&row.head.waves.number()).unwrap_or_default());
     let now = app.clock.now();
     let servers: Vec<ServerId> = waiting.iter().map(|(server, _)| *server).collect();
     let elsewhere: BTreeMap<ServerId, BatchId> = rollout_tasks::active_by_servers(conn, &servers)
@@ -159,13 +161,19 @@ async fn waiting_reasons(
         .into_iter()
         .map(|busy| (busy.server_id, busy.rollout_id))
         .collect();
+    let frozen = match row.head.pace.override_freeze {
+        Some(_) => BTreeMap::new(),
+        None => freezes::frozen_servers(conn, row.org_id, &servers, now).await?,
+    };
     let why = |(server, place): &(ServerId, u32)| {
-        let whole = rollout::wait_reason_at(&row.head, &tally, *place, now);
+        let whole = rollout::wait_reason_at(&row.head, &tally, &in_wave, *place, now);
         let last_seen = names.get(server).and_then(|named| named.last_seen_at);
         let own = match (convert::status(app, last_seen), elsewhere.get(server)) {
             (Status::Offline, _) => Some(WaitReason::Offline),
             (Status::Online, Some(batch)) => Some(WaitReason::BusyElsewhere(*batch)),
-            (Status::Online, None) => None,
+            (Status::Online, None) => {
+                frozen.get(server).map(|until| WaitReason::Freeze { until: *until })
+            }
         };
         let running = matches!(row.head.phase, Phase::Running);
         let reason = if running { own.or(whole) } else { whole };

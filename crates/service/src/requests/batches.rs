@@ -3,13 +3,13 @@
 use async_recursion::async_recursion as boxed;
 use store::Conn;
 use store::rollouts::Rollout;
-use vocab::{BatchId, ServerId};
-use wire::v1::CreateBatch;
+use vocab::{BatchId, Role, ServerId};
+use wire::v1::{CreateBatch, Decision as DecisionBody};
 
 use super::{Body, ValidationErrors, validate};
 use crate::auth::caller::Caller;
 use crate::clock::random_u128;
-use crate::commands::batches::{self as commands, NewRollout, SeenBatch};
+use crate::commands::batches::{self as commands, Decision, NewRollout, SeenBatch};
 use crate::queries::batches::find;
 use crate::queries::{Scope, servers};
 use crate::{App, PatchOptions, Result};
@@ -28,6 +28,7 @@ pub async fn create(
     let mut tx = app.db.begin().await?;
     let named = find_named_servers(&mut tx, &caller.scope(), &mut errors, &body.server_ids).await?;
     errors.into_result()?;
+    may_override_freezes(caller, &options)?;
     let (id, now) = (BatchId::new(app.clock.now(), random_u128()), app.clock.now());
     let new = NewRollout { name, ..new_rollout(app, caller, options, named) };
     let created = commands::create_in(&mut tx, id, new, now).await?;
@@ -102,6 +103,32 @@ pub async fn resume_seen(
 ) -> Result<Rollout> {
     find(app, &caller.scope(), id).await?;
     commands::resume_seen(app, &caller.actor(), caller.org, id, seen).await
+}
+
+/// Only administrators may ignore freezes.
+pub(super) fn may_override_freezes(caller: &Caller, options: &PatchOptions) -> Result<()> {
+    match options.pace.override_freeze {
+        Some(_) => caller.require(Role::Admin),
+        None => Ok(()),
+    }
+}
+
+/// Approves or rejects the wave that waits for it.
+#[boxed]
+pub async fn decide(
+    app: &App,
+    caller: &Caller,
+    id: BatchId,
+    decision: Decision,
+    (body, mut errors): Body<DecisionBody>,
+) -> Result<Rollout> {
+    find(app, &caller.scope(), id).await?;
+    let comment = body.comment.filter(|comment| !comment.trim().is_empty());
+    errors.prose("/comment", comment.as_deref().unwrap_or_default());
+    errors.into_result()?;
+    let actor = caller.actor();
+    let comment = comment.as_deref();
+    commands::decide(app, &actor, caller.org, id, decision, body.wave, comment).await
 }
 
 /// Creates a new batch for the servers that failed.

@@ -7,15 +7,19 @@
 
 pub mod agents;
 pub mod api_keys;
+pub mod audit;
 pub mod batches;
 pub mod enrollment_tokens;
 mod errors;
 pub mod feeds;
+pub mod freezes;
+pub mod notifications;
 pub mod preview;
 pub mod schedules;
 pub mod servers;
 pub mod suppressions;
 pub mod validate;
+pub mod webhooks;
 
 pub use errors::{NAME_PATTERN, ValidationErrors};
 

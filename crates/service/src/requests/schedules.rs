@@ -6,6 +6,7 @@ use store::schedules::Schedule;
 use vocab::{ScheduleId, Selector};
 use wire::v1::ScheduleRequest;
 
+use super::batches::may_override_freezes;
 use super::{Body, Versions, check_version, forbidden, validate};
 use crate::auth::caller::Caller;
 use crate::commands::schedules::{self as commands, ScheduleInput};
@@ -89,6 +90,7 @@ async fn validated(
     let allow_empty = body.allow_empty.unwrap_or(false);
     let wanted = validate::schedule((body, errors))?;
     check_environments(caller, &wanted.targets)?;
+    may_override_freezes(caller, &wanted.options)?;
     check_targets_match(app, caller, &wanted, allow_empty).await?;
     Ok(wanted)
 }

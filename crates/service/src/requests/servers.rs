@@ -9,6 +9,7 @@ use store::servers::Server;
 use vocab::{ServerId, Tag};
 use wire::v1::{EditServer, EditServers, EditedServers, PatchServer};
 
+use super::batches::may_override_freezes;
 use super::enrollment_tokens::TAGS_MAX;
 use super::{Body, CHUNK, Versions, check_version, forbidden, validate};
 use crate::auth::caller::Caller;
@@ -158,6 +159,7 @@ pub async fn patch(
     let options = validate::batch_options(&mut errors, body.options());
     let name = validate::batch_name(&mut errors, body.name);
     errors.into_result()?;
+    may_override_freezes(caller, &options)?;
     let new = NewRollout { name, ..new_rollout(app, caller, options, vec![id]) };
     batches::create(app, new).await
 }

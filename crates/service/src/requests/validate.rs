@@ -3,12 +3,15 @@
 
 use std::collections::BTreeSet;
 
+use domain::freeze::{Freeze, MERGE_HORIZON, Timing};
 use domain::rollout::Pace;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use vocab::{Cron, Line, RebootPolicy, Selector, SelectorError, ServerId, Zone};
-use wire::v1::{OptionsRequest, ScheduleRequest};
+use vocab::{Cron, Line, Portion, RebootPolicy, Selector, SelectorError, ServerId, Wave, Zone};
+use wire::v1::{FreezeRequest, OptionsRequest, ScheduleRequest, WaveRequest};
 
 use super::ValidationErrors;
+use crate::commands::freezes::FreezeInput;
 use crate::commands::schedules::ScheduleInput;
 use crate::{OrderOptions, PatchOptions, Result, ServiceError};
 
@@ -17,6 +20,8 @@ const STAGGER_MINUTES_MAX: u32 = 1_440;
 const PARALLEL_MAX: u32 = 100_000;
 /// Four weeks: a longer window is probably a mistake in the unit.
 const WINDOW_MINUTES_MAX: u32 = 40_320;
+/// Maximum length of the reason for overriding freezes.
+const OVERRIDE_CHARS_MAX: usize = 200;
 /// The maximum number of servers in one request.
 pub const SERVER_IDS_MAX: usize = 10_000;
 
@@ -45,6 +50,98 @@ pub fn schedule((body, mut errors): (ScheduleRequest, ValidationErrors)) -> Resu
         _ => Err(ServiceError::Internal(
             "the schedule is incomplete although validation succeeded".into(),
         )),
+    }
+}
+
+/// Maximum duration of one period of a recurring freeze: 30 days.
+const FREEZE_MINUTES_MAX: i64 = 43_200;
+
+/// Validates a freeze. A one-off freeze without a start begins `now`.
+pub fn freeze(
+    (body, mut errors): (FreezeRequest, ValidationErrors),
+    now: Timestamp,
+) -> Result<FreezeInput> {
+    let name = errors.name("/name", body.name);
+    if body.reason.trim().is_empty() {
+        errors.add("/reason", "empty", "must not be empty");
+    }
+    errors.prose("/reason", &body.reason);
+    let targets = targets(&mut errors, &body.targets);
+    let is_one_off = body.starts_at.is_some() || body.ends_at.is_some();
+    let is_recurring =
+        body.cron.is_some() || body.duration_minutes.is_some() || body.timezone.is_some();
+    if is_one_off && is_recurring {
+        let detail = "use either `ends_at` (and `starts_at`), or `cron` and `duration_minutes` \
+                      (and `timezone`)";
+        errors.add("", "one_off_and_recurring", detail);
+    } else if !is_one_off && !is_recurring {
+        errors.add("", "no_period", "`ends_at` or `cron` is required");
+    }
+    let starts_at = errors.time("/starts_at", body.starts_at.as_deref());
+    let ends_at = errors.time("/ends_at", body.ends_at.as_deref());
+    let mut timing = None;
+    if is_one_off && !is_recurring {
+        if body.ends_at.is_none() {
+            errors.add("/ends_at", "required", "is required for a one-off freeze");
+        }
+        // With microsecond precision, as stored.
+        let starts_at = match body.starts_at {
+            Some(_) => starts_at,
+            None => Timestamp::from_microsecond(now.as_microsecond()).ok(),
+        };
+        if let (Some(starts_at), Some(ends_at)) = (starts_at, ends_at) {
+            check_length(&mut errors, starts_at, ends_at);
+            timing = Some(Timing::OneOff { starts_at, ends_at });
+        }
+    }
+    let cron = body.cron.as_deref().and_then(|cron| errors.parse("/cron", "invalid_cron", cron));
+    let timezone = body.timezone.as_deref().unwrap_or("UTC");
+    let timezone: Option<Zone> = errors.parse("/timezone", "invalid_timezone", timezone);
+    let minutes = body.duration_minutes;
+    if minutes.is_some_and(|minutes| !(1..=FREEZE_MINUTES_MAX).contains(&minutes)) {
+        let detail = format!("must be from 1 to {FREEZE_MINUTES_MAX}");
+        errors.add("/duration_minutes", "out_of_range", detail);
+    } else if is_recurring && !is_one_off {
+        if body.cron.is_none() {
+            errors.add("/cron", "required", "is required for a recurring freeze");
+        }
+        if minutes.is_none() {
+            errors.add("/duration_minutes", "required", "is required for a recurring freeze");
+        }
+        if let (Some(cron), Some(minutes), Some(timezone)) = (cron, minutes, timezone) {
+            let duration = SignedDuration::from_mins(minutes);
+            let recurring = Timing::Recurring { cron, duration, timezone };
+            if recurring.is_endless(now) {
+                let detail = "each period begins before the previous one has ended, so the freeze \
+                              would never end: use a shorter duration or a rarer `cron`, or \
+                              `starts_at` and `ends_at`";
+                errors.add("/duration_minutes", "never_ends", detail);
+            }
+            timing = Some(recurring);
+        }
+    }
+    errors.into_result()?;
+    match (targets, timing) {
+        (Some(targets), Some(timing)) => {
+            Ok(FreezeInput { name, reason: body.reason, rule: Freeze { targets, timing } })
+        }
+        _ => Err(ServiceError::Internal(
+            "the freeze is incomplete although validation succeeded".into(),
+        )),
+    }
+}
+
+/// Checks that a one-off freeze ends after its start, and not too long after it.
+fn check_length(errors: &mut ValidationErrors, starts_at: Timestamp, ends_at: Timestamp) {
+    if ends_at <= starts_at {
+        errors.add("/ends_at", "out_of_range", "must be after `starts_at`");
+    } else if ends_at.duration_since(starts_at) > MERGE_HORIZON {
+        let days = MERGE_HORIZON.as_hours() / 24;
+        errors.add(
+            "/ends_at",
+            "out_of_range",
+            format!("must be at most {days} days after `starts_at`"),
+        );
     }
 }
 
@@ -129,6 +226,15 @@ pub fn options(errors: &mut ValidationErrors, at: &str, requested: OptionsReques
     if let Some(Err(error)) = requested.max_failures.map(vocab::Portion::at_least_one) {
         errors.add(&format!("{at}/max_failures"), "out_of_range", error);
     }
+    let canary = requested.canary.filter(|canary| *canary != Portion::Count(0));
+    let waves = waves(errors, at, requested.waves.unwrap_or_default());
+    if canary.is_some() && !waves.is_empty() {
+        let detail = "`canary` is short for two waves: use either `canary` or `waves`";
+        errors.add(&format!("{at}/waves"), "canary_and_waves", detail);
+    }
+    let override_freeze = requested
+        .override_freeze
+        .map(|reason| errors.line(&format!("{at}/override_freeze"), reason, OVERRIDE_CHARS_MAX));
     PatchOptions {
         order: OrderOptions {
             packages: deduplicate(packages),
@@ -140,11 +246,54 @@ pub fn options(errors: &mut ValidationErrors, at: &str, requested: OptionsReques
         pace: Pace {
             stagger_minutes: stagger.unwrap_or(0),
             max_parallel,
-            canary: requested.canary.filter(|canary| *canary != vocab::Portion::Count(0)),
+            canary,
+            waves,
             max_failures: requested.max_failures,
             window_minutes,
+            override_freeze,
         },
     }
+}
+
+/// Validates the waves of a batch.
+fn waves(errors: &mut ValidationErrors, at: &str, requested: Vec<WaveRequest>) -> Vec<Wave> {
+    if requested.len() > Wave::COUNT_MAX {
+        let detail = format!("must have at most {} entries", Wave::COUNT_MAX);
+        errors.add(&format!("{at}/waves"), "too_many", detail);
+        return Vec::new();
+    }
+    let last = requested.len().saturating_sub(1);
+    let mut wave = |(n, wave): (usize, WaveRequest)| {
+        let at = format!("{at}/waves/{n}");
+        match wave.size.map(Portion::at_least_one) {
+            Some(Err(error)) => errors.add(&format!("{at}/size"), "out_of_range", error),
+            None if n < last => {
+                errors.add(
+                    &format!("{at}/size"),
+                    "required",
+                    "only the last wave may omit its size",
+                );
+            }
+            None | Some(Ok(_)) => {}
+        }
+        let soak = u32::try_from(wave.soak_minutes.unwrap_or(0)).ok();
+        let soak = soak.filter(|minutes| *minutes <= Wave::SOAK_MINUTES_MAX);
+        if soak.is_none() {
+            let detail = format!("must be from 0 to {}", Wave::SOAK_MINUTES_MAX);
+            errors.add(&format!("{at}/soak_minutes"), "out_of_range", detail);
+        }
+        if wave.size.is_none() && soak.is_some_and(|minutes| minutes > 0) {
+            let detail =
+                "no wave follows the one that takes the rest, so nothing waits for its soak";
+            errors.add(&format!("{at}/soak_minutes"), "soak_in_last_wave", detail);
+        }
+        Wave {
+            size: wave.size,
+            soak_minutes: soak.unwrap_or(0),
+            approval: wave.approval.unwrap_or(false),
+        }
+    };
+    requested.into_iter().enumerate().map(&mut wave).collect()
 }
 
 /// The servers that a request names, without duplicates, each with its index. An invalid id is
@@ -206,7 +355,8 @@ mod tests {
             json!({"name": " ", "description": "x".repeat(2_001), "cron": "0 0 30 2 *",
             "timezone": "Mars/Olympus", "targets": {}, "options": {"packages": ["bash", "bash="],
             "exclude": ["a b"], "reboot": "if-required", "stagger_minutes": 1_441, "max_parallel": 0,
-            "max_failures": 0, "window_minutes": -1}}),
+            "max_failures": 0, "window_minutes": -1, "canary": 1, "override_freeze": "",
+            "waves": [{"size": 0, "soak_minutes": 10_081}, {}, {"soak_minutes": 5}]}}),
         );
         let wrong: Vec<_> = wrong.iter().map(|(pointer, code)| (pointer.as_str(), *code)).collect();
         assert_eq!(
@@ -224,7 +374,88 @@ mod tests {
                 ("/options/max_parallel", "out_of_range"),
                 ("/options/window_minutes", "out_of_range"),
                 ("/options/max_failures", "out_of_range"),
+                ("/options/waves/0/size", "out_of_range"),
+                ("/options/waves/0/soak_minutes", "out_of_range"),
+                ("/options/waves/1/size", "required"),
+                ("/options/waves/2/soak_minutes", "soak_in_last_wave"),
+                ("/options/waves", "canary_and_waves"),
+                ("/options/override_freeze", "empty"),
             ]
+        );
+    }
+
+    fn freeze_errors(body: Value) -> Vec<(String, &'static str)> {
+        let body: FreezeRequest = serde_json::from_value(body).unwrap();
+        let now = "2026-11-15T04:00:00Z".parse().unwrap();
+        match freeze((body, ValidationErrors::default()), now) {
+            Ok(_) => Vec::new(),
+            Err(ServiceError::Invalid(errors)) => {
+                errors.iter().map(|error| (error.pointer.clone(), error.code)).collect()
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn all_errors_of_a_freeze_are_reported_at_once() {
+        let refused = |body: Value, expected: &[(&str, &str)]| {
+            let found = freeze_errors(body);
+            let found: Vec<_> =
+                found.iter().map(|(pointer, code)| (pointer.as_str(), *code)).collect();
+            assert_eq!(found, expected);
+        };
+        refused(
+            json!({"name": "", "reason": " ", "targets": {}, "cron": "61 * * * *",
+                "duration_minutes": 43_201, "timezone": "Mars/Base"}),
+            &[
+                ("/name", "empty"),
+                ("/reason", "empty"),
+                ("/targets", "empty_targets"),
+                ("/cron", "invalid_cron"),
+                ("/timezone", "invalid_timezone"),
+                ("/duration_minutes", "out_of_range"),
+            ],
+        );
+        let with = |timing: Value| {
+            let mut body = json!({"name": "n", "reason": "r", "targets": {"all": true}});
+            body.as_object_mut().unwrap().extend(timing.as_object().unwrap().clone());
+            body
+        };
+        refused(with(json!({})), &[("", "no_period")]);
+        refused(with(json!({"starts_at": "2026-11-20T00:00:00Z"})), &[("/ends_at", "required")]);
+        refused(with(json!({"cron": "@daily"})), &[("/duration_minutes", "required")]);
+        refused(
+            with(json!({"timezone": "UTC"})),
+            &[("/cron", "required"), ("/duration_minutes", "required")],
+        );
+        refused(with(json!({"ends_at": "soon"})), &[("/ends_at", "invalid_time")]);
+        refused(
+            with(
+                json!({"ends_at": "2026-11-20T00:00:00Z", "cron": "@daily", "duration_minutes": 1}),
+            ),
+            &[("", "one_off_and_recurring")],
+        );
+        let at = "2026-11-20T00:00:00Z";
+        refused(with(json!({"starts_at": at, "ends_at": at})), &[("/ends_at", "out_of_range")]);
+        // Without a start, it starts now, and an end in the past is before it.
+        refused(with(json!({"ends_at": "2026-11-15T03:59:59Z"})), &[("/ends_at", "out_of_range")]);
+        refused(
+            with(json!({"starts_at": at, "ends_at": "2027-12-26T00:00:00Z"})),
+            &[("/ends_at", "out_of_range")],
+        );
+        refused(with(json!({"starts_at": at, "ends_at": "2027-12-25T00:00:00Z"})), &[]);
+        refused(
+            with(json!({"cron": "0 0 30 2 *", "duration_minutes": 60})),
+            &[("/cron", "invalid_cron")],
+        );
+        refused(
+            with(json!({"cron": "@daily", "duration_minutes": 1_440})),
+            &[("/duration_minutes", "never_ends")],
+        );
+        refused(with(json!({"cron": "@daily", "duration_minutes": 1_439})), &[]);
+        refused(
+            with(json!({"cron": "@daily", "duration_minutes": 0})),
+            &[("/duration_minutes", "out_of_range")],
         );
     }
 

@@ -6,12 +6,15 @@
 use async_recursion::async_recursion as boxed;
 use feed::catalog::{self, BuiltIn};
 use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
 use store::feed_sources::{self, FeedSource};
 use store::feeds::{self, Feed};
 use store::{Conn, StoreError, Topic, feed_removals, server_labels};
 use vocab::Os;
 
+use super::manage::record_for_all;
 use super::{FeedTransactions, remote};
+use crate::audit::Action;
 
 /// The operating systems of all servers.
 #[boxed]
@@ -80,6 +83,8 @@ pub async fn follow_needed(
     let missing = missing(&mut tx).await?;
     for feed in &missing {
         feed_sources::save(&mut tx, &source(feed, true, now)).await?;
+        let detail = json!({"name": feed.name, "url": feed.url});
+        record_for_all(&mut tx, now, "engine", Action::FeedAdd, feed.name, &detail).await?;
     }
     tx.notify(Topic::Feeds);
     tx.commit().await?;

@@ -10,13 +10,15 @@ use feed::catalog;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::feed_sources::{self, FeedSource};
-use store::{Db, Topic, Tx, advisories, feed_progress, feed_removals, feeds};
+use store::{Db, Topic, Tx, advisories, feed_progress, feed_removals, feeds, organizations};
 
-use super::{FeedTransactions, automatic, remote};
+use super::{FeedTransactions, ImportSummary, automatic, remote};
 use crate::audit::Action;
 use crate::queries::feeds::id;
-use crate::{Actor, App, Result, ServiceError, audit};
+use crate::{Actor, App, EventKind, Result, ServiceError, audit, record};
 
+/// The actor of commands on the database; see [`crate::auth::users::local_actor`].
+const LOCAL: &str = "local";
 /// The number of advisories that are deleted in one transaction.
 const DELETE_CHUNK: u32 = 500;
 
@@ -68,7 +70,7 @@ pub async fn add(
     feed_sources::save(&mut tx, &source).await?;
     let details = json!({"name": source.name, "url": source.url});
     audit::record(app, &mut tx, actor, Action::FeedAdd, id(&source.name), details.clone());
-    audit::emit(app, &mut tx, actor, "feed.added", details);
+    audit::emit(app, &mut tx, actor, EventKind::FeedAdded, &source.name, details);
     tx.notify(Topic::Feeds);
     tx.commit().await?;
     Ok(source.name)
@@ -87,7 +89,7 @@ pub async fn update(app: &App, actor: &Actor, name: &str) -> Result<()> {
         return Err(ServiceError::conflict("conflict", detail));
     }
     audit::record(app, &mut tx, actor, Action::FeedUpdate, id(name), json!({"name": name}));
-    audit::emit(app, &mut tx, actor, "feed.update_requested", json!({"name": name}));
+    audit::emit(app, &mut tx, actor, EventKind::FeedUpdateRequested, name, json!({"name": name}));
     tx.notify(Topic::Feeds);
     Ok(tx.commit().await?)
 }
@@ -98,7 +100,7 @@ pub async fn remove(app: &App, actor: &Actor, name: &str) -> Result<()> {
     let mut tx = app.db.begin().await?;
     request_removal(&mut tx, name, app.clock.now()).await?;
     audit::record(app, &mut tx, actor, Action::FeedRemove, id(name), json!({"name": name}));
-    audit::emit(app, &mut tx, actor, "feed.removed", json!({"name": name}));
+    audit::emit(app, &mut tx, actor, EventKind::FeedRemoved, name, json!({"name": name}));
     Ok(tx.commit().await?)
 }
 
@@ -137,6 +139,7 @@ pub async fn remove_now(db: &Db, name: &str, now: Timestamp) -> store::Result<Op
         return Ok(None);
     }
     request_removal(&mut tx, name, now).await?;
+    record_for_all(&mut tx, now, LOCAL, Action::FeedRemove, name, &json!({"name": name})).await?;
     tx.commit().await?;
     delete_data(&transactions, name).await.map(Some)
 }
@@ -152,9 +155,61 @@ pub async fn forget(db: &Db, name: &str, now: Timestamp) -> store::Result<bool> 
     if was_followed && !is_imported && catalog::find(name).is_some() {
         feed_removals::add(&mut tx, name, now).await?;
     }
+    if was_followed {
+        record_for_all(&mut tx, now, LOCAL, Action::FeedForget, name, &json!({"name": name}))
+            .await?;
+    }
     tx.notify(Topic::Feeds);
     tx.commit().await?;
     Ok(was_followed)
+}
+
+/// Writes to the audit logs that a command on the database imported a feed. `source` is its file or
+/// URL.
+#[boxed]
+pub async fn record_import(
+    db: &Db,
+    imported: &ImportSummary,
+    source: &str,
+    now: Timestamp,
+) -> store::Result<()> {
+    let name = &imported.name;
+    let source = match reqwest::Url::parse(source) {
+        // A password does not belong into the log.
+        Ok(mut url) => {
+            let _ = (url.set_username(""), url.set_password(None));
+            url.to_string()
+        }
+        Err(_) => source.to_owned(),
+    };
+    let detail = json!({"name": name, "source": source, "records": imported.records,
+        "changed": imported.changed});
+    let mut tx = FeedTransactions::new(db).begin().await?;
+    record_for_all(&mut tx, now, LOCAL, Action::FeedImport, name, &detail).await?;
+    tx.commit().await
+}
+
+/// Writes to the audit logs that a command on the database updates a feed.
+#[boxed]
+pub async fn record_update(db: &Db, name: &str, now: Timestamp) -> store::Result<()> {
+    let mut tx = FeedTransactions::new(db).begin().await?;
+    record_for_all(&mut tx, now, LOCAL, Action::FeedUpdate, name, &json!({"name": name})).await?;
+    tx.commit().await
+}
+
+/// Feeds apply to all organizations, so each of their logs gets the entry.
+pub(super) async fn record_for_all(
+    tx: &mut Tx,
+    now: Timestamp,
+    actor: &str,
+    action: Action,
+    name: &str,
+    detail: &serde_json::Value,
+) -> store::Result<()> {
+    for organization in organizations::list(tx).await? {
+        record(tx, organization.id, now, actor, action, id(name), detail);
+    }
+    Ok(())
 }
 
 /// Deletes the data of the feeds that were removed. Continues where a killed process stopped.

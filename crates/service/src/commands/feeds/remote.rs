@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use feed::{FeedKind, catalog, repomd};
 use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
 use store::feed_sources::{self, FeedSource};
-use store::{Db, StoreError, Topic, feed_progress, feeds};
+use store::{Db, StoreError, Topic, Tx, feed_progress, feeds, organizations};
 
 use super::progress::{ProgressSender, with_progress};
 use super::repository::Repositories;
@@ -20,6 +21,7 @@ use super::{
 };
 use crate::fetch;
 use crate::fetch::{FetchError, FetchOutcome, FetchedFile, Limits, Validators};
+use crate::{EventKind, emit};
 
 /// The default interval between two fetches of a feed.
 pub const DEFAULT_INTERVAL: SignedDuration = SignedDuration::from_hours(6);
@@ -121,6 +123,7 @@ pub async fn update(
             feeds::record_import(&mut tx, &row).await?;
             feed_progress::delete(&mut tx, &source.name).await?;
             feed_sources::record_fetch(&mut tx, &after_success(source, validators, now)).await?;
+            emit_recovery(&mut tx, source, now).await?;
             tx.notify(Topic::Feeds);
             tx.commit().await?;
             Ok(UpdateOutcome::Imported(imported))
@@ -134,6 +137,7 @@ pub async fn update(
             feeds::record_unchanged(&mut tx, &source.name, now).await?;
             feed_progress::delete(&mut tx, &source.name).await?;
             feed_sources::record_fetch(&mut tx, &after_success(source, known, now)).await?;
+            emit_recovery(&mut tx, source, now).await?;
             tx.commit().await?;
             Ok(UpdateOutcome::Unchanged { name: source.name.clone() })
         }
@@ -264,7 +268,36 @@ async fn note_failure(
     feed_progress::delete(&mut tx, &source.name).await?;
     feed_sources::record_fetch(&mut tx, &FeedSource { next_at, failures, ..source.clone() })
         .await?;
+    // Only the first of a series of failures: the next attempt is made soon.
+    if source.failures == 0 {
+        let data =
+            json!({"name": source.name, "message": refusal.full_message(), "next_at": next_at});
+        emit_to_all(&mut tx, EventKind::FeedFailed, source, &data, now).await?;
+    }
     tx.commit().await
+}
+
+/// Emits an event if the feed failed before.
+async fn emit_recovery(tx: &mut Tx, source: &FeedSource, now: Timestamp) -> store::Result<()> {
+    if source.failures == 0 {
+        return Ok(());
+    }
+    let data = json!({"name": source.name, "failures": source.failures});
+    emit_to_all(tx, EventKind::FeedRecovered, source, &data, now).await
+}
+
+/// Emits an event in every organization, because they share the feeds.
+async fn emit_to_all(
+    tx: &mut Tx,
+    kind: EventKind,
+    source: &FeedSource,
+    data: &Value,
+    now: Timestamp,
+) -> store::Result<()> {
+    for organization in organizations::list(tx).await? {
+        emit(tx, organization.id, now, "engine", kind, &source.name, data.clone());
+    }
+    Ok(())
 }
 
 /// The delay after this number of consecutive failures. `requested` is the publisher's `Retry-After`.

@@ -5,16 +5,21 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use domain::finding::exposure_counts::ExposureCounts;
+use jiff::Timestamp;
+use serde_json::json;
 use store::findings::{self, AssessedSet, Carrier, Cve, CveChange, KindCounts, Summary};
 use store::{Topic, Tx};
 use vocab::{Digest, OrgId};
 
 use super::package_groups::GroupChanges;
-use crate::App;
-use crate::Result;
+use crate::projections::patches::severity_at;
+use crate::{App, EventKind, Result, emit};
 
 /// The approximate number of rows written in one transaction.
 const ROWS_PER_TRANSACTION: usize = 4_000;
+
+/// The actor in events.
+const ACTOR: &str = "engine";
 
 /// All changes of a round.
 #[derive(Debug, Default)]
@@ -97,15 +102,47 @@ pub(super) async fn write(
     write_kinds(&mut writer, org, all).await?;
     let changed: Vec<&Cve> =
         all.rows.iter().filter_map(|id| rows.get(id).map(AsRef::as_ref)).collect();
+    let now = app.clock.now();
     for some in changed.chunks(ROWS_PER_TRANSACTION / 4) {
-        findings::update_rows(writer.tx(some.len()).await?, org, some, &[]).await?;
+        let tx = writer.tx(some.len()).await?;
+        emit_changes(tx, org, some, now).await?;
+        findings::update_rows(tx, org, some, &[]).await?;
     }
     let tx = writer.tx(all.rows_gone.len()).await?;
+    for id in &all.rows_gone {
+        emit(tx, org, now, ACTOR, EventKind::CveClosed, id, json!({"cve": id}));
+    }
     findings::update_rows(tx, org, &[], &all.rows_gone).await?;
     findings::save_summary(tx, next).await?;
     tx.notify(Topic::Findings);
     if let Some(last) = writer.tx.take() {
         last.commit().await?;
+    }
+    Ok(())
+}
+
+/// Emits an event for each CVE that affected no server until now, or that is now known to be
+/// exploited.
+async fn emit_changes(tx: &mut Tx, org: OrgId, rows: &[&Cve], now: Timestamp) -> Result<()> {
+    const EXPLOITED: i64 = 0;
+    let ids: Vec<String> = rows.iter().map(|row| row.id.clone()).collect();
+    let known: HashMap<String, i64> = findings::by_ids(tx, org, &ids)
+        .await?
+        .into_iter()
+        .map(|row| (row.id, row.kev_order))
+        .collect();
+    for row in rows {
+        let kind = match known.get(&row.id) {
+            None => EventKind::CveOpened,
+            Some(before) if *before != EXPLOITED && row.kev_order == EXPLOITED => {
+                EventKind::CveExploited
+            }
+            Some(_) => continue,
+        };
+        let data = json!({"cve": row.id, "severity": severity_at(row.severity_order),
+            "kev": row.kev_order == EXPLOITED, "affected_servers": row.servers_order.abs(),
+            "suppressed_servers": row.suppressed, "packages": row.packages});
+        emit(tx, org, now, ACTOR, kind, &row.id, data);
     }
     Ok(())
 }
