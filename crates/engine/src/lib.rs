@@ -9,11 +9,13 @@
 mod daily_stats;
 mod feeds;
 mod leader;
+mod notifications;
 mod presence;
 mod refresh;
 mod retention;
 mod rollouts;
 mod schedules;
+mod webhooks;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -138,6 +140,10 @@ pub fn spawn_with(app: App, intervals: Intervals) -> Engine {
         spawn_supervised(&context, "feeds", |p| feeds::update(p.app, p.intervals.poll, p.lead)),
         spawn_supervised(&context, "daily statistics", |p| {
             daily_stats::run(p.app, p.intervals.poll, p.lead)
+        }),
+        spawn_supervised(&context, "webhooks", |p| webhooks::run(p.app, p.intervals.poll, p.lead)),
+        spawn_supervised(&context, "notifications", |p| {
+            notifications::run(p.app, p.intervals.poll, p.lead)
         }),
         spawn_supervised(&context, "retention", |p| {
             retention::run(p.app, p.intervals.retention, p.lead)

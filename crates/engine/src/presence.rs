@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::{LeaderLease, PresenceSnapshot, UnavailableServers, log_error, wait_for_lead};
 use service::App;
 use service::clock::Stopwatch;
-use service::emit;
+use service::{EventKind, emit};
 
 /// The pause after a check, as a multiple of its duration: presence checks use at most a twentieth
 /// of a core. The planner checks a server again before it starts a task there, so a late presence
@@ -139,14 +139,16 @@ async fn announce(
     .await?;
     for absence in &went_offline {
         let payload = json!({"server_id": absence.server_id, "last_seen_at": absence.since});
-        emit(&mut tx, absence.org_id, "server.offline", now, payload);
+        let (org, server) = (absence.org_id, absence.server_id);
+        emit(&mut tx, org, now, "engine", EventKind::ServerOffline, server, payload);
     }
     for absence in came_online {
         // A server that was removed in the meantime is not back online.
         let found = servers::identity(&mut tx, absence.server_id).await?;
         if found.is_some_and(|server| server.removed_at.is_none()) {
             let payload = json!({"server_id": absence.server_id, "away_since": absence.since});
-            emit(&mut tx, absence.org_id, "server.online", now, payload);
+            let (org, server) = (absence.org_id, absence.server_id);
+            emit(&mut tx, org, now, "engine", EventKind::ServerOnline, server, payload);
         }
     }
     tx.commit().await

@@ -7,7 +7,9 @@ use store::{Topic, refreshes};
 use tokio::sync::watch;
 
 use crate::{LeaderLease, log_error, sleep_time, wait_for_lead};
-use service::App;
+use serde_json::json;
+use service::audit::Action;
+use service::{App, record};
 
 /// Expires overdue refreshes while this process leads. Runs until it is aborted.
 pub(super) async fn run(app: App, poll: Duration, mut lead: watch::Receiver<LeaderLease>) {
@@ -34,7 +36,16 @@ async fn expire_once(app: &App, lease: &Lease) -> store::Result<Option<jiff::Tim
     if open.iter().any(|refresh| refresh.deadline <= now) {
         let mut tx = app.db.begin().await?;
         leases::fence(&mut tx, lease).await?;
-        refreshes::expire(&mut tx, now).await?;
+        for refresh in refreshes::expire(&mut tx, now).await? {
+            let action = match refresh.upgrade {
+                Some(_) => Action::AgentUpgradeFinish,
+                None => Action::RefreshFinish,
+            };
+            let (org, server) = (refresh.org_id, refresh.server_id);
+            let state = refresh.state.as_str();
+            let detail = json!({"refresh_id": refresh.id, "server_id": server, "state": state});
+            record(&mut tx, org, now, "engine", action, server, &detail);
+        }
         tx.commit().await?;
     }
     Ok(open.iter().map(|refresh| refresh.deadline).filter(|deadline| *deadline > now).min())

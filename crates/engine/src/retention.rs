@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use store::leases::{self, Lease};
 use store::{
     Tx, daily_stats, events, idempotency, package_sets, refreshes, rollouts, runs, task_logs,
+    webhooks,
 };
 use tokio::sync::watch;
 
@@ -21,6 +22,10 @@ use service::projections::daily_stats::utc_day;
 const ROLLOUT_RETENTION: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// Retention of events.
 const EVENT_RETENTION: SignedDuration = SignedDuration::from_hours(90 * 24);
+/// How long the log of deliveries to webhooks is kept.
+const DELIVERY_RETENTION: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// How many deliveries of a webhook are kept of those that succeeded, and of those that failed.
+const DELIVERIES_KEPT: u32 = 20_000;
 /// Retention of task logs.
 const LOG_RETENTION: SignedDuration = SignedDuration::from_hours(90 * 24);
 /// Retention of refreshes.
@@ -81,6 +86,21 @@ async fn delete_once(app: &App, lease: &Lease) -> store::Result<bool> {
         n
     )
     .await);
+    let sent_until = cutoff(now, DELIVERY_RETENTION);
+    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| webhooks::purge(
+        tx, sent_until, n
+    )
+    .await);
+    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| webhooks::purge_excess(
+        tx,
+        DELIVERIES_KEPT,
+        n
+    )
+    .await);
+    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| webhooks::purge_deleted(tx, n)
+        .await);
+    delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| webhooks::give_up_disabled(tx, n)
+        .await);
     let asked_until = cutoff(now, REFRESH_RETENTION);
     delete_expired!(ROWS_PER_TRANSACTION, async |tx: &mut Tx, n| refreshes::purge(
         tx,

@@ -22,7 +22,7 @@ use crate::limits::BodyKind;
 use service::audit::Action;
 use service::auth::enrollment_tokens as tokens;
 use service::clock::random_u128;
-use service::{emit, record};
+use service::{EventKind, emit, record};
 
 const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of tags that a host may set itself, as for an enrollment token.
@@ -100,7 +100,7 @@ async fn enroll_new(
     let detail = json!({"server_id": server.id, "hostname": server.hostname, "token_id": token.id});
     let by = token.id.to_string();
     record(&mut tx, server.org_id, now, &by, Action::ServerEnroll, server.id, &detail);
-    emit(&mut tx, server.org_id, "server.enrolled", now, detail);
+    emit(&mut tx, server.org_id, now, &by, EventKind::ServerEnrolled, server.id, detail);
     tx.notify(Topic::Servers);
     tx.notify(Topic::Presence);
     tx.commit().await?;

@@ -116,6 +116,8 @@ impl Assignment {
             security_packages: if order.security_only { secured.to_vec() } else { Vec::new() },
             reboot: order.reboot,
             boot_id: boot_id.clone(),
+            // No option of a batch asks for it yet.
+            health: false,
         };
         if order.dry_run { Work::Plan(install) } else { Work::Install(install) }
     }

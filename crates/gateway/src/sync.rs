@@ -33,7 +33,7 @@ use crate::uploads;
 use service::audit::Action;
 use service::clock::Stopwatch;
 use service::secrets::{RootKeyAge, SigningKey, TrustedKeys};
-use service::{ATTEMPTS_MAX, emit, record};
+use service::{ATTEMPTS_MAX, EventKind, emit, record};
 
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum number of results, and of progress reports, in one sync. An agent has one order at a
@@ -130,7 +130,7 @@ pub(super) async fn sync(
 
 /// The part of a sync that is needed while it is held, so that it uses little memory.
 fn without_reports(sync: SyncRequest) -> SyncRequest {
-    SyncRequest { facts: None, results: Vec::new(), progress: Vec::new(), ..sync }
+    SyncRequest { facts: None, results: Vec::new(), progress: Vec::new(), health: None, ..sync }
 }
 
 /// Rejects a sync with larger lists than any genuine agent sends. Results are rejected as a whole
@@ -311,6 +311,7 @@ impl SyncContext<'_> {
                     server_time: app.clock.now(),
                     orders_keys: if announces { app.secrets.announced_keys() } else { Vec::new() },
                     renewed_tag: self.tag.clone(),
+                    watch_health_until: None,
                 }));
             }
             tokio::select! {
@@ -527,7 +528,8 @@ pub(super) async fn quarantine(
             session.server,
             &detail,
         );
-        emit(&mut tx, session.org, "server.quarantined", now, detail);
+        let (org, server) = (session.org, session.server);
+        emit(&mut tx, org, now, "engine", EventKind::ServerQuarantined, server, detail);
         tx.notify(Topic::Servers);
         tx.commit().await?;
         session.set_access(AccessState::Quarantine);

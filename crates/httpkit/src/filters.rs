@@ -1,8 +1,11 @@
 //! Query parameters of lists, shared by the API and the dashboard.
 
+use service::EventKind;
+use service::audit::Action;
 use service::queries;
 use service::queries::Page;
 use service::queries::servers::Sort;
+use service::queries::webhooks::DeliveryState;
 use vocab::{Environment, OsFilter, ServerId, Severity, Status, Tag};
 
 use crate::{Limit, Offset, page};
@@ -191,6 +194,51 @@ impl TaskFilter {
 
     pub fn states(&self) -> Vec<&'static str> {
         self.state.0.iter().map(|word| word.0).collect()
+    }
+}
+
+pub const DELIVERY_STATES: [&str; 3] = ["pending", "delivered", "failed"];
+
+/// A state of a delivery to a webhook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeliveryStateParam(pub DeliveryState);
+
+impl std::str::FromStr for DeliveryStateParam {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let word = parse_one_of("a state of a delivery", text, &DELIVERY_STATES)?;
+        word.parse().map(DeliveryStateParam)
+    }
+}
+
+/// The types of events that a pattern selects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventTypes(pub Vec<EventKind>);
+
+impl std::str::FromStr for EventTypes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        EventKind::select(text).map(EventTypes)
+    }
+}
+
+/// The actions in the audit log that a pattern selects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actions(pub Vec<Action>);
+
+impl std::str::FromStr for Actions {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match Action::matching(text) {
+            actions if actions.is_empty() => {
+                let known = Action::ALL.iter().map(|action| action.as_str());
+                Err(match vocab::nearest(text, known) {
+                    Some(nearest) => format!("not an action; did you mean `{nearest}`?"),
+                    None => "not an action; `batch.*` selects a group of them".to_owned(),
+                })
+            }
+            actions => Ok(Actions(actions)),
+        }
     }
 }
 

@@ -128,9 +128,11 @@ fn redirect_to_created(subject: &str) -> Result<Response<Body>, ApiError> {
         ("key_", "/v1/api-keys/"),
         ("enr_", "/v1/enrollment-tokens/"),
         ("sch_", "/v1/schedules/"),
+        ("frz_", "/v1/freezes/"),
         ("bat_", "/v1/batches/"),
         ("srv_", "/v1/servers/"),
         ("sup_", "/v1/suppressions/"),
+        ("whk_", "/v1/webhooks/"),
         ("feed_", "/v1/feeds/"),
         ("agents", "/v1/"),
     ];

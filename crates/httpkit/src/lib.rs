@@ -10,6 +10,7 @@
 mod asset;
 pub mod body;
 mod budget;
+pub mod csv;
 pub mod etag;
 pub mod filters;
 pub mod idempotency;

@@ -94,11 +94,22 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestUrl {
 }
 
 impl RequestUrl {
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         match self.query.is_empty() {
             true => self.path.clone(),
             false => format!("{}?{}", self.path, self.query),
         }
+    }
+
+    /// A link to the same list with another value of one parameter.
+    pub fn with(&self, name: &str, value: &str) -> String {
+        let kept = self.query.split('&').filter(|pair| {
+            let key = pair.split('=').next().unwrap_or("");
+            !key.is_empty() && key != name
+        });
+        let pairs: Vec<String> =
+            kept.map(str::to_owned).chain([format!("{name}={value}")]).collect();
+        format!("{}?{}", self.path, pairs.join("&"))
     }
 
     /// A link to the same list with another offset and the same filters.

@@ -23,6 +23,7 @@ macro_rules! segments {
 segments! {
     vocab::ServerId = "server";
     vocab::ScheduleId = "schedule";
+    vocab::FreezeId = "freeze";
     vocab::RunId = "run";
     vocab::BatchId = "batch";
     vocab::TaskId = "task";
@@ -32,6 +33,8 @@ segments! {
     vocab::EventId = "event";
     vocab::UserId = "user";
     vocab::SuppressionId = "suppression";
+    vocab::DeliveryId = "delivery";
+    vocab::NotificationRuleId = "notification rule";
     vocab::ViewId = "view";
     vocab::FeedId = "feed";
     String = "resource";

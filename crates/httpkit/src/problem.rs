@@ -66,6 +66,8 @@ codes! {
     Unauthenticated = "unauthenticated", 401, "Not authenticated";
     /// The credential does not permit this operation.
     Forbidden = "forbidden", 403, "Not allowed";
+    /// The creator of a batch may not approve its waves.
+    OwnBatch = "own_batch", 403, "The creator cannot approve";
     /// The resource does not exist, or the caller cannot see it.
     NotFound = "not_found", 404, "Not found";
     /// The path does not support this method.
@@ -96,6 +98,12 @@ codes! {
     NotQuarantined = "not_quarantined", 409, "Not quarantined";
     /// The last admin key cannot be revoked, because no key could create another one.
     LastAdminKey = "last_admin_key", 409, "The last admin key";
+    /// The service has no SMTP server to send email with.
+    EmailNotConfigured = "email_not_configured", 409, "Email is not set up";
+    /// The sequence number is larger than that of the latest event or audit entry.
+    UnknownSequence = "unknown_sequence", 409, "Unknown sequence number";
+    /// Events after this sequence number were deleted, because they are older than 90 days.
+    EventsExpired = "events_expired", 410, "The events were deleted";
     /// The server was removed; its agent stops.
     ServerRemoved = "server_removed", 410, "The server was removed";
     /// The resource has another version than `If-Match` names.
@@ -286,6 +294,10 @@ impl From<ServiceError> for ApiError {
                 ApiError::new(known.unwrap_or(Code::Conflict), capitalized(&detail))
             }
             ServiceError::Invalid(errors) => ApiError::invalid(errors),
+            ServiceError::OwnBatch => ApiError::new(
+                Code::OwnBatch,
+                "Someone other than the creator of the batch must approve it.",
+            ),
             ServiceError::Forbidden(detail) => ApiError::new(Code::Forbidden, detail),
             ServiceError::VersionMismatch { current } => ApiError::new(
                 Code::PreconditionFailed,

@@ -34,8 +34,9 @@ use super::{LeaderLease, PresenceSnapshot, WriteLock, log_error, sleep_time, wai
 use service::App;
 use service::audit::Action;
 use service::clock::{ClockWatcher, Stopwatch};
-use service::commands::batches::{record_end, record_task_transition};
-use service::{emit, integrity, record};
+use service::commands::batches::{emit_phase, record_end, record_task_transition};
+use service::queries::freezes;
+use service::{integrity, record};
 
 /// After this many consecutive write conflicts, the engine waits before it tries again.
 const CONFLICTS_MAX: u32 = 100;
@@ -139,6 +140,10 @@ impl Driver {
         }
         drop(reader);
         self.stop_forged().await?;
+        let mut reader = self.app.db.read().await?;
+        let now = self.app.clock.now();
+        self.rollouts.load_freezes(&mut reader, now).await?;
+        drop(reader);
         if self.since_last_step.seconds() > STALL_SECONDS {
             tracing::warn!("no step completed for a while; agents get a grace period to report");
             self.start_grace_period();
@@ -204,6 +209,7 @@ impl Driver {
         let mut conflicts = 0;
         loop {
             let now = self.now();
+            self.rollouts.end_freezes(id, now);
             let Some(next) = self.next_plan(id, now) else { return Ok(()) };
             // A forged row was found while this was carried out; the next step stops the batch.
             if self.rollouts.is_forged(id) {
@@ -287,11 +293,18 @@ impl Driver {
             Some(end) => record_end(&mut tx, &row, end, now, now).await?,
             None => {
                 let mut payload = json!({"batch_id": id, "state": phase_name(row.head.phase)});
-                if change == Change::CanaryUnchanged {
-                    payload["reason"] = json!("canary_unchanged");
+                match change {
+                    Change::CanaryUnchanged => payload["reason"] = json!("canary_unchanged"),
+                    Change::WaveEnded => payload["reason"] = json!("wave_ended"),
+                    Change::NextWave => payload["reason"] = json!("next_wave"),
+                    _ => {}
+                }
+                if matches!(change, Change::WaveEnded | Change::NextWave) {
+                    payload["wave"] = json!(row.head.waves.number());
                 }
                 record(&mut tx, row.org_id, now, "engine", Action::BatchChange, id, &payload);
-                emit(&mut tx, row.org_id, "batch.changed", now, payload);
+                let before = live.row.head.phase;
+                emit_phase(&mut tx, &row, before, "engine", now, payload);
             }
         }
         tx.commit().await?;
@@ -311,7 +324,7 @@ impl Driver {
         now: Timestamp,
     ) -> store::Result<StepOutcome> {
         let Some(live) = self.rollouts.get(id) else { return Ok(StepOutcome::Over) };
-        let starts = moves.iter().any(|(_, event)| *event == TaskEvent::Offered);
+        let starts = moves.iter().any(|(_, event)| matches!(event, TaskEvent::Offered { .. }));
         let mut planned: Vec<(StateChange, TaskRow)> = Vec::with_capacity(moves.len());
         for (server, event) in moves {
             let Some(row) = live.task_row(*server) else { continue };
@@ -331,6 +344,17 @@ impl Driver {
         }
         let mut tx = self.app.db.begin().await?;
         leases::fence(&mut tx, &self.lease).await?;
+        if starts && live.row.head.pace.override_freeze.is_none() {
+            // Someone may have created a freeze since they were read.
+            let (org, servers) = (live.row.org_id, to.iter().map(|to| to.server_id));
+            let servers: Vec<ServerId> = servers.collect();
+            let frozen = freezes::frozen_servers(&mut tx, org, &servers, now).await?;
+            if !frozen.is_empty() {
+                drop(tx);
+                self.rollouts.add_frozen(org, frozen);
+                return Ok(StepOutcome::Conflict);
+            }
+        }
         let done: Vec<StateChange> = if starts {
             let claimed = rollout_tasks::claim(&mut tx, id, &to).await?;
             let claimed: std::collections::BTreeSet<_> = claimed.into_iter().collect();
@@ -347,7 +371,7 @@ impl Driver {
         let row = rollouts::save_head(&mut tx, &live.row, &head, None).await?;
         let moved: std::collections::BTreeSet<_> = done.iter().map(|to| to.server_id).collect();
         for (to, seen) in planned.iter().filter(|(to, _)| moved.contains(&to.server_id)) {
-            record_task_transition(&mut tx, row.org_id, seen, to.next, now);
+            record_task_transition(&mut tx, row.org_id, seen, to.next, None, now);
         }
         tx.commit().await?;
         self.apply_commit(id, row, &done, 2).await?;

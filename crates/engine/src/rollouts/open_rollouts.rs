@@ -8,11 +8,15 @@ use domain::rollout::{Phase, Rollout, ServerCondition, TaskStatus};
 use jiff::{SignedDuration, Timestamp};
 use store::rollout_tasks::{self, StateChange, TaskRow};
 use store::{Conn, Db, StoreError, rollouts};
-use vocab::{BatchId, ServerId, TaskId};
+use vocab::{BatchId, OrgId, ServerId, TaskId};
 
 use crate::UnavailableServers;
 use service::commands::batches::restore_rollout;
 use service::integrity;
+use service::queries::freezes;
+
+/// Freezes are read again after this time, in case someone created one.
+const FREEZES_AGE_MAX: SignedDuration = SignedDuration::from_secs(5);
 
 /// An open rollout.
 pub(super) struct OpenRollout {
@@ -57,6 +61,19 @@ impl OpenRollout {
     }
 }
 
+/// What is known about the freezes of an organization.
+#[derive(Default)]
+struct Freezes {
+    /// Until when each server of an open rollout is frozen.
+    until: BTreeMap<ServerId, Timestamp>,
+    /// When a freeze begins or ends next.
+    next_change: Option<Timestamp>,
+    /// When they were read.
+    read_at: Option<Timestamp>,
+    /// Servers of a new rollout are missing.
+    stale: bool,
+}
+
 #[derive(Default)]
 pub(super) struct OpenRollouts {
     rollouts: BTreeMap<BatchId, OpenRollout>,
@@ -64,6 +81,8 @@ pub(super) struct OpenRollouts {
     members: BTreeMap<ServerId, BTreeSet<BatchId>>,
     busy_in: BTreeMap<ServerId, BatchId>,
     unavailable: Arc<UnavailableServers>,
+    /// The freezes of each organization with an open rollout.
+    freezes: BTreeMap<OrgId, Freezes>,
     dirty: BTreeSet<BatchId>,
     /// Rollouts with a row that does not verify, with the reason. They are not planned.
     forged: BTreeMap<BatchId, &'static str>,
@@ -97,7 +116,65 @@ impl OpenRollouts {
         if !self.dirty.is_empty() {
             return Some(Timestamp::MIN);
         }
-        self.rollouts.values().filter_map(|live| live.wake_at).min()
+        let frozen = self.freezes.values().filter_map(|freezes| freezes.next_change);
+        self.rollouts.values().filter_map(|live| live.wake_at).chain(frozen).min()
+    }
+
+    /// Reads which servers are frozen, where that may have changed. Nothing is planned with freezes
+    /// that were read before one began.
+    pub(super) async fn load_freezes(
+        &mut self,
+        conn: &mut Conn,
+        now: Timestamp,
+    ) -> store::Result<()> {
+        let orgs: BTreeSet<OrgId> = self.rollouts.values().map(|live| live.row.org_id).collect();
+        self.freezes.retain(|org, _| orgs.contains(org));
+        for org in orgs {
+            let known = self.freezes.entry(org).or_default();
+            let changes = known.next_change.is_some_and(|at| at <= now);
+            let current = known.read_at.is_some_and(|at| {
+                (SignedDuration::ZERO..FREEZES_AGE_MAX).contains(&now.duration_since(at))
+            });
+            if current && !changes && !known.stale {
+                continue;
+            }
+            let servers: BTreeSet<ServerId> = self
+                .rollouts
+                .values()
+                .filter(|live| live.row.org_id == org)
+                .flat_map(|live| live.tasks.keys().copied())
+                .collect();
+            let servers: Vec<ServerId> = servers.into_iter().collect();
+            let until = freezes::frozen_servers(conn, org, &servers, now).await?;
+            let next_change = freezes::next_change(conn, org, now).await?;
+            let read = Freezes { until, next_change, read_at: Some(now), stale: false };
+            let before = self.freezes.insert(org, read).unwrap_or_default().until;
+            let after = &self.freezes[&org].until;
+            let differs = |server: &&ServerId| before.get(server) != after.get(server);
+            let changed: Vec<ServerId> = servers.iter().filter(differs).copied().collect();
+            for server in changed {
+                self.update_condition_in_all(server, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Records servers that turned out to be frozen.
+    pub(super) fn add_frozen(&mut self, org: OrgId, frozen: BTreeMap<ServerId, Timestamp>) {
+        let servers: Vec<ServerId> = frozen.keys().copied().collect();
+        let known = self.freezes.entry(org).or_default();
+        known.until.extend(frozen);
+        known.stale = true;
+        for server in servers {
+            self.update_condition_in_all(server, None);
+        }
+    }
+
+    /// Ends the freezes that are over.
+    pub(super) fn end_freezes(&mut self, id: BatchId, now: Timestamp) {
+        if let Some(live) = self.rollouts.get_mut(&id) {
+            live.rollout.end_freezes(now);
+        }
     }
 
     /// Records that there is nothing to do for this rollout before `wake_at`.
@@ -128,6 +205,7 @@ impl OpenRollouts {
         OpenRollouts {
             grace_period: self.grace_period,
             unavailable: self.unavailable.clone(),
+            freezes: BTreeMap::new(),
             ..OpenRollouts::default()
         }
     }
@@ -235,6 +313,7 @@ impl OpenRollouts {
             wake_at: None,
             row,
         };
+        self.freezes.entry(live.row.org_id).or_default().stale = true;
         self.rollouts.insert(id, live);
         for target in rows {
             self.members.entry(target.server_id).or_default().insert(id);
@@ -318,14 +397,15 @@ impl OpenRollouts {
     }
 
     fn update_condition(&mut self, id: BatchId, server: ServerId) {
+        let Some(live) = self.rollouts.get_mut(&id) else { return };
+        let frozen = self.freezes.get(&live.row.org_id);
         let condition = ServerCondition {
             online: !self.unavailable.offline.contains(&server),
             busy_in: self.busy_in.get(&server).copied().filter(|holder| *holder != id),
             agent_busy: self.unavailable.busy.contains(&server),
+            frozen_until: frozen.and_then(|freezes| freezes.until.get(&server).copied()),
         };
-        if let Some(live) = self.rollouts.get_mut(&id) {
-            live.rollout.set_condition(server, condition);
-        }
+        live.rollout.set_condition(server, condition);
     }
 }
 

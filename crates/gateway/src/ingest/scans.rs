@@ -7,6 +7,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use serde_json::json;
+use service::{EventKind, emit};
 use store::package_sets::{self, SetKind};
 use store::servers::{self, Scan, Server};
 use store::{StoreError, Topic, Tx};
@@ -53,6 +55,11 @@ pub(super) async fn save(
         };
         if before != after && result.is_ok() {
             tx.notify(Topic::Servers);
+            if after.reboot_required && !before.reboot_required {
+                let data = json!({"server_id": after.id, "reasons": after.reboot_reasons});
+                let kind = EventKind::ServerRebootRequired;
+                emit(tx, after.org_id, news.now, "engine", kind, after.id, data);
+            }
         }
         done[place] = Some(result.map(|()| WriteResult::Server(news.stored_state(after))));
     }

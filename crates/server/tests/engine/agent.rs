@@ -55,6 +55,7 @@ fn empty_sync() -> SyncRequest {
         activity: Activity::Idle,
         results: Vec::new(),
         progress: Vec::new(),
+        health: None,
     }
 }
 
@@ -195,6 +196,8 @@ impl Agent {
             set_aside: Vec::new(),
             restarted: Vec::new(),
             notes: Vec::new(),
+            newer_available: Vec::new(),
+            health: None,
             started_at: at,
             finished_at: at,
         });

@@ -262,6 +262,10 @@ async fn facts_and_activity_are_stored_when_they_change(world: &World) {
     let after = server(&app, world, &web).await;
     assert_eq!((after.hostname.as_str(), after.activity.as_str()), ("web-one", "patching"));
     assert!(after.reboot_required);
+    // Once, not with every scan.
+    web.sync(0).await.unwrap();
+    let kinds = crate::rollouts::event_kinds(&app, world).await;
+    assert_eq!(kinds.iter().filter(|kind| *kind == "server.reboot_required").count(), 1);
 }
 
 async fn clone_is_detected_and_gets_no_orders_until_released(world: &World) {

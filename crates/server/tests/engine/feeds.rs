@@ -42,6 +42,10 @@ async fn feed_is_fetched_when_due_and_not_before(world: &World) {
     world.advance_to(source(&app).await.next_at);
     eventually("the feed works again", async || source(&app).await.failures == 0).await;
     assert_eq!((publisher.request_heads().len(), source(&app).await.etag), (4, None));
+    let kinds = crate::rollouts::event_kinds(&app, world).await;
+    let about_feeds: Vec<&str> =
+        kinds.iter().map(String::as_str).filter(|kind| kind.starts_with("feed.")).collect();
+    assert_eq!(about_feeds, ["feed.failed", "feed.recovered"]);
     engine.stop().await;
 }
 

@@ -76,6 +76,7 @@ impl Agent {
             activity: Activity::Idle,
             results: self.results.clone(),
             progress: Vec::new(),
+            health: None,
         };
         let response = self.client.sync(&self.identity, &request).await?;
         self.sync_counter = SyncCounter::new(response.counter, nonce());
@@ -116,6 +117,8 @@ impl Agent {
             set_aside: Vec::new(),
             restarted: Vec::new(),
             notes: Vec::new(),
+            newer_available: Vec::new(),
+            health: None,
             started_at: order.issued_at,
             finished_at: order.issued_at,
         });

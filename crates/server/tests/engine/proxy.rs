@@ -160,6 +160,7 @@ impl Agent {
             activity: Activity::Idle,
             results: Vec::new(),
             progress: Vec::new(),
+            health: None,
         };
         let response = self.client.sync(&self.identity, &request).await?;
         self.sync_counter = SyncCounter::new(response.counter, nonce());

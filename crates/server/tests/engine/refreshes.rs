@@ -62,6 +62,10 @@ async fn refresh_times_out_and_a_late_result_still_counts(world: &World) {
         state(&app, world, &web, asked.id).await == RefreshState::TimedOut
     })
     .await;
+    let entries = store::audit::after(&mut app.db.read().await.unwrap(), world.org, 0, 100).await;
+    let last = entries.unwrap().pop().unwrap();
+    assert_eq!((last.action.as_str(), last.actor.as_str()), ("refresh.finish", "engine"));
+    assert!(last.detail.contains("\"state\":\"timed_out\""), "{}", last.detail);
     web.report_until_acknowledged(asked.id, Outcome::Succeeded, world.now()).await;
     assert_eq!(state(&app, world, &web, asked.id).await, RefreshState::Succeeded);
     engine.stop().await;

@@ -6,9 +6,10 @@ use serde_json::json;
 use server::app::App;
 
 use service::ServiceError;
+use store::Page;
+use store::events::{self, Filter};
 use store::rollout_tasks::{self, TaskResult, state_name};
 use store::rollouts::{self, phase_name};
-use store::{Page, events};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
 use wire::agent::{Outcome, Work};
 
@@ -46,7 +47,7 @@ pub(crate) async fn wait_for_state(app: &App, world: &World, id: BatchId, wanted
 
 pub(crate) async fn event_kinds(app: &App, world: &World) -> Vec<String> {
     let mut reader = app.db.read().await.unwrap();
-    let all = events::after(&mut reader, world.org, 0, 500).await.unwrap();
+    let all = events::after(&mut reader, world.org, 0, &Filter::default(), 500).await.unwrap();
     all.into_iter().map(|event| event.kind).collect()
 }
 
@@ -86,7 +87,7 @@ async fn order_reaches_its_agent_and_its_result_ends_the_batch(world: &World) {
     assert_eq!(tasks(&app, created.id).await[0].generation, task.generation);
     let kinds = event_kinds(&app, world).await;
     for kind in
-        ["server.enrolled", "batch.created", "batch.changed", "task.finished", "batch.finished"]
+        ["server.enrolled", "batch.created", "batch.started", "task.finished", "batch.finished"]
     {
         assert_eq!(kinds.iter().filter(|known| *known == kind).count(), 1, "{kind}: {kinds:?}");
     }
@@ -214,6 +215,92 @@ async fn failed_canary_halts_the_batch_and_failed_servers_are_retried(world: &Wo
     let order = web.wait_for_order().await;
     web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
     wait_for_state(&app, world, again.id, "succeeded: succeeded").await;
+    engine.stop().await;
+}
+
+/// A frozen server waits until its freeze ends; the others are patched.
+async fn frozen_server_starts_after_its_freeze(world: &World) {
+    use service::commands::freezes::{self, FreezeInput};
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let mut db = Agent::join(&app, &token, "db-1").await;
+    let targets = vocab::Selector::parse(&json!({"server_ids": [web.id]})).unwrap();
+    let ends_at = world.now() + SignedDuration::from_mins(60);
+    let timing = domain::freeze::Timing::OneOff { starts_at: world.now(), ends_at };
+    let rule = domain::freeze::Freeze { targets, timing };
+    let input = FreezeInput { name: "Sale".into(), reason: "no changes".into(), rule };
+    freezes::create(&app, &world.admin(), input).await.unwrap();
+    let new = world.new_rollout(vec![web.id, db.id], json!({}));
+    let created = service::commands::batches::create(&app, new).await.unwrap();
+    let order = db.wait_for_order().await;
+    db.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, created.id, "running: waiting succeeded").await;
+    let scope = service::queries::Scope { org: world.org, environments: None };
+    let page = store::Page { limit: 10, offset: 0 };
+    let tasks = service::queries::tasks::list(&app, &scope, created.id, &[], page).await.unwrap();
+    assert_eq!(tasks.items[0].waiting_for, Some(wire::v1::WaitingFor::Freeze));
+    // A batch that overrides freezes starts at once, although the other one waits for this server.
+    let urgent = world.new_rollout(vec![web.id], json!({"override_freeze": "CVE-2026-1"}));
+    let urgent = service::commands::batches::create(&app, urgent).await.unwrap();
+    let order = web.wait_for_order().await;
+    web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, urgent.id, "succeeded: succeeded").await;
+    world.minutes(61);
+    let order = web.wait_for_order().await;
+    web.report_until_acknowledged(order.id, Outcome::NoChange, world.now()).await;
+    wait_for_state(&app, world, created.id, "succeeded: no_change succeeded").await;
+    engine.stop().await;
+}
+
+/// The first wave soaks, a second person approves the next one, and the batch continues.
+async fn waves_soak_and_wait_for_an_approval(world: &World) {
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let mut db = Agent::join(&app, &token, "db-1").await;
+    let options = json!({"waves": [{"size": 1, "soak_minutes": 30}, {"approval": true}]});
+    let new = world.new_rollout(vec![web.id, db.id], options);
+    let created = service::commands::batches::create(&app, new).await.unwrap();
+    let order = web.wait_for_order().await;
+    web.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, created.id, "running: succeeded waiting").await;
+    let head =
+        async || rollouts::load(&mut app.db.read().await.unwrap(), created.id).await.unwrap().head;
+    eventually("the wave soaks", async || head().await.waves.ended_at.is_some()).await;
+    world.minutes(30);
+    wait_for_state(&app, world, created.id, "awaiting_approval: succeeded waiting").await;
+    let creator = service::Actor { id: "key_test".into(), ..world.admin() };
+    let colleague = service::Actor { id: "key_colleague".into(), ..world.admin() };
+    let decide = async |actor: &service::Actor| {
+        let approve = service::commands::batches::Decision::Approve;
+        let comment = Some("no alerts");
+        service::commands::batches::decide(
+            &app, actor, world.org, created.id, approve, None, comment,
+        )
+        .await
+    };
+    assert!(matches!(decide(&creator).await, Err(ServiceError::OwnBatch)));
+    decide(&colleague).await.unwrap();
+    let again = decide(&colleague).await;
+    assert!(matches!(again, Err(ServiceError::Conflict { code: "batch_state", .. })));
+    let order = db.wait_for_order().await;
+    db.report_until_acknowledged(order.id, Outcome::Succeeded, world.now()).await;
+    wait_for_state(&app, world, created.id, "succeeded: succeeded succeeded").await;
+    let approval = head().await.waves.approval(1).cloned().unwrap();
+    assert_eq!((approval.by, approval.comment.as_deref()), (colleague.id, Some("no alerts")));
+    let row = rollouts::load(&mut app.db.read().await.unwrap(), created.id).await.unwrap();
+    assert_eq!(
+        json!(row.wave_counts.clone().unwrap()),
+        json!({"1": {"succeeded": 1}, "2": {"succeeded": 1}})
+    );
+    let computed = rollouts::Rollout { counted: 0, ..row.clone() };
+    let computed = rollout_tasks::wave_counts(&mut app.db.read().await.unwrap(), &computed).await;
+    assert_eq!(computed.unwrap(), row.wave_counts.unwrap());
+    let kinds = event_kinds(&app, world).await;
+    for kind in ["batch.started", "batch.awaiting_approval", "batch.approved", "batch.finished"] {
+        assert_eq!(kinds.iter().filter(|known| *known == kind).count(), 1, "{kind}: {kinds:?}");
+    }
     engine.stop().await;
 }
 
@@ -401,6 +488,8 @@ testkit::both!(
     server_that_does_not_return_from_reboot_times_out,
     canceled_orders_are_withdrawn_from_agents_that_have_not_started,
     paused_batch_starts_no_server_until_resumed,
+    frozen_server_starts_after_its_freeze,
+    waves_soak_and_wait_for_an_approval,
     failed_canary_halts_the_batch_and_failed_servers_are_retried,
     canary_without_changes_continues_and_is_recorded,
     unknown_servers_are_listed_and_nothing_starts,

@@ -8,7 +8,7 @@ use service::commands::restore::prepare_for_service;
 use store::runs::{self, Run, RunState, StartResult, Trigger};
 use store::schedules::{self, Schedule};
 use store::{Page, Topic, rollouts};
-use vocab::{RunId, ScheduleId, SkipReason};
+use vocab::{Role, RunId, ScheduleId, Selector, SkipReason};
 use wire::agent::Outcome;
 
 use crate::agent::Agent;
@@ -231,6 +231,32 @@ async fn run_without_matching_servers_is_skipped(world: &World) {
     engine.stop().await;
 }
 
+async fn run_whose_servers_are_all_frozen_is_skipped(world: &World) {
+    use domain::freeze::{Freeze, Timing};
+    use service::commands::freezes::{self, FreezeInput};
+    let (app, engine) = world.leader("a").await;
+    let token = world.token(&app).await;
+    let mut web = Agent::join(&app, &token, "web-1").await;
+    let actor = service::Actor { org: world.org, id: "test".to_owned(), role: Role::Operator };
+    let timing = Timing::OneOff { starts_at: at(0), ends_at: at(5_000) };
+    let rule = Freeze { targets: Selector::All, timing };
+    let input = FreezeInput { name: "quiet".into(), reason: "quiet".into(), rule };
+    freezes::create(&app, &actor, input).await.unwrap();
+    let id = hourly(&app, world).await;
+    world.advance_to(at(3_600));
+    let skipped = (RunState::Skipped, Some(SkipReason::Freeze), Some(at(3_600)));
+    eventually("the run is skipped", async || {
+        summarize_runs(&history(&app, world, id).await) == [skipped]
+    })
+    .await;
+    // The freeze has ended when the next run starts.
+    world.advance_to(at(7_200));
+    web.wait_for_order().await;
+    let runs = history(&app, world, id).await;
+    assert_eq!(summarize_runs(&runs), [skipped, (RunState::Running, None, Some(at(7_200)))]);
+    engine.stop().await;
+}
+
 /// The leader took the run time and then crashed.
 async fn next_leader_creates_the_missing_batch_of_a_run(world: &World) {
     let app = world.app("a").await;
@@ -289,6 +315,7 @@ testkit::both!(
     run_time_during_an_unfinished_run_is_skipped,
     missed_runs_are_recorded_once_and_only_the_newest_starts,
     run_without_matching_servers_is_skipped,
+    run_whose_servers_are_all_frozen_is_skipped,
     next_leader_creates_the_missing_batch_of_a_run,
     run_without_a_batch_is_canceled_by_a_restore,
 );

@@ -17,16 +17,22 @@ use crate::schedules::hourly;
 use crate::support::{World, at, eventually};
 
 /// How many times an alarm of this kind was raised, as an event and in the audit log.
-pub(crate) async fn count_alarms(app: &App, world: &World, kind: &str) -> usize {
+pub(crate) async fn count_alarms(app: &App, world: &World, action: &str) -> usize {
+    // Runs and refreshes are reported as events about their schedule or server.
+    let kind = match action {
+        "run.tampered" => "schedule.tampered",
+        "refresh.tampered" => "server.refresh_tampered",
+        action => action,
+    };
     let events = event_kinds(app, world).await.iter().filter(|event| *event == kind).count();
     let mut reader = app.db.read().await.unwrap();
     let entries = store::audit::after(&mut reader, world.org, 0, 10_000).await.unwrap();
-    events.min(entries.iter().filter(|entry| entry.action == kind).count())
+    events.min(entries.iter().filter(|entry| entry.action == action).count())
 }
 
-async fn wait_for_alarms(app: &App, world: &World, kind: &str, count: usize) {
-    eventually(&format!("{count} alarms {kind}"), async || {
-        count_alarms(app, world, kind).await == count
+async fn wait_for_alarms(app: &App, world: &World, action: &str, count: usize) {
+    eventually(&format!("{count} alarms {action}"), async || {
+        count_alarms(app, world, action).await == count
     })
     .await;
 }

@@ -22,6 +22,8 @@ fn fill_in_ids(path: &str) -> String {
         .replace("{refresh_id}", &id("tsk"))
         .replace("{api_key_id}", &id("key"))
         .replace("{token_id}", &id("enr"))
+        .replace("{webhook_id}", &id("whk"))
+        .replace("{delivery_id}", &id("dlv"))
         .replace("{package_name}", "openssl")
 }
 
@@ -277,7 +279,7 @@ async fn every_documented_precondition_is_checked(service: &Service) {
             response.is(case.status);
         }
     }
-    assert_eq!(checked, 7, "operations with `If-Match`");
+    assert_eq!(checked, 11, "operations with `If-Match`");
 }
 
 async fn throttled_key_gets_retry_after(service: &Service) {

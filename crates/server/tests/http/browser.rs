@@ -43,6 +43,21 @@ impl Browser {
         browser
     }
 
+    /// A browser of an administrator of another organization.
+    pub(crate) async fn of_other_organization(service: &Service) -> Browser {
+        service.stranger().await;
+        let there = {
+            let mut reader = service.app.db.read().await.unwrap();
+            store::organizations::by_name(&mut reader, "Umbrella").await.unwrap().id
+        };
+        let actor = users::local_actor(there);
+        let (_, link) = users::invite(&service.app, &actor, "eve", Role::Admin).await.unwrap();
+        let eve = Browser::new(service);
+        let form = [("password", PASSWORD), ("again", PASSWORD)];
+        eve.post(&format!("/welcome/{link}"), &form).await.is(303);
+        eve
+    }
+
     /// Continues with another process of the service.
     pub(crate) fn switch_to(&mut self, router: &Router) {
         self.router = router.clone();

@@ -151,7 +151,7 @@ pub(crate) async fn finish(
     let mut tx = service.app.db.begin().await.unwrap();
     let rows = rollout_tasks::all(&mut tx, id).await.unwrap();
     let row = rows.iter().find(|row| row.server_id == server).unwrap();
-    let busy = row.target.apply(TaskEvent::Offered, now).unwrap();
+    let busy = row.target.apply(TaskEvent::Offered { wave: 1 }, now).unwrap();
     let busy = busy.apply(TaskEvent::Reached(Stage::Installing), now).unwrap();
     let (from, seen) = (row.target, row.generation);
     let started = StateChange { server_id: server, from, seen, next: busy, result: None };

@@ -229,6 +229,84 @@ async fn batch_rejects_actions_that_its_state_does_not_allow(service: &Service) 
     }
 }
 
+async fn wave_is_approved_by_someone_else(service: &Service) {
+    let [one, two, _] = three_servers(service).await;
+    let waves = json!([{"size": 1, "soak_minutes": 10, "approval": true}, {"approval": true}]);
+    let body = json!({"server_ids": [one, two], "security_only": true, "waves": waves});
+    let batch = create_batch(service, body).await;
+    change(service, &batch, Change::Start).await;
+    act(service, &batch, "reject").await.is_problem(409, "batch_state");
+    change(service, &batch, Change::AskApproval).await;
+    let seen = get_batch(service, &batch).await;
+    assert_eq!(
+        (&seen["state"], &seen["options"]["canary"]),
+        (&json!("awaiting_approval"), &json!(0))
+    );
+    assert_eq!(seen["results"][0]["waiting_for"], "approval");
+    assert_eq!(seen["waves"][0]["state"], "awaiting_approval");
+    assert_eq!(
+        (&seen["waves"][1]["state"], &seen["waves"][1]["size"]),
+        (&json!("pending"), &json!(1))
+    );
+    let listed = service.get("/v1/batches?state=awaiting_approval").await.is(200).json();
+    assert_eq!(listed["meta"]["total"], 1);
+    let summary = service.get("/v1/summary").await.is(200).json();
+    assert_eq!(
+        (&summary["batches"]["open"], &summary["batches"]["awaiting_approval"]),
+        (&json!(1), &json!(1))
+    );
+
+    act(service, &batch, "approve").await.is_problem(403, "own_batch");
+    act(service, &batch, "resume").await.is_problem(409, "batch_state");
+    let decide = async |key: &str, verb: &str, comment: Value| {
+        let path = format!("/v1/batches/{batch}/{verb}");
+        TestRequest::post(&path, comment).with_key(key).send(&service.router).await
+    };
+    decide(&service.viewer, "approve", json!({})).await.is_problem(403, "forbidden");
+    let long = json!({"comment": "x".repeat(2_001)});
+    decide(&service.operator, "approve", long).await.is_problem(422, "invalid_body");
+    // A decision about another wave than the current one comes too late, or too early.
+    decide(&service.operator, "approve", json!({"wave": 2}))
+        .await
+        .is_problem(409, "changed_meanwhile");
+    let approved =
+        decide(&service.operator, "approve", json!({"comment": "quiet", "wave": 1})).await;
+    let approved = approved.is(200).json();
+    assert_eq!(approved["state"], "running");
+    let wave = &approved["waves"][0];
+    assert_eq!((&wave["state"], &wave["comment"]), (&json!("running"), &json!("quiet")));
+    assert!(wave["approved_by"].as_str().unwrap().starts_with("key_"), "{wave}");
+
+    finish(service, &batch, one, ReportedResult::Succeeded).await;
+    change(service, &batch, Change::WaveEnded).await;
+    let seen = get_batch(service, &batch).await;
+    assert_eq!(seen["waves"][0]["state"], "soaking");
+    assert!(seen["waves"][0]["soak_until"].is_string());
+    change(service, &batch, Change::NextWave).await;
+    change(service, &batch, Change::AskApproval).await;
+    let rejected = decide(&service.operator, "reject", json!({"comment": "not today"})).await;
+    assert_eq!(rejected.is(200).json()["state"], "canceling");
+    let events = service.get("/v1/events?type=batch.approved,batch.rejected").await.is(200).json();
+    let comments: Vec<_> = events["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["data"]["comment"].clone())
+        .collect();
+    assert_eq!(comments, ["quiet", "not today"]);
+}
+
+async fn only_administrators_override_freezes(service: &Service) {
+    let [one, ..] = three_servers(service).await;
+    let body = json!({"server_ids": [one], "security_only": true, "override_freeze": "CVE-2026-1"});
+    let ask = TestRequest::post("/v1/batches", body.clone()).with_key(&service.operator);
+    ask.send(&service.router).await.is_problem(403, "forbidden");
+    let batch = create_batch(service, body).await;
+    assert_eq!(get_batch(service, &batch).await["options"]["override_freeze"], "CVE-2026-1");
+    let audit = service.get("/v1/audit?action=batch.create").await.is(200).json();
+    assert!(audit.to_string().contains("CVE-2026-1"), "{audit}");
+}
+
 async fn retry_is_a_new_batch_of_the_failed_servers(service: &Service) {
     let [one, two, _] = three_servers(service).await;
     let batch =
@@ -515,6 +593,8 @@ testkit::both!(
     progress_and_results_match_the_tasks,
     waiting_task_shows_what_it_waits_for,
     batch_rejects_actions_that_its_state_does_not_allow,
+    wave_is_approved_by_someone_else,
+    only_administrators_override_freezes,
     retry_is_a_new_batch_of_the_failed_servers,
     batch_has_at_most_one_unfinished_retry,
     batches_are_listed_newest_first_and_by_state,

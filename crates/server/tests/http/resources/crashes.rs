@@ -144,6 +144,12 @@ async fn no_operation_is_repeated_after_a_lost_response(service: &Service) {
     }
     service.clock.advance(LOCK);
     for (nth, case) in posts.iter().enumerate() {
+        // A test message creates nothing that could be shown.
+        if case.route == "/v1/notifications/test" {
+            ask(nth).send(&service.router).await.is_problem(409, "conflict");
+            assert_eq!(audited_actions(service, &who).await, effects);
+            continue;
+        }
         let first = ask(nth).send(&service.router).await.is(303);
         service.get(first.header("location")).await.is(200);
         let second = ask(nth).send(&service.router).await.is(303);

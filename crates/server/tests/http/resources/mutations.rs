@@ -3,12 +3,15 @@
 use axum::http::Method;
 use domain::rollout::{Change, RolloutOutcome};
 use serde_json::{Value, json};
+use store::webhooks::{Delivery, DeliveryState};
+use vocab::{DeliveryId, EventId, Role};
 
 use crate::fleet::{FAILED, Host, change, end, finish, join};
 use crate::support::{Service, TestRequest, TestResponse};
 
 /// Operations that use a method other than GET and change nothing.
-pub(crate) const READ_ONLY: [(Method, &str); 1] = [(Method::POST, "/v1/preview")];
+pub(crate) const READ_ONLY: [(Method, &str); 2] =
+    [(Method::POST, "/v1/preview"), (Method::POST, "/v1/audit/verify")];
 
 /// A request that succeeds once.
 #[derive(Clone)]
@@ -58,6 +61,34 @@ async fn schedule(service: &Service, name: &str) -> String {
     id(service.post("/v1/schedules", body).await.is(201))
 }
 
+/// A failed delivery of a webhook.
+pub(crate) async fn delivery(service: &Service, webhook: &str) -> DeliveryId {
+    let now = service.clock.now();
+    let id = DeliveryId::new(now, 1);
+    let failed = Delivery {
+        webhook_id: webhook.parse().unwrap(),
+        sequence: 1,
+        id,
+        event_id: EventId::new(now, 1),
+        kind: "batch.halted".into(),
+        subject_id: "bat_1".into(),
+        subject_name: "Nightly".into(),
+        state: DeliveryState::Failed,
+        attempts: 10,
+        next_at: None,
+        created_at: now,
+        tried_at: Some(now),
+        duration_ms: Some(12),
+        status: Some(500),
+        response: Some("no".into()),
+        error: Some("the receiver responded with 500".into()),
+    };
+    let mut tx = service.app.db.begin().await.unwrap();
+    store::webhooks::insert_deliveries(&mut tx, &[failed]).await.unwrap();
+    tx.commit().await.unwrap();
+    id
+}
+
 /// Creates what the requests need and returns one request per operation. Fails if the route table
 /// has an operation without one.
 pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
@@ -75,6 +106,18 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
     change(service, &retried, Change::Start).await;
     finish(service, &retried, server, FAILED).await;
     end(service, &retried, RolloutOutcome::CompletedWithErrors).await;
+    // Created by someone who approves nothing.
+    let creator = service.key(Role::Operator, None).await;
+    let awaiting = async || {
+        let waves = json!([{"approval": true}]);
+        let body = json!({"server_ids": [server], "security_only": true, "waves": waves});
+        let create = TestRequest::post("/v1/batches", body).with_key(&creator);
+        let awaiting = id(create.send(&service.router).await.is(202));
+        change(service, &awaiting, Change::Start).await;
+        change(service, &awaiting, Change::AskApproval).await;
+        awaiting
+    };
+    let (approved, rejected) = (awaiting().await, awaiting().await);
     let (updated, deleted) = (schedule(service, "b").await, schedule(service, "c").await);
     let ran = schedule(service, "d").await;
     let viewer = json!({"name": "k", "role": "viewer"});
@@ -86,7 +129,21 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
     let feed = |name: &str| json!({"url": format!("https://feeds.example.org/{name}.zip")});
     let updated_feed = id(service.post("/v1/feeds", feed("a")).await.is(201));
     let removed_feed = id(service.post("/v1/feeds", feed("b")).await.is(201));
+    let hook =
+        |name: &str| json!({"name": name, "url": "https://hooks.example.org/a", "types": ["*"]});
+    let changed_hook = id(service.post("/v1/webhooks", hook("a")).await.is(201));
+    let deleted_hook = id(service.post("/v1/webhooks", hook("b")).await.is(201));
+    // An address that is refused before anything is sent.
+    service.by_hand("update webhooks set url = 'http://127.0.0.1:9/'").await;
+    let delivery = delivery(service, &changed_hook).await;
     let daily = |name: &str| json!({"name": name, "cron": "@daily", "targets": {"all": true}});
+
+    let freeze = |name: &str| {
+        json!({"name": name, "reason": "quiet", "targets": {"tags": ["none"]},
+            "cron": "0 8 * * *", "duration_minutes": 60})
+    };
+    let changed_freeze = id(service.post("/v1/freezes", freeze("changed")).await.is(201));
+    let deleted_freeze = id(service.post("/v1/freezes", freeze("deleted")).await.is(201));
 
     let post = |route, id: &str, body, status| Mutation::new(Method::POST, route, id, body, status);
     let delete = |route, id: &str| Mutation::new(Method::DELETE, route, id, json!({}), 204);
@@ -95,6 +152,8 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
         post("/v1/agents/upgrade", "", json!({"targets": {"all": true}}), 202),
         post("/v1/api-keys", "", viewer, 201),
         post("/v1/batches", "", body, 202),
+        post("/v1/batches/{batch_id}/approve", &approved, json!({"comment": "ok"}), 200),
+        post("/v1/batches/{batch_id}/reject", &rejected, json!({}), 200),
         post("/v1/batches/{batch_id}/cancel", &canceled, json!({}), 200),
         post("/v1/batches/{batch_id}/pause", &paused, json!({}), 200),
         post("/v1/batches/{batch_id}/resume", &resumed, json!({}), 200),
@@ -102,6 +161,16 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
         post("/v1/enrollment-tokens", "", json!({}), 201),
         post("/v1/feeds", "", feed("c"), 201),
         post("/v1/feeds/{feed_id}/update", &updated_feed, json!({}), 202),
+        post("/v1/freezes", "", freeze("a"), 201),
+        Mutation::new(
+            Method::PUT,
+            "/v1/freezes/{freeze_id}",
+            &changed_freeze,
+            freeze("renamed"),
+            200,
+        ),
+        delete("/v1/freezes/{freeze_id}", &deleted_freeze),
+        post("/v1/notifications/test", "", json!({"to": "ann@example.org"}), 200),
         post("/v1/schedules", "", daily("a"), 201),
         post("/v1/schedules/{schedule_id}/run", &ran, json!({}), 202),
         post(
@@ -114,6 +183,26 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
         post("/v1/servers/{server_id}/refresh", &web, json!({}), 202),
         post("/v1/servers/{server_id}/release", &copied, json!({}), 200),
         post("/v1/suppressions", "", suppression, 201),
+        post("/v1/webhooks", "", hook("c"), 201),
+        post("/v1/webhooks/{webhook_id}/test", &changed_hook, json!({}), 200),
+        post("/v1/webhooks/{webhook_id}/rotate", &changed_hook, json!({}), 200),
+        Mutation {
+            path: format!("/v1/webhooks/{changed_hook}/deliveries/{delivery}/redeliver"),
+            ..post(
+                "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
+                "",
+                json!({}),
+                202,
+            )
+        },
+        Mutation::new(
+            Method::PATCH,
+            "/v1/webhooks/{webhook_id}",
+            &changed_hook,
+            json!({"types": ["batch.*"]}),
+            200,
+        ),
+        delete("/v1/webhooks/{webhook_id}", &deleted_hook),
         Mutation::new(Method::PUT, update, &updated, daily("renamed"), 200),
         delete("/v1/schedules/{schedule_id}", &deleted),
         Mutation::new(

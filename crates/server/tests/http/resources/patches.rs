@@ -197,7 +197,10 @@ async fn summary_counts_servers_patches_batches_and_schedules(service: &Service)
         json!({"total": 4, "security": 3,
         "severity": {"critical": 1, "high": 2, "medium": 0, "low": 0, "unknown": 1}})
     );
-    assert_eq!(summary["batches"], json!({"open": 1, "running": 0, "paused": 0, "halted": 0}));
+    assert_eq!(
+        summary["batches"],
+        json!({"open": 1, "running": 0, "paused": 0, "halted": 0, "awaiting_approval": 0})
+    );
     assert_eq!(
         summary["schedules"],
         json!({"total": 1, "enabled": 1, "next_run_at": "2026-11-16T00:00:00Z"})

@@ -7,6 +7,7 @@ use vocab::{Installed, Severity};
 
 use crate::fleet::{Host, join, security};
 use crate::resources::feeds::{import_feed, lines, osv, write_file};
+use crate::resources::mutations;
 use crate::support::{Service, TestRequest};
 
 /// One resource of each kind, by the names of the path parameters.
@@ -33,7 +34,13 @@ async fn create_one_of_each(service: &Service) -> Vec<(&'static str, String)> {
     let token = service.post("/v1/enrollment-tokens", json!({})).await.is(201).json();
     let body = json!({"cve": "CVE-2026-1", "reason": "not built"});
     let suppression = service.post("/v1/suppressions", body).await.is(201).json();
+    let body = json!({"name": "w", "url": "https://hooks.example.org/a", "types": ["*"]});
+    let webhook = text(&service.post("/v1/webhooks", body).await.is(201).json()["id"]);
+    let body = json!({"name": "f", "reason": "r", "targets": {"all": true},
+        "cron": "@daily", "duration_minutes": 60});
+    let freeze = text(&service.post("/v1/freezes", body).await.is(201).json()["id"]);
     vec![
+        ("{freeze_id}", freeze),
         ("{server_id}", server.to_string()),
         ("{schedule_id}", schedule),
         ("{run_id}", text(&run["id"])),
@@ -45,6 +52,8 @@ async fn create_one_of_each(service: &Service) -> Vec<(&'static str, String)> {
         ("{package_name}", "openssl".to_owned()),
         ("{cve_id}", "CVE-2026-1".to_owned()),
         ("{suppression_id}", text(&suppression["id"])),
+        ("{delivery_id}", mutations::delivery(service, &webhook).await.to_string()),
+        ("{webhook_id}", webhook),
     ]
 }
 
@@ -53,6 +62,10 @@ fn body(path: &str) -> Value {
     match path {
         "/v1/schedules/{schedule_id}" => {
             json!({"name": "x", "cron": "@daily", "targets": {"all": true}})
+        }
+        "/v1/freezes/{freeze_id}" => {
+            json!({"name": "x", "reason": "r", "targets": {"all": true}, "cron": "@daily",
+                "duration_minutes": 60})
         }
         "/v1/servers/{server_id}/patch" => json!({"security_only": true}),
         _ => json!({}),
@@ -98,6 +111,7 @@ async fn lists_and_counts_contain_nothing_of_another_organization(service: &Serv
     let paths = [
         "/v1/servers",
         "/v1/schedules",
+        "/v1/freezes",
         "/v1/patches",
         "/v1/cves",
         "/v1/suppressions",

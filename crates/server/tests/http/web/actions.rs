@@ -48,6 +48,51 @@ async fn batch_is_previewed_and_starts_only_on_confirmation(service: &Service) {
     assert_eq!(created[0]["options"]["stagger_minutes"], 10);
 }
 
+/// The form starts the waves that it shows. Someone else than the creator approves one on its page,
+/// and the button approves only the wave that the page showed.
+async fn waves_start_and_are_approved_by_someone_else(service: &Service) {
+    let [one, two] = fleet(service).await;
+    let ann = Browser::signed_in(service, "ann", Role::Operator).await;
+    let bob = Browser::signed_in(service, "bob", Role::Operator).await;
+    let chosen = [("server_ids", one.as_str()), ("server_ids", two.as_str())];
+    let with_waves = |waves| [&chosen[..], &[("what", "security"), ("waves", waves)]].concat();
+    for (waves, shown) in [
+        ("10%,soak=soon", "must be a number of minutes"),
+        ("1,approve", "is not part of a wave"),
+        ("0", "must not be zero"),
+    ] {
+        let page = ann.submit("/order", &with_waves(waves)).await.is(422).text();
+        assert!(page.contains(shown), "{page}");
+        assert!(page.contains(waves), "{page}");
+    }
+    ann.start(&with_waves("1,soak=30,approval\r\nrest,approval\r\n")).await.is(303);
+    let created = batches(service).await;
+    assert_eq!(
+        created[0]["options"]["waves"],
+        json!([{"size": 1, "soak_minutes": 30, "approval": true},
+            {"size": null, "soak_minutes": 0, "approval": true}])
+    );
+    let id = created[0]["id"].as_str().unwrap();
+    change(service, id, Change::Start).await;
+    change(service, id, Change::AskApproval).await;
+    let path = format!("/batches/{id}");
+    let page = ann.get(&path).await.is(200).text();
+    assert!(page.contains("someone else has to approve it"), "{page}");
+    assert!(!page.contains(&format!("{path}/approve")), "{page}");
+    ann.submit(&format!("{path}/approve"), &[("wave", "1")]).await.is(403);
+    let page = bob.get(&path).await.is(200).text();
+    assert!(page.contains("Approve 1 server<"), "{page}");
+    bob.submit(&format!("{path}/approve"), &[("wave", "2")]).await.is(409);
+    let approval = [("wave", "1"), ("comment", "looks <b>good</b>")];
+    bob.submit(&format!("{path}/approve"), &approval).await.is(303);
+    // A second click is late.
+    bob.submit(&format!("{path}/approve"), &approval).await.is(409);
+    let page = ann.get(&path).await.is(200).text();
+    assert!(page.contains("looks &#60;b&#62;good"), "{page}");
+    bob.submit(&format!("{path}/reject"), &[]).await.is(200);
+    assert_eq!(batches(service).await[0]["state"], "running");
+}
+
 async fn double_click_starts_one_batch(service: &Service) {
     let once = |page: &str| {
         page.split("name=\"once\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
@@ -604,6 +649,7 @@ async fn admin_invites_resets_and_removes_others_only(service: &Service) {
 testkit::both!(
     crate::support:
     batch_is_previewed_and_starts_only_on_confirmation,
+    waves_start_and_are_approved_by_someone_else,
     double_click_starts_one_batch,
     form_that_is_sent_twice_takes_effect_once,
     invalid_patch_form_comes_back_unchanged_and_starts_nothing,

@@ -6,12 +6,14 @@ use std::path::Path;
 use dashboard::{Access, paths};
 use domain::rollout::RolloutOutcome;
 use serde_json::json;
+use store::webhooks::DeliveryState;
 use vocab::{Installed, Role, Severity};
 
 use crate::browser::Browser;
 use crate::fleet::{FAILED, Host, end, finish, join, security};
 use crate::markup::{FileLink, Table, csv, tables};
 use crate::support::Service;
+use crate::web::webhooks::add_delivery;
 
 /// A table: the end of its file's path, whether the file has rows that the page omits, and for each
 /// heading the columns that contain the same. A `~` before a column means that the page words it
@@ -19,7 +21,7 @@ use crate::support::Service;
 type TableKind = (&'static str, bool, &'static [(&'static str, &'static str)]);
 
 #[rustfmt::skip]
-const KINDS: [TableKind; 30] = [
+const KINDS: [TableKind; 33] = [
     ("/trend.csv", false, &[("Day", "day"), ("Servers", "servers"), ("Up to date", "up_to_date"), ("critical", "critical"), ("high", "high"), ("medium", "medium"), ("low", "low"), ("unknown", "unknown"), ("Known exploited", "known_exploited")]),
     ("/cves.csv", true, &[("CVE", "id"), ("Severity", "severity"), ("Servers", "affected_servers")]),
     ("/batches.csv", true, &[("Name", "name"), ("State", "state"), ("Progress", "percent")]),
@@ -43,6 +45,7 @@ const KINDS: [TableKind; 30] = [
     ("/order.csv /run.csv /retry.csv", false, &[("Server", "hostname ~canary"), ("Starts", "starts_at waits_for"), ("To install", "~updates"), ("Skipped", "~blocked ~nothing_pending ~host_limits"), ("Reboot", "reboot")]),
     ("/schedules.csv", false, &[("Name", "name ~enabled"), ("When", "when timezone"), ("Servers", "targets"), ("Updates", "what"), ("Next run", "next_run_at"), ("Last run", "last_run_state last_run_at")]),
     ("/calendar.csv", false, CALENDAR),
+    ("/freezes.csv", false, &[("Name", "name"), ("State", "active_until ~active ~next_start_at"), ("When", "when"), ("Servers", "targets servers"), ("Reason", "reason"), ("Actions", "")]),
     ("/next.csv", false, &[("*", "local_time ~timezone"), ("Your time", "at"), ("", "")]),
     ("/next.csv", false, &[("In *", "local_time ~timezone"), ("Your time", "at")]),
     ("/runs.csv", false, &[("Scheduled for", "scheduled_for"), ("State", "state skip_reason"), ("Trigger", "trigger"), ("Servers", "servers"), ("Failed", "failed"), ("Ended", "finished_at")]),
@@ -50,13 +53,23 @@ const KINDS: [TableKind; 30] = [
     ("/keys.csv", false, &[("Name", "name id ~revoked_at"), ("Role", "role environments"), ("Created", "created_at"), ("Last used", "last_used_at"), ("Expires", "expires_at"), ("", "")]),
     ("/tokens.csv", false, &[("Name", "name id ~revoked_at"), ("Environment", "environment tags"), ("Used", "uses max_uses"), ("Created", "created_at"), ("Expires", "expires_at"), ("", "")]),
     ("/feeds.csv", false, &[("Feed", "name last_error"), ("State", "state"), ("Kind", "kind"), ("Records", "records"), ("As of", "as_of"), ("Checked", "checked_at"), ("Next update", "next_update_at"), ("", "")]),
+    ("/webhooks.csv", false, &[("Name", "name"), ("Sent to", "sent_to format"), ("Events", "types"), ("State", "state failing_since disabled_reason"), ("Pending", "pending")]),
+    ("/deliveries.csv", false, &[("Event", "event_type"), ("Subject", "subject_name"), ("State", "state next_attempt_at"), ("Attempts", "attempts"), ("Last attempt", "last_attempt_at ~created_at"), ("Response", "response_status error response_body"), ("", "")]),
 ];
 
 /// Its rows are weeks and its headings are days: each line of the file is an entry of some day.
 const CALENDAR: &[(&str, &str)] = &[];
 
 /// Pages without a table, and responses that are no pages.
-const PAGES_WITHOUT_TABLES: [&str; 27] = [
+const PAGES_WITHOUT_TABLES: [&str; 35] = [
+    "/servers/{id}/updates/{package}",
+    "/servers/{id}/cves/{cve}",
+    "/account/notifications",
+    "/account/notifications/address",
+    "/account/notifications/address/remove",
+    "/account/notifications/test",
+    "/account/notifications/new",
+    "/account/notifications/{id}/delete",
     "/display",
     "/views",
     "/views/{id}/delete",
@@ -117,6 +130,9 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
     let schedule = id(service.post("/v1/schedules", nightly).await.is(201).json());
     service.post("/v1/schedules", json!({"name": "=Weekly", "cron": "30 1 * * SUN", "targets": {"environment": "staging"}})).await.is(201);
     service.post(&format!("/v1/schedules/{schedule}/run"), json!({})).await.is(202);
+    let freeze = json!({"name": "=Sale", "reason": "=Quiet", "targets": {"tags": ["none"]},
+        "starts_at": "2026-11-10T00:00:00Z", "ends_at": "2026-11-30T00:00:00Z"});
+    let freeze = id(service.post("/v1/freezes", freeze).await.is(201).json());
     service
         .post(
             "/v1/enrollment-tokens",
@@ -141,6 +157,11 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
     service::commands::feeds::import(&service.app.db, wanted, service.clock.now(), |_| {})
         .await
         .unwrap();
+    let hook = json!({"name": "=Chat", "url": "https://chat.example/hook?key=1", "types": ["batch.*", "server.offline"]});
+    let hook = id(service.post("/v1/webhooks", hook).await.is(201).json());
+    add_delivery(service, &hook, 1, DeliveryState::Failed).await;
+    add_delivery(service, &hook, 2, DeliveryState::Delivered).await;
+    add_delivery(service, &hook, 3, DeliveryState::Pending).await;
     let csrf = ann.csrf().await;
     let form =
         |fields: &[(&'static str, String)]| Some([fields, &[("csrf", csrf.clone())]].concat());
@@ -177,10 +198,20 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
         ("/schedules/{id}/edit", get(&format!("/schedules/{schedule}/edit"))),
         ("/schedules/{id}/run", (format!("/schedules/{schedule}/run"), form(&[]))),
         ("/schedules/{id}/delete", (format!("/schedules/{schedule}/delete"), form(&[]))),
+        ("/freezes", get("/freezes")),
+        ("/freezes/new", get("/freezes/new")),
+        ("/freezes/{id}/edit", get(&format!("/freezes/{freeze}/edit"))),
+        ("/freezes/{id}/delete", (format!("/freezes/{freeze}/delete"), form(&[]))),
         ("/settings/people", get("/settings/people")),
         ("/settings/keys", get("/settings/keys")),
         ("/settings/tokens", get("/settings/tokens")),
         ("/settings/feeds", get("/settings/feeds")),
+        ("/settings/webhooks", get("/settings/webhooks")),
+        ("/settings/webhooks/{id}", get(&format!("/settings/webhooks/{hook}"))),
+        (
+            "/settings/webhooks/{id}",
+            get(&format!("/settings/webhooks/{hook}?state=pending,failed")),
+        ),
     ]
 }
 

@@ -58,6 +58,13 @@ fn is_balanced(text: &str) -> bool {
 
 async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
     let [server, batch, task, schedule] = sample(service).await;
+    let hook = json!({"name": "Chat <b>", "url": "https://chat.example/x", "types": ["batch.*"]});
+    let hook = service.post("/v1/webhooks", hook).await.is(201).json();
+    let hook = hook["id"].as_str().unwrap();
+    let freeze = json!({"name": "Sale <b>", "reason": "Quiet <i>", "targets": {"all": true},
+        "starts_at": "2026-11-10T00:00:00Z", "ends_at": "2026-11-18T08:00:00Z"});
+    let freeze = service.post("/v1/freezes", freeze).await.is(201).json();
+    let freeze = freeze["id"].as_str().unwrap();
     let ann = Browser::signed_in(service, "ann", Role::Admin).await;
     let pages = [
         ("/".to_owned(), "Reboots pending"),
@@ -75,8 +82,16 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         (format!("/batches/{batch}/tasks/{task}"), "Log"),
         ("/schedules".into(), "Nightly &#60;b&#62;"),
         (format!("/schedules/{schedule}"), "Europe/Berlin"),
+        ("/schedules".into(), "all day <a href=\"/freezes\">Sale &#60;b&#62;</a>"),
+        ("/freezes".into(), "Quiet &#60;i&#62;"),
+        ("/freezes/new".into(), "New freeze"),
+        (format!("/freezes/{freeze}/edit"), "2026-11-18T08:00"),
+        (format!("/servers/{server}"), "(<a href=\"/freezes\">Sale &#60;b&#62;</a>)"),
+        ("/".into(), "frozen: Sale &#60;b&#62;"),
         (format!("/servers/{server}/history"), "pkg_lock_timeout"),
         (format!("/servers/{server}/packages"), "openssl"),
+        (format!("/servers/{server}/updates/openssl"), "Why is it not patched?"),
+        (format!("/servers/{server}/cves/CVE-2026-0001"), "Why is it not patched?"),
         (format!("/servers/{server}/cves"), "CVE-2026-0001"),
         (format!("/batches/{batch}?state=failed"), "Stop the other updater"),
         ("/find?q=WEB".into(), "web-1"),
@@ -93,6 +108,8 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         ("/schedules/next?cron=nonsense&timezone=".into(), "class=\"note bad\""),
         ("/activity".into(), "created schedule"),
         ("/account".into(), "this session"),
+        ("/account/notifications".into(), "Send a link"),
+        ("/account/notifications/new".into(), "Daily digest"),
         ("/settings".into(), "Organization ID"),
         ("/settings/people".into(), "ann"),
         ("/settings/sign-in".into(), "No identity provider is configured"),
@@ -100,6 +117,10 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         ("/settings/tokens".into(), "Create token"),
         ("/settings/agents".into(), "carries no agent"),
         ("/settings/feeds".into(), "Debian, Raspbian, LMDE (needed by your servers)"),
+        ("/settings/webhooks".into(), "Chat &#60;b&#62;"),
+        ("/settings/webhooks/new".into(), "A batch halted automatically"),
+        (format!("/settings/webhooks/{hook}"), "https://chat.example/x"),
+        (format!("/settings/webhooks/{hook}/edit"), "value=\"batch.*\" checked"),
     ];
     for (path, shown) in pages {
         let page = ann.get(&path).await.is(200);
@@ -123,8 +144,10 @@ async fn empty_fleet_shows_the_next_step(service: &Service) {
         ("/cves", "fleetmend feeds add"),
         ("/settings/tokens", "No enrollment tokens"),
         ("/settings/feeds", "Ubuntu with Ubuntu Pro, Linux Mint"),
+        ("/settings/webhooks", "No webhooks yet"),
         ("/batches", "No batches yet"),
         ("/schedules", "No schedules yet"),
+        ("/freezes", "No freezes yet"),
         ("/servers?status=offline", "No server matches"),
     ] {
         let text = ann.get(path).await.is(200).text();
@@ -183,17 +206,7 @@ async fn unknown_address_is_a_page_for_browsers_and_json_for_clients(service: &S
 
 async fn other_organizations_resources_are_not_found(service: &Service) {
     let [server, batch, _, schedule] = sample(service).await;
-    service.stranger().await;
-    let there = {
-        let mut reader = service.app.db.read().await.unwrap();
-        store::organizations::by_name(&mut reader, "Umbrella").await.unwrap().id
-    };
-    let actor = service::auth::users::local_actor(there);
-    let (_, link) =
-        service::auth::users::invite(&service.app, &actor, "eve", Role::Admin).await.unwrap();
-    let eve = Browser::new(service);
-    let form = [("password", crate::browser::PASSWORD), ("again", crate::browser::PASSWORD)];
-    eve.post(&format!("/welcome/{link}"), &form).await.is(303);
+    let eve = Browser::of_other_organization(service).await;
     for path in [
         format!("/servers/{server}"),
         format!("/batches/{batch}"),
@@ -209,6 +222,7 @@ async fn other_organizations_resources_are_not_found(service: &Service) {
         "/patches",
         "/batches",
         "/schedules",
+        "/freezes",
         "/activity",
         "/settings",
         "/servers.csv",

@@ -17,6 +17,7 @@ fn fill_in_ids(path: &str) -> String {
         ("/servers", "srv"),
         ("/batches", "bat"),
         ("/schedules", "sch"),
+        ("/freezes", "frz"),
         ("/settings/users", "usr"),
         ("/settings/keys", "key"),
         ("/settings/tokens", "enr"),
@@ -104,7 +105,8 @@ async fn every_page_requires_its_role(service: &Service) {
         .map(|(_, path)| path)
         .collect();
     let doors = ["/sign-in", "/welcome/{link}", "/assets/{mark}/{name}", "/sign-in/code"];
-    assert_eq!(open, [&doors[..], &["/sign-in/oidc", "/sign-in/oidc/back"]].concat());
+    let links = ["/confirm-email/{link}", "/unsubscribe/{link}"];
+    assert_eq!(open, [&doors[..], &["/sign-in/oidc", "/sign-in/oidc/back"], &links].concat());
     let mut guarded = 0;
     for (access, path) in paths() {
         let Access::SignedIn(needed) = access else { continue };

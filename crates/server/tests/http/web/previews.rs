@@ -100,6 +100,7 @@ async fn start_with_any_field_changed_since_the_preview_is_rejected(service: &Se
         ("canary", ""),
         ("max_failures", ""),
         ("window_minutes", ""),
+        ("override_freeze", "CVE-2026-1"),
         ("dry_run", ""),
     ] {
         attacks.push((name, with(&form, name, value)));
@@ -127,7 +128,7 @@ async fn start_with_any_field_changed_since_the_preview_is_rejected(service: &Se
         created[0]["options"],
         json!({"packages": ["openssl"], "exclude": ["linux-*"], "security_only": false,
         "reboot": "never", "stagger_minutes": 5, "max_parallel": 1, "canary": 2, "max_failures": 1,
-        "window_minutes": 60, "dry_run": true})
+        "waves": [], "window_minutes": 60, "override_freeze": null, "dry_run": true})
     );
     // A used token starts nothing more, even with an additional field that is ignored.
     let total = service.get("/v1/batches").await.is(200).json()["meta"]["total"].clone();
@@ -193,18 +194,7 @@ async fn preview_token_of_another_user_session_or_time_is_rejected(service: &Ser
     again.post("/sign-in", &[("name", "ann"), ("password", PASSWORD)]).await.is(303);
     assert!(replay(&again, &token).await.is(422).text().contains(CHANGED));
     // Another organization does not even see the servers.
-    service.stranger().await;
-    let there = {
-        let mut reader = service.app.db.read().await.unwrap();
-        store::organizations::by_name(&mut reader, "Umbrella").await.unwrap().id
-    };
-    let actor = service::auth::users::local_actor(there);
-    let (_, link) =
-        service::auth::users::invite(&service.app, &actor, "eve", Role::Admin).await.unwrap();
-    let eve = Browser::new(service);
-    eve.post(&format!("/welcome/{link}"), &[("password", PASSWORD), ("again", PASSWORD)])
-        .await
-        .is(303);
+    let eve = Browser::of_other_organization(service).await;
     replay(&eve, &token).await.is(422);
     // Forged: another expiry time, another digest, no token at all.
     let (expires, rest) = token.split_once('.').unwrap();

@@ -125,7 +125,7 @@ async fn main_lists_are_offered_as_json(service: &Service) {
     join(service, Host::new("web-1")).await;
     join(service, Host::new("db-1").in_environment("staging")).await;
     let ann = Browser::signed_in(service, "ann", Role::Viewer).await;
-    for list in ["servers", "patches", "cves", "batches", "schedules"] {
+    for list in ["servers", "patches", "cves", "batches", "schedules", "freezes"] {
         let page = ann.get(&format!("/{list}")).await.is(200).text();
         assert!(page.contains(&format!("href=\"/{list}.json\"")), "{page}");
         let file = ann.get(&format!("/{list}.json")).await.is(200);

@@ -98,17 +98,7 @@ async fn other_organization_sees_no_view(service: &Service) {
     let ann = Browser::signed_in(service, "ann", Role::Admin).await;
     save(&ann, "Ours", "status=offline", true).await;
     let delete = delete_path(&ann.get("/servers").await.text(), "Ours").unwrap();
-    service.stranger().await;
-    let there = {
-        let mut reader = service.app.db.read().await.unwrap();
-        store::organizations::by_name(&mut reader, "Umbrella").await.unwrap().id
-    };
-    let actor = service::auth::users::local_actor(there);
-    let (_, link) =
-        service::auth::users::invite(&service.app, &actor, "eve", Role::Admin).await.unwrap();
-    let eve = Browser::new(service);
-    let form = [("password", crate::browser::PASSWORD), ("again", crate::browser::PASSWORD)];
-    eve.post(&format!("/welcome/{link}"), &form).await.is(303);
+    let eve = Browser::of_other_organization(service).await;
     assert!(!eve.get("/servers").await.is(200).text().contains("Ours"));
     eve.submit(&delete, &[("go", "1")]).await.is(404);
     assert!(ann.get("/servers").await.text().contains("Ours"));
