@@ -8,11 +8,12 @@ use axum::{Extension, Json};
 use httpkit::filters::BatchFilter;
 use httpkit::{ApiError, Body, ETag, Id, NoBody, NoQuery, Query, RequestUrl, page};
 use service::auth::caller::Caller;
+use service::commands::batches::Decision;
 use service::queries::batches::{self, Rollout};
 use service::requests::batches as requests;
 use utoipa_axum::routes as handlers;
 use vocab::{BatchId, Role};
-use wire::v1::{Batch, CreateBatch, List};
+use wire::v1::{Batch, CreateBatch, Decision as DecisionBody, List};
 
 use crate::{Api, Routes, tasks};
 
@@ -25,6 +26,8 @@ pub(crate) fn routes() -> Routes {
         .add(Role::Operator, handlers!(pause))
         .add(Role::Operator, handlers!(resume))
         .add(Role::Operator, handlers!(retry))
+        .add(Role::Operator, handlers!(approve))
+        .add(Role::Operator, handlers!(reject))
         .merge(tasks::routes())
 }
 
@@ -157,4 +160,42 @@ async fn retry(
 ) -> Result<Response, ApiError> {
     let created = requests::retry(&app, &caller, id).await?;
     accepted(&app, created).await
+}
+
+/// Approve a wave of a batch
+///
+/// Starts the wave that waits for an approval. 403 `own_batch` for the creator of the batch, 409
+/// `batch_state` if the batch waits for none.
+#[utoipa::path(post, path = "/v1/batches/{batch_id}/approve", tag = "Batches", operation_id = "approve_batch",
+    params(("batch_id" = BatchId, Path, description = "ID of the batch.")),
+    request_body = DecisionBody,
+    responses((status = 200, description = "The wave starts.", body = Batch)))]
+async fn approve(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<BatchId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    body: Body<DecisionBody>,
+) -> Result<Json<Batch>, ApiError> {
+    let row = requests::decide(&app, &caller, id, Decision::Approve, body.into_parts()).await?;
+    Ok(Json(batches::with_tasks(&app, row).await?))
+}
+
+/// Reject a wave of a batch
+///
+/// Cancels every server that has not started, like canceling the batch. 409 `batch_state` if the
+/// batch waits for no approval.
+#[utoipa::path(post, path = "/v1/batches/{batch_id}/reject", tag = "Batches", operation_id = "reject_batch",
+    params(("batch_id" = BatchId, Path, description = "ID of the batch.")),
+    request_body = DecisionBody,
+    responses((status = 200, description = "The batch is being canceled.", body = Batch)))]
+async fn reject(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<BatchId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    body: Body<DecisionBody>,
+) -> Result<Json<Batch>, ApiError> {
+    let row = requests::decide(&app, &caller, id, Decision::Reject, body.into_parts()).await?;
+    Ok(Json(batches::with_tasks(&app, row).await?))
 }

@@ -167,6 +167,7 @@ fn example_for_request(context: FieldContext<'_>, request: bool) -> Option<Value
         return None;
     }
     Some(match (context.object, context.field) {
+        ("FreezeRequest", "starts_at" | "ends_at") => Value::Null,
         ("EditServers", "add_tags") => json!(["web"]),
         ("EditServers", "remove_tags") => json!(["legacy"]),
         (_, "packages") => json!(["openssl"]),
@@ -174,6 +175,13 @@ fn example_for_request(context: FieldContext<'_>, request: bool) -> Option<Value
         (_, "server_ids") => json!(["srv_01jcqk3m8ye0fr5cq0k6s8v2xw"]),
         (_, "reboot") => json!("if_required"),
         (_, "max_uses") => json!(50),
+        (_, "canary" | "override_freeze") => Value::Null,
+        (_, "waves") => json!([
+            {"size": 5, "soak_minutes": 60},
+            {"size": "20%", "soak_minutes": 1440},
+            {"approval": true},
+        ]),
+        ("Decision", "comment") => json!("No alerts since yesterday."),
         // It must be in the future, whenever the example is tried.
         (_, "expires_at") => json!("2099-12-31T00:00:00Z"),
         _ => return None,
@@ -192,6 +200,18 @@ fn example_for_field(context: FieldContext<'_>) -> Option<Value> {
         ("ApiKey" | "EnrollmentToken" | "Suppression", "expires_at") => {
             json!("2027-11-15T04:00:00Z")
         }
+        ("Freeze" | "FreezeRequest", "name") => json!("Business hours"),
+        ("Freeze" | "FreezeRequest", "reason") => json!("Customers work until 18:00"),
+        ("Freeze" | "FreezeRequest", "cron") => json!("0 8 * * MON-FRI"),
+        ("Freeze" | "FreezeRequest", "duration_minutes") => json!(600),
+        ("Freeze", "starts_at" | "ends_at" | "active_until") => Value::Null,
+        ("Freeze", "active") => json!(false),
+        ("Freeze", "servers") => json!(42),
+        ("Freeze", "next") => {
+            json!([{"starts_at": "2026-11-16T07:00:00Z", "ends_at": "2026-11-16T17:00:00Z"}])
+        }
+        ("FreezePeriod", "starts_at") => json!("2026-11-16T07:00:00Z"),
+        ("FreezePeriod", "ends_at") => json!("2026-11-16T17:00:00Z"),
         ("CatalogFeed", "url") => json!("https://feeds.example.org/osv/Debian/all.zip"),
         ("Feed", "records") => json!(48_213),
         ("Feed", "size_bytes") => json!(71_303_168),
@@ -232,6 +252,13 @@ fn example_for_field(context: FieldContext<'_>) -> Option<Value> {
         ("Refresh", "deadline_at") => json!("2026-11-15T04:10:00Z"),
         ("Batch" | "Task" | "Run" | "LastRun", "state") => json!("succeeded"),
         ("Batch" | "Task" | "Run" | "LastRun", "finished_at") => json!("2026-11-15T04:02:11Z"),
+        ("Options", "override_freeze") => Value::Null,
+        ("Options", "waves") => json!([]),
+        ("BatchWave", "number" | "size") | ("Task" | "PreviewServer", "wave") => json!(1),
+        ("BatchWave", "state") => json!("ended"),
+        ("BatchWave", "soak_minutes") => json!(0),
+        ("BatchWave", "approval") => json!(false),
+        ("BatchWave", "soak_until" | "approved_by" | "approved_at" | "comment") => Value::Null,
         ("Batch", "run_id" | "schedule_id") | ("Task", "deadline_at") => Value::Null,
         ("TaskResult", "duration") => json!(131),
         ("TaskResult", "exit") => json!(0),

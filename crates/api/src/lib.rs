@@ -6,18 +6,22 @@
 
 mod agents;
 mod api_keys;
+mod audit;
 mod auth;
 mod batches;
 mod cves;
 mod docs;
 mod enrollment_tokens;
+mod events;
 mod examples;
 mod feeds;
+mod freezes;
 mod health;
 mod limit;
 mod links;
 mod logs;
 pub mod metrics;
+mod notifications;
 pub mod openapi;
 mod openapi_rules;
 mod patches;
@@ -28,6 +32,7 @@ mod servers;
 mod summary;
 mod suppressions;
 mod tasks;
+mod webhooks;
 
 pub use docs::SharedAssets;
 pub use routes::{Access, Routes};
@@ -86,6 +91,7 @@ pub fn routes() -> Routes {
         .open(handlers!(openapi::openapi_json))
         .open(handlers!(docs::docs))
         .merge(schedules::routes())
+        .merge(freezes::routes())
         .merge(servers::routes())
         .merge(patches::routes())
         .merge(cves::routes())
@@ -94,6 +100,10 @@ pub fn routes() -> Routes {
         .merge(batches::routes())
         .merge(preview::routes())
         .merge(summary::routes())
+        .merge(events::routes())
+        .merge(audit::routes())
+        .merge(webhooks::routes())
+        .merge(notifications::routes())
         .merge(agents::routes())
         .merge(api_keys::routes())
         .merge(enrollment_tokens::routes())

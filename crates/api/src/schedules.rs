@@ -123,11 +123,11 @@ async fn delete(
 /// Run a schedule now
 ///
 /// Works for disabled schedules, too. 409 `run_in_progress` while another run has not ended. If no
-/// server matches its targets, nothing starts: the run is `skipped` with `skip_reason`
-/// `no_servers`, and `batch_id` is null.
+/// server matches its targets, or all that match are frozen, nothing starts: the run is `skipped`
+/// with `skip_reason` `no_servers` or `freeze`, and `batch_id` is null.
 #[utoipa::path(post, path = "/v1/schedules/{schedule_id}/run", tag = "Schedules", operation_id = "run_schedule",
     params(("schedule_id" = ScheduleId, Path, description = "ID of the schedule.")),
-    responses((status = 202, description = "The run was started, or skipped because no server matches.", body = Run)))]
+    responses((status = 202, description = "The run was started, or skipped because there is no server to patch.", body = Run)))]
 async fn run(
     State(app): State<Api>,
     Extension(caller): Extension<Caller>,

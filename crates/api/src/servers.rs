@@ -14,7 +14,8 @@ use service::requests::servers as requests;
 use utoipa_axum::routes as handlers;
 use vocab::{Role, ServerId, TaskId};
 use wire::v1::{
-    Batch, EditServer, EditServers, EditedServers, List, PatchServer, Refresh, ServerDetail,
+    Batch, EditServer, EditServers, EditedServers, Explanation, List, PatchServer, Refresh,
+    ServerDetail,
 };
 
 use crate::{Api, Routes, batches};
@@ -23,6 +24,8 @@ pub(crate) fn routes() -> Routes {
     Routes::new()
         .add(Role::Viewer, handlers!(list))
         .add(Role::Viewer, handlers!(get))
+        .add(Role::Viewer, handlers!(explain_update))
+        .add(Role::Viewer, handlers!(explain_cve))
         .add(Role::Operator, handlers!(edit))
         .add(Role::Operator, handlers!(edit_many))
         .add(Role::Admin, handlers!(remove))
@@ -65,6 +68,43 @@ async fn get(
 ) -> Result<impl IntoResponse, ApiError> {
     let (generation, detail) = queries::servers::detail(&app, &caller.scope(), id).await?;
     Ok((ETag(generation), Json(detail)))
+}
+
+/// Explain an update
+///
+/// Why a pending update of an installed package is not installed on this server: where it stands,
+/// what prevents it, what to do about it, and the run that will install it. A package without a
+/// pending update is explained by its CVEs. 404 if the package is not installed.
+#[utoipa::path(get, path = "/v1/servers/{server_id}/updates/{package_name}", tag = "Servers",
+    operation_id = "explain_update",
+    params(("server_id" = ServerId, Path, description = "ID of the server."),
+        ("package_name" = String, Path, description = "Name of the package.", example = "openssl")),
+    responses((status = 200, description = "The explanation.", body = Explanation)))]
+async fn explain_update(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Ids(id, package): Ids<ServerId, String>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Result<Json<Explanation>, ApiError> {
+    Ok(Json(queries::explain::update(&app, &caller.scope(), id, &package).await?))
+}
+
+/// Explain a CVE
+///
+/// Why a CVE is not fixed on this server, over all affected packages. 404 if the CVE does not affect
+/// the server.
+#[utoipa::path(get, path = "/v1/servers/{server_id}/cves/{cve_id}", tag = "Servers",
+    operation_id = "explain_cve",
+    params(("server_id" = ServerId, Path, description = "ID of the server."),
+        ("cve_id" = String, Path, description = "CVE ID.", example = "CVE-2026-1234")),
+    responses((status = 200, description = "The explanation.", body = Explanation)))]
+async fn explain_cve(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Ids(id, cve): Ids<ServerId, String>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Result<Json<Explanation>, ApiError> {
+    Ok(Json(queries::explain::cve(&app, &caller.scope(), id, &cve).await?))
 }
 
 /// Edit a server
