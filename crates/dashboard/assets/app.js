@@ -168,7 +168,7 @@
   const edited = (field) => {
     if (field.type === "checkbox" || field.type === "radio") return field.checked !== field.defaultChecked;
     if (field.tagName === "SELECT") return [...field.options].some((option) => option.selected !== option.defaultSelected);
-    return field.tagName === "INPUT" && field.value !== field.defaultValue;
+    return ["INPUT", "TEXTAREA"].includes(field.tagName) && field.value !== field.defaultValue;
   };
   const matchPreview = () => {
     const start = previewed?.querySelector("[data-needs-preview]");
@@ -277,7 +277,7 @@
     };
     for (const kind of ["input", "change"]) form.addEventListener(kind, (event) => event.target.matches(`[data-asks~="${id}"]`) && update());
   }
-  // The link above a title leads back to the list as it was: its filters, order and page.
+  // The link above a title leads back to the list with the filters, the order and the page of the last visit.
   const LISTS = ["/servers", "/patches", "/cves", "/batches"];
   if (LISTS.includes(location.pathname)) sessionStorage.setItem(location.pathname, location.search);
   for (const link of all(".crumb a")) if (LISTS.includes(link.pathname)) link.search = sessionStorage.getItem(link.pathname) ?? "";

@@ -58,7 +58,7 @@ impl ActivityQuery {
         let until = self.until.map(|day| day.tomorrow().unwrap_or(day));
         Ok(ActivityFilter {
             actor: self.actor.clone(),
-            group: self.kind,
+            actions: self.kind.map(|group| group.actions().collect()).unwrap_or_default(),
             subject: server.or_else(|| self.batch.clone()),
             from: self.from.and_then(day_start),
             until: until.and_then(day_start),

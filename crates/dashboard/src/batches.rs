@@ -6,9 +6,10 @@ use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderValue};
 use httpkit::filters::{BatchFilter, TaskFilter};
 use httpkit::problem::{ApiError, Code};
-use httpkit::{Id, Ids, RequestUrl, page as paging, task_log};
+use httpkit::{Body, Id, Ids, RequestUrl, page as paging, task_log};
+use serde_json::json;
 use service::auth::caller::Credential;
-use service::commands::batches::{self as commands, SeenBatch};
+use service::commands::batches::{self as commands, Decision, SeenBatch};
 use service::queries::Page;
 use service::{queries, requests};
 use vocab::{BatchId, ServerId, TaskId};
@@ -26,9 +27,9 @@ use crate::{Dashboard, Viewer, pages, preview_token};
 /// The longest log that a page includes. The API returns the rest.
 const LOG_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of tasks that a page lists.
-const TASKS_MAX: u32 = 500;
+const TASKS_MAX: u32 = 200;
 /// Maximum number of tasks in a timeline.
-const SPANS_MAX: u32 = 20_000;
+const SPANS_MAX: u32 = 5_000;
 
 pub(crate) async fn list(
     State(app): State<Dashboard>,
@@ -72,7 +73,8 @@ pub(crate) async fn show(
         }
         () => {
             let spans = queries::tasks::spans(&app, &scope, id, drawn).await?;
-            pages::plot::grouped_timeline(&spans, drawn.offset, id, &app.clock.now())
+            let place = (drawn.offset, it.progress.total);
+            pages::plot::grouped_timeline(&spans, place, id, &app.clock.now())
         }
     };
     let tasks = paging::list(&url, part, found, |task| task).0;
@@ -80,10 +82,12 @@ pub(crate) async fn show(
         0 => Vec::new(),
         _ => queries::tasks::list(&app, &scope, id, &["failed", "timed_out"], first).await?.items,
     };
-    let names = names(&app, &viewer, it.started_by.clone()).await?;
+    let people = it.waves.iter().filter_map(|wave| wave.approved_by.clone());
+    let names = names(&app, &viewer, it.started_by.clone().into_iter().chain(people)).await?;
     let frame = frame(&app, &viewer, Section::Batches, it.name.to_string());
     let frame = Frame { live: Some(format!("/live?batch={id}")), ..frame };
-    page(&pages::BatchPage { frame, it, tasks, timeline, is_part, state, failed, names })
+    let viewer = viewer.caller().actor().id;
+    page(&pages::BatchPage { frame, it, tasks, timeline, is_part, state, failed, names, viewer })
 }
 
 pub(crate) async fn task(
@@ -136,6 +140,11 @@ pub(crate) async fn act(
     match action.as_str() {
         "pause" => drop(requests::batches::pause(&app, &caller, batch).await?),
         "resume" => resume(&app, &viewer, batch, &form).await?,
+        "approve" => decide(&app, &viewer, batch, Decision::Approve, &form).await?,
+        "reject" if form.is_confirmed() => {
+            decide(&app, &viewer, batch, Decision::Reject, &form).await?;
+        }
+        "reject" => return confirm_reject(&app, &viewer, batch),
         "cancel" if form.is_confirmed() => {
             drop(requests::batches::cancel(&app, &caller, batch).await?);
         }
@@ -144,6 +153,38 @@ pub(crate) async fn act(
         _ => return Err(ApiError::new(Code::NotFound, "There is nothing at this path.")),
     }
     redirect(&format!("/batches/{batch}"))
+}
+
+/// Approves or rejects the wave that the page showed, not a later one.
+async fn decide(
+    app: &Dashboard,
+    viewer: &Viewer,
+    id: BatchId,
+    decision: Decision,
+    form: &Form,
+) -> Result<(), ApiError> {
+    let wave: Option<u32> = form.text("wave").parse().ok();
+    let body: Body<wire::v1::Decision> =
+        Body::from_value(&json!({"comment": form.text("comment"), "wave": wave}))?;
+    let caller = viewer.caller();
+    drop(requests::batches::decide(app, &caller, id, decision, body.into_parts()).await?);
+    Ok(())
+}
+
+fn confirm_reject(app: &Dashboard, viewer: &Viewer, id: BatchId) -> PageResult {
+    let line =
+        "The batch is canceled: servers that have not started are skipped. Nothing is rolled back.";
+    let here = format!("/batches/{id}");
+    page(&pages::Confirm {
+        frame: frame(app, viewer, Section::Batches, "Reject this wave?"),
+        errors: Vec::new(),
+        lines: vec![line.to_owned()],
+        previewed: None,
+        action: format!("{here}/reject"),
+        verb: "Reject wave".into(),
+        back: here,
+        risky: true,
+    })
 }
 
 fn confirm_cancel(app: &Dashboard, viewer: &Viewer, id: BatchId) -> PageResult {

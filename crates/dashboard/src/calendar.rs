@@ -7,7 +7,7 @@ use httpkit::problem::ApiError;
 use service::queries;
 use vocab::Zone;
 
-use crate::pages::calendar::{Calendar, ScheduleRuns};
+use crate::pages::calendar::{Calendar, FreezePeriods, ScheduleRuns};
 use crate::{Dashboard, Viewer, cookies};
 
 /// Cookie in which the page's script stores the browser's time zone. It is not secret; it only
@@ -19,8 +19,11 @@ const RUN_TIMES_MAX: usize = 2_000;
 /// calendar.
 const RUN_TIMES_PER_SCHEDULE_MAX: usize = 14 * 25;
 
+/// Maximum number of periods of one freeze: enough for one every hour.
+const PERIODS_PER_FREEZE_MAX: usize = 14 * 25;
+
 /// The browser's time zone, or UTC if it is unknown.
-fn browser_zone(headers: &HeaderMap) -> Zone {
+pub(crate) fn browser_zone(headers: &HeaderMap) -> Zone {
     let message = cookies::read(headers, ZONE_COOKIE).and_then(|text| text.parse().ok());
     message.or_else(|| "UTC".parse().ok()).unwrap_or_default()
 }
@@ -50,5 +53,13 @@ pub(crate) async fn calendar(
             ScheduleRuns { id: schedule.id, name: schedule.name, zone: schedule.timezone, at }
         })
         .collect();
-    Ok(Calendar::lay_out(&runs, zone, now, until))
+    let freezes: Vec<FreezePeriods> = queries::freezes::current(app, &viewer.caller().scope())
+        .await?
+        .into_iter()
+        .map(|freeze| FreezePeriods {
+            periods: freeze.rule.periods(now, end, PERIODS_PER_FREEZE_MAX),
+            name: freeze.name,
+        })
+        .collect();
+    Ok(Calendar::lay_out(&runs, &freezes, zone, now, until))
 }

@@ -10,7 +10,7 @@ pub(crate) use details::{
     server_history, server_packages, server_unassessed, tasks,
 };
 pub(crate) use previews::{batch_preview, calendar, next_runs, retry_preview, schedule_preview};
-pub(crate) use settings::{feeds, keys, tokens, users};
+pub(crate) use settings::{deliveries, feeds, keys, tokens, users, webhooks};
 
 use std::convert::Infallible;
 
@@ -31,9 +31,9 @@ use wire::v1::PatchVersion;
 use crate::activity::{self, ActivityQuery};
 use crate::extract::PageQuery;
 use crate::names::names;
-use crate::pages::csv::csv;
 use crate::response::PageResult;
 use crate::{Dashboard, Viewer, pages, plots};
+use httpkit::csv::csv;
 
 /// Maximum number of rows in a file: 20 pages of the API.
 const ROWS_MAX: u64 = 10_000;
@@ -297,6 +297,38 @@ pub(crate) async fn schedules(
             }),
             ("last_run_at", &|row| format_time(row.last_run.as_ref().map(|run| run.scheduled_for))),
             ("when", &|row| row.cron.describe()),
+        ],
+    )
+}
+
+/// `/freezes.csv`: all freezes.
+pub(crate) async fn freezes(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    format: Format,
+    query: PageQuery<ScheduleList>,
+) -> PageResult {
+    let ((limit, offset), scope) = (query.parameters.limit_and_offset(), viewer.caller().scope());
+    let (_, found) = queries::freezes::list(&app, &scope, limit, offset).await?;
+    list_response(
+        format,
+        "freezes",
+        &found.items,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("name", &|row| row.name.clone()),
+            ("reason", &|row| row.reason.clone()),
+            ("active", &|row| row.active.to_string()),
+            ("active_until", &|row| format_time(row.active_until)),
+            ("next_start_at", &|row| format_time(row.next.first().map(|next| next.starts_at))),
+            ("when", &pages::freeze_when),
+            ("starts_at", &|row| format_time(row.starts_at)),
+            ("ends_at", &|row| format_time(row.ends_at)),
+            ("cron", &|row| format_option(&row.cron)),
+            ("duration_minutes", &|row| format_option(&row.duration_minutes)),
+            ("timezone", &|row| format_option(&row.timezone)),
+            ("targets", &|row| pages::describe_targets(&row.targets)),
+            ("servers", &|row| row.servers.to_string()),
         ],
     )
 }

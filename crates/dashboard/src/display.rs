@@ -105,7 +105,12 @@ pub(crate) async fn delete(
     }
     let everyone = "Everyone in the organization sees this view.".to_owned();
     page(&pages::Confirm {
-        frame: frame(&app, &viewer, Section::of_path(back), format!("Delete view {}?", view.name)),
+        frame: frame(
+            &app,
+            &viewer,
+            Section::from_path(back),
+            format!("Delete view {}?", view.name),
+        ),
         errors: Vec::new(),
         lines: if view.shared { vec![everyone] } else { Vec::new() },
         previewed: None,

@@ -152,7 +152,7 @@ pub(crate) fn parse_pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiErro
 }
 
 /// The fields that a form may repeat.
-const REPEATABLE_FIELDS: [&str; 3] = ["server_ids", "pending", "columns"];
+const REPEATABLE_FIELDS: [&str; 4] = ["server_ids", "pending", "columns", "types"];
 /// The number of characters of a field name that an error message repeats.
 const NAME_CHARS_SHOWN: usize = 40;
 

@@ -16,11 +16,13 @@ mod extract;
 mod feeds;
 mod find;
 mod form_idempotency;
+mod freezes;
 mod live;
 mod login;
 mod login_throttle;
 mod middleware;
 mod names;
+mod notifications;
 mod oidc;
 mod oidc_state;
 mod overview;
@@ -35,6 +37,7 @@ mod settings;
 #[cfg(debug_assertions)]
 mod styleguide;
 mod vulnerabilities;
+mod webhooks;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -103,6 +106,30 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Viewer), "/account/sessions/end-others", post(account::end_other_sessions)),
         (SignedIn(Viewer), "/account/sessions/{id}/end", post(account::end_session)),
         (SignedIn(Viewer), "/account/theme", post(account::choose_theme)),
+        (
+            Open,
+            "/confirm-email/{link}",
+            get(notifications::show_confirm).post(notifications::confirm),
+        ),
+        (
+            Open,
+            "/unsubscribe/{link}",
+            get(notifications::show_unsubscribe).post(notifications::unsubscribe),
+        ),
+        (SignedIn(Viewer), "/account/notifications", get(notifications::show)),
+        (SignedIn(Viewer), "/account/notifications/address", post(notifications::set_address)),
+        (
+            SignedIn(Viewer),
+            "/account/notifications/address/remove",
+            post(notifications::remove_address),
+        ),
+        (SignedIn(Viewer), "/account/notifications/test", post(notifications::send_test)),
+        (
+            SignedIn(Viewer),
+            "/account/notifications/new",
+            get(notifications::new_form).post(notifications::create),
+        ),
+        (SignedIn(Viewer), "/account/notifications/{id}/delete", post(notifications::delete)),
         (SignedIn(Viewer), "/sign-out", post(login::sign_out)),
         (SignedIn(Viewer), "/display", post(display::choose)),
         (SignedIn(Viewer), "/views", post(display::save)),
@@ -118,6 +145,8 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Operator), "/servers/matching", post(schedules::show_matches)),
         (SignedIn(Viewer), "/servers/{id}", get(servers::show)),
         (SignedIn(Viewer), "/servers/{id}/{tab}", get(servers::show_other_tab)),
+        (SignedIn(Viewer), "/servers/{id}/updates/{package}", get(servers::explain_update)),
+        (SignedIn(Viewer), "/servers/{id}/cves/{cve}", get(servers::explain_cve)),
         (SignedIn(Viewer), "/servers/{id}/packages.csv", get(csv_export::server_packages)),
         (SignedIn(Viewer), "/servers/{id}/cves.csv", get(csv_export::server_cves)),
         (SignedIn(Viewer), "/servers/{id}/unassessed.csv", get(csv_export::server_unassessed)),
@@ -183,6 +212,12 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Operator), "/schedules/{id}/run", post(schedules::run)),
         (SignedIn(Operator), "/schedules/{id}/run.csv", get(csv_export::schedule_preview)),
         (SignedIn(Operator), "/schedules/{id}/delete", post(schedules::delete)),
+        (SignedIn(Viewer), "/freezes", get(freezes::list)),
+        (SignedIn(Viewer), "/freezes.csv", get(csv_export::freezes)),
+        (SignedIn(Viewer), "/freezes.json", get(csv_export::freezes)),
+        (SignedIn(Operator), "/freezes/new", get(freezes::new_form).post(freezes::create)),
+        (SignedIn(Operator), "/freezes/{id}/edit", get(freezes::edit_form).post(freezes::replace)),
+        (SignedIn(Operator), "/freezes/{id}/delete", post(freezes::delete)),
         (SignedIn(Admin), "/activity", get(activity::activity)),
         (SignedIn(Admin), "/activity.csv", get(csv_export::activity)),
         (SignedIn(Admin), "/settings", get(settings::organization)),
@@ -198,6 +233,26 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Admin), "/settings/feeds", get(feeds::show).post(feeds::add)),
         (SignedIn(Admin), "/settings/feeds/{id}/update", post(feeds::update)),
         (SignedIn(Admin), "/settings/feeds/{id}/remove", post(feeds::remove)),
+        (SignedIn(Admin), "/settings/webhooks", get(webhooks::list)),
+        (SignedIn(Admin), "/settings/webhooks.csv", get(csv_export::webhooks)),
+        (SignedIn(Admin), "/settings/webhooks/new", get(webhooks::new_form).post(webhooks::create)),
+        (SignedIn(Admin), "/settings/webhooks/{id}", get(webhooks::show)),
+        (
+            SignedIn(Admin),
+            "/settings/webhooks/{id}/edit",
+            get(webhooks::edit_form).post(webhooks::edit),
+        ),
+        (SignedIn(Admin), "/settings/webhooks/{id}/test", post(webhooks::test)),
+        (SignedIn(Admin), "/settings/webhooks/{id}/enable", post(webhooks::enable)),
+        (SignedIn(Admin), "/settings/webhooks/{id}/disable", post(webhooks::disable)),
+        (SignedIn(Admin), "/settings/webhooks/{id}/rotate", post(webhooks::rotate)),
+        (SignedIn(Admin), "/settings/webhooks/{id}/delete", post(webhooks::delete)),
+        (SignedIn(Admin), "/settings/webhooks/{id}/deliveries.csv", get(csv_export::deliveries)),
+        (
+            SignedIn(Admin),
+            "/settings/webhooks/{id}/deliveries/{delivery}/redeliver",
+            post(webhooks::redeliver),
+        ),
         (SignedIn(Admin), "/settings/users", post(settings::invite)),
         (SignedIn(Admin), "/settings/users/{id}/reset", post(settings::reset)),
         (SignedIn(Admin), "/settings/users/{id}/remove", post(settings::remove)),

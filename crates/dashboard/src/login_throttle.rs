@@ -27,6 +27,9 @@ const CODES_PER_USER: u32 = 10;
 /// Current passwords per signed-in user who changes the password.
 const PASSWORDS_PER_USER: u32 = 10;
 
+/// Messages that a user can cause by hand: links that confirm an address, and tests.
+const EMAILS_PER_USER: u32 = 10;
+
 /// OIDC redirects per address. They guess nothing, but each may cause requests to the identity
 /// provider.
 const REDIRECTS_PER_ADDRESS: u32 = 200;
@@ -51,6 +54,7 @@ pub(crate) struct LoginThrottle {
     codes: Throttle,
     passwords: Throttle,
     redirects: Throttle,
+    emails: Throttle,
 }
 
 impl LoginThrottle {
@@ -63,6 +67,7 @@ impl LoginThrottle {
             codes: Throttle::new(CODES_PER_USER, Duration::from_secs(60)),
             passwords: Throttle::new(PASSWORDS_PER_USER, Duration::from_secs(60)),
             redirects: Throttle::new(REDIRECTS_PER_ADDRESS, Duration::from_secs(1)),
+            emails: Throttle::new(EMAILS_PER_USER, Duration::from_secs(600)),
         }
     }
 
@@ -108,6 +113,11 @@ impl LoginThrottle {
     pub(crate) fn count_password(&self, user: UserId, from: IpAddr) -> Result<(), ApiError> {
         take(&self.addresses, &[&counted_address_bytes(from)])?;
         take(&self.passwords, &[user.to_string().as_bytes()])
+    }
+
+    /// Counts a message that a user sends to an address that nobody confirmed, or as a test.
+    pub(crate) fn count_email(&self, user: UserId) -> Result<(), ApiError> {
+        take(&self.emails, &[user.to_string().as_bytes()])
     }
 
     /// Counts a redirect to the identity provider or back.

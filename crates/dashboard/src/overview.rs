@@ -2,10 +2,10 @@
 
 use axum::extract::State;
 use httpkit::{NoQuery, Query};
+use service::attention::{self, Facts};
 use service::queries;
-use service::queries::Page;
+use service::queries::freezes::Freeze;
 
-use crate::pages::attention::{self, Facts};
 use crate::pages::{NextRun, Section};
 use crate::response::{PageResult, live_frame, page};
 use crate::{Dashboard, Viewer, pages, plots};
@@ -19,43 +19,40 @@ pub(crate) async fn overview(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> PageResult {
     let caller = viewer.caller();
-    let summary = queries::summary::fleet(&app, &caller.scope()).await?;
+    let facts = Facts::load(&app, &caller, ROWS_MAX).await?;
     let (cves_by_severity, worst) =
         queries::cves::most_important(&app, &caller.scope(), ROWS_MAX).await?;
-    let open = queries::batches::open(&app, &caller.scope(), ROWS_MAX).await?;
     let schedules = queries::schedules::all(&app, &caller.scope()).await?;
-    let next = schedules
-        .into_iter()
-        .filter_map(|one| Some(NextRun { id: one.id, name: one.name, at: one.next_run_at? }));
-    let mut next: Vec<NextRun> = next.collect();
-    next.sort_by_key(|run| run.at);
-    next.truncate(ROWS_MAX as usize);
+    let mut due: Vec<_> =
+        schedules.into_iter().filter_map(|one| Some((one.next_run_at?, one))).collect();
+    due.sort_by_key(|(at, _)| *at);
+    due.truncate(ROWS_MAX as usize);
+    let runs: Vec<_> = due.iter().map(|(at, one)| (one.targets.clone(), *at)).collect();
+    let freezes = queries::freezes::covered_runs(&app, &caller.scope(), &runs).await?;
+    let next = due.into_iter().zip(freezes).map(|((at, one), freeze)| {
+        let freeze = freeze.map(|(_, name)| name);
+        NextRun { id: one.id, name: one.name, at, freeze }
+    });
+    let next: Vec<NextRun> = next.collect();
+    let now = app.clock.now();
+    let current = queries::freezes::current(&app, &caller.scope()).await?;
+    let active = |freeze: Freeze| Some((freeze.name, freeze.rule.active_period(now)?.ends_at));
+    let mut frozen: Vec<_> = current.into_iter().filter_map(active).collect();
+    frozen.sort_by_key(|(_, until)| *until);
+    frozen.truncate(ROWS_MAX as usize);
     let trend = plots::trend(&app, &viewer).await?;
-    let kev = queries::cves::Filter {
-        kev: Some(true),
-        suppressed: Some(false),
-        ..queries::cves::Filter::default()
-    };
-    let first = Page { limit: 1, offset: 0 };
-    let exploited = queries::cves::list(&app, &caller.scope(), kev, first).await?.total;
-    // Only administrators can open the page of the feeds.
-    let feeds = match viewer.user.role.includes(vocab::Role::Admin) {
-        true => queries::feeds::list(&app).await?,
-        false => Vec::new(),
-    };
-    let failed_feeds = feeds.iter().filter(|feed| feed.last_error.is_some()).count() as u64;
-    let facts = Facts { summary: &summary, exploited, open: &open, failed_feeds };
     let (verdict, attention) = (attention::verdict(&facts), attention::items(&facts));
     let frame = live_frame(&app, &viewer, Section::Overview, "Overview");
     page(&pages::Overview {
         frame,
-        summary,
         cves_by_severity,
         worst,
-        open,
         next,
+        frozen,
         trend,
         verdict,
         attention,
+        summary: facts.summary,
+        open: facts.open,
     })
 }

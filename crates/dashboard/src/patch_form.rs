@@ -11,7 +11,8 @@ use httpkit::problem::{ApiError, Code};
 use serde_json::{Map, Value, json};
 use service::requests::validate::SERVER_IDS_MAX;
 use service::{queries, requests};
-use wire::v1::{CreateBatch, Options, PreviewRequest};
+use vocab::{Wave, WaveError};
+use wire::v1::{CreateBatch, Options, PreviewRequest, WaveRequest};
 
 use crate::extract::{Form, split_words};
 use crate::names::names;
@@ -39,6 +40,8 @@ pub(crate) fn parse(form: &Form) -> PatchForm {
         stagger_minutes: form.text("stagger_minutes"),
         max_parallel: form.text("max_parallel"),
         canary: form.text("canary"),
+        waves: form.text("waves"),
+        override_freeze: form.text("override_freeze"),
         max_failures: form.text("max_failures"),
         window_minutes: form.text("window_minutes"),
         dry_run: !form.text("dry_run").is_empty(),
@@ -67,6 +70,8 @@ pub(crate) fn from_options(options: &Options) -> PatchForm {
         stagger_minutes: options.stagger_minutes.to_string(),
         max_parallel: number(options.max_parallel.map(|max| max.to_string())),
         canary: options.canary.to_string(),
+        waves: options.waves.iter().map(|wave| format!("{wave}\n")).collect(),
+        override_freeze: options.override_freeze.clone().unwrap_or_default(),
         max_failures: number(options.max_failures.map(|limit| limit.to_string())),
         window_minutes: number(options.window_minutes.map(|window| window.to_string())),
         dry_run: options.dry_run,
@@ -104,14 +109,29 @@ pub(crate) fn api_options(form: &PatchForm) -> Map<String, Value> {
             put(name, number(text));
         }
     }
+    let waves: Vec<WaveRequest> = wave_lines(form).flatten().map(WaveRequest::from).collect();
+    if !waves.is_empty() {
+        put("waves", json!(waves));
+    }
+    if !form.override_freeze.is_empty() {
+        put("override_freeze", json!(form.override_freeze));
+    }
     if form.dry_run {
         put("dry_run", json!(true));
     }
     options
 }
 
-/// Rejects "these packages" without a package: for the API, an empty list means every update.
-pub(crate) fn require_packages(form: &PatchForm, errors: &mut FormErrors) {
+fn wave_lines(form: &PatchForm) -> impl Iterator<Item = Result<Wave, WaveError>> {
+    form.waves.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::parse)
+}
+
+/// Checks what the API cannot check: lines that are no waves, and "these packages" without a
+/// package. For the API, an empty list of packages means every update.
+pub(crate) fn check(form: &PatchForm, errors: &mut FormErrors) {
+    for error in wave_lines(form).filter_map(Result::err) {
+        errors.add("waves", format!("A line is not a wave: {error}."));
+    }
     let by_name = form.what.starts_with("packages");
     if by_name && split_words(&form.packages).is_empty() {
         errors.add(
@@ -146,7 +166,7 @@ pub(crate) async fn submit(State(app): State<Dashboard>, viewer: Viewer, sent: F
     }
     .sorted();
     let mut errors = FormErrors::new(PATCH_FIELDS);
-    require_packages(&form, &mut errors);
+    check(&form, &mut errors);
     match preview_or_start(&app, &viewer, &sent, &form, errors.is_empty()).await {
         Ok(Outcome::Started(answer)) => Ok(answer),
         Ok(Outcome::Previewed { preview, token, rejected }) if errors.is_empty() => {

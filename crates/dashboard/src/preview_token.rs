@@ -5,7 +5,7 @@
 //! `schedules` and `batches` issue a token with every preview and check it before they start
 //! anything.
 
-use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -82,8 +82,15 @@ pub(crate) fn check(
 
 /// A set of servers as content of a token: each once, in a fixed order.
 pub(crate) fn server_set(servers: &[ServerId]) -> String {
-    let ids: BTreeSet<String> = servers.iter().map(ToString::to_string).collect();
-    ids.into_iter().collect::<Vec<_>>().join(" ")
+    let mut ids = servers.to_vec();
+    ids.sort_unstable();
+    ids.dedup();
+    let mut text = String::new();
+    for id in ids {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{id} ");
+    }
+    text
 }
 
 /// What a token is a digest of.

@@ -120,7 +120,7 @@ pub(crate) fn error_page(
     let text = match viewer {
         None => render(&pages::ProblemBare { title, detail, request_id }),
         Some(viewer) => {
-            let section = Section::of_path(path);
+            let section = Section::from_path(path);
             let back = section.path();
             let errors =
                 error.errors().iter().map(|e| (e.pointer.clone(), e.detail.clone())).collect();

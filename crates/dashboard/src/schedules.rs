@@ -119,7 +119,7 @@ impl CronQuery {
 }
 
 /// The next run times of the times in the form, or what is wrong with them.
-fn next_run_times(
+pub(crate) fn next_run_times(
     app: &Dashboard,
     builder: &ScheduleBuilder,
     timezone: &str,
@@ -179,7 +179,7 @@ pub(crate) async fn show_matches(
     page(&pages::MatchesFragment { matches })
 }
 
-async fn count_matches(
+pub(crate) async fn count_matches(
     app: &Dashboard,
     viewer: &Viewer,
     mut form: ScheduleForm,
@@ -281,14 +281,11 @@ pub(crate) async fn edit_form(
     Id(id): Id<ScheduleId>,
 ) -> PageResult {
     let (generation, it) = find(&app, &viewer, id).await?;
-    let targets = json!(it.targets);
-    let text = |name: &str| targets.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
-    let texts = |name: &str| -> Vec<String> {
-        let list = targets.get(name).and_then(Value::as_array).into_iter().flatten();
-        list.filter_map(Value::as_str).map(str::to_owned).collect()
+    let base = target_fields(&it.targets);
+    let order = PatchForm {
+        server_ids: base.order.server_ids.clone(),
+        ..patch_form::from_options(&it.options)
     };
-    let order =
-        PatchForm { server_ids: texts("server_ids"), ..patch_form::from_options(&it.options) };
     let form = ScheduleForm {
         generation: generation.to_string(),
         name: it.name.clone(),
@@ -296,19 +293,32 @@ pub(crate) async fn edit_form(
         enabled: it.enabled,
         when: ScheduleBuilder::from_cron(&it.cron),
         timezone: it.timezone.to_string(),
-        all: targets.get("all").and_then(Value::as_bool).unwrap_or(false),
-        environment: text("environment"),
-        os: text("os"),
-        tags: texts("tags").join(", "),
-        add_servers: String::new(),
-        allow_empty: false,
         order,
+        ..base
     };
     let errors = FormErrors::default();
     page(&FormPage::edit(id).render(&app, &viewer, form, errors, false).await?)
 }
 
-fn parse(sent: &Form) -> ScheduleForm {
+/// A form with only the fields of a selector.
+pub(crate) fn target_fields(targets: &Selector) -> ScheduleForm {
+    let targets = json!(targets);
+    let text = |name: &str| targets.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
+    let texts = |name: &str| -> Vec<String> {
+        let list = targets.get(name).and_then(Value::as_array).into_iter().flatten();
+        list.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    ScheduleForm {
+        all: targets.get("all").and_then(Value::as_bool).unwrap_or(false),
+        environment: text("environment"),
+        os: text("os"),
+        tags: texts("tags").join(", "),
+        order: PatchForm { server_ids: texts("server_ids"), ..PatchForm::default() },
+        ..ScheduleForm::default()
+    }
+}
+
+pub(crate) fn parse(sent: &Form) -> ScheduleForm {
     let [generation, name, description, timezone, environment, os, tags] =
         ["generation", "name", "description", "timezone", "environment", "os", "tags"]
             .map(|name| sent.text(name));
@@ -331,7 +341,7 @@ fn parse(sent: &Form) -> ScheduleForm {
     }
 }
 
-fn api_targets(form: &ScheduleForm) -> Map<String, Value> {
+pub(crate) fn api_targets(form: &ScheduleForm) -> Map<String, Value> {
     let mut targets = Map::new();
     if form.all {
         targets.insert("all".into(), json!(true));
@@ -358,7 +368,7 @@ fn api_body(form: &ScheduleForm, cron: &str) -> Value {
 }
 
 /// Adds servers by name to the selected servers. Every name must match exactly one server.
-async fn add_servers(
+pub(crate) async fn add_servers(
     app: &Dashboard,
     viewer: &Viewer,
     form: &mut ScheduleForm,
@@ -393,7 +403,7 @@ async fn add_servers(
 /// Maximum number of names that are looked up, one query each.
 const ADDED_NAMES_MAX: usize = 100;
 /// Stands for a time that is invalid and already reported, while the other fields are checked.
-const VALID_CRON: &str = "@daily";
+pub(crate) const VALID_CRON: &str = "@daily";
 
 /// Saves the form with `save`, or shows it again with all its errors: its own and those of the API.
 async fn submit<F: Future<Output = service::Result<Schedule>>>(
@@ -404,7 +414,7 @@ async fn submit<F: Future<Output = service::Result<Schedule>>>(
     save: impl FnOnce(requests::Body<ScheduleRequest>) -> F,
 ) -> PageResult {
     let mut errors = FormErrors::new(SCHEDULE_FIELDS);
-    patch_form::require_packages(&form.order, &mut errors);
+    patch_form::check(&form.order, &mut errors);
     add_servers(app, viewer, &mut form, &mut errors).await?;
     let cron = form.when.to_cron().unwrap_or_else(|wrong| {
         wrong.into_iter().for_each(|(field, message)| errors.add(field, message));

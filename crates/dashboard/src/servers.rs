@@ -3,15 +3,15 @@
 use axum::extract::{Path, State};
 use httpkit::filters::PageParams;
 use httpkit::problem::{ApiError, Code};
-use httpkit::{Body, Id, RequestUrl, filters, page as paging};
+use httpkit::{Body, Id, Ids, RequestUrl, filters, page as paging};
 use serde_json::json;
-use service::queries::servers::{Facets, StatusFacets};
+use service::queries::servers::Facets;
 use service::queries::{Page, Paged};
 use service::requests::Versions;
 use service::requests::validate::SERVER_IDS_MAX;
 use service::{queries, requests};
 use vocab::{Digest, Line, ServerId};
-use wire::v1::{AgentUpgrades, EditServer, EditServers, UpgradeAgents};
+use wire::v1::{AgentUpgrades, EditServer, EditServers, Explanation, UpgradeAgents};
 
 use crate::display::display;
 use crate::extract::{Form, ListQuery, PageQuery};
@@ -46,14 +46,14 @@ pub(crate) async fn list(
     let found = queries::servers::list(&app, &scope, wanted, sort, part).await?;
     let list = paging::list(&url, part, found, |server| server).0;
     let facets = queries::servers::facets(&app, &scope).await?;
-    let status = queries::servers::status_facets(&app, &scope).await?;
-    let menus = menus(&filters, facets, status);
+    let online = queries::servers::online(&app, &scope).await?;
+    let menus = menus(&filters, facets, online);
     let frame = live_frame(&app, &viewer, Section::Servers, "Servers");
     page(&pages::Servers { frame, list, filters, menus, query, display })
 }
 
 /// The filter menus of the list.
-fn menus(filters: &Filters, facets: Facets, status: StatusFacets) -> Vec<FacetMenu> {
+fn menus(filters: &Filters, facets: Facets, online: u64) -> Vec<FacetMenu> {
     let counted = |values: Vec<(String, u64)>| {
         values.into_iter().map(|(value, count)| (value.clone(), value, Some(count)))
     };
@@ -62,12 +62,10 @@ fn menus(filters: &Filters, facets: Facets, status: StatusFacets) -> Vec<FacetMe
         filters.menu("System", "os", counted(facets.systems)),
         filters.menu("Tag", "tag", counted(facets.tags)),
         filters.counted("Status", "status", pages::choice::STATUS, |value| match value {
-            "online" => status.online,
-            _ => status.offline,
+            "online" => online,
+            _ => facets.servers.saturating_sub(online),
         }),
-        filters.counted("Reboot", "reboot_required", pages::choice::REBOOT_REQUIRED, |value| {
-            if value == "true" { status.reboot_required } else { status.no_reboot_required }
-        }),
+        filters.choices("Reboot", "reboot_required", pages::choice::REBOOT_REQUIRED),
         filters.choices("Sort", "sort", pages::choice::SORT),
     ]
 }
@@ -204,7 +202,38 @@ async fn show_tab(
     let frame = live_frame(app, viewer, Section::Servers, it.server.name().to_owned());
     let architecture = it.server.arch.as_ref().map_or("", Line::as_str);
     let can_upgrade_agent = queries::agents::has_signed_release(app, architecture);
-    page(&pages::ServerPage { frame, tab, it, history, can_upgrade_agent })
+    let frozen = queries::freezes::of_server(app, &viewer.caller().scope(), id).await?;
+    page(&pages::ServerPage { frame, tab, it, history, can_upgrade_agent, frozen })
+}
+
+/// Why an update is not installed.
+pub(crate) async fn explain_update(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Ids(id, package): Ids<ServerId, String>,
+) -> PageResult {
+    let it = queries::explain::update(&app, &viewer.caller().scope(), id, &package).await?;
+    explanation_page(&app, &viewer, it, ServerTab::Updates)
+}
+
+/// Why a CVE is not fixed.
+pub(crate) async fn explain_cve(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Ids(id, cve): Ids<ServerId, String>,
+) -> PageResult {
+    let it = queries::explain::cve(&app, &viewer.caller().scope(), id, &cve).await?;
+    explanation_page(&app, &viewer, it, ServerTab::Cves)
+}
+
+fn explanation_page(
+    app: &Dashboard,
+    viewer: &Viewer,
+    it: Explanation,
+    tab: ServerTab,
+) -> PageResult {
+    let frame = live_frame(app, viewer, Section::Servers, it.subject.clone());
+    page(&pages::ExplanationPage { frame, it, tab })
 }
 
 /// The batches that a server took part in, newest first.

@@ -1,5 +1,5 @@
 //! The pages of the settings: organization, users, API keys, enrollment tokens, agents and sign-in.
-//! Feeds are in [`crate::feeds`].
+//! Feeds are in [`crate::feeds`], webhooks in [`crate::webhooks`].
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -249,7 +249,7 @@ fn secret_page(
     back: &'static str,
 ) -> PageResult {
     let frame = frame(app, viewer, Section::Settings, title);
-    page(&pages::Secret { frame, lines, secret, back })
+    page(&pages::Secret { frame, lines, secret, back: back.to_owned() })
 }
 
 fn confirm_page(

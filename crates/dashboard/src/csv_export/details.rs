@@ -14,10 +14,10 @@ use super::{
     join_list, page_by_page,
 };
 use crate::extract::PageQuery;
-use crate::pages::csv::csv;
 use crate::response::PageResult;
 use crate::servers::history;
 use crate::{Dashboard, Viewer, pages};
+use httpkit::csv::csv;
 
 pub(crate) async fn server_packages(
     State(app): State<Dashboard>,

@@ -12,7 +12,7 @@ use super::{csv_response, format_time, join_list, join_words};
 use crate::extract::{Form, PageQuery};
 use crate::pages::form::PATCH_FIELDS;
 use crate::pages::form_errors::FormErrors;
-use crate::patch_form::{api_body, parse, preview, require_packages};
+use crate::patch_form::{api_body, check, parse, preview};
 use crate::response::PageResult;
 use crate::schedules::CronQuery;
 use crate::{Dashboard, Viewer, batches, pages, schedules};
@@ -54,7 +54,7 @@ pub(crate) async fn batch_preview(
 ) -> PageResult {
     let form = parse(&sent);
     let mut errors = FormErrors::new(PATCH_FIELDS);
-    require_packages(&form, &mut errors);
+    check(&form, &mut errors);
     if let Some(message) = errors.first("packages") {
         return Err(ApiError::new(Code::InvalidBody, message));
     }

@@ -1,19 +1,21 @@
-//! CSV export of the tables on the Settings page: users, API keys, enrollment tokens and feeds.
+//! CSV export of the tables of the settings: users, API keys, enrollment tokens, feeds and webhooks.
 //! They contain no secrets, like the page itself.
 
 use axum::extract::State;
 use httpkit::filters::PageParams;
-use httpkit::{NoQuery, Query};
+use httpkit::{Id, NoQuery, Query};
 use service::queries;
 use service::queries::Page;
+use vocab::WebhookId;
 
 use super::{
     ROWS_MAX, all, csv_response, format_option, format_time, gathered, is_last_page, join_words,
     page_by_page,
 };
 use crate::extract::PageQuery;
-use crate::pages::api_name;
+use crate::pages::{self, api_name};
 use crate::response::PageResult;
+use crate::webhooks::DeliveryQuery;
 use crate::{Dashboard, Viewer};
 
 pub(crate) async fn users(
@@ -102,6 +104,62 @@ pub(crate) async fn feeds(
             ("checked_at", &|row| format_time(row.checked_at)),
             ("next_update_at", &|row| format_time(row.next_update_at)),
             ("last_error", &|row| format_option(&row.last_error)),
+        ],
+    )
+}
+
+/// Only the scheme and the host of the URL, because the rest may contain a secret.
+pub(crate) async fn webhooks(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> PageResult {
+    let rows = queries::webhooks::list(&app, &viewer.caller().scope()).await?;
+    csv_response(
+        "webhooks",
+        &rows,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("name", &|row| row.name.clone()),
+            ("sent_to", &|row| row.origin().to_owned()),
+            ("format", &|row| api_name(&row.format)),
+            ("types", &|row| join_words(&row.types)),
+            ("servers", &|row| pages::webhooks::describe_servers(&row.targets)),
+            ("state", &|row| pages::webhooks::state(row).to_owned()),
+            ("disabled_reason", &|row| format_option(&row.disabled_reason)),
+            ("failing_since", &|row| format_time(row.failing_since)),
+            ("pending", &|row| row.pending.to_string()),
+            ("created_at", &|row| row.created_at.to_string()),
+        ],
+    )
+}
+
+pub(crate) async fn deliveries(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<WebhookId>,
+    query: PageQuery<DeliveryQuery>,
+) -> PageResult {
+    let (states, scope) = (query.parameters.states(), viewer.caller().scope());
+    let rows = all!(|page| queries::webhooks::deliveries(&app, &scope, id, &states, page));
+    csv_response(
+        "deliveries",
+        &rows,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("event_id", &|row| row.event_id.to_string()),
+            ("sequence", &|row| row.sequence.to_string()),
+            ("event_type", &|row| row.event_type.clone()),
+            ("subject_name", &|row| row.subject_name.clone()),
+            ("state", &|row| api_name(&row.state)),
+            ("attempts", &|row| row.attempts.to_string()),
+            ("created_at", &|row| row.created_at.to_string()),
+            ("last_attempt_at", &|row| format_time(row.last_attempt_at)),
+            ("next_attempt_at", &|row| format_time(row.next_attempt_at)),
+            ("duration_ms", &|row| format_option(&row.duration_ms)),
+            ("response_status", &|row| format_option(&row.response_status)),
+            ("response_body", &|row| format_option(&row.response_body)),
+            ("error", &|row| format_option(&row.error)),
         ],
     )
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wire::v1::{Batch, BatchState, Progress, Task};
+use wire::v1::{Batch, BatchState, BatchWaveState, Progress, Task};
 
 use crate::pages::{number, plural};
 
@@ -25,6 +25,17 @@ pub fn headline(batch: &Batch) -> String {
                 servers(in_progress(done)),
                 number(patched),
                 number(done.total)
+            )
+        }
+        BatchState::AwaitingApproval => {
+            let wave =
+                batch.waves.iter().find(|wave| wave.state == BatchWaveState::AwaitingApproval);
+            let number = wave.map_or(1, |wave| wave.number);
+            format!(
+                "Wave {} needs an approval; {} {}.",
+                number,
+                servers(left),
+                plural(left, "waits", "wait")
             )
         }
         BatchState::Paused => {

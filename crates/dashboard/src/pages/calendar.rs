@@ -1,6 +1,7 @@
 //! The calendar of upcoming runs: weeks of days, each with the runs that start on it in the
 //! browser's time zone.
 
+use domain::freeze::Period;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _, Zoned};
@@ -15,6 +16,21 @@ pub struct ScheduleRuns {
     pub name: String,
     pub zone: Zone,
     pub at: Vec<Timestamp>,
+}
+
+/// A freeze and its next periods.
+#[derive(Debug)]
+pub struct FreezePeriods {
+    pub name: String,
+    pub periods: Vec<Period>,
+}
+
+/// A freeze on one day.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CalendarFreeze {
+    pub name: String,
+    /// `all day`, or when it starts and ends on this day.
+    pub time: String,
 }
 
 /// The next [`DAYS`] days as weeks.
@@ -35,6 +51,8 @@ pub struct CalendarDay {
     pub today: bool,
     /// The runs that start on this day, in order of time.
     pub entries: Vec<CalendarEntry>,
+    /// The freezes that are active on this day.
+    pub freezes: Vec<CalendarFreeze>,
 }
 
 /// The runs of one schedule on one day.
@@ -82,6 +100,7 @@ impl Calendar {
     /// computed.
     pub fn lay_out(
         runs: &[ScheduleRuns],
+        freezes: &[FreezePeriods],
         zone: Zone,
         now: Timestamp,
         until: Option<Timestamp>,
@@ -96,7 +115,11 @@ impl Calendar {
         let mut weeks: Vec<Vec<CalendarDay>> = Vec::new();
         for first in (0..DAYS).step_by(7) {
             let week = (first..first + 7).map(|place| today.saturating_add(place.days()));
-            weeks.push(week.map(|date| day(date, today, &found)).collect());
+            let day = |date| CalendarDay {
+                freezes: freezes_on(date, freezes, &here),
+                ..day(date, today, &found)
+            };
+            weeks.push(week.map(day).collect());
         }
         let until = until.filter(|until| *until < Calendar::end(now, &zone));
         let until =
@@ -105,7 +128,7 @@ impl Calendar {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.weeks.iter().flatten().all(|day| day.entries.is_empty())
+        self.weeks.iter().flatten().all(|day| day.entries.is_empty() && day.freezes.is_empty())
     }
 }
 
@@ -127,7 +150,34 @@ fn day(date: Date, today: Date, found: &[(Zoned, &ScheduleRuns)]) -> CalendarDay
             times: 1,
         });
     }
-    CalendarDay { date, today: date == today, entries }
+    CalendarDay { date, today: date == today, entries, freezes: Vec::new() }
+}
+
+/// The freezes that are active on a day, each once.
+fn freezes_on(date: Date, freezes: &[FreezePeriods], here: &TimeZone) -> Vec<CalendarFreeze> {
+    let midnight = |date: Date| date.to_zoned(here.clone()).map(|start| start.timestamp()).ok();
+    let Some((start, end)) = midnight(date).zip(midnight(date.saturating_add(1.days()))) else {
+        return Vec::new();
+    };
+    let time = |at: Timestamp| at.to_zoned(here.clone()).strftime("%H:%M").to_string();
+    let on_day = |period: &&Period| period.starts_at < end && start < period.ends_at;
+    let mut found = Vec::new();
+    for freeze in freezes {
+        let mut periods = freeze.periods.iter().filter(on_day);
+        let Some(first) = periods.next() else { continue };
+        let time = match (first.starts_at <= start, end <= first.ends_at) {
+            (true, true) => "all day".to_owned(),
+            (true, false) => format!("until {}", time(first.ends_at)),
+            (false, true) => format!("from {}", time(first.starts_at)),
+            (false, false) => format!("{}–{}", time(first.starts_at), time(first.ends_at)),
+        };
+        let more = match periods.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        found.push(CalendarFreeze { name: freeze.name.clone(), time: format!("{time}{more}") });
+    }
+    found
 }
 
 #[cfg(test)]
@@ -147,7 +197,8 @@ mod tests {
             "Europe/Berlin",
             &["2026-11-16T02:00:00Z", "2026-11-16T23:30:00Z", "2026-11-17T02:00:00Z"],
         );
-        let shown = Calendar::lay_out(&[nightly], "America/New_York".parse().unwrap(), now, None);
+        let shown =
+            Calendar::lay_out(&[nightly], &[], "America/New_York".parse().unwrap(), now, None);
         // In New York it is still Saturday, and the run of early Monday falls on Sunday.
         let entries: Vec<String> = shown
             .weeks
@@ -179,14 +230,34 @@ mod tests {
     }
 
     #[test]
+    fn freeze_is_on_every_day_that_it_covers() {
+        let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
+        let period = Period {
+            starts_at: "2026-11-15T17:00:00Z".parse().unwrap(),
+            ends_at: "2026-11-17T05:00:00Z".parse().unwrap(),
+        };
+        let freezes = [FreezePeriods { name: "Sale".into(), periods: vec![period] }];
+        let berlin = "Europe/Berlin".parse().unwrap();
+        let shown = Calendar::lay_out(&[], &freezes, berlin, now, None);
+        let days: Vec<_> = shown.weeks.iter().flatten().map(|day| &day.freezes).collect();
+        let times = |day: usize| days[day].iter().map(|it| it.time.as_str()).collect::<Vec<_>>();
+        assert_eq!(
+            (times(0), times(1), times(2)),
+            (vec!["from 18:00"], vec!["all day"], vec!["until 06:00"])
+        );
+        assert!(days[3].is_empty() && !shown.is_empty());
+    }
+
+    #[test]
     fn truncated_calendar_shows_where_it_ends() {
         let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
         let utc = || "UTC".parse::<Zone>().unwrap();
-        let cut = Calendar::lay_out(&[], utc(), now, Some("2026-11-16T04:00:00Z".parse().unwrap()));
+        let cut =
+            Calendar::lay_out(&[], &[], utc(), now, Some("2026-11-16T04:00:00Z".parse().unwrap()));
         assert_eq!(cut.until.as_deref(), Some("Monday, 16 November, 04:00"));
         assert!(cut.is_empty());
         let beyond =
-            Calendar::lay_out(&[], utc(), now, Some("2026-12-16T04:00:00Z".parse().unwrap()));
+            Calendar::lay_out(&[], &[], utc(), now, Some("2026-12-16T04:00:00Z".parse().unwrap()));
         assert_eq!(beyond.until, None);
     }
 }

@@ -3,6 +3,11 @@
 /// A value of the API and its label.
 pub type Choice = (&'static str, &'static str);
 
+/// The label of a value.
+pub fn label_of(choices: &[Choice], value: &str) -> &'static str {
+    choices.iter().find(|(known, _)| *known == value).map_or("", |(_, label)| *label)
+}
+
 pub const STATUS: &[Choice] = &[("", "Any status"), ("online", "Online"), ("offline", "Offline")];
 pub const REBOOT_REQUIRED: &[Choice] =
     &[("", "Any reboot state"), ("true", "Reboot pending"), ("false", "No reboot pending")];
@@ -37,12 +42,22 @@ pub const KEV: &[Choice] =
     &[("", "Exploited: any"), ("true", "Known exploited"), ("false", "Not known to be exploited")];
 pub const BATCH_STATE: &[Choice] = &[
     ("", "Any state"),
-    ("scheduled,running,paused,halted,canceling", "Active"),
+    ("scheduled,running,awaiting_approval,paused,halted,canceling", "Active"),
     ("running", "Running"),
     ("paused,halted", "Paused or halted"),
     ("succeeded", "Succeeded"),
     ("failed,completed_with_errors,expired", "With failures"),
     ("canceled", "Canceled"),
+];
+pub const DELIVERY_STATE: &[Choice] =
+    &[("", "All"), ("pending", "Pending"), ("delivered", "Delivered"), ("failed", "Failed")];
+pub const WEBHOOK_FORMAT: &[Choice] =
+    &[("standard", "Standard Webhooks (JSON)"), ("slack", "Slack"), ("teams", "Microsoft Teams")];
+/// When a message about events is sent.
+pub const RHYTHM: &[Choice] = &[
+    ("immediate", "As it happens"),
+    ("daily", "Daily digest, at 07:00"),
+    ("weekly", "Weekly report, on Monday at 07:00"),
 ];
 pub const ACTION_GROUP: &[Choice] = &[
     ("", "Any kind"),
@@ -52,6 +67,7 @@ pub const ACTION_GROUP: &[Choice] = &[
     ("batches", "Batches"),
     ("schedules", "Schedules"),
     ("feeds", "Feeds and suppressions"),
+    ("webhooks", "Webhooks"),
     ("installation", "Installation"),
 ];
 /// The pages of the settings.
@@ -62,6 +78,7 @@ pub const SETTINGS: &[Choice] = &[
     ("/settings/tokens", "Enrollment"),
     ("/settings/agents", "Agents"),
     ("/settings/feeds", "Feeds"),
+    ("/settings/webhooks", "Webhooks"),
     ("/settings/sign-in", "Sign-in"),
 ];
 /// The reboot policies of a batch or schedule.

@@ -146,7 +146,7 @@ pub struct Display {
     pub list: &'static ListKind,
     pub columns: Columns,
     pub density: Density,
-    /// The query string that shows the list as it is now, without the question mark.
+    /// The query string of the current filters, order and columns, without the question mark.
     pub query: String,
     pub views: Vec<ViewLink>,
 }

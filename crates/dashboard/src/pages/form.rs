@@ -18,6 +18,10 @@ pub struct PatchForm {
     pub stagger_minutes: String,
     pub max_parallel: String,
     pub canary: String,
+    /// One wave per line.
+    pub waves: String,
+    /// Why freezes are ignored; usually empty.
+    pub override_freeze: String,
     pub max_failures: String,
     pub window_minutes: String,
     pub dry_run: bool,
@@ -82,6 +86,43 @@ pub struct ScheduleForm {
     pub order: PatchForm,
 }
 
+/// The fields of a freeze that a schedule does not have.
+#[derive(Debug, Clone, Default)]
+pub struct FreezeFields {
+    pub reason: String,
+    /// `one_off` or `recurring`.
+    pub kind: String,
+    /// Local times in the time zone of the form.
+    pub starts_at: String,
+    pub ends_at: String,
+    pub duration: String,
+}
+
+/// The fields of the freeze form.
+pub const FREEZE_FIELDS: FormFields = &[
+    ("name", "Name"),
+    ("reason", "Reason"),
+    ("kind", "How often"),
+    ("starts_at", "Start"),
+    ("ends_at", "End"),
+    ("repeat", "Repeats"),
+    ("weekdays", "Days of the week"),
+    ("month_day", "Day of the month"),
+    ("nth", "Which weekday"),
+    ("nth_weekday", "Weekday"),
+    ("cron", "Cron expression"),
+    ("time", "Time"),
+    ("duration_minutes", "Duration"),
+    ("timezone", "Time zone"),
+    ("targets", "Servers"),
+    ("all", "All servers"),
+    ("environment", "Environment"),
+    ("os", "System"),
+    ("tags", "Tags"),
+    ("add_servers", "Add servers by name"),
+    ("server_ids", "Named servers"),
+];
+
 /// The fields of the patch form.
 pub const PATCH_FIELDS: FormFields = &[
     ("name", "Name"),
@@ -91,6 +132,8 @@ pub const PATCH_FIELDS: FormFields = &[
     ("exclude", "Exclude packages"),
     ("reboot", "Reboot"),
     ("canary", "Canary"),
+    ("waves", "Waves"),
+    ("override_freeze", "Reason to ignore freezes"),
     ("max_failures", "Stop after failures"),
     ("max_parallel", "Max parallel"),
     ("stagger_minutes", "Stagger"),
@@ -121,6 +164,8 @@ pub const SCHEDULE_FIELDS: FormFields = &[
     ("exclude", "Exclude packages"),
     ("reboot", "Reboot"),
     ("canary", "Canary"),
+    ("waves", "Waves"),
+    ("override_freeze", "Reason to ignore freezes"),
     ("max_failures", "Stop after failures"),
     ("max_parallel", "Max parallel"),
     ("stagger_minutes", "Stagger"),
@@ -176,5 +221,69 @@ pub struct FeedForm {
 }
 
 pub const FEED_FIELDS: FormFields = &[("url", "URL"), ("name", "Name")];
+
+/// The fields of a webhook.
+#[derive(Debug, Clone, Default)]
+pub struct WebhookForm {
+    /// The version of the webhook that the form was loaded from; empty for a new one.
+    pub generation: String,
+    pub name: String,
+    pub url: String,
+    pub format: String,
+    pub types: Vec<String>,
+    pub environment: String,
+    pub os: String,
+    pub tags: String,
+    pub server_ids: Vec<String>,
+}
+
+impl WebhookForm {
+    /// Whether this type or pattern is selected.
+    pub fn has_type(&self, pattern: &str) -> bool {
+        self.types.iter().any(|chosen| chosen == pattern)
+    }
+}
+
+pub const WEBHOOK_FIELDS: FormFields = &[
+    ("name", "Name"),
+    ("url", "URL"),
+    ("format", "Format"),
+    ("types", "Events"),
+    ("targets", "Servers"),
+    ("environment", "Environment"),
+    ("os", "System"),
+    ("tags", "Tags"),
+    ("server_ids", "Named servers"),
+];
+
+/// The fields of a notification rule.
+#[derive(Debug, Clone, Default)]
+pub struct NotificationForm {
+    pub rhythm: String,
+    pub types: Vec<String>,
+    pub environment: String,
+    pub os: String,
+    pub tags: String,
+    pub server_ids: Vec<String>,
+}
+
+impl NotificationForm {
+    /// Whether this type or pattern is selected.
+    pub fn has_type(&self, pattern: &str) -> bool {
+        self.types.iter().any(|chosen| chosen == pattern)
+    }
+}
+
+pub const NOTIFICATION_FIELDS: FormFields = &[
+    ("rhythm", "When"),
+    ("types", "Events"),
+    ("targets", "Servers"),
+    ("environment", "Environment"),
+    ("os", "System"),
+    ("tags", "Tags"),
+    ("server_ids", "Named servers"),
+];
+
+pub const EMAIL_FIELDS: FormFields = &[("address", "Email address"), ("timezone", "Time zone")];
 
 pub const ORGANIZATION_FIELDS: FormFields = &[("name", "Name")];

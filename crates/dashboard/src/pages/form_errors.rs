@@ -58,6 +58,16 @@ impl FormErrors {
         }
     }
 
+    /// Adds other errors of the same form, except those that `skip` selects by their field.
+    pub fn merge(&mut self, other: FormErrors, skip: impl Fn(Option<&str>) -> bool) {
+        if !skip(None) {
+            self.general.extend(other.general);
+        }
+        let fields = other.fields;
+        let kept = other.by_field.into_iter().filter(|(index, _)| !skip(Some(fields[*index].0)));
+        self.by_field.extend(kept);
+    }
+
     /// Whether a field has an error.
     pub fn has(&self, field: &str) -> bool {
         self.messages(field).next().is_some()
@@ -140,7 +150,7 @@ impl FormErrors {
 }
 
 /// A message as a sentence, with code between backticks.
-fn sentence_html(message: &str) -> String {
+pub fn sentence_html(message: &str) -> String {
     let mut html = String::new();
     let parts: Vec<&str> = message.split('`').collect();
     let is_paired = parts.len() % 2 == 1;

@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
+use service::attention::{self, Area, Urgency};
 use vocab::{Cron, Selector, Tone, Zone};
-use wire::v1::{FeedPhase, FeedProgress, Meta, Options, PackageChange, Progress};
+use wire::v1::{FeedPhase, FeedProgress, Freeze, Meta, Options, PackageChange, Progress};
 
 /// Escapes text for HTML.
 pub fn escape(text: &str) -> String {
@@ -56,13 +57,13 @@ pub fn with_spaces(word: &str) -> String {
 /// A state as a colored label.
 pub fn pill(value: &impl Serialize) -> String {
     let word = api_name(value);
-    let class = Tone::of(&word).class();
+    let class = Tone::for_word(&word).class();
     format!("<span class=\"pill {class}\">{}</span>", escape(&with_spaces(&word)))
 }
 
 /// The class of the color of a state or severity.
 pub fn tone_class(word: &str) -> &'static str {
-    Tone::of(word).class()
+    Tone::for_word(word).class()
 }
 
 /// How far the import of a feed is: `Importing: 41%, about 3 min left`.
@@ -125,15 +126,34 @@ pub fn is_truncated(shown: impl Count, all: impl Count) -> bool {
 
 /// A number with thousands separators.
 pub fn number(value: impl Count) -> String {
-    let digits = value.count().to_string();
-    let mut label = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            label.push(',');
-        }
-        label.push(digit);
+    attention::number(value.count())
+}
+
+/// The class of an item that needs a person.
+pub const fn urgency_class(urgency: &Urgency) -> &'static str {
+    match urgency {
+        Urgency::Bad => "is-bad",
+        Urgency::Warn => "is-warn",
+        Urgency::Unknown => "is-open",
     }
-    label
+}
+
+/// The class of the state of the fleet; `None` if all is well.
+pub fn verdict_class(urgency: &Option<Urgency>) -> &'static str {
+    urgency.as_ref().map_or("is-good", urgency_class)
+}
+
+/// The name of the icon of an item that needs a person.
+pub const fn area_icon(area: &Area) -> &'static str {
+    match area {
+        Area::Batches => "batches",
+        Area::Cves => "cves",
+        Area::Servers => "servers",
+        Area::Patches => "patches",
+        Area::Reboots => "power",
+        Area::Feeds => "download",
+        Area::Scans => "clock",
+    }
 }
 
 /// The number of the last row on the page.
@@ -143,7 +163,7 @@ pub fn last_shown(meta: &Meta) -> u64 {
 
 /// The singular or the plural form.
 pub fn plural(count: impl Count, one: &'static str, many: &'static str) -> &'static str {
-    if count.count() == 1 { one } else { many }
+    attention::plural(count.count(), one, many)
 }
 
 /// A percentage that is never rounded up to 100 %.
@@ -269,6 +289,30 @@ pub fn when(cron: &Cron) -> String {
         Some(pattern) => format!("<span title=\"{text}\">{pattern}</span>"),
         None => format!("<code>{text}</code>"),
     }
+}
+
+/// When a freeze is active, in words.
+pub fn freeze_when(freeze: &Freeze) -> String {
+    match (freeze.starts_at, freeze.ends_at, &freeze.cron, freeze.duration_minutes) {
+        (Some(starts_at), Some(ends_at), ..) => {
+            let utc = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M").to_string();
+            format!("{} to {} UTC", utc(starts_at), utc(ends_at))
+        }
+        (_, _, Some(cron), Some(minutes)) => {
+            let zone = freeze.timezone.as_ref().map(|zone| format!(" ({zone})"));
+            let zone = zone.unwrap_or_default();
+            format!("{}{zone}, for {}", cron.describe(), describe_minutes(minutes))
+        }
+        _ => String::new(),
+    }
+}
+
+/// A duration of whole minutes, such as `10 h` or `1 h 30 min`.
+fn describe_minutes(minutes: u32) -> String {
+    let (days, hours, rest) = (minutes / 1_440, minutes / 60 % 24, minutes % 60);
+    let parts = [(days, "d"), (hours, "h"), (rest, "min")];
+    let shown = parts.into_iter().filter(|(count, _)| *count > 0);
+    shown.map(|(count, unit)| format!("{count} {unit}")).collect::<Vec<_>>().join(" ")
 }
 
 /// A time in the given time zone.

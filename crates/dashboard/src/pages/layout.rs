@@ -19,7 +19,7 @@ pub enum Section {
 
 impl Section {
     /// The section that a path belongs to.
-    pub fn of_path(path: &str) -> Section {
+    pub fn from_path(path: &str) -> Section {
         let found = NAV.iter().find(|(_, start, ..)| *start != "/" && path.starts_with(start));
         found.map_or(Section::Overview, |(section, ..)| *section)
     }

@@ -144,8 +144,14 @@ pub fn fits_lanes(servers: u32, part: Page) -> bool {
 const GROUP_SIZES: [usize; 7] = [5, 10, 20, 50, 100, 200, 500];
 
 /// The timeline of a large batch: one bar per group of servers, in the order of their start. Each
-/// group links to its own timeline. `first` is the position of the first server.
-pub fn grouped_timeline(spans: &[TaskSpan], first: u64, batch: BatchId, now: &Timestamp) -> String {
+/// group links to its own timeline. `first` is the position of the first of these servers, and
+/// `total` the number of servers of the batch.
+pub fn grouped_timeline(
+    spans: &[TaskSpan],
+    (first, total): (u64, u32),
+    batch: BatchId,
+    now: &Timestamp,
+) -> String {
     let started = spans.iter().filter_map(|span| Some((span.started_at?, span.finished_at)));
     let ran: Vec<(Timestamp, Timestamp)> =
         started.map(|(from, to)| (from, to.unwrap_or(*now))).collect();
@@ -186,10 +192,12 @@ pub fn grouped_timeline(spans: &[TaskSpan], first: u64, batch: BatchId, now: &Ti
         }
         lanes.push_str("</svg>");
     }
+    let servers = match (first, spans.len() < total as usize) {
+        (0, true) => format!("first {} of {} servers", number(spans.len()), number(total)),
+        _ => format!("{} {}", number(spans.len()), plural(spans.len(), "server", "servers")),
+    };
     format!(
-        "{lanes}<div class=\"axis dim\"><span>0 s</span><span>{} {}, {whole:.0} s</span></div></div>",
-        number(spans.len()),
-        plural(spans.len(), "server", "servers"),
+        "{lanes}<div class=\"axis dim\"><span>0 s</span><span>{servers}, {whole:.0} s</span></div></div>"
     )
 }
 
@@ -268,19 +276,20 @@ mod tests {
             })
             .collect();
         let batch = BatchId::new(start, 1);
-        let html = grouped_timeline(&spans, 0, batch, &at(9_000));
+        let html = grouped_timeline(&spans, (0, 8_000), batch, &at(9_000));
         assert_eq!(html.matches("<a ").count(), 50);
         let link = format!("href=\"/batches/{batch}?offset=100&amp;limit=100\"");
         assert!(html.contains(&link), "{html}");
         assert!(html.contains("Servers 101–200: 98 succeeded, 2 failed"), "{html}");
         assert!(html.contains("Servers 4,901–5,000: not started"), "{html}");
-        // A group has groups of its own.
-        let html = grouped_timeline(&spans[100..200], 100, batch, &at(9_000));
+        assert!(html.contains("first 5,000 of 8,000 servers"), "{html}");
+        // A large group is divided again.
+        let html = grouped_timeline(&spans[100..200], (100, 8_000), batch, &at(9_000));
         assert_eq!(html.matches("<a ").count(), 20);
         assert!(html.contains("offset=105&amp;limit=5"), "{html}");
         assert!(fits_lanes(5_000, Page { limit: 5, offset: 105 }));
         assert!(!fits_lanes(5_000, Page { limit: 20_000, offset: 0 }));
-        assert!(grouped_timeline(&[], 0, batch, &start).contains("No server has started"));
+        assert!(grouped_timeline(&[], (0, 0), batch, &start).contains("No server has started"));
     }
 
     #[test]

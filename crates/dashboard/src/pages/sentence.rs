@@ -130,7 +130,7 @@ impl Facts<'_> {
     }
 
     fn has_failed(&self) -> bool {
-        self.text("state") == "failed"
+        ["failed", "timed_out"].contains(&self.text("state"))
     }
 }
 
@@ -160,11 +160,25 @@ fn phrase(action: Action, it: &Facts<'_>) -> String {
             format!("used a recovery code ({} left)", it.count("left", "code", "codes"))
         }
         A::UserRecoveryCodes => "created new recovery codes".into(),
+        A::UserSignOut => "signed out".into(),
         A::UserSessionEnd => "signed out one of their sessions".into(),
         A::UserSessionsEnd => "signed out all their other sessions".into(),
         A::ViewSave if it.is_true("shared") => format!("shared view {}", it.subject()),
         A::ViewSave => format!("saved view {}", it.subject()),
         A::ViewDelete => format!("deleted view {}", it.subject()),
+        A::EmailSet => format!("set the email address {}", it.html("address")),
+        A::EmailConfirm => format!("confirmed the email address {}", it.html("address")),
+        A::EmailRemove => format!("removed the email address {}", it.html("address")),
+        A::EmailStop => format!(
+            "stopped sending email to {}, because its messages were refused for five days",
+            it.html("address")
+        ),
+        A::NotificationRuleCreate => format!("added a notification rule ({})", it.html("rhythm")),
+        A::NotificationRuleDelete if it.text("by") == "link" => {
+            format!("unsubscribed from notifications ({})", it.html("rhythm"))
+        }
+        A::NotificationRuleDelete => format!("deleted a notification rule ({})", it.html("rhythm")),
+        A::NotificationTest => format!("sent a test message to {}", it.html("to")),
         A::ApiKeyCreate => {
             format!("created API key {} with the role {}", it.subject(), it.html("role"))
         }
@@ -215,6 +229,8 @@ fn phrase(action: Action, it: &Facts<'_>) -> String {
         A::BatchPause => format!("paused batch {}", it.subject()),
         A::BatchResume => format!("resumed batch {}", it.subject()),
         A::BatchCancel => format!("canceled batch {}", it.subject()),
+        A::BatchApprove => format!("approved a wave of batch {}", it.subject()),
+        A::BatchReject => format!("rejected a wave of batch {}", it.subject()),
         A::BatchRetry => {
             format!("retried batch {} as {}", it.subject(), it.named("retried_as"))
         }
@@ -241,6 +257,9 @@ fn phrase(action: Action, it: &Facts<'_>) -> String {
         A::ScheduleTampered => {
             format!("stopped schedule {}, which was changed in the database", it.subject())
         }
+        A::FreezeCreate => format!("created freeze {}", it.subject()),
+        A::FreezeUpdate => format!("edited freeze {}", it.subject()),
+        A::FreezeDelete => format!("deleted freeze {}", it.subject()),
         A::RunStart => format!("started a run of schedule {}", it.named("schedule_id")),
         A::RunSkip => {
             format!("skipped a run of schedule {}{}", it.named("schedule_id"), it.because("reason"))
@@ -252,9 +271,20 @@ fn phrase(action: Action, it: &Facts<'_>) -> String {
                 it.named("schedule_id")
             )
         }
+        A::WebhookCreate => format!("created webhook {}", it.subject()),
+        A::WebhookUpdate => format!("edited webhook {}", it.subject()),
+        A::WebhookDelete => format!("deleted webhook {}", it.html("name")),
+        A::WebhookRotate => format!("rotated the secret of webhook {}", it.subject()),
+        A::WebhookTest => format!("tested webhook {}", it.subject()),
+        A::WebhookRedeliver => format!("sent a delivery of webhook {} again", it.subject()),
+        A::WebhookDisable => {
+            format!("disabled webhook {}, because its deliveries failed", it.subject())
+        }
         A::FeedAdd => format!("added feed {}", it.subject()),
         A::FeedUpdate => format!("requested an update of feed {}", it.subject()),
         A::FeedRemove => format!("removed feed {}", it.subject()),
+        A::FeedImport => format!("imported feed {}", it.subject()),
+        A::FeedForget => format!("stopped the updates of feed {}", it.subject()),
         A::SuppressionCreate => format!("suppressed {}{}", cve(it), it.because("reason")),
         A::SuppressionDelete => format!("removed the suppression of {}", cve(it)),
         A::OrganizationCreate => format!("created organization {}", it.subject()),
@@ -306,6 +336,8 @@ fn many(action: Action, count: usize) -> String {
         A::BatchPause => format!("paused {n} batches"),
         A::BatchResume => format!("resumed {n} batches"),
         A::BatchCancel => format!("canceled {n} batches"),
+        A::BatchApprove => format!("approved waves of batches {n} times"),
+        A::BatchReject => format!("rejected waves of {n} batches"),
         A::BatchRetry => format!("retried {n} batches"),
         A::BatchChange => format!("changed the state of batches {n} times"),
         A::BatchFinish => format!("finished {n} batches"),
@@ -315,16 +347,29 @@ fn many(action: Action, count: usize) -> String {
         A::ScheduleUpdate => format!("edited schedules {n} times"),
         A::ScheduleDelete => format!("deleted {n} schedules"),
         A::ScheduleTampered => format!("stopped {n} schedules, which were changed in the database"),
+        A::FreezeCreate => format!("created {n} freezes"),
+        A::FreezeUpdate => format!("edited freezes {n} times"),
+        A::FreezeDelete => format!("deleted {n} freezes"),
         A::RunStart => format!("started {n} runs of schedules"),
         A::RunSkip => format!("skipped {n} runs of schedules"),
         A::RunCancel => format!("canceled {n} runs of schedules"),
         A::RunTampered => format!("stopped {n} runs, which were changed in the database"),
+        A::WebhookCreate => format!("created {n} webhooks"),
+        A::WebhookUpdate => format!("edited webhooks {n} times"),
+        A::WebhookDelete => format!("deleted {n} webhooks"),
+        A::WebhookRotate => format!("rotated the secrets of webhooks {n} times"),
+        A::WebhookTest => format!("tested webhooks {n} times"),
+        A::WebhookRedeliver => format!("sent {n} deliveries of webhooks again"),
+        A::WebhookDisable => format!("disabled {n} webhooks, because their deliveries failed"),
         A::FeedAdd => format!("added {n} feeds"),
         A::FeedUpdate => format!("requested {n} updates of feeds"),
         A::FeedRemove => format!("removed {n} feeds"),
+        A::FeedImport => format!("imported {n} feeds"),
+        A::FeedForget => format!("stopped the updates of {n} feeds"),
         A::SuppressionCreate => format!("created {n} suppressions"),
         A::SuppressionDelete => format!("removed {n} suppressions"),
         A::UserSignIn => format!("signed in {n} times"),
+        A::UserSignOut => format!("signed out {n} times"),
         A::AgentUpgradeRequest => format!("requested agent upgrades {n} times"),
         A::UserPassword => format!("set a password {n} times"),
         A::UserPasswordChange => format!("changed their password {n} times"),
@@ -337,6 +382,13 @@ fn many(action: Action, count: usize) -> String {
         A::UserSessionsEnd => format!("signed out all their other sessions {n} times"),
         A::ViewSave => format!("saved {n} views"),
         A::ViewDelete => format!("deleted {n} views"),
+        A::EmailSet => format!("set email addresses {n} times"),
+        A::EmailConfirm => format!("confirmed {n} email addresses"),
+        A::EmailRemove => format!("removed {n} email addresses"),
+        A::EmailStop => format!("stopped sending email to {n} addresses"),
+        A::NotificationRuleCreate => format!("added {n} notification rules"),
+        A::NotificationRuleDelete => format!("deleted {n} notification rules"),
+        A::NotificationTest => format!("sent {n} test messages"),
         A::OrganizationCreate => format!("created {n} organizations"),
         A::OrganizationRename => format!("renamed the organization {n} times"),
         A::OrganizationRemove => format!("removed {n} organizations"),

@@ -2,27 +2,32 @@
 
 use askama::Template;
 use jiff::Timestamp;
-use vocab::{BatchId, Role, ScheduleId, SessionId, UserId, Zone};
+use service::attention::{Item, Urgency};
+use service::queries::freezes::FrozenUntil;
+use service::queries::notifications::{EmailAddress, Rule};
+use vocab::{BatchId, PatchState, Role, ScheduleId, SessionId, UserId, Zone};
 use wire::v1::{
-    Agents, ApiKey, Batch, BatchState, CatalogFeed, Cve, CveDetail, CveSummary, EnrollmentToken,
-    Feed, FleetSummary, List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server,
-    ServerDetail, SeverityCounts, Suppression, Task,
+    Agents, ApiKey, Batch, BatchState, BatchWave, BatchWaveState, CatalogFeed, Cve, CveDetail,
+    CveSummary, Delivery, EnrollmentToken, ExplainedPackage, Explanation, Feed, FleetSummary,
+    Freeze, List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server, ServerDetail,
+    SeverityCounts, Suppression, Task, Webhook, WebhookTest,
 };
 
 use crate::pages::activity::ActivityDay;
 use crate::pages::ages::PendingAges;
-use crate::pages::attention::Item;
 use crate::pages::calendar::Calendar;
 use crate::pages::display::Display;
 use crate::pages::facets::{FacetMenu, Filters};
 use crate::pages::form::{
-    FeedForm, InviteForm, KeyForm, PatchForm, ScheduleForm, ServersForm, SuppressionForm, TokenForm,
+    FeedForm, FreezeFields, InviteForm, KeyForm, NotificationForm, PatchForm, ScheduleForm,
+    ServersForm, SuppressionForm, TokenForm, WebhookForm,
 };
 use crate::pages::form_errors::FormErrors;
 use crate::pages::layout::Frame;
 use crate::pages::names::Names;
 use crate::pages::theme::Theme;
 use crate::pages::trend::Trend;
+use crate::pages::webhooks::EventGroup;
 
 macro_rules! pages {
     ($($(#[$doc:meta])* $name:ident = $path:literal { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {$(
@@ -50,6 +55,30 @@ pages! {
         secret: Option<String>, uri: String, message: Option<String>, sessions: Vec<SessionRow>, has_more_sessions: bool,
         theme: Theme,
     }
+    /// The email address and the notification rules of the user.
+    Notifications = "notifications.html" {
+        frame: Frame,
+        /// Whether the service can send email.
+        is_configured: bool,
+        address: Option<EmailAddress>, rules: Vec<Rule>,
+        /// The fields of the address.
+        email: String, timezone: String, errors: FormErrors,
+        notice: Option<&'static str>,
+        /// The result of a test message: the response of the SMTP server, or an error.
+        test: Option<Result<String, String>>,
+        problem_types: Vec<&'static str>,
+    }
+    /// A new notification rule.
+    NotificationNew = "notification_new.html" {
+        frame: Frame, form: NotificationForm, groups: Vec<EventGroup>, errors: FormErrors, names: Names,
+        environments: Vec<String>, systems: Vec<String>,
+    }
+    /// The page that a link in a message opens: to confirm an address, or to unsubscribe.
+    EmailLink = "email_link.html" {
+        title: &'static str, text: String,
+        /// The label of the button; `None` once it is done.
+        button: Option<&'static str>,
+    }
     /// New recovery codes, shown once.
     RecoveryCodes = "recovery_codes.html" { frame: Frame, codes: Vec<String>, was_off: bool, }
     /// The page that an invitation or reset link opens.
@@ -60,7 +89,10 @@ pages! {
     Problem = "problem.html" { frame: Frame, detail: String, errors: Vec<(String, String)>, back: String, request_id: String, }
     Overview = "overview.html" {
         frame: Frame, summary: FleetSummary, cves_by_severity: SeverityCounts, worst: Vec<CveSummary>,
-        open: Vec<Batch>, next: Vec<NextRun>, trend: Trend, verdict: (&'static str, String), attention: Vec<Item>,
+        open: Vec<Batch>, next: Vec<NextRun>,
+        /// The active freezes and their ends.
+        frozen: Vec<(String, Timestamp)>,
+        trend: Trend, verdict: (Option<Urgency>, String), attention: Vec<Item>,
     }
     /// Results of a search over everything.
     Find = "find.html" { frame: Frame, q: String, found: Vec<Found>, }
@@ -72,7 +104,9 @@ pages! {
         frame: Frame, id: String, name: String, hostname: String, form: crate::servers::ServerForm, shown: String,
         environments: Vec<String>, errors: FormErrors,
     }
-    ServerPage = "server.html" { frame: Frame, tab: ServerTab, it: ServerDetail, history: List<HistoryRow>, can_upgrade_agent: bool, }
+    ServerPage = "server.html" { frame: Frame, tab: ServerTab, it: ServerDetail, history: List<HistoryRow>, can_upgrade_agent: bool, frozen: Option<FrozenUntil>, }
+    /// Why an update or a CVE on a server is not patched.
+    ExplanationPage = "explanation.html" { frame: Frame, it: Explanation, tab: ServerTab, }
     Patches = "patches.html" { frame: Frame, list: List<Patch>, filters: Filters, menus: Vec<FacetMenu>, query: String, ages: PendingAges, display: Display, }
     PatchPage = "patch.html" { frame: Frame, it: PatchDetail, }
     Cves = "cves.html" {
@@ -93,6 +127,8 @@ pages! {
         /// Whether the page shows only some servers.
         is_part: bool,
         state: String, failed: Vec<Task>, names: Names,
+        /// ID of the user.
+        viewer: String,
     }
     /// One task of a batch with its log.
     TaskPage = "task.html" { frame: Frame, batch: String, it: Task, log: String, }
@@ -105,6 +141,13 @@ pages! {
         environments: Vec<String>, systems: Vec<String>,
         /// Whether the form was rejected because no server matches.
         is_unmatched: bool,
+    }
+    Freezes = "freezes.html" { frame: Frame, list: List<Freeze>, }
+    /// The form of a freeze. `form` has the fields that a schedule has, too.
+    FreezeEdit = "freeze_edit.html" {
+        frame: Frame, form: ScheduleForm, fields: FreezeFields, action: String, errors: FormErrors,
+        next: Vec<Timestamp>, cron: String, zone: Zone, message: Option<String>, sentence: Option<String>,
+        names: Names, matches: Matches, environments: Vec<String>, systems: Vec<String>,
     }
     /// The next runs of the schedule in the form.
     NextRunsFragment = "next_runs_fragment.html" {
@@ -154,10 +197,26 @@ pages! {
         may_manage: bool,
         form: FeedForm, errors: FormErrors,
     }
+    /// Where events are sent.
+    SettingsWebhooks = "settings_webhooks.html" { frame: Frame, webhooks: Vec<Webhook>, }
+    /// A webhook with the log of its deliveries.
+    WebhookPage = "webhook.html" {
+        frame: Frame, it: Webhook, deliveries: List<Delivery>,
+        /// The filter of the log.
+        state: String,
+        query: String, names: Names,
+        /// The result of a test that was just sent.
+        test: Option<WebhookTest>,
+    }
+    /// The form of a webhook.
+    WebhookEdit = "webhook_edit.html" {
+        frame: Frame, form: WebhookForm, action: String, back: String, errors: FormErrors, names: Names,
+        environments: Vec<String>, systems: Vec<String>,
+    }
     /// Every part that pages are made of. Only in development builds.
     Styleguide = "styleguide.html" { frame: Frame, errors: FormErrors, counts: SeverityCounts, menus: Vec<FacetMenu>, }
     /// A secret, shown once.
-    Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, back: &'static str, }
+    Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, back: String, }
 }
 
 /// A result of a search over everything.
@@ -209,6 +268,8 @@ pub struct NextRun {
     pub id: ScheduleId,
     pub name: String,
     pub at: Timestamp,
+    /// The freeze that covers all its servers then.
+    pub freeze: Option<String>,
 }
 
 /// Why a password was not changed, by field.
@@ -283,6 +344,42 @@ impl ServerTab {
     }
 }
 
+impl ExplanationPage {
+    /// The tab that leads here, after the path of the server.
+    fn tab_path(&self) -> &'static str {
+        match self.tab {
+            ServerTab::Updates => "/updates",
+            ServerTab::Cves => "/cves",
+            ServerTab::Overview | ServerTab::Packages | ServerTab::History => "",
+        }
+    }
+
+    /// The packages with a pending update, separated by commas.
+    fn updates(&self) -> String {
+        let with_update = |one: &&ExplainedPackage| one.available_version.is_some();
+        let names = self.it.packages.iter().filter(with_update).map(|one| one.name.as_str());
+        let mut names: Vec<&str> = names.collect();
+        names.dedup();
+        names.join(", ")
+    }
+
+    /// The state as a sentence.
+    fn headline(&self) -> &'static str {
+        match self.it.state {
+            PatchState::UpToDate => "Nothing is pending.",
+            PatchState::WaitingForRestart => {
+                "The update is installed, but the old code still runs."
+            }
+            PatchState::InProgress => "A batch installs it.",
+            PatchState::Scheduled => "A schedule will install it.",
+            PatchState::Unscheduled => "Nothing prevents it, but nothing will install it.",
+            PatchState::NoFix => "There is no update to install.",
+            PatchState::Blocked => "Something prevents the installation.",
+            PatchState::Unknown => "It cannot be determined.",
+        }
+    }
+}
+
 impl ServerPage {
     /// The path, the label and the number of rows of each tab, and whether it is shown.
     fn tabs(&self) -> Vec<(String, &'static str, Option<u64>, bool)> {
@@ -331,6 +428,16 @@ impl BatchPage {
         self.it.progress.failed + self.it.progress.timed_out
     }
 
+    /// The wave that waits for an approval.
+    fn awaiting(&self) -> Option<&BatchWave> {
+        self.it.waves.iter().find(|wave| wave.state == BatchWaveState::AwaitingApproval)
+    }
+
+    /// Whether the viewer started the batch.
+    fn is_own(&self) -> bool {
+        self.it.started_by.as_deref() == Some(self.viewer.as_str())
+    }
+
     /// The actions that the state of the batch permits.
     fn actions(&self) -> Vec<(&'static str, String)> {
         use BatchState as S;
@@ -343,6 +450,7 @@ impl BatchPage {
                 vec![("resume", format!("Resume despite {failures} {noun}")), cancel]
             }
             S::Paused | S::Halted => vec![("resume", "Resume".to_owned()), cancel],
+            S::AwaitingApproval => vec![("pause", "Pause".to_owned()), cancel],
             S::Canceling => vec![],
             S::Succeeded | S::CompletedWithErrors | S::Failed | S::Canceled | S::Expired => {
                 if failures > 0 {
