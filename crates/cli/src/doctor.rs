@@ -3,12 +3,13 @@
 //! The settings of the service are found in `configuration`, which uses the flags of the running
 //! service from `process`. The checks are in the other
 //! submodules: files and keys in `data_dir`, the listen address and certificate in `certificate`,
-//! everything in the database in `database`. Doctor never changes anything.
+//! everything in the database in `database`, the mail server in `email`. Doctor never changes anything.
 
 mod certificate;
 pub(crate) mod configuration;
 mod data_dir;
 mod database;
+mod email;
 mod process;
 
 use clap::Args;
@@ -23,7 +24,7 @@ use configuration::ServiceArgs;
 use process::ServiceProcess;
 
 /// Check the whole installation: files, keys, database, audit log, disk space, clock, certificate,
-/// feeds, agents and backups.
+/// feeds, agents, backups and the mail server.
 ///
 /// Doctor changes nothing. Each note and each problem includes a fix. The exit code is 1 if
 /// there is a problem.
@@ -123,6 +124,7 @@ impl Doctor {
         let serving = certificate::check(&file, &mut findings);
         process.check(serving, &mut findings);
         database::check(&self.installation, &file, serving, &mut findings).await;
+        email::check(&file, &mut findings).await;
         self.print_findings(&findings.all)
     }
 

@@ -357,6 +357,7 @@ impl ImportArgs {
             };
             match done.with_context(|| format!("{feed} was not imported")) {
                 Ok(imported) => {
+                    manage::record_import(&db, &imported, feed, now).await?;
                     print_import(&imported, self.common.json)?;
                     if let Some(origin) = &imported.bundle {
                         output::err(&describe_origin(origin, self.trust.is_some()))?;
@@ -453,6 +454,7 @@ impl NameArgs {
         }
         let mut failed = 0;
         for source in sources {
+            manage::record_update(&db, &source.name, Clock::system().now()).await?;
             let done = self.update_one(&db, &source, options.clone()).await;
             match done.with_context(|| format!("{} was not updated", source.name)) {
                 Ok(UpdateOutcome::Imported(imported)) => print_import(&imported, self.common.json)?,

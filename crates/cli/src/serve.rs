@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use clap::builder::BoolishValueParser;
 use server::app::{App, AppParts, Settings};
 use service::audit_anchor;
 use service::auth::root_keys;
@@ -15,7 +16,7 @@ use crate::logs;
 use crate::logs::Format;
 use crate::oidc::Oidc;
 use crate::settings;
-use crate::settings::{Durability, FeedArgs, SettingsFile};
+use crate::settings::{Durability, FeedArgs, MailArgs, SettingsFile};
 use crate::tls::Tls;
 
 /// Run the service: the API, the dashboard and the agent endpoint.
@@ -65,6 +66,11 @@ pub(crate) struct Server {
     /// /usr/lib/fleetmend/agents]
     #[arg(long, value_name = "DIR", env = "FLEETMEND_AGENT_DIR")]
     agent_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) mail: MailArgs,
+    /// Allow webhooks to this host and to link-local addresses
+    #[arg(long, env = "FLEETMEND_WEBHOOK_ALLOW_LOCAL", value_parser = BoolishValueParser::new())]
+    webhook_allow_local: bool,
     #[command(flatten)]
     pub(crate) feeds: FeedArgs,
     /// Settings file [default: fleetmend.toml in the data directory]
@@ -129,6 +135,7 @@ impl Server {
             db.close().await;
             bail!("this database has no organization: run `fleetmend init` for it first");
         }
+        let (public_url, mail) = self.mail.settings(file)?;
         let usual = Settings::default();
         let settings = Settings {
             // Two processes with the same replica name would both consider themselves the leader.
@@ -144,6 +151,11 @@ impl Server {
             agents: settings::load_agents(self.agent_dir.as_deref().or(file.agent_dir.as_deref())),
             oidc: self.oidc.config(file, &organizations)?,
             feeds: self.feeds.settings(file)?,
+            public_url,
+            mail,
+            webhook_allow_local: self.webhook_allow_local
+                || file.webhook_allow_local.unwrap_or(false),
+            data_dir: Some(self.data_dir.clone()),
             ..usual
         };
         Ok(App::new(AppParts { db, clock: Clock::system(), secrets, settings }))

@@ -18,6 +18,7 @@ use service::app::{FeedMode, FeedSettings};
 use service::auth::root_keys;
 use service::auth::root_keys::OpenError;
 use service::clock::random_u128;
+use service::mail::MailSettings;
 use service::secrets::Secrets;
 use store::{Db, Options};
 use vocab::Role;
@@ -77,6 +78,36 @@ impl FeedArgs {
     }
 }
 
+/// The flags for links and email.
+#[derive(Args)]
+pub(crate) struct MailArgs {
+    /// Address at which people reach the dashboard (https://HOST), for links in events and messages
+    #[arg(long, value_name = "URL", env = "FLEETMEND_PUBLIC_URL")]
+    pub(crate) public_url: Option<String>,
+    /// Mail server for notifications: smtps://USER:PASSWORD@HOST, or smtp:// for STARTTLS
+    #[arg(long, value_name = "URL", env = "FLEETMEND_SMTP", hide_env_values = true)]
+    pub(crate) smtp: Option<String>,
+    /// Sender of notifications [default: user fleetmend at the host of --smtp]
+    #[arg(long, value_name = "ADDRESS", env = "FLEETMEND_SMTP_FROM")]
+    pub(crate) smtp_from: Option<String>,
+}
+
+impl MailArgs {
+    /// The settings, with those of the file where no flag or variable is set.
+    pub(crate) fn settings(
+        &self,
+        file: &SettingsFile,
+    ) -> anyhow::Result<(Option<String>, Option<MailSettings>)> {
+        let flags = SettingsFile {
+            public_url: self.public_url.clone().or_else(|| file.public_url.clone()),
+            smtp: self.smtp.clone().or_else(|| file.smtp.clone()),
+            smtp_from: self.smtp_from.clone().or_else(|| file.smtp_from.clone()),
+            ..SettingsFile::default()
+        };
+        Ok((public_url(flags.public_url.as_deref())?, flags.mail()?))
+    }
+}
+
 /// The settings file.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -90,6 +121,10 @@ pub(crate) struct SettingsFile {
     pub(crate) requests_burst: Option<u32>,
     pub(crate) stale_after_days: Option<u32>,
     pub(crate) agent_dir: Option<PathBuf>,
+    pub(crate) public_url: Option<String>,
+    pub(crate) smtp: Option<String>,
+    pub(crate) smtp_from: Option<String>,
+    pub(crate) webhook_allow_local: Option<bool>,
     pub(crate) feeds: Option<Feeds>,
     pub(crate) feed_mirror: Option<String>,
     pub(crate) offline: Option<bool>,
@@ -133,6 +168,32 @@ impl SettingsFile {
             mirror: self.feed_mirror.clone(),
         })
     }
+}
+
+impl SettingsFile {
+    /// How the service sends email; `None` if it does not.
+    pub(crate) fn mail(&self) -> anyhow::Result<Option<MailSettings>> {
+        let Some(smtp) = &self.smtp else { return Ok(None) };
+        ensure!(
+            self.public_url.is_some(),
+            "email (--smtp) also needs --public-url, because messages contain links to the dashboard"
+        );
+        match MailSettings::parse(smtp, self.smtp_from.as_deref()) {
+            Ok(settings) => Ok(Some(settings)),
+            Err(wrong) => bail!("invalid mail server (--smtp): {wrong}"),
+        }
+    }
+}
+
+/// Checks the address of the dashboard. Returns it without a slash at the end.
+pub(crate) fn public_url(text: Option<&str>) -> anyhow::Result<Option<String>> {
+    let Some(text) = text else { return Ok(None) };
+    let url = service::fetch::parse_url(text).context("invalid address (--public-url)")?;
+    ensure!(
+        url.query().is_none() && url.fragment().is_none() && url.path() == "/",
+        "invalid address (--public-url): `{text}` must have no path, such as https://patch.example.com"
+    );
+    Ok(Some(url.to_string().trim_end_matches('/').to_owned()))
 }
 
 /// Where the packages of the service put the agents that servers install from it.
@@ -303,10 +364,21 @@ mod tests {
     }
 
     #[test]
+    fn public_url_is_an_address_without_a_path() {
+        let url = public_url(Some("https://patch.example.org:8443/")).unwrap();
+        assert_eq!(url.as_deref(), Some("https://patch.example.org:8443"));
+        for bad in ["patch.example.org", "https://patch.example.org/x", "https://a:b@c", "ftp://c"]
+        {
+            assert!(public_url(Some(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn every_setting_can_be_set_in_the_file() {
         let text = "database = \"sqlite:x\"\nlisten = \"[::1]:1\"\ntls_cert = \"c\"\ntls_key = \"k\"\n\
                     durability = \"full\"\nrequests_per_second = 1\nrequests_burst = 2\nstale_after_days = 3\n\
-                    agent_dir = \"a\"\n\
+                    agent_dir = \"a\"\npublic_url = \"https://patch.example.org\"\nwebhook_allow_local = true\n\
+                    smtp = \"smtps://u:p@mail.example.org\"\nsmtp_from = \"ops@example.org\"\n\
                     feeds = \"manual\"\nfeed_mirror = \"https://mirror.example.org\"\noffline = true\n\
                     oidc_issuer = \"https://id.example.org\"\noidc_client_id = \"i\"\noidc_client_secret_file = \"s\"\n\
                     oidc_name = \"Example\"\noidc_scope = \"openid\"\noidc_role_claim = \"groups\"\n\
@@ -319,5 +391,16 @@ mod tests {
         assert_eq!((feeds.mode, feeds.offline), (FeedMode::Manual, true));
         assert_eq!(feeds.mirror.as_deref(), Some("https://mirror.example.org"));
         assert_eq!(file.oidc_default_role, Some(Role::Viewer));
+        let mail = file.mail().unwrap().unwrap();
+        assert_eq!(mail.describe(), "mail.example.org:465, from ops@example.org");
+    }
+
+    #[test]
+    fn email_needs_the_address_of_the_dashboard() {
+        let file: SettingsFile =
+            toml::from_str("smtp = \"smtps://u:hunter2@mail.example.org\"").unwrap();
+        let error = format!("{:#}", file.mail().unwrap_err());
+        assert!(error.contains("--public-url") && !error.contains("hunter2"), "{error}");
+        assert!(SettingsFile::default().mail().unwrap().is_none());
     }
 }

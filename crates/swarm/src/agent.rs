@@ -13,10 +13,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use vocab::listing::encode;
 use vocab::{Digest, FailureCode, Line, TaskId};
-use wire::agent::{Facts, SyncRequest, SyncResponse};
+use wire::agent::{Facts, HealthReport, SyncRequest, SyncResponse};
 
 use crate::Rng;
-use crate::behavior::{HostEvent, OrderReceipt, Script, Worker};
+use crate::behavior::{HostEvent, OrderReceipt, Script, Worker, healthy};
 use crate::fleet::{Digests, Host};
 use crate::outage::OutageSchedule;
 use crate::saved::SavedAgent;
@@ -72,6 +72,10 @@ struct VolatileState {
     /// Whether there is something that the service does not know yet.
     has_news: bool,
     facts_wanted: bool,
+    /// The watch of the host's health: its beginning and its end.
+    watch: Option<(Timestamp, Timestamp)>,
+    /// The report at the end of a watch, until a response arrives.
+    health: Option<HealthReport>,
     wanted: Vec<Digest>,
     failures: u32,
     /// The agent sends nothing to the service before this time, whatever happens on the host.
@@ -87,12 +91,28 @@ impl VolatileState {
         VolatileState {
             has_news: true,
             facts_wanted: false,
+            watch: None,
+            health: None,
             wanted: Vec::new(),
             failures: 0,
             backoff_until: None,
             empty_responses: 0,
             throttle: SyncThrottle::new(Instant::now().into_std()),
         }
+    }
+}
+
+impl VolatileState {
+    /// Watches the health of the host, which nothing breaks: only the end is reported.
+    fn watch_health(&mut self, response: &SyncResponse) {
+        let now = response.server_time;
+        self.health = None;
+        if let Some((began, _)) = self.watch.take_if(|(_, end)| *end <= now) {
+            self.health = Some(healthy(began, now));
+        }
+        let until = response.watch_health_until.filter(|until| *until > now);
+        let began = self.watch.map_or(now, |(began, _)| began);
+        self.watch = until.map(|until| (began, until));
     }
 }
 
@@ -396,6 +416,7 @@ impl Agent {
             activity: self.worker.activity(),
             results: self.worker.results(),
             progress: self.worker.progress(now),
+            health: self.volatile.health.clone(),
         }
     }
 
@@ -407,6 +428,7 @@ impl Agent {
         enrollment.sync_counter = SyncCounter::new(response.counter, nonce());
         enrollment.sync_seconds = response.sync_seconds.clamp(1, 3_600);
         self.volatile.failures = 0;
+        self.volatile.watch_health(&response);
         let announced = public_keys(&response.orders_keys);
         let rekeyed = announced.filter(|keys| *keys != enrollment.identity.orders_keys.keys());
         self.volatile.facts_wanted = response.wants_facts || rekeyed.is_some();
@@ -418,6 +440,7 @@ impl Agent {
         }
         self.volatile.has_news = self.apply_response(&response)
             || self.volatile.facts_wanted
+            || self.volatile.health.is_some()
             || response.renewed_tag.is_some();
         let held = hold > 0 && took.as_secs_f64() > f64::from(hold) / 2.0;
         let sync_seconds =

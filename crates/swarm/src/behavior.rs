@@ -11,6 +11,7 @@ mod execution_plan;
 mod scenarios;
 mod worker;
 
+pub(crate) use worker::healthy;
 pub use worker::{HostEvent, OrderReceipt, PersistentState, Worker};
 
 use vocab::{FailureCode, Stage};

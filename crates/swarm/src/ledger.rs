@@ -263,6 +263,8 @@ mod tests {
             set_aside: Vec::new(),
             restarted: Vec::new(),
             notes: Vec::new(),
+            newer_available: Vec::new(),
+            health: None,
             started_at: at,
             finished_at: at,
         }

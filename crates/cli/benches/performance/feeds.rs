@@ -28,7 +28,7 @@ use crate::fleet::SEED;
 use crate::installation::{Engine, Installation};
 use crate::lists::{Figures, p99_of};
 use crate::table::{Table, Target};
-use crate::{BenchArgs, SIZES, clock, now};
+use crate::{BenchArgs, clock, now};
 
 /// Number of records in the feed per server, and in total at most.
 const RECORDS_PER_SERVER: u64 = 3;
@@ -51,7 +51,7 @@ const GET: &str = "GET /v1/cves/{id}, p99";
 
 pub(crate) async fn measure_feeds(engine: Engine, args: &BenchArgs, table: &mut Table) {
     let mut figures = Figures::new(engine, "");
-    for size in SIZES.into_iter().filter(|size| *size <= args.largest) {
+    for size in args.sizes() {
         let installation = Installation::new(engine, &format!("published_{size}")).await;
         fleet::fill_with_shared_sets(&installation, size).await;
         FeedBenchmark { installation: &installation, size, figures: &mut figures }.measure().await;

@@ -110,10 +110,20 @@ impl Installation {
         self.serve_at("127.0.0.1:0")
     }
 
+    /// Starts the service with more arguments.
+    pub(crate) fn serve_with(&self, more: &[&str]) -> Service {
+        self.start("127.0.0.1:0", more)
+    }
+
     pub(crate) fn serve_at(&self, listen: &str) -> Service {
+        self.start(listen, &[])
+    }
+
+    fn start(&self, listen: &str, more: &[&str]) -> Service {
         let mut child = fleetmend()
             .args(["server", "--listen", listen, "--database", &self.url, "--log", "error"])
             .args(["--requests-per-second", "1000000", "--requests-burst", "1000000"])
+            .args(more)
             .arg("--data-dir")
             .arg(&self.dir)
             .stdout(Stdio::piped())

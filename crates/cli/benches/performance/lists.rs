@@ -10,7 +10,7 @@ use crate::client::{Client, get};
 use crate::installation::{Engine, Installation, Service};
 use crate::syncs::Agents;
 use crate::table::{Line, Table, Target, p99, print_figure};
-use crate::{BenchArgs, SIZES, clock, fleet};
+use crate::{BenchArgs, clock, fleet};
 
 /// Minimum number of times a request is sent. With so few, the slowest three are mostly luck, so
 /// fast requests are sent more often.
@@ -83,9 +83,7 @@ impl Figures {
 pub(crate) async fn measure_lists(engine: Engine, args: &BenchArgs, table: &mut Table) {
     let mut figures = Figures::new(engine, "");
     let mut loaded = Figures::new(engine, ", 100 inventories/s");
-    for size in SIZES.into_iter().filter(|size| {
-        *size <= args.largest && (args.any(&[3, 4, 6]) || *size == BYTES_MEASURED_AT)
-    }) {
+    for size in args.sizes().filter(|size| args.any(&[3, 4, 6]) || *size == BYTES_MEASURED_AT) {
         let installation = Installation::new(engine, &size.to_string()).await;
         let empty = installation.bytes().await;
         fleet::fill(&installation, size).await;
@@ -210,12 +208,18 @@ pub(crate) async fn p99_of_request(service: &Service, path: &str, request: &[u8]
     let first = clock();
     while millis.len() < REQUESTS || (millis.len() < REQUESTS_MAX && first.elapsed() < MEASURE_TIME)
     {
-        let start = clock();
-        let body = client.request(request).await.unwrap();
-        millis.push(start.elapsed().as_secs_f64() * 1e3);
-        assert!(body.len() > 20, "{path} returned nothing");
+        millis.push(time_request(&mut client, path, request).await);
     }
     p99(millis)
+}
+
+/// How long one request takes, in milliseconds.
+pub(crate) async fn time_request(client: &mut Client, path: &str, request: &[u8]) -> f64 {
+    let start = clock();
+    let body = client.request(request).await.unwrap();
+    let millis = start.elapsed().as_secs_f64() * 1e3;
+    assert!(body.len() > 20, "{path} returned nothing");
+    millis
 }
 
 pub(crate) async fn most_common_patch(installation: &Installation, client: &mut Client) -> String {

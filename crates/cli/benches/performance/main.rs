@@ -3,7 +3,7 @@
 //!
 //! `cargo xtask bench row6` runs the rows whose name contains the word. The rows are those of the
 //! list of targets: 2 patching, 3 syncs, 4 inventories, 5 held agents, 6 lists, 7 feeds, 9 bytes,
-//! 10 schedules, 11 dashboard pages. Every row verifies that the work was done. Times depend on
+//! 10 schedules, 11 dashboard pages, 12 events. Every row verifies that the work was done. Times depend on
 //! this machine and its load, which is shown next to them. CPU seconds are those of the service
 //! alone, without PostgreSQL's.
 
@@ -14,6 +14,7 @@
 )]
 
 mod client;
+mod events;
 mod feeds;
 mod fleet;
 mod held_syncs;
@@ -35,10 +36,11 @@ use table::Table;
 /// Fleet sizes.
 const SIZES: [u64; 3] = [1_000, 10_000, 100_000];
 
-/// The selected rows, the largest fleet size (`--largest 10000`), and the database engine
+/// The selected rows, the fleet sizes (`--smallest 10000 --largest 10000`), and the database engine
 /// (`--engine postgres`).
 struct BenchArgs {
     rows: Vec<String>,
+    smallest: u64,
     largest: u64,
     engine: Option<Engine>,
 }
@@ -46,14 +48,18 @@ struct BenchArgs {
 impl BenchArgs {
     /// Parses the command line.
     fn parse(words: impl IntoIterator<Item = String>) -> Result<BenchArgs, String> {
-        let mut args = BenchArgs { rows: Vec::new(), largest: u64::MAX, engine: None };
+        let mut args = BenchArgs { rows: Vec::new(), smallest: 0, largest: u64::MAX, engine: None };
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--bench" => {}
-                "--largest" => {
-                    let size = words.next().ok_or("--largest needs a number of servers")?;
-                    args.largest = size.parse().map_err(|_| format!("`{size}` is not a number"))?;
+                "--smallest" | "--largest" => {
+                    let size = words.next().ok_or(format!("{word} needs a number of servers"))?;
+                    let size = size.parse().map_err(|_| format!("`{size}` is not a number"))?;
+                    match word.as_str() {
+                        "--smallest" => args.smallest = size,
+                        _ => args.largest = size,
+                    }
                 }
                 "--engine" => {
                     args.engine = match words.next().as_deref() {
@@ -67,6 +73,11 @@ impl BenchArgs {
             }
         }
         Ok(args)
+    }
+
+    /// The fleet sizes to measure.
+    fn sizes(&self) -> impl Iterator<Item = u64> {
+        SIZES.into_iter().filter(|size| (self.smallest..=self.largest).contains(size))
     }
 
     fn has(&self, row: u32) -> bool {
@@ -99,7 +110,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if !args.any(&[2, 3, 4, 5, 6, 7, 9, 10, 11]) {
+    if !args.any(&[2, 3, 4, 5, 6, 7, 9, 10, 11, 12]) {
         return ExitCode::SUCCESS;
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -123,6 +134,9 @@ async fn run_rows(args: &BenchArgs) {
         }
         if args.any(&[3, 4, 6, 9]) {
             lists::measure_lists(*engine, args, &mut table).await;
+        }
+        if args.has(12) {
+            events::measure_events(*engine, &mut table).await;
         }
         if args.has(5) {
             held_syncs::measure_held_syncs(*engine, &mut table).await;

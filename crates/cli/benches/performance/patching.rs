@@ -14,7 +14,7 @@ const SIZES: [u64; 2] = [1_000, 10_000];
 
 pub(crate) async fn measure_patching(engine: Engine, args: &BenchArgs, table: &mut Table) {
     let (mut cpu, mut seconds, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
-    for size in SIZES.into_iter().filter(|size| *size <= args.largest) {
+    for size in SIZES.into_iter().filter(|size| (args.smallest..=args.largest).contains(size)) {
         let installation = Installation::new(engine, &format!("patch{size}")).await;
         let empty = installation.bytes().await;
         let service = installation.serve();

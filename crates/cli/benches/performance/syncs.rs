@@ -44,6 +44,12 @@ impl Agents {
         }
     }
 
+    /// The next sync of one of the agents.
+    pub(crate) fn next_sync(&mut self) -> Vec<u8> {
+        self.all.rotate_left(1);
+        self.all[0].sync(0, "")
+    }
+
     /// Syncs without changes, as fast as four connections can.
     pub(crate) async fn measure_syncs(&mut self, service: &Service) -> Pace {
         let mut request_batches = vec![Vec::new(), Vec::new(), Vec::new(), Vec::new()];

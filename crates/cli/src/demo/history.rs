@@ -256,7 +256,12 @@ impl PastBatch<'_> {
             let begins = self.at + SignedDuration::from_secs(i64::try_from(place / 20 * 260)?);
             let ends = begins + SignedDuration::from_secs(i64::try_from(rng.between(35, 250))?);
             let outcome = outcome(rng);
-            let next = TaskStatus::Done(EndedTask { outcome, started_at: Some(begins), at: ends });
+            let next = TaskStatus::Done(EndedTask {
+                outcome,
+                started_at: Some(begins),
+                at: ends,
+                wave: 1,
+            });
             let result = agent_result(server, row.task_id, outcome, (begins, ends), rng);
             rollout.load_task(row.server_id, next);
             let (server_id, from, seen) = (row.server_id, row.target, row.generation);
@@ -322,6 +327,8 @@ fn agent_result(
         set_aside: Vec::new(),
         restarted: Vec::new(),
         notes: Vec::new(),
+        newer_available: Vec::new(),
+        health: None,
         started_at,
         finished_at,
     };

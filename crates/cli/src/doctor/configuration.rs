@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum as _};
 use super::Findings;
 use super::process::ServiceProcess;
 use crate::installation::Installation;
-use crate::settings::{FeedArgs, Feeds, SettingsFile};
+use crate::settings::{FeedArgs, Feeds, MailArgs, SettingsFile};
 
 /// The data directory and the environment file of the packaged unit,
 /// `packaging/systemd/fleetmend.service`.
@@ -40,6 +40,8 @@ pub(crate) struct ServiceArgs {
     tls_key: Option<PathBuf>,
     #[command(flatten)]
     feeds: FeedArgs,
+    #[command(flatten)]
+    mail: MailArgs,
     /// Settings file of the service [default: fleetmend.toml in the data directory]
     #[arg(long, value_name = "F", env = "FLEETMEND_CONFIG")]
     config: Option<PathBuf>,
@@ -107,6 +109,19 @@ impl ServiceArgs {
             to_doctor: self.feeds.offline.then_some(true),
             to_service: feeds.and_then(|flags| flags.offline.then_some(true)),
         };
+        let mail = running.map(|flags| &flags.mail);
+        let public_url = Given {
+            to_doctor: self.mail.public_url.clone(),
+            to_service: mail.and_then(|flags| flags.public_url.clone()),
+        };
+        let smtp = Given {
+            to_doctor: self.mail.smtp.clone(),
+            to_service: mail.and_then(|flags| flags.smtp.clone()),
+        };
+        let smtp_from = Given {
+            to_doctor: self.mail.smtp_from.clone(),
+            to_service: mail.and_then(|flags| flags.smtp_from.clone()),
+        };
         let is_offline = file.offline.filter(|set| *set);
         let settings = SettingsFile {
             database: sources.choose("database", database, file.database, any_text),
@@ -116,6 +131,9 @@ impl ServiceArgs {
             feeds: sources.choose("feeds", mode, file.feeds, parse_feeds),
             feed_mirror: sources.choose("feed_mirror", mirror, file.feed_mirror, any_text),
             offline: sources.choose("offline", offline, is_offline, parse_switch),
+            public_url: sources.choose("public_url", public_url, file.public_url, any_text),
+            smtp: sources.choose("smtp", smtp, file.smtp, any_text),
+            smtp_from: sources.choose("smtp_from", smtp_from, file.smtp_from, any_text),
             ..file
         };
         sources.check_feeds(findings);

@@ -16,6 +16,10 @@ use super::trust;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The service responds within 30 s or not at all.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum size of an event.
+const EVENT_BYTES_MAX: usize = 4 << 20;
+/// A stream is opened again after this time, in case the connection is dead.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Maximum page size of the API.
 pub(super) const PAGE_MAX: u32 = 500;
 /// Maximum size of a response body. The largest, the details of one server, is tens of MiB.
@@ -77,6 +81,16 @@ impl ApiError {
     /// Whether a field was rejected with this code.
     pub(super) fn has_error(&self, code: &str) -> bool {
         self.details(code).next().is_some()
+    }
+
+    /// Whether the request may succeed later.
+    pub(super) fn is_temporary(&self) -> bool {
+        match self {
+            ApiError::Unreachable { .. } => true,
+            ApiError::Problem(problem) => problem.status == 429 || problem.status >= 500,
+            ApiError::UnknownFormat { status, .. } => *status >= 500,
+            ApiError::Redirect { .. } | ApiError::TooLarge { .. } => false,
+        }
     }
 
     /// The details of the fields that were rejected with this code.
@@ -298,12 +312,45 @@ impl Api {
         }
     }
 
+    /// Opens the event stream.
+    pub(super) async fn event_stream(&self, query: &Query) -> Result<EventStream, ApiError> {
+        let request = self.http.get(self.url_for(&["events", "stream"], query));
+        // The stream stays open. The service sends something every 15 seconds.
+        let request = request.timeout(STREAM_TIMEOUT).bearer_auth(&self.key);
+        let unreachable = |source| self.unreachable(source);
+        let response = request.send().await.map_err(unreachable)?;
+        if response.status().is_success() {
+            return Ok(EventStream { response, buffer: Vec::new() });
+        }
+        Err(self.read(response).await.err().unwrap_or_else(|| self.redirect("", false)))
+    }
+
+    /// Starts to download a text of any size.
+    pub(super) async fn download(
+        &self,
+        path: &[&str],
+        query: &Query,
+    ) -> Result<Download<'_>, ApiError> {
+        let request = self.http.get(self.url_for(path, query));
+        let request = request.timeout(STREAM_TIMEOUT).bearer_auth(&self.key);
+        let response = request.send().await.map_err(|source| self.unreachable(source))?;
+        if response.status().is_success() {
+            return Ok(Download { api: self, response, rest: Vec::new() });
+        }
+        Err(self.read(response).await.err().unwrap_or_else(|| self.redirect("", false)))
+    }
+
+    fn unreachable(&self, source: reqwest::Error) -> ApiError {
+        ApiError::Unreachable { url: self.base.to_string(), source: source.without_url() }
+    }
+
     async fn send(&self, request: RequestBuilder) -> ApiResult {
-        let unreachable = |source: reqwest::Error| ApiError::Unreachable {
-            url: self.base.to_string(),
-            source: source.without_url(),
-        };
-        let mut response = request.bearer_auth(&self.key).send().await.map_err(unreachable)?;
+        let unreachable = |source| self.unreachable(source);
+        self.read(request.bearer_auth(&self.key).send().await.map_err(unreachable)?).await
+    }
+
+    async fn read(&self, mut response: Response) -> ApiResult {
+        let unreachable = |source| self.unreachable(source);
         let status = response.status();
         let header = |response: &Response, name: &str| {
             response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
@@ -331,5 +378,71 @@ impl Api {
                 ApiError::UnknownFormat { url: self.base.to_string(), status: status.as_u16() }
             }
         })
+    }
+}
+
+/// A text that is being downloaded.
+pub(super) struct Download<'a> {
+    api: &'a Api,
+    response: Response,
+    /// Received, but not a whole line yet.
+    rest: Vec<u8>,
+}
+
+impl Download<'_> {
+    /// The next lines; `None` after the last one. Fails if the connection ends early.
+    pub(super) async fn next_lines(&mut self) -> Result<Option<String>, ApiError> {
+        loop {
+            let part = self.response.chunk().await;
+            let is_end = match part.map_err(|source| self.api.unreachable(source))? {
+                Some(part) => {
+                    self.rest.extend_from_slice(&part);
+                    false
+                }
+                None if self.rest.is_empty() => return Ok(None),
+                None => true,
+            };
+            let end = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            let end = if is_end { self.rest.len() } else { end };
+            if end > 0 {
+                let lines: Vec<u8> = self.rest.drain(..end).collect();
+                return Ok(Some(String::from_utf8_lossy(&lines).into_owned()));
+            }
+            if self.rest.len() > RESPONSE_BYTES_MAX {
+                return Err(ApiError::TooLarge { url: self.api.base.to_string() });
+            }
+        }
+    }
+}
+
+/// The open event stream.
+pub(super) struct EventStream {
+    response: Response,
+    /// Received, but not a whole line yet.
+    buffer: Vec<u8>,
+}
+
+impl EventStream {
+    /// The next event; `None` when the connection ends.
+    pub(super) async fn next(&mut self) -> anyhow::Result<Option<wire::v1::Event>> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                // An event is one line of data. The sequence number and the type are in it, too.
+                if let Some(data) = line.strip_prefix(b"data:") {
+                    let event = serde_json::from_slice(data);
+                    return event.map(Some).context(
+                        "an event is not in the format that this release of fleetmend expects",
+                    );
+                }
+                continue;
+            }
+            anyhow::ensure!(self.buffer.len() <= EVENT_BYTES_MAX, "an event is too large");
+            match self.response.chunk().await {
+                Ok(Some(part)) => self.buffer.extend_from_slice(&part),
+                // The caller opens the stream again.
+                Ok(None) | Err(_) => return Ok(None),
+            }
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! Formats a batch: its state, its properties, and its result on each server.
 
-use wire::v1::{Batch, Task};
+use wire::v1::{Batch, BatchWave, Task};
 
 use super::table::{
-    Cell, Screen, Tone, empty_cell, format_duration, full_column, optional_cell, optional_column,
-    truncated_column,
+    Cell, Column, Screen, Tone, empty_cell, format_duration, full_column, optional_cell,
+    optional_column, truncated_column,
 };
 use super::{api_name, toned_cell};
 
@@ -67,6 +67,10 @@ pub(super) fn format_properties(batch: &Batch, screen: &Screen) -> String {
 /// A batch with the result on each server.
 pub(super) fn format_batch(batch: &Batch, screen: &Screen) -> String {
     let mut text = format_properties(batch, screen);
+    if batch.waves.len() > 1 {
+        text += &screen.heading("Waves");
+        text += &screen.table(&WAVE_COLUMNS, &batch.waves.iter().map(wave_row).collect::<Vec<_>>());
+    }
     let results = batch.results.as_deref().unwrap_or_default();
     let rows: Vec<Vec<Cell>> = results.iter().map(result_row).collect();
     let columns = [
@@ -84,6 +88,43 @@ pub(super) fn format_batch(batch: &Batch, screen: &Screen) -> String {
         text += &format!("… and {} more\n", total - results.len());
     }
     text
+}
+
+const WAVE_COLUMNS: [Column; 6] = [
+    full_column("WAVE").align_right(),
+    full_column("SERVERS").align_right(),
+    full_column("STATE"),
+    full_column("DONE").align_right(),
+    full_column("FAILED").align_right(),
+    truncated_column("THEN"),
+];
+
+fn wave_row(wave: &BatchWave) -> Vec<Cell> {
+    let counts = wave.servers;
+    let done = counts.succeeded + counts.no_change;
+    let mut then = Vec::new();
+    if let Some(by) = &wave.approved_by {
+        then.push(format!("approved by {by}"));
+    } else if wave.approval {
+        then.push("needs an approval".to_owned());
+    }
+    match wave.soak_until {
+        Some(until) => then.push(format!("soaks until {until:.0}")),
+        None if wave.soak_minutes > 0 => then.push(format!("soaks {} min", wave.soak_minutes)),
+        None => {}
+    }
+    vec![
+        wave.number.into(),
+        wave.size.into(),
+        toned_cell(wave.state),
+        done.into(),
+        Cell::from(counts.failed).with_tone(if counts.failed > 0 {
+            Tone::Bad
+        } else {
+            Tone::Plain
+        }),
+        if then.is_empty() { empty_cell() } else { then.join(", ").into() },
+    ]
 }
 
 fn result_row(task: &Task) -> Vec<Cell> {

@@ -1,7 +1,7 @@
 //! `fleetmend batches`: patches several servers, and controls and shows batches.
 
 use clap::{Args, Subcommand};
-use wire::v1::{Batch, Server, Task};
+use wire::v1::{Batch, BatchWave, BatchWaveState, Decision, Server, Task};
 
 use super::api::Query;
 use super::credentials::Connection;
@@ -30,6 +30,7 @@ enum Command {
 Examples:
   fleetmend batches create web-1 web-2 --security-only --watch
   fleetmend batches create --environment production --all-updates --reboot if_required --canary 2 --max-failures 5%
+  fleetmend batches create --all --security-only --wave 1,soak=30 --wave 10%,soak=60 --wave rest,approval
   fleetmend batches create --all --package openssl --name 'openssl everywhere' --yes --json
 
 Name servers by ID or name, or select them with --environment, --os and --tag, which must all match.")]
@@ -67,6 +68,26 @@ Name servers by ID or name, or select them with --environment, --os and --tag, w
         /// Batch ID
         batch: String,
     },
+    /// Approve the wave that waits for it; not for the creator of the batch
+    #[command(
+        after_help = "Example:\n  fleetmend batches approve bat_… --comment 'staging looks good'"
+    )]
+    Approve {
+        /// Batch ID
+        batch: String,
+        #[command(flatten)]
+        decision: DecisionArgs,
+    },
+    /// Reject the wave that waits for an approval, which cancels the rest of the batch
+    #[command(
+        after_help = "Example:\n  fleetmend batches reject bat_… --comment 'nginx is broken'"
+    )]
+    Reject {
+        /// Batch ID
+        batch: String,
+        #[command(flatten)]
+        decision: DecisionArgs,
+    },
     /// Cancel a batch; servers that are being patched finish
     #[command(after_help = "Example:\n  fleetmend batches cancel bat_…")]
     Cancel {
@@ -89,6 +110,16 @@ Name servers by ID or name, or select them with --environment, --os and --tag, w
         /// Server ID or name
         server: String,
     },
+}
+
+#[derive(Args)]
+struct DecisionArgs {
+    /// Comment for the audit log
+    #[arg(long, value_name = "TEXT")]
+    comment: Option<String>,
+    /// Skip the confirmation prompt
+    #[arg(long, short)]
+    yes: bool,
 }
 
 #[derive(Args)]
@@ -147,6 +178,12 @@ impl Batches {
             Command::Watch { batch } => watch::watch_batch(&session, &batch).await,
             Command::Pause { batch } => control_batch(&session, &batch, "pause").await,
             Command::Resume { batch } => control_batch(&session, &batch, "resume").await,
+            Command::Approve { batch, decision } => {
+                decide(&session, &batch, "approve", decision).await
+            }
+            Command::Reject { batch, decision } => {
+                decide(&session, &batch, "reject", decision).await
+            }
             Command::Cancel { batch } => control_batch(&session, &batch, "cancel").await,
             Command::Retry { batch, start } => {
                 let seen: Batch = session.api.get(&["batches", &batch]).await?.read()?;
@@ -203,6 +240,29 @@ impl Create {
 
 async fn control_batch(session: &Session, batch: &str, action: &str) -> anyhow::Result<()> {
     let body = session.api.post(&["batches", batch, action], None::<&()>).await?;
+    session.show(&body, |screen| Ok(batch_view::format_properties(&body.read()?, screen)))
+}
+
+/// Approves or rejects the wave that waits for an approval.
+async fn decide(
+    session: &Session,
+    batch: &str,
+    action: &str,
+    decision: DecisionArgs,
+) -> anyhow::Result<()> {
+    let seen: Batch = session.api.get(&["batches", batch]).await?.read()?;
+    let waits = |wave: &&BatchWave| wave.state == BatchWaveState::AwaitingApproval;
+    let wave = seen.waves.iter().find(waits);
+    if let Some(wave) = wave {
+        let left = pluralize(seen.progress.waiting, "server waits", "servers wait");
+        let question = match action {
+            "approve" => format!("Approve wave {} of \"{}\"? {left}.", wave.number, seen.name),
+            _ => format!("Reject wave {} and cancel \"{}\"? {left}.", wave.number, seen.name),
+        };
+        confirm(&question, decision.yes)?;
+    }
+    let body = Decision { comment: decision.comment, wave: wave.map(|wave| wave.number) };
+    let body = session.api.post(&["batches", batch, action], Some(&body)).await?;
     session.show(&body, |screen| Ok(batch_view::format_properties(&body.read()?, screen)))
 }
 

@@ -6,14 +6,19 @@
 
 mod agents;
 pub(crate) mod api;
+mod audit;
 mod batch_view;
 mod batches;
 pub(crate) mod credentials;
 mod cves;
+mod events;
+mod explain;
 pub(crate) mod feeds;
+mod freezes;
 mod keys;
 mod list;
 mod names;
+mod notifications;
 pub(crate) mod patch_request;
 mod patches;
 mod schedules;
@@ -25,6 +30,7 @@ pub(crate) mod table;
 mod tokens;
 mod trust;
 mod watch;
+mod webhooks;
 
 use clap::Subcommand;
 use serde::Serialize;
@@ -46,12 +52,27 @@ pub(crate) enum Operator {
     Patches(patches::Patches),
     /// List and show CVEs with the affected servers
     Cves(cves::Cves),
+    /// Explain why an update or a CVE on a server is not patched
+    #[command(
+        after_help = "Examples:\n  fleetmend explain web-1 openssl\n  fleetmend explain web-1 CVE-2026-1234"
+    )]
+    Explain(explain::Explain),
     /// Suppress CVEs that do not matter, with a reason
     Suppressions(suppressions::Suppressions),
     /// Patch several servers at once
     Batches(batches::Batches),
     /// Manage recurring patch runs
     Schedules(schedules::Schedules),
+    /// Manage the times in which no task starts
+    Freezes(freezes::Freezes),
+    /// Show what happens
+    Events(events::Events),
+    /// Read and verify the audit log
+    Audit(audit::Audit),
+    /// Send events to other systems
+    Webhooks(webhooks::Webhooks),
+    /// Test notifications by email
+    Notifications(notifications::Notifications),
     /// Show the agents of the fleet, and upgrade them
     Agents(agents::Agents),
     /// Manage enrollment tokens, which servers use to join
@@ -67,9 +88,15 @@ impl Operator {
             Operator::Servers(servers) => servers.run().await,
             Operator::Patches(patches) => patches.run().await,
             Operator::Cves(cves) => cves.run().await,
+            Operator::Explain(explain) => explain.run().await,
             Operator::Suppressions(suppressions) => suppressions.run().await,
             Operator::Batches(batches) => batches.run().await,
             Operator::Schedules(schedules) => schedules.run().await,
+            Operator::Freezes(freezes) => freezes.run().await,
+            Operator::Events(events) => events.run().await,
+            Operator::Audit(audit) => audit.run().await,
+            Operator::Webhooks(webhooks) => webhooks.run().await,
+            Operator::Notifications(notifications) => notifications.run().await,
             Operator::Agents(agents) => agents.run().await,
             Operator::Tokens(tokens) => tokens.run().await,
             Operator::Keys(keys) => keys.run().await,
@@ -123,7 +150,7 @@ fn api_name(value: impl Serialize) -> String {
 /// An enum value in the color of its meaning.
 fn toned_cell(value: impl Serialize) -> Cell {
     let word = api_name(value);
-    let tone = match vocab::Tone::of(&word) {
+    let tone = match vocab::Tone::for_word(&word) {
         vocab::Tone::Good => Tone::Good,
         vocab::Tone::Busy => Tone::Busy,
         vocab::Tone::Warn => Tone::Warning,

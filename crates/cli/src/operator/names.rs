@@ -1,8 +1,8 @@
 //! Resolves names to the IDs that the API expects, if they are unambiguous.
 
 use anyhow::bail;
-use vocab::{KeyId, Line, ScheduleId, ServerId, TokenId, nearest};
-use wire::v1::{ApiKey, EnrollmentToken, Schedule, Server};
+use vocab::{FreezeId, KeyId, Line, ScheduleId, ServerId, TokenId, WebhookId, nearest};
+use wire::v1::{ApiKey, EnrollmentToken, Freeze, List, Schedule, Server, Webhook};
 
 use super::Session;
 use super::api::Query;
@@ -36,6 +36,19 @@ impl Session {
         )
     }
 
+    /// Resolves a freeze ID or name.
+    pub(super) async fn resolve_freeze(&self, id_or_name: &str) -> anyhow::Result<String> {
+        if id_or_name.parse::<FreezeId>().is_ok() {
+            return Ok(id_or_name.to_owned());
+        }
+        let all: Vec<Freeze> = self.read_all(&["freezes"], Query::default).await?;
+        find_by_name(
+            "freeze",
+            id_or_name,
+            all.into_iter().map(|freeze| (freeze.id.to_string(), freeze.name)).collect(),
+        )
+    }
+
     /// Resolves a key ID or name. Revoked keys can only be given by ID.
     pub(super) async fn resolve_key(&self, id_or_name: &str) -> anyhow::Result<String> {
         if id_or_name.parse::<KeyId>().is_ok() {
@@ -58,6 +71,19 @@ impl Session {
             "token",
             id_or_name,
             valid.map(|token| (token.id.to_string(), token.name)).collect(),
+        )
+    }
+
+    /// Resolves a webhook ID or name.
+    pub(super) async fn resolve_webhook(&self, id_or_name: &str) -> anyhow::Result<String> {
+        if id_or_name.parse::<WebhookId>().is_ok() {
+            return Ok(id_or_name.to_owned());
+        }
+        let all: List<Webhook> = self.api.get(&["webhooks"]).await?.read()?;
+        find_by_name(
+            "webhook",
+            id_or_name,
+            all.data.into_iter().map(|webhook| (webhook.id.to_string(), webhook.name)).collect(),
         )
     }
 }

@@ -7,8 +7,8 @@ use std::io::{BufRead as _, IsTerminal as _};
 use anyhow::bail;
 use clap::Args;
 use serde_json::{Map, Value, json};
-use vocab::Portion;
-use wire::v1::{Batch, OptionsRequest, Preview};
+use vocab::{Portion, Wave};
+use wire::v1::{Batch, OptionsRequest, Preview, WaveRequest};
 
 use super::api::ApiResponse;
 use super::table::{Screen, escape_cell, pluralize};
@@ -49,12 +49,22 @@ pub(super) struct PacingArgs {
     /// Number or percentage of servers to patch first; they must succeed before the others start
     #[arg(long, value_name = "N|%")]
     canary: Option<Portion>,
+    /// A wave: its size, and after commas `soak=MINUTES` and `approval`; repeatable
+    #[arg(
+        long = "wave",
+        value_name = "N|%|rest[,soak=MINUTES][,approval]",
+        conflicts_with = "canary"
+    )]
+    waves: Vec<Wave>,
     /// Number or percentage of failed servers at which the batch halts
     #[arg(long, value_name = "N|%")]
     max_failures: Option<Portion>,
     /// Do not start servers later than this after the batch starts
     #[arg(long, value_name = "MINUTES")]
     window_minutes: Option<i64>,
+    /// Start on frozen servers too, for this reason (administrators only)
+    #[arg(long, value_name = "REASON")]
+    override_freeze: Option<String>,
 }
 
 #[derive(Args, Clone)]
@@ -99,9 +109,19 @@ impl UpdateArgs {
         if let Some(pace) = pacing {
             options.stagger_minutes = pace.stagger_minutes.or(options.stagger_minutes);
             options.max_parallel = pace.max_parallel.or(options.max_parallel);
-            options.canary = pace.canary.or(options.canary);
+            // Each replaces the other.
+            if pace.canary.is_some() {
+                options.waves = None;
+                options.canary = pace.canary;
+            }
+            if !pace.waves.is_empty() {
+                options.canary = None;
+                options.waves = Some(pace.waves.iter().copied().map(WaveRequest::from).collect());
+            }
             options.max_failures = pace.max_failures.or(options.max_failures);
             options.window_minutes = pace.window_minutes.or(options.window_minutes);
+            options.override_freeze =
+                pace.override_freeze.clone().or(options.override_freeze.take());
         }
         options
     }

@@ -12,6 +12,7 @@ use super::patch_request::{
     PacingArgs, PatchRequest, StartArgs, UpdateArgs, ask_confirmation, confirm, is_interactive,
     options_body,
 };
+use super::selection::selector;
 use super::table::{
     Cell, Column, Screen, Tone, empty_cell, escape_cell, full_column, optional_cell,
     optional_column, truncated_column,
@@ -250,23 +251,8 @@ impl ScheduleArgs {
         if self.all {
             return Ok(Some(json!({"all": true})));
         }
-        let mut targets = Map::new();
-        for (name, value) in [("environment", &self.environment), ("os", &self.os)] {
-            if let Some(value) = value {
-                targets.insert(name.to_owned(), json!(value));
-            }
-        }
-        if !self.tag.is_empty() {
-            targets.insert("tags".to_owned(), json!(self.tag));
-        }
-        let mut servers = Vec::new();
-        for id_or_name in &self.server {
-            servers.push(session.resolve_server(id_or_name).await?);
-        }
-        if !servers.is_empty() {
-            targets.insert("server_ids".to_owned(), json!(servers));
-        }
-        Ok((!targets.is_empty()).then_some(Value::Object(targets)))
+        selector(session, self.environment.as_ref(), self.os.as_ref(), &self.tag, &self.server)
+            .await
     }
 }
 
@@ -376,6 +362,7 @@ fn format_schedule(schedule: &Schedule, screen: &Screen) -> String {
         true => Cell::new("yes", Tone::Good),
         false => Cell::new("no", Tone::Warning),
     };
+    let waves: Vec<String> = options.waves.iter().map(ToString::to_string).collect();
     let mut text = screen.properties(&[
         ("schedule", (&schedule.name).into()),
         ("id", schedule.id.into()),
@@ -389,6 +376,7 @@ fn format_schedule(schedule: &Schedule, screen: &Screen) -> String {
         ("reboot", api_name(options.reboot).into()),
         ("stagger", format!("{} min", options.stagger_minutes).into()),
         ("canary", options.canary.into()),
+        ("waves", optional_cell((!options.waves.is_empty()).then(|| waves.join(" ")))),
         ("max parallel", optional_cell(options.max_parallel)),
         ("max failures", optional_cell(options.max_failures)),
         ("window", optional_cell(options.window_minutes.map(|minutes| format!("{minutes} min")))),

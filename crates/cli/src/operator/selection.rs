@@ -1,7 +1,7 @@
 //! The arguments that select servers for a command.
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Session;
 
@@ -37,7 +37,7 @@ impl SelectionArgs {
         if self.all {
             return Ok((json!({"all": true}), "all servers".to_owned()));
         }
-        let mut targets = serde_json::Map::new();
+        let mut targets = Map::new();
         let mut criteria = Vec::new();
         if !self.servers.is_empty() {
             let mut ids = Vec::new();
@@ -62,4 +62,31 @@ impl SelectionArgs {
         let shown = [servers, criteria.join(" and ")].join(" ");
         Ok((Value::Object(targets), shown.trim_end().to_owned()))
     }
+}
+
+/// The selector for the API from separate flags; none if no flag was given.
+pub(super) async fn selector(
+    session: &Session,
+    environment: Option<&String>,
+    os: Option<&String>,
+    tags: &[String],
+    servers: &[String],
+) -> anyhow::Result<Option<Value>> {
+    let mut targets = Map::new();
+    for (name, value) in [("environment", environment), ("os", os)] {
+        if let Some(value) = value {
+            targets.insert(name.to_owned(), json!(value));
+        }
+    }
+    if !tags.is_empty() {
+        targets.insert("tags".to_owned(), json!(tags));
+    }
+    let mut ids = Vec::new();
+    for id_or_name in servers {
+        ids.push(session.resolve_server(id_or_name).await?);
+    }
+    if !ids.is_empty() {
+        targets.insert("server_ids".to_owned(), json!(ids));
+    }
+    Ok((!targets.is_empty()).then_some(Value::Object(targets)))
 }

@@ -40,11 +40,14 @@ pub(super) async fn watch_batch(session: &Session, id: &str) -> anyhow::Result<(
         BatchState::Halted => bail!(
             "the batch halted: `fleetmend batches resume {id}` continues it, `fleetmend batches cancel {id}` cancels it"
         ),
+        BatchState::AwaitingApproval => {
+            bail!("the next wave of the batch needs an approval by someone other than its creator")
+        }
         state => bail!("the batch ended in state {}", api_name(state)),
     }
 }
 
-/// Polls until the batch ends, or is halted with no server being patched.
+/// Polls until the batch ends, or is halted or needs an approval with no server being patched.
 async fn poll_until_finished(
     session: &Session,
     id: &str,
@@ -56,8 +59,9 @@ async fn poll_until_finished(
             Ok((body, batch, tasks)) => {
                 failed_polls = 0;
                 live.show(&batch, &tasks)?;
-                let at_rest =
-                    batch.state == BatchState::Halted && active_count(&batch.progress) == 0;
+                let waits =
+                    matches!(batch.state, BatchState::Halted | BatchState::AwaitingApproval);
+                let at_rest = waits && active_count(&batch.progress) == 0;
                 if batch.finished_at.is_some() || at_rest {
                     live.clear()?;
                     return Ok(body);
@@ -96,12 +100,7 @@ const SHOWN_STATES: &str = "dispatched,preflight,downloading,installing,restarti
 
 /// Whether the error may be temporary.
 fn is_temporary(error: &anyhow::Error) -> bool {
-    match error.downcast_ref::<ApiError>() {
-        Some(ApiError::Unreachable { .. }) => true,
-        Some(ApiError::Problem(problem)) => problem.status == 429 || problem.status >= 500,
-        Some(ApiError::UnknownFormat { status, .. }) => *status >= 500,
-        Some(ApiError::Redirect { .. } | ApiError::TooLarge { .. }) | None => false,
-    }
+    error.downcast_ref::<ApiError>().is_some_and(ApiError::is_temporary)
 }
 
 fn active_count(progress: &Progress) -> u32 {

@@ -109,6 +109,7 @@ pub(crate) fn crafted_orders(attacker: &Attacker, boot: &str, names: &Names<'_>)
         orders.push(attacker.order(next(), &mixed));
     }
     let install = json!({"kind": "install", "packages": ["hello"], "boot_id": boot});
+    let version = |name: &str, version: &str| json!({"name": name, "version": version});
     for work in [
         json!({"kind": "install", "packages": ["older"]}),
         json!({"kind": "install", "packages": ["hello"], "exclude": ["*"]}),
@@ -118,6 +119,24 @@ pub(crate) fn crafted_orders(attacker: &Attacker, boot: &str, names: &Names<'_>)
         json!({"kind": "install", "packages": [{"name": "evil", "version": "9.9"}]}),
         json!({"kind": "install", "packages": ["hello"], "reboot": "now"}),
         json!({"kind": "install", "packages": ["older"], "reboot": "always", "boot_id": "another"}),
+        // Older than the installed version, of a package that is not installed, and more than a
+        // version.
+        json!({"kind": "install_versions", "versions": [version("older", "0.1")]}),
+        json!({"kind": "install_versions", "versions": [version("hello", "0.1")]}),
+        json!({"kind": "install_versions", "versions": [version("evil", "9.9")]}),
+        json!({"kind": "install_versions", "versions": [version("hello", "9.9")]}),
+        json!({"kind": "install_versions", "versions": [version("hello", "*")]}),
+        json!({"kind": "install_versions", "versions": [version("hello", "1.1-")]}),
+        json!({"kind": "install_versions", "versions": [version("hello", "1.1 evil=9.9")]}),
+        json!({"kind": "install_versions", "versions": [version("hello", "/tmp/evil")]}),
+        json!({"kind": "install_versions", "versions": [version("hello-", "1.1")]}),
+        json!({"kind": "install_versions", "versions": [version("/tmp/evil", "1.1")]}),
+        json!({"kind": "install_versions", "versions": [version("-oDPkg::Pre-Invoke::=x", "1")]}),
+        json!({"kind": "install_versions", "versions": [{"name": "hello"}]}),
+        json!({"kind": "install_versions", "versions": "hello"}),
+        json!({"kind": "install_versions", "versions": vec![version("hello", "9"); 5_001]}),
+        json!({"kind": "install_versions", "packages": ["hello"]}),
+        json!({"kind": "install_versions", "versions": [], "packages": ["hello"]}),
         json!({"kind": "reboot", "boot_id": "another"}),
         json!({"kind": "reboot", "boot_id": ""}),
         json!({"kind": "reboot"}),

@@ -79,6 +79,8 @@ async fn action_pages_have_no_accessibility_violations() {
         ("a task", format!("/batches/{batch}/tasks/{task}")),
         ("a CVE", format!("/cves/{}", text(&cves["data"][0]["id"]))),
         ("a new schedule", "/schedules/new".into()),
+        ("a new freeze", "/freezes/new".into()),
+        ("freezes", "/freezes".into()),
         ("nothing found", "/servers?q=no-match".into()),
         ("no such page", "/servers/srv_01jcqk3m8ye0fr5cq0k6s8v2xw".into()),
     ] {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use swarm::behavior::Behavior;
 use swarm::{Config, Swarm};
+use testkit::mail::MailServer;
 
 use crate::driver::Tab;
 use crate::operator::Operator;
@@ -45,6 +46,8 @@ pub(crate) struct Fixture {
     pub(crate) key: String,
     pub(crate) service: Running,
     pub(crate) dir: Dir,
+    /// The mail server of the service.
+    pub(crate) mail: MailServer,
 }
 
 impl Fixture {
@@ -54,12 +57,14 @@ impl Fixture {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = Dir::new();
         let key = first_key(&dir.data());
-        let service = Running::start(&dir.data(), &[]);
+        let mail = MailServer::start(&dir.data(), None);
+        let (smtp, public) = (mail.url(), "https://fleet.example");
+        let service = Running::start(&dir.data(), &["--smtp", &smtp, "--public-url", public]);
         let url = service.address.clone();
         let operator = Operator::new(&url, &key);
         let fleet = operator.fleet(servers, with_slow_agents).await;
         set_password(&tab, &invite(&dir.data(), &url, "ann"));
-        Some(Fixture { tab, operator, fleet, url, key, service, dir })
+        Some(Fixture { tab, operator, fleet, url, key, service, dir, mail })
     }
 
     pub(crate) fn go(&self, path: &str) {

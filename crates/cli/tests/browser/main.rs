@@ -28,6 +28,7 @@ mod node;
 mod account;
 mod api_reference;
 mod lists;
+mod notifications;
 mod oidc;
 mod operator_tasks;
 mod page_layout;

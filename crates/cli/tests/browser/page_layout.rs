@@ -65,9 +65,11 @@ async fn every_page_is_readable_at_all_widths_and_themes() {
     sign_in_up_to_code(&fixture);
     check_page(&fixture.tab, axe.as_ref(), "code", kept.as_ref(), &mut stumbles);
     assert_eq!(stumbles, Vec::<String>::new());
-    // The error page is among them, and the browser reports it.
+    // The error page and a rejected form are among them, and the browser reports them.
+    let is_expected =
+        |one: &String| one.contains("limit=0") || one.contains("/settings/webhooks/new");
     let complaints: Vec<String> =
-        fixture.tab.console_problems().into_iter().filter(|one| !one.contains("limit=0")).collect();
+        fixture.tab.console_problems().into_iter().filter(|one| !is_expected(one)).collect();
     assert_eq!(complaints, Vec::<String>::new());
     fixture.end().await;
 }
@@ -83,6 +85,14 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
     let named = json!({"name": "Two of them, at noon", "cron": "0 12 * * MON-FRI", "timezone": "America/New_York",
         "targets": {"server_ids": [servers["data"][0]["id"], servers["data"][1]["id"]]}});
     let named = operator.post("/v1/schedules", named).await;
+    let freeze = json!({"name": "Business hours", "reason": "Customers work until 18:00", "targets": {"environment": "production"},
+        "cron": "0 8 * * MON-FRI", "duration_minutes": 600, "timezone": "Europe/Berlin"});
+    let freeze = operator.post("/v1/freezes", freeze).await;
+    let freeze = freeze["id"].as_str().unwrap();
+    // Addresses of this host are refused: each delivery fails.
+    let webhook = json!({"name": "On-call, production", "url": "http://localhost:9/hook", "types": ["batch.*", "task.failed"]});
+    let webhook = operator.post("/v1/webhooks", webhook).await;
+    let webhook = webhook["id"].as_str().unwrap();
     let batch = operator.orders(&fixture.fleet, 0..12, json!({"max_parallel": 4})).await;
     operator.until_ended(&batch).await;
     // Pending updates and severities are counted a moment after they are reported.
@@ -97,6 +107,8 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
     let (task, treated) =
         (tasks["data"][0]["id"].as_str().unwrap(), &tasks["data"][0]["server_id"]);
     let treated = treated.as_str().unwrap();
+    let detail: Value = operator.get(&format!("/v1/patches/{patch}")).await;
+    let waiting = detail["servers"][0]["server_id"].as_str().unwrap();
     write_daily_stats(fixture).await;
     let to = |path: &str| PagePath::Direct(path.to_owned());
     vec![
@@ -105,6 +117,7 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
         ("servers-none", to("/servers?q=no-match")),
         ("server", to(&format!("/servers/{treated}"))),
         ("server-updates", to(&format!("/servers/{server}/updates"))),
+        ("server-update", to(&format!("/servers/{waiting}/updates/{patch}"))),
         ("server-cves", to(&format!("/servers/{server}/cves"))),
         ("server-packages", to(&format!("/servers/{server}/packages"))),
         ("server-history", to(&format!("/servers/{treated}/history"))),
@@ -167,6 +180,8 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
                 vec![Click("form[action$='/run'] button")],
             ),
         ),
+        ("freezes", to("/freezes")),
+        ("freeze-edit", to(&format!("/freezes/{freeze}/edit"))),
         ("activity", to("/activity")),
         ("settings", to("/settings")),
         ("settings-people", to("/settings/people")),
@@ -175,6 +190,24 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
         ("settings-tokens", to("/settings/tokens")),
         ("settings-agents", to("/settings/agents")),
         ("settings-feeds", to("/settings/feeds")),
+        ("webhooks", to("/settings/webhooks")),
+        ("webhook", to(&format!("/settings/webhooks/{webhook}"))),
+        ("webhook-edit", to(&format!("/settings/webhooks/{webhook}/edit"))),
+        (
+            "webhook-test",
+            PagePath::WithSteps(
+                format!("/settings/webhooks/{webhook}"),
+                vec![Click("form[action$='/test'] button")],
+            ),
+        ),
+        (
+            "webhook-errors",
+            PagePath::WithSteps(
+                "/settings/webhooks/new".into(),
+                // The Enter key sends the form.
+                vec![Fill("#f-url", "nonsense\u{e007}")],
+            ),
+        ),
         (
             "secret",
             PagePath::WithSteps(
@@ -200,7 +233,7 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
 }
 
 /// Checks the page at every width, in both themes.
-fn check_page(
+pub(crate) fn check_page(
     tab: &Tab,
     axe: Option<&Axe>,
     name: &str,

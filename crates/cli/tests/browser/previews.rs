@@ -6,7 +6,7 @@ use crate::driver::Tab;
 use crate::fixture::Fixture;
 
 /// Every field of the form, and how a user changes it.
-const EDITS: [(&str, &str); 13] = [
+const EDITS: [(&str, &str); 15] = [
     ("input[name=name]", "Hotfix"),
     ("input[name=packages]", "openssl"),
     ("input[name=exclude]", "*"),
@@ -14,8 +14,10 @@ const EDITS: [(&str, &str); 13] = [
     ("input[name=stagger_minutes]", "5"),
     ("input[name=max_parallel]", "1"),
     ("input[name=canary]", "2"),
+    ("textarea[name=waves]", "1"),
     ("input[name=max_failures]", "1"),
     ("input[name=window_minutes]", "60"),
+    ("input[name=override_freeze]", "urgent"),
     ("input[name=what][value=all]", ""),
     ("input[name=what][value=packages]", ""),
     ("input[name=dry_run]", ""),

@@ -4,6 +4,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use swarm::Swarm;
 use swarm::behavior::Script;
+use testkit::mail::MailServer;
 use vocab::FailureCode;
 
 use crate::fleet::slow_agents;
@@ -19,13 +20,18 @@ pub(crate) struct World {
     pub(crate) operator: Operator,
     pub(crate) cli: Cli,
     pub(crate) fleet: Swarm,
+    _mail: MailServer,
 }
 
 pub(crate) async fn world() -> World {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = Dir::new();
     let key = first_key(&dir.data());
-    let service = Running::start(&dir.data(), &[]);
+    // Receivers of webhooks run on this host, too.
+    let mail = MailServer::start(&dir.data(), None);
+    let (smtp, public) = (mail.url(), "https://fleet.example");
+    let args = ["--webhook-allow-local", "--smtp", &smtp, "--public-url", public];
+    let service = Running::start(&dir.data(), &args);
     let operator = Operator::new(&service.address, &key);
     let fleet = operator.fleet(6, slow_agents).await;
     for agent in 0..6 {
@@ -49,7 +55,7 @@ pub(crate) async fn world() -> World {
         let matched = operator.get("/v1/summary").await["assessment"]["not_scanned"] == 0;
         counted = scanned == 6 && updates > 0 && updates == affected && matched;
     }
-    World { dir, service, operator, cli, fleet }
+    World { dir, service, operator, cli, fleet, _mail: mail }
 }
 
 impl World {
@@ -87,13 +93,13 @@ async fn json_flag_prints_the_api_response_unchanged() {
     let ended: Value = serde_json::from_str(&world.cli.run_ok(&order)).unwrap();
     assert_eq!(ended["state"], "succeeded");
     let batch = ended["id"].as_str().unwrap();
-    let World { fleet, operator, cli, dir: _dir, service: _service } = world;
+    let World { fleet, operator, cli, dir: _dir, service: _service, _mail } = world;
     fleet.stop().await;
     // A package that another server still has pending.
     let pending = operator.get(&format!("/v1/patches?server_id={other}")).await;
     let package = pending["data"][0]["package_name"].clone();
     let package = package.as_str().unwrap();
-    let cases: [(&[&str], String); 15] = [
+    let cases: [(&[&str], String); 17] = [
         (&["summary"], "/v1/summary".into()),
         (&["servers", "list"], "/v1/servers".into()),
         (
@@ -110,19 +116,26 @@ async fn json_flag_prints_the_api_response_unchanged() {
             "/v1/patches?severity=high%2Cunknown".into(),
         ),
         (&["patches", "show", package], format!("/v1/patches/{package}")),
+        (&["explain", &other, package], format!("/v1/servers/{other}/updates/{package}")),
         (&["cves", "list"], "/v1/cves".into()),
         (&["cves", "list", "--suppressed"], "/v1/cves?suppressed=true".into()),
         (&["suppressions", "list"], "/v1/suppressions".into()),
         (&["batches", "list", "--state", "succeeded"], "/v1/batches?state=succeeded".into()),
         (&["batches", "show", batch], format!("/v1/batches/{batch}")),
         (&["schedules", "list"], "/v1/schedules".into()),
+        (&["freezes", "list"], "/v1/freezes".into()),
         (&["tokens", "list"], "/v1/enrollment-tokens".into()),
         (&["keys", "list"], "/v1/api-keys".into()),
     ];
     let description = OpenApi::load();
     let described = |path: &str| {
         let path = path.split('?').next().unwrap();
-        let named = [(&*id, "{server_id}"), (batch, "{batch_id}"), (package, "{package_name}")];
+        let named = [
+            (&*id, "{server_id}"),
+            (&*other, "{server_id}"),
+            (batch, "{batch_id}"),
+            (package, "{package_name}"),
+        ];
         named.iter().fold(path.to_owned(), |path, (word, name)| path.replace(word, name))
     };
     for (args, path) in cases {
@@ -346,7 +359,7 @@ async fn batch_can_be_paused_resumed_and_its_log_read() {
 /// orders again.
 #[tokio::test(flavor = "multi_thread")]
 async fn quarantined_server_is_released_by_name() {
-    let World { fleet, operator, cli, dir, service } = world().await;
+    let World { fleet, operator, cli, dir, service, _mail } = world().await;
     let hostname = operator.all("/v1/servers").await[0]["hostname"].as_str().unwrap().to_owned();
     let early = cli.run_piped(&["servers", "release", &hostname]);
     assert!(early.code == 1 && early.err.contains("not in quarantine"), "{}", early.err);
@@ -586,6 +599,19 @@ async fn each_kind_of_failure_has_a_clear_message() {
     fails(&["batches", "create", "--all-updates", "--yes"], 2, &["select servers"]);
     fails(&["batches", "watch", "bat_01jcqk3m8ye0fr5cq0k6s8v2xw"], 1, &["[404 "]);
     fails(&["servers", "list", "--nothing"], 2, &["--nothing"]);
+    // Nothing listens on this port.
+    let dead = ["--to", "http://127.0.0.1:9/hook", "--type", "*"];
+    cli.run_ok(&[&["webhooks", "create", "dead"], &dead[..]].concat());
+    fails(&["webhooks", "test", "dead"], 1, &["was not accepted", "cannot connect"]);
+    fails(&["webhooks", "show", "dea"], 1, &["did you mean `dead`?"]);
+    fails(&["webhooks", "edit", "dead"], 2, &["nothing to change"]);
+    fails(&["webhooks", "delete", "dead"], 2, &["--yes"]);
+    fails(&["webhooks", "rotate", "dead"], 2, &["--yes"]);
+    fails(
+        &["webhooks", "create", "x", "--to", "nonsense", "--type", "batch.halt"],
+        1,
+        &["[422 ", "\n  url: ", "did you mean `batch.halted`?"],
+    );
 
     let unreachable = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let unreachable = Cli { url: format!("http://{unreachable}"), key: cli.key.clone() };

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failing helper fails the test")]
 
+mod audited;
 mod automatic_feeds;
 mod backup;
 mod commands;
@@ -11,6 +12,7 @@ mod demo;
 mod dev;
 mod docs;
 mod doctor;
+mod email;
 mod feeds;
 mod fleet;
 mod help;
@@ -26,6 +28,7 @@ mod operator;
 mod operator_commands;
 mod orgs;
 mod outage;
+mod receiver;
 mod replicas;
 mod schema;
 mod support;
@@ -33,6 +36,7 @@ mod terminal;
 mod terminal_layout;
 mod tls_reload;
 mod users;
+mod webhook_kills;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

@@ -219,6 +219,7 @@ impl LargeReporter {
             activity: Activity::Idle,
             results: Vec::new(),
             progress: Vec::new(),
+            health: None,
         };
         let response = self.client.sync(&self.identity, &request).await.unwrap();
         self.sync_counter = SyncCounter::new(response.counter, nonce());

@@ -16,7 +16,7 @@ const POLLS_MAX: u32 = 3_000;
 const PAGE: usize = 500;
 
 /// Polls until `enough` returns true.
-async fn until(look: impl AsyncFn() -> Value, enough: impl Fn(&Value) -> bool) -> Value {
+pub(crate) async fn until(look: impl AsyncFn() -> Value, enough: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..POLLS_MAX {
         let seen = look().await;
         if enough(&seen) {

@@ -10,6 +10,7 @@ use nix::pty::{Winsize, openpty};
 use crate::support::fleetmend;
 
 /// The output and exit code of a command.
+#[derive(Debug)]
 pub(crate) struct CommandOutput {
     pub(crate) code: i32,
     /// Standard output; on a terminal, everything that was printed.

@@ -182,6 +182,7 @@ installs\tsecurity updates
 reboot\tnever
 stagger\t0 min
 canary\t0
+waves\t-
 max parallel\t-
 max failures\t-
 window\t-

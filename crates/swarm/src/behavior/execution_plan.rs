@@ -9,7 +9,7 @@ use wire::agent::{Install, Outcome, Work};
 
 use super::{Behavior, Script};
 use crate::Rng;
-use crate::fleet::Host;
+use crate::fleet::{Host, Selection};
 
 /// The steps of an order and its final result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,8 +56,16 @@ pub(super) fn plan_execution(
     rng: &mut Rng,
 ) -> ExecutionPlan {
     let mut builder = PlanBuilder { behavior, rng, steps: Vec::new() };
+    let mut gone = false;
     let (outcome, message, would) = match work {
-        Work::Install(order) => builder.install(order, host),
+        Work::Install(order) => {
+            builder.install(order, host, host.group().select(host.state.packages, order))
+        }
+        Work::InstallVersions(order) => {
+            let selection = host.group().select_versions(host.state.packages, order);
+            gone = selection.updates.is_empty() && !selection.gone.is_empty();
+            builder.install(&order.install, host, selection)
+        }
         Work::Plan(order) => {
             builder.step(Stage::Preflight, 2..=8);
             let selection = host.group().select(host.state.packages, order);
@@ -95,8 +103,9 @@ pub(super) fn plan_execution(
         }
     };
     let steps = builder.steps;
-    let exit = matches!(work, Work::Install(_)).then_some(0);
-    let mut plan = ExecutionPlan { steps, outcome, failure_code: None, message, would, exit };
+    let exit = is_installation(work).then_some(0);
+    let failure_code = gone.then_some(FailureCode::VersionGone);
+    let mut plan = ExecutionPlan { steps, outcome, failure_code, message, would, exit };
     if let Some(code) = choose_failure(work, behavior, script, rng) {
         plan.fail(code);
     }
@@ -106,6 +115,10 @@ pub(super) fn plan_execution(
         (_, None) => {}
     }
     plan
+}
+
+fn is_installation(work: &Work) -> bool {
+    matches!(work, Work::Install(_) | Work::InstallVersions(_))
 }
 
 fn choose_failure(
@@ -129,9 +142,7 @@ fn choose_failure(
     let (unlucky, code) = (rng.with_probability(behavior.fail), *rng.pick(&LIKELY));
     match script {
         Script::FailWith(code) => Some(code),
-        Script::Random | Script::Disconnect => {
-            (unlucky && matches!(work, Work::Install(_))).then_some(code)
-        }
+        Script::Random | Script::Disconnect => (unlucky && is_installation(work)).then_some(code),
         _ => None,
     }
 }
@@ -183,11 +194,18 @@ impl PlanBuilder<'_> {
         self.step(Stage::Verifying, 1..=3);
     }
 
-    fn install(&mut self, order: &Install, host: &Host) -> (Outcome, Option<String>, Vec<usize>) {
-        let kind = host.group();
-        let selection = kind.select(host.state.packages, order);
+    fn install(
+        &mut self,
+        order: &Install,
+        host: &Host,
+        selection: Selection,
+    ) -> (Outcome, Option<String>, Vec<usize>) {
         self.step(Stage::Preflight, 1..=4);
         let nothing = selection.updates.is_empty();
+        if nothing && !selection.gone.is_empty() {
+            let message = format!("not available: {}", selection.gone.join(", "));
+            return (Outcome::Skipped, Some(message), Vec::new());
+        }
         if nothing && !selection.blocked.is_empty() {
             return (Outcome::Skipped, Some(selection.blocked.join(", ")), Vec::new());
         }

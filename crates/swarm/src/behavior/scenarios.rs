@@ -33,6 +33,7 @@ fn install_everything(reboot: RebootPolicy, host: &Host) -> Work {
         security_packages: Vec::new(),
         reboot,
         boot_id,
+        health: false,
     })
 }
 
@@ -285,6 +286,7 @@ fn package_selection_is_respected() {
         security_packages: Vec::new(),
         reboot: RebootPolicy::Never,
         boot_id: host.boot_id(),
+        health: false,
     };
     scenario.send_order(1, Work::Plan(blank(&[&free.name], &[])));
     let plan = scenario.advance_seconds(60).result();

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use vocab::{FailureCode, InquiryReply, OrderRecord, Stage, TaskId, WithdrawalReply};
-use wire::agent::{Order, OrderProgress, OrderResult, Outcome, Work};
+use wire::agent::{HealthReport, Order, OrderProgress, OrderResult, Outcome, Work};
 use wire::v1::Activity;
 
 use super::execution_plan::{Effect, ExecutionPlan, plan_execution};
@@ -459,6 +459,12 @@ impl ActiveOrder {
     fn result(self, host: &Host, at: Timestamp) -> OrderResult {
         let plan = self.course;
         let places = if matches!(self.order.work, Work::Plan(_)) { plan.would } else { self.moved };
+        let measured = match &self.order.work {
+            Work::Install(install) => install.health,
+            Work::InstallVersions(order) => order.install.health,
+            _ => false,
+        };
+        let health = (measured && !places.is_empty()).then(|| healthy(self.started_at, at));
         OrderResult {
             order_id: self.order.id,
             outcome: plan.outcome,
@@ -471,10 +477,17 @@ impl ActiveOrder {
             set_aside: Vec::new(),
             restarted: Vec::new(),
             notes: Vec::new(),
+            newer_available: Vec::new(),
+            health,
             started_at: self.started_at,
             finished_at: at,
         }
     }
+}
+
+/// The health of a simulated host, which nothing breaks.
+pub(crate) fn healthy(baseline_at: Timestamp, measured_at: Timestamp) -> HealthReport {
+    HealthReport { measured_at, baseline_at, problems: Vec::new(), not_measured: None }
 }
 
 fn result_without_effect(
@@ -496,6 +509,8 @@ fn result_without_effect(
         set_aside: Vec::new(),
         restarted: Vec::new(),
         notes: Vec::new(),
+        newer_available: Vec::new(),
+        health: None,
         started_at: now,
         finished_at: now,
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use vocab::listing::{self, Installed, Pending};
 use vocab::{BlockedBy, Digest, PackageManager, PackageName};
-use wire::agent::{Install, PackageMove};
+use wire::agent::{Install, InstallVersions, PackageMove};
 
 use super::catalog::{Catalog, Package, PackageScope, Release};
 use super::names::ROLES;
@@ -85,6 +85,8 @@ pub struct Selection {
     pub blocked: Vec<String>,
     /// Requested packages that are not installed.
     pub missing: Vec<String>,
+    /// Ordered versions that are not available.
+    pub gone: Vec<String>,
 }
 
 impl HostGroup {
@@ -307,6 +309,22 @@ impl HostGroup {
         };
         let names = order.packages.iter().map(PackageName::as_str);
         selection.missing = names.filter(|name| !has(name)).map(str::to_owned).collect();
+        selection
+    }
+
+    /// What an order for exact versions would do on a host with these packages.
+    pub fn select_versions(&self, packages: PackageState, order: &InstallVersions) -> Selection {
+        let mut selection = self.select(packages, &order.install);
+        let Selection { updates, gone, .. } = &mut selection;
+        updates.retain(|place| {
+            let change = self.package_move(*place);
+            let pin = order.versions.iter().find(|pin| pin.name.as_str() == change.name.as_str());
+            let is_offered = pin.is_some_and(|pin| change.to.as_ref() == Some(&pin.version));
+            if let Some(pin) = pin.filter(|_| !is_offered) {
+                gone.push(format!("{} {}", pin.name, pin.version));
+            }
+            is_offered
+        });
         selection
     }
 

@@ -370,6 +370,7 @@ impl FakeServer {
             server_time: NOW.parse().unwrap(),
             renewed_tag: None,
             orders_keys: Vec::new(),
+            watch_health_until: None,
         };
         serde_json::to_string(&response).unwrap().into_response()
     }

@@ -53,6 +53,7 @@ impl Fixture {
             security_packages: Vec::new(),
             reboot,
             boot_id,
+            health: false,
         };
         self.server.order(server, task, Work::Install(install));
     }
