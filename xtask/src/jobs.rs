@@ -1,7 +1,8 @@
 //! Runs commands side by side, and reports what they print.
 //!
 //! A job belongs to a lane. Jobs start in the order in which they are given, as soon as their lane
-//! has a free slot, and jobs of different lanes do not wait for each other. This module knows
+//! has a free slot. Jobs of different lanes do not wait for each other, except for those that run
+//! alone: give these first, because they start only when no other job runs. This module knows
 //! nothing about tests; `steps` decides what runs and what the output means.
 
 use std::collections::HashMap;
@@ -17,14 +18,28 @@ pub(crate) enum Lane {
     TestPrograms,
     /// Commands that may lock cargo's target directory, so that they would block each other.
     Cargo,
+    /// Tests that need the whole machine: no job of any lane runs next to one of these.
+    Alone,
 }
 
 impl Lane {
     fn slots(self) -> usize {
         match self {
             Lane::TestPrograms => 2,
-            Lane::Cargo => 1,
+            Lane::Cargo | Lane::Alone => 1,
         }
+    }
+
+    /// Whether a job of this lane may start next to jobs of these lanes.
+    fn may_start(self, running: impl Iterator<Item = Lane>) -> bool {
+        let mut same = 0;
+        for lane in running {
+            if lane == Lane::Alone || self == Lane::Alone {
+                return false;
+            }
+            same += usize::from(lane == self);
+        }
+        same < self.slots()
     }
 }
 
@@ -66,10 +81,10 @@ fn run_until_done(
 ) -> Result<(), TaskError> {
     let mut waiting: Vec<(usize, Job)> = jobs.into_iter().enumerate().collect();
     loop {
-        let is_free = |lane: Lane, running: &HashMap<Process, (usize, Lane)>| {
-            running.values().filter(|(_, used)| *used == lane).count() < lane.slots()
+        let may_start = |lane: Lane, running: &HashMap<Process, (usize, Lane)>| {
+            lane.may_start(running.values().map(|(_, lane)| *lane))
         };
-        while let Some(next) = waiting.iter().position(|(_, job)| is_free(job.lane, running)) {
+        while let Some(next) = waiting.iter().position(|(_, job)| may_start(job.lane, running)) {
             let (index, mut job) = waiting.remove(next);
             running.insert(processes.start_with_lines(&mut job.command)?, (index, job.lane));
             on_event(index, JobEvent::Started);
@@ -131,6 +146,23 @@ mod tests {
         assert_eq!(most_at_once(&events, 5..8), 1);
         let ended = events.iter().filter(|(_, event)| matches!(event, JobEvent::Ended(_)));
         assert_eq!(ended.count(), 8);
+    }
+
+    #[test]
+    fn jobs_that_run_alone_have_no_other_job_beside_them() {
+        let lanes = [Lane::Alone, Lane::Alone, Lane::TestPrograms, Lane::Cargo, Lane::Alone];
+        let events = run_all(lanes.iter().map(|lane| job(*lane, "true")).collect());
+        let mut running: Vec<usize> = Vec::new();
+        for (index, event) in &events {
+            match event {
+                JobEvent::Started => running.push(*index),
+                JobEvent::Ended(_) => running.retain(|one| one != index),
+                JobEvent::Line(_) => {}
+            }
+            let alone = running.iter().filter(|one| lanes[**one] == Lane::Alone).count();
+            assert!(alone == 0 || running.len() == 1, "{running:?}");
+        }
+        assert_eq!(events.iter().filter(|(_, event)| *event == JobEvent::Started).count(), 5);
     }
 
     /// Each job waits for the next one, so all of them must run at the same time.

@@ -19,7 +19,7 @@ use crate::process::{Processes, TERMINATE_GROUP, TaskError};
 use crate::report::{self, Step, Totals, Verdict, format_seconds};
 use crate::requirements;
 use crate::screen::Screen;
-use crate::test_programs::{self, TestProgram};
+use crate::test_programs::{self, Part, TestProgram};
 use crate::tests_output::{LineEvent, Suite, TestsOutput};
 use crate::workspace::Workspace;
 
@@ -335,14 +335,21 @@ impl Run<'_> {
         }
         test_programs::sort(&mut programs);
         let has_library = programs.iter().any(TestProgram::is_library);
-        let mut jobs: Vec<TestJob> = programs
-            .into_iter()
-            .map(|program| TestJob {
-                lane: Lane::TestPrograms,
-                command: self.with_program_arguments(program.command(self.workspace)),
-                program: Some(program),
-            })
-            .collect();
+        // A name in the arguments would select tests in addition to those of a part.
+        let is_whole = !self.options.program_arguments().is_empty();
+        let mut jobs = Vec::new();
+        for program in &programs {
+            for part in if is_whole { &[Part::All] } else { program.parts() } {
+                let lane = match part {
+                    Part::WholeMachine => Lane::Alone,
+                    Part::All | Part::Others => Lane::TestPrograms,
+                };
+                let command = self.with_program_arguments(program.command(self.workspace, *part));
+                jobs.push(TestJob { lane, command, program: Some(program.clone()) });
+            }
+        }
+        // They start when nothing else runs, so they are first. The sort keeps the order otherwise.
+        jobs.sort_by_key(|job| job.lane != Lane::Alone);
         if has_library {
             let mut cargo = self.cargo_test(&["--doc", "--no-fail-fast"]);
             cargo.arg("--");

@@ -15,6 +15,29 @@ use crate::workspace::Workspace;
 /// the two that run at a time complement each other.
 const LONG: [&str; 6] = ["fleetmend", "agents", "browser", "engine", "http", "end_to_end"];
 
+/// The module of the tests that need the whole machine, in the programs that have it.
+const WHOLE_MACHINE: &str = "whole_machine::";
+const WITH_WHOLE_MACHINE: [&str; 1] = ["fleetmend"];
+
+/// Which tests of a program run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    All,
+    /// Those that need the whole machine.
+    WholeMachine,
+    Others,
+}
+
+impl Part {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Part::All => &[],
+            Part::WholeMachine => &[WHOLE_MACHINE],
+            Part::Others => &["--skip", WHOLE_MACHINE],
+        }
+    }
+}
+
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TestProgram {
@@ -69,10 +92,17 @@ impl TestProgram {
         format!("error: test failed, to rerun pass `-p {package} {target}`")
     }
 
+    /// The parts in which the program runs: those that need the whole machine separately.
+    pub(crate) fn parts(&self) -> &'static [Part] {
+        let split = self.kind == "test" && WITH_WHOLE_MACHINE.contains(&self.name.as_str());
+        if split { &[Part::WholeMachine, Part::Others] } else { &[Part::All] }
+    }
+
     /// The command that runs the tests, in the environment in which cargo would run it.
-    pub(crate) fn command(&self, workspace: &Workspace) -> Command {
+    pub(crate) fn command(&self, workspace: &Workspace, part: Part) -> Command {
         let mut command = workspace.test_program(&self.executable);
         command.current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory);
+        command.args(part.arguments());
         command
     }
 }
@@ -118,6 +148,15 @@ mod tests {
             "     Running tests/plans/main.rs (/target/debug/deps/plans-1a2b)"
         );
         assert_eq!(test.failed_line(), "error: test failed, to rerun pass `-p store --test plans`");
+    }
+
+    /// Together, the parts of a program run each of its tests once.
+    #[test]
+    fn tests_that_need_the_whole_machine_are_a_part_of_their_own() {
+        let split = program("test", "fleetmend", "tests/fleetmend/main.rs");
+        let arguments: Vec<_> = split.parts().iter().map(|part| part.arguments()).collect();
+        assert_eq!(arguments, [&["whole_machine::"][..], &["--skip", "whole_machine::"]]);
+        assert_eq!(program("bin", "fleetmend", "src/main.rs").parts(), [Part::All]);
     }
 
     #[test]

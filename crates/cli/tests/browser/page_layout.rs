@@ -34,8 +34,10 @@ enum PagePath {
 enum Step {
     Click(&'static str),
     Fill(&'static str, &'static str),
+    /// Waits for the next page: the document contains this text, visible or not.
+    Contains(&'static str),
 }
-use Step::{Click, Fill};
+use Step::{Click, Contains, Fill};
 
 impl PagePath {
     fn go(&self, fixture: &Fixture) {
@@ -47,6 +49,11 @@ impl PagePath {
             match step {
                 Click(css) => fixture.tab.click(css),
                 Fill(css, text) => fixture.tab.fill(css, text),
+                Contains(text) => fixture.tab.until(&format!("{text:?} in the document"), |tab| {
+                    let ready = "document.readyState === 'complete'";
+                    let found = format!("document.body.textContent.includes({text:?})");
+                    tab.eval(&format!("return {ready} && {found}")) == true
+                }),
             }
         }
     }
@@ -134,6 +141,7 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
                     Click(".head details.menu.end > summary"),
                     Fill("form[action='/views'] input[name=name]", "All production servers"),
                     Click("form[action='/views'] button"),
+                    Contains("All production servers"),
                     Click(".head details.menu.end > summary"),
                 ],
             ),

@@ -6,10 +6,10 @@ use std::fs::File;
 use serde_json::{Value, json};
 use testkit::publisher::{Publisher, ok, status};
 
-use crate::fleet::slow_agents;
 use crate::operator::Operator;
 use crate::support::{Dir, Running, first_key, fleetmend};
 use crate::terminal::Cli;
+use crate::whole_machine::fleet::slow_agents;
 
 /// Every OSV archive of the mirror: the simulated servers have several systems.
 const OSV: &str = "/all.zip";

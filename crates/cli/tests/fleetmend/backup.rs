@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use swarm::behavior::Script;
 
 use crate::database::Database;
-use crate::fleet::{allow_files, slow_agents};
 use crate::operator::{Operator, POLL_INTERVAL};
 use crate::support::{Dir, Running, first_key, first_key_with, fleetmend};
 use crate::terminal::Cli;
+use crate::whole_machine::fleet::{allow_files, slow_agents};
 
 const SERVERS: usize = 24;
 const MAX_PARALLEL: usize = 4;

@@ -7,11 +7,11 @@ use swarm::behavior::Script;
 use testkit::mail::MailServer;
 use vocab::FailureCode;
 
-use crate::fleet::slow_agents;
 use crate::operator::{Operator, POLL_INTERVAL};
 use crate::schema::OpenApi;
 use crate::support::{Dir, Running, first_key};
 use crate::terminal::{Cli, strip_escapes};
+use crate::whole_machine::fleet::slow_agents;
 
 /// A running service, six simulated servers, and an operator.
 pub(crate) struct World {

@@ -8,9 +8,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{Connection as _, Executor as _};
 
 use crate::database::Database;
-use crate::fleet::slow_agents;
 use crate::operator::Operator;
 use crate::support::{Dir, Running, first_key, first_key_with, fleetmend};
+use crate::whole_machine::fleet::slow_agents;
 
 /// Runs `doctor --json`. Returns its exit code and output.
 pub(crate) fn run_doctor(data: &Path, more: &[&str]) -> (i32, Value) {

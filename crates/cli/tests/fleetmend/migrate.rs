@@ -18,10 +18,10 @@ use swarm::behavior::Script;
 use crate::backup::{run_ok, run_refused, text};
 use crate::database::Database;
 use crate::doctor::run_doctor;
-use crate::fleet::{allow_files, slow_agents};
 use crate::operator::Operator;
 use crate::support::{Dir, Running, first_key, fleetmend};
 use crate::terminal::Cli;
+use crate::whole_machine::fleet::{allow_files, slow_agents};
 
 const SERVERS: usize = 20;
 const MAX_PARALLEL: usize = 4;

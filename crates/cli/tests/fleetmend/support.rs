@@ -14,8 +14,7 @@ use tokio::sync::{Mutex, MutexGuard};
 static NEXT: AtomicU32 = AtomicU32::new(0);
 static WHOLE_MACHINE: Mutex<()> = Mutex::const_new(());
 
-/// Tests with thousands of agents run one after the other: two of them at once measure how the
-/// machine is shared, not how the service behaves.
+/// The tests in `whole_machine` run one after the other, for the reason that is given there.
 pub(crate) async fn whole_machine() -> MutexGuard<'static, ()> {
     WHOLE_MACHINE.lock().await
 }

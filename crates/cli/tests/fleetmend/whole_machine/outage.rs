@@ -19,9 +19,9 @@ use swarm::{Config, SavedAgents, Swarm};
 use vocab::{OrgId, ServerId};
 use wire::agent::EnrollResponse;
 
-use crate::fleet::{allow_files, slow_agents};
 use crate::operator::{Operator, POLL_INTERVAL};
 use crate::support::{Dir, Running, first_key, whole_machine};
+use crate::whole_machine::fleet::{allow_files, slow_agents};
 
 const AGENTS: u64 = 10_000;
 /// Number of agents that get orders.

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use swarm::Config;
 
 use crate::database::Database;
-use crate::fleet::{allow_files, fast_agents};
 use crate::operator::Operator;
 use crate::support::{Dir, Running, first_key_with, whole_machine};
+use crate::whole_machine::fleet::{allow_files, fast_agents};
 
 const SERVERS: usize = 300;
 const MAX_PARALLEL: usize = 60;

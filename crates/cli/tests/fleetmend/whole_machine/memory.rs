@@ -24,9 +24,9 @@ use vocab::listing::{Installed, LINES_MAX, Pending, encode};
 use wire::agent::{Facts, SyncRequest};
 use wire::v1::Activity;
 
-use crate::fleet::{allow_files, fast_agents};
 use crate::operator::{Operator, POLL_INTERVAL};
 use crate::support::{Dir, Running, first_key, fleetmend, whole_machine};
+use crate::whole_machine::fleet::{allow_files, fast_agents};
 
 const BYTES_MAX: u64 = 512 << 20;
 const SERVERS: usize = 500;
