@@ -88,6 +88,31 @@ pub(crate) async fn save(tx: &mut Tx, before: &Server, after: &Server) -> Result
     Ok(())
 }
 
+/// Saves the names and environments of edited servers, at most as many as fit into one statement.
+pub(crate) async fn save_edits(tx: &mut Tx, edits: &[(&Server, &Server)]) -> Result<()> {
+    let changed: Vec<_> =
+        edits.iter().filter(|(before, after)| index_differs(before, after)).collect();
+    if changed.is_empty() {
+        return Ok(());
+    }
+    on!(tx, |c| {
+        Text::new("with v (owner, was, server, sorted, belongs) as (")
+            .rows(&changed, |row, (before, after)| {
+                row.bind(put(&before.org_id)).bind(sort_name(before)).bind(put(&before.id));
+                row.bind(sort_name(after)).bind(put(&after.environment));
+            })
+            .add(
+                ") update server_index set sort_name = v.sorted, environment = v.belongs from v
+                    where org_id = v.owner and sort_name = v.was and id = v.server",
+            )
+            .build()
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
+
 row! {
     /// The number of pending security updates, as the server's own row has it now.
     pub(crate) struct SecurityCount in "servers" by "id" {

@@ -13,8 +13,11 @@ use crate::sql::{ROWS_MAX, Text};
 use crate::tx::Tx;
 
 /// Adds the tags of servers.
-pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
-    let tags = servers.iter().flat_map(|server| {
+pub(crate) async fn add<'a>(
+    tx: &mut Tx,
+    servers: impl IntoIterator<Item = &'a Server>,
+) -> Result<()> {
+    let tags = servers.into_iter().flat_map(|server| {
         let unique: BTreeSet<&Tag> = server.tags.iter().collect();
         unique.into_iter().map(move |tag| (server, tag))
     });
@@ -39,13 +42,15 @@ pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
     Ok(())
 }
 
-/// Removes all tags of a server.
-pub(crate) async fn remove(tx: &mut Tx, id: ServerId) -> Result<()> {
+/// Removes all tags of servers, at most as many as fit into one statement.
+pub(crate) async fn remove(tx: &mut Tx, ids: &[ServerId]) -> Result<()> {
+    if ids.is_empty() {
+        return Ok(());
+    }
     let removed: Vec<(String, String)> = on!(tx, |c| {
-        sqlx::query_as("delete from server_tags where named = $1 returning owner, tag")
-            .bind(put(&id))
-            .fetch_all(c)
-            .await
+        let mut text = Text::new("delete from server_tags where named");
+        text.in_ids(ids.iter().map(put)).add(" returning owner, tag");
+        text.build_as().fetch_all(c).await
     })?;
     for (owner, tag) in removed {
         tx.adjust_tag_count((parse("server_tags", owner)?, tag), -1);

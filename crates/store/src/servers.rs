@@ -205,8 +205,57 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
         }
     }
     if sort_name(before) != sort_name(after) || before.tags != after.tags {
-        server_tags::remove(tx, after.id).await?;
-        server_tags::add(tx, std::slice::from_ref(after)).await?;
+        server_tags::remove(tx, &[after.id]).await?;
+        server_tags::add(tx, [after]).await?;
+    }
+    Ok(())
+}
+
+/// Saves what operators edit of servers: names, notes, environments and tags. The rest of each pair
+/// must be equal. Fails with `Stale` if one of the servers changed since it was read.
+#[boxed]
+pub async fn save_edits(tx: &mut Tx, edits: &[(Server, Server)]) -> Result<()> {
+    // Sorted, so that replicas lock rows in the same order.
+    let mut sorted: Vec<(&Server, &Server)> =
+        edits.iter().map(|(before, after)| (before, after)).collect();
+    sorted.sort_unstable_by_key(|(before, _)| before.id);
+    for chunk in sorted.chunks(ROWS_MAX) {
+        let saved = on!(tx, |c| {
+            let mut text =
+                Text::new("with v (server, seen, shown, noted, sorted, belongs, tagged) as (");
+            text.rows(chunk, |row, (before, after)| {
+                row.bind(put(&before.id)).bind(before.generation);
+                row.bind(put(&after.display_name)).bind(put(&after.notes));
+                row.bind(sort_name(after)).bind(put(&after.environment)).bind(put(&after.tags));
+            });
+            text.add(
+                ") update servers
+                      set display_name = v.shown, notes = v.noted, sort_name = v.sorted,
+                          environment = v.belongs, tags = v.tagged, generation = generation + 1
+                     from v
+                    where id = v.server and generation = v.seen and removed_at is null",
+            );
+            text.build().execute(c).await.map(|done| done.rows_affected())
+        })?;
+        if saved != chunk.len() as u64 {
+            return Err(StoreError::Stale);
+        }
+        for (before, after) in chunk {
+            let (was, is) = (Counted::from_server(before), Counted::from_server(after));
+            if was != is {
+                tx.adjust_count(was, -1);
+                tx.adjust_count(is, 1);
+            }
+        }
+        server_index::save_edits(tx, chunk).await?;
+        let is_tag_row_changed = |(before, after): &&(&Server, &Server)| {
+            sort_name(before) != sort_name(after) || before.tags != after.tags
+        };
+        let tagged: Vec<&Server> =
+            chunk.iter().filter(is_tag_row_changed).map(|(_, after)| *after).collect();
+        let ids: Vec<ServerId> = tagged.iter().map(|server| server.id).collect();
+        server_tags::remove(tx, &ids).await?;
+        server_tags::add(tx, tagged).await?;
     }
     Ok(())
 }
@@ -409,7 +458,7 @@ pub async fn remove(tx: &mut Tx, seen: &Server, now: Timestamp) -> Result<()> {
     })?;
     expect_one_row(saved)?;
     tx.adjust_count(Counted::from_server(seen), -1);
-    server_tags::remove(tx, seen.id).await?;
+    server_tags::remove(tx, &[seen.id]).await?;
     server_index::remove(tx, seen).await?;
     on!(tx, |c| {
         sqlx::query("delete from presence where org = $1 and server_id = $2")

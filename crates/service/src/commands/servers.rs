@@ -15,6 +15,9 @@ use crate::commands::batches;
 use crate::{ATTEMPTS_MAX, App};
 use crate::{Actor, EventKind, Result, ServiceError, emit, record};
 
+/// Servers that are read and saved together when many are edited.
+const EDITED_AT_ONCE: usize = 500;
+
 /// Removes a server from every list, unless it has changed since it was `seen`. Its unfinished
 /// tasks are canceled. The agent stays installed, learns of the removal at its next contact, and
 /// does nothing more.
@@ -72,9 +75,10 @@ impl ServerEdit {
 #[boxed]
 pub async fn edit(app: &App, actor: &Actor, seen: &Server, edit: &ServerEdit) -> Result<Server> {
     let mut tx = app.db.begin().await?;
-    let after = edit_in(app, &mut tx, actor, seen, edit).await?;
+    let after = edit.apply(seen);
+    let changed = save_edits(app, &mut tx, actor, vec![(seen.clone(), after.clone())]).await?;
     tx.commit().await?;
-    Ok(after)
+    Ok(Server { generation: seen.generation + changed as i64, ..after })
 }
 
 /// Changes those of these servers that exist and are `visible`, all or none. Returns how many
@@ -106,42 +110,45 @@ async fn edit_all_once(
 ) -> Result<u64> {
     let mut tx = app.db.begin().await?;
     let mut changed = 0;
-    for id in ids {
-        let seen = match servers::get(&mut tx, actor.org, *id).await {
-            // It was removed in between.
-            Err(StoreError::NotFound { .. }) => continue,
-            seen => seen?,
-        };
-        if visible(&seen) {
-            let after = edit_in(app, &mut tx, actor, &seen, &edit(&seen)?).await?;
-            changed += u64::from(after.generation != seen.generation);
+    for chunk in ids.chunks(EDITED_AT_ONCE) {
+        // Without those that were removed in between.
+        let mut seen = servers::get_all(&mut tx, chunk).await?;
+        seen.sort_unstable_by_key(|server| server.id);
+        let mut edits = Vec::with_capacity(seen.len());
+        for seen in seen.into_iter().filter(|seen| seen.org_id == actor.org && visible(seen)) {
+            let after = edit(&seen)?.apply(&seen);
+            edits.push((seen, after));
         }
+        changed += save_edits(app, &mut tx, actor, edits).await? as u64;
     }
     tx.commit().await?;
     Ok(changed)
 }
 
-async fn edit_in(
+/// Saves the servers that differ. Returns how many do.
+async fn save_edits(
     app: &App,
     tx: &mut Tx,
     actor: &Actor,
-    seen: &Server,
-    edit: &ServerEdit,
-) -> Result<Server> {
-    let after = edit.apply(seen);
-    if after == *seen {
-        return Ok(after);
+    mut edits: Vec<(Server, Server)>,
+) -> Result<usize> {
+    edits.retain(|(seen, after)| seen != after);
+    if edits.is_empty() {
+        return Ok(0);
     }
+    servers::save_edits(tx, &edits).await?;
     let now = app.clock.now();
-    servers::save(tx, seen, &after, now).await?;
-    let detail = json!({"server_id": seen.id, "hostname": seen.hostname,
-        "environment": [&seen.environment, &after.environment], "tags": [&seen.tags, &after.tags],
-        "display_name": [&seen.display_name, &after.display_name],
-        "notes_changed": seen.notes != after.notes});
-    record(tx, actor.org, now, &actor.id, Action::ServerEdit, seen.id, &detail);
-    emit(tx, actor.org, now, &actor.id, EventKind::ServerEdited, seen.id, detail);
+    for (seen, after) in &edits {
+        let detail = json!({"server_id": seen.id, "hostname": seen.hostname,
+            "environment": [&seen.environment, &after.environment],
+            "tags": [&seen.tags, &after.tags],
+            "display_name": [&seen.display_name, &after.display_name],
+            "notes_changed": seen.notes != after.notes});
+        record(tx, actor.org, now, &actor.id, Action::ServerEdit, seen.id, &detail);
+        emit(tx, actor.org, now, &actor.id, EventKind::ServerEdited, seen.id, detail);
+    }
     tx.notify(Topic::Servers);
-    Ok(Server { generation: seen.generation + 1, ..after })
+    Ok(edits.len())
 }
 
 /// Releases a server from quarantine. If there are two clones, the one that makes contact first is

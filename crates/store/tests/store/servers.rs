@@ -165,6 +165,57 @@ async fn new_tags_replace_the_old_ones(db: Db) {
     assert_eq!(find_hostnames(&db, ours, &both).await.len(), 0);
 }
 
+/// More servers than fit into one statement, in every list that names them.
+async fn edits_of_many_servers_are_saved_together_or_not_at_all(db: Db) {
+    const COUNT: u32 = 620;
+    let ours = org(&db).await;
+    let before: Vec<Server> = (0..COUNT).map(|n| server(ours, n)).collect();
+    let mut tx = db.begin().await.unwrap();
+    servers::enroll_all(&mut tx, &before).await.unwrap();
+    tx.commit().await.unwrap();
+    let edit = |server: &Server| {
+        let after = Server {
+            display_name: Some(format!("shop {}", server.hostname)),
+            notes: "two\nlines".into(),
+            environment: None,
+            tags: vec!["team:shop".parse().unwrap()],
+            ..server.clone()
+        };
+        (server.clone(), after)
+    };
+    let mut edits: Vec<_> = before.iter().map(edit).collect();
+    // One of them changed in between: none is saved.
+    edits[COUNT as usize - 1].0.generation = 7;
+    let mut tx = db.begin().await.unwrap();
+    assert!(matches!(servers::save_edits(&mut tx, &edits).await, Err(StoreError::Stale)));
+    drop(tx);
+    let production = || Filter { environment: "production".parse().ok(), ..Filter::default() };
+    let reads = server_list::count(&mut db.read().await.unwrap(), ours, &production()).await;
+    assert_eq!(reads.unwrap(), u64::from(COUNT));
+
+    edits[COUNT as usize - 1].0.generation = 1;
+    let mut tx = db.begin().await.unwrap();
+    servers::save_edits(&mut tx, &edits).await.unwrap();
+    tx.commit().await.unwrap();
+    let mut reader = db.read().await.unwrap();
+    for (_, after) in [&edits[0], &edits[COUNT as usize - 1]] {
+        let expected = Server { generation: 2, ..after.clone() };
+        assert_eq!(servers::get(&mut reader, ours, after.id).await.unwrap(), expected);
+    }
+    let count = async |filter: Filter| {
+        let mut reader = db.read().await.unwrap();
+        let total = server_list::count(&mut reader, ours, &filter).await.unwrap();
+        assert_eq!(total, server_list::ids(&mut reader, ours, &filter).await.unwrap().len() as u64);
+        total
+    };
+    let with = |tag: &str| Filter { tags: vec![tag.parse().unwrap()], ..Filter::default() };
+    assert_eq!(count(production()).await, 0);
+    assert_eq!(count(with("role=web")).await, 0);
+    assert_eq!(count(with("team:shop")).await, u64::from(COUNT));
+    let found = Filter { q: Some("shop web-619".into()), ..Filter::default() };
+    assert_eq!(count(found).await, 1);
+}
+
 /// The agent must learn that its server was removed, so the identity stays; everything else is
 /// gone.
 async fn removed_server_is_unlisted_and_its_key_refused(db: Db) {
@@ -492,6 +543,7 @@ testkit::both!(
     stale_save_is_refused,
     tagged_servers_are_sorted_by_current_name,
     new_tags_replace_the_old_ones,
+    edits_of_many_servers_are_saved_together_or_not_at_all,
     removed_server_is_unlisted_and_its_key_refused,
     contact_times_and_counters_never_decrease,
     counter_can_be_set_back,
