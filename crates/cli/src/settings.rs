@@ -8,6 +8,7 @@
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::builder::BoolishValueParser;
@@ -273,7 +274,7 @@ pub(crate) async fn open(
     durability: Durability,
     secrets: &Secrets,
 ) -> anyhow::Result<Db> {
-    connect(url, durability, secrets).await.context("cannot open the database")
+    Db::open(&database_options(url, durability, secrets)).await.context("cannot open the database")
 }
 
 /// Opens the database for a service. A service is the first to use a rotated root key.
@@ -283,9 +284,14 @@ pub(crate) async fn open_service(
     secrets: Secrets,
 ) -> anyhow::Result<(Db, Secrets)> {
     let now = service::clock::Clock::system().now();
-    let open = async |secrets: &Secrets| connect(url, durability, secrets).await;
+    let open =
+        async |secrets: &Secrets| Db::open(&database_options(url, durability, secrets)).await;
     root_keys::open_database(secrets, now, open).await.map_err(open_error)
 }
+
+/// How long a command waits until the service lets it write. A busy service may take longer than the
+/// two seconds after which it answers a request with 503.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Opens the database for a command, with the root key that the service uses.
 pub(crate) async fn open_command(
@@ -293,7 +299,10 @@ pub(crate) async fn open_command(
     durability: Durability,
     secrets: Secrets,
 ) -> anyhow::Result<(Db, Secrets)> {
-    let open = async |secrets: &Secrets| connect(url, durability, secrets).await;
+    let open = async |secrets: &Secrets| {
+        let options = database_options(url, durability, secrets);
+        Db::open(&Options { timeout: COMMAND_TIMEOUT, ..options }).await
+    };
     root_keys::open_command(secrets, open).await.map_err(open_error)
 }
 
@@ -304,13 +313,13 @@ fn open_error(error: OpenError) -> anyhow::Error {
     }
 }
 
-async fn connect(url: &str, durability: Durability, secrets: &Secrets) -> store::Result<Db> {
+fn database_options(url: &str, durability: Durability, secrets: &Secrets) -> Options {
     let mut options = Options::new(url, service::commands::setup::seal(secrets));
     options.durability = match durability {
         Durability::Process => store::Durability::Process,
         Durability::Full => store::Durability::Full,
     };
-    Db::open(&options).await
+    options
 }
 
 /// Loads the secrets of a data directory that `fleetmend init` created.
