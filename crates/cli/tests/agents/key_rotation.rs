@@ -143,7 +143,9 @@ fn agent_accepts_orders_after_both_keys_are_rotated() {
     for _ in 0..2 {
         let task = fleet.patch(&host.id, &json!({"packages": ["bash"]}));
         let id = task["id"].as_str().unwrap();
-        assert!(host.log_text().contains(&format!("{id}: failed")), "{task} {}", host.log_text());
+        // The agent reports before it writes its log.
+        let failed = format!("{id}: failed");
+        fleet.until_true("the agent logs the result", || host.log_text().contains(&failed));
         // A restarted agent finds its new credentials.
         assert!(host.stop());
         host.start();

@@ -21,6 +21,13 @@ if (document.querySelectorAll("h1").length !== 1) found.push("not one h1");
 for (const at of document.querySelectorAll("svg.plot")) if (!at.getAttribute("aria-label")) found.push("a plot without words");
 const ids = [...document.querySelectorAll("[id]")].map((at) => at.id);
 for (const id of ids) if (ids.filter((other) => other === id).length > 1) found.push("twice: " + id);
+if (document.documentElement.scrollWidth > innerWidth) found.push("wider than the window: " + document.documentElement.scrollWidth);
+return found;
+"#;
+
+/// Whether a page needs more than a stylesheet and a script, or more than 120 KB, for its first paint.
+const FIND_WEIGHT: &str = r#"
+const found = [];
 const loaded = performance.getEntriesByType("resource").filter((at) => ["link", "script", "css", "img"].includes(at.initiatorType));
 const files = loaded.map((at) => at.name).filter((url) => !url.endsWith("icon.svg"));
 const count = (end) => files.filter((url) => url.endsWith(end)).length;
@@ -29,7 +36,6 @@ const compressed = async (text) => (await new Response(new Blob([text]).stream()
 let bytes = await compressed(document.documentElement.outerHTML);
 for (const url of files) bytes += await compressed(await (await fetch(url)).text());
 if (bytes > 120_000) found.push("needs " + bytes + " compressed bytes for the first paint");
-if (document.documentElement.scrollWidth > innerWidth) found.push("wider than the window: " + document.documentElement.scrollWidth);
 return found;
 "#;
 
@@ -75,6 +81,7 @@ async fn every_page_is_readable_at_all_widths_and_themes() {
     let mut stumbles = Vec::new();
     for (name, way) in &pages {
         way.go(&fixture);
+        stumbles.extend(find(&fixture.tab, FIND_WEIGHT).iter().map(|one| format!("{name}: {one}")));
         check_page(&fixture.tab, axe.as_ref(), name, kept.as_ref(), &mut stumbles);
     }
     sign_in_up_to_code(&fixture);
@@ -274,7 +281,11 @@ pub(crate) fn check_page(
 
 /// What [`FIND_PROBLEMS`] finds on the current page.
 pub(crate) fn find_layout_problems(tab: &Tab) -> Vec<String> {
-    tab.eval(FIND_PROBLEMS).as_array().unwrap().iter().map(Value::to_string).collect()
+    find(tab, FIND_PROBLEMS)
+}
+
+fn find(tab: &Tab, script: &str) -> Vec<String> {
+    tab.eval(script).as_array().unwrap().iter().map(Value::to_string).collect()
 }
 
 /// The path of a link for setting a password.
