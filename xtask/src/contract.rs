@@ -1,9 +1,10 @@
 //! Checks the API contract with tools that know the service only from its OpenAPI document.
 //!
-//! A validator and two linters check the document, a client is generated from it and calls the sixteen core
-//! operations, and schemathesis tests all operations with valid and invalid input. The service is
-//! the real one, with its own database and port, and simulated agents carry out the work. `steps`
-//! calls this module.
+//! A validator and two linters check the document, a client is generated from it and calls the
+//! sixteen core operations, the reference libraries of Standard Webhooks verify signatures, and
+//! schemathesis tests all operations with valid and invalid input. The service is the real one,
+//! with its own database and port, and simulated agents carry out the work. `steps` calls this
+//! module.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -80,8 +81,9 @@ impl ContractChecks<'_> {
         let clean = self.run_spectral()? & self.run_redocly()?;
         let client = self.service.directory().join("client");
         let called = self.generate_client(&document, &client)? && self.run_client_smoke(&client)?;
+        let signed = self.verify_webhook_signatures()?;
         let sound = self.run_schemathesis()? && self.check_coverage(&document)?;
-        Ok(valid && clean && called && sound)
+        Ok(valid && clean && called && signed && sound)
     }
 
     fn run_spectral(&mut self) -> Result<bool, TaskError> {
@@ -122,6 +124,14 @@ impl ContractChecks<'_> {
         let mut script = self.command("python");
         script.arg(self.workspace.path("xtask/contract/client_smoke.py")).arg(client);
         self.run_part("openapi-python-client", &mut script)
+    }
+
+    /// With the reference libraries of Standard Webhooks.
+    fn verify_webhook_signatures(&mut self) -> Result<bool, TaskError> {
+        let mut script = self.command("python");
+        script.arg(self.workspace.path("xtask/contract/webhook_signatures.py"));
+        script.arg(&self.linters).arg(self.workspace.path("xtask/contract/webhook_signatures.mjs"));
+        self.run_part("standardwebhooks", &mut script)
     }
 
     fn run_schemathesis(&mut self) -> Result<bool, TaskError> {
