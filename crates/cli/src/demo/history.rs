@@ -5,6 +5,7 @@
 //! creates the same history.
 
 use anyhow::{Context as _, anyhow};
+use domain::freeze::{Freeze, Timing};
 use domain::rollout::{
     Change, EndedTask, Pace, Phase, Plan, Rollout, TaskOutcome, TaskStatus, plan,
 };
@@ -14,6 +15,7 @@ use serde_json::json;
 use server::app::App;
 use service::clock::random_u128;
 use service::commands::batches::{NewRollout, Origin, create_in};
+use service::commands::freezes::{self, FreezeInput};
 use service::commands::schedules as commands;
 use service::commands::schedules::ScheduleInput;
 use service::{OrderOptions, PatchOptions};
@@ -111,7 +113,21 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
         store::schedules::save(&mut tx, &Schedule { next_run_at: next, ..created }).await?;
         tx.commit().await?;
     }
+    write_freezes(app, org, now).await?;
     write_manual_batches(app, org, seed, now).await
+}
+
+/// A freeze to come. None is active, so that batches run.
+async fn write_freezes(app: &App, org: OrgId, now: Timestamp) -> anyhow::Result<()> {
+    let day = HOUR * 24;
+    let timing = Timing::OneOff { starts_at: now + day * 20, ends_at: now + day * 25 };
+    let input = FreezeInput {
+        name: "Season sale".to_owned(),
+        reason: "Most orders of the year: nothing changes in production.".to_owned(),
+        rule: Freeze { targets: environment("production")?, timing },
+    };
+    freezes::create(app, &dev::actor(org), input).await?;
+    Ok(())
 }
 
 const HOUR: SignedDuration = SignedDuration::from_hours(1);

@@ -149,7 +149,8 @@ async fn demo_has_sample_data_and_continues_after_restart() {
     let tasks =
         operator.all(&format!("/v1/batches/{}/tasks", failed["id"].as_str().unwrap())).await;
     assert!(tasks.iter().any(|task| !task["result"]["failure_code"].is_null()), "{tasks:?}");
-    for (path, least) in [("/v1/schedules", 4), ("/v1/patches", 20), ("/v1/cves", 20)] {
+    let samples = [("/v1/schedules", 4), ("/v1/freezes", 1), ("/v1/patches", 20), ("/v1/cves", 20)];
+    for (path, least) in samples {
         while operator.get(path).await["meta"]["total"].as_u64() < Some(least) {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
