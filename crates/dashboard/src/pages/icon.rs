@@ -1,7 +1,7 @@
 //! The icons of the dashboard: strokes on a grid of 24 by 24 units, in the color of their text.
 
 /// The name and the strokes of every icon.
-pub const ICONS: [(&str, &str); 22] = [
+pub const ICONS: [(&str, &str); 23] = [
     ("overview", "M4 13h6V4H4zM14 20h6v-9h-6zM4 20h6v-3H4zM14 7h6V4h-6z"),
     ("servers", "M4 5h16v6H4zM4 13h16v6H4zM8 8h.01M8 16h.01"),
     ("patches", "M12 3l8 4.5v9L12 21l-8-4.5v-9zM4 7.5l8 4.5 8-4.5M12 12v9"),
@@ -26,6 +26,7 @@ pub const ICONS: [(&str, &str); 22] = [
     ("bookmark", "M7 4h10v16l-5-4-5 4z"),
     ("check", "M5 12.5l4.5 4.5L19 7.5"),
     ("clock", "M12 4a8 8 0 1 0 0 16 8 8 0 0 0 0-16zM12 8v4l3 2"),
+    ("more", "M5 12h.01M12 12h.01M19 12h.01"),
     ("power", "M12 4v8M7.5 6.5a7 7 0 1 0 9 0"),
 ];
 

@@ -84,6 +84,9 @@ const NAV: [(Section, &str, &str, Role); 8] = [
     (Section::Settings, "/settings", "Settings", Role::Admin),
 ];
 
+/// How many navigation entries fit next to each other on a narrow screen.
+const NARROW_MAX: usize = 6;
+
 impl Frame {
     /// The navigation entries that the user may open.
     pub fn nav(&self) -> Vec<NavItem> {
@@ -92,6 +95,17 @@ impl Frame {
             NavItem { path, name, icon: section.icon(), here: *section == self.section }
         };
         open.map(item).collect()
+    }
+
+    /// The last navigation entries, which narrow screens show in a menu; empty if all of them fit.
+    pub fn nav_overflow(&self) -> Vec<NavItem> {
+        let mut all = self.nav();
+        if all.len() <= NARROW_MAX { Vec::new() } else { all.split_off(NARROW_MAX - 1) }
+    }
+
+    /// Whether the current page belongs to an entry of that menu.
+    pub fn is_in_overflow(&self) -> bool {
+        self.nav_overflow().iter().any(|item| item.here)
     }
 
     /// Whether the user may patch servers.
@@ -190,5 +204,17 @@ mod tests {
         let names = |role| frame(role).nav().iter().map(|item| item.name).collect::<Vec<_>>();
         assert_eq!(names(Role::Admin).len(), 8);
         assert!(!names(Role::Operator).contains(&"Settings"));
+    }
+
+    #[test]
+    fn entries_that_do_not_fit_a_narrow_screen_are_in_its_menu() {
+        let shown = |role| {
+            let frame = frame(role);
+            let rest: Vec<_> = frame.nav_overflow().iter().map(|item| item.name).collect();
+            let entries = frame.nav().len() - rest.len() + usize::from(!rest.is_empty());
+            (entries <= NARROW_MAX, rest.contains(&"Settings"))
+        };
+        assert_eq!(shown(Role::Viewer), (true, false));
+        assert_eq!(shown(Role::Admin), (true, true));
     }
 }
